@@ -5,8 +5,8 @@
 //! with one of so many stages and pairs left out. Without, `QDIFF_RESULT=goldens/results/false-alarms.json` keeps it.
 
 use qdiff::loaded::LoadedModel;
-use qdiff::report::book::{FalseAlarms, RESULTS_VERSION, RightEngine};
 use qdiff::report::json;
+use qdiff_lab::report::book::{FalseAlarms, RESULTS_VERSION, RightEngine};
 use qdiff_tests::false_alarms::{Total, all, write_model};
 use std::collections::BTreeMap;
 use std::process::ExitCode;

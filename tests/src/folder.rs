@@ -9,6 +9,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
+/// The program that proves qdiff.
+const LAB: &str = "qdiff-lab";
+
 /// A temporary folder, most often with a model in it, as `model.gguf`.
 pub struct Folder(TempDir);
 
@@ -86,9 +89,11 @@ impl Said {
 
 /// Everything that is asked of a folder panics if it cannot be had.
 impl Folder {
-    /// `qdiff` with the words of `line`, in this folder, with nothing of the caller's settings.
+    /// `qdiff` with the words of `line`, in this folder, with nothing of the caller's settings. A line that begins with
+    /// `qdiff-lab` calls that program.
     pub fn command(&self, line: &str) -> Command {
-        let mut command = Command::new(binary());
+        let (program, line) = line.strip_prefix(LAB).map_or(("qdiff", line), |rest| (LAB, rest));
+        let mut command = Command::new(binary(program));
         for (name, _) in std::env::vars().filter(|(n, _)| n.starts_with("QDIFF_") || n.starts_with("GITHUB_")) {
             command.env_remove(name);
         }

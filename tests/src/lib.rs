@@ -18,14 +18,14 @@ use std::path::PathBuf;
 use std::process::Command;
 use synth::Synth;
 
-/// The `qdiff` binary that belongs to this build.
+/// The binary of this name that belongs to this build.
 ///
 /// # Panics
 /// If it was not built: `cargo test` alone need not build it.
-pub fn binary() -> PathBuf {
+pub fn binary(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test is a program");
-    test.ancestors().map(|folder| folder.join("qdiff")).find(|p| p.is_file()).unwrap_or_else(|| {
-        panic!("no qdiff beside the tests: run `cargo build --release -p qdiff` first, or ./scripts/test")
+    test.ancestors().map(|folder| folder.join(name)).find(|p| p.is_file()).unwrap_or_else(|| {
+        panic!("no {name} beside the tests: run `cargo build --release --workspace --bins` first, or ./scripts/test")
     })
 }
 

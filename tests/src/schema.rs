@@ -10,12 +10,13 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// Compiles what `qdiff schema WHAT` prints.
+    /// Compiles what `qdiff schema WHAT` prints, or of what the lab makes `qdiff-lab schema WHAT`.
     ///
     /// # Panics
     /// If it is no schema of draft 2020-12.
     pub fn printed(what: &str) -> Self {
-        let said = empty().qdiff(&format!("schema {what}")).exits(0);
+        let program = if ["bench", "score"].contains(&what) { "qdiff-lab " } else { "" };
+        let said = empty().qdiff(&format!("{program}schema {what}")).exits(0);
         let schema: Value = serde_json::from_str(&said.stdout).expect("a schema is JSON");
         assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
         let (mut schemas, mut compiler) = (boon::Schemas::new(), boon::Compiler::new());

@@ -1,15 +1,12 @@
 //! `qdiff schema`, `qdiff completions` and `qdiff man`: what follows from the
 //! types and from the definition of the command line.
 
-use super::args::Cli;
-use super::{exit, said};
+use super::{Cli, exit, said};
 use crate::compare::Comparison;
-use crate::report::bench::BenchReport;
 use crate::report::{
     CheckReport, Failure, GenerationReport, LogitsReport, OracleReport, Part, Report, SweepReport, WeightsReport, file,
     json,
 };
-use crate::score::Score;
 use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
 use clap::builder::PossibleValue;
@@ -17,7 +14,7 @@ use schemars::Schema;
 use std::path::Path;
 
 /// What has a JSON schema, by its name.
-pub(super) fn schemas() -> [(PossibleValue, fn() -> Schema); 13] {
+pub(super) fn schemas() -> [(PossibleValue, fn() -> Schema); 11] {
     let of = |name: &'static str, about: &'static str| PossibleValue::new(name).help(about);
     [
         (of("run", "What `run --json` writes").alias("report"), json::schema::<Report>),
@@ -36,8 +33,6 @@ pub(super) fn schemas() -> [(PossibleValue, fn() -> Schema); 13] {
         (of("compare", "What `compare --json` writes without a model"), json::schema::<Comparison>),
         (of("verify-oracle", "What `verify-oracle --json` writes"), json::schema::<OracleReport>),
         (of("part", "What `judge` writes"), json::schema::<Part>),
-        (of("score", "What `mutations score --json` writes"), json::schema::<Score>),
-        (of("bench", "What `bench --json` writes"), json::schema::<BenchReport>),
         (of("capture", "The manifest.json of a capture"), json::capture_schema),
     ]
 }

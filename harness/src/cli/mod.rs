@@ -2,11 +2,13 @@
 
 mod args;
 mod devices;
+mod exclusive;
 pub mod exit;
 mod inspect;
 mod manual;
 mod mutations;
 mod output;
+mod program;
 mod project;
 mod prompts;
 mod report;
@@ -19,31 +21,41 @@ use crate::report::{Failure, Told, inert as inert_of};
 use crate::runners::EngineTrouble;
 use crate::shown::shown;
 use crate::supervisor::{self, Ended, keeper};
-use crate::tasks::{
-    Console, bench, check, dequantise, generate, judge, logits, record, score, sweep, synth, verify, weights,
-};
+use crate::tasks::{Console, check, dequantise, generate, judge, logits, record, sweep, synth, verify, weights};
 use anyhow::Context as _;
-pub use args::Cli;
-use args::{ColorChoice, Command, MutationsCommand, Reported};
+pub use args::{Asked, FileArgs, Reported};
+use args::{Command, MutationsCommand};
 use clap::Args;
+pub use exclusive::typed;
 use output::Output;
+use program::ColorChoice;
+pub use program::{CommandLine, Commands};
 use setup::console;
 use std::io::Write as _;
+use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use terminal_size::terminal_size_of as size_of;
 
-/// Parses the command line, runs it, and gives the exit code.
+/// The command line of `qdiff`.
+pub type Cli = CommandLine<Command>;
+
+/// `qdiff`: parses the command line, runs it, and gives the exit code.
 pub fn main() -> ExitCode {
+    program::<Command>()
+}
+
+/// The same for any program.
+pub fn program<C: Commands>() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
     match words.next() {
         Some(word) if word == crate::chat::COMMAND => return ExitCode::from(crate::chat::serve()),
         Some(word) if word == keeper::COMMAND => return ExitCode::from(keeper::serve(words)),
         _ => {}
     }
-    let cli = match Cli::read(std::env::args_os()) {
+    let cli = match CommandLine::<C>::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version are no trouble, but where nobody can be told.
@@ -68,7 +80,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Does what is asked, and gives the exit code.
-fn work(cli: &Cli) -> u8 {
+fn work<C: Commands>(cli: &CommandLine<C>) -> u8 {
     crate::cleanup::on_interrupt();
     if let Err(e) = crate::log::start(cli.verbose, cli.log.as_deref()) {
         complain(&format!("{e:#}"));
@@ -78,7 +90,7 @@ fn work(cli: &Cli) -> u8 {
     crate::memory::watch();
     let start = Instant::now();
     // A panic is a bug of ours; to a script it must not look like a verdict.
-    let result = std::panic::catch_unwind(|| dispatch(&cli.command)).unwrap_or_else(|_| {
+    let result = std::panic::catch_unwind(AssertUnwindSafe(|| cli.command.run())).unwrap_or_else(|_| {
         Err(anyhow::anyhow!("a bug in qdiff itself, see above; please report it with the command"))
     });
     if result.is_ok() {
@@ -96,7 +108,7 @@ fn work(cli: &Cli) -> u8 {
 }
 
 /// Tells whoever reads reports that the command failed.
-fn failed(cli: &Cli, e: &anyhow::Error) {
+fn failed<C: Commands>(cli: &CommandLine<C>, e: &anyhow::Error) {
     if let Some(asked) = cli.command.asked() {
         output::failed(&asked, &Failure::new(asked.command, e));
     }
@@ -167,10 +179,8 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
             None => mutations::list(None),
             Some(MutationsCommand::List { json }) => mutations::list(Some(json)),
             Some(MutationsCommand::Show { name, json }) => mutations::show(name, json),
-            Some(MutationsCommand::Score(args)) => reported(score::score, args),
         },
         Command::Devices(json) => devices::run(json),
-        Command::Bench(args) => reported(bench::bench, args),
         Command::Schema { of } => manual::schema(of),
         Command::Completions { shell } => manual::completions(*shell),
         Command::Man { folder } => manual::man(folder.as_deref()),
@@ -178,7 +188,10 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
 }
 
 /// Does what is asked and tells what came of it; gives the exit code. Where the report cannot go is known before.
-fn reported<R: Args, T: Told>(
+///
+/// # Errors
+/// Those of the task, and a place that a report cannot go to.
+pub fn reported<R: Args, T: Told>(
     task: impl FnOnce(&R, Console<'_>) -> anyhow::Result<T>, args: &Reported<R>,
 ) -> anyhow::Result<u8> {
     let output = Output::files(&args.output, 1)?;
@@ -228,7 +241,10 @@ fn remark(text: &str) -> anyhow::Result<()> {
 }
 
 /// Prints to standard output. What steers a terminal or a workflow is shown, but for line ends and our own colours.
-fn say(text: &str) -> anyhow::Result<()> {
+///
+/// # Errors
+/// Standard output that takes nothing, though somebody reads it.
+pub fn say(text: &str) -> anyhow::Result<()> {
     put(&terminal::harmless(text))
 }
 

@@ -29,7 +29,7 @@ struct Keys {
 
 /// A project's settings.
 #[derive(Debug)]
-pub(super) struct Project {
+pub struct Project {
     pub(super) path: PathBuf,
     keys: Keys,
 }

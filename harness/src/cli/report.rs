@@ -4,24 +4,20 @@ use super::args::ReportArgs;
 use super::output::Output;
 use super::setup::console;
 use super::{complain, exit, say, terminal};
-use crate::report::book::{Book, Runs};
 use crate::report::json::{self, Saved};
-use crate::report::{Outcome, Report, Told, file, format_of, gaps};
+use crate::report::{Outcome, Report, Told, gaps};
 use crate::tasks::judge::{Merged, merge};
 use anyhow::{Result, bail};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// Shows saved reports; gives the exit code of the worst. Folders of results are told as one document.
+/// Shows saved reports; gives the exit code of the worst.
 pub(super) fn run(args: &ReportArgs) -> Result<u8> {
     if let Some(path) = args.inputs.iter().find(|p| p.join("manifest.json").is_file()) {
         bail!("{0} is a capture, not a report: judge it with `qdiff run --subject capture:{0}`", path.display());
     }
-    if args.inputs.iter().any(|p| p.is_dir()) {
-        return document(args);
-    }
-    if let Some(path) = &args.digest {
-        file::check(path, "--digest")?;
+    if let Some(path) = args.inputs.iter().find(|p| p.is_dir()) {
+        bail!("{} is a folder: name the reports in it, which are JSON files", path.display());
     }
     let saved = args.inputs.iter().map(|path| json::read(path)).collect::<Result<Vec<Saved>>>()?;
     if saved.iter().any(|saved| matches!(saved, Saved::Part(_))) {
@@ -56,19 +52,12 @@ pub(super) fn run(args: &ReportArgs) -> Result<u8> {
         let told: Vec<&dyn Told> = reports.iter().map(|r| r as &dyn Told).collect();
         output.serve(&told, &absent, None)?;
     }
-    if let Some(path) = &args.digest {
-        let digest = json::text(&Runs::new(&args.title, &reports))?;
-        file::write(path, digest.as_bytes())?;
-    }
     Ok(exit::worst(codes))
 }
 
 /// Puts parts of a verdict together, and shows it as the machine does that judges alone.
 fn parts(args: &ReportArgs, saved: Vec<Saved>) -> Result<u8> {
     let output = Output::new(&args.output, 1)?;
-    if args.digest.is_some() {
-        bail!("--digest is of whole reports; put the parts together first, with --json FILE");
-    }
     let parts = args.inputs.iter().zip(saved).map(|(path, saved)| match saved {
         Saved::Part(part) => Ok((path.as_path(), *part)),
         _ => bail!("{} is a report, and others are parts of one; give reports or parts, not both", path.display()),
@@ -98,29 +87,4 @@ fn one_batch(paths: &[PathBuf], saved: &[Saved]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Tells folders of results: on the screen, or in markdown files.
-fn document(args: &ReportArgs) -> Result<u8> {
-    if let Some(path) = args.inputs.iter().find(|p| !p.is_dir()) {
-        bail!("{} is no folder; give reports or folders of results, not both", path.display());
-    }
-    let output = &args.output;
-    if output.files.named().next().is_some() || output.files.ci.is_some() || output.full || args.digest.is_some() {
-        bail!("folders of results are told in markdown: --report FILE.md is the only option");
-    }
-    for path in &output.files.report {
-        if format_of(path)?.extension != "md" {
-            bail!("{}: folders of results are told in markdown", path.display());
-        }
-        file::check(path, "--report")?;
-    }
-    let text = Book::read(&args.inputs)?.render();
-    if output.files.report.is_empty() {
-        say(&text)?;
-    }
-    for path in &output.files.report {
-        file::write(path, text.as_bytes())?;
-    }
-    Ok(exit::MATCH)
 }

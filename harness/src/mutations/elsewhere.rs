@@ -16,7 +16,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     case(
         "ffn-allocates",
         "memory is allocated in every forward pass",
-        "`nsys profile --stats=true`: the calls of cudaMalloc grow with the tokens; `qdiff bench --measure soak` holds the project's own CUDA path to flat device memory",
+        "`nsys profile --stats=true`: the calls of cudaMalloc grow with the tokens; `qdiff-lab bench --measure soak` holds the project's own CUDA path to flat device memory",
         "allocate once, at load",
     ),
 ];

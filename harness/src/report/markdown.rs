@@ -13,7 +13,7 @@ pub(super) fn render(told: &[&dyn Told], absent: &[String]) -> Result<String> {
 }
 
 /// A screen as a section of its own, its heading of this level.
-pub(super) fn screen(screen: &Screen, level: usize) -> String {
+pub fn screen(screen: &Screen, level: usize) -> String {
     // The word in bold, with the colon that may follow it.
     let line = screen.line();
     let (word, headline) = line.split_at(line.len() - screen.headline.len());
@@ -33,7 +33,7 @@ pub(super) fn screen(screen: &Screen, level: usize) -> String {
 }
 
 /// Lines and table under a heading of this level.
-pub(super) fn section(section: &Section, level: usize, out: &mut String) {
+pub fn section(section: &Section, level: usize, out: &mut String) {
     if !section.title.is_empty() {
         let _ = writeln!(out, "\n{} {}", "#".repeat(level), escape(&section.title));
     }
@@ -54,7 +54,7 @@ pub(super) fn section(section: &Section, level: usize, out: &mut String) {
 }
 
 /// Text that markdown takes literally, on one line.
-pub(super) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let text = shown(text);
     let mut out = String::with_capacity(text.len());
     let mut before = ' ';
@@ -74,7 +74,7 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 /// A block of code that its content cannot end.
-pub(super) fn code(text: &str) -> String {
+pub fn code(text: &str) -> String {
     let text = text.split('\n').map(shown).collect::<Vec<_>>().join("\n");
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(3.max(longest + 1));

@@ -1,12 +1,10 @@
 //! Reports: whatever a command makes is data ([`Document`]) and says what it has
 //! to tell as a [`Screen`]; one file per format lays any screen out.
 //!
-//! `run`, `check`, `generation`, `logits`, `weights`, `sweep`, `comparison`, `oracle`, `score` and `bench` make the screens;
+//! `run`, `check`, `generation`, `logits`, `weights`, `sweep`, `comparison` and `oracle` make the screens;
 //! `stages` and `origin` are what several of them say. A [`Format`] decides nothing and computes no metric of its own.
 
 mod batch;
-pub mod bench;
-pub mod book;
 pub mod check;
 mod comparison;
 pub mod file;
@@ -17,7 +15,7 @@ pub mod json;
 mod judged;
 mod junit;
 pub mod logits;
-mod markdown;
+pub mod markdown;
 mod model;
 mod next;
 mod oracle;
@@ -26,7 +24,6 @@ mod overview;
 mod page;
 pub mod part;
 mod run;
-mod score;
 mod screen;
 mod stages;
 mod sweep;
@@ -39,10 +36,11 @@ pub use generation::GenerationReport;
 pub use logits::LogitsReport;
 pub use model::{Doubt, Memory, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Seconds, Suspect};
 pub use oracle::{OracleReport, OracleStage};
-pub use origin::inert;
+pub use origin::{UNKNOWN, inert};
 pub use overview::render as overview;
 pub use part::{Asked, Part};
 pub use screen::{Check, Document, Fate, Next, Screen, Section, Table, Told};
+pub use stages::{NONE, grouped};
 pub use sweep::SweepReport;
 pub use weights::WeightsReport;
 

@@ -10,7 +10,7 @@ use crate::number::{counted, number};
 use crate::verdict::Verdict;
 
 /// What is said where nothing in the catalogue fits.
-pub(super) const UNKNOWN: &str = "no known cause";
+pub const UNKNOWN: &str = "no known cause";
 
 /// What is said of a stage that is wrong as it was captured, while what reads it is right.
 const UNREAD: &str = "but the engine went on from the right values: this is wrong in the capture alone";

@@ -17,7 +17,7 @@ const SPARE: &[usize] = &[7, 6, 5];
 pub(super) const OPEN: &str = "what they are allowed is as much as a fault may be";
 
 /// What stands where nothing was measured.
-pub(super) const NONE: &str = "-";
+pub const NONE: &str = "-";
 
 /// A row for the stages of one name over all layers; `full` gives a row per stage and layer.
 pub(super) fn table(verdict: &Verdict, full: bool) -> Table {
@@ -27,7 +27,7 @@ pub(super) fn table(verdict: &Verdict, full: bool) -> Table {
 }
 
 /// `items` by `key`, in the order in which the keys first occur.
-pub(super) fn grouped<T, K: PartialEq>(items: impl IntoIterator<Item = T>, key: impl Fn(&T) -> K) -> Vec<(K, Vec<T>)> {
+pub fn grouped<T, K: PartialEq>(items: impl IntoIterator<Item = T>, key: impl Fn(&T) -> K) -> Vec<(K, Vec<T>)> {
     let mut groups: Vec<(K, Vec<T>)> = Vec::new();
     for item in items {
         let key = key(&item);

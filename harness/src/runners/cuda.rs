@@ -77,32 +77,10 @@ impl Cuda {
             path: options.path,
         })
     }
-}
 
-#[cfg(feature = "faults")]
-impl Cuda {
-    /// A runner of the tapped path with faults at nodes of the graph, by index.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    pub fn planted(
-        model: &Model, options: Options, places: Vec<(usize, &'static qdiff_engine::cuda::faults::Fault)>,
-    ) -> Result<Self> {
-        let mut runner = Self::new(model, options)?;
-        runner.engine.plant(places)?;
-        Ok(runner)
-    }
-
-    /// A runner of the fast path with bugs in its captured graph.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    pub fn planted_in_graph(
-        model: &Model, options: Options, faults: Vec<&'static qdiff_engine::cuda::faults::Replayed>,
-    ) -> Result<Self> {
-        let mut runner = Self::new(model, options)?;
-        faults.into_iter().try_for_each(|fault| runner.engine.plant_in_graph(fault))?;
-        Ok(runner)
+    /// The engine that runs.
+    pub fn engine(&mut self) -> &mut CudaEngine {
+        &mut self.engine
     }
 }
 

@@ -2,31 +2,30 @@
 //! request is read from the command line as its fields say; nothing here prints or chooses an exit code.
 
 mod batch;
-pub mod bench;
-pub mod check;
-pub mod compare;
-pub mod dequantise;
-pub mod devices;
+pub(crate) mod check;
+pub(crate) mod compare;
+pub(crate) mod dequantise;
+pub(crate) mod devices;
 mod faults;
-pub mod generate;
-pub mod inspect;
-pub mod judge;
-pub mod logits;
-pub mod prompts;
-pub mod record;
+pub(crate) mod generate;
+pub(crate) mod inspect;
+pub(crate) mod judge;
+pub(crate) mod logits;
+pub(crate) mod prompts;
+pub(crate) mod record;
 mod repeat;
-pub mod request;
-pub mod run;
-pub mod score;
+pub(crate) mod request;
+pub(crate) mod run;
 mod sides;
-pub mod sweep;
-pub mod synth;
+pub(crate) mod sweep;
+pub(crate) mod synth;
 pub mod values;
-pub mod verify;
-pub mod weights;
+pub(crate) mod verify;
+pub(crate) mod weights;
 
 use crate::progress::Progress;
 use anyhow::Result;
+pub use request::{GemmRequest, ModelRequest, PromptRequest, ThreadsRequest};
 
 /// Where a task tells what it does while it works.
 #[derive(Clone, Copy)]

@@ -50,6 +50,7 @@ impl ModelRequest {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What to run")]
 pub struct PromptRequest {
+    /// The model.
     #[command(flatten)]
     pub model: ModelRequest,
     /// A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input; of a recorded subject, the prompt that its tokens should be of

@@ -1,8 +1,9 @@
 //! Documents: REPORT.md is what the results make it, the workflow for users runs, every command is one that the
 //! program takes, and what is named is there.
 
-use ::qdiff::cli::Cli;
+use ::qdiff::cli::{Cli, CommandLine};
 use qdiff_engine::model::{ARCHITECTURES, described, skeleton, symbolic};
+use qdiff_lab::cli::Lab;
 use qdiff_tests::markdown::{self, read};
 use qdiff_tests::{Said, empty, folder, python};
 use serde_json::Value;
@@ -36,7 +37,7 @@ fn the_example_workflow_runs() {
 /// REPORT.md is what the committed results make it.
 #[test]
 fn the_document_is_what_the_results_make_it() {
-    let mut command = empty().command("report goldens/results");
+    let mut command = empty().command("qdiff-lab report goldens/results");
     if markdown::root().join("goldens/h200").is_dir() {
         command.arg("goldens/h200");
     }
@@ -50,16 +51,17 @@ fn folders_that_are_no_results_are_refused() {
     let folder = folder();
     folder.qdiff("run -m model.gguf -n 1 --json report.json").exits(0);
     folder.create("results");
-    folder.refuses("report results", &["results", "no result"]);
-    folder.qdiff("report report.json --digest results/a.json --title 'A | title'").exits(0);
-    let text = folder.qdiff("report results").stdout;
+    folder.refuses("qdiff-lab report results", &["results", "no result"]);
+    folder.qdiff("qdiff-lab digest report.json --out results/a.json --title 'A | title'").exits(0);
+    let text = folder.qdiff("qdiff-lab report results").stdout;
     assert!(text.contains("### A \\| title"), "{text}");
     assert!(text.contains("Missing: no result of kind `score`."), "{text}");
     let (opening, _) = text.split_once("## How often").unwrap();
     assert!(opening.contains(" | 1 | MATCH | "), "{opening}");
     assert!(opening.contains("Missing: no result of kind `field`."), "{opening}");
-    folder.refuses("report results --report x.html", &["x.html", "markdown"]);
-    folder.refuses("report results report.json", &["report.json", "not both"]);
+    folder.refuses("qdiff-lab report results --out x.html", &["x.html", "markdown"]);
+    folder.refuses("qdiff-lab report results report.json", &["report.json is no folder"]);
+    folder.refuses("report results", &["results is a folder"]);
     let good = folder.json("results/a.json");
     for (field, value, words) in [
         ("schema_version", Value::from(99), ["schema_version 99", "measure it again"]),
@@ -69,7 +71,7 @@ fn folders_that_are_no_results_are_refused() {
         let mut broken = good.clone();
         broken[field] = value;
         folder.write("results/a.json", broken.to_string());
-        folder.refuses("report results", &words);
+        folder.refuses("qdiff-lab report results", &words);
     }
 }
 
@@ -105,27 +107,28 @@ fn every_command_that_takes_a_model_gets_the_default_one() {
     assert!(!wants_model(&["weights", "mine.gguf", "--against", "theirs.gguf"]));
 }
 
-/// The arguments of a command line that calls qdiff, with something in the place of what the reader fills in.
+/// The words of a command line that calls qdiff or qdiff-lab, with something in the place of what the reader fills in.
 fn arguments(line: &str) -> Option<Vec<String>> {
     let words = markdown::words(line);
-    let (program, arguments) = words.split_first()?;
-    let called = ["qdiff", "./scripts/qdiff", "scripts/qdiff"].contains(&program.as_str());
+    let program = words.first()?.trim_start_matches("./").trim_start_matches("scripts/");
+    let called = ["qdiff", "qdiff-lab"].contains(&program);
     let filled = |word: &String| match word.as_str() {
         "N" => "1".to_owned(),
         "RUNNER" => "cpu".to_owned(),
         _ => word.clone(),
     };
-    called.then(|| arguments.iter().map(filled).collect())
+    called.then(|| std::iter::once(program.to_owned()).chain(words[1..].iter().map(filled)).collect())
 }
 
-/// What the program's own parser says of these arguments.
+/// What the program's own parser says of these words.
 fn parsed(arguments: &[String]) -> Result<(), String> {
-    let words = std::iter::once("qdiff").chain(arguments.iter().map(String::as_str));
-    match Cli::read(words.map(Into::into)) {
-        Err(e) if e.use_stderr() => Err(e.to_string()),
-        // Help and version are no errors.
-        _ => Ok(()),
-    }
+    let words = || arguments.iter().map(Into::into);
+    let told = match arguments[0].as_str() {
+        "qdiff-lab" => CommandLine::<Lab>::read(words()).err(),
+        _ => Cli::read(words()).err(),
+    };
+    // Help and version are no errors.
+    told.filter(|e| e.use_stderr()).map_or(Ok(()), |e| Err(e.to_string()))
 }
 
 /// Every command in every document is one that the program takes.
@@ -165,7 +168,13 @@ fn commands(help: &str) -> Vec<String> {
     lines.filter_map(|l| l.split_whitespace().next()).filter(|c| *c != "help").map(str::to_owned).collect()
 }
 
-/// The long options of the program and of the scripts.
+/// The help of a command of the lab.
+fn lab_help(command: &str) -> String {
+    let words = ["qdiff-lab", command, "--help"].into_iter().filter(|word| !word.is_empty());
+    CommandLine::<Lab>::read(words.map(Into::into)).expect_err("help").to_string()
+}
+
+/// The long options of the programs and of the scripts.
 fn options() -> BTreeSet<String> {
     let mut text = help(&[]);
     for command in commands(&text.clone()) {
@@ -174,6 +183,9 @@ fn options() -> BTreeSet<String> {
             text += &help(&[&command, &sub]);
         }
         text += &of;
+    }
+    for command in commands(&lab_help("")) {
+        text += &lab_help(&command);
     }
     for script in std::fs::read_dir(markdown::root().join("scripts")).unwrap() {
         text += &std::fs::read_to_string(script.unwrap().path()).unwrap();

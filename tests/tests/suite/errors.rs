@@ -18,7 +18,7 @@ fn files_that_are_no_model() {
     folder.write("short.gguf", &good[..good.len() / 2]);
     folder.write("header.gguf", &good[..100]);
     folder.create("folder");
-    for command in ["run", "verify-oracle", "bench"] {
+    for command in ["run", "verify-oracle", "qdiff-lab bench"] {
         for (name, expected) in [
             ("absent.gguf", &["absent.gguf", "no such file", "check the path"][..]),
             ("folder", &["folder", "directory"]),
@@ -116,7 +116,7 @@ fn requests_that_select_nothing() {
 #[test]
 fn a_closed_pipe_is_no_error() {
     let mut bash = Command::new("bash");
-    bash.args(["-o", "pipefail", "-c", "\"$0\" mutations | head -n 1 | tail -n 1"]).arg(binary());
+    bash.args(["-o", "pipefail", "-c", "\"$0\" mutations | head -n 1 | tail -n 1"]).arg(binary("qdiff"));
     let said = Said::from(bash.output().unwrap()).exits(0);
     assert_eq!(said.stderr, "");
 }
@@ -183,7 +183,7 @@ fn options_that_say_nothing_about_what_is_measured() {
         ("--baseline", "x.json --measure tapped-prefill"),
     ] {
         let expected = format!("'{option}' says nothing about what");
-        empty().refuses_options(&format!("bench -m absent.gguf {option} {others}"), &[&expected]);
+        empty().refuses_options(&format!("qdiff-lab bench -m absent.gguf {option} {others}"), &[&expected]);
     }
     // And those that the help says are about a measure are heard with it.
     let heard = [
@@ -197,13 +197,13 @@ fn options_that_say_nothing_about_what_is_measured() {
         ("verdict", "--oracle cpu"),
     ];
     for (measure, option) in heard {
-        let said = empty().qdiff(&format!("bench -m absent.gguf --measure {measure} {option}")).exits(2);
+        let said = empty().qdiff(&format!("qdiff-lab bench -m absent.gguf --measure {measure} {option}")).exits(2);
         assert!(!said.stderr.contains("says nothing"), "{option}: {}", said.stderr);
     }
-    let help = empty().qdiff("bench -h").exits(0).stdout;
+    let help = empty().qdiff("qdiff-lab bench -h").exits(0).stdout;
     let told =
         help.split("\n      --").filter(|text| text.split_whitespace().collect::<String>().contains("(`--measure"));
     assert_eq!(told.count(), heard.len(), "{help}");
-    empty().refuses_options("bench -n 2", &["unexpected argument '-n'"]);
-    empty().refuses_options("mutations score --prompt code", &["--model"]);
+    empty().refuses_options("qdiff-lab bench -n 2", &["unexpected argument '-n'"]);
+    empty().refuses_options("qdiff-lab score --prompt code", &["--model"]);
 }

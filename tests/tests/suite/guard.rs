@@ -22,7 +22,7 @@ git branch -q newest && git checkout -q good
 fn every_command_of_the_guide_runs() {
     let folder = empty();
     let numpy = Said::from(Command::new(root().join("scripts/fetch-numpy")).output().unwrap()).exits(0).stdout;
-    let path = format!("{}:{}", binary().parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let path = format!("{}:{}", binary("qdiff").parent().unwrap().display(), std::env::var("PATH").unwrap());
     let shell = |script: &str| {
         let mut command = Command::new("bash");
         for (name, _) in std::env::vars().filter(|(n, _)| n.starts_with("QDIFF_") || n.starts_with("GIT")) {

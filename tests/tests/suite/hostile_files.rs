@@ -39,7 +39,7 @@ fn nothing_waits_for_a_fifo() {
         "compare bad good",
         "record -m model.gguf --like bad --out out",
         "report fifo",
-        "bench -m model.gguf --measure cuda --baseline fifo",
+        "qdiff-lab bench -m model.gguf --measure cuda --baseline fifo",
         "run -m model.gguf --json fifo",
         "inspect model.gguf --log fifo",
     ] {

@@ -200,7 +200,7 @@ fn stages_and_tensors_are_spelled_in_the_model_alone() {
     // A command is called so as well.
     assert!(stages.remove("logits") && stages.len() > 20 && tensors.len() > 15);
     let mut spelled = Vec::new();
-    for part in ["engine/src", "harness/src", "synth/src"] {
+    for part in ["engine/src", "harness/src", "harness/lab/src", "synth/src"] {
         for (file, code) in sources(&root.join(part)) {
             if file.starts_with("model") || file.ends_with("tests.rs") {
                 continue;

@@ -82,7 +82,7 @@ fn what_a_large_model_takes_is_told_whole() {
     folder.write("generate", "#!/bin/sh\ncp \"$2\" \"$4/model.gguf\" && echo \"$4/model.gguf\"\n");
     std::fs::set_permissions(folder.join("generate"), PermissionsExt::from_mode(0o755)).unwrap();
     let mut script = Command::new(markdown::root().join("scripts/large-model"));
-    script.current_dir(&*folder).args(["./generate", binary().to_str().unwrap(), "model.gguf", "--tmp", "."]);
+    script.current_dir(&*folder).args(["./generate", binary("qdiff").to_str().unwrap(), "model.gguf", "--tmp", "."]);
     script.args(["--oracle", "auto,cpu", "--run", "--length 4 --memory 1G", "--json", "results/large.json"]);
     let said = Said::from(script.output().unwrap()).exits(0).stdout;
     assert_eq!(said.matches("\nrun        match: 4 + 2 tokens, 2 layers").count(), 3, "{said}");

@@ -8,6 +8,11 @@ fn help(command: &str) -> String {
     empty().qdiff(&format!("{command} --help")).exits(0).stdout
 }
 
+/// Every command of both programs.
+fn all_commands() -> Vec<(String, String)> {
+    [commands(""), commands("qdiff-lab")].concat()
+}
+
 /// Every command with its help, subcommands of commands included.
 fn commands(of: &str) -> Vec<(String, String)> {
     let text = help(of);
@@ -55,7 +60,7 @@ fn stage() -> Folder {
 #[test]
 fn every_example_runs() {
     let folder = stage();
-    let all = commands("");
+    let all = all_commands();
     assert!(all.len() > 10, "{}", all.len());
     let mut ran = 0;
     for (command, text) in &all {
@@ -63,14 +68,15 @@ fn every_example_runs() {
         let leaf = !text.contains("\nCommands:\n");
         assert!(!leaf || !examples.is_empty(), "{command} has no example");
         for example in examples {
-            let line = example.strip_prefix("qdiff ").unwrap_or_else(|| panic!("{example}"));
+            let line = example.strip_prefix("qdiff ").unwrap_or(&example);
+            assert!(line != example || line.starts_with("qdiff-lab "), "{example}");
             // What is written must not be there yet.
             if let Some((_, out)) = line.split_once("--out ") {
                 let _ = std::fs::remove_dir_all(folder.join(out.split(' ').next().unwrap()));
             }
             // The score takes minutes, and score.rs runs it: here its
             // arguments are taken, and then there is nothing to run on.
-            let score = line.starts_with("mutations score");
+            let score = line.starts_with("qdiff-lab score");
             let environment = [("QDIFF_MODEL", "model.gguf"), ("QDIFF_DECODE", "2"), ("QDIFF_THREADS", "0")];
             let said = folder.qdiff_with(&environment[..if score { 3 } else { 2 }], line);
             if score {
@@ -106,7 +112,7 @@ fn the_environment_clashes_with_nothing() {
 /// What every command takes, under which heading, on one screen each.
 #[test]
 fn the_help_of_every_command() {
-    for (command, _) in commands("") {
+    for (command, _) in all_commands() {
         let short = empty().qdiff(&format!("{command} -h")).stdout;
         let name = format!("help {command}").trim_end().replace(' ', "_");
         insta::assert_snapshot!(name, short);

@@ -46,7 +46,7 @@ fn a_gpu_that_is_asked_for() {
 #[test]
 fn verdicts_are_timed_by_each_oracle() {
     let folder = folder();
-    let bench = "bench -m model.gguf --measure verdict --lengths 8 --check full --rounds 1 --oracle cpu,cuda";
+    let bench = "qdiff-lab bench -m model.gguf --measure verdict --lengths 8 --check full --rounds 1 --oracle cpu,cuda";
     match qdiff_engine::cuda::devices() {
         Ok(_) => {
             let (code, report, text) = folder.told(bench);
@@ -57,7 +57,7 @@ fn verdicts_are_timed_by_each_oracle() {
         }
         Err(_) => folder.refuses(bench, &["--oracle cuda", "--oracle cpu needs no GPU"]),
     }
-    folder.refuses_options("bench -m model.gguf --oracle cpu", &["'--oracle' says nothing about what"]);
+    folder.refuses_options("qdiff-lab bench -m model.gguf --oracle cpu", &["'--oracle' says nothing about what"]);
 }
 
 #[test]

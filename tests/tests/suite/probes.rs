@@ -157,7 +157,7 @@ fn a_single_element_of_attention_is_seen() {
 fn verdicts_are_timed_by_tokens_layers_models_and_check() {
     let folder = folder();
     let (code, report, text) =
-        folder.told("bench -m model.gguf --measure verdict --also model.gguf --lengths 8,16 --rounds 1");
+        folder.told("qdiff-lab bench -m model.gguf --measure verdict --also model.gguf --lengths 8,16 --rounds 1");
     assert_eq!(code, 0, "{text}");
     // Two models, two lengths, two checks; of the shorter one layer and both.
     for (of, cells) in [("verdicts", ["tokens", "elements"]), ("layers", ["tokens", "layers"])] {
@@ -171,6 +171,6 @@ fn verdicts_are_timed_by_tokens_layers_models_and_check() {
         }
     }
     assert!(text.contains("from 8 to 16 tokens judging with probes grows"), "{text}");
-    folder.refuses_options("bench -m model.gguf --lengths 8", &["'--lengths' says nothing about what"]);
-    folder.refuses("bench -m model.gguf --measure verdict --lengths 0", &["--lengths"]);
+    folder.refuses_options("qdiff-lab bench -m model.gguf --lengths 8", &["'--lengths' says nothing about what"]);
+    folder.refuses("qdiff-lab bench -m model.gguf --measure verdict --lengths 0", &["--lengths"]);
 }

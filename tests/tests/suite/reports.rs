@@ -353,7 +353,7 @@ fn a_report_on_standard_output_stands_there_alone() {
     assert!(serde_json::from_str::<Value>(&list.stdout).unwrap().is_array() && list.stderr.contains("rope-base"));
     folder.refuses("report report.json --json - --junit -", &["--junit -", "another report"]);
     folder.refuses("report report.json --report -", &["--json -", "--junit -"]);
-    folder.refuses("report report.json --digest -", &["--digest takes a file"]);
+    folder.refuses("qdiff-lab digest report.json --out -", &["--out takes a file"]);
 }
 
 /// Every report that nobody named had one name for a prompt, and texts that were typed had one among them all.

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 /// named; no alarm in 100 clean runs and more.
 #[test]
 fn the_score_is_reached() {
-    let (code, score, text) = empty().told("mutations score --quick --pairs 8");
+    let (code, score, text) = empty().told("qdiff-lab score --quick --pairs 8");
     assert_eq!(code, 0, "{text}");
     assert_eq!(score["kind"], "score");
     assert!(score["clean"]["runs"].as_u64().unwrap() >= 100, "{text}");

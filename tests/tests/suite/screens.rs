@@ -14,7 +14,7 @@ const CASES: [(&str, &str, &str, i32); 8] = [
     ("check", "check", "check -m model.gguf --quick --inject tail-skipped@L01.q_proj,p44..", 1),
     ("compare", "comparison", "compare one other", 3),
     ("verify-oracle", "oracle", "verify-oracle -m model.gguf -n 1", 0),
-    ("bench", "bench", "bench -m model.gguf --measure tapped-prefill", 0),
+    ("bench", "bench", "qdiff-lab bench -m model.gguf --measure tapped-prefill", 0),
 ];
 
 fn folder() -> Folder {

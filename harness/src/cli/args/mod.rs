@@ -1,6 +1,5 @@
 //! The command line: the commands, what each is asked, and where its report goes.
 
-mod exclusive;
 mod mutations;
 mod output;
 
@@ -9,7 +8,7 @@ pub use output::{Asked, Bisected, Ci, FileArgs, JsonArgs, OutputArgs, ReportArgs
 
 use super::manual::schemas;
 use super::project::Project;
-use crate::tasks::bench::BenchRequest;
+use super::{Commands, dispatch};
 use crate::tasks::check::CheckRequest;
 use crate::tasks::compare::CompareRequest;
 use crate::tasks::dequantise::DequantiseRequest;
@@ -18,96 +17,46 @@ use crate::tasks::judge::JudgeRequest;
 use crate::tasks::logits::LogitsRequest;
 use crate::tasks::prompts::PromptsRequest;
 use crate::tasks::record::RecordRequest;
-use crate::tasks::request::{ModelRequest, PromptRequest};
 use crate::tasks::run::{REPORTS, RunRequest};
 use crate::tasks::sweep::SweepRequest;
 use crate::tasks::synth::SynthRequest;
 use crate::tasks::verify::VerifyRequest;
 use crate::tasks::weights::WeightsRequest;
+use crate::tasks::{ModelRequest, PromptRequest};
 use clap::builder::{PossibleValuesParser, Resettable};
-use clap::error::ErrorKind;
-use clap::{Arg, ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
-use std::ffi::OsString;
+use clap::{Arg, ArgMatches, Subcommand};
 use std::path::PathBuf;
 
-/// Finds the stage of the layer at which an LLM inference engine first departs from llama.cpp, and says why.
-#[derive(Debug, Parser)]
-#[command(
-    name = "qdiff",
-    version,
-    after_help = "\
+impl Commands for Command {
+    const NAME: &'static str = "qdiff";
+    const ABOUT: &'static str =
+        "Finds the stage of the layer at which an LLM inference engine first departs from llama.cpp, and says why";
+    const AFTER_HELP: &'static str = "\
 Exit codes: 0 match, 1 diverged, 2 trouble, 3 no divergence but coverage incomplete. With
 --tolerance, exit code 0 means only that your tolerances were kept; the verdict says so.
 
 Examples:
   qdiff run --prompt haiku
   qdiff run --prompt haiku --inject qkv-bias-omitted@L07
-  qdiff inspect model.gguf"
-)]
-pub struct Cli {
-    /// When to colour the output
-    #[arg(long, global = true, value_enum, default_value_t = ColorChoice::Auto, env = "QDIFF_COLOR")]
-    pub color: ColorChoice,
-    /// Print the verdict alone
-    #[arg(short, long, global = true)]
-    pub quiet: bool,
-    /// Say on stderr what is being done, and what llama.cpp warns of; twice, all that llama.cpp says
-    #[arg(short, long, global = true, action = ArgAction::Count)]
-    pub verbose: u8,
-    /// Write all that to a file, whatever is shown
-    #[arg(long, global = true, value_name = "FILE")]
-    pub log: Option<PathBuf>,
-    /// Do the work in the process that was started: for a debugger, and to measure what the other one costs
-    #[arg(long, global = true, hide = true)]
-    pub unsupervised: bool,
-    /// What to do
-    #[command(subcommand)]
-    pub command: Command,
-}
+  qdiff inspect model.gguf";
 
-impl Cli {
-    /// What `words` ask for, the program's name first, and the environment for what they do not say.
-    ///
-    /// # Errors
-    /// What clap says of it; help and version are among it.
-    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let mut command = Self::command();
-        let words: Vec<OsString> = words.into_iter().collect();
-        let mut matches = command.try_get_matches_from_mut(&words)?;
-        let project = Project::find().map_err(|e| clap::Error::raw(ErrorKind::Io, format!("{e:#}\n")))?;
-        if let Some(project) = &project {
-            command = project.apply(Self::command());
-            matches = command.try_get_matches_from_mut(&words)?;
-        }
-        exclusive::check(&mut command, &matches)?;
-        let mut cli = Self::from_arg_matches(&matches)?;
-        if let Some(prompt) = cli.command.prompt() {
-            exclusive::give_way(prompt, &matches);
-        }
-        if let Some(project) = &project {
-            cli.command.take(project, &matches);
-        }
-        Ok(cli)
+    fn run(&self) -> anyhow::Result<u8> {
+        dispatch(self)
     }
-}
 
-impl Command {
-    /// Which tokens to run, of a command that runs any.
-    pub(in crate::cli) fn prompt(&mut self) -> Option<&mut PromptRequest> {
+    fn prompt(&mut self) -> Option<&mut PromptRequest> {
         Some(match self {
             Self::Run(args) => &mut args.request.sides.tokens.prompt,
             Self::Logits(args) => &mut args.request.sides.tokens.prompt,
             Self::Sweep(args) => &mut args.request.tokens.prompt,
             Self::Record(request) => &mut request.tokens.prompt,
             Self::Generate(args) => &mut args.request.tokens.prompt,
-            Self::Bench(args) => &mut args.request.prompt,
             Self::VerifyOracle(args) => &mut args.request.tokens.prompt,
             _ => return None,
         })
     }
 
-    /// Where the report of a command goes that makes one.
-    pub(in crate::cli) fn asked(&self) -> Option<Asked<'_>> {
+    fn asked(&self) -> Option<Asked<'_>> {
         let (command, files) = match self {
             Self::Run(args) => ("run", &args.output.files),
             Self::Check(args) => ("check", &args.output),
@@ -117,15 +66,12 @@ impl Command {
             Self::Compare(args) => ("compare", &args.output.files),
             Self::Sweep(args) => ("sweep", &args.output),
             Self::Generate(args) => ("generate", &args.output),
-            Self::Bench(args) => ("bench", &args.output),
-            Self::Mutations { command: Some(MutationsCommand::Score(args)) } => ("mutations score", &args.output),
             _ => return None,
         };
         let several = matches!(self, Self::Run(args) if args.request.batch.prompts.is_some());
         Some(Asked { command, files, reports: if several { 2 } else { 1 } })
     }
 
-    /// Takes what a project sets that no argument's default can say.
     fn take(&mut self, project: &Project, matches: &ArgMatches) {
         let from = Project::sets_tolerance(matches).then(|| project.path.clone());
         match self {
@@ -152,17 +98,6 @@ fn argument(option: Arg) -> Arg {
 /// An option that a command refuses, as it would say nothing.
 fn unheard(option: Arg) -> Arg {
     option.hide(true)
-}
-
-/// When to colour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ColorChoice {
-    /// On a terminal, unless NO_COLOR is set
-    Auto,
-    /// Always
-    Always,
-    /// Never
-    Never,
 }
 
 /// The commands.
@@ -230,9 +165,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   qdiff report qdiff-report/haiku/report.json --html haiku.html
-  qdiff report a.json b.json --report junit.xml
-  qdiff report a.json b.json --digest results/cpu.json --title 'On the CPU'
-  qdiff report results --report REPORT.md")]
+  qdiff report a.json b.json --report junit.xml")]
     Report(ReportArgs),
     /// Judge two captures: a subject and a reference
     #[command(after_help = "\
@@ -323,7 +256,6 @@ Examples:
 Examples:
   qdiff mutations
   qdiff mutations show rope-base
-  qdiff mutations score --quick
   qdiff run --inject rope-base:base=10000@L07")]
     Mutations {
         /// What of the catalogue [default: list]
@@ -336,11 +268,6 @@ Examples:
   qdiff devices
   qdiff devices --json devices.json")]
     Devices(JsonArgs),
-    /// Time and memory against llama.cpp, as ratios of one run
-    #[command(after_help = "\
-Examples:
-  qdiff bench --rounds 1")]
-    Bench(Reported<BenchRequest>),
     /// Print the JSON schema of what qdiff writes and reads
     #[command(after_help = "\
 Examples:

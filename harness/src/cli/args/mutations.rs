@@ -1,7 +1,6 @@
 //! What `qdiff mutations` can be asked.
 
-use super::{JsonArgs, Reported};
-use crate::tasks::score::ScoreRequest;
+use super::JsonArgs;
 use crate::tasks::values;
 use clap::Subcommand;
 
@@ -28,13 +27,4 @@ Examples:
         #[command(flatten)]
         json: JsonArgs,
     },
-    /// Plant faults, diagnose them, and say how often the diagnosis is right
-    #[command(after_help = "\
-Exit codes: 0 if every independent fault that is not inert is found at its stage, 95 of 100
-are named and no clean run raises an alarm; else 1.
-
-Examples:
-  qdiff mutations score --json score.json
-  qdiff mutations score --model model.gguf --pairs 4")]
-    Score(Reported<ScoreRequest>),
 }

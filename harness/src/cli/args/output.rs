@@ -76,8 +76,10 @@ pub enum Ci {
 /// What is asked of a task, and where its report goes.
 #[derive(Clone, Debug, Args)]
 pub struct Reported<R: Args, O: Args = FileArgs> {
+    /// What is asked.
     #[command(flatten)]
     pub request: R,
+    /// Where the report goes.
     #[command(flatten)]
     pub output: O,
 }
@@ -98,15 +100,9 @@ pub struct Bisected<R: Args> {
 /// `qdiff report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Reports that `run --json` wrote; or a folder of JSON results, told as one document
+    /// Reports that `run --json` wrote
     #[arg(value_name = "FILE", required = true)]
     pub inputs: Vec<PathBuf>,
-    /// Also write the figures of all of them as one small file, for a folder of results
-    #[arg(long, value_name = "FILE")]
-    pub digest: Option<PathBuf>,
-    /// Heading of the digest
-    #[arg(long, value_name = "TEXT", default_value = "Runs", requires = "digest")]
-    pub title: String,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -1,0 +1,177 @@
+//! What `qdiff-lab score` tells: how often the diagnosis is right. Totals, a line for each independent fault,
+//! everything that was missed with the reason, what is inert, false alarms, smallest magnitudes.
+
+use crate::score::{Case, Group, PairCase, Score, Worth, median};
+use qdiff::number::{Real, counted, number};
+use qdiff::report::NONE;
+use qdiff::report::Outcome;
+use qdiff::report::UNKNOWN;
+use qdiff::report::{Check, Document, Fate, Screen, Section, Table};
+use std::collections::BTreeMap;
+
+impl Document for Score {
+    const KIND: &'static str = "score";
+
+    fn screen(&self, _: bool) -> Screen {
+        let (word, outcome) = if self.reached() { ("REACHED", Outcome::Match) } else { ("MISSED", Outcome::Diverged) };
+        let listed = self.groups.iter().filter(|g| g.independent && !g.unlisted);
+        let independent: Vec<&Case> = listed.flat_map(Group::counted).collect();
+        let count = |right: fn(&Case) -> bool| independent.iter().filter(|c| right(c)).count();
+        let headline = format!(
+            "of {} that are not inert {} are found at their stage (all are asked for), {} named rightly (95 of 100), {} (none)",
+            counted(independent.len(), "independent fault"),
+            count(|c| c.detected && c.stage_right),
+            count(|c| c.cause_right),
+            counted(self.clean.alarms.len(), "false alarm")
+        );
+        let facts = vec![
+            ("models", self.models.join("; ")),
+            ("clean", format!("{} without a fault", counted(self.clean.runs, "run"))),
+            ("measured", format!("in {:.0} s on {}", self.seconds, self.machine)),
+        ];
+        let mut sections = vec![Section::lines("", facts), totals(self)];
+        for group in &self.groups {
+            if group.unlisted {
+                sections.extend([worths(group), unlisted(group)]);
+            } else if group.independent {
+                sections.extend([by_mutation(group), missed(group)]);
+            } else {
+                sections.push(named_otherwise(group));
+            }
+            sections.extend([missed_pairs(group), inert(group)]);
+        }
+        sections.extend([alarms(self), magnitudes(self)]);
+        let check = |(i, c): (usize, &&Case)| {
+            let wrong = (!c.stage_right || !c.cause_right).then(|| c.reason());
+            Check::new(c.model.as_str(), format!("{i} {}@{}", c.fault, c.stage), Fate::of(wrong))
+        };
+        Screen {
+            word,
+            sections,
+            checks: independent.iter().enumerate().map(check).collect(),
+            repeat: self.command.clone(),
+            ..Screen::new(format!("Faults planted in the {} engine, {}", self.subject, self.on), outcome, headline)
+        }
+    }
+}
+
+/// How many of `cases` are detected, at their stage, and named.
+fn shares(cases: &[&Case]) -> [String; 3] {
+    let right: [fn(&Case) -> bool; 3] = [|c| c.detected, |c| c.stage_right, |c| c.cause_right];
+    right.map(|right| cases.iter().filter(|c| right(c)).count().to_string())
+}
+
+fn totals(score: &Score) -> Section {
+    let rows = score.groups.iter().map(|g| {
+        let cases: Vec<&Case> = g.counted().collect();
+        let pairs = |right: fn(&PairCase) -> bool| g.pairs.iter().filter(|p| right(p)).count();
+        let rest = [g.cases.len() - cases.len(), g.pairs.len(), pairs(|p| p.stages_right), pairs(|p| p.causes_right)];
+        let first = [g.source.clone(), cases.len().to_string()];
+        first.into_iter().chain(shares(&cases)).chain(rest.map(|n| n.to_string())).collect()
+    });
+    let head = ["faults", "cases", "detected", "stage", "cause", "inert", "pairs", "both stages", "both causes"];
+    Section::table("All faults", Table::new(&head, &[1, 2, 3, 4, 5, 6, 7, 8], rows))
+}
+
+fn by_mutation(group: &Group) -> Section {
+    let mut names: BTreeMap<&str, Vec<&Case>> = BTreeMap::new();
+    for case in group.counted() {
+        names.entry(&case.fault.mutation).or_default().push(case);
+    }
+    let rows = names.into_iter().map(|(name, cases)| {
+        let first = [name.to_owned(), cases.len().to_string()];
+        first.into_iter().chain(shares(&cases)).chain([format!("{:.2}", median(&cases))]).collect()
+    });
+    let head = ["fault", "cases", "detected", "stage", "cause", "median s"];
+    Section::table(&format!("By fault, {}", group.source), Table::new(&head, &[1, 2, 3, 4, 5], rows))
+}
+
+fn not_as_planted(group: &Group) -> impl Iterator<Item = &Case> {
+    group.counted().filter(|c| !(c.stage_right && c.cause_right))
+}
+
+fn missed(group: &Group) -> Section {
+    let rows = not_as_planted(group).map(|c| {
+        let found = match (c.found, c.others) {
+            (None, _) => "nothing".to_owned(),
+            (Some(id), 0) => id.to_string(),
+            (Some(id), more) => format!("{id} and {more} more"),
+        };
+        let named = c.cause.as_ref().map_or_else(|| UNKNOWN.to_owned(), ToString::to_string);
+        vec![format!("{}@{}", c.fault, c.stage), c.model.clone(), found, named, c.reason()]
+    });
+    let head = ["planted", "model", "found", "named", "why"];
+    Section::table(&format!("Missed or named otherwise, {}", group.source), Table::new(&head, &[], rows))
+}
+
+/// The same, folded over stages: of round trips there are many.
+fn named_otherwise(group: &Group) -> Section {
+    let mut of: BTreeMap<[String; 3], usize> = BTreeMap::new();
+    for c in not_as_planted(group) {
+        let named = c.cause.as_ref().map_or(UNKNOWN, |c| c.mutation.as_str());
+        *of.entry([c.fault.mutation.clone(), named.to_owned(), c.reason()]).or_default() += 1;
+    }
+    let rows = of.into_iter().map(|([planted, named, why], count)| vec![planted, count.to_string(), named, why]);
+    let table = Table::new(&["planted", "cases", "named", "why"], &[1], rows);
+    Section::table(&format!("Missed or named otherwise, {}", group.source), table)
+}
+
+/// What is told of bugs that stand in no catalogue.
+fn worths(group: &Group) -> Section {
+    let cases: Vec<&Case> = group.counted().collect();
+    let count = |worth| cases.iter().filter(|c| c.worth == Some(worth)).count().to_string();
+    let [detected, stage, _] = shares(&cases);
+    let worths = [Worth::Right, Worth::Consistent, Worth::Location, Worth::False].map(count);
+    let row: Vec<String> = [cases.len().to_string(), detected, stage].into_iter().chain(worths).collect();
+    let head = ["cases", "detected", "stage", "proved right", "consistent", "location only", "false"];
+    Section::table(
+        &format!("What is told of {}", group.source),
+        Table::new(&head, &[0, 1, 2, 3, 4, 5, 6], std::iter::once(row)),
+    )
+}
+
+/// Those that are not told right, with what is told.
+fn unlisted(group: &Group) -> Section {
+    let rows = group.counted().filter(|c| c.worth != Some(Worth::Right) || !c.stage_right).map(|c| {
+        let worth = c.worth.map_or_else(String::new, |w| format!("{w:?}").to_lowercase());
+        vec![format!("{}@{}", c.fault, c.stage), worth, c.told.clone().unwrap_or_else(|| UNKNOWN.to_owned())]
+    });
+    Section::table(&format!("Not told right, {}", group.source), Table::new(&["bug", "worth", "told"], &[], rows))
+}
+
+fn missed_pairs(group: &Group) -> Section {
+    let list = |pairs: &[(String, String)]| {
+        let all: Vec<String> = pairs.iter().map(|(a, b)| format!("{a} {b}")).collect();
+        all.join(", ")
+    };
+    let bad = group.pairs.iter().filter(|p| !(p.stages_right && p.causes_right));
+    let rows = bad.map(|p| vec![list(&p.faults), p.model.clone(), list(&p.found), p.reason()]);
+    let table = Table::new(&["planted", "model", "found", "why"], &[], rows);
+    Section::table(&format!("Pairs missed or named otherwise, {}", group.source), table)
+}
+
+fn inert(group: &Group) -> Section {
+    let mut of: BTreeMap<String, (usize, f64)> = BTreeMap::new();
+    for case in group.cases.iter().filter(|c| c.inert()) {
+        let (count, largest) = of.entry(case.fault.to_string()).or_default();
+        *count += 1;
+        *largest = case.effect.map_or(*largest, |e| largest.max(e.0));
+    }
+    let rows = of.into_iter().map(|(fault, (count, largest))| vec![fault, count.to_string(), number(largest)]);
+    let title = "Inert, so that no verdict could find them, {}; largest effect as a share of what is allowed";
+    Section::table(&title.replace("{}", &group.source), Table::new(&["fault", "cases", "effect"], &[1, 2], rows))
+}
+
+fn alarms(score: &Score) -> Section {
+    let rows = score.clean.alarms.iter().map(|(what, stage)| vec![what.clone(), stage.clone()]);
+    Section::table("False alarms", Table::new(&["clean run", "stage"], &[], rows))
+}
+
+fn magnitudes(score: &Score) -> Section {
+    let size = |x: Option<Real>| x.map_or_else(|| NONE.to_owned(), |r| number(r.0));
+    let rows = score.graded.iter().map(|g| vec![g.fault.clone(), g.stage.to_string(), size(g.found), size(g.named)]);
+    Section::table(
+        "The smallest relative magnitude, in powers of ten, at which a graded fault is still found, and named",
+        Table::new(&["fault", "stage", "found", "named"], &[2, 3], rows),
+    )
+}

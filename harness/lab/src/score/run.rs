@@ -1,0 +1,299 @@
+//! Plants, diagnoses, and holds the diagnosis against what was planted.
+
+use super::source::{FaultSource, Plant, ROUND_TRIPS};
+use super::{Case, Clean, Graded, Group, PairCase, Sampling, Worth};
+use anyhow::Result;
+use qdiff::arithmetic::Number;
+use qdiff::diagnose::{Confidence, Diagnosis, Finding};
+use qdiff::loaded::LoadedModel;
+use qdiff::mutations::{CauseId, Explains, Injection};
+use qdiff::number::Real;
+use qdiff::pair::{Pair, Recording, Settings};
+use qdiff::progress::silent;
+use qdiff::runners::{CPU, Faults, LLAMA, Tokens};
+use qdiff::verdict::{CheckMode, effect};
+use qdiff_engine::model::{Config, Node, Role, StageId};
+use qdiff_engine::ops::Op;
+use std::time::Instant;
+
+/// Magnitudes that graded faults are injected at, the largest first.
+const MAGNITUDES: [f64; 8] = [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7];
+
+/// A model with the tokens that it is run on, and the reference's run.
+pub struct ScoreRun<'a> {
+    /// What the model is, in a few words.
+    pub name: String,
+    pair: Pair<'a>,
+    prompt: Vec<u32>,
+    decode: usize,
+    reference: Recording,
+}
+
+impl<'a> ScoreRun<'a> {
+    /// Runs llama.cpp on `prompt` and `decode` steps more, with so many threads and its caches in `kv`.
+    ///
+    /// # Errors
+    /// If the model cannot be read on either side, or llama.cpp fails.
+    pub fn new(
+        name: String, opened: &'a LoadedModel, prompt: &[u32], decode: usize, (threads, kv): (usize, Number),
+    ) -> Result<Self> {
+        let pair = Pair::new(opened, Settings { threads, kv, ..Settings::default() }, &silent)?;
+        let tokens = Tokens { prompt, ubatch: prompt.len(), decode, forced: None };
+        let reference = pair.run(&LLAMA, tokens, Faults::default())?;
+        Ok(Self { name, pair, prompt: prompt.to_vec(), decode, reference })
+    }
+
+    /// The same with linear layers checked so.
+    pub fn checked(mut self, mode: CheckMode) -> Self {
+        self.pair.policy.mode = mode;
+        self
+    }
+
+    fn tokens(&self) -> Tokens<'_> {
+        Tokens {
+            prompt: &self.prompt,
+            ubatch: self.prompt.len(),
+            decode: self.decode,
+            forced: Some(&self.reference.fed),
+        }
+    }
+
+    /// What a subject that carries `plants` gives.
+    fn record(&self, source: &FaultSource, plants: &[Plant]) -> Result<Recording> {
+        let mut runner = (source.subject)(self.pair.opened, plants, self.pair.room(self.tokens()))?;
+        self.pair.record(runner.as_mut(), self.tokens())
+    }
+
+    /// The diagnosis of a subject that carries `plants`, what it gave, and the seconds that the diagnosis took.
+    fn diagnose(&self, source: &FaultSource, plants: &[Plant]) -> Result<(Diagnosis, Recording, f64)> {
+        let subject = self.record(source, plants)?;
+        let start = Instant::now();
+        let diagnosis = self.pair.judge(&subject, Some(&self.reference))?;
+        Ok((diagnosis, subject, start.elapsed().as_secs_f64()))
+    }
+
+    /// One fault. `clean` is what the same engine gives without it, once that is known.
+    fn case(&self, source: &FaultSource, plant: &Plant, clean: &mut Option<Recording>) -> Result<Case> {
+        let (diagnosis, subject, seconds) = self.diagnose(source, std::slice::from_ref(plant))?;
+        let first = diagnosis.findings.first();
+        let cause = first.and_then(|f| f.cause.as_ref());
+        let others = diagnosis.findings.len().saturating_sub(1);
+        let effect = if first.is_none() {
+            let clean = match clean {
+                Some(clean) => clean,
+                None => clean.insert(self.record(source, &[])?),
+            };
+            effect(plant.stage, &self.pair.oracle, &self.pair.filter, subject.side(), clean.side()).map(Real)
+        } else {
+            None
+        };
+        Ok(Case {
+            model: self.name.clone(),
+            fault: plant.cause.clone(),
+            stage: plant.stage,
+            found: first.map(|f| f.id),
+            cause: cause.map(|c| c.name.clone()),
+            ties: cause.map_or_else(Vec::new, |c| c.ties.clone()),
+            others,
+            told: source.told.and(first).map(told),
+            worth: source.told.zip(first).map(|(fragments, f)| worth(f, fragments(plant.fault))),
+            detected: first.is_some(),
+            stage_right: (others == 0 || source.several) && first.is_some_and(|f| f.id == plant.stage),
+            cause_right: match (source.told, first) {
+                (Some(fragments), Some(f)) => worth(f, fragments(plant.fault)) == Worth::Right,
+                (None, Some(f)) => named(f, plant),
+                (_, None) => false,
+            },
+            effect,
+            seconds,
+        })
+    }
+
+    fn pair_case(&self, source: &FaultSource, plants: &[Plant; 2]) -> Result<PairCase> {
+        let (diagnosis, ..) = self.diagnose(source, plants)?;
+        let mut planted: Vec<StageId> = plants.iter().map(|p| p.stage).collect();
+        let mut found: Vec<StageId> = diagnosis.findings.iter().map(|f| f.id).collect();
+        planted.sort();
+        found.sort();
+        let cause = |f: &Finding| f.cause.as_ref().map_or_else(|| f.shape.clone(), |c| c.name.to_string());
+        let right = |p: &Plant| diagnosis.findings.iter().any(|f| f.id == p.stage && named(f, p));
+        let stages = diagnosis.verdict.stages.iter();
+        let unfound = stages.filter(|s| planted.contains(&s.id) && !found.contains(&s.id));
+        Ok(PairCase {
+            model: self.name.clone(),
+            unfound: unfound.map(|s| (s.id.to_string(), s.status)).collect(),
+            faults: plants.clone().map(|p| (p.cause.to_string(), p.stage.to_string())),
+            found: diagnosis.findings.iter().map(|f| (f.id.to_string(), cause(f))).collect(),
+            stages_right: planted == found,
+            causes_right: plants.iter().all(right),
+        })
+    }
+
+    /// Faults of one source: one by one, then the pairs.
+    ///
+    /// # Errors
+    /// If a subject cannot be run.
+    pub fn group(
+        &self, source: &FaultSource, sampling: Sampling, wanted: impl Fn(&Plant, &Node) -> bool,
+        progress: &dyn Fn(&str, usize, usize),
+    ) -> Result<Group> {
+        let graph = self.pair.opened.model.graph();
+        let mut plants = (source.plants)(graph, &self.pair.opened.model)?;
+        plants.retain(|p| graph.index(p.stage).is_some_and(|i| wanted(p, &graph.nodes[i])));
+        let plants = sampling.choose(&plants, graph);
+        let mut clean = None;
+        let mut group = Group {
+            source: source.name.to_owned(),
+            independent: source.independent,
+            unlisted: source.told.is_some(),
+            cases: Vec::with_capacity(plants.len()),
+            pairs: Vec::new(),
+        };
+        let sampling = Sampling { pairs: if source.several { 0 } else { sampling.pairs }, ..sampling };
+        let total = plants.len() + sampling.pairs;
+        for (done, plant) in plants.iter().enumerate() {
+            progress(&format!("{}@{}", plant.cause.mutation, plant.stage), done, total);
+            group.cases.push(self.case(source, plant, &mut clean)?);
+        }
+        // A pair of which one is inert is no pair.
+        let strong: Vec<Plant> =
+            plants.into_iter().zip(&group.cases).filter(|(_, c)| c.detected).map(|(p, _)| p).collect();
+        let singles = group.cases.len();
+        for (done, pair) in sampling.pairs(&strong).into_iter().enumerate() {
+            let what = format!("{} and {}", pair[0].cause.mutation, pair[1].cause.mutation);
+            progress(&what, singles + done, total);
+            group.pairs.push(self.pair_case(source, &pair)?);
+        }
+        Ok(group)
+    }
+
+    /// Runs without a fault, with the prompt in parts of each of these sizes.
+    ///
+    /// # Errors
+    /// If the engine cannot be run.
+    pub fn clean(&self, ubatches: &[usize], clean: &mut Clean) -> Result<()> {
+        for &ubatch in ubatches {
+            let tokens = Tokens { ubatch, ..self.tokens() };
+            let reference = self.pair.run(&LLAMA, tokens, Faults::default())?;
+            let subject = self.pair.run(&CPU, tokens, Faults::default())?;
+            let diagnosis = self.pair.judge(&subject, Some(&reference))?;
+            clean.runs += 1;
+            let disputed = diagnosis.verdict.disputed().next().map(|s| s.id);
+            let first = diagnosis.findings.first().map(|f| f.id).or(disputed);
+            if let Some(id) = first {
+                let (name, n, Settings { threads, kv, .. }) = (&self.name, self.prompt.len(), &self.pair.settings);
+                let what = format!("{name}, {n} tokens in parts of {ubatch}, {threads} threads, cache in {kv:?}");
+                clean.alarms.push((what, id.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The smallest magnitude at which graded faults are found and named.
+    ///
+    /// # Errors
+    /// If a subject cannot be run.
+    pub fn graded(&self) -> Result<Vec<Graded>> {
+        type Place = fn(&Node) -> bool;
+        type Value = fn(&Config, f64) -> f64;
+        let config = &self.pair.oracle.graph.config;
+        let faults: [(&str, &str, Place, Value); 5] = [
+            ("scaled", "by", |n| n.role == Role::Up, |_, m| 1.0 + m),
+            ("offset", "by", |n| n.role == Role::AttnInput, |_, m| m),
+            ("rms-eps-wrong", "eps", |n| n.role == Role::FfnInput, |c, m| c.rms_eps + m),
+            (
+                "rope-base",
+                "base",
+                |n| matches!((&n.op, n.role), (Op::Rope(_), Role::Query)),
+                |c, m| c.rope_base * (1.0 + m),
+            ),
+            (
+                "attn-scale-wrong",
+                "scale",
+                |n| matches!(n.op, Op::AttnWeights(_)),
+                |c, m| 1.0 / (c.head_dim as f64).sqrt() * (1.0 + m),
+            ),
+        ];
+        let layer = Some(config.n_layers as u16 / 2);
+        let mut graded = Vec::new();
+        for (mutation, parameter, place, value) in faults {
+            let mut nodes = self.pair.oracle.graph.nodes.iter().filter(|n| n.id.layer == layer);
+            let Some(stage) = nodes.find(|n| place(n)).map(|n| n.id) else {
+                continue;
+            };
+            let (mut found, mut cause) = (None, None);
+            for m in MAGNITUDES {
+                let parameters = vec![(parameter.to_owned(), value(config, m))];
+                let id = CauseId { mutation: mutation.to_owned(), parameters, since: None };
+                let plant = Plant { fault: 0, cause: id, stage, of_format: false };
+                let (diagnosis, ..) = self.diagnose(&ROUND_TRIPS, std::slice::from_ref(&plant))?;
+                let Some(first) = diagnosis.findings.first().filter(|f| f.id == stage) else {
+                    break;
+                };
+                found = Some(Real(m));
+                if first.cause.as_ref().is_some_and(|c| c.name.mutation == mutation) {
+                    cause = Some(Real(m));
+                }
+            }
+            graded.push(Graded { fault: mutation.to_owned(), stage, found, named: cause });
+        }
+        Ok(graded)
+    }
+}
+
+/// What is said of the cause of a finding, with its name in the catalogue if it has one; or how the error looks.
+fn told(finding: &Finding) -> String {
+    finding
+        .told()
+        .into_iter()
+        .chain([finding.shape.clone()])
+        .filter(|text| !text.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// What that is worth, where a right explanation has all fragments of one of these sets.
+fn worth(finding: &Finding, right: &[&[&str]]) -> Worth {
+    let by_value = finding.cause.as_ref().filter(|c| c.kind != Explains::Place);
+    match (&finding.solution, by_value) {
+        (None, None) => Worth::Location,
+        (solution, _) => {
+            let proved = solution.as_ref().is_none_or(|s| s.confidence == Confidence::Proved);
+            graded(&told(finding), proved, right)
+        }
+    }
+}
+
+/// What a sentence on a cause is worth.
+pub(super) fn graded(told: &str, proved: bool, right: &[&[&str]]) -> Worth {
+    let text = told.to_lowercase();
+    match (right.iter().any(|set| set.iter().all(|fragment| text.contains(fragment))), proved) {
+        (true, true) => Worth::Right,
+        (true, false) => Worth::Consistent,
+        (false, _) => Worth::False,
+    }
+}
+
+/// Whether a finding names the planted fault: by its name, and by its parameters where the plant states them. A
+/// mutation that is the same function on that stage counts as the same.
+fn named(finding: &Finding, plant: &Plant) -> bool {
+    finding.cause.as_ref().is_some_and(|cause| match plant.cause.parameters.as_slice() {
+        [] => cause.name.mutation == plant.cause.mutation,
+        _ => equal(&cause.name, &plant.cause),
+    })
+}
+
+/// The same mutation with the same values, whatever the order and the digits beyond the fourth.
+fn equal(a: &CauseId, b: &CauseId) -> bool {
+    let values = |id: &CauseId| {
+        let parsed = Injection::parse(&id.to_string()).ok()?;
+        Some((parsed.mutation.name, parsed.values))
+    };
+    match (values(a), values(b)) {
+        (Some((a, x)), Some((b, y))) => {
+            let close = |(x, y): (&f64, &f64)| (x - y).abs() <= 1e-4 * x.abs().max(y.abs());
+            a == b && x.iter().zip(&y).all(close)
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,299 @@
+//! The score of the diagnosis: faults are planted in small synthetic models or in a real one, diagnosed, and counted.
+
+use crate::score::{
+    Clean, FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, Sampling, Score, ScoreRun, of_real_models,
+    regrade,
+};
+use anyhow::{Context as _, Result};
+use clap::{Args, ValueEnum};
+use qdiff::arithmetic::Number;
+use qdiff::input;
+use qdiff::loaded::LoadedModel;
+use qdiff::machine::Machine;
+use qdiff::prompts::{self, Style};
+use qdiff::tasks::{Console, ThreadsRequest, values};
+use qdiff::verdict::CheckMode;
+use qdiff_engine::model::{Node, Role};
+use qdiff_engine::ops::Op;
+use qdiff_engine::quant::GgmlType;
+use qdiff_synth::Synth;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Decode steps of every run: enough that what is stale or stuck shows.
+const DECODE: usize = 3;
+
+/// Which faults to plant where.
+#[derive(Clone, Debug, Args)]
+pub struct ScoreRequest {
+    /// GGUF file to plant the faults in [default: small synthetic models]
+    #[arg(short, long, value_name = "MODEL", help_heading = "What to run")]
+    pub model: Option<PathBuf>,
+    /// A built-in prompt or text
+    #[arg(short, long, default_value = "haiku", requires = "model", value_parser = values::PROMPT,
+          hide_possible_values = true, help_heading = "What to run")]
+    pub prompt: String,
+    /// Whose faults: cpu, or cuda and cuda-fast (launches and kernels; need a GPU and a build with --features faults)
+    #[arg(long, value_enum, default_value_t = ScoreSubject::Cpu, env = "QDIFF_SUBJECT", help_heading = "Sides")]
+    pub subject: ScoreSubject,
+    /// One layer for each fault instead of first, middle and last
+    #[arg(long, help_heading = "What is judged")]
+    pub quick: bool,
+    /// Plant every Nth fault alone
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),
+          help_heading = "What is judged")]
+    pub every: u16,
+    /// Pairs of faults at once, for each source of faults
+    #[arg(long, default_value_t = 12, value_name = "NUMBER", help_heading = "What is judged")]
+    pub pairs: usize,
+    /// How linear layers and attention are checked: `probe` shows what probes lose, of prompts too short to need them
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = CheckMode::Full, help_heading = "What is judged")]
+    pub check: CheckMode,
+    /// Run nothing: grade again what an earlier score (its JSON) tells of bugs that stand in no catalogue
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "quick"], help_heading = "What is judged")]
+    pub regrade: Option<PathBuf>,
+    #[command(flatten)]
+    pub threads: ThreadsRequest,
+}
+
+/// Whose faults are scored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ScoreSubject {
+    /// The CPU engine's
+    Cpu,
+    /// The CUDA engine's
+    Cuda,
+    /// Its fused path's
+    CudaFast,
+}
+
+impl ScoreSubject {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+            Self::CudaFast => "cuda-fast",
+        }
+    }
+}
+
+/// Plants, diagnoses and counts.
+///
+/// # Errors
+/// Whatever keeps a model from being run; a card or a build that lacks the CUDA engine's faults.
+pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
+    if let Some(path) = &request.regrade {
+        let mut score = earlier(path)?;
+        regrade(&mut score);
+        score.command.push_str(" (graded again)");
+        return Ok(score);
+    }
+    let mut sources = sources(request.subject)?;
+    if request.model.is_some() {
+        sources = of_real_models(sources)?;
+    }
+    let threads = request.threads.apply()?;
+    let start = Instant::now();
+    let mut tally = Tally {
+        sources,
+        score: Score {
+            subject: request.subject.name().to_owned(),
+            on: on(request)?,
+            command: command(request),
+            machine: Machine::this(),
+            models: Vec::new(),
+            groups: Vec::new(),
+            clean: Clean::default(),
+            graded: Vec::new(),
+            seconds: 0.0,
+        },
+        threads,
+        check: request.check,
+        progress: console.progress,
+    };
+    match &request.model {
+        Some(path) => tally.real(path, request)?,
+        None => tally.synthetic(request)?,
+    }
+    (console.progress)("score", 1, 1);
+    Ok(Score { seconds: start.elapsed().as_secs_f64(), ..tally.score })
+}
+
+fn earlier(path: &Path) -> Result<Score> {
+    let shown = path.display();
+    let bytes = input::bytes(path, input::REPORT).with_context(|| format!("cannot read {shown}"))?;
+    serde_json::from_slice(&bytes).with_context(|| format!("{shown} is no score that `qdiff-lab score --json` wrote"))
+}
+
+/// What kind of models the faults are planted in, and on which card.
+fn on(request: &ScoreRequest) -> Result<String> {
+    let models = if request.model.is_some() { "on a real model" } else { "on synthetic models" };
+    if request.subject == ScoreSubject::Cpu {
+        return Ok(models.to_owned());
+    }
+    let devices = qdiff_engine::cuda::devices()?;
+    Ok(format!("{models}, on {}", devices.first().map_or("a card", |d| d.name.as_str())))
+}
+
+/// The command that measures the same again; a model by its file name.
+fn command(request: &ScoreRequest) -> String {
+    let name = request.model.as_deref().and_then(Path::file_name);
+    let words = [
+        (request.subject != ScoreSubject::Cpu).then(|| format!("--subject {}", request.subject.name())),
+        name.map(|name| format!("--model {} --prompt {}", name.display(), request.prompt)),
+        request.quick.then(|| "--quick".to_owned()),
+        (request.every > 1).then(|| format!("--every {}", request.every)),
+        (request.check == CheckMode::Probe).then(|| "--check probe".to_owned()),
+        Some(format!("--pairs {}", request.pairs)),
+    ];
+    words.into_iter().flatten().fold("qdiff-lab score".to_owned(), |all, word| all + " " + &word)
+}
+
+/// Who plants faults in the engine that is asked for.
+fn sources(subject: ScoreSubject) -> Result<Vec<&'static FaultSource>> {
+    match subject {
+        ScoreSubject::Cpu => Ok(vec![&INDEPENDENT, &KERNELS, &ROUND_TRIPS]),
+        #[cfg(feature = "faults")]
+        ScoreSubject::Cuda => {
+            qdiff_engine::cuda::devices()?;
+            Ok(vec![&crate::score::CUDA, &crate::score::CUDA_FAST, &crate::score::CUDA_KERNELS])
+        }
+        #[cfg(feature = "faults")]
+        ScoreSubject::CudaFast => {
+            qdiff_engine::cuda::devices()?;
+            Ok(vec![&crate::score::FUSED_KERNELS])
+        }
+        #[cfg(not(feature = "faults"))]
+        ScoreSubject::Cuda | ScoreSubject::CudaFast => anyhow::bail!(
+            "this qdiff-lab was built without the CUDA engine's faults; build it with `cargo build --release -p qdiff-lab --features faults`"
+        ),
+    }
+}
+
+struct Tally<'a> {
+    sources: Vec<&'static FaultSource>,
+    score: Score,
+    threads: usize,
+    check: CheckMode,
+    progress: &'a dyn Fn(&str, usize, usize),
+}
+
+impl Tally<'_> {
+    /// The faults of every source in a small model, each with the prompt of its source.
+    fn planted(
+        &mut self, name: &str, opened: &LoadedModel, sampling: Sampling, wanted: &dyn Fn(&Plant, &Node) -> bool,
+    ) -> Result<()> {
+        let lengths: BTreeSet<usize> = self.sources.iter().map(|source| source.prompt).collect();
+        for length in lengths {
+            let name = if length == SHORT { name.to_owned() } else { format!("{name}, {length} tokens") };
+            let run = self.run(&name, opened, &some_tokens(length))?;
+            self.groups(&run, sampling, &|source| source.prompt == length, wanted)?;
+        }
+        Ok(())
+    }
+
+    fn groups(
+        &mut self, run: &ScoreRun<'_>, sampling: Sampling, of: &dyn Fn(&FaultSource) -> bool,
+        wanted: &dyn Fn(&Plant, &Node) -> bool,
+    ) -> Result<()> {
+        for source in self.sources.clone().into_iter().filter(|source| of(source)) {
+            let group = run.group(source, sampling, wanted, self.progress)?;
+            match self.score.groups.iter_mut().find(|g| g.source == group.source) {
+                Some(known) => {
+                    known.cases.extend(group.cases);
+                    known.pairs.extend(group.pairs);
+                }
+                None => self.score.groups.push(group),
+            }
+        }
+        self.score.models.push(run.name.clone());
+        Ok(())
+    }
+
+    /// Everything on one small model; what depends on the block format or on
+    /// the architecture on others; clean runs on all of them.
+    fn synthetic(&mut self, request: &ScoreRequest) -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let _cleanup = qdiff::cleanup::guard(folder.path());
+        let open = |name: &str, model: &Synth| -> Result<LoadedModel> {
+            let path = folder.path().join(format!("{name}.gguf"));
+            model.write(&path)?;
+            LoadedModel::new(&path)
+        };
+        let every = request.every.into();
+        let sampling = Sampling { all_three: !request.quick, pairs: request.pairs, every };
+
+        let main = open("main", &Synth { n_layers: 3, ..Synth::default() })?;
+        self.planted("qwen2 Q8_0, 3 layers", &main, sampling, &|_, _| true)?;
+        self.score.graded = self.run("qwen2 Q8_0, 3 layers", &main, &some_tokens(SHORT))?.graded()?;
+
+        let alone = Sampling { all_three: false, pairs: 0, every };
+        let qwen3 = open("qwen3", &Synth { arch: "qwen3", ..Synth::default() })?;
+        self.planted("qwen3 Q8_0, 2 layers", &qwen3, alone, &|p, n| {
+            matches!((&n.op, n.role), (Op::RmsNorm(_), Role::Query | Role::Key))
+                || p.cause.mutation == "qk-norm-after-rope"
+        })?;
+
+        for &weight_type in GgmlType::ALL_SUPPORTED {
+            let name = format!("qwen2 {weight_type:?}, 2 layers");
+            let model = Synth { weight_type, ..Synth::default() };
+            let opened = open(&format!("{weight_type:?}"), &model)?;
+            let blocks = weight_type.block_size() > 1 && weight_type != GgmlType::Q8_0;
+            if blocks {
+                self.planted(&name, &opened, alone, &|p, _| p.of_format)?;
+            }
+            self.clean(&name, &opened)?;
+        }
+        self.clean("qwen3 Q8_0, 2 layers", &qwen3)
+    }
+
+    /// Prompts of several lengths, whole and in parts, llama.cpp on one and two threads, with every type of cache.
+    fn clean(&mut self, name: &str, opened: &LoadedModel) -> Result<()> {
+        (self.progress)(&format!("{name}: clean runs"), 0, 1);
+        let f32 = Number::F32;
+        for (threads, kv, length, ubatches) in [
+            (1, f32, 1, &[1][..]),
+            (2, f32, 1, &[1]),
+            (1, f32, 9, &[9]),
+            (2, f32, 9, &[9]),
+            (1, f32, 40, &[40, 16, 7]),
+            (2, f32, 40, &[40, 16, 7]),
+            (1, Number::F16, 40, &[40, 16]),
+            (1, Number::Bf16, 40, &[40]),
+        ] {
+            let prompt = some_tokens(length);
+            let run = ScoreRun::new(name.to_owned(), opened, &prompt, DECODE, (threads, kv))?.checked(self.check);
+            run.clean(ubatches, &mut self.score.clean)?;
+        }
+        Ok(())
+    }
+
+    fn run<'o>(&self, name: &str, opened: &'o LoadedModel, prompt: &[u32]) -> Result<ScoreRun<'o>> {
+        let settings = (self.threads, Number::F32);
+        Ok(ScoreRun::new(name.to_owned(), opened, prompt, DECODE, settings)?.checked(self.check))
+    }
+
+    /// Each independent fault in one layer of a real model, and clean runs of
+    /// its prompts. Round trips say nothing more there than on small models.
+    fn real(&mut self, path: &Path, request: &ScoreRequest) -> Result<()> {
+        let opened = LoadedModel::new(path)?;
+        let prompt = prompts::resolve(&opened, &request.prompt, Style::default())?.tokens;
+        opened.check(&prompt, DECODE)?;
+        let name = opened.model.graph().config.name.clone();
+        let run = self.run(&name, &opened, &prompt)?;
+        let sampling = Sampling { all_three: false, pairs: request.pairs, every: request.every.into() };
+        self.groups(&run, sampling, &|_| true, &|_, _| true)?;
+        self.score.graded = run.graded()?;
+        for ubatch in [prompt.len(), 8] {
+            run.clean(&[ubatch], &mut self.score.clean)?;
+        }
+        Ok(())
+    }
+}
+
+/// Tokens that every synthetic vocabulary has.
+fn some_tokens(n: usize) -> Vec<u32> {
+    let ids = qdiff_synth::base_vocab() as u32;
+    (0..n as u32).map(|i| (i * 37 + 11) % ids).collect()
+}

@@ -1,0 +1,107 @@
+//! What every program of the house has in common: the options before its command, and how a command line is read.
+
+use super::args::Asked;
+use super::exclusive;
+use super::project::Project;
+use crate::tasks::PromptRequest;
+use clap::error::ErrorKind;
+use clap::{
+    ArgAction, ArgMatches, Command, CommandFactory as _, Error, FromArgMatches as _, Parser, Subcommand, ValueEnum,
+};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// The commands of a program.
+pub trait Commands: Subcommand {
+    /// What the program is called.
+    const NAME: &'static str;
+    /// What it is for, in a sentence.
+    const ABOUT: &'static str;
+    /// What its help ends with: exit codes, examples.
+    const AFTER_HELP: &'static str;
+
+    /// Does what is asked, and gives the exit code.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being done.
+    fn run(&self) -> anyhow::Result<u8>;
+
+    /// Which tokens to run, of a command that runs any.
+    fn prompt(&mut self) -> Option<&mut PromptRequest>;
+
+    /// Where the report of a command goes that makes one.
+    fn asked(&self) -> Option<Asked<'_>>;
+
+    /// Takes what a project sets that no argument's default can say.
+    fn take(&mut self, _: &Project, _: &ArgMatches) {}
+
+    /// Refuses what cannot be said together, beyond what holds for every program.
+    ///
+    /// # Errors
+    /// What clap says of it.
+    fn check(_: &mut Command, _: &ArgMatches) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// A command line of a program with commands `C`.
+#[derive(Debug, Parser)]
+#[command(name = C::NAME, version, about = C::ABOUT, after_help = C::AFTER_HELP)]
+pub struct CommandLine<C: Commands> {
+    /// When to colour the output
+    #[arg(long, global = true, value_enum, default_value_t = ColorChoice::Auto, env = "QDIFF_COLOR")]
+    pub color: ColorChoice,
+    /// Print the verdict alone
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Say on stderr what is being done, and what llama.cpp warns of; twice, all that llama.cpp says
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// Write all that to a file, whatever is shown
+    #[arg(long, global = true, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Do the work in the process that was started: for a debugger, and to measure what the other one costs
+    #[arg(long, global = true, hide = true)]
+    pub unsupervised: bool,
+    /// What to do
+    #[command(subcommand)]
+    pub command: C,
+}
+
+impl<C: Commands> CommandLine<C> {
+    /// What `words` ask for, the program's name first, and the environment for what they do not say.
+    ///
+    /// # Errors
+    /// What clap says of it; help and version are among it.
+    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, Error> {
+        let mut command = Self::command();
+        let words: Vec<OsString> = words.into_iter().collect();
+        let mut matches = command.try_get_matches_from_mut(&words)?;
+        let project = Project::find().map_err(|e| Error::raw(ErrorKind::Io, format!("{e:#}\n")))?;
+        if let Some(project) = &project {
+            command = project.apply(Self::command());
+            matches = command.try_get_matches_from_mut(&words)?;
+        }
+        exclusive::check(&mut command, &matches)?;
+        C::check(&mut command, &matches)?;
+        let mut line = Self::from_arg_matches(&matches)?;
+        if let Some(prompt) = line.command.prompt() {
+            exclusive::give_way(prompt, &matches);
+        }
+        if let Some(project) = &project {
+            line.command.take(project, &matches);
+        }
+        Ok(line)
+    }
+}
+
+/// When to colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ColorChoice {
+    /// On a terminal, unless NO_COLOR is set
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
