@@ -43,7 +43,11 @@ fn stages(report: &Report, status: Status) -> String {
     let dumped: Vec<&StageResult> = verdict.stages.iter().filter(|s| s.status == status).collect();
     let are = |n: usize| if n == 1 { "is" } else { "are" };
     if covered == 0 {
-        let all = if status == Status::Match { "all " } else { "" };
+        let all = match dumped.len() {
+            1 if status == Status::Match => "the ",
+            2.. if status == Status::Match => "all ",
+            _ => "",
+        };
         return format!("{all}{}{asked} {}", counted(dumped.len(), "stage"), are(dumped.len()));
     }
     if let [only] = dumped.as_slice() {
