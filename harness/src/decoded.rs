@@ -171,9 +171,9 @@ pub fn check(
         Some(Sampler::Drawn) => (usize::MAX, "drawn: any token may be"),
         Some(Sampler::Told) => return None,
     };
-    // A step of one token was chosen after the step before it; of more, somebody gave them.
+    // A step of one token was chosen after the step before it; of more, somebody gave them, and those of the prompt.
     let steps = &subject.capture.steps;
-    let prompt = steps.iter().rposition(|step| step.index == 0)?;
+    let prompt = steps.len().checked_sub(subject.fed.len() + 1)?;
     let next = |i: usize| match steps.get(i + 1) {
         Some(step) => (step.tokens.len() == 1).then(|| step.tokens[0]),
         None => end,

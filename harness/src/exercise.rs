@@ -16,10 +16,13 @@ const TILE: usize = 8;
 /// What these steps leave out that the model has room for, a few words each.
 pub fn unexercised(graph: &Graph, capture: &Capture) -> Vec<String> {
     let steps = &capture.steps;
-    let (decode, parts): (Vec<&Step>, Vec<&Step>) = steps.iter().partition(|s| s.index > 0);
+    let (decode, given): (Vec<&Step>, Vec<&Step>) = steps.iter().partition(|s| s.index > 0 && s.tokens.len() == 1);
+    let parts = given.iter().filter(|s| s.index == 0).count();
+    // Behind a token that was decoded.
+    let turns = steps.iter().skip_while(|s| s.index == 0 || s.tokens.len() > 1).any(|s| s.tokens.len() > 1);
     let tokens: Vec<u32> = steps.iter().flat_map(|s| s.tokens.iter().copied()).collect();
     let vocabulary = graph.config.n_vocab as u32;
-    let whole = parts.iter().all(|s| s.tokens.len().is_multiple_of(TILE));
+    let whole = given.iter().all(|s| s.tokens.len().is_multiple_of(TILE));
     let several = BTreeSet::from_iter(&tokens).len() < tokens.len();
     let mut left = Vec::new();
     let mut note = |done: bool, what: &str| {
@@ -28,9 +31,10 @@ pub fn unexercised(graph: &Graph, capture: &Capture) -> Vec<String> {
         }
     };
     note(tokens.len() > 1, "attention to an earlier token");
-    note(parts.len() > 1, "a prompt in several parts");
+    note(parts > 1, "a prompt in several parts");
     note(!whole, "a number of tokens that 8 does not divide");
     note(!decode.is_empty(), "decode steps");
+    note(turns, "several tokens after a decode step");
     note(several, "a token that comes again");
     for (position, what) in POSITIONS {
         note(tokens.len() > position || graph.config.context <= position, what);
@@ -42,7 +46,7 @@ pub fn unexercised(graph: &Graph, capture: &Capture) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::unexercised;
-    use crate::capture::{Capture, Step, Store};
+    use crate::capture::{Capture, Passes, Step, Store, steps};
     use qdiff_engine::model::{Graph, qwen2, skeleton};
 
     /// What is left of a model of this context and vocabulary by parts of a prompt, and decoded tokens.
@@ -61,18 +65,34 @@ mod tests {
     #[test]
     fn what_is_left_follows_from_tokens_and_graph() {
         let (small, large) = ((64, 1000), (8192, 150_000));
-        let all = "attention to an earlier token; a prompt in several parts; decode steps; a token that comes again";
+        let all = "attention to an earlier token; a prompt in several parts; decode steps; several tokens after a decode step; \
+                   a token that comes again";
         assert_eq!(left(small, &[&[1]], &[]), all);
-        assert_eq!(left(small, &[&[1, 2, 3], &[4]], &[1]), "");
+        assert_eq!(left(small, &[&[1, 2, 3], &[4]], &[1]), TURN);
         let eight: Vec<u32> = (0..8).collect();
         let told = left(small, &[&eight, &eight], &[1]);
-        assert_eq!(told, "a number of tokens that 8 does not divide");
-        let far = "positions from 256 on; positions from 4,096 on; ids from 131,072 on";
+        assert_eq!(told, format!("a number of tokens that 8 does not divide; {TURN}"));
+        let far = format!("{TURN}; positions from 256 on; positions from 4,096 on; ids from 131,072 on");
         assert_eq!(left(large, &[&[1, 2, 3], &[4]], &[1]), far);
         let long: Vec<u32> = (0..256).collect();
-        assert_eq!(left(large, &[&long, &[131_072]], &[1]), "positions from 4,096 on");
+        assert_eq!(left(large, &[&long, &[131_072]], &[1]), format!("{TURN}; positions from 4,096 on"));
         assert!(left(large, &[&long], &[]).contains("positions from 256 on"));
         let longer: Vec<u32> = (0..4096).collect();
-        assert_eq!(left(large, &[&longer, &[131_071]], &[1]), "ids from 131,072 on");
+        assert_eq!(left(large, &[&longer, &[131_071]], &[1]), format!("{TURN}; ids from 131,072 on"));
     }
+
+    /// A second turn counts as no part of the prompt.
+    #[test]
+    fn a_second_turn_is_told_apart_from_parts() {
+        let graph: Graph = skeleton(qwen2::graph, 1);
+        let mut capture = Capture::new(Store::usual(None));
+        capture.steps = steps(&[1, 2, 3, 4, 5, 6, 7], Passes::Lengths(&[3, 1, 3]), &[1]);
+        let told = unexercised(&graph, &capture).join("; ");
+        assert!(told.contains("a prompt in several parts") && !told.contains(TURN), "{told}");
+        capture.steps = steps(&[1, 2, 3, 4, 5, 6], Passes::Lengths(&[3, 3]), &[1]);
+        let told = unexercised(&graph, &capture).join("; ");
+        assert!(!told.contains("a prompt in several parts") && told.contains(TURN), "{told}");
+    }
+
+    const TURN: &str = "several tokens after a decode step";
 }

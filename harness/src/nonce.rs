@@ -1,5 +1,6 @@
 //! A prompt that no recording can know: with another number in it, every stage must change.
 
+use crate::capture::Passes;
 use crate::pair::{Pair, Recording, Tokens};
 use crate::runners::{Faults, RunnerKind};
 use anyhow::{Result, bail};
@@ -82,7 +83,7 @@ pub fn check(
     let sides = [(reference, Faults::default()), (subject, faults.clone())];
     for (kind, faults) in sides {
         let run = |prompt| {
-            let tokens = Tokens { prompt, ubatch, decode: 0, forced: None };
+            let tokens = Tokens { passes: Passes::Of(ubatch), ..Tokens::whole(prompt, 0) };
             pair.run(kind, tokens, faults.clone())
         };
         changes.compare(&pair.oracle.graph, &run(a)?, &run(b)?);

@@ -5,7 +5,7 @@
 
 use crate::arithmetic::{Arithmetic, Declared, Number};
 use crate::capture::npz::{Manifest as CaptureManifest, Sampler};
-use crate::capture::{Capture, Filter, Names, Shapes, Step, Store, Want, container};
+use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
 use crate::diagnose::{Confidence, Diagnosis, explain};
 use crate::loaded::LoadedModel;
 use crate::memory::{self, Extent, Size};
@@ -317,27 +317,31 @@ impl<'a> Pair<'a> {
 
     /// Reads what an engine dumped that was told to run `tokens`.
     fn dumped(&self, folder: &Path, tokens: Tokens<'_>) -> Result<Recording> {
-        let manifest = container::manifest(folder).context("what the engine dumped")?;
+        let mut manifest = container::manifest(folder).context("what the engine dumped")?;
         if manifest.model_sha256.is_some() {
             manifest.check_model(folder, &self.opened.sha256())?;
         }
+        let lengths: Vec<usize> = manifest.steps().iter().map(|step| step.tokens.len()).collect();
+        let (given, decoded) = (manifest.tokens.len(), manifest.decoded.len());
+        manifest.divide(tokens.prompt.len());
         let told = tokens.forced.is_none_or(|forced| manifest.decoded == forced);
         ensure!(
             manifest.tokens == tokens.prompt && told && manifest.decoded.len() == tokens.decode,
-            "the engine dumped a run of other tokens than it was told to run: {} of a prompt and {} decoded, for {} and {}{}",
-            manifest.tokens.len(),
-            manifest.decoded.len(),
+            "the engine dumped a run of other tokens than it was told to run: {given} of a prompt and {decoded} decoded, for {} \
+             and {}{}",
             tokens.prompt.len(),
             tokens.decode,
             if told { "" } else { "; {decoded} tells it which to feed" }
         );
+        let wanted = Lengths(tokens.lengths());
         ensure!(
-            manifest.steps().len() == tokens.steps(),
-            "the engine ran the prompt in {} parts, and was told to run it in {}",
-            manifest.steps().len() - tokens.decode,
-            tokens.steps() - tokens.decode
+            lengths == wanted.0,
+            "the engine ran passes of {} tokens, and was told to run passes of {wanted}",
+            Lengths(lengths)
         );
-        self.read(folder, &manifest, &self.names, "run by its command")
+        let mut recording = self.read(folder, &manifest, &self.names, "run by its command")?;
+        recording.capture.steps.iter_mut().zip(tokens.indices()).for_each(|(step, index)| step.index = index);
+        Ok(recording)
     }
 
     /// Reads a capture from disk, whose arrays are called as `names` says; `how` says in a word or two how it came about.

@@ -1,7 +1,7 @@
 //! Prefill against decode: the same tokens in one batch, in ubatches and token
 //! by token, each run judged, and each held against the one in one batch.
 
-use crate::capture::npz;
+use crate::capture::{Lengths, Passes, npz};
 use crate::diagnose::Diagnosis;
 use crate::pair::{Pair, Recording, Tokens};
 use crate::runners::{Faults, RunnerKind};
@@ -65,7 +65,7 @@ pub fn sweep(
     faults: &Faults, mut heard: impl FnMut(&Verdict),
 ) -> Result<Vec<Pass>> {
     let run = |ubatch: usize| -> Result<(Recording, Recording)> {
-        let what = Tokens { prompt: tokens, ubatch, decode: 0, forced: None };
+        let what = Tokens { passes: Passes::Of(ubatch), ..Tokens::whole(tokens, 0) };
         Ok((pair.run(subject, what, faults.clone())?, pair.run(reference, what, Faults::default())?))
     };
     let mut pass = |ubatch: usize, (subject, reference): &(Recording, Recording)| -> Result<Pass> {
@@ -92,7 +92,7 @@ pub fn agree(pair: &Pair<'_>, mut recordings: Vec<(&npz::Manifest, Recording)>) 
     recordings.sort_by_key(|(manifest, _)| manifest.steps().len());
     let mut passes: Vec<Pass> = Vec::new();
     for (manifest, recording) in &recordings {
-        let ubatch = manifest.ubatch.unwrap_or(manifest.tokens.len());
+        let ubatch = manifest.steps().first().map_or(0, |step| step.tokens.len());
         // Its own reference: what they should agree with is each other, and each that does its own arithmetic does.
         let pass = judged(pair, (ubatch, fed(manifest)), recording, recording, &mut |_| {})?;
         let subject = if passes.is_empty() { None } else { difference(pair, recording, &recordings[0].1) };
@@ -105,7 +105,10 @@ pub fn agree(pair: &Pair<'_>, mut recordings: Vec<(&npz::Manifest, Recording)>) 
 /// How a recorded engine fed its tokens, in words.
 fn fed(manifest: &npz::Manifest) -> String {
     let (prompt, single) = (manifest.tokens.len(), manifest.decoded.len());
-    let ubatch = manifest.ubatch.unwrap_or(prompt).min(prompt);
+    let ubatch = match manifest.passes_of_prompt() {
+        Passes::Of(most) => most.min(prompt),
+        Passes::Lengths(_) => return format!("in passes of {}", Lengths(manifest.passes.clone())),
+    };
     match (ubatch == prompt, single) {
         (true, 0) => WHOLE.to_owned(),
         _ if ubatch == 1 => by(1),

@@ -3,7 +3,7 @@
 
 use crate::variants::{Engine, Variant, variants};
 use qdiff::arithmetic::Arithmetic;
-use qdiff::capture::{Capture, Store, steps};
+use qdiff::capture::{Capture, Passes, Store, steps};
 use qdiff::loaded::LoadedModel;
 use qdiff::oracle::Oracle;
 use qdiff::progress::silent;
@@ -121,7 +121,8 @@ impl<'a> Bench<'a> {
     /// Runs a variant.
     pub fn run(&self, variant: Variant, (prompt, decoded): (&[u32], &[u32])) -> Run {
         let mut engine = Engine::new(&self.oracle.graph, &self.oracle.weights, variant);
-        let values = steps(prompt, prompt.len(), decoded).iter().map(|step| engine.step(&step.tokens)).collect();
+        let values =
+            steps(prompt, Passes::Of(prompt.len()), decoded).iter().map(|step| engine.step(&step.tokens)).collect();
         Run { variant, tokens: (prompt.to_vec(), decoded.to_vec()), values }
     }
 
@@ -132,7 +133,7 @@ impl<'a> Bench<'a> {
     pub fn judge(&self, run: &Run, left_out: &[&'static str]) -> Judged {
         let graph = &self.oracle.graph;
         let mut capture = Capture::new(Store::usual(None));
-        capture.steps = steps(&run.tokens.0, run.tokens.0.len(), &run.tokens.1);
+        capture.steps = steps(&run.tokens.0, Passes::Of(run.tokens.0.len()), &run.tokens.1);
         for (step, values) in capture.steps.iter_mut().zip(&run.values) {
             for (node, value) in graph.nodes.iter().zip(values).filter(|(n, _)| !left_out.contains(&n.id.name)) {
                 if let Some(value) = value {

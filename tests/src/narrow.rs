@@ -7,7 +7,7 @@
 
 use half::{bf16, f16};
 use qdiff::arithmetic::{Arithmetic, Named};
-use qdiff::capture::{Capture, Filter, Store, steps};
+use qdiff::capture::{Capture, Filter, Passes, Store, steps};
 use qdiff::diagnose::{Diagnosis, explain};
 use qdiff::formats::{Format, Formats};
 use qdiff::oracle::Oracle;
@@ -252,7 +252,8 @@ impl Run {
     /// Of this arithmetic, on a prompt and the tokens decoded after it.
     pub fn new(oracle: &Oracle<'_>, (named, bug): (Named, Option<Bug>), (prompt, decoded): (&[u32], &[u32])) -> Self {
         let mut engine = Engine::new(oracle, named, bug);
-        let values = steps(prompt, prompt.len(), decoded).iter().map(|step| engine.step(&step.tokens)).collect();
+        let values =
+            steps(prompt, Passes::Of(prompt.len()), decoded).iter().map(|step| engine.step(&step.tokens)).collect();
         Self { tokens: (prompt.to_vec(), decoded.to_vec()), values }
     }
 
@@ -297,7 +298,7 @@ impl Run {
     ) -> (Capture, Arithmetic) {
         let graph = &oracle.graph;
         let mut capture = Capture::new(Store::usual(None));
-        capture.steps = steps(&self.tokens.0, self.tokens.0.len(), &self.tokens.1);
+        capture.steps = steps(&self.tokens.0, Passes::Of(self.tokens.0.len()), &self.tokens.1);
         for (step, values) in capture.steps.iter_mut().zip(&self.values) {
             for (node, value) in graph.nodes.iter().zip(values).filter(|(n, _)| !left_out.contains(&n.id.name)) {
                 step.stages.insert(node.id, capture.store.keep(value.clone()));

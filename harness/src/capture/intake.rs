@@ -185,10 +185,12 @@ impl<'a> Intake<'a> {
     }
 
     fn target(&self, step: usize, named: &Named) -> Target<'_> {
-        let last = self.capture.steps[step].index == 0 && named.node + 1 == self.graph.nodes.len();
+        let of_step = &self.capture.steps[step];
+        let several = of_step.index == 0 || of_step.tokens.len() > 1;
+        let last = several && named.node + 1 == self.graph.nodes.len();
         Target {
             node: &self.graph.nodes[named.node],
-            step: &self.capture.steps[step],
+            step: of_step,
             shapes: self.shapes,
             last,
             foreign: named.rule.is_some(),

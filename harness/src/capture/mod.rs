@@ -14,6 +14,7 @@ mod names;
 mod npy;
 pub mod npz;
 mod parts;
+mod passes;
 pub mod raw;
 mod rounding;
 mod safetensors;
@@ -26,6 +27,7 @@ pub use element::Element;
 pub use filter::Filter;
 pub(crate) use filter::{matches, stages_like};
 pub use names::Names;
+pub use passes::{Lengths, Pass, Passes, steps};
 pub use rounding::Rounding;
 pub use store::{BUDGET, Store, Stored};
 
@@ -33,7 +35,7 @@ use crate::formats::Format;
 use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Tensor;
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Most characters of a file's own text that an error repeats.
@@ -52,10 +54,10 @@ fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// The stages of one step: a part of the prefill, or one decoded token.
+/// The stages of one step: a part of the prefill, or a later pass, which mostly is one decoded token.
 #[derive(Debug)]
 pub struct Step {
-    /// 0 for all of the prefill, 1 for the first decoded token.
+    /// 0 for all of the prefill, 1 for the first pass after it.
     pub index: usize,
     /// Position of the first token.
     pub first: usize,
@@ -169,39 +171,14 @@ impl Capture {
         Self { steps: Vec::new(), store, rounding: Rounding::default(), elements, cut: false, unmatched }
     }
 
+    /// Tokens of each step after the prefill that has several, by its number.
+    pub fn longer(&self) -> BTreeMap<usize, usize> {
+        let later = self.steps.iter().filter(|step| step.index > 0 && step.tokens.len() > 1);
+        later.map(|step| (step.index, step.tokens.len())).collect()
+    }
+
     /// A capture without steps, for some of what this one holds.
     pub fn sibling(&self) -> Self {
         Self { rounding: self.rounding.clone(), ..Self::new(self.store.clone()) }
-    }
-}
-
-/// The steps in which `prompt` and then `decoded` are run: the prompt in parts
-/// of `ubatch` tokens, each decoded token by itself. Without stages.
-pub fn steps(prompt: &[u32], ubatch: usize, decoded: &[u32]) -> Vec<Step> {
-    let mut first = 0;
-    let prefill = prompt.chunks(ubatch.max(1)).map(|part| (0, part));
-    let decode = decoded.chunks(1).enumerate().map(|(i, t)| (i + 1, t));
-    prefill
-        .chain(decode)
-        .map(|(index, tokens)| {
-            let step = Step { index, ..Step::new(first, tokens.to_vec()) };
-            first += tokens.len();
-            step
-        })
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::steps;
-
-    #[test]
-    fn steps_are_labelled_by_position() {
-        let all = steps(&[1, 2, 3, 4, 5], 2, &[6, 7]);
-        let labels: Vec<String> = all.iter().map(super::Step::label).collect();
-        assert_eq!(labels, ["prefill", "prefill@2", "prefill@4", "step1", "step2"]);
-        assert_eq!(all[2].tokens, [5]);
-        assert_eq!((all[4].first, all[4].keys()), (6, 7));
-        assert_eq!(steps(&[1], 512, &[]).len(), 1);
     }
 }

@@ -9,7 +9,7 @@ use super::array::Shapes;
 use super::dump::Dump;
 use super::intake::Intake;
 use super::names::Names;
-use super::{Capture, Element, Step, Store, npy, quoted, steps};
+use super::{Capture, Element, Lengths, Passes, Step, Store, npy, quoted, steps};
 use crate::arithmetic::{Declared, Number};
 use crate::formats::Formats;
 use crate::home::Home;
@@ -54,6 +54,11 @@ pub struct Manifest {
     /// Tokens of a part of the prefill; all of them where it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ubatch: Option<usize>,
+    /// Lengths of all passes of the run, such as 600, 1, 1, 40, 1: of a run that is no prompt in parts of one size, with single
+    /// tokens after it. The first pass and those of several tokens that follow it at once are the prefill (`prefill`,
+    /// `prefill@512`); every other pass is a step (`step1`, `step2`), however many tokens it has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passes: Vec<usize>,
     /// Positions whose rows are in the arrays; all where it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positions: Option<Vec<usize>>,
@@ -144,7 +149,7 @@ impl Manifest {
 
     /// The steps that the arrays belong to, without stages.
     pub fn steps(&self) -> Vec<Step> {
-        let mut all = steps(&self.tokens, self.ubatch.unwrap_or(self.tokens.len()), &self.decoded);
+        let mut all = steps(&self.tokens, self.passes_of_prompt(), &self.decoded);
         if let Some(positions) = &self.positions {
             let positions: HashSet<usize> = positions.iter().copied().collect();
             for step in &mut all {
@@ -152,6 +157,52 @@ impl Manifest {
             }
         }
         all
+    }
+
+    /// The passes in which `tokens` were fed; `decoded` were fed one by one.
+    pub fn passes_of_prompt(&self) -> Passes<'_> {
+        match self.passes.len().checked_sub(self.decoded.len()) {
+            Some(count) if count > 0 => Passes::Lengths(&self.passes[..count]),
+            _ => Passes::Of(self.ubatch.unwrap_or(self.tokens.len())),
+        }
+    }
+
+    /// Has the first `prompt` of all tokens stand as the prompt, as far as the others were fed one by one.
+    pub(crate) fn divide(&mut self, prompt: usize) {
+        let steps = self.steps();
+        let passes = steps.iter().map(|step| step.tokens.len()).collect();
+        let tokens = [self.tokens.as_slice(), &self.decoded].concat();
+        if prompt == self.tokens.len() || prompt > tokens.len() {
+            return;
+        }
+        let (tokens, decoded) = (tokens[..prompt].to_vec(), tokens[prompt..].to_vec());
+        let mut divided = Self { tokens, decoded, ubatch: None, passes, ..self.clone() };
+        // The arrays keep their names.
+        let named = |steps: &[Step]| steps.iter().map(Step::label).collect::<Vec<_>>();
+        if divided.settle_passes().is_ok() && divided.tokens.len() == prompt && named(&divided.steps()) == named(&steps)
+        {
+            *self = divided;
+        }
+    }
+
+    /// Holds `passes` against the tokens, and takes those for the prompt's that were not fed one by one.
+    fn settle_passes(&mut self) -> Result<()> {
+        if self.passes.is_empty() {
+            return Ok(());
+        }
+        ensure!(self.ubatch.is_none(), "it names `passes` and `ubatch`; leave `ubatch` out");
+        ensure!(!self.passes.contains(&0), "one of its `passes` has no tokens");
+        let (lengths, all) = (Lengths(self.passes.clone()), self.tokens.len() + self.decoded.len());
+        ensure!(
+            lengths.tokens() == all,
+            "its `passes` have {} tokens, and `tokens` and `decoded` {all} together",
+            lengths.tokens()
+        );
+        let single = self.passes.iter().skip(1).rev().take_while(|tokens| **tokens == 1).count();
+        let prompt = self.tokens.len().max(all - single);
+        self.tokens.append(&mut self.decoded);
+        self.decoded = self.tokens.split_off(prompt);
+        Ok(())
     }
 
     fn check(&self) -> Result<()> {
@@ -310,8 +361,8 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
             quoted(&head.schema_version.to_string())
         );
     }
-    let manifest: Manifest = serde_json::from_slice(bytes).with_context(|| format!("{name} is no manifest"))?;
-    manifest.check().with_context(|| name.to_owned())?;
+    let mut manifest: Manifest = serde_json::from_slice(bytes).with_context(|| format!("{name} is no manifest"))?;
+    manifest.settle_passes().and_then(|()| manifest.check()).with_context(|| name.to_owned())?;
     Ok(manifest)
 }
 

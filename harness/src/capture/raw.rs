@@ -191,7 +191,7 @@ impl Lines {
     /// The manifest: what `given` says, the text of manifest.json where there is one, before what the lines say.
     ///
     /// # Errors
-    /// No tokens, or others than the manifest's; steps that no prefill and decode have.
+    /// No tokens, or others than the manifest's.
     pub(super) fn manifest(self, given: Option<Vec<u8>>, name: &str) -> Result<Manifest> {
         let alone = given.is_none();
         let mut manifest = match given.map(|bytes| serde_json::from_slice(&bytes)) {
@@ -251,19 +251,17 @@ impl Lines {
         let parts = 1 + sizes[1..].iter().take_while(|size| **size == ubatch && ubatch > 1).count();
         let short = sizes.get(parts).is_some_and(|size| (2..ubatch).contains(size));
         let prefill = parts + usize::from(short);
-        if let Some(at) = sizes[prefill..].iter().position(|size| *size != 1) {
-            bail!(
-                "{name}: step {} has {} tokens after steps of {ubatch}; steps are a prompt in parts of one size, and then \
-                 single tokens",
-                prefill + at,
-                sizes[prefill + at]
-            );
-        }
-        let decoded = all.split_off(sizes[..prefill].iter().sum());
+        let regular = sizes[prefill..].iter().all(|size| *size == 1);
+        // Of any other passes those behind the last of several tokens were decoded.
+        let later = sizes[1..].iter().rev().take_while(|size| **size == 1).count();
+        let prompt = if regular { prefill } else { sizes.len() - later };
+        let decoded = all.split_off(sizes[..prompt].iter().sum());
         let mut fields = self.head.clone();
         fields.insert("tokens".to_owned(), all.into());
         fields.insert("decoded".to_owned(), decoded.into());
-        if prefill > 1 {
+        if !regular {
+            fields.insert("passes".to_owned(), sizes.into());
+        } else if prefill > 1 {
             fields.insert("ubatch".to_owned(), ubatch.into());
         }
         parse(fields, name)

@@ -13,7 +13,10 @@ use clap::{ArgMatches, Command, Error};
 /// Of a command, an option and those that it replaces.
 const EXCLUSIVE: &[(&str, &str, &[&str])] = &[
     ("run", "prompts", &["prompt", "tokens", "length"]),
-    ("record", "like", &["prompt", "tokens", "raw", "system", "template", "decode", "length", "ubatch"]),
+    ("record", "like", &["prompt", "tokens", "raw", "system", "template", "decode", "length", "passes", "ubatch"]),
+    ("run", "passes", &["ubatch"]),
+    ("record", "passes", &["ubatch"]),
+    ("logits", "passes", &["ubatch"]),
     ("generate", "nonce", &["prompt", "tokens", "raw"]),
 ];
 
@@ -21,8 +24,14 @@ const EXCLUSIVE: &[(&str, &str, &[&str])] = &[
 const OF_THE_SUBJECT: &[&str] = &["prompt", "tokens", "length"];
 
 /// What a capture has of its own, with the options' names.
-const RECORDED: &[(&str, &str)] =
-    &[("prompt", "--prompt"), ("tokens", "--tokens"), ("length", "--length"), ("decode", "-n"), ("ubatch", "--ubatch")];
+const RECORDED: &[(&str, &str)] = &[
+    ("prompt", "--prompt"),
+    ("tokens", "--tokens"),
+    ("length", "--length"),
+    ("decode", "-n"),
+    ("passes", "--passes"),
+    ("ubatch", "--ubatch"),
+];
 
 /// What makes a prompt of a text.
 const OF_A_TEXT: &[&str] = &["raw", "system", "template"];

@@ -11,7 +11,7 @@ mod side;
 
 pub use side::{GeneratedText, GenerationSide, SideSampler, Stop};
 
-use crate::capture::Want;
+use crate::capture::{Passes, Want};
 use crate::diagnose::Diagnosis;
 use crate::llama::Model;
 use crate::llama::sampler::LlamaSampler;
@@ -169,6 +169,13 @@ pub struct Plan<'a> {
     pub ends: &'a BTreeSet<u32>,
 }
 
+impl<'a> Plan<'a> {
+    /// The prompt, and so many tokens after it: `forced`, or the runner's own choices.
+    pub fn tokens(&self, decode: usize, forced: Option<&'a [u32]>) -> Tokens<'a> {
+        Tokens { prompt: self.prompt, passes: Passes::Of(self.ubatch), decode, forced }
+    }
+}
+
 /// Lets both sides speak at once: the reference until llama.cpp calls a token an end, the subject until it does itself. `told` hears every pair of tokens, as soon as it is there.
 ///
 /// # Errors
@@ -184,7 +191,7 @@ pub fn generate(
         true => SideSampler::Theirs(LlamaSampler::new(&chain, llama.n_tokens())),
         false => ours(),
     };
-    let tokens = Tokens { prompt: plan.prompt, ubatch: plan.ubatch, decode: plan.most, forced: None };
+    let tokens = plan.tokens(plan.most, None);
     let voice = |kind: &RunnerKind, draw: SideSampler, faults: Faults| -> Result<GenerationSide<'_>> {
         let runner = pair.runner(kind, tokens, faults)?;
         let want = Want::choice(&pair.oracle.graph, &pair.settings.store);
@@ -245,7 +252,7 @@ pub fn judge_fork(
     // The token at index i is drawn after decode step i.
     let spoken = &generation.reference.tokens;
     let last = (index + AFTER).min(spoken.len().saturating_sub(1));
-    let tokens = Tokens { prompt: plan.prompt, ubatch: plan.ubatch, decode: last, forced: Some(&spoken[..last]) };
+    let tokens = plan.tokens(last, Some(&spoken[..last]));
     let reference = pair.run(reference, tokens, Faults::default())?;
     let subject = pair.run(subject, tokens, faults)?;
     Ok((pair.judge(&subject, Some(&reference))?, reference))

@@ -228,6 +228,9 @@ pub struct RunInfo {
     pub prompt: String,
     /// Its tokens.
     pub tokens: Vec<u32>,
+    /// Lengths of the passes in which they were fed, where they were not a prompt in parts of one size.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passes: Vec<usize>,
     /// Tokens fed at the decode steps, chosen by the reference.
     pub decoded: Vec<u32>,
     /// Text of every token that the report mentions; bytes that are no UTF-8 are replaced.

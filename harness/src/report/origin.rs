@@ -141,25 +141,33 @@ fn explained(c: &Cause) -> String {
     }
 }
 
-/// `all positions from decode step 1 on`, or which.
+/// `all positions from decode step 1 on`, or which. A later step of several tokens is `step 11 (40 tokens)`.
 pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
     let stage = verdict.stages.iter().find(|s| s.id == finding.id);
     let Some(local) = stage.and_then(|s| s.subject.as_ref()) else {
         return "positions unknown".to_owned();
     };
-    let decode_rows = local.rows - local.prefill_rows;
+    let later_rows = local.rows - local.prefill_rows;
     let first = local.first_bad.map_or(0, |p| p.step);
+    let step = |n| match verdict.longer.get(&n) {
+        Some(tokens) => format!("step {n} ({})", counted(*tokens, "token")),
+        None => format!("decode step {n}"),
+    };
     // One position is wrong at one step; of several the first is told.
     let from = |n| {
-        if local.bad_positions.len() == 1 {
-            format!(", at decode step {n}")
-        } else {
-            format!(" from decode step {n} on")
-        }
+        if local.bad_positions.len() == 1 { format!(", at {}", step(n)) } else { format!(" from {} on", step(n)) }
     };
     let since = match (first, local.bad_prefill_rows) {
+        (n, 0) if n > 0 && local.prefill_rows > 0 && verdict.longer.contains_key(&n) => {
+            from(n) + " (the prefill is right)"
+        }
         (n, 0) if n > 0 && local.prefill_rows > 0 => from(n) + " (the prefill is right: decode or cache)",
-        (0, bad) if bad == local.bad_rows && decode_rows > 0 => " in the prefill only (decode is right)".to_owned(),
+        (0, bad) if bad == local.bad_rows && later_rows > 0 => {
+            format!(
+                " in the prefill only ({} right)",
+                if verdict.longer.is_empty() { "decode is" } else { "later steps are" }
+            )
+        }
         (0, _) => String::new(),
         (n, _) => from(n),
     };

@@ -6,6 +6,7 @@ use super::screen::{Check, Document, Fate, Line, Screen, Section, Table};
 use super::stages::{self, NONE, grouped};
 use super::{Outcome, Report, next};
 use crate::arithmetic::{Accumulation, Arithmetic, Functions, Number};
+use crate::capture::Lengths;
 use crate::decoded::DecodedCheck;
 use crate::diagnose::{EXPORTER, Finding};
 use crate::formats::Format;
@@ -232,9 +233,14 @@ fn facts(report: &Report) -> Vec<Line> {
         (
             "run",
             format!(
-                "{}: {} + {}; subject {}, reference {}",
+                "{}: {}{} + {}; subject {}, reference {}",
                 run.prompt,
                 counted(run.tokens.len(), "prompt token"),
+                if run.passes.is_empty() {
+                    String::new()
+                } else {
+                    format!(" in passes of {}", Lengths(run.passes.clone()))
+                },
                 counted(run.decoded.len(), "decode step"),
                 report.subject.name,
                 report.reference.name

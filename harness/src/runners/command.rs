@@ -6,7 +6,7 @@ use super::{Manifest, Runner, RunnerKind, Start, Tokens};
 use crate::arithmetic::Arithmetic;
 use crate::capture::dump::Expected;
 use crate::capture::npz::SCHEMA_VERSION;
-use crate::capture::{Names, Step, Store, Want, container, raw};
+use crate::capture::{Lengths, Names, Passes, Step, Store, Want, container, raw};
 use crate::home::Home;
 use crate::metrics::argmax;
 use crate::own::OwnFolder;
@@ -35,7 +35,8 @@ const MANIFEST: &str = "manifest.json";
 
 /// A command line with placeholders in braces: `model`, the GGUF file; `dir`, the folder to dump to, which QDIFF_DUMP names
 /// too; `tokens`, a file with the ids of the prompt, one a line, or `ids`, these with commas between them; `n`, how many
-/// tokens to decode; `decoded` or `decoded_ids`, those to feed there; `ubatch`, most tokens of the prompt to run at once.
+/// tokens to decode; `decoded` or `decoded_ids`, those to feed there; `ubatch`, most tokens of the prompt to run at once, or
+/// `passes`, the lengths of all passes over it, with commas between them.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandLine {
     line: &'static str,
@@ -60,7 +61,12 @@ impl CommandLine {
 
     /// Whether it is told the parts of the prompt.
     pub fn parts(&self) -> bool {
-        self.takes("ubatch")
+        self.takes("ubatch") || self.passes()
+    }
+
+    /// Whether it is told passes of any lengths.
+    pub fn passes(&self) -> bool {
+        self.takes("passes")
     }
 
     /// Refuses a command that is told no tokens, or begins with a program that is not there.
@@ -201,12 +207,20 @@ impl Engine {
             "`{}` is told of no decode steps: it needs {{n}}, or {{decoded}} for the ids to feed, and {decode} are asked for",
             self.manifest.name
         );
-        ensure!(
-            tokens.longest() == tokens.prompt.len() || command.parts(),
-            "`{}` is told of no parts of the prompt: it needs {{ubatch}}, and parts of {} tokens are asked for",
-            self.manifest.name,
-            tokens.ubatch
-        );
+        let lengths = Lengths(tokens.fed().map(<[u32]>::len).collect());
+        match tokens.passes {
+            Passes::Of(most) => ensure!(
+                lengths.0.len() == 1 || command.parts(),
+                "`{}` is told of no parts of the prompt: it needs {{ubatch}}, and parts of {most} tokens are asked for",
+                self.manifest.name
+            ),
+            Passes::Lengths(_) => ensure!(
+                lengths.0.len() == 1 || command.passes(),
+                "`{}` is told of no passes: it needs {{passes}}, their lengths with commas between them, and passes of \
+                 {lengths} tokens are asked for",
+                self.manifest.name
+            ),
+        }
         let ids = |ids: &[u32]| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let forced = tokens.forced.unwrap_or_default();
         let values = [
@@ -215,7 +229,8 @@ impl Engine {
             ("n", decode.to_string()),
             ("decoded", self.file("decoded", forced)?),
             ("decoded_ids", ids(forced)),
-            ("ubatch", tokens.ubatch.to_string()),
+            ("ubatch", if let Passes::Of(most) = tokens.passes { most } else { tokens.longest() }.to_string()),
+            ("passes", lengths.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
         ];
         let expected = self.begins()?;
         Process::start(&self.line(&values), &self.dump, &expected.run, false)?.finish(self.timeout)?;
@@ -261,7 +276,7 @@ impl Engine {
 
     /// Has the prompt run by a command that stays up.
     fn prefill(&mut self, tokens: Tokens<'_>) -> Result<()> {
-        tokens.prompt.chunks(tokens.ubatch.max(1)).try_for_each(|part| self.feed(part).map(drop))
+        tokens.fed().try_for_each(|pass| self.feed(pass).map(drop))
     }
 
     /// What was dumped of a step of `tokens` that was fed.
@@ -278,8 +293,10 @@ impl Engine {
             return Ok(());
         }
         let mut manifest = json!({ "schema_version": SCHEMA_VERSION, "tokens": tokens.prompt, "decoded": decoded });
-        if tokens.longest() < tokens.prompt.len() {
-            manifest["ubatch"] = tokens.ubatch.into();
+        match tokens.passes {
+            Passes::Of(most) if most < tokens.prompt.len() => manifest["ubatch"] = most.into(),
+            Passes::Of(_) => {}
+            Passes::Lengths(_) => manifest["passes"] = tokens.lengths().into(),
         }
         if !self.dump.join(raw::LINES).exists() {
             manifest["engine"] = self.manifest.name.as_str().into();
@@ -316,8 +333,8 @@ impl Runner for Engine {
         if !std::mem::take(&mut self.begun) {
             self.prefill(tokens)?;
         }
-        let part = tokens.prompt.chunks(tokens.ubatch.max(1)).next_back().unwrap_or_default();
-        let mut last = (self.steps.saturating_sub(1), part);
+        let pass = tokens.fed().last().unwrap_or_default();
+        let mut last = (self.steps.saturating_sub(1), pass);
         let mut decoded: Vec<u32> = Vec::with_capacity(tokens.decode);
         for index in 0..tokens.decode {
             let before = decoded.last().copied();

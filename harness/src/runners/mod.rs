@@ -14,7 +14,7 @@ pub use llama::{LLAMA, LLAMA_CUDA};
 pub use source::{Create, Faults, RUNNERS, RunnerKind, Source, Start};
 
 use crate::arithmetic::Arithmetic;
-use crate::capture::{Filter, Step, Store, Want};
+use crate::capture::{Filter, Pass, Passes, Step, Store, Want};
 use crate::memory::Extent;
 use crate::metrics::argmax;
 use anyhow::Result;
@@ -170,34 +170,64 @@ impl Runner for TapFiltered<'_> {
 pub struct Tokens<'a> {
     /// The prompt.
     pub prompt: &'a [u32],
-    /// Most tokens of the prompt that are run at once.
-    pub ubatch: usize,
+    /// The passes in which the prompt is fed.
+    pub passes: Passes<'a>,
     /// Decode steps after it.
     pub decode: usize,
     /// Tokens fed at these steps; where `None`, the runner's own greedy choices.
     pub forced: Option<&'a [u32]>,
 }
 
-impl Tokens<'_> {
-    /// Steps of the run: parts of the prompt, and decode steps.
+impl<'a> Tokens<'a> {
+    /// A prompt that is fed at once, and the runner's own choices after it.
+    pub fn whole(prompt: &'a [u32], decode: usize) -> Self {
+        Self { prompt, passes: Passes::Of(prompt.len()), decode, forced: None }
+    }
+
+    /// Steps of the run: passes over the prompt, and decode steps.
     pub fn steps(&self) -> usize {
-        self.prompt.len().div_ceil(self.ubatch.max(1)) + self.decode
+        self.of_run().len()
     }
 
     /// What its steps are made of.
     pub fn extents(&self) -> Vec<Extent> {
-        let prompt = self.prompt.chunks(self.ubatch.max(1)).map(<[u32]>::len);
         let mut keys = 0;
-        let mut extent = |tokens| {
-            keys += tokens;
-            Extent { tokens, keys }
+        let mut extent = |pass: Pass| {
+            keys += pass.tokens;
+            Extent { tokens: pass.tokens, keys }
         };
-        prompt.chain(std::iter::repeat_n(1, self.decode)).map(&mut extent).collect()
+        self.of_run().into_iter().map(&mut extent).collect()
+    }
+
+    /// The number of tokens of each step.
+    pub fn lengths(&self) -> Vec<usize> {
+        self.of_run().into_iter().map(|pass| pass.tokens).collect()
     }
 
     /// Tokens of its longest step.
     pub fn longest(&self) -> usize {
-        self.prompt.len().min(self.ubatch.max(1))
+        self.lengths().into_iter().max().unwrap_or(0)
+    }
+
+    /// The tokens of each pass over the prompt.
+    pub fn fed(&self) -> impl Iterator<Item = &'a [u32]> {
+        let passes = self.passes.of_run(self.prompt.len(), 0);
+        let mut rest = self.prompt;
+        passes.into_iter().map(move |pass| {
+            let (tokens, after) = rest.split_at(pass.tokens);
+            rest = after;
+            tokens
+        })
+    }
+
+    /// All passes of the run.
+    fn of_run(&self) -> Vec<Pass> {
+        self.passes.of_run(self.prompt.len(), self.decode)
+    }
+
+    /// The number of each step.
+    pub fn indices(&self) -> impl Iterator<Item = usize> {
+        self.of_run().into_iter().map(|pass| pass.index)
     }
 }
 
@@ -214,30 +244,29 @@ pub fn run(
     mut each: impl FnMut(Step) -> Result<()>,
 ) -> Result<Vec<u32>> {
     let mut fed: Vec<u32> = Vec::with_capacity(tokens.decode);
-    let parts = tokens.prompt.chunks(tokens.ubatch.max(1));
-    let last = parts.len().saturating_sub(1);
+    let mut indices = tokens.indices().peekable();
     let mut next = None;
-    for (i, part) in parts.enumerate() {
-        let mut step = runner.step(part, want)?;
+    for pass in tokens.fed() {
+        let mut step = runner.step(pass, want)?;
         want.store.trouble()?;
-        if i == last {
-            next = choice(&step);
-        } else {
-            // It chooses nothing.
+        step.index = indices.next().unwrap_or_default();
+        next = choice(&step);
+        // Another part of the prefill follows: this one chooses nothing.
+        if indices.peek() == Some(&0) {
             step.choice = None;
         }
         each(step)?;
     }
     let forced = if tokens.decode > 0 { forced()? } else { None };
-    for index in 0..tokens.decode {
+    for (i, index) in indices.enumerate() {
         let token = match forced {
-            Some(forced) => forced[index],
+            Some(forced) => forced[i],
             None => next.ok_or_else(|| anyhow::anyhow!("{} gave no logits to choose from", runner.manifest().name))?,
         };
         fed.push(token);
         let mut step = runner.step(&[token], want)?;
         want.store.trouble()?;
-        step.index = index + 1;
+        step.index = index;
         next = choice(&step);
         each(step)?;
     }

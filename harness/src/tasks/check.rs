@@ -2,11 +2,12 @@
 
 use super::faults::InjectedFaults;
 use super::request::{CaptureRequest, FilterRequest, ModelRequest, PositionsRequest, PromptRequest, RunnerRequest};
-use super::request::{FaultRequest, TokensRequest};
+use super::request::{FaultRequest, PassesRequest, TokensRequest};
 use super::run::{RunRequest, Runs};
 use super::sides::{Input, SideChoice, SidesRequest, WhyRequest};
 use super::{Console, values};
 use crate::arithmetic::Number;
+use crate::capture::Lengths;
 use crate::loaded::LoadedModel;
 use crate::pair::Pair;
 use crate::report::check::{Case, CheckReport, Fared};
@@ -68,6 +69,8 @@ struct Plan {
     /// Tokens of the prompt.
     tokens: usize,
     ubatch: usize,
+    /// Lengths of the passes over the prompt, where it is not fed in parts of `ubatch`.
+    passes: &'static [usize],
     decode: usize,
     /// Whether it is the decode steps that it is about.
     decodes: bool,
@@ -89,17 +92,24 @@ const HIGH: usize = 1 << 17;
 const LONG: usize = 128;
 
 const fn plan(name: &'static str, about: &'static str, kind: Kind, [tokens, ubatch, decode]: [usize; 3]) -> Plan {
-    Plan { name, about, kind, tokens, ubatch, decode, decodes: decode > USUAL }
+    Plan { name, about, kind, tokens, ubatch, passes: &[], decode, decodes: decode > USUAL }
 }
 
+/// A prompt, decode steps, and several tokens after them.
+const SECOND_TURN: Plan = Plan {
+    passes: &[19, 1, 1, 1, 11],
+    ..plan("second-turn", "19 tokens, 3 decode steps, then 11 tokens at once", Kind::Text, [33, WHOLE, USUAL])
+};
+
 /// The battery. Decode goes over the boundaries of the last two by three positions.
-const PLANS: [Plan; 10] = [
+const PLANS: [Plan; 11] = [
     plan("one-token", "a prompt of one token, then decode steps", Kind::Text, [1, WHOLE, 3]),
     plan("odd", "7 tokens in one part", Kind::Text, [7, WHOLE, USUAL]),
     plan("odd-longer", "45 tokens in one part", Kind::Text, [45, WHOLE, USUAL]),
     plan("two-parts", "24 tokens in parts of 16 and 8", Kind::Text, [24, 16, USUAL]),
     plan("parts", "37 tokens in parts of 8, the last of 5", Kind::Text, [37, 8, USUAL]),
     plan("one-by-one", "6 tokens one by one", Kind::Text, [6, 1, USUAL]),
+    SECOND_TURN,
     plan("repeated", "one token 17 times", Kind::Repeated, [17, WHOLE, USUAL]),
     plan("high-ids", "9 ids from 131,072 on", Kind::High, [9, WHOLE, USUAL]),
     plan("boundary-256", "decode from position 253 to 258", Kind::Text, [253, WHOLE, 6]),
@@ -120,6 +130,7 @@ impl Plan {
         let untold = |what: &str, needed: &str| format!("the subject's command is told no {what}: it needs {needed}");
         match command {
             Some(command) if self.tokens > self.ubatch && !command.parts() => Some(untold("parts", "{ubatch}")),
+            Some(command) if !self.passes.is_empty() && !command.passes() => Some(untold("passes", "{passes}")),
             Some(command) if self.decodes && !command.decodes() => Some(untold("decode steps", "{decoded} or {n}")),
             _ => (quick && self.tokens > LONG).then(|| "--quick".to_owned()),
         }
@@ -149,6 +160,7 @@ impl Plan {
         Ok(RunRequest {
             sides: SidesRequest {
                 tokens: TokensRequest { prompt, decode: self.decode },
+                passes: PassesRequest { passes: Some(Lengths(self.passes.to_vec())).filter(|p| !p.0.is_empty()) },
                 subject: all.subject.clone(),
                 reference: all.reference.clone(),
                 faults: all.faults.clone(),
@@ -206,7 +218,7 @@ fn one<'a>(runs: &mut Runs<'a>, request: &'a RunRequest) -> Result<crate::report
     let TokensRequest { prompt, decode } = &request.sides.tokens;
     runs.pair.filter = request.filter.filter(&runs.pair.oracle.graph)?;
     let input = Input::new(prompt.ready(runs.pair.opened, *decode)?, *decode, request.sides.capture.ubatch);
-    let input = runs.sides.chosen.taken(input);
+    let input = runs.sides.chosen.taken(input.fed(&request.sides.passes)?);
     input.check(&runs.pair)?;
     runs.judge(input, &prompt.prompt)
 }

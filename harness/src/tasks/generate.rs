@@ -9,7 +9,7 @@ use crate::generate::{self as texts, Generation, Plan, Stop};
 use crate::loaded::LoadedModel;
 use crate::mutations::FaultSite;
 use crate::nonce::{self, Changes};
-use crate::pair::{Pair, Tokens};
+use crate::pair::Pair;
 use crate::prompts::{self, Ready};
 use crate::report::Outcome;
 use crate::report::generation::{self, Cause, GenerationReport, TeacherForced};
@@ -104,7 +104,7 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
         outcome = Outcome::Diverged;
     }
     let fed = &said[..said.len().saturating_sub(1)];
-    let tokens = Tokens { prompt: plan.prompt, ubatch: plan.ubatch, decode: fed.len(), forced: Some(fed) };
+    let tokens = plan.tokens(fed.len(), Some(fed));
     let inert = injected.inert_on(&mut pair, subject, tokens)?;
     // Below the table of tokens.
     (console.say)("\n")?;

@@ -1,12 +1,12 @@
 //! The stages of one runner, written to disk.
 
 use super::faults::InjectedFaults;
-use super::request::{CaptureRequest, FaultRequest, FilterRequest, TokensRequest};
+use super::request::{CaptureRequest, FaultRequest, FilterRequest, PassesRequest, TokensRequest};
 use super::sides::{self, Input};
 use super::{Console, values};
 use crate::arithmetic::Declared;
-use crate::capture::container;
 use crate::capture::npz::{self, Sampler};
+use crate::capture::{Passes, container};
 use crate::formats::Formats;
 use crate::pair::Pair;
 use crate::runners::Source;
@@ -22,6 +22,8 @@ use std::path::PathBuf;
 pub struct RecordRequest {
     #[command(flatten)]
     pub tokens: TokensRequest,
+    #[command(flatten)]
+    pub passes: PassesRequest,
     /// Take the tokens of this capture, those of its decode steps too, instead of a prompt
     #[arg(long, value_name = "DIR", help_heading = "What to run")]
     pub like: Option<PathBuf>,
@@ -76,7 +78,10 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
             manifest.check_model(folder, &sha256)?;
             Input::recorded(folder, &manifest)
         }
-        None => Input::new(request.tokens.ready(&opened)?, request.tokens.decode, request.capture.ubatch),
+        None => {
+            let ready = request.tokens.ready(&opened)?;
+            Input::new(ready, request.tokens.decode, request.capture.ubatch).fed(&request.passes)?
+        }
     };
     input.check(&pair)?;
     let faults = InjectedFaults::new(&opened, &injections, &[])?;
@@ -101,7 +106,8 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
         schema_version: npz::SCHEMA_VERSION,
         engine: engine.clone(),
         model_sha256: Some(sha256),
-        ubatch: (what.longest() < what.prompt.len()).then_some(what.ubatch),
+        ubatch: if let Passes::Of(most) = what.passes { Some(most).filter(|n| *n < what.prompt.len()) } else { None },
+        passes: if let Passes::Lengths(_) = what.passes { what.lengths() } else { Vec::new() },
         positions: pair.filter.kept(what.prompt.len() + fed.len()),
         tokens: what.prompt.to_vec(),
         decoded: fed,

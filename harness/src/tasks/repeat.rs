@@ -17,8 +17,8 @@ use std::fmt::Display;
 
 /// The command that repeats the run of the prompt `given`.
 pub(super) fn command(args: &RunRequest, given: &str) -> String {
-    let SidesRequest { tokens: TokensRequest { prompt, decode }, subject, map, reference, faults, capture, why } =
-        &args.sides;
+    let SidesRequest { tokens, passes, subject, map, reference, faults, capture, why } = &args.sides;
+    let TokensRequest { prompt, decode } = tokens;
     let ToleranceRequest { tolerance, check, probe_seed, oracle, from: _ } = &args.tolerance;
     let recorded = [subject, reference].iter().any(|s| matches!(s, Source::Recorded(_)));
     // Then the capture names the tokens.
@@ -36,6 +36,7 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
         prompt.system.as_ref().map(|s| option("--system", s)),
         (prompt.template != Template::Bare).then(|| "--template model".to_owned()),
         (*decode != 8 && !recorded).then(|| option("-n", decode)),
+        passes.passes.as_ref().filter(|_| !recorded).map(|passes| option("--passes", passes)),
         (capture.ubatch != 512 && !recorded).then(|| option("--ubatch", &capture.ubatch)),
         kv.and_then(|kv| one_of("--kv-type", kv.to_possible_value())),
         (capture.runner.gemm.gemm != Gemm::Own && !recorded).then(|| "--gemm cublas".to_owned()),
@@ -102,11 +103,11 @@ mod tests {
     }
 
     /// Options that change what a run finds.
-    const REPEATED: [&str; 23] = [
+    const REPEATED: [&str; 24] = [
         "-m other.gguf", "--prompt code", "--tokens 1,2", "--length 5", "--raw", "--system 'be brief'",
-        "--template model", "-n 3", "--ubatch 4", "--kv-type f16", "--gemm cublas", "--subject cpu",
-        "--reference none", "--map names.map", "--taps logits", "--repeat 2", "--timeout 7", "--why-budget 4",
-        "--check probe", "--probe-seed 00000000000000ff", "--oracle cuda", "--inject rope-base@L01",
+        "--template model", "-n 3", "--passes 4,2x1,3", "--ubatch 4", "--kv-type f16", "--gemm cublas",
+        "--subject cpu", "--reference none", "--map names.map", "--taps logits", "--repeat 2", "--timeout 7",
+        "--why-budget 4", "--check probe", "--probe-seed 00000000000000ff", "--oracle cuda", "--inject rope-base@L01",
         "--tolerance logits=0.5",
     ];
 

@@ -2,14 +2,14 @@
 
 use super::values;
 use crate::arithmetic::Number;
-use crate::capture::{Filter, Store};
+use crate::capture::{Filter, Lengths, Store};
 use crate::loaded::LoadedModel;
 use crate::memory::Size;
 use crate::pair::{Settings, TIMEOUT};
 use crate::products::{self, OracleChoice};
 use crate::prompts::{self, Ready, Style, Template};
 use crate::verdict::{CheckMode, Policy, Seed};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::Graph;
@@ -220,6 +220,33 @@ impl RunnerRequest {
         let (gemm, store, timeout) = (self.gemm.gemm, self.memory.store(), Duration::from_secs(self.timeout));
         let memory = Some(self.memory.allowed());
         Ok(Settings { threads, gemm, store, memory, timeout, ..Settings::default() })
+    }
+}
+
+/// In which passes the prompt is fed.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "What to run")]
+pub struct PassesRequest {
+    /// Feed the tokens of the prompt in passes of these lengths, as a conversation does: 600,10x1,40 is a prompt of 600
+    /// tokens, ten decode steps, and a second turn of 40 tokens. The -n decode steps come after the last pass
+    #[arg(long, value_name = "LIST")]
+    pub passes: Option<Lengths>,
+}
+
+impl PassesRequest {
+    /// The lengths, for a prompt of so many tokens; none where none were asked for.
+    ///
+    /// # Errors
+    /// Passes of fewer or more tokens than the prompt has.
+    pub fn lengths(&self, prompt: usize) -> Result<Option<Vec<usize>>> {
+        let Some(passes) = &self.passes else { return Ok(None) };
+        let asked = passes.tokens();
+        ensure!(
+            asked == prompt,
+            "--passes {passes} takes {asked} tokens, and the prompt has {prompt}; name passes of {prompt} tokens in all, or \
+             add --length {asked}"
+        );
+        Ok(Some(passes.0.clone()))
     }
 }
 

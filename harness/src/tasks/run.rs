@@ -223,6 +223,7 @@ impl<'a> Runs<'a> {
         let mut run = RunInfo {
             prompt: name.clone(),
             tokens: tokens.clone(),
+            passes: input.passes().to_vec(),
             decoded: fed,
             text: BTreeMap::new(),
             tolerance: request.tolerance.words(),
@@ -301,7 +302,8 @@ impl<'a> Runs<'a> {
     fn entry(&self, entry: &batch::Entry) -> Result<Report> {
         let tokens = &self.request.sides.tokens;
         let ready = entry.resolve(self.pair.opened, tokens.prompt.style(), tokens.decode)?;
-        let input = self.sides.chosen.taken(Input::new(ready, tokens.decode, self.request.sides.capture.ubatch));
+        let input = Input::new(ready, tokens.decode, self.request.sides.capture.ubatch);
+        let input = self.sides.chosen.taken(input.fed(&self.request.sides.passes)?);
         input.check(&self.pair)?;
         self.judge(input, &entry.given)
     }

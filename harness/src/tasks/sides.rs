@@ -2,9 +2,9 @@
 
 use super::Console;
 use super::faults::{self, InjectedFaults};
-use super::request::{CaptureRequest, FaultRequest, TokensRequest};
+use super::request::{CaptureRequest, FaultRequest, PassesRequest, TokensRequest};
 use super::values;
-use crate::capture::{Filter, Names, container, npz};
+use crate::capture::{Filter, Names, Passes, container, npz};
 use crate::compare::comparable;
 use crate::mutations::{FaultSite, Injection};
 use crate::pair::{Pair, Recording, Settings, Tokens};
@@ -23,6 +23,8 @@ use std::time::Instant;
 pub struct SidesRequest {
     #[command(flatten)]
     pub tokens: TokensRequest,
+    #[command(flatten)]
+    pub passes: PassesRequest,
     /// The runner under suspicion
     #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::SUBJECT, help_heading = "Sides")]
     pub subject: Source,
@@ -149,6 +151,8 @@ pub(super) struct Input {
     pub(super) asked: Option<Ready>,
     decode: usize,
     ubatch: usize,
+    /// Lengths of the passes over the prompt, where it is not fed in parts of `ubatch`.
+    passes: Option<Vec<usize>>,
     /// Tokens of the decode steps, where a recording names them.
     forced: Option<Vec<u32>>,
 }
@@ -245,7 +249,7 @@ impl<'a> SideChoice<'a> {
     pub(super) fn input(&self, pair: &Pair<'_>) -> Result<Input> {
         let SidesRequest { tokens, capture, .. } = self.request;
         let input = match self.recorded() {
-            None => Input::new(tokens.ready(pair.opened)?, tokens.decode, capture.ubatch),
+            None => Input::new(tokens.ready(pair.opened)?, tokens.decode, capture.ubatch).fed(&self.request.passes)?,
             Some((folder, manifest)) => {
                 // Nothing is decoded after it: the capture says how it went on.
                 let asked = tokens.prompt.typed.then(|| tokens.prompt.ready(pair.opened, 0)).transpose()?;
@@ -380,15 +384,32 @@ impl Sides<'_> {
 impl Input {
     /// These tokens, and `decode` more of the runner's choice.
     pub(super) fn new(ready: Ready, decode: usize, ubatch: usize) -> Self {
-        Self { ready, asked: None, decode, ubatch, forced: None }
+        Self { ready, asked: None, decode, ubatch, passes: None, forced: None }
+    }
+
+    /// The same, fed in the passes that are asked for.
+    ///
+    /// # Errors
+    /// As [`PassesRequest::lengths`].
+    pub(super) fn fed(self, passes: &PassesRequest) -> Result<Self> {
+        Ok(Self { passes: passes.lengths(self.ready.tokens.len())?, ..self })
+    }
+
+    /// The lengths of the passes over the prompt, where it is not fed in parts of one size.
+    pub(super) fn passes(&self) -> &[usize] {
+        self.passes.as_deref().unwrap_or_default()
     }
 
     /// The tokens of a recording, in its steps.
     pub(super) fn recorded(folder: &Path, manifest: &npz::Manifest) -> Self {
         let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned();
         let ready = Ready { name, text: String::new(), message: None, tokens: manifest.tokens.clone() };
-        let ubatch = manifest.ubatch.unwrap_or(manifest.tokens.len());
-        Self { forced: Some(manifest.decoded.clone()), ..Self::new(ready, manifest.decoded.len(), ubatch) }
+        let (ubatch, passes) = match manifest.passes_of_prompt() {
+            Passes::Of(most) => (most, None),
+            Passes::Lengths(lengths) => (manifest.tokens.len(), Some(lengths.to_vec())),
+        };
+        let forced = Some(manifest.decoded.clone());
+        Self { forced, passes, ..Self::new(ready, manifest.decoded.len(), ubatch) }
     }
 
     /// Refuses what cannot be run, before anything is.
@@ -402,6 +423,7 @@ impl Input {
     /// As runners take them, the decode steps forced on these tokens, or on those of the recording.
     pub(super) fn tokens<'a>(&'a self, forced: Option<&'a [u32]>) -> Tokens<'a> {
         let forced = forced.or(self.forced.as_deref());
-        Tokens { prompt: &self.ready.tokens, ubatch: self.ubatch, decode: self.decode, forced }
+        let passes = self.passes.as_deref().map_or(Passes::Of(self.ubatch), Passes::Lengths);
+        Tokens { prompt: &self.ready.tokens, passes, decode: self.decode, forced }
     }
 }

@@ -46,7 +46,7 @@ pub fn sweep(request: &SweepRequest, console: Console<'_>) -> Result<SweepReport
     pair.filter.check(&pair.oracle.graph, prompt.tokens.len() + decode)?;
     let faults = InjectedFaults::new(&opened, &injections, &[])?;
     (console.begin)();
-    let what = Tokens { prompt: &prompt.tokens, ubatch: prompt.tokens.len(), decode, forced: None };
+    let what = Tokens::whole(&prompt.tokens, decode);
     let decoded = pair.decode(reference, what)?;
     let tokens = [prompt.tokens, decoded].concat();
     let mut inert = faults.stages.words.clone();

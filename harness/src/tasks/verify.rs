@@ -42,7 +42,7 @@ pub fn verify_oracle(request: &VerifyRequest, console: Console<'_>) -> Result<Or
     let opened = request.tokens.prompt.model.open()?;
     let prompt = request.tokens.ready(&opened)?;
     let decode = request.tokens.decode;
-    let tokens = Tokens { prompt: &prompt.tokens, ubatch: prompt.tokens.len(), decode, forced: None };
+    let tokens = Tokens::whole(&prompt.tokens, decode);
     let settings = Settings { threads, store: Store::usual(request.tmp.tmp.as_deref()), ..Settings::default() };
     let stages = on_f32(&opened, tokens, settings, console.progress)?;
     Ok(OracleReport { tokens: prompt.tokens.len(), prompt: prompt.name, decode, stages })
@@ -66,7 +66,7 @@ pub(super) fn doubt(pair: &Pair<'_>, verdict: &Verdict, reference: &Recording, t
 
 /// Names of the stages where llama.cpp misses f64 even with F32 weights.
 fn failing(pair: &Pair<'_>, prompt: &[u32], fed: &[u32]) -> Result<HashSet<&'static str>> {
-    let tokens = Tokens { prompt, ubatch: prompt.len(), decode: fed.len(), forced: Some(fed) };
+    let tokens = Tokens { forced: Some(fed), ..Tokens::whole(prompt, fed.len()) };
     let settings = Settings { kv: Number::F32, ..pair.settings.clone() };
     let stages = on_f32(pair.opened, tokens, settings, pair.progress)?;
     Ok(stages.into_iter().filter(|s| !s.local.ok()).map(|s| s.stage.name).collect())

@@ -14,7 +14,7 @@ use anyhow::Result;
 use qdiff_engine::model::{Graph, Node, StageId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// What is said of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -98,6 +98,9 @@ pub struct TokenCheck {
 pub struct Verdict {
     /// Every stage asked for, in graph order.
     pub stages: Vec<StageResult>,
+    /// Tokens of each step after the prefill that has several, by its number; each other one decodes a token.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub longer: BTreeMap<usize, usize>,
     /// What was judged.
     pub coverage: Coverage,
     /// What was not, in graph order.
@@ -219,6 +222,7 @@ fn conclude(
         attention: attention::maps(graph, &stages, subject.capture, reference.capture),
         health: health::check(graph, subject.capture),
         stages,
+        longer: subject.capture.longer(),
         coverage,
         unjudged,
         evaluators: Evaluators::default(),

@@ -1,6 +1,7 @@
 //! A subject by itself: without a reference, repeated, and with another type
 //! of KV cache on both sides.
 
+use qdiff::capture::Passes;
 use qdiff::loaded::LoadedModel;
 use qdiff::pair::{Pair, Settings, Tokens};
 use qdiff::progress::silent;
@@ -116,7 +117,7 @@ fn runs_that_differ_are_located() {
     let opened = LoadedModel::new(&folder.join("model.gguf")).unwrap();
     let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
     let oracle = &pair.oracle;
-    let tokens = Tokens { prompt: &[1, 2, 3], ubatch: 512, decode: 1, forced: Some(&[4]) };
+    let tokens = Tokens { prompt: &[1, 2, 3], passes: Passes::Of(512), decode: 1, forced: Some(&[4]) };
     let first = pair.run(&CPU, tokens, Faults::default()).unwrap();
     let mut other = pair.run(&CPU, tokens, Faults::default()).unwrap();
     assert!(Race::between(&oracle.graph, &first.capture, &other.capture, 2).is_none());
@@ -139,7 +140,7 @@ fn sides_that_run_beside_each_other() {
     let folder = folder();
     let opened = LoadedModel::new(&folder.join("model.gguf")).unwrap();
     let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
-    let tokens = Tokens { prompt: &[1, 2, 3], ubatch: 2, decode: 2, forced: None };
+    let tokens = Tokens { prompt: &[1, 2, 3], passes: Passes::Of(2), decode: 2, forced: None };
     let reference = pair.run(&LLAMA, tokens, Faults::default()).unwrap();
     let after = Tokens { forced: Some(&reference.fed), ..tokens };
     let subject = pair.run(&CPU, after, Faults::default()).unwrap();

@@ -1,5 +1,6 @@
 //! The tokens that an engine feeds, against those that its own logits choose.
 
+use qdiff::capture::Passes;
 use qdiff::loaded::LoadedModel;
 use qdiff::pair::{Pair, Settings, Tokens};
 use qdiff::progress::silent;
@@ -16,7 +17,7 @@ fn fed(folder: &Folder, steps: usize, pick: fn(&[f32], &[f32]) -> usize) -> Vec<
     let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
     let mut fed: Vec<u32> = Vec::new();
     for decode in 0..steps {
-        let tokens = Tokens { prompt: &PROMPT, ubatch: 512, decode, forced: Some(&fed) };
+        let tokens = Tokens { prompt: &PROMPT, passes: Passes::Of(512), decode, forced: Some(&fed) };
         let run = pair.run(&CPU, tokens, Faults::default()).unwrap();
         let rows: Vec<Vec<f32>> =
             run.capture.steps.iter().map(|step| step.choice.as_ref().unwrap().get().data.clone()).collect();

@@ -1,5 +1,6 @@
 //! `qdiff generate`: both sides speak, and what is said where they part.
 
+use qdiff::capture::Passes;
 use qdiff::loaded::LoadedModel;
 use qdiff::nonce::Changes;
 use qdiff::pair::{Pair, Settings, Tokens};
@@ -113,7 +114,7 @@ fn a_stage_that_does_not_change_is_stale() {
     let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
     let oracle = &pair.oracle;
     let run = |prompt: &[u32]| {
-        let tokens = Tokens { prompt, ubatch: 512, decode: 0, forced: None };
+        let tokens = Tokens { prompt, passes: Passes::Of(512), decode: 0, forced: None };
         pair.run(&CPU, tokens, Faults::default()).unwrap()
     };
     let (a, b) = (run(&[1, 2, 3]), run(&[1, 4, 3]));

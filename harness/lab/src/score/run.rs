@@ -4,6 +4,7 @@ use super::source::{FaultSource, Plant, ROUND_TRIPS};
 use super::{Case, Clean, Graded, Group, PairCase, Sampling, Worth};
 use anyhow::Result;
 use qdiff::arithmetic::Number;
+use qdiff::capture::Passes;
 use qdiff::diagnose::{Confidence, Diagnosis, Finding};
 use qdiff::loaded::LoadedModel;
 use qdiff::mutations::{CauseId, Explains, Injection};
@@ -38,7 +39,7 @@ impl<'a> ScoreRun<'a> {
         name: String, opened: &'a LoadedModel, prompt: &[u32], decode: usize, (threads, kv): (usize, Number),
     ) -> Result<Self> {
         let pair = Pair::new(opened, Settings { threads, kv, ..Settings::default() }, &silent)?;
-        let tokens = Tokens { prompt, ubatch: prompt.len(), decode, forced: None };
+        let tokens = Tokens::whole(prompt, decode);
         let reference = pair.run(&LLAMA, tokens, Faults::default())?;
         Ok(Self { name, pair, prompt: prompt.to_vec(), decode, reference })
     }
@@ -52,7 +53,7 @@ impl<'a> ScoreRun<'a> {
     fn tokens(&self) -> Tokens<'_> {
         Tokens {
             prompt: &self.prompt,
-            ubatch: self.prompt.len(),
+            passes: Passes::Of(self.prompt.len()),
             decode: self.decode,
             forced: Some(&self.reference.fed),
         }
@@ -173,7 +174,7 @@ impl<'a> ScoreRun<'a> {
     /// If the engine cannot be run.
     pub fn clean(&self, ubatches: &[usize], clean: &mut Clean) -> Result<()> {
         for &ubatch in ubatches {
-            let tokens = Tokens { ubatch, ..self.tokens() };
+            let tokens = Tokens { passes: Passes::Of(ubatch), ..self.tokens() };
             let reference = self.pair.run(&LLAMA, tokens, Faults::default())?;
             let subject = self.pair.run(&CPU, tokens, Faults::default())?;
             let diagnosis = self.pair.judge(&subject, Some(&reference))?;

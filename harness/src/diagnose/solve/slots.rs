@@ -169,7 +169,7 @@ fn domains(scene: &Scene<'_>, moved: &BTreeSet<usize>) -> Vec<Domain> {
     let (Some(&low), Some(&high)) = (moved.first(), moved.last()) else { return Vec::new() };
     let mut all: Vec<Domain> = vec![
         (String::new(), Rc::new(|_, _| true)),
-        (" of a decode step".to_owned(), Rc::new(|_, step| step.index > 0)),
+        (" of a decode step".to_owned(), Rc::new(|_, step| step.index > 0 && step.tokens.len() == 1)),
         (" of the prefill".to_owned(), Rc::new(|_, step| step.index == 0)),
     ];
     let mut add = |words: String, of: Moves| all.push((words, of));

@@ -47,7 +47,9 @@ const FEATURES: &[Feature] = &[
         of: |s, at| s.of_pairs().then(|| row(s, at).place.position as i64 - at.1 as i64),
     },
     Feature { name: "position", of: |s, at| Some(row(s, at).place.position as i64) },
-    Feature { name: "decode step", of: |s, at| Some(step(s, at).index as i64) },
+    Feature { name: "decode step", of: |s, at| (!longer(s)).then(|| step(s, at).index as i64) },
+    // Where some have several tokens.
+    Feature { name: "step", of: |s, at| longer(s).then(|| step(s, at).index as i64) },
     Feature {
         // A cache is looked at after every step, whoever wrote its rows.
         name: "step after which the cache was looked at",
@@ -63,7 +65,7 @@ const FEATURES: &[Feature] = &[
         // Where parts are of one length alone, it says no more than prefill and decode.
         of: |s, at| {
             let lengths = s.e.side.capture.steps.iter().map(|s| s.tokens.len());
-            (lengths.collect::<BTreeSet<_>>().len() > 2).then(|| step(s, at).tokens.len() as i64)
+            (longer(s) || lengths.collect::<BTreeSet<_>>().len() > 2).then(|| step(s, at).tokens.len() as i64)
         },
     },
     Feature {
@@ -80,6 +82,11 @@ const FEATURES: &[Feature] = &[
     Feature { name: "rows left over after whole tiles of 32", of: left_over::<32> },
     Feature { name: "rows left over after whole tiles of 64", of: left_over::<64> },
 ];
+
+/// Whether steps after the prefill have several tokens.
+fn longer(scene: &Scene<'_>) -> bool {
+    scene.e.side.capture.steps.iter().any(|step| step.index > 0 && step.tokens.len() > 1)
+}
 
 /// Whether the row is among those that are left over when whole tiles of M rows of the part are taken.
 fn left_over<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
@@ -115,7 +122,7 @@ fn conditions(name: &'static str, yes: &BTreeSet<i64>) -> Vec<Condition> {
         all.push(Condition::new(0, at(name, low), move |v| v == low));
     }
     // What begins with decoding is said to be of that before it is of rows or lengths; what begins with an id, last.
-    if name == "decode step" && low > 0 {
+    if matches!(name, "decode step" | "step") && low > 0 {
         all.push(Condition::new(0, from(name, 1), |v| v >= 1));
     }
     let bounds = if name == "token id" { 3 } else { 1 };
@@ -144,7 +151,7 @@ fn conditions(name: &'static str, yes: &BTreeSet<i64>) -> Vec<Condition> {
 
 fn at(name: &str, value: i64) -> String {
     match (name, value) {
-        ("decode step", 0) => "in the prefill only".to_owned(),
+        ("decode step" | "step", 0) => "in the prefill only".to_owned(),
         ("row counted from the part's last", 0) => "in the last row of each part".to_owned(),
         ("row of the part", n) => format!("in row {n} of the part"),
         ("distance of the key from the query", 0) => "at the query's own key".to_owned(),
@@ -156,6 +163,7 @@ fn at(name: &str, value: i64) -> String {
 fn from(name: &str, low: i64) -> String {
     match (name, low) {
         ("decode step", 1) => "in decode steps only".to_owned(),
+        ("step", 1) => "in the steps after the prefill only".to_owned(),
         ("number of tokens in the part", n) => format!("in parts of {n} tokens and more"),
         ("distance of the key from the query", n) => format!("at keys {n} and more before the query"),
         ("row of the part", n) => format!("from row {n} of the part on"),

@@ -3,7 +3,7 @@
 
 use super::super::{Diagnosis, explain};
 use crate::arithmetic::Arithmetic;
-use crate::capture::{Capture, Collector, Filter, Store, Want, steps};
+use crate::capture::{Capture, Collector, Filter, Passes, Store, Want, steps};
 use crate::llama::gguf::GgmlWeights;
 use crate::llama::{Load, Model};
 use crate::oracle::Oracle;
@@ -197,7 +197,7 @@ fn diagnosis(oracle: &Oracle<'_>, bug: Bug, shown: fn(&Graph, &Node) -> bool) ->
     let mut engine = CpuEngine::new(graph, &oracle.weights);
     let mut capture = Capture::new(store.clone());
     let tokens: Vec<u32> = (0..24).map(|i| (i * 37 + 11) % 500).collect();
-    for step in steps(&tokens[..21], 21, &tokens[21..]) {
+    for step in steps(&tokens[..21], Passes::Of(21), &tokens[21..]) {
         let mut taps = Collector::new(&want, engine.position(), &step.tokens);
         engine.step(&step.tokens, &mut taps);
         let mut done = taps.finish();

@@ -73,7 +73,7 @@ fn of_length(
     let (model, layers) = (config.name.clone(), config.n_layers);
     let settings = Settings { threads, memory: Some(Size::usual()), ..Settings::default() };
     let mut pair = Pair::new(opened, settings, &silent)?;
-    let taken = Tokens { prompt: &prompt, ubatch: tokens, decode: 0, forced: None };
+    let taken = Tokens::whole(&prompt, 0);
     // As a run keeps them.
     pair.make_room(taken, &[&|_| true, &|_| true])?;
     let parts: Vec<usize> = [layers / 4, layers / 2, layers].into_iter().filter(|l| first && *l > 0).collect();

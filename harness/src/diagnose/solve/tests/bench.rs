@@ -3,7 +3,7 @@
 use super::super::super::work::Meter;
 use super::super::{Solution, solve};
 use crate::arithmetic::Arithmetic;
-use crate::capture::{Capture, Collector, Filter, Store, Want, steps};
+use crate::capture::{Capture, Collector, Filter, Passes, Store, Want, steps};
 use crate::llama::gguf::GgmlWeights;
 use crate::llama::{Load, Model};
 use crate::oracle::Oracle;
@@ -47,7 +47,7 @@ impl<'a> Bench<'a> {
             let want = Want::new(&oracle.graph, &filter, &|_| true, &store);
             let mut engine = CpuEngine::new(oracle.graph.clone(), &oracle.weights);
             let mut capture = Capture::new(store.clone());
-            for step in steps(&tokens[..prompt], ubatch, &tokens[prompt..]) {
+            for step in steps(&tokens[..prompt], Passes::Of(ubatch), &tokens[prompt..]) {
                 let mut taps = Collector::new(&want, engine.position(), &step.tokens);
                 engine.step(&step.tokens, &mut taps);
                 let mut done = taps.finish();
