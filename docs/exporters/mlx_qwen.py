@@ -19,7 +19,7 @@ import mlx_lm
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
-from qdiff_capture import Capture
+from qdiff_capture import Capture, passes
 from qdiff_capture.mlx import hooked
 
 DTYPES = {"f32": mx.float32, "bf16": mx.bfloat16, "f16": mx.float16}
@@ -64,7 +64,7 @@ def captured(model, path, dtype, like, out):
     engine = f"mlx-lm {mlx_lm.__version__} on mlx {mx.__version__}, {dtype}"
     cache = make_prompt_cache(model)
     with Capture(out, engine=engine, model_sha256=sha256, arithmetic=dtype) as capture, hooked(model, capture):
-        for tokens in [like["tokens"]] + [[token] for token in like["decoded"]]:
+        for tokens in passes(like):
             model(mx.array([tokens]), cache=cache)
 
 

@@ -18,7 +18,7 @@ import pathlib
 import torch
 import transformers
 
-from qdiff_capture import Capture
+from qdiff_capture import Capture, passes
 from qdiff_capture.transformers import hooked
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -39,7 +39,7 @@ def captured(model, gguf, dtype, like, out):
     cache = transformers.DynamicCache()
     capture = Capture(out, engine=f"transformers {transformers.__version__}, {dtype}", model_sha256=sha256, arithmetic=dtype)
     with capture, hooked(model, capture), torch.inference_mode():
-        for tokens in [like["tokens"]] + [[token] for token in like["decoded"]]:
+        for tokens in passes(like):
             model(input_ids=torch.tensor([tokens], device=model.device), past_key_values=cache, use_cache=True)
 
 

@@ -1,6 +1,6 @@
 """A Qwen2 in numpy, on GGUF files of F32 weights: an engine that is not qdiff's, started as `cmd:` or `serve:`.
 
-Usage: engine.py MODEL --tokens FILE [-n N] [--decoded FILE] [--ubatch N]     one run; tokens are ids, one a line
+Usage: engine.py MODEL --tokens FILE [-n N] [--decoded FILE] [--ubatch N | --passes N,N,…]     one run; tokens are ids, one a line
        engine.py MODEL --serve                                              a line of JSON for each step
        --bug base      the rotary base is another
        --bug cache     a decoded token overwrites the last row of the cache
@@ -145,6 +145,7 @@ parser.add_argument("--tokens")
 parser.add_argument("-n", type=int, default=0)
 parser.add_argument("--decoded")
 parser.add_argument("--ubatch", type=int, default=1 << 30)
+parser.add_argument("--passes", type=lambda text: [int(n) for n in text.split(",")])
 parser.add_argument("--serve", action="store_true")
 parser.add_argument("--bug")
 args = parser.parse_args()
@@ -158,8 +159,10 @@ if args.serve:
 else:
     ids = lambda path: [int(line) for line in open(path)]
     prompt = ids(args.tokens)
-    for begin in range(0, len(prompt), args.ubatch):
-        chosen = engine.forward(prompt[begin:begin + args.ubatch])
+    begin = 0
+    for count in args.passes or [args.ubatch] * -(-len(prompt) // args.ubatch):
+        chosen = engine.forward(prompt[begin:begin + count])
+        begin += count
     fed = ids(args.decoded) if args.decoded else [None] * args.n
     for token in fed:
         chosen = engine.forward([chosen if token is None else token])

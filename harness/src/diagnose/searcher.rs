@@ -9,6 +9,7 @@ use crate::capture::{Capture, Filter};
 use crate::mutations::{CauseId, Explains, Mutation, catalogue, find, told};
 use crate::number::counted;
 use crate::oracle::Oracle;
+use crate::verdict::lost;
 use crate::verdict::{
     DESCRIBED, Evidence, Expected, Policy, Segment, Side, StageResult, TRIED, assembled, describe, excerpt,
     products_beyond, settle_all, work_of, written,
@@ -90,6 +91,13 @@ impl Searcher<'_> {
             return (finding, Vec::new());
         }
         let capture = self.subject.capture;
+        // Laws of attention take each key for the row of its position.
+        if let Some(shape) = lost::told(graph, node, capture) {
+            let (inside, cause, solution) = Default::default();
+            let finding =
+                Finding { id: origin.id, inside, unread: origin.unread, unwritten: false, cause, solution, shape };
+            return (finding, Vec::new());
+        }
         let tried = self.part(origin, TRIED);
         let e = self.evidence(node, tried.as_ref().unwrap_or(capture));
         let before = residual(origin);

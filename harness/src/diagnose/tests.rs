@@ -12,6 +12,7 @@ use crate::verdict::{Policy, Side, judge};
 use qdiff_engine::cpu::CpuEngine;
 use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::Node;
+use qdiff_engine::model::fault::Output;
 use qdiff_engine::ops::{Context, Op, RmsNorm, Tensor, forward_with_bound};
 use qdiff_engine::quant::GgmlType;
 use qdiff_synth::Synth;
@@ -31,6 +32,11 @@ fn with_oracle(test: impl FnOnce(&Oracle<'_>)) {
 
 /// All stages of an engine with this bug.
 fn captured(oracle: &Oracle<'_>, bug: Bug<'_>) -> Capture {
+    captured_in(oracle, Passes::Lengths(&[21, 1, 1, 1]), bug)
+}
+
+/// The same in these passes, which have 24 tokens.
+fn captured_in(oracle: &Oracle<'_>, passes: Passes<'_>, bug: Bug<'_>) -> Capture {
     let (filter, store) = (Filter::default(), Store::usual(None));
     let mut graph = oracle.graph.clone();
     for node in &mut graph.nodes {
@@ -42,7 +48,7 @@ fn captured(oracle: &Oracle<'_>, bug: Bug<'_>) -> Capture {
     let mut engine = CpuEngine::new(graph, &oracle.weights);
     let mut capture = Capture::new(store.clone());
     let tokens: Vec<u32> = (0..24).map(|i| (i * 37 + 11) % 500).collect();
-    for step in steps(&tokens[..21], Passes::Of(21), &tokens[21..]) {
+    for step in steps(&tokens, passes, &[]) {
         let mut taps = Collector::new(&want, engine.position(), &step.tokens);
         engine.step(&step.tokens, &mut taps);
         let mut done = taps.finish();
@@ -149,5 +155,99 @@ fn what_is_found_depends_on_no_number_of_threads() {
         }
         let (all, some) = (with(2, 1.0), with(2, 0.0));
         assert_eq!((all.2, some.1, some.2), (0, 0, 18), "{all:#?}");
+    });
+}
+
+/// A prompt, three decode steps, a second turn of ten tokens, and two decode steps.
+const TURNS: Passes<'_> = Passes::Lengths(&[9, 1, 1, 1, 10, 1, 1]);
+
+/// Whether these are the positions of the second turn.
+fn second_turn(positions: &[u32]) -> bool {
+    positions.len() > 1 && positions[0] > 0
+}
+
+/// The caches without the rows that were decoded, as the second turn reads them.
+fn without_decoded(node: &Node) -> Option<Node> {
+    let lose = |out: Output<'_>| {
+        if second_turn(out.positions) {
+            let width = out.value.row_len();
+            out.value.data.drain(9 * width..12 * width);
+            out.bound.drain(9 * width..12 * width);
+            out.value.shape[0] -= 3;
+        }
+    };
+    node.op.has_state().then(|| node.writing(lose))
+}
+
+/// Attention weights of the second turn whose queries see what one at the position that `sees` gives should see.
+fn seeing(node: &Node, sees: fn(u32) -> u32) -> Option<Node> {
+    let op = node.op.clone();
+    matches!(op, Op::AttnWeights(_)).then(|| {
+        node.computing(move |inputs, c| {
+            let of = if second_turn(c.positions) { sees } else { |p| p };
+            let positions: Vec<u32> = c.positions.iter().map(|&p| of(p)).collect();
+            forward_with_bound(&op, inputs, &Context { positions: &positions, ..*c })
+        })
+    })
+}
+
+/// What is found, and what is seen without a reference.
+fn second_turn_with(oracle: &Oracle<'_>, bug: Bug<'_>) -> (Vec<String>, Vec<String>) {
+    let capture = captured_in(oracle, TURNS, bug);
+    let found = explained(oracle, &capture, &Arithmetic::default(), 1.0);
+    (told(&found), found.verdict.health.iter().map(ToString::to_string).collect())
+}
+
+/// Passes of any length are right where the engine is.
+#[test]
+fn a_second_turn_of_a_right_engine_matches() {
+    with_oracle(|oracle| {
+        let (found, seen) = second_turn_with(oracle, &|_| None);
+        assert!(found.is_empty() && seen.is_empty(), "{found:#?} {seen:#?}");
+    });
+}
+
+/// Of a cache that lost the decoded rows the position was said not to advance. The attention over what it holds is right by
+/// itself where queries see the rows up to their own.
+#[test]
+fn rows_that_a_second_turn_lost_are_named() {
+    with_oracle(|oracle| {
+        let (found, seen) = second_turn_with(oracle, &|n| without_decoded(n).or_else(|| seeing(n, |p| p - 3)));
+        let lost = "it holds 19 rows after 22 tokens: the rows of positions 9..11 are missing";
+        for cache in ["L00.k_cache step4: ", "L02.v_cache step4: "] {
+            assert!(seen.contains(&format!("{cache}{lost}")), "{seen:#?}");
+        }
+        assert!(!seen.iter().any(|line| line.contains("advance") || line.contains("after its token")), "{seen:#?}");
+        assert!(found.iter().all(|line| line.contains("_cache")), "{found:#?}");
+    });
+}
+
+/// Where the mask goes by positions, and the cache has fewer rows than that, queries see tokens after their own.
+#[test]
+fn keys_after_a_token_are_told_of_a_cache_that_lost_rows() {
+    with_oracle(|oracle| {
+        let (found, seen) = second_turn_with(oracle, &without_decoded);
+        for layer in ["L00", "L01", "L02"] {
+            let of = |line: &String| line.starts_with(&format!("{layer}.attn_weights step4: the query of p"));
+            let ahead = " sees 3 keys after its token, and gives ";
+            assert!(seen.iter().any(|line| of(line) && line.contains(ahead)), "{seen:#?}");
+        }
+        // The exponential was said to be rounded otherwise.
+        let cause = "L00.attn_weights: keys after the token are seen, up to 3 of them; its cache lacks rows";
+        assert!(found.iter().any(|line| line.starts_with(cause)), "{found:#?}");
+    });
+}
+
+/// A mask that is off by the rows before the pass lets its queries see the tokens after their own.
+#[test]
+fn a_mask_that_is_off_by_the_rows_before_shows_keys_after_the_token() {
+    with_oracle(|oracle| {
+        let (found, seen) = second_turn_with(oracle, &|n| seeing(n, |p| p + 12));
+        // As many as the pass has after the token: its last position is 21.
+        let ahead = |p: usize| format!("attn_weights step4: the query of p{p} sees {} keys after its token", 21 - p);
+        assert_eq!(seen.len(), 3, "{seen:#?}");
+        assert!(seen.iter().all(|line| (12..20).any(|p| line.contains(&ahead(p)))), "{seen:#?}");
+        let cause = "attn_weights: the causal mask is left out: a query sees the tokens after it (mask-missing@p12..)";
+        assert!(found.iter().all(|line| line.contains(cause)), "{found:#?}");
     });
 }

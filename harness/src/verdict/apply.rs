@@ -6,6 +6,7 @@ use super::choices;
 use super::grain::{Parameters, inside};
 use super::groups;
 use super::linear;
+use super::lost;
 use super::operands::{Block, Operand, Sink, Source, Stage, forward, propagate_error, rows_of, uncancelled, widen};
 use super::orders;
 use super::softmax;
@@ -62,7 +63,9 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
     };
     let arithmetic = source.side.arithmetic;
     let attention = arithmetic.attention(step.tokens.len());
-    let (positions, tokens) = (step.positions(), step.kept_tokens());
+    // Of a cache that lost rows a query sees those up to its own.
+    let positions = lost::own_rows(stage.graph, node, source.side.capture, index).unwrap_or_else(|| step.positions());
+    let tokens = step.kept_tokens();
     let mut from = 0;
     while from < all {
         let rows = source.next_rows(index, from, at_once);

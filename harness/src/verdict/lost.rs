@@ -26,20 +26,23 @@ pub(super) fn rows(graph: &Graph, node: &Node, capture: &Capture, index: usize) 
 
 /// The same of a cache, that of the step before with the number of rows it should have, and the rows written since.
 pub(super) fn between(
-    cache: &Tensor<f32>, (before, earlier): (Option<&Tensor<f32>>, usize), (written, fresh): (Option<&Tensor<f32>>, usize),
+    cache: &Tensor<f32>, (before, earlier): (Option<&Tensor<f32>>, usize),
+    (written, fresh): (Option<&Tensor<f32>>, usize),
 ) -> Option<Range<usize>> {
     let (rows, keys) = (cache.rows(), earlier + fresh);
     let lost = keys.checked_sub(rows).filter(|lost| *lost > 0)?;
     // A cache that was short before tells of no position.
     let before = before.filter(|before| before.rows() == earlier);
+    // Whether a row is that of a position, as far as it is known.
     let is = |row: usize, position: usize| match position.checked_sub(earlier) {
-        None => before.is_some_and(|before| before.row(position) == cache.row(row)),
-        Some(at) => written.is_some_and(|written| at < written.rows() && rounded(written.row(at), cache.row(row))),
+        None => before.map(|before| before.row(position) == cache.row(row)),
+        Some(at) => written.map(|written| at < written.rows() && rounded(written.row(at), cache.row(row))),
     };
-    let first = (0..rows).find(|&row| !is(row, row)).unwrap_or(rows);
-    let follow = (first..rows).all(|row| is(row, row + lost));
-    // A row that fits both before and behind the gap leaves open where it begins.
-    let open = first.checked_sub(1).is_some_and(|row| is(row, row + lost));
+    let first = (0..rows).find(|&row| is(row, row) != Some(true)).unwrap_or(rows);
+    let behind = || (first..rows).map(|row| is(row, row + lost));
+    let follow = behind().all(|is| is != Some(false)) && (first == rows || behind().any(|is| is == Some(true)));
+    // A row that may stand before the gap and behind it leaves open where the gap begins.
+    let open = first.checked_sub(1).is_some_and(|row| is(row, row + lost) != Some(false));
     (follow && !open).then_some(first..first + lost)
 }
 
@@ -49,16 +52,39 @@ fn rounded(written: &[f32], cached: &[f32]) -> bool {
     written.len() == cached.len() && written.iter().zip(cached).all(|(w, c)| (w - c).abs() <= ROUNDED * largest)
 }
 
-/// At which row of the cache each kept token's own key stands, of attention weights over a cache that lost rows: a query sees
+/// At which row of the cache each kept token's own key stands, of scores or weights over a cache that lost rows: a query sees
 /// the rows up to there. `None` where it lost none, or nobody knows which.
 pub(super) fn own_rows(graph: &Graph, node: &Node, capture: &Capture, index: usize) -> Option<Vec<u32>> {
-    let Op::AttnWeights(_) = node.op else { return None };
+    let scores = match node.op {
+        Op::AttnScores(_) => node,
+        Op::AttnWeights(_) => &graph.nodes[*node.inputs.first()?],
+        _ => return None,
+    };
     let step = &capture.steps[index];
-    let scores = &graph.nodes[*node.inputs.first()?];
     let keys = &graph.nodes[*scores.inputs.get(1)?];
     let lost = rows(graph, keys, capture, index)?;
     // What a query without a row of its own should see, nobody knows.
     (lost.end <= step.first).then(|| shifted(step, &lost))
+}
+
+/// What is wrong of attention over a cache that lost rows, in words: of which positions, and how many keys after its own token a
+/// query sees. `None` where no cache lost any.
+pub(crate) fn told(graph: &Graph, node: &Node, capture: &Capture) -> Option<String> {
+    let (index, own) = (0..capture.steps.len()).find_map(|i| Some((i, own_rows(graph, node, capture, i)?)))?;
+    let weights = capture.steps[index].get(node.id)?;
+    let keys = weights.shape.last().copied().unwrap_or(1).max(1);
+    let after = |(r, row): (usize, &[f32])| {
+        let own = own.get(r % own.len().max(1)).map_or(keys, |own| *own as usize + 1);
+        row.iter().skip(own).filter(|weight| **weight > 0.0).count()
+    };
+    let ahead =
+        weights.data.chunks(keys).enumerate().map(after).max().filter(|_| matches!(node.op, Op::AttnWeights(_)));
+    let seen = match ahead.unwrap_or(0) {
+        0 => String::new(),
+        1 => "the key after the token is seen; ".to_owned(),
+        n => format!("keys after the token are seen, up to {n} of them; "),
+    };
+    Some(format!("{seen}its cache lacks rows: no other cause is looked for before the cache is right"))
 }
 
 fn shifted(step: &Step, lost: &Range<usize>) -> Vec<u32> {
@@ -85,9 +111,9 @@ mod tests {
             let (before, written) = (cache(0..earlier), cache(earlier..keys));
             let found = between(&left, (Some(&before), earlier), (Some(&written), fresh));
             prop_assert_eq!(found, Some(lost.clone()));
-            // Without what was written, new rows are rows that nobody knows.
+            // Where nobody knows what was written, a row of an earlier step must stand behind the gap.
             let found = between(&left, (Some(&before), earlier), (None, fresh));
-            prop_assert_eq!(found, Some(lost.clone()).filter(|lost| lost.end == keys && lost.start <= earlier));
+            prop_assert_eq!(found, Some(lost.clone()).filter(|lost| lost.end < earlier || *lost == (0..keys)));
         }
     }
 

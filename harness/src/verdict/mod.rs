@@ -28,6 +28,7 @@ mod judge;
 mod linear;
 mod local;
 mod logits;
+pub(crate) mod lost;
 mod measured;
 mod operands;
 mod orders;

@@ -25,7 +25,7 @@ import numpy as np
 
 from qdiff_capture import _folder
 
-__all__ = ["Capture"]
+__all__ = ["Capture", "passes"]
 
 # Number formats by the names that numpy, ml_dtypes and torch give them.
 FORMATS = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8_e4m3",
@@ -73,7 +73,8 @@ class Capture:
         return self._lines is not None
 
     def begin(self, tokens):
-        """Begins a forward pass of these token ids: the prompt, or a part of it, and later one token each."""
+        """Begins a forward pass of these token ids: the prompt, or a part of it, then one token each; any later pass may have
+        several tokens, as a second turn has."""
         self._check_process()
         if self._closed:
             raise RuntimeError("a step was begun after the capture was closed")
@@ -159,6 +160,20 @@ class Capture:
         except OSError as why:
             _folder.refuse(self._folder, f"{file.name} cannot be written: {why}")
             raise
+
+
+def passes(manifest):
+    """The token ids of each forward pass that the manifest of a capture names, in order: what another engine is fed to run the
+    same."""
+    tokens, decoded = manifest["tokens"], manifest.get("decoded", [])
+    lengths = manifest.get("passes")
+    if not lengths:
+        part = manifest.get("ubatch") or len(tokens)
+        lengths = [min(part, len(tokens) - first) for first in range(0, len(tokens), part)] + [1] * len(decoded)
+    every, first = tokens + decoded, 0
+    for length in lengths:
+        yield every[first:first + length]
+        first += length
 
 
 def _elements(name, array, dtype):

@@ -31,7 +31,7 @@ fn without_a_reference_faults_are_found_and_symptoms_named() {
         ("rope-not-on-q@L00", "L00.q_rope", "turns nothing at position 1"),
         ("attn-uniform@L01.attn_weights", "L01.attn_weights", "the keys are not read"),
         ("kv-position-stuck@L00", "L00.k_cache", "the position does not advance"),
-        ("mask-missing@L00", "L00.attn_weights", "to keys after itself"),
+        ("mask-missing@L00", "L00.attn_weights", "keys after its token, and gives"),
         ("zeroed@L01.attn_out", "L01.attn_out", "the hidden state passes unchanged"),
         ("zeroed@embed", "embed", "are zero throughout"),
         ("stale-from-previous-step@logits", "logits", "is the choice 4 times in a row"),

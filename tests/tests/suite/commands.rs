@@ -27,6 +27,8 @@ fn subject(kind: &str, options: &str) -> String {
     format!("--subject '{kind}: python3 {} {{model}} {options}'", engine.display())
 }
 
+const TURNS: &str = "--tokens {tokens} --decoded {decoded} --passes {passes}";
+
 const WHOLE: &str = "--tokens {tokens} --decoded {decoded} --ubatch {ubatch}";
 
 #[test]
@@ -38,6 +40,8 @@ fn a_command_is_judged_as_a_runner_is() {
         ("--tokens {tokens} -n {n}", "-n 2", 2),
         ("--tokens {tokens}", "", 0),
         (WHOLE, "-n 2 --ubatch 8", 2),
+        (TURNS, "-n 2 --length 20 --passes 9,3x1,8", 2),
+        ("--tokens {tokens} -n {n} --passes {passes}", "-n 2 --length 12 --passes 9,3x1", 2),
         (WHOLE, "-n 1 --repeat 2", 1),
         (WHOLE, "-n 2 --reference none", 0),
     ] {
@@ -102,7 +106,7 @@ fn what_stages_do_not_show_of_a_command_is_told() {
 fn an_engine_that_stays_up_is_driven_step_by_step() {
     let (folder, numpy) = (folder_with(&exact()), Numpy::new());
     let serve = subject("serve", "--serve");
-    for more in ["-n 3", "-n 2 --ubatch 8", "-n 2 --reference none"] {
+    for more in ["-n 3", "-n 2 --ubatch 8", "-n 2 --length 20 --passes 9,3x1,8", "-n 2 --reference none"] {
         let said = numpy.qdiff(&folder, &format!("run -m model.gguf {more} {serve}"));
         let expected = if more.contains("none") { (3, "INCOMPLETE: no reference ran") } else { (0, "MATCH") };
         assert!(said.code == expected.0 && said.stdout.starts_with(expected.1), "{more}: {said}");
@@ -121,6 +125,9 @@ fn an_engine_that_stays_up_is_driven_step_by_step() {
     let said =
         numpy.qdiff(&folder, &format!("sweep -m model.gguf -n 0 --sizes 8 {}", subject("cmd", "--tokens {tokens}")));
     assert!(said.exits(2).stderr.contains("is told of no parts of the prompt: it needs {ubatch}"));
+    let turns = format!("run -m model.gguf -n 0 --length 20 --passes 9,3x1,8 {}", subject("cmd", WHOLE));
+    let said = numpy.qdiff(&folder, &turns).exits(2);
+    assert!(said.stderr.contains("is told of no passes: it needs {passes}"), "{said}");
 }
 
 /// A command that leaves what an earlier run wrote, in any container, is refused; written anew, the same values are judged.

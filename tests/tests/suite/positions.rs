@@ -36,6 +36,57 @@ fn ubatches_of_any_size_match() {
     }
 }
 
+/// A prompt, decode steps, and several tokens after them were refused. The steps after the prefill keep their numbers and
+/// words, and a capture of them is judged, compared and recorded again.
+#[test]
+fn a_second_turn_is_run_recorded_and_judged() {
+    let folder = folder();
+    let turns = "--length 26 --passes 12,3x1,11 -n 2";
+    let (code, report, text) = folder.judged(&format!("--subject cpu {turns}"));
+    assert_eq!(code, 0, "{text}");
+    let coverage = &report["verdict"]["coverage"];
+    assert_eq!(coverage["asked"], coverage["judged"], "{text}");
+    assert!(text.contains("26 prompt tokens in passes of 12,3x1,11 + 2 decode steps"), "{text}");
+    assert!(!text.contains("several tokens after a decode step"), "{text}");
+    assert!(report["run"]["command"].as_str().unwrap().contains("--passes 12,3x1,11"), "{text}");
+
+    let (code, _, text) = folder.judged(&format!("--subject cpu {turns} --inject zeroed@L01.attn_out,p15.."));
+    assert_eq!(code, 1, "{text}");
+    let said = "from step 4 (11 tokens) on (the prefill is right)";
+    let said = headline(&text).contains(said);
+    assert!(said && text.starts_with("DIVERGED at L01.attn_out"), "{text}");
+
+    folder.record("turns", turns);
+    let manifest = folder.json("turns/manifest.json");
+    assert_eq!(manifest["passes"], serde_json::json!([12, 1, 1, 1, 11, 1, 1]), "{manifest}");
+    folder.qdiff("record -m model.gguf --runner llama --like turns --out again").exits(0);
+    for line in ["run -m model.gguf --subject capture:turns", "compare turns again -m model.gguf"] {
+        folder.qdiff(line).exits(0);
+    }
+    // Without a model nothing is judged.
+    folder.qdiff("compare turns again").exits(3);
+    folder.record("parts", "--length 26 -n 2 --ubatch 5");
+    let said = folder.qdiff("compare turns parts").exits(2);
+    assert!(said.stderr.contains("in steps of different size"), "{said}");
+}
+
+/// What cannot be run in these passes is refused with the remedy.
+#[test]
+fn passes_that_do_not_fit_are_refused() {
+    let folder = folder();
+    for (options, said) in [
+        (
+            "--length 9 --passes 4,2x1",
+            "--passes 4,2x1 takes 6 tokens, and the prompt has 9; name passes of 9 tokens in all",
+        ),
+        ("--passes 4,0", "`0` is no pass"),
+        ("--length 6 --passes 6 --ubatch 2", "'--passes' cannot be used with '--ubatch'"),
+    ] {
+        let refused = folder.qdiff(&format!("run -m model.gguf {options}")).exits(2);
+        assert!(refused.stderr.contains(said), "{options}: {refused}");
+    }
+}
+
 /// A fault that only later positions take is found at the first of them, and
 /// its cause is named with the position, in whichever ubatch it falls.
 #[test]

@@ -44,7 +44,7 @@ fn what_the_battery_leaves_out_is_said() {
     assert_eq!(code, 0, "{text}");
     let line = headline(&text);
     assert!(
-        line.starts_with("MATCH: 7 of 7 cases match; high-ids was left out (the vocabulary ends at id 511)"),
+        line.starts_with("MATCH: 8 of 8 cases match; high-ids was left out (the vocabulary ends at id 511)"),
         "{line}"
     );
     assert!(line.contains("boundary-256 was left out (--quick)"), "{line}");
@@ -67,7 +67,7 @@ fn the_battery_finds_what_one_prompt_does_not() {
     assert_eq!(code, 0);
     let (code, report, text) = folder.told(&format!("check -m model.gguf --quick {fault}"));
     assert_eq!(code, 1, "{text}");
-    assert!(headline(&text).starts_with("DIVERGED: 6 of 7 cases match; odd-longer DIVERGED at L01.q_proj"), "{text}");
+    assert!(headline(&text).starts_with("DIVERGED: 7 of 8 cases match; odd-longer DIVERGED at L01.q_proj"), "{text}");
     assert_eq!(of(&report, "odd")["outcome"], "match");
     let command = of(&report, "odd-longer")["command"].as_str().unwrap();
     let again = folder.qdiff(command.strip_prefix("qdiff ").unwrap()).exits(1);
@@ -80,7 +80,11 @@ fn a_run_says_what_it_does_not_exercise() {
     let folder = folder();
     let (_, report, text) = folder.judged("--tokens 5 -n 0");
     let left = json!([
-        "attention to an earlier token", "a prompt in several parts", "decode steps", "a token that comes again",
+        "attention to an earlier token",
+        "a prompt in several parts",
+        "decode steps",
+        "several tokens after a decode step",
+        "a token that comes again",
         "positions from 256 on"
     ]);
     assert_eq!(report["run"]["unexercised"], left, "{text}");
@@ -136,7 +140,7 @@ fn every_command_says_that_a_fault_is_inert() {
         folder.told("check -m model.gguf --subject cpu --quick --inject tail-skipped@L01.q_proj,p200..");
     let fault = "tail-skipped:from=240,left=0 in 1 stage from position 200 on";
     assert_eq!((code, &report["inert"]), (0, &json!([fault])), "{text}");
-    let expected = format!("MATCH with injected faults that are inert here, {fault}: 7 of 7 cases match");
+    let expected = format!("MATCH with injected faults that are inert here, {fault}: 8 of 8 cases match");
     assert!(headline(&text).starts_with(&expected), "{text}");
     folder.write("prompts.txt", "one-token\none-token\n");
     let batch =

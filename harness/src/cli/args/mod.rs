@@ -109,7 +109,7 @@ Examples:
   qdiff run --prompt haiku
   qdiff run --prompt 'Why is the sky blue?' -n 16
   qdiff run --prompt @notes.txt --raw --stages 'attn_*' --layers 0,5-7 --full
-  qdiff run --prompt @chat.txt --raw --length 650 --passes 600,10x1,40
+  qdiff run --prompt @notes.txt --raw --length 63 --passes 50,3x1,10
   qdiff run --taps 'L*.layer_out,logits'
   qdiff run --inject rope-base:base=10000@L07
   qdiff run --tolerance 'L*.ffn_down=1e-3' --report report.html --report junit.xml")]
@@ -118,8 +118,8 @@ Examples:
     #[command(after_help = "\
 The cases: one token; lengths not divisible by 8; a prompt in two and more parts, and token by
 token; a second turn after decode steps; one token repeated; ids from 131,072 on; decode over
-positions 256 and 4,096. qdiff leaves out a case that the model is too small for, or that the subject's command takes no option for; the
-verdict names it.
+positions 256 and 4,096. qdiff leaves out a case that the model is too small for, or that the
+subject's command takes no option for; the verdict names it.
 
 Exit codes: 0 every case that was run matches; 1 a case diverged; 2 trouble; 3 no divergence, but
 a case could not be judged whole.

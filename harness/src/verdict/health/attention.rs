@@ -16,19 +16,21 @@ const ALONE: f32 = 0.999;
 const ALIKE: f32 = 1e-5;
 
 /// Whether the weights `[H, T, N]` of queries at `positions` are no distributions over the causal keys, or look nowhere
-/// in particular, or at one key alone in every head. `unit` is the unit roundoff of what they were rounded to, 0 of f32.
-pub(super) fn check(t: &Tensor<f32>, positions: &[u32], unit: f64) -> Option<Seen> {
+/// in particular, or at one key alone in every head. The keys of these tokens are the rows `own` of the cache, where it lacks
+/// some; `unit` is the unit roundoff of what the weights were rounded to, 0 of f32.
+pub(super) fn check(t: &Tensor<f32>, positions: &[u32], own: Option<&[u32]>, unit: f64) -> Option<Seen> {
     let keys = t.shape.last().copied().unwrap_or(1).max(1);
+    let own = own.unwrap_or(positions);
     let rows: Vec<(&[f32], usize)> = t
         .data
         .chunks(keys)
         .enumerate()
         .map(|(r, row)| {
-            let position = positions.get(r % positions.len().max(1)).copied();
-            (row, attn_scores::causal(position.unwrap_or(0), keys))
+            let own = own.get(r % own.len().max(1)).copied();
+            (row, attn_scores::causal(own.unwrap_or(0), keys))
         })
         .collect();
-    for (row, seen) in &rows {
+    for (r, (row, seen)) in rows.iter().enumerate() {
         let sum: f64 = row.iter().map(|&v| f64::from(v)).sum();
         // Of the smallest weights a coarse format may leave nothing.
         let lost = if unit > 0.0 { unit * (1.0 + *seen as f64 * unit) } else { 0.0 };
@@ -37,7 +39,13 @@ pub(super) fn check(t: &Tensor<f32>, positions: &[u32], unit: f64) -> Option<See
         }
         let ahead: f32 = row[*seen..].iter().sum();
         if f64::from(ahead) > BROKEN {
-            return Some((format!("a query gives {ahead:.4} of its attention to keys after itself"), None));
+            let (at, after) =
+                (positions.get(r % positions.len().max(1)), row[*seen..].iter().filter(|w| **w > 0.0).count());
+            let at = at.map_or_else(String::new, |position| format!(" of p{position}"));
+            let keys =
+                if after == 1 { "the key after its token".to_owned() } else { format!("{after} keys after its token") };
+            let what = format!("the query{at} sees {keys}, and gives {ahead:.4} of its attention there");
+            return Some((what, None));
         }
     }
     let long: Vec<&[f32]> = rows.iter().filter(|(_, seen)| *seen >= KEYS).map(|(row, seen)| &row[..*seen]).collect();
@@ -70,7 +78,7 @@ mod tests {
     /// One head, one query at position 5 of six keys.
     fn seen(weights: [f32; 6]) -> Option<String> {
         let t = Tensor { shape: vec![2, 1, 6], data: weights.repeat(2) };
-        check(&t, &[5], 0.0).map(|(what, _)| what)
+        check(&t, &[5], None, 0.0).map(|(what, _)| what)
     }
 
     #[test]
@@ -82,8 +90,19 @@ mod tests {
         assert_eq!(alone, "every head of every query attends to position 2 alone");
         let one_hot =
             Tensor { shape: vec![2, 1, 6], data: vec![0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0] };
-        assert!(check(&one_hot, &[5], 0.0).unwrap().0.contains("one-hot"));
-        let t = Tensor { shape: vec![1, 1, 6], data: vec![0.5, 0.0, 0.0, 0.0, 0.0, 0.5] };
-        assert!(check(&t, &[3], 0.0).unwrap().0.contains("after itself"));
+        assert!(check(&one_hot, &[5], None, 0.0).unwrap().0.contains("one-hot"));
+        let t = Tensor { shape: vec![1, 1, 6], data: vec![0.5, 0.0, 0.0, 0.0, 0.25, 0.25] };
+        let said = |position, own: Option<&[u32]>| check(&t, &[position], own, 0.0).map(|(what, _)| what);
+        assert_eq!(
+            said(3, None).unwrap(),
+            "the query of p3 sees 2 keys after its token, and gives 0.5000 of its attention there"
+        );
+        assert_eq!(
+            said(4, None).unwrap(),
+            "the query of p4 sees the key after its token, and gives 0.2500 of its attention there"
+        );
+        // Its own key stands one row before its position, in a cache that lost one.
+        assert_eq!(said(5, None), None);
+        assert!(said(5, Some(&[4])).unwrap().contains("the query of p5 sees the key after its token"));
     }
 }

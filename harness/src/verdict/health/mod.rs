@@ -7,6 +7,7 @@ mod attention;
 mod stream;
 mod values;
 
+use super::lost;
 use crate::capture::Capture;
 use crate::formats::Format;
 use qdiff_engine::model::{Graph, Node, StageId};
@@ -75,12 +76,15 @@ fn of_stage(graph: &Graph, capture: &Capture, node: &Node) -> Option<Symptom> {
         let unit = unit(capture, node.id);
         let constant = |t: &_| values::constant(t).filter(|_| unit <= COARSE);
         let (what, input): Seen = values::non_finite(&t).or_else(|| match node.op.anatomy() {
-            Anatomy::RowReduction(RowReduction::Exponentials(_)) => attention::check(&t, &step.positions(), unit),
+            Anatomy::RowReduction(RowReduction::Exponentials(_)) => {
+                let own = lost::own_rows(graph, node, capture, index);
+                attention::check(&t, &step.positions(), own.as_deref(), unit)
+            }
             Anatomy::Elementwise(Elementwise::Rotation(rope)) => {
                 let unit = unit + self::unit(capture, graph.nodes[node.inputs[0]].id);
                 before(0).and_then(|x| values::rotation(&x, &t, (rope.head_dim, unit), &step.positions()))
             }
-            Anatomy::State(_) => stream::cache(node.id, &t, capture, index),
+            Anatomy::State(_) => stream::cache(graph, node, &t, capture, index),
             Anatomy::Elementwise(Elementwise::Sum) => {
                 before(1).and_then(|x| stream::unchanged(&x, &t)).or_else(|| constant(&t))
             }

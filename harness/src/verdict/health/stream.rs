@@ -1,13 +1,15 @@
 //! What holds of the hidden state, the cache and the tokens as a run goes on.
 
+use super::super::lost;
 use super::{Seen, Symptom};
 use crate::capture::Capture;
 use crate::metrics::argmax;
 use crate::number::counted;
-use qdiff_engine::model::{Graph, StageId};
+use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::Tensor;
 use qdiff_engine::ops::anatomy::Elementwise;
+use std::ops::Range;
 
 /// The same token chosen so often in a row is odd.
 const REPEATED: usize = 4;
@@ -19,39 +21,35 @@ pub(super) fn unchanged(before: &Tensor<f32>, after: &Tensor<f32>) -> Option<See
 }
 
 /// Whether the cache does not grow by the step's tokens, or the rows of different tokens are all alike.
-pub(super) fn cache(id: StageId, t: &Tensor<f32>, capture: &Capture, index: usize) -> Option<Seen> {
+pub(super) fn cache(graph: &Graph, node: &Node, t: &Tensor<f32>, capture: &Capture, index: usize) -> Option<Seen> {
     let step = &capture.steps[index];
-    let before = index.checked_sub(1).and_then(|i| capture.steps[i].get(id));
     if t.rows() != step.keys() {
         let (rows, tokens) = (t.rows(), step.keys());
-        let what = extent(t, before.as_deref(), tokens);
+        let what = extent((rows, tokens), lost::rows(graph, node, capture, index), step.first);
         return Some((format!("it holds {rows} rows after {tokens} tokens: {what}"), None));
     }
-    let before = before?;
+    let before = index.checked_sub(1).and_then(|i| capture.steps[i].get(node.id))?;
     let kept = t.data.get(..before.data.len()) == Some(before.data.as_slice());
     (!kept).then(|| ("rows of earlier tokens are no longer what they were".to_owned(), None))
 }
 
-/// What is wrong of a cache `t` that does not hold a row for each of `tokens`, with the one of the step before.
-fn extent(t: &Tensor<f32>, before: Option<&Tensor<f32>>, tokens: usize) -> String {
-    let (rows, earlier) = (t.rows(), before.map_or(0, Tensor::rows));
+/// What is wrong of a cache of so many `rows`, not one for each of `tokens`, which lost the rows of these positions; the step
+/// begins at position `first`.
+fn extent((rows, tokens): (usize, usize), lost: Option<Range<usize>>, first: usize) -> String {
     let Some(lacking) = tokens.checked_sub(rows) else {
         return format!("{} more than there are tokens", counted(rows - tokens, "row"));
     };
-    if rows <= earlier {
-        return "the position does not advance".to_owned();
-    }
-    // Behind the rows that are as they were, those of later positions follow.
-    let same = |of: &Tensor<f32>, i: usize, j: usize| t.row(i) == of.row(j);
-    let gap = before.and_then(|of| {
-        let first = (0..earlier).find(|&i| !same(of, i, i))?;
-        let follow = first + lacking <= earlier && (first + lacking..earlier).all(|j| same(of, j - lacking, j));
-        follow.then_some(first)
-    });
-    match gap {
-        Some(first) if lacking == 1 => format!("the row of position {first} is missing"),
-        Some(first) => format!("rows {first}..{} of its positions are missing", first + lacking - 1),
-        None => format!("{} missing", if lacking == 1 { "1 is".to_owned() } else { format!("{lacking} are") }),
+    let Some(lost) = lost else {
+        return format!("{} missing", if lacking == 1 { "1 is".to_owned() } else { format!("{lacking} are") });
+    };
+    let missing = match lacking {
+        1 => format!("the row of position {} is missing", lost.start),
+        _ => format!("the rows of positions {}..{} are missing", lost.start, lost.end - 1),
+    };
+    match () {
+        () if lost == (0..first) => missing + ": the position does not advance, or this step's rows alone were dumped",
+        () if lost == (first..tokens) => missing + ": nothing was added in this step",
+        () => missing,
     }
 }
 
@@ -102,26 +100,27 @@ fn repeated(graph: &Graph, capture: &Capture) -> Option<Symptom> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ops::Range;
 
     /// Rows of a cache that were lost between two steps passed for a position that does not advance.
     #[test]
     fn rows_that_a_cache_lacks_are_named() {
-        let cache = |positions: &[usize]| {
-            let data = positions.iter().flat_map(|p| [*p as f32, 0.5]).collect();
-            Tensor { shape: vec![positions.len(), 1, 2], data }
-        };
-        let lost = |lost: Range<usize>, end: usize| cache(&(0..end).filter(|p| !lost.contains(p)).collect::<Vec<_>>());
-        let before = lost(0..0, 20);
-        for (cache, tokens, said) in [
-            (lost(10..13, 26), 26, "rows 10..12 of its positions are missing"),
-            (lost(19..20, 26), 26, "the row of position 19 is missing"),
-            (lost(0..0, 20), 26, "the position does not advance"),
-            (lost(20..21, 26), 26, "1 is missing"),
-            (lost(0..0, 26), 24, "2 rows more than there are tokens"),
+        for (rows, lost, said) in [
+            (23, Some(10..13), "the rows of positions 10..12 are missing"),
+            (25, Some(19..20), "the row of position 19 is missing"),
+            // Fewer rows than after the step before, and yet the position went on.
+            (16, Some(10..20), "the rows of positions 10..19 are missing"),
+            (20, Some(20..26), "the rows of positions 20..25 are missing: nothing was added in this step"),
+            (
+                6,
+                Some(0..20),
+                "the rows of positions 0..19 are missing: the position does not advance, or this step's rows \
+                              alone were dumped",
+            ),
+            (25, None, "1 is missing"),
+            (24, None, "2 are missing"),
+            (28, None, "2 rows more than there are tokens"),
         ] {
-            assert_eq!(extent(&cache, Some(&before), tokens), said);
+            assert_eq!(extent((rows, 26), lost, 20), said);
         }
-        assert_eq!(extent(&before, None, 22), "2 are missing");
     }
 }
