@@ -6,7 +6,7 @@
 use crate::arithmetic::{Arithmetic, Declared, Number};
 use crate::capture::npz::{Manifest as CaptureManifest, Sampler};
 use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
-use crate::diagnose::{Confidence, Diagnosis, explain};
+use crate::diagnose::{Confidence, Diagnosis, confirm, explain};
 use crate::loaded::LoadedModel;
 use crate::memory::{self, Extent, Size};
 use crate::number::counted;
@@ -401,6 +401,12 @@ impl<'a> Pair<'a> {
             varied.extend(words.filter(|words| !varied.contains(words)));
         }
         Ok(Repeated { runs, varied, race: None, failed: None })
+    }
+
+    /// Holds the causes of a diagnosis of `subject` against other runs of it.
+    pub fn confirm(&self, subject: &Recording, others: &[Recording], diagnosis: &mut Diagnosis) {
+        let others: Vec<Side<'_>> = others.iter().map(Recording::side).collect();
+        confirm(&self.oracle, &subject.side(), &others, (&self.filter, &self.policy), diagnosis, self.progress);
     }
 
     /// Judges the one against the other, or by itself where there is none, and looks for what explains it.

@@ -68,7 +68,8 @@ pub fn explain(
     for finding in findings.iter_mut().filter(|finding| finding.unread) {
         finding.cause.iter_mut().for_each(|cause| EXPORTER.clone_into(&mut cause.remedy));
     }
-    Diagnosis { verdict, findings, search: Search { seconds: start.elapsed().as_secs_f64(), ..search } }
+    let search = Search { seconds: start.elapsed().as_secs_f64(), ..search };
+    Diagnosis { verdict, findings, search, others: Vec::new() }
 }
 
 /// The origins in the order in which they are searched, those of a group at once.

@@ -1,5 +1,6 @@
 //! Why: what explains the origins of a verdict. The catalogue of mutations is evaluated on the subject's own operands.
 
+mod confirm;
 mod explain;
 mod fit;
 mod glance;
@@ -10,10 +11,13 @@ mod sums;
 #[cfg(test)]
 mod tests;
 mod through;
+mod trial;
 mod work;
 
+pub use confirm::confirm;
 pub use explain::explain;
 pub use solve::{Confidence, Solution, UNEXPLAINED, anywhere};
+pub use trial::{OtherRun, Trial};
 
 use crate::mutations::{CauseId, Explains};
 use crate::number::Real;
@@ -89,15 +93,33 @@ pub struct Finding {
     pub solution: Option<Solution>,
     /// What the residual looks like, where nothing known explains all of it.
     pub shape: String,
+    /// What became of the explanation on other tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<Trial>,
+    /// What is wrong inside of the segment, as it is looked for again.
+    #[serde(skip)]
+    pub(crate) key: Option<through::Key>,
 }
 
 impl Finding {
+    /// One of a stage that the engine gave, and others read.
+    pub(crate) fn of(
+        id: StageId, (inside, cause, solution, shape): (Vec<StageId>, Option<Cause>, Option<Solution>, String),
+    ) -> Self {
+        Self { id, inside, unread: false, unwritten: false, cause, solution, shape, trial: None, key: None }
+    }
+
     /// What was computed instead, with its name in the catalogue where it has one.
     pub fn told(&self) -> Option<String> {
+        // That of a solution is its own.
+        let under = match &self.trial {
+            Some(Trial::Narrowed { when, .. }) => format!(", {when}"),
+            _ => String::new(),
+        };
         let told = match (&self.solution, &self.cause) {
             (Some(solution), Some(cause)) => format!("{} ({})", solution.told(), cause.name),
             (Some(solution), None) => solution.told(),
-            (None, Some(cause)) => format!("{} ({})", cause.story, cause.name),
+            (None, Some(cause)) => format!("{}{under} ({})", cause.story, cause.name),
             (None, None) => return None,
         };
         // Another stage may give the same at the end of its segment.
@@ -119,4 +141,7 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
     /// What the search for their causes took.
     pub search: Search,
+    /// Other runs of the subject, that the causes were tried on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<OtherRun>,
 }

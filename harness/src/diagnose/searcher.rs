@@ -87,7 +87,8 @@ impl Searcher<'_> {
         let node = &graph.nodes[graph.index(origin.id).expect("an origin is a stage of the graph")];
         if let Some(shape) = unwritten(origin) {
             let (inside, cause, solution) = Default::default();
-            let finding = Finding { id: origin.id, inside, unread: true, unwritten: true, cause, solution, shape };
+            let finding =
+                Finding { unread: true, unwritten: true, ..Finding::of(origin.id, (inside, cause, solution, shape)) };
             return (finding, Vec::new());
         }
         let capture = self.subject.capture;
@@ -141,7 +142,7 @@ impl Searcher<'_> {
                 Some(_) => self.shape(origin),
             };
             let inside = Vec::new();
-            Finding { id: origin.id, inside, unread: origin.unread, unwritten: false, cause, solution, shape }
+            Finding { unread: origin.unread, ..Finding::of(origin.id, (inside, cause, solution, shape)) }
         };
         let stage = origin.id.name;
         (finding, new.into_iter().map(|explanation| Known { stage, explanation }).collect())
@@ -165,7 +166,7 @@ impl Searcher<'_> {
     }
 
     /// Some of the rows of an origin, where it has more than `limit` elements.
-    fn part(&self, origin: &StageResult, limit: usize) -> Option<Capture> {
+    pub(super) fn part(&self, origin: &StageResult, limit: usize) -> Option<Capture> {
         let graph = &self.oracle.graph;
         let bad = origin.subject.as_ref().map_or_else(BTreeSet::new, |l| l.bad_positions.clone());
         excerpt(self.oracle, &graph.nodes[graph.index(origin.id)?], self.subject.capture, &bad, limit)
@@ -222,12 +223,13 @@ impl Searcher<'_> {
             }
         };
         let (inside, shape) = (found.stages, String::new());
-        let finding = Finding { id: e.node.id, inside, unread: false, unwritten: false, cause, solution, shape };
+        let key = Some(found.key.clone());
+        let finding = Finding { key, ..Finding::of(e.node.id, (inside, cause, solution, shape)) };
         Some((finding, found.key))
     }
 
     /// What the subject gave and should have given, as far as `capture` holds it.
-    fn evidence<'c>(&'c self, node: &'c Node, capture: &'c Capture) -> Evidence<'c> {
+    pub(super) fn evidence<'c>(&'c self, node: &'c Node, capture: &'c Capture) -> Evidence<'c> {
         let side = Side { capture, ..self.subject };
         Evidence::new(self.oracle, node, side, self.filter, self.policy)
     }
@@ -278,7 +280,9 @@ impl Searcher<'_> {
     }
 
     /// What the hypothesis leaves of the evidence; first of the sample of it, where there is one.
-    fn test(&self, e: &Evidence<'_>, sample: Option<&Sample<'_>>, (mutation, values): &Candidate) -> Option<Fit> {
+    pub(super) fn test(
+        &self, e: &Evidence<'_>, sample: Option<&Sample<'_>>, (mutation, values): &Candidate,
+    ) -> Option<Fit> {
         let node = mutation.applied(e.node, values, &self.oracle.graph)?;
         // Another operand that was not captured may have to be evaluated from far
         // away, which takes long and proves little.
@@ -326,7 +330,7 @@ impl Searcher<'_> {
 }
 
 /// The stage under the hypothesis. One that only writes otherwise needs no second evaluation.
-fn assume(node: &Node, e: &Evidence<'_>) -> Expected {
+pub(super) fn assume(node: &Node, e: &Evidence<'_>) -> Expected {
     let mut expected = if as_computed(node, e) {
         let mut expected = e.exactly().clone();
         written(node, e.side, &mut expected);

@@ -72,5 +72,5 @@ fn is_one(found: &[(usize, f64)], within: f64) -> bool {
 /// Leaves of a finding where it is, and what it looks like.
 fn located(searcher: &Searcher<'_>, origin: &StageResult, finding: &mut Finding) {
     let shape = searcher.shape(origin);
-    *finding = Finding { inside: Vec::new(), cause: None, solution: None, shape, ..finding.clone() };
+    *finding = Finding { inside: Vec::new(), cause: None, solution: None, shape, key: None, ..finding.clone() };
 }

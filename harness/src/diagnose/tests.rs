@@ -1,5 +1,7 @@
 //! What is told of origins together: of numbers of the model, of declared roundings, and with how much work.
 
+mod confirm;
+
 use super::{Diagnosis, explain};
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Capture, Collector, Filter, Passes, Store, Want, steps};
@@ -37,6 +39,14 @@ fn captured(oracle: &Oracle<'_>, bug: Bug<'_>) -> Capture {
 
 /// The same in these passes, which have 24 tokens.
 fn captured_in(oracle: &Oracle<'_>, passes: Passes<'_>, bug: Bug<'_>) -> Capture {
+    let tokens: Vec<u32> = (0..24).map(|i| (i * 37 + 11) % 500).collect();
+    captured_of(oracle, bug, (&tokens, tokens.len(), passes))
+}
+
+/// The same of these tokens, of which so many are the prompt, in these passes.
+fn captured_of(
+    oracle: &Oracle<'_>, bug: Bug<'_>, (tokens, prompt, passes): (&[u32], usize, Passes<'_>),
+) -> Capture {
     let (filter, store) = (Filter::default(), Store::usual(None));
     let mut graph = oracle.graph.clone();
     for node in &mut graph.nodes {
@@ -47,8 +57,7 @@ fn captured_in(oracle: &Oracle<'_>, passes: Passes<'_>, bug: Bug<'_>) -> Capture
     let want = Want::new(&oracle.graph, &filter, &|_| true, &store);
     let mut engine = CpuEngine::new(graph, &oracle.weights);
     let mut capture = Capture::new(store.clone());
-    let tokens: Vec<u32> = (0..24).map(|i| (i * 37 + 11) % 500).collect();
-    for step in steps(&tokens, passes, &[]) {
+    for step in steps(&tokens[..prompt], passes, &tokens[prompt..]) {
         let mut taps = Collector::new(&want, engine.position(), &step.tokens);
         engine.step(&step.tokens, &mut taps);
         let mut done = taps.finish();

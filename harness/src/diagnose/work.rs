@@ -43,6 +43,11 @@ impl Meter {
         self.done.load(Ordering::Relaxed)
     }
 
+    /// The work that is left.
+    pub(super) fn left(&self) -> u64 {
+        self.limit.saturating_sub(self.done())
+    }
+
     /// Whether the work is used up; then whatever was to follow is left out.
     pub(super) fn over(&self) -> bool {
         let over = self.done() >= self.limit;

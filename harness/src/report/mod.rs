@@ -26,6 +26,7 @@ pub mod part;
 mod run;
 mod screen;
 mod stages;
+mod standing;
 mod sweep;
 pub mod terminal;
 pub mod weights;

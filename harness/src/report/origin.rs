@@ -3,10 +3,11 @@
 use super::Outcome;
 use super::screen::{Check, Fate, Line};
 use super::stages::grouped;
-use crate::diagnose::{Cause, Confidence, Diagnosis, EXPORTER, Finding, Search, Solution, anywhere};
+use super::standing;
+use crate::diagnose::{Diagnosis, EXPORTER, Finding, Search, Solution, anywhere};
 use crate::ends::EndCheck;
 use crate::mutations::{CauseId, Explains};
-use crate::number::{counted, number};
+use crate::number::counted;
 use crate::verdict::Verdict;
 
 /// What is said where nothing in the catalogue fits.
@@ -79,10 +80,10 @@ pub(super) fn story(finding: &Finding) -> String {
 pub(super) fn why(diagnosis: &Diagnosis) -> Vec<Line> {
     let mut lines = Vec::new();
     let unread = diagnosis.findings.first().is_some_and(|f| f.unread);
-    if let Some(s) = diagnosis.findings.first().and_then(|f| f.solution.as_ref()) {
-        lines.push(("cause", shown(s)));
-    } else if let Some(c) = diagnosis.findings.first().and_then(|f| f.cause.as_ref()) {
-        lines.push(("cause", explained(c)));
+    let first = diagnosis.findings.first();
+    lines.extend(first.and_then(standing::words).map(|words| ("cause", words)));
+    lines.extend(first.and_then(standing::withdrawn).map(|words| ("withdrawn", words)));
+    if let Some(c) = first.filter(|f| f.solution.is_none()).and_then(|f| f.cause.as_ref()) {
         if !c.ties.is_empty() {
             lines.push(("fits too", list(&c.ties)));
         }
@@ -106,39 +107,6 @@ pub(super) fn why(diagnosis: &Diagnosis) -> Vec<Line> {
 
 fn list(causes: &[CauseId]) -> String {
     causes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// How far a solution is shown.
-fn shown(s: &Solution) -> String {
-    let elements = counted(s.elements, "wrong element");
-    let held_out = format!("{} of them not used to find it", s.held_out);
-    match s.confidence {
-        Confidence::Proved => format!("proved: it gives all {elements} within rounding, {held_out}"),
-        Confidence::Varying => {
-            format!(
-                "not proved: it gives all {elements} of this run within rounding, and another run gave other values"
-            )
-        }
-        Confidence::Consistent => format!(
-            "consistent, not proved: it gives all {elements} within rounding, {held_out}; why others are right is not known"
-        ),
-    }
-}
-
-/// What it means that a cause fits.
-fn explained(c: &Cause) -> String {
-    let (name, before, after) = (&c.name, number(c.before), number(c.after));
-    // A stage with NaN or infinity in it has no residual.
-    let finite = c.before > 0.0;
-    match c.kind {
-        Explains::Value if !finite => format!("{name} gives the wrong values, and NaN or infinity in the same places"),
-        Explains::Value if c.whole => format!("{name} explains the residual {before} -> {after}"),
-        Explains::Value => format!("{name} explains every wrong element, but not the whole stage: {before} -> {after}"),
-        Explains::Rounding if !finite => format!("{name} explains NaN and infinity, and the size of the rest"),
-        Explains::Rounding => format!("{name} explains the size of the residual, {before}, and not its values"),
-        Explains::Place if !finite => format!("location known, cause unknown: {name}; NaN or infinity is there"),
-        Explains::Place => format!("location known, cause unknown: {name}; residual {before}"),
-    }
 }
 
 /// `all positions from decode step 1 on`, or which. A later step of several tokens is `step 11 (40 tokens)`.
@@ -275,8 +243,7 @@ mod tests {
 
     fn located(layer: u16, cause: Option<Cause>, solution: Option<Solution>) -> Finding {
         let id = StageId::layer(layer, "stage");
-        let (inside, shape) = Default::default();
-        Finding { id, inside, unread: false, unwritten: false, cause, solution, shape }
+        Finding::of(id, (Vec::new(), cause, solution, String::new()))
     }
 
     fn solved(layer: u16, what: &str) -> Finding {

@@ -4,6 +4,7 @@
 mod batch;
 pub(crate) mod check;
 pub(crate) mod compare;
+pub(crate) mod confirm;
 pub(crate) mod dequantise;
 pub(crate) mod devices;
 mod faults;

@@ -45,6 +45,7 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
         map.map.as_ref().map(|path| option("--map", &path.display())),
         (!args.taps.is_empty()).then(|| option("--taps", &args.taps.join(","))),
         args.repeat.map(|runs| option("--repeat", &runs)),
+        args.confirm.confirm.as_ref().map(|asked| option("--confirm", asked)),
         (capture.runner.timeout != TIMEOUT.as_secs() && !recorded)
             .then(|| option("--timeout", &capture.runner.timeout)),
         (why.why_budget != 1.0).then(|| option("--why-budget", &why.why_budget)),
@@ -103,10 +104,10 @@ mod tests {
     }
 
     /// Options that change what a run finds.
-    const REPEATED: [&str; 24] = [
+    const REPEATED: [&str; 25] = [
         "-m other.gguf", "--prompt code", "--tokens 1,2", "--length 5", "--raw", "--system 'be brief'",
         "--template model", "-n 3", "--passes 4,2x1,3", "--ubatch 4", "--kv-type f16", "--gemm cublas",
-        "--subject cpu", "--reference none", "--map names.map", "--taps logits", "--repeat 2", "--timeout 7",
+        "--subject cpu", "--reference none", "--map names.map", "--taps logits", "--repeat 2", "--confirm 3", "--timeout 7",
         "--why-budget 4", "--check probe", "--probe-seed 00000000000000ff", "--oracle cuda", "--inject rope-base@L01",
         "--tolerance logits=0.5",
     ];

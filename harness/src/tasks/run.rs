@@ -1,6 +1,7 @@
 //! Both sides on the same tokens, every stage judged: one prompt, or many with the model loaded once.
 
 use super::batch::{self, Batch};
+use super::confirm::ConfirmRequest;
 use super::request::{FilterRequest, ToleranceRequest};
 use super::sides::{Input, SideChoice, Sides, SidesRequest};
 use super::{Console, repeat, values, verify};
@@ -57,6 +58,8 @@ pub struct RunRequest {
     /// diverges runs once more where it took less than 30 s; 0 leaves that out
     #[arg(long, value_name = "N", env = "QDIFF_REPEAT")]
     pub repeat: Option<u16>,
+    #[command(flatten)]
+    pub confirm: ConfirmRequest,
 }
 
 /// Many prompts, with the model loaded once.
@@ -114,6 +117,7 @@ pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, cons
     if live.is_some_and(|kind| kind.command().is_some()) && !request.taps.is_empty() {
         bail!("--taps is about qdiff's own runners; what a command dumps is told to it");
     }
+    request.confirm.check(live.is_some())?;
     let settings = chosen.settings()?;
     // The process ends after its verdicts, and the system takes a model back faster than llama.cpp frees it.
     let opened = ManuallyDrop::new(request.sides.tokens.prompt.model.open()?);
@@ -194,7 +198,7 @@ impl<'a> Runs<'a> {
         }
         let judging = Instant::now();
         let mut late = Duration::ZERO;
-        let diagnosis = pair.judge_repeated(&subject, reference.as_ref(), |verdict| {
+        let mut diagnosis = pair.judge_repeated(&subject, reference.as_ref(), |verdict| {
             let short = subject.seconds < AGAIN.as_secs_f64();
             if request.repeat.is_none() && live.is_some() && short && verdict.diverged() {
                 let (found, took) = again(2);
@@ -205,6 +209,9 @@ impl<'a> Runs<'a> {
             }
             Ok(repeated.as_ref().is_some_and(|repeated| repeated.race.is_some()))
         })?;
+        let trying = Instant::now();
+        request.confirm.confirm(&self.sides, pair, (&input, &subject), &mut diagnosis)?;
+        late += trying.elapsed();
         let doubt = reference.as_ref().and_then(|reference| verify::doubt(pair, &diagnosis.verdict, reference, tokens));
         let seconds = Seconds {
             weights: self.weights_took,

@@ -370,6 +370,17 @@ impl Sides<'_> {
         Ok(TapFiltered { inner, taps: &self.taps })
     }
 
+    /// Runs the subject by itself on other tokens than it ran before.
+    ///
+    /// # Errors
+    /// As [`Pair::run`].
+    pub(super) fn elsewhere(&self, pair: &Pair<'_>, kind: &RunnerKind, tokens: Tokens<'_>) -> Result<Recording> {
+        let mut runner = self.tapped(pair, kind, tokens)?;
+        // An engine that chooses what it decodes is not told.
+        let forced = tokens.forced.filter(|_| !runner.chooses(tokens));
+        pair.record(&mut runner, Tokens { forced, ..tokens })
+    }
+
     /// Runs the subject again as it ran `first`, `runs` times in all, and compares the runs.
     ///
     /// # Errors

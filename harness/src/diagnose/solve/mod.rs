@@ -22,6 +22,7 @@ mod keys;
 mod maps;
 mod norm;
 mod operands;
+mod predict;
 mod rounded;
 mod scene;
 mod slots;
@@ -39,10 +40,12 @@ use super::work::Meter;
 use crate::number::Real;
 use crate::verdict::{Evidence, FEW, RowAt, right, tolerance::ELEMENT_FACTOR};
 pub(super) use functions::ACTIVATIONS;
+pub(super) use predict::{Condition, OTHERWISE, Pair, Predicted, RIGHT, WORK, alike, of_law, of_values};
 use qdiff_engine::ops::{Op, UNIT};
 use scene::Scene;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use when::When;
 
 /// How a sentence ends that gives the wrong elements and does not say why others are right.
 pub const UNEXPLAINED: &str = "elements that it would change";
@@ -288,7 +291,8 @@ fn allowed(alternative: f64, reach: f32) -> f64 {
 
 /// Whether a law gives a few wrong elements of the first row, which most do not.
 fn survives(scene: &Scene<'_>, law: &Law<'_>) -> bool {
-    let row = &scene.e.rows[scene.rows[0]];
+    let Some(&first) = scene.rows.first() else { return true };
+    let row = &scene.e.rows[first];
     let Some(other) = scene.glance(law) else { return true };
     let (got, want, bound) = scene.e.row(row);
     (0..got.len()).filter(|&i| !right(got[i], want[i], bound[i])).all(|i| {
@@ -298,16 +302,41 @@ fn survives(scene: &Scene<'_>, law: &Law<'_>) -> bool {
     })
 }
 
-/// Holds a law against every row of the scene.
-fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -> Option<Solution> {
+/// Elements of a scene as a law has them.
+struct Held {
+    /// Wrong ones, all of which it gives.
+    wrong: Vec<At>,
+    /// Wrong ones of which it does not say what they would be: a condition must hold of them as well.
+    unsaid: Vec<At>,
+    /// Right ones that it would change.
+    spared: Vec<At>,
+    /// Of those that nothing was fitted on: their number, the largest share of what is allowed, and the bits that the law
+    /// says of them beyond that they are wrong.
+    held_out: usize,
+    used: f64,
+    bits: f64,
+}
+
+impl Held {
+    /// What tells the wrong elements from the right ones that the law would change.
+    fn conditions(&self, scene: &Scene<'_>) -> Vec<When> {
+        when::separating(scene, &[self.wrong.as_slice(), &self.unsaid].concat(), &self.spared)
+    }
+
+    /// What is said where no condition does.
+    fn unexplained(&self) -> String {
+        format!("in {} of the {} {UNEXPLAINED}", self.wrong.len(), self.wrong.len() + self.spared.len())
+    }
+}
+
+/// Holds a law against every row of the scene; `None` if a wrong element is not what it says.
+fn held(scene: &Scene<'_>, law: &Law<'_>) -> Option<Held> {
     let e = scene.e;
-    let (mut wrong, mut spared): (Vec<At>, Vec<At>) = (Vec::new(), Vec::new());
-    // Wrong ones of which the law does not say what they would be: a condition must hold of them as well.
-    let mut unsaid: Vec<At> = Vec::new();
-    let (mut used, mut held_out, mut bits) = (0f64, 0, 0f64);
     if scene.node().op == Op::Linear && !survives(scene, law) {
         return None;
     }
+    let (mut wrong, mut unsaid, mut spared) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut used, mut held_out, mut bits) = (0f64, 0, 0f64);
     // A sample first, which most laws do not survive; then all rows, so that none that is right is overlooked.
     for &r in scene.rows.iter().chain(&scene.others) {
         let row = &e.rows[r];
@@ -349,6 +378,14 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
             }
         }
     }
+    Some(Held { wrong, unsaid, spared, held_out, used, bits })
+}
+
+/// What a law is worth that is held against every row of the scene.
+fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -> Option<Solution> {
+    let e = scene.e;
+    let held = held(scene, law)?;
+    let Held { ref wrong, ref spared, held_out, used, bits, .. } = held;
     let thin = wrong.len() < FEW + law.parameters || held_out < FEW.min(wrong.len() / 2) || bits < BITS;
     if wrong.is_empty() || thin && known.is_empty() {
         return None;
@@ -356,18 +393,10 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
     let (when, confidence) = if spared.is_empty() {
         (None, Confidence::Proved)
     } else {
-        let given = wrong.len();
-        wrong.append(&mut unsaid);
-        let separates = when::separates(scene, &wrong, &spared);
-        wrong.truncate(given);
-        match separates {
+        match when::told(&held.conditions(scene), false) {
             Some(when) => (Some(when), Confidence::Proved),
             None if law.parts => (None, Confidence::Proved),
-            None => {
-                let all = wrong.len() + spared.len();
-                let when = format!("in {} of the {all} {UNEXPLAINED}", wrong.len());
-                (Some(when), Confidence::Consistent)
-            }
+            None => (Some(held.unexplained()), Confidence::Consistent),
         }
     };
     let mut what = law.what.clone();

@@ -92,9 +92,13 @@ fn followers(e: &Evidence<'_>) -> BTreeSet<StageId> {
 impl<'a> Scene<'a> {
     /// `None` where there is no wrong element that is a number, or the extent itself is wrong.
     pub(super) fn new(e: &'a Evidence<'a>, meter: &'a Meter) -> Option<Self> {
-        if !e.misshapen.is_empty() {
-            return None;
-        }
+        let finite = |scene: &Self, &(r, i): &At| scene.e.row(&scene.e.rows[r]).0[i].is_finite();
+        let scene = e.misshapen.is_empty().then(|| Self::of(e, meter))?;
+        (!scene.fit.is_empty() && scene.fit.iter().all(|at| finite(&scene, at))).then_some(scene)
+    }
+
+    /// The same, whatever is wrong of it.
+    pub(super) fn of(e: &'a Evidence<'a>, meter: &'a Meter) -> Self {
         let is_wrong = |r: usize| {
             let (got, want, bound) = e.row(&e.rows[r]);
             got.iter().zip(want).zip(bound).any(|((g, w), b)| !right(*g, *w, *b))
@@ -130,8 +134,7 @@ impl<'a> Scene<'a> {
         }
         let step = fit.len().div_ceil(FITTED).max(1);
         scene.fit = fit.into_iter().step_by(step).collect();
-        let finite = |&(r, i): &At| e.row(&e.rows[r]).0[i].is_finite();
-        (!scene.fit.is_empty() && scene.fit.iter().all(finite)).then_some(scene)
+        scene
     }
 
     /// Whether parameters may have been fitted on this element.

@@ -12,7 +12,7 @@ mod tests;
 
 use super::fit::{Fit, Scope, fit};
 use super::searcher::{Searcher, named};
-use super::solve::{ACTIVATIONS, BITS};
+use super::solve::{ACTIVATIONS, BITS, alike};
 use crate::mutations::{CauseId, Explains, FaultSite, Mutation, catalogue, find, to_digits, told};
 use crate::verdict::{
     Evidence, Expected, Inside, Otherwise, RowAt, Rows, Valued, right, settle_all, tolerance::ELEMENT_FACTOR,
@@ -62,8 +62,8 @@ enum What {
 }
 
 /// A way as it is looked for in other segments: what it is, and the names of its stages.
-#[derive(Clone, PartialEq)]
-pub(super) struct Key {
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Key {
     what: String,
     stages: Vec<&'static str>,
 }
@@ -85,6 +85,42 @@ pub(super) struct Found {
 
 /// What gives all that is wrong at the end of a segment; that which was found before first.
 pub(super) fn through(searcher: &Searcher<'_>, e: &Evidence<'_>, known: &[Key]) -> Option<Found> {
+    tried(searcher, e, |segment, all| {
+        let again = |way: &&Way| known.contains(&way.key(&e.oracle.graph));
+        let (first, rest): (Vec<&Way>, Vec<&Way>) = all.iter().partition(again);
+        let known = first.into_iter().find_map(|way| segment.told(way, &[], true));
+        let looked =
+            || rest.chunks(AT_ONCE).find_map(|ways| segment.likely(ways).find_map(|way| segment.told(way, all, false)));
+        if let Some(found) = known.or_else(looked) {
+            return Some(found);
+        }
+        fitted(e, segment.inside)
+            .iter()
+            .flat_map(|range| segment.best(range))
+            .find_map(|way| segment.told(&way, &[], false))
+    })
+}
+
+/// What was found at the end of the segment in another run, if it gives all that is wrong in this one.
+pub(super) fn again(searcher: &Searcher<'_>, e: &Evidence<'_>, key: &Key) -> Option<Found> {
+    tried(searcher, e, |segment, all| {
+        let graph = &e.oracle.graph;
+        if let Some(way) = all.iter().find(|way| way.key(graph) == *key) {
+            return segment.told(way, &[], true);
+        }
+        let near = |way: &Way| {
+            let own = way.key(graph);
+            own.stages == key.stages && alike(&own.what, &key.what)
+        };
+        let all = fitted(e, segment.inside);
+        all.iter().flat_map(|range| segment.best(range)).filter(near).find_map(|way| segment.told(&way, &[], true))
+    })
+}
+
+/// What `look` finds in a segment, given its ways that have no number to be fitted.
+fn tried(
+    searcher: &Searcher<'_>, e: &Evidence<'_>, look: impl FnOnce(&Tried<'_>, &[Way]) -> Option<Found>,
+) -> Option<Found> {
     if !e.misshapen.is_empty() || e.rule.is_some() {
         return None;
     }
@@ -97,18 +133,7 @@ pub(super) fn through(searcher: &Searcher<'_>, e: &Evidence<'_>, known: &[Key]) 
     let (one, step) = (some[0], &e.side.capture.steps[some[0].step]);
     let at = (one.step, (0..step.rows()).find(|&r| step.first + step.offset(r) == one.place.position)?);
     let segment = Tried { searcher, e, few: &few, rows: &rows, inside: &inside, one, at };
-
-    let all = ways(e, &inside);
-    let graph = &e.oracle.graph;
-    let again = |way: &&Way| known.contains(&way.key(graph));
-    let (first, rest): (Vec<&Way>, Vec<&Way>) = all.iter().partition(again);
-    let known = first.into_iter().find_map(|way| segment.told(way, &[], true));
-    let looked =
-        || rest.chunks(AT_ONCE).find_map(|ways| segment.likely(ways).find_map(|way| segment.told(way, &all, false)));
-    if let Some(found) = known.or_else(looked) {
-        return Some(found);
-    }
-    fitted(e, &inside).iter().flat_map(|range| segment.best(range)).find_map(|way| segment.told(&way, &[], false))
+    look(&segment, &ways(e, &inside))
 }
 
 impl Way {

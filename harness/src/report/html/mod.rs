@@ -3,7 +3,7 @@
 
 use super::json::Written;
 use super::page::{escape, title};
-use super::{Document as _, Report, overview, stages};
+use super::{Document as _, Report, overview, stages, standing};
 use crate::shown::shown;
 use crate::verdict::BIN_OF_ONE;
 use anyhow::Result;
@@ -75,6 +75,7 @@ fn run(report: &Report) -> Result<String> {
         "run",
         &json!({
             "report": Written::of(report),
+            "standing": report.diagnosis.findings.iter().map(standing::words).collect::<Vec<_>>(),
             "title": title(&screen),
             "summary": {
                 "word": screen.word,

@@ -16,6 +16,7 @@ function load(i) {
   data = parseElement(runs[i]);
   report = data.report;
   verdict = report.verdict;
+  verdict.findings.forEach((finding, i) => { finding.standing = data.standing[i]; });
   stages = verdict.stages.map((s) => Object.assign({ inputs: [] }, s, parse(s.stage)));
   stageOf = new Map(stages.map((s) => [s.stage, s]));
   names = [...new Set(stages.map((s) => s.name))];

@@ -120,6 +120,9 @@ function choose(key, p) {
 // What was computed instead, where it was solved for.
 const solved = (f) => f.solution && (f.solution.when ? `${f.solution.what}, ${f.solution.when}` : f.solution.what);
 
+// Where a cause of the catalogue holds, if other tokens told that it does not everywhere.
+const under = (f) => (f.trial && f.trial.outcome === "narrowed" ? `, ${f.trial.when}` : "");
+
 // Origins with one cause share a line; without a cause, those of one stage name
 // that look alike.
 function origins() {
@@ -142,7 +145,7 @@ function origins() {
     const more = all.length > firsts.length ? el("div", {}, `and ${all.length - firsts.length} more, to `, link(last)) : null;
     return { attributes: { class: "bad" }, cells: [
       el("div", {}, ...firsts.flatMap((o, i) => [i ? " " : "", link(o)]), more),
-      solved(f) || (f.cause ? el("div", {}, f.cause.story, " (", el("code", {}, f.cause.name), ")") : "no known cause. " + f.shape),
+      solved(f) || (f.cause ? el("div", {}, f.cause.story, under(f), " (", el("code", {}, f.cause.name), ")") : "no known cause. " + f.shape),
       f.cause ? `${short(f.cause.before)} → ${short(f.cause.after)}` : "",
       (f.unread ? "Wrong in the capture alone: the engine went on from the right values. " : "") + (f.cause ? f.cause.remedy : ""),
     ] };

@@ -23,10 +23,11 @@ function cause(finding) {
   if (!finding) return null;
   const [c, s] = [finding.cause, finding.solution];
   const unread = finding.unread ? el("p", {}, "But the engine went on from the right values: this is wrong in the capture alone.") : null;
-  if (s) return el("div", { class: "cause" }, unread, el("p", {}, el("strong", {}, solved(finding))), el("p", {}, `${s.confidence === "proved" ? "Proved" : "Consistent, not proved"}: it gives all ${s.elements} wrong elements within rounding, ${s.held_out} of them not used to find it.`));
+  const standing = finding.standing ? el("p", {}, finding.standing.charAt(0).toUpperCase() + finding.standing.slice(1) + ".") : null;
+  if (s) return el("div", { class: "cause" }, unread, el("p", {}, el("strong", {}, solved(finding))), standing);
   return el("div", { class: "cause" }, unread, ...(c
-    ? [el("p", {}, el("strong", {}, c.story), " (", el("code", {}, c.name), ")"),
-       el("p", {}, `Explains the residual ${short(c.before)} → ${short(c.after)}. `, el("strong", {}, "Remedy: "), c.remedy)]
+    ? [el("p", {}, el("strong", {}, c.story, under(finding)), " (", el("code", {}, c.name), ")"),
+       standing, el("p", {}, el("strong", {}, "Remedy: "), c.remedy)]
     : [el("p", {}, el("strong", {}, "No known cause. "), finding.shape)]));
 }
 

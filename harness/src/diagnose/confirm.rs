@@ -1,0 +1,251 @@
+//! A cause is a prediction: what explains one run must give what another run of other tokens holds.
+//!
+//! Each explanation is evaluated on the other run's own operands with the numbers that the first run gave it. It must give
+//! every wrong element there within rounding and make no right one wrong. What fits the first run alone is withdrawn; where
+//! the two runs allow fewer conditions than the first one did, the condition is told that both allow.
+
+use super::searcher::{Searcher, assume};
+use super::solve::{Condition, OTHERWISE, Pair, Predicted, RIGHT, WORK, of_law, of_values};
+use super::work::Meter;
+use super::{Cause, Confidence, Diagnosis, Finding, OtherRun, Trial, through};
+use crate::capture::{Capture, Filter};
+use crate::mutations::{CauseId, Explains, Mutation, find};
+use crate::oracle::Oracle;
+use crate::progress::Progress;
+use crate::verdict::{Evidence, Policy, Side, StageResult, TRIED, excerpt, work_of};
+use std::collections::BTreeSet;
+
+/// The work that trying explanations on one run may take: about 3 seconds of a core.
+const WORK_OF_A_RUN: u64 = 3_000_000_000;
+
+/// Elements that are looked at of a stage that was looked at as a whole in the first run.
+const WHOLE: usize = 4 * TRIED;
+
+/// Whether anything is told of the finding that other tokens may bear out.
+fn may_be_tried(finding: &Finding) -> bool {
+    let cause = finding.cause.as_ref().is_some_and(|cause| cause.kind != Explains::Place);
+    let varying = finding.solution.as_ref().is_some_and(|s| s.confidence == Confidence::Varying);
+    (cause || finding.solution.is_some()) && !varying && !finding.unwritten
+}
+
+impl Diagnosis {
+    /// Whether it tells a cause that other tokens may bear out.
+    pub fn tells_causes(&self) -> bool {
+        self.findings.iter().any(may_be_tried)
+    }
+
+    /// Says of every cause why it was not tried on other tokens.
+    pub fn untried(&mut self, because: &str) {
+        for finding in self.findings.iter_mut().filter(|finding| may_be_tried(finding)) {
+            finding.trial = Some(Trial::Untried { because: because.to_owned() });
+        }
+    }
+}
+
+/// Holds every explanation of the run `subject` against `others`, runs of the same subject on other tokens. Those are tried
+/// first that stand first, one of each stage name; then the others while work is left. `progress` is told how many are done.
+pub fn confirm(
+    oracle: &Oracle<'_>, subject: &Side<'_>, others: &[Side<'_>], (filter, policy): (&Filter, &Policy),
+    diagnosis: &mut Diagnosis, progress: Progress<'_>,
+) {
+    diagnosis.others = others.iter().map(|side| run(side.capture)).collect();
+    let tokens: usize = diagnosis.others.iter().map(|run| run.prompt.len() + run.decoded.len()).sum();
+    let mut left = WORK_OF_A_RUN * others.len() as u64;
+    let Diagnosis { verdict, findings, .. } = diagnosis;
+    let origins = verdict.origins();
+    let mut order: Vec<usize> = (0..findings.len()).filter(|&i| may_be_tried(&findings[i])).collect();
+    order.sort_by_key(|&i| (0..i).any(|j| findings[j].id.name == findings[i].id.name));
+    let all = order.len();
+    for (done, i) in order.into_iter().enumerate() {
+        progress("trying causes on other tokens", done, all);
+        let Some(origin) = origins.iter().find(|origin| origin.id == findings[i].id) else { continue };
+        let meter = Meter::new(left);
+        let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter };
+        let first = of(*subject);
+        let each = others.iter().map(|other| tried(&first, &of(*other), origin, &findings[i]));
+        let (predicted, what) = each.reduce(together).unwrap_or((Predicted::Silent(WORK), None));
+        settle(&first, origin, &mut findings[i], (predicted, what), tokens);
+        left -= meter.done().min(left);
+    }
+}
+
+/// The tokens of a capture.
+fn run(capture: &Capture) -> OtherRun {
+    let of = |decoded: bool| -> Vec<u32> {
+        let steps = capture.steps.iter().filter(|step| (step.index > 0) == decoded);
+        steps.flat_map(|step| step.tokens.iter().copied()).collect()
+    };
+    OtherRun { prompt: of(false), decoded: of(true) }
+}
+
+/// What is said of a run; of a law the words that hold, if not all do; of a fault its name there, if a number is another.
+type Said = (Predicted, Option<String>);
+
+/// What two runs say.
+fn together(a: Said, b: Said) -> Said {
+    use Predicted::{Fails, Holds, Open, Silent, Under};
+    let what = a.1.or(b.1);
+    let both = match (a.0, b.0) {
+        (Fails(why), _) | (_, Fails(why)) => Fails(why),
+        (Silent(_), other) | (other, Silent(_)) => other,
+        (Holds { elements: x, .. }, Holds { elements: y, when }) => Holds { elements: x + y, when },
+        (
+            Open { elements: x, when },
+            Holds { elements: y, .. } | Under { elements: y, .. } | Open { elements: y, .. },
+        )
+        | (Holds { elements: y, .. } | Under { elements: y, .. }, Open { elements: x, when }) => {
+            Open { elements: x + y, when }
+        }
+        (Under { elements: x, when }, Holds { elements: y, .. })
+        | (Holds { elements: y, .. }, Under { elements: x, when }) => Under { elements: x + y, when },
+        (Under { elements: x, when: a }, Under { elements: y, when: b }) if a == b => {
+            Under { elements: x + y, when: a }
+        }
+        (Under { .. }, Under { .. }) => Fails(OTHERWISE),
+    };
+    (both, what)
+}
+
+/// What the explanation of a finding says of another run.
+fn tried(first: &Searcher<'_>, other: &Searcher<'_>, origin: &StageResult, finding: &Finding) -> Said {
+    let graph = &first.oracle.graph;
+    let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { return (Predicted::Silent(WORK), None) };
+    let capture = other.subject.capture;
+    let everywhere: BTreeSet<usize> = (0..capture.steps.last().map_or(0, |step| step.keys())).collect();
+    let part = first.part(origin, TRIED).filter(|_| finding.inside.is_empty());
+    let limit = if part.is_some() { TRIED } else { WHOLE };
+    let other_part = excerpt(first.oracle, node, capture, &everywhere, limit).filter(|_| finding.inside.is_empty());
+    let (at_first, there) = (part.as_ref().unwrap_or(first.subject.capture), other_part.as_ref().unwrap_or(capture));
+    if !there.steps.iter().any(|step| step.stages.contains_key(&node.id)) {
+        return (Predicted::Silent("the stage was not captured there"), None);
+    }
+    let work = work_of(node, first.oracle, there) + work_of(node, first.oracle, at_first);
+    if work > first.meter.left() {
+        return (Predicted::Silent(WORK), None);
+    }
+    first.meter.count(work);
+    let (here, there) = (first.evidence(node, at_first), other.evidence(node, there));
+    if let Some(key) = &finding.key {
+        return (inside(other, &there, key), None);
+    }
+    match (&finding.solution, &finding.cause) {
+        (Some(_), _) if !there.misshapen.is_empty() => (Predicted::Fails(OTHERWISE), None),
+        (Some(solution), _) => of_law(Pair { first: &here, other: &there, meter: first.meter }, solution),
+        (None, Some(cause)) => of_cause(other, (&here, &there), cause),
+        (None, None) => (Predicted::Silent(WORK), None),
+    }
+}
+
+/// What a fault of stages that were not captured says.
+fn inside(other: &Searcher<'_>, e: &Evidence<'_>, key: &through::Key) -> Predicted {
+    if e.bad_rows().next().is_none() && e.misshapen.is_empty() {
+        return Predicted::Fails(RIGHT);
+    }
+    match through::again(other, e, key) {
+        Some(found) => Predicted::Holds { elements: found.elements.0, when: None },
+        None if other.meter.over() => Predicted::Silent(WORK),
+        None => Predicted::Fails(OTHERWISE),
+    }
+}
+
+/// What a fault of the catalogue says. A number that is the length of the prompt is that of the other one there.
+fn of_cause(other: &Searcher<'_>, (here, there): (&Evidence<'_>, &Evidence<'_>), cause: &Cause) -> Said {
+    let Some(mutation) = find(&cause.name.mutation) else { return (Predicted::Silent(WORK), None) };
+    let own: Vec<f64> = cause.name.parameters.iter().map(|(_, value)| *value).collect();
+    let of = |values: &[f64]| of_values_there(other, (here, there), cause, (mutation, [&own, values]));
+    let predicted = of(&own);
+    if !matches!(predicted, Predicted::Fails(_)) {
+        return (predicted, None);
+    }
+    let [length, length_there] = [here, there].map(|e| prompt(e.side.capture) as f64);
+    let Some(at) = own.iter().position(|value| *value == length && length > 1.0) else { return (predicted, None) };
+    let mut values = own.clone();
+    values[at] = length_there;
+    match of(&values) {
+        Predicted::Fails(_) => (predicted, None),
+        held => (
+            held,
+            Some(format!("{}: {} is the prompt's length", CauseId::new(mutation, &values), mutation.params[at].name)),
+        ),
+    }
+}
+
+/// Tokens of the prompt of a run.
+fn prompt(capture: &Capture) -> usize {
+    capture.steps.iter().filter(|step| step.index == 0).map(|step| step.tokens.len()).sum()
+}
+
+/// What a fault says with these values of its parameters in the first run, and in the other one.
+fn of_values_there(
+    other: &Searcher<'_>, (here, there): (&Evidence<'_>, &Evidence<'_>), cause: &Cause,
+    (mutation, [own, values]): (&'static Mutation, [&[f64]; 2]),
+) -> Predicted {
+    let applied = |values: &[f64]| mutation.applied(here.node, values, &here.oracle.graph);
+    let (Some(node), Some(node_there)) = (applied(own), applied(values)) else { return Predicted::Fails(OTHERWISE) };
+    let condition = match cause.name.since {
+        _ if !cause.whole => Condition::Unsaid,
+        Some(position) => Condition::Since(position),
+        None => Condition::None,
+    };
+    let by_values = || {
+        let pair = Pair { first: here, other: there, meter: other.meter };
+        of_values(pair, (&assume(&node, here), &assume(&node_there, there)), condition)
+    };
+    if there.bad_rows().next().is_none() && there.misshapen.is_empty() {
+        return by_values();
+    }
+    let Some(fit) = other.test(there, None, &(mutation, values.to_vec())) else {
+        return Predicted::Fails(OTHERWISE);
+    };
+    let same = cause.whole && fit.whole && cause.name.since == fit.since;
+    // Sizes have no values, and neither has NaN; a wrong extent has no elements of its own.
+    let of_values = cause.kind == Explains::Value && cause.before > 0.0 && cause.before.is_finite();
+    if same && (!of_values || !there.misshapen.is_empty()) {
+        let given = there.misshapen.iter().filter_map(|&step| there.given[step].as_ref());
+        let elements = there.wrong().len() + given.map(|tensor| tensor.data.len()).sum::<usize>();
+        return Predicted::Holds { elements, when: None };
+    }
+    by_values()
+}
+
+/// Leaves of a finding what both runs say.
+fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, (predicted, what): Said, tokens: usize) {
+    let because = str::to_owned;
+    let trial = match predicted {
+        Predicted::Holds { elements, when } => {
+            if let Some(solution) = &mut finding.solution {
+                solution.when = when;
+            }
+            let there = what.clone().filter(|_| finding.solution.is_none());
+            Trial::Confirmed { elements, tokens, there }
+        }
+        Predicted::Under { elements, when } => narrowed(finding, (elements, tokens), when, false),
+        Predicted::Open { elements, when } => narrowed(finding, (elements, tokens), when, true),
+        Predicted::Silent(WORK) => Trial::Untried { because: because(WORK) },
+        Predicted::Silent(why) => Trial::Silent { tokens, because: because(why) },
+        Predicted::Fails(why) => {
+            let told = finding.told().unwrap_or_default();
+            let shape = first.shape(origin);
+            *finding = Finding { inside: Vec::new(), cause: None, solution: None, shape, key: None, ..finding.clone() };
+            Trial::Withdrawn { tokens, told, because: because(why) }
+        }
+    };
+    finding.trial = Some(trial);
+    if let (Some(solution), Some(what)) = (&mut finding.solution, what) {
+        solution.what = what;
+    }
+}
+
+fn narrowed(finding: &mut Finding, (elements, tokens): (usize, usize), when: String, open: bool) -> Trial {
+    if let Some(solution) = &mut finding.solution {
+        solution.when = Some(when.clone());
+        if open {
+            solution.confidence = Confidence::Consistent;
+        }
+    }
+    if let Some(cause) = &mut finding.cause {
+        cause.name.since = None;
+        cause.whole = false;
+    }
+    Trial::Narrowed { elements, tokens, when, open }
+}

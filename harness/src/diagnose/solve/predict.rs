@@ -1,0 +1,251 @@
+//! A law that was found in one run, held against another run of other tokens: it must give the wrong elements there with the
+//! numbers, and under the condition, that the first run gave it.
+//!
+//! What a solver proposes looks at one run. So the solver is given the other run, and must propose a law in the same words,
+//! which hold the law's numbers; conditions are data, and are asked of the elements of the other run as they are.
+
+use super::when::{self, When};
+use super::{BITS, Confidence, Held, Law, Row, SOLVERS, Scene, Solution, held};
+use crate::diagnose::work::Meter;
+use crate::verdict::{Evidence, Expected, RowAt};
+
+/// Numbers of four digits as near as this are one.
+const NEAR: f64 = 5e-4;
+
+/// A stage in the run that a law was found in, and in another one.
+#[derive(Clone, Copy)]
+pub(in crate::diagnose) struct Pair<'a> {
+    pub(in crate::diagnose) first: &'a Evidence<'a>,
+    pub(in crate::diagnose) other: &'a Evidence<'a>,
+    pub(in crate::diagnose) meter: &'a Meter,
+}
+
+/// What a law says of another run.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::diagnose) enum Predicted {
+    /// It gives every wrong element, under the condition that it has.
+    Holds { elements: usize, when: Option<String> },
+    /// It gives every wrong element, under another condition, which both runs allow.
+    Under { elements: usize, when: String },
+    /// It gives every wrong element, and would change right ones; no condition tells them apart.
+    Open { elements: usize, when: String },
+    /// It does not hold.
+    Fails(&'static str),
+    /// The other run does not tell.
+    Silent(&'static str),
+}
+
+/// The condition that a law was told with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::diagnose) enum Condition {
+    /// It holds everywhere.
+    None,
+    /// The simplest of those that the first run allows.
+    Simplest,
+    /// It holds from this position on.
+    Since(usize),
+    /// It holds of some elements, and nothing is said of which.
+    Unsaid,
+}
+
+/// Nothing there is wrong, and nothing of it would be changed.
+const INERT: &str = "it changes nothing there";
+/// There are a few wrong elements, or they are wrong by little.
+const LITTLE: &str = "too little is wrong there to tell";
+/// The condition holds of no element of the other run.
+const NOWHERE: &str = "its condition holds nowhere there";
+/// The work is used up.
+pub(in crate::diagnose) const WORK: &str = "the work for it was used up";
+/// Numbers are read off each part.
+const OF_PARTS: &str = "it has a number of its own for each part, and predicts none";
+/// Right elements.
+pub(in crate::diagnose) const RIGHT: &str = "elements are right that it would make wrong";
+/// Wrong elements.
+pub(in crate::diagnose) const OTHERWISE: &str = "elements are wrong otherwise";
+
+/// What a law that a solver found says of the other run, and its words if fewer of them hold than were told.
+pub(in crate::diagnose) fn of_law(pair: Pair<'_>, solution: &Solution) -> (Predicted, Option<String>) {
+    let (solver, what) = &solution.law;
+    let one = one_law(pair, (*solver, what), solution);
+    if solution.what == *what {
+        return (one, None);
+    }
+    // Two laws that came to the same in the first run.
+    let scene = Scene::of(pair.first, pair.meter);
+    let both = laws(&scene, *solver).into_iter().find(|law| law.what == *what).and_then(|law| law.twin);
+    let Some((twin, _)) = both else { return (one, None) };
+    let other = one_law(pair, (*solver, &twin.what), solution);
+    match (&one, &other) {
+        (Predicted::Fails(_), Predicted::Fails(_)) => (one, None),
+        (_, Predicted::Fails(_)) => (one, Some(what.clone())),
+        (Predicted::Fails(_), _) => (other, Some(twin.what)),
+        _ => (one, None),
+    }
+}
+
+fn one_law(pair: Pair<'_>, law: (usize, &str), solution: &Solution) -> Predicted {
+    let condition = match (&solution.when, solution.confidence) {
+        (None, _) => Condition::None,
+        (Some(_), Confidence::Proved) => Condition::Simplest,
+        (Some(_), _) => Condition::Unsaid,
+    };
+    let conditions = || {
+        let scene = Scene::of(pair.first, pair.meter);
+        let all = laws_of(&scene, law);
+        all.iter().find_map(|law| Some(held(&scene, law)?.conditions(&scene))).unwrap_or_default()
+    };
+    if pair.other.bad_rows().next().is_none() {
+        // A law that nothing is wrong of cannot be proposed: where its condition holds, something should be wrong.
+        let options = conditions();
+        let scene = Scene::of(pair.other, pair.meter);
+        let nowhere: Vec<When> = options.iter().filter(|when| !when.somewhere(&scene)).cloned().collect();
+        return without_wrong(&options, &nowhere, condition);
+    }
+    let Some(scene) = Scene::new(pair.other, pair.meter) else { return Predicted::Fails(OTHERWISE) };
+    let all = laws_of(&scene, law);
+    if all.iter().any(|law| law.parts) {
+        return Predicted::Silent(OF_PARTS);
+    }
+    match all.iter().find_map(|law| held(&scene, law)) {
+        Some(held) => judged(&scene, &held, condition, conditions),
+        None if pair.meter.over() => Predicted::Silent(WORK),
+        None => Predicted::Fails(OTHERWISE),
+    }
+}
+
+/// The same of values that are known of both runs, of every element.
+pub(in crate::diagnose) fn of_values(
+    pair: Pair<'_>, (first, other): (&Expected, &Expected), condition: Condition,
+) -> Predicted {
+    let scene = Scene::of(pair.other, pair.meter);
+    let conditions = || {
+        let scene = Scene::of(pair.first, pair.meter);
+        held(&scene, &law_of(first)).map(|held| held.conditions(&scene)).unwrap_or_default()
+    };
+    match held(&scene, &law_of(other)) {
+        Some(held) => judged(&scene, &held, condition, conditions),
+        None => Predicted::Fails(OTHERWISE),
+    }
+}
+
+fn law_of(assumed: &Expected) -> Law<'_> {
+    Law::new("", 0, |row: &RowAt| {
+        let (value, bound) = assumed[row.step].as_ref()?;
+        let value = value.data.get(row.range.clone())?.to_vec();
+        Some(Row { value, bound: bound.get(row.range.clone())?.to_vec() })
+    })
+}
+
+fn judged(scene: &Scene<'_>, held: &Held, condition: Condition, conditions: impl FnOnce() -> Vec<When>) -> Predicted {
+    let elements = held.wrong.len();
+    match (elements, held.spared.len()) {
+        (0, 0) => return Predicted::Silent(INERT),
+        (1.., _) if held.bits < BITS => return Predicted::Silent(LITTLE),
+        (1.., 0) if condition == Condition::None => return Predicted::Holds { elements, when: None },
+        _ => {}
+    }
+    let options = conditions();
+    let allowed = |when: &&When| {
+        held.wrong.iter().chain(&held.unsaid).all(|&at| when.holds(scene, at))
+            && !held.spared.iter().any(|&at| when.holds(scene, at))
+    };
+    let both: Vec<When> = options.iter().filter(allowed).cloned().collect();
+    if elements == 0 {
+        return without_wrong(&options, &both, condition);
+    }
+    match when::told(&both, true) {
+        Some(when) if is_same(&options, &both, condition) => Predicted::Holds { elements, when: Some(when) },
+        Some(when) => Predicted::Under { elements, when },
+        None => Predicted::Open { elements, when: held.unexplained() },
+    }
+}
+
+/// Of a run in which nothing is wrong: what `both` runs allow of the conditions that the first one does.
+fn without_wrong(options: &[When], both: &[When], condition: Condition) -> Predicted {
+    match when::told(both, true) {
+        Some(_) if is_same(options, both, condition) => Predicted::Silent(NOWHERE),
+        Some(when) => Predicted::Under { elements: 0, when },
+        None => Predicted::Fails(RIGHT),
+    }
+}
+
+/// Whether the condition that was told is among those that both runs allow.
+fn is_same(options: &[When], both: &[When], condition: Condition) -> bool {
+    match condition {
+        Condition::None | Condition::Unsaid => false,
+        Condition::Simplest => options.first().zip(both.first()).is_some_and(|(a, b)| a.words() == b.words()),
+        Condition::Since(position) => both.iter().any(|when| when.words() == when::since(position)),
+    }
+}
+
+/// What a solver proposes, and what often comes to the same.
+fn laws<'a>(scene: &'a Scene<'a>, solver: usize) -> Vec<Law<'a>> {
+    SOLVERS.get(solver).map_or_else(Vec::new, |solver| solver(scene))
+}
+
+/// What a solver proposes in these words.
+fn laws_of<'a>(scene: &'a Scene<'a>, (solver, what): (usize, &str)) -> Vec<Law<'a>> {
+    let each = laws(scene, solver).into_iter().flat_map(|mut law| {
+        let twin = law.twin.take().map(|(twin, _)| *twin);
+        [Some(law), twin].into_iter().flatten()
+    });
+    each.filter(|law| alike(&law.what, what)).collect()
+}
+
+/// Whether two sentences say the same, word for word, but for what numbers with a fraction may be off that are told in four
+/// digits.
+pub(in crate::diagnose) fn alike(a: &str, b: &str) -> bool {
+    let (a, b) = (numbers(a), numbers(b));
+    let near = |(a, b): (&&str, &&str)| {
+        let fraction = |text: &str| text.contains('.') || text.contains('e');
+        let (Ok(x), Ok(y)) = (a.parse::<f64>(), b.parse::<f64>()) else { return a == b };
+        a == b || (fraction(a) || fraction(b)) && (x - y).abs() <= NEAR * x.abs().max(y.abs())
+    };
+    a.len() == b.len() && a.iter().zip(&b).all(near)
+}
+
+/// A sentence cut into numbers and what stands between them.
+fn numbers(text: &str) -> Vec<&str> {
+    let bytes = text.as_bytes();
+    let digit = |i: usize| bytes.get(i).is_some_and(u8::is_ascii_digit);
+    let (mut parts, mut from, mut i) = (Vec::new(), 0, 0);
+    while i < bytes.len() {
+        if !digit(i) {
+            i += 1;
+            continue;
+        }
+        parts.push(&text[from..i]);
+        from = i;
+        while digit(i) || bytes[i..].first() == Some(&b'.') && digit(i + 1) {
+            i += 1;
+        }
+        let sign = usize::from(bytes.get(i + 1) == Some(&b'-'));
+        if bytes.get(i) == Some(&b'e') && digit(i + 1 + sign) {
+            i += 1 + sign;
+            while digit(i) {
+                i += 1;
+            }
+        }
+        parts.push(&text[from..i]);
+        from = i;
+    }
+    parts.push(&text[from..]);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::alike;
+
+    #[test]
+    fn sentences_are_one_that_differ_in_what_four_digits_leave() {
+        assert!(alike("scaled by 0.7071, and 3 added", "scaled by 0.7072, and 3 added"));
+        assert!(alike("ε is 1e-5", "ε is 1e-5"));
+        assert!(alike("c = 2", "c = 2.000"));
+        for other in ["scaled by 0.7081, and 3 added", "scaled by 0.7071, and 4 added", "scaled by 0.7071, and 3", ""] {
+            assert!(!alike("scaled by 0.7071, and 3 added", other), "{other}");
+        }
+        assert!(!alike("ε is 1e-5", "ε is 1e-6"));
+        assert!(!alike("L01.ffn_up stands there", "L02.ffn_up stands there"));
+    }
+}

@@ -1,0 +1,256 @@
+//! Causes tried on other tokens: the subject runs once more, on a prompt of another length.
+
+use super::sides::{Input, Sides};
+use crate::capture::{Passes, container};
+use crate::diagnose::Diagnosis;
+use crate::pair::{Pair, Recording};
+use crate::prompts::Ready;
+use crate::runners::RunnerKind;
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How long a subject may have taken that runs once more for its causes.
+const SHORT: Duration = Duration::from_secs(30);
+
+/// Other runs at most, and decode steps of one.
+const RUNS: u16 = 16;
+const DECODE: usize = 8;
+
+/// On what causes are tried.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "What is judged")]
+pub struct ConfirmRequest {
+    /// Try causes on other tokens: run the subject so often on prompts of other tokens and lengths, and withdraw what does not
+    /// hold there; `capture:DIR` takes a capture of another prompt in the place of a run. Left out, a subject that diverges
+    /// runs once more where it took less than 30 s; `no` leaves that out
+    #[arg(long, value_name = "N|no|capture:DIR", env = "QDIFF_CONFIRM")]
+    pub confirm: Option<Confirm>,
+}
+
+/// On what causes are tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Confirm {
+    /// So many other runs.
+    Runs(u16),
+    /// The capture in this folder.
+    Recorded(PathBuf),
+}
+
+impl FromStr for Confirm {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        if let Some(folder) = text.strip_prefix("capture:").filter(|folder| !folder.is_empty()) {
+            return Ok(Self::Recorded(folder.into()));
+        }
+        let runs = if text == "no" { Some(0) } else { text.parse().ok().filter(|runs| *runs <= RUNS) };
+        runs.map(Self::Runs).with_context(|| format!("give a number of runs up to {RUNS}, no, or capture:DIR"))
+    }
+}
+
+impl std::fmt::Display for Confirm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Runs(0) => f.write_str("no"),
+            Self::Runs(runs) => write!(f, "{runs}"),
+            Self::Recorded(folder) => write!(f, "capture:{}", folder.display()),
+        }
+    }
+}
+
+impl ConfirmRequest {
+    /// Refuses what the subject cannot do.
+    ///
+    /// # Errors
+    /// More runs of a recorded capture; a capture beside a subject that runs, or of another model.
+    pub(super) fn check(&self, live: bool) -> Result<()> {
+        match &self.confirm {
+            Some(Confirm::Runs(1..)) if !live => {
+                bail!(
+                    "--confirm N runs the subject again, and a recorded capture cannot; name another one, as --confirm capture:DIR"
+                )
+            }
+            Some(Confirm::Recorded(_)) if live => {
+                bail!(
+                    "--confirm capture:DIR is about a recorded subject; this one runs by itself, so often as --confirm N says"
+                )
+            }
+            Some(Confirm::Recorded(folder)) => container::manifest(folder).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tries the causes of a diagnosis. What is wrong stays as it was found, whatever keeps the subject from running again.
+    ///
+    /// # Errors
+    /// A capture that is named and cannot be read.
+    pub(super) fn confirm(
+        &self, sides: &Sides<'_>, pair: &Pair<'_>, (input, subject): (&Input, &Recording), diagnosis: &mut Diagnosis,
+    ) -> Result<()> {
+        if !diagnosis.tells_causes() {
+            return Ok(());
+        }
+        let others = match (&self.confirm, sides.chosen.live_subject()) {
+            (Some(Confirm::Recorded(folder)), _) => vec![recorded(pair, folder, subject)?],
+            (None, None) => {
+                diagnosis.untried("a capture cannot run again, and --confirm capture:DIR names no other one");
+                return Ok(());
+            }
+            (Some(Confirm::Runs(0)) | None, _) if pair.settings.budget == 0.0 => return Ok(()),
+            (Some(Confirm::Runs(0)), _) => {
+                diagnosis.untried("--confirm no leaves that out");
+                return Ok(());
+            }
+            (_, None) => return Ok(()),
+            (asked, Some(kind)) => {
+                if asked.is_none() && subject.seconds >= SHORT.as_secs_f64() {
+                    diagnosis.untried("the subject took 30 s or more; --confirm 1 runs it once more");
+                    return Ok(());
+                }
+                let runs = if let Some(Confirm::Runs(runs)) = asked { *runs } else { 1 };
+                let run = |number| other(sides, pair, kind, (input, number));
+                match (1..=runs).map(run).collect::<Result<Vec<_>>>() {
+                    Ok(others) => others,
+                    Err(e) => {
+                        diagnosis.untried(&format!("{e:#}"));
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        pair.confirm(subject, &others, diagnosis);
+        Ok(())
+    }
+}
+
+/// The subject on other tokens.
+fn other(sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, number): (&Input, u16)) -> Result<Recording> {
+    ensure!(pair.filter.every_position(), "--positions names positions of this prompt alone");
+    let first = input.tokens(None);
+    let Passes::Of(ubatch) = first.passes else { bail!("--passes names the passes of this prompt alone") };
+    let config = &pair.opened.model.graph().config;
+    let ids = pair.opened.llama.n_tokens().min(config.n_vocab);
+    let plan = Plan::new(first.prompt.len(), (ubatch, first.decode.min(DECODE)), config.context, number)
+        .context("the context has no room for other tokens")?;
+    let tokens = drawn(first.prompt, plan.prompt + plan.decode, ids, number);
+    let (prompt, decoded) = tokens.split_at(plan.prompt);
+    let ready = Ready { name: "other tokens".to_owned(), text: String::new(), message: None, tokens: prompt.to_vec() };
+    let input = sides.chosen.taken(Input::new(ready, plan.decode, plan.ubatch));
+    let decoded = &decoded[..input.tokens(None).decode];
+    let ran = sides.elsewhere(pair, kind, input.tokens(Some(decoded)));
+    ran.context("the subject could not run on them")
+}
+
+/// How long the other run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Plan {
+    prompt: usize,
+    ubatch: usize,
+    decode: usize,
+}
+
+impl Plan {
+    /// Another length, and parts of other lengths: longer, so that positions of the first run that were decoded are of the
+    /// prompt; shorter where there is no more room. `None` where there is none at all.
+    fn new(prompt: usize, (ubatch, decode): (usize, usize), context: usize, number: u16) -> Option<Self> {
+        let by = usize::from(number.max(1));
+        let part = prompt.min(ubatch.max(1)) + 5 * by;
+        let longer = prompt.max(part) + decode + 3 * by;
+        let plan = |prompt: usize, part: usize| Self { prompt, ubatch: part, decode };
+        if longer + decode <= context {
+            return Some(plan(longer, part));
+        }
+        let shorter = context.checked_sub(decode)?.min(prompt.saturating_sub(by));
+        (shorter > 1).then(|| plan(shorter, (shorter * 2 / 3).max(1)))
+    }
+}
+
+/// So many ids below `ids`: of three tokens two that are drawn, and one of the first run at another place.
+fn drawn(first: &[u32], tokens: usize, ids: usize, number: u16) -> Vec<u32> {
+    let mut old: Vec<u32> = Vec::new();
+    for token in first {
+        if !old.contains(token) {
+            old.push(*token);
+        }
+        if old.len() > tokens {
+            break;
+        }
+    }
+    // The last tokens are those that decoding began with.
+    old.reverse();
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(u64::from(number) + 1);
+    let mut draw = || {
+        // Steele, Lea and Flood (2014).
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % ids.max(1) as u64) as u32
+    };
+    let elsewhere = |i: usize, token: u32| first.get(i) != Some(&token);
+    let each = |i: usize| {
+        let known = if i % 3 == 1 { old.get(i / 3).copied() } else { None };
+        let known = known.filter(|token| elsewhere(i, *token));
+        // A few draws find another one, unless there is but one id.
+        known.unwrap_or_else(|| (0..8).map(|_| draw()).find(|token| elsewhere(i, *token)).unwrap_or(0))
+    };
+    (0..tokens).map(each).collect()
+}
+
+/// Another capture of the subject.
+fn recorded(pair: &Pair<'_>, folder: &std::path::Path, subject: &Recording) -> Result<Recording> {
+    let manifest = container::manifest(folder)?;
+    manifest.check_model(folder, &pair.opened.sha256())?;
+    let other = pair.read(folder, &manifest, &pair.names, &manifest.how())?;
+    let tokens = |recording: &Recording| -> Vec<u32> {
+        recording.capture.steps.iter().flat_map(|step| step.tokens.clone()).collect()
+    };
+    ensure!(
+        tokens(&other) != tokens(subject),
+        "--confirm: {} holds the same tokens as the subject's capture; record it again with another prompt",
+        folder.display()
+    );
+    Ok(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_run_has_another_length_and_tokens_elsewhere() {
+        for (prompt, ubatch, decode, context) in
+            [(16, 512, 8, 32768), (1, 1, 0, 64), (40, 7, 3, 2048), (512, 512, 8, 1024), (60, 16, 4, 64)]
+        {
+            let plan = Plan::new(prompt, (ubatch, decode), context, 1).unwrap();
+            assert!(plan.prompt + plan.decode <= context && plan.prompt != prompt, "{plan:?}");
+            assert_ne!(plan.ubatch.min(plan.prompt), ubatch.min(prompt), "{plan:?}");
+            let first: Vec<u32> = (0..prompt as u32).map(|i| i % 37 * 3).collect();
+            let tokens = drawn(&first, plan.prompt + plan.decode, 300, 1);
+            assert_eq!(tokens.len(), plan.prompt + plan.decode);
+            assert!(tokens.iter().all(|token| *token < 300));
+            assert!(first.iter().zip(&tokens).all(|(a, b)| a != b), "{tokens:?}");
+            assert!(prompt == 1 || tokens.iter().any(|token| first.contains(token)));
+        }
+        assert_eq!(Plan::new(2, (2, 0), 2, 1), None);
+        // A prompt of one token after the other has no shorter parts.
+        assert_ne!(drawn(&[1, 2, 3], 20, 300, 1), drawn(&[1, 2, 3], 20, 300, 2));
+        assert_eq!(drawn(&[0], 3, 1, 1), [0, 0, 0]);
+    }
+
+    #[test]
+    fn what_is_asked_for_is_read() {
+        for (text, read) in
+            [("no", Confirm::Runs(0)), ("2", Confirm::Runs(2)), ("capture:x", Confirm::Recorded("x".into()))]
+        {
+            assert_eq!(text.parse::<Confirm>().unwrap(), read);
+            assert_eq!(read.to_string(), text);
+        }
+        for text in ["", "yes", "-1", "17", "capture:"] {
+            assert!(text.parse::<Confirm>().is_err(), "{text}");
+        }
+    }
+}
