@@ -243,6 +243,10 @@ fn narrowed(finding: &mut Finding, (elements, tokens): (usize, usize), when: Str
             solution.confidence = Confidence::Consistent;
         }
     }
+    // A place that was named may be another one there.
+    if finding.solution.is_some() {
+        finding.cause.take_if(|cause| cause.kind == Explains::Place);
+    }
     if let Some(cause) = &mut finding.cause {
         cause.name.since = None;
         cause.whole = false;

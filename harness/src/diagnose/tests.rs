@@ -260,3 +260,38 @@ fn a_mask_that_is_off_by_the_rows_before_shows_keys_after_the_token() {
         assert!(found.iter().all(|line| line.contains(cause)), "{found:#?}");
     });
 }
+
+/// A soft cap of 4e-9 was told, below which no value passed, and rows twice as far apart as they are long.
+#[test]
+fn numbers_that_no_kernel_has_are_no_cause() {
+    type Rows = fn(&mut Tensor<f64>);
+    let cases: [(Rows, &str); 2] = [
+        (|made| made.data.iter_mut().for_each(|v| *v = 4e-9 * (*v / 4e-9).tanh()), "soft cap"),
+        (
+            |made| {
+                let (tokens, width) = (made.rows(), made.row_len());
+                (1..tokens.div_ceil(2))
+                    .for_each(|t| made.data.copy_within(2 * t * width..(2 * t + 1) * width, t * width));
+            },
+            "stride",
+        ),
+    ];
+    with_oracle(|oracle| {
+        for (wrong, word) in cases {
+            let bug = |node: &Node| {
+                let op = node.op.clone();
+                let own = node.op == Op::Residual && node.id.layer == Some(1);
+                own.then(|| {
+                    node.computing(move |x, c| {
+                        let (mut made, bound) = forward_with_bound(&op, x, c);
+                        wrong(&mut made);
+                        (made, bound)
+                    })
+                })
+            };
+            let found = explained(oracle, &captured(oracle, &bug), &Arithmetic::default(), 1.0);
+            let told = told(&found);
+            assert!(!told.is_empty() && told.iter().all(|told| !told.contains(word)), "{told:#?}");
+        }
+    });
+}

@@ -7,10 +7,11 @@
 //! must then give all. A sum so near the middle between two numbers of the format that f32 arithmetic may decide either way
 //! says nothing. Sums of products are of this kind, the mean of squares of a norm, and the sum that weights are divided by.
 
+use super::held::allowed;
 use super::rounded::{HALVES, Rounding};
 use super::scene::Scene;
 use super::terms::Sums;
-use super::{Law, Row, allowed, keys, norm};
+use super::{Law, Row, keys, norm};
 use crate::verdict::RowAt;
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
 use qdiff_engine::ops::{Anatomy, UNIT};

@@ -6,9 +6,10 @@
 
 use super::factors::{Terms, others};
 use super::groups::{Groups, which};
+use super::held::EACH;
 use super::scene::Scene;
 use super::terms::{Sums, least_squares};
-use super::{At, EACH, Law, Row};
+use super::{At, Law, Row};
 use crate::verdict::RowAt;
 use std::cell::LazyCell;
 use std::rc::Rc;

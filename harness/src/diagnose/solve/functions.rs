@@ -30,6 +30,11 @@ fn through<'a>(scene: &'a Scene<'a>, what: String, f: impl Fn(f64) -> f64 + 'a) 
     })
 }
 
+/// Soft caps that a model may have; of how many rows it is asked what values are usual; and of how many caps they may be.
+const CAPS: std::ops::RangeInclusive<f64> = 0.1..=1e6;
+const SIZED: usize = 8;
+const PRESSED: f64 = 16.0;
+
 /// Values cut off at a limit, or pressed below it.
 fn limits<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let elements: Vec<(f64, f64)> = scene.fit.iter().map(|&at| scene.element(at)).map(|(g, w, _)| (g, w)).collect();
@@ -47,7 +52,13 @@ fn limits<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             let c = (low * high).sqrt();
             if c * (w.abs() / c).tanh() < g.abs() { low = c } else { high = c }
         }
-        for c in [high.round(), high] {
+        // A cap is a number of the model, and most values pass below it: what all of them are pressed to is none.
+        let rows = scene.rows.iter().take(SIZED).flat_map(|&r| scene.e.row(&scene.e.rows[r]).1);
+        let mut sizes: Vec<f64> = rows.map(|w| w.abs()).collect();
+        sizes.sort_by(f64::total_cmp);
+        let usual = sizes.get(sizes.len() / 2).copied().unwrap_or(0.0);
+        let is_cap = |c: &f64| CAPS.contains(c) && usual <= PRESSED * c;
+        for c in [high.round(), high].into_iter().filter(is_cap) {
             let what = format!("a soft cap is applied: c·tanh(x/c) with c = {c}");
             all.push(through(scene, what, move |w| c * (w / c).tanh()).of_model("soft cap", c));
         }

@@ -17,6 +17,7 @@ mod fields;
 mod functions;
 mod gated;
 mod groups;
+mod held;
 mod indexed;
 mod keys;
 mod maps;
@@ -38,14 +39,13 @@ mod within;
 
 use super::work::Meter;
 use crate::number::Real;
-use crate::verdict::{Evidence, FEW, RowAt, right, tolerance::ELEMENT_FACTOR};
+use crate::verdict::{Evidence, FEW, RowAt};
 pub(super) use functions::ACTIVATIONS;
+use held::{Held, held};
 pub(super) use predict::{Condition, OTHERWISE, Pair, Predicted, RIGHT, WORK, alike, of_law, of_values};
-use qdiff_engine::ops::{Op, UNIT};
 use scene::Scene;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use when::When;
 
 /// How a sentence ends that gives the wrong elements and does not say why others are right.
 pub const UNEXPLAINED: &str = "elements that it would change";
@@ -275,111 +275,8 @@ fn short(x: f64) -> String {
     if exact.len() <= 6 { exact } else { format!("{:.*}", (3 - x.abs().log10().floor() as i32).max(0) as usize, x) }
 }
 
-/// The work of holding a law against an element, without products that its sum is made of.
-const EACH: usize = 16;
-
-/// Wrong elements that a law says nothing of, as many as a condition is held against.
-const UNSAID: usize = 4096;
-
 /// An element by the index of its row in the evidence, and its own in the row.
 type At = (usize, usize);
-
-/// How far a law's value may be off.
-fn allowed(alternative: f64, reach: f32) -> f64 {
-    ELEMENT_FACTOR * f64::from(reach) + 4.0 * UNIT * alternative.abs() + f64::MIN_POSITIVE
-}
-
-/// Whether a law gives a few wrong elements of the first row, which most do not.
-fn survives(scene: &Scene<'_>, law: &Law<'_>) -> bool {
-    let Some(&first) = scene.rows.first() else { return true };
-    let row = &scene.e.rows[first];
-    let Some(other) = scene.glance(law) else { return true };
-    let (got, want, bound) = scene.e.row(row);
-    (0..got.len()).filter(|&i| !right(got[i], want[i], bound[i])).all(|i| {
-        let (alternative, reach) = (other.value[i], other.bound[i]);
-        let allowed = allowed(alternative, reach) + scene.e.grain.reach(got[i]);
-        alternative.is_nan() || (f64::from(got[i]) - alternative).abs() <= allowed
-    })
-}
-
-/// Elements of a scene as a law has them.
-struct Held {
-    /// Wrong ones, all of which it gives.
-    wrong: Vec<At>,
-    /// Wrong ones of which it does not say what they would be: a condition must hold of them as well.
-    unsaid: Vec<At>,
-    /// Right ones that it would change.
-    spared: Vec<At>,
-    /// Of those that nothing was fitted on: their number, the largest share of what is allowed, and the bits that the law
-    /// says of them beyond that they are wrong.
-    held_out: usize,
-    used: f64,
-    bits: f64,
-}
-
-impl Held {
-    /// What tells the wrong elements from the right ones that the law would change.
-    fn conditions(&self, scene: &Scene<'_>) -> Vec<When> {
-        when::separating(scene, &[self.wrong.as_slice(), &self.unsaid].concat(), &self.spared)
-    }
-
-    /// What is said where no condition does.
-    fn unexplained(&self) -> String {
-        format!("in {} of the {} {UNEXPLAINED}", self.wrong.len(), self.wrong.len() + self.spared.len())
-    }
-}
-
-/// Holds a law against every row of the scene; `None` if a wrong element is not what it says.
-fn held(scene: &Scene<'_>, law: &Law<'_>) -> Option<Held> {
-    let e = scene.e;
-    if scene.node().op == Op::Linear && !survives(scene, law) {
-        return None;
-    }
-    let (mut wrong, mut unsaid, mut spared) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut used, mut held_out, mut bits) = (0f64, 0, 0f64);
-    // A sample first, which most laws do not survive; then all rows, so that none that is right is overlooked.
-    for &r in scene.rows.iter().chain(&scene.others) {
-        let row = &e.rows[r];
-        scene.count(EACH * row.range.len());
-        let Some(other) = (law.row)(row) else {
-            if row.bad && scene.wrong_in(r) {
-                return None;
-            }
-            continue;
-        };
-        let (got, want, bound) = e.row(row);
-        for i in 0..got.len() {
-            let (alternative, reach) = (other.value[i], other.bound[i]);
-            if alternative.is_nan() {
-                if !right(got[i], want[i], bound[i]) && unsaid.len() < UNSAID {
-                    unsaid.push((r, i));
-                }
-                continue;
-            }
-            if right(got[i], want[i], bound[i]) {
-                let apart = 2.0 * ELEMENT_FACTOR * f64::from(bound[i].max(reach)) + 8.0 * UNIT * want[i].abs();
-                let apart = apart + 2.0 * e.grain.reach(got[i]);
-                if (alternative - want[i]).abs() > apart {
-                    spared.push((r, i));
-                }
-                continue;
-            }
-            let allowed = allowed(alternative, reach) + e.grain.reach(got[i]);
-            let share = (f64::from(got[i]) - alternative).abs() / allowed;
-            // NaN is no evidence of any value, and no law gives it.
-            if share.is_nan() || share > 1.0 {
-                return None;
-            }
-            wrong.push((r, i));
-            if !scene.fitted(r, i) {
-                held_out += 1;
-                used = used.max(share);
-                bits += ((f64::from(got[i]) - want[i]).abs() / allowed).max(1.0).log2();
-            }
-        }
-    }
-    Some(Held { wrong, unsaid, spared, held_out, used, bits })
-}
 
 /// What a law is worth that is held against every row of the scene.
 fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -> Option<Solution> {
@@ -387,7 +284,7 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
     let held = held(scene, law)?;
     let Held { ref wrong, ref spared, held_out, used, bits, .. } = held;
     let thin = wrong.len() < FEW + law.parameters || held_out < FEW.min(wrong.len() / 2) || bits < BITS;
-    if wrong.is_empty() || thin && known.is_empty() {
+    if wrong.is_empty() || held.changes_nothing() || thin && known.is_empty() {
         return None;
     }
     let (when, confidence) = if spared.is_empty() {

@@ -1,9 +1,10 @@
 //! The right operation on a displaced operand: of another token, column, head or id, or of another stage.
 
+use super::held::EACH;
 use super::maps::{TILES, maps, strides, transposed};
 use super::scene::{Layout, Scene};
 use super::terms::Sums;
-use super::{EACH, Law, Row};
+use super::{Law, Row};
 use crate::verdict::{RowAt, right};
 use qdiff_engine::model::{Axis, Node, StageId, WeightSource as _};
 use qdiff_engine::ops::anatomy::{Contraction, Elementwise, Gather};

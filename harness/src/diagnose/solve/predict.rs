@@ -4,8 +4,9 @@
 //! What a solver proposes looks at one run. So the solver is given the other run, and must propose a law in the same words,
 //! which hold the law's numbers; conditions are data, and are asked of the elements of the other run as they are.
 
+use super::held::{Held, held};
 use super::when::{self, When};
-use super::{BITS, Confidence, Held, Law, Row, SOLVERS, Scene, Solution, held};
+use super::{BITS, Confidence, Law, Row, SOLVERS, Scene, Solution};
 use crate::diagnose::work::Meter;
 use crate::verdict::{Evidence, Expected, RowAt};
 
@@ -140,7 +141,7 @@ fn judged(scene: &Scene<'_>, held: &Held, condition: Condition, conditions: impl
     let elements = held.wrong.len();
     match (elements, held.spared.len()) {
         (0, 0) => return Predicted::Silent(INERT),
-        (1.., _) if held.bits < BITS => return Predicted::Silent(LITTLE),
+        (1.., _) if held.bits < BITS || held.changes_nothing() => return Predicted::Silent(LITTLE),
         (1.., 0) if condition == Condition::None => return Predicted::Holds { elements, when: None },
         _ => {}
     }

@@ -1,0 +1,122 @@
+//! A law held against every element of a stage.
+
+use super::scene::Scene;
+use super::when::{self, When};
+use super::{At, Law, UNEXPLAINED};
+use crate::verdict::{right, tolerance::ELEMENT_FACTOR};
+use qdiff_engine::ops::{Op, UNIT};
+
+/// The work of holding a law against an element, without products that its sum is made of.
+pub(super) const EACH: usize = 16;
+
+/// Wrong elements that a law says nothing of, as many as a condition is held against.
+const UNSAID: usize = 4096;
+
+/// How far a law's value may be off.
+pub(super) fn allowed(alternative: f64, reach: f32) -> f64 {
+    ELEMENT_FACTOR * f64::from(reach) + 4.0 * UNIT * alternative.abs() + f64::MIN_POSITIVE
+}
+
+/// Whether a law gives a few wrong elements of the first row, which most do not.
+fn survives(scene: &Scene<'_>, law: &Law<'_>) -> bool {
+    let Some(&first) = scene.rows.first() else { return true };
+    let row = &scene.e.rows[first];
+    let Some(other) = scene.glance(law) else { return true };
+    let (got, want, bound) = scene.e.row(row);
+    (0..got.len()).filter(|&i| !right(got[i], want[i], bound[i])).all(|i| {
+        let (alternative, reach) = (other.value[i], other.bound[i]);
+        let allowed = allowed(alternative, reach) + scene.e.grain.reach(got[i]);
+        alternative.is_nan() || (f64::from(got[i]) - alternative).abs() <= allowed
+    })
+}
+
+/// Elements of a scene as a law has them.
+pub(super) struct Held {
+    /// Wrong ones, all of which it gives.
+    pub(super) wrong: Vec<At>,
+    /// Wrong ones of which it does not say what they would be: a condition must hold of them as well.
+    pub(super) unsaid: Vec<At>,
+    /// Right ones that it would change.
+    pub(super) spared: Vec<At>,
+    /// How far the wrong ones are off, and how far the law moves them: a law that changes nothing is none.
+    pub(super) off: (f64, f64),
+    /// Of those that nothing was fitted on: their number, the largest share of what is allowed, and the bits that the law
+    /// says of them beyond that they are wrong.
+    pub(super) held_out: usize,
+    pub(super) used: f64,
+    pub(super) bits: f64,
+}
+
+/// The share of the error that a law must be of at least, which is there whatever is wrong.
+const LEAST: f64 = 0.01;
+
+impl Held {
+    /// Whether what it gives is what should be, as far as bounds let it.
+    pub(super) fn changes_nothing(&self) -> bool {
+        self.off.1 < LEAST * self.off.0
+    }
+
+    /// What tells the wrong elements from the right ones that the law would change.
+    pub(super) fn conditions(&self, scene: &Scene<'_>) -> Vec<When> {
+        when::separating(scene, &[self.wrong.as_slice(), &self.unsaid].concat(), &self.spared)
+    }
+
+    /// What is said where no condition does.
+    pub(super) fn unexplained(&self) -> String {
+        format!("in {} of the {} {UNEXPLAINED}", self.wrong.len(), self.wrong.len() + self.spared.len())
+    }
+}
+
+/// Holds a law against every row of the scene; `None` if a wrong element is not what it says.
+pub(super) fn held(scene: &Scene<'_>, law: &Law<'_>) -> Option<Held> {
+    let e = scene.e;
+    if scene.node().op == Op::Linear && !survives(scene, law) {
+        return None;
+    }
+    let (mut wrong, mut unsaid, mut spared) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut used, mut held_out, mut bits, mut off) = (0f64, 0, 0f64, (0f64, 0f64));
+    // A sample first, which most laws do not survive; then all rows, so that none that is right is overlooked.
+    for &r in scene.rows.iter().chain(&scene.others) {
+        let row = &e.rows[r];
+        scene.count(EACH * row.range.len());
+        let Some(other) = (law.row)(row) else {
+            if row.bad && scene.wrong_in(r) {
+                return None;
+            }
+            continue;
+        };
+        let (got, want, bound) = e.row(row);
+        for i in 0..got.len() {
+            let (alternative, reach) = (other.value[i], other.bound[i]);
+            if alternative.is_nan() {
+                if !right(got[i], want[i], bound[i]) && unsaid.len() < UNSAID {
+                    unsaid.push((r, i));
+                }
+                continue;
+            }
+            if right(got[i], want[i], bound[i]) {
+                let apart = 2.0 * ELEMENT_FACTOR * f64::from(bound[i].max(reach)) + 8.0 * UNIT * want[i].abs();
+                let apart = apart + 2.0 * e.grain.reach(got[i]);
+                if (alternative - want[i]).abs() > apart {
+                    spared.push((r, i));
+                }
+                continue;
+            }
+            let allowed = allowed(alternative, reach) + e.grain.reach(got[i]);
+            let share = (f64::from(got[i]) - alternative).abs() / allowed;
+            // NaN is no evidence of any value, and no law gives it.
+            if share.is_nan() || share > 1.0 {
+                return None;
+            }
+            wrong.push((r, i));
+            off.0 += (f64::from(got[i]) - want[i]).abs();
+            off.1 += (alternative - want[i]).abs();
+            if !scene.fitted(r, i) {
+                held_out += 1;
+                used = used.max(share);
+                bits += ((f64::from(got[i]) - want[i]).abs() / allowed).max(1.0).log2();
+            }
+        }
+    }
+    Some(Held { wrong, unsaid, spared, off, held_out, used, bits })
+}
