@@ -7,6 +7,7 @@ mod beside_the_stages;
 mod captures;
 mod casebook;
 mod commands;
+mod confirmed;
 mod containers;
 mod decoded;
 mod documents;

@@ -1,0 +1,77 @@
+//! Causes tried on other tokens, through the binary: what is confirmed, what is withdrawn, and what could not be tried.
+
+use qdiff_tests::{Folder, folder};
+use serde_json::Value;
+
+/// A prompt whose decode steps begin at position 16.
+const TOKENS: &str = "--tokens 5,9,77,4,4,120,33,8,250,19,3,7,61,90,12,44 -n 3";
+
+/// What became of the cause of the first finding, with the screen in one line.
+fn tried(folder: &Folder, extra: &str) -> (Value, String) {
+    let (code, report, text) = folder.judged(extra);
+    assert_eq!(code, 1, "{text}");
+    let first = &report["verdict"]["findings"][0];
+    (first["trial"].clone(), text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// A cause that fitted one run was told as one of all runs.
+#[test]
+fn a_cause_is_tried_on_other_tokens() {
+    let folder = folder();
+    for fault in ["qkv-bias-omitted", "kv-position-stuck", "stale-from-previous-step@L01.ffn_up"] {
+        let (trial, text) = tried(&folder, &format!("--subject cpu {TOKENS} --inject {fault}"));
+        assert_eq!(trial["outcome"], "confirmed", "{fault}: {text}");
+        assert!(
+            trial["elements"].as_u64() > Some(0) && text.contains("confirmed on 30 other tokens: it gives"),
+            "{text}"
+        );
+    }
+    // A number that is the length of the prompt is another one there.
+    let (trial, text) = tried(&folder, &format!("--subject cpu {TOKENS} --inject rope-base@L01 --confirm 2"));
+    assert_eq!((&trial["outcome"], &trial["tokens"]), (&"confirmed".into(), &67.into()), "{text}");
+    let (trial, text) = tried(&folder, &format!("--subject cpu {TOKENS} --inject rope-base@L01 --confirm no"));
+    assert_eq!(trial["outcome"], "untried", "{text}");
+    assert!(text.contains("fits this run; not tried on other tokens: --confirm no"), "{text}");
+    let (trial, text) = tried(&folder, &format!("--subject cpu {TOKENS} --inject rope-base@L01 --positions 1-18"));
+    assert!(trial["outcome"] == "untried" && text.contains("--positions names positions of this prompt"), "{text}");
+}
+
+/// A recorded subject cannot run again: another capture of it tells.
+#[test]
+fn captures_are_tried_on_another_capture() {
+    let folder = folder();
+    let faulty = "--runner cpu --inject rms-eps-wrong:eps=0.001@L01.ffn_norm";
+    folder.record("one", &format!("{TOKENS} {faulty}"));
+    folder.record("same", &format!("--tokens 8,70,3,41,5,300,22 {faulty}"));
+    folder.record("other", "--tokens 8,70,3,41,5,300,22 --runner cpu --inject gelu-for-silu@L01.ffn_act");
+    folder.record("another", "--tokens 8,70,3,41,5,300,22 --runner cpu --inject scaled:by=0.7@L01.ffn_norm");
+    let judged = |other: &str| tried(&folder, &format!("--subject capture:one{other}"));
+    let (trial, text) = judged("");
+    assert_eq!(trial["outcome"], "untried", "{text}");
+    assert!(text.contains("a capture cannot run again, and --confirm capture:DIR names no other one"), "{text}");
+    let (trial, text) = judged(" --confirm capture:same");
+    assert_eq!((&trial["outcome"], &trial["tokens"]), (&"confirmed".into(), &9.into()), "{text}");
+    // Nothing is wrong there, or something else is.
+    for other in ["other", "another"] {
+        let (trial, text) = judged(&format!(" --confirm capture:{other}"));
+        assert_eq!(trial["outcome"], "withdrawn", "{text}");
+        assert!(
+            text.contains("no known cause") && text.contains("one explanation fits this run alone: \"epsilon"),
+            "{text}"
+        );
+    }
+    folder.refuses("run -m model.gguf --subject capture:one --confirm 1", &["--confirm capture:DIR"]);
+    folder.refuses("run -m model.gguf --subject cpu --confirm capture:same", &["--confirm N"]);
+    folder.refused("run -m model.gguf --subject capture:one --confirm capture:one", &["holds the same tokens"]);
+}
+
+/// The verdict stands where the engine ends on other tokens; one line says why the cause was not tried.
+#[test]
+fn an_engine_that_fails_on_other_tokens_keeps_its_verdict() {
+    let folder = folder();
+    folder.record("wrong", "--tokens 5,9,77,4,41,120 -n 0 --runner cpu --inject rope-base@L01");
+    let engine = "cmd: test -e ran && exit 5; touch ran; cp wrong/* {dir}/ # {ids}";
+    let (trial, text) = tried(&folder, &format!("--subject '{engine}' --tokens 5,9,77,4,41,120 -n 0 --repeat 0"));
+    assert_eq!(trial["outcome"], "untried", "{text}");
+    assert!(text.contains("rope-base") && text.contains("the subject could not run on them"), "{text}");
+}
