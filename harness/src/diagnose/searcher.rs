@@ -95,8 +95,7 @@ impl Searcher<'_> {
         // Laws of attention take each key for the row of its position.
         if let Some(shape) = lost::told(graph, node, capture) {
             let (inside, cause, solution) = Default::default();
-            let finding =
-                Finding { id: origin.id, inside, unread: origin.unread, unwritten: false, cause, solution, shape };
+            let finding = Finding { unread: origin.unread, ..Finding::of(origin.id, (inside, cause, solution, shape)) };
             return (finding, Vec::new());
         }
         let tried = self.part(origin, TRIED);

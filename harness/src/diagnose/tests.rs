@@ -44,9 +44,7 @@ fn captured_in(oracle: &Oracle<'_>, passes: Passes<'_>, bug: Bug<'_>) -> Capture
 }
 
 /// The same of these tokens, of which so many are the prompt, in these passes.
-fn captured_of(
-    oracle: &Oracle<'_>, bug: Bug<'_>, (tokens, prompt, passes): (&[u32], usize, Passes<'_>),
-) -> Capture {
+fn captured_of(oracle: &Oracle<'_>, bug: Bug<'_>, (tokens, prompt, passes): (&[u32], usize, Passes<'_>)) -> Capture {
     let (filter, store) = (Filter::default(), Store::usual(None));
     let mut graph = oracle.graph.clone();
     for node in &mut graph.nodes {
