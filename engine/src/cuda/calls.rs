@@ -201,3 +201,50 @@ impl Calls<'_> {
         (kv != KvType::F32).then(|| Call::flat(params, elements).of(&[&kv.kernel()]))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::options::{KvType, Path};
+    use crate::model::{qwen2, skeleton};
+    use crate::ops::{Anatomy, Defined, Definition, anatomy};
+
+    #[derive(Debug)]
+    struct Own;
+
+    impl Definition for Own {
+        fn name(&self) -> &'static str {
+            "own_op"
+        }
+        fn about(&self) -> &'static str {
+            "a sum"
+        }
+        fn anatomy(&self) -> Anatomy<'_> {
+            Anatomy::Elementwise(anatomy::Elementwise::Sum)
+        }
+    }
+
+    /// A model with an op that has no kernel is refused when it is opened, with the stage and what to use instead.
+    #[test]
+    fn an_op_without_a_kernel_is_refused() {
+        let mut graph = skeleton(qwen2::graph, 1);
+        let options = Options {
+            step: 4,
+            context: 8,
+            path: Path::Tapped,
+            gemm: Gemm::Own,
+            kv: KvType::F32,
+            taps: true,
+            keep_taps: false,
+            last_logits: false,
+        };
+        assert!(check(&graph, &options).is_ok());
+        let node = graph.nodes.iter_mut().find(|n| n.op == Op::Residual).unwrap();
+        node.op = Op::Defined(Defined::new(Own));
+        let why = check(&graph, &options).unwrap_err().to_string();
+        assert!(
+            why.contains("L00.attn_residual") && why.contains("`own_op`") && why.contains("--subject cpu"),
+            "{why}"
+        );
+    }
+}

@@ -445,3 +445,67 @@ fn by_group<F: Real>(
     }
     y
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::testing::Matrix;
+    use proptest::prelude::*;
+
+    const TWO: Decision = Decision { picks: 2 };
+
+    /// A near tie was once a fault, and a choice that no rounding makes must stay one.
+    #[test]
+    fn a_choice_is_admitted_where_rounding_leaves_it() {
+        let row = [0.5, 2.0, 1.0, 1.0 - 1e-6];
+        let admitted = |chosen: [f64; 2], reach: f64| TWO.admits(&row, |_| reach, &chosen);
+        assert!(admitted([1.0, 2.0], 0.0) && !admitted([1.0, 3.0], 0.0) && admitted([1.0, 3.0], 1e-6));
+        // The order, one of them twice, and what is no place of the row.
+        assert!(!admitted([2.0, 1.0], 1e-3) && !admitted([1.0, 1.0], 9.0));
+        assert!(!admitted([1.0, 4.0], 9.0) && !admitted([1.0, f64::NAN], 9.0) && !admitted([1.0, 1.5], 9.0));
+        assert!(TWO.is_settled(&row, |_| 1e-7, &[1.0, 2.0]) && !TWO.is_settled(&row, |_| 1e-6, &[1.0, 2.0]));
+    }
+
+    proptest! {
+        /// What is chosen is admitted, and no other choice where the values are apart.
+        #[test]
+        fn the_largest_are_chosen(row in prop::collection::vec(-9f64..9.0, 2..9)) {
+            let x = Tensor { shape: vec![1, row.len()], data: row.clone() };
+            let chosen = TWO.choose(&x).data;
+            prop_assert!(TWO.admits(&row, |_| 0.0, &chosen));
+            let exchanged = [chosen[1], chosen[0]];
+            let equal = row[chosen[0] as usize] == row[chosen[1] as usize];
+            prop_assert_eq!(TWO.admits(&row, |_| 0.0, &exchanged), equal);
+        }
+
+        /// Each line meets the rows of the group that it picked, whether lines share the row of their token or not; what is
+        /// no group is not known; and no error is carried through a choice that may be another.
+        #[test]
+        fn lines_meet_their_group(seed in 1u32..1000, own: bool, picks in prop::collection::vec(0usize..3, 4)) {
+            let value = |i: usize| ((i as u32).wrapping_mul(2_654_435_761).wrapping_add(seed) >> 8) as f32 / 8e6 - 1.0;
+            let (n, m) = (5, 2);
+            let w = Matrix(n, 3 * m, (0..n * 3 * m).map(value).collect());
+            let weights = [w.weight()];
+            let c = Context { tokens: &[], positions: &[], source: &w, weights: &weights };
+            let shape = if own { vec![2, 2, n] } else { vec![2, n] };
+            let x = Tensor { data: (0..shape.iter().product()).map(|i| f64::from(value(i + 99))).collect(), shape };
+            let mut chosen = Tensor { shape: vec![2, 2], data: picks.iter().map(|p| *p as f64).collect::<Vec<_>>() };
+            chosen.data[3] = 3.0;
+            let of = Anatomy::Contraction(Contraction::Weight(Some(Picked { groups: 3 })));
+            let y = forward(of, &[&x, &chosen], &c);
+            prop_assert_eq!(&y.shape, &[2, 2, m]);
+            for (line, &pick) in picks.iter().enumerate().take(3) {
+                let row = if own { line } else { line / 2 };
+                for o in 0..m {
+                    let weights = &w.2[(pick * m + o) * n..][..n];
+                    let exact: f64 = weights.iter().zip(&x.data[row * n..]).map(|(w, x)| f64::from(*w) * x).sum();
+                    prop_assert!((y.data[line * m + o] - exact).abs() < 1e-12);
+                }
+            }
+            prop_assert!(y.data[3 * m..].iter().all(|v| v.is_nan()));
+            let (exact, open) = (vec![0.0; x.data.len()], [0.0, f32::INFINITY, 0.0, 0.0]);
+            let carried = propagate_error(of, &[&x, &chosen], &[Some(&exact), Some(&open)], &y, &c, &|_| unreachable!());
+            prop_assert!(carried[..m].iter().all(|d| *d == 0.0) && carried[m..2 * m].iter().all(|d| *d == f32::INFINITY));
+        }
+    }
+}

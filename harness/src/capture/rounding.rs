@@ -5,7 +5,8 @@ use super::{Capture, matches, stages_like};
 use crate::arithmetic::Arithmetic;
 use crate::formats::{Format, Formats, OfStages};
 use anyhow::{Result, bail};
-use qdiff_engine::model::{Graph, StageId};
+use qdiff_engine::model::{Graph, Node, StageId};
+use qdiff_engine::ops::Anatomy;
 use std::collections::{HashMap, HashSet};
 
 /// Values whose mantissa says something that must be there before a format is seen in them: a value of f32 is one of f16
@@ -78,7 +79,9 @@ impl Capture {
         // What the engine itself rounds to, the rows of its caches too, is not coarser for being stored so.
         let caches: HashSet<StageId> = graph.nodes.iter().filter(|n| n.has_state()).map(|n| n.id).collect();
         let own = |id| if caches.contains(&id) { arithmetic.kv.into() } else { self.rounding.output(id) };
-        let coarser = self.elements.iter().filter(|(id, element)| !own(**id).within(**element));
+        let integers: HashSet<StageId> = graph.nodes.iter().filter(|n| of_integers(n)).map(|n| n.id).collect();
+        let narrower = |(id, element): &(&StageId, &Format)| !integers.contains(*id) && !own(**id).within(**element);
+        let coarser = self.elements.iter().filter(narrower);
         let coarser: Vec<(StageId, Format)> = coarser.map(|(id, element)| (*id, *element)).collect();
         // Whatever is said: an array of f16 holds no more.
         for (id, element) in &coarser {
@@ -93,9 +96,14 @@ impl Capture {
         }
         // What an engine rounds its own values to shows in all of them, and is none of the storage.
         let Some(format) = seen(self).filter(|_| arithmetic.outputs.plain()) else { return Ok(None) };
-        self.rounding.stored = graph.nodes.iter().map(|n| (n.id, format)).collect();
+        self.rounding.stored = graph.nodes.iter().filter(|n| !of_integers(n)).map(|n| (n.id, format)).collect();
         Ok(Some(format!("{format}: seen in all values")))
     }
+}
+
+/// Whether a stage gives integers, which no format rounds that holds them.
+fn of_integers(node: &Node) -> bool {
+    matches!(node.op.anatomy(), Anatomy::Decision(_))
 }
 
 /// The format of every stage that has another than f32.
@@ -111,7 +119,7 @@ fn each(formats: &Formats, graph: &Graph) -> Result<HashMap<StageId, Format>> {
     let patterns = of.stages.iter().map(|(pattern, format)| Ok((pattern, stages_like(graph, pattern)?, *format)));
     let patterns = patterns.collect::<Result<Vec<_>>>()?;
     let mut found = HashMap::new();
-    for node in &graph.nodes {
+    for node in graph.nodes.iter().filter(|n| !of_integers(n)) {
         let mut fitting = patterns.iter().filter(|(_, m, _)| matches(m, node.id));
         let first = fitting.next();
         if let Some((a, _, one)) = first

@@ -5,9 +5,15 @@ use qdiff::arithmetic::Arithmetic;
 use qdiff::capture::{Capture, Collector, Filter, Store, Want};
 use qdiff::diagnose::{Diagnosis, explain};
 use qdiff::llama::gguf::GgmlWeights;
+use qdiff::machine::Machine;
 use qdiff::oracle::Oracle;
 use qdiff::products::Products;
-use qdiff::verdict::{Policy, Side, Status, judge};
+use qdiff::report::terminal::Terminal;
+use qdiff::report::{Document, ModelInfo, Outcome, Report, RunInfo, Seconds};
+use qdiff::runners::Manifest;
+use qdiff::severity;
+use qdiff::verdict::{CheckMode, Policy, Side, Status, judge};
+use qdiff::weights::WeightCheck;
 use qdiff_engine::cpu::CpuEngine;
 use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::{Architecture, Builder, Config, ConfigError, Graph, Metadata, Model, Node, Role, StageId};
@@ -15,6 +21,7 @@ use qdiff_engine::ops::anatomy::{Activation, Contraction, Decision, Elementwise,
 use qdiff_engine::ops::{Anatomy, Context, Defined, Definition, Op, Real, TINY, Tensor, UNIT, real};
 use qdiff_engine::tap::{Intervene, Site};
 use qdiff_tests::synth::Synth;
+use std::collections::BTreeMap;
 
 const EXPERTS: usize = 4;
 
@@ -240,14 +247,72 @@ impl Opened {
 
     /// What is wrong with this capture, held against a right one, and why.
     fn diagnosis(&self, subject: &Capture) -> Diagnosis {
+        self.checked(subject, CheckMode::Full)
+    }
+
+    fn checked(&self, subject: &Capture, mode: CheckMode) -> Diagnosis {
         let (oracle, arithmetic) = (self.oracle(), Arithmetic::default());
         let right = self.capture(|_| true, None);
         let (side, reference) =
             (Side { capture: subject, arithmetic: &arithmetic }, Side { capture: &right, arithmetic: &arithmetic });
-        let (filter, policy) = (Filter::default(), Policy::default());
+        let (filter, mut policy) = (Filter::default(), Policy::default());
+        policy.mode = mode;
         let verdict = judge(&oracle, side, Some(reference), &filter, &policy, &|_, _, _| {}).unwrap();
         explain(&oracle, &side, verdict, (&filter, &policy), 1.0, &|_, _, _| {})
     }
+}
+
+/// The screen of a run with this outcome.
+fn screen(opened: &Opened, diagnosis: Diagnosis) -> String {
+    let side = |name: &str| Manifest {
+        name: name.to_owned(),
+        arithmetic: Arithmetic::default(),
+        injected: Vec::new(),
+        stored: None,
+    };
+    let config = &opened.model.graph().config;
+    let mut report = Report {
+        qdiff: String::new(),
+        outcome: Outcome::Incomplete,
+        machine: Machine::this(),
+        model: ModelInfo {
+            path: "model.gguf".to_owned(),
+            name: config.name.clone(),
+            arch: config.arch.clone(),
+            layers: config.n_layers,
+            format: String::new(),
+            sha256: "0".repeat(64),
+        },
+        run: RunInfo {
+            prompt: "numbers".to_owned(),
+            tokens: Vec::new(),
+            passes: Vec::new(),
+            decoded: Vec::new(),
+            text: BTreeMap::new(),
+            tolerance: Vec::new(),
+            inert: Vec::new(),
+            unexercised: Vec::new(),
+            dumped: false,
+            command: String::new(),
+            filters: String::new(),
+        },
+        batch: None,
+        subject: side("subject"),
+        reference: side("reference"),
+        repeated: None,
+        weights: WeightCheck::default(),
+        tokens: None,
+        decoded: None,
+        end: None,
+        severity: severity::of(opened.model.graph(), &diagnosis, &[]),
+        diagnosis,
+        doubt: None,
+        gap: None,
+        seconds: Seconds::default(),
+        memory: None,
+    };
+    report.outcome = report.comes_to();
+    Terminal::of(100).render(&report.screen(true))
 }
 
 /// What a bug does to the stage of this name in layer 1.
@@ -286,6 +351,21 @@ fn right_stages_of_ops_that_qdiff_does_not_know_match() {
     }
 }
 
+/// Rows of its linear layers that probes have no doubt of are not computed, and a wrong one is seen.
+#[test]
+fn linear_layers_beside_ops_that_qdiff_does_not_know_are_probed() {
+    let opened = Opened::new();
+    let diagnosis = opened.checked(&opened.capture(|_| true, None), CheckMode::Probe);
+    assert_eq!(origins(&diagnosis), [""; 0]);
+    let probed = |name: &str| {
+        let stages = diagnosis.verdict.stages.iter().filter(|stage| stage.id.name == name);
+        stages.filter_map(|stage| stage.subject.as_ref()).map(|local| local.probed).sum::<usize>()
+    };
+    assert!(probed("router") > 0 && probed("logits") > 0);
+    let half = Change("router", |site| site.output.data.iter_mut().skip(20).for_each(|v| *v *= 0.5));
+    assert_eq!(origins(&opened.checked(&opened.capture(|_| true, Some(half)), CheckMode::Probe)), ["L01.router"]);
+}
+
 /// Operands exchanged, which the catalogue knows of any gate.
 #[test]
 fn a_cause_is_found_in_an_op_that_qdiff_does_not_know() {
@@ -299,6 +379,13 @@ fn a_cause_is_found_in_an_op_that_qdiff_does_not_know() {
     assert_eq!(origins(&diagnosis), ["L01.expert_act"]);
     let cause = diagnosis.findings[0].cause.as_ref().expect("it is explained");
     assert_eq!(cause.name.to_string(), "gate-up-operands-swapped");
+    let screen = screen(&opened, diagnosis);
+    let words = screen.split_whitespace().collect::<Vec<_>>().join(" ");
+    let headline = "at L01.expert_act, all positions: the activation is applied to up instead of gate";
+    assert!(words.contains(headline), "{screen}");
+    for stage in ["norm", "router", "experts", "shares", "expert_gate", "mixed"] {
+        assert!(words.contains(&format!("L00.{stage} ")), "{stage}\n{screen}");
+    }
 }
 
 /// A choice is wrong by itself, and what follows the wrong choice is right.
