@@ -1,6 +1,6 @@
 //! The anatomy of an op: what an output is made of, which is all that anyone but the op's own file knows of it.
 //!
-//! There are seven anatomies, and who judges or explains stages matches on them exhaustively. An op is a [`Definition`];
+//! There are seven anatomies, and who judges or explains stages matches on them exhaustively. An op is a [`Definition`](super::Definition);
 //! what its anatomy says in full (a product with a weight, a choice, a sum) the definition need not write again: the
 //! functions of this file evaluate it.
 
