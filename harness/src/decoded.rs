@@ -207,7 +207,7 @@ pub fn check(
             ChoicePattern::StepBefore => last == Some(token),
         });
         if found.first.is_none() {
-            let name = |id: usize| named(id as u32, &opened.llama.piece_bytes(id as u32, true).unwrap_or_default());
+            let name = |id: usize| named(id as u32, &opened.piece_bytes(id as u32).unwrap_or_default());
             let (fed_logit, chosen_logit) = (f64::from(row[token]), f64::from(row[chosen]));
             found.first = Some(OtherChoice {
                 step: steps[i].index,

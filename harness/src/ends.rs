@@ -32,6 +32,9 @@ pub struct EndCheck {
     /// Why the engine's list of ends was not compared, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unlisted: Option<String>,
+    /// Whether the right ends are those that a folder of safetensors lists, and not llama.cpp's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub folder: bool,
 }
 
 /// An engine that went on after an end, or stopped at what is none.
@@ -57,7 +60,8 @@ impl EndCheck {
             true => format!("the engine stopped at token {}, {}, which ends no text", w.index, told(&w.token)),
             false => format!("the engine went on after token {}, {}, which ends a text", w.index, told(&w.token)),
         });
-        let missed = listed(&self.missed).map(|all| format!("{all} to llama.cpp alone"));
+        let right = if self.folder { "the folder's own list" } else { "llama.cpp" };
+        let missed = listed(&self.missed).map(|all| format!("{all} to {right} alone"));
         let added = listed(&self.added).map(|all| format!("{all} to the engine alone"));
         let lists: Vec<String> = missed.into_iter().chain(added).collect();
         let lists = (!lists.is_empty()).then(|| format!("a text ends at {}", lists.join(", at ")));
@@ -68,7 +72,7 @@ impl EndCheck {
             (Some(why), true) => {
                 format!("no token was wrongly taken for one; the list of ends was not compared: {why}")
             }
-            (None, true) => format!("the same {} a text as to llama.cpp", ending(self.ends)),
+            (None, true) => format!("the same {} a text as to {right}", ending(self.ends)),
         }
     }
 }
@@ -100,7 +104,7 @@ pub struct Ends {
 
 /// What the file says to llama.cpp.
 fn right(opened: &LoadedModel) -> BTreeSet<u32> {
-    (0..opened.llama.n_tokens() as u32).filter(|t| opened.llama.ends_generation(*t)).collect()
+    opened.ends()
 }
 
 impl Ends {
@@ -131,7 +135,7 @@ impl Ends {
     /// ended it included where it `stopped` by its own decision.
     pub fn check(&self, opened: &LoadedModel, text: &[u32], stopped: bool) -> EndCheck {
         let right = right(opened);
-        let name = |id: &u32| named(*id, &opened.llama.piece_bytes(*id, true).unwrap_or_default());
+        let name = |id: &u32| named(*id, &opened.piece_bytes(*id).unwrap_or_default());
         let wrong = text.iter().enumerate().find_map(|(index, id)| {
             let stopped = stopped && index + 1 == text.len();
             (stopped != right.contains(id)).then(|| WrongEnd { index, token: name(id), stopped })
@@ -146,16 +150,21 @@ impl Ends {
             wrong,
             cause: catalogue().find(makes).map(CatalogueEntry::from),
             unlisted: self.unlisted.clone(),
+            folder: opened.is_folder(),
         }
     }
 }
 
 /// What a recorded engine says of the end of its text, with the tokens `decoded` before it, against what the file says.
-pub fn recorded(opened: &LoadedModel, end: &RecordedEnd, decoded: &[u32]) -> EndCheck {
+/// Nothing of a folder that does not say where a text ends.
+pub fn recorded(opened: &LoadedModel, end: &RecordedEnd, decoded: &[u32]) -> Option<EndCheck> {
+    if right(opened).is_empty() && opened.is_folder() {
+        return None;
+    }
     let text: Vec<u32> = decoded.iter().copied().chain(end.at).collect();
     let ends = match &end.tokens {
         Some(tokens) => Ends { tokens: tokens.clone(), unlisted: None },
         None => Ends { tokens: right(opened), unlisted: Some("the capture does not list them".to_owned()) },
     };
-    ends.check(opened, &text, end.at.is_some())
+    Some(ends.check(opened, &text, end.at.is_some()))
 }

@@ -25,7 +25,8 @@ fn sha256_of<'a>(all: impl IntoIterator<Item = &'a [u8]>) -> String {
     digest.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// SHA-256 of a model's files one after the other, in hexadecimal, as `cat MODEL-*-of-0000N.gguf | sha256sum` prints it: from the
+/// SHA-256 of a model's files one after the other, in hexadecimal, as `cat MODEL-*-of-0000N.gguf | sha256sum` prints it, or of a
+/// folder `cat config.json *.safetensors | sha256sum`: from the
 /// cache if the file system says that the files are those hashed before (device, inode, size, and times of the last
 /// change to content and to inode, which no program sets back). A cache that cannot be used is no error.
 pub fn of_model(model: &Gguf) -> String {

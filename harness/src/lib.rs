@@ -14,6 +14,7 @@ pub mod decoded;
 pub mod diagnose;
 pub mod ends;
 pub mod exercise;
+pub mod folder;
 pub mod formats;
 pub mod generate;
 pub mod hash;

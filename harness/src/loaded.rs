@@ -1,29 +1,41 @@
-//! A model open on both sides: the engine's reader and llama.cpp's.
+//! A model open on both sides: by the engine's reader, and by llama.cpp; of a folder of safetensors by the oracle's own.
 
+use crate::folder::FolderWeights;
 use crate::llama::gguf::{GgmlWeights, Index};
 use crate::number::counted;
 use crate::oracle::Oracle;
 use crate::{hash, llama};
 use anyhow::{Context as _, Result, bail};
+use qdiff_engine::folder;
 use qdiff_engine::gguf::NotFinite;
 use qdiff_engine::model::{LoadError, Model};
 use qdiff_engine::tokenizer::{Tokenizer, VocabError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use unicode_normalization::is_nfc;
+
+/// What to do where llama.cpp is asked for, and there is no GGUF.
+pub const NO_LLAMA: &str = "is a folder of safetensors, and llama.cpp reads only GGUF files: convert it with llama.cpp's \
+    convert_hf_to_gguf.py and name the GGUF, or leave llama.cpp out (--reference none)";
 
 /// A model open on both sides.
 pub struct LoadedModel {
-    /// The file, or the first of several.
+    /// The file, or the first of several; or the folder.
     pub path: PathBuf,
     /// The engine's side.
     pub model: Model,
-    /// llama.cpp's side.
-    pub llama: Arc<llama::Model>,
     /// The engine's tokenizer, or why there is none.
     pub tokenizer: Result<Tokenizer, VocabError>,
-    /// The oracle's index of the file.
-    index: Arc<Index>,
+    other: Other,
+}
+
+/// The side that is not the engine's.
+enum Other {
+    /// llama.cpp, and the oracle's index of the file.
+    Llama(Arc<llama::Model>, Arc<Index>),
+    /// A folder, of which llama.cpp reads nothing: the tokens at which it says that a text ends.
+    Folder(BTreeSet<u32>),
 }
 
 impl LoadedModel {
@@ -32,6 +44,9 @@ impl LoadedModel {
     /// # Errors
     /// If either side refuses the file, or a weight in it is NaN or infinite: no engine can be right with such a file.
     pub fn new(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            return Self::folder(path);
+        }
         let model = load(path)?;
         // While llama.cpp reads the file, at no cost in time.
         let (llama, (damaged, index, tokenizer)) = std::thread::scope(|scope| {
@@ -43,11 +58,80 @@ impl LoadedModel {
             let read = beside.map_or_else(|_| read(), |beside| beside.join().expect("reading a file does not panic"));
             (llama, read)
         });
-        let (llama, index) = (Arc::new(llama?), Arc::new(index?));
-        let opened = Self { path: path.to_path_buf(), llama, tokenizer, index, model };
+        let other = Other::Llama(Arc::new(llama?), Arc::new(index?));
+        let opened = Self { path: path.to_path_buf(), tokenizer, model, other };
         opened.is_unchanged()?;
         refuse_damaged(&damaged).with_context(|| path.display().to_string())?;
         Ok(opened)
+    }
+
+    fn folder(path: &Path) -> Result<Self> {
+        let folder::Opened { model, tokenizer, ends } = folder::open(path)?;
+        let damaged = model.gguf().not_finite();
+        let opened = Self { path: path.to_path_buf(), tokenizer, model, other: Other::Folder(ends) };
+        refuse_damaged(&damaged).with_context(|| path.display().to_string())?;
+        Ok(opened)
+    }
+
+    /// Whether it is a folder of safetensors, of which llama.cpp knows nothing.
+    pub fn is_folder(&self) -> bool {
+        matches!(self.other, Other::Folder(_))
+    }
+
+    /// llama.cpp's side.
+    ///
+    /// # Errors
+    /// What to do where there is no GGUF.
+    pub fn llama(&self) -> Result<&Arc<llama::Model>> {
+        match &self.other {
+            Other::Llama(llama, _) => Ok(llama),
+            Other::Folder(_) => bail!("{}: {NO_LLAMA}", self.path.display()),
+        }
+    }
+
+    /// The tokens of a prompt, special tokens in it recognised: llama.cpp's; of a folder those of tokenizer.json.
+    ///
+    /// # Errors
+    /// If it cannot be split: of a folder also a text that tokenizer.json would change first.
+    pub fn tokenize(&self, text: &str) -> Result<Vec<u32>> {
+        let Other::Folder(_) = self.other else { return self.llama()?.tokenize(text.as_bytes(), true) };
+        let tokenizer = self.tokenizer.as_ref().map_err(|e| anyhow::anyhow!("{e}"))?;
+        if !is_nfc(text) {
+            bail!(
+                "the prompt is not in Unicode's form NFC, into which tokenizers of Qwen bring a text; give it so, or --tokens"
+            );
+        }
+        Ok(tokenizer.encode(text, true))
+    }
+
+    /// The bytes that a token prints, those of control tokens as well; `None` beyond the vocabulary, or without one.
+    pub fn piece_bytes(&self, token: u32) -> Option<Vec<u8>> {
+        match (&self.other, &self.tokenizer) {
+            (Other::Llama(llama, _), _) => llama.piece_bytes(token, true),
+            (Other::Folder(_), Ok(tokenizer)) => tokenizer.kind(token).map(|_| tokenizer.piece(token, true)),
+            (Other::Folder(_), Err(_)) => None,
+        }
+    }
+
+    /// The text of one token, special tokens spelled out.
+    pub fn piece(&self, token: u32) -> String {
+        self.piece_bytes(token).map_or_else(|| format!("<{token}>"), |b| String::from_utf8_lossy(&b).into_owned())
+    }
+
+    /// Number of tokens, padding included.
+    pub fn n_tokens(&self) -> usize {
+        match &self.other {
+            Other::Llama(llama, _) => llama.n_tokens(),
+            Other::Folder(_) => self.model.graph().config.n_vocab,
+        }
+    }
+
+    /// The tokens that end a text: to llama.cpp, or as a folder says.
+    pub fn ends(&self) -> BTreeSet<u32> {
+        match &self.other {
+            Other::Llama(llama, _) => (0..llama.n_tokens() as u32).filter(|t| llama.ends_generation(*t)).collect(),
+            Other::Folder(ends) => ends.clone(),
+        }
     }
 
     /// The weight format of most bytes.
@@ -65,10 +149,26 @@ impl LoadedModel {
     /// # Errors
     /// As [`Oracle::new`].
     pub fn oracle(&self) -> Result<Oracle<'_>> {
-        let weights = GgmlWeights::new(self.model.gguf(), self.index.clone());
-        let oracle = Oracle::new(weights, &self.llama)?;
+        let oracle = match &self.other {
+            Other::Llama(llama, _) => Oracle::new(self.ggml()?, llama)?,
+            Other::Folder(_) => {
+                let read = FolderWeights::read(self.model.gguf()).and_then(Oracle::of_folder);
+                read.with_context(|| self.path.display().to_string())?
+            }
+        };
         self.is_unchanged()?;
         Ok(oracle)
+    }
+
+    /// The weights as ggml reads them.
+    ///
+    /// # Errors
+    /// As [`Self::llama`].
+    pub fn ggml(&self) -> Result<GgmlWeights<'_>> {
+        match &self.other {
+            Other::Llama(_, index) => Ok(GgmlWeights::new(self.model.gguf(), index.clone())),
+            Other::Folder(_) => bail!("{}: {NO_LLAMA}", self.path.display()),
+        }
     }
 
     /// Refuses a file that llama.cpp or ggml, which open it by its name, may have read other bytes of than the engine has.

@@ -139,7 +139,9 @@ impl<'a> Pair<'a> {
     /// As [`RunnerKind::start`] and [`Runner::step`].
     pub fn run(&self, kind: &RunnerKind, tokens: Tokens<'_>, faults: Faults) -> Result<Recording> {
         let mut runner = self.runner(kind, tokens, faults)?;
-        self.record(runner.as_mut(), tokens)
+        // The map is the subject's.
+        let names = Names::of(&self.oracle.graph);
+        self.recorded(runner.as_mut(), tokens, &|| Ok(tokens.forced), self.progress, &names)
     }
 
     /// The tokens that a runner decodes, with nothing tapped.
@@ -207,7 +209,7 @@ impl<'a> Pair<'a> {
     /// # Errors
     /// As [`Runner::step`].
     pub fn record(&self, runner: &mut dyn Runner, tokens: Tokens<'_>) -> Result<Recording> {
-        self.recorded(runner, tokens, &|| Ok(tokens.forced), self.progress)
+        self.recorded(runner, tokens, &|| Ok(tokens.forced), self.progress, &self.names)
     }
 
     /// Runs the reference, and beside it the subject that `make` makes, whose decode steps wait for the tokens that the
@@ -236,7 +238,7 @@ impl<'a> Pair<'a> {
                 let chosen = choices.recv().context("the reference chose no tokens")?;
                 Ok(Some(forced.get_or_init(|| chosen).as_slice()))
             };
-            self.recorded(runner.as_mut(), tokens, &wait, &progress)
+            self.recorded(runner.as_mut(), tokens, &wait, &progress, &self.names)
         };
         thread::scope(|scope| {
             let subject = scope.spawn(subject);
@@ -255,12 +257,12 @@ impl<'a> Pair<'a> {
     }
 
     fn recorded(
-        &self, runner: &mut dyn Runner, tokens: Tokens<'_>, forced: Forced<'_>, progress: Progress<'_>,
+        &self, runner: &mut dyn Runner, tokens: Tokens<'_>, forced: Forced<'_>, progress: Progress<'_>, names: &Names,
     ) -> Result<Recording> {
         let (start, mut capture) = (Instant::now(), Capture::new(self.settings.store.clone()));
         progress(&format!("running {}", runner.manifest().name), 0, 1);
         if let Some(folder) = runner.dump(tokens, &self.settings.store)? {
-            let dumped = self.dumped(&folder, tokens)?;
+            let dumped = self.dumped(&folder, tokens, names)?;
             let chose = dumped.chose.filter(|_| runner.chooses(tokens)).map(|chose| Chose { alone: true, ..chose });
             return Ok(Recording { seconds: start.elapsed().as_secs_f64(), chose, ..dumped });
         }
@@ -316,7 +318,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Reads what an engine dumped that was told to run `tokens`.
-    fn dumped(&self, folder: &Path, tokens: Tokens<'_>) -> Result<Recording> {
+    fn dumped(&self, folder: &Path, tokens: Tokens<'_>, names: &Names) -> Result<Recording> {
         let mut manifest = container::manifest(folder).context("what the engine dumped")?;
         if manifest.model_sha256.is_some() {
             manifest.check_model(folder, &self.opened.sha256())?;
@@ -339,7 +341,7 @@ impl<'a> Pair<'a> {
             "the engine ran passes of {} tokens, and was told to run passes of {wanted}",
             Lengths(lengths)
         );
-        let mut recording = self.read(folder, &manifest, &self.names, "run by its command")?;
+        let mut recording = self.read(folder, &manifest, names, "run by its command")?;
         recording.capture.steps.iter_mut().zip(tokens.indices()).for_each(|(step, index)| step.index = index);
         Ok(recording)
     }

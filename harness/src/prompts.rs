@@ -182,7 +182,7 @@ pub fn ready(opened: &LoadedModel, name: &str, text: String, style: Style<'_>) -
     } else {
         (turn(opened, &text, style)?, Some(text))
     };
-    Ok(Ready { name: name.to_owned(), tokens: opened.llama.tokenize(text.as_bytes(), true)?, text, message })
+    Ok(Ready { name: name.to_owned(), tokens: opened.tokenize(&text)?, text, message })
 }
 
 fn text_of(what: &str, bytes: Vec<u8>) -> Result<String> {
@@ -209,11 +209,11 @@ fn turn(opened: &LoadedModel, text: &str, style: Style<'_>) -> Result<String> {
     }
     let gguf = opened.model.gguf();
     let source = gguf.get("tokenizer.chat_template").and_then(Value::as_str);
-    let source = source.context("the GGUF has no tokenizer.chat_template; use --template bare or --raw")?;
+    let source = source.context("the model has no chat template; use --template bare or --raw")?;
     let special = |key: &str| {
         let id = gguf.get(key).and_then(Value::as_u64);
         id.and_then(|id| u32::try_from(id).ok())
-            .and_then(|id| opened.llama.piece_bytes(id, true))
+            .and_then(|id| opened.piece_bytes(id))
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .unwrap_or_default()
     };

@@ -30,6 +30,9 @@ pub struct TokensCheck {
     pub untested: Vec<String>,
     /// Why nothing was compared, if so.
     pub unchecked: Option<String>,
+    /// Whether the right tokens are those of a folder's tokenizer.json as qdiff reads it, and not llama.cpp's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub folder: bool,
 }
 
 /// A token by id and text.
@@ -67,6 +70,7 @@ impl TokensCheck {
         if let Some(why) = &self.unchecked {
             return format!("not checked: {why}");
         }
+        let right = if self.folder { "tokenizer.json as qdiff reads it" } else { "llama.cpp" };
         let Some(d) = &self.difference else {
             let run = match self.run {
                 Some(n) if n > self.same => format!(", which the run repeats to {n}"),
@@ -77,19 +81,15 @@ impl TokensCheck {
                 [] => String::new(),
                 faults => format!("; untested by this text: {}", faults.join(", ")),
             };
-            return format!("same {} as llama.cpp{run}{untested}", counted(self.same, "token"));
+            return format!("same {} as {right}{run}{untested}", counted(self.same, "token"));
         };
         let side = |token: &Option<NamedToken>| match token {
             Some(t) => format!("{} (id {})", t.text, t.id),
             None => "nothing".to_owned(),
         };
         let at = d.at.map_or_else(String::new, |at| format!(" at byte {at}"));
-        let mut words = format!(
-            "token {}{at} is {} to the engine, {} to llama.cpp",
-            d.index,
-            side(&d.subject),
-            side(&d.reference),
-        );
+        let mut words =
+            format!("token {}{at} is {} to the engine, {} to {right}", d.index, side(&d.subject), side(&d.reference),);
         if let Some(rule) = &d.rule {
             let _ = write!(words, "; cut off by {rule}");
         }
@@ -119,6 +119,9 @@ pub fn check(opened: &LoadedModel, prompt: &Ready, fault: Option<&Mutation>) -> 
         Ok(tokenizer) => tokenizer,
         Err(e) => return Ok(Some(unchecked(e.to_string()))),
     };
+    if opened.is_folder() && fault.is_none() {
+        return Ok(Some(unchecked("the tokens are of qdiff's own reading of tokenizer.json".to_owned())));
+    }
     let ours = match fault {
         None => tokenizer.encode(&prompt.text, true),
         Some(m) => m.tokens(tokenizer, prompt).with_context(|| {
@@ -132,7 +135,7 @@ pub fn check(opened: &LoadedModel, prompt: &Ready, fault: Option<&Mutation>) -> 
             format!("`{}` changes nothing about the prompt `{}`; {hint}", m.name, prompt.name)
         })?,
     };
-    Ok(Some(match opened.llama.tokenize(prompt.text.as_bytes(), true) {
+    Ok(Some(match opened.llama().and_then(|llama| llama.tokenize(prompt.text.as_bytes(), true)) {
         Ok(theirs) => compare(tokenizer, prompt, &ours, &theirs, pieces(opened)),
         Err(e) => unchecked(format!("{e:#}")),
     }))
@@ -141,14 +144,17 @@ pub fn check(opened: &LoadedModel, prompt: &Ready, fault: Option<&Mutation>) -> 
 /// Recorded tokens against those of the prompt that they are said to be of.
 pub fn recorded(opened: &LoadedModel, prompt: &Ready, tokens: &[u32]) -> TokensCheck {
     match &opened.tokenizer {
-        Ok(tokenizer) => compare(tokenizer, prompt, tokens, &prompt.tokens, pieces(opened)),
+        Ok(tokenizer) => {
+            let folder = opened.is_folder();
+            TokensCheck { folder, ..compare(tokenizer, prompt, tokens, &prompt.tokens, pieces(opened)) }
+        }
         Err(e) => unchecked(e.to_string()),
     }
 }
 
 /// The bytes of llama.cpp's tokens.
 fn pieces(opened: &LoadedModel) -> impl Fn(u32) -> Vec<u8> {
-    |id| opened.llama.piece_bytes(id, true).unwrap_or_default()
+    |id| opened.piece_bytes(id).unwrap_or_default()
 }
 
 fn unchecked(why: String) -> TokensCheck {

@@ -5,6 +5,7 @@
 //! quantisation: two models that differ only in their weight types, their tying or their number of layers share the
 //! values of every tensor they have in common.
 
+mod folder;
 mod image;
 mod kv;
 mod large;

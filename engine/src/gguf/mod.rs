@@ -91,6 +91,13 @@ pub struct Part {
 }
 
 impl Part {
+    /// Maps the file at `path`, whatever it holds.
+    pub(crate) fn open(path: &Path) -> Result<Self, Problem> {
+        let (map, opened) = map(path)?;
+        let path = Some(path.to_owned());
+        Ok(Self { path, alignment: 1, data_offset: 0, bytes: Box::new(map), opened: Some(opened) })
+    }
+
     /// What the file system said of it when it was opened; nothing of what was read from memory.
     pub fn opened(&self) -> Option<&Metadata> {
         self.opened.as_ref()
@@ -104,7 +111,7 @@ impl Part {
 
 /// A GGUF model, parsed and checked; its tensor data stays where it is, in one file or several.
 pub struct Gguf {
-    /// The format's version: 2 or 3.
+    /// The format's version, 2 or 3; 0 of a folder of safetensors, which is read as if it were converted.
     pub version: u32,
     /// All keys and values, in the file's order; of several files, those of the first.
     pub metadata: Vec<(String, Value)>,
@@ -142,6 +149,28 @@ impl Gguf {
     /// [`GgufError`] if it is refused.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, GgufError> {
         parse::parse(Box::new(bytes), None).map_err(|problem| GgufError { file: None, problem })
+    }
+
+    /// A model that stands in files of another format, each tensor within its part.
+    ///
+    /// # Errors
+    /// The name of a tensor that is there twice.
+    pub(crate) fn of_folder(
+        metadata: Vec<(String, Value)>, tensors: Vec<TensorInfo>, parts: Vec<Part>,
+    ) -> Result<Self, String> {
+        let keys = metadata.iter().enumerate().map(|(i, (key, _))| (key.clone(), i)).collect();
+        let mut names = HashMap::with_capacity(tensors.len());
+        for (i, tensor) in tensors.iter().enumerate() {
+            if names.insert(tensor.name.clone(), i).is_some() {
+                return Err(tensor.name.clone());
+            }
+        }
+        Ok(Self { version: 0, metadata, tensors, keys, names, parts })
+    }
+
+    /// Whether it is a folder of safetensors, and no GGUF: what llama.cpp and ggml cannot read.
+    pub fn is_folder(&self) -> bool {
+        self.version == 0
     }
 
     /// The files, in their order; at least one.

@@ -12,7 +12,7 @@ pub struct StringArray {
 }
 
 impl StringArray {
-    pub(super) fn push(&mut self, string: &[u8]) {
+    pub(crate) fn push(&mut self, string: &[u8]) {
         self.bytes.extend_from_slice(string);
         self.ends.push(self.bytes.len());
     }

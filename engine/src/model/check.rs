@@ -26,7 +26,7 @@ const FIXED: &[(&str, &[f64])] = &[
 /// Refuses metadata of a model that no graph describes.
 pub(super) fn metadata(gguf: &Gguf, known: &[Architecture]) -> Result<(), ConfigError> {
     let (arch, _) = architecture(gguf, known)?;
-    if let Some(part) = gguf.parts().iter().find(|part| part.alignment < ALIGNMENT) {
+    if let Some(part) = gguf.parts().iter().find(|part| part.alignment < ALIGNMENT && !gguf.is_folder()) {
         let why = "llama.cpp maps weights at multiples of 32 bytes; expected 32 or a greater power of 2";
         return Err(config::invalid("general.alignment", part.alignment, why));
     }
@@ -77,7 +77,7 @@ pub(super) fn tensors(gguf: &Gguf, graph: &Graph) -> Result<(), LoadError> {
             );
         }
         // ggml ends the process where it is to add or multiply by another type.
-        if extent.len() == 1 && *ggml_type != GgmlType::F32 {
+        if extent.len() == 1 && *ggml_type != GgmlType::F32 && !gguf.is_folder() {
             let what = "llama.cpp computes with norms and biases in F32 alone; convert the model again";
             return refuse(name, format!("is stored as {ggml_type}, expected F32: {what}"));
         }

@@ -87,7 +87,7 @@ pub const MAX_LAYERS: usize = 512;
 const BY_LAYER: [&str; 3] = [".attention.head_count", ".attention.head_count_kv", ".feed_forward_length"];
 
 /// Tensor of the embedding table, whose rows are the vocabulary of every model.
-pub(super) const EMBEDDING: &str = "token_embd.weight";
+pub(crate) const EMBEDDING: &str = "token_embd.weight";
 
 /// What every model has, whatever its layers are made of. What only some have (the width of a feed-forward network, the
 /// number of experts) an architecture reads itself and keeps in its nodes.

@@ -19,7 +19,7 @@ pub(super) struct Traits {
 const ATTN_NORM: &str = "attn_norm.weight";
 
 /// Tensor of the output projection; a file without it uses the embedding table.
-const HEAD: &str = "output.weight";
+pub(crate) const HEAD: &str = "output.weight";
 
 pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Result<Graph, ConfigError> {
     let c = Config::read(arch, source)?;

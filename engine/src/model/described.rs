@@ -1,18 +1,21 @@
 //! Every stage in words, and where it is found in other engines: what an exporter asks.
 
-use super::{Axis, Node, Role};
+use super::{Axis, Node, Role, dialect};
 use crate::ops::Op;
 
 /// A stage in words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
     /// What it is: before or after what, and what stands in entries that nobody reads.
     pub what: &'static str,
     /// Where it is in Hugging Face transformers, as modules of a layer are called; empty where it is never materialised.
-    pub transformers: &'static str,
+    pub transformers: String,
     /// The same of vLLM.
     pub vllm: &'static str,
 }
+
+/// Stands for the name of the module that holds the weights.
+const OWN: &str = "its module";
 
 /// Its shape in symbols: T tokens of this step, N tokens so far, E width of the residual stream, H query heads, G heads of
 /// keys and values, D width of a head, F width of the feed-forward network, V size of the vocabulary.
@@ -51,38 +54,40 @@ pub fn symbolic(node: &Node) -> String {
 
 /// The stage in words. Names are those in the Qwen2 and Qwen3 models of transformers 5 and of vLLM.
 pub fn described(node: &Node) -> Described {
-    let of = |what, transformers, vllm| Described { what, transformers, vllm };
+    let of = |what, transformers: &str, vllm| {
+        let module = dialect::module(node).and_then(|path| path.rsplit('.').next()).filter(|_| transformers == OWN);
+        let transformers = module.map_or_else(|| transformers.to_owned(), |module| format!("`{module}`"));
+        Described { what, transformers, vllm }
+    };
     let fused = "in `qkv_proj`, its columns";
     match (&node.op, node.role) {
         (Op::Defined(op), _) => of(op.about(), "", ""),
-        (Op::Embed, _) => of("rows of the embedding table", "`embed_tokens`", "`embed_tokens`"),
+        (Op::Embed, _) => of("rows of the embedding table", OWN, "`embed_tokens`"),
         (Op::RmsNorm(_), Role::AttnInput) => of(
             "the residual stream, normed and times the norm's weight",
-            "`input_layernorm`",
+            OWN,
             "`input_layernorm`, first output (its only one in the first layer)",
         ),
         (Op::RmsNorm(_), Role::FfnInput) => of(
             "the residual stream after attention, normed and times the norm's weight",
-            "`post_attention_layernorm`",
+            OWN,
             "`post_attention_layernorm`, first output",
         ),
         (Op::RmsNorm(_), Role::HeadInput) => {
-            of("the last layer's output, normed and times the norm's weight", "`norm`", "`norm`, first output")
+            of("the last layer's output, normed and times the norm's weight", OWN, "`norm`, first output")
         }
         (Op::RmsNorm(_), Role::Query) => {
-            of("each head normed and times the norm's weight, before rotation", "`q_norm`", "`q_norm`")
+            of("each head normed and times the norm's weight, before rotation", OWN, "`q_norm`")
         }
-        (Op::RmsNorm(_), _) => {
-            of("each head normed and times the norm's weight, before rotation", "`k_norm`", "`k_norm`")
-        }
+        (Op::RmsNorm(_), _) => of("each head normed and times the norm's weight, before rotation", OWN, "`k_norm`"),
         (Op::Linear, Role::Query | Role::Key | Role::Value) => of(
             "the product with the weight, before the bias and the norm of heads, if there are any",
             "the projection's output where it has no bias (Qwen3)",
             "in `qkv_proj` where it has no bias (Qwen3)",
         ),
-        (Op::Bias, Role::Query) => of("after the bias, before rotation", "`q_proj`", fused),
-        (Op::Bias, Role::Key) => of("after the bias, before rotation", "`k_proj`", fused),
-        (Op::Bias, _) => of("after the bias", "`v_proj`", fused),
+        (Op::Bias, Role::Query) => of("after the bias, before rotation", OWN, fused),
+        (Op::Bias, Role::Key) => of("after the bias, before rotation", OWN, fused),
+        (Op::Bias, _) => of("after the bias", OWN, fused),
         (Op::Rope(_), Role::Query) => of(
             "rotated, and not yet scaled",
             "`apply_rotary_pos_emb`, first output, as [batch, H, T, D]",
@@ -117,7 +122,7 @@ pub fn described(node: &Node) -> Described {
             of("weights times values, before the output projection", "input of `o_proj`", "`attn`")
         }
         (Op::Linear, Role::AttnOutput) => {
-            of("the output projection, before the residual is added", "`o_proj`", "`o_proj` (after the all-reduce)")
+            of("the output projection, before the residual is added", OWN, "`o_proj` (after the all-reduce)")
         }
         (Op::Residual, Role::AttnOutput) => of(
             "the layer's input plus the output projection",
@@ -125,12 +130,12 @@ pub fn described(node: &Node) -> Described {
             "`post_attention_layernorm`, second output",
         ),
         (Op::Linear, Role::Gate) => {
-            of("the gate's product, before SiLU", "`gate_proj`", "in `gate_up_proj`, its first F columns")
+            of("the gate's product, before SiLU", OWN, "in `gate_up_proj`, its first F columns")
         }
-        (Op::Linear, Role::Up) => of("the other product", "`up_proj`", "in `gate_up_proj`, its last F columns"),
+        (Op::Linear, Role::Up) => of("the other product", OWN, "in `gate_up_proj`, its last F columns"),
         (Op::SwiGlu, _) => of("SiLU of the gate, times the other product", "input of `down_proj`", "`act_fn`"),
         (Op::Linear, Role::FfnOutput) => {
-            of("the down projection, before the residual is added", "`down_proj`", "`down_proj` (after the all-reduce)")
+            of("the down projection, before the residual is added", OWN, "`down_proj` (after the all-reduce)")
         }
         (Op::Residual, _) => of(
             "the layer's output: the residual stream after attention plus the down projection",
@@ -139,7 +144,7 @@ pub fn described(node: &Node) -> Described {
         ),
         (Op::Linear, Role::Logits) => of(
             "a logit per token id; of a prompt the last token's alone is enough",
-            "`lm_head`",
+            OWN,
             "`logits_processor`, without its padding",
         ),
         (Op::Linear, _) => of("a product with a weight", "", ""),

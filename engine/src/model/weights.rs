@@ -31,7 +31,7 @@ pub fn same_extent(found: &[u64], declared: &[usize]) -> bool {
     (0..axes).all(|i| found.get(i).map_or(1, |&n| n as usize) == declared.get(i).copied().unwrap_or(1))
 }
 
-/// A GGUF file with its graph: all an engine needs to run.
+/// A GGUF file, or a folder read as one, with its graph: all an engine needs to run.
 pub struct Model {
     gguf: Gguf,
     graph: Graph,
@@ -62,7 +62,10 @@ impl Model {
         check::metadata(&gguf, known)?;
         let graph = super::build_of(known, &gguf)?;
         check::tensors(&gguf, &graph)?;
-        tokenizer::check(&gguf, graph.config.n_vocab)?;
+        // Of a folder the vocabulary may be missing: llama.cpp does not read it.
+        if !gguf.is_folder() {
+            tokenizer::check(&gguf, graph.config.n_vocab)?;
+        }
         Ok(Self { gguf, graph })
     }
 

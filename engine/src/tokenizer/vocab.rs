@@ -12,6 +12,13 @@ use std::collections::{BTreeSet, HashMap};
 #[error("{0}")]
 pub struct VocabError(pub(super) String);
 
+impl VocabError {
+    /// For this reason.
+    pub(crate) fn new(why: String) -> Self {
+        Self(why)
+    }
+}
+
 /// What a token is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

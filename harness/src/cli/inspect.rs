@@ -27,9 +27,12 @@ pub(super) fn run(args: &Reported<ModelRequest, JsonArgs>) -> Result<u8> {
 
 fn file(found: &Inspection) -> String {
     let mut out = format!(
-        "{}: GGUF version {}, {} metadata keys, {} tensors, {} bytes{}\n\nmetadata\n",
+        "{}: {}, {} metadata keys, {} tensors, {} bytes{}\n\nmetadata\n",
         found.path,
-        found.version,
+        match found.version {
+            0 => "folder of safetensors, with the names of a GGUF".to_owned(),
+            version => format!("GGUF version {version}"),
+        },
         found.metadata.len(),
         found.tensors.len(),
         found.bytes,

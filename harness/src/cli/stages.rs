@@ -42,10 +42,12 @@ pub(super) fn run() -> Result<u8> {
         let Some((arch, node)) = having.first() else { continue };
         let only = if having.len() < graphs.len() { format!(" ({arch} only)") } else { String::new() };
         let told = described(node);
-        let dash = |text: &'static str| if text.is_empty() { "–" } else { text };
+        fn dash(text: &str) -> &str {
+            if text.is_empty() { "–" } else { text }
+        }
         let shape = symbolic(node);
         let row =
-            [&format!("`{name}`{only}"), &format!("[{shape}]"), told.what, dash(told.transformers), dash(told.vllm)];
+            [&format!("`{name}`{only}"), &format!("[{shape}]"), told.what, dash(&told.transformers), dash(told.vllm)];
         table += &format!("| {} | {} |\n", row.join(" | "), emitted(node));
     }
     say(&table)?;

@@ -184,7 +184,7 @@ pub fn generate(
     pair: &Pair<'_>, plan: Plan<'_>, subject: &RunnerKind, reference: &RunnerKind, faults: Faults,
     mut told: impl FnMut(Option<u32>, Option<u32>) -> Result<()>,
 ) -> Result<Generation> {
-    let llama = &pair.opened.llama;
+    let llama = pair.opened.llama()?;
     let chain = plan.sampling.chain();
     let ours = || SideSampler::Ours(plan.sampler(plan.spoiled, llama.n_tokens()));
     let draw = |kind: &RunnerKind| match kind.llama {

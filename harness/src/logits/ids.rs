@@ -60,7 +60,7 @@ impl Ids {
         Self {
             rows,
             listed,
-            scanned: opened.llama.n_tokens(),
+            scanned: opened.n_tokens(),
             padding: paddings.filter(|p| **p).count(),
             first_padding: is_padding.iter().position(|p| *p),
             is_padding,

@@ -159,7 +159,7 @@ fn suspects(
             };
             Some(Suspect {
                 id: at.id,
-                text: opened.llama.piece(at.id as u32),
+                text: opened.piece(at.id as u32),
                 step: step.index,
                 position: step.first + step.offset(at.row),
                 why,

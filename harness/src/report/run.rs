@@ -14,7 +14,7 @@ use crate::number::{apart, counted, number, percent};
 use crate::products::Evaluators;
 use crate::tokens::TokensCheck;
 use crate::verdict::{Element, Gap, Local, Unjudged};
-use crate::weights::{Mismatch, WeightCheck};
+use crate::weights::Mismatch;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -38,7 +38,7 @@ impl Document for Report {
         sections.extend(elements(self));
         sections.push(Section::lines("Evidence", evidence(self)));
         let seconds = &self.seconds;
-        let before = [Check::new("model", "weights", Fate::of(weights(&self.weights))).took(seconds.weights)];
+        let before = [Check::new("model", "weights", Fate::of(weights(self))).took(seconds.weights)];
         let tokens = self.tokens.as_ref().map(|check| tokens_check(check).took(seconds.tokens));
         let end = self.end.as_ref().map(origin::end_check);
         let decoded = self.decoded.as_ref().map(decoded_check);
@@ -65,6 +65,7 @@ fn headline(report: &Report) -> String {
             format!("{at}the subject meets f64, the reference does not: {reason}")
         }
         Outcome::Incomplete => under(report) + &judged::incomplete(report),
+        Outcome::Match if verdict.coverage.alone => under(report) + &judged::incomplete(report),
         Outcome::Match => under(report) + &judged::correct(report),
     }
 }
@@ -120,7 +121,7 @@ fn diverged(report: &Report) -> String {
     if let Some(race) = report.repeated.as_ref().and_then(|r| r.race.as_ref()) {
         return race.words();
     }
-    if let Some(text) = weights(&report.weights) {
+    if let Some(text) = weights(report) {
         return format!("at weights: {text}");
     }
     if let Some(check) = report.tokens.as_ref().filter(|c| c.diverged()) {
@@ -167,13 +168,15 @@ fn wrong_end(report: &Report) -> Option<String> {
 }
 
 /// What is wrong with the weights, if anything is.
-fn weights(check: &WeightCheck) -> Option<String> {
+fn weights(report: &Report) -> Option<String> {
+    let check = &report.weights;
     let Mismatch { tensor, format, row, index, got, want, .. } = check.mismatches.first()?;
+    let reader = if report.model.folder { "the safetensors crate" } else { "ggml" };
     let others = match check.mismatches.len() {
         1 => String::new(),
         n => format!("; {n} tensors differ"),
     };
-    Some(format!("{tensor} ({format}) row {row} [{index}] is {got} to the engine, {want} to ggml{others}"))
+    Some(format!("{tensor} ({format}) row {row} [{index}] is {got} to the engine, {want} to {reader}{others}"))
 }
 
 fn tokens_check(check: &TokensCheck) -> Check {
@@ -369,6 +372,9 @@ fn of_origin(finding: &Finding, local: &Local, lines: &mut Vec<Line>) {
 
 fn tokens(report: &Report) -> String {
     let verdict = &report.diagnosis.verdict;
+    if report.run.unchosen {
+        return "the prompt's, fed again: the command takes {decoded}, and no reference ran to choose any".to_owned();
+    }
     if verdict.coverage.alone {
         return "the subject's own choices; no reference ran to compare them with".to_owned();
     }

@@ -59,6 +59,11 @@ impl CommandLine {
         self.takes("decoded") || self.takes("decoded_ids")
     }
 
+    /// Whether it feeds what somebody else chose, and chooses nothing.
+    pub fn waits(&self) -> bool {
+        !self.serves && self.forced()
+    }
+
     /// Whether it is told the parts of the prompt.
     pub fn parts(&self) -> bool {
         self.takes("ubatch") || self.passes()

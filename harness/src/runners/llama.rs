@@ -20,7 +20,7 @@ pub const LLAMA: RunnerKind = RunnerKind {
     llama: true,
     device: false,
     ready: || Ok(()),
-    start: Start::Own(|opened, graph, room, _| Ok(Box::new(Llama::new(&opened.llama, graph, room)?))),
+    start: Start::Own(|opened, graph, room, _| Ok(Box::new(Llama::new(opened.llama()?, graph, room)?))),
 };
 
 /// llama.cpp on a GPU.
@@ -29,6 +29,7 @@ pub const LLAMA_CUDA: RunnerKind = RunnerKind {
     about: "llama.cpp on a GPU (see scripts/build-ggml-cuda)",
     ready: cuda_backend,
     start: Start::Own(|opened, graph, room, _| {
+        opened.llama()?;
         let model = Arc::new(Model::load(&opened.path, Load::Cuda)?);
         Ok(Box::new(Llama::new(&model, graph, room)?))
     }),

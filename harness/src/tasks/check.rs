@@ -28,10 +28,9 @@ pub struct CheckRequest {
     #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE_SUBJECT,
           help_heading = "Sides")]
     pub subject: Source,
-    /// The runner it is held against
-    #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::LIVE,
-          help_heading = "Sides")]
-    pub reference: Source,
+    /// The runner it is held against [default: llama; of a folder of safetensors, none]
+    #[arg(long, value_name = "RUNNER", env = "QDIFF_REFERENCE", value_parser = values::LIVE, help_heading = "Sides")]
+    pub reference: Option<Source>,
     #[command(flatten)]
     pub faults: FaultRequest,
     #[command(flatten)]
@@ -120,7 +119,7 @@ impl Plan {
     /// Why it cannot be run, or is not to be.
     fn left_out(&self, opened: &LoadedModel, command: Option<CommandLine>, quick: bool) -> Option<String> {
         let config = &opened.model.graph().config;
-        let (ids, places) = (opened.llama.n_tokens().min(config.n_vocab), self.tokens + self.decode);
+        let (ids, places) = (opened.n_tokens().min(config.n_vocab), self.tokens + self.decode);
         if matches!(self.kind, Kind::High) && ids < HIGH + self.tokens {
             return Some(format!("the vocabulary ends at id {}", ids.saturating_sub(1)));
         }
@@ -148,7 +147,7 @@ impl Plan {
             Kind::Text => {}
             Kind::Repeated => prompt.tokens = prompt.ready(opened, 0)?.tokens[..1].to_vec(),
             Kind::High => {
-                let ids = opened.llama.n_tokens().min(opened.model.graph().config.n_vocab);
+                let ids = opened.n_tokens().min(opened.model.graph().config.n_vocab);
                 let id = |i: usize| (HIGH + i * (ids - HIGH) / self.tokens) as u32;
                 prompt.tokens = (0..self.tokens).map(id).collect();
                 prompt.length = None;

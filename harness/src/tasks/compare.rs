@@ -102,7 +102,7 @@ pub(super) fn of_captures(request: &CompareRequest) -> RunRequest {
     run.filter.clone_from(&request.filter);
     run.tolerance.clone_from(&request.tolerance);
     run.sides.subject = Source::Recorded(request.a.clone());
-    run.sides.reference = Source::Recorded(request.b.clone());
+    run.sides.reference = Some(Source::Recorded(request.b.clone()));
     run.sides.map.clone_from(&request.map);
     run.sides.why.clone_from(&request.why);
     run.sides.tokens.prompt.model.model.clone_from(&request.model);

@@ -28,12 +28,12 @@ pub struct DequantiseRequest {
 pub fn dequantise(request: &DequantiseRequest) -> Result<u64> {
     file::check(&request.out, "--out")?;
     let opened = request.model.open()?;
-    let oracle = opened.oracle()?;
+    let weights = opened.ggml()?;
     let problem = || format!("cannot write {}; choose a folder with room", request.out.display());
     // Written beside, under a name of nobody else, and renamed.
     let part = file::temporary(&request.out)?;
     let _cleanup = cleanup::guard(part.path());
-    write_copy(&oracle.weights, request.to, part.path()).with_context(problem)?;
+    write_copy(&weights, request.to, part.path()).with_context(problem)?;
     part.persist(&request.out).map_err(|e| e.error).with_context(problem)?;
     Ok(std::fs::metadata(&request.out)?.len())
 }

@@ -72,10 +72,11 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
     };
     let check = tokens::check(&opened, &ready, injected.tokenizer)?;
 
+    let llama = opened.llama()?;
     (console.begin)();
     (console.say)(&generation::columns(reference, subject))?;
     let mut index = 0;
-    let piece = |token: Option<u32>| token.map_or_else(String::new, |t| texts::shown(&opened.llama, t));
+    let piece = |token: Option<u32>| token.map_or_else(String::new, |t| texts::shown(llama, t));
     let spoken = texts::generate(&pair, plan, subject, reference, faults.clone(), |theirs, ours| {
         let row = generation::row(index, &piece(theirs), &piece(ours), theirs == ours);
         index += 1;

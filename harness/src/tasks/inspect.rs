@@ -4,6 +4,7 @@ use super::request::ModelRequest;
 use crate::llama;
 use crate::loaded::refuse_damaged;
 use anyhow::{Context as _, Result};
+use qdiff_engine::folder;
 use qdiff_engine::gguf::{Gguf, NotFinite, Value};
 use qdiff_engine::model::{Model, Role, Weight, row_len};
 use qdiff_engine::ops::Anatomy;
@@ -11,6 +12,7 @@ use qdiff_engine::ops::anatomy::Gather;
 use serde::Serialize;
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 
 /// Entries given of an array at most.
 const SHOWN: usize = 8;
@@ -19,7 +21,7 @@ const SHOWN: usize = 8;
 #[derive(Debug, Serialize)]
 pub struct Inspection {
     pub path: String,
-    /// Version of the format.
+    /// Version of the format; 0 of a folder of safetensors.
     pub version: u32,
     pub bytes: u64,
     /// The names of its files, in their order, where it is in several.
@@ -80,7 +82,25 @@ pub struct Usage {
 /// If it is none.
 pub fn inspect(request: &ModelRequest) -> Result<(Inspection, Option<anyhow::Error>)> {
     let path = request.path()?;
+    if path.is_dir() {
+        let model = folder::open(path)?.model;
+        let inspection = of(path, model.gguf());
+        let damage = refuse_damaged(&inspection.not_finite).with_context(|| path.display().to_string());
+        return Ok((Inspection { graph: Some(usage(&model)), ..inspection }, damage.err()));
+    }
     let gguf = Gguf::open(path)?;
+    let inspection = of(path, &gguf);
+    Ok(match Model::new(gguf).with_context(|| path.display().to_string()) {
+        Ok(model) => {
+            let damage = refuse_damaged(&inspection.not_finite).with_context(|| path.display().to_string());
+            (Inspection { graph: Some(usage(&model)), ..inspection }, damage.err())
+        }
+        Err(e) => (inspection, Some(e)),
+    })
+}
+
+/// What the file says, without a graph.
+fn of(path: &Path, gguf: &Gguf) -> Inspection {
     let mut types: BTreeMap<String, (usize, u64)> = BTreeMap::new();
     for t in &gguf.tensors {
         let entry = types.entry(t.ggml_type.to_string()).or_default();
@@ -94,7 +114,7 @@ pub fn inspect(request: &ModelRequest) -> Result<(Inspection, Option<anyhow::Err
         bytes: t.size,
         file: gguf.file_of(t),
     };
-    let inspection = Inspection {
+    Inspection {
         path: path.display().to_string(),
         version: gguf.version,
         bytes: gguf.size(),
@@ -104,21 +124,17 @@ pub fn inspect(request: &ModelRequest) -> Result<(Inspection, Option<anyhow::Err
         tensors: gguf.tensors.iter().map(tensor).collect(),
         not_finite: gguf.not_finite(),
         graph: None,
-    };
-    Ok(match Model::new(gguf).with_context(|| path.display().to_string()) {
-        Ok(model) => {
-            let damage = refuse_damaged(&inspection.not_finite).with_context(|| path.display().to_string());
-            (Inspection { graph: Some(usage(&model)), ..inspection }, damage.err())
-        }
-        Err(e) => (inspection, Some(e)),
-    })
+    }
 }
 
-/// Has llama.cpp load the file: nobody else knows all that it refuses, such as a pre-tokenizer that it does not have.
+/// Has llama.cpp load the file, which a folder is not: nobody else knows all that it refuses, such as a pre-tokenizer that it does not have.
 ///
 /// # Errors
 /// As [`llama::Model::load`].
 pub fn load(request: &ModelRequest) -> Result<()> {
+    if request.path()?.is_dir() {
+        return Ok(());
+    }
     llama::Model::load(request.path()?, llama::Load::Cpu).map(drop)
 }
 

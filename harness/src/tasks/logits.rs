@@ -64,6 +64,6 @@ pub fn logits(request: &LogitsRequest, console: Console<'_>) -> Result<LogitsRep
         doubt,
         text: BTreeMap::new(),
     };
-    report.spell(|id| opened.llama.piece(id as u32));
+    report.spell(|id| opened.piece(id as u32));
     Ok(report)
 }

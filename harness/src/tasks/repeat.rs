@@ -20,7 +20,7 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
     let SidesRequest { tokens, passes, subject, map, reference, faults, capture, why } = &args.sides;
     let TokensRequest { prompt, decode } = tokens;
     let ToleranceRequest { tolerance, check, probe_seed, oracle, from: _ } = &args.tolerance;
-    let recorded = [subject, reference].iter().any(|s| matches!(s, Source::Recorded(_)));
+    let recorded = [Some(subject), reference.as_ref()].iter().any(|s| matches!(s, Some(Source::Recorded(_))));
     // Then the capture names the tokens.
     let unnamed = recorded && !prompt.typed;
     let ids: Vec<String> = prompt.tokens.iter().map(ToString::to_string).collect();
@@ -41,7 +41,7 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
         kv.and_then(|kv| one_of("--kv-type", kv.to_possible_value())),
         (capture.runner.gemm.gemm != Gemm::Own && !recorded).then(|| "--gemm cublas".to_owned()),
         (*subject != Source::Auto).then(|| option("--subject", subject)),
-        (*reference != Source::Live(&LLAMA)).then(|| option("--reference", reference)),
+        reference.as_ref().filter(|r| **r != Source::Live(&LLAMA)).map(|reference| option("--reference", reference)),
         map.map.as_ref().map(|path| option("--map", &path.display())),
         (!args.taps.is_empty()).then(|| option("--taps", &args.taps.join(","))),
         args.repeat.map(|runs| option("--repeat", &runs)),

@@ -21,7 +21,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What to run")]
 pub struct ModelRequest {
-    /// GGUF file (or QDIFF_MODEL; `./scripts/qdiff` fetches a default)
+    /// GGUF file, or folder of safetensors with config.json (or QDIFF_MODEL; `./scripts/qdiff` fetches a default)
     #[arg(short, long, env = "QDIFF_MODEL", hide_env_values = true)]
     pub model: Option<PathBuf>,
 }

@@ -26,6 +26,7 @@ use crate::verdict::{Measured, Repeated};
 use crate::weights::{self, WeightCheck};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use qdiff_engine::folder;
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
@@ -212,6 +213,10 @@ impl<'a> Runs<'a> {
         let trying = Instant::now();
         request.confirm.confirm(&self.sides, pair, (&input, &subject), &mut diagnosis)?;
         late += trying.elapsed();
+        if opened.is_folder() {
+            let causes = diagnosis.findings.iter_mut().filter_map(|finding| finding.cause.as_mut());
+            causes.for_each(|cause| cause.remedy = folder::own_words(&cause.remedy, &pair.oracle.graph));
+        }
         let doubt = reference.as_ref().and_then(|reference| verify::doubt(pair, &diagnosis.verdict, reference, tokens));
         let seconds = Seconds {
             weights: self.weights_took,
@@ -232,6 +237,7 @@ impl<'a> Runs<'a> {
             tokens: tokens.clone(),
             passes: input.passes().to_vec(),
             decoded: fed,
+            unchosen: input.unchosen(),
             text: BTreeMap::new(),
             tolerance: request.tolerance.words(),
             dumped: self.sides.chosen.dumped(),
@@ -240,7 +246,7 @@ impl<'a> Runs<'a> {
             inert: self.sides.faults.inert(&diagnosis.verdict, &pair.policy),
             unexercised: exercise::unexercised(graph, &subject.capture),
         };
-        run.spell(&diagnosis.verdict, |token| opened.llama.piece(token));
+        run.spell(&diagnosis.verdict, |token| opened.piece(token));
         let mut report = Report {
             qdiff: env!("CARGO_PKG_VERSION").to_owned(),
             outcome: Outcome::Incomplete,
@@ -254,7 +260,7 @@ impl<'a> Runs<'a> {
             weights: self.weights.clone(),
             tokens: same_tokens,
             decoded,
-            end: self.sides.chosen.recorded_end().map(|(end, decoded)| ends::recorded(opened, end, decoded)),
+            end: self.sides.chosen.recorded_end().and_then(|(end, decoded)| ends::recorded(opened, end, decoded)),
             severity: severity::of(graph, &diagnosis, &self.weights.mismatches),
             diagnosis,
             doubt,
@@ -325,6 +331,7 @@ pub(super) fn describe(opened: &LoadedModel, sha256: String) -> ModelInfo {
         arch: config.arch.clone(),
         layers: config.n_layers,
         format: format!("(mostly {})", opened.main_format()),
+        folder: opened.is_folder(),
         sha256,
     }
 }

@@ -6,10 +6,11 @@ use super::request::{CaptureRequest, FaultRequest, PassesRequest, TokensRequest}
 use super::values;
 use crate::capture::{Filter, Names, Passes, container, npz};
 use crate::compare::comparable;
+use crate::loaded::NO_LLAMA;
 use crate::mutations::{FaultSite, Injection};
 use crate::pair::{Pair, Recording, Settings, Tokens};
 use crate::prompts::Ready;
-use crate::runners::{EngineTrouble, Faults, Runner as _, RunnerKind, Source, TapFiltered};
+use crate::runners::{EngineTrouble, Faults, LLAMA, Runner as _, RunnerKind, Source, TapFiltered};
 use crate::verdict::Repeated;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
@@ -30,9 +31,9 @@ pub struct SidesRequest {
     pub subject: Source,
     #[command(flatten)]
     pub map: MapRequest,
-    /// The runner it is held against
-    #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::REFERENCE, help_heading = "Sides")]
-    pub reference: Source,
+    /// The runner it is held against [default: llama; of a folder of safetensors, none]
+    #[arg(long, value_name = "RUNNER", env = "QDIFF_REFERENCE", value_parser = values::REFERENCE, help_heading = "Sides")]
+    pub reference: Option<Source>,
     #[command(flatten)]
     pub faults: FaultRequest,
     #[command(flatten)]
@@ -91,6 +92,16 @@ impl Default for WhyRequest {
 }
 
 impl SidesRequest {
+    /// What the subject is held against: where nobody says it, llama.cpp, or nobody where llama.cpp cannot read the model.
+    fn reference(&self) -> Source {
+        let usual = if self.of_folder() { Source::Nobody } else { Source::Live(&LLAMA) };
+        self.reference.clone().unwrap_or(usual)
+    }
+
+    fn of_folder(&self) -> bool {
+        self.tokens.prompt.model.model.as_ref().is_some_and(|path| path.is_dir())
+    }
+
     /// As both runners take it.
     ///
     /// # Errors
@@ -120,6 +131,11 @@ impl Side {
             Source::Nobody => Self::Nobody,
             Source::Auto | Source::Live(_) => Self::Live(source.runner(false)?.0),
         })
+    }
+
+    /// Whether it is a command that feeds what somebody else chose.
+    fn waits(&self) -> bool {
+        matches!(self, Self::Live(kind) if kind.command().is_some_and(|command| command.waits()))
     }
 
     fn recorded(&self) -> Option<(&Path, &npz::Manifest)> {
@@ -153,8 +169,9 @@ pub(super) struct Input {
     ubatch: usize,
     /// Lengths of the passes over the prompt, where it is not fed in parts of `ubatch`.
     passes: Option<Vec<usize>>,
-    /// Tokens of the decode steps, where a recording names them.
+    /// Tokens of the decode steps, where a recording names them, or where nobody chooses any.
     forced: Option<Vec<u32>>,
+    recorded: bool,
 }
 
 /// The runner under suspicion, and the faults to inject into it; says where `auto` had to take the CPU.
@@ -186,7 +203,11 @@ impl<'a> SideChoice<'a> {
             faults::rewriting(&injections, &request.subject)?;
             (Side::open(&request.subject)?, injections)
         };
-        let chosen = Self { request, subject, reference: Side::open(&request.reference)?, injections };
+        let chosen = Self { request, subject, reference: Side::open(&request.reference())?, injections };
+        let llama = |side: &Side| matches!(side, Side::Live(kind) if kind.llama);
+        if request.of_folder() && (llama(&chosen.subject) || llama(&chosen.reference)) {
+            bail!("{}: {NO_LLAMA}", request.tokens.prompt.model.path()?.display());
+        }
         if let (Some(a), Some(b)) = (chosen.subject.recorded(), chosen.reference.recorded()) {
             comparable(a, b)?;
         }
@@ -260,15 +281,21 @@ impl<'a> SideChoice<'a> {
         input.check(pair).map(|()| input)
     }
 
-    /// What the subject can be told of `input`: a command may take no decode steps, or the prompt as a whole.
+    /// What both sides can be told of `input`: a command may take no decode steps, or the prompt as a whole.
     pub(super) fn taken(&self, input: Input) -> Input {
-        let command = self.live_subject().and_then(RunnerKind::command);
-        let Some(command) = command.filter(|_| self.recorded().is_none()) else { return input };
-        Input {
-            decode: if command.decodes() { input.decode } else { 0 },
-            ubatch: if command.parts() { input.ubatch } else { input.ready.tokens.len() },
-            ..input
+        let sides = [&self.subject, &self.reference];
+        let commands =
+            || sides.into_iter().filter_map(|side| if let Side::Live(kind) = side { kind.command() } else { None });
+        if self.recorded().is_some() {
+            return input;
         }
+        let decode = if commands().all(|command| command.decodes()) { input.decode } else { 0 };
+        // Where nobody chooses any, whatever tokens there are do: each stage is held against f64 on its own operands.
+        let unchosen = self.subject.waits() && (self.reference.waits() || matches!(self.reference, Side::Nobody));
+        let cycled = || input.ready.tokens.iter().copied().cycle().take(decode).collect();
+        let forced = if unchosen { Some(cycled()) } else { input.forced };
+        let ubatch = if commands().all(|command| command.parts()) { input.ubatch } else { input.ready.tokens.len() };
+        Input { decode, ubatch, forced, ..input }
     }
 
     /// What the subject's dump calls the stages.
@@ -308,10 +335,11 @@ impl Sides<'_> {
         }
         pair.make_room(input.tokens(None), &live)?;
         let tapped = |kind: &RunnerKind, tokens: Tokens<'_>| self.tapped(pair, kind, tokens);
-        // An engine that is not told which tokens to decode chooses them, and the reference is fed these.
+        // An engine that is not told which tokens to decode chooses them, and the reference is fed these; so it is with one
+        // whose reference waits to be told.
         let alone = |kind: &RunnerKind| kind.command().is_some_and(|command| input.decode == 0 || !command.forced());
         if let (Side::Live(subject), Side::Live(reference)) = (&self.chosen.subject, &self.chosen.reference)
-            && alone(subject)
+            && (alone(subject) || self.chosen.reference.waits() && !self.chosen.subject.waits())
         {
             let tokens = input.tokens(None);
             let subject = pair.record(&mut tapped(subject, tokens)?, tokens).map_err(EngineTrouble::of)?;
@@ -393,9 +421,14 @@ impl Sides<'_> {
 }
 
 impl Input {
+    /// Whether tokens of the prompt were fed at the decode steps, for want of somebody who chooses.
+    pub(super) fn unchosen(&self) -> bool {
+        self.forced.as_ref().is_some_and(|forced| !forced.is_empty()) && !self.recorded
+    }
+
     /// These tokens, and `decode` more of the runner's choice.
     pub(super) fn new(ready: Ready, decode: usize, ubatch: usize) -> Self {
-        Self { ready, asked: None, decode, ubatch, passes: None, forced: None }
+        Self { ready, asked: None, decode, ubatch, passes: None, forced: None, recorded: false }
     }
 
     /// The same, fed in the passes that are asked for.
@@ -420,7 +453,7 @@ impl Input {
             Passes::Lengths(lengths) => (manifest.tokens.len(), Some(lengths.to_vec())),
         };
         let forced = Some(manifest.decoded.clone());
-        Self { forced, passes, ..Self::new(ready, manifest.decoded.len(), ubatch) }
+        Self { forced, passes, recorded: true, ..Self::new(ready, manifest.decoded.len(), ubatch) }
     }
 
     /// Refuses what cannot be run, before anything is.

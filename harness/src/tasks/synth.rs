@@ -11,12 +11,25 @@ use qdiff_synth::{Kv, Synth, base_vocab};
 use std::io::Write as _;
 use std::path::PathBuf;
 
+/// As what a model is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum SynthFormat {
+    /// A GGUF file
+    #[default]
+    Gguf,
+    /// A folder of safetensors with config.json and tokenizer.json, all tensors of one format: F32, F16 or BF16
+    Safetensors,
+}
+
 /// The model to write. Every size has a default.
 #[derive(Clone, Debug, Args)]
 pub struct SynthRequest {
-    /// File to write
+    /// File to write, or folder, which must not exist
     #[arg(value_name = "OUT.gguf")]
     pub out: PathBuf,
+    /// As what the model is written
+    #[arg(long, value_enum, default_value_t)]
+    pub format: SynthFormat,
     /// Architecture
     #[arg(long, default_value = ARCHITECTURES[0].0, value_parser = PossibleValuesParser::new(ARCHITECTURES.iter().map(|(name, _)| *name)))]
     pub arch: String,
@@ -129,6 +142,9 @@ fn leave_out(metadata: &mut Kv, keys: &[String]) -> Result<()> {
 /// # Errors
 /// Options that contradict each other, a key that the model does not have, and a file that cannot be written.
 pub fn synth(request: &SynthRequest) -> Result<u64> {
+    if request.format == SynthFormat::Safetensors {
+        return folder(request);
+    }
     file::check(&request.out, "OUT.gguf")?;
     let model = request.model()?;
     let mut left_out = Ok(());
@@ -140,6 +156,20 @@ pub fn synth(request: &SynthRequest) -> Result<u64> {
     part.write_all(&bytes).with_context(problem)?;
     part.persist(&request.out).map_err(|e| e.error).with_context(problem)?;
     Ok(bytes.len() as u64)
+}
+
+/// Writes the model as a folder; gives the size of its files in bytes.
+fn folder(request: &SynthRequest) -> Result<u64> {
+    if !request.without.is_empty() || !request.tensor.is_empty() {
+        bail!("--format safetensors takes neither --without nor --tensor; leave them out");
+    }
+    let files = request.model()?.to_folder().map_err(|problem| anyhow!("--weights: {problem}"))?;
+    let problem = || format!("cannot write the folder {}; name one that does not exist", request.out.display());
+    std::fs::create_dir(&request.out).with_context(problem)?;
+    for (name, bytes) in &files {
+        std::fs::write(request.out.join(name), bytes).with_context(problem)?;
+    }
+    Ok(files.iter().map(|(_, bytes)| bytes.len() as u64).sum())
 }
 
 #[cfg(test)]

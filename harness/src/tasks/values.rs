@@ -68,8 +68,8 @@ pub struct SourceParser {
 /// A subject: `auto`, a runner, a command or a capture.
 pub const SUBJECT: SourceParser = SourceParser { recorded: true, nobody: false, command: true };
 
-/// A reference: a runner, a capture, or nobody.
-pub const REFERENCE: SourceParser = SourceParser { recorded: true, nobody: true, command: false };
+/// A reference: `auto`, a runner, a command, a capture, or nobody.
+pub const REFERENCE: SourceParser = SourceParser { recorded: true, nobody: true, command: true };
 
 /// A side that runs.
 pub const LIVE: SourceParser = SourceParser { recorded: false, nobody: false, command: false };
@@ -85,7 +85,7 @@ impl TypedValueParser for SourceParser {
         match Source::of(&text) {
             Some(Source::Live(kind)) if kind.command().is_some() && !self.command => {
                 let text = format!(
-                    "`{kind}` is a command, which can be the subject of run, check, logits, sweep and generate"
+                    "`{kind}` is a command, which can be a side of run and logits, and the subject of check, sweep and generate"
                 );
                 return Err(command.clone().error(ErrorKind::ValueValidation, text));
             }

@@ -82,8 +82,7 @@ fn on_f32(
             format!("cannot write the dequantised copy to {}: name a folder with --tmp", folder.display())
         })?;
     let _cleanup = cleanup::guard(copy.path());
-    let source = opened.oracle()?;
-    write_copy(&source.weights, CopyType::F32, copy.path()).with_context(|| {
+    write_copy(&opened.ggml()?, CopyType::F32, copy.path()).with_context(|| {
         format!("writing the dequantised copy to {} (--tmp names another folder)", folder.display())
     })?;
     let plain = LoadedModel::new(copy.path())?;

@@ -74,7 +74,8 @@ fn against_ggml(path: &Path, injections: &[Injection], device: bool, progress: P
         let reader = FaultyWeights { source: &opened.model, fault: read.as_ref() };
         ("engine".to_owned(), weights::check(&opened.model, &reader, &oracle, progress))
     };
-    Ok(WeightsReport { model: path.display().to_string(), subject, reference: "ggml".to_owned(), injected, check })
+    let reference = if opened.is_folder() { "the safetensors crate" } else { "ggml" }.to_owned();
+    Ok(WeightsReport { model: path.display().to_string(), subject, reference, injected, check })
 }
 
 /// One file against another. Neither need be a model that can be run; where

@@ -67,7 +67,12 @@ pub struct Probed {
 impl Coverage {
     /// Whether all that was asked for was judged.
     pub fn complete(&self) -> bool {
-        self.asked > 0 && self.asked == self.judged && !self.alone && !self.cut
+        !self.alone && self.complete_alone()
+    }
+
+    /// The same, whether there was a reference or not.
+    pub fn complete_alone(&self) -> bool {
+        self.asked > 0 && self.asked == self.judged && !self.cut
     }
 }
 

@@ -18,7 +18,7 @@ fn the_first_different_token_is_shown_with_its_rule() {
     let style = Style { raw: true, ..Style::default() };
     let prompt = prompts::ready(&opened, "text", "Hello the 12".to_owned(), style).unwrap();
     let right = prompt.tokens.clone();
-    let piece = |id| opened.llama.piece_bytes(id, true).unwrap();
+    let piece = |id| opened.piece_bytes(id).unwrap();
     let check = tokens::check(&opened, &prompt, None).unwrap().unwrap();
     assert_eq!((check.same, check.diverged()), (right.len(), false));
 

@@ -48,6 +48,7 @@ mod project;
 mod quant_vs_ggml;
 mod real_model;
 mod reports;
+mod safetensors;
 mod sampler_vs_llama;
 mod scope;
 mod score;

@@ -224,7 +224,7 @@ impl Opened {
 
     fn oracle(&self) -> Oracle<'_> {
         let weights = GgmlWeights::open(&self.file).unwrap();
-        Oracle { graph: self.model.graph().clone(), weights, products: Products::default() }
+        Oracle { graph: self.model.graph().clone(), weights: Box::new(weights), products: Products::default() }
     }
 
     /// A prompt and two steps, with what `change` does to stages, of which `kept` are captured.

@@ -152,7 +152,7 @@ fn cpu(opened: &LoadedModel, prompt: &[u32]) -> Result<(f64, f64)> {
 
 fn llama(opened: &LoadedModel, prompt: &[u32], threads: usize) -> Result<(f64, f64)> {
     let room = Room { step: PREFILL, context: PREFILL + STEPS, threads, ..Room::default() };
-    let mut session = TappedContext::new(&opened.llama, opened.model.graph(), room)?;
+    let mut session = TappedContext::new(opened.llama()?, opened.model.graph(), room)?;
     let none = Want::nothing();
     timed(prompt, STEPS, |tokens| session.step(tokens, &none).map(drop))
 }
@@ -164,7 +164,7 @@ fn tapped_prefill(request: &BenchRequest) -> Result<BenchReport> {
     let prompt = request.prompt.ready(&opened, 0)?;
     let graph = opened.model.graph();
     let room = Room { step: prompt.tokens.len(), context: prompt.tokens.len(), threads, ..Room::default() };
-    let mut session = TappedContext::new(&opened.llama, graph, room)?;
+    let mut session = TappedContext::new(opened.llama()?, graph, room)?;
     let want = Want::new(graph, &Filter::default(), &|_| true, &Store::usual(None));
     let step = session.step(&prompt.tokens, &want)?;
     Ok(BenchReport::TappedPrefill { prompt: prompt.name, stages: step.stages.len() })

@@ -1,0 +1,45 @@
+"""Runs Hugging Face transformers on a folder of safetensors, as qdiff tells it, and dumps every stage.
+
+    qdiff run -m FOLDER --subject 'cmd: python transformers_folder.py {model} {tokens} {decoded} --dtype bf16'
+
+Runs with eager attention, the only one that shows its scores and weights, and declares the arithmetic of its dtype.
+
+Needs: pip install torch transformers numpy, and tap/python on PYTHONPATH or installed
+"""
+
+import argparse
+import pathlib
+
+import torch
+import transformers
+
+from qdiff_capture import Capture
+from qdiff_capture.transformers import hooked
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+def ids(path):
+    return [int(token) for token in path.read_text().split()]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=pathlib.Path, help="folder of a Qwen2 or Qwen3 model")
+    parser.add_argument("tokens", type=pathlib.Path, help="file with the token ids of the prompt")
+    parser.add_argument("decoded", type=pathlib.Path, help="file with the token ids to feed after the prompt")
+    parser.add_argument("--dtype", choices=DTYPES, default="f32", help="what it computes in, and declares")
+    parser.add_argument("--device", default="cpu")
+    args = parser.parse_args()
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        args.model, dtype=DTYPES[args.dtype], attn_implementation="eager", local_files_only=True).to(args.device).eval()
+    cache = transformers.DynamicCache()
+    # The environment names the folder to dump to.
+    capture = Capture(engine=f"transformers {transformers.__version__}, {args.dtype}", arithmetic=args.dtype, sampler="told")
+    with capture, hooked(model, capture), torch.inference_mode():
+        for tokens in [ids(args.tokens)] + [[token] for token in ids(args.decoded)]:
+            model(input_ids=torch.tensor([tokens], device=model.device), past_key_values=cache, use_cache=True)
+
+
+if __name__ == "__main__":
+    main()
