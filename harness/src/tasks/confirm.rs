@@ -132,7 +132,7 @@ fn other(sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, number):
     let first = input.tokens(None);
     let Passes::Of(ubatch) = first.passes else { bail!("--passes names the passes of this prompt alone") };
     let config = &pair.opened.model.graph().config;
-    let ids = pair.opened.llama.n_tokens().min(config.n_vocab);
+    let ids = pair.opened.n_tokens().min(config.n_vocab);
     let plan = Plan::new(first.prompt.len(), (ubatch, first.decode.min(DECODE)), config.context, number)
         .context("the context has no room for other tokens")?;
     let tokens = drawn(first.prompt, plan.prompt + plan.decode, ids, number);
