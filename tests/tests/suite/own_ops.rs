@@ -281,6 +281,7 @@ fn screen(opened: &Opened, diagnosis: Diagnosis) -> String {
             arch: config.arch.clone(),
             layers: config.n_layers,
             format: String::new(),
+            folder: false,
             sha256: "0".repeat(64),
         },
         run: RunInfo {
@@ -288,6 +289,7 @@ fn screen(opened: &Opened, diagnosis: Diagnosis) -> String {
             tokens: Vec::new(),
             passes: Vec::new(),
             decoded: Vec::new(),
+            unchosen: false,
             text: BTreeMap::new(),
             tolerance: Vec::new(),
             inert: Vec::new(),
