@@ -77,6 +77,7 @@ pub fn screen() -> insta::Settings {
     settings.add_filter(r"(L\d\d )?\bp\d+( h\d+)?( s(tep)?\d+)?", "@");
     settings.add_filter(r"\[\d+\]:", "[#]:");
     settings.add_filter(r"\d+ %", "# %");
+    settings.add_filter(r"\d+ wrong elements?", "# wrong elements");
     settings.add_filter(r"  +", "  ");
     settings.add_filter(r"(?m)^tokens .*\n( .*\n)*", "tokens …\n");
     settings.add_filter(r"(?m)^(element +worst of \S+) .*\n( .*\n)*", "$1 …\n");

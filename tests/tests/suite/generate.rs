@@ -162,7 +162,7 @@ fn hostile_templates_are_stopped() {
         ("{% include '/etc/hostname' %}", "fails in line 1"),
         ("{{ raise_exception('no users') }}", "no users"),
         ("{% if %}", "fails in line 1"),
-        ("", "has no tokenizer.chat_template"),
+        ("", "has no chat template"),
     ] {
         let folder = folder_with(&Synth { chat_template: template.to_owned(), ..exact() });
         folder.refuses("generate -m model.gguf -n 1 --template model", &[expected, "--template bare"]);

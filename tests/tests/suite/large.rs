@@ -86,7 +86,7 @@ fn what_a_large_model_takes_is_told_whole() {
     script.args(["--oracle", "auto,cpu", "--run", "--length 4 --memory 1G", "--json", "results/large.json"]);
     let said = Said::from(script.output().unwrap()).exits(0).stdout;
     assert_eq!(said.matches("\nrun        match: 4 + 2 tokens, 2 layers").count(), 3, "{said}");
-    let told = folder.qdiff("report results").exits(0).stdout;
+    let told = folder.qdiff("qdiff-lab report results").exits(0).stdout;
     let rows: Vec<_> = told.lines().filter(|line| line.starts_with("| cpu | llama.cpp (cpu) | ")).collect();
     let begins = ["auto | empty | match | ", "auto | full | match | ", "cpu | full | match | "];
     assert!(rows.len() == 3 && rows.iter().zip(begins).all(|(row, ways)| row.contains(ways)), "{told}");

@@ -25,6 +25,7 @@ fn settings() -> insta::Settings {
     settings.add_filter(r"(L\d\d )?p\d+( h\d+)?( s(tep)?\d+)?", "@");
     settings.add_filter(r"\\?\[\d+\\?\]", "[#]");
     settings.add_filter(r"\d+ %", "# %");
+    settings.add_filter(r"\d+ wrong elements?", "# wrong elements");
     settings.add_filter(r"\| 0 \|", "| # |");
     settings.add_filter(r"\| 0 @", "| # @");
     settings.add_filter(r"local residual 0", "local residual #");
