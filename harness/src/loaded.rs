@@ -16,8 +16,8 @@ use std::sync::Arc;
 use unicode_normalization::is_nfc;
 
 /// What to do where llama.cpp is asked for, and there is no GGUF.
-pub const NO_LLAMA: &str = "is a folder of safetensors, and llama.cpp reads only GGUF files: convert it with llama.cpp's \
-    convert_hf_to_gguf.py and name the GGUF, or leave llama.cpp out (--reference none)";
+pub const NO_LLAMA: &str = "is a folder of safetensors, and this asks llama.cpp, which reads only GGUF files: convert it with \
+    llama.cpp's convert_hf_to_gguf.py and name the GGUF";
 
 /// A model open on both sides.
 pub struct LoadedModel {
@@ -69,7 +69,10 @@ impl LoadedModel {
         let folder::Opened { model, tokenizer, ends } = folder::open(path)?;
         let damaged = model.gguf().not_finite();
         let opened = Self { path: path.to_path_buf(), tokenizer, model, other: Other::Folder(ends) };
-        refuse_damaged(&damaged).with_context(|| path.display().to_string())?;
+        refuse_damaged(&damaged).map_err(|e| {
+            let text = folder::own_words(&e.to_string(), opened.model.graph());
+            anyhow::anyhow!("{}: {}", path.display(), text.replace(", or convert the model again", ""))
+        })?;
         Ok(opened)
     }
 

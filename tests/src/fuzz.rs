@@ -1,14 +1,16 @@
 //! What is fuzzed: functions that take any bytes and must neither panic, nor hang, nor take much memory. `fuzz/` gives
 //! them to libFuzzer; the suite replays the corpora that are committed there.
 
-use crate::synth::Synth;
+use crate::synth::{Synth, base_vocab};
 use qdiff::capture::npz::{self, Manifest};
 use qdiff::capture::{Capture, Names, Shapes, Step, Store, container as folder};
+use qdiff::folder::FolderWeights;
 use qdiff::report::json::{self, Saved};
 use qdiff::report::{FORMATS, Told};
+use qdiff_engine::folder::open;
 use qdiff_engine::gguf::Gguf;
-use qdiff_engine::model::{ARCHITECTURES, Graph, Model, skeleton};
-use qdiff_engine::quant::{FORMATS as BLOCKS, dequantize};
+use qdiff_engine::model::{ARCHITECTURES, Graph, Model, WeightSource as _, skeleton};
+use qdiff_engine::quant::{FORMATS as BLOCKS, GgmlType, dequantize};
 use qdiff_engine::tokenizer::Tokenizer;
 use qdiff_engine::tokenizer::chat::{Conversation, MAX_OUTPUT, Message, render};
 use std::io::{Cursor, Write as _};
@@ -20,8 +22,9 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 pub type Target = fn(&[u8]);
 
 /// Every one of them by its name, which is that of its corpus.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("gguf", gguf),
+    ("safetensors", safetensors),
     ("dequantise", dequantise),
     ("npz", npz),
     ("container", container),
@@ -47,6 +50,50 @@ pub fn gguf(bytes: &[u8]) {
     }
     let _ = Tokenizer::new(&gguf);
     let _ = Model::new(gguf);
+}
+
+/// The files of a small model that stands in a folder of safetensors.
+static FOLDER: LazyLock<Vec<(&str, Vec<u8>)>> = LazyLock::new(|| {
+    let (n_vocab, weight_type) = (base_vocab(), GgmlType::BF16);
+    let (n_embd, n_layers, n_heads, n_kv_heads, head_dim, n_ff) = (32, 1, 2, 1, 16, 32);
+    let small =
+        Synth { n_embd, n_layers, n_heads, n_kv_heads, head_dim, n_ff, n_vocab, weight_type, ..Synth::default() };
+    small.to_folder().expect("safetensors hold BF16")
+});
+
+/// A folder of safetensors in which one file is what follows the first byte, as that says: config.json, the header of the
+/// weights, the index of weights in several files, or tokenizer.json. What is accepted lies inside its file, and the
+/// oracle's reader, where it accepts it as well, finds the same there.
+pub fn safetensors(bytes: &[u8]) {
+    let Some((pick, given)) = bytes.split_first() else { return };
+    let folder = crate::empty();
+    for (name, right) in FOLDER.iter() {
+        let name = if *name == "model.safetensors" && pick % 4 == 2 { "part.safetensors" } else { *name };
+        folder.write(name, right);
+    }
+    match pick % 4 {
+        0 => folder.write("config.json", given),
+        1 => {
+            let right = std::fs::read(folder.join("model.safetensors")).expect("it was written");
+            let (length, rest) = right.split_first_chunk::<8>().expect("a length");
+            let data = &rest[u64::from_le_bytes(*length) as usize..];
+            let length = (given.len() as u64).to_le_bytes();
+            folder.write("model.safetensors", [&length[..], given, data].concat());
+        }
+        2 => folder.write("model.safetensors.index.json", given),
+        _ => folder.write("tokenizer.json", given),
+    }
+    let Ok(opened) = open(&folder) else { return };
+    let gguf = opened.model.gguf();
+    let other = FolderWeights::read(gguf).ok();
+    for tensor in &gguf.tensors {
+        let data = gguf.data(tensor);
+        assert_eq!(data.len() as u64, tensor.size, "{tensor:?}");
+        if let Some(other) = &other {
+            assert_eq!(other.dims(&tensor.name), Some(&tensor.dims[..]), "{tensor:?}");
+            assert!(other.stored(&tensor.name).bytes == data, "{tensor:?}");
+        }
+    }
 }
 
 /// A format by the first byte, and blocks of it: all together become what each becomes alone.

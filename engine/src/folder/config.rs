@@ -46,8 +46,9 @@ const FIXED: &[(&str, &str)] = &[
 
 /// Keys by which no forward pass computes anything else.
 const NEUTRAL: &[&str] = &[
-    "attention_dropout", "auto_map", "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id", "id2label",
-    "initializer_range", "is_decoder", "label2id", // Of a sliding window that is not in use.
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attention_dropout",
+    "auto_map", "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id", "id2label", "initializer_range",
+    "is_decoder", "label2id", // Of a sliding window that is not in use.
     "max_window_layers", "sliding_window", "model_type", "output_attentions", "output_hidden_states",
     "output_router_logits", "pad_token_id", "problem_type", "return_dict", "tokenizer_class", "torch_dtype",
     "torchscript", "transformers_version", "use_bfloat16", "use_cache",
@@ -86,11 +87,11 @@ pub(super) fn read(text: &[u8], name: &str) -> Result<Config, String> {
     let keys: Object<Json> =
         serde_json::from_slice(text).map_err(|e| format!("is no JSON object: {e}; fetch it again"))?;
     let get = |key: &str| keys.get(key).filter(|value| !value.is_null());
-    let arch = match get("model_type").and_then(Json::as_str) {
-        Some(qwen2::ARCH) => qwen2::ARCH,
-        Some(qwen3::ARCH) => qwen3::ARCH,
+    let arch = match get("model_type") {
+        Some(kind) if *kind == qwen2::ARCH => qwen2::ARCH,
+        Some(kind) if *kind == qwen3::ARCH => qwen3::ARCH,
         other => {
-            let found = other.map_or_else(|| "missing".to_owned(), |other| format!("`{other}`"));
+            let found = other.map_or_else(|| "missing".to_owned(), brief);
             return Err(format!("key `model_type` is {found}; use a Qwen2, Qwen2.5 or Qwen3 (dense) model"));
         }
     };
@@ -99,15 +100,16 @@ pub(super) fn read(text: &[u8], name: &str) -> Result<Config, String> {
         vec![("general.architecture".to_owned(), text_value(arch)), ("general.name".to_owned(), text_value(name))];
     let missing =
         |key: &str| format!("has no key `{key}`, and what {arch} models have without it is not assumed; add it");
-    for (key, suffix) in INTEGERS {
-        let value = match get(key) {
-            None if *key == HEAD_DIM && arch == qwen2::ARCH => continue,
-            None => return Err(missing(key)),
-            Some(value) => value,
-        };
+    let integer = |key: &str| {
+        let value = get(key).ok_or_else(|| missing(key))?;
         let number = value.as_u64().and_then(|n| u32::try_from(n).ok());
-        let number = number.ok_or_else(|| format!("key `{key}` is {value}, expected a positive integer"))?;
-        metadata.push((format!("{arch}.{suffix}"), Value::U32(number)));
+        number.ok_or_else(|| format!("key `{key}` is {}, expected a positive integer; fetch it again", brief(value)))
+    };
+    for (key, suffix) in INTEGERS {
+        if *key == HEAD_DIM && arch == qwen2::ARCH && get(key).is_none() {
+            continue;
+        }
+        metadata.push((format!("{arch}.{suffix}"), Value::U32(integer(key)?)));
     }
     for (key, suffix) in REALS {
         let value = match *key {
@@ -115,26 +117,39 @@ pub(super) fn read(text: &[u8], name: &str) -> Result<Config, String> {
             _ => get(key).cloned(),
         };
         let value = value.ok_or_else(|| missing(key))?;
-        let number = value.as_f64().ok_or_else(|| format!("key `{key}` is {value}, expected a number"))?;
+        let number = value.as_f64();
+        let number =
+            number.ok_or_else(|| format!("key `{key}` is {}, expected a number; fetch it again", brief(&value)))?;
         metadata.push((format!("{arch}.{suffix}"), Value::F32(number as f32)));
     }
-    let integer = |key: &str| get(key).and_then(Json::as_u64).ok_or_else(|| missing(key));
-    let layers = integer("num_hidden_layers")?;
-    if layers == 0 || layers > MAX_LAYERS as u64 {
-        return Err(format!("key `num_hidden_layers` is {layers}, expected 1 to {MAX_LAYERS}"));
+    let layers = integer("num_hidden_layers")? as usize;
+    if layers == 0 || layers > MAX_LAYERS {
+        return Err(format!("key `num_hidden_layers` is {layers}, expected 1 to {MAX_LAYERS}; fetch it again"));
     }
     let tied = match get(TIED) {
         None => false,
         Some(Json::Bool(tied)) => *tied,
-        Some(value) => return Err(format!("key `{TIED}` is {value}, expected true or false")),
+        Some(value) => {
+            return Err(format!("key `{TIED}` is {}, expected true or false; fetch it again", brief(value)));
+        }
     };
-    let (vocabulary, ends) = (integer(VOCABULARY)?, ids(get("eos_token_id")));
-    Ok(Config { metadata, arch, layers: layers as usize, vocabulary, tied, ends })
+    let (vocabulary, ends) = (integer(VOCABULARY)?.into(), ids(get("eos_token_id")));
+    Ok(Config { metadata, arch, layers, vocabulary, tied, ends })
 }
 
 /// A text as a GGUF holds it.
 pub(super) fn text_value(text: &str) -> Value {
     Value::String(text.as_bytes().into())
+}
+
+/// A value as an error shows it: no longer than a line or two.
+pub(super) fn brief(value: &Json) -> String {
+    const MOST: usize = 120;
+    let text = value.to_string();
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
 }
 
 /// The ids of a key that holds one, or a list.
@@ -152,7 +167,8 @@ fn known(keys: &Object<Json>, arch: &str) -> Result<(), String> {
     for (key, value) in keys.0.iter().filter(|(_, value)| !value.is_null()) {
         let refuse = |expected: &str| {
             Err(format!(
-                "key `{key}` is {value}: engines compute by it, and only {expected} is supported; use another model"
+                "key `{key}` is {}: engines compute by it, and only {expected} is supported; use another model",
+                brief(value)
             ))
         };
         let key = key.as_str();
@@ -169,8 +185,10 @@ fn known(keys: &Object<Json>, arch: &str) -> Result<(), String> {
             }
             "layer_types" => {
                 let full = |kind: &Json| kind.as_str() == Some("full_attention");
-                if !value.as_array().is_some_and(|kinds| kinds.iter().all(full)) {
-                    return refuse("\"full_attention\" in every layer");
+                let layers = keys.get("num_hidden_layers").and_then(Json::as_u64);
+                let each = |kinds: &Vec<Json>| layers.is_none_or(|n| n == kinds.len() as u64);
+                if !value.as_array().is_some_and(|kinds| each(kinds) && kinds.iter().all(full)) {
+                    return refuse("\"full_attention\" once for each layer");
                 }
             }
             "architectures" => {
@@ -199,11 +217,12 @@ fn known(keys: &Object<Json>, arch: &str) -> Result<(), String> {
                 ));
             }
             "attention_bias" | TIED | VOCABULARY | ROPE_THETA => {}
-            _ if NEUTRAL.contains(&key) || key.starts_with('_') || is_read(key) => {}
+            _ if NEUTRAL.contains(&key) || is_read(key) => {}
             _ => {
                 return Err(format!(
-                    "key `{key}` is {value}, and what engines compute by it is not known; if it changes nothing that a \
-                     forward pass computes, take it out"
+                    "key `{key}` is {}, and what engines compute by it is not known; if it changes nothing that a \
+                     forward pass computes, take it out",
+                    brief(value)
                 ));
             }
         }
@@ -229,8 +248,8 @@ fn base(keys: &Object<Json>) -> Result<Option<Json>, String> {
     let first = all.next();
     match all.find(|other| other.as_f64() != first.and_then(Json::as_f64)) {
         Some(other) => {
-            let first = first.map(ToString::to_string).unwrap_or_default();
-            Err(format!("says `{ROPE_THETA}` more than once, {first} and {other}; leave one"))
+            let first = first.map(brief).unwrap_or_default();
+            Err(format!("says `{ROPE_THETA}` more than once, {first} and {}; leave one", brief(other)))
         }
         None => Ok(first.cloned()),
     }
@@ -284,6 +303,11 @@ mod tests {
             ("rope_parameters", json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6})),
             ("use_sliding_window", json!(true)),
             ("layer_types", json!(["full_attention", "sliding_attention"])),
+            ("layer_types", json!(vec!["full_attention"; 23])),
+            ("layer_types", json!([])),
+            ("_scale", json!(2.0)),
+            ("vocab_size", json!(-1)),
+            ("num_hidden_layers", json!(24.0)),
             ("attention_bias", json!(false)),
             ("hidden_act", json!("gelu")),
             ("partial_rotary_factor", json!(0.5)),
@@ -305,6 +329,10 @@ mod tests {
         for key in ["rope_theta", "rms_norm_eps", "num_key_value_heads", "vocab_size", "model_type"] {
             let why = said(|keys| drop(keys.remove(key))).err().unwrap_or_default();
             assert!(why.contains(&format!("`{key}`")), "without {key}: {why}");
+            // What is there and wrong is not said to be missing, and is not shown at any length.
+            let long = json!(vec!["x"; 1000]);
+            let why = said(|keys| drop(keys.insert(key.to_owned(), long.clone()))).err().unwrap_or_default();
+            assert!(why.contains(&format!("`{key}` is [\"x\"")) && why.len() < 400, "{key} is a list: {why}");
         }
         let why = said(|keys| drop(keys.insert("rope_parameters".into(), json!({"rope_theta": 1e4})))).err().unwrap();
         assert!(why.contains("more than once"), "{why}");

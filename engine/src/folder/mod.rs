@@ -29,8 +29,10 @@ const GENERATION: &str = "generation_config.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const TEMPLATE: &str = "chat_template.jinja";
 
-/// Longest file of JSON or text in bytes.
-const MAX_TEXT: u64 = 1 << 28;
+/// Longest file of JSON or text in bytes, and the longest tokenizer.json: what is read of one takes up to 24 times its bytes.
+/// The longest that are published have 10 MB and 35 MB.
+const MAX_TEXT: u64 = 1 << 24;
+const MAX_TOKENIZER: u64 = 1 << 26;
 
 /// A folder that could not be read: the file in it, and why.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +74,11 @@ pub fn open(path: &Path) -> Result<Opened, FolderError> {
     let mut parts = vec![first];
     let mut tensors = Vec::new();
     for (file, expected) in shards(path)? {
-        let mut part = part(path, &file)?;
+        let mut part = part(path, &file).map_err(|FolderError { file, problem }| {
+            let held = expected.as_ref().and_then(BTreeSet::first);
+            let why = held.map(|tensor| format!(". {INDEX} says that it holds `{tensor}`: fetch the folder again"));
+            FolderError { file, problem: problem + &why.unwrap_or_default() }
+        })?;
         let header = safetensors::header(part.bytes()).map_err(refused(&file))?;
         part.data_offset = header.data;
         let held: BTreeSet<&str> = header.tensors.iter().map(|t| t.name.as_str()).collect();
@@ -113,7 +119,11 @@ pub fn open(path: &Path) -> Result<Opened, FolderError> {
     let gguf = Gguf::of_folder(metadata, tensors, parts).map_err(|name| {
         refused("")(format!("holds tensor `{}` twice; fetch the folder again", shown(&names, &name)))
     })?;
-    let model = Model::new(gguf).map_err(|e| refused("")(in_own_words(&e, &config, &names)))?;
+    let model = Model::new(gguf).map_err(|e| {
+        let text = in_own_words(&e, &config, &names);
+        // What is wrong with a key is wrong with its file.
+        if text.starts_with("key ") { refused(CONFIG)(text) } else { refused("")(text) }
+    })?;
     let tokenizer = usable.and_then(|()| Tokenizer::new(model.gguf()));
     Ok(Opened { model, tokenizer, ends })
 }
@@ -178,10 +188,18 @@ fn shards(path: &Path) -> Result<Vec<Shard>, FolderError> {
 fn part(path: &Path, name: &str) -> Result<Part, FolderError> {
     let file = path.join(name);
     let refused = |problem: String| FolderError { file: file.clone(), problem };
+    if file.is_dir() {
+        return Err(refused("is a directory, expected a file; fetch the folder again".to_owned()));
+    }
     let part = Part::open(&file).map_err(|problem| refused(problem.to_string()))?;
+    let most = match name {
+        TOKENIZER => MAX_TOKENIZER,
+        name if name.ends_with(".safetensors") => u64::MAX,
+        _ => MAX_TEXT,
+    };
     let long = part.bytes().len() as u64;
-    if !name.ends_with(".safetensors") && long > MAX_TEXT {
-        return Err(refused(format!("has {long} bytes, above the limit of 2^28; fetch it again")));
+    if long > most {
+        return Err(refused(format!("has {long} bytes, above the limit of {most}; fetch it again")));
     }
     Ok(part)
 }
@@ -208,7 +226,10 @@ fn head(tensors: &mut Vec<TensorInfo>, parts: &[Part], config: &Config) -> Resul
                                      folder again"
                 .to_owned())
         }
-        Some(head) if config.tied && (head.ggml_type != table.ggml_type || bytes(head) != bytes(table)) => {
+        Some(head)
+            if config.tied
+                && (head.dims != table.dims || head.ggml_type != table.ggml_type || bytes(head) != bytes(table)) =>
+        {
             Err("says `tie_word_embeddings`, and the files hold an `lm_head.weight` that is not the embedding table: \
                  engines differ in which of them they take; remove one"
                 .to_owned())
@@ -224,6 +245,38 @@ fn head(tensors: &mut Vec<TensorInfo>, parts: &[Part], config: &Config) -> Resul
 /// What stands beside the weights: the vocabulary, under the keys of a GGUF, and the tokens that end a text.
 type Beside = (Result<Vec<(String, Value)>, VocabError>, BTreeSet<u32>);
 
+/// The chat template that transformers takes: the file of its own before what tokenizer_config.json says, and of several there
+/// the one that is called `default`.
+fn template(path: &Path) -> Result<Option<String>, FolderError> {
+    if path.join(TEMPLATE).symlink_metadata().is_ok() {
+        let problem = "is no text in UTF-8; fetch it again".to_owned();
+        let text = String::from_utf8(part(path, TEMPLATE)?.bytes().to_vec());
+        return text.map(Some).map_err(|_| FolderError { file: path.join(TEMPLATE), problem });
+    }
+    if path.join(TOKENIZER_CONFIG).symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    let refused = |problem| FolderError { file: path.join(TOKENIZER_CONFIG), problem };
+    let text = part(path, TOKENIZER_CONFIG)?;
+    let keys: Object<Json> =
+        serde_json::from_slice(text.bytes()).map_err(|e| refused(format!("is no JSON object: {e}; fetch it again")))?;
+    let found = keys.get("chat_template").filter(|found| !found.is_null());
+    let of_several =
+        |all: &Vec<Json>| all.iter().find(|one| one["name"] == "default").map(|one| one["template"].clone());
+    let chosen = match found {
+        Some(Json::Array(all)) => of_several(all),
+        other => other.cloned(),
+    };
+    match (chosen, found) {
+        (Some(Json::String(text)), _) => Ok(Some(text)),
+        (_, None) => Ok(None),
+        _ => {
+            let what = "key `chat_template` is neither a text nor a list with one called `default`; fetch it again";
+            Err(refused(what.to_owned()))
+        }
+    }
+}
+
 fn beside(path: &Path, config: &Config) -> Result<Beside, FolderError> {
     let json = |name: &str| -> Option<Object<Json>> { serde_json::from_slice(part(path, name).ok()?.bytes()).ok() };
     // What transformers generates by; without it, what the model says.
@@ -235,13 +288,15 @@ fn beside(path: &Path, config: &Config) -> Result<Beside, FolderError> {
         return Ok((Err(VocabError::new(why)), ends.into_iter().collect()));
     }
     let text = part(path, TOKENIZER)?;
+    let template = match template(path) {
+        Ok(template) => template,
+        Err(e) => return Ok((Err(VocabError::new(format!("{e}, or give --tokens"))), ends.into_iter().collect())),
+    };
     let rows = config.vocabulary as usize;
     let keys = vocab::read(text.bytes(), rows).map(|mut keys| {
         // Which others end a text is said apart.
         let end = ends.first().filter(|id| (**id as usize) < rows);
         keys.extend(end.map(|id| ("tokenizer.ggml.eos_token_id".to_owned(), Value::U32(*id))));
-        let own = json(TOKENIZER_CONFIG).and_then(|keys| Some(keys.get("chat_template")?.as_str()?.to_owned()));
-        let template = own.or_else(|| String::from_utf8(part(path, TEMPLATE).ok()?.bytes().to_vec()).ok());
         keys.extend(template.map(|text| ("tokenizer.chat_template".to_owned(), config::text_value(&text))));
         keys
     });
@@ -260,7 +315,7 @@ pub fn own_words(text: &str, graph: &Graph) -> String {
 
 /// An error about a GGUF, in words of the folder.
 fn in_own_words(error: &LoadError, config: &Config, names: &HashMap<String, String>) -> String {
-    let text = error.to_string().replace("metadata key", "config.json: key");
+    let text = error.to_string().replace("metadata key", "key");
     let text =
         text.replace(" with llama.cpp's converter", "").replace("convert the model again", "fetch the folder again");
     let words = text.split('`').enumerate().map(|(i, word)| match i % 2 {

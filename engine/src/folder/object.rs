@@ -19,19 +19,34 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<T>, A::Error> {
-                let (mut pairs, mut seen) = (Vec::new(), HashSet::new());
-                while let Some(key) = map.next_key::<String>()? {
-                    if !seen.insert(key.clone()) {
-                        return Err(A::Error::custom(format!("key {key:?} occurs twice")));
-                    }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                let mut pairs = Vec::new();
+                each_key(map, |key, map| {
                     pairs.push((key, map.next_value()?));
-                }
+                    Ok(())
+                })?;
                 Ok(Object(pairs))
             }
         }
         deserializer.deserialize_map(Pairs(PhantomData))
     }
+}
+
+/// Calls `read` for each key, in their order; it takes the key's value out of the map.
+///
+/// # Errors
+/// A key that occurs twice, and those of `read`.
+pub(super) fn each_key<'de, A: MapAccess<'de>>(
+    mut map: A, mut read: impl FnMut(String, &mut A) -> Result<(), A::Error>,
+) -> Result<(), A::Error> {
+    let mut seen = HashSet::new();
+    while let Some(key) = map.next_key::<String>()? {
+        if !seen.insert(key.clone()) {
+            return Err(A::Error::custom(format!("key {key:?} occurs twice")));
+        }
+        read(key, &mut map)?;
+    }
+    Ok(())
 }
 
 impl<T> Object<T> {

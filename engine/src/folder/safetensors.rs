@@ -1,13 +1,16 @@
 //! The header of a safetensors file: 8 bytes with its length, little-endian, then JSON, then the elements of all tensors,
 //! whose offsets count from the end of the header.
 
-use super::object::Object;
+use super::object::{Object, each_key};
 use crate::quant::GgmlType;
-use serde::Deserialize;
-use serde_json::Value as Json;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
 
 /// Longest header in bytes that the format allows.
 const MAX_HEADER: u64 = 100_000_000;
+/// What is said of the file as a whole.
+const METADATA: &str = "__metadata__";
 /// Most axes that a tensor of a model has.
 const MAX_AXES: usize = 4;
 
@@ -36,6 +39,41 @@ struct Entry {
     data_offsets: [u64; 2],
 }
 
+/// The tensors of a header by their names, in its order. They are read as they come: a tree of all values would take 24
+/// times the bytes of the header.
+struct Entries(Vec<(String, Entry)>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Each;
+        impl<'de> Visitor<'de> for Each {
+            type Value = Entries;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Entries, A::Error> {
+                let mut entries = Vec::new();
+                each_key(map, |name, map| {
+                    let wrong =
+                        |what: String, e: A::Error| A::Error::custom(format!("{what} is described wrongly: {e}"));
+                    if name == METADATA {
+                        // Texts alone: so the format demands, and so the other reader does.
+                        map.next_value::<Object<String>>().map_err(|e| wrong(format!("{METADATA:?}"), e))?;
+                    } else {
+                        let entry = map.next_value().map_err(|e| wrong(format!("tensor {name:?}"), e))?;
+                        entries.push((name, entry));
+                    }
+                    Ok(())
+                })?;
+                Ok(Entries(entries))
+            }
+        }
+        deserializer.deserialize_map(Each)
+    }
+}
+
 /// Reads the header of a whole file. The tensors must fill the rest of the file, one behind the other: so the format
 /// demands, and so no two of them share bytes.
 ///
@@ -58,18 +96,11 @@ pub(super) fn header(file: &[u8]) -> Result<Header, String> {
             file.len()
         ));
     };
-    let entries: Object<Json> =
-        serde_json::from_slice(json).map_err(|e| format!("has a header that is no JSON object: {e}; {again}"))?;
+    let entries: Entries =
+        serde_json::from_slice(json).map_err(|e| format!("has a header that cannot be read: {e}; {again}"))?;
     let mut tensors = Vec::new();
-    for (name, entry) in entries.0 {
-        if name == "__metadata__" {
-            continue;
-        }
+    for (name, Entry { dtype, shape, data_offsets: [begin, end] }) in entries.0 {
         let refuse = |what: String| Err(format!("tensor {name:?} {what}; {again}"));
-        let Entry { dtype, shape, data_offsets: [begin, end] } = match serde_json::from_value(entry) {
-            Ok(entry) => entry,
-            Err(e) => return refuse(format!("is described wrongly: {e}")),
-        };
         let Some(ty) = element(&dtype) else {
             return Err(format!(
                 "tensor {name:?} is of dtype {dtype:?}, which is not supported; use a model in F32, F16 or BF16"
@@ -143,8 +174,10 @@ mod tests {
             (u64::MAX.to_le_bytes().to_vec(), "claims"),
             ((1u64 << 40).to_le_bytes().to_vec(), "claims"),
             (99_999_999u64.to_le_bytes().to_vec(), "truncated"),
-            (file("[]", 0), "no JSON object"),
-            (file(&"[".repeat(100_000), 0), "no JSON object"),
+            (file("[]", 0), "expected an object"),
+            (file(&"[".repeat(100_000), 0), "cannot be read"),
+            (file(r#"{"__metadata__":[]}"#, 0), "\"__metadata__\" is described wrongly"),
+            (file(r#"{"__metadata__":{"format":1}}"#, 0), "\"__metadata__\" is described wrongly"),
             (one(r#""dtype":"F32","shape":[2],"data_offsets":[8,0]"#), "do not hold"),
             (one(r#""dtype":"F32","shape":[3],"data_offsets":[0,8]"#), "do not hold"),
             (one(r#""dtype":"F32","shape":[4611686018427387906],"data_offsets":[0,8]"#), "do not hold"),

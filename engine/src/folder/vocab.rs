@@ -1,7 +1,7 @@
 //! tokenizer.json: the vocabulary of a byte-level BPE with Qwen2's pre-tokenizer, as llama.cpp's converter would write it
 //! into a GGUF. Whatever makes other tokens of a text than that is refused by its name.
 
-use super::config::text_value;
+use super::config::{brief, text_value};
 use super::object::Object;
 use crate::gguf::{ArrayValue, StringArray, Value};
 use crate::tokenizer::Rule;
@@ -20,10 +20,8 @@ const UNUSED: i32 = 5;
 pub(super) fn read(text: &[u8], rows: usize) -> Result<Vec<(String, Value)>, String> {
     let keys: Object<Json> = serde_json::from_slice(text).map_err(|e| format!("is no JSON object: {e}"))?;
     let model = keys.get("model").ok_or("has no key `model`")?;
-    let other = |what: &str, found: &Json| {
-        let found: String = found.to_string().chars().take(120).collect();
-        Err(format!("has another {what} than Qwen's byte-level BPE: {found}"))
-    };
+    let other =
+        |what: &str, found: &Json| Err(format!("has another {what} than Qwen's byte-level BPE: {}", brief(found)));
     if model["type"] != "BPE" {
         return other("kind of model", &model["type"]);
     }

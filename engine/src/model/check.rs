@@ -62,11 +62,17 @@ pub(super) fn tensors(gguf: &Gguf, graph: &Graph) -> Result<(), LoadError> {
             };
             return refuse(name, what);
         };
-        if !same_extent(dims, extent) {
-            return refuse(
-                name,
-                format!("has shape {dims:?}, and the metadata say {extent:?}; convert the model again"),
-            );
+        let declared: Vec<u64> = extent.iter().map(|n| *n as u64).collect();
+        // safetensors have the contiguous axis last, and leave none out.
+        let (fits, found, declared, source) = match gguf.is_folder() {
+            false => (same_extent(dims, extent), dims.clone(), declared, "the metadata say"),
+            true => {
+                let turned = |axes: &[u64]| -> Vec<u64> { axes.iter().rev().copied().collect() };
+                (*dims == declared, turned(dims), turned(&declared), "config.json says")
+            }
+        };
+        if !fits {
+            return refuse(name, format!("has shape {found:?}, and {source} {declared:?}; convert the model again"));
         }
         if !ggml_type.is_supported() {
             let known: Vec<String> = GgmlType::ALL_SUPPORTED.iter().map(ToString::to_string).collect();

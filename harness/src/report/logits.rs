@@ -81,7 +81,7 @@ fn causes(report: &LogitsReport) -> Vec<Line> {
 
 /// What the ids are, and whether any could win by mistake.
 fn theories(report: &LogitsReport) -> [Line; 2] {
-    [("ids", ids(&report.study)), ("padding", padding(report))]
+    [("ids", ids(report)), ("padding", padding(report))]
 }
 
 /// The products first, then what looks suspicious, then what is chosen.
@@ -208,8 +208,8 @@ fn hidden_state(report: &LogitsReport, apart: f64) -> String {
     format!("the states before the projection are {} apart (relative L2, worst){note}", number(apart))
 }
 
-fn ids(study: &Study) -> String {
-    let ids = &study.ids;
+fn ids(report: &LogitsReport) -> String {
+    let ids = &report.study.ids;
     let listed = match ids.listed {
         n if n >= ids.rows => "all listed by the tokenizer".to_owned(),
         n => format!("{n} listed by the tokenizer, {} beyond it", ids.rows - n),
@@ -219,10 +219,12 @@ fn ids(study: &Study) -> String {
         None => "no padding".to_owned(),
     };
     let scanned = match ids.scanned {
-        n if n == ids.rows => "llama.cpp scans them all as well".to_owned(),
-        n => format!("llama.cpp scans {n}"),
+        // llama.cpp reads no folder.
+        _ if report.model.folder => String::new(),
+        n if n == ids.rows => "; llama.cpp scans them all as well".to_owned(),
+        n => format!("; llama.cpp scans {n}"),
     };
-    format!("{} rows in the projection, {listed}; {padding}; {scanned}", ids.rows)
+    format!("{} rows in the projection, {listed}; {padding}{scanned}", ids.rows)
 }
 
 fn padding(report: &LogitsReport) -> String {

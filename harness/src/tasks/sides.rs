@@ -206,7 +206,8 @@ impl<'a> SideChoice<'a> {
         let chosen = Self { request, subject, reference: Side::open(&request.reference())?, injections };
         let llama = |side: &Side| matches!(side, Side::Live(kind) if kind.llama);
         if request.of_folder() && (llama(&chosen.subject) || llama(&chosen.reference)) {
-            bail!("{}: {NO_LLAMA}", request.tokens.prompt.model.path()?.display());
+            let model = request.tokens.prompt.model.path()?.display();
+            bail!("{model}: {NO_LLAMA}, or leave llama.cpp out (--reference none)");
         }
         if let (Some(a), Some(b)) = (chosen.subject.recorded(), chosen.reference.recorded()) {
             comparable(a, b)?;

@@ -91,9 +91,74 @@ fn a_command_may_be_the_reference() {
 #[test]
 fn llama_cpp_is_asked_of_a_gguf_alone() {
     let folder = both(&small("qwen2", GgmlType::BF16, false));
-    for line in ["run -m hf --subject cpu --reference llama", "run -m hf --subject llama", "verify-oracle -m hf -n 0"] {
+    for line in ["run -m hf --subject cpu --reference llama", "run -m hf --subject llama"] {
         folder.refuses(line, &["folder of safetensors", "convert_hf_to_gguf.py", "--reference none"]);
     }
+    // These know no `--reference none`, and do not advise it.
+    for line in ["verify-oracle -m hf -n 0", "generate -m hf --subject cpu -n 2", "sweep -m hf --subject cpu"] {
+        folder.refuses(line, &["folder of safetensors", "convert_hf_to_gguf.py and name the GGUF\n"]);
+    }
+}
+
+/// Of a folder these run without llama.cpp, and say nothing of it.
+#[test]
+fn other_commands_take_a_folder() {
+    let folder = both(&small("qwen2", GgmlType::BF16, false));
+    let screen = folder.qdiff("logits -m hf --subject cpu -n 1 --tokens 5,6,7").exits(3).stdout;
+    assert!(screen.contains("rows in the projection") && !screen.contains("llama.cpp"), "{screen}");
+    let screen = folder.qdiff("sweep -m hf --subject cpu --reference cpu --tokens 5,6,7,8,9").exits(0).stdout;
+    assert!(screen.starts_with("MATCH"), "{screen}");
+    assert!(folder.qdiff("inspect hf").exits(0).stdout.starts_with("hf: folder of safetensors"));
+    assert!(folder.qdiff("weights hf").exits(0).stdout.contains("the safetensors crate's bit for bit"));
+    folder.refuses("synth other --format safetensors --weights q8_0", &["--weights", "choose F32, F16 or BF16"]);
+}
+
+/// An error shows shapes and names as the files have them.
+#[test]
+fn a_tensor_that_is_wrong_is_told_in_the_words_of_its_file() {
+    let model = small("qwen2", GgmlType::BF16, false);
+    let run = "run -m hf --subject cpu -n 0 --tokens 5,6,7";
+    let weights = std::fs::read(both(&model).join("hf/model.safetensors")).unwrap();
+    // The shape of a tensor, which takes as many bytes of the header as before.
+    let gate = br#""model.layers.0.mlp.gate_proj.weight":{"dtype":"BF16","shape":[512,256]"#;
+    let at = weights.windows(gate.len()).position(|bytes| bytes == gate).unwrap() + gate.len() - 9;
+    for shape in ["[256,512]", "[131072 ]"] {
+        let folder = both(&model);
+        folder.edit("hf/model.safetensors", |bytes| bytes[at..at + 9].copy_from_slice(shape.as_bytes()));
+        let found = if shape == "[256,512]" { "[256, 512]" } else { "[131072]" };
+        let said = format!("has shape {found}, and config.json says [512, 256]");
+        folder.refuses(run, &["`model.layers.0.mlp.gate_proj.weight`", &said]);
+    }
+    let folder = both(&model);
+    folder.edit("hf/model.safetensors", |bytes| {
+        // The last weight of the last tensor.
+        let last = bytes.len() - 2;
+        bytes[last..].copy_from_slice(&[0xc0, 0x7f]);
+    });
+    let said = folder.qdiff(run).exits(2).stderr;
+    assert!(said.contains("a weight of NaN") && (said.contains("`model.") || said.contains("`lm_head.")), "{said}");
+    assert!(!said.contains("blk.") && !said.contains("convert the model"), "{said}");
+}
+
+/// transformers takes the template's own file before what tokenizer_config.json says.
+#[test]
+fn the_chat_template_is_that_of_transformers() {
+    let folder = both(&small("qwen2", GgmlType::BF16, true));
+    let tokens = || folder.qdiff("prompts haiku --template model --tokens -m hf").exits(0).stdout;
+    let template = |letter: &str| format!("{{% for m in messages %}}{letter}{{{{ m.content }}}}{{% endfor %}}");
+    let config = |template: Value| json!({ "chat_template": template }).to_string();
+    folder.write("hf/tokenizer_config.json", config(json!(template("A"))));
+    let of_config = tokens();
+    folder.write("hf/chat_template.jinja", template("Z"));
+    let of_file = tokens();
+    assert_ne!(of_file, of_config);
+    folder.write("hf/tokenizer_config.json", config(json!([{"name": "default", "template": template("Z")}])));
+    std::fs::remove_file(folder.join("hf/chat_template.jinja")).unwrap();
+    assert_eq!(tokens(), of_file);
+    folder.write("hf/tokenizer_config.json", config(json!(3)));
+    folder.refuses("prompts haiku --tokens -m hf", &["hf/tokenizer_config.json", "`chat_template`"]);
+    folder.write("hf/chat_template.jinja", [0xff]);
+    folder.refuses("prompts haiku --tokens -m hf", &["hf/chat_template.jinja", "UTF-8"]);
 }
 
 /// A folder that says what no graph here computes, or what its files do not hold, is refused by name; no call panics.
@@ -176,5 +241,5 @@ fn shards_are_read_by_their_index() {
     assert_eq!(code, 0, "{text}");
     assert_eq!(report["verdict"]["stages"].as_array().unwrap().len(), 45, "{text}");
     std::fs::remove_file(folder.join("hf/model-1.safetensors")).unwrap();
-    folder.refuses(run, &["hf/model-1.safetensors", "no such file"]);
+    folder.refuses(run, &["hf/model-1.safetensors", "no such file", "model.safetensors.index.json says that it holds"]);
 }
