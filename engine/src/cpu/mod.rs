@@ -2,12 +2,22 @@
 //!
 //! It walks the nodes in order, evaluates each with its op's definition and hands the result to the taps. A fault
 //! injected by rewriting a node is therefore run like any other node.
+//!
+//! A step is a list of rows, of one sequence or of several. Of several, each sequence's rows and slots of the caches are
+//! gathered, evaluated as those of a sequence alone, and put back: what a row becomes depends on no other sequence.
+
+mod rows;
+#[cfg(test)]
+mod tests;
+
+pub use rows::{Row, RowsError};
 
 use crate::model::fault::{Faults, FaultyWeights, Output};
 use crate::model::{Graph, Node, WeightSource};
 use crate::ops::{self, Context, Op, Tensor};
 use crate::quant::{self, ActivationFormat};
 use crate::tap::{Intervene, Site, TapSink};
+use rows::{Group, Sequences};
 use std::sync::Arc;
 
 /// State of a running model: the graph, and what survives a step.
@@ -18,7 +28,7 @@ pub struct CpuEngine<'a> {
     /// Per node, for states and for stages that keep stale elements.
     kept: Vec<Option<Arc<Tensor<f32>>>>,
     intervention: Option<Box<dyn Intervene + 'a>>,
-    position: usize,
+    sequences: Sequences,
     /// What operands become on their way into a state.
     kv: ActivationFormat,
 }
@@ -32,7 +42,7 @@ impl<'a> CpuEngine<'a> {
             graph,
             weights,
             intervention: None,
-            position: 0,
+            sequences: Sequences::default(),
             kv: ActivationFormat::F32,
         }
     }
@@ -48,32 +58,65 @@ impl<'a> CpuEngine<'a> {
         self
     }
 
-    /// Tokens seen so far.
+    /// Tokens of sequence 0 so far, the one that [`Self::step`] goes on with.
     pub fn position(&self) -> usize {
-        self.position
+        self.sequences.tokens(0)
     }
 
     /// Forgets everything: the next step begins at position 0.
     pub fn reset(&mut self) {
-        self.position = 0;
+        self.sequences = Sequences::default();
         self.kept.fill(None);
     }
 
-    /// Runs `tokens` at the next positions through all stages and gives the logits `[T, V]`.
+    /// Lets sequence `to`, which is empty, begin with the first `tokens` tokens of sequence `from`, in the same slots.
+    ///
+    /// # Errors
+    /// If `to` is not empty, or `from` has fewer tokens.
+    pub fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<(), RowsError> {
+        self.sequences.share(from, to, tokens)
+    }
+
+    /// Runs `tokens` at the next positions of sequence 0 through all stages and gives the logits `[T, V]`.
     ///
     /// # Panics
-    /// If `tokens` is empty or holds an id beyond the vocabulary.
+    /// If `tokens` is empty or holds an id beyond the vocabulary; as [`Self::step_rows`] fails.
     pub fn step(&mut self, tokens: &[u32], taps: &mut dyn TapSink) -> Arc<Tensor<f32>> {
-        assert!(!tokens.is_empty(), "a step needs at least one token");
-        let first = self.position as u32;
-        let positions: Vec<u32> = (first..first + tokens.len() as u32).collect();
+        let row = |(position, &token)| Row { sequence: 0, position, token };
+        let rows: Vec<Row> = (self.position() as u32..).zip(tokens).map(row).collect();
+        self.step_rows(&rows, taps).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Runs rows of any sequences through all stages and gives the logits `[T, V]`, a row for each. Of an axis of keys the
+    /// entries are slots, in the order in which rows took them; where a row does not see a slot, its scores and weights are 0.
+    ///
+    /// # Errors
+    /// If there are no rows, a sequence does not go on where it ended, or there are several sequences and the graph has
+    /// faults or stages are intervened in. Nothing is changed then.
+    ///
+    /// # Panics
+    /// If a token is beyond the vocabulary.
+    pub fn step_rows(&mut self, rows: &[Row], taps: &mut dyn TapSink) -> Result<Arc<Tensor<f32>>, RowsError> {
+        let (sequences, groups) = self.sequences.after(rows)?;
+        let alone = sequences.is_one();
+        let faulty = |node: &Node| node.before.is_some() || !node.faults.none();
+        if !alone && (self.intervention.is_some() || self.graph.nodes.iter().any(faulty)) {
+            return Err(RowsError::Faults);
+        }
+        let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
+        let positions: Vec<u32> = rows.iter().map(|row| row.position).collect();
         let mut values: Vec<Option<Arc<Tensor<f32>>>> = vec![None; self.graph.nodes.len()];
         let mut output = None;
         for index in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[index];
-            let context = Context { tokens, positions: &positions, source: self.weights, weights: &node.weights };
-            let mut evaluation = Evaluation { values: &values, context, kv: self.kv, kept: &mut self.kept[index] };
-            let mut value = evaluation.of(node);
+            let context =
+                Context { tokens: &tokens, positions: &positions, source: self.weights, weights: &node.weights };
+            let mut value = if alone || node.has_state() {
+                Evaluation { values: &values, context, kv: self.kv, kept: &mut self.kept[index] }.of(node)
+            } else {
+                let whole = Tensor::zeros(Graph::extent(node, rows.len(), sequences.slots()));
+                Arc::new(by_sequence(&self.graph, node, &values, &context, &groups, whole))
+            };
             if let Some(intervention) = &mut self.intervention {
                 // What is kept is changed with it, not a copy of it.
                 let keeps = self.kept[index].take().is_some();
@@ -98,9 +141,25 @@ impl<'a> CpuEngine<'a> {
             output = Some(value.clone());
             values[index] = (self.last_use[index] > index).then_some(value);
         }
-        self.position += tokens.len();
-        output.expect("a graph has stages")
+        self.sequences = sequences;
+        Ok(output.expect("a graph has stages"))
     }
+}
+
+/// A node without state, whose `whole` is filled with what each sequence has alone.
+fn by_sequence(
+    graph: &Graph, node: &Node, values: &[Option<Arc<Tensor<f32>>>], context: &Context<'_>, groups: &[Group],
+    mut whole: Tensor<f32>,
+) -> Tensor<f32> {
+    let inputs = operands(node, values);
+    for group in groups {
+        let own = |(&input, value): (&usize, &Arc<Tensor<f32>>)| group.gather(&graph.nodes[input].shape, value);
+        let own: Vec<Tensor<f32>> = node.inputs.iter().zip(&inputs).map(own).collect();
+        let context = Context { tokens: &group.tokens, positions: &group.positions, ..*context };
+        let part = ops::forward(&node.op, &own.iter().collect::<Vec<_>>(), &context);
+        group.scatter(&node.shape, &part, &mut whole);
+    }
+    whole
 }
 
 /// What a node reads, in the order of its inputs.

@@ -1,0 +1,177 @@
+//! The rows of a step, of one sequence or of several, and the slots of the caches that each sequence has.
+//!
+//! Slots are taken in the order of the rows. A sequence has a table of slots: slot `table[p]` holds its position p. A row
+//! sees the slots of its own sequence, up to its own position. Two sequences that share a prefix have the same slots there.
+
+use crate::model::Axis;
+use crate::ops::Tensor;
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// A token of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Its sequence, by any number.
+    pub sequence: u32,
+    /// Its position in the sequence.
+    pub position: u32,
+    /// Its id.
+    pub token: u32,
+}
+
+/// Why rows cannot be run.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum RowsError {
+    /// There is none.
+    #[error("a step without rows; give it one token at least")]
+    Empty,
+    /// A sequence does not go on where it ended.
+    #[error(
+        "sequence {sequence} goes on at position {expected}, and a row of it has position {found}; give the rows of a sequence in order"
+    )]
+    Position {
+        /// The sequence.
+        sequence: u32,
+        /// Its next position.
+        expected: usize,
+        /// The position of the row.
+        found: u32,
+    },
+    /// A sequence is to begin with the prefix of another, and cannot.
+    #[error(
+        "sequence {to} cannot begin with {tokens} tokens of sequence {from}: it has {has} already, and sequence {from} has {there}; share a prefix that is there, with a sequence that is empty"
+    )]
+    Prefix {
+        /// Whose prefix.
+        from: u32,
+        /// The sequence that is to begin with it.
+        to: u32,
+        /// Length of the prefix.
+        tokens: usize,
+        /// Tokens of `to`.
+        has: usize,
+        /// Tokens of `from`.
+        there: usize,
+    },
+    /// Something that is only defined for one sequence.
+    #[error(
+        "faults and interventions are of one sequence, and there are several; run each sequence by itself, or without them"
+    )]
+    Faults,
+}
+
+/// The sequences of an engine.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sequences {
+    /// By sequence, the slot of each position.
+    tables: BTreeMap<u32, Vec<usize>>,
+    /// Slots that are taken.
+    taken: usize,
+}
+
+impl Sequences {
+    /// Tokens of a sequence.
+    pub(super) fn tokens(&self, sequence: u32) -> usize {
+        self.tables.get(&sequence).map_or(0, Vec::len)
+    }
+
+    /// Lets an empty sequence begin with the first tokens of another.
+    pub(super) fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<(), RowsError> {
+        let (has, there) = (self.tokens(to), self.tokens(from));
+        if has > 0 || there < tokens {
+            return Err(RowsError::Prefix { from, to, tokens, has, there });
+        }
+        let prefix = self.tables.get(&from).map(|table| table[..tokens].to_vec()).unwrap_or_default();
+        self.tables.insert(to, prefix);
+        Ok(())
+    }
+
+    /// The sequences after a step of `rows`, and the rows by sequence.
+    pub(super) fn after(&self, rows: &[Row]) -> Result<(Self, Vec<Group>), RowsError> {
+        if rows.is_empty() {
+            return Err(RowsError::Empty);
+        }
+        let (mut after, mut groups) = (self.clone(), BTreeMap::<u32, Group>::new());
+        for (index, &Row { sequence, position, token }) in rows.iter().enumerate() {
+            let table = after.tables.entry(sequence).or_default();
+            if table.len() != position as usize {
+                return Err(RowsError::Position { sequence, expected: table.len(), found: position });
+            }
+            table.push(after.taken);
+            after.taken += 1;
+            let group = groups.entry(sequence).or_default();
+            group.rows.push(index);
+            group.tokens.push(token);
+            group.positions.push(position);
+        }
+        for (sequence, group) in &mut groups {
+            group.slots.clone_from(&after.tables[sequence]);
+        }
+        Ok((after, groups.into_values().collect()))
+    }
+
+    /// Whether there is one sequence alone, so that slot and position are the same.
+    pub(super) fn is_one(&self) -> bool {
+        self.tables.len() == 1
+    }
+
+    /// Slots that are taken.
+    pub(super) fn slots(&self) -> usize {
+        self.taken
+    }
+}
+
+/// The rows of a step that are of one sequence.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Group {
+    /// Which of the step's rows they are.
+    rows: Vec<usize>,
+    /// The slots that the last of them sees, by position.
+    slots: Vec<usize>,
+    /// Their tokens.
+    pub(super) tokens: Vec<u32>,
+    /// Their positions.
+    pub(super) positions: Vec<u32>,
+}
+
+impl Group {
+    /// What `x` is to the sequence alone: its rows where an axis counts tokens, its slots where one counts keys.
+    pub(super) fn gather(&self, axes: &[Axis], x: &Tensor<f32>) -> Tensor<f32> {
+        let (shape, run, starts) = self.places(axes, &x.shape);
+        let data = starts.iter().flat_map(|&at| &x.data[at..at + run]).copied().collect();
+        Tensor { shape, data }
+    }
+
+    /// Puts the values that the sequence has alone where [`Self::gather`] finds them.
+    pub(super) fn scatter(&self, axes: &[Axis], part: &Tensor<f32>, whole: &mut Tensor<f32>) {
+        let (shape, run, starts) = self.places(axes, &whole.shape);
+        assert_eq!(part.shape, shape, "a stage has the shape that the graph declares");
+        for (at, values) in starts.into_iter().zip(part.data.chunks(run.max(1))) {
+            whole.data[at..at + run].copy_from_slice(values);
+        }
+    }
+
+    /// Of a tensor of this shape the sequence's own shape, how many elements lie together, and where such runs begin.
+    fn places(&self, axes: &[Axis], shape: &[usize]) -> (Vec<usize>, usize, Vec<usize>) {
+        assert_eq!(axes.len(), shape.len(), "a stage has the axes that the graph declares");
+        let fixed = axes.iter().rev().take_while(|axis| matches!(axis, Axis::Fixed(_))).count();
+        let (picked, whole) = shape.split_at(shape.len() - fixed);
+        let run: usize = whole.iter().product();
+        let (mut own, mut starts) = (Vec::new(), vec![0]);
+        for (axis, &extent) in axes.iter().zip(picked) {
+            let all: Vec<usize>;
+            let indices = match axis {
+                Axis::Tokens => &self.rows,
+                Axis::Keys => &self.slots,
+                Axis::Fixed(_) => {
+                    all = (0..extent).collect();
+                    &all
+                }
+            };
+            own.push(indices.len());
+            starts = starts.iter().flat_map(|start| indices.iter().map(move |i| start * extent + i)).collect();
+        }
+        starts.iter_mut().for_each(|start| *start *= run);
+        (own.into_iter().chain(whole.iter().copied()).collect(), run, starts)
+    }
+}

@@ -1,0 +1,197 @@
+//! Several sequences in one step are each what they are alone.
+
+use super::{CpuEngine, Row, RowsError};
+use crate::model::{Axis, Graph, Invented, StageId, WeightSource, qwen2, qwen3};
+use crate::ops::Tensor;
+use crate::quant::{GgmlType, Stored};
+use crate::tap::{NoTaps, Part, TapSink};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// A small model of either architecture: heads of 6, so that no row fills whole lanes.
+fn graphs() -> [Graph; 2] {
+    let metadata = Invented(|key: &str| match key {
+        "block_count" | "attention.head_count_kv" => 2,
+        "attention.head_count" => 4,
+        "attention.key_length" | "attention.value_length" | "rope.dimension_count" => 6,
+        _ => 40,
+    });
+    [qwen2::graph(&metadata), qwen3::graph(&metadata)].map(|graph| graph.expect("a small model is one"))
+}
+
+/// Weights of a graph, drawn by a fixed rule.
+struct Drawn(HashMap<String, (Vec<f32>, (usize, usize))>);
+
+impl Drawn {
+    fn of(graph: &Graph) -> Self {
+        let mut state = 1u32;
+        let mut draw = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let drawn = graph.weights().into_iter().map(|weight| {
+            let (n, m) = (weight.extent[0], weight.extent[1..].iter().product());
+            (weight.name.clone(), ((0..n * m).map(|_| draw()).collect(), (n, m)))
+        });
+        Self(drawn.collect())
+    }
+}
+
+impl WeightSource for Drawn {
+    fn stored(&self, tensor: &str) -> Stored<'_> {
+        let (values, extent) = &self.0[tensor];
+        Stored { ty: GgmlType::F32, extent: *extent, bytes: bytemuck::cast_slice(values) }
+    }
+}
+
+/// Every stage of a step.
+#[derive(Default)]
+struct All(BTreeMap<StageId, Arc<Tensor<f32>>>);
+
+impl TapSink for All {
+    fn wants(&self, _: StageId) -> bool {
+        true
+    }
+    fn tap(&mut self, id: StageId, value: Arc<Tensor<f32>>) {
+        self.0.insert(id, value);
+    }
+    fn part(&mut self, _: Part<'_>) {
+        unreachable!("the interpreter gives stages whole");
+    }
+}
+
+/// Tokens of a sequence by pass, of which it may have none.
+type Passes = Vec<Vec<u32>>;
+
+/// Values that are to be the same, to the bit.
+fn bits(x: impl IntoIterator<Item = f32>) -> Vec<u32> {
+    x.into_iter().map(f32::to_bits).collect()
+}
+
+/// Feeds the sequences together, rows of a pass in `order`, and each alone; every stage of every row must be the same.
+/// Sequence 2 begins with the first pass of sequence 0, which is fed before all others.
+fn same_as_alone(graph: &Graph, sequences: &[Passes; 3], interleaved: bool) -> Result<(), TestCaseError> {
+    let weights = Drawn::of(graph);
+    let new = || CpuEngine::new(graph.clone(), &weights);
+    let (mut together, mut alone) = (new(), [new(), new(), new()]);
+    let prefix = &sequences[0][0];
+    together.step(prefix, &mut NoTaps);
+    together.share(0, 2, prefix.len()).unwrap();
+    alone[0].step(prefix, &mut NoTaps);
+    alone[2].step(prefix, &mut NoTaps);
+    let table: Vec<usize> = (0..prefix.len()).collect();
+    let (mut tables, mut taken) = ([table.clone(), Vec::new(), table], prefix.len());
+
+    for pass in 0..sequences[1].len() {
+        let mut rows: Vec<(usize, Row)> = Vec::new();
+        for (s, passes) in sequences.iter().enumerate() {
+            // The first pass of sequence 0 was the prefix.
+            let tokens = passes.get(pass + usize::from(s == 0)).map_or(&[][..], Vec::as_slice);
+            let first = tables[s].len();
+            let row = |(i, &token): (usize, &u32)| (i, Row { sequence: s as u32, position: (first + i) as u32, token });
+            rows.extend(tokens.iter().enumerate().map(row));
+        }
+        if interleaved {
+            rows.sort_by_key(|(i, row)| (*i, row.sequence));
+        }
+        let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        let mut batch = All::default();
+        together.step_rows(&rows, &mut batch).unwrap();
+        let mut own = [Vec::new(), Vec::new(), Vec::new()];
+        for (t, row) in rows.iter().enumerate() {
+            own[row.sequence as usize].push(t);
+            tables[row.sequence as usize].push(taken + t);
+        }
+        taken += rows.len();
+        for (s, own) in own.iter().enumerate().filter(|(_, own)| !own.is_empty()) {
+            let mut single = All::default();
+            alone[s].step(&own.iter().map(|t| rows[*t].token).collect::<Vec<_>>(), &mut single);
+            for node in &graph.nodes {
+                let (whole, part) = (&batch.0[&node.id], &single.0[&node.id]);
+                let (tokens, table) = (rows.len(), &tables[s]);
+                match node.shape[..] {
+                    [Axis::Fixed(heads), Axis::Tokens, Axis::Keys] => {
+                        let row = |h: usize, t: usize| &whole.data[(h * tokens + t) * taken..][..taken];
+                        let seen = (0..heads).flat_map(|h| own.iter().map(move |t| (h, *t)));
+                        let seen: Vec<f32> =
+                            seen.flat_map(|(h, t)| table.iter().map(move |slot| row(h, t)[*slot])).collect();
+                        prop_assert_eq!(bits(seen), bits(part.data.clone()), "{} of sequence {}", node.id, s);
+                        let hidden = (0..taken).filter(|slot| !table.contains(slot));
+                        let hidden: Vec<usize> = hidden.collect();
+                        let zero = |(h, t)| hidden.iter().all(|slot| row(h, t)[*slot] == 0.0);
+                        prop_assert!((0..heads).flat_map(|h| own.iter().map(move |t| (h, *t))).all(zero));
+                    }
+                    [Axis::Tokens | Axis::Keys, ..] => {
+                        let picked = if node.has_state() { table } else { own };
+                        let got: Vec<f32> = picked.iter().flat_map(|i| whole.row(*i)).copied().collect();
+                        prop_assert_eq!(bits(got), bits(part.data.clone()), "{} of sequence {}", node.id, s);
+                    }
+                    _ => unreachable!("{} has other axes", node.id),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// So many tokens, of a vocabulary of two.
+fn tokens(n: usize) -> Vec<u32> {
+    (0..n as u32).map(|i| (i * i / 3 + i) % 2).collect()
+}
+
+#[test]
+fn a_ragged_batch_is_its_sequences() {
+    for graph in graphs() {
+        // 5, 1 and 17 tokens in one pass, the prefill of the second in chunks, the third on the prefix of the first.
+        let sequences = [
+            vec![tokens(7), tokens(5), tokens(1)],
+            vec![tokens(1), tokens(4), tokens(6)],
+            vec![tokens(17), tokens(1), vec![]],
+        ];
+        for interleaved in [false, true] {
+            same_as_alone(&graph, &sequences, interleaved).unwrap();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn any_batch_is_its_sequences(
+        prefix in prop::collection::vec(0u32..2, 1..9),
+        passes in prop::array::uniform3(prop::collection::vec(prop::collection::vec(0u32..2, 0..9), 3)),
+        interleaved: bool, qwen3: bool,
+    ) {
+        let mut sequences = passes;
+        sequences[0].insert(0, prefix);
+        same_as_alone(&graphs()[usize::from(qwen3)], &sequences, interleaved)?;
+    }
+}
+
+/// What cannot be run is refused, and the engine goes on as before.
+#[test]
+fn rows_that_cannot_be_run_change_nothing() {
+    let [graph, _] = graphs();
+    let weights = Drawn::of(&graph);
+    let mut engine = CpuEngine::new(graph.clone(), &weights);
+    let row = |sequence, position| Row { sequence, position, token: 1 };
+    assert_eq!(engine.step_rows(&[], &mut NoTaps).unwrap_err(), RowsError::Empty);
+    let gap = engine.step_rows(&[row(3, 0), row(3, 2)], &mut NoTaps).unwrap_err();
+    assert_eq!(gap, RowsError::Position { sequence: 3, expected: 1, found: 2 });
+    assert!(engine.share(0, 1, 1).is_err(), "sequence 0 has no token yet");
+    engine.step_rows(&[row(0, 0), row(1, 0)], &mut NoTaps).unwrap();
+    assert!(engine.share(0, 1, 1).is_err(), "sequence 1 has a token already");
+    assert_eq!(engine.position(), 1);
+
+    let mut faulty = graph;
+    faulty.nodes[1] = faulty.nodes[1].left_out();
+    let mut engine = CpuEngine::new(faulty, &weights);
+    engine.step(&[0, 1], &mut NoTaps);
+    assert_eq!(engine.step_rows(&[row(0, 2), row(1, 0)], &mut NoTaps).unwrap_err(), RowsError::Faults);
+    engine.step(&[1], &mut NoTaps);
+    assert_eq!(engine.position(), 3);
+}
