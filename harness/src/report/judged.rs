@@ -148,12 +148,23 @@ pub(super) fn incomplete(report: &Report) -> String {
             format!("{unjudged} could not be judged, of {of}: {first} to {last}")
         }
     };
+    let lacking = match verdict.beyond() {
+        Some((stage, e)) => format!(
+            "{lacking}; {stage} is beyond f32 in any engine: {} [{}] is {:.3e} in f64, and f32 ends at {:.3e}",
+            e.place,
+            e.index,
+            e.want,
+            f32::MAX
+        ),
+        None => lacking,
+    };
     if !coverage.alone {
         return format!("no divergence, but {lacking}");
     }
     let but = if lacking.is_empty() { lacking } else { format!("; {lacking}") };
     let right = stages(report, Status::Alone);
-    format!("no reference ran; {right} correct against f64{}, and no invariant is broken{but}", unseen(report))
+    let invariants = if verdict.beyond().is_some() { "" } else { ", and no invariant is broken" };
+    format!("no reference ran; {right} correct against f64{}{invariants}{but}", unseen(report))
 }
 
 /// How much was judged.

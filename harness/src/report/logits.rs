@@ -125,16 +125,18 @@ fn headline(report: &LogitsReport) -> String {
             format!("{n} of {} logits are not their product, within what the stage as a whole is allowed", study.logits)
         }
     };
-    let inert = origin::inert(&report.inert);
-    match (report.outcome, &report.doubt) {
-        (_, Some(doubt)) => format!("the subject meets f64, the reference does not: {}", doubt.reason),
-        (Outcome::Incomplete, None) if verdict.coverage.alone => format!("{inert}{right}; no reference ran"),
-        (Outcome::Incomplete, None) if verdict.coverage.cut && verdict.unjudged.is_empty() => {
-            format!("{inert}{right}; the run was cut short, and later steps may be missing")
-        }
-        (Outcome::Incomplete, None) => format!("{inert}{right}; not every one could be judged on both sides"),
-        (_, None) => inert + &right,
+    if let Some(doubt) = &report.doubt {
+        return format!("the subject meets f64, the reference does not: {}", doubt.reason);
     }
+    let alone = if verdict.coverage.alone { "; no reference ran" } else { "" };
+    let lacking = match report.outcome {
+        Outcome::Incomplete if verdict.coverage.cut && verdict.unjudged.is_empty() => {
+            "; the run was cut short, and later steps may be missing"
+        }
+        Outcome::Incomplete if !verdict.coverage.complete_alone() => "; not every one could be judged",
+        _ => "",
+    };
+    format!("{}{right}{alone}{lacking}", origin::inert(&report.inert))
 }
 
 fn products(report: &LogitsReport) -> String {

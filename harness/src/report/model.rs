@@ -8,7 +8,7 @@ use crate::machine::Machine;
 use crate::runners::Manifest;
 use crate::severity::Severity;
 use crate::tokens::TokensCheck;
-use crate::verdict::{Gap, Repeated, Verdict};
+use crate::verdict::{Coverage, Gap, Repeated, Verdict};
 use crate::weights::WeightCheck;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -105,11 +105,8 @@ impl Report {
             true => Outcome::Diverged,
             false => {
                 let verdict = &self.diagnosis.verdict;
-                match Outcome::of(&self.weights, self.tokens.as_ref(), verdict, self.doubt.as_ref()) {
-                    // Of a folder there is no reference that anybody could have run: each stage is held against f64.
-                    Outcome::Incomplete if self.model.folder && verdict.coverage.complete_alone() => Outcome::Match,
-                    outcome => outcome,
-                }
+                let outcome = Outcome::of(&self.weights, self.tokens.as_ref(), verdict, self.doubt.as_ref());
+                self.model.settle(outcome, &verdict.coverage)
             }
         }
     }
@@ -186,6 +183,17 @@ impl Outcome {
             Some(Suspect::Oracle | Suspect::Unknown) => Self::OracleSuspect,
             None if verdict.coverage.complete() => Self::Match,
             None => Self::Incomplete,
+        }
+    }
+}
+
+impl ModelInfo {
+    /// The outcome, given that of a folder there is no reference that anybody could have run: each stage is held against
+    /// f64, and that is all.
+    pub fn settle(&self, outcome: Outcome, coverage: &Coverage) -> Outcome {
+        match outcome {
+            Outcome::Incomplete if self.folder && coverage.complete_alone() => Outcome::Match,
+            outcome => outcome,
         }
     }
 }

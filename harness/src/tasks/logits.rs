@@ -50,9 +50,11 @@ pub fn logits(request: &LogitsRequest, console: Console<'_>) -> Result<LogitsRep
         Some(kind) => sides.faults.inert_on(&mut pair, kind, input.tokens(Some(&subject.fed)))?,
         None => Vec::new(),
     };
+    let model = run::describe(&opened, hash);
+    let outcome = Outcome::of(&WeightCheck::default(), None, &diagnosis.verdict, doubt.as_ref());
     let mut report = LogitsReport {
-        outcome: Outcome::of(&WeightCheck::default(), None, &diagnosis.verdict, doubt.as_ref()),
-        model: run::describe(&opened, hash),
+        outcome: model.settle(outcome, &diagnosis.verdict.coverage),
+        model,
         prompt: input.ready.name,
         tokens: input.ready.tokens,
         decoded: subject.fed,

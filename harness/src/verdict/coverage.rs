@@ -89,6 +89,7 @@ pub(super) fn count(
     let mut unjudged = Vec::new();
     let only_last = for_last_row(graph, subject.capture);
     coverage.last_row = only_last.contains(&true);
+    let overflow = !stages.iter().any(|s| s.origin);
     // Downstream of a wrong extent fewer rows exist; that is no gap.
     let mut short: Vec<usize> = Vec::new();
     for (node, stage) in asked.iter().zip(stages) {
@@ -131,7 +132,10 @@ pub(super) fn count(
             rows
         } else {
             let of_reference = if alone { rows } else { judged(&stage.reference) };
-            judged(&stage.subject).min(of_reference).min(rows)
+            // Nothing is known of a row that is not finite where no fault is known to have made it so.
+            let poisoned = stage.subject.as_ref().filter(|_| overflow && stage.status == Status::Poisoned);
+            let lost = poisoned.map_or(0, |l| l.bad_rows);
+            (judged(&stage.subject) - lost).min(of_reference).min(rows)
         };
         coverage.judged += judged;
         if judged < rows {

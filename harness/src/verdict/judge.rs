@@ -1,8 +1,8 @@
 //! From residuals to statuses, origins and one verdict.
 
 use super::{
-    AttentionMap, Coverage, ElementMap, Global, Local, LogitsRow, Measured, Parts, Policy, Segment, Side, Symptom,
-    Unjudged, again, attention, coverage, elements, health, logits, measured, unread,
+    AttentionMap, Coverage, Element, ElementMap, Global, Local, LogitsRow, Measured, Parts, Policy, Segment, Side,
+    Symptom, Unjudged, again, attention, coverage, elements, health, logits, measured, unread,
 };
 use crate::capture::Filter;
 use crate::metrics::{argmax, largest_difference, margin};
@@ -69,6 +69,12 @@ pub struct StageResult {
 }
 
 impl StageResult {
+    /// Whether values are not finite here, and no fault of the subject made them so.
+    fn overflowed(&self) -> bool {
+        let beyond = self.subject.as_ref().is_some_and(|l| l.beyond.is_some());
+        !self.origin && (self.status == Status::Poisoned || beyond)
+    }
+
     /// The stage, printed; the whole segment where the subject is judged over one.
     pub fn name(&self) -> String {
         let segment = self.subject.as_ref().and_then(|l| l.segment.as_ref());
@@ -149,6 +155,11 @@ impl Verdict {
         origins(&self.stages)
     }
 
+    /// The first stage with a value that f32 does not hold, and the value.
+    pub fn beyond(&self) -> Option<(StageId, &Element)> {
+        self.stages.iter().find_map(|s| Some((s.id, s.subject.as_ref()?.beyond.as_ref()?)))
+    }
+
     /// Stages where the reference misses f64.
     pub fn disputed(&self) -> impl Iterator<Item = &StageResult> {
         self.stages.iter().filter(|s| s.status == Status::Disputed)
@@ -220,7 +231,7 @@ fn conclude(
         logits: last.map_or_else(Vec::new, |node| logits::compare(node, subject.capture, reference.capture, filter)),
         elements: elements::maps(oracle, &origins(&stages), subject, reference.capture, filter),
         attention: attention::maps(graph, &stages, subject.capture, reference.capture),
-        health: health::check(graph, subject.capture),
+        health: health::check(graph, subject.capture, |id| stages.iter().any(|s| s.id == id && s.overflowed())),
         stages,
         longer: subject.capture.longer(),
         coverage,
@@ -340,6 +351,7 @@ fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult], absent: &HashSe
             }
             _ => {}
         }
+        poisoned[index] |= stage.subject.as_ref().is_some_and(|l| l.beyond.is_some());
         // What was captured there went nowhere.
         tainted[index] |= stage.origin && !stage.unread;
     }

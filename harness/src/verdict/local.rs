@@ -116,6 +116,10 @@ pub struct Local {
     pub bad_prefill_rows: usize,
     /// First NaN or infinity in the output.
     pub non_finite: Option<Element>,
+    /// First infinity that is right: the f64 value is beyond the range of f32. Such rows are not judged, nor is anything
+    /// that reads them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beyond: Option<Element>,
     /// Whether an operand was not finite already.
     pub poisoned_input: bool,
     /// Smallest rule that would have let every row pass.
@@ -168,6 +172,14 @@ const SHORTEST: usize = 16;
 fn uniform(row: &[f32]) -> bool {
     let first = row.first().copied().unwrap_or_default();
     (first.is_nan() || row.len() >= SHORTEST) && row.iter().all(|v| v.to_bits() == first.to_bits())
+}
+
+/// Whether every value that is not finite is what f32 makes of the f64 value: an infinity of its sign. `spare` is the
+/// allowed error in f64.
+fn overflows(got: &[f32], want: &[f64], spare: impl Fn(usize) -> f64) -> bool {
+    let right =
+        |(i, (g, w)): (usize, (&f32, &f64))| g.is_finite() || w.is_finite() && (w + spare(i).copysign(*w)) as f32 == *g;
+    got.iter().zip(want).enumerate().all(right)
 }
 
 /// Whether a row is beyond what is allowed, or holds what is no number.
@@ -312,6 +324,15 @@ impl Check<'_> {
             local.inconclusive_positions.insert(at.position);
             return;
         }
+        let infinite = got.iter().position(|v| !v.is_finite());
+        if let Some(index) = infinite.filter(|_| !block.poisoned)
+            && overflows(got, want, |i| ELEMENT_FACTOR * f64::from(bound[i]))
+        {
+            local.beyond.get_or_insert_with(|| Element::of(at, index, got[index], want[index], 0.0));
+            local.inconclusive += 1;
+            local.inconclusive_positions.insert(at.position);
+            return;
+        }
         local.rows += 1;
         local.prefill_rows += usize::from(at.step == 0);
         if wrong_row(&row, got) {
@@ -320,7 +341,7 @@ impl Check<'_> {
                 local.bad_at.insert((at.step, at.position));
             }
         }
-        if let Some(index) = got.iter().position(|v| !v.is_finite()) {
+        if let Some(index) = infinite {
             // Of the first that is not finite, the operands tell where it began.
             if local.non_finite.is_none() {
                 local.poisoned_input = block.poisoned;

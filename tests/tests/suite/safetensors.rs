@@ -104,7 +104,8 @@ fn llama_cpp_is_asked_of_a_gguf_alone() {
 #[test]
 fn other_commands_take_a_folder() {
     let folder = both(&small("qwen2", GgmlType::BF16, false));
-    let screen = folder.qdiff("logits -m hf --subject cpu -n 1 --tokens 5,6,7").exits(3).stdout;
+    let screen = folder.qdiff("logits -m hf --subject cpu -n 1 --tokens 5,6,7").exits(0).stdout;
+    assert!(screen.starts_with("MATCH: all ") && screen.contains("no\n  reference ran"), "{screen}");
     assert!(screen.contains("rows in the projection") && !screen.contains("llama.cpp"), "{screen}");
     let screen = folder.qdiff("sweep -m hf --subject cpu --reference cpu --tokens 5,6,7,8,9").exits(0).stdout;
     assert!(screen.starts_with("MATCH"), "{screen}");
@@ -138,6 +139,32 @@ fn a_tensor_that_is_wrong_is_told_in_the_words_of_its_file() {
     let said = folder.qdiff(run).exits(2).stderr;
     assert!(said.contains("a weight of NaN") && (said.contains("`model.") || said.contains("`lm_head.")), "{said}");
     assert!(!said.contains("blk.") && !said.contains("convert the model"), "{said}");
+}
+
+/// An engine that gives infinity where f32 ends is not wrong; what follows of it cannot be judged, and nothing is a match.
+#[test]
+fn a_product_beyond_f32_is_no_fault_of_the_engine() {
+    let folder = both(&small("qwen2", GgmlType::BF16, false));
+    folder.edit("hf/model.safetensors", |bytes| {
+        let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let header: Value = serde_json::from_slice(&bytes[8..data]).unwrap();
+        let begin = header["model.layers.0.self_attn.q_proj.weight"]["data_offsets"][0].as_u64().unwrap();
+        // The largest BF16 as a weight of the first row.
+        let at = data + begin as usize + 10;
+        bytes[at..at + 2].copy_from_slice(&[0x7f, 0x7f]);
+    });
+    let tokens = "run -m hf --subject cpu -n 1 --tokens 5,6,7,8,9,10,11,12,13,14";
+    let (code, report, text) = folder.told(tokens);
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("L00.q_proj is beyond f32 in any engine") && !text.contains("no invariant"), "{text}");
+    let coverage = &report["verdict"]["coverage"];
+    assert!(coverage["judged"].as_u64() < coverage["asked"].as_u64(), "{text}");
+    // A fault upstream of the infinity is found, and one beside it.
+    for fault in ["rms-weight-missing@L00.attn_norm", "qkv-bias-omitted@L00.k_biased"] {
+        let (code, report, text) = folder.told(&format!("{tokens} --inject {fault}"));
+        let stage = fault.split('@').next_back().unwrap();
+        assert_eq!((code, &report["verdict"]["findings"][0]["stage"]), (1, &json!(stage)), "{text}");
+    }
 }
 
 /// transformers takes the template's own file before what tokenizer_config.json says.

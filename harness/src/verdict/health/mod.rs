@@ -57,15 +57,16 @@ fn unit(capture: &Capture, id: StageId) -> f64 {
 }
 
 /// Looks at every captured stage; what is suspicious, first first. Of each
-/// stage the first step that shows something is told.
-pub fn check(graph: &Graph, capture: &Capture) -> Vec<Symptom> {
-    let mut symptoms: Vec<Symptom> = graph.nodes.par_iter().filter_map(|node| of_stage(graph, capture, node)).collect();
+/// stage the first step that shows something is told. In stages that `overflowed`, values that are not finite break nothing.
+pub fn check(graph: &Graph, capture: &Capture, overflowed: impl Fn(StageId) -> bool + Sync) -> Vec<Symptom> {
+    let look = |node: &Node| of_stage(graph, capture, node, overflowed(node.id));
+    let mut symptoms: Vec<Symptom> = graph.nodes.par_iter().filter_map(look).collect();
     symptoms.extend(stream::tokens(graph, capture));
     symptoms
 }
 
 /// Looks at one of them.
-fn of_stage(graph: &Graph, capture: &Capture, node: &Node) -> Option<Symptom> {
+fn of_stage(graph: &Graph, capture: &Capture, node: &Node, overflowed: bool) -> Option<Symptom> {
     capture.steps.iter().enumerate().find_map(|(index, step)| {
         let stored = step.stages.get(&node.id)?;
         let t = match step.last_row {
@@ -75,7 +76,9 @@ fn of_stage(graph: &Graph, capture: &Capture, node: &Node) -> Option<Symptom> {
         let before = |i: usize| step.get(graph.nodes[node.inputs[i]].id);
         let unit = unit(capture, node.id);
         let constant = |t: &_| values::constant(t).filter(|_| unit <= COARSE);
-        let (what, input): Seen = values::non_finite(&t).or_else(|| match node.op.anatomy() {
+        let non_finite = values::non_finite(&t);
+        let broken = !(overflowed && non_finite.is_some());
+        let (what, input): Seen = non_finite.or_else(|| match node.op.anatomy() {
             Anatomy::RowReduction(RowReduction::Exponentials(_)) => {
                 let own = lost::own_rows(graph, node, capture, index);
                 attention::check(&t, &step.positions(), own.as_deref(), unit)
@@ -96,6 +99,6 @@ fn of_stage(graph: &Graph, capture: &Capture, node: &Node) -> Option<Symptom> {
             Anatomy::Gather(Gather::Elements) | Anatomy::Decision(_) | Anatomy::Collective(_) => None,
         })?;
         let likely = input.map_or(node.id, |i| graph.nodes[node.inputs[i]].id);
-        Some(Symptom { stage: node.id, step: step.label(), what, likely, broken: true })
+        Some(Symptom { stage: node.id, step: step.label(), what, likely, broken })
     })
 }
