@@ -41,7 +41,8 @@ impl TapSink for NoTaps {
     fn part(&mut self, _: Part<'_>) {}
 }
 
-/// A stage that has just been computed and that nothing has read yet.
+/// A stage that has just been computed and that nothing has read yet. Of a step of several sequences it holds the rows of
+/// all, and the slots of their caches in the order in which rows took them.
 pub struct Site<'a> {
     /// The stage.
     pub node: &'a Node,

@@ -41,6 +41,7 @@ pub mod report;
 pub mod room;
 pub mod runners;
 pub mod sampling;
+pub mod sequences;
 pub mod severity;
 pub mod shard;
 pub mod shown;

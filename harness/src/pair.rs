@@ -186,7 +186,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Leaves to captured stages what the rest of a run in these steps does not take, where that is bounded.
-    fn limit(&self, steps: &[Extent]) -> bool {
+    pub(crate) fn limit(&self, steps: &[Extent]) -> bool {
         let Settings { store, memory: Some(Size(allowed)), .. } = &self.settings else { return false };
         let beside = memory::beside(&self.oracle.graph, steps);
         store.limit(usize::try_from(*allowed).unwrap_or(usize::MAX).saturating_sub(beside));
@@ -195,13 +195,12 @@ impl<'a> Pair<'a> {
 
     /// Room for `tokens`.
     pub fn room(&self, tokens: Tokens<'_>) -> Room {
-        Room {
-            step: tokens.longest(),
-            context: tokens.prompt.len() + tokens.decode,
-            threads: self.settings.threads,
-            gemm: self.settings.gemm,
-            kv: self.settings.kv,
-        }
+        self.room_of(tokens.longest(), tokens.prompt.len() + tokens.decode)
+    }
+
+    /// Room for so many tokens in a step, and in all.
+    pub(crate) fn room_of(&self, step: usize, context: usize) -> Room {
+        Room { step, context, more: 0, threads: self.settings.threads, gemm: self.settings.gemm, kv: self.settings.kv }
     }
 
     /// Runs `runner`, from where it stands.

@@ -10,6 +10,8 @@ pub struct Room {
     pub step: usize,
     /// Tokens of the whole run.
     pub context: usize,
+    /// Sequences that a step may have rows of, beyond the first.
+    pub more: usize,
     /// Threads of llama.cpp.
     pub threads: usize,
     /// Linear layers of the CUDA engine.

@@ -10,14 +10,13 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-pub use rows::{Row, RowsError};
+pub use rows::{Group, Row, RowsError, Sequences};
 
 use crate::model::fault::{Faults, FaultyWeights, Output};
 use crate::model::{Graph, Node, WeightSource};
 use crate::ops::{self, Context, Op, Tensor};
 use crate::quant::{self, ActivationFormat};
 use crate::tap::{Intervene, Site, TapSink};
-use rows::{Group, Sequences};
 use std::sync::Arc;
 
 /// State of a running model: the graph, and what survives a step.
@@ -58,6 +57,16 @@ impl<'a> CpuEngine<'a> {
         self
     }
 
+    /// What it runs.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Its sequences.
+    pub fn sequences(&self) -> &Sequences {
+        &self.sequences
+    }
+
     /// Tokens of sequence 0 so far, the one that [`Self::step`] goes on with.
     pub fn position(&self) -> usize {
         self.sequences.tokens(0)
@@ -92,7 +101,7 @@ impl<'a> CpuEngine<'a> {
     ///
     /// # Errors
     /// If there are no rows, a sequence does not go on where it ended, or there are several sequences and the graph has
-    /// faults or stages are intervened in. Nothing is changed then.
+    /// faults. Nothing is changed then.
     ///
     /// # Panics
     /// If a token is beyond the vocabulary.
@@ -100,7 +109,7 @@ impl<'a> CpuEngine<'a> {
         let (sequences, groups) = self.sequences.after(rows)?;
         let alone = sequences.is_one();
         let faulty = |node: &Node| node.before.is_some() || !node.faults.none();
-        if !alone && (self.intervention.is_some() || self.graph.nodes.iter().any(faulty)) {
+        if !alone && self.graph.nodes.iter().any(faulty) {
             return Err(RowsError::Faults);
         }
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();

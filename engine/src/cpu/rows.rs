@@ -55,14 +55,14 @@ pub enum RowsError {
     },
     /// Something that is only defined for one sequence.
     #[error(
-        "faults and interventions are of one sequence, and there are several; run each sequence by itself, or without them"
+        "injected faults are of one sequence, and there are several; run each sequence by itself, or without faults"
     )]
     Faults,
 }
 
 /// The sequences of an engine.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sequences {
+pub struct Sequences {
     /// By sequence, the slot of each position.
     tables: BTreeMap<u32, Vec<usize>>,
     /// Slots that are taken.
@@ -71,12 +71,15 @@ pub(super) struct Sequences {
 
 impl Sequences {
     /// Tokens of a sequence.
-    pub(super) fn tokens(&self, sequence: u32) -> usize {
+    pub fn tokens(&self, sequence: u32) -> usize {
         self.tables.get(&sequence).map_or(0, Vec::len)
     }
 
     /// Lets an empty sequence begin with the first tokens of another.
-    pub(super) fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<(), RowsError> {
+    ///
+    /// # Errors
+    /// If `to` is not empty, or `from` has fewer tokens.
+    pub fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<(), RowsError> {
         let (has, there) = (self.tokens(to), self.tokens(from));
         if has > 0 || there < tokens {
             return Err(RowsError::Prefix { from, to, tokens, has, there });
@@ -87,7 +90,10 @@ impl Sequences {
     }
 
     /// The sequences after a step of `rows`, and the rows by sequence.
-    pub(super) fn after(&self, rows: &[Row]) -> Result<(Self, Vec<Group>), RowsError> {
+    ///
+    /// # Errors
+    /// If there are no rows, or a sequence does not go on where it ended.
+    pub fn after(&self, rows: &[Row]) -> Result<(Self, Vec<Group>), RowsError> {
         if rows.is_empty() {
             return Err(RowsError::Empty);
         }
@@ -105,38 +111,49 @@ impl Sequences {
             group.positions.push(position);
         }
         for (sequence, group) in &mut groups {
+            group.sequence = *sequence;
             group.slots.clone_from(&after.tables[sequence]);
         }
         Ok((after, groups.into_values().collect()))
     }
 
     /// Whether there is one sequence alone, so that slot and position are the same.
-    pub(super) fn is_one(&self) -> bool {
+    pub fn is_one(&self) -> bool {
         self.tables.len() == 1
     }
 
+    /// The first sequence that has the slot.
+    pub fn owner(&self, slot: usize) -> Option<u32> {
+        self.tables.iter().find(|(_, table)| table.contains(&slot)).map(|(sequence, _)| *sequence)
+    }
+
     /// Slots that are taken.
-    pub(super) fn slots(&self) -> usize {
+    pub fn slots(&self) -> usize {
         self.taken
     }
 }
 
 /// The rows of a step that are of one sequence.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Group {
+pub struct Group {
+    /// The sequence.
+    pub sequence: u32,
     /// Which of the step's rows they are.
-    rows: Vec<usize>,
+    pub rows: Vec<usize>,
     /// The slots that the last of them sees, by position.
-    slots: Vec<usize>,
+    pub slots: Vec<usize>,
     /// Their tokens.
-    pub(super) tokens: Vec<u32>,
+    pub tokens: Vec<u32>,
     /// Their positions.
-    pub(super) positions: Vec<u32>,
+    pub positions: Vec<u32>,
 }
 
 impl Group {
     /// What `x` is to the sequence alone: its rows where an axis counts tokens, its slots where one counts keys.
-    pub(super) fn gather(&self, axes: &[Axis], x: &Tensor<f32>) -> Tensor<f32> {
+    ///
+    /// # Panics
+    /// If `x` has other axes.
+    pub fn gather(&self, axes: &[Axis], x: &Tensor<f32>) -> Tensor<f32> {
         let (shape, run, starts) = self.places(axes, &x.shape);
         let data = starts.iter().flat_map(|&at| &x.data[at..at + run]).copied().collect();
         Tensor { shape, data }

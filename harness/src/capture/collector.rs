@@ -1,7 +1,7 @@
 //! What is to be kept of a run, and the sink that keeps it.
 
 use super::store::parts;
-use super::{Filter, Step, Store, Stored};
+use super::{Filter, Foreign, Step, Store, Stored};
 use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Tensor;
 use qdiff_engine::tap::{Part, TapSink};
@@ -84,6 +84,19 @@ impl Collector {
             step.keep_only(|p| positions.contains(&p));
         }
         Self { step, want: want.clone(), parts: Vec::new() }
+    }
+
+    /// The same of a sequence among several.
+    pub(super) fn of_sequence(mut self, sequence: u32) -> Self {
+        self.step.sequence = sequence;
+        self
+    }
+
+    /// Notes rows of a stage that look at what is not the sequence's.
+    pub(super) fn note_foreign(&mut self, id: StageId, foreign: Vec<Foreign>) {
+        if !foreign.is_empty() {
+            self.step.foreign.insert(id, foreign);
+        }
     }
 
     /// The step, with all that was tapped.

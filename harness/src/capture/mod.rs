@@ -15,9 +15,11 @@ mod npy;
 pub mod npz;
 mod parts;
 mod passes;
+mod plan;
 pub mod raw;
 mod rounding;
 mod safetensors;
+mod sequences;
 mod store;
 mod view;
 
@@ -28,7 +30,9 @@ pub use filter::Filter;
 pub(crate) use filter::{matches, stages_like};
 pub use names::Names;
 pub use passes::{Lengths, Pass, Passes, steps};
+pub use plan::{Fed, Plan, Share};
 pub use rounding::Rounding;
+pub use sequences::{Foreign, PassCollector, PassTaps};
 pub use store::{BUDGET, Store, Stored};
 
 use crate::formats::Format;
@@ -59,6 +63,8 @@ fn shortened(text: &str, most: usize) -> String {
 pub struct Step {
     /// 0 for all of the prefill, 1 for the first pass after it.
     pub index: usize,
+    /// Its sequence; 0 where there is one alone.
+    pub sequence: u32,
     /// Position of the first token.
     pub first: usize,
     /// Tokens the step was forced on, `[T]`.
@@ -72,12 +78,33 @@ pub struct Step {
     /// The stage of which the row of one position alone was captured, that of the prompt's last token, as of an engine
     /// that computes no other logits. Its other rows hold NaN and are no part of the capture.
     pub last_row: Option<(StageId, usize)>,
+    /// Rows of attention weights that look at slots of the cache that the sequence does not have.
+    pub foreign: BTreeMap<StageId, Vec<Foreign>>,
 }
 
 impl Step {
     /// A step without stages, all of whose rows are kept.
     pub fn new(first: usize, tokens: Vec<u32>) -> Self {
-        Self { index: 0, first, tokens, kept: None, stages: HashMap::new(), choice: None, last_row: None }
+        let (stages, foreign) = Default::default();
+        Self { index: 0, sequence: 0, first, tokens, kept: None, stages, choice: None, last_row: None, foreign }
+    }
+
+    /// The same step without stages, all of whose rows are kept.
+    pub fn bare(&self) -> Self {
+        let Self { index, sequence, .. } = *self;
+        Self { index, sequence, foreign: self.foreign.clone(), ..Self::new(self.first, self.tokens.clone()) }
+    }
+
+    /// A copy of the step, kept in `store`.
+    pub fn copied(&self, store: &Arc<Store>) -> Self {
+        let copied = |stored: &Stored| store.keep(stored.get().into_owned());
+        Self {
+            kept: self.kept.clone(),
+            stages: self.stages.iter().map(|(id, stored)| (*id, copied(stored))).collect(),
+            choice: self.choice.as_ref().map(copied),
+            last_row: self.last_row,
+            ..self.bare()
+        }
     }
 
     /// Whether the stage has a row of its own for the token at `position`, as far as it was captured.
@@ -127,13 +154,14 @@ impl Step {
     }
 
     /// As captures on disk name it: `prefill`, `prefill@512` for the part of a
-    /// prefill in ubatches that begins at position 512, `step3`.
+    /// prefill in ubatches that begins at position 512, `step3`; `s2.step3` of sequence 2.
     pub fn label(&self) -> String {
-        match (self.index, self.first) {
+        let step = match (self.index, self.first) {
             (0, 0) => "prefill".to_owned(),
             (0, first) => format!("prefill@{first}"),
             (n, _) => format!("step{n}"),
-        }
+        };
+        if self.sequence > 0 { format!("s{}.{step}", self.sequence) } else { step }
     }
 }
 
@@ -157,11 +185,7 @@ pub struct Capture {
 impl Capture {
     /// The same steps without any stage: what nobody captured.
     pub fn blank(&self) -> Self {
-        let steps = self.steps.iter().map(|s| Step {
-            index: s.index,
-            kept: s.kept.clone(),
-            ..Step::new(s.first, s.tokens.clone())
-        });
+        let steps = self.steps.iter().map(|s| Step { kept: s.kept.clone(), ..s.bare() });
         Self { steps: steps.collect(), ..self.sibling() }
     }
 

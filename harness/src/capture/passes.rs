@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 /// Most passes that a list may name.
-const MOST: usize = 1 << 20;
+pub(super) const MOST: usize = 1 << 20;
 
 /// How the tokens of a prompt are fed. Single tokens may be decoded after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@ const EXCLUSIVE: &[(&str, &str, &[&str])] = &[
     ("run", "prompts", &["prompt", "tokens", "length"]),
     ("record", "like", &["prompt", "tokens", "raw", "system", "template", "decode", "length", "passes", "ubatch"]),
     ("run", "passes", &["ubatch"]),
+    ("run", "sequences", &["passes", "ubatch", "decode", "prompts", "repeat", "taps", "confirm"]),
     ("record", "passes", &["ubatch"]),
     ("logits", "passes", &["ubatch"]),
     ("generate", "nonce", &["prompt", "tokens", "raw"]),

@@ -3,7 +3,7 @@
 use super::args::{Asked, Ci, FileArgs, JsonArgs, OutputArgs};
 use super::{CI, PIPED, complain, exit, pipe, put, remark, tell, terminal};
 use crate::own;
-use crate::report::{self, Failure, Format, Told, file, github::GitHub, json};
+use crate::report::{self, Failure, Format, Outcome, Report, Told, file, github::GitHub, json};
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -120,6 +120,16 @@ impl<'a> Output<'a> {
             (Some(path), [one]) if self.files.is_empty() => offer(*one, &path),
             _ => Ok(()),
         }
+    }
+}
+
+impl Output<'_> {
+    /// Shows one of several reports, where it is no match, and writes it where no file was asked for.
+    pub(super) fn serve_one(&self, report: &Report, folder: &Path) -> Result<()> {
+        if report.outcome != Outcome::Match && !self.full {
+            tell(&format!("\n{}", terminal().render(&report.screen(false))))?;
+        }
+        if self.files.is_empty() { offer(report, folder) } else { Ok(()) }
     }
 }
 

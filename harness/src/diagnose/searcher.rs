@@ -9,11 +9,11 @@ use crate::capture::{Capture, Filter};
 use crate::mutations::{CauseId, Explains, Mutation, catalogue, find, told};
 use crate::number::counted;
 use crate::oracle::Oracle;
-use crate::verdict::lost;
 use crate::verdict::{
     DESCRIBED, Evidence, Expected, Policy, Segment, Side, StageResult, TRIED, assembled, describe, excerpt,
     products_beyond, settle_all, work_of, written,
 };
+use crate::verdict::{foreign, lost};
 use qdiff_engine::model::Node;
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::Contraction;
@@ -93,7 +93,7 @@ impl Searcher<'_> {
         }
         let capture = self.subject.capture;
         // Laws of attention take each key for the row of its position.
-        if let Some(shape) = lost::told(graph, node, capture) {
+        if let Some(shape) = lost::told(graph, node, capture).or_else(|| foreign::told(node, capture)) {
             let (inside, cause, solution) = Default::default();
             let finding = Finding { unread: origin.unread, ..Finding::of(origin.id, (inside, cause, solution, shape)) };
             return (finding, Vec::new());

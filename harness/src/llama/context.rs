@@ -3,11 +3,12 @@
 use super::Model;
 use super::taps::{Taps, callback};
 use crate::arithmetic::Number;
-use crate::capture::{Collector, Step, Want};
+use crate::capture::{PassCollector, Step, Want};
 use crate::room::Room;
 use crate::supervisor;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use llama_cpp_sys_2 as sys;
+use qdiff_engine::cpu::{Row, Sequences};
 use qdiff_engine::model::Graph;
 use std::sync::Arc;
 
@@ -55,6 +56,8 @@ pub struct TappedContext {
     // Freed before the taps that it points to.
     context: Context,
     taps: Box<Taps>,
+    /// Which slots of the cache each sequence has: llama.cpp takes them in the order of the rows.
+    sequences: Sequences,
 }
 
 impl TappedContext {
@@ -79,10 +82,28 @@ impl TappedContext {
         params.offload_kqv = model.on_gpu;
         params.op_offload = false;
         params.n_outputs_max = room.step as u32;
+        // One cache for all sequences, so that they share a prefix by its slots.
+        params.n_seq_max = 1 + room.more as u32;
+        params.kv_unified = room.more > 0;
         params.cb_eval = Some(callback);
         // Boxed, so that the address holds.
         params.cb_eval_user_data = std::ptr::from_mut::<Taps>(&mut taps).cast();
-        Ok(Self { context: Context::new(model, (room.context, room.step), params)?, taps })
+        let context = Context::new(model, (room.context, room.step), params)?;
+        Ok(Self { context, taps, sequences: Sequences::default() })
+    }
+
+    /// Lets sequence `to`, which is empty, begin with the first `tokens` tokens of sequence `from`, in the same cells.
+    ///
+    /// # Errors
+    /// If `to` is not empty, or `from` has fewer tokens.
+    pub fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {
+        self.sequences.share(from, to, tokens)?;
+        // SAFETY: the context's own memory, and sequences that it was made for.
+        unsafe {
+            let memory = sys::llama_get_memory(self.context.raw);
+            sys::llama_memory_seq_cp(memory, from as i32, to as i32, 0, tokens as i32);
+        }
+        Ok(())
     }
 
     /// Runs `tokens` at the next positions, in one ubatch, and gives the wanted stages.
@@ -91,21 +112,31 @@ impl TappedContext {
     /// If llama.cpp fails, a stage has another shape than the graph says, or
     /// a wanted stage never appeared: llama.cpp's names drift.
     pub fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
+        let row = |(position, &token): (u32, &u32)| Row { sequence: 0, position, token };
+        let rows: Vec<Row> = (self.sequences.tokens(0) as u32..).zip(tokens).map(row).collect();
+        self.rows(&rows, want)?.pop().context("a step has rows")
+    }
+
+    /// Runs rows of any sequences in one ubatch, and gives the wanted stages, a step for each sequence.
+    ///
+    /// # Errors
+    /// As [`Self::step`]; if a sequence does not go on where it ended.
+    pub fn rows(&mut self, rows: &[Row], want: &Arc<Want>) -> Result<Vec<Step>> {
         let position = self.context.position;
-        self.taps.begin(Collector::new(want, position, tokens));
+        self.taps.begin(PassCollector::new(want, &self.sequences, rows)?);
         let _doing = supervisor::doing(|| format!("llama.cpp was running position {position}"));
         // SAFETY: the batch has room for every token, and is freed below.
         unsafe {
-            let mut batch = sys::llama_batch_init(tokens.len() as i32, 0, 1);
-            batch.n_tokens = tokens.len() as i32;
-            for (i, &token) in tokens.iter().enumerate() {
-                *batch.token.add(i) = token as i32;
-                *batch.pos.add(i) = (position + i) as i32;
+            let mut batch = sys::llama_batch_init(rows.len() as i32, 0, 1);
+            batch.n_tokens = rows.len() as i32;
+            for (i, row) in rows.iter().enumerate() {
+                *batch.token.add(i) = row.token as i32;
+                *batch.pos.add(i) = row.position as i32;
                 *batch.n_seq_id.add(i) = 1;
-                **batch.seq_id.add(i) = 0;
+                **batch.seq_id.add(i) = row.sequence as i32;
                 *batch.logits.add(i) = 1;
             }
-            let done = self.context.decode(batch, tokens.len());
+            let done = self.context.decode(batch, rows.len());
             sys::llama_batch_free(batch);
             done?;
         }
@@ -118,6 +149,7 @@ impl TappedContext {
                 missing.len(),
             );
         }
+        self.sequences = collected.after().clone();
         Ok(collected.finish())
     }
 }

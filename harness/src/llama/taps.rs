@@ -4,12 +4,11 @@
 //! tensors in place; views are read through their strides.
 
 use super::gguf::to_float;
-use crate::capture::Collector;
+use crate::capture::PassCollector;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::model::{EmittedLayout, Graph, Node};
 use qdiff_engine::ops::Tensor;
-use qdiff_engine::tap::TapSink as _;
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
@@ -30,7 +29,7 @@ pub(super) struct Taps {
     /// Unnamed tensors, by weight and operation.
     by_weight: HashMap<(String, &'static str), usize>,
     /// What collects the step that runs.
-    collector: Option<Collector>,
+    collector: Option<PassCollector>,
     /// First thing that went wrong inside the callback.
     trouble: Option<String>,
 }
@@ -85,7 +84,7 @@ impl Taps {
     }
 
     /// Taps a step.
-    pub(super) fn begin(&mut self, collector: Collector) {
+    pub(super) fn begin(&mut self, collector: PassCollector) {
         self.collector = Some(collector);
         self.trouble = None;
     }
@@ -94,7 +93,7 @@ impl Taps {
     ///
     /// # Errors
     /// What went wrong inside the callback.
-    pub(super) fn finish(&mut self) -> Result<Collector> {
+    pub(super) fn finish(&mut self) -> Result<PassCollector> {
         let collector = self.collector.take();
         match (self.trouble.take(), collector) {
             (Some(why), _) => bail!("{why}"),
@@ -116,11 +115,11 @@ impl Taps {
         let Some(collector) = &mut self.collector else {
             return Ok(());
         };
-        let (node, step) = (&self.graph.nodes[index], collector.step());
-        let shape = Graph::extent(node, step.tokens.len(), step.keys());
+        let node = &self.graph.nodes[index];
+        let shape = collector.extent(node);
         // SAFETY: as the caller's.
-        let data = unsafe { copy(t, node, &shape, step.first)? };
-        if collector.take(node.id, Arc::new(Tensor { shape, data })) {
+        let data = unsafe { copy(t, node, &shape, &|r, n| collector.meaningful(node, r, n))? };
+        if collector.take(node, Arc::new(Tensor { shape, data })) {
             Ok(())
         } else {
             Err(format!("{}: llama.cpp emits it twice in a step", node.id))
@@ -140,11 +139,13 @@ unsafe fn on_host(t: &sys::ggml_tensor) -> bool {
     }
 }
 
-/// Reads the tensor in the stage's own shape.
+/// Reads the tensor in the stage's own shape; `meaningful` says how many of the entries of a row are read, the rest is 0.
 ///
 /// # Safety
 /// The tensor must be a valid one that was computed, in host memory.
-unsafe fn copy(t: *const sys::ggml_tensor, node: &Node, shape: &[usize], first: usize) -> Result<Vec<f32>, String> {
+unsafe fn copy(
+    t: *const sys::ggml_tensor, node: &Node, shape: &[usize], meaningful: &(dyn Fn(usize, usize) -> usize + Sync),
+) -> Result<Vec<f32>, String> {
     // SAFETY: llama.cpp passes a valid, computed tensor in host memory; every
     // row below is one of its own extents and strides, every index in range.
     unsafe {
@@ -186,7 +187,7 @@ unsafe fn copy(t: *const sys::ggml_tensor, node: &Node, shape: &[usize], first: 
                 rows.with_min_len(AT_ONCE.div_ceil(n.max(1))).enumerate().for_each(|(i, to)| {
                     let (i1, i2, i3) = (i % ne[1], i / ne[1] % ne[2], i / ne[1] / ne[2]);
                     // Scores beyond the diagonal carry no meaning; weights do.
-                    let seen = node.op.meaningful((first + i1) as u32, n);
+                    let seen = meaningful(i1, n);
                     let (to, beyond) = to.split_at_mut(seen);
                     std::iter::zip(to, row(i1, i2, i3, seen)).for_each(|(to, v)| _ = to.write(*v));
                     beyond.iter_mut().for_each(|to| _ = to.write(0.0));

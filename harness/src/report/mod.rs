@@ -35,7 +35,9 @@ pub use batch::{Failure, Place, gaps};
 pub use check::CheckReport;
 pub use generation::GenerationReport;
 pub use logits::LogitsReport;
-pub use model::{Doubt, Memory, ModelInfo, Outcome, Report, RunInfo, SCHEMA_VERSION, Seconds, Suspect};
+pub use model::{
+    Doubt, Memory, ModelInfo, Outcome, Prefix, Report, RunInfo, SCHEMA_VERSION, Seconds, SequenceInfo, Suspect,
+};
 pub use oracle::{OracleReport, OracleStage};
 pub use origin::{UNKNOWN, inert};
 pub use overview::render as overview;

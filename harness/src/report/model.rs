@@ -250,6 +250,9 @@ pub struct RunInfo {
     /// Lengths of the passes in which they were fed, where they were not a prompt in parts of one size.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passes: Vec<usize>,
+    /// The sequence that the run is of, where several ran together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<SequenceInfo>,
     /// Tokens fed at the decode steps, chosen by the reference.
     pub decoded: Vec<u32>,
     /// Whether these are tokens of the prompt, for want of a side that chooses.
@@ -273,6 +276,39 @@ pub struct RunInfo {
     pub command: String,
     /// Filters in force, as on the command line; empty if everything was asked for.
     pub filters: String,
+}
+
+/// One of several sequences of a run.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct SequenceInfo {
+    /// Its number, from 0 on.
+    pub number: u32,
+    /// How many there are.
+    pub of: usize,
+    /// The passes of all of them, as `--sequences` takes them.
+    pub plan: String,
+    /// What it began with of another sequence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<Prefix>,
+}
+
+/// Cached tokens that a sequence began with.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Prefix {
+    /// The sequence whose they are.
+    pub sequence: u32,
+    /// How many.
+    pub tokens: usize,
+}
+
+impl SequenceInfo {
+    /// As it is told beside the number of tokens.
+    pub(super) fn words(&self) -> String {
+        let prefix = self.prefix.map_or_else(String::new, |prefix| {
+            format!(", the first {} in the cache slots of sequence {}", prefix.tokens, prefix.sequence)
+        });
+        format!(" of sequence {} among {} in passes of {}{prefix}", self.number, self.of, self.plan)
+    }
 }
 
 impl RunInfo {

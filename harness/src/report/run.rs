@@ -56,6 +56,11 @@ impl Document for Report {
 }
 
 fn headline(report: &Report) -> String {
+    let sequence = report.run.sequence.as_ref().map_or_else(String::new, |of| format!("in sequence {}: ", of.number));
+    sequence + &of_outcome(report)
+}
+
+fn of_outcome(report: &Report) -> String {
     let verdict = &report.diagnosis.verdict;
     match report.outcome {
         Outcome::Diverged => diverged(report),
@@ -239,7 +244,9 @@ fn facts(report: &Report) -> Vec<Line> {
                 "{}: {}{} + {}; subject {}, reference {}",
                 run.prompt,
                 counted(run.tokens.len(), "prompt token"),
-                if run.passes.is_empty() {
+                if let Some(sequence) = &run.sequence {
+                    sequence.words()
+                } else if run.passes.is_empty() {
                     String::new()
                 } else {
                     format!(" in passes of {}", Lengths(run.passes.clone()))

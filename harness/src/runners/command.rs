@@ -128,6 +128,7 @@ pub fn kind(name: &str) -> Option<&'static RunnerKind> {
         about: "a command",
         faults: false,
         llama: false,
+        sequences: false,
         device: false,
         ready: || Ok(()),
         start: Start::Command(command),

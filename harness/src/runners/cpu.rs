@@ -2,9 +2,9 @@
 
 use super::{Manifest, Runner, RunnerKind, Start};
 use crate::arithmetic::{Arithmetic, Number};
-use crate::capture::{Collector, Step, Want};
+use crate::capture::{Collector, PassCollector, Step, Want};
 use anyhow::{Context as _, Result};
-use qdiff_engine::cpu::CpuEngine;
+use qdiff_engine::cpu::{CpuEngine, Row};
 use qdiff_engine::model::{Graph, Model};
 use qdiff_engine::tap::Intervene;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -18,6 +18,7 @@ pub const CPU: RunnerKind = RunnerKind {
     about: "the engine's CPU interpreter",
     faults: true,
     llama: false,
+    sequences: true,
     device: false,
     ready: || Ok(()),
     start: Start::Own(|opened, _, room, faults| {
@@ -102,6 +103,17 @@ impl Runner for Cpu<'_> {
             None => self.engine.step(tokens, &mut taps),
         };
         Ok(taps.finish())
+    }
+
+    fn rows(&mut self, rows: &[Row], want: &Arc<Want>) -> Result<Vec<Step>> {
+        let graph = self.engine.graph().clone();
+        let mut pass = PassCollector::new(want, self.engine.sequences(), rows)?;
+        self.engine.step_rows(rows, &mut pass.taps(&graph))?;
+        Ok(pass.finish())
+    }
+
+    fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {
+        Ok(self.engine.share(from, to, tokens)?)
     }
 
     fn vary(&mut self, run: usize) -> Result<Option<&'static str>> {

@@ -15,6 +15,7 @@ pub const CUDA: RunnerKind = RunnerKind {
     about: "the engine on a GPU, every stage materialised",
     faults: false,
     llama: false,
+    sequences: false,
     device: true,
     ready: || Ok(qdiff_engine::cuda::devices().map(drop)?),
     start: Start::Own(|opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Tapped, room)?)?))),

@@ -8,6 +8,7 @@ use crate::llama::{Load, Model, cuda_backend};
 use crate::room::Room;
 use anyhow::Result;
 use llama_cpp_sys_2 as sys;
+use qdiff_engine::cpu::Row;
 use qdiff_engine::model::Graph;
 use qdiff_engine::quant::{ActivationFormat, GgmlType};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ pub const LLAMA: RunnerKind = RunnerKind {
     about: "llama.cpp on the CPU",
     faults: false,
     llama: true,
+    sequences: true,
     device: false,
     ready: || Ok(()),
     start: Start::Own(|opened, graph, room, _| Ok(Box::new(Llama::new(opened.llama()?, graph, room)?))),
@@ -27,6 +29,8 @@ pub const LLAMA: RunnerKind = RunnerKind {
 pub const LLAMA_CUDA: RunnerKind = RunnerKind {
     name: "llama-cuda",
     about: "llama.cpp on a GPU (see scripts/build-ggml-cuda)",
+    // Which kernel multiplies depends on the rows of a whole pass, and so does what is declared of its arithmetic.
+    sequences: false,
     ready: cuda_backend,
     start: Start::Own(|opened, graph, room, _| {
         opened.llama()?;
@@ -102,5 +106,13 @@ impl Runner for Llama {
 
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
         self.session.step(tokens, want)
+    }
+
+    fn rows(&mut self, rows: &[Row], want: &Arc<Want>) -> Result<Vec<Step>> {
+        self.session.rows(rows, want)
+    }
+
+    fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {
+        self.session.share(from, to, tokens)
     }
 }

@@ -17,7 +17,8 @@ use crate::arithmetic::Arithmetic;
 use crate::capture::{Filter, Pass, Passes, Step, Store, Want};
 use crate::memory::Extent;
 use crate::metrics::argmax;
-use anyhow::Result;
+use anyhow::{Result, bail};
+use qdiff_engine::cpu::Row;
 use qdiff_engine::model::Node;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -93,6 +94,24 @@ pub trait Runner {
     /// Whatever keeps the step from finishing or a wanted stage from being seen.
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step>;
 
+    /// Runs rows of several sequences in one pass, each at the next position of its sequence. Gives the step of each sequence
+    /// that has rows in it.
+    ///
+    /// # Errors
+    /// As [`Self::step`]; a runner that runs one sequence at a time.
+    fn rows(&mut self, _rows: &[Row], _want: &Arc<Want>) -> Result<Vec<Step>> {
+        bail!("{} runs one sequence at a time", self.manifest().name)
+    }
+
+    /// Lets sequence `to`, which is empty, begin with the first `tokens` tokens of sequence `from`, in the same slots of the
+    /// cache.
+    ///
+    /// # Errors
+    /// If that cannot be, or the runner runs one sequence at a time.
+    fn share(&mut self, _from: u32, _to: u32, _tokens: usize) -> Result<()> {
+        bail!("{} runs one sequence at a time", self.manifest().name)
+    }
+
     /// Runs what of `tokens` waits for nobody's choice, where the engine writes its dump itself and is told one step after the
     /// other; [`Self::dump`] goes on from there.
     ///
@@ -146,6 +165,14 @@ impl Runner for TapFiltered<'_> {
 
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
         self.inner.step(tokens, want)
+    }
+
+    fn rows(&mut self, rows: &[Row], want: &Arc<Want>) -> Result<Vec<Step>> {
+        self.inner.rows(rows, want)
+    }
+
+    fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {
+        self.inner.share(from, to, tokens)
     }
 
     fn begin(&mut self, tokens: Tokens<'_>) -> Result<()> {

@@ -32,6 +32,8 @@ pub struct RunnerKind {
     pub faults: bool,
     /// Whether it is llama.cpp, whose own samplers draw its tokens.
     pub llama: bool,
+    /// Whether it runs rows of several sequences in one pass.
+    pub sequences: bool,
     /// Whether its weights stand on a device, from where they can be read back.
     pub device: bool,
     /// Refuses where this machine lacks what it needs.
@@ -53,6 +55,21 @@ impl RunnerKind {
     /// The command that starts it, of an engine that is not qdiff's.
     pub fn command(&self) -> Option<CommandLine> {
         if let Start::Command(command) = self.start { Some(command) } else { None }
+    }
+
+    /// Refuses a runner that does not run several sequences in one pass.
+    ///
+    /// # Errors
+    /// Why, and what to take instead.
+    pub fn check_sequences(&self) -> Result<()> {
+        let able: Vec<&str> = RUNNERS.iter().filter(|kind| kind.sequences).map(|kind| kind.name).collect();
+        if !self.sequences {
+            bail!(
+                "the runner {self} runs one sequence at a time, and --sequences runs several in one pass; take {}",
+                able.join(" or ")
+            );
+        }
+        Ok(())
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) mod record;
 mod repeat;
 pub(crate) mod request;
 pub(crate) mod run;
+mod sequences;
 mod sides;
 pub(crate) mod sweep;
 pub(crate) mod synth;

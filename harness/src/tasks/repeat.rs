@@ -36,6 +36,7 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
         prompt.system.as_ref().map(|s| option("--system", s)),
         (prompt.template != Template::Bare).then(|| "--template model".to_owned()),
         (*decode != 8 && !recorded).then(|| option("-n", decode)),
+        args.sequences.sequences.as_ref().map(|plan| option("--sequences", plan)),
         passes.passes.as_ref().filter(|_| !recorded).map(|passes| option("--passes", passes)),
         (capture.ubatch != 512 && !recorded).then(|| option("--ubatch", &capture.ubatch)),
         kv.and_then(|kv| one_of("--kv-type", kv.to_possible_value())),
@@ -68,7 +69,7 @@ fn model(args: &RunRequest) -> Option<String> {
 
 /// `text` as one word of a shell.
 fn quote(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c);
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,+".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         text.to_owned()
     } else if text.chars().any(unseen) {
@@ -104,12 +105,12 @@ mod tests {
     }
 
     /// Options that change what a run finds.
-    const REPEATED: [&str; 25] = [
+    const REPEATED: [&str; 26] = [
         "-m other.gguf", "--prompt code", "--tokens 1,2", "--length 5", "--raw", "--system 'be brief'",
-        "--template model", "-n 3", "--passes 4,2x1,3", "--ubatch 4", "--kv-type f16", "--gemm cublas",
-        "--subject cpu", "--reference none", "--map names.map", "--taps logits", "--repeat 2", "--confirm 3",
-        "--timeout 7", "--why-budget 4", "--check probe", "--probe-seed 00000000000000ff", "--oracle cuda",
-        "--inject rope-base@L01", "--tolerance logits=0.5",
+        "--template model", "-n 3", "--passes 4,2x1,3", "--sequences 4,2+1", "--ubatch 4", "--kv-type f16",
+        "--gemm cublas", "--subject cpu", "--reference none", "--map names.map", "--taps logits", "--repeat 2",
+        "--confirm 3", "--timeout 7", "--why-budget 4", "--check probe", "--probe-seed 00000000000000ff",
+        "--oracle cuda", "--inject rope-base@L01", "--tolerance logits=0.5",
     ];
 
     /// Others: filters, which stand beside the command; what a run may take of the machine; the prompts, of which it is one.

@@ -3,10 +3,12 @@
 use super::batch::{self, Batch};
 use super::confirm::ConfirmRequest;
 use super::request::{FilterRequest, ToleranceRequest};
+use super::sequences::SequencesRequest;
 use super::sides::{Input, SideChoice, Sides, SidesRequest};
 use super::{Console, repeat, values, verify};
 use crate::capture::Filter;
 use crate::decoded;
+use crate::diagnose::Diagnosis;
 use crate::ends;
 use crate::exercise;
 use crate::loaded::LoadedModel;
@@ -14,14 +16,14 @@ use crate::machine::Machine;
 use crate::memory::{self, Size};
 use crate::mutations::FaultSite;
 use crate::own;
-use crate::pair::Pair;
+use crate::pair::{Pair, Recording};
 use crate::progress::silent;
 use crate::prompts::Ready;
-use crate::report::{Failure, Memory, ModelInfo, Outcome, Report, RunInfo, Seconds, Told as _, file};
+use crate::report::{Failure, Memory, ModelInfo, Outcome, Report, RunInfo, Seconds, SequenceInfo, Told as _, file};
 use crate::runners::{EngineTrouble, Manifest};
 use crate::severity;
 use crate::shard::Shard;
-use crate::tokens;
+use crate::tokens::{self, TokensCheck};
 use crate::verdict::{Measured, Repeated};
 use crate::weights::{self, WeightCheck};
 use anyhow::{Context as _, Result, bail};
@@ -45,6 +47,8 @@ pub struct RunRequest {
     #[command(flatten)]
     pub sides: SidesRequest,
     #[command(flatten)]
+    pub sequences: SequencesRequest,
+    #[command(flatten)]
     pub batch: BatchRequest,
     #[command(flatten)]
     pub filter: FilterRequest,
@@ -61,6 +65,13 @@ pub struct RunRequest {
     pub repeat: Option<u16>,
     #[command(flatten)]
     pub confirm: ConfirmRequest,
+}
+
+impl RunRequest {
+    /// Whether there is a report for each of several runs.
+    pub fn several(&self) -> bool {
+        self.batch.prompts.is_some() || self.sequences.sequences.is_some()
+    }
 }
 
 /// Many prompts, with the model loaded once.
@@ -119,6 +130,9 @@ pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, cons
         bail!("--taps is about qdiff's own runners; what a command dumps is told to it");
     }
     request.confirm.check(live.is_some())?;
+    if request.sequences.sequences.is_some() {
+        chosen.check_sequences()?;
+    }
     let settings = chosen.settings()?;
     // The process ends after its verdicts, and the system takes a model back faster than llama.cpp frees it.
     let opened = ManuallyDrop::new(request.sides.tokens.prompt.model.open()?);
@@ -128,9 +142,16 @@ pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, cons
     pair.names = chosen.names(&pair.oracle.graph)?;
     pair.measured = measured;
     pair.told = console.found;
-    let single = batch.is_none().then(|| chosen.input(&pair)).transpose()?;
+    let sequences = &request.sequences;
+    let several = sequences.sequences.as_ref().map(|_| request.sides.tokens.prompt.ready(&opened, 0)).transpose()?;
+    let plan = several.as_ref().map_or(Ok(None), |ready| sequences.plan(ready.tokens.len()))?;
+    let single = (batch.is_none() && plan.is_none()).then(|| chosen.input(&pair)).transpose()?;
     let runs = Runs::new(request, chosen, pair)?;
     (console.begin)();
+    if let (Some(ready), Some(plan)) = (&several, plan) {
+        let reports = runs.sequences(ready, plan, &request.sides.tokens.prompt.prompt)?;
+        return Ok(Ran { reports, failures: Vec::new() });
+    }
     match single {
         Some(input) => {
             let report = runs.judge(input, &request.sides.tokens.prompt.prompt)?;
@@ -138,6 +159,23 @@ pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, cons
         }
         None => runs.batch(&batch.unwrap_or_default(), console),
     }
+}
+
+/// What judging a run gave, beside the subject.
+pub(super) struct Judged {
+    /// The tokens of the prompt, held against the tokenizer's.
+    pub(super) same_tokens: Option<TokensCheck>,
+    /// Seconds that it took.
+    pub(super) tokenizing: f64,
+    pub(super) reference: Option<Recording>,
+    pub(super) diagnosis: Diagnosis,
+    pub(super) repeated: Option<Repeated>,
+    /// Seconds that judging took.
+    pub(super) judging: f64,
+    /// Seconds that other runs of the subject took.
+    pub(super) besides: f64,
+    /// Which sequence it is of, where several ran together.
+    pub(super) sequence: Option<SequenceInfo>,
 }
 
 /// What every prompt of a run shares.
@@ -175,7 +213,7 @@ impl<'a> Runs<'a> {
     pub(super) fn judge(&self, input: Input, given: &str) -> Result<Report> {
         let Self { request, pair, .. } = self;
         let opened = pair.opened;
-        let Ready { name, tokens, .. } = &input.ready;
+        let tokens = &input.ready.tokens;
         let tokenizing = Instant::now();
         let same_tokens = match &input.asked {
             Some(asked) => Some(tokens::recorded(opened, asked, tokens)),
@@ -217,13 +255,31 @@ impl<'a> Runs<'a> {
             let causes = diagnosis.findings.iter_mut().filter_map(|finding| finding.cause.as_mut());
             causes.for_each(|cause| cause.remedy = folder::own_words(&cause.remedy, &pair.oracle.graph));
         }
+        let judged = Judged {
+            same_tokens,
+            tokenizing,
+            reference,
+            diagnosis,
+            repeated,
+            judging: judging.elapsed().saturating_sub(late).as_secs_f64(),
+            besides: (repeating + late).as_secs_f64(),
+            sequence: None,
+        };
+        Ok(self.report(&input, given, subject, judged))
+    }
+
+    /// What a run told. `given` is the prompt as `--prompt` takes it.
+    pub(super) fn report(&self, input: &Input, given: &str, subject: Recording, judged: Judged) -> Report {
+        let Self { request, pair, .. } = self;
+        let Judged { same_tokens, tokenizing, reference, diagnosis, repeated, judging, besides, sequence } = judged;
+        let (opened, Ready { name, tokens, .. }) = (pair.opened, &input.ready);
         let doubt = reference.as_ref().and_then(|reference| verify::doubt(pair, &diagnosis.verdict, reference, tokens));
         let seconds = Seconds {
             weights: self.weights_took,
             tokens: tokenizing,
             reference: reference.as_ref().map_or(0.0, |r| r.seconds),
-            subject: subject.seconds + (repeating + late).as_secs_f64(),
-            judging: judging.elapsed().saturating_sub(late).as_secs_f64(),
+            subject: subject.seconds + besides,
+            judging,
             stages: diagnosis.verdict.stages.iter().map(|s| s.seconds).collect(),
         };
         let graph = &pair.oracle.graph;
@@ -236,6 +292,7 @@ impl<'a> Runs<'a> {
             prompt: name.clone(),
             tokens: tokens.clone(),
             passes: input.passes().to_vec(),
+            sequence,
             decoded: fed,
             unchosen: input.unchosen(),
             text: BTreeMap::new(),
@@ -273,7 +330,7 @@ impl<'a> Runs<'a> {
             }),
         };
         report.outcome = report.comes_to();
-        Ok(report)
+        report
     }
 
     /// Prompt after prompt. What each gave is written at once, so that nothing is lost with the ones that follow.

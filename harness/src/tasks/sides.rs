@@ -4,13 +4,14 @@ use super::Console;
 use super::faults::{self, InjectedFaults};
 use super::request::{CaptureRequest, FaultRequest, PassesRequest, TokensRequest};
 use super::values;
-use crate::capture::{Filter, Names, Passes, container, npz};
+use crate::capture::{Filter, Names, Passes, Plan, container, npz};
 use crate::compare::comparable;
 use crate::loaded::NO_LLAMA;
 use crate::mutations::{FaultSite, Injection};
 use crate::pair::{Pair, Recording, Settings, Tokens};
 use crate::prompts::Ready;
 use crate::runners::{EngineTrouble, Faults, LLAMA, Runner as _, RunnerKind, Source, TapFiltered};
+use crate::sequences;
 use crate::verdict::Repeated;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
@@ -229,6 +230,27 @@ impl<'a> SideChoice<'a> {
         }
     }
 
+    /// Refuses sides that cannot run several sequences in one pass.
+    pub(super) fn check_sequences(&self) -> Result<()> {
+        for side in [&self.subject, &self.reference] {
+            match side {
+                Side::Live(kind) => kind.check_sequences()?,
+                Side::Recorded(folder, _) => {
+                    bail!(
+                        "the capture {} is of one sequence, and --sequences runs several; name a runner",
+                        folder.display()
+                    )
+                }
+                Side::Nobody => {}
+            }
+        }
+        ensure!(
+            self.injections.is_empty(),
+            "--inject changes a run of one sequence; leave --sequences or --inject out"
+        );
+        Ok(())
+    }
+
     /// The folder and manifest of the capture whose tokens the run is about.
     pub(super) fn recorded(&self) -> Option<(&Path, &npz::Manifest)> {
         self.subject.recorded().or(self.reference.recorded())
@@ -391,6 +413,24 @@ impl Sides<'_> {
             (Side::Live(kind), ..) => pair.record(&mut tapped(kind, tokens)?, tokens).map_err(EngineTrouble::of)?,
             _ => bail!("without a subject there is nothing to judge; name a runner"),
         };
+        Ok((subject, reference))
+    }
+
+    /// Runs both on all sequences of a plan; gives a recording of each sequence.
+    ///
+    /// # Errors
+    /// What keeps a side from running.
+    pub(super) fn record_sequences(
+        &self, pair: &Pair<'_>, plan: &Plan, tokens: &[u32],
+    ) -> Result<(Vec<Recording>, Option<Vec<Recording>>)> {
+        let run = |side: &Side| {
+            let Side::Live(kind) = side else { return Ok(None) };
+            let mut runner = sequences::runner(pair, kind, plan, Faults::default())?;
+            sequences::record(pair, runner.as_mut(), plan, tokens).map(Some)
+        };
+        let reference = run(&self.chosen.reference)?;
+        let subject =
+            run(&self.chosen.subject)?.context("without a subject there is nothing to judge; name a runner")?;
         Ok((subject, reference))
     }
 

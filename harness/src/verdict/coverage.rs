@@ -193,5 +193,5 @@ fn rows_asked(node: &Node, step: &Step, filter: &Filter, last: bool) -> usize {
     let shape = Graph::extent(node, step.tokens.len(), step.keys());
     let computed = |position| !last || step.last_row.is_none_or(|(_, at)| position == at);
     let asked = |at: &Place| filter.position(at.position) && computed(at.position);
-    rows::rows(node, &shape, step.index, positions).filter(|(at, _)| asked(at)).count()
+    rows::rows(node, &shape, step, positions).filter(|(at, _)| asked(at)).count()
 }

@@ -112,7 +112,7 @@ fn rows(
         if block.step.index < at.step {
             return ControlFlow::Continue(());
         }
-        for (here, range) in super::rows::rows(node, &block.value.shape, at.step, block.positions()) {
+        for (here, range) in super::rows::rows(node, &block.value.shape, block.step, block.positions()) {
             let wanted = here.head == at.head && (first..first + ROWS).contains(&here.position);
             let given = block.step.has_row(node.id, here.position) && block.knows(here.position);
             if !wanted || !given || !filter.position(here.position) {

@@ -77,6 +77,10 @@ pub(super) fn probed(
     if policy.mode == CheckMode::Auto && oracle.products.on_device() {
         return None;
     }
+    // What looks at another sequence's slots is looked at row by row.
+    if sides.iter().any(|side| side.capture.steps.iter().any(|step| !step.foreign.is_empty())) {
+        return None;
+    }
     let direct = sides.iter().enumerate().filter(|(_, side)| segment::plan(node, graph, side.capture).is_empty());
     let sources: Vec<Source<'_>> = direct
         .map(|(index, &side)| {

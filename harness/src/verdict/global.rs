@@ -41,7 +41,7 @@ pub fn compare(node: &Node, subject: &Capture, reference: &Capture, filter: &Fil
             if a.data.len() != b.data.len() {
                 continue;
             }
-            for (at, range) in rows(node, &a.shape, s.index, s.positions()[of_a].to_vec()) {
+            for (at, range) in rows(node, &a.shape, s, s.positions()[of_a].to_vec()) {
                 let given = s.has_row(node.id, at.position) && r.has_row(node.id, at.position);
                 if given && filter.position(at.position) {
                     let (a, b) = (&a.data[range.clone()], &b.data[range]);

@@ -219,7 +219,7 @@ impl<'a> Inside<'a> {
         if known.is_empty() {
             return None;
         }
-        let mut one = Step { index: of.index, ..Step::new(of.first, of.tokens.clone()) };
+        let mut one = of.bare();
         one.kept = Some(vec![of.offset(row); known.len()]);
         let mut own: HashMap<usize, Expected> = HashMap::new();
         let layer = node.op.anatomy().multiplies_weights();

@@ -1,6 +1,7 @@
 //! The local check: a stage's output against the f64 evaluation of its op on that runner's own captured operands.
 
 use super::evaluate::{evaluate_but, probed};
+use super::foreign;
 use super::grain::Grain;
 use super::held::{Row, norm, share, size};
 use super::lost;
@@ -235,7 +236,7 @@ impl Check<'_> {
             return;
         };
         let own = lost::own_rows(self.graph, self.node, self.capture, block.index);
-        for (at, mut range) in rows(self.node, &got.shape, step.index, block.positions()) {
+        for (at, mut range) in rows(self.node, &got.shape, step, block.positions()) {
             // In a cache that lost rows its own key stands before its position, and the keys behind it may be left out.
             if let (Some(own), Op::AttnScores(_)) = (&own, &self.node.op) {
                 let own = (0..step.rows()).find(|r| step.first + step.offset(*r) == at.position).map(|r| own[r]);
@@ -243,6 +244,11 @@ impl Check<'_> {
             }
             let given = step.has_row(self.node.id, at.position);
             if given && self.filter.position(at.position) && block.knows(at.position) {
+                if foreign::reads(self.graph, self.node, step, at) {
+                    self.local.inconclusive += 1;
+                    self.local.inconclusive_positions.insert(at.position);
+                    continue;
+                }
                 let row = range.start / got.shape.last().copied().unwrap_or(1).max(1);
                 self.local.by_operands += usize::from(block.by_operands.get(row) == Some(&true));
                 let terms = block.terms.as_ref().map(|t| &t[range.clone()]);
@@ -282,7 +288,7 @@ impl Check<'_> {
         if self.short != Some(block.index) {
             self.short = Some(block.index);
             for position in step.first..step.keys() {
-                local.note_bad(Place { step: step.index, position, head: None });
+                local.note_bad(Place { sequence: step.sequence, step: step.index, position, head: None });
                 local.spread.row(position, f64::INFINITY);
             }
         }
@@ -297,6 +303,10 @@ impl Check<'_> {
         let within = |(g, w): (&f32, &f64)| if exceeded && grain.exceeded(*g, *w) { *w as f32 } else { *g };
         let got = &if exceeded { got.iter().zip(want).map(within).collect() } else { Cow::Borrowed(got) };
         let mut row = Row::new(got, want, bound, self.rule, &mut self.bins);
+        if foreign::looks(block.step, self.node, at) {
+            // No rounding puts weight where there is no key.
+            (row.used, row.rule) = (f64::INFINITY, f64::INFINITY);
+        }
         let rounding = if grain.exact() { 0.0 } else { norm(got.iter().map(|g| grain.reach(*g))) };
         if rounding > 0.0 {
             row.allowed += rounding / size(want);

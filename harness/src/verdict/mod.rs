@@ -17,6 +17,7 @@ mod effect;
 mod elements;
 mod evaluate;
 mod evidence;
+pub(crate) mod foreign;
 mod gap;
 mod global;
 mod grain;
@@ -81,6 +82,9 @@ use serde::{Deserialize, Serialize};
 /// A row of a stage's output: where it is in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Place {
+    /// Its sequence; 0 where there is one alone.
+    #[serde(default, skip_serializing_if = "first")]
+    pub sequence: u32,
     /// 0 for the prefill.
     pub step: usize,
     /// Position of the token, or of the cached row.
@@ -89,8 +93,16 @@ pub struct Place {
     pub head: Option<usize>,
 }
 
+/// Whether a sequence is the first, which has no number in words.
+fn first(sequence: &u32) -> bool {
+    *sequence == 0
+}
+
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.sequence > 0 {
+            write!(f, "s{} ", self.sequence)?;
+        }
         write!(f, "p{}", self.position)?;
         if let Some(head) = self.head {
             write!(f, " h{head}")?;

@@ -85,7 +85,7 @@ impl Race {
                 race = Some(Self {
                     run,
                     stage: node.id,
-                    at: place(node, &x.shape, a.index, &a.positions(), flat / n),
+                    at: place(node, &x.shape, a, &a.positions(), flat / n),
                     index: flat % n,
                     first: x.data.get(flat).copied().unwrap_or(f32::NAN),
                     other: y.data.get(flat).copied().unwrap_or(f32::NAN),

@@ -18,9 +18,8 @@ pub(super) fn of_token(node: &Node) -> usize {
     one.iter().product::<usize>() / row_len(&one)
 }
 
-/// Where row `r` of a tensor of this shape belongs, in the step of number
-/// `step`, whose rows here are the tokens at `positions`.
-pub(super) fn place(node: &Node, shape: &[usize], step: usize, positions: &[u32], r: usize) -> Place {
+/// Where row `r` of a tensor of this shape belongs, in `step`, whose rows here are the tokens at `positions`.
+pub(super) fn place(node: &Node, shape: &[usize], step: &Step, positions: &[u32], r: usize) -> Place {
     let of = |row: usize| positions[row] as usize;
     let (position, head) = match (node.shape.first(), shape.len()) {
         (Some(Axis::Fixed(_)), _) => (of(r % shape[1].max(1)), Some(r / shape[1].max(1))),
@@ -28,13 +27,13 @@ pub(super) fn place(node: &Node, shape: &[usize], step: usize, positions: &[u32]
         (_, 3) => (of(r / shape[1].max(1)), Some(r % shape[1].max(1))),
         _ => (of(r), None),
     };
-    Place { step, position, head }
+    Place { sequence: step.sequence, step: step.index, position, head }
 }
 
 /// The rows of a tensor of this shape, of which [`place`] says where they belong, with the judged
 /// part of each: all of it, but of attention scores the causal part.
 pub(super) fn rows<'a>(
-    node: &'a Node, shape: &'a [usize], step: usize, positions: Vec<u32>,
+    node: &'a Node, shape: &'a [usize], step: &'a Step, positions: Vec<u32>,
 ) -> impl Iterator<Item = (Place, Range<usize>)> + 'a {
     let n = row_len(shape);
     (0..shape.iter().product::<usize>() / n).map(move |r| {
@@ -48,7 +47,7 @@ pub(super) fn rows<'a>(
 pub(crate) fn rows_given<'a>(
     node: &'a Node, step: &'a Step, given: &'a Tensor<f32>,
 ) -> impl Iterator<Item = (Place, Range<usize>)> + 'a {
-    rows(node, &given.shape, step.index, step.positions()).filter(|(at, _)| step.has_row(node.id, at.position))
+    rows(node, &given.shape, step, step.positions()).filter(|(at, _)| step.has_row(node.id, at.position))
 }
 
 /// Puts what `other` holds beside the elements of `local`.

@@ -54,6 +54,7 @@ mod scope;
 mod score;
 mod screens;
 mod segments;
+mod sequences;
 mod shards;
 mod solved;
 mod split;

@@ -288,6 +288,7 @@ fn screen(opened: &Opened, diagnosis: Diagnosis) -> String {
             prompt: "numbers".to_owned(),
             tokens: Vec::new(),
             passes: Vec::new(),
+            sequence: None,
             decoded: Vec::new(),
             unchosen: false,
             text: BTreeMap::new(),

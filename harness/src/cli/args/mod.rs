@@ -68,7 +68,7 @@ Examples:
             Self::Generate(args) => ("generate", &args.output),
             _ => return None,
         };
-        let several = matches!(self, Self::Run(args) if args.request.batch.prompts.is_some());
+        let several = matches!(self, Self::Run(args) if args.request.several());
         Some(Asked { command, files, reports: if several { 2 } else { 1 } })
     }
 
@@ -77,7 +77,8 @@ Examples:
         match self {
             Self::Run(args) => {
                 args.request.tolerance.from = from;
-                if let Some(prompts) = project.prompts(matches) {
+                let alone = args.request.sequences.sequences.is_none();
+                if let Some(prompts) = project.prompts(matches).filter(|_| alone) {
                     args.request.batch.prompts = Some(prompts);
                     args.request.batch.json_dir.get_or_insert_with(|| PathBuf::from(REPORTS));
                 }
@@ -113,7 +114,7 @@ Examples:
   qdiff run --taps 'L*.layer_out,logits'
   qdiff run --inject rope-base:base=10000@L07
   qdiff run --tolerance 'L*.ffn_down=1e-3' --report report.html --report junit.xml")]
-    Run(Bisected<RunRequest>),
+    Run(Box<Bisected<RunRequest>>),
     /// Run a battery of token sequences, each of which exercises what others leave out, for one verdict
     #[command(after_help = "\
 The cases: one token; lengths not divisible by 8; a prompt in two and more parts, and token by

@@ -7,7 +7,7 @@ mod attention;
 mod stream;
 mod values;
 
-use super::lost;
+use super::{foreign, lost};
 use crate::capture::Capture;
 use crate::formats::Format;
 use qdiff_engine::model::{Graph, Node, StageId};
@@ -80,6 +80,9 @@ fn of_stage(graph: &Graph, capture: &Capture, node: &Node, overflowed: bool) -> 
         let broken = !(overflowed && non_finite.is_some());
         let (what, input): Seen = non_finite.or_else(|| match node.op.anatomy() {
             Anatomy::RowReduction(RowReduction::Exponentials(_)) => {
+                if let Some(words) = step.foreign.get(&node.id).and_then(|rows| foreign::words(rows)) {
+                    return Some((words, None));
+                }
                 let own = lost::own_rows(graph, node, capture, index);
                 attention::check(&t, &step.positions(), own.as_deref(), unit)
             }

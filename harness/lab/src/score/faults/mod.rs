@@ -13,6 +13,7 @@ pub mod kernels;
 mod layout;
 mod numerics;
 mod position;
+pub mod sequences;
 mod weights;
 
 use qdiff_engine::model::{Config, Graph, Model, Node, Role, StageId, WeightSource as _};

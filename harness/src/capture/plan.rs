@@ -1,0 +1,184 @@
+//! The passes of a run of several sequences: how many rows each of them has in which pass.
+
+use super::passes::MOST;
+use anyhow::{Context as _, bail, ensure};
+use qdiff_engine::cpu::Row;
+use std::fmt::Display;
+use std::str::FromStr;
+
+/// Most sequences.
+const SEQUENCES: usize = 64;
+
+/// What a pass feeds of one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Its tokens; none where the sequence has no part in the pass.
+    pub tokens: usize,
+    /// The sequence that it begins with: with all tokens which that one had before the pass.
+    pub prefix: Option<u32>,
+}
+
+/// Passes as people write them. In `7,5+1+17@0` the first pass feeds 7 tokens of sequence 0. The second pass feeds 5 more of
+/// sequence 0, one of sequence 1 and 17 of sequence 2, which begins with what sequence 0 had before (its 7 tokens).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan(pub Vec<Vec<Share>>);
+
+/// A pass that runs: sequences that begin with a prefix, and rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fed {
+    /// Whose prefix, which sequence begins with it, and its length.
+    pub prefixes: Vec<(u32, u32, usize)>,
+    /// The rows of all sequences, one sequence after another.
+    pub rows: Vec<Row>,
+}
+
+impl Plan {
+    /// Tokens that are fed in all.
+    pub fn tokens(&self) -> usize {
+        self.0.iter().flatten().fold(0, |sum, share| sum.saturating_add(share.tokens))
+    }
+
+    /// How many sequences there are.
+    pub fn sequences(&self) -> usize {
+        self.0.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// Rows of the pass that has most of them.
+    pub fn longest(&self) -> usize {
+        let rows = |pass: &Vec<Share>| pass.iter().map(|share| share.tokens).sum();
+        self.0.iter().map(rows).max().unwrap_or(0)
+    }
+
+    /// The passes over these tokens, which are dealt out pass by pass, and in a pass to one sequence after another.
+    ///
+    /// # Panics
+    /// If there are fewer tokens than [`Self::tokens`].
+    pub fn fed(&self, tokens: &[u32]) -> Vec<Fed> {
+        let (mut lengths, mut rest) = (vec![0usize; self.sequences()], tokens.iter().copied());
+        let mut pass = |shares: &Vec<Share>| {
+            let before = lengths.clone();
+            let mut fed = Fed { prefixes: Vec::new(), rows: Vec::new() };
+            for (s, share) in shares.iter().enumerate() {
+                if let Some(from) = share.prefix {
+                    lengths[s] = before[from as usize];
+                    fed.prefixes.push((from, s as u32, lengths[s]));
+                }
+                for _ in 0..share.tokens {
+                    let token = rest.next().expect("a plan has as many tokens as its prompt");
+                    fed.rows.push(Row { sequence: s as u32, position: lengths[s] as u32, token });
+                    lengths[s] += 1;
+                }
+            }
+            fed
+        };
+        self.0.iter().map(&mut pass).collect()
+    }
+
+    /// Refuses a plan that cannot be run.
+    fn check(&self) -> anyhow::Result<()> {
+        ensure!(self.sequences() <= SEQUENCES, "more than {SEQUENCES} sequences");
+        let mut lengths = vec![0usize; self.sequences()];
+        for (i, pass) in self.0.iter().enumerate() {
+            ensure!(pass.iter().any(|share| share.tokens > 0), "pass {} feeds no token", i + 1);
+            let before = lengths.clone();
+            for (s, share) in pass.iter().enumerate() {
+                if let Some(from) = share.prefix {
+                    let there = before.get(from as usize).copied().unwrap_or(0);
+                    ensure!(
+                        lengths[s] == 0 && there > 0 && share.tokens > 0,
+                        "sequence {s} cannot begin with sequence {from} in pass {}: sequence {s} must have no token before, \
+                         and sequence {from} must have some",
+                        i + 1
+                    );
+                    lengths[s] = there;
+                }
+                lengths[s] += share.tokens;
+            }
+        }
+        if let Some(s) = lengths.iter().position(|length| *length == 0) {
+            bail!("sequence {s} is fed no token");
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Share {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let (tokens, prefix) = text.split_once('@').map_or((text, None), |(tokens, from)| (tokens, Some(from)));
+        let problem = || {
+            format!(
+                "`{text}` says nothing of a sequence: a number of tokens such as 17, or 17@0 to begin with sequence 0"
+            )
+        };
+        let tokens = tokens.trim().parse().with_context(problem)?;
+        Ok(Self { tokens, prefix: prefix.map(|from| from.trim().parse()).transpose().with_context(problem)? })
+    }
+}
+
+impl FromStr for Plan {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let mut all: Vec<Vec<Share>> = Vec::new();
+        for item in text.split(',') {
+            let (count, pass) = item.split_once('x').unwrap_or(("1", item));
+            let count = count.trim().parse().ok().filter(|n| (1..=MOST - all.len()).contains(n));
+            let count = count.with_context(|| format!("`{item}`: no number of passes, from 1 to {MOST} in all"))?;
+            let pass = pass.split('+').map(str::parse).collect::<anyhow::Result<Vec<Share>>>()?;
+            all.extend(std::iter::repeat_n(pass, count));
+        }
+        let plan = Self(all);
+        plan.check()?;
+        ensure!(plan.tokens() <= MOST, "more than {MOST} tokens");
+        Ok(plan)
+    }
+}
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (i, run) in self.0.chunk_by(|a, b| a == b).enumerate() {
+            f.write_str(if i == 0 { "" } else { "," })?;
+            if run.len() > 1 {
+                write!(f, "{}x", run.len())?;
+            }
+            for (s, Share { tokens, prefix }) in run[0].iter().enumerate() {
+                write!(f, "{}{tokens}", if s == 0 { "" } else { "+" })?;
+                prefix.map_or(Ok(()), |from| write!(f, "@{from}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_deals_tokens_out() {
+        let plan: Plan = "7,5+1+17@0".parse().unwrap();
+        assert_eq!((plan.tokens(), plan.sequences(), plan.longest()), (30, 3, 23));
+        let tokens: Vec<u32> = (0..30).collect();
+        let fed = plan.fed(&tokens);
+        assert_eq!(fed[0].rows.len(), 7);
+        assert_eq!(fed[1].prefixes, [(0, 2, 7)]);
+        let row = |sequence, position, token| Row { sequence, position, token };
+        let some = [fed[1].rows[0], fed[1].rows[5], fed[1].rows[6], fed[1].rows[22]];
+        assert_eq!(some, [row(0, 7, 7), row(1, 0, 12), row(2, 7, 13), row(2, 23, 29)]);
+        for text in ["7,5+1+17@0", "5", "3x1+2,0+4", "2+0,0+1@0"] {
+            assert_eq!(text.parse::<Plan>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn plans_that_cannot_be_run_are_refused() {
+        for text in [
+            "", "0", "5+0", "5+3@0", "5,3@0", "5,1+3@2", "5,0+0@0", "2x1,2x0+1@0", "a", "0x1", "1+@0", "-1",
+            "99999999x1",
+        ] {
+            assert!(text.parse::<Plan>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Several sequences in one run: `run --sequences`. Each is judged as if it had run alone, and has a report.
+
+use super::run::{Judged, Runs};
+use super::sides::Input;
+use crate::capture::{Plan, Step};
+use crate::memory;
+use crate::prompts::Ready;
+use crate::report::{Prefix, Report, SequenceInfo};
+use crate::tokens;
+use anyhow::{Result, bail, ensure};
+use clap::Args;
+use std::time::Instant;
+
+/// Several sequences in one run.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "What to run")]
+pub struct SequencesRequest {
+    /// Deal the tokens of the prompt out to several sequences, whose rows share passes: in 7,5+1+17@0 the first pass feeds 7
+    /// tokens of sequence 0. The second pass feeds 5 more, 1 token of sequence 1, and 17 tokens of sequence 2, which begins
+    /// with the 7 cached tokens of sequence 0. Nothing is decoded. Each sequence has a report
+    #[arg(long, value_name = "LIST")]
+    pub sequences: Option<Plan>,
+}
+
+impl SequencesRequest {
+    /// The plan, for a prompt of so many tokens; none where none was asked for.
+    ///
+    /// # Errors
+    /// A plan of fewer or more tokens than the prompt has.
+    pub fn plan(&self, prompt: usize) -> Result<Option<&Plan>> {
+        let Some(plan) = &self.sequences else { return Ok(None) };
+        let asked = plan.tokens();
+        ensure!(
+            asked == prompt,
+            "--sequences {plan} takes {asked} tokens, and the prompt has {prompt}; name sequences of {prompt} tokens in all, \
+             or add --length {asked}"
+        );
+        Ok(Some(plan))
+    }
+}
+
+impl Runs<'_> {
+    /// Runs both sides on all sequences, and judges each.
+    ///
+    /// # Errors
+    /// Whatever keeps a side from running, or a stage from being judged.
+    pub(super) fn sequences(&self, ready: &Ready, plan: &Plan, given: &str) -> Result<Vec<Report>> {
+        let pair = &self.pair;
+        pair.filter.check(&pair.oracle.graph, plan.tokens())?;
+        let tokenizing = Instant::now();
+        let same_tokens = tokens::check(pair.opened, ready, None)?;
+        let tokenizing = tokenizing.elapsed().as_secs_f64();
+        memory::begin();
+        let (subjects, references) = self.sides.record_sequences(pair, plan, &ready.tokens)?;
+        let mut references = references.into_iter().flatten();
+        let mut reports = Vec::new();
+        for (number, subject) in subjects.into_iter().enumerate() {
+            let reference = references.next();
+            let judging = Instant::now();
+            let diagnosis = pair.judge(&subject, reference.as_ref())?;
+            let judging = judging.elapsed().as_secs_f64();
+            let steps = &subject.capture.steps;
+            let info = SequenceInfo {
+                number: number as u32,
+                of: plan.sequences(),
+                plan: plan.to_string(),
+                prefix: prefix(steps, number as u32),
+            };
+            let tokens = steps.iter().flat_map(|step| step.tokens.iter().copied()).collect();
+            let name = format!("{}, sequence {number}", ready.name);
+            let own = Ready { name, text: String::new(), message: None, tokens };
+            let judged = Judged {
+                same_tokens: same_tokens.clone(),
+                tokenizing,
+                reference,
+                diagnosis,
+                repeated: None,
+                judging,
+                besides: 0.0,
+                sequence: Some(info),
+            };
+            let length = own.tokens.len();
+            reports.push(self.report(&Input::new(own, 0, length), given, subject, judged));
+        }
+        if reports.is_empty() {
+            bail!("--sequences names no sequence");
+        }
+        Ok(reports)
+    }
+}
+
+/// What the sequence of this number has from another one.
+fn prefix(steps: &[Step], number: u32) -> Option<Prefix> {
+    let of_other = || steps.iter().take_while(|step| step.sequence != number);
+    let last = of_other().last()?;
+    Some(Prefix { sequence: last.sequence, tokens: of_other().map(|step| step.tokens.len()).sum() })
+}

@@ -1,0 +1,122 @@
+//! Several sequences in one run: rows of several of them in a pass, a prefix that is shared, a prefill in chunks.
+
+use qdiff::capture::Plan;
+use qdiff::loaded::LoadedModel;
+use qdiff::pair::{Pair, Settings};
+use qdiff::progress::silent;
+use qdiff::runners::cpu::Cpu;
+use qdiff::runners::{Faults, LLAMA};
+use qdiff::sequences::{record, runner};
+use qdiff_engine::model::StageId;
+use qdiff_engine::tap::{Intervene, Site};
+use qdiff_lab::score::faults::sequences::SeenByAll;
+use qdiff_tests::{files, folder};
+
+/// Sequence 0 has a prefill in chunks of 7 and 5, sequence 1 has one token, sequence 2 begins with the first chunk of sequence 0.
+const PLAN: &str = "7,5+1+17@0,1+1+1";
+
+/// A pass of several sequences could not be run. Each sequence is judged like a sequence that runs alone, against llama.cpp with
+/// the same passes.
+#[test]
+fn sequences_of_one_run_match() {
+    let folder = folder();
+    let said = folder.qdiff(&format!("run -m model.gguf --length 33 --subject cpu --sequences {PLAN}")).exits(0);
+    assert!(said.stdout.contains("3 runs: 3 MATCH"), "{said}");
+    let reports = files(&folder.join("qdiff-report"));
+    assert_eq!(reports.len(), 3, "{reports:?}");
+    let mut tokens = Vec::new();
+    for file in reports {
+        let report = folder.json(&format!("qdiff-report/{file}/report.json"));
+        let coverage = &report["verdict"]["coverage"];
+        assert_eq!(coverage["asked"], coverage["judged"], "{file}");
+        let run = &report["run"];
+        assert_eq!(run["sequence"]["plan"], PLAN);
+        assert!(run["command"].as_str().unwrap().contains(&format!("--sequences {PLAN}")), "{run}");
+        tokens.push((run["sequence"]["number"].as_u64(), run["tokens"].as_array().unwrap().len()));
+        let prefix = &run["sequence"]["prefix"];
+        assert_eq!(prefix["tokens"], if run["sequence"]["number"] == 2 { 7.into() } else { serde_json::Value::Null });
+    }
+    tokens.sort_unstable();
+    assert_eq!(tokens, [(Some(0), 13), (Some(1), 2), (Some(2), 25)]);
+}
+
+/// A mask that forgets whose a cache slot is shows in the sequence that it is wrong for, and in no other one; what reads its
+/// weights is not accused.
+#[test]
+fn rows_of_another_sequence_are_seen_in_one_sequence_alone() {
+    let folder = folder();
+    let opened = LoadedModel::new(&folder.join("model.gguf")).unwrap();
+    let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
+    let (plan, tokens): (Plan, Vec<u32>) = (PLAN.parse().unwrap(), (0..33).map(|i| 3 + i * 7 % 200).collect());
+    let mut llama = runner(&pair, &LLAMA, &plan, Faults::default()).unwrap();
+    let references = record(&pair, llama.as_mut(), &plan, &tokens).unwrap();
+    for wrong in [1, 2] {
+        let fault = SeenByAll::new(1, wrong, plan.fed(&tokens));
+        let mut cpu = Cpu::intervened(&opened.model, Box::new(fault));
+        let subjects = record(&pair, &mut cpu, &plan, &tokens).unwrap();
+        for (number, (subject, reference)) in (0..).zip(subjects.iter().zip(&references)) {
+            let diagnosis = pair.judge(subject, Some(reference)).unwrap();
+            let origins: Vec<String> = diagnosis.verdict.origins().iter().map(|origin| origin.id.to_string()).collect();
+            if number != wrong {
+                assert_eq!(origins, [""; 0], "sequence {number} of a run with a fault in {wrong}");
+                continue;
+            }
+            assert_eq!(origins, ["L01.attn_weights"], "sequence {number}");
+            let finding = &diagnosis.findings[0];
+            assert!(finding.shape.contains("on a slot of sequence 0"), "{}", finding.shape);
+            assert!(finding.cause.is_none() && finding.solution.is_none());
+            let stage = diagnosis.verdict.stages.iter().find(|stage| stage.origin).unwrap();
+            assert_eq!(stage.subject.as_ref().unwrap().first_bad.unwrap().sequence, wrong);
+        }
+    }
+}
+
+/// Puts the least weight there is on the first slot, for the query of sequence 1 in the second pass.
+struct Least;
+
+impl Intervene for Least {
+    fn change(&mut self, site: Site<'_>) {
+        let (weights, tokens) = (site.node.id == StageId::layer(1, "attn_weights"), site.context.tokens.len());
+        if weights && tokens == 23 {
+            let slots = site.output.shape[2];
+            site.output.data[5 * slots] = f32::MIN_POSITIVE;
+        }
+    }
+}
+
+/// No bound allows weight where a sequence has no key.
+#[test]
+fn the_least_weight_on_a_slot_of_another_sequence_is_found() {
+    let folder = folder();
+    let opened = LoadedModel::new(&folder.join("model.gguf")).unwrap();
+    let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
+    let (plan, tokens): (Plan, Vec<u32>) = (PLAN.parse().unwrap(), (0..33).map(|i| 3 + i * 7 % 200).collect());
+    let mut cpu = Cpu::intervened(&opened.model, Box::new(Least));
+    for (number, subject) in record(&pair, &mut cpu, &plan, &tokens).unwrap().iter().enumerate() {
+        let diagnosis = pair.judge(subject, None).unwrap();
+        let origins: Vec<String> = diagnosis.verdict.origins().iter().map(|origin| origin.id.to_string()).collect();
+        assert_eq!(origins, if number == 1 { vec!["L01.attn_weights"] } else { Vec::new() }, "sequence {number}");
+    }
+}
+
+/// What cannot be run as several sequences is refused with the remedy.
+#[test]
+fn sequences_that_cannot_be_run_are_refused() {
+    let folder = folder();
+    folder.record("one", "--length 9");
+    for (options, said) in [
+        (
+            "--length 9 --sequences 4,2+1",
+            "--sequences 4,2+1 takes 7 tokens, and the prompt has 9; name sequences of 9 tokens",
+        ),
+        ("--length 4 --sequences 4,0+0", "pass 2 feeds no token"),
+        ("--length 4 --sequences 2+2 --subject 'cmd: cat {tokens}'", "runs one sequence at a time"),
+        ("--sequences 2+2 --reference capture:one", "is of one sequence"),
+        ("--length 4 --sequences 2+2 --subject cpu --inject rope-base", "--inject changes a run of one sequence"),
+        ("--length 4 --sequences 2+2 --ubatch 2", "cannot be used with '--ubatch'"),
+        ("--sequences 2+2@0", "sequence 1 cannot begin with sequence 0 in pass 1"),
+    ] {
+        let refused = folder.qdiff(&format!("run -m model.gguf {options}")).exits(2);
+        assert!(refused.stderr.replace('\n', " ").contains(said), "{options}: {refused}");
+    }
+}
