@@ -50,6 +50,7 @@ pub fn comparable(a: (&Path, &Manifest), b: (&Path, &Manifest)) -> Result<()> {
             "{a} and {b} are captures of different models (sha256 {p} and {q}); record both on the same one"
         );
     }
+    ensure!(x.sequences == y.sequences, "{a} and {b} are captures of other sequences; record both in the same passes");
     let otherwise = fed_otherwise(x, y);
     ensure!(
         otherwise || x.tokens == y.tokens && x.decoded == y.decoded,

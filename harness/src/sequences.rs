@@ -1,7 +1,7 @@
 //! A run of several sequences, in passes that have rows of more than one: each sequence becomes a recording of its own, as
 //! if it had run alone.
 
-use crate::capture::{Capture, Fed, Passes, Plan, Step, Want};
+use crate::capture::{Capture, Fed, Plan, Step, Want};
 use crate::memory::Extent;
 use crate::pair::{Pair, Recording};
 use crate::room::Room;
@@ -31,51 +31,61 @@ pub fn runner<'a>(pair: &Pair<'a>, kind: &RunnerKind, plan: &Plan, faults: Fault
     }
 }
 
-/// Runs the passes of `plan` over `tokens`. Gives a recording of each sequence; one that begins with a prefix of another holds
-/// the steps of that prefix too.
+/// Runs the passes of `plan` over `tokens`, and hands over each step when it is done.
 ///
 /// # Errors
-/// As [`Runner::rows`]; captured tensors that could not be kept; a prefix that ends within a pass of the other sequence.
-pub fn record(pair: &Pair<'_>, runner: &mut dyn Runner, plan: &Plan, tokens: &[u32]) -> Result<Vec<Recording>> {
-    let (start, store) = (Instant::now(), &pair.settings.store);
+/// As [`Runner::rows`] and `each`; captured tensors that could not be kept.
+pub fn passes(
+    pair: &Pair<'_>, runner: &mut dyn Runner, plan: &Plan, tokens: &[u32], mut each: impl FnMut(Step) -> Result<()>,
+) -> Result<()> {
+    let store = &pair.settings.store;
     ensure!(plan.tokens() == tokens.len(), "a plan of {} tokens for {} tokens", plan.tokens(), tokens.len());
     let fed = plan.fed(tokens);
     pair.limit(&extents(&fed));
     let taps = |node: &Node| runner.taps(node);
     let want = Want::new(&pair.oracle.graph, &pair.filter, &taps, store);
     let what = format!("running {}", runner.manifest().name);
-    let mut captures: Vec<Capture> = (0..plan.sequences()).map(|_| Capture::new(store.clone())).collect();
+    let mut numbered = plan.steps(tokens).into_iter();
     for (i, Fed { prefixes, rows }) in fed.iter().enumerate() {
         (pair.progress)(&what, i, fed.len());
         for &(from, to, length) in prefixes {
             runner.share(from, to, length)?;
-            let prefix: Vec<Step> = captures[from as usize].steps.iter().map(|step| step.copied(store)).collect();
-            captures[to as usize].steps = prefix;
         }
-        for step in runner.rows(rows, &want)? {
-            captures[step.sequence as usize].steps.push(step);
+        for mut step in runner.rows(rows, &want)? {
+            step.index = numbered.next().map_or(step.index, |numbered| numbered.index);
+            each(step)?;
         }
         store.trouble()?;
     }
     (pair.progress)(&what, fed.len(), fed.len());
-    let seconds = start.elapsed().as_secs_f64() / captures.len().max(1) as f64;
-    let recording = |mut capture: Capture| {
-        number(&mut capture.steps);
-        Recording { capture, manifest: runner.manifest().clone(), fed: Vec::new(), chose: None, seconds }
-    };
-    Ok(captures.into_iter().map(recording).collect())
+    Ok(())
 }
 
-/// Numbers the steps of a sequence as those of a run of it alone. A part of its prefill chooses no token.
-fn number(steps: &mut [Step]) {
-    let lengths: Vec<usize> = steps.iter().map(|step| step.tokens.len()).collect();
-    let passes = Passes::Lengths(&lengths).of_run(lengths.iter().sum(), 0);
-    for (i, step) in steps.iter_mut().enumerate() {
-        step.index = passes[i].index;
-        if passes.get(i + 1).is_some_and(|next| next.index == 0) {
-            step.choice = None;
-        }
-    }
+/// The same. Gives a recording of each sequence; one that begins with a prefix of another holds the steps of that prefix too.
+///
+/// # Errors
+/// As [`passes`].
+pub fn record(pair: &Pair<'_>, runner: &mut dyn Runner, plan: &Plan, tokens: &[u32]) -> Result<Vec<Recording>> {
+    let (start, mut capture) = (Instant::now(), Capture::new(pair.settings.store.clone()));
+    passes(pair, runner, plan, tokens, |step| {
+        capture.steps.push(step);
+        Ok(())
+    })?;
+    let (manifest, seconds) = (runner.manifest().clone(), start.elapsed().as_secs_f64());
+    Ok(split(Recording { capture, manifest, fed: Vec::new(), chose: None, seconds }, plan))
+}
+
+/// A recording of each sequence of a recording that holds all steps of `plan`.
+pub fn split(recording: Recording, plan: &Plan) -> Vec<Recording> {
+    let Recording { mut capture, manifest, seconds, .. } = recording;
+    let (steps, store) = (std::mem::take(&mut capture.steps), capture.store.clone());
+    let seconds = seconds / plan.sequences().max(1) as f64;
+    let recording = |steps: Vec<Step>| {
+        let (elements, unmatched) = (capture.elements.clone(), capture.unmatched.clone());
+        let capture = Capture { steps, elements, unmatched, cut: capture.cut, ..capture.sibling() };
+        Recording { capture, manifest: manifest.clone(), fed: Vec::new(), chose: None, seconds }
+    };
+    plan.dealt(steps, |step| step.copied(&store)).into_iter().map(recording).collect()
 }
 
 /// What the passes are made of.

@@ -122,7 +122,7 @@ pub fn check_run(folder: &Path, expected: &Expected) -> Result<()> {
     let raw = matches!(container, Container::Raw);
     // What does not read as a manifest is told by whoever reads it as one.
     let dump =
-        if raw { Lines::open(folder)?.dump()? } else { manifest(folder).ok().and_then(|manifest| manifest.dump) };
+        if raw { Lines::open(folder)?.dump()? } else { any_manifest(folder).ok().and_then(|manifest| manifest.dump) };
     expected.check(dump.as_ref(), &container.files(folder)?, raw)
 }
 
@@ -154,11 +154,25 @@ fn archives<'a>(folder: &Path, all: &'a [(Option<Shard>, PathBuf)], names: &Name
     Ok(all.iter().map(|(_, path)| path.as_path()).collect())
 }
 
-/// Reads the manifest of the capture in `folder`, and no arrays. A raw container may do without manifest.json.
+/// Reads the manifest of the capture of one sequence in `folder`, and no arrays.
+///
+/// # Errors
+/// As [`any_manifest`]; a capture of several sequences.
+pub fn manifest(folder: &Path) -> Result<Manifest> {
+    let manifest = any_manifest(folder)?;
+    ensure!(
+        manifest.sequences.is_none(),
+        "{} is a capture of several sequences, which `qdiff run --subject capture:{0}` judges",
+        folder.display()
+    );
+    Ok(manifest)
+}
+
+/// Reads the manifest of a capture of one sequence or several. A raw container may do without manifest.json.
 ///
 /// # Errors
 /// If it is missing, no manifest, or of another version.
-pub fn manifest(folder: &Path) -> Result<Manifest> {
+pub fn any_manifest(folder: &Path) -> Result<Manifest> {
     dump::check_trouble(folder)?;
     let path = folder.join("manifest.json");
     let name = path.display().to_string();

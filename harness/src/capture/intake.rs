@@ -273,10 +273,13 @@ impl<'a> Intake<'a> {
         let unfit = names.rules.iter().enumerate().filter(|(i, _)| !fitting.contains(i));
         capture.unmatched = unfit.map(|(_, rule)| rule.said.clone()).collect();
         // An engine that computes the logits of the prompt's last token alone gives none for the parts before.
-        let prefill = capture.steps.iter().rposition(|s| s.index == 0);
-        if let Some((stage, at)) = prefill.and_then(|last| capture.steps[last].last_row) {
-            let parts = capture.steps.iter_mut().filter(|s| s.index == 0 && !s.stages.contains_key(&stage));
-            parts.for_each(|part| part.last_row = Some((stage, at)));
+        for sequence in capture.steps.iter().map(|step| step.sequence).collect::<HashSet<_>>() {
+            let of_prefill = |s: &Step| s.sequence == sequence && s.index == 0;
+            let prefill = capture.steps.iter().rposition(of_prefill);
+            if let Some((stage, at)) = prefill.and_then(|last| capture.steps[last].last_row) {
+                let parts = capture.steps.iter_mut().filter(|s| of_prefill(s) && !s.stages.contains_key(&stage));
+                parts.for_each(|part| part.last_row = Some((stage, at)));
+            }
         }
         if let Some(logits) = graph.nodes.last() {
             for step in &mut capture.steps {

@@ -9,7 +9,7 @@ use super::array::Shapes;
 use super::dump::Dump;
 use super::intake::Intake;
 use super::names::Names;
-use super::{Capture, Element, Lengths, Passes, Step, Store, npy, quoted, steps};
+use super::{Capture, Element, Lengths, Passes, Plan, Step, Store, npy, quoted, steps};
 use crate::arithmetic::{Declared, Number};
 use crate::formats::Formats;
 use crate::home::Home;
@@ -28,7 +28,10 @@ use std::sync::Arc;
 use zip::{CompressionMethod, ZipArchive, ZipWriter, write::SimpleFileOptions};
 
 /// Version of the folder's layout; raised when a field changes its meaning.
-pub const SCHEMA_VERSION: u32 = 3;
+pub const SCHEMA_VERSION: u32 = 4;
+
+/// The newest of captures of one sequence, which writers keep to: what reads no newer one reads them.
+pub const OF_ONE_SEQUENCE: u32 = 3;
 
 /// The oldest that is read.
 const OLDEST: u32 = 2;
@@ -59,6 +62,14 @@ pub struct Manifest {
     /// `prefill@512`); every other pass is a step (`step1`, `step2`), however many tokens it has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passes: Vec<usize>,
+    /// The passes of a run of several sequences, such as `7,5+1+17@0`: the first pass feeds 7 tokens of sequence 0; the second one
+    /// feeds 5 more, one token of sequence 1 and 17 tokens of sequence 2, which begins with all that sequence 0 had before.
+    /// `tokens` are those of all sequences, in this order; nothing is `decoded`. The steps of sequence 2 are called
+    /// `s2.prefill@7`, `s2.step1` and so on, those of sequence 0 as where it is alone. Its arrays hold a sequence's own rows, and
+    /// the cache rows of its own positions, a prefix included. From schema 4 on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub sequences: Option<Plan>,
     /// Positions whose rows are in the arrays; all where it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positions: Option<Vec<usize>>,
@@ -149,7 +160,10 @@ impl Manifest {
 
     /// The steps that the arrays belong to, without stages.
     pub fn steps(&self) -> Vec<Step> {
-        let mut all = steps(&self.tokens, self.passes_of_prompt(), &self.decoded);
+        let mut all = match &self.sequences {
+            Some(plan) => plan.steps(&self.tokens),
+            None => steps(&self.tokens, self.passes_of_prompt(), &self.decoded),
+        };
         if let Some(positions) = &self.positions {
             let positions: HashSet<usize> = positions.iter().copied().collect();
             for step in &mut all {
@@ -169,6 +183,9 @@ impl Manifest {
 
     /// Has the first `prompt` of all tokens stand as the prompt, as far as the others were fed one by one.
     pub(crate) fn divide(&mut self, prompt: usize) {
+        if self.sequences.is_some() {
+            return;
+        }
         let steps = self.steps();
         let passes = steps.iter().map(|step| step.tokens.len()).collect();
         let tokens = [self.tokens.as_slice(), &self.decoded].concat();
@@ -208,6 +225,14 @@ impl Manifest {
     fn check(&self) -> Result<()> {
         ensure!(!self.tokens.is_empty(), "it names no tokens");
         ensure!(self.ubatch != Some(0), "its ubatch is 0");
+        if let Some(plan) = &self.sequences {
+            ensure!(self.schema_version >= SCHEMA_VERSION, "`sequences` need schema_version {SCHEMA_VERSION}");
+            let alone =
+                self.ubatch.is_none() && self.passes.is_empty() && self.decoded.is_empty() && self.end.is_none();
+            ensure!(alone, "it names `sequences`; leave `ubatch`, `passes`, `decoded` and `end` out");
+            let (asked, there) = (plan.tokens(), self.tokens.len());
+            ensure!(asked == there, "its `sequences` have {asked} tokens, and `tokens` {there}");
+        }
         let all = self.tokens.len() + self.decoded.len();
         for &position in self.positions.iter().flatten() {
             ensure!(position < all, "it keeps position {position}, and its last is {}", all - 1);

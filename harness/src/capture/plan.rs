@@ -1,8 +1,10 @@
 //! The passes of a run of several sequences: how many rows each of them has in which pass.
 
-use super::passes::MOST;
+use super::Step;
+use super::passes::{MOST, Passes};
 use anyhow::{Context as _, bail, ensure};
 use qdiff_engine::cpu::Row;
+use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::str::FromStr;
 
@@ -20,7 +22,8 @@ pub struct Share {
 
 /// Passes as people write them. In `7,5+1+17@0` the first pass feeds 7 tokens of sequence 0. The second pass feeds 5 more of
 /// sequence 0, one of sequence 1 and 17 of sequence 2, which begins with what sequence 0 had before (its 7 tokens).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Plan(pub Vec<Vec<Share>>);
 
 /// A pass that runs: sequences that begin with a prefix, and rows.
@@ -74,6 +77,63 @@ impl Plan {
         self.0.iter().map(&mut pass).collect()
     }
 
+    /// The steps in which these tokens are fed, without stages: pass by pass, and in a pass one sequence after another. The steps
+    /// of a sequence are numbered as those of a run of it alone, its prefix included.
+    ///
+    /// # Panics
+    /// If there are fewer tokens than [`Self::tokens`].
+    pub fn steps(&self, tokens: &[u32]) -> Vec<Step> {
+        let (mut steps, mut lengths) = (Vec::new(), vec![Vec::new(); self.sequences()]);
+        for Fed { prefixes, rows } in self.fed(tokens) {
+            for (from, to, _) in prefixes {
+                lengths[to as usize] = lengths[from as usize].clone();
+            }
+            for rows in rows.chunk_by(|a, b| a.sequence == b.sequence) {
+                let Row { sequence, position, .. } = rows[0];
+                let own = &mut lengths[sequence as usize];
+                // The number waits until all passes of the sequence are known.
+                let step = Step::new(position as usize, rows.iter().map(|row| row.token).collect());
+                steps.push(Step { sequence, index: own.len(), ..step });
+                own.push(rows.len());
+            }
+        }
+        for step in &mut steps {
+            let own = &lengths[step.sequence as usize];
+            step.index = Passes::Lengths(own).of_run(own.iter().sum(), 0)[step.index].index;
+        }
+        steps
+    }
+
+    /// Deals `steps`, which are those of [`Self::steps`], out to the sequences. A sequence that begins with a prefix of another
+    /// one has copies of its steps, from `copy`.
+    pub fn dealt(&self, steps: Vec<Step>, copy: impl Fn(&Step) -> Step) -> Vec<Vec<Step>> {
+        let mut all: Vec<Vec<Step>> = (0..self.sequences()).map(|_| Vec::new()).collect();
+        let mut steps = steps.into_iter();
+        for pass in &self.0 {
+            let before: Vec<usize> = all.iter().map(Vec::len).collect();
+            for (s, share) in pass.iter().enumerate() {
+                if let Some(from) = share.prefix.map(|from| from as usize) {
+                    all[s] = all[from][..before[from]].iter().map(&copy).collect();
+                }
+                if share.tokens > 0 {
+                    all[s].extend(steps.next());
+                }
+            }
+        }
+        for of_sequence in &mut all {
+            let lengths: Vec<usize> = of_sequence.iter().map(|step| step.tokens.len()).collect();
+            let passes = Passes::Lengths(&lengths).of_run(lengths.iter().sum(), 0);
+            for (i, step) in of_sequence.iter_mut().enumerate() {
+                step.index = passes[i].index;
+                // Another part of the prefill follows: this one chooses nothing.
+                if passes.get(i + 1).is_some_and(|next| next.index == 0) {
+                    step.choice = None;
+                }
+            }
+        }
+        all
+    }
+
     /// Refuses a plan that cannot be run.
     fn check(&self) -> anyhow::Result<()> {
         ensure!(self.sequences() <= SEQUENCES, "more than {SEQUENCES} sequences");
@@ -121,18 +181,34 @@ impl FromStr for Plan {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
-        let mut all: Vec<Vec<Share>> = Vec::new();
+        let (mut all, mut shares): (Vec<Vec<Share>>, usize) = (Vec::new(), 0);
         for item in text.split(',') {
             let (count, pass) = item.split_once('x').unwrap_or(("1", item));
             let count = count.trim().parse().ok().filter(|n| (1..=MOST - all.len()).contains(n));
             let count = count.with_context(|| format!("`{item}`: no number of passes, from 1 to {MOST} in all"))?;
             let pass = pass.split('+').map(str::parse).collect::<anyhow::Result<Vec<Share>>>()?;
+            shares += count.saturating_mul(pass.len());
+            ensure!(shares <= MOST, "more than {MOST} parts of passes");
             all.extend(std::iter::repeat_n(pass, count));
         }
         let plan = Self(all);
         plan.check()?;
         ensure!(plan.tokens() <= MOST, "more than {MOST} tokens");
         Ok(plan)
+    }
+}
+
+impl TryFrom<String> for Plan {
+    type Error = anyhow::Error;
+
+    fn try_from(text: String) -> anyhow::Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<Plan> for String {
+    fn from(plan: Plan) -> Self {
+        plan.to_string()
     }
 }
 
@@ -170,6 +246,20 @@ mod tests {
         for text in ["7,5+1+17@0", "5", "3x1+2,0+4", "2+0,0+1@0"] {
             assert_eq!(text.parse::<Plan>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn steps_have_labels_of_their_own() {
+        let plan: Plan = "7,5+1+17@0,1+1+1".parse().unwrap();
+        let tokens: Vec<u32> = (0..33).collect();
+        let steps = plan.steps(&tokens);
+        let labels: Vec<String> = steps.iter().map(Step::label).collect();
+        assert_eq!(labels, ["prefill", "prefill@7", "s1.prefill", "s2.prefill@7", "step1", "s1.step1", "s2.step1"]);
+        let dealt = plan.dealt(steps, Step::bare);
+        let labels = |s: usize| dealt[s].iter().map(Step::label).collect::<Vec<_>>();
+        assert_eq!(labels(0), ["prefill", "prefill@7", "step1"]);
+        assert_eq!(labels(2), ["prefill", "s2.prefill@7", "s2.step1"]);
+        assert_eq!(dealt[2].iter().map(|step| step.tokens.len()).collect::<Vec<_>>(), [7, 17, 1]);
     }
 
     #[test]

@@ -203,6 +203,10 @@ impl Lines {
             Some(_) => bail!("{name} is no object of JSON"),
             None => self.described(name)?,
         };
+        ensure!(
+            manifest.sequences.is_none(),
+            "{name}: lines are of one sequence; write `sequences` in another container"
+        );
         let steps = manifest.steps();
         ensure!(
             self.ends.len() <= steps.len(),

@@ -13,10 +13,15 @@ use clap::{ArgMatches, Command, Error};
 /// Of a command, an option and those that it replaces.
 const EXCLUSIVE: &[(&str, &str, &[&str])] = &[
     ("run", "prompts", &["prompt", "tokens", "length"]),
-    ("record", "like", &["prompt", "tokens", "raw", "system", "template", "decode", "length", "passes", "ubatch"]),
+    (
+        "record",
+        "like",
+        &["prompt", "tokens", "raw", "system", "template", "decode", "length", "passes", "sequences", "ubatch"],
+    ),
     ("run", "passes", &["ubatch"]),
     ("run", "sequences", &["passes", "ubatch", "decode", "prompts", "repeat", "taps", "confirm"]),
     ("record", "passes", &["ubatch"]),
+    ("record", "sequences", &["passes", "ubatch", "decode"]),
     ("logits", "passes", &["ubatch"]),
     ("generate", "nonce", &["prompt", "tokens", "raw"]),
 ];
@@ -31,6 +36,7 @@ const RECORDED: &[(&str, &str)] = &[
     ("length", "--length"),
     ("decode", "-n"),
     ("passes", "--passes"),
+    ("sequences", "--sequences"),
     ("ubatch", "--ubatch"),
 ];
 

@@ -124,9 +124,9 @@ impl<'a> Output<'a> {
 }
 
 impl Output<'_> {
-    /// Shows one of several reports, where it is no match, and writes it where no file was asked for.
-    pub(super) fn serve_one(&self, report: &Report, folder: &Path) -> Result<()> {
-        if report.outcome != Outcome::Match && !self.full {
+    /// Shows a report that is no match, where it was shown in a row among several, and writes it where no file was asked for.
+    pub(super) fn serve_one(&self, report: &Report, among: bool, folder: &Path) -> Result<()> {
+        if report.outcome != Outcome::Match && among && !self.full {
             tell(&format!("\n{}", terminal().render(&report.screen(false))))?;
         }
         if self.files.is_empty() { offer(report, folder) } else { Ok(()) }

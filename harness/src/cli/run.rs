@@ -12,17 +12,17 @@ use std::path::{Path, PathBuf};
 
 /// Runs both sides, judges, reports; gives the exit code.
 pub(super) fn run(args: &Bisected<RunRequest>) -> Result<u8> {
-    let (batch, sequences) = (&args.request.batch, args.request.sequences.sequences.is_some());
+    let (batch, several) = (&args.request.batch, args.request.several());
     // Even one prompt of several is told as several are.
-    let output = Output::new(&args.output, if args.request.several() { 2 } else { 1 })?;
+    let output = Output::new(&args.output, if several { 2 } else { 1 })?;
     let Ran { reports, failures } = judge(&args.request, console())?;
     let absent: Vec<String> = failures.iter().map(Failure::line).collect();
-    let single = reports.first().filter(|_| !args.request.several());
+    let single = reports.first().filter(|_| !several);
     if !reports.is_empty() {
         let told: Vec<&dyn Told> = reports.iter().map(|r| r as &dyn Told).collect();
         output.serve(&told, &absent, single.map(courtesy))?;
-        if sequences {
-            reports.iter().try_for_each(|report| output.serve_one(report, &courtesy(report)))?;
+        if several && batch.prompts.is_none() {
+            reports.iter().try_for_each(|report| output.serve_one(report, reports.len() > 1, &courtesy(report)))?;
         }
     } else {
         output.write(&[], &absent)?;

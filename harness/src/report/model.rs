@@ -5,6 +5,7 @@ use crate::decoded::DecodedCheck;
 use crate::diagnose::Diagnosis;
 use crate::ends::EndCheck;
 use crate::machine::Machine;
+use crate::number::counted;
 use crate::runners::Manifest;
 use crate::severity::Severity;
 use crate::tokens::TokensCheck;
@@ -305,9 +306,9 @@ impl SequenceInfo {
     /// As it is told beside the number of tokens.
     pub(super) fn words(&self) -> String {
         let prefix = self.prefix.map_or_else(String::new, |prefix| {
-            format!(", the first {} in the cache slots of sequence {}", prefix.tokens, prefix.sequence)
+            format!("the first {} in the cache slots of sequence {}; ", prefix.tokens, prefix.sequence)
         });
-        format!(" of sequence {} among {} in passes of {}{prefix}", self.number, self.of, self.plan)
+        format!(" ({prefix}{} in passes of {})", counted(self.of, "sequence"), self.plan)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::faults::InjectedFaults;
 use super::request::{CaptureRequest, FaultRequest, FilterRequest, PassesRequest, TokensRequest};
+use super::sequences::SequencesRequest;
 use super::sides::{self, Input};
 use super::{Console, values};
 use crate::arithmetic::Declared;
@@ -10,9 +11,10 @@ use crate::capture::{Passes, container};
 use crate::formats::Formats;
 use crate::pair::Pair;
 use crate::runners::Source;
+use crate::sequences;
 use crate::shard::Shard;
 use crate::verdict::read_for;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,6 +26,8 @@ pub struct RecordRequest {
     pub tokens: TokensRequest,
     #[command(flatten)]
     pub passes: PassesRequest,
+    #[command(flatten)]
+    pub sequences: SequencesRequest,
     /// Take the tokens of this capture, those of its decode steps too, instead of a prompt
     #[arg(long, value_name = "DIR", help_heading = "What to run")]
     pub like: Option<PathBuf>,
@@ -73,6 +77,13 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
     pair.filter = request.filter.filter(&pair.oracle.graph)?;
     let sha256 = opened.sha256();
     let input = match &request.like {
+        None if request.sequences.sequences.is_some() => {
+            kind.check_sequences()?;
+            ensure!(injections.is_empty(), "--inject changes a run of one sequence; leave --sequences or --inject out");
+            let ready = request.tokens.prompt.ready(&opened, 0)?;
+            let tokens = ready.tokens.len();
+            Input::new(ready, 0, tokens)
+        }
         Some(folder) => {
             let manifest = container::manifest(folder)?;
             manifest.check_model(folder, &sha256)?;
@@ -87,8 +98,11 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
     let faults = InjectedFaults::new(&opened, &injections, &[])?;
     let what = input.tokens(None);
     (console.begin)();
-    let inert = faults.inert_on(&mut pair, kind, what)?;
-    let mut runner = pair.runner(kind, what, faults.stages)?;
+    let plan = request.sequences.plan(what.prompt.len())?.cloned();
+    let (inert, mut runner) = match &plan {
+        Some(plan) => (Vec::new(), sequences::runner(&pair, kind, plan, faults.stages)?),
+        None => (faults.inert_on(&mut pair, kind, what)?, pair.runner(kind, what, faults.stages)?),
+    };
     let graph = &pair.oracle.graph;
     let parts = Shard::all(request.shards.unwrap_or(0)).map(|shard| {
         let own = shard.stages(graph).context("--shards")?;
@@ -99,15 +113,22 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
         Ok(needed.map(|i| graph.nodes[i].id).collect())
     });
     let mut writer = npz::Writer::create(&request.out, request.compress, parts.collect::<Result<_>>()?)?;
-    let fed = pair.steps(runner.as_mut(), what, |step| writer.step(&step))?;
+    let (fed, steps) = match &plan {
+        Some(plan) => {
+            sequences::passes(&pair, runner.as_mut(), plan, what.prompt, |step| writer.step(&step))?;
+            (Vec::new(), plan.steps(what.prompt).len())
+        }
+        None => (pair.steps(runner.as_mut(), what, |step| writer.step(&step))?, what.steps()),
+    };
     let of = runner.manifest();
-    let (steps, engine) = (what.steps(), of.name.clone());
+    let engine = of.name.clone();
     let manifest = npz::Manifest {
-        schema_version: npz::SCHEMA_VERSION,
+        schema_version: if plan.is_some() { npz::SCHEMA_VERSION } else { npz::OF_ONE_SEQUENCE },
         engine: engine.clone(),
         model_sha256: Some(sha256),
         ubatch: if let Passes::Of(most) = what.passes { Some(most).filter(|n| *n < what.prompt.len()) } else { None },
         passes: if let Passes::Lengths(_) = what.passes { what.lengths() } else { Vec::new() },
+        sequences: plan,
         positions: pair.filter.kept(what.prompt.len() + fed.len()),
         tokens: what.prompt.to_vec(),
         decoded: fed,

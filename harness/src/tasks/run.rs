@@ -6,7 +6,7 @@ use super::request::{FilterRequest, ToleranceRequest};
 use super::sequences::SequencesRequest;
 use super::sides::{Input, SideChoice, Sides, SidesRequest};
 use super::{Console, repeat, values, verify};
-use crate::capture::Filter;
+use crate::capture::{Filter, container};
 use crate::decoded;
 use crate::diagnose::Diagnosis;
 use crate::ends;
@@ -20,7 +20,7 @@ use crate::pair::{Pair, Recording};
 use crate::progress::silent;
 use crate::prompts::Ready;
 use crate::report::{Failure, Memory, ModelInfo, Outcome, Report, RunInfo, Seconds, SequenceInfo, Told as _, file};
-use crate::runners::{EngineTrouble, Manifest};
+use crate::runners::{EngineTrouble, Manifest, Source};
 use crate::severity;
 use crate::shard::Shard;
 use crate::tokens::{self, TokensCheck};
@@ -70,7 +70,16 @@ pub struct RunRequest {
 impl RunRequest {
     /// Whether there is a report for each of several runs.
     pub fn several(&self) -> bool {
-        self.batch.prompts.is_some() || self.sequences.sequences.is_some()
+        let recorded = [Some(&self.sides.subject), self.sides.reference.as_ref()];
+        let sequences = |source: &Source| match source {
+            Source::Recorded(folder) => {
+                container::any_manifest(folder).is_ok_and(|manifest| manifest.sequences.is_some())
+            }
+            Source::Auto | Source::Live(_) | Source::Nobody => false,
+        };
+        self.batch.prompts.is_some()
+            || self.sequences.sequences.is_some()
+            || recorded.into_iter().flatten().any(sequences)
     }
 }
 
@@ -130,9 +139,7 @@ pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, cons
         bail!("--taps is about qdiff's own runners; what a command dumps is told to it");
     }
     request.confirm.check(live.is_some())?;
-    if request.sequences.sequences.is_some() {
-        chosen.check_sequences()?;
-    }
+    let plan = chosen.plan(request.sequences.sequences.as_ref())?;
     let settings = chosen.settings()?;
     // The process ends after its verdicts, and the system takes a model back faster than llama.cpp frees it.
     let opened = ManuallyDrop::new(request.sides.tokens.prompt.model.open()?);
@@ -142,13 +149,18 @@ pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, cons
     pair.names = chosen.names(&pair.oracle.graph)?;
     pair.measured = measured;
     pair.told = console.found;
-    let sequences = &request.sequences;
-    let several = sequences.sequences.as_ref().map(|_| request.sides.tokens.prompt.ready(&opened, 0)).transpose()?;
-    let plan = several.as_ref().map_or(Ok(None), |ready| sequences.plan(ready.tokens.len()))?;
-    let single = (batch.is_none() && plan.is_none()).then(|| chosen.input(&pair)).transpose()?;
+    let several = plan.map(|plan| match chosen.recorded_sequences() {
+        Some(ready) => opened.check(&ready.tokens, 0).map(|()| (ready, plan)),
+        None => {
+            let ready = request.sides.tokens.prompt.ready(&opened, 0)?;
+            request.sequences.plan(ready.tokens.len()).map(|_| (ready, plan))
+        }
+    });
+    let several = several.transpose()?;
+    let single = (batch.is_none() && several.is_none()).then(|| chosen.input(&pair)).transpose()?;
     let runs = Runs::new(request, chosen, pair)?;
     (console.begin)();
-    if let (Some(ready), Some(plan)) = (&several, plan) {
+    if let Some((ready, plan)) = &several {
         let reports = runs.sequences(ready, plan, &request.sides.tokens.prompt.prompt)?;
         return Ok(Ran { reports, failures: Vec::new() });
     }

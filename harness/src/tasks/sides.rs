@@ -128,7 +128,7 @@ enum Side {
 impl Side {
     fn open(source: &Source) -> Result<Self> {
         Ok(match source {
-            Source::Recorded(folder) => Self::Recorded(folder.clone(), container::manifest(folder)?),
+            Source::Recorded(folder) => Self::Recorded(folder.clone(), container::any_manifest(folder)?),
             Source::Nobody => Self::Nobody,
             Source::Auto | Source::Live(_) => Self::Live(source.runner(false)?.0),
         })
@@ -230,25 +230,36 @@ impl<'a> SideChoice<'a> {
         }
     }
 
-    /// Refuses sides that cannot run several sequences in one pass.
-    pub(super) fn check_sequences(&self) -> Result<()> {
-        for side in [&self.subject, &self.reference] {
-            match side {
-                Side::Live(kind) => kind.check_sequences()?,
-                Side::Recorded(folder, _) => {
-                    bail!(
-                        "the capture {} is of one sequence, and --sequences runs several; name a runner",
+    /// The sequences that the run is of, where there are several: as a capture says, or as `asked`.
+    ///
+    /// # Errors
+    /// Sides that cannot run several sequences in one pass, or are of other ones.
+    pub(super) fn plan(&self, asked: Option<&Plan>) -> Result<Option<Plan>> {
+        let plan = self.recorded().map_or(asked, |(_, manifest)| manifest.sequences.as_ref());
+        if plan.is_some() {
+            for side in [&self.subject, &self.reference] {
+                match side {
+                    Side::Live(kind) => kind.check_sequences()?,
+                    Side::Recorded(folder, manifest) => ensure!(
+                        manifest.sequences.as_ref() == plan,
+                        "the capture {} is of other sequences; name one of the same passes, or a runner",
                         folder.display()
-                    )
+                    ),
+                    Side::Nobody => {}
                 }
-                Side::Nobody => {}
             }
+            ensure!(
+                self.injections.is_empty(),
+                "--inject changes a run of one sequence; leave --sequences or --inject out"
+            );
         }
-        ensure!(
-            self.injections.is_empty(),
-            "--inject changes a run of one sequence; leave --sequences or --inject out"
-        );
-        Ok(())
+        Ok(plan.cloned())
+    }
+
+    /// The tokens of all sequences of a capture, where one is of several.
+    pub(super) fn recorded_sequences(&self) -> Option<Ready> {
+        let (folder, manifest) = self.recorded()?;
+        manifest.sequences.as_ref().map(|_| Input::recorded(folder, manifest).ready)
     }
 
     /// The folder and manifest of the capture whose tokens the run is about.
@@ -423,14 +434,20 @@ impl Sides<'_> {
     pub(super) fn record_sequences(
         &self, pair: &Pair<'_>, plan: &Plan, tokens: &[u32],
     ) -> Result<(Vec<Recording>, Option<Vec<Recording>>)> {
-        let run = |side: &Side| {
-            let Side::Live(kind) = side else { return Ok(None) };
-            let mut runner = sequences::runner(pair, kind, plan, Faults::default())?;
-            sequences::record(pair, runner.as_mut(), plan, tokens).map(Some)
+        let run = |side: &Side, names: &Names| match side {
+            Side::Nobody => Ok(None),
+            Side::Recorded(folder, manifest) => {
+                let recording = pair.read(folder, manifest, names, &manifest.how())?;
+                Ok(Some(sequences::split(recording, plan)))
+            }
+            Side::Live(kind) => {
+                let mut runner = sequences::runner(pair, kind, plan, Faults::default())?;
+                sequences::record(pair, runner.as_mut(), plan, tokens).map(Some)
+            }
         };
-        let reference = run(&self.chosen.reference)?;
-        let subject =
-            run(&self.chosen.subject)?.context("without a subject there is nothing to judge; name a runner")?;
+        let reference = run(&self.chosen.reference, &Names::of(&pair.oracle.graph))?;
+        let subject = run(&self.chosen.subject, &pair.names).map_err(EngineTrouble::of)?;
+        let subject = subject.context("without a subject there is nothing to judge; name a runner")?;
         Ok((subject, reference))
     }
 

@@ -40,6 +40,46 @@ fn sequences_of_one_run_match() {
     assert_eq!(tokens, [(Some(0), 13), (Some(1), 2), (Some(2), 25)]);
 }
 
+/// A capture of several sequences is judged sequence by sequence. One of schema 3 is of one sequence, and read as before.
+#[test]
+fn a_capture_of_several_sequences_is_judged() {
+    let folder = folder();
+    folder.qdiff(&format!("record -m model.gguf --length 33 --sequences {PLAN} --out several")).exits(0);
+    let mut manifest = folder.json("several/manifest.json");
+    assert_eq!((&manifest["schema_version"], &manifest["sequences"]), (&4.into(), &PLAN.into()));
+    for reference in ["llama", "capture:several", "none"] {
+        let code = if reference == "none" { 3 } else { 0 };
+        let said =
+            folder.qdiff(&format!("run -m model.gguf --subject capture:several --reference {reference}")).exits(code);
+        assert!(said.stdout.contains(if code == 0 { "3 runs: 3 MATCH" } else { "3 runs: 3 INCOMPLETE" }), "{said}");
+    }
+    folder.record("one", "--length 9");
+    assert_eq!(folder.json("one/manifest.json")["schema_version"], 3);
+    folder.qdiff("run -m model.gguf --subject capture:one").exits(0);
+    for line in
+        ["compare several one -m model.gguf", "compare several several", "record -m model.gguf --like several --out x"]
+    {
+        let refused = folder.qdiff(line).exits(2);
+        assert!(refused.stderr.replace('\n', " ").contains("is a capture of several sequences"), "{line}: {refused}");
+    }
+    folder.qdiff("run -m model.gguf --subject capture:several --reference capture:one").exits(2);
+    for (key, value, said) in [
+        ("schema_version", serde_json::json!(3), "`sequences` need schema_version 4"),
+        ("decoded", serde_json::json!([1]), "leave `ubatch`, `passes`, `decoded` and `end` out"),
+        ("sequences", serde_json::json!("7,5+1"), "its `sequences` have 13 tokens, and `tokens` 33"),
+        ("sequences", serde_json::json!("7,5+1@3"), "sequence 1 cannot begin with sequence 3"),
+    ] {
+        let right = std::mem::replace(&mut manifest[key], value);
+        folder.write("several/manifest.json", manifest.to_string());
+        let refused = folder.qdiff("run -m model.gguf --subject capture:several").exits(2);
+        assert!(refused.stderr.replace('\n', " ").contains(said), "{key}: {refused}");
+        manifest[key] = right;
+        if manifest["decoded"].is_null() {
+            manifest["decoded"] = serde_json::json!([]);
+        }
+    }
+}
+
 /// A mask that forgets whose a cache slot is shows in the sequence that it is wrong for, and in no other one; what reads its
 /// weights is not accused.
 #[test]
@@ -111,7 +151,7 @@ fn sequences_that_cannot_be_run_are_refused() {
         ),
         ("--length 4 --sequences 4,0+0", "pass 2 feeds no token"),
         ("--length 4 --sequences 2+2 --subject 'cmd: cat {tokens}'", "runs one sequence at a time"),
-        ("--sequences 2+2 --reference capture:one", "is of one sequence"),
+        ("--sequences 2+2 --reference capture:one", "'--sequences' cannot be used with a capture"),
         ("--length 4 --sequences 2+2 --subject cpu --inject rope-base", "--inject changes a run of one sequence"),
         ("--length 4 --sequences 2+2 --ubatch 2", "cannot be used with '--ubatch'"),
         ("--sequences 2+2@0", "sequence 1 cannot begin with sequence 0 in pass 1"),
