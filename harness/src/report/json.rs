@@ -47,7 +47,13 @@ pub fn schema<T: Document>() -> Schema {
 
 /// The schema of the `manifest.json` of a capture.
 pub fn capture_schema() -> Schema {
-    schema_of::<npz::Manifest>(npz::SCHEMA_VERSION)
+    let mut schema = schema_of::<npz::Manifest>(npz::SCHEMA_VERSION);
+    // A capture of one sequence keeps the version before.
+    if let Some(field) = schema.pointer_mut("/properties/schema_version") {
+        let versions = [npz::OF_ONE_SEQUENCE, npz::SCHEMA_VERSION];
+        *field = serde_json::json!({ "enum": versions, "description": "Version of this layout." });
+    }
+    schema
 }
 
 fn schema_of<T: JsonSchema>(version: u32) -> Schema {

@@ -128,6 +128,8 @@ fn manifests_are_what_the_schema_says() {
     folder.record("golden", "-n 1");
     let mut manifest = folder.json("golden/manifest.json");
     schema.check(&manifest).unwrap();
+    folder.qdiff("record -m model.gguf --length 4 --sequences 2+2 --out several").exits(0);
+    schema.check(&folder.json("several/manifest.json")).unwrap();
     manifest["tokens"] = Value::from("none");
     assert!(schema.check(&manifest).is_err());
 }
