@@ -31,6 +31,12 @@ __device__ __forceinline__ void multiply32(int *c, const u32 *a, uint2 b) {
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
 }
+// As multiply32, of weights without a sign.
+__device__ __forceinline__ void multiply_unsigned(int *c, const u32 *a, uint2 b) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
+}
 __device__ __forceinline__ void multiply16(int *c, u32 a0, u32 a1, u32 b) {
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
@@ -54,9 +60,10 @@ __device__ __forceinline__ int half_by_halves(int lane) { return lane / 8 % 2; }
 __device__ __forceinline__ int row_by_rows(int lane) { return lane % 8 + lane / 8 % 2 * 8; }
 __device__ __forceinline__ int half_by_rows(int lane) { return lane / 16; }
 
-// Copies of 16 bytes into shared memory that run on while the thread goes on.
+// Copies of 16 bytes into shared memory that run on while the thread goes on. The whole of
+// their 128 bytes comes into the cache: other copies take the rest.
 __device__ __forceinline__ void copy16(void *to, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from)
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from)
                  : "memory");
 }
 __device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -73,7 +73,7 @@ static void half_linear(int n, int m, int piece = 1 << 30) {
 }
 
 template <class A, class B, int TILES, int HELD>
-static void ffn_act(int n, int m, int blocks, int sets) {
+static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * MOST_WARPS) {
     printf("ffn_act<%s, %s, %d, %d> of %d x %d\n", format<A>().name, format<B>().name, TILES, HELD, n, m);
     const Matrix gate = matrix<A>(n, m), up = matrix<B>(n, m);
     const auto base = vector_of(n), first = vector_of(n), second = vector_of(n), weight = vector_of(n);
@@ -86,7 +86,7 @@ static void ffn_act(int n, int m, int blocks, int sets) {
     const Stream stream{copied(base), {copied(first), copied(second)}, unwritten(n), unwritten(n)};
     gated::FfnActParams p{stream, copied(weight), gate.planes, up.planes, unwritten(m), unwritten(n), unwritten(m),
                           unwritten(m), nullptr, way, n, m, 1e-6f};
-    launch({(unsigned)blocks}, 32 * MOST_WARPS, vector_bytes<A, B>(n) + bytes_of(way),
+    launch({(unsigned)blocks}, threads, vector_bytes<A, B>(n) + bytes_of(way),
            [&] { gated::ffn_act<A, B, TILES, HELD>(p); });
     compare("stream", stream.sum_tap, Doubles(x.begin(), x.end()), Doubles(n, 1e-3), 1e-9);
     compare("norm", p.norm_tap, normed, magnitudes(normed), PRODUCT);
@@ -385,17 +385,17 @@ static void cache_rows(int width, int rows) {
 int main() {
     setvbuf(stdout, nullptr, _IOLBF, 0);
     // Held or not, whole or in pieces, with an odd number of groups or tiles that are not full.
-    half_linear<Q6_K, 3>(2560, 40), half_linear<Q6_K, 0>(1280, 16, 8), half_linear<Q6_K, 3>(256, 16);
-    half_linear<Q5_K, 3>(2560, 16), half_linear<Q4_K, 5>(4864, 16), half_linear<Q4_K, 0>(8960, 16);
+    half_linear<Q6_K, 1>(2560, 40), half_linear<Q6_K, 0>(1280, 16, 8), half_linear<Q6_K, 1>(256, 16), half_linear<Q6_K, 2>(4864, 16);
+    half_linear<Q5_K, 1>(2560, 16), half_linear<Q5_K, 3>(8960, 16), half_linear<Q4_K, 2>(4864, 16), half_linear<Q4_K, 0>(8960, 16);
     half_linear<Q8_0, 12>(1568, 24), half_linear<Q8_0, 0>(1568, 16, 8), half_linear<Q4_0, 7>(1024, 16);
     half_linear<Q4_0, 0>(96, 16, 2), half_linear<Q4_1, 5>(96, 16), half_linear<Q5_0, 7>(1024, 24);
     half_linear<Q5_1, 5>(544, 20), half_linear<F16, 7>(512, 16), half_linear<BF16, 0>(512, 33), half_linear<F32, 3>(704, 16);
-    ffn_act<Q5_0, Q5_0, 4, 7>(896, 72, 3, 1), ffn_act<Q4_K, Q4_K, 2, 6>(1536, 32, 2, 1);
-    ffn_act<Q4_K, Q4_K, 2, 0>(512, 200, 3, 5), ffn_act<F16, F16, 2, 7>(896, 16, 1, 1);
-    ffn_act<F16, Q8_0, 2, 0>(256, 80, 2, 3), ffn_act<Q4_K, Q6_K, 2, 0>(512, 48, 3, 1);
+    ffn_act<Q5_0, Q5_0, 4, 7>(896, 72, 3, 1), ffn_act<Q4_K, Q4_K, 2, 2>(1536, 32, 2, 1);
+    ffn_act<Q4_K, Q4_K, 2, 0>(512, 200, 4, 4), ffn_act<Q4_K, Q4_K, 2, 0>(1536, 100, 3, 3, 192), ffn_act<F16, F16, 2, 7>(896, 16, 1, 1);
+    ffn_act<F16, Q8_0, 2, 0>(256, 80, 2, 3), ffn_act<Q4_K, Q6_K, 2, 0>(512, 48, 3, 1), ffn_act<Q8_0, Q4_K, 2, 0>(2816, 16, 1, 1);
     lm_head<Q8_0>(896, 97, 2, 3), lm_head<Q6_K>(1536, 72, 2, 2), lm_head<BF16>(128, 64, 1, 3);
     attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, 64, 1, false, 4, 4, 7>(896, 2, 1, 640);
-    attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, 128, 1, false, 6, 6, 3>(1536, 1, 1, 5);
+    attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, 128, 1, false, 2, 2, 2>(1536, 1, 1, 5);
     attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, 64, 1, false, 2, 2, 2>(416, 4, 2, 3);
     attn_qkv<F16, F16, F16, KvF32, 128, 4, true, 0, 0, 0>(256, 2, 1, 17);
     attn_qkv<Q8_0, Q8_0, Q8_0, KvF32, 32, 1, false, 1, 1, 1>(96, 4, 2, 9);

@@ -182,6 +182,10 @@ template <class T>
 static T __shfl_sync(unsigned, T v, int lane, int width = 32) {
     return from_lane(v, current % 32 / width * width + lane % width);
 }
+static uint32_t machine_largest(uint32_t v) {
+    for (int step = 16; step > 0; step /= 2) v = std::max(v, __shfl_xor_sync(0xffffffffu, v, step));
+    return v;
+}
 
 // The instructions of the tensor cores, by the tables of PTX.
 static void machine_load_matrices(uint32_t *r, const uint8_t *row) {
@@ -206,9 +210,10 @@ static void machine_load_transposed(uint32_t *r, const uint8_t *row) {
     }
     __syncwarp();
 }
+template <class Weight = int8_t>
 static int products_of_bytes(uint32_t a, uint32_t b) {
     int sum = 0;
-    for (int i = 0; i < 4; i++) sum += (int8_t)(a >> (8 * i)) * (int8_t)(b >> (8 * i));
+    for (int i = 0; i < 4; i++) sum += (Weight)(a >> (8 * i)) * (int8_t)(b >> (8 * i));
     return sum;
 }
 template <class C, class F>
@@ -221,9 +226,10 @@ static void machine_multiply(C *c, const Shown &mine, F product) {
         c[i] = (C)(c[i] + sum);
     }
 }
+template <class Weight = int8_t>
 static void machine_multiply32(int *c, const uint32_t *a, uint2 b) {
     machine_multiply(c, Shown{{a[0], a[1], a[2], a[3], b.x, b.y}}, [](const uint32_t *a, const uint32_t *b, int lower) {
-        return products_of_bytes(a[lower], b[0]) + products_of_bytes(a[2 + lower], b[1]);
+        return products_of_bytes<Weight>(a[lower], b[0]) + products_of_bytes<Weight>(a[2 + lower], b[1]);
     });
 }
 static void machine_multiply16(int *c, uint32_t a0, uint32_t a1, uint32_t b) {

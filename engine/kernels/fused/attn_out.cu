@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 2) attn_out(const __grid_cons
     auto ready = [&] {
         if (mine) a = p.a.one(row);
         const Context<D> context{p.partial, of.live, nullptr, blockIdx.x == 0 ? p.context_tap : nullptr};
-        return prepare_both<Format, Format, 1>(shared, p.n, context);
+        return prepare_both<Format, Format, run_of<Format>, 1>(shared, p.n, context);
     };
     auto done = [&](Sums sums) {
         if (mine) p.y[row] = tap(p.y_tap, row, a + tap(p.product_tap, row, sums(0, threadIdx.x)));

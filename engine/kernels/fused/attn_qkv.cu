@@ -23,7 +23,7 @@ struct AttnQkvParams { // of three or two: q, k, v in this order
     Stamp *stamps; // null where it is not timed
 };
 
-template <typename Format, typename Kv, int D, int PAIRS, bool HEAD_NORM, int HELD>
+template <typename Format, typename Kv, int RUN, int D, int PAIRS, bool HEAD_NORM, int HELD>
 __device__ __forceinline__ void project(const AttnQkvParams &p, int part, int head, int pair0, u8 *shared,
                                         Turn &turn) {
     typedef ResultsOf<2 * PAIRS, HELD> Sums;
@@ -41,14 +41,14 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, int part, int he
         asm volatile("" : "+f"(bias_a), "+f"(bias_b), "+f"(norm_a), "+f"(norm_b), "+f"(sine), "+f"(cosine));
     };
     constants();
-    Norm norm(p.x, p.norm, p.norm_tap, p.n);
+    Norm<RUN> norm(p.x, p.norm, p.norm_tap, p.n);
     auto rows_of = [&](int tile) {
         return Rows{&p.w[part], head * D + pair0 + tile / 2 * TILE + tile % 2 * (D / 2), (head + 1) * D};
     };
     auto ready = [&] {
         norm.measure(p.n, p.eps);
         turn.mark(1);
-        return prepare_both<Format, Format, 1>(shared, p.n, norm);
+        return prepare_both<Format, Format, RUN, 1>(shared, p.n, norm);
     };
     auto done = [&](Sums sums) {
         float a = 0.0f, b = 0.0f;
@@ -103,12 +103,14 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 2) attn_qkv(const __grid_cons
     const int head_all = at / (D / 2), pair0 = at % (D / 2);
     const int part = head_all < p.heads ? 0 : head_all < p.heads + p.kv_heads ? 1 : 2;
     const int head = head_all - (part == 0 ? 0 : part == 1 ? p.heads : p.heads + p.kv_heads);
+    // The norm is the same to the last bit in all blocks.
+    constexpr int RUN = run_of<Q, K, V>;
     // Parts of one format share its code.
     if (!same_type<V, Q> && part == 2) {
-        project<V, Kv, D, PAIRS, HEAD_NORM, HELD_V>(p, part, head, pair0, shared, turn);
+        project<V, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_V>(p, part, head, pair0, shared, turn);
     } else if (!same_type<K, Q> && part == 1) {
-        project<K, Kv, D, PAIRS, HEAD_NORM, HELD_K>(p, part, head, pair0, shared, turn);
+        project<K, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_K>(p, part, head, pair0, shared, turn);
     } else {
-        project<Q, Kv, D, PAIRS, HEAD_NORM, HELD_Q>(p, part, head, pair0, shared, turn);
+        project<Q, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_Q>(p, part, head, pair0, shared, turn);
     }
 }

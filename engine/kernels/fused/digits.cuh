@@ -5,10 +5,10 @@
 // A vector as the tensor cores take it, to f32 accuracy: one column for each part of
 // its elements.
 //
-// For weights that are integers the elements of a group of 32 become integers of 31
-// bits, relative to the group's largest, and these four digits of 8 bits. For floats an
-// element is split into three parts. Both are exact but for what is below 2^-30 of a
-// group's largest.
+// For weights that are integers the elements of a group of 32, or of a block of 256 where
+// the weights come by such blocks, become integers of 31 bits, relative to the largest of
+// them, and these four digits of 8 bits. For floats an element of a group is split into
+// three parts. Both are exact but for what is below 2^-30 of the largest.
 
 // Bytes of a group of x in shared memory: its four digits or three parts, and 8 of scale and sum.
 constexpr int INTEGER_GROUP = 136;
@@ -35,6 +35,7 @@ struct Vector {
 // x as digits. Of a group: four digits of 32 elements, those of elements 4w .. 4w + 3
 // as word w % 4 * 2 + w / 4, so that a lane's two words stand side by side.
 struct Digits {
+    static constexpr int BLOCK = 32; // elements that share a scale
     static constexpr int GROUP = INTEGER_GROUP - 8;
     // Elements 4w .. 4w + 3 of a group whose largest magnitude is given; the inverse scale.
     static __device__ __forceinline__ float put(u8 *group, int w, float4 v, u32 largest) {
@@ -63,9 +64,34 @@ struct Digits {
     static __device__ __forceinline__ float value(int low, int high) { return (float)(low + 256 * high); }
 };
 
+// As digits of one scale for a block of 256: the products of its groups can then be
+// weighed with the integer scales of these and added, exactly, before they are floats.
+//
+// All eight columns of a product are used: the first four are the digits that meet the
+// first half of what is multiplied, the others those that meet the second.
+struct BlockDigits : Digits {
+    static constexpr int BLOCK = 256;
+    // A lane's word for the half that its columns meet.
+    static __device__ __forceinline__ uint2 beside_zero(u32 word, int lane) {
+        return lane < 16 ? make_uint2(word, 0) : make_uint2(0, word);
+    }
+    // Elements 4t .. 4t + 3 and those 16 further on, of group j for the first columns and of j + 1 for the others.
+    static __device__ __forceinline__ uint2 of_pair(const Vector &x, int j, int lane) {
+        return ((const uint2 *)(x.groups + j * GROUP))[lane];
+    }
+    // Elements 4t .. 4t + 3 of group j for the first columns, and those 16 further on for the others.
+    static __device__ __forceinline__ u32 of_halves(const Vector &x, int j, int lane) {
+        return ((const u32 *)(x.groups + j * GROUP))[lane % 16 * 2 + lane / 16];
+    }
+    // What the sums of a lane's two columns weigh: 1 and 256, and this.
+    static __device__ __forceinline__ float worth(int lane) { return lane % 2 == 0 ? 1.0f : 65536.0f; }
+    static __device__ __forceinline__ float value(int low, int high) { return fmaf((float)high, 256.0f, (float)low); }
+};
+
 // x as three parts. Of a group: part by part 32 elements of two bytes, in the order of WORDS.
 template <typename Part>
 struct Parts {
+    static constexpr int BLOCK = 32;
     static constexpr int GROUP = FLOAT_GROUP - 8;
     static __device__ __forceinline__ float put(u8 *group, int w, float4 v, u32 largest) {
         float scale, inverse;
@@ -138,11 +164,28 @@ struct SplitPart : BrainPart { // elements t, t + 4 and t + 8, t + 12 of a step 
 // Groups of a vector of n elements in shared memory: an even number.
 __device__ __forceinline__ int padded_groups(int n) { return (n / 32 + 1) / 2 * 2; }
 
+// The largest of a warp's.
+__device__ __forceinline__ u32 warp_largest(u32 v) {
+    u32 largest;
+    asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(largest) : "r"(v));
+    return largest;
+}
+
+// Which four elements a thread takes as its k-th: warps take RUN times 32 fours that stand side by side.
+template <int RUN>
+__device__ __forceinline__ int four_of(int k) {
+    if constexpr (RUN == 1) return k * (int)blockDim.x + (int)threadIdx.x;
+    const int lane = threadIdx.x % 32;
+    return k / RUN * RUN * (int)blockDim.x + RUN * ((int)threadIdx.x - lane) + k % RUN * 32 + lane;
+}
+
 // Makes a vector: get(i) gives elements 4i .. 4i + 3 and is called by whole warps,
-// AT_ONCE times before the first is used. The group's largest and its sum, where SUMS
-// asks for it, come from the eight threads that hold it.
-template <typename X, int AT_ONCE, bool SUMS, typename Get>
+// RUN * AT_ONCE times before the first is used. The largest of a group or of a block and the
+// sum of a group, where SUMS asks for it, come from the threads that hold them: a block of
+// 256 is two fours of each thread of a warp, so that RUN is 2 where there are such.
+template <typename X, int RUN, int AT_ONCE, bool SUMS, typename Get>
 __device__ __forceinline__ Vector prepare(u8 *shared, int n, Get get) {
+    static_assert(X::BLOCK <= 128 * RUN, "a warp must hold what shares a scale");
     const int groups = padded_groups(n), items = n / 4;
     const Vector x = {shared, (float2 *)(shared + groups * X::GROUP)};
     // Formats that take groups by two meet one of zeros after an odd number.
@@ -151,26 +194,40 @@ __device__ __forceinline__ Vector prepare(u8 *shared, int n, Get get) {
         if (threadIdx.x == 0) x.scales[groups - 1] = make_float2(0.0f, 0.0f);
     }
 #pragma unroll 1
-    for (int i0 = threadIdx.x; i0 - threadIdx.x % 32 < items; i0 += AT_ONCE * blockDim.x) {
-        float4 all[AT_ONCE];
+    for (int k0 = 0; four_of<RUN>(k0) - (int)threadIdx.x % 32 < items; k0 += RUN * AT_ONCE) {
+        // Whether the warp has anything to do in a run.
+        auto any = [&](int run) { return four_of<RUN>(k0 + run) - (int)threadIdx.x % 32 < items; };
+        float4 all[RUN * AT_ONCE];
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) all[k] = get(min(i0 + k * (int)blockDim.x, items - 1));
+        for (int k = 0; k < RUN * AT_ONCE; k++) {
+            if (RUN == 1 || any(k / RUN * RUN)) all[k] = get(min(four_of<RUN>(k0 + k), items - 1));
+        }
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            const int i = i0 + k * blockDim.x;
-            const float4 v = all[k];
-            auto magnitude = [](float e) { return __float_as_uint(e) & 0x7fffffffu; };
-            // As integers, NaN is the largest of all.
-            u32 largest = max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
-            float sum = SUMS ? (v.x + v.y) + (v.z + v.w) : 0.0f;
+        for (int run = 0; run < RUN * AT_ONCE; run += RUN) {
+            if (RUN > 1 && !any(run)) break;
+            u32 largest[RUN];
+            float sum[RUN];
 #pragma unroll
-            for (int step = 1; step < 8; step *= 2) {
-                largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, step));
-                if (SUMS) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+            for (int k = 0; k < RUN; k++) {
+                const float4 v = all[run + k];
+                auto magnitude = [](float e) { return __float_as_uint(e) & 0x7fffffffu; };
+                // As integers, NaN is the largest of all.
+                largest[k] = max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
+                sum[k] = SUMS ? (v.x + v.y) + (v.z + v.w) : 0.0f;
+#pragma unroll
+                for (int step = 1; step < 8; step *= 2) {
+                    if (X::BLOCK == 32) largest[k] = max(largest[k], __shfl_xor_sync(0xffffffffu, largest[k], step));
+                    if (SUMS) sum[k] += __shfl_xor_sync(0xffffffffu, sum[k], step);
+                }
             }
-            if (i < items) {
-                const float inverse = X::put(x.groups + i / 8 * X::GROUP, i % 8, v, largest);
-                if (i % 8 == 0) x.scales[i / 8] = make_float2(inverse, sum);
+            if constexpr (X::BLOCK == 256) largest[0] = largest[1] = warp_largest(max(largest[0], largest[1]));
+#pragma unroll
+            for (int k = 0; k < RUN; k++) {
+                const int i = four_of<RUN>(k0 + run + k);
+                if (i < items) {
+                    const float inverse = X::put(x.groups + i / 8 * X::GROUP, i % 8, all[run + k], largest[k]);
+                    if (i % 8 == 0) x.scales[i / 8] = make_float2(inverse, sum[k]);
+                }
             }
         }
     }

@@ -21,16 +21,16 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 2) ffn_act(const __grid_const
     typedef ResultsOf<TILES, HELD> Sums;
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
-    constexpr int PAIRS = TILES / 2;
+    constexpr int PAIRS = TILES / 2, RUN = run_of<Gate, Up>;
     auto first_of = [&](int set) { return (int)(set * gridDim.x + blockIdx.x) * TILE * PAIRS; };
-    Norm norm(p.x, p.norm, p.norm_tap, p.n);
+    Norm<RUN> norm(p.x, p.norm, p.norm_tap, p.n);
     auto rows_of = [&](int set, int tile) {
         return Rows{tile % 2 == 0 ? &p.gate : &p.up, first_of(set) + tile / 2 * TILE, p.m};
     };
     auto ready = [&] {
         norm.measure(p.n, p.eps);
         turn.mark(1);
-        return prepare_both<Gate, Up, 1>(shared, p.n, norm);
+        return prepare_both<Gate, Up, RUN, 1>(shared, p.n, norm);
     };
     auto done = [&](int set, Sums sums) {
         const int row = first_of(set) + threadIdx.x;

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 2) half_linear(const __grid_c
     const float4 *x = (const float4 *)p.x + span.first * 8;
     auto rows_of = [&](int) { return Rows{&p.w, (int)blockIdx.x * TILE, p.m}; };
     auto ready = [&] {
-        return prepare_both<Format, Format, 3>(shared, 32 * span.groups, [&](int i) { return __ldcg(x + i); });
+        return prepare_both<Format, Format, run_of<Format>, 3>(shared, 32 * span.groups, [&](int i) { return __ldcg(x + i); });
     };
     auto done = [&](Sums sums) {
         if (threadIdx.x < TILE && row < p.m) p.y[blockIdx.y][row] = sums(0, threadIdx.x);

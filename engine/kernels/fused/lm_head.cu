@@ -20,14 +20,15 @@ template <typename Format>
 __global__ void __launch_bounds__(32 * MOST_WARPS, 2) lm_head(const __grid_constant__ LmHeadParams p) {
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
-    Norm norm(p.x, p.norm, p.norm_tap, p.n);
+    constexpr int RUN = run_of<Format>;
+    Norm<RUN> norm(p.x, p.norm, p.norm_tap, p.n);
     // Sets go round the blocks, so that at any time they read one piece of memory together.
     auto first_of = [&](int set) { return (set * gridDim.x + blockIdx.x) * p.walk.tiles * TILE; };
     auto rows_of = [&](int set, int tile) { return Rows{&p.w, (int)first_of(set) + tile * TILE, p.m}; };
     auto ready = [&] {
         norm.measure(p.n, p.eps);
         turn.mark(1);
-        return prepare_both<Format, Format, 1>(shared, p.n, norm);
+        return prepare_both<Format, Format, RUN, 1>(shared, p.n, norm);
     };
     auto done = [&](int set, Results<1> sums) {
         const int row = first_of(set) + threadIdx.x;

@@ -56,7 +56,7 @@ __device__ __forceinline__ void add_share(const u8 *tile, int groups, int member
                                           int lane, Sums &sums) {
     typedef Tile<Format> T;
     const int atoms = (groups + T::ATOM - 1) / T::ATOM, end = atoms * (member + 1) / team;
-#pragma unroll 2
+#pragma unroll(T::ATOM < 8 ? 2 : 1)
     for (int i = atoms * member / team; i < end; i++) {
         T::add(T::hold(tile, groups, i * T::ATOM, lane), x, j0 + i * T::ATOM, lane, sums);
     }
@@ -142,7 +142,11 @@ __device__ __forceinline__ void walk_rows(const Walk &walk, Span span, u8 *stage
     __shared__ float whole_sums[MOST_WARPS * TILE];
     const int groups = span.groups, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int team = blockDim.x / 32 / walk.tiles, tile = warp / team, member = warp % team;
-    const int chunks = max((groups + walk.chunk - 1) / walk.chunk, 1), passes = walk.sets * chunks;
+    const int chunks = max((groups + walk.chunk - 1) / walk.chunk, 1);
+    // The block's last set may be one that is not there.
+    int sets = walk.sets;
+    while (sets > 0 && rows_of(sets - 1, 0).row0 >= rows_of(sets - 1, 0).m) sets--;
+    const int passes = sets * chunks;
     const int stage_bytes = walk.tiles * walk.stride;
     auto fetch = [&](int pass) {
         if (pass < passes) {
@@ -158,7 +162,9 @@ __device__ __forceinline__ void walk_rows(const Walk &walk, Span span, u8 *stage
     };
     for (int pass = 0; pass < walk.stages; pass++) fetch(pass);
     turn.wait();
+    turn.mark(0);
     const Vectors x = ready();
+    turn.mark(2);
     Sums sums;
     int set = 0, chunk = 0, stage = 0;
 #pragma unroll 1
@@ -166,10 +172,12 @@ __device__ __forceinline__ void walk_rows(const Walk &walk, Span span, u8 *stage
         if (walk.stages == 1) wait_for_copies<0>();
         else wait_for_copies<1>();
         __syncthreads();
+        if (pass < 2) turn.mark(3 + 2 * pass);
         const int j0 = chunk * walk.chunk, here = min(walk.chunk, groups - j0);
         const u8 *at = stages + stage * stage_bytes + tile * walk.stride;
         if (same_type<A, B> || tile % 2 == 0) add_share<A>(at, here, member, team, x.a, j0, lane, sums);
         else add_share<B>(at, here, member, team, x.b, j0, lane, sums);
+        if (pass < 2) turn.mark(4 + 2 * pass);
         const bool whole = chunk + 1 == chunks;
         if (whole) {
             sums.write(parts + warp * TILE, lane);
@@ -200,12 +208,16 @@ __device__ __forceinline__ int vector_bytes(int n) {
     return (bytes + 15) / 16 * 16; // what stands behind them is copied by 16 bytes
 }
 
-template <typename A, typename B, int AT_ONCE, typename Get>
+// How many times 32 fours a warp takes side by side of a vector for these formats: see `prepare`.
+template <typename... Formats>
+constexpr int run_of = ((Tile<Formats>::X::BLOCK > 128) || ...) ? 2 : 1;
+
+template <typename A, typename B, int RUN, int AT_ONCE, typename Get>
 __device__ __forceinline__ Vectors prepare_both(u8 *shared, int n, Get get) {
     typedef typename Tile<A>::X XA;
     typedef typename Tile<B>::X XB;
     constexpr bool SUMS = Tile<A>::SUMS || Tile<B>::SUMS;
-    const Vector a = prepare<XA, AT_ONCE, SUMS>(shared, n, get);
+    const Vector a = prepare<XA, RUN, AT_ONCE, SUMS>(shared, n, get);
     if constexpr (same_type<XA, XB>) return {a, a};
-    else return {a, prepare<XB, AT_ONCE, SUMS>(shared + padded_groups(n) * (XA::GROUP + 8), n, get)};
+    else return {a, prepare<XB, RUN, AT_ONCE, SUMS>(shared + padded_groups(n) * (XA::GROUP + 8), n, get)};
 }

@@ -41,35 +41,60 @@ struct Stream {
     }
 };
 
-// RMSNorm of x, four elements at a time. The first four of a thread and their
+// RMSNorm of x, four elements at a time. The first RUN fours of a thread (`four_of`) and their
 // weights are kept; what a thread has besides is read again.
+template <int RUN>
 struct Norm {
     const Stream &x;
     const float *weight;
     float *tapped; // by one block
-    float4 first, factor;
+    float4 first[RUN], factor[RUN];
     float inverse_n, scale;
     // Before the wait.
     __device__ __forceinline__ Norm(const Stream &x, const float *weight, float *tap_of, int n)
         : x(x), weight(weight), tapped(blockIdx.x == 0 ? tap_of : nullptr) {
         inverse_n = 1.0f / (float)n;
-        factor = 4 * threadIdx.x < n ? ((const float4 *)weight)[threadIdx.x] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+        for (int k = 0; k < RUN; k++) {
+            const int i = four_of<RUN>(k);
+            factor[k] = 4 * i < n ? ((const float4 *)weight)[i] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
     }
     // On the block's turn.
     __device__ __forceinline__ void measure(int n, float eps) {
         float squares = 0.0f;
-        first = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 1
-        for (int i = threadIdx.x; i < n / 4; i += blockDim.x) {
-            const float4 v = x.at(i, blockIdx.x == 0);
-            if (i == threadIdx.x) first = v;
+        auto add = [&](float4 v) {
             squares = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, squares))));
+        };
+#pragma unroll
+        for (int k = 0; k < RUN; k++) first[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if constexpr (RUN == 1) { // one loop: its code is fetched once
+#pragma unroll 1
+            for (int i = threadIdx.x; i < n / 4; i += blockDim.x) {
+                const float4 v = x.at(i, blockIdx.x == 0);
+                if (i == threadIdx.x) first[0] = v;
+                add(v);
+            }
+        } else { // all that is kept is on its way before the first is used
+#pragma unroll
+            for (int k = 0; k < RUN; k++) {
+                if (four_of<RUN>(k) < n / 4) first[k] = x.at(four_of<RUN>(k), blockIdx.x == 0);
+            }
+#pragma unroll
+            for (int k = 0; k < RUN; k++) add(first[k]);
+#pragma unroll 1
+            for (int k = RUN; four_of<RUN>(k) < n / 4; k++) add(x.at(four_of<RUN>(k), blockIdx.x == 0));
         }
         scale = __frsqrt_rn(fmaf(block_sum(squares), inverse_n, eps));
     }
     __device__ __forceinline__ float4 operator()(int i) const {
-        const bool kept = i == threadIdx.x;
-        const float4 v = kept ? first : x.at(i, false), w = kept ? factor : ((const float4 *)weight)[i];
+        float4 v, w;
+        bool kept = false;
+#pragma unroll
+        for (int k = 0; k < RUN; k++) {
+            if (i == four_of<RUN>(k)) v = first[k], w = factor[k], kept = true;
+        }
+        if (!kept) v = x.at(i, false), w = ((const float4 *)weight)[i];
         return tap4(tapped, 4 * i,
                     make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w));
     }

@@ -8,8 +8,9 @@
 // stands, before the kernel waits; `ldmatrix` then hands every lane what the
 // matrix instructions want: lane 4g + t holds words t of rows g and g + 8.
 //
-// Blocks of integers meet the vector's digits: products and sums of a group are then exact
-// in 32 bits; only their scaling and the sum over groups round. Floats meet its parts:
+// Blocks of integers meet the vector's digits: products and sums of a group, or of a block
+// whose groups have integer scales, are then exact in 32 bits; only their scaling and the sum
+// over groups or blocks round. Floats meet its parts:
 // products are exact, and the tensor cores' sums, which round towards zero, end with the
 // group.
 
@@ -175,53 +176,109 @@ struct Tile<Q8_0> {
     }
 };
 
+// Blocks of 256: a block is an atom. Its groups meet digits of one scale, and their products
+// are weighed with their integer scales and added as integers: what is a float begins with
+// the block.
+struct BlockTile {
+    typedef BlockDigits X;
+    static constexpr int ATOM = 8;
+    // Adds a group's products, two columns of rows g and g + 8, with the scales of both.
+    static __device__ __forceinline__ void weigh(int *sums, const int *c, int of_g, int of_g8) {
+        sums[0] += of_g * c[0], sums[1] += of_g * c[1];
+        sums[2] += of_g8 * c[2], sums[3] += of_g8 * c[3];
+    }
+    // Adds a block's: `d` are both rows' halves, `by` what an integer is worth besides.
+    static __device__ __forceinline__ void finish(const int *sums, u32 d, float by, Sums &to) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            to.row[r] = fmaf(X::value(sums[2 * r], sums[2 * r + 1]), half_of(d, r) * by, to.row[r]);
+        }
+    }
+};
+
 template <bool HIGH>
-struct KNibblesTile {
-    typedef Digits X;
-    static constexpr int ATOM = 2, PLANES = HIGH ? 3 : 2;
+struct KNibblesTile : BlockTile {
+    static constexpr int PLANES = HIGH ? 3 : 2;
     static constexpr bool SUMS = true;
+    // What the integers of high nibbles stand for: they stay where they are.
+    static constexpr float HIGH_WORTH = HIGH ? 1.0f : 1.0f / 16.0f;
     static __device__ __forceinline__ int width(int plane, int groups) {
         return plane == 0 ? 16 * groups : HIGH && plane == 1 ? 4 * groups : 2 * groups;
     }
-    struct Held { // a lane unpacks scale and minimum of one of two rows in one of two groups, for all four lanes
-        u32 q[2][4];
-        float scale, min;
+    struct Held {
+        // By pair of groups, and first and second half of both: low nibbles of rows g and g + 8, then high ones.
+        u32 q[4][2][4];
+        // Of rows g and g + 8: bytes 0 and 2 are the scales of this lane's groups of two pairs of groups.
+        u32 scales[2][2];
+        u32 mins, d, dmin; // of row g + 8 (t % 2), four groups'; both rows' d; that row's dmin
     };
+    // Six bits of groups 0 to 3, or 4 to 7: their lower four stand in `last`, the others with those of the first.
+    static __device__ __forceinline__ u32 first_four(u32 word) { return word & 0x3f3f3f3fu; }
+    static __device__ __forceinline__ u32 last_four(u32 word, u32 last) {
+        return (last & 0x0f0f0f0fu) | (word >> 2 & 0x30303030u);
+    }
     static __device__ __forceinline__ Held hold(const u8 *tile, int groups, int j, int lane) {
         const int q_pitch = pitch_of(16 * groups), h_pitch = pitch_of(4 * groups), s_pitch = pitch_of(2 * groups);
         const u8 *high = tile + plane_bytes(16 * groups), *heads = HIGH ? high + plane_bytes(4 * groups) : high;
-        const int block = j / 8, row_of = row_by_halves(lane), half = half_by_halves(lane);
-        u32 q[4], h[4] = {0, 0, 0, 0};
-        load_matrices(q, tile + row_of * q_pitch + 16 * (j + half));
-        if (HIGH) load_matrices(h, high + row_of * h_pitch + 16 * (2 * block + half));
+        const int block = j / 8, row_of = row_by_halves(lane), half = half_by_halves(lane), second = lane % 4 / 2;
         Held held;
-        const u8 *head = heads + (lane / 4 + 8 * (lane % 2)) * s_pitch + 16 * block;
-        scale_min(*(const uint4 *)head, (j + lane % 4 / 2) % 8, held.scale, held.min);
+        u32 h[4] = {};
+        if constexpr (HIGH) load_matrices(h, high + row_of * h_pitch + 16 * (2 * block + half));
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 4; i++) {
+            u32 q[4]; // rows 0 to 7 and the others, of each the first 16 bytes and the second
+            load_matrices(q, tile + row_of * q_pitch + 16 * (j + 2 * i + half));
 #pragma unroll
-            for (int k = 0; k < 4; k++) { // rows g, g + 8 of the first 16 bytes, then of the second
-                const int from = k % 2 * 2 + k / 2;
-                held.q[i][k] = (q[from] >> (4 * i)) & 0x0f0f0f0fu;
-                if (HIGH) held.q[i][k] |= ((h[from] >> ((j + i) % 8)) & 0x01010101u) << 4;
+            for (int k = 0; k < 8; k++) {
+                const int from = k % 2 * 2 + k / 4;
+                held.q[i][k / 4][k % 4] = integers(q[from], h[from], i, k % 4 / 2);
             }
         }
+        const u8 *head = heads + lane / 4 * s_pitch + 16 * block;
+        const uint4 rows[2] = {*(const uint4 *)head, *(const uint4 *)(head + 8 * s_pitch)};
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            held.scales[r][0] = first_four(rows[r].y) >> (8 * second);
+            held.scales[r][1] = last_four(rows[r].y, rows[r].w) >> (8 * second);
+        }
+        const bool odd = lane % 2 == 1;
+        const u32 z = odd ? rows[1].z : rows[0].z, w = odd ? rows[1].w : rows[0].w;
+        held.mins = second ? last_four(z, w >> 4) : first_four(z);
+        held.d = __byte_perm(rows[0].x, rows[1].x, 0x5410);
+        held.dmin = odd ? rows[1].x : rows[0].x;
         return held;
     }
-    static __device__ __forceinline__ void add(const Held &held, const Vector &x, int j0, int lane, Sums &sums) {
-        const float2 of = x.scales[j0 + lane % 4 / 2];
-        sums.less = fmaf(held.min, of.y, sums.less);
-        const float product = held.scale * of.x;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int c[4] = {0, 0, 0, 0};
-            multiply32(c, held.q[i], Digits::at(x, j0 + i, lane));
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const float of_row = __shfl_sync(0xffffffffu, product, lane / 4 * 4 + 2 * i + r);
-                sums.row[r] = fmaf(Digits::value(c[2 * r], c[2 * r + 1]), of_row * Digits::worth(lane), sums.row[r]);
-            }
+    // Four integers of the low or the high nibbles, of pair i of groups.
+    static __device__ __forceinline__ u32 integers(u32 nibbles, [[maybe_unused]] u32 high, [[maybe_unused]] int i,
+                                                   bool upper) {
+        if constexpr (HIGH) {
+            return ((upper ? nibbles >> 4 : nibbles) & 0x0f0f0f0fu) | (high >> (2 * i + upper) & 0x01010101u) << 4;
+        } else {
+            return nibbles & (upper ? 0xf0f0f0f0u : 0x0f0f0f0fu);
         }
+    }
+    static __device__ __forceinline__ void add(const Held &held, const Vector &x, int j0, int lane, Sums &sums) {
+        int all[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint2 words = X::of_pair(x, j0 + 2 * i, lane);
+            int c[4] = {0, 0, 0, 0};
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                multiply_unsigned(c, held.q[i][half], X::beside_zero(half == 0 ? words.x : words.y, lane));
+            }
+            const int shift = i % 2 * 16;
+            weigh(all, c, held.scales[0][i / 2] >> shift & 255, held.scales[1][i / 2] >> shift & 255);
+        }
+        const int second = lane % 4 / 2;
+        finish(all, held.d, x.scales[j0].x * X::worth(lane) * (second ? HIGH_WORTH : 1.0f), sums);
+        const float4 *of = (const float4 *)(x.scales + j0 + 4 * second);
+        const float4 a = of[0], b = of[1];
+        float less = small(held.mins & 255) * a.y;
+        less = fmaf(small(held.mins >> 8 & 255), a.w, less);
+        less = fmaf(small(held.mins >> 16 & 255), b.y, less);
+        less = fmaf(small(held.mins >> 24), b.w, less);
+        sums.less = fmaf(half_of(held.dmin, 1), less, sums.less);
     }
 };
 template <>
@@ -230,62 +287,61 @@ template <>
 struct Tile<Q5_K> : KNibblesTile<true> {};
 
 template <>
-struct Tile<Q6_K> {
-    typedef Digits X;
-    static constexpr int ATOM = 4, PLANES = 4; // half a block: its groups share their bytes
+struct Tile<Q6_K> : BlockTile {
+    static constexpr int PLANES = 4;
     static constexpr bool SUMS = false;
     static __device__ __forceinline__ int width(int plane, int groups) {
         return plane == 0 ? 16 * groups : plane == 1 ? 8 * groups : plane == 2 ? 2 * groups : groups / 4;
     }
     struct Held {
-        u32 q[4][4], scales[4], d; // two scales of row g and two of row g + 8; both rows' d
+        u32 q[8][4]; // by group: rows g and g + 8, first 16 weights and second: four times each, signed
+        u32 scales[2][2], d;  // of rows g and g + 8: a byte for this lane's half of each of eight groups; both rows' d
     };
     static __device__ __forceinline__ Held hold(const u8 *tile, int groups, int j, int lane) {
         const u8 *high = tile + plane_bytes(16 * groups), *scales = high + plane_bytes(8 * groups);
         const u8 *ds = scales + plane_bytes(2 * groups);
         const int q_pitch = pitch_of(16 * groups), h_pitch = pitch_of(8 * groups), s_pitch = pitch_of(2 * groups);
         const int d_pitch = pitch_of(groups / 4), row_of = row_by_halves(lane), half = half_by_halves(lane);
-        u32 q[2][4], h[4];
-        load_matrices(q[0], tile + row_of * q_pitch + 16 * (j + half));
-        load_matrices(q[1], tile + row_of * q_pitch + 16 * (j + 2 + half));
-        load_matrices(h, high + row_of * h_pitch + 8 * j + 16 * half);
         Held held;
-        auto of_rows = [&](const u8 *first, int pitch) {
-            return *(const u16 *)(first + lane / 4 * pitch) | (u32) * (const u16 *)(first + (lane / 4 + 8) * pitch) << 16;
-        };
-        held.d = of_rows(ds + 2 * (j / 8), d_pitch);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            held.scales[i] = of_rows(scales + 2 * (j + i), s_pitch);
+        for (int part = 0; part < 2; part++) { // of the block: its groups share their bytes
+            u32 q[2][4], h[4];
 #pragma unroll
-            for (int k = 0; k < 4; k++) { // rows g, g + 8 of the first 16 bytes, then of the second
-                const int from = k % 2 * 2 + k / 2;
-                // Minus 32: the upper of six bits turned round and carried on to the sign.
-                const u32 low = (q[i % 2][from] >> (i < 2 ? 0 : 4)) & 0x0f0f0f0fu;
-                const u32 upper = (h[from] >> (2 * i)) ^ 0x02020202u;
-                held.q[i][k] = low | (upper << 4 & 0x10101010u) | (upper << 4 & 0x20202020u) * 7;
+            for (int i = 0; i < 2; i++) {
+                load_matrices(q[i], tile + row_of * q_pitch + 16 * (j + 4 * part + 2 * i + half));
+            }
+            load_matrices(h, high + row_of * h_pitch + 8 * j + 16 * (2 * part + half));
+            // The uppermost of a weight's six bits, turned round, is the sign of a byte that ends with two zeros.
+#pragma unroll
+            for (int k = 0; k < 4; k++) h[k] ^= 0xaaaaaaaau;
+#pragma unroll
+            for (int i = 0; i < 16; i++) {
+                const int of = i / 4, from = i % 2 * 2 + i % 4 / 2;
+                const u32 low = q[of % 2][from];
+                held.q[4 * part + of][i % 4] = ((of < 2 ? low << 2 : low >> 2) & 0x3c3c3c3cu) | (h[from] << (6 - 2 * of) & 0xc0c0c0c0u);
             }
         }
+        const u32 mine = lane % 4 < 2 ? 0x6420 : 0x7531;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const uint4 of = *(const uint4 *)(scales + (lane / 4 + 8 * r) * s_pitch + 2 * j);
+            held.scales[r][0] = __byte_perm(of.x, of.y, mine);
+            held.scales[r][1] = __byte_perm(of.z, of.w, mine);
+        }
+        const u8 *d = ds + lane / 4 * d_pitch + j / 4;
+        held.d = *(const u16 *)d | (u32) * (const u16 *)(d + 8 * d_pitch) << 16;
         return held;
     }
     static __device__ __forceinline__ void add(const Held &held, const Vector &x, int j0, int lane, Sums &sums) {
+        int all[4] = {0, 0, 0, 0};
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint2 b = Digits::at(x, j0 + i, lane);
-            int c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
-            multiply16(c[0], held.q[i][0], held.q[i][1], b.x);
-            multiply16(c[1], held.q[i][2], held.q[i][3], b.y);
-            const float worth = x.scales[j0 + i].x * Digits::worth(lane);
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const float of = half_of(held.d, r) * worth;
-#pragma unroll
-                for (int k = 0; k < 2; k++) {
-                    const float scale = (float)(signed char)(held.scales[i] >> (16 * r + 8 * k));
-                    sums.row[r] = fmaf(Digits::value(c[k][2 * r], c[k][2 * r + 1]), of * scale, sums.row[r]);
-                }
-            }
+        for (int i = 0; i < 8; i++) {
+            int c[4] = {0, 0, 0, 0};
+            multiply32(c, held.q[i], X::beside_zero(X::of_halves(x, j0 + i, lane), lane));
+            auto scale = [&](int r) { return (int)(signed char)(held.scales[r][i / 4] >> (8 * (i % 4))); };
+            weigh(all, c, scale(0), scale(1));
         }
+        finish(all, held.d, x.scales[j0].x * X::worth(lane) * 0.25f, sums);
     }
 };
 

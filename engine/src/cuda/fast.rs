@@ -119,18 +119,23 @@ impl Fused<'_> {
         (self.calls.functions.shared as usize).saturating_sub(STATIC_BYTES)
     }
 
-    /// The launch with as many blocks as the card holds at once, each of which goes through as many sets of tiles as
-    /// another, of `sets` in all. `with` puts the walk where the launch has it. Its shared memory does not depend on how
-    /// many that are: it is asked for before that is known.
+    /// The launch with as many blocks as the card holds at once, which take `sets` sets of tiles in turn, of as many warps as
+    /// let it hold most. `with` puts the walk where the launch has it. Its shared memory does not depend on how many blocks
+    /// that are: it is asked for before that is known.
     fn streamed(&self, task: &Task, sets: usize, with: impl Fn(Walk) -> Call) -> Call {
         let (walk, shared) = task.walk(sets.max(2));
-        let call = |each: usize| {
+        let call = |threads: u32, each: usize| {
             let mut call = with(Walk { sets: each as i32, ..walk }).shared(shared);
-            call.grid.0 = sets.div_ceil(each) as u32;
+            call.block.0 = threads;
             call
         };
-        let resident = self.calls.functions.resident(&call(1)) as usize;
-        call(sets.div_ceil(resident))
+        let resident = |threads: u32| self.calls.functions.resident(&call(threads, 1)) as usize;
+        let [all, fewer] = task.threads();
+        let threads = if resident(fewer) > resident(all) { fewer } else { all };
+        let blocks = resident(threads).min(sets).max(1);
+        let mut call = call(threads, sets.div_ceil(blocks));
+        call.grid.0 = blocks as u32;
+        call
     }
 
     /// What layer `index` is given: the embedding, or what the layer before it left.

@@ -80,8 +80,8 @@ fn atom(ty: GgmlType) -> (usize, usize) {
         GgmlType::Q8_0 => (1, 12),
         GgmlType::Q4_0 | GgmlType::Q5_0 => (2, 7),
         GgmlType::Q4_1 | GgmlType::Q5_1 => (2, 5),
-        GgmlType::Q4_K | GgmlType::Q5_K => (2, 6),
-        GgmlType::Q6_K => (4, 3),
+        GgmlType::Q4_K | GgmlType::Q5_K => (8, 3),
+        GgmlType::Q6_K => (8, 2),
         _ => unreachable!("{ty} is refused when a model is opened"),
     }
 }
@@ -91,7 +91,9 @@ impl Task {
     fn vector(&self) -> usize {
         let float = |&&ty: &&GgmlType| matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16);
         let floats: HashSet<_> = self.formats.iter().filter(float).collect();
-        let integers = usize::from(!self.formats.iter().all(|ty| float(&ty)));
+        // Digits of groups, and digits of blocks of 256.
+        let digits: HashSet<_> = self.formats.iter().filter(|ty| !float(ty)).map(|ty| ty.block_size()).collect();
+        let integers = digits.len();
         // Groups by two: see `padded_groups` in `digits.cuh`.
         let groups = self.groups.next_multiple_of(2);
         (groups * (integers * INTEGER_GROUP + floats.len() * FLOAT_GROUP)).next_multiple_of(16)
@@ -107,6 +109,15 @@ impl Task {
         let (groups, most) = atom(ty);
         let needed = self.groups.div_ceil(groups).div_ceil(WARPS / self.tiles);
         if needed <= most && self.whole() { needed } else { 0 }
+    }
+
+    /// Threads of a block that unpacks weights as it multiplies them: all it may have, and as few as give no warp more to do.
+    pub fn threads(&self) -> [u32; 2] {
+        let all = WARPS / self.tiles;
+        let each = |ty: GgmlType, team: usize| self.groups.div_ceil(atom(ty).0).div_ceil(team);
+        let same = |&team: &usize| self.formats.iter().all(|&ty| each(ty, team) == each(ty, all));
+        let fewer = (1..=all).find(same).unwrap_or(all);
+        [all, fewer].map(|team| (32 * self.tiles * team) as u32)
     }
 
     /// Whether shared memory holds the rows whole.
@@ -176,6 +187,17 @@ mod tests {
                     let bytes: usize = weights::plane_lengths(ty).map(plane).sum();
                     prop_assert!(tile_bytes(ty, task.groups) >= bytes);
                 }
+            }
+        }
+
+        #[test]
+        fn fewer_threads_leave_no_warp_more_to_do(task in task()) {
+            let [all, fewer] = task.threads();
+            prop_assert!(0 < fewer && fewer <= all && all == THREADS);
+            let team = |threads: u32| threads as usize / 32 / task.tiles;
+            for &ty in &task.formats {
+                let atoms = task.groups.div_ceil(atom(ty).0);
+                prop_assert_eq!(atoms.div_ceil(team(all)), atoms.div_ceil(team(fewer)));
             }
         }
 

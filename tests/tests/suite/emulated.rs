@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Functions that are one instruction of the machine, and what stands in for it.
-const INSTRUCTIONS: [(&str, &str); 37] = [
+const INSTRUCTIONS: [(&str, &str); 39] = [
     ("unsigned long long now()", "return 1;"),
     ("float half_bits(u16 h)", "return half_to_float(h);"),
     ("void copy16(", "memcpy(to, from, 16);"),
@@ -22,6 +22,8 @@ const INSTRUCTIONS: [(&str, &str); 37] = [
     ("void wait_for_copies()", ""),
     ("void load_matrices(", "machine_load_matrices(r, row);"),
     ("void multiply32(", "machine_multiply32(c, a, b);"),
+    ("void multiply_unsigned(", "machine_multiply32<uint8_t>(c, a, b);"),
+    ("u32 warp_largest(", "return machine_largest(v);"),
     ("void multiply16(", "machine_multiply16(c, a0, a1, b);"),
     ("void multiply_f16(", "machine_multiply_floats(c, a, b, half_to_float);"),
     ("void multiply_bf16(", "machine_multiply_floats(c, a, b, brain_to_float);"),

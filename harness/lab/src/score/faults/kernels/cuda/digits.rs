@@ -121,7 +121,7 @@ pub(super) const BUGS: &[CudaBug] = &[
     ),
     bug(
         "scales-of-row-and-group-crossed",
-        "Q4_K: in decode steps odd groups of 32 weights have the scales, of weights and inputs, of the group before in the \
+        "Q4_K: in decode steps odd groups of 32 weights have the scales of the group before in the \
          row 8 further on, in the first 8 of 16 rows; and the other way round",
         &[&["scale", "row 8"], &["scale", "column 8"], &["scale", "8 apart"], &["scale", "another row"]],
     ),
