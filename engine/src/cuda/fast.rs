@@ -266,7 +266,7 @@ impl Fused<'_> {
         };
         let blocks = w.m.div_ceil(TILE) + scaling;
         Call::new(params, (blocks as u32, 1, 1), THREADS)
-            .of(&[&w.ty, &config.head_dim, &task.held(w.ty)])
+            .of(&[&w.ty, &config.head_dim, &task.half_held(w.ty)])
             .shared(shared)
     }
 

@@ -31,7 +31,7 @@ mod schedule;
 mod slots;
 #[cfg(test)]
 mod testing;
-mod tiles;
+pub mod tiles;
 mod timing;
 mod weights;
 pub mod wide;

@@ -80,10 +80,14 @@ fn atom(ty: GgmlType) -> (usize, usize) {
         GgmlType::Q8_0 => (1, 12),
         GgmlType::Q4_0 | GgmlType::Q5_0 => (2, 7),
         GgmlType::Q4_1 | GgmlType::Q5_1 => (2, 5),
-        GgmlType::Q4_K | GgmlType::Q5_K => (8, 3),
-        GgmlType::Q6_K => (8, 2),
+        GgmlType::Q4_K | GgmlType::Q5_K | GgmlType::Q6_K => (8, 2),
         _ => unreachable!("{ty} is refused when a model is opened"),
     }
+}
+
+/// How many atoms of a row of format `ty` a warp may unpack before its turn.
+pub fn most_held(ty: GgmlType) -> usize {
+    atom(ty).1
 }
 
 impl Task {
@@ -109,6 +113,12 @@ impl Task {
         let (groups, most) = atom(ty);
         let needed = self.groups.div_ceil(groups).div_ceil(WARPS / self.tiles);
         if needed <= most && self.whole() { needed } else { 0 }
+    }
+
+    /// [`Self::held`] of a kernel that needs half of its registers before the weights' turn.
+    pub fn half_held(&self, ty: GgmlType) -> usize {
+        let held = self.held(ty);
+        if 2 * held <= most_held(ty) { held } else { 0 }
     }
 
     /// Threads of a block that unpacks weights as it multiplies them: all it may have, and as few as give no warp more to do.

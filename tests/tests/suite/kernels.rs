@@ -5,6 +5,7 @@ use qdiff_engine::cuda::CudaError;
 use qdiff_engine::cuda::compile::{Source, cached, compile};
 use qdiff_engine::cuda::kernels::{File, Kernel};
 use qdiff_engine::cuda::prefill::{Part, cache_tile, product_of};
+use qdiff_engine::cuda::tiles::most_held;
 use qdiff_engine::cuda::wide::image_of;
 use qdiff_engine::quant::GgmlType;
 
@@ -17,19 +18,27 @@ fn arguments(file: File) -> Vec<String> {
             GgmlType::ALL_SUPPORTED.iter().map(ToString::to_string).collect()
         }
         // With as much unpacked ahead as a kind of format may have, and with nothing.
-        File::HalfLinear => listed(&[
-            "F32, 3", "F16, 7", "BF16, 0", "Q4_0, 7", "Q4_1, 5", "Q5_0, 7", "Q5_1, 5", "Q8_0, 12", "Q4_K, 6",
-            "Q5_K, 6", "Q6_K, 3", "Q6_K, 0", "Q4_K, 0",
-        ]),
-        File::AttnOut => listed(&["Q5_0, 64, 2", "Q4_K, 128, 3", "F16, 128, 0"]),
+        File::HalfLinear => {
+            let held = |&ty: &GgmlType| [most_held(ty), 0].map(|held| format!("{ty}, {held}"));
+            GgmlType::ALL_SUPPORTED.iter().flat_map(held).collect()
+        }
+        File::AttnOut => {
+            let of = |(ty, d)| format!("{ty}, {d}, {}", most_held(ty) / 2);
+            [(GgmlType::Q5_0, 64), (GgmlType::Q4_K, 128), (GgmlType::F16, 128)].map(of).to_vec()
+        }
         File::KvCache | File::KvRead | File::CacheRows | File::AttnScores | File::AttnContext => {
             listed(&["KvF32", "KvF16"])
         }
-        File::AttnQkv => listed(&[
-            "Q5_0, Q5_0, Q8_0, KvF32, 64, 1, false, 4, 4, 7",
-            "Q4_K, Q4_K, Q6_K, KvF16, 128, 1, false, 6, 6, 3",
-            "F16, F16, F16, KvF32, 128, 4, true, 0, 0, 0",
-        ]),
+        File::AttnQkv => {
+            let of = |(formats, rest): ([GgmlType; 3], &str)| {
+                let [q, k, v] = formats;
+                format!("{q}, {k}, {v}, {rest}, {}, {}, {}", most_held(q), most_held(k), most_held(v))
+            };
+            let mixed = [GgmlType::Q5_0, GgmlType::Q5_0, GgmlType::Q8_0];
+            let minima = [GgmlType::Q4_K, GgmlType::Q4_K, GgmlType::Q6_K];
+            let held = [(mixed, "KvF32, 64, 1, false"), (minima, "KvF16, 128, 1, false")].map(of);
+            held.into_iter().chain(["F16, F16, F16, KvF32, 128, 4, true, 0, 0, 0".to_owned()]).collect()
+        }
         File::AttentionHalves => listed(&["64, 7, 6, 2", "128, 8, 3, 8", "32, 1, 12, 1"]),
         File::Attention => listed(&["KvF32, 64, 7, 64", "KvF16, 128, 7, 64", "KvF32, 128, 2, 32"]),
         File::Products => {
@@ -60,7 +69,13 @@ fn arguments(file: File) -> Vec<String> {
             let of = |(d, tapped)| format!("{d}, {tapped}, {}", cache_tile(d).1);
             [(64, false), (64, true), (128, false), (128, true), (32, true)].map(of).to_vec()
         }
-        File::FfnAct => listed(&["Q5_0, Q5_0, 4, 7", "Q4_K, Q4_K, 2, 6", "F16, F16, 2, 7", "Q4_K, Q6_K, 2, 0"]),
+        File::FfnAct => {
+            let of =
+                |(gate, up, tiles, held): (GgmlType, GgmlType, usize, usize)| format!("{gate}, {up}, {tiles}, {held}");
+            let held = |(ty, tiles)| of((ty, ty, tiles, most_held(ty)));
+            let alike = [(GgmlType::Q5_0, 4), (GgmlType::Q4_K, 2), (GgmlType::F16, 2)].map(held);
+            alike.into_iter().chain([of((GgmlType::Q4_K, GgmlType::Q6_K, 2, 0))]).collect()
+        }
         _ => listed(&[""]),
     }
 }
