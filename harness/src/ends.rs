@@ -156,9 +156,10 @@ impl Ends {
 }
 
 /// What a recorded engine says of the end of its text, with the tokens `decoded` before it, against what the file says.
-/// Nothing of a folder that does not say where a text ends.
+/// Nothing of a folder that does not say where a text ends, or of a GGUF that llama.cpp has not read.
 pub fn recorded(opened: &LoadedModel, end: &RecordedEnd, decoded: &[u32]) -> Option<EndCheck> {
-    if right(opened).is_empty() && opened.is_folder() {
+    let silent = right(opened).is_empty() && opened.is_folder();
+    if silent || opened.is_read_alone() {
         return None;
     }
     let text: Vec<u32> = decoded.iter().copied().chain(end.at).collect();

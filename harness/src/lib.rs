@@ -20,6 +20,10 @@ pub mod generate;
 pub mod hash;
 mod home;
 pub mod input;
+#[cfg(feature = "llama")]
+pub mod llama;
+#[cfg(not(feature = "llama"))]
+#[path = "llama_absent.rs"]
 pub mod llama;
 pub mod loaded;
 mod log;

@@ -36,6 +36,8 @@ enum Other {
     Llama(Arc<llama::Model>, Arc<Index>),
     /// A folder, of which llama.cpp reads nothing: the tokens at which it says that a text ends.
     Folder(BTreeSet<u32>),
+    /// Of a GGUF nothing: this build has no llama.cpp.
+    Absent,
 }
 
 impl LoadedModel {
@@ -48,6 +50,11 @@ impl LoadedModel {
             return Self::folder(path);
         }
         let model = load(path)?;
+        if llama::built_in().is_err() {
+            let (damaged, tokenizer) = (model.gguf().not_finite(), Tokenizer::new(model.gguf()));
+            refuse_damaged(&damaged).with_context(|| path.display().to_string())?;
+            return Ok(Self { path: path.to_path_buf(), tokenizer, model, other: Other::Absent });
+        }
         // While llama.cpp reads the file, at no cost in time.
         let (llama, (damaged, index, tokenizer)) = std::thread::scope(|scope| {
             let gguf = model.gguf();
@@ -81,25 +88,35 @@ impl LoadedModel {
         matches!(self.other, Other::Folder(_))
     }
 
+    /// Whether qdiff's own reader alone has read it: a GGUF, in a build without llama.cpp.
+    pub fn is_read_alone(&self) -> bool {
+        matches!(self.other, Other::Absent)
+    }
+
     /// llama.cpp's side.
     ///
     /// # Errors
-    /// What to do where there is no GGUF.
+    /// What to do where there is no GGUF, or no llama.cpp.
     pub fn llama(&self) -> Result<&Arc<llama::Model>> {
         match &self.other {
             Other::Llama(llama, _) => Ok(llama),
             Other::Folder(_) => bail!("{}: {NO_LLAMA}", self.path.display()),
+            Other::Absent => Err(llama::built_in().err().context("llama.cpp did not read the model")?),
         }
     }
 
-    /// The tokens of a prompt, special tokens in it recognised: llama.cpp's; of a folder those of tokenizer.json.
+    /// The tokens of a prompt, special tokens in it recognised: llama.cpp's; of a folder those of tokenizer.json; without
+    /// llama.cpp those of the engine's tokenizer.
     ///
     /// # Errors
     /// If it cannot be split: of a folder also a text that tokenizer.json would change first.
     pub fn tokenize(&self, text: &str) -> Result<Vec<u32>> {
-        let Other::Folder(_) = self.other else { return self.llama()?.tokenize(text.as_bytes(), true) };
+        if let Other::Llama(llama, _) = &self.other {
+            return llama.tokenize(text.as_bytes(), true);
+        }
         let tokenizer = self.tokenizer.as_ref().map_err(|e| anyhow::anyhow!("{e}"))?;
-        if !is_nfc(text) {
+        // llama.cpp brings no text into another form, nor does the engine that is as it is.
+        if self.is_folder() && !is_nfc(text) {
             bail!(
                 "the prompt is not in Unicode's form NFC, into which tokenizers of Qwen bring a text; give it so, or --tokens"
             );
@@ -111,8 +128,10 @@ impl LoadedModel {
     pub fn piece_bytes(&self, token: u32) -> Option<Vec<u8>> {
         match (&self.other, &self.tokenizer) {
             (Other::Llama(llama, _), _) => llama.piece_bytes(token, true),
-            (Other::Folder(_), Ok(tokenizer)) => tokenizer.kind(token).map(|_| tokenizer.piece(token, true)),
-            (Other::Folder(_), Err(_)) => None,
+            (Other::Folder(_) | Other::Absent, Ok(tokenizer)) => {
+                tokenizer.kind(token).map(|_| tokenizer.piece(token, true))
+            }
+            (Other::Folder(_) | Other::Absent, Err(_)) => None,
         }
     }
 
@@ -126,14 +145,16 @@ impl LoadedModel {
         match &self.other {
             Other::Llama(llama, _) => llama.n_tokens(),
             Other::Folder(_) => self.model.graph().config.n_vocab,
+            Other::Absent => self.tokenizer.as_ref().map_or(self.model.graph().config.n_vocab, Tokenizer::n_tokens),
         }
     }
 
-    /// The tokens that end a text: to llama.cpp, or as a folder says.
+    /// The tokens that end a text: to llama.cpp, or as a folder says; without llama.cpp to the engine.
     pub fn ends(&self) -> BTreeSet<u32> {
         match &self.other {
             Other::Llama(llama, _) => (0..llama.n_tokens() as u32).filter(|t| llama.ends_generation(*t)).collect(),
             Other::Folder(ends) => ends.clone(),
+            Other::Absent => self.tokenizer.as_ref().map(|tokenizer| tokenizer.ends().clone()).unwrap_or_default(),
         }
     }
 
@@ -158,6 +179,7 @@ impl LoadedModel {
                 let read = FolderWeights::read(self.model.gguf()).and_then(Oracle::of_folder);
                 read.with_context(|| self.path.display().to_string())?
             }
+            Other::Absent => Oracle::of_engine(&self.model)?,
         };
         self.is_unchanged()?;
         Ok(oracle)
@@ -170,7 +192,7 @@ impl LoadedModel {
     pub fn ggml(&self) -> Result<GgmlWeights<'_>> {
         match &self.other {
             Other::Llama(_, index) => Ok(GgmlWeights::new(self.model.gguf(), index.clone())),
-            Other::Folder(_) => bail!("{}: {NO_LLAMA}", self.path.display()),
+            Other::Folder(_) | Other::Absent => Err(self.llama().err().context("ggml did not read the model")?),
         }
     }
 

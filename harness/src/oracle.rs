@@ -38,6 +38,29 @@ impl Checkpoint for FolderWeights<'_> {
     }
 }
 
+/// The weights by the engine's own reader.
+struct EngineWeights<'a>(&'a model::Model);
+
+impl WeightSource for EngineWeights<'_> {
+    fn stored(&self, tensor: &str) -> Stored<'_> {
+        self.0.stored(tensor)
+    }
+    fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
+        self.0.rows(tensor, first, out);
+    }
+}
+
+impl Checkpoint for EngineWeights<'_> {
+    fn dims(&self, tensor: &str) -> Option<&[u64]> {
+        self.0.gguf().tensor(tensor).map(|info| info.dims.as_slice())
+    }
+    fn start(&self, tensor: &str) -> u64 {
+        let info = self.0.gguf().tensor(tensor).unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"));
+        let part = self.0.gguf().parts()[info.part].bytes();
+        self.0.gguf().data(info).as_ptr() as u64 - part.as_ptr() as u64
+    }
+}
+
 impl WeightSource for Box<dyn Checkpoint + '_> {
     fn stored(&self, tensor: &str) -> Stored<'_> {
         (**self).stored(tensor)
@@ -95,6 +118,14 @@ impl<'a> Oracle<'a> {
     pub fn of_folder(weights: FolderWeights<'a>) -> Result<Self> {
         let graph = model::build(&weights).context("config.json as the oracle reads it")?;
         Self::checked(graph, Box::new(weights), "the oracle")
+    }
+
+    /// On the engine's own reading of a GGUF, for want of another: a fault of that reader is not seen.
+    ///
+    /// # Errors
+    /// None that [`qdiff_engine::model::Model::open`] would not have told.
+    pub fn of_engine(model: &'a model::Model) -> Result<Self> {
+        Self::checked(model.graph().clone(), Box::new(EngineWeights(model)), "the engine")
     }
 
     fn checked(graph: Graph, weights: Box<dyn Checkpoint + 'a>, reader: &str) -> Result<Self> {

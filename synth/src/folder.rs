@@ -1,6 +1,7 @@
 //! The same models as transformers writes them: config.json, model.safetensors, tokenizer.json.
 
-use crate::{Synth, quantize::quantize, vocab};
+use crate::quantize::{quantize, writes};
+use crate::{Synth, vocab};
 use qdiff_engine::model::{of_transformers, qwen3};
 use qdiff_engine::quant::GgmlType;
 use qdiff_engine::tokenizer::Rule;
@@ -21,6 +22,11 @@ impl Synth {
             GgmlType::BF16 => "BF16",
             other => return Err(format!("safetensors hold no {}; choose F32, F16 or BF16", other.name())),
         };
+        if !writes(self.weight_type) {
+            return Err(format!(
+                "this build has no ggml, which makes {dtype} of the values; choose F32 (--weights f32)"
+            ));
+        }
         let names = of_transformers(&self.graph());
         let (mut header, mut data) = (Map::new(), Vec::new());
         header.insert("__metadata__".to_owned(), json!({"format": "pt"}));

@@ -1,7 +1,15 @@
 //! The encoding of GGUF files.
 
 use crate::Tensor;
-use llama_cpp_sys_2 as sys;
+
+// Types of metadata values, as GGUF numbers them.
+const GGUF_TYPE_UINT16: u32 = 2;
+const GGUF_TYPE_UINT32: u32 = 4;
+const GGUF_TYPE_INT32: u32 = 5;
+const GGUF_TYPE_FLOAT32: u32 = 6;
+const GGUF_TYPE_BOOL: u32 = 7;
+const GGUF_TYPE_STRING: u32 = 8;
+const GGUF_TYPE_ARRAY: u32 = 9;
 
 /// Alignment of the data section and of each tensor in it where the metadata say nothing: GGUF's default.
 const ALIGNMENT: u32 = 32;
@@ -30,7 +38,7 @@ impl Kv {
     }
 
     fn array(&mut self, key: &str, ty: u32, len: usize) -> &mut Vec<u8> {
-        let value = self.entry(key, sys::GGUF_TYPE_ARRAY, &ty.to_le_bytes());
+        let value = self.entry(key, GGUF_TYPE_ARRAY, &ty.to_le_bytes());
         put_u64(value, len);
         value
     }
@@ -58,48 +66,48 @@ impl Kv {
 
     /// An unsigned integer.
     pub fn u32(&mut self, key: &str, value: u32) {
-        self.entry(key, sys::GGUF_TYPE_UINT32, &value.to_le_bytes());
+        self.entry(key, GGUF_TYPE_UINT32, &value.to_le_bytes());
     }
 
     /// An unsigned integer of two bytes.
     pub fn u16(&mut self, key: &str, value: u16) {
-        self.entry(key, sys::GGUF_TYPE_UINT16, &value.to_le_bytes());
+        self.entry(key, GGUF_TYPE_UINT16, &value.to_le_bytes());
     }
 
     /// A signed integer.
     pub fn i32(&mut self, key: &str, value: i32) {
-        self.entry(key, sys::GGUF_TYPE_INT32, &value.to_le_bytes());
+        self.entry(key, GGUF_TYPE_INT32, &value.to_le_bytes());
     }
 
     /// A float.
     pub fn f32(&mut self, key: &str, value: f32) {
-        self.entry(key, sys::GGUF_TYPE_FLOAT32, &value.to_le_bytes());
+        self.entry(key, GGUF_TYPE_FLOAT32, &value.to_le_bytes());
     }
 
     /// A truth value.
     pub fn bool(&mut self, key: &str, value: bool) {
-        self.entry(key, sys::GGUF_TYPE_BOOL, &[value.into()]);
+        self.entry(key, GGUF_TYPE_BOOL, &[value.into()]);
     }
 
     /// A text.
     pub fn string(&mut self, key: &str, value: &str) {
-        put_str(self.entry(key, sys::GGUF_TYPE_STRING, &[]), value.as_bytes());
+        put_str(self.entry(key, GGUF_TYPE_STRING, &[]), value.as_bytes());
     }
 
     /// An array of texts.
     pub fn strings(&mut self, key: &str, values: &[impl AsRef<[u8]>]) {
-        let array = self.array(key, sys::GGUF_TYPE_STRING, values.len());
+        let array = self.array(key, GGUF_TYPE_STRING, values.len());
         values.iter().for_each(|v| put_str(array, v.as_ref()));
     }
 
     /// An array of signed integers.
     pub fn i32s(&mut self, key: &str, values: &[i32]) {
-        self.array(key, sys::GGUF_TYPE_INT32, values.len()).extend(values.iter().flat_map(|v| v.to_le_bytes()));
+        self.array(key, GGUF_TYPE_INT32, values.len()).extend(values.iter().flat_map(|v| v.to_le_bytes()));
     }
 
     /// An array of floats.
     pub fn f32s(&mut self, key: &str, values: &[f32]) {
-        self.array(key, sys::GGUF_TYPE_FLOAT32, values.len()).extend(values.iter().flat_map(|v| v.to_le_bytes()));
+        self.array(key, GGUF_TYPE_FLOAT32, values.len()).extend(values.iter().flat_map(|v| v.to_le_bytes()));
     }
 
     /// A file of this metadata and of `tensors` with their data.

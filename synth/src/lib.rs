@@ -6,6 +6,7 @@
 //! values of every tensor they have in common.
 
 mod folder;
+#[cfg(feature = "ggml")]
 mod image;
 mod kv;
 mod large;
@@ -14,9 +15,10 @@ mod rng;
 mod split;
 mod vocab;
 
-#[cfg(test)]
+#[cfg(all(test, feature = "ggml"))]
 mod tests;
 
+#[cfg(feature = "ggml")]
 pub use image::{patch, tensor_range};
 pub use kv::Kv;
 pub use split::part_name;
@@ -224,6 +226,14 @@ impl Synth {
             must(tensors.iter().any(|t| t.name == *name), format!("there is no tensor {name:?} to store otherwise"))?;
         }
         for t in &tensors {
+            let lacking = || {
+                format!(
+                    "{}: this build has no ggml, which makes {} of the values; choose F32 (--weights f32)",
+                    t.name,
+                    t.ty.name()
+                )
+            };
+            must(quantize::writes(t.ty), lacking())?;
             let block = t.ty.block_size();
             let problem =
                 || format!("{}: a row of {} values is not whole blocks of {} ({block})", t.name, t.ne[0], t.ty.name());

@@ -1,9 +1,24 @@
 //! Values in a storage type, by ggml's own quantisation.
 
 use crate::Tensor;
+#[cfg(feature = "ggml")]
 use llama_cpp_sys_2 as sys;
+use qdiff_engine::quant::GgmlType;
+
+/// Whether a tensor can be written in this type: without ggml nothing is quantised.
+pub(crate) fn writes(ty: GgmlType) -> bool {
+    cfg!(feature = "ggml") || ty == GgmlType::F32
+}
+
+/// The values of a tensor in its storage type, which is F32: there is no ggml to quantise them.
+#[cfg(not(feature = "ggml"))]
+pub(crate) fn quantize(t: &Tensor, values: &[f32]) -> Vec<u8> {
+    assert!(writes(t.ty), "{}: `Synth::validate` refuses {}", t.name, t.ty.name());
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
 
 /// The values of a tensor in its storage type, by ggml's own quantisation.
+#[cfg(feature = "ggml")]
 pub(crate) fn quantize(t: &Tensor, values: &[f32]) -> Vec<u8> {
     let per_row = t.ne[0];
     let rows = values.len() / per_row;

@@ -44,9 +44,15 @@ pub trait Commands: Subcommand {
     }
 }
 
+/// The version, and what this build lacks.
+const VERSION: &str = match cfg!(feature = "llama") {
+    true => env!("CARGO_PKG_VERSION"),
+    false => concat!(env!("CARGO_PKG_VERSION"), " (without llama.cpp)"),
+};
+
 /// A command line of a program with commands `C`.
 #[derive(Debug, Parser)]
-#[command(name = C::NAME, version, about = C::ABOUT, after_help = C::AFTER_HELP)]
+#[command(name = C::NAME, version = VERSION, about = C::ABOUT, after_help = C::AFTER_HELP)]
 pub struct CommandLine<C: Commands> {
     /// When to colour the output
     #[arg(long, global = true, value_enum, default_value_t = ColorChoice::Auto, env = "QDIFF_COLOR")]

@@ -1,5 +1,6 @@
 //! A GGUF file as ggml itself reads it: the oracle's weights.
 
+use crate::formats::CopyType;
 use crate::supervisor;
 use anyhow::{Context as _, Result, ensure};
 use llama_cpp_sys_2 as sys;
@@ -179,15 +180,6 @@ pub fn to_float(ty: sys::ggml_type, bytes: &[u8], out: &mut [f32]) {
         let convert = (*sys::ggml_get_type_traits(ty)).to_float.expect("a quantised type has to_float");
         convert(bytes.as_ptr().cast(), out.as_mut_ptr(), out.len() as i64);
     }
-}
-
-/// As what [`write_copy`] writes matrices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum CopyType {
-    /// As they are used.
-    F32,
-    /// Rounded to the nearest even half.
-    F16,
 }
 
 /// Writes a copy of a model with every matrix as `ty` and every vector as F32: one file of the same metadata and the

@@ -9,10 +9,12 @@ pub mod sampler;
 mod taps;
 pub mod vocab;
 
+use crate::arithmetic::LinearRule;
 use crate::log::{self, Level};
 use crate::supervisor;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
+use qdiff_engine::quant::{ActivationFormat, GgmlType};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,6 +76,38 @@ pub fn start() {
             sys::llama_backend_init();
         }
     });
+}
+
+/// Whether this build has llama.cpp: it has.
+///
+/// # Errors
+/// None; in a build without it, what to do.
+pub fn built_in() -> Result<()> {
+    Ok(())
+}
+
+/// What llama.cpp's CPU turns activations into, per weight format: asked of the very library that runs.
+pub fn dot_types() -> Vec<LinearRule> {
+    let format = |ty: sys::ggml_type| match ty {
+        sys::GGML_TYPE_F16 => Some(ActivationFormat::F16),
+        sys::GGML_TYPE_BF16 => Some(ActivationFormat::Bf16),
+        sys::GGML_TYPE_Q8_0 => Some(ActivationFormat::Q8_0),
+        sys::GGML_TYPE_Q8_1 => Some(ActivationFormat::Q8_1),
+        sys::GGML_TYPE_Q8_K => Some(ActivationFormat::Q8K),
+        _ => None,
+    };
+    GgmlType::ALL_SUPPORTED
+        .iter()
+        .filter_map(|ty| {
+            // SAFETY: the table is static and covers every type id.
+            let dot = unsafe { (*sys::ggml_get_type_traits_cpu(ty.id() as _)).vec_dot_type };
+            format(dot).map(|activations| LinearRule {
+                weights: ty.name().to_owned(),
+                activations,
+                ..LinearRule::default()
+            })
+        })
+        .collect()
 }
 
 /// A loaded model.

@@ -20,8 +20,9 @@ pub struct Ids {
     pub rows: usize,
     /// Ids that the file's tokenizer lists.
     pub listed: usize,
-    /// Ids among which llama.cpp chooses.
-    pub scanned: usize,
+    /// Ids among which llama.cpp chooses, where llama.cpp has read the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scanned: Option<usize>,
     /// Listed ids that are padding: unused, or called `[PADn]`.
     pub padding: usize,
     /// The first of them.
@@ -60,7 +61,7 @@ impl Ids {
         Self {
             rows,
             listed,
-            scanned: opened.n_tokens(),
+            scanned: opened.llama().ok().map(|llama| llama.n_tokens()),
             padding: paddings.filter(|p| **p).count(),
             first_padding: is_padding.iter().position(|p| *p),
             is_padding,

@@ -221,10 +221,9 @@ fn ids(report: &LogitsReport) -> String {
         None => "no padding".to_owned(),
     };
     let scanned = match ids.scanned {
-        // llama.cpp reads no folder.
-        _ if report.model.folder => String::new(),
-        n if n == ids.rows => "; llama.cpp scans them all as well".to_owned(),
-        n => format!("; llama.cpp scans {n}"),
+        None => String::new(),
+        Some(n) if n == ids.rows => "; llama.cpp scans them all as well".to_owned(),
+        Some(n) => format!("; llama.cpp scans {n}"),
     };
     format!("{} rows in the projection, {listed}; {padding}{scanned}", ids.rows)
 }

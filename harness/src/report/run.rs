@@ -38,7 +38,11 @@ impl Document for Report {
         sections.extend(elements(self));
         sections.push(Section::lines("Evidence", evidence(self)));
         let seconds = &self.seconds;
-        let before = [Check::new("model", "weights", Fate::of(weights(self))).took(seconds.weights)];
+        let before = match &self.weights.unchecked {
+            Some(why) => Fate::Skipped(format!("not compared: {why}")),
+            None => Fate::of(weights(self)),
+        };
+        let before = [Check::new("model", "weights", before).took(seconds.weights)];
         let tokens = self.tokens.as_ref().map(|check| tokens_check(check).took(seconds.tokens));
         let end = self.end.as_ref().map(origin::end_check);
         let decoded = self.decoded.as_ref().map(decoded_check);
@@ -77,7 +81,8 @@ fn of_outcome(report: &Report) -> String {
 
 /// Under what a verdict holds that is no finding: the beginning of its headline.
 fn under(report: &Report) -> String {
-    rounded(report) + &loosened(&report.run.tolerance) + &inert(&report.run.inert)
+    let weights = if report.weights.unchecked.is_some() { "(weights not compared): " } else { "" };
+    weights.to_owned() + &rounded(report) + &loosened(&report.run.tolerance) + &inert(&report.run.inert)
 }
 
 /// That the subject declares to round what it computes: the beginning of a headline.
@@ -271,6 +276,7 @@ fn facts(report: &Report) -> Vec<Line> {
     }
     facts.extend(origin::injected(&report.subject.injected, &run.inert));
     facts.extend(run.tolerance.iter().map(|rule| ("tolerance", format!("{rule}, instead of the bound"))));
+    facts.extend(report.weights.unchecked.iter().map(|why| ("weights", format!("not compared: {why}"))));
     facts.push(("coverage", judged::coverage(report)));
     facts.extend(judged::segments(report).map(|text| ("segments", text)));
     facts.extend(judged::identical(report).map(|text| ("identical", text)));

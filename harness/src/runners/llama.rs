@@ -1,16 +1,14 @@
 //! llama.cpp as a runner.
 
 use super::{Manifest, Runner, RunnerKind, Start};
-use crate::arithmetic::{Arithmetic, AttentionRule, LinearRule, Number};
+use crate::arithmetic::{Arithmetic, AttentionRule, Number};
 use crate::capture::{Step, Want};
 use crate::llama::context::TappedContext;
-use crate::llama::{Load, Model, cuda_backend};
+use crate::llama::{Load, Model, built_in, cuda_backend, dot_types};
 use crate::room::Room;
 use anyhow::Result;
-use llama_cpp_sys_2 as sys;
 use qdiff_engine::cpu::Row;
 use qdiff_engine::model::Graph;
-use qdiff_engine::quant::{ActivationFormat, GgmlType};
 use std::sync::Arc;
 
 /// llama.cpp on the CPU.
@@ -21,7 +19,7 @@ pub const LLAMA: RunnerKind = RunnerKind {
     llama: true,
     sequences: true,
     device: false,
-    ready: || Ok(()),
+    ready: built_in,
     start: Start::Own(|opened, graph, room, _| Ok(Box::new(Llama::new(opened.llama()?, graph, room)?))),
 };
 
@@ -73,30 +71,6 @@ fn attention(kv: Number) -> Vec<AttentionRule> {
         Number::F32 => Vec::new(),
         _ => vec![rule],
     }
-}
-
-/// What llama.cpp's CPU turns activations into, per weight format: asked of the very library that runs.
-fn dot_types() -> Vec<LinearRule> {
-    let format = |ty: sys::ggml_type| match ty {
-        sys::GGML_TYPE_F16 => Some(ActivationFormat::F16),
-        sys::GGML_TYPE_BF16 => Some(ActivationFormat::Bf16),
-        sys::GGML_TYPE_Q8_0 => Some(ActivationFormat::Q8_0),
-        sys::GGML_TYPE_Q8_1 => Some(ActivationFormat::Q8_1),
-        sys::GGML_TYPE_Q8_K => Some(ActivationFormat::Q8K),
-        _ => None,
-    };
-    GgmlType::ALL_SUPPORTED
-        .iter()
-        .filter_map(|ty| {
-            // SAFETY: the table is static and covers every type id.
-            let dot = unsafe { (*sys::ggml_get_type_traits_cpu(ty.id() as _)).vec_dot_type };
-            format(dot).map(|activations| LinearRule {
-                weights: ty.name().to_owned(),
-                activations,
-                ..LinearRule::default()
-            })
-        })
-        .collect()
 }
 
 impl Runner for Llama {

@@ -2,7 +2,8 @@
 
 use super::request::ModelRequest;
 use crate::cleanup;
-use crate::llama::gguf::{CopyType, write_copy};
+use crate::formats::CopyType;
+use crate::llama::gguf::write_copy;
 use crate::report::file;
 use anyhow::{Context as _, Result};
 use clap::Args;

@@ -127,12 +127,13 @@ fn of(path: &Path, gguf: &Gguf) -> Inspection {
     }
 }
 
-/// Has llama.cpp load the file, which a folder is not: nobody else knows all that it refuses, such as a pre-tokenizer that it does not have.
+/// Has llama.cpp load the file, where there is one and this build has llama.cpp: nobody else knows all that llama.cpp refuses,
+/// such as a pre-tokenizer that it does not have.
 ///
 /// # Errors
 /// As [`llama::Model::load`].
 pub fn load(request: &ModelRequest) -> Result<()> {
-    if request.path()?.is_dir() {
+    if request.path()?.is_dir() || llama::built_in().is_err() {
         return Ok(());
     }
     llama::Model::load(request.path()?, llama::Load::Cpu).map(drop)

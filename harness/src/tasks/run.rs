@@ -17,7 +17,6 @@ use crate::memory::{self, Size};
 use crate::mutations::FaultSite;
 use crate::own;
 use crate::pair::{Pair, Recording};
-use crate::progress::silent;
 use crate::prompts::Ready;
 use crate::report::{Failure, Memory, ModelInfo, Outcome, Report, RunInfo, Seconds, SequenceInfo, Told as _, file};
 use crate::runners::{EngineTrouble, Manifest, Source};
@@ -212,7 +211,7 @@ impl<'a> Runs<'a> {
         sides.taps = Filter::new(&pair.oracle.graph, &request.taps, None, None).context("--taps")?;
         let (opened, start) = (pair.opened, Instant::now());
         let hash = opened.sha256();
-        let weights = weights::once(&hash, || weights::check(&opened.model, &opened.model, &pair.oracle, &silent));
+        let weights = weights::of_run(opened, &pair.oracle, &hash);
         let weights_took = start.elapsed().as_secs_f64();
         sides.chosen.check_model(&hash)?;
         Ok(Self { request, sides, model: describe(opened, hash), weights, weights_took, pair })

@@ -6,6 +6,7 @@ use super::request::{CaptureRequest, FaultRequest, PassesRequest, TokensRequest}
 use super::values;
 use crate::capture::{Filter, Names, Passes, Plan, container, npz};
 use crate::compare::comparable;
+use crate::llama;
 use crate::loaded::NO_LLAMA;
 use crate::mutations::{FaultSite, Injection};
 use crate::pair::{Pair, Recording, Settings, Tokens};
@@ -13,7 +14,7 @@ use crate::prompts::Ready;
 use crate::runners::{EngineTrouble, Faults, LLAMA, Runner as _, RunnerKind, Source, TapFiltered};
 use crate::sequences;
 use crate::verdict::Repeated;
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
 use qdiff_engine::model::{Graph, Node};
 use std::path::{Path, PathBuf};
@@ -204,9 +205,16 @@ impl<'a> SideChoice<'a> {
             faults::rewriting(&injections, &request.subject)?;
             (Side::open(&request.subject)?, injections)
         };
-        let chosen = Self { request, subject, reference: Side::open(&request.reference())?, injections };
-        let llama = |side: &Side| matches!(side, Side::Live(kind) if kind.llama);
-        if request.of_folder() && (llama(&chosen.subject) || llama(&chosen.reference)) {
+        let reference = request.reference();
+        let reference = Side::open(&reference).map_err(|e| match reference {
+            Source::Live(kind) if kind.llama && llama::built_in().is_err() => {
+                anyhow!("{e}, or leave llama.cpp out (--reference none)")
+            }
+            _ => e,
+        })?;
+        let chosen = Self { request, subject, reference, injections };
+        let of_llama = |side: &Side| matches!(side, Side::Live(kind) if kind.llama);
+        if request.of_folder() && (of_llama(&chosen.subject) || of_llama(&chosen.reference)) {
             let model = request.tokens.prompt.model.path()?.display();
             bail!("{model}: {NO_LLAMA}, or leave llama.cpp out (--reference none)");
         }

@@ -62,6 +62,9 @@ pub fn weights(request: &WeightsRequest, console: Console<'_>) -> Result<Weights
 /// What the engine reads, or holds on the device, against ggml.
 fn against_ggml(path: &Path, injections: &[Injection], device: bool, progress: Progress<'_>) -> Result<WeightsReport> {
     let opened = LoadedModel::new(path)?;
+    if !opened.is_folder() {
+        opened.llama()?;
+    }
     let oracle = opened.oracle()?;
     let (read, injected) = weights::misread(&opened.model, injections)?;
     let (subject, check) = if device {

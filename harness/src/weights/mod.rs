@@ -14,15 +14,16 @@ mod sides;
 
 pub use blocks::{BlockDiff, FieldDiff};
 pub use cause::WeightCause;
-pub use kept::once;
 pub use metadata::KeyDiff;
 pub use sides::misread;
 
 use crate::llama::gguf::GgmlWeights;
+use crate::loaded::LoadedModel;
 use crate::number::Real;
 use crate::oracle::Oracle;
-use crate::progress::Progress;
+use crate::progress::{Progress, silent};
 use anyhow::Result;
+use kept::once;
 use qdiff_engine::cuda::CudaEngine;
 use qdiff_engine::gguf::{Gguf, NotFinite};
 use qdiff_engine::model::{Graph, Model, Weight, WeightSource};
@@ -90,6 +91,9 @@ pub struct WeightCheck {
     /// Whether they were compared by an earlier run, of the same program on the same file, and found equal.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kept: bool,
+    /// Why nothing was compared, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unchecked: Option<String>,
     /// Tensors with a differing value.
     pub mismatches: Vec<Mismatch>,
     /// Tensors that only one of two files has, or has in another shape.
@@ -130,6 +134,15 @@ pub(crate) struct Compared<'a> {
     pub(crate) file: Option<String>,
     /// Whether both sides decode alike, so that equal bytes are equal values.
     pub(crate) one_reader: bool,
+}
+
+/// Of a model that a run judges, every weight against the oracle's reading; `hash` is the model's.
+pub fn of_run(opened: &LoadedModel, oracle: &Oracle<'_>, hash: &str) -> WeightCheck {
+    if opened.is_read_alone() {
+        let why = "this build has no ggml: the engine's own reader gave the weights for the evaluation in f64";
+        return WeightCheck { unchecked: Some(why.to_owned()), ..WeightCheck::default() };
+    }
+    once(hash, || check(&opened.model, &opened.model, oracle, &silent))
 }
 
 /// Compares every value of every tensor the graph reads with ggml's, bit by bit: as `subject` reads them.
