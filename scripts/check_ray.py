@@ -32,6 +32,8 @@ def verdict(path):
     # The same captures lie elsewhere where they were fetched.
     report["run"] = report["run"]["tokens"]
     report["model"]["path"] = None
+    # How many stages come from parts is said of parts alone.
+    report["verdict"].pop("parts", None)
     # Whether the weights were compared in this run or in one before.
     report["weights"].pop("kept", None)
     return report

@@ -84,7 +84,7 @@ def merged(files, of, asked, report):
         here = {side: fetched(asked[side], pathlib.Path(folder) / side, names) for side in ("subject", "reference")}
         here["model"] = fetched(asked["model"], folder, [])
         for file in files:
-            # They name what the machine that judged them saw.
+            # They name what the machine that judged them saw. A part's checksum is not of where these files lie.
             text = json.loads(file.read_text())
             text["asked"].update({key: str(pathlib.Path(path).absolute()) for key, path in here.items()})
             file.write_text(json.dumps(text))

@@ -26,7 +26,8 @@ pub struct Part {
     /// Seconds that judging took.
     #[serde(with = "Real")]
     pub seconds: f64,
-    /// SHA-256 of all the rest, in hexadecimal: against accidents, and edits of which somebody may not know what they change.
+    /// SHA-256 of all the rest but of [`PLACES`], in hexadecimal: against accidents, and edits of which somebody may not know
+    /// what they change.
     pub checksum: String,
 }
 
@@ -91,7 +92,13 @@ impl Part {
     }
 }
 
-/// The checksum of the part that is written in these bytes, whatever it says of it and however it is laid out.
+/// Members of [`Asked`] that say where the model and the captures lie. A machine that puts parts together may have them
+/// elsewhere than the one that judged. What lies there is still that which was judged: the part's `work` is of the model's
+/// and of the manifests' content, and its stages are of the values.
+const PLACES: [&str; 3] = ["model", "subject", "reference"];
+
+/// The checksum of the part that is written in these bytes, whatever it says of it and however it is laid out, and wherever
+/// its model and its captures lie.
 ///
 /// # Errors
 /// What is no JSON.
@@ -99,6 +106,9 @@ pub fn checksum(written: &[u8]) -> Result<String> {
     let mut value: serde_json::Value = serde_json::from_slice(written)?;
     if let Some(object) = value.as_object_mut() {
         object.shift_remove("checksum");
+        if let Some(asked) = object.get_mut("asked").and_then(|asked| asked.as_object_mut()) {
+            asked.retain(|name, _| !PLACES.contains(&name.as_str()));
+        }
     }
     Ok(sha256(value.to_string().as_bytes()))
 }

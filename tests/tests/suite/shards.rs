@@ -207,6 +207,42 @@ fn parts_that_were_edited_are_refused() {
     folder.refuses("report part-1.json index.json", &["index.json says that it is part 9/3"]);
 }
 
+/// The machine that puts parts together has the captures and the model elsewhere than the machines that judged. Parts that
+/// said so were refused as edited.
+#[test]
+fn parts_may_say_where_the_captures_lie_now() {
+    let folder = recorded("--inject scaled:by=1.5@L00.ffn_down");
+    alike(&folder, "other", &format!("--shards {PARTS} --inject scaled:by=1.4@L00.ffn_down"));
+    let files = judged(&folder, &[1, 2, 3], "");
+    let (code, report, text) = folder.told(&format!("report{files}"));
+    assert_eq!(code, 1, "{text}");
+    let name = |key: &str, to: &str| {
+        for file in files.split_whitespace() {
+            let mut part = folder.json(file);
+            part["asked"][key] = to.into();
+            folder.write(file, part.to_string());
+        }
+    };
+    for (key, from, to) in [
+        ("subject", "mine", "fetched-mine"),
+        ("reference", "llama", "fetched-llama"),
+        ("model", "model.gguf", "fetched.gguf"),
+    ] {
+        std::fs::rename(folder.join(from), folder.join(to)).unwrap();
+        name(key, to);
+    }
+    let (code, moved, text) = folder.told(&format!("report{files}"));
+    assert_eq!((code, &moved["outcome"]), (1, &report["outcome"]), "{text}");
+    assert_eq!(moved["verdict"]["findings"], report["verdict"]["findings"]);
+    // A capture of other values is not the one that was judged, wherever it lies.
+    name("subject", "other");
+    folder.refuses(&format!("report{files}"), &["judge", "again"]);
+    name("subject", "fetched-mine");
+    // What was asked of them is no place.
+    name("layers", "1");
+    folder.refuses(&format!("report{files}"), &["part-1.json is not what `qdiff judge` wrote", "checksum"]);
+}
+
 /// A part whose every stage was made right by hand, checksum and all, was a match.
 #[test]
 fn a_part_that_says_what_judging_does_not_give_is_refused() {
