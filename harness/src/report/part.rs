@@ -26,7 +26,7 @@ pub struct Part {
     /// Seconds that judging took.
     #[serde(with = "Real")]
     pub seconds: f64,
-    /// SHA-256 of all the rest but of [`PLACES`], in hexadecimal: against accidents, and edits of which somebody may not know
+    /// SHA-256 of all the rest but of the places where the captures lie, in hexadecimal: against accidents, and edits of which somebody may not know
     /// what they change.
     pub checksum: String,
 }
