@@ -2,56 +2,20 @@
 //!
 //! The way through the code follows a run: [`runners`] fill a [`capture`],
 //! the [`oracle`] evaluates every stage in f64, [`verdict`] judges,
-//! [`mutations`] explain, [`report`] tells.
+//! [`mutations`] explain, [`report`] tells. Each is a crate, and found here.
 
-pub mod arithmetic;
-pub mod capture;
-pub mod chat;
-pub mod cleanup;
+pub use qdiff_capture::{
+    arithmetic, capture, cleanup, formats, hash, home, input, log, machine, memory, metrics, nearest, number, own,
+    progress, room, sampling, shard, shown, supervisor,
+};
+pub use qdiff_compare::{compare, decoded, ends, generate, logits, nonce, pair, sequences, sweep, tokens};
+pub use qdiff_diagnose::{diagnose, mutations, severity, weights};
+pub use qdiff_llama::llama;
+pub use qdiff_oracle::{chat, folder, loaded, oracle, products, prompts};
+pub use qdiff_report::report;
+pub use qdiff_runners::runners;
+pub use qdiff_verdict::verdict;
+
 pub mod cli;
-pub mod compare;
-pub mod decoded;
-pub mod diagnose;
-pub mod ends;
 pub mod exercise;
-pub mod folder;
-pub mod formats;
-pub mod generate;
-pub mod hash;
-mod home;
-pub mod input;
-#[cfg(feature = "llama")]
-pub mod llama;
-#[cfg(not(feature = "llama"))]
-#[path = "llama_absent.rs"]
-pub mod llama;
-pub mod loaded;
-mod log;
-pub mod logits;
-pub mod machine;
-pub mod memory;
-pub mod metrics;
-pub mod mutations;
-pub mod nearest;
-pub mod nonce;
-pub mod number;
-pub mod oracle;
-pub mod own;
-pub mod pair;
-pub mod products;
-pub mod progress;
-pub mod prompts;
-pub mod report;
-pub mod room;
-pub mod runners;
-pub mod sampling;
-pub mod sequences;
-pub mod severity;
-pub mod shard;
-pub mod shown;
-pub mod supervisor;
-pub mod sweep;
 pub mod tasks;
-pub mod tokens;
-pub mod verdict;
-pub mod weights;

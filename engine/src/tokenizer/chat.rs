@@ -4,7 +4,7 @@
 //! the values below (there is no loader, so nothing can be included or imported), it may run
 //! [`FUEL`] instructions and print [`MAX_OUTPUT`] bytes. Memory within one
 //! instruction is not bounded here: `qdiff` renders in a process of its own,
-//! whose memory and time the system bounds (`harness/src/chat.rs`).
+//! whose memory and time the system bounds (`harness/oracle/src/chat.rs`).
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, Value};

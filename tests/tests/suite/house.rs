@@ -28,6 +28,17 @@ fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
+/// The folders of the crates that qdiff is made of, with their names.
+fn crates() -> Vec<(String, String)> {
+    let manifest = std::fs::read_to_string(markdown::root().join("Cargo.toml")).unwrap();
+    let members = manifest.split("members = [").nth(1).and_then(|text| text.split(']').next()).unwrap();
+    let named = |folder: &str| match folder.rsplit('/').next().unwrap() {
+        "harness" => (folder.to_owned(), "qdiff".to_owned()),
+        last => (folder.to_owned(), format!("qdiff-{last}")),
+    };
+    members.split(", ").map(|folder| named(folder.trim_matches('"'))).filter(|(folder, _)| folder != "tests").collect()
+}
+
 /// The top-level module that a file belongs to: `verdict` for
 /// `verdict/judge.rs`, `pair` for `pair.rs`.
 fn module(file: &Path) -> String {
@@ -110,20 +121,20 @@ fn circle(graph: &BTreeMap<String, BTreeMap<String, PathBuf>>, module: &str) -> 
     None
 }
 
-/// Whoever reads a folder can do so with nothing in mind but the folders below
-/// it.
+/// Whoever reads a folder of a crate can do so with nothing in mind but the folders below
+/// it. Between crates, Cargo sees to it.
 #[test]
 fn no_folder_imports_in_a_circle() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for (part, least) in [("engine/src", 8), ("harness/src", 20)] {
-        let graph = imports(&root.join(part));
-        let edges: usize = graph.values().map(BTreeMap::len).sum();
-        assert!(edges >= least, "only {edges} imports were found in {part}: they are no longer read");
+    let mut edges = 0;
+    for (folder, _) in crates() {
+        let graph = imports(&markdown::root().join(&folder).join("src"));
+        edges += graph.values().map(BTreeMap::len).sum::<usize>();
         for module in graph.keys() {
             let found = circle(&graph, module);
-            assert!(found.is_none(), "{part}: {}", found.unwrap().join(" imports "));
+            assert!(found.is_none(), "{folder}: {}", found.unwrap().join(" imports "));
         }
     }
+    assert!(edges >= 40, "only {edges} imports were found: they are no longer read");
 }
 
 /// The reader above sees every form of an import.
@@ -200,17 +211,17 @@ fn stages_and_tensors_are_spelled_in_the_model_alone() {
     // A command is called so as well.
     assert!(stages.remove("logits") && stages.len() > 20 && tensors.len() > 15);
     let mut spelled = Vec::new();
-    for part in ["engine/src", "harness/src", "harness/lab/src", "synth/src"] {
-        for (file, code) in sources(&root.join(part)) {
+    for (folder, _) in crates() {
+        for (file, code) in sources(&root.join(&folder).join("src")) {
             if file.starts_with("model") || file.ends_with("tests.rs") {
                 continue;
             }
             // Of the command line, examples in its help.
             let help = file.starts_with("cli/args");
             for literal in literals(&code) {
-                let stage = stages.contains(literal) && !(part == "engine/src" && files.contains(literal));
+                let stage = stages.contains(literal) && !(folder == "engine" && files.contains(literal));
                 if stage || (!help && tensors.iter().any(|t| literal.contains(t.as_str()))) {
-                    spelled.push(format!("{part}/{}: {literal:?}", file.display()));
+                    spelled.push(format!("{folder}/src/{}: {literal:?}", file.display()));
                 }
             }
         }
@@ -224,7 +235,7 @@ fn what_is_fuzzed_is_locked_with_all_that_it_needs() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
     let lock = read("fuzz/Cargo.lock");
-    for (folder, name) in [("engine", "qdiff-engine"), ("harness", "qdiff"), ("synth", "qdiff-synth")] {
+    for (folder, name) in crates().into_iter().filter(|(_, name)| name != "qdiff-lab") {
         let manifest = read(&format!("{folder}/Cargo.toml"));
         let needed = manifest.split("\n[dependencies]\n").nth(1).and_then(|text| text.split("\n[").next()).unwrap();
         let locked = lock.split(&format!("\nname = \"{name}\"\n")).nth(1).and_then(|text| text.split("\n\n").next());

@@ -1,0 +1,337 @@
+//! What a runner computes in. Declared, not guessed: the bounds of the verdict follow from it.
+
+use crate::formats::{Format, Formats, OfStages, name_or_map};
+use anyhow::{Result, ensure};
+use qdiff_engine::model::{Graph, Weight, WeightSource};
+use qdiff_engine::ops::{Attention, Op, Softmax, half_sum};
+use qdiff_engine::quant::{ActivationFormat, GgmlType};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
+
+/// The arithmetic of every class of op. The default is f32 throughout.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Arithmetic {
+    /// Products with weights: the first rule that fits decides; where none does, operands and sums are f32.
+    pub linear: Vec<LinearRule>,
+    /// Products of the attention: the first rule that fits decides, as above.
+    pub attention: Vec<AttentionRule>,
+    /// Number type of the KV cache: its rows are copies, rounded to it.
+    pub kv: Number,
+    /// Exponential, sine, cosine, division and roots.
+    pub functions: Functions,
+    /// What the model's tensors are rounded to when they are loaded.
+    #[serde(skip_serializing_if = "is_f32")]
+    pub parameters: Format,
+    /// What each stage is rounded to before anything reads it; where that is coarser than f32, also between the operations
+    /// that an op is made of.
+    #[serde(skip_serializing_if = "Formats::plain")]
+    pub outputs: Formats,
+}
+
+fn is_f32(format: &Format) -> bool {
+    *format == Format::F32
+}
+
+/// An arithmetic by its name, or spelled out.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Declared {
+    /// By name.
+    Named(Named),
+    /// Spelled out.
+    Explicit(Arithmetic),
+}
+
+impl<'de> Deserialize<'de> for Declared {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        name_or_map(from, "the name of an arithmetic, or one spelled out", Self::Named, Self::Explicit)
+    }
+}
+
+impl Declared {
+    /// Spelled out.
+    pub fn arithmetic(&self) -> Arithmetic {
+        match self {
+            Self::Named(named) => named.arithmetic(),
+            Self::Explicit(arithmetic) => arithmetic.clone(),
+        }
+    }
+}
+
+/// Arithmetics that engines have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Named {
+    /// f32 throughout.
+    F32,
+    /// That of PyTorch in f16: tensors of the model and results of all operations are f16, sums are f32.
+    F16,
+    /// The same in bf16.
+    Bf16,
+    /// The same, with the residual stream in f32.
+    Bf16ResidualF32,
+    /// That of vLLM and SGLang in f16: as PyTorch's, but the residual is summed in f32, and so is all that flash attention
+    /// computes, save for the weights, which become f16 before they are divided by their sum.
+    F16Flash,
+    /// The same in bf16.
+    Bf16Flash,
+}
+
+impl Named {
+    /// Every one of them.
+    pub const ALL: [Self; 6] =
+        [Self::F32, Self::F16, Self::Bf16, Self::Bf16ResidualF32, Self::F16Flash, Self::Bf16Flash];
+
+    /// Spelled out: tensors, results and cache in the format; sums in f32, or in what tensor cores have for it.
+    pub fn arithmetic(self) -> Arithmetic {
+        // Of these ops the names alone are meant.
+        let scores = Op::AttnScores(Attention { n_heads: 1, n_kv_heads: 1, head_dim: 1 });
+        let of_flash = [Op::Residual, scores, Op::AttnWeights(Softmax { scale: 1.0 })];
+        let residual = [Op::Embed, Op::Residual];
+        let (number, wide): (_, &[Op]) = match self {
+            Self::F32 => return Arithmetic::default(),
+            Self::F16 => (Number::F16, &[]),
+            Self::Bf16 => (Number::Bf16, &[]),
+            Self::Bf16ResidualF32 => (Number::Bf16, &residual),
+            Self::F16Flash => (Number::F16, &of_flash),
+            Self::Bf16Flash => (Number::Bf16, &of_flash),
+        };
+        let outputs = if wide.is_empty() {
+            Formats::All(number.into())
+        } else {
+            let ops = wide.iter().map(|op| (op.name().to_owned(), Format::F32)).collect();
+            Formats::Each(OfStages { default: number.into(), ops, ..OfStages::default() })
+        };
+        let accumulation = Accumulation::TensorCores;
+        let flash = matches!(self, Self::F16Flash | Self::Bf16Flash);
+        let context = if flash { number.format() } else { ActivationFormat::F32 };
+        let attention = AttentionRule { context, accumulation, flash, ..AttentionRule::default() };
+        Arithmetic {
+            linear: vec![LinearRule { accumulation, ..LinearRule::default() }],
+            attention: vec![attention],
+            kv: number,
+            functions: Functions::Precise,
+            parameters: number.into(),
+            outputs,
+        }
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Bf16ResidualF32 => "bf16-residual-f32",
+            Self::F16Flash => "f16-flash",
+            Self::Bf16Flash => "bf16-flash",
+        })
+    }
+}
+
+/// What products with the weights of one format do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LinearRule {
+    /// Weight format, such as `q5_0`; every format where it is empty.
+    pub weights: String,
+    /// Largest number of tokens in a step that it is about; any where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub up_to: Option<usize>,
+    /// What activations become before the product.
+    pub activations: ActivationFormat,
+    /// What the products are summed in.
+    pub accumulation: Accumulation,
+    /// What the sum is rounded to.
+    pub output: Number,
+}
+
+impl LinearRule {
+    /// Whether sums or results are coarser than f32.
+    pub fn coarse(&self) -> bool {
+        self.accumulation == Accumulation::F16 || self.output != Number::F32
+    }
+}
+
+/// What the two products of the attention do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AttentionRule {
+    /// Largest number of tokens in a step that it is about; any where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub up_to: Option<usize>,
+    /// What query and key become before their product.
+    pub scores: ActivationFormat,
+    /// What weights and values become before theirs.
+    pub context: ActivationFormat,
+    /// What both products are summed in.
+    pub accumulation: Accumulation,
+    /// Whether the weights become that before they are divided by their sum, as in flash attention: then how each is
+    /// rounded does not follow from its own value.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub flash: bool,
+}
+
+/// A number type for storing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Number {
+    /// 24 bits of mantissa.
+    #[default]
+    F32,
+    /// IEEE binary16, 11 bits of mantissa.
+    F16,
+    /// bfloat16, 8 bits of mantissa.
+    Bf16,
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        })
+    }
+}
+
+impl From<Number> for Format {
+    fn from(number: Number) -> Self {
+        match number {
+            Number::F32 => Self::F32,
+            Number::F16 => Self::F16,
+            Number::Bf16 => Self::Bf16,
+        }
+    }
+}
+
+impl Number {
+    /// The format of activations that rounds to it.
+    pub fn format(self) -> ActivationFormat {
+        match self {
+            Self::F32 => ActivationFormat::F32,
+            Self::F16 => ActivationFormat::F16,
+            Self::Bf16 => ActivationFormat::Bf16,
+        }
+    }
+
+    /// Unit roundoff beside f32's own; nothing for f32.
+    pub fn unit(self) -> f64 {
+        self.format().unit().unwrap_or(0.0)
+    }
+}
+
+/// A number type for summing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Accumulation {
+    /// f32.
+    #[default]
+    F32,
+    /// The f32 of tensor cores, which cut what does not fit instead of rounding
+    /// (Fasi, Higham, Mikaitis & Pranesh 2021).
+    #[serde(rename = "tensor_cores")]
+    TensorCores,
+    /// f16, as with `CUBLAS_COMPUTE_16F` or `half2` sums.
+    F16,
+}
+
+impl Accumulation {
+    /// Makes `bound`, that of f32 sums of `n` products each, the bound of its own sums. `sums` are their values, and
+    /// `norms` gives the root of the sum of squared products of each.
+    pub fn widen(self, bound: &mut [f32], n: usize, sums: &[f64], norms: impl FnOnce() -> Vec<f32>) {
+        match self {
+            Self::F32 => {}
+            Self::TensorCores => bound.iter_mut().for_each(|b| *b *= 2.0),
+            // Not f32's bound times the ratio of the units: that one is of the sum of all magnitudes.
+            Self::F16 => {
+                for ((b, sum), norm) in bound.iter_mut().zip(sums).zip(norms()) {
+                    *b = b.hypot(half_sum(n, f64::from(norm), *sum) as f32);
+                }
+            }
+        }
+    }
+}
+
+/// How exponential, sine, cosine, division and roots are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Functions {
+    /// To a few ULP, as C's library does.
+    #[default]
+    Precise,
+    /// CUDA's `--use_fast_math`: `__expf` is off by 2 + 1.17·|x| ULP, `__sinf` by 2^-21.4, division by 2 ULP (CUDA C++
+    /// Programming Guide, "Intrinsic Functions").
+    Fast,
+}
+
+impl Functions {
+    /// Factor on the bounds that are made for precise functions.
+    pub fn factor(self) -> f64 {
+        match self {
+            Self::Precise => 1.0,
+            Self::Fast => 4.0,
+        }
+    }
+}
+
+impl Arithmetic {
+    /// Refuses what cannot be: formats that do not exist, or whose blocks do not fit the rows of a model.
+    ///
+    /// # Errors
+    /// The first rule that is wrong.
+    pub fn check(&self, graph: &Graph, weights: &dyn WeightSource) -> Result<()> {
+        for rule in &self.linear {
+            let known = |ty: &GgmlType| ty.name() == rule.weights;
+            ensure!(
+                rule.weights.is_empty() || GgmlType::ALL_SUPPORTED.iter().any(known),
+                "linear: no weight format is called `{}`",
+                rule.weights
+            );
+        }
+        for rule in &self.attention {
+            let blocks = [rule.scores, rule.context].map(ActivationFormat::block_size);
+            ensure!(
+                blocks == [1, 1],
+                "attention: {:?} and {:?} cannot both be the operands; they must have no blocks",
+                rule.scores,
+                rule.context
+            );
+        }
+        let linear = graph.nodes.iter().filter(|n| n.op.anatomy().is_layer());
+        for Weight { name, .. } in linear.flat_map(|n| &n.weights) {
+            let (n, ty) = (weights.extent(name).0, weights.ggml_type(name));
+            for rule in &self.linear {
+                let block = rule.activations.block_size();
+                ensure!(
+                    !(rule.weights.is_empty() || rule.weights == ty.name()) || n.is_multiple_of(block),
+                    "linear: {:?} has blocks of {block}, and the rows of `{name}` have {n} elements",
+                    rule.activations
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Its name, if it has one.
+    pub fn name(&self) -> Option<Named> {
+        Named::ALL.into_iter().find(|named| named.arithmetic() == *self)
+    }
+
+    /// What products with weights of type `ty` do in a step of `tokens`.
+    pub fn linear(&self, ty: GgmlType, tokens: usize) -> LinearRule {
+        let fits = |r: &&LinearRule| {
+            (r.weights.is_empty() || r.weights == ty.name()) && r.up_to.is_none_or(|most| tokens <= most)
+        };
+        self.linear.iter().find(fits).cloned().unwrap_or_default()
+    }
+
+    /// What the attention does in a step of `tokens`.
+    pub fn attention(&self, tokens: usize) -> AttentionRule {
+        let fits = |r: &&AttentionRule| r.up_to.is_none_or(|most| tokens <= most);
+        self.attention.iter().find(fits).cloned().unwrap_or_default()
+    }
+}

@@ -1,0 +1,208 @@
+//! Captures: the taps of one run, with what identifies the run.
+
+mod array;
+mod collector;
+pub mod container;
+pub mod dump;
+mod element;
+mod exporter;
+mod filter;
+mod intake;
+mod located;
+mod map;
+mod names;
+mod npy;
+pub mod npz;
+mod parts;
+mod passes;
+mod plan;
+pub mod raw;
+mod rounding;
+mod safetensors;
+mod sequences;
+mod store;
+mod view;
+
+pub use array::Shapes;
+pub use collector::{Collector, Want};
+pub use element::Element;
+pub use filter::Filter;
+pub use filter::{matches, stages_like};
+pub use names::Names;
+pub use passes::{Lengths, Pass, Passes, steps};
+pub use plan::{Fed, Plan, Share};
+pub use rounding::Rounding;
+pub use sequences::{Foreign, PassCollector, PassTaps};
+pub use store::{BUDGET, Store, Stored};
+
+use crate::formats::Format;
+use qdiff_engine::model::{Graph, Node, StageId};
+use qdiff_engine::ops::Tensor;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Most characters of a file's own text that an error repeats.
+const QUOTED: usize = 200;
+
+/// `text`, shortened where a hostile file made it long.
+fn quoted(text: &str) -> String {
+    shortened(text, QUOTED)
+}
+
+/// The first `most` characters of `text`.
+fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The stages of one step: a part of the prefill, or a later pass, which mostly is one decoded token.
+#[derive(Debug)]
+pub struct Step {
+    /// 0 for all of the prefill, 1 for the first pass after it.
+    pub index: usize,
+    /// Its sequence; 0 where there is one alone.
+    pub sequence: u32,
+    /// Position of the first token.
+    pub first: usize,
+    /// Tokens the step was forced on, `[T]`.
+    pub tokens: Vec<u32>,
+    /// Which of these tokens have their rows in the stages, ascending; all of them where `None`.
+    pub kept: Option<Vec<usize>>,
+    /// Output of each captured stage, shaped as the graph says, with a row for each kept token.
+    pub stages: HashMap<StageId, Stored>,
+    /// The last token's logits, `[V]`, which choose the next token.
+    pub choice: Option<Stored>,
+    /// The stage of which the row of one position alone was captured, that of the prompt's last token, as of an engine
+    /// that computes no other logits. Its other rows hold NaN and are no part of the capture.
+    pub last_row: Option<(StageId, usize)>,
+    /// Rows of attention weights that look at slots of the cache that the sequence does not have.
+    pub foreign: BTreeMap<StageId, Vec<Foreign>>,
+}
+
+impl Step {
+    /// A step without stages, all of whose rows are kept.
+    pub fn new(first: usize, tokens: Vec<u32>) -> Self {
+        let (stages, foreign) = Default::default();
+        Self { index: 0, sequence: 0, first, tokens, kept: None, stages, choice: None, last_row: None, foreign }
+    }
+
+    /// The same step without stages, all of whose rows are kept.
+    pub fn bare(&self) -> Self {
+        let Self { index, sequence, .. } = *self;
+        Self { index, sequence, foreign: self.foreign.clone(), ..Self::new(self.first, self.tokens.clone()) }
+    }
+
+    /// A copy of the step, kept in `store`.
+    pub fn copied(&self, store: &Arc<Store>) -> Self {
+        let copied = |stored: &Stored| store.keep(stored.get().into_owned());
+        Self {
+            kept: self.kept.clone(),
+            stages: self.stages.iter().map(|(id, stored)| (*id, copied(stored))).collect(),
+            choice: self.choice.as_ref().map(copied),
+            last_row: self.last_row,
+            ..self.bare()
+        }
+    }
+
+    /// Whether the stage has a row of its own for the token at `position`, as far as it was captured.
+    pub fn has_row(&self, id: StageId, position: usize) -> bool {
+        self.last_row.is_none_or(|(stage, at)| stage != id || position == at)
+    }
+
+    /// Keeps only the rows of positions that `wanted` accepts.
+    pub fn keep_only(&mut self, wanted: impl Fn(usize) -> bool) {
+        let kept: Vec<usize> = (0..self.tokens.len()).filter(|i| wanted(self.first + i)).collect();
+        self.kept = (kept.len() < self.tokens.len()).then_some(kept);
+    }
+
+    /// Number of kept tokens: the rows of its stages.
+    pub fn rows(&self) -> usize {
+        self.kept.as_ref().map_or(self.tokens.len(), Vec::len)
+    }
+
+    /// Which token, counted from the step's first, row `r` belongs to.
+    pub fn offset(&self, r: usize) -> usize {
+        self.kept.as_ref().map_or(r, |k| k[r])
+    }
+
+    /// Positions of the kept tokens.
+    pub fn positions(&self) -> Vec<u32> {
+        (0..self.rows()).map(|r| (self.first + self.offset(r)) as u32).collect()
+    }
+
+    /// The kept tokens.
+    pub fn kept_tokens(&self) -> Vec<u32> {
+        (0..self.rows()).map(|r| self.tokens[self.offset(r)]).collect()
+    }
+
+    /// Tokens so far, those of this step included.
+    pub fn keys(&self) -> usize {
+        self.first + self.tokens.len()
+    }
+
+    /// The shape that `node` has in this step.
+    pub fn extent(&self, node: &Node) -> Vec<usize> {
+        Graph::extent(node, self.rows(), self.keys())
+    }
+
+    /// A captured stage; read from disk where it is there.
+    pub fn get(&self, id: StageId) -> Option<Cow<'_, Tensor<f32>>> {
+        self.stages.get(&id).map(Stored::get)
+    }
+
+    /// As captures on disk name it: `prefill`, `prefill@512` for the part of a
+    /// prefill in ubatches that begins at position 512, `step3`; `s2.step3` of sequence 2.
+    pub fn label(&self) -> String {
+        let step = match (self.index, self.first) {
+            (0, 0) => "prefill".to_owned(),
+            (0, first) => format!("prefill@{first}"),
+            (n, _) => format!("step{n}"),
+        };
+        if self.sequence > 0 { format!("s{}.{step}", self.sequence) } else { step }
+    }
+}
+
+/// All steps of one runner.
+#[derive(Debug)]
+pub struct Capture {
+    /// Steps in order.
+    pub steps: Vec<Step>,
+    /// Where their tensors are.
+    pub store: Arc<Store>,
+    /// What their values were rounded to.
+    pub rounding: Rounding,
+    /// The number formats, narrower than f32, of arrays that stages were read from.
+    pub elements: HashMap<StageId, Format>,
+    /// Whether the run was cut short, so that steps may be missing of which nothing is known.
+    pub cut: bool,
+    /// Lines of the map that fit no array, as errors call them.
+    pub unmatched: Vec<String>,
+}
+
+impl Capture {
+    /// The same steps without any stage: what nobody captured.
+    pub fn blank(&self) -> Self {
+        let steps = self.steps.iter().map(|s| Step { kept: s.kept.clone(), ..s.bare() });
+        Self { steps: steps.collect(), ..self.sibling() }
+    }
+
+    /// A capture without steps.
+    pub fn new(store: Arc<Store>) -> Self {
+        let (elements, unmatched) = (HashMap::new(), Vec::new());
+        Self { steps: Vec::new(), store, rounding: Rounding::default(), elements, cut: false, unmatched }
+    }
+
+    /// Tokens of each step after the prefill that has several, by its number.
+    pub fn longer(&self) -> BTreeMap<usize, usize> {
+        let later = self.steps.iter().filter(|step| step.index > 0 && step.tokens.len() > 1);
+        later.map(|step| (step.index, step.tokens.len())).collect()
+    }
+
+    /// A capture without steps, for some of what this one holds.
+    pub fn sibling(&self) -> Self {
+        Self { rounding: self.rounding.clone(), ..Self::new(self.store.clone()) }
+    }
+}

@@ -1,0 +1,454 @@
+//! The manifest of a capture, and its container `capture.npz`, or `capture-00001-of-00004.npz` and so on of one that is
+//! recorded in parts: each holds the stages of some layers, and those that they are computed from.
+//!
+//! Any engine that writes a container can be a subject. The arrays are named `prefill/L07.q_rope`, `step1/logits`, …,
+//! shaped as the graph says; whatever is not there counts as missing. A prefill in ubatches has a step for each:
+//! `prefill`, `prefill@512`, `prefill@1024`, by the position of the first token.
+
+use super::array::Shapes;
+use super::dump::Dump;
+use super::intake::Intake;
+use super::names::Names;
+use super::{Capture, Element, Lengths, Passes, Plan, Step, Store, npy, quoted, steps};
+use crate::arithmetic::{Declared, Number};
+use crate::formats::Formats;
+use crate::home::Home;
+use crate::input;
+use crate::shard::Shard;
+use anyhow::{Context as _, Result, bail, ensure};
+use npyz::WriterBuilder as _;
+use qdiff_engine::model::{Graph, StageId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read, Seek};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use zip::{CompressionMethod, ZipArchive, ZipWriter, write::SimpleFileOptions};
+
+/// Version of the folder's layout; raised when a field changes its meaning.
+pub const SCHEMA_VERSION: u32 = 4;
+
+/// The newest of captures of one sequence, which writers keep to: what reads no newer one reads them.
+pub const OF_ONE_SEQUENCE: u32 = 3;
+
+/// The oldest that is read.
+const OLDEST: u32 = 2;
+
+/// How many times the size of what is deflated in it an archive's array may unpack to where no graph says what its arrays hold.
+const UNPACKED: u64 = 64;
+
+/// `manifest.json`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Manifest {
+    /// Version of the layout.
+    pub schema_version: u32,
+    /// What computed it.
+    pub engine: String,
+    /// SHA-256 of the GGUF, in hexadecimal; checked where it is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_sha256: Option<String>,
+    /// Tokens of the prompt.
+    pub tokens: Vec<u32>,
+    /// Tokens fed at the decode steps.
+    #[serde(default)]
+    pub decoded: Vec<u32>,
+    /// Tokens of a part of the prefill; all of them where it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ubatch: Option<usize>,
+    /// Lengths of all passes of the run, such as 600, 1, 1, 40, 1: of a run that is no prompt in parts of one size, with single
+    /// tokens after it. The first pass and those of several tokens that follow it at once are the prefill (`prefill`,
+    /// `prefill@512`); every other pass is a step (`step1`, `step2`), however many tokens it has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passes: Vec<usize>,
+    /// The passes of a run of several sequences, such as `7,5+1+17@0`: the first pass feeds 7 tokens of sequence 0; the second one
+    /// feeds 5 more, one token of sequence 1 and 17 tokens of sequence 2, which begins with all that sequence 0 had before.
+    /// `tokens` are those of all sequences, in this order; nothing is `decoded`. The steps of sequence 2 are called
+    /// `s2.prefill@7`, `s2.step1` and so on, those of sequence 0 as where it is alone. Its arrays hold a sequence's own rows, and
+    /// the cache rows of its own positions, a prefix included. From schema 4 on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub sequences: Option<Plan>,
+    /// Positions whose rows are in the arrays; all where it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub positions: Option<Vec<usize>>,
+    /// What it computed in; plain f32 where it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arithmetic: Option<Declared>,
+    /// What the arrays were rounded to on the way into them, whatever the engine computed in; seen in the arrays where it
+    /// is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<Formats>,
+    /// How it chose `decoded`; where it is not given, as the largest of its logits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampler: Option<Sampler>,
+    /// How its text ended; only of an engine that generated `decoded` by its own choices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<RecordedEnd>,
+    /// Number formats of arrays whose container has no word for them (numpy has none for bf16 and fp8), by patterns of
+    /// their names such as `*` and `*/L07.*`; where several fit, the first in the alphabet decides.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub elements: BTreeMap<String, Element>,
+    /// Which dump it is, as a tap says; absent where another program wrote the capture.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dump: Option<Dump>,
+    /// Why the run is known to be cut short; seen from the container.
+    #[serde(skip)]
+    pub cut: Option<String>,
+    /// Whether neither the container nor a manifest.json says how many steps there were; seen from the container.
+    #[serde(skip)]
+    pub open_end: bool,
+}
+
+/// How an engine chose the tokens that it fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Sampler {
+    /// The largest logit.
+    Greedy,
+    /// Any of so many largest logits.
+    TopK(usize),
+    /// In another way, by which it may take any token.
+    Drawn,
+    /// It did not: the tokens were given to it.
+    Told,
+}
+
+/// What an engine says of the end of its text.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct RecordedEnd {
+    /// The token at which it stopped: drawn after the last step, and fed to none. Absent where it did not stop by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<u32>,
+    /// All tokens at which it would have; not compared where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<BTreeSet<u32>>,
+}
+
+impl Manifest {
+    /// Refuses a capture, in `folder`, of another model than that of this hash.
+    ///
+    /// # Errors
+    /// Both hashes.
+    pub fn check_model(&self, folder: &Path, sha256: &str) -> Result<()> {
+        if let Some(other) = self.model_sha256.as_ref().filter(|h| *h != sha256) {
+            let shown = folder.display();
+            bail!(
+                "{shown} was recorded on another model (sha256 {other}, this one has {sha256}); name that model with -m"
+            );
+        }
+        Ok(())
+    }
+
+    /// What computed it, and whether it was cut short.
+    pub fn name(&self) -> String {
+        self.cut.as_ref().map_or_else(|| self.engine.clone(), |cut| format!("{}, cut short: {cut}", self.engine))
+    }
+
+    /// How a capture in a folder came about, in a few words.
+    pub fn how(&self) -> String {
+        let when = self.dump.as_ref().and_then(Dump::when).map_or_else(String::new, |when| format!(" {when}"));
+        let end = if self.open_end { ", without a closing line: later steps may be missing" } else { "" };
+        format!("recorded{when}{end}")
+    }
+
+    /// Type of its KV cache.
+    pub fn kv(&self) -> Number {
+        self.arithmetic.as_ref().map_or_else(Number::default, |a| a.arithmetic().kv)
+    }
+
+    /// The steps that the arrays belong to, without stages.
+    pub fn steps(&self) -> Vec<Step> {
+        let mut all = match &self.sequences {
+            Some(plan) => plan.steps(&self.tokens),
+            None => steps(&self.tokens, self.passes_of_prompt(), &self.decoded),
+        };
+        if let Some(positions) = &self.positions {
+            let positions: HashSet<usize> = positions.iter().copied().collect();
+            for step in &mut all {
+                step.keep_only(|p| positions.contains(&p));
+            }
+        }
+        all
+    }
+
+    /// The passes in which `tokens` were fed; `decoded` were fed one by one.
+    pub fn passes_of_prompt(&self) -> Passes<'_> {
+        match self.passes.len().checked_sub(self.decoded.len()) {
+            Some(count) if count > 0 => Passes::Lengths(&self.passes[..count]),
+            _ => Passes::Of(self.ubatch.unwrap_or(self.tokens.len())),
+        }
+    }
+
+    /// Has the first `prompt` of all tokens stand as the prompt, as far as the others were fed one by one.
+    pub fn divide(&mut self, prompt: usize) {
+        if self.sequences.is_some() {
+            return;
+        }
+        let steps = self.steps();
+        let passes = steps.iter().map(|step| step.tokens.len()).collect();
+        let tokens = [self.tokens.as_slice(), &self.decoded].concat();
+        if prompt == self.tokens.len() || prompt > tokens.len() {
+            return;
+        }
+        let (tokens, decoded) = (tokens[..prompt].to_vec(), tokens[prompt..].to_vec());
+        let mut divided = Self { tokens, decoded, ubatch: None, passes, ..self.clone() };
+        // The arrays keep their names.
+        let named = |steps: &[Step]| steps.iter().map(Step::label).collect::<Vec<_>>();
+        if divided.settle_passes().is_ok() && divided.tokens.len() == prompt && named(&divided.steps()) == named(&steps)
+        {
+            *self = divided;
+        }
+    }
+
+    /// Holds `passes` against the tokens, and takes those for the prompt's that were not fed one by one.
+    fn settle_passes(&mut self) -> Result<()> {
+        if self.passes.is_empty() {
+            return Ok(());
+        }
+        ensure!(self.ubatch.is_none(), "it names `passes` and `ubatch`; leave `ubatch` out");
+        ensure!(!self.passes.contains(&0), "one of its `passes` has no tokens");
+        let (lengths, all) = (Lengths(self.passes.clone()), self.tokens.len() + self.decoded.len());
+        ensure!(
+            lengths.tokens() == all,
+            "its `passes` have {} tokens, and `tokens` and `decoded` {all} together",
+            lengths.tokens()
+        );
+        let single = self.passes.iter().skip(1).rev().take_while(|tokens| **tokens == 1).count();
+        let prompt = self.tokens.len().max(all - single);
+        self.tokens.append(&mut self.decoded);
+        self.decoded = self.tokens.split_off(prompt);
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        ensure!(!self.tokens.is_empty(), "it names no tokens");
+        ensure!(self.ubatch != Some(0), "its ubatch is 0");
+        if let Some(plan) = &self.sequences {
+            ensure!(self.schema_version >= SCHEMA_VERSION, "`sequences` need schema_version {SCHEMA_VERSION}");
+            let alone =
+                self.ubatch.is_none() && self.passes.is_empty() && self.decoded.is_empty() && self.end.is_none();
+            ensure!(alone, "it names `sequences`; leave `ubatch`, `passes`, `decoded` and `end` out");
+            let (asked, there) = (plan.tokens(), self.tokens.len());
+            ensure!(asked == there, "its `sequences` have {asked} tokens, and `tokens` {there}");
+        }
+        let all = self.tokens.len() + self.decoded.len();
+        for &position in self.positions.iter().flatten() {
+            ensure!(position < all, "it keeps position {position}, and its last is {}", all - 1);
+        }
+        Ok(())
+    }
+}
+
+/// What the archive is called that holds all of a capture.
+const WHOLE: &str = "capture.npz";
+
+/// What the archive is called that holds what a part of the work is about.
+pub(super) fn name_of(shard: Shard) -> String {
+    format!("capture-{:05}-of-{:05}.npz", shard.index, shard.of)
+}
+
+/// What a file of this name holds of a capture, if it is an archive of one: all of it, or a part.
+pub(super) fn archive(name: &str) -> Option<Option<Shard>> {
+    if name == WHOLE {
+        return Some(None);
+    }
+    let (index, of) = name.strip_prefix("capture-")?.strip_suffix(".npz")?.split_once("-of-")?;
+    let shard: Shard = format!("{index}/{of}").parse().ok()?;
+    (name_of(shard) == name).then_some(Some(shard))
+}
+
+/// Writes a capture step by step. The folder appears whole under its name when it is finished, or not at all.
+pub struct Writer {
+    target: PathBuf,
+    part: Home,
+    archives: Vec<Archive>,
+    options: SimpleFileOptions,
+    arrays: usize,
+}
+
+/// An archive, and the stages that go into it; all where `None`.
+struct Archive {
+    zip: ZipWriter<BufWriter<File>>,
+    stages: Option<HashSet<StageId>>,
+}
+
+impl Writer {
+    /// Begins the folder `target`, with an archive for each of `parts`, or one for all where there are none; `compress`
+    /// deflates the arrays.
+    ///
+    /// # Errors
+    /// If it exists already, or cannot be written.
+    pub fn create(target: &Path, compress: bool, parts: Vec<HashSet<StageId>>) -> Result<Self> {
+        check_target(target)?;
+        let parent = target.parent().filter(|p| !p.as_os_str().is_empty());
+        let parent = parent.unwrap_or_else(|| Path::new("."));
+        let problem = || format!("cannot write in {}", parent.display());
+        let part = Home::new(".qdiff-capture-", parent).with_context(problem)?;
+        let archive = |(name, stages): (String, _)| {
+            let file = File::create(part.path().join(name)).with_context(problem)?;
+            Ok(Archive { zip: ZipWriter::new(BufWriter::with_capacity(1 << 20, file)), stages })
+        };
+        let names = Shard::all(parts.len()).map(name_of);
+        let archives = match parts.is_empty() {
+            true => vec![archive((WHOLE.to_owned(), None))?],
+            false => names.zip(parts.into_iter().map(Some)).map(archive).collect::<Result<_>>()?,
+        };
+        let method = if compress { CompressionMethod::Deflated } else { CompressionMethod::Stored };
+        Ok(Self {
+            target: target.to_path_buf(),
+            part,
+            archives,
+            options: SimpleFileOptions::default().compression_method(method).large_file(true),
+            arrays: 0,
+        })
+    }
+
+    /// Writes the stages of a step, one array each.
+    ///
+    /// # Errors
+    /// If the disk is full.
+    pub fn step(&mut self, step: &Step) -> Result<()> {
+        self.arrays_of(step).with_context(|| self.problem())
+    }
+
+    fn arrays_of(&mut self, step: &Step) -> Result<()> {
+        let mut ids: Vec<_> = step.stages.keys().copied().collect();
+        ids.sort();
+        for id in ids {
+            let tensor = step.stages[&id].get();
+            let shape: Vec<u64> = tensor.shape.iter().map(|&n| n as u64).collect();
+            let holds = |archive: &&mut Archive| archive.stages.as_ref().is_none_or(|stages| stages.contains(&id));
+            for Archive { zip, .. } in self.archives.iter_mut().filter(holds) {
+                zip.start_file(format!("{}/{id}.npy", step.label()), self.options)?;
+                let mut array = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(zip).begin_nd()?;
+                array.extend(tensor.data.iter().copied())?;
+                array.finish()?;
+            }
+            self.arrays += 1;
+        }
+        Ok(())
+    }
+
+    /// Ends the archive, writes the manifest and gives the folder its name. Gives the number of arrays.
+    ///
+    /// # Errors
+    /// If the disk is full, or the name was taken meanwhile.
+    pub fn finish(self, manifest: &Manifest) -> Result<usize> {
+        let problem = self.problem();
+        let inner = || -> Result<usize> {
+            for Archive { zip, .. } in self.archives {
+                zip.finish()?.into_inner().map_err(|e| e.into_error())?.sync_all()?;
+            }
+            let text = serde_json::to_string_pretty(manifest)? + "\n";
+            std::fs::write(self.part.path().join("manifest.json"), text)?;
+            self.part.keep_as(&self.target)?;
+            Ok(self.arrays)
+        };
+        inner().context(problem)
+    }
+
+    fn problem(&self) -> String {
+        format!("writing the capture {}", self.target.display())
+    }
+}
+
+/// Refuses a target that cannot be written, before anything runs.
+///
+/// # Errors
+/// If it exists, or its parent does not.
+pub fn check_target(target: &Path) -> Result<()> {
+    if target.exists() {
+        bail!("{} exists; remove it or name another folder", target.display());
+    }
+    let parent = target.parent().filter(|p| !p.as_os_str().is_empty());
+    if parent.is_some_and(|p| !p.is_dir()) {
+        bail!("cannot write {}: its folder does not exist", target.display());
+    }
+    Ok(())
+}
+
+/// A manifest, of the bytes of a file called `name`.
+///
+/// # Errors
+/// What is no manifest, or one of another version.
+pub fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
+    #[derive(Deserialize)]
+    struct Head {
+        #[serde(default)]
+        schema_version: serde_json::Value,
+    }
+    let head: Head = serde_json::from_slice(bytes).with_context(|| format!("{name} is not JSON"))?;
+    if !(OLDEST..=SCHEMA_VERSION).any(|version| head.schema_version == version) {
+        bail!(
+            "{name} has schema_version {}, this qdiff reads {OLDEST} to {SCHEMA_VERSION}; record it again",
+            quoted(&head.schema_version.to_string())
+        );
+    }
+    let mut manifest: Manifest = serde_json::from_slice(bytes).with_context(|| format!("{name} is no manifest"))?;
+    manifest.settle_passes().and_then(|()| manifest.check()).with_context(|| name.to_owned())?;
+    Ok(manifest)
+}
+
+/// Opens an archive.
+///
+/// # Errors
+/// A file that is no npz.
+pub(super) fn open(path: &Path) -> Result<ZipArchive<BufReader<File>>> {
+    let name = path.display();
+    let file = input::open(path).with_context(|| format!("cannot read {name}"))?;
+    ZipArchive::new(BufReader::new(file)).with_context(|| format!("{name} is no npz archive"))
+}
+
+/// Reads the arrays of an archive called `name` that belong to stages of `graph` into `store`.
+///
+/// # Errors
+/// A file that is no npz; an array that belongs to no stage (with a map such arrays are passed over), stands there
+/// twice, has another checksum than the archive says, or holds more than a few times what its stage can have: an
+/// archive is never unpacked further than that.
+pub fn arrays<R: Read + Seek>(
+    zip: ZipArchive<R>, name: &str, manifest: &Manifest, stages: (&Graph, &Names), shapes: Shapes, store: &Arc<Store>,
+) -> Result<Capture> {
+    let mut intake = Intake::new(name, manifest, stages, shapes, store)?;
+    take(&mut intake, zip, name)?;
+    intake.finish()
+}
+
+/// Takes the arrays of an archive called `name`.
+///
+/// # Errors
+/// As [`arrays`].
+pub(super) fn take<R: Read + Seek>(intake: &mut Intake<'_>, mut zip: ZipArchive<R>, name: &str) -> Result<()> {
+    ensure!(!zip.has_duplicate_names(), "{name} holds two arrays of one name; which of them counts cannot be told");
+    let deflated = deflated(&mut zip).with_context(|| format!("{name} is no npz archive"))?;
+    let entries = zip.len();
+    for (pass, i) in intake.passes().into_iter().flat_map(|pass| (0..entries).map(move |i| (pass, i))) {
+        let entry = zip.by_index(i).with_context(|| format!("{name}: entry {i}"))?;
+        let most = match entry.compression() {
+            CompressionMethod::Stored => entry.size(),
+            _ => deflated.saturating_mul(UNPACKED),
+        };
+        let full = entry.name().with_context(|| format!("{name}: entry {i}"))?.into_owned();
+        intake.take(pass, full.strip_suffix(".npy").unwrap_or(&full), most, |declared| npy::open(entry, declared))?;
+    }
+    Ok(())
+}
+
+/// Bytes of the archive that hold deflated entries, none counted twice. What else is in the file costs whoever made it
+/// nothing: a sparse file has as much of it as he likes.
+fn deflated<R: Read + Seek>(zip: &mut ZipArchive<R>) -> Result<u64> {
+    let mut spans = Vec::with_capacity(zip.len());
+    for i in 0..zip.len() {
+        let entry = zip.by_index_raw(i)?;
+        let start = entry.data_start().filter(|_| entry.compression() != CompressionMethod::Stored);
+        spans.extend(start.map(|start| start..start.saturating_add(entry.compressed_size())));
+    }
+    spans.sort_unstable_by_key(|span| span.start);
+    let (mut bytes, mut end) = (0u64, 0);
+    for span in spans {
+        bytes = bytes.saturating_add(span.end.saturating_sub(span.start.max(end)));
+        end = span.end.max(end);
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,21 @@
+//! How much a runner must have room for.
+
+use crate::arithmetic::Number;
+use qdiff_engine::cuda::Gemm;
+
+/// How much a runner must have room for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Room {
+    /// Tokens of the longest step.
+    pub step: usize,
+    /// Tokens of the whole run.
+    pub context: usize,
+    /// Sequences that a step may have rows of, beyond the first.
+    pub more: usize,
+    /// Threads of llama.cpp.
+    pub threads: usize,
+    /// Linear layers of the CUDA engine.
+    pub gemm: Gemm,
+    /// Type of the KV cache.
+    pub kv: Number,
+}

@@ -1,0 +1,450 @@
+//! Two runners on the same tokens, judged.
+//!
+//! What `qdiff run` does between reading its arguments and telling the outcome, for whoever needs it as a whole: other
+//! commands, the score of the mutations, tests.
+
+use crate::arithmetic::{Arithmetic, Declared, Number};
+use crate::capture::npz::{Manifest as CaptureManifest, Sampler};
+use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
+use crate::diagnose::{Confidence, Diagnosis, confirm, explain};
+use crate::loaded::LoadedModel;
+use crate::memory::{self, Extent, Size};
+use crate::number::counted;
+use crate::oracle::Oracle;
+use crate::progress::Progress;
+use crate::room::Room;
+pub use crate::runners::Tokens;
+use crate::runners::command::Engine;
+use crate::runners::{self, Faults, Forced, Manifest, Runner, RunnerKind, Start};
+use crate::supervisor;
+use crate::verdict::{Measured, Policy, Race, Repeated, Side, Verdict, judge, put_together};
+use anyhow::{Context as _, Result, ensure};
+use qdiff_engine::cuda::Gemm;
+use qdiff_engine::model::Node;
+use std::cell::OnceCell;
+use std::panic::resume_unwind;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How both runners run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Threads of llama.cpp.
+    pub threads: usize,
+    /// Linear layers of the CUDA engine.
+    pub gemm: Gemm,
+    /// Type of both sides' KV caches.
+    pub kv: Number,
+    /// Where captured tensors stay.
+    pub store: Arc<Store>,
+    /// Memory that all may take together, where captured tensors share it with the rest.
+    pub memory: Option<Size>,
+    /// Work that the search for causes may take, as a multiple of the usual.
+    pub budget: f64,
+    /// Time that an engine behind a command may take, for all it is told to do or for one step.
+    pub timeout: Duration,
+}
+
+/// Time for an engine behind a command, where nobody says it.
+pub const TIMEOUT: Duration = Duration::from_secs(600);
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            gemm: Gemm::Own,
+            kv: Number::F32,
+            store: Store::usual(None),
+            memory: None,
+            budget: 1.0,
+            timeout: TIMEOUT,
+        }
+    }
+}
+
+/// How often it is looked how far a runner is.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What both runners share.
+pub struct Pair<'a> {
+    /// The model.
+    pub opened: &'a LoadedModel,
+    /// The third opinion.
+    pub oracle: Oracle<'a>,
+    /// What is asked for.
+    pub filter: Filter,
+    /// What is allowed.
+    pub policy: Policy,
+    /// What the subject's arrays are called, where they are read from a dump.
+    pub names: Names,
+    /// What was judged elsewhere already, each stage by itself: then no stage is judged here.
+    pub measured: Option<Vec<Measured>>,
+    /// How they run.
+    pub settings: Settings,
+    /// Where progress is told.
+    pub progress: Progress<'a>,
+    /// Where is told which stages are wrong before it is known why: a line.
+    pub told: &'a (dyn Fn(&str) + Sync),
+}
+
+/// One runner's part.
+pub struct Recording {
+    /// Its taps.
+    pub capture: Capture,
+    /// What it is.
+    pub manifest: Manifest,
+    /// The token fed at each decode step.
+    pub fed: Vec<u32>,
+    /// How it chose these, where it did and not qdiff.
+    pub chose: Option<Chose>,
+    /// Seconds that running or reading it took; of a subject that ran beside the reference, those beyond it.
+    pub seconds: f64,
+}
+
+/// How an engine chose the tokens that it fed.
+#[derive(Clone, Copy, Debug)]
+pub struct Chose {
+    /// As its manifest says.
+    pub sampler: Option<Sampler>,
+    /// Whether it is known to have chosen by itself: of a capture it is not.
+    pub alone: bool,
+}
+
+impl Recording {
+    /// As the verdict takes it.
+    pub fn side(&self) -> Side<'_> {
+        Side { capture: &self.capture, arithmetic: &self.manifest.arithmetic }
+    }
+}
+
+impl<'a> Pair<'a> {
+    /// On this model; every stage is asked for, and no rule allows more than the bounds.
+    ///
+    /// # Errors
+    /// As [`Oracle::new`].
+    pub fn new(opened: &'a LoadedModel, settings: Settings, progress: Progress<'a>) -> Result<Self> {
+        let oracle = opened.oracle()?;
+        let (filter, policy) = (Filter::default(), Policy::default());
+        let names = Names::of(&oracle.graph);
+        Ok(Self { opened, oracle, filter, policy, names, measured: None, settings, progress, told: &|_| {} })
+    }
+
+    /// Makes a runner and runs it.
+    ///
+    /// # Errors
+    /// As [`RunnerKind::start`] and [`Runner::step`].
+    pub fn run(&self, kind: &RunnerKind, tokens: Tokens<'_>, faults: Faults) -> Result<Recording> {
+        let mut runner = self.runner(kind, tokens, faults)?;
+        // The map is the subject's.
+        let names = Names::of(&self.oracle.graph);
+        self.recorded(runner.as_mut(), tokens, &|| Ok(tokens.forced), self.progress, &names)
+    }
+
+    /// The tokens that a runner decodes, with nothing tapped.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn decode(&self, kind: &RunnerKind, tokens: Tokens<'_>) -> Result<Vec<u32>> {
+        let mut runner = self.runner(kind, tokens, Faults::default())?;
+        let want = Want::choice(&self.oracle.graph, &self.settings.store);
+        runners::run(runner.as_mut(), tokens, &|| Ok(tokens.forced), &want, |_| Ok(()))
+    }
+
+    /// Makes a runner with room for `tokens`.
+    ///
+    /// # Errors
+    /// As [`RunnerKind::start`].
+    pub fn runner(&self, kind: &RunnerKind, tokens: Tokens<'_>, faults: Faults) -> Result<Box<dyn Runner + 'a>> {
+        let graph = &self.oracle.graph;
+        match kind.start {
+            Start::Own(create) => create(self.opened, graph, self.room(tokens), faults),
+            Start::Command(command) => {
+                let Settings { store, timeout, .. } = &self.settings;
+                Ok(Box::new(Engine::new(command, &self.opened.path, graph, &store.folder, *timeout)?))
+            }
+        }
+    }
+
+    /// Leaves to captured stages what memory the rest of a run does not take: of each side that runs, those that `taps` says.
+    ///
+    /// # Errors
+    /// If there is too little room on disk for what does not fit.
+    pub fn make_room(&self, tokens: Tokens<'_>, sides: &[&dyn Fn(&Node) -> bool]) -> Result<()> {
+        let (graph, steps) = (&self.oracle.graph, tokens.extents());
+        if !self.limit(&steps) || !self.filter.every_position() {
+            return Ok(());
+        }
+        let of_side = |taps: &&dyn Fn(&Node) -> bool| {
+            let kept = self.filter.capture_set(graph, taps);
+            memory::of_stages(graph, |node| kept.contains(&node.id), &steps)
+        };
+        self.settings.store.check_room(sides.iter().map(of_side).sum())
+    }
+
+    /// Leaves to captured stages what the rest of a run in these steps does not take, where that is bounded.
+    pub(crate) fn limit(&self, steps: &[Extent]) -> bool {
+        let Settings { store, memory: Some(Size(allowed)), .. } = &self.settings else { return false };
+        let beside = memory::beside(&self.oracle.graph, steps);
+        store.limit(usize::try_from(*allowed).unwrap_or(usize::MAX).saturating_sub(beside));
+        true
+    }
+
+    /// Room for `tokens`.
+    pub fn room(&self, tokens: Tokens<'_>) -> Room {
+        self.room_of(tokens.longest(), tokens.prompt.len() + tokens.decode)
+    }
+
+    /// Room for so many tokens in a step, and in all.
+    pub(crate) fn room_of(&self, step: usize, context: usize) -> Room {
+        Room { step, context, more: 0, threads: self.settings.threads, gemm: self.settings.gemm, kv: self.settings.kv }
+    }
+
+    /// Runs `runner`, from where it stands.
+    ///
+    /// # Errors
+    /// As [`Runner::step`].
+    pub fn record(&self, runner: &mut dyn Runner, tokens: Tokens<'_>) -> Result<Recording> {
+        self.recorded(runner, tokens, &|| Ok(tokens.forced), self.progress, &self.names)
+    }
+
+    /// Runs the reference, and beside it the subject that `make` makes, whose decode steps wait for the tokens that the
+    /// reference chose: one of them leaves the CPU to the other. Of the subject's time what it took beyond the reference
+    /// counts.
+    ///
+    /// # Errors
+    /// As [`Self::run`], of the reference first.
+    pub fn run_beside<'r>(
+        &self, reference: &RunnerKind, tokens: Tokens<'_>, make: &(dyn Fn() -> Result<Box<dyn Runner + 'r>> + Sync),
+    ) -> Result<(Recording, Recording)> {
+        let (chose, choices) = mpsc::channel::<Vec<u32>>();
+        let ended = AtomicBool::new(false);
+        let progress = |what: &str, done: usize, total: usize| {
+            // One of them tells of itself at a time.
+            if ended.load(Ordering::Relaxed) {
+                (self.progress)(what, done, total);
+            }
+        };
+        let subject = || {
+            let choices = choices;
+            let _doing = supervisor::doing(|| "the subject was running".to_owned());
+            let mut runner = make()?;
+            let forced = OnceCell::new();
+            let wait = || {
+                let chosen = choices.recv().context("the reference chose no tokens")?;
+                Ok(Some(forced.get_or_init(|| chosen).as_slice()))
+            };
+            self.recorded(runner.as_mut(), tokens, &wait, &progress, &self.names)
+        };
+        thread::scope(|scope| {
+            let subject = scope.spawn(subject);
+            // Dropped where the reference fails, so that nobody waits for it.
+            let chose = chose;
+            let reference = self.run(reference, tokens, Faults::default());
+            let since = Instant::now();
+            ended.store(true, Ordering::Relaxed);
+            // Nobody takes them where the subject failed.
+            reference.iter().for_each(|reference| drop(chose.send(reference.fed.clone())));
+            drop(chose);
+            let subject = subject.join().unwrap_or_else(|e| resume_unwind(e));
+            let (reference, subject) = (reference?, subject?);
+            Ok((Recording { seconds: since.elapsed().as_secs_f64(), ..subject }, reference))
+        })
+    }
+
+    fn recorded(
+        &self, runner: &mut dyn Runner, tokens: Tokens<'_>, forced: Forced<'_>, progress: Progress<'_>, names: &Names,
+    ) -> Result<Recording> {
+        let (start, mut capture) = (Instant::now(), Capture::new(self.settings.store.clone()));
+        progress(&format!("running {}", runner.manifest().name), 0, 1);
+        if let Some(folder) = runner.dump(tokens, &self.settings.store)? {
+            let dumped = self.dumped(&folder, tokens, names)?;
+            let chose = dumped.chose.filter(|_| runner.chooses(tokens)).map(|chose| Chose { alone: true, ..chose });
+            return Ok(Recording { seconds: start.elapsed().as_secs_f64(), chose, ..dumped });
+        }
+        let fed = self.stepped(runner, tokens, forced, progress, &mut |step| {
+            capture.steps.push(step);
+            Ok(())
+        })?;
+        let (seconds, mut manifest) = (start.elapsed().as_secs_f64(), runner.manifest().clone());
+        // Of an engine that hands out its steps as it dumps them.
+        let stages = capture.steps.iter().flat_map(|step| &step.stages);
+        capture.elements = stages.filter_map(|(id, stored)| Some((*id, stored.element().rounded()?))).collect();
+        if !capture.elements.is_empty() {
+            manifest.stored = capture.settle_formats(&self.oracle.graph, &manifest.arithmetic, None)?;
+        }
+        Ok(Recording { capture, manifest, fed, chose: None, seconds })
+    }
+
+    /// Runs `runner`, from where it stands, and hands over each step when it is
+    /// done. Gives the token fed at each decode step.
+    ///
+    /// # Errors
+    /// As [`Runner::step`] and `each`.
+    pub fn steps(
+        &self, runner: &mut dyn Runner, tokens: Tokens<'_>, mut each: impl FnMut(Step) -> Result<()>,
+    ) -> Result<Vec<u32>> {
+        self.stepped(runner, tokens, &|| Ok(tokens.forced), self.progress, &mut each)
+    }
+
+    fn stepped(
+        &self, runner: &mut dyn Runner, tokens: Tokens<'_>, forced: Forced<'_>, progress: Progress<'_>,
+        each: &mut dyn FnMut(Step) -> Result<()>,
+    ) -> Result<Vec<u32>> {
+        self.limit(&tokens.extents());
+        let taps = |node: &Node| runner.taps(node);
+        let want = Want::new(&self.oracle.graph, &self.filter, &taps, &self.settings.store);
+        let what = format!("running {}", runner.manifest().name);
+        let total = (tokens.steps() * want.taken().1).max(1);
+        let (ended, end) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            // A step may take minutes: its stages are counted as they come.
+            scope.spawn(|| {
+                let end = end;
+                while end.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                    progress(&what, want.taken().0.min(total - 1), total);
+                }
+            });
+            progress(&what, 0, total);
+            let fed = runners::run(runner, tokens, forced, &want, each);
+            drop(ended);
+            fed
+        })
+        .inspect(|_| progress(&what, total, total))
+    }
+
+    /// Reads what an engine dumped that was told to run `tokens`.
+    fn dumped(&self, folder: &Path, tokens: Tokens<'_>, names: &Names) -> Result<Recording> {
+        let mut manifest = container::manifest(folder).context("what the engine dumped")?;
+        if manifest.model_sha256.is_some() {
+            manifest.check_model(folder, &self.opened.sha256())?;
+        }
+        let lengths: Vec<usize> = manifest.steps().iter().map(|step| step.tokens.len()).collect();
+        let (given, decoded) = (manifest.tokens.len(), manifest.decoded.len());
+        manifest.divide(tokens.prompt.len());
+        let told = tokens.forced.is_none_or(|forced| manifest.decoded == forced);
+        ensure!(
+            manifest.tokens == tokens.prompt && told && manifest.decoded.len() == tokens.decode,
+            "the engine dumped a run of other tokens than it was told to run: {given} of a prompt and {decoded} decoded, for {} \
+             and {}{}",
+            tokens.prompt.len(),
+            tokens.decode,
+            if told { "" } else { "; {decoded} tells it which to feed" }
+        );
+        let wanted = Lengths(tokens.lengths());
+        ensure!(
+            lengths == wanted.0,
+            "the engine ran passes of {} tokens, and was told to run passes of {wanted}",
+            Lengths(lengths)
+        );
+        let mut recording = self.read(folder, &manifest, names, "run by its command")?;
+        recording.capture.steps.iter_mut().zip(tokens.indices()).for_each(|(step, index)| step.index = index);
+        Ok(recording)
+    }
+
+    /// Reads a capture from disk, whose arrays are called as `names` says; `how` says in a word or two how it came about.
+    ///
+    /// # Errors
+    /// As [`container::read`].
+    pub fn read(&self, folder: &Path, manifest: &CaptureManifest, names: &Names, how: &str) -> Result<Recording> {
+        let start = Instant::now();
+        let arithmetic = manifest.arithmetic.as_ref().map_or_else(Arithmetic::default, Declared::arithmetic);
+        arithmetic
+            .check(&self.oracle.graph, &self.oracle.weights)
+            .with_context(|| format!("arithmetic of {}", folder.display()))?;
+        let mut capture =
+            container::read(folder, manifest, (&self.oracle.graph, names), Shapes::Known, &self.settings.store)?;
+        let stored = capture
+            .settle_formats(&self.oracle.graph, &arithmetic, manifest.storage.as_ref())
+            .with_context(|| format!("number formats of {}", folder.display()))?;
+        let declared = if manifest.arithmetic.is_some() { "" } else { ", arithmetic not declared: f32 assumed" };
+        let unmatched = match capture.unmatched.as_slice() {
+            [] => String::new(),
+            [line] => format!("; {line}, fits no array"),
+            [first, more @ ..] => format!("; {first}, and {} fit no array", counted(more.len(), "more line")),
+        };
+        Ok(Recording {
+            capture,
+            manifest: Manifest {
+                name: format!("{} ({how}{declared}{unmatched})", manifest.name()),
+                arithmetic,
+                injected: Vec::new(),
+                stored,
+            },
+            fed: manifest.decoded.clone(),
+            chose: Some(Chose { sampler: manifest.sampler, alone: false }),
+            seconds: start.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// Runs what `make` makes again, `runs` times in all, and compares with `first` bit by bit. Stops at the first difference.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn repeat<'r>(
+        &self, make: &dyn Fn() -> Result<Box<dyn Runner + 'r>>, tokens: Tokens<'_>, first: &Recording, runs: usize,
+    ) -> Result<Repeated> {
+        let mut varied = Vec::new();
+        for run in 2..=runs {
+            let mut runner = make()?;
+            let words = runner.vary(run)?.map(str::to_owned);
+            // One that chooses cannot be told which tokens to take: as far as it takes the same, it is compared.
+            let forced = tokens.forced.filter(|_| !runner.chooses(tokens));
+            let again = self.record(runner.as_mut(), Tokens { forced, ..tokens })?;
+            let graph = &self.oracle.graph;
+            if let Some(race) = Race::between(graph, &first.capture, &again.capture, run) {
+                let race = Some(Race { under: words, ..race });
+                return Ok(Repeated { runs: run, varied, race, failed: None });
+            }
+            varied.extend(words.filter(|words| !varied.contains(words)));
+        }
+        Ok(Repeated { runs, varied, race: None, failed: None })
+    }
+
+    /// Holds the causes of a diagnosis of `subject` against other runs of it.
+    pub fn confirm(&self, subject: &Recording, others: &[Recording], diagnosis: &mut Diagnosis) {
+        let others: Vec<Side<'_>> = others.iter().map(Recording::side).collect();
+        confirm(&self.oracle, &subject.side(), &others, (&self.filter, &self.policy), diagnosis, self.progress);
+    }
+
+    /// Judges the one against the other, or by itself where there is none, and looks for what explains it.
+    ///
+    /// # Errors
+    /// As [`judge`]; captured tensors that could not be read back.
+    pub fn judge(&self, subject: &Recording, reference: Option<&Recording>) -> Result<Diagnosis> {
+        self.judge_repeated(subject, reference, |_| Ok(false))
+    }
+
+    /// The same of a subject that may run again: `varies` is given the verdict, and says whether the subject gave other
+    /// values on the same tokens. What explains one run is proved of none then.
+    ///
+    /// # Errors
+    /// As [`Self::judge`] and `varies`.
+    pub fn judge_repeated(
+        &self, subject: &Recording, reference: Option<&Recording>, varies: impl FnOnce(&Verdict) -> Result<bool>,
+    ) -> Result<Diagnosis> {
+        let (side, other) = (subject.side(), reference.map(Recording::side));
+        let (rules, budget) = ((&self.filter, &self.policy), self.settings.budget);
+        let verdict = match (&self.measured, other) {
+            (Some(measured), Some(other)) => put_together(&self.oracle, side, other, rules.0, rules.1, measured)?,
+            _ => judge(&self.oracle, side, other, rules.0, rules.1, self.progress)?,
+        };
+        if let [first, others @ ..] = verdict.origins().as_slice() {
+            let more =
+                if others.is_empty() { String::new() } else { format!(", {} more", counted(others.len(), "stage")) };
+            (self.told)(&format!("wrong by itself: {}{more}; looking for causes", verdict.name(first.id)));
+        }
+        let varies = varies(&verdict)?;
+        let mut diagnosis = explain(&self.oracle, &side, verdict, rules, budget, self.progress);
+        if varies {
+            let solutions = diagnosis.findings.iter_mut().filter_map(|f| f.solution.as_mut());
+            solutions.for_each(|solution| solution.confidence = Confidence::Varying);
+        }
+        self.oracle.products.trouble()?;
+        subject.capture.store.trouble()?;
+        Ok(diagnosis)
+    }
+}

@@ -1,0 +1,147 @@
+//! Why: what explains the origins of a verdict. The catalogue of mutations is evaluated on the subject's own operands.
+
+mod confirm;
+mod explain;
+mod fit;
+mod glance;
+mod searcher;
+mod shared;
+mod solve;
+mod sums;
+#[cfg(test)]
+mod tests;
+mod through;
+mod trial;
+mod work;
+
+pub use confirm::confirm;
+pub use explain::explain;
+pub use solve::{Confidence, Solution, UNEXPLAINED, anywhere};
+pub use trial::{OtherRun, Trial};
+
+use crate::mutations::{CauseId, Explains};
+use crate::number::Real;
+use crate::verdict::Verdict;
+use qdiff_engine::model::StageId;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// An explanation that reproduces the subject's output.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Cause {
+    /// Name of the mutation, with its parameters.
+    pub name: CauseId,
+    /// What is wrong, in one sentence.
+    pub story: String,
+    /// How to mend it.
+    pub remedy: String,
+    /// What it means that it fits.
+    pub kind: Explains,
+    /// Residual of the stage as it should be.
+    #[serde(with = "Real")]
+    pub before: f64,
+    /// Residual once the fault is assumed.
+    #[serde(with = "Real")]
+    pub after: f64,
+    /// Share of what is allowed that is taken once the fault is assumed.
+    #[serde(with = "Real")]
+    pub used: f64,
+    /// Whether all of the stage is as the fault says, or only what is wrong of it.
+    pub whole: bool,
+    /// Other mutations that fit as well, the simpler first; of a stage with
+    /// a very large weight, those that take no second pass over it.
+    pub ties: Vec<CauseId>,
+}
+
+/// What the search for causes took.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Search {
+    /// Hypotheses evaluated.
+    pub tried: usize,
+    /// Time it took.
+    #[serde(with = "Real")]
+    pub seconds: f64,
+    /// Work that it might take, as a multiple of the usual.
+    #[serde(default, with = "Real")]
+    pub budget: f64,
+    /// Origins whose search ended before everything was tried, for the work of it was used up.
+    pub unfinished: usize,
+}
+
+/// What to do about a stage that is wrong in the capture alone.
+pub const EXPORTER: &str = "look at what is captured there: another buffer or layout than the next stages read, or the right one at another moment";
+
+/// An origin with its evidence.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    /// The stage.
+    #[serde(rename = "stage")]
+    pub id: StageId,
+    /// Stages of its segment, not captured, that the explanation is about; none where it is about the stage itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inside: Vec<StageId>,
+    /// Whether the stages that read it were made of the right values: what was captured is wrong, and not the engine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unread: bool,
+    /// Whether what was captured there seems never to have been written, which is all that is wrong.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unwritten: bool,
+    /// What explains it, if anything known does.
+    pub cause: Option<Cause>,
+    /// What was computed instead, solved for where nothing known explains it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub solution: Option<Solution>,
+    /// What the residual looks like, where nothing known explains all of it.
+    pub shape: String,
+    /// What became of the explanation on other tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<Trial>,
+    /// What is wrong inside of the segment, as it is looked for again.
+    #[serde(skip)]
+    pub key: Option<through::Key>,
+}
+
+impl Finding {
+    /// One of a stage that the engine gave, and others read.
+    pub fn of(
+        id: StageId, (inside, cause, solution, shape): (Vec<StageId>, Option<Cause>, Option<Solution>, String),
+    ) -> Self {
+        Self { id, inside, unread: false, unwritten: false, cause, solution, shape, trial: None, key: None }
+    }
+
+    /// What was computed instead, with its name in the catalogue where it has one.
+    pub fn told(&self) -> Option<String> {
+        // That of a solution is its own.
+        let under = match &self.trial {
+            Some(Trial::Narrowed { when, .. }) => format!(", {when}"),
+            _ => String::new(),
+        };
+        let told = match (&self.solution, &self.cause) {
+            (Some(solution), Some(cause)) => format!("{} ({})", solution.told(), cause.name),
+            (Some(solution), None) => solution.told(),
+            (None, Some(cause)) => format!("{}{under} ({})", cause.story, cause.name),
+            (None, None) => return None,
+        };
+        // Another stage may give the same at the end of its segment.
+        Some(if self.inside.is_empty() {
+            told
+        } else {
+            format!("as from a fault in {}: {told}", through::list(&self.inside))
+        })
+    }
+}
+
+/// A verdict with what explains it.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Diagnosis {
+    /// The statuses of the stages.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    /// Its origins, first first.
+    pub findings: Vec<Finding>,
+    /// What the search for their causes took.
+    pub search: Search,
+    /// Other runs of the subject, that the causes were tried on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<OtherRun>,
+}

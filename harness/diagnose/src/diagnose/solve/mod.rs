@@ -1,0 +1,300 @@
+//! What was computed instead: an origin that no known fault explains is solved for what stands there and under which
+//! condition.
+//!
+//! A solver proposes [`Law`]s: for every element of the stage what it would be if the kernel did one certain thing
+//! otherwise. Parameters are fitted on half of the wrong elements. A law holds if *every* wrong element is what it says,
+//! within the bound of rounding, those of the other half too; right elements that it would change must then be told from
+//! the wrong ones by a condition (`when`). Nothing is concluded from the size of an error, and nothing from NaN.
+
+mod accumulated;
+mod altered;
+mod approximate;
+mod combine;
+mod counted;
+mod elsewhere;
+mod factors;
+mod fields;
+mod functions;
+mod gated;
+mod groups;
+mod held;
+mod indexed;
+mod keys;
+mod maps;
+mod norm;
+mod operands;
+mod predict;
+mod rounded;
+mod scene;
+mod slots;
+mod splits;
+mod structure;
+mod terms;
+#[cfg(test)]
+mod tests;
+mod tiles;
+mod undeclared;
+mod when;
+mod within;
+
+use super::work::Meter;
+use crate::number::Real;
+use crate::verdict::{Evidence, FEW, RowAt};
+pub(super) use functions::ACTIVATIONS;
+use held::{Held, held};
+pub(super) use predict::{Condition, OTHERWISE, Pair, Predicted, RIGHT, WORK, alike, of_law, of_values};
+use scene::Scene;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How a sentence ends that gives the wrong elements and does not say why others are right.
+pub const UNEXPLAINED: &str = "elements that it would change";
+
+/// How far a solution is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Confidence {
+    /// It gives every wrong element within rounding, those too that it was not fitted on, and a condition tells these
+    /// elements from the right ones.
+    Proved,
+    /// It gives every wrong element, but why others are right is not known.
+    Consistent,
+    /// It gives every wrong element of one run, and another run on the same tokens gave other values.
+    Varying,
+}
+
+/// What the subject computed instead, found without the catalogue.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Solution {
+    /// What stands in the place of the right values, as a sentence without its end.
+    pub what: String,
+    /// Where, if not wherever it makes a difference.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<String>,
+    /// How far it is shown.
+    pub confidence: Confidence,
+    /// Whether the output is the right one in a coarser format, and nothing else.
+    #[serde(default)]
+    pub coarser: bool,
+    /// Whether it is a sum kept in f16.
+    #[serde(skip)]
+    pub(super) halves: bool,
+    /// The solver that found it, and the law in its words.
+    #[serde(skip)]
+    pub(super) law: (usize, String),
+    /// The number of the model that stands otherwise: what it is called, and what it would be.
+    #[serde(skip)]
+    pub(super) of_model: Option<(&'static str, f64)>,
+    /// Wrong elements that it gives.
+    pub elements: usize,
+    /// Those of them that nothing was fitted on.
+    pub held_out: usize,
+    /// Largest share of what rounding allows, over the latter.
+    #[serde(with = "Real")]
+    pub used: f64,
+}
+
+impl Solution {
+    /// The whole of it in one sentence without its end.
+    pub fn told(&self) -> String {
+        match &self.when {
+            Some(when) => format!("{}, {when}", self.what),
+            None => self.what.clone(),
+        }
+    }
+
+    /// The same as it is looked for in other layers; it was found in `layer`.
+    pub(super) fn known(&self, layer: Option<u16>) -> Known {
+        let (solver, what) = &self.law;
+        Known { solver: *solver, what: anywhere(what, layer), told: anywhere(&self.told(), layer) }
+    }
+}
+
+/// What is proved of a stage, as it is looked for in other layers.
+#[derive(Clone, PartialEq)]
+pub(super) struct Known {
+    solver: usize,
+    what: String,
+    told: String,
+}
+
+/// What is said of a stage in `layer` as it may be said of any layer: names of tensors and stages of the layer, and of those
+/// beside it, without its number.
+pub fn anywhere(text: &str, layer: Option<u16>) -> String {
+    let Some(layer) = layer else { return text.to_owned() };
+    let near = [(layer.checked_sub(1), "N−1"), (Some(layer), "N"), (layer.checked_add(1), "N+1")];
+    let near = near.into_iter().filter_map(|(layer, word)| Some((layer?, word)));
+    near.fold(text.to_owned(), |text, (layer, word)| {
+        text.replace(&format!("blk.{layer}."), &format!("blk.{word}."))
+            .replace(&format!("L{layer:02}."), &format!("L{word}."))
+    })
+}
+
+/// What the elements of a row would be; NaN where a law does not say. With the bound of each.
+struct Row {
+    value: Vec<f64>,
+    bound: Vec<f32>,
+}
+
+/// What a row would be; nothing where the law does not say.
+type Alternative<'a> = Box<dyn Fn(&RowAt) -> Option<Row> + 'a>;
+
+/// One thing that a kernel may do otherwise.
+struct Law<'a> {
+    what: String,
+    /// Whether it is the right output in a coarser format.
+    coarser: bool,
+    /// Whether it is a sum kept in f16.
+    halves: bool,
+    /// Numbers that were read off the wrong elements.
+    parameters: usize,
+    row: Alternative<'a>,
+    /// The number of the model that it says is another: what it is called, and what it would be.
+    of_model: Option<(&'static str, f64)>,
+    /// Whether it has a number of its own for each part: then it may be of any of them.
+    parts: bool,
+    /// One that often comes to the same, and what is told where it holds as well.
+    twin: Option<(Box<Law<'a>>, String)>,
+}
+
+impl<'a> Law<'a> {
+    fn new(what: impl Into<String>, parameters: usize, row: impl Fn(&RowAt) -> Option<Row> + 'a) -> Self {
+        Self {
+            what: what.into(),
+            coarser: false,
+            halves: false,
+            parameters,
+            row: Box::new(row),
+            of_model: None,
+            parts: false,
+            twin: None,
+        }
+    }
+
+    /// The same as the law of another number of the model.
+    fn of_model(self, name: &'static str, value: f64) -> Self {
+        Self { of_model: Some((name, value)), ..self }
+    }
+}
+
+type Solver = for<'a> fn(&'a Scene<'a>) -> Vec<Law<'a>>;
+
+/// The simpler first: of two laws that hold, the first is told.
+const SOLVERS: &[Solver] = &[
+    undeclared::laws,
+    elsewhere::laws,
+    combine::laws,
+    functions::laws,
+    gated::laws,
+    norm::laws,
+    operands::laws,
+    maps::laws,
+    slots::laws,
+    keys::laws,
+    tiles::laws,
+    splits::laws,
+    elsewhere::columns,
+    rounded::laws,
+    terms::laws,
+    counted::laws,
+    within::laws,
+    accumulated::laws,
+    approximate::laws,
+    fields::laws,
+    altered::laws,
+    structure::laws,
+];
+
+/// What explains every wrong element, if a solver finds it with the work that is left. What is `known`, as proved of the
+/// same stage in other layers, is tried first, whatever work is left, and needs no number of elements to be shown.
+pub(super) fn solve(e: &Evidence<'_>, known: &[Known], meter: &Meter) -> Option<Solution> {
+    let scene = Scene::new(e, meter)?;
+    let again = |known_law: &Known| {
+        let laws = SOLVERS.get(known_law.solver)?(&scene);
+        let alike = laws.iter().filter(|law| anywhere(&law.what, e.node.id.layer) == known_law.what);
+        let mut found = alike.filter_map(|law| weigh(&scene, (known_law.solver, law), known));
+        found.find(|found| found.known(e.node.id.layer).told == known_law.told)
+    };
+    if let Some(found) = known.iter().find_map(again) {
+        return Some(found);
+    }
+    // What cannot say why others are right is told if no solver can.
+    let mut consistent = None;
+    for (number, solver) in SOLVERS.iter().enumerate() {
+        if meter.over() {
+            break;
+        }
+        let laws = solver(&scene);
+        let mut proved = None;
+        for law in &laws {
+            // What is known of each part alone says less than what gives values.
+            if law.parts && consistent.is_some() {
+                continue;
+            }
+            if meter.over() {
+                break;
+            }
+            match weigh(&scene, (number, law), known) {
+                // What holds everywhere says more than what holds of a part.
+                Some(found) if found.confidence == Confidence::Proved && found.when.is_none() => return Some(found),
+                Some(found) if found.confidence == Confidence::Proved => proved = proved.or(Some(found)),
+                found => consistent = consistent.or(found),
+            }
+        }
+        if proved.is_some() {
+            return proved;
+        }
+    }
+    consistent
+}
+
+/// Bits by which a law must say more of the elements that it was not fitted on than that they are wrong: chance gives one
+/// of a thousand laws under one of a thousand conditions 20, and near the bound anything gives what is wrong.
+pub(super) const BITS: f64 = 24.0;
+
+/// A number in four digits, or as short as it is exact.
+fn short(x: f64) -> String {
+    let exact = x.to_string();
+    if exact.len() <= 6 { exact } else { format!("{:.*}", (3 - x.abs().log10().floor() as i32).max(0) as usize, x) }
+}
+
+/// An element by the index of its row in the evidence, and its own in the row.
+type At = (usize, usize);
+
+/// What a law is worth that is held against every row of the scene.
+fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -> Option<Solution> {
+    let e = scene.e;
+    let held = held(scene, law)?;
+    let Held { ref wrong, ref spared, held_out, used, bits, .. } = held;
+    let thin = wrong.len() < FEW + law.parameters || held_out < FEW.min(wrong.len() / 2) || bits < BITS;
+    if wrong.is_empty() || held.changes_nothing() || thin && known.is_empty() {
+        return None;
+    }
+    let (when, confidence) = if spared.is_empty() {
+        (None, Confidence::Proved)
+    } else {
+        match when::told(&held.conditions(scene), false) {
+            Some(when) => (Some(when), Confidence::Proved),
+            None if law.parts => (None, Confidence::Proved),
+            None => (Some(held.unexplained()), Confidence::Consistent),
+        }
+    };
+    let mut what = law.what.clone();
+    if let Some((twin, both)) = &law.twin
+        && let Some(other) = weigh(scene, (solver, twin), known)
+    {
+        match (&when, &other.when) {
+            // One of them holds everywhere, and the other where they are the same.
+            (Some(_), None) => return Some(other),
+            (a, b) if a == b => what.clone_from(both),
+            _ => {}
+        }
+    }
+    let (coarser, halves) = (law.coarser, law.halves);
+    let (law, of_model) = ((solver, law.what.clone()), law.of_model);
+    let elements = wrong.len();
+    let found = Solution { what, when, confidence, coarser, halves, law, of_model, elements, held_out, used };
+    let layer = e.node.id.layer;
+    let is_known = || known.iter().any(|known| known.told == found.known(layer).told);
+    (!thin || confidence == Confidence::Proved && is_known()).then_some(found)
+}

@@ -1,0 +1,178 @@
+//! How grave what was found is: by how much the stages are off by themselves, and what all of it together does to the
+//! logits of this prompt and to the choice of tokens.
+
+use crate::diagnose::Diagnosis;
+use crate::number::{Real, counted, number};
+use crate::verdict::{Global, LogitsRow};
+use crate::weights::Mismatch;
+use qdiff_engine::model::{Graph, StageId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
+
+/// Tensors that are listed.
+const LISTED: usize = 8;
+
+/// What findings do to a run.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Severity {
+    /// How far each origin is off by itself, in the order of the findings: the largest relative L2 distance of a row from
+    /// what it should be.
+    pub origins: Vec<Off>,
+    /// The same of stages that read weights which the two sides read differently.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<OffByWeights>,
+    /// What all of them together do; absent where the logits of both sides are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub together: Option<Together>,
+}
+
+/// How far a stage is off.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Off {
+    /// The stage.
+    pub stage: StageId,
+    /// Relative L2 distance of its worst row.
+    #[serde(with = "Real")]
+    pub by: f64,
+}
+
+/// How far a stage is off that reads other weights.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct OffByWeights {
+    /// The tensor.
+    pub tensor: String,
+    /// The stage, and how far.
+    #[serde(flatten)]
+    pub off: Off,
+    /// Whether that is no more than rounding may do.
+    pub rounding: bool,
+}
+
+/// The logits of both sides, compared; the rounding of both sides is in it.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Together {
+    /// Positions whose logits were compared.
+    pub positions: usize,
+    /// Largest relative L2 distance of a position's logits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distance: Option<Global>,
+    /// Largest Kullback-Leibler divergence, in nats.
+    #[serde(with = "Real")]
+    pub kl: f64,
+    /// Position where it is largest.
+    pub kl_at: usize,
+    /// Positions at which another token is the likeliest.
+    pub changed: usize,
+    /// The first of these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_at: Option<usize>,
+}
+
+/// What was found does, where anything was.
+pub fn of(graph: &Graph, diagnosis: &Diagnosis, mismatches: &[Mismatch]) -> Option<Severity> {
+    let verdict = &diagnosis.verdict;
+    if diagnosis.findings.is_empty() && mismatches.is_empty() {
+        return None;
+    }
+    let local = |id: StageId| verdict.stages.iter().find(|stage| stage.id == id)?.subject.as_ref();
+    let origins = diagnosis.findings.iter().filter_map(|f| Some(Off { stage: f.id, by: local(f.id)?.residual }));
+    let readers = mismatches.iter().take(LISTED).flat_map(|mismatch| {
+        let reads = graph.nodes.iter().filter(|node| node.weights.iter().any(|w| w.name == mismatch.tensor));
+        reads.filter_map(|node| {
+            let local = local(node.id).filter(|local| local.segment.is_none())?;
+            let off = Off { stage: node.id, by: local.residual };
+            Some(OffByWeights { tensor: mismatch.tensor.clone(), off, rounding: local.ok() })
+        })
+    });
+    // What is wrong in the capture alone did nothing to the engine.
+    let engine = !mismatches.is_empty() || diagnosis.findings.iter().any(|finding| !finding.unread);
+    let logits = graph.nodes.last().and_then(|last| verdict.stages.iter().find(|stage| stage.id == last.id));
+    let together = engine.then(|| together(&verdict.logits, logits.and_then(|stage| stage.global))).flatten();
+    Some(Severity { origins: origins.collect(), weights: readers.collect(), together })
+}
+
+fn together(rows: &[LogitsRow], distance: Option<Global>) -> Option<Together> {
+    let known = |row: &&LogitsRow| !row.subject.is_empty() && !row.reference.is_empty();
+    let rows: Vec<&LogitsRow> = rows.iter().filter(known).collect();
+    let worst = rows.iter().max_by(|a, b| a.kl.partial_cmp(&b.kl).unwrap_or(Ordering::Equal))?;
+    let changed = || rows.iter().filter(|row| row.subject[0].token != row.reference[0].token);
+    Some(Together {
+        positions: rows.len(),
+        distance,
+        kl: f64::from(worst.kl),
+        kl_at: worst.position,
+        changed: changed().count(),
+        changed_at: changed().next().map(|row| row.position),
+    })
+}
+
+impl Severity {
+    /// By how much stages are off by themselves, in words.
+    pub fn alone(&self) -> Option<String> {
+        let size = |off: &Off| format!("{} of a row's norm", number(off.by));
+        let by_size = |a: &&Off, b: &&Off| a.by.partial_cmp(&b.by).unwrap_or(Ordering::Equal);
+        let all = || self.origins.iter();
+        let origins = match (all().min_by(by_size), all().max_by(by_size)) {
+            (Some(least), Some(most)) if self.origins.len() > 1 => Some(format!(
+                "by themselves, {} are off by {} ({}) to {} ({})",
+                counted(self.origins.len(), "stage"),
+                number(least.by),
+                least.stage,
+                size(most),
+                most.stage
+            )),
+            (Some(only), _) => Some(format!("{} is off by {}, by itself", only.stage, size(only))),
+            _ => None,
+        };
+        let weights = self.weights.iter().map(|OffByWeights { tensor, off, rounding }| {
+            let rounding = if *rounding { ", no more than rounding may do" } else { "" };
+            format!("with what the engine reads of {tensor}, {} is off by {}{rounding}", off.stage, size(off))
+        });
+        let words: Vec<String> = origins.into_iter().chain(weights).collect();
+        (!words.is_empty()).then(|| words.join("; "))
+    }
+
+    /// What all of it together does to the logits and the tokens, in words.
+    pub fn words(&self) -> Option<String> {
+        let Together { positions, distance, kl, kl_at, changed, changed_at } = self.together.as_ref()?;
+        let all = match self.origins.len() {
+            0 | 1 => String::new(),
+            n => format!("all {n} origins together: "),
+        };
+        let distance = distance.map_or_else(String::new, |d| {
+            format!("the logits differ by at most {} of their norm (p{}), ", number(d.error), d.at.position)
+        });
+        let tokens = match changed_at {
+            None => "the same token is the likeliest".to_owned(),
+            Some(first) => format!("another token is the likeliest at {changed}, first at p{first},"),
+        };
+        Some(format!(
+            "{all}{distance}KL at most {} nats (p{kl_at}); {tokens} of {}; this includes the rounding of both sides",
+            number(*kl),
+            counted(*positions, "position")
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict::Choice;
+
+    fn row(position: usize, kl: f32, [subject, reference]: [u32; 2]) -> LogitsRow {
+        let top = |token| vec![Choice { token, logit: 1.0, probability: 0.5 }];
+        LogitsRow { step: 0, position, kl, error: 0.0, subject: top(subject), reference: top(reference) }
+    }
+
+    #[test]
+    fn the_largest_divergence_and_every_other_choice_count() {
+        let rows = [row(0, 0.25, [7, 7]), row(1, 1.5, [3, 4]), row(2, 0.5, [5, 6])];
+        let found = together(&rows, None).unwrap();
+        assert_eq!((found.kl, found.kl_at), (1.5, 1));
+        assert_eq!((found.positions, found.changed, found.changed_at), (3, 2, Some(1)));
+        // Rows of which a side has no logits tell nothing.
+        let lacking = LogitsRow { subject: Vec::new(), ..row(0, 9.0, [1, 2]) };
+        assert!(together(&[lacking], None).is_none());
+    }
+}

@@ -1,0 +1,12 @@
+//! llama.cpp behind a safe interface: the one crate of qdiff that calls C. Without the feature `llama` its twin says what
+//! is missing.
+
+use qdiff_capture::{arithmetic, capture, formats, room};
+#[cfg(feature = "llama")]
+use qdiff_capture::{log, supervisor};
+
+#[cfg(feature = "llama")]
+pub mod llama;
+#[cfg(not(feature = "llama"))]
+#[path = "llama_absent.rs"]
+pub mod llama;

@@ -1,0 +1,258 @@
+//! A model open on both sides: by the engine's reader, and by llama.cpp; of a folder of safetensors by the oracle's own.
+
+use crate::folder::FolderWeights;
+use crate::llama::gguf::{GgmlWeights, Index};
+use crate::number::counted;
+use crate::oracle::Oracle;
+use crate::{hash, llama};
+use anyhow::{Context as _, Result, bail};
+use qdiff_engine::folder;
+use qdiff_engine::gguf::NotFinite;
+use qdiff_engine::model::{LoadError, Model};
+use qdiff_engine::tokenizer::{Tokenizer, VocabError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use unicode_normalization::is_nfc;
+
+/// What to do where llama.cpp is asked for, and there is no GGUF.
+pub const NO_LLAMA: &str = "is a folder of safetensors, and this asks llama.cpp, which reads only GGUF files: convert it with \
+    llama.cpp's convert_hf_to_gguf.py and name the GGUF";
+
+/// A model open on both sides.
+pub struct LoadedModel {
+    /// The file, or the first of several; or the folder.
+    pub path: PathBuf,
+    /// The engine's side.
+    pub model: Model,
+    /// The engine's tokenizer, or why there is none.
+    pub tokenizer: Result<Tokenizer, VocabError>,
+    other: Other,
+}
+
+/// The side that is not the engine's.
+enum Other {
+    /// llama.cpp, and the oracle's index of the file.
+    Llama(Arc<llama::Model>, Arc<Index>),
+    /// A folder, of which llama.cpp reads nothing: the tokens at which it says that a text ends.
+    Folder(BTreeSet<u32>),
+    /// Of a GGUF nothing: this build has no llama.cpp.
+    Absent,
+}
+
+impl LoadedModel {
+    /// Opens the model, the engine's reader first: its errors are the clearer.
+    ///
+    /// # Errors
+    /// If either side refuses the file, or a weight in it is NaN or infinite: no engine can be right with such a file.
+    pub fn new(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            return Self::folder(path);
+        }
+        let model = load(path)?;
+        if llama::built_in().is_err() {
+            let (damaged, tokenizer) = (model.gguf().not_finite(), Tokenizer::new(model.gguf()));
+            refuse_damaged(&damaged).with_context(|| path.display().to_string())?;
+            return Ok(Self { path: path.to_path_buf(), tokenizer, model, other: Other::Absent });
+        }
+        // While llama.cpp reads the file, at no cost in time.
+        let (llama, (damaged, index, tokenizer)) = std::thread::scope(|scope| {
+            let gguf = model.gguf();
+            let read = || (gguf.not_finite(), Index::read(gguf), Tokenizer::new(gguf));
+            let beside = std::thread::Builder::new().spawn_scoped(scope, read);
+            let llama = llama::Model::load(path, llama::Load::Cpu);
+            // Where there is no memory for a thread, after it.
+            let read = beside.map_or_else(|_| read(), |beside| beside.join().expect("reading a file does not panic"));
+            (llama, read)
+        });
+        let other = Other::Llama(Arc::new(llama?), Arc::new(index?));
+        let opened = Self { path: path.to_path_buf(), tokenizer, model, other };
+        opened.is_unchanged()?;
+        refuse_damaged(&damaged).with_context(|| path.display().to_string())?;
+        Ok(opened)
+    }
+
+    fn folder(path: &Path) -> Result<Self> {
+        let folder::Opened { model, tokenizer, ends } = folder::open(path)?;
+        let damaged = model.gguf().not_finite();
+        let opened = Self { path: path.to_path_buf(), tokenizer, model, other: Other::Folder(ends) };
+        refuse_damaged(&damaged).map_err(|e| {
+            let text = folder::own_words(&e.to_string(), opened.model.graph());
+            anyhow::anyhow!("{}: {}", path.display(), text.replace(", or convert the model again", ""))
+        })?;
+        Ok(opened)
+    }
+
+    /// Whether it is a folder of safetensors, of which llama.cpp knows nothing.
+    pub fn is_folder(&self) -> bool {
+        matches!(self.other, Other::Folder(_))
+    }
+
+    /// Whether qdiff's own reader alone has read it: a GGUF, in a build without llama.cpp.
+    pub fn is_read_alone(&self) -> bool {
+        matches!(self.other, Other::Absent)
+    }
+
+    /// llama.cpp's side.
+    ///
+    /// # Errors
+    /// What to do where there is no GGUF, or no llama.cpp.
+    pub fn llama(&self) -> Result<&Arc<llama::Model>> {
+        match &self.other {
+            Other::Llama(llama, _) => Ok(llama),
+            Other::Folder(_) => bail!("{}: {NO_LLAMA}", self.path.display()),
+            Other::Absent => Err(llama::built_in().err().context("llama.cpp did not read the model")?),
+        }
+    }
+
+    /// The tokens of a prompt, special tokens in it recognised: llama.cpp's; of a folder those of tokenizer.json; without
+    /// llama.cpp those of the engine's tokenizer.
+    ///
+    /// # Errors
+    /// If it cannot be split: of a folder also a text that tokenizer.json would change first.
+    pub fn tokenize(&self, text: &str) -> Result<Vec<u32>> {
+        if let Other::Llama(llama, _) = &self.other {
+            return llama.tokenize(text.as_bytes(), true);
+        }
+        let tokenizer = self.tokenizer.as_ref().map_err(|e| anyhow::anyhow!("{e}"))?;
+        // llama.cpp brings no text into another form, nor does the engine that is as it is.
+        if self.is_folder() && !is_nfc(text) {
+            bail!(
+                "the prompt is not in Unicode's form NFC, into which tokenizers of Qwen bring a text; give it so, or --tokens"
+            );
+        }
+        Ok(tokenizer.encode(text, true))
+    }
+
+    /// The bytes that a token prints, those of control tokens as well; `None` beyond the vocabulary, or without one.
+    pub fn piece_bytes(&self, token: u32) -> Option<Vec<u8>> {
+        match (&self.other, &self.tokenizer) {
+            (Other::Llama(llama, _), _) => llama.piece_bytes(token, true),
+            (Other::Folder(_) | Other::Absent, Ok(tokenizer)) => {
+                tokenizer.kind(token).map(|_| tokenizer.piece(token, true))
+            }
+            (Other::Folder(_) | Other::Absent, Err(_)) => None,
+        }
+    }
+
+    /// The text of one token, special tokens spelled out.
+    pub fn piece(&self, token: u32) -> String {
+        self.piece_bytes(token).map_or_else(|| format!("<{token}>"), |b| String::from_utf8_lossy(&b).into_owned())
+    }
+
+    /// Number of tokens, padding included.
+    pub fn n_tokens(&self) -> usize {
+        match &self.other {
+            Other::Llama(llama, _) => llama.n_tokens(),
+            Other::Folder(_) => self.model.graph().config.n_vocab,
+            Other::Absent => self.tokenizer.as_ref().map_or(self.model.graph().config.n_vocab, Tokenizer::n_tokens),
+        }
+    }
+
+    /// The tokens that end a text: to llama.cpp, or as a folder says; without llama.cpp to the engine.
+    pub fn ends(&self) -> BTreeSet<u32> {
+        match &self.other {
+            Other::Llama(llama, _) => (0..llama.n_tokens() as u32).filter(|t| llama.ends_generation(*t)).collect(),
+            Other::Folder(ends) => ends.clone(),
+            Other::Absent => self.tokenizer.as_ref().map(|tokenizer| tokenizer.ends().clone()).unwrap_or_default(),
+        }
+    }
+
+    /// The weight format of most bytes.
+    pub fn main_format(&self) -> String {
+        let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
+        for t in &self.model.gguf().tensors {
+            *bytes.entry(t.ggml_type.to_string()).or_default() += t.size;
+        }
+        let most = bytes.into_iter().max_by_key(|(_, n)| *n);
+        most.map_or_else(String::new, |(format, _)| format)
+    }
+
+    /// What the oracle reads of it.
+    ///
+    /// # Errors
+    /// As [`Oracle::new`].
+    pub fn oracle(&self) -> Result<Oracle<'_>> {
+        let oracle = match &self.other {
+            Other::Llama(llama, _) => Oracle::new(self.ggml()?, llama)?,
+            Other::Folder(_) => {
+                let read = FolderWeights::read(self.model.gguf()).and_then(Oracle::of_folder);
+                read.with_context(|| self.path.display().to_string())?
+            }
+            Other::Absent => Oracle::of_engine(&self.model)?,
+        };
+        self.is_unchanged()?;
+        Ok(oracle)
+    }
+
+    /// The weights as ggml reads them.
+    ///
+    /// # Errors
+    /// As [`Self::llama`].
+    pub fn ggml(&self) -> Result<GgmlWeights<'_>> {
+        match &self.other {
+            Other::Llama(_, index) => Ok(GgmlWeights::new(self.model.gguf(), index.clone())),
+            Other::Folder(_) | Other::Absent => Err(self.llama().err().context("ggml did not read the model")?),
+        }
+    }
+
+    /// Refuses a file that llama.cpp or ggml, which open it by its name, may have read other bytes of than the engine has.
+    fn is_unchanged(&self) -> Result<()> {
+        match self.model.gguf().changed() {
+            Some(path) => bail!("{} was changed while it was being opened; run again", path.display()),
+            None => Ok(()),
+        }
+    }
+
+    /// SHA-256 of the file in hexadecimal; of several, of all bytes one file after the other.
+    pub fn sha256(&self) -> String {
+        hash::of_model(self.model.gguf())
+    }
+
+    /// Refuses tokens that the model does not have.
+    ///
+    /// # Errors
+    /// No token at all, an id beyond the vocabulary, or more than the context holds together with `decode` more.
+    pub fn check(&self, tokens: &[u32], decode: usize) -> Result<()> {
+        let config = &self.model.graph().config;
+        if tokens.is_empty() {
+            bail!("the prompt is empty: it has no token");
+        }
+        if let Some(bad) = tokens.iter().find(|t| **t as usize >= config.n_vocab) {
+            bail!("token {bad} does not exist; the vocabulary has ids 0 to {}", config.n_vocab - 1);
+        }
+        if decode > config.context || tokens.len() + decode > config.context {
+            bail!(
+                "the prompt of {} tokens and {decode} decode steps exceed the model's context of {} tokens; shorten the prompt or lower -n",
+                tokens.len(),
+                config.context
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Refuses weights that are not finite, with the first of them.
+///
+/// # Errors
+/// If there are any.
+pub fn refuse_damaged(damaged: &[NotFinite]) -> Result<()> {
+    let Some(first) = damaged.first() else { return Ok(()) };
+    let others = match damaged.len() - 1 {
+        0 => String::new(),
+        n => format!("; {} as well", counted(n, "other tensor")),
+    };
+    bail!("{first}{others}; the file itself is damaged: fetch it again, or convert the model again");
+}
+
+/// The engine's side of [`LoadedModel::new`].
+///
+/// # Errors
+/// One line that names the file once.
+pub fn load(path: &Path) -> Result<Model> {
+    Model::open(path).map_err(|e| match e {
+        // The reader's own errors name the file already.
+        LoadError::Gguf(e) => e.into(),
+        e => anyhow::Error::from(e).context(path.display().to_string()),
+    })
+}

@@ -1,0 +1,140 @@
+//! The third opinion: every op in f64, on weights and hyperparameters that the engine's reader never touched.
+
+use crate::folder::FolderWeights;
+use crate::llama::Model;
+use crate::llama::gguf::GgmlWeights;
+use crate::products::Products;
+use anyhow::{Context as _, Result, bail};
+use qdiff_engine::model::{self, Graph, Metadata, Weight, same_extent};
+use qdiff_engine::quant::{Stored, WeightSource};
+
+/// The weights of a model by a reader that shares nothing with the engine's but the mapped bytes.
+pub trait Checkpoint: WeightSource + Send {
+    /// Extent in ggml's order, the contiguous axis first.
+    fn dims(&self, tensor: &str) -> Option<&[u64]>;
+
+    /// First byte of a tensor in its file.
+    ///
+    /// # Panics
+    /// If there is no such tensor.
+    fn start(&self, tensor: &str) -> u64;
+}
+
+impl Checkpoint for GgmlWeights<'_> {
+    fn dims(&self, tensor: &str) -> Option<&[u64]> {
+        GgmlWeights::dims(self, tensor)
+    }
+    fn start(&self, tensor: &str) -> u64 {
+        GgmlWeights::start(self, tensor)
+    }
+}
+
+impl Checkpoint for FolderWeights<'_> {
+    fn dims(&self, tensor: &str) -> Option<&[u64]> {
+        FolderWeights::dims(self, tensor)
+    }
+    fn start(&self, tensor: &str) -> u64 {
+        FolderWeights::start(self, tensor)
+    }
+}
+
+/// The weights by the engine's own reader.
+struct EngineWeights<'a>(&'a model::Model);
+
+impl WeightSource for EngineWeights<'_> {
+    fn stored(&self, tensor: &str) -> Stored<'_> {
+        self.0.stored(tensor)
+    }
+    fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
+        self.0.rows(tensor, first, out);
+    }
+}
+
+impl Checkpoint for EngineWeights<'_> {
+    fn dims(&self, tensor: &str) -> Option<&[u64]> {
+        self.0.gguf().tensor(tensor).map(|info| info.dims.as_slice())
+    }
+    fn start(&self, tensor: &str) -> u64 {
+        let info = self.0.gguf().tensor(tensor).unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"));
+        let part = self.0.gguf().parts()[info.part].bytes();
+        self.0.gguf().data(info).as_ptr() as u64 - part.as_ptr() as u64
+    }
+}
+
+impl WeightSource for Box<dyn Checkpoint + '_> {
+    fn stored(&self, tensor: &str) -> Stored<'_> {
+        (**self).stored(tensor)
+    }
+    fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
+        (**self).rows(tensor, first, out);
+    }
+}
+
+/// The graph as metadata describe it that the engine has not read, with weights that it has not read.
+pub struct Oracle<'a> {
+    /// Stages: built from llama.cpp's metadata calls, or of a folder from config.json as serde reads it.
+    pub graph: Graph,
+    /// Weights: by ggml's `to_float`, or of a folder by the `safetensors` crate.
+    pub weights: Box<dyn Checkpoint + 'a>,
+    /// What evaluates products with them.
+    pub products: Products,
+}
+
+struct Described<'a> {
+    model: &'a Model,
+    weights: &'a GgmlWeights<'a>,
+}
+
+impl Metadata for Described<'_> {
+    fn integer(&self, key: &str) -> Option<u64> {
+        self.model.metadata(key)?.parse().ok()
+    }
+    fn real(&self, key: &str) -> Option<f64> {
+        self.weights.real(key).map(f64::from)
+    }
+    fn text(&self, key: &str) -> Option<String> {
+        self.model.metadata(key)
+    }
+    fn extent(&self, tensor: &str) -> Option<Vec<u64>> {
+        self.weights.dims(tensor).map(<[u64]>::to_vec)
+    }
+}
+
+impl<'a> Oracle<'a> {
+    /// On the weights of these files; `model` is llama.cpp's of them.
+    ///
+    /// # Errors
+    /// If their metadata describe no known graph.
+    pub fn new(weights: GgmlWeights<'a>, model: &Model) -> Result<Self> {
+        let described = Described { model, weights: &weights };
+        let graph = model::build(&described).context("llama.cpp's view of the metadata")?;
+        Self::checked(graph, Box::new(weights), "ggml")
+    }
+
+    /// On the weights of a folder of safetensors.
+    ///
+    /// # Errors
+    /// If its config.json describes no known graph.
+    pub fn of_folder(weights: FolderWeights<'a>) -> Result<Self> {
+        let graph = model::build(&weights).context("config.json as the oracle reads it")?;
+        Self::checked(graph, Box::new(weights), "the oracle")
+    }
+
+    /// On the engine's own reading of a GGUF, for want of another: a fault of that reader is not seen.
+    ///
+    /// # Errors
+    /// None that [`qdiff_engine::model::Model::open`] would not have told.
+    pub fn of_engine(model: &'a model::Model) -> Result<Self> {
+        Self::checked(model.graph().clone(), Box::new(EngineWeights(model)), "the engine")
+    }
+
+    fn checked(graph: Graph, weights: Box<dyn Checkpoint + 'a>, reader: &str) -> Result<Self> {
+        for Weight { name, extent } in graph.weights() {
+            let found = weights.dims(name);
+            if !found.is_some_and(|dims| same_extent(dims, extent)) {
+                bail!("tensor `{name}`: {reader} reads shape {found:?}, its metadata say {extent:?}");
+            }
+        }
+        Ok(Self { graph, weights, products: Products::default() })
+    }
+}

@@ -1,0 +1,277 @@
+//! An origin in words: at which positions, why, and what the cause explains.
+
+use super::Outcome;
+use super::screen::{Check, Fate, Line};
+use super::stages::grouped;
+use super::standing;
+use crate::diagnose::{Diagnosis, EXPORTER, Finding, Search, Solution, anywhere};
+use crate::ends::EndCheck;
+use crate::mutations::{CauseId, Explains};
+use crate::number::counted;
+use crate::verdict::Verdict;
+
+/// What is said where nothing in the catalogue fits.
+pub const UNKNOWN: &str = "no known cause";
+
+/// What is said of a stage that is wrong as it was captured, while what reads it is right.
+const UNREAD: &str = "but the engine went on from the right values: this is wrong in the capture alone";
+
+/// `at L07.q_rope, all positions: STORY (NAME)`.
+pub(super) fn headline(verdict: &Verdict, finding: &Finding) -> String {
+    format!("at {}, {}: {}", verdict.name(finding.id), positions(verdict, finding), story(finding))
+}
+
+/// Rules of the user's own, which stand in the place of bounds: the beginning of a headline.
+pub(super) fn loosened(rules: &[String]) -> String {
+    if rules.is_empty() { String::new() } else { format!("with tolerances set by hand, {}: ", rules.join(" ")) }
+}
+
+/// Injected faults that could not act: the beginning of a headline.
+pub fn inert(faults: &[String]) -> String {
+    if faults.is_empty() {
+        return String::new();
+    }
+    format!("with injected faults that are inert here, {}: ", faults.join(", "))
+}
+
+/// What was injected, and what of it could not act.
+pub(super) fn injected<'a>(injected: &'a [String], inert: &'a [String]) -> impl Iterator<Item = Line> + 'a {
+    let nothing = "it changes no stage by more than rounding may, where it was judged";
+    let inert = inert.iter().map(move |fault| ("inert", format!("{fault}: {nothing}")));
+    injected.iter().map(|fault| ("injected", fault.clone())).chain(inert)
+}
+
+/// Where a text ends, and how to mend it.
+pub(super) fn end(check: &EndCheck) -> impl Iterator<Item = Line> + '_ {
+    let remedy = check.cause.iter().map(|c| ("remedy", c.remedy.clone()));
+    [("end", check.words())].into_iter().chain(remedy)
+}
+
+/// The same as a check.
+pub(super) fn end_check(check: &EndCheck) -> Check {
+    let fate = match (check.diverged(), &check.unlisted) {
+        (false, Some(_)) => Fate::Skipped(check.words()),
+        (wrong, _) => Fate::of(wrong.then(|| check.words())),
+    };
+    Check::new("model", "end of generation", fate)
+}
+
+/// What an outcome and its headline make of a check.
+pub(super) fn ended(outcome: Outcome, headline: String) -> Fate {
+    match outcome {
+        Outcome::Match => Fate::Passed(headline),
+        Outcome::Diverged | Outcome::ReferenceSuspect => Fate::of(Some(headline)),
+        Outcome::OracleSuspect => Fate::Error(headline),
+        Outcome::Incomplete => Fate::Skipped(headline),
+    }
+}
+
+/// What is wrong of a finding: the cause, and what the residual looks like where the cause does not say all of it.
+pub(super) fn story(finding: &Finding) -> String {
+    if finding.unwritten {
+        return format!("{}; {UNREAD}", finding.shape);
+    }
+    let cause = finding.told().unwrap_or_else(|| UNKNOWN.to_owned());
+    let what = if finding.shape.is_empty() { cause } else { format!("{cause}: {}", finding.shape) };
+    if finding.unread { format!("{what}; {UNREAD}") } else { what }
+}
+
+/// The cause of the first origin, what fits as well, the remedy, and whether the search was cut short.
+pub(super) fn why(diagnosis: &Diagnosis) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let unread = diagnosis.findings.first().is_some_and(|f| f.unread);
+    let first = diagnosis.findings.first();
+    lines.extend(first.and_then(standing::words).map(|words| ("cause", words)));
+    lines.extend(first.and_then(standing::withdrawn).map(|words| ("withdrawn", words)));
+    if let Some(c) = first.filter(|f| f.solution.is_none()).and_then(|f| f.cause.as_ref()) {
+        if !c.ties.is_empty() {
+            lines.push(("fits too", list(&c.ties)));
+        }
+        lines.push(("remedy", c.remedy.clone()));
+    }
+    if unread && !lines.iter().any(|(name, _)| *name == "remedy") {
+        lines.push(("remedy", EXPORTER.to_owned()));
+    }
+    let Search { budget, unfinished, .. } = diagnosis.search;
+    if unfinished > 0 {
+        let origins = counted(unfinished, "origin");
+        let text = if budget > 0.0 {
+            format!("ended with {origins} unfinished; --why-budget {} gives it four times the work", 4.0 * budget)
+        } else {
+            format!("left out for {origins}; --why-budget 1 gives it the usual work")
+        };
+        lines.push(("search", text));
+    }
+    lines
+}
+
+fn list(causes: &[CauseId]) -> String {
+    causes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// `all positions from decode step 1 on`, or which. A later step of several tokens is `step 11 (40 tokens)`.
+pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
+    let stage = verdict.stages.iter().find(|s| s.id == finding.id);
+    let Some(local) = stage.and_then(|s| s.subject.as_ref()) else {
+        return "positions unknown".to_owned();
+    };
+    let later_rows = local.rows - local.prefill_rows;
+    let first = local.first_bad.map_or(0, |p| p.step);
+    let step = |n| match verdict.longer.get(&n) {
+        Some(tokens) => format!("step {n} ({})", counted(*tokens, "token")),
+        None => format!("decode step {n}"),
+    };
+    // One position is wrong at one step; of several the first is told.
+    let from = |n| {
+        if local.bad_positions.len() == 1 { format!(", at {}", step(n)) } else { format!(" from {} on", step(n)) }
+    };
+    let since = match (first, local.bad_prefill_rows) {
+        (n, 0) if n > 0 && local.prefill_rows > 0 && verdict.longer.contains_key(&n) => {
+            from(n) + " (the prefill is right)"
+        }
+        (n, 0) if n > 0 && local.prefill_rows > 0 => from(n) + " (the prefill is right: decode or cache)",
+        (0, bad) if bad == local.bad_rows && later_rows > 0 => {
+            format!(
+                " in the prefill only ({} right)",
+                if verdict.longer.is_empty() { "decode is" } else { "later steps are" }
+            )
+        }
+        (0, _) => String::new(),
+        (n, _) => from(n),
+    };
+    if local.bad_rows >= local.rows {
+        return format!("all positions{since}");
+    }
+    let s = if local.bad_positions.len() == 1 { "" } else { "s" };
+    format!("position{s} {}{since}", few(&local.bad_positions, local.bad_positions.len(), ", "))
+}
+
+/// The first six of `all` in words, and a sign that there are more.
+pub(super) fn few<T: ToString>(items: impl IntoIterator<Item = T>, all: usize, between: &str) -> String {
+    let mut list: Vec<String> = items.into_iter().take(6).map(|item| item.to_string()).collect();
+    if all > list.len() {
+        list.push("…".to_owned());
+    }
+    list.join(between)
+}
+
+/// `72: q_biased k_biased v_biased in 24 layers, L00..L23: one cause, qkv-bias-omitted`.
+pub(super) fn origins(findings: &[Finding]) -> String {
+    let layers_of = |(name, group): (&'static str, Vec<&Finding>)| {
+        let mut layers: Vec<u16> = group.iter().filter_map(|f| f.id.layer).collect();
+        layers.sort_unstable();
+        (name, layers)
+    };
+    let named = grouped(findings, |f| f.id.name).into_iter().map(layers_of);
+    // Stages of the same layers are told together.
+    let places: Vec<String> = grouped(named, |(_, layers)| layers.clone())
+        .into_iter()
+        .map(|(layers, names)| {
+            let names: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
+            let range = match layers.as_slice() {
+                [] => String::new(),
+                [one] => format!(" in L{one:02}"),
+                [a, .., b] => format!(" in {} layers, L{a:02}..L{b:02}", layers.len()),
+            };
+            format!("{}{range}", names.join(" "))
+        })
+        .collect();
+    format!("{}: {}: {}", findings.len(), places.join("; "), causes(findings))
+}
+
+/// `one cause, NAME`; where nothing fits, or where it is known and no more, that is no cause. Causes that differ in the
+/// number of the layer alone are one, and so are those whose numbers differ by no more than fits do.
+fn causes(findings: &[Finding]) -> String {
+    let mut solved: Vec<(String, Vec<String>)> = Vec::new();
+    let mut named: Vec<(&CauseId, bool)> = Vec::new();
+    let mut unknown = 0;
+    for f in findings {
+        let cause = f.cause.as_ref().filter(|c| c.kind != Explains::Place).map(|c| &c.name);
+        let unwritten = || f.unwritten.then(|| f.shape.clone());
+        match (f.solution.as_ref().map(Solution::told).or_else(unwritten), cause) {
+            (Some(told), _) => {
+                let key = anywhere(&told, f.id.layer);
+                match solved.iter_mut().find(|(known, _)| *known == key) {
+                    Some((_, all)) => all.push(told),
+                    None => solved.push((key, vec![told])),
+                }
+            }
+            (None, Some(name)) => match named.iter_mut().find(|(known, _)| known.is_near(name)) {
+                Some((known, exact)) => *exact &= *known == name,
+                None => named.push((name, true)),
+            },
+            (None, None) => unknown += 1,
+        }
+    }
+    let words = |(key, all): &(String, Vec<String>)| {
+        let one = all.iter().all(|told| *told == all[0]);
+        if one { all[0].clone() } else { key.clone() }
+    };
+    let short = |(name, exact): &(&CauseId, bool)| {
+        let others: Vec<&CauseId> = named.iter().map(|(other, _)| *other).filter(|other| other != name).collect();
+        if *exact { name.to_string() } else { name.shortest(&others).to_string() }
+    };
+    let known: Vec<String> = named.iter().map(short).chain(solved.iter().map(words)).collect();
+    match (known.len(), unknown) {
+        (0, _) => UNKNOWN.to_owned(),
+        (1, 0) => format!("one cause, {}", known[0]),
+        (n, 0) => format!("{n} causes: {}", known.join("; ")),
+        (n, _) => format!("{}: {}; {UNKNOWN} of {unknown}", counted(n, "cause"), known.join("; ")),
+    }
+}
+
+/// A solution that is proved everywhere, in these words.
+#[cfg(test)]
+pub(super) fn proved(what: &str) -> Solution {
+    let stored = serde_json::json!({"what": what, "confidence": "proved", "elements": 1, "held_out": 1, "used": 0.0});
+    serde_json::from_value(stored).unwrap()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnose::Cause;
+    use qdiff_engine::model::StageId;
+
+    fn named(layer: u16, name: &str) -> Finding {
+        let cause = Cause {
+            name: name.parse().unwrap(),
+            story: String::new(),
+            remedy: String::new(),
+            kind: Explains::Value,
+            before: 1.0,
+            after: 0.0,
+            used: 0.5,
+            whole: true,
+            ties: Vec::new(),
+        };
+        located(layer, Some(cause), None)
+    }
+
+    fn located(layer: u16, cause: Option<Cause>, solution: Option<Solution>) -> Finding {
+        let id = StageId::layer(layer, "stage");
+        Finding::of(id, (Vec::new(), cause, solution, String::new()))
+    }
+
+    fn solved(layer: u16, what: &str) -> Finding {
+        located(layer, None, Some(proved(what)))
+    }
+
+    /// Two numbers that differ by what a fit is off were told as two causes, and one tensor in 24 layers as 24.
+    #[test]
+    fn causes_that_differ_in_the_last_digit_or_the_layer_alone_are_one() {
+        let fitted = [named(0, "scaled:by=1.138629437"), named(1, "scaled:by=1.138629435")];
+        assert_eq!(causes(&fitted), "one cause, scaled:by=1.14");
+        let apart = [named(0, "scaled:by=1.5"), named(1, "scaled:by=1.25")];
+        assert_eq!(causes(&apart), "2 causes: scaled:by=1.5; scaled:by=1.25");
+        let close: Vec<Finding> = ["1.138629437", "1.138629435", "1.14001", "1.14002", "1.14001"]
+            .iter()
+            .map(|by| named(0, &format!("scaled:by={by}")))
+            .collect();
+        assert_eq!(causes(&close), "3 causes: scaled:by=1.139; scaled:by=1.14001; scaled:by=1.14002");
+        let layers: Vec<Finding> =
+            (1..24).map(|l| solved(l, &format!("blk.{l}.a.weight is added to L{:02}.b", l - 1))).collect();
+        assert_eq!(causes(&layers), "one cause, blk.N.a.weight is added to LN−1.b");
+        assert_eq!(causes(&layers[2..3]), "one cause, blk.3.a.weight is added to L02.b");
+    }
+}

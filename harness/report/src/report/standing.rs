@@ -1,0 +1,123 @@
+//! How far a cause may be relied on, in words. Every report says it in these.
+
+use crate::diagnose::{Cause, Confidence, Finding, Solution, Trial};
+use crate::mutations::Explains;
+use crate::number::{counted, number};
+
+/// How far the cause of a finding may be relied on, and what it explains of the run; nothing where no cause is known.
+pub(super) fn words(finding: &Finding) -> Option<String> {
+    match (&finding.solution, &finding.cause) {
+        (Some(s), _) if s.confidence == Confidence::Varying => Some(format!(
+            "fits one run alone: it gives all {} of it within rounding, and another run on the same tokens gave other values",
+            wrong(s.elements)
+        )),
+        (Some(s), _) => Some(format!("{}; {}", standing(finding), of_solution(s))),
+        (None, Some(c)) if c.kind == Explains::Place => Some(of_cause(c)),
+        (None, Some(c)) => Some(format!("{}; {}", standing(finding), of_cause(c))),
+        (None, None) => None,
+    }
+}
+
+/// What was told of the run and did not hold on other tokens.
+pub(super) fn withdrawn(finding: &Finding) -> Option<String> {
+    let Some(Trial::Withdrawn { tokens, told, because }) = &finding.trial else { return None };
+    Some(format!("one explanation fits this run alone: \"{told}\"; on {}, {because}", others(*tokens)))
+}
+
+fn wrong(elements: usize) -> String {
+    counted(elements, "wrong element")
+}
+
+fn others(tokens: usize) -> String {
+    counted(tokens, "other token")
+}
+
+/// What other tokens say of a cause.
+fn standing(finding: &Finding) -> String {
+    let sizes = finding.solution.is_none() && finding.cause.as_ref().is_some_and(|c| c.kind == Explains::Rounding);
+    let gives = |elements: usize| {
+        let does = if sizes { "accounts for the size of" } else { "gives" };
+        format!("it {does} all {} there", wrong(elements))
+    };
+    match &finding.trial {
+        Some(Trial::Confirmed { elements, tokens, there }) => {
+            let there = there.as_ref().map_or_else(String::new, |name| format!(", as {name}"));
+            format!("confirmed on {}: {}{there}", others(*tokens), gives(*elements))
+        }
+        Some(Trial::Narrowed { elements, tokens, open: true, .. }) => {
+            let what = gives(*elements);
+            format!("narrowed by {}: {what}, and why other elements are right is not known", others(*tokens))
+        }
+        Some(Trial::Narrowed { elements: 0, tokens, .. }) => {
+            format!("narrowed by {}: nothing is wrong there, and both runs allow its condition", others(*tokens))
+        }
+        Some(Trial::Narrowed { elements, tokens, .. }) => {
+            format!("narrowed by {}: {}, and both runs allow its condition", others(*tokens), gives(*elements))
+        }
+        Some(Trial::Silent { tokens, because }) => {
+            format!("fits this run; {} do not tell more: {because}", others(*tokens))
+        }
+        Some(Trial::Untried { because }) => format!("fits this run; not tried on other tokens: {because}"),
+        Some(Trial::Withdrawn { .. }) | None => "fits this run; not tried on other tokens".to_owned(),
+    }
+}
+
+fn of_solution(s: &Solution) -> String {
+    let all = wrong(s.elements);
+    let why = if s.confidence == Confidence::Consistent { "; why others are right is not known" } else { "" };
+    format!("in this run it gives all {all} within rounding, {} of them not used to find it{why}", s.held_out)
+}
+
+/// What it means that a cause of the catalogue fits.
+fn of_cause(c: &Cause) -> String {
+    let (name, before, after) = (&c.name, number(c.before), number(c.after));
+    // A stage with NaN or infinity in it has no residual.
+    let finite = c.before > 0.0;
+    match c.kind {
+        Explains::Value if !finite => format!("{name} gives the wrong values, and NaN or infinity in the same places"),
+        Explains::Value if c.whole => format!("{name} explains the residual {before} -> {after}"),
+        Explains::Value => format!("{name} explains every wrong element, but not the whole stage: {before} -> {after}"),
+        Explains::Rounding if !finite => format!("{name} explains NaN and infinity, and the size of the rest"),
+        Explains::Rounding => format!("{name} explains the size of the residual, {before}, and not its values"),
+        Explains::Place if !finite => format!("location known, cause unknown: {name}; NaN or infinity is there"),
+        Explains::Place => format!("location known, cause unknown: {name}; residual {before}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qdiff_engine::model::StageId;
+
+    /// What fitted one run was called proved, whatever the next tokens would have said.
+    #[test]
+    fn each_outcome_has_its_word() {
+        let told = |trial: Option<Trial>| {
+            let solution = Some(super::super::origin::proved("a law"));
+            let found = Finding::of(StageId::layer(1, "stage"), (Vec::new(), None, solution, String::new()));
+            words(&Finding { trial, ..found }).unwrap()
+        };
+        let (elements, tokens, when, because) = (7, 40, "in decode steps only".to_owned(), "so".to_owned());
+        let narrowed = |elements, open| Some(Trial::Narrowed { elements, tokens, when: when.clone(), open });
+        for (trial, word) in [
+            (
+                Some(Trial::Confirmed { elements, tokens, there: None }),
+                "confirmed on 40 other tokens: it gives all 7 wrong elements there; ",
+            ),
+            (
+                narrowed(7, false),
+                "narrowed by 40 other tokens: it gives all 7 wrong elements there, and both runs allow",
+            ),
+            (narrowed(7, true), "narrowed by 40 other tokens: it gives all 7 wrong elements there, and why other"),
+            (narrowed(0, false), "narrowed by 40 other tokens: nothing is wrong there, and both runs allow"),
+            (
+                Some(Trial::Silent { tokens, because: because.clone() }),
+                "fits this run; 40 other tokens do not tell more: so;",
+            ),
+            (Some(Trial::Untried { because }), "fits this run; not tried on other tokens: so; in this run it gives"),
+            (None, "fits this run; not tried on other tokens; in this run it gives all 1 wrong element within"),
+        ] {
+            assert!(told(trial).starts_with(word), "{word}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! llama.cpp as a runner.
+
+use super::{Manifest, Runner, RunnerKind, Start, llama_cuda};
+use crate::arithmetic::{Arithmetic, AttentionRule, Number};
+use crate::capture::{Step, Want};
+use crate::llama::context::TappedContext;
+use crate::llama::{Load, Model, built_in, cuda_backend, dot_types};
+use crate::room::Room;
+use anyhow::Result;
+use qdiff_engine::cpu::Row;
+use qdiff_engine::model::Graph;
+use std::sync::Arc;
+
+/// llama.cpp on the CPU.
+pub const LLAMA: RunnerKind = RunnerKind {
+    name: "llama",
+    about: "llama.cpp on the CPU",
+    faults: false,
+    llama: true,
+    sequences: true,
+    device: false,
+    ready: built_in,
+    start: Start::Own(|opened, graph, room, _| Ok(Box::new(Llama::new(opened.llama()?, graph, room)?))),
+};
+
+/// llama.cpp on a GPU.
+pub const LLAMA_CUDA: RunnerKind = RunnerKind {
+    name: "llama-cuda",
+    about: "llama.cpp on a GPU (see scripts/build-ggml-cuda)",
+    // Which kernel multiplies depends on the rows of a whole pass, and so does what is declared of its arithmetic.
+    sequences: false,
+    ready: cuda_backend,
+    start: Start::Own(|opened, graph, room, _| {
+        opened.llama()?;
+        let model = Arc::new(Model::load(&opened.path, Load::Cuda)?);
+        Ok(Box::new(Llama::new(&model, graph, room)?))
+    }),
+    ..LLAMA
+};
+
+/// llama.cpp, every stage tapped.
+pub struct Llama {
+    session: TappedContext,
+    manifest: Manifest,
+}
+
+impl Llama {
+    /// A runner with the room asked for.
+    ///
+    /// # Errors
+    /// If llama.cpp cannot make the context.
+    pub fn new(model: &Arc<Model>, graph: &Graph, room: Room) -> Result<Self> {
+        let cpu =
+            || Arithmetic { linear: dot_types(), attention: attention(room.kv), kv: room.kv, ..Arithmetic::default() };
+        let (name, arithmetic) = match model.on_gpu {
+            true => ("llama.cpp (cuda)", llama_cuda::arithmetic(room.kv)),
+            false => ("llama.cpp (cpu)", cpu()),
+        };
+        Ok(Self {
+            session: TappedContext::new(model, graph, room)?,
+            manifest: Manifest { name: name.to_owned(), arithmetic, injected: Vec::new(), stored: None },
+        })
+    }
+}
+
+/// Cached keys and values are weights to ggml: what they are multiplied with
+/// takes their dot type, and is summed in f32.
+fn attention(kv: Number) -> Vec<AttentionRule> {
+    let rule = AttentionRule { scores: kv.format(), context: kv.format(), ..AttentionRule::default() };
+    match kv {
+        Number::F32 => Vec::new(),
+        _ => vec![rule],
+    }
+}
+
+impl Runner for Llama {
+    fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
+        self.session.step(tokens, want)
+    }
+
+    fn rows(&mut self, rows: &[Row], want: &Arc<Want>) -> Result<Vec<Step>> {
+        self.session.rows(rows, want)
+    }
+
+    fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {
+        self.session.share(from, to, tokens)
+    }
+}

@@ -1,0 +1,115 @@
+//! The verdict: each stage of each side held against its own f64 evaluation, then the stages held against each other.
+//!
+//! `evaluate` says what a stage should be on a runner's own `operands`: `apply` its op (`linear` in the runner's
+//! arithmetic, with `ties`, or `probe` without computing it; sums in the `orders` that are in use; `caches` as they grow), `segment` where some were not captured. `local` holds the stage to
+//! it, row by row (`held`), `global` compares the two runners, both for each stage by itself (`measured`); `judge` gives every stage its status and finds the origins, `unread` tells what was captured and never read, `coverage` counts, `again` judges some stages again that parts told of, `health` looks
+//! for what no correct model does. `spread`, `elements`, `attention` and `logits` keep what charts are drawn from.
+
+mod again;
+mod apply;
+mod attention;
+mod batches;
+mod caches;
+mod choices;
+mod counted;
+mod coverage;
+mod effect;
+mod elements;
+mod evaluate;
+mod evidence;
+pub mod foreign;
+mod gap;
+mod global;
+mod grain;
+mod groups;
+mod health;
+mod held;
+mod inside;
+mod judge;
+mod linear;
+mod local;
+mod logits;
+pub mod lost;
+mod measured;
+mod operands;
+mod orders;
+mod probe;
+mod repeat;
+mod rows;
+mod segment;
+mod shape;
+mod softmax;
+mod spread;
+mod ties;
+pub mod tolerance;
+mod unread;
+
+pub use again::Parts;
+pub use attention::AttentionMap;
+pub use batches::largest_difference;
+pub use counted::work_of;
+pub use coverage::{Coverage, Probed};
+pub use effect::effect;
+pub use elements::{ElementMap, Elements};
+pub use evaluate::{Expected, evaluate};
+pub use evaluate::{Valued, assembled, outputs, written};
+pub use evidence::right;
+pub use evidence::{DESCRIBED, Evidence, RowAt, TRIED, Wrong, excerpt};
+pub use gap::{Gap, Unjudged};
+pub use global::{Global, compare as compare_rows};
+pub use grain::{Parameters, settle_all};
+pub use health::Symptom;
+pub use held::Row;
+pub use inside::{Inside, Otherwise, Rows};
+pub use judge::{StageResult, Status, TokenCheck, Verdict, judge, put_together};
+pub use local::{Element, Local, residuals};
+pub use logits::{Choice, LogitsRow};
+pub use measured::{Measured, measure, read_for};
+pub use operands::{Block, Side, Sink};
+pub use probe::{CheckMode, SEVERAL, Seed};
+pub use repeat::{Race, Repeated};
+pub use rows::rows_given;
+pub use segment::products_beyond;
+pub use segment::{Segment, products_of};
+pub use shape::describe;
+pub use shape::{FEW, line, of_heads, pattern};
+pub use spread::{BEYOND, BIN_OF_ONE, Spread};
+pub use tolerance::Policy;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A row of a stage's output: where it is in the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Place {
+    /// Its sequence; 0 where there is one alone.
+    #[serde(default, skip_serializing_if = "first")]
+    pub sequence: u32,
+    /// 0 for the prefill.
+    pub step: usize,
+    /// Position of the token, or of the cached row.
+    pub position: usize,
+    /// Head, where the stage has heads.
+    pub head: Option<usize>,
+}
+
+/// Whether a sequence is the first, which has no number in words.
+fn first(sequence: &u32) -> bool {
+    *sequence == 0
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.sequence > 0 {
+            write!(f, "s{} ", self.sequence)?;
+        }
+        write!(f, "p{}", self.position)?;
+        if let Some(head) = self.head {
+            write!(f, " h{head}")?;
+        }
+        if self.step > 0 {
+            write!(f, " step{}", self.step)?;
+        }
+        Ok(())
+    }
+}
