@@ -1,6 +1,7 @@
 //! Arguments and exit codes; everything is validated before anything runs.
 
 mod args;
+mod demo;
 mod devices;
 mod exclusive;
 pub mod exit;
@@ -169,6 +170,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
             let bytes = dequantise::dequantise(request)?;
             said(&format!("wrote {}, {bytes} bytes\n", request.out.display()))
         }
+        Command::Demo(request) => demo::run(request),
         Command::Synth(request) => {
             let bytes = synth::synth(request)?;
             said(&format!("wrote {}, {bytes} bytes\n", request.out.display()))

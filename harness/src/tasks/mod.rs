@@ -27,6 +27,7 @@ pub(crate) mod weights;
 
 use crate::progress::Progress;
 use anyhow::Result;
+pub(crate) use repeat::quote;
 pub use request::{GemmRequest, ModelRequest, PromptRequest, ThreadsRequest};
 
 /// Where a task tells what it does while it works.

@@ -68,7 +68,7 @@ fn model(args: &RunRequest) -> Option<String> {
 }
 
 /// `text` as one word of a shell.
-fn quote(text: &str) -> String {
+pub(crate) fn quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,+".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         text.to_owned()

@@ -10,6 +10,7 @@ mod commands;
 mod confirmed;
 mod containers;
 mod decoded;
+mod demo;
 mod documents;
 mod emulated;
 mod ends;

@@ -6,6 +6,7 @@ mod output;
 pub use mutations::MutationsCommand;
 pub use output::{Asked, Bisected, Ci, FileArgs, JsonArgs, OutputArgs, ReportArgs, Reported};
 
+use super::demo::DemoRequest;
 use super::manual::schemas;
 use super::project::Project;
 use super::{Commands, dispatch};
@@ -104,6 +105,15 @@ fn unheard(option: Arg) -> Arg {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Show a first verdict without a download: write a small model, plant a bug, and find it
+    #[command(after_help = "\
+qdiff prints each command before it runs it: `qdiff synth`, then `qdiff run` without a bug and with
+one. The folder then holds the model and both reports.
+
+Examples:
+  qdiff demo
+  qdiff demo out --inject gelu-for-silu@L01")]
+    Demo(DemoRequest),
     /// Run subject and reference side by side and judge every stage
     #[command(after_help = "\
 Examples:
