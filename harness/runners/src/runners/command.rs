@@ -177,7 +177,7 @@ impl Engine {
             timeout,
             graph: graph.clone(),
             names: Names::of(graph),
-            manifest: Manifest { name, arithmetic: Arithmetic::default(), injected: Vec::new(), stored: None },
+            manifest: Manifest { name, arithmetic: Arithmetic::default(), injected: Vec::new(), stored: None, unkept: None },
             home,
             own,
             dump,
