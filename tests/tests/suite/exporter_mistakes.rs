@@ -156,7 +156,8 @@ fn rows_that_nobody_wrote_are_wrong_in_the_capture_alone() {
 fn what_no_later_step_reads_accuses_no_reader() {
     let folder = folder();
     folder.record("right", "-n 2");
-    let cases = [("step2/L00.k_cache", 0.0, true, "no later step tells which"), ("prefill/logits", f32::NAN, false, "hold")];
+    let cases =
+        [("step2/L00.k_cache", 0.0, true, "no later step tells which"), ("prefill/logits", f32::NAN, false, "hold")];
     for (i, (name, value, kept, said)) in cases.into_iter().enumerate() {
         let dump = format!("dump-{i}");
         std::fs::create_dir(folder.join(&dump)).unwrap();

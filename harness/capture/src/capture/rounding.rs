@@ -112,7 +112,8 @@ impl Capture {
         let all = graph.nodes.iter().filter_map(|node| Some((node.id, *self.rounding.outputs.get(&node.id)?)));
         let broken: Vec<(StageId, Format)> = all.filter(|(id, format)| breaks(*id, *format)).collect();
         let ((first, format), more) = broken.split_first()?;
-        let more = if more.is_empty() { String::new() } else { format!(" and of {}", counted(more.len(), "more stage")) };
+        let more =
+            if more.is_empty() { String::new() } else { format!(" and of {}", counted(more.len(), "more stage")) };
         Some(format!("values of {first}{more} are no numbers of {format}"))
     }
 }

@@ -109,7 +109,18 @@ impl Finding {
     pub fn of(
         id: StageId, (inside, cause, solution, shape): (Vec<StageId>, Option<Cause>, Option<Solution>, String),
     ) -> Self {
-        Self { id, inside, unread: false, kept: false, unwritten: false, cause, solution, shape, trial: None, key: None }
+        Self {
+            id,
+            inside,
+            unread: false,
+            kept: false,
+            unwritten: false,
+            cause,
+            solution,
+            shape,
+            trial: None,
+            key: None,
+        }
     }
 
     /// What was computed instead, with its name in the catalogue where it has one.

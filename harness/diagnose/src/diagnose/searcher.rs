@@ -97,7 +97,11 @@ impl Searcher<'_> {
         // Laws of attention take each key for the row of its position.
         if let Some(shape) = lost::told(graph, node, capture).or_else(|| foreign::told(node, capture)) {
             let (inside, cause, solution) = Default::default();
-            let finding = Finding { unread: origin.unread, kept: origin.kept, ..Finding::of(origin.id, (inside, cause, solution, shape)) };
+            let finding = Finding {
+                unread: origin.unread,
+                kept: origin.kept,
+                ..Finding::of(origin.id, (inside, cause, solution, shape))
+            };
             return (finding, Vec::new());
         }
         let tried = self.part(origin, TRIED);
@@ -148,7 +152,11 @@ impl Searcher<'_> {
                 Some(_) => self.shape(origin),
             };
             let inside = Vec::new();
-            Finding { unread: origin.unread, kept: origin.kept, ..Finding::of(origin.id, (inside, cause, solution, shape)) }
+            Finding {
+                unread: origin.unread,
+                kept: origin.kept,
+                ..Finding::of(origin.id, (inside, cause, solution, shape))
+            }
         };
         let stage = origin.id.name;
         (finding, new.into_iter().map(|explanation| Known { stage, explanation }).collect())

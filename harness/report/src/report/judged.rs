@@ -110,7 +110,8 @@ pub(super) fn segments(report: &Report) -> Option<String> {
         0 => String::new(),
         n => format!("; finer in {n} more"),
     };
-    let shift = Some(shift(report)).filter(|shift| !shift.is_empty()).map_or_else(String::new, |shift| format!("; {shift}"));
+    let shift =
+        Some(shift(report)).filter(|shift| !shift.is_empty()).map_or_else(String::new, |shift| format!("; {shift}"));
     (!all.is_empty()).then(|| format!("an error is sure to show in {}{more}{shift}", named.join("; ")))
 }
 

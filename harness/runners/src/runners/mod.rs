@@ -45,7 +45,13 @@ pub struct Manifest {
 impl Manifest {
     /// Stands for a reference that is not there.
     pub fn nobody() -> Self {
-        Self { name: "none".to_owned(), arithmetic: Arithmetic::default(), injected: Vec::new(), stored: None, unkept: None }
+        Self {
+            name: "none".to_owned(),
+            arithmetic: Arithmetic::default(),
+            injected: Vec::new(),
+            stored: None,
+            unkept: None,
+        }
     }
 }
 
