@@ -367,13 +367,14 @@ impl<'a> Pair<'a> {
             [first, more @ ..] => format!("; {first}, and {} fit no array", counted(more.len(), "more line")),
         };
         Ok(Recording {
-            capture,
             manifest: Manifest {
                 name: format!("{} ({how}{declared}{unmatched})", manifest.name()),
                 arithmetic,
                 injected: Vec::new(),
                 stored,
+                unkept: capture.unkept(&self.oracle.graph),
             },
+            capture,
             fed: manifest.decoded.clone(),
             chose: Some(Chose { sampler: manifest.sampler, alone: false }),
             seconds: start.elapsed().as_secs_f64(),

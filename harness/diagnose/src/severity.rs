@@ -86,7 +86,7 @@ pub fn of(graph: &Graph, diagnosis: &Diagnosis, mismatches: &[Mismatch]) -> Opti
         })
     });
     // What is wrong in the capture alone did nothing to the engine.
-    let engine = !mismatches.is_empty() || diagnosis.findings.iter().any(|finding| !finding.unread);
+    let engine = !mismatches.is_empty() || diagnosis.findings.iter().any(|finding| !finding.unread && !finding.kept);
     let logits = graph.nodes.last().and_then(|last| verdict.stages.iter().find(|stage| stage.id == last.id));
     let together = engine.then(|| together(&verdict.logits, logits.and_then(|stage| stage.global))).flatten();
     Some(Severity { origins: origins.collect(), weights: readers.collect(), together })

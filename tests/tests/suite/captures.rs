@@ -121,8 +121,25 @@ fn a_tampered_capture_is_located_and_described() {
                 &["L00.ffn_up", "the constant 9 stands there", "column 480 on"],
             ),
             ("nan", "step1/L01.q_proj", |x| x[3] = f32::NAN, &["L01.q_proj", "position 35"]),
+            // Nothing was added to the values that belong there.
+            ("constant", "prefill/logits", |x| x.fill(420.5), &["logits", "the constant 420.5 stands there"]),
         ],
     );
+}
+
+/// A factor of all values is no factor with an offset that rounding hides, and values that are all the same are no right ones
+/// to which something was added.
+#[test]
+fn a_constant_and_a_factor_are_told_as_what_they_are() {
+    let folder = folder();
+    folder.record("scaled", "-n 0 --inject scaled:by=1.1@L01.ffn_down");
+    let (_, _, text) = folder.judged("--subject capture:scaled");
+    assert!(text.contains("(scaled:by=1.1)") && !text.contains("offset"), "{text}");
+    folder.record("constant", "-n 0");
+    npz::revalue(&folder.join("constant/capture.npz"), |all| all.values_mut().for_each(|values| values.fill(448.0)));
+    let (code, _, text) = folder.judged("--subject capture:constant");
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("the constant 448 stands there") && !text.contains("offset"), "{text}");
 }
 
 /// One wrong head of one layer, and one wrong position at decode step 5: each

@@ -160,6 +160,10 @@ fn what_an_earlier_run_left_is_not_judged_as_a_commands() {
         let said = folder.qdiff(&run("sh dump.sh")).exits(code);
         assert_eq!(said.stderr.contains("of another run than the one just made"), code == 2, "{said}");
     }
+    // A dump that was made without that name, and then copied: its files are new, and it began before the run.
+    let head = r#"{"schema_version":3,"dump":{"nonce":"1","started":1000000000}}"#;
+    folder.write("raw/capture.jsonl", format!("{head}\n{}", folder.text("lines")));
+    folder.refuses(&run("cp -r raw/. {dir}"), &["the dump began at 2001-09-09 01:46:40 UTC, before the run"]);
 }
 
 /// The battery runs a command in each case that it can be told of, and says which it cannot.

@@ -104,7 +104,8 @@ fn rows_that_nobody_wrote_are_wrong_in_the_capture_alone() {
     let tokens = folder.json("right/manifest.json")["tokens"].as_array().unwrap().len();
     // Changes some rows of a tensor of so many, in a step.
     type Change = fn(step: usize, row: usize, tokens: usize) -> Option<fn(f32) -> f32>;
-    let cases: [(&str, Change, bool, &str); 5] = [
+    let cases: [(&str, Change, bool, &str); 6] = [
+        ("L01.v_cache", |_, row, _| (row == 3).then_some(|_| f32::NAN), true, "hold NaN throughout"),
         ("L01.ffn_norm", |_, row, _| (row == 2 || row == 5).then_some(|_| f32::NAN), true, "hold NaN throughout"),
         ("L01.k_cache", |step, row, n| (row + 1 == n + step && step > 0).then_some(|_| f32::NAN), true, "hold NaN"),
         ("L01.v_cache", |step, row, n| (row + 1 == n + step && step > 0).then_some(|_| 0.0), true, "hold 0 throughout"),
@@ -145,6 +146,40 @@ fn rows_that_nobody_wrote_are_wrong_in_the_capture_alone() {
         let stages = report["verdict"]["stages"].as_array().unwrap();
         let others = stages.iter().filter(|s| s["stage"] != stage && s["status"] != "match");
         assert_eq!(others.count(), 0, "{stage}: {text}");
+    }
+}
+
+/// A cache that the last step is seen to write wrongly, while its own readers had the right rows: either the cache is wrong or
+/// its capture, which a later step would tell. The readers are not accused. Rows of NaN that nothing reads are told as rows
+/// that were never written.
+#[test]
+fn what_no_later_step_reads_accuses_no_reader() {
+    let folder = folder();
+    folder.record("right", "-n 2");
+    let cases =
+        [("step2/L00.k_cache", 0.0, true, "no later step tells which"), ("prefill/logits", f32::NAN, false, "hold")];
+    for (i, (name, value, kept, said)) in cases.into_iter().enumerate() {
+        let dump = format!("dump-{i}");
+        std::fs::create_dir(folder.join(&dump)).unwrap();
+        for file in ["capture.npz", "manifest.json"] {
+            std::fs::copy(folder.join("right").join(file), folder.join(&dump).join(file)).unwrap();
+        }
+        npz::revalue(&folder.join(&dump).join("capture.npz"), |all| {
+            let width = all.iter().find(|(own, _)| *own == name.replace("k_cache", "k_rope")).unwrap().1.len();
+            let width = if kept { width } else { all.iter().find(|(own, _)| *own == "step1/logits").unwrap().1.len() };
+            let values = &mut all.iter_mut().find(|(own, _)| *own == name).unwrap().1;
+            let last = values.len() - width;
+            values[last..].fill(value);
+        });
+        let (code, report, text) = folder.told(&format!("run -m model.gguf --subject capture:{dump}"));
+        assert_eq!(code, 1, "{text}");
+        let findings = report["verdict"]["findings"].as_array().unwrap();
+        let found: Vec<&Value> = findings.iter().map(|f| &f["stage"]).collect();
+        assert_eq!(found, [&json!(name.split_once('/').unwrap().1)], "{text}");
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("as if never written: ") && words.contains(said), "{text}");
+        assert_eq!((findings[0]["kept"] == true, findings[0]["unread"] == true), (kept, false), "{text}");
+        assert!(!words.contains("wrong in the capture alone"), "{text}");
     }
 }
 

@@ -357,6 +357,20 @@ fn injected_faults_are_found_in_a_narrow_capture() {
     }
 }
 
+/// An engine that declares to round its results, and does not: its values are held to f32, and that is said.
+#[test]
+fn a_declared_rounding_that_is_not_kept_is_told() {
+    let folder = folder();
+    folder.record("mine", "-n 0");
+    declare(&folder, "mine", "arithmetic", json!({ "outputs": "bf16" }));
+    let (code, report, text) = folder.judged("--subject capture:mine");
+    assert_eq!(code, 0, "{text}");
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.starts_with("MATCH (outputs in bf16 arithmetic declared, not kept): "), "{text}");
+    assert!(text.contains("values of embed and of 46 more stages are no numbers of bf16"), "{text}");
+    assert!(report["subject"]["unkept"].is_string(), "{text}");
+}
+
 /// What is declared stands in every format, and in the first line.
 #[test]
 fn a_declared_arithmetic_stands_in_the_headline() {
@@ -370,7 +384,7 @@ fn a_declared_arithmetic_stands_in_the_headline() {
         .judged("--subject capture:mine --reference none --stages embed --report a.md --report a.html --report a.xml");
     assert_eq!(report["subject"]["arithmetic"]["outputs"], "bf16", "{text}");
     let told = "(bf16 arithmetic declared)";
-    assert!(headline(&text).contains(told), "{text}");
+    assert!(headline(&text).contains(told) && !text.contains("not kept"), "{text}");
     for file in ["a.md", "a.html", "a.xml"] {
         assert!(folder.text(file).contains("bf16 arithmetic declared"), "{file}");
     }

@@ -269,6 +269,7 @@ fn screen(opened: &Opened, diagnosis: Diagnosis) -> String {
         arithmetic: Arithmetic::default(),
         injected: Vec::new(),
         stored: None,
+        unkept: None,
     };
     let config = &opened.model.graph().config;
     let mut report = Report {

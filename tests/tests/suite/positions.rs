@@ -1,5 +1,6 @@
 //! Prompts in ubatches, and faults that begin at a position.
 
+use qdiff_tests::containers::{arrays, write_npy};
 use qdiff_tests::{folder, headline, screen};
 use serde_json::Value;
 
@@ -68,6 +69,25 @@ fn a_second_turn_is_run_recorded_and_judged() {
     folder.record("parts", "--length 26 -n 2 --ubatch 5");
     let said = folder.qdiff("compare turns parts").exits(2);
     assert!(said.stderr.contains("in steps of different size"), "{said}");
+}
+
+/// A cache that lost rows between two turns: the first line names their positions.
+#[test]
+fn lost_rows_stand_in_the_headline() {
+    let folder = folder();
+    folder.record("turns", "--length 26 --passes 12,3x1,11 -n 0");
+    let mut all = arrays(&folder.join("turns"));
+    for cache in all.iter_mut().filter(|a| a.name.starts_with("step4/") && a.name.ends_with("_cache")) {
+        let width: usize = cache.shape[1..].iter().product();
+        cache.values.drain(8 * width..11 * width);
+        cache.shape[0] -= 3;
+    }
+    write_npy(&folder.join("lost"), &all);
+    folder.write("lost/manifest.json", folder.text("turns/manifest.json"));
+    let (code, _, text) = folder.judged("--subject capture:lost");
+    assert_eq!(code, 1, "{text}");
+    let line = headline(&text);
+    assert!(line.contains("L00.k_cache") && line.contains("the rows of positions 8..10 are missing"), "{text}");
 }
 
 /// What cannot be run in these passes is refused with the remedy.

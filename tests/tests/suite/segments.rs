@@ -57,7 +57,7 @@ fn words(text: &str) -> String {
 #[test]
 fn a_weak_check_does_not_sound_like_a_strong_one() {
     let folder = folder();
-    let shift = "nor would a shift of all positions, for no q_rope, k_rope or k_cache was dumped";
+    let shift = "a shift of all positions may not show, for no q_rope, k_rope or k_cache was dumped";
     for (taps, told, shifted) in [
         (&["logits"][..], "logits alone, one segment of 47 stages, is correct on both sides; an error below ", true),
         (
@@ -92,6 +92,20 @@ fn a_weak_check_does_not_sound_like_a_strong_one() {
         // A choice that differs proves nothing of an error that may be there.
         assert!(!text.contains("a flip"), "{text}");
     }
+}
+
+/// Keys that are rotated one position too far are explained at the end of a segment that is a cache, over decode steps too.
+#[test]
+fn a_shift_of_positions_is_explained_at_a_cache() {
+    let folder = folder();
+    let keep = |s: &str| keeps(&["embed", "k_cache", "layer_out", "logits"], s);
+    thin(&folder, "shifted", "--inject rope-position-off-by-one:by=1", keep);
+    let (code, report, text) = folder.judged("--subject capture:shifted");
+    assert_eq!(code, 1, "{text}");
+    let first = &report["verdict"]["findings"][0];
+    assert_eq!(first["stage"], "L00.k_cache", "{text}");
+    assert_eq!(first["cause"]["name"], "rope-position-off-by-one:by=1", "{text}");
+    assert_eq!(first["inside"], serde_json::json!(["L00.k_rope"]), "{text}");
 }
 
 /// Values of the reference under another engine's name are right, and say nothing of that engine.

@@ -63,8 +63,9 @@ impl Expected {
         Self { run: format!("{:016x}{:016x}", words[0], words[1]), since: since.to_path_buf() }
     }
 
-    /// Refuses a capture that another run wrote. A tap repeats the name of the run, so that no clock matters. Files of any
-    /// other writer must not be older than the run; `vouched` says that the tap wrote all of `files` itself.
+    /// Refuses a capture that another run wrote. A tap repeats the name of the run, so that no clock matters. A dump without
+    /// that name must not have begun before the run, and files of any other writer must not be older than the run; `vouched`
+    /// says that the tap wrote all of `files` itself.
     ///
     /// # Errors
     /// The file, and what to do.
@@ -77,6 +78,15 @@ impl Expected {
             }
         }
         let since = written(&self.since)?;
+        // Copies of an earlier dump are younger than the run, and the dump is not. It tells whole seconds.
+        let started = dump.and_then(|dump| dump.started);
+        let before = started.is_some_and(|at| at < seconds(since));
+        ensure!(
+            !before,
+            "the dump began at {}, before the run that was to write it: it holds values of an earlier run, or the clock was \
+             set back meanwhile; {remedy}; an engine that runs by another clock must also be given {RUN}",
+            dump.and_then(Dump::when).unwrap_or_default()
+        );
         for file in files {
             ensure!(
                 written(file)? >= since,
@@ -93,6 +103,11 @@ impl Expected {
 fn written(file: &Path) -> Result<SystemTime> {
     let of = file.metadata().and_then(|of| of.modified());
     of.with_context(|| format!("cannot read when {} was written", file.display()))
+}
+
+/// Whole seconds since 1970.
+fn seconds(at: SystemTime) -> i64 {
+    at.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }
 
 /// Refuses a folder in which a tap says that it could not dump: what else is there is of an earlier run.
@@ -121,8 +136,7 @@ pub(super) fn check_one_run(dump: &Dump, files: &[PathBuf]) -> Result<()> {
     let Some(started) = dump.started else { return Ok(()) };
     let mut older = Vec::new();
     for file in files {
-        let since_1970 = written(file)?.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        if i64::try_from(since_1970).unwrap_or(i64::MAX) < started {
+        if seconds(written(file)?) < started {
             older.push(file);
         }
     }
@@ -171,6 +185,13 @@ mod tests {
             assert_eq!(expected.check(Some(&own), &files[1..], false).is_ok(), fresh);
             for none in [None, Some(&unnamed)] {
                 assert_eq!(expected.check(none, &files[1..], true).is_ok(), fresh, "{ages:?}");
+            }
+            // A copy of an earlier dump is younger than the run; the dump is not.
+            for (started, begun) in [(1_700_000_000, true), (1_699_999_999, false)] {
+                let copied = Dump { started: Some(started), ..unnamed.clone() };
+                assert_eq!(expected.check(Some(&copied), &[], true).is_ok(), begun);
+                let own = Dump { started: Some(started), ..own.clone() };
+                assert!(expected.check(Some(&own), &files[1..], true).is_ok());
             }
             let why = expected.check(Some(&other), &files[1..], true).unwrap_err().to_string();
             assert!(why.contains("of another run") && why.contains("QDIFF_DUMP"), "{why}");

@@ -4,6 +4,7 @@
 use super::{Capture, matches, stages_like};
 use crate::arithmetic::Arithmetic;
 use crate::formats::{Format, Formats, OfStages};
+use crate::number::counted;
 use anyhow::{Result, bail};
 use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Anatomy;
@@ -98,6 +99,22 @@ impl Capture {
         let Some(format) = seen(self).filter(|_| arithmetic.outputs.plain()) else { return Ok(None) };
         self.rounding.stored = graph.nodes.iter().filter(|n| !of_integers(n)).map(|n| (n.id, format)).collect();
         Ok(Some(format!("{format}: seen in all values")))
+    }
+}
+
+impl Capture {
+    /// Which stages hold values that are no numbers of the format to which the engine says that it rounds them.
+    pub fn unkept(&self, graph: &Graph) -> Option<String> {
+        let breaks = |id: StageId, format: Format| {
+            let given = self.steps.iter().filter_map(|step| step.get(id));
+            given.into_iter().any(|given| given.data.iter().any(|v| !format.holds(*v)))
+        };
+        let all = graph.nodes.iter().filter_map(|node| Some((node.id, *self.rounding.outputs.get(&node.id)?)));
+        let broken: Vec<(StageId, Format)> = all.filter(|(id, format)| breaks(*id, *format)).collect();
+        let ((first, format), more) = broken.split_first()?;
+        let more =
+            if more.is_empty() { String::new() } else { format!(" and of {}", counted(more.len(), "more stage")) };
+        Some(format!("values of {first}{more} are no numbers of {format}"))
     }
 }
 

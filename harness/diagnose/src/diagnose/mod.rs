@@ -83,6 +83,9 @@ pub struct Finding {
     /// Whether the stages that read it were made of the right values: what was captured is wrong, and not the engine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unread: bool,
+    /// Whether it is the same of a cache where no later step tells whether the engine's own is wrong as well.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept: bool,
     /// Whether what was captured there seems never to have been written, which is all that is wrong.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unwritten: bool,
@@ -106,7 +109,18 @@ impl Finding {
     pub fn of(
         id: StageId, (inside, cause, solution, shape): (Vec<StageId>, Option<Cause>, Option<Solution>, String),
     ) -> Self {
-        Self { id, inside, unread: false, unwritten: false, cause, solution, shape, trial: None, key: None }
+        Self {
+            id,
+            inside,
+            unread: false,
+            kept: false,
+            unwritten: false,
+            cause,
+            solution,
+            shape,
+            trial: None,
+            key: None,
+        }
     }
 
     /// What was computed instead, with its name in the catalogue where it has one.

@@ -85,17 +85,23 @@ impl Searcher<'_> {
     pub(super) fn finding(&self, origin: &StageResult) -> (Finding, Vec<Known>) {
         let graph = &self.oracle.graph;
         let node = &graph.nodes[graph.index(origin.id).expect("an origin is a stage of the graph")];
-        if let Some(shape) = unwritten(origin) {
+        let never_written = unwritten(origin).map(|shape| {
             let (inside, cause, solution) = Default::default();
-            let finding =
-                Finding { unread: true, unwritten: true, ..Finding::of(origin.id, (inside, cause, solution, shape)) };
-            return (finding, Vec::new());
+            let finding = Finding::of(origin.id, (inside, cause, solution, shape));
+            (Finding { unread: origin.unread, kept: origin.kept, unwritten: true, ..finding }, Vec::new())
+        });
+        if let Some(finding) = never_written.clone().filter(|_| origin.unread || origin.kept) {
+            return finding;
         }
         let capture = self.subject.capture;
         // Laws of attention take each key for the row of its position.
         if let Some(shape) = lost::told(graph, node, capture).or_else(|| foreign::told(node, capture)) {
             let (inside, cause, solution) = Default::default();
-            let finding = Finding { unread: origin.unread, ..Finding::of(origin.id, (inside, cause, solution, shape)) };
+            let finding = Finding {
+                unread: origin.unread,
+                kept: origin.kept,
+                ..Finding::of(origin.id, (inside, cause, solution, shape))
+            };
             return (finding, Vec::new());
         }
         let tried = self.part(origin, TRIED);
@@ -130,9 +136,14 @@ impl Searcher<'_> {
         let cause = cause.filter(|c| solution.is_none() || names(c));
         let unknown = !cause.as_ref().is_some_and(all_of_it) && !solution.as_ref().is_some_and(proved);
         let within = unknown.then(|| self.inside(&e, (before, tried.is_some()), &known_inside)).flatten();
+        // An engine may compute NaN: what explains that goes before.
+        let place = cause.as_ref().is_none_or(|c| c.kind == Explains::Place);
+        if let Some(finding) = never_written.filter(|_| within.is_none() && solution.is_none() && place) {
+            return finding;
+        }
         let finding = if let Some((finding, key)) = within {
             new.push(Explanation::Inside(key));
-            Finding { unread: origin.unread, ..finding }
+            Finding { unread: origin.unread, kept: origin.kept, ..finding }
         } else {
             let explained = solution.is_some() || whole && cause.as_ref().is_none_or(|c| c.kind == Explains::Value);
             let shape = match &tried {
@@ -141,7 +152,11 @@ impl Searcher<'_> {
                 Some(_) => self.shape(origin),
             };
             let inside = Vec::new();
-            Finding { unread: origin.unread, ..Finding::of(origin.id, (inside, cause, solution, shape)) }
+            Finding {
+                unread: origin.unread,
+                kept: origin.kept,
+                ..Finding::of(origin.id, (inside, cause, solution, shape))
+            }
         };
         let stage = origin.id.name;
         (finding, new.into_iter().map(|explanation| Known { stage, explanation }).collect())
@@ -351,10 +366,14 @@ fn as_computed(node: &Node, e: &Evidence<'_>) -> bool {
         && node.faults.compute.is_none()
 }
 
-/// What an origin holds that nobody read, where all of it seems never to have been written.
+/// What an origin holds where all that is wrong seems never to have been written: rows of one value, and of NaN unless what
+/// reads them shows that it had others.
 fn unwritten(origin: &StageResult) -> Option<String> {
-    let local = origin.subject.as_ref().filter(|local| origin.unread && local.never_written())?;
+    let local = origin.subject.as_ref().filter(|local| local.never_written())?;
     let held = local.non_finite.as_ref().or(local.worst.as_ref()).map(|element| element.got)?;
+    if !origin.unread && !origin.kept && !held.is_nan() {
+        return None;
+    }
     let rows = counted(local.unwritten, "row");
     let s = if local.unwritten == 1 { "s" } else { "" };
     Some(format!("as if never written: {rows} of the capture hold{s} {held} throughout"))

@@ -61,9 +61,15 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 return Vec::new();
             }
             let n = wrong.len() as f64;
+            // Elements that are all the same are no values to which anything was added: a constant stands there.
+            if wrong.iter().all(|w| w.got == wrong[0].got) {
+                return Vec::new();
+            }
             let alone = wrong.iter().map(|w| f64::from(w.got) - w.want).sum::<f64>() / n;
             let mut all: Vec<Vec<f64>> = digits(alone).into_iter().map(|by| vec![by, 1.0]).collect();
-            if let Some((scale, offset)) = line(&wrong, true) {
+            // Less than rounding is added to nothing: that is a factor alone.
+            let largest = wrong.iter().map(|w| f64::from(w.got.abs())).fold(0.0, f64::max);
+            if let Some((scale, offset)) = line(&wrong, true).filter(|(_, offset)| offset.abs() > UNIT * largest) {
                 all.push(vec![rounded(offset, 4), rounded(scale, 4)]);
                 all.push(vec![offset, scale]);
             }

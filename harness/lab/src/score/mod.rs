@@ -65,6 +65,9 @@ pub struct Case {
     /// Time of the diagnosis, in seconds: verdict and search for the cause.
     #[serde(with = "Real")]
     pub seconds: f64,
+    /// The same in seconds of a core, which other programs do not lengthen; 0 where nobody measured them.
+    #[serde(default, with = "Real")]
+    pub core: f64,
 }
 
 impl Case {

@@ -55,6 +55,7 @@ mod tests {
             told,
             worth,
             seconds: 0.0,
+            core: 0.0,
         }
     }
 

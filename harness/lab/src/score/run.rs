@@ -20,6 +20,14 @@ use std::time::Instant;
 /// Magnitudes that graded faults are injected at, the largest first.
 const MAGNITUDES: [f64; 8] = [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7];
 
+/// Seconds of a core that this process took so far; 0 where the system does not say.
+fn core() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the program stands in parentheses and may hold anything; the 12th field after it counts hundredths.
+    let ticks = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(11)?.parse::<u64>().ok());
+    ticks.unwrap_or(0) as f64 / 100.0
+}
+
 /// A model with the tokens that it is run on, and the reference's run.
 pub struct ScoreRun<'a> {
     /// What the model is, in a few words.
@@ -65,17 +73,18 @@ impl<'a> ScoreRun<'a> {
         self.pair.record(runner.as_mut(), self.tokens())
     }
 
-    /// The diagnosis of a subject that carries `plants`, what it gave, and the seconds that the diagnosis took.
-    fn diagnose(&self, source: &FaultSource, plants: &[Plant]) -> Result<(Diagnosis, Recording, f64)> {
+    /// The diagnosis of a subject that carries `plants`, what it gave, and the seconds that the diagnosis took, of a clock
+    /// and of a core.
+    fn diagnose(&self, source: &FaultSource, plants: &[Plant]) -> Result<(Diagnosis, Recording, [f64; 2])> {
         let subject = self.record(source, plants)?;
-        let start = Instant::now();
+        let (start, core) = (Instant::now(), core());
         let diagnosis = self.pair.judge(&subject, Some(&self.reference))?;
-        Ok((diagnosis, subject, start.elapsed().as_secs_f64()))
+        Ok((diagnosis, subject, [start.elapsed().as_secs_f64(), self::core() - core]))
     }
 
     /// One fault. `clean` is what the same engine gives without it, once that is known.
     fn case(&self, source: &FaultSource, plant: &Plant, clean: &mut Option<Recording>) -> Result<Case> {
-        let (diagnosis, subject, seconds) = self.diagnose(source, std::slice::from_ref(plant))?;
+        let (diagnosis, subject, [seconds, core]) = self.diagnose(source, std::slice::from_ref(plant))?;
         let first = diagnosis.findings.first();
         let cause = first.and_then(|f| f.cause.as_ref());
         let others = diagnosis.findings.len().saturating_sub(1);
@@ -107,6 +116,7 @@ impl<'a> ScoreRun<'a> {
             },
             effect,
             seconds,
+            core,
         })
     }
 

@@ -16,6 +16,7 @@ pub(super) fn correct(report: &Report) -> String {
     let declared = match arithmetic(&report.subject.arithmetic) {
         plain if plain == "f32" && report.subject.stored.is_some() => "f32 and rounded storage".to_owned(),
         plain if plain == "f32" => plain,
+        other if report.subject.unkept.is_some() => format!("its arithmetic ({other}), or f32 where it is not kept,"),
         other => format!("its arithmetic ({other})"),
     };
     let s = if declared.contains(" and ") { "" } else { "s" };
@@ -79,7 +80,10 @@ fn unseen(report: &Report) -> String {
         let within = if all.len() == 1 { String::new() } else { format!(" in {segment}") };
         format!("; an error below {} of a row may not show{within}", number(*shows))
     });
-    error + &shift(report)
+    match shift(report) {
+        shift if shift.is_empty() => error,
+        shift => format!("{error}; {shift}"),
+    }
 }
 
 /// That a shift of all positions would not show.
@@ -90,7 +94,7 @@ fn shift(report: &Report) -> String {
         names => {
             let (last, first) = names.split_last().map_or((NONE, &[][..]), |(last, first)| (last.as_str(), first));
             let or = if first.is_empty() { "" } else { " or " };
-            format!("; nor would a shift of all positions, for no {}{or}{last} was dumped", first.join(", "))
+            format!("a shift of all positions may not show, for no {}{or}{last} was dumped", first.join(", "))
         }
     }
 }
@@ -106,7 +110,9 @@ pub(super) fn segments(report: &Report) -> Option<String> {
         0 => String::new(),
         n => format!("; finer in {n} more"),
     };
-    (!all.is_empty()).then(|| format!("an error is sure to show in {}{more}{}", named.join("; "), shift(report)))
+    let shift =
+        Some(shift(report)).filter(|shift| !shift.is_empty()).map_or_else(String::new, |shift| format!("; {shift}"));
+    (!all.is_empty()).then(|| format!("an error is sure to show in {}{more}{shift}", named.join("; ")))
 }
 
 /// That the subject's values are the reference's, where most of them are.

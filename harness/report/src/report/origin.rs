@@ -16,6 +16,10 @@ pub const UNKNOWN: &str = "no known cause";
 /// What is said of a stage that is wrong as it was captured, while what reads it is right.
 const UNREAD: &str = "but the engine went on from the right values: this is wrong in the capture alone";
 
+/// The same of a cache where no later step tells.
+const KEPT: &str = "but what reads it in this step had the right values: the cache is wrong, or the capture of it alone, and no \
+                    later step tells which";
+
 /// `at L07.q_rope, all positions: STORY (NAME)`.
 pub(super) fn headline(verdict: &Verdict, finding: &Finding) -> String {
     format!("at {}, {}: {}", verdict.name(finding.id), positions(verdict, finding), story(finding))
@@ -68,12 +72,17 @@ pub(super) fn ended(outcome: Outcome, headline: String) -> Fate {
 
 /// What is wrong of a finding: the cause, and what the residual looks like where the cause does not say all of it.
 pub(super) fn story(finding: &Finding) -> String {
-    if finding.unwritten {
-        return format!("{}; {UNREAD}", finding.shape);
-    }
     let cause = finding.told().unwrap_or_else(|| UNKNOWN.to_owned());
-    let what = if finding.shape.is_empty() { cause } else { format!("{cause}: {}", finding.shape) };
-    if finding.unread { format!("{what}; {UNREAD}") } else { what }
+    let what = match finding.shape.as_str() {
+        "" => cause,
+        shape if finding.unwritten => shape.to_owned(),
+        shape => format!("{cause}: {shape}"),
+    };
+    match () {
+        () if finding.unread => format!("{what}; {UNREAD}"),
+        () if finding.kept => format!("{what}; {KEPT}"),
+        () => what,
+    }
 }
 
 /// The cause of the first origin, what fits as well, the remedy, and whether the search was cut short.

@@ -88,7 +88,8 @@ fn under(report: &Report) -> String {
 /// That the subject declares to round what it computes: the beginning of a headline.
 fn rounded(report: &Report) -> String {
     let a = &report.subject.arithmetic;
-    if a.outputs.plain() { String::new() } else { format!("({} arithmetic declared): ", arithmetic(a)) }
+    let kept = if report.subject.unkept.is_some() { ", not kept" } else { "" };
+    if a.outputs.plain() { String::new() } else { format!("({} arithmetic declared{kept}): ", arithmetic(a)) }
 }
 
 /// A number format as a manifest calls it, of this.
@@ -272,7 +273,11 @@ fn facts(report: &Report) -> Vec<Line> {
         facts.push(("storage", format!("the subject's values are stored as {stored}; {told}")));
     }
     if report.subject.arithmetic != Arithmetic::default() {
-        facts.push(("arithmetic", format!("the subject declares {declared}; what is allowed follows from it")));
+        let kept = match &report.subject.unkept {
+            Some(unkept) => format!("; it is not kept: {unkept}, and such values are held to f32"),
+            None => String::new(),
+        };
+        facts.push(("arithmetic", format!("the subject declares {declared}; what is allowed follows from it{kept}")));
     }
     facts.extend(origin::injected(&report.subject.injected, &run.inert));
     facts.extend(run.tolerance.iter().map(|rule| ("tolerance", format!("{rule}, instead of the bound"))));

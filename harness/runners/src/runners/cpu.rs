@@ -78,6 +78,7 @@ impl<'a> Cpu<'a> {
                 arithmetic: Arithmetic { kv, ..Arithmetic::default() },
                 injected,
                 stored: None,
+                unkept: None,
             },
             pool: None,
             load: None,

@@ -73,6 +73,7 @@ impl Cuda {
                 },
                 injected: Vec::new(),
                 stored: None,
+                unkept: None,
             },
             engine,
             path: options.path,

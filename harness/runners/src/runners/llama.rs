@@ -58,7 +58,7 @@ impl Llama {
         };
         Ok(Self {
             session: TappedContext::new(model, graph, room)?,
-            manifest: Manifest { name: name.to_owned(), arithmetic, injected: Vec::new(), stored: None },
+            manifest: Manifest { name: name.to_owned(), arithmetic, injected: Vec::new(), stored: None, unkept: None },
         })
     }
 }

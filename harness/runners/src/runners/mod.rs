@@ -37,12 +37,21 @@ pub struct Manifest {
     /// Of a recording, what number format its arrays were rounded to, and how that is known; absent where they were not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<String>,
+    /// Of a recording, which stages hold values that are none of the format to which its arithmetic says they are rounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unkept: Option<String>,
 }
 
 impl Manifest {
     /// Stands for a reference that is not there.
     pub fn nobody() -> Self {
-        Self { name: "none".to_owned(), arithmetic: Arithmetic::default(), injected: Vec::new(), stored: None }
+        Self {
+            name: "none".to_owned(),
+            arithmetic: Arithmetic::default(),
+            injected: Vec::new(),
+            stored: None,
+            unkept: None,
+        }
     }
 }
 

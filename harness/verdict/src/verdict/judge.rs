@@ -57,6 +57,10 @@ pub struct StageResult {
     /// Whether it is wrong as it was captured, while the stages that read it were made of the right values.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unread: bool,
+    /// Whether it is the same of a state where no later step tells whether the engine's own is wrong as well: what reads it in
+    /// this step may have had the values from elsewhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept: bool,
     /// Residual of the subject.
     pub subject: Option<Local>,
     /// Residual of the reference.
@@ -340,7 +344,7 @@ fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult], absent: &HashSe
                     && node.inputs.iter().any(|&i| poisoned[i]);
                 stage.origin = !inherited;
                 // What was captured there went nowhere.
-                poisoned[index] = !stage.unread;
+                poisoned[index] = !stage.unread && !stage.kept;
             }
             Status::Match if upstream => {
                 let allowed = stage.subject.as_ref().map_or(0.0, |l| l.allowed);
@@ -353,7 +357,7 @@ fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult], absent: &HashSe
         }
         poisoned[index] |= stage.subject.as_ref().is_some_and(|l| l.beyond.is_some());
         // What was captured there went nowhere.
-        tainted[index] |= stage.origin && !stage.unread;
+        tainted[index] |= stage.origin && !stage.unread && !stage.kept;
     }
 }
 

@@ -103,6 +103,7 @@ impl Measured {
             inputs: node.reads().map(|i| graph.nodes[i].id).collect(),
             origin: false,
             unread: false,
+            kept: false,
             global: self.global,
             subject: self.subject,
             reference: self.reference,

@@ -3,6 +3,7 @@
 //! residual is.
 
 use super::evidence::{Evidence, Wrong, right};
+use super::lost;
 use crate::number::{counted, ordinal};
 use qdiff_engine::model::{Node, Role, StageId};
 use qdiff_engine::ops::Anatomy;
@@ -25,7 +26,12 @@ const ROWS: usize = 48;
 pub fn describe(e: &Evidence<'_>) -> String {
     if let Some(step) = e.misshapen.first() {
         let label = e.side.capture.steps[*step].label();
-        return format!("its extent is wrong in {}, from {label} on", counted(e.misshapen.len(), "step"));
+        let lost = lost::rows(&e.oracle.graph, e.node, e.side.capture, *step).map_or_else(String::new, |lost| {
+            let rows = if lost.len() == 1 { "row of position" } else { "rows of positions" };
+            let last = if lost.len() == 1 { String::new() } else { format!("..{}", lost.end - 1) };
+            format!(": of {label}, the {rows} {}{last} are missing", lost.start)
+        });
+        return format!("its extent is wrong in {}, from {label} on{lost}", counted(e.misshapen.len(), "step"));
     }
     let wrong = e.wrong();
     if wrong.is_empty() {

@@ -7,7 +7,8 @@
 //! they were off by before, the stage is said to be unread. Two that the same stages read are judged together too: an exporter
 //! that exchanges their names is wrong in both, and neither alone brings the readers in order. What reads a state may have kept
 //! the values of this step, and a later step reads the state: rows of a state are said to be unread where a later step read
-//! them, or its state holds them rightly. Nothing is said where a path to the end was not captured.
+//! them. Of rows that the last step wrote, what reads them tells only that it had the right values: the state, or what was
+//! captured of it, is wrong ([`StageResult::kept`]). Nothing is said where a path to the end was not captured.
 
 use super::evidence::part;
 use super::judge::own_status;
@@ -34,13 +35,14 @@ pub(super) fn mark(
     let captured = |i: usize| subject.capture.steps.iter().any(|step| step.stages.contains_key(&nodes[i].id));
     let wrong = |at: &usize, stages: &[StageResult]| {
         let stage = &stages[*at];
-        stage.origin && matches!(stage.status, Status::Diverged | Status::Poisoned) && !stage.unread
+        stage.origin && matches!(stage.status, Status::Diverged | Status::Poisoned) && !stage.unread && !stage.kept
     };
     let told = |&i: &usize| {
-        let of = found(i, stages).filter(|at| wrong(at, stages));
-        let of = of.and_then(|at| stages[at].subject.as_ref());
-        let read = |local: &Local| !nodes[i].has_state() || read_later(local, nodes[i].id, subject.capture);
-        of.is_some_and(read) && seen_to_the_end(&oracle.graph, i, &captured)
+        found(i, stages).is_some_and(|at| wrong(&at, stages)) && seen_to_the_end(&oracle.graph, i, &captured)
+    };
+    // What reads a state may have had the values of this step from elsewhere.
+    let later = |i: usize, local: Option<&Local>| {
+        !nodes[i].has_state() || local.is_some_and(|local| read_later(local, nodes[i].id, subject.capture))
     };
     let alone_or_two = groups(&oracle.graph, &(0..nodes.len()).filter(told).collect::<Vec<_>>(), &captured);
     let mut any = false;
@@ -74,7 +76,10 @@ pub(super) fn mark(
         let judged: Option<Vec<Local>> = judged.collect();
         if let Some(judged) = judged.filter(|judged| !judged.is_empty()) {
             any = true;
-            members.into_iter().for_each(|at| stages[at].unread = true);
+            let unread = group.iter().zip(&members).all(|(&i, &at)| later(i, stages[at].subject.as_ref()));
+            for at in members {
+                (stages[at].unread, stages[at].kept) = (unread, !unread);
+            }
             for (place, local) in places.into_iter().zip(judged) {
                 let stage = &mut stages[place];
                 stage.status = own_status(Some(&local), stage.reference.as_ref(), alone);
@@ -98,16 +103,16 @@ fn groups(graph: &Graph, of: &[usize], captured: &dyn Fn(usize) -> bool) -> Vec<
 }
 
 /// Whether later steps tell of every wrong row of a state what the engine has there: the row is older than the step in which
-/// it is wrong, so that this step read it; or a later step's state holds it rightly. Of the last step's own rows nothing
-/// tells but what became of those before.
+/// it is wrong, so that this step read it; or a later step read it. Of the last step's own rows nothing tells but what became
+/// of those before.
 fn read_later(local: &Local, id: StageId, capture: &Capture) -> bool {
     let with_it = || capture.steps.iter().filter(|step| step.stages.contains_key(&id));
     let bad = &local.bad_at;
     let older = |step: usize, p: usize| with_it().any(|s| s.index == step && p < s.first);
-    let mended = |step, p| with_it().any(|s| s.index > step && p < s.keys() && !bad.contains(&(s.index, p)));
     let last = with_it().map(|step| step.index).max();
-    let any = bad.iter().any(|&(step, p)| !older(step, p) && mended(step, p));
-    let told = |&(step, p): &(usize, usize)| older(step, p) || mended(step, p) || any && Some(step) == last;
+    let read = |step| last.is_some_and(|last| step < last);
+    let any = bad.iter().any(|&(step, p)| !older(step, p) && read(step));
+    let told = |&(step, p): &(usize, usize)| older(step, p) || read(step) || any;
     !bad.is_empty() && bad.iter().all(told)
 }
 

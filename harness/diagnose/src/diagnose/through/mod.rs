@@ -126,7 +126,9 @@ fn tried(
     }
     let inside = Inside::of(e.node, e.oracle, e.side)?;
     let finite = |row: &&RowAt| e.row(row).0.iter().all(|v| v.is_finite());
-    let bad: Vec<&RowAt> = e.bad_rows().filter(finite).collect();
+    // A cache holds rows of earlier steps too, and what made them stands in those.
+    let own = |row: &&RowAt| (e.side.capture.steps[row.step].first..).contains(&row.place.position);
+    let bad: Vec<&RowAt> = e.bad_rows().filter(finite).filter(own).collect();
     let some: [&RowAt; FEW] = [bad.len() / 2, bad.len() / 4, bad.len().checked_sub(1)?].map(|i| bad[i]);
     let rows = inside.rows(&some.iter().map(|row| row.place.position).collect());
     let few = e.of_rows(&rows);

@@ -22,7 +22,9 @@ function elements(local) {
 function cause(finding) {
   if (!finding) return null;
   const [c, s] = [finding.cause, finding.solution];
-  const unread = finding.unread ? el("p", {}, "But the engine went on from the right values: this is wrong in the capture alone.") : null;
+  const words = finding.unread ? "But the engine went on from the right values: this is wrong in the capture alone."
+    : finding.kept ? "But what reads it in this step had the right values: the cache is wrong, or the capture of it alone." : null;
+  const unread = words && el("p", {}, words);
   const standing = finding.standing ? el("p", {}, finding.standing.charAt(0).toUpperCase() + finding.standing.slice(1) + ".") : null;
   if (s) return el("div", { class: "cause" }, unread, el("p", {}, el("strong", {}, solved(finding))), standing);
   return el("div", { class: "cause" }, unread, ...(c
