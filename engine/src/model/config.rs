@@ -1,6 +1,6 @@
 //! Hyperparameters, read from GGUF metadata or from any other source of it.
 
-use crate::gguf::{Gguf, Value};
+use crate::gguf::{ArrayValue, Gguf, Value};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use thiserror::Error;
@@ -14,6 +14,14 @@ pub trait Metadata {
     fn integer(&self, key: &str) -> Option<u64>;
     /// The value of a real key, if present.
     fn real(&self, key: &str) -> Option<f64>;
+    /// The value of a key that is true or false, if present.
+    fn boolean(&self, _key: &str) -> Option<bool> {
+        None
+    }
+    /// The values of a key that is a list of integers, if present.
+    fn integers(&self, _key: &str) -> Option<Vec<i64>> {
+        None
+    }
     /// The value of a text key, if present.
     fn text(&self, key: &str) -> Option<String>;
     /// Extent of a tensor in ggml order (contiguous axis first), if present.
@@ -31,6 +39,16 @@ impl Metadata for Gguf {
     }
     fn real(&self, key: &str) -> Option<f64> {
         self.get(key).filter(|v| matches!(v, Value::F32(_))).and_then(Value::as_f64)
+    }
+    fn boolean(&self, key: &str) -> Option<bool> {
+        self.get(key).and_then(Value::as_bool)
+    }
+    fn integers(&self, key: &str) -> Option<Vec<i64>> {
+        match self.get(key)? {
+            Value::Array(ArrayValue::I32(all)) => Some(all.iter().map(|n| i64::from(*n)).collect()),
+            Value::Array(ArrayValue::U32(all)) => Some(all.iter().map(|n| i64::from(*n)).collect()),
+            _ => None,
+        }
     }
     fn text(&self, key: &str) -> Option<String> {
         self.get(key).and_then(Value::as_str).map(str::to_owned)

@@ -6,10 +6,13 @@ mod config;
 mod dense;
 mod described;
 mod dialect;
+mod experts;
 pub mod fault;
 mod graph;
 pub mod qwen2;
+pub mod qwen2moe;
 pub mod qwen3;
+pub mod qwen3moe;
 mod stage;
 mod weights;
 
@@ -36,7 +39,12 @@ pub type BuildGraph = fn(&dyn Metadata) -> Result<Graph, ConfigError>;
 pub type Architecture = (&'static str, BuildGraph);
 
 /// The architectures that qdiff knows. Who knows more gives a list of its own to [`build_of`] and [`Model::of`].
-pub const ARCHITECTURES: &[Architecture] = &[(qwen2::ARCH, qwen2::graph), (qwen3::ARCH, qwen3::graph)];
+pub const ARCHITECTURES: &[Architecture] = &[
+    (qwen2::ARCH, qwen2::graph),
+    (qwen3::ARCH, qwen3::graph),
+    (qwen2moe::ARCH, qwen2moe::graph),
+    (qwen3moe::ARCH, qwen3moe::graph),
+];
 
 /// The stages that any architecture declares, those of a layer for layer 0.
 pub(crate) static STAGES: LazyLock<BTreeSet<StageId>> = LazyLock::new(|| {
@@ -51,7 +59,7 @@ fn architecture(source: &dyn Metadata, known: &[Architecture]) -> Result<Archite
     known.iter().find(|(arch, _)| *arch == found).copied().ok_or_else(|| {
         let known = known.iter().map(|(arch, _)| *arch).collect::<Vec<_>>().join(", ");
         ConfigError::Invalid(format!(
-            "architecture `{found}` is not supported; qdiff knows {known}. Use a Qwen2, Qwen2.5 or Qwen3 (dense) model"
+            "architecture `{found}` is not supported; qdiff knows {known}. Use a model of one of these"
         ))
     })
 }

@@ -9,7 +9,7 @@ use super::{
     embed, kv_cache, linear, residual,
 };
 use crate::quant::SomeRows;
-use std::cmp::Ordering;
+use crate::sort::sort;
 use std::ops::Range;
 
 /// What an output is made of.
@@ -178,12 +178,13 @@ pub fn index<F: Real>(value: F, count: usize) -> Option<usize> {
 }
 
 impl Decision {
-    /// The places of the largest values of each row; of equals the first.
+    /// The places of the largest values of each row, NaN last; equals in the order in which llama.cpp's CPU backend has them,
+    /// that of libstdc++'s `std::sort` over the whole row (`ggml_compute_forward_argsort_f32`).
     pub fn choose<F: Real>(&self, x: &Tensor<F>) -> Tensor<F> {
         let mut chosen = Tensor::zeros(vec![x.rows(), self.picks]);
         for (row, out) in x.data.chunks(x.row_len().max(1)).zip(chosen.data.chunks_mut(self.picks.max(1))) {
             let mut order: Vec<usize> = (0..row.len()).collect();
-            order.sort_by(|a, b| row[*b].partial_cmp(&row[*a]).unwrap_or(Ordering::Equal));
+            sort(&mut order, |a, b| row[*a] > row[*b] || row[*b].is_nan() && !row[*a].is_nan());
             out.iter_mut().zip(order).for_each(|(out, i)| *out = F::of(i as f64));
         }
         chosen

@@ -15,10 +15,14 @@ mod definition;
 pub mod embed;
 pub mod kv_cache;
 pub mod linear;
+mod plain;
 pub mod real;
 pub mod residual;
 pub mod rms_norm;
 pub mod rope;
+mod row_shares;
+mod row_softmax;
+mod sigmoid;
 pub mod swiglu;
 #[cfg(test)]
 mod testing;
@@ -28,9 +32,13 @@ pub use attn_scores::Attention;
 pub use attn_weights::Softmax;
 pub use definition::{Defined, Definition};
 pub use kv_cache::KvCache;
+pub use plain::Plain;
 pub use real::Real;
 pub use rms_norm::RmsNorm;
 pub use rope::{Pairing, Rope};
+pub use row_shares::RowShares;
+pub use row_softmax::RowSoftmax;
+pub use sigmoid::Sigmoid;
 
 pub use crate::rounding::{TINY, UNIT, half_sum};
 
@@ -119,7 +127,7 @@ pub enum Op {
     Residual,
     /// The gate, through SiLU, times up.
     SwiGlu,
-    /// What a definition outside this folder says.
+    /// What a definition says.
     Defined(Defined),
 }
 

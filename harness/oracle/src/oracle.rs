@@ -92,6 +92,14 @@ impl Metadata for Described<'_> {
     fn real(&self, key: &str) -> Option<f64> {
         self.weights.real(key).map(f64::from)
     }
+    fn boolean(&self, key: &str) -> Option<bool> {
+        self.model.metadata(key)?.parse().ok()
+    }
+    fn integers(&self, key: &str) -> Option<Vec<i64>> {
+        let text = self.model.metadata(key)?;
+        let list = text.strip_prefix('[')?.strip_suffix(']')?;
+        list.split(',').map(|n| n.trim().parse().ok()).collect()
+    }
     fn text(&self, key: &str) -> Option<String> {
         self.model.metadata(key)
     }

@@ -9,7 +9,7 @@ const HEAD: &str = "\
 # Every stage
 
 T tokens of this step, N tokens so far; E width of the residual stream, H query heads, G heads of keys and values, D width of
-a head, F width of the feed-forward network, V size of the vocabulary. Names of transformers and vLLM are those of modules,
+a head, F width of the feed-forward network, X experts, K of them that a token takes, V size of the vocabulary. Names of transformers and vLLM are those of modules,
 whose output is meant where nothing else is said; vLLM's caches are those of its FlashAttention backend. A dash is what is
 never materialised. `qdiff stages` prints this page.
 ";
@@ -39,8 +39,9 @@ pub(super) fn run() -> Result<u8> {
             .iter()
             .filter_map(|(arch, graph)| Some((*arch, graph.nodes.iter().find(|n| n.id.name == name)?)))
             .collect();
-        let Some((arch, node)) = having.first() else { continue };
-        let only = if having.len() < graphs.len() { format!(" ({arch} only)") } else { String::new() };
+        let Some((_, node)) = having.first() else { continue };
+        let of: Vec<&str> = having.iter().map(|(arch, _)| *arch).collect();
+        let only = if of.len() < graphs.len() { format!(" ({} only)", of.join(", ")) } else { String::new() };
         let told = described(node);
         fn dash(text: &str) -> &str {
             if text.is_empty() { "–" } else { text }

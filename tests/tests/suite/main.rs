@@ -14,6 +14,7 @@ mod documents;
 mod emulated;
 mod ends;
 mod errors;
+mod experts;
 mod excuses;
 mod exporter_mistakes;
 mod exporters;

@@ -151,8 +151,9 @@ unsafe fn copy(
     unsafe {
         let t = &*t;
         let cache = matches!(node.emission.layout, EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed);
-        if t.type_ != sys::GGML_TYPE_F32 && !cache {
-            return Err(format!("{}: llama.cpp gives it in a type other than f32", node.id));
+        let integers = t.type_ == sys::GGML_TYPE_I32;
+        if t.type_ != sys::GGML_TYPE_F32 && !integers && !cache {
+            return Err(format!("{}: llama.cpp gives it in a type other than f32 and i32", node.id));
         }
         let mut fetched = Vec::new();
         let data: *const u8 = if on_host(t) {
@@ -189,7 +190,11 @@ unsafe fn copy(
                     // Scores beyond the diagonal carry no meaning; weights do.
                     let seen = meaningful(i1, n);
                     let (to, beyond) = to.split_at_mut(seen);
-                    std::iter::zip(to, row(i1, i2, i3, seen)).for_each(|(to, v)| _ = to.write(*v));
+                    let values = row(i1, i2, i3, seen);
+                    match integers {
+                        false => std::iter::zip(to, values).for_each(|(to, v)| _ = to.write(*v)),
+                        true => std::iter::zip(to, values).for_each(|(to, v)| _ = to.write(v.to_bits() as i32 as f32)),
+                    }
                     beyond.iter_mut().for_each(|to| _ = to.write(0.0));
                 });
                 out.set_len(want);

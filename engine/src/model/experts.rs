@@ -1,0 +1,123 @@
+//! A mixture of experts, as llama.cpp's `build_moe_ffn` has it for every Qwen: softmax over all experts, the k most probable
+//! of them, each a gated network of its own, and their sum by their weights.
+
+use super::builder::Builder;
+use super::config::{absent, invalid, unsupported};
+use super::dense::{Mlp, linear, mlp};
+use super::graph::Role;
+use super::{Config, ConfigError, Metadata};
+use crate::ops::{Defined, Op, Plain, RowShares, RowSoftmax, Sigmoid};
+
+/// In what the mixtures of architectures differ.
+#[derive(Clone, Copy)]
+pub(super) struct Mixture {
+    /// The weights of a token's experts are divided by their sum.
+    pub(super) normalised: bool,
+    /// One more expert that every token takes, by a gate of its own.
+    pub(super) shared: bool,
+}
+
+/// A mixture of a size.
+pub(super) struct Experts {
+    mixture: Mixture,
+    /// How many there are, and how many a token takes.
+    count: usize,
+    taken: usize,
+    /// Width of each of them, and of the shared one.
+    width: usize,
+    shared_width: usize,
+}
+
+const SHARED: Mlp = Mlp {
+    stages: ["shared_gate", "shared_up", "shared_act", "shared_down"],
+    tensors: ["ffn_gate_shexp.weight", "ffn_up_shexp.weight", "ffn_down_shexp.weight"],
+    emitted: "ffn_shexp",
+};
+
+impl Experts {
+    /// Reads the sizes of the experts of `arch` from `source`.
+    ///
+    /// # Errors
+    /// A missing key, or a value that no such model can have.
+    pub(super) fn read(arch: &str, source: &dyn Metadata, mixture: Mixture) -> Result<Self, ConfigError> {
+        const USED: &str = "expert_used_count";
+        let integer = |suffix: &str| Config::integer(arch, suffix, source);
+        let (count, taken) = (integer("expert_count")?, integer(USED)?);
+        if taken > count {
+            return Err(invalid(&format!("{arch}.{USED}"), taken, &format!("there are {count} experts")));
+        }
+        // llama.cpp never reads this key: where the model is otherwise than llama.cpp computes, the reference is wrong.
+        let key = format!("{arch}.expert_weights_norm");
+        let normalised = source.boolean(&key).unwrap_or(mixture.normalised);
+        if normalised && !mixture.normalised {
+            let what = "that the weights of experts are divided by their sum, which llama.cpp does not do here, is";
+            return Err(unsupported(&key, normalised, what));
+        }
+        // What llama.cpp takes where there is no such key, or it is 0.
+        let width = |suffix: &str, share: usize| {
+            let key = format!("{arch}.{suffix}");
+            match (source.integer(&key), source.type_name(&key)) {
+                (Some(1..), _) => integer(suffix),
+                (None, Some(_)) => Err(absent(source, &key, "u32")),
+                (Some(0), _) | (None, None) => Ok(integer("feed_forward_length")? / share),
+            }
+        };
+        Ok(Self {
+            mixture: Mixture { normalised, ..mixture },
+            count,
+            taken,
+            width: width("expert_feed_forward_length", taken)?,
+            shared_width: if mixture.shared { width("expert_shared_feed_forward_length", 1)? } else { 0 },
+        })
+    }
+
+    /// Declares the stages from the normed residual stream `x` of width `e` on; gives the last.
+    pub(super) fn declare(&self, b: &mut Builder, x: usize, e: usize) -> usize {
+        let Self { mixture, count, taken, width: f, shared_width } = *self;
+        let scores = linear(b, ("router", Role::Router), x, "ffn_gate_inp.weight", [e, count], "ffn_moe_logits");
+        let of = |b: &mut Builder, name, op: Op, inputs: &[usize], width: usize, emitted: &str, as_op| {
+            b.stage(name, Role::Router, op, inputs, &[width]).add(emitted, as_op)
+        };
+        let all = of(b, "router_probs", Defined::op(RowSoftmax), &[scores], count, "ffn_moe_probs", "SOFT_MAX");
+        let chosen = of(b, "router_experts", Defined::op(Plain::top_k(taken)), &[all], taken, "ffn_moe_topk", "VIEW");
+        let gathered = Defined::op(Plain::gathered());
+        let mut weights = of(b, "router_weights", gathered, &[all, chosen], taken, "ffn_moe_weights", "GET_ROWS");
+        if mixture.normalised {
+            let shares = Defined::op(RowShares);
+            weights = of(b, "router_shares", shares, &[weights], taken, "ffn_moe_weights_norm", "DIV");
+        }
+
+        let product = |b: &mut Builder, (name, role), x, tensor: &str, [n, m]: [usize; 2], emitted: &str, about| {
+            let op = Defined::op(Plain::expert_linear(count, about));
+            let stage = b.stage(name, role, op, &[x, chosen], &[taken, m]).weight(tensor, &[n, m, count]);
+            stage.add(emitted, "MUL_MAT_ID")
+        };
+        let about = "the gate's product of each chosen expert, before SiLU";
+        let gate = ("expert_gate", Role::Gate);
+        let gate = product(b, gate, x, "ffn_gate_exps.weight", [e, f], "ffn_moe_gate", about);
+        let about = "the other product of each chosen expert";
+        let up = product(b, ("expert_up", Role::Up), x, "ffn_up_exps.weight", [e, f], "ffn_moe_up", about);
+        let act = b.stage("expert_act", Role::FfnHidden, Op::SwiGlu, &[gate, up], &[taken, f]);
+        let act = act.add("ffn_moe_swiglu", "GLU");
+        let about = "the down projection of each chosen expert";
+        let down = ("expert_down", Role::FfnOutput);
+        let down = product(b, down, act, "ffn_down_exps.weight", [f, e], "ffn_moe_down", about);
+        let sum = Defined::op(Plain::weighted_sum(taken, "the chosen experts' results, each times its weight"));
+        // llama.cpp copies the result of an only expert.
+        let sum = b.stage("experts_out", Role::FfnOutput, sum, &[weights, down], &[e]);
+        let sum = sum.add("ffn_moe_out", if taken == 1 { "CONT" } else { "ADD" });
+        if mixture.shared { self.shared(b, x, sum, [e, shared_width]) } else { sum }
+    }
+
+    /// The shared expert, weighted by its gate, and the sum of both.
+    fn shared(&self, b: &mut Builder, x: usize, sum: usize, [e, f]: [usize; 2]) -> usize {
+        let score = b.stage("shared_score", Role::Router, Op::Linear, &[x], &[1]);
+        let score = score.weight("ffn_gate_inp_shexp.weight", &[e]).add("ffn_shexp_gate_inp", "MUL_MAT");
+        let sigmoid = Defined::op(Sigmoid("the weight of the shared expert: the sigmoid of its score"));
+        let weight = b.stage("shared_weight", Role::Router, sigmoid, &[score], &[1]).add("ffn_shexp_gate", "DIV");
+        let own = mlp(b, &SHARED, x, [e, f]);
+        let weighted = Defined::op(Plain::weighted_sum(1, "the shared expert's result times its weight"));
+        let weighted = b.stage("shared_out", Role::FfnOutput, weighted, &[weight, own], &[e]).add("ffn_shexp_out", "MUL");
+        b.stage("ffn_out", Role::FfnOutput, Op::Residual, &[sum, weighted], &[e]).add("ffn_out", "ADD")
+    }
+}
