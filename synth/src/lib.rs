@@ -24,9 +24,9 @@ pub use kv::Kv;
 pub use split::part_name;
 pub use vocab::symbol;
 
-use qdiff_engine::model::{self, ARCHITECTURES, Architecture, Graph, Metadata, Role, Weight, qwen2, qwen2moe, qwen3moe};
-use qdiff_engine::ops::Anatomy;
-use qdiff_engine::ops::anatomy::{Elementwise, Gather};
+use qdiff_engine::model::{self, ARCHITECTURES, Architecture, Graph, Metadata, Role, Weight, qwen2, qwen2moe, qwen3moe, qwen3next, qwen35, qwen35moe};
+use qdiff_engine::ops::anatomy::{Elementwise, Gather, RowReduction};
+use qdiff_engine::ops::{Anatomy, Definition as _, Softplus};
 use qdiff_engine::quant::GgmlType;
 use quantize::quantize;
 use rng::Rng;
@@ -63,6 +63,8 @@ pub struct Synth {
     pub eps: f32,
     /// Whether the output matrix is the token embedding (no `output.weight`).
     pub tied: bool,
+    /// Whether gate and up of experts stand in one tensor, where the architecture may have that.
+    pub fused: bool,
     /// Type of the 2-D tensors.
     pub weight_type: GgmlType,
     /// Types of single tensors, by full name (`blk.0.attn_q.weight`); for one
@@ -91,6 +93,7 @@ impl Default for Synth {
             rope_base: 1e6,
             eps: 1e-6,
             tied: false,
+            fused: false,
             weight_type: GgmlType::Q8_0,
             overrides: Vec::new(),
             seed: 1,
@@ -138,6 +141,10 @@ enum Fill {
     Matrix { gain: f32 },
     /// Around 1 with spread.
     Norm,
+    /// Anything between these.
+    Spread { lo: f32, hi: f32 },
+    /// Minus the exponential of something between -4 and 2.
+    Decay,
     /// Small, but per head of `head` values `large` of them with a magnitude in `lo..hi`.
     Bias { head: usize, large: usize, lo: f32, hi: f32 },
 }
@@ -289,6 +296,7 @@ impl Synth {
         for node in graph.nodes.iter().filter(|n| !(self.tied && n.role == Role::Logits)) {
             let fill = match (node.op.anatomy(), node.role) {
                 (Anatomy::Gather(Gather::Rows), _) | (Anatomy::Contraction(_), Role::Logits) => head,
+                (Anatomy::RowReduction(RowReduction::Recurrent), _) => matrix,
                 (Anatomy::RowReduction(_), _) => Fill::Norm,
                 // Value biases stay moderate, as in Qwen: a large one would drown the content in a constant.
                 (Anatomy::Elementwise(Elementwise::Offset), Role::Value) => {
@@ -297,13 +305,18 @@ impl Synth {
                 (Anatomy::Elementwise(Elementwise::Offset), _) => {
                     Fill::Bias { head: self.head_dim, large, lo: 10.0, hi: 30.0 }
                 }
+                // Decays from near 0 to near 1.
+                (_, Role::Mixer) if node.op.name() == Softplus.name() => Fill::Spread { lo: -6.0, hi: 2.0 },
+                (Anatomy::Elementwise(Elementwise::Function(_)), Role::Mixer) => Fill::Decay,
                 // Scores that tell experts apart.
                 (Anatomy::Contraction(_), Role::Router) => Fill::Matrix { gain: 2.0 },
                 _ => matrix,
             };
             for Weight { name, extent } in &node.weights {
                 // llama.cpp's own quantiser leaves routers as they are.
-                let plain = extent.len() < 2 || node.role == Role::Router;
+                let anatomy = node.op.anatomy();
+                let product = anatomy.multiplies_weights() || anatomy == Anatomy::Gather(Gather::Rows);
+                let plain = extent.len() < 2 || node.role == Role::Router || !product;
                 let usual = if plain { GgmlType::F32 } else { self.weight_type };
                 let own = self.overrides.iter().rev().find(|(n, _)| n == name);
                 let ty = own.map_or(usual, |o| o.1);
@@ -330,6 +343,8 @@ impl Synth {
                 }
                 values
             }
+            Fill::Spread { lo, hi } => (0..count).map(|_| rng.between(lo, hi)).collect(),
+            Fill::Decay => (0..count).map(|_| -rng.between(-4.0, 2.0).exp()).collect(),
             Fill::Norm => (0..count).map(|_| 1.0 + 0.2 * rng.bell()).collect(),
             Fill::Bias { head, large, lo, hi } => {
                 let mut values: Vec<f32> = (0..count).map(|_| 0.4 * rng.bell()).collect();
@@ -364,15 +379,28 @@ impl Synth {
             integers.extend([("attention.key_length", self.head_dim), ("attention.value_length", self.head_dim)]);
         }
         // Numbers that nothing divides by, and of experts that are a whole number of blocks in every format.
-        if [qwen2moe::ARCH, qwen3moe::ARCH].contains(&self.arch) {
+        if [qwen2moe::ARCH, qwen3moe::ARCH, qwen3next::ARCH, qwen35moe::ARCH].contains(&self.arch) {
             integers.extend([("expert_count", 7), ("expert_used_count", 3), ("expert_feed_forward_length", 256)]);
         }
-        if self.arch == qwen2moe::ARCH {
+        if [qwen2moe::ARCH, qwen35moe::ARCH, qwen3next::ARCH].contains(&self.arch) {
             integers.push(("expert_shared_feed_forward_length", 768));
+        }
+        let hybrid = [qwen3next::ARCH, qwen35::ARCH, qwen35moe::ARCH].contains(&self.arch);
+        if hybrid {
+            // Every second layer is one of attention, with half of each head rotated.
+            integers.extend([("full_attention_interval", 2), ("rope.dimension_count", self.head_dim / 4 * 2)]);
+            integers.extend([("ssm.conv_kernel", 4), ("ssm.state_size", 64), ("ssm.group_count", 2)]);
+            integers.extend([("ssm.time_step_rank", 4), ("ssm.inner_size", 256)]);
         }
         let reals = [("attention.layer_norm_rms_epsilon", self.eps), ("rope.freq_base", self.rope_base)];
         let integers = integers.into_iter().map(|(key, n)| (key.to_owned(), Setting::Integer(n)));
         let mut all: Vec<_> = integers.chain(reals.map(|(key, x)| (key.to_owned(), Setting::Real(x)))).collect();
+        if hybrid && self.arch != qwen3next::ARCH {
+            // As many pairs as are rotated, of which each is turned by one of three positions.
+            let pairs = self.head_dim as i32 / 4;
+            let sections = [(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0];
+            all.push(("rope.dimension_sections".to_owned(), Setting::Integers(sections.to_vec())));
+        }
         for (key, value) in &self.settings {
             match all.iter_mut().find(|(own, _)| own == key) {
                 Some(own) => own.1 = value.clone(),
@@ -450,7 +478,8 @@ impl Metadata for Synth {
             _ => (key == "general.architecture").then(|| self.arch.to_owned()),
         }
     }
-    fn extent(&self, _: &str) -> Option<Vec<u64>> {
-        Some(vec![self.n_embd as u64, self.n_vocab as u64])
+    fn extent(&self, tensor: &str) -> Option<Vec<u64>> {
+        let fused = model::FUSED.iter().any(|fused| tensor.ends_with(fused));
+        (self.fused || !fused).then(|| vec![self.n_embd as u64, self.n_vocab as u64])
     }
 }

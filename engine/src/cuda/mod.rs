@@ -37,6 +37,6 @@ mod weights;
 pub mod wide;
 
 pub use device::{CudaError, Device, bandwidth, devices, free_memory, link};
-pub use engine::CudaEngine;
+pub use engine::{CudaEngine, unsupported};
 pub use options::{Circumstances, Gemm, KvType, Options, Path};
 pub use timing::{Timed, TimedStep};

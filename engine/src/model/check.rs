@@ -1,9 +1,10 @@
 //! What a file must be so that llama.cpp can load it and computes what its graph says. llama.cpp ends the process over
 //! some of this, and computes otherwise over some; each refusal names the key or the tensor, and what is expected.
 
-use super::{ConfigError, Graph, LoadError, Metadata, config, same_extent};
+use super::{ConfigError, Graph, LoadError, Metadata, Node, config, same_extent};
 use crate::gguf::{Gguf, TensorInfo};
-use crate::ops::Weight;
+use crate::ops::anatomy::Gather;
+use crate::ops::{Anatomy, Weight};
 use crate::quant::GgmlType;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
@@ -146,6 +147,12 @@ pub(super) fn tensors(gguf: &Gguf, graph: &Graph) -> Result<(), LoadError> {
     let arch = &graph.config.arch;
     let refuse = |name: &str, what: String| Err(LoadError::Tensors(format!("tensor `{name}` {what}")));
     let weights = graph.weights();
+    let products = |node: &&Node| {
+        let anatomy = node.op.anatomy();
+        anatomy.multiplies_weights() || anatomy == Anatomy::Gather(Gather::Rows)
+    };
+    let others = graph.nodes.iter().filter(|node| !products(node));
+    let plain: HashSet<&str> = others.flat_map(|node| &node.weights).map(|weight| weight.name.as_str()).collect();
     for Weight { name, extent } in &weights {
         let Some(TensorInfo { dims, ggml_type, .. }) = gguf.tensor(name) else {
             // llama.cpp does without biases, and takes fused projections.
@@ -179,8 +186,8 @@ pub(super) fn tensors(gguf: &Gguf, graph: &Graph) -> Result<(), LoadError> {
             );
         }
         // ggml ends the process where it is to add or multiply by another type.
-        if extent.len() == 1 && *ggml_type != GgmlType::F32 && !gguf.is_folder() {
-            let what = "llama.cpp computes with norms and biases in F32 alone; convert the model again";
+        if (extent.len() == 1 || plain.contains(name.as_str())) && *ggml_type != GgmlType::F32 && !gguf.is_folder() {
+            let what = "llama.cpp computes with norms, biases and convolutions in F32 alone; convert the model again";
             return refuse(name, format!("is stored as {ggml_type}, expected F32: {what}"));
         }
     }

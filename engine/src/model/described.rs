@@ -27,6 +27,7 @@ pub fn symbolic(node: &Node) -> String {
         (Role::Attention, _) => &["H"],
         (Role::Gate | Role::Up | Role::FfnHidden, _) => &["F"],
         (Role::Logits, _) => &["V"],
+        (Role::Mixer, _) => &[],
         (Role::Router, op) if op.anatomy().is_layer() || op.name() == RowSoftmax.name() => &["X"],
         (Role::Router, _) => &["K"],
         (
@@ -53,6 +54,7 @@ pub fn symbolic(node: &Node) -> String {
     let axis = |axis: &Axis| match axis {
         Axis::Tokens => "T".to_owned(),
         Axis::Keys => "N".to_owned(),
+        Axis::Last => "1".to_owned(),
         Axis::Fixed(1) => "1".to_owned(),
         Axis::Fixed(_) => names.next().unwrap_or_default(),
     };
@@ -86,6 +88,9 @@ pub fn described(node: &Node) -> Described {
         (Op::RmsNorm(_), Role::Query) => {
             of("each head normed and times the norm's weight, before rotation", OWN, "`q_norm`")
         }
+        (Op::RmsNorm(_), Role::Mixer) => of("each head of what the state gave, normed and times the norm's weight", "", ""),
+        (Op::SwiGlu, Role::Mixer) => of("SiLU of the gate z, times the normed output", "", ""),
+        (Op::Linear, Role::Mixer) => of("a projection of the delta net", "", ""),
         (Op::RmsNorm(_), _) => of("each head normed and times the norm's weight, before rotation", OWN, "`k_norm`"),
         (Op::Linear, Role::Query | Role::Key | Role::Value) => of(
             "the product with the weight, before the bias and the norm of heads, if there are any",

@@ -6,6 +6,7 @@ use super::config::{absent, invalid, unsupported};
 use super::dense::{Mlp, linear, mlp};
 use super::graph::Role;
 use super::{Config, ConfigError, Metadata};
+use crate::ops::anatomy::Columns;
 use crate::ops::{Defined, Op, Plain, RowShares, RowSoftmax, Sigmoid};
 
 /// In what the mixtures of architectures differ.
@@ -13,9 +14,27 @@ use crate::ops::{Defined, Op, Plain, RowShares, RowSoftmax, Sigmoid};
 pub(super) struct Mixture {
     /// The weights of a token's experts are divided by their sum.
     pub(super) normalised: bool,
-    /// One more expert that every token takes, by a gate of its own.
-    pub(super) shared: bool,
+    /// Gate and up of all experts may stand in one tensor.
+    pub(super) may_be_fused: bool,
+    /// One more expert that every token takes, by a gate of its own: how llama.cpp announces the gate's score, its sigmoid, of
+    /// that operation, and the weighted result.
+    pub(super) shared: Option<Shared>,
 }
+
+/// The names of what a shared expert has besides its network, and the operation of its sigmoid.
+pub(super) type Shared = ([&'static str; 3], &'static str);
+
+/// Of Qwen2-MoE, whose sigmoid llama.cpp writes as `silu(x)/x`.
+pub(super) const SHARED_OF_QWEN2: Shared = (["ffn_shexp_gate_inp", "ffn_shexp_gate", "ffn_shexp_out"], "DIV");
+
+/// Of the later ones.
+pub(super) const SHARED_OF_HYBRIDS: Shared =
+    (["shared_expert_gate", "shared_expert_gate_sigmoid", "ffn_shexp_gated"], "UNARY");
+
+/// Tensor of a layer in which gate and up of all experts may stand together, in the place of [`GATE`] and [`UP`].
+pub(crate) const FUSED: &str = "ffn_gate_up_exps.weight";
+const GATE: &str = "ffn_gate_exps.weight";
+const UP: &str = "ffn_up_exps.weight";
 
 /// A mixture of a size.
 pub(super) struct Experts {
@@ -26,6 +45,8 @@ pub(super) struct Experts {
     /// Width of each of them, and of the shared one.
     width: usize,
     shared_width: usize,
+    /// Whether gate and up stand in one tensor.
+    fused: bool,
 }
 
 const SHARED: Mlp = Mlp {
@@ -67,7 +88,8 @@ impl Experts {
             count,
             taken,
             width: width("expert_feed_forward_length", taken)?,
-            shared_width: if mixture.shared { width("expert_shared_feed_forward_length", 1)? } else { 0 },
+            shared_width: if mixture.shared.is_some() { width("expert_shared_feed_forward_length", 1)? } else { 0 },
+            fused: mixture.may_be_fused && source.extent(&format!("blk.0.{FUSED}")).is_some(),
         })
     }
 
@@ -92,11 +114,22 @@ impl Experts {
             let stage = b.stage(name, role, op, &[x, chosen], &[taken, m]).weight(tensor, &[n, m, count]);
             stage.add(emitted, "MUL_MAT_ID")
         };
-        let about = "the gate's product of each chosen expert, before SiLU";
-        let gate = ("expert_gate", Role::Gate);
-        let gate = product(b, gate, x, "ffn_gate_exps.weight", [e, f], "ffn_moe_gate", about);
-        let about = "the other product of each chosen expert";
-        let up = product(b, ("expert_up", Role::Up), x, "ffn_up_exps.weight", [e, f], "ffn_moe_up", about);
+        let (of_gate, of_up) =
+            ("the gate's product of each chosen expert, before SiLU", "the other product of each chosen expert");
+        let (gate, up) = if self.fused {
+            let about = "gate and up of each chosen expert, which stand in one tensor";
+            let both = ("expert_gate_up", Role::Gate);
+            let both = product(b, both, x, FUSED, [e, 2 * f], "ffn_moe_gate_up", about);
+            let half = |b: &mut Builder, (name, role), first, emitted: &str, about| {
+                let half = Defined::op(Plain::columns(Columns::range(first, f), about));
+                b.stage(name, role, half, &[both], &[taken, f]).add(emitted, "VIEW")
+            };
+            let gate = half(b, ("expert_gate", Role::Gate), 0, "ffn_moe_gate", of_gate);
+            (gate, half(b, ("expert_up", Role::Up), f, "ffn_moe_up", of_up))
+        } else {
+            let gate = product(b, ("expert_gate", Role::Gate), x, GATE, [e, f], "ffn_moe_gate", of_gate);
+            (gate, product(b, ("expert_up", Role::Up), x, UP, [e, f], "ffn_moe_up", of_up))
+        };
         let act = b.stage("expert_act", Role::FfnHidden, Op::SwiGlu, &[gate, up], &[taken, f]);
         let act = act.add("ffn_moe_swiglu", "GLU");
         let about = "the down projection of each chosen expert";
@@ -106,18 +139,21 @@ impl Experts {
         // llama.cpp copies the result of an only expert.
         let sum = b.stage("experts_out", Role::FfnOutput, sum, &[weights, down], &[e]);
         let sum = sum.add("ffn_moe_out", if taken == 1 { "CONT" } else { "ADD" });
-        if mixture.shared { self.shared(b, x, sum, [e, shared_width]) } else { sum }
+        match mixture.shared {
+            Some(names) => shared(b, names, x, sum, [e, shared_width]),
+            None => sum,
+        }
     }
+}
 
-    /// The shared expert, weighted by its gate, and the sum of both.
-    fn shared(&self, b: &mut Builder, x: usize, sum: usize, [e, f]: [usize; 2]) -> usize {
-        let score = b.stage("shared_score", Role::Router, Op::Linear, &[x], &[1]);
-        let score = score.weight("ffn_gate_inp_shexp.weight", &[e]).add("ffn_shexp_gate_inp", "MUL_MAT");
-        let sigmoid = Defined::op(Sigmoid("the weight of the shared expert: the sigmoid of its score"));
-        let weight = b.stage("shared_weight", Role::Router, sigmoid, &[score], &[1]).add("ffn_shexp_gate", "DIV");
-        let own = mlp(b, &SHARED, x, [e, f]);
-        let weighted = Defined::op(Plain::weighted_sum(1, "the shared expert's result times its weight"));
-        let weighted = b.stage("shared_out", Role::FfnOutput, weighted, &[weight, own], &[e]).add("ffn_shexp_out", "MUL");
-        b.stage("ffn_out", Role::FfnOutput, Op::Residual, &[sum, weighted], &[e]).add("ffn_out", "ADD")
-    }
+/// The shared expert, weighted by its gate, and the sum of both.
+fn shared(b: &mut Builder, (names, sigmoid): Shared, x: usize, sum: usize, [e, f]: [usize; 2]) -> usize {
+    let score = b.stage("shared_score", Role::Router, Op::Linear, &[x], &[1]);
+    let score = score.weight("ffn_gate_inp_shexp.weight", &[e]).add(names[0], "MUL_MAT");
+    let weight = Defined::op(Sigmoid("the weight of the shared expert: the sigmoid of its score"));
+    let weight = b.stage("shared_weight", Role::Router, weight, &[score], &[1]).add(names[1], sigmoid);
+    let own = mlp(b, &SHARED, x, [e, f]);
+    let weighted = Defined::op(Plain::weighted_sum(1, "the shared expert's result times its weight"));
+    let weighted = b.stage("shared_out", Role::FfnOutput, weighted, &[weight, own], &[e]).add(names[2], "MUL");
+    b.stage("ffn_out", Role::FfnOutput, Op::Residual, &[sum, weighted], &[e]).add("ffn_out", "ADD")
 }

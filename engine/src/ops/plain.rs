@@ -1,6 +1,6 @@
 //! Ops that their anatomy says in full: each is a name, words, and an anatomy, of which [`super::anatomy`] is the definition.
 
-use super::anatomy::{Contraction, Decision, Gather, Picked};
+use super::anatomy::{Columns, Contraction, Decision, Gather, Picked};
 use super::{Anatomy, Definition};
 
 /// An op without code of its own.
@@ -22,6 +22,11 @@ impl Plain {
     pub fn gathered() -> Self {
         let about = "the probabilities of the chosen experts";
         Self { name: "gather", about, anatomy: Anatomy::Gather(Gather::Elements) }
+    }
+
+    /// The same elements of every row.
+    pub fn columns(columns: Columns, about: &'static str) -> Self {
+        Self { name: "columns", about, anatomy: Anatomy::Gather(Gather::Columns(columns)) }
     }
 
     /// The product with the weights of each chosen one of `groups` experts.

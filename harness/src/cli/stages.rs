@@ -2,7 +2,7 @@
 
 use super::{exit, say};
 use anyhow::Result;
-use qdiff_engine::model::{ARCHITECTURES, Node, described, skeleton, symbolic};
+use qdiff_engine::model::{ARCHITECTURES, KINDS, Node, described, skeleton, symbolic};
 
 /// What stands before the table.
 const HEAD: &str = "\
@@ -16,7 +16,7 @@ never materialised. `qdiff stages` prints this page.
 
 /// Prints every stage, in order: what it is, its shape, and where it is in other engines.
 pub(super) fn run() -> Result<u8> {
-    let graphs: Vec<_> = ARCHITECTURES.iter().map(|(name, build)| (*name, skeleton(*build, 1))).collect();
+    let graphs: Vec<_> = ARCHITECTURES.iter().map(|(name, build)| (*name, skeleton(*build, KINDS))).collect();
     let mut names: Vec<&str> = Vec::new();
     for (_, graph) in &graphs {
         // What an earlier graph does not have stands after what comes before it here.
@@ -57,10 +57,13 @@ pub(super) fn run() -> Result<u8> {
 
 /// How llama.cpp's graph callback announces it.
 fn emitted(node: &Node) -> String {
-    let name = node.emission.name.trim_end_matches("-0").trim_end_matches("_l0");
+    let layer = node.id.layer.unwrap_or(0);
+    let bare = |name: &str| name.trim_end_matches(&format!("-{layer}")).trim_end_matches(&format!("_l{layer}")).to_owned();
+    let (name, source) = (bare(&node.emission.name), bare(&node.emission.source));
     let op = node.emission.op;
     match node.weights.first().filter(|_| name.is_empty()) {
-        Some(weight) => format!("{op} with `{}`", weight.name.replace("blk.0.", "blk.N.")),
+        Some(weight) => format!("{op} with `{}`", weight.name.replace(&format!("blk.{layer}."), "blk.N.")),
+        None if !source.is_empty() => format!("{op} of `{source}`"),
         None => format!("`{name}` {op}"),
     }
 }

@@ -4,6 +4,7 @@
 use qdiff_engine::quant::GgmlType;
 use qdiff_tests::synth::{Kv, Setting, Synth};
 use qdiff_tests::{empty, folder_with};
+use serde_json::Value;
 
 /// A model with experts, with these integers.
 fn model(arch: &'static str, integers: &[(&str, usize)]) -> Synth {
@@ -77,4 +78,40 @@ fn what_a_mixture_cannot_be_is_refused_by_its_key() {
     let normalised = |kv: &mut Kv| kv.bool("qwen2moe.expert_weights_norm", true);
     folder.write("bad.gguf", model("qwen2moe", &[]).to_bytes_with(normalised));
     folder.refuses("run -m bad.gguf", &["qwen2moe.expert_weights_norm", "which llama.cpp does not do here"]);
+}
+
+fn origins(report: &Value) -> Vec<&str> {
+    let stages = report["verdict"]["stages"].as_array().unwrap();
+    stages.iter().filter(|s| s["origin"] == true).map(|s| s["stage"].as_str().unwrap()).collect()
+}
+
+/// Each fault alone: where it is found, and that it is called by its name.
+#[test]
+fn each_fault_is_found_and_named() {
+    let faults: &[(&str, &str, &[&str])] = &[
+        ("qwen3moe", "expert-index-off", &["expert_gate", "expert_up", "expert_down"]),
+        ("qwen3moe", "experts-in-other-slots", &["expert_gate", "expert_up", "expert_down"]),
+        ("qwen3moe", "expert-weights-not-normalised", &["router_shares"]),
+        ("qwen2moe", "expert-weights-normalised", &["router_weights"]),
+        ("qwen2moe", "router-scores-as-weights", &["router_weights"]),
+        ("qwen3moe", "router-sigmoid", &["router_probs"]),
+        ("qwen3moe", "expert-missing", &["experts_out"]),
+        ("qwen3moe", "expert-weights-ignored", &["experts_out"]),
+        ("qwen3moe", "expert-weights-reversed", &["experts_out"]),
+        ("qwen2moe", "shared-gate-missing", &["shared_out"]),
+        ("qwen2moe", "gate-sigmoid-missing", &["shared_weight"]),
+        ("qwen2moe", "shared-expert-missing", &["ffn_out"]),
+        ("qwen2moe", "gate-up-operands-swapped", &["expert_act", "shared_act"]),
+    ];
+    let mut wrong = Vec::new();
+    for (arch, fault, stages) in faults {
+        let (code, report, text) = folder_with(&model(arch, &[])).judged(&format!("-n 2 --subject cpu --inject {fault}@L01"));
+        let expected: Vec<String> = stages.iter().map(|stage| format!("L01.{stage}")).collect();
+        let found = origins(&report);
+        let named = |f: &Value| f["cause"]["name"].as_str().and_then(|n| n.split(':').next()) == Some(fault);
+        if code != 1 || found != expected || !report["verdict"]["findings"].as_array().unwrap().iter().all(named) {
+            wrong.push(format!("{arch} {fault}: exit {code}, {found:?} for {expected:?}\n{text}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
