@@ -183,7 +183,7 @@ impl Group {
             let indices = match axis {
                 Axis::Tokens => &self.rows,
                 Axis::Keys => &self.slots,
-                Axis::Fixed(_) => {
+                Axis::Fixed(_) | Axis::Last => {
                     all = (0..extent).collect();
                     &all
                 }

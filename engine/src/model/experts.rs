@@ -95,7 +95,7 @@ impl Experts {
 
     /// Declares the stages from the normed residual stream `x` of width `e` on; gives the last.
     pub(super) fn declare(&self, b: &mut Builder, x: usize, e: usize) -> usize {
-        let Self { mixture, count, taken, width: f, shared_width } = *self;
+        let Self { mixture, count, taken, width: f, shared_width, fused } = *self;
         let scores = linear(b, ("router", Role::Router), x, "ffn_gate_inp.weight", [e, count], "ffn_moe_logits");
         let of = |b: &mut Builder, name, op: Op, inputs: &[usize], width: usize, emitted: &str, as_op| {
             b.stage(name, Role::Router, op, inputs, &[width]).add(emitted, as_op)
@@ -116,7 +116,7 @@ impl Experts {
         };
         let (of_gate, of_up) =
             ("the gate's product of each chosen expert, before SiLU", "the other product of each chosen expert");
-        let (gate, up) = if self.fused {
+        let (gate, up) = if fused {
             let about = "gate and up of each chosen expert, which stand in one tensor";
             let both = ("expert_gate_up", Role::Gate);
             let both = product(b, both, x, FUSED, [e, 2 * f], "ffn_moe_gate_up", about);

@@ -96,7 +96,8 @@ mod tests {
                 prop_assert!((head.iter().map(|v| v * v).sum::<f64>() - 1.0).abs() < 1e-12);
             }
             prop_assert!(y.data.iter().zip(&scaled.data).all(|(a, b)| (a - b).abs() < 1e-12));
-            prop_assert!(within(&L2Norm { eps: 1e-6, ..norm }, &[&x]));
+            let usual = L2Norm { eps: 1e-6, ..norm };
+            prop_assert!(within(&usual, &[&x]));
         }
     }
 }
