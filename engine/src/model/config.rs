@@ -142,6 +142,8 @@ pub struct Config {
     pub rope_scaling: Option<Scaling>,
     /// Epsilon of RMSNorm.
     pub rms_eps: f64,
+    /// A key by which the model is otherwise than llama.cpp computes, which never reads it.
+    pub unread_by_llama: Option<String>,
 }
 
 impl Config {
@@ -273,6 +275,7 @@ impl Config {
             rope_base,
             rope_scaling,
             rms_eps: real("attention.layer_norm_rms_epsilon", None, 0.0..=1.0)?,
+            unread_by_llama: None,
         })
     }
 }

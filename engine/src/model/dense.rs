@@ -36,13 +36,14 @@ pub(super) fn last_layer(arch: &str, source: &dyn Metadata, layers: usize) -> Re
 }
 
 pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Result<Graph, ConfigError> {
-    let c = Config::read(arch, source)?;
+    let mut c = Config::read(arch, source)?;
     if c.rotated != c.head_dim {
         let what = format!("a head has {} elements; RoPE that rotates a part of each head is", c.head_dim);
         return Err(unsupported(&format!("{arch}.{ROTATED}"), c.rotated, &what));
     }
     let (e, h, g, d) = (c.n_embd, c.n_heads, c.n_kv_heads, c.head_dim);
     let experts = traits.experts.as_ref().map(|mixture| Experts::read(arch, source, *mixture)).transpose()?;
+    c.unread_by_llama = experts.as_ref().and_then(|experts| experts.unread_by_llama.clone());
     let f = if experts.is_none() { Config::integer(arch, "feed_forward_length", source)? } else { 0 };
     last_layer(arch, source, c.n_layers)?;
     let v = c.n_vocab;

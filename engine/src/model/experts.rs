@@ -47,6 +47,8 @@ pub(super) struct Experts {
     shared_width: usize,
     /// Whether gate and up stand in one tensor.
     fused: bool,
+    /// See [`Config::unread_by_llama`].
+    pub(super) unread_by_llama: Option<String>,
 }
 
 const SHARED: Mlp = Mlp {
@@ -84,6 +86,7 @@ impl Experts {
             }
         };
         Ok(Self {
+            unread_by_llama: (normalised != mixture.normalised).then_some(key),
             mixture: Mixture { normalised, ..mixture },
             count,
             taken,
@@ -95,7 +98,7 @@ impl Experts {
 
     /// Declares the stages from the normed residual stream `x` of width `e` on; gives the last.
     pub(super) fn declare(&self, b: &mut Builder, x: usize, e: usize) -> usize {
-        let Self { mixture, count, taken, width: f, shared_width, fused } = *self;
+        let Self { mixture, count, taken, width: f, shared_width, fused, .. } = *self;
         let scores = linear(b, ("router", Role::Router), x, "ffn_gate_inp.weight", [e, count], "ffn_moe_logits");
         let of = |b: &mut Builder, name, op: Op, inputs: &[usize], width: usize, emitted: &str, as_op| {
             b.stage(name, Role::Router, op, inputs, &[width]).add(emitted, as_op)

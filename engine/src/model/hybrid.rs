@@ -95,7 +95,7 @@ fn sections(arch: &str, source: &dyn Metadata, rotated: usize) -> Result<(), Con
 }
 
 pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Result<Graph, ConfigError> {
-    let c = Config::read(arch, source)?;
+    let mut c = Config::read(arch, source)?;
     dense::last_layer(arch, source, c.n_layers)?;
     let (e, v, n_layers) = (c.n_embd, c.n_vocab, c.n_layers);
     let delta = Delta::read(arch, source)?;
@@ -104,6 +104,7 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
         sections(arch, source, c.rotated)?;
     }
     let experts = traits.experts.map(|mixture| Experts::read(arch, source, mixture)).transpose()?;
+    c.unread_by_llama = experts.as_ref().and_then(|experts| experts.unread_by_llama.clone());
     let f = if experts.is_none() { Config::integer(arch, "feed_forward_length", source)? } else { 0 };
     let shape = c.clone();
     let mut b = Builder::new(c);
@@ -130,7 +131,7 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
     }
     b.enter(None);
     let last = ("final_norm", Role::HeadInput);
-    let last = dense::norm(&mut b, last, residual, "output_norm.weight", "result_norm", &shape);
+    let last = dense::norm(&mut b, last, residual, "output_norm.weight", "h_nextn", &shape);
     let head = if source.extent(HEAD).is_some() { HEAD } else { EMBEDDING };
     linear(&mut b, ("logits", Role::Logits), last, head, [e, v], "result_output");
     Ok(b.finish())

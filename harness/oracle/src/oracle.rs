@@ -96,9 +96,7 @@ impl Metadata for Described<'_> {
         self.model.metadata(key)?.parse().ok()
     }
     fn integers(&self, key: &str) -> Option<Vec<i64>> {
-        let text = self.model.metadata(key)?;
-        let list = text.strip_prefix('[')?.strip_suffix(']')?;
-        list.split(',').map(|n| n.trim().parse().ok()).collect()
+        self.weights.integers(key).map(<[i64]>::to_vec)
     }
     fn text(&self, key: &str) -> Option<String> {
         self.model.metadata(key)
