@@ -24,7 +24,10 @@ pub use kv::Kv;
 pub use split::part_name;
 pub use vocab::symbol;
 
-use qdiff_engine::model::{self, ARCHITECTURES, Architecture, Graph, Metadata, Role, Weight, qwen2, qwen2moe, qwen3moe, qwen3next, qwen35, qwen35moe};
+use qdiff_engine::model::{
+    self, ARCHITECTURES, Architecture, Graph, Metadata, Role, Weight, qwen2, qwen2moe, qwen3moe, qwen3next, qwen35,
+    qwen35moe,
+};
 use qdiff_engine::ops::anatomy::{Elementwise, Gather, RowReduction};
 use qdiff_engine::ops::{Anatomy, Definition as _, Softplus};
 use qdiff_engine::quant::GgmlType;
@@ -470,7 +473,11 @@ impl Metadata for Synth {
         if let Setting::Bool(is) = self.setting(key)? { Some(is) } else { None }
     }
     fn integers(&self, key: &str) -> Option<Vec<i64>> {
-        if let Setting::Integers(all) = self.setting(key)? { Some(all.into_iter().map(i64::from).collect()) } else { None }
+        if let Setting::Integers(all) = self.setting(key)? {
+            Some(all.into_iter().map(i64::from).collect())
+        } else {
+            None
+        }
     }
     fn text(&self, key: &str) -> Option<String> {
         match self.setting(key) {

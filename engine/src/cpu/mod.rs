@@ -263,7 +263,9 @@ impl Evaluation<'_> {
             let state = self.kept.get_or_insert_with(empty);
             match (&computed, &node.op) {
                 // No reader of the last step holds a cache any more: changed in place.
-                (Some(rows), Op::KvCache(_)) => advance(&node.op, Arc::make_mut(state), &[rows], self.kv, &self.context),
+                (Some(rows), Op::KvCache(_)) => {
+                    advance(&node.op, Arc::make_mut(state), &[rows], self.kv, &self.context)
+                }
                 (Some(faulty), _) => *state = Arc::new(faulty.clone()),
                 (None, op) => advance(op, Arc::make_mut(state), &operands, self.kv, &self.context),
             }

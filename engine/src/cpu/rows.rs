@@ -59,7 +59,9 @@ pub enum RowsError {
     )]
     Faults,
     /// Recurrent layers, whose states are of one sequence.
-    #[error("the model has recurrent layers, and several sequences at once are not supported for it yet; run each sequence by itself")]
+    #[error(
+        "the model has recurrent layers, and several sequences at once are not supported for it yet; run each sequence by itself"
+    )]
     Recurrent,
 }
 

@@ -76,7 +76,8 @@ impl NodeBuilder<'_> {
 
     /// llama.cpp gives it no name, and makes it of the tensor `name`, the layer's suffix left out.
     pub fn made_of(mut self, name: &str) -> Self {
-        self.node.emission.source = self.builder.layer.map_or_else(|| name.to_owned(), |layer| format!("{name}-{layer}"));
+        self.node.emission.source =
+            self.builder.layer.map_or_else(|| name.to_owned(), |layer| format!("{name}-{layer}"));
         self
     }
 

@@ -249,9 +249,7 @@ impl Config {
             "yarn" => {
                 let trained = or("rope.scaling.original_context_length", context)? as f64;
                 // The plane that turns so often within the context that was trained on (`ggml_rope_yarn_corr_dims`).
-                let plane = |turns: f64| {
-                    rotated as f64 * (trained / (turns * 2.0 * PI)).ln() / (2.0 * rope_base.ln())
-                };
+                let plane = |turns: f64| rotated as f64 * (trained / (turns * 2.0 * PI)).ln() / (2.0 * rope_base.ln());
                 let fast = plane(optional("rope.scaling.yarn_beta_fast", 32.0)?).floor().max(0.0);
                 let slow = plane(optional("rope.scaling.yarn_beta_slow", 1.0)?).ceil().min(rotated as f64 - 1.0);
                 Some(Scaling { factor, magnitude: extra * (1.0 + 0.1 * factor.ln()), between: Some([fast, slow]) })

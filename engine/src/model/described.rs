@@ -88,7 +88,9 @@ pub fn described(node: &Node) -> Described {
         (Op::RmsNorm(_), Role::Query) => {
             of("each head normed and times the norm's weight, before rotation", OWN, "`q_norm`")
         }
-        (Op::RmsNorm(_), Role::Mixer) => of("each head of what the state gave, normed and times the norm's weight", "", ""),
+        (Op::RmsNorm(_), Role::Mixer) => {
+            of("each head of what the state gave, normed and times the norm's weight", "", "")
+        }
         (Op::SwiGlu, Role::Mixer) => of("SiLU of the gate z, times the normed output", "", ""),
         (Op::Linear, Role::Mixer) => of("a projection of the delta net", "", ""),
         (Op::RmsNorm(_), _) => of("each head normed and times the norm's weight, before rotation", OWN, "`k_norm`"),

@@ -67,7 +67,11 @@ fn recurrent(arch: &str, source: &dyn Metadata, layers: usize) -> Result<Vec<boo
     let key = format!("{arch}.{LIST}");
     if let Some(all) = source.integers(&key) {
         if all.len() != layers {
-            return Err(invalid(&key, format_args!("{all:?}"), &format!("expected an entry for each of {layers} layers")));
+            return Err(invalid(
+                &key,
+                format_args!("{all:?}"),
+                &format!("expected an entry for each of {layers} layers"),
+            ));
         }
         return Ok(all.into_iter().map(|is| is != 0).collect());
     }
@@ -112,7 +116,8 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
     let mut residual = embed.add(traits.embedding, "GET_ROWS");
     for (layer, is_delta) in kinds.into_iter().enumerate() {
         b.enter(Some(layer as u16));
-        let normed = dense::norm(&mut b, ("attn_norm", Role::AttnInput), residual, "attn_norm.weight", "attn_norm", &shape);
+        let normed =
+            dense::norm(&mut b, ("attn_norm", Role::AttnInput), residual, "attn_norm.weight", "attn_norm", &shape);
         let mixed = match is_delta {
             true => delta_net(&mut b, &delta, traits, normed, &shape),
             false => attention(&mut b, traits, normed, &shape),
@@ -143,9 +148,8 @@ fn attention(b: &mut Builder, traits: &Traits, x: usize, c: &Config) -> usize {
     let both = linear(b, ("q_gate_proj", Role::Query), x, "attn_q.weight", [e, 2 * h * d], "Qcur_full");
     let k = linear(b, ("k_proj", Role::Key), x, "attn_k.weight", [e, g * d], "Kcur");
     let v = linear(b, ("v_proj", Role::Value), x, "attn_v.weight", [e, g * d], "Vcur");
-    let half = |first: usize, about| {
-        Defined::op(Plain::columns(Columns { first, run: d, stride: 2 * d, runs: h }, about))
-    };
+    let half =
+        |first: usize, about| Defined::op(Plain::columns(Columns { first, run: d, stride: 2 * d, runs: h }, about));
     let emitted = if traits.next { "Qcur_view" } else { "Qcur_reshaped" };
     let q = half(0, "the queries of what was projected together with the gate");
     let q = b.stage("q_half", Role::Query, q, &[both], &[h * d]).add(emitted, "VIEW");
@@ -227,7 +231,8 @@ fn delta_net(b: &mut Builder, net: &Delta, traits: &Traits, x: usize, c: &Config
     let out = b.stage("delta_out", role, Defined::op(net), &[q, k, v, decay, beta, state], &[values]);
     let out = out.add("attn_output", "VIEW");
     let norm = Op::RmsNorm(RmsNorm { eps: c.rms_eps, groups: heads });
-    let normed = b.stage("delta_normed", role, norm, &[out], &[values]).weight("ssm_norm.weight", &[dim]).add("", "MUL");
+    let normed =
+        b.stage("delta_normed", role, norm, &[out], &[values]).weight("ssm_norm.weight", &[dim]).add("", "MUL");
     let gated = b.stage("delta_gated", role, Op::SwiGlu, &[z, normed], &[values]).add("final_output", "RESHAPE");
     linear(b, ("delta_proj", Role::AttnOutput), gated, "ssm_out.weight", [values, e], "linear_attn_out")
 }

@@ -261,7 +261,8 @@ mod tests {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 8) as f32 / (1 << 23) as f32 - 1.0
         };
-        let mut rows = |n: usize| Tensor { shape: vec![tokens, n], data: (0..tokens * n).map(|_| draw()).collect::<Vec<f32>>() };
+        let mut rows =
+            |n: usize| Tensor { shape: vec![tokens, n], data: (0..tokens * n).map(|_| draw()).collect::<Vec<f32>>() };
         let (mut q, mut k, v, g, beta) = (rows(12), rows(12), rows(24), rows(4), rows(4));
         for head in q.data.chunks_mut(6).chain(k.data.chunks_mut(6)) {
             let norm = head.iter().map(|v| v * v).sum::<f32>().sqrt();
@@ -297,7 +298,8 @@ mod tests {
                     }
                     inverse[i][i] = 1.0;
                 }
-                let part = |i: usize, value: &dyn Fn(usize) -> f32| (0..=i).map(|s| inverse[i][s] * value(s)).sum::<f32>();
+                let part =
+                    |i: usize, value: &dyn Fn(usize) -> f32| (0..=i).map(|s| inverse[i][s] * value(s)).sum::<f32>();
                 let mut new = vec![0f32; n * d];
                 for i in 0..n {
                     let w: Vec<f32> =

@@ -5,7 +5,7 @@ use super::{exit, say};
 use crate::mutations::{CauseId, FaultSite, Mutation, catalogue, find, told};
 use crate::nearest::hint;
 use anyhow::Context as _;
-use qdiff_engine::model::{ARCHITECTURES, KINDS, Graph, skeleton};
+use qdiff_engine::model::{ARCHITECTURES, Graph, KINDS, skeleton};
 use serde_json::json;
 use std::fmt::Write as _;
 

@@ -58,7 +58,8 @@ pub(super) fn run() -> Result<u8> {
 /// How llama.cpp's graph callback announces it.
 fn emitted(node: &Node) -> String {
     let layer = node.id.layer.unwrap_or(0);
-    let bare = |name: &str| name.trim_end_matches(&format!("-{layer}")).trim_end_matches(&format!("_l{layer}")).to_owned();
+    let bare =
+        |name: &str| name.trim_end_matches(&format!("-{layer}")).trim_end_matches(&format!("_l{layer}")).to_owned();
     let (name, source) = (bare(&node.emission.name), bare(&node.emission.source));
     let op = node.emission.op;
     match node.weights.first().filter(|_| name.is_empty()) {

@@ -105,7 +105,8 @@ fn each_fault_is_found_and_named() {
     ];
     let mut wrong = Vec::new();
     for (arch, fault, stages) in faults {
-        let (code, report, text) = folder_with(&model(arch, &[])).judged(&format!("-n 2 --subject cpu --inject {fault}@L01"));
+        let (code, report, text) =
+            folder_with(&model(arch, &[])).judged(&format!("-n 2 --subject cpu --inject {fault}@L01"));
         let expected: Vec<String> = stages.iter().map(|stage| format!("L01.{stage}")).collect();
         let found = origins(&report);
         let named = |f: &Value| f["cause"]["name"].as_str().and_then(|n| n.split(':').next()) == Some(fault);

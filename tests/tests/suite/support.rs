@@ -19,7 +19,8 @@ fn refusal(arch: &str, path: Path) -> Option<String> {
 }
 
 fn table() -> String {
-    let mut rows = "| architecture | `llama` | `cpu` | `cuda` | `cuda-fast` |\n| --- | --- | --- | --- | --- |\n".to_owned();
+    let mut rows =
+        "| architecture | `llama` | `cpu` | `cuda` | `cuda-fast` |\n| --- | --- | --- | --- | --- |\n".to_owned();
     for (arch, _) in ARCHITECTURES {
         let of = |path| if refusal(arch, path).is_none() { "yes" } else { "no" };
         rows += &format!("| `{arch}` | yes | yes | {} | {} |\n", of(Path::Tapped), of(Path::Fast));

@@ -1,11 +1,11 @@
 //! Delta nets: the convolution, its window, the state, and the heads that read it; and gates that stand beside queries.
 
-use super::{Mutation, Param};
+use super::Mutation;
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::ops::anatomy::{Columns, Gather};
 use qdiff_engine::ops::{
-    self, Anatomy, Context, Convolution, Defined, Definition as _, DeltaNet, DeltaState, L2Norm, Op, Plain, Softplus,
-    Tensor, VectorFactor, Window,
+    self, Anatomy, Context, Convolution, Defined, Definition as _, DeltaNet, DeltaState, L2Norm, Op, Plain, Tensor,
+    VectorFactor, Window,
 };
 
 const NET: DeltaNet = DeltaNet { heads: 1, key_heads: 1, dim: 1 };
@@ -105,7 +105,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         remedy: "value head h reads key head h mod H_k in Qwen3.5 (the GGUF is reordered so), and h / (H / H_k) in Qwen3-Next",
         apply: |node, _, graph| {
             if l2_norm(graph, node) {
-                let (from, to) = (qdiff_engine::model::row_len(graph.nodes.get(node.inputs[0])?), qdiff_engine::model::row_len(node));
+                let (from, to) = (
+                    qdiff_engine::model::row_len(graph.nodes.get(node.inputs[0])?),
+                    qdiff_engine::model::row_len(node),
+                );
                 let net = graph.nodes.iter().find(|n| recurrence(graph, n)).and_then(|n| sizes(n, graph))?;
                 let (own, repeated) = (from / net.dim, to / net.dim);
                 let op = node.op.clone();
@@ -268,15 +271,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
     Mutation {
-        name: "dt-bias-omitted",
-        fits: Some(|_, n| is(n, Softplus.name())),
-        story: "the bias of the decay is not added",
-        seen: "decays depend on the token alone",
-        remedy: "add {weight} before softplus",
-        apply: |node, _, _| Some(node.reading(|_, _, _, out| out.fill(0.0))),
-        ..Mutation::PLAIN
-    },
-    Mutation {
         name: "a-log-again",
         fits: Some(|_, n| is(n, VectorFactor("").name())),
         story: "A is taken for its logarithm: −exp is applied to what the file holds, which has it already",
@@ -310,23 +304,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         seen: "the layer has what attention gives, whatever the gate",
         remedy: "multiply by the sigmoid of the gate before the output projection",
         apply: |node, _, _| Some(node.left_out()),
-        ..Mutation::PLAIN
-    },
-    Mutation {
-        name: "state-narrow",
-        fits: Some(|_, n| is(n, DeltaState(NET).name())),
-        story: "the state is kept in {format}",
-        seen: "the state of every step holds few digits, and errors add up over the tokens",
-        remedy: "keep the state of the delta net in f32",
-        params: &[Param::new("format", "0: bf16, 1: f16", 0.0).searched(&[1.0])],
-        apply: |node, values, _| {
-            let half = values[0] != 0.0;
-            Some(node.writing(move |out| {
-                for v in &mut out.value.data {
-                    *v = if half { f64::from(half::f16::from_f64(*v).to_f32()) } else { half::bf16::from_f64(*v).to_f64() };
-                }
-            }))
-        },
         ..Mutation::PLAIN
     },
 ];

@@ -28,7 +28,9 @@ fn shared(_: &Graph, n: &Node) -> bool {
 }
 
 /// The op on operands of which `change` changed one.
-fn with_operand(node: &Node, which: usize, change: impl Fn(&Tensor<f64>) -> Tensor<f64> + Send + Sync + 'static) -> Option<Node> {
+fn with_operand(
+    node: &Node, which: usize, change: impl Fn(&Tensor<f64>) -> Tensor<f64> + Send + Sync + 'static,
+) -> Option<Node> {
     let op = node.op.clone();
     Some(node.computing(move |inputs, c| {
         let other = change(inputs[which]);

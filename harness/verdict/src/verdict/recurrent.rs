@@ -2,8 +2,8 @@
 //! state before the step, so that what is lost between two steps shows in the second, and no error grows from step to step.
 
 use super::caches::CacheState;
-use super::operands::{Block, Operand, Sink, Source, Stage, forward, propagate_error, widen};
 use super::grain::Parameters;
+use super::operands::{Block, Operand, Sink, Source, Stage, forward, propagate_error, widen};
 use crate::formats::Format;
 use qdiff_engine::model::Graph;
 use qdiff_engine::ops::{Context, Tensor};

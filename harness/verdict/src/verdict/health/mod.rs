@@ -102,7 +102,9 @@ fn of_stage(graph: &Graph, capture: &Capture, node: &Node, overflowed: bool) -> 
             Anatomy::Gather(Gather::Rows) | Anatomy::Contraction(_) => constant(&t),
             Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => constant(&t),
             // A few values, and integers: they may well be one.
-            Anatomy::Gather(Gather::Elements | Gather::Columns(_)) | Anatomy::Decision(_) | Anatomy::Collective(_) => None,
+            Anatomy::Gather(Gather::Elements | Gather::Columns(_)) | Anatomy::Decision(_) | Anatomy::Collective(_) => {
+                None
+            }
         })?;
         let likely = input.map_or(node.id, |i| graph.nodes[node.inputs[i]].id);
         Some(Symptom { stage: node.id, step: step.label(), what, likely, broken })
