@@ -13,6 +13,7 @@ pub mod ops;
 pub mod quant;
 pub mod rounding;
 pub mod sampler;
+mod sort;
 pub mod tap;
 pub mod tokenizer;
 

@@ -77,9 +77,10 @@ impl Synth {
 
     /// Blocks at random of a palette for matrices, everything else as in small models.
     fn write_tensor(&self, tensor: &Tensor, out: &mut impl io::Write) -> io::Result<()> {
-        let (Fill::Matrix { .. }, &[n, rows]) = (tensor.fill, tensor.ne.as_slice()) else {
+        let (Fill::Matrix { .. }, &[n, _, ..]) = (tensor.fill, tensor.ne.as_slice()) else {
             return out.write_all(&quantize(tensor, &self.draw(tensor)));
         };
+        let rows: usize = tensor.ne[1..].iter().product();
         let palette = Tensor { ne: vec![n, PALETTE.min(rows)], ..tensor.clone() };
         let blocks = quantize(&palette, &self.draw(&palette));
         let size = tensor.ty.type_size();

@@ -24,9 +24,12 @@ pub use kv::Kv;
 pub use split::part_name;
 pub use vocab::symbol;
 
-use qdiff_engine::model::{self, ARCHITECTURES, Architecture, Graph, Metadata, Role, Weight, qwen2, qwen3};
-use qdiff_engine::ops::Anatomy;
-use qdiff_engine::ops::anatomy::{Elementwise, Gather};
+use qdiff_engine::model::{
+    self, ARCHITECTURES, Architecture, Graph, Metadata, Role, Weight, qwen2, qwen2moe, qwen3moe, qwen3next, qwen35,
+    qwen35moe,
+};
+use qdiff_engine::ops::anatomy::{Elementwise, Gather, RowReduction};
+use qdiff_engine::ops::{Anatomy, Definition as _, Softplus};
 use qdiff_engine::quant::GgmlType;
 use quantize::quantize;
 use rng::Rng;
@@ -35,12 +38,12 @@ use std::path::Path;
 /// The description of a synthetic model. Every field has a default.
 #[derive(Clone, Debug)]
 pub struct Synth {
-    /// `qwen2` (biases on Q, K and V) or `qwen3` (norms on Q and K, no bias), or another of `known`.
+    /// One of `known`.
     pub arch: &'static str,
     /// The architectures that there are.
     pub known: &'static [Architecture],
-    /// Further integers of the architecture, whose name stands before theirs.
-    pub integers: Vec<(&'static str, usize)>,
+    /// Further keys of the architecture, whose name stands before theirs; also in place of what it has by itself.
+    pub settings: Vec<(String, Setting)>,
     /// Width of the residual stream.
     pub n_embd: usize,
     /// Number of layers.
@@ -63,6 +66,8 @@ pub struct Synth {
     pub eps: f32,
     /// Whether the output matrix is the token embedding (no `output.weight`).
     pub tied: bool,
+    /// Whether gate and up of experts stand in one tensor, where the architecture may have that.
+    pub fused: bool,
     /// Type of the 2-D tensors.
     pub weight_type: GgmlType,
     /// Types of single tensors, by full name (`blk.0.attn_q.weight`); for one
@@ -79,7 +84,7 @@ impl Default for Synth {
         Self {
             arch: qwen2::ARCH,
             known: ARCHITECTURES,
-            integers: Vec::new(),
+            settings: Vec::new(),
             n_embd: 256,
             n_layers: 2,
             n_heads: 4,
@@ -91,11 +96,44 @@ impl Default for Synth {
             rope_base: 1e6,
             eps: 1e-6,
             tied: false,
+            fused: false,
             weight_type: GgmlType::Q8_0,
             overrides: Vec::new(),
             seed: 1,
             chat_template: vocab::CHAT_TEMPLATE.to_owned(),
         }
+    }
+}
+
+/// The value of a metadata key.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Setting {
+    /// An unsigned integer.
+    Integer(usize),
+    /// A float.
+    Real(f32),
+    /// A truth value.
+    Bool(bool),
+    /// A text.
+    Text(String),
+    /// A list of integers.
+    Integers(Vec<i32>),
+}
+
+impl std::str::FromStr for Setting {
+    type Err = std::convert::Infallible;
+
+    /// `7`, `0.5`, `true`, `[1,2]`; else it is a text.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let list = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
+        let list = list.and_then(|t| t.split(',').map(|n| n.trim().parse().ok()).collect::<Option<Vec<i32>>>());
+        Ok(match (text.parse(), text.parse(), text.parse(), list) {
+            (Ok(n), ..) => Self::Integer(n),
+            (_, Ok(x), ..) => Self::Real(x),
+            (_, _, Ok(is), _) => Self::Bool(is),
+            (.., Some(all)) => Self::Integers(all),
+            _ => Self::Text(text.to_owned()),
+        })
     }
 }
 
@@ -106,6 +144,10 @@ enum Fill {
     Matrix { gain: f32 },
     /// Around 1 with spread.
     Norm,
+    /// Anything between these.
+    Spread { lo: f32, hi: f32 },
+    /// Minus the exponential of something between -4 and 2.
+    Decay,
     /// Small, but per head of `head` values `large` of them with a magnitude in `lo..hi`.
     Bias { head: usize, large: usize, lo: f32, hi: f32 },
 }
@@ -218,10 +260,11 @@ impl Synth {
         must(self.n_heads.is_multiple_of(self.n_kv_heads), "heads must be a multiple of key-value heads".to_owned())?;
         must(self.head_dim.is_multiple_of(2), "the head dimension must be even".to_owned())?;
         must(
-            self.arch != qwen2::ARCH || self.head_dim * self.n_heads == self.n_embd,
-            format!("{} needs heads * head dimension = embedding width", qwen2::ARCH),
+            self.says_head_dim() || self.head_dim * self.n_heads == self.n_embd,
+            format!("{} needs heads * head dimension = embedding width", self.arch),
         )?;
-        let tensors = self.listed();
+        let graph = model::build_of(self.known, self).map_err(|e| e.to_string())?;
+        let tensors = self.listed(&graph);
         for (name, _) in &self.overrides {
             must(tensors.iter().any(|t| t.name == *name), format!("there is no tensor {name:?} to store otherwise"))?;
         }
@@ -244,19 +287,19 @@ impl Synth {
 
     fn tensors(&self) -> Vec<Tensor> {
         self.validate().unwrap_or_else(|problem| panic!("{problem}"));
-        self.listed()
+        self.listed(&self.graph())
     }
 
     /// The tensors of a description that may still contradict itself.
-    fn listed(&self) -> Vec<Tensor> {
+    fn listed(&self, graph: &Graph) -> Vec<Tensor> {
         // Logits with a spread of about 3, so that one token tends to stand out.
         let (head, matrix) = (Fill::Matrix { gain: 3.0 }, Fill::Matrix { gain: 1.0 });
         let large = (self.head_dim / 32).max(1);
-        let graph = self.graph();
         let mut list: Vec<Tensor> = Vec::new();
         for node in graph.nodes.iter().filter(|n| !(self.tied && n.role == Role::Logits)) {
             let fill = match (node.op.anatomy(), node.role) {
                 (Anatomy::Gather(Gather::Rows), _) | (Anatomy::Contraction(_), Role::Logits) => head,
+                (Anatomy::RowReduction(RowReduction::Recurrent), _) => matrix,
                 (Anatomy::RowReduction(_), _) => Fill::Norm,
                 // Value biases stay moderate, as in Qwen: a large one would drown the content in a constant.
                 (Anatomy::Elementwise(Elementwise::Offset), Role::Value) => {
@@ -265,10 +308,19 @@ impl Synth {
                 (Anatomy::Elementwise(Elementwise::Offset), _) => {
                     Fill::Bias { head: self.head_dim, large, lo: 10.0, hi: 30.0 }
                 }
+                // Decays from near 0 to near 1.
+                (_, Role::Mixer) if node.op.name() == Softplus.name() => Fill::Spread { lo: -6.0, hi: 2.0 },
+                (Anatomy::Elementwise(Elementwise::Function(_)), Role::Mixer) => Fill::Decay,
+                // Scores that tell experts apart.
+                (Anatomy::Contraction(_), Role::Router) => Fill::Matrix { gain: 2.0 },
                 _ => matrix,
             };
             for Weight { name, extent } in &node.weights {
-                let usual = if extent.len() > 1 { self.weight_type } else { GgmlType::F32 };
+                // llama.cpp's own quantiser leaves routers as they are.
+                let anatomy = node.op.anatomy();
+                let product = anatomy.multiplies_weights() || anatomy == Anatomy::Gather(Gather::Rows);
+                let plain = extent.len() < 2 || node.role == Role::Router || !product;
+                let usual = if plain { GgmlType::F32 } else { self.weight_type };
                 let own = self.overrides.iter().rev().find(|(n, _)| n == name);
                 let ty = own.map_or(usual, |o| o.1);
                 list.push(Tensor { ty, name: name.clone(), ne: extent.clone(), fill });
@@ -294,6 +346,8 @@ impl Synth {
                 }
                 values
             }
+            Fill::Spread { lo, hi } => (0..count).map(|_| rng.between(lo, hi)).collect(),
+            Fill::Decay => (0..count).map(|_| -rng.between(-4.0, 2.0).exp()).collect(),
             Fill::Norm => (0..count).map(|_| 1.0 + 0.2 * rng.bell()).collect(),
             Fill::Bias { head, large, lo, hi } => {
                 let mut values: Vec<f32> = (0..count).map(|_| 0.4 * rng.bell()).collect();
@@ -309,9 +363,14 @@ impl Synth {
         }
     }
 
+    /// Whether the length of a head stands in the metadata: Qwen2's is that of the stream over the heads.
+    fn says_head_dim(&self) -> bool {
+        ![qwen2::ARCH, qwen2moe::ARCH].contains(&self.arch)
+    }
+
     /// Hyperparameters, without the architecture before their names.
-    fn integers(&self) -> Vec<(&'static str, usize)> {
-        let mut all = vec![
+    fn settings(&self) -> Vec<(String, Setting)> {
+        let mut integers = vec![
             ("block_count", self.n_layers),
             ("context_length", self.context),
             ("embedding_length", self.n_embd),
@@ -319,15 +378,45 @@ impl Synth {
             ("attention.head_count", self.n_heads),
             ("attention.head_count_kv", self.n_kv_heads),
         ];
-        if self.arch == qwen3::ARCH {
-            all.extend([("attention.key_length", self.head_dim), ("attention.value_length", self.head_dim)]);
+        if self.says_head_dim() {
+            integers.extend([("attention.key_length", self.head_dim), ("attention.value_length", self.head_dim)]);
         }
-        all.extend(&self.integers);
+        // Numbers that nothing divides by, and of experts that are a whole number of blocks in every format.
+        if [qwen2moe::ARCH, qwen3moe::ARCH, qwen3next::ARCH, qwen35moe::ARCH].contains(&self.arch) {
+            integers.extend([("expert_count", 7), ("expert_used_count", 3), ("expert_feed_forward_length", 256)]);
+        }
+        if [qwen2moe::ARCH, qwen35moe::ARCH, qwen3next::ARCH].contains(&self.arch) {
+            integers.push(("expert_shared_feed_forward_length", 768));
+        }
+        let hybrid = [qwen3next::ARCH, qwen35::ARCH, qwen35moe::ARCH].contains(&self.arch);
+        if hybrid {
+            // Every second layer is one of attention, with half of each head rotated.
+            integers.extend([("full_attention_interval", 2), ("rope.dimension_count", self.head_dim / 4 * 2)]);
+            integers.extend([("ssm.conv_kernel", 4), ("ssm.state_size", 64), ("ssm.group_count", 2)]);
+            integers.extend([("ssm.time_step_rank", 4), ("ssm.inner_size", 256)]);
+        }
+        let reals = [("attention.layer_norm_rms_epsilon", self.eps), ("rope.freq_base", self.rope_base)];
+        let integers = integers.into_iter().map(|(key, n)| (key.to_owned(), Setting::Integer(n)));
+        let mut all: Vec<_> = integers.chain(reals.map(|(key, x)| (key.to_owned(), Setting::Real(x)))).collect();
+        if hybrid && self.arch != qwen3next::ARCH {
+            // As many pairs as are rotated, of which each is turned by one of three positions.
+            let pairs = self.head_dim as i32 / 4;
+            let sections = [(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0];
+            all.push(("rope.dimension_sections".to_owned(), Setting::Integers(sections.to_vec())));
+        }
+        for (key, value) in &self.settings {
+            match all.iter_mut().find(|(own, _)| own == key) {
+                Some(own) => own.1 = value.clone(),
+                None => all.push((key.clone(), value.clone())),
+            }
+        }
         all
     }
 
-    fn reals(&self) -> [(&'static str, f32); 2] {
-        [("attention.layer_norm_rms_epsilon", self.eps), ("rope.freq_base", self.rope_base)]
+    /// The value of a key with the architecture before it.
+    fn setting(&self, key: &str) -> Option<Setting> {
+        let name = key.strip_prefix(self.arch)?.strip_prefix('.')?;
+        self.settings().into_iter().find(|(own, _)| own == name).map(|(_, value)| value)
     }
 
     fn metadata(&self) -> Kv {
@@ -357,11 +446,15 @@ impl Synth {
         kv.u32("general.quantization_version", 2);
 
         let key = |k: &str| format!("{}.{k}", self.arch);
-        for (name, value) in self.integers() {
-            kv.u32(&key(name), value as u32);
-        }
-        for (name, value) in self.reals() {
-            kv.f32(&key(name), value);
+        for (name, value) in self.settings() {
+            let key = key(&name);
+            match value {
+                Setting::Integer(n) => kv.u32(&key, n as u32),
+                Setting::Real(x) => kv.f32(&key, x),
+                Setting::Bool(is) => kv.bool(&key, is),
+                Setting::Text(text) => kv.string(&key, &text),
+                Setting::Integers(all) => kv.i32s(&key, &all),
+            }
         }
         kv
     }
@@ -371,17 +464,29 @@ impl Synth {
 /// is not tied there: whether it is, is [`Synth::tied`].
 impl Metadata for Synth {
     fn integer(&self, key: &str) -> Option<u64> {
-        let name = key.strip_prefix(self.arch)?.strip_prefix('.')?;
-        self.integers().into_iter().find(|(n, _)| *n == name).map(|(_, value)| value as u64)
+        if let Setting::Integer(n) = self.setting(key)? { Some(n as u64) } else { None }
     }
     fn real(&self, key: &str) -> Option<f64> {
-        let name = key.strip_prefix(self.arch)?.strip_prefix('.')?;
-        self.reals().into_iter().find(|(n, _)| *n == name).map(|(_, value)| f64::from(value))
+        if let Setting::Real(x) = self.setting(key)? { Some(f64::from(x)) } else { None }
+    }
+    fn boolean(&self, key: &str) -> Option<bool> {
+        if let Setting::Bool(is) = self.setting(key)? { Some(is) } else { None }
+    }
+    fn integers(&self, key: &str) -> Option<Vec<i64>> {
+        if let Setting::Integers(all) = self.setting(key)? {
+            Some(all.into_iter().map(i64::from).collect())
+        } else {
+            None
+        }
     }
     fn text(&self, key: &str) -> Option<String> {
-        (key == "general.architecture").then(|| self.arch.to_owned())
+        match self.setting(key) {
+            Some(Setting::Text(text)) => Some(text),
+            _ => (key == "general.architecture").then(|| self.arch.to_owned()),
+        }
     }
-    fn extent(&self, _: &str) -> Option<Vec<u64>> {
-        Some(vec![self.n_embd as u64, self.n_vocab as u64])
+    fn extent(&self, tensor: &str) -> Option<Vec<u64>> {
+        let fused = model::FUSED.iter().any(|fused| tensor.ends_with(fused));
+        (self.fused || !fused).then(|| vec![self.n_embd as u64, self.n_vocab as u64])
     }
 }

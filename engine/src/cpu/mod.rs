@@ -17,6 +17,7 @@ use crate::model::{Graph, Node, WeightSource};
 use crate::ops::{self, Context, Op, Tensor};
 use crate::quant::{self, ActivationFormat};
 use crate::tap::{Intervene, Site, TapSink};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// State of a running model: the graph, and what survives a step.
@@ -26,6 +27,8 @@ pub struct CpuEngine<'a> {
     last_use: Vec<usize>,
     /// Per node, for states and for stages that keep stale elements.
     kept: Vec<Option<Arc<Tensor<f32>>>>,
+    /// States whose value before a step is read in it.
+    looked_back_to: Vec<usize>,
     intervention: Option<Box<dyn Intervene + 'a>>,
     sequences: Sequences,
     /// What operands become on their way into a state.
@@ -35,7 +38,9 @@ pub struct CpuEngine<'a> {
 impl<'a> CpuEngine<'a> {
     /// An engine at position 0. The graph must fit `weights`.
     pub fn new(graph: Graph, weights: &'a dyn WeightSource) -> Self {
+        let reads_back = |node: &Node| node.inputs.last().copied().filter(|_| node.op.anatomy().looks_back());
         Self {
+            looked_back_to: graph.nodes.iter().filter_map(reads_back).collect(),
             last_use: graph.last_use(),
             kept: vec![None; graph.nodes.len()],
             graph,
@@ -101,7 +106,7 @@ impl<'a> CpuEngine<'a> {
     ///
     /// # Errors
     /// If there are no rows, a sequence does not go on where it ended, or there are several sequences and the graph has
-    /// faults. Nothing is changed then.
+    /// faults or recurrent layers. Nothing is changed then.
     ///
     /// # Panics
     /// If a token is beyond the vocabulary.
@@ -112,6 +117,15 @@ impl<'a> CpuEngine<'a> {
         if !alone && self.graph.nodes.iter().any(faulty) {
             return Err(RowsError::Faults);
         }
+        if !alone && !self.looked_back_to.is_empty() {
+            return Err(RowsError::Recurrent);
+        }
+        // States before the step.
+        let mut before: HashMap<usize, Arc<Tensor<f32>>> = HashMap::new();
+        for &index in &self.looked_back_to {
+            let zeros = || Arc::new(Tensor::zeros(Graph::extent(&self.graph.nodes[index], 0, 0)));
+            before.insert(index, self.kept[index].clone().unwrap_or_else(zeros));
+        }
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
         let positions: Vec<u32> = rows.iter().map(|row| row.position).collect();
         let mut values: Vec<Option<Arc<Tensor<f32>>>> = vec![None; self.graph.nodes.len()];
@@ -121,17 +135,19 @@ impl<'a> CpuEngine<'a> {
             let context =
                 Context { tokens: &tokens, positions: &positions, source: self.weights, weights: &node.weights };
             let mut value = if alone || node.has_state() {
-                Evaluation { values: &values, context, kv: self.kv, kept: &mut self.kept[index] }.of(node)
+                let reads = Reads { values: &values, before: &before };
+                Evaluation { reads, context, kv: self.kv, kept: &mut self.kept[index] }.of(node)
             } else {
                 let whole = Tensor::zeros(Graph::extent(node, rows.len(), sequences.slots()));
-                Arc::new(by_sequence(&self.graph, node, &values, &context, &groups, whole))
+                let reads = Reads { values: &values, before: &before };
+                Arc::new(by_sequence(&self.graph, node, reads, &context, &groups, whole))
             };
             if let Some(intervention) = &mut self.intervention {
                 // What is kept is changed with it, not a copy of it.
                 let keeps = self.kept[index].take().is_some();
                 intervention.change(Site {
                     node,
-                    inputs: &operands(node, &values),
+                    inputs: &Reads { values: &values, before: &before }.of(node),
                     context: &context,
                     output: Arc::make_mut(&mut value),
                 });
@@ -157,10 +173,9 @@ impl<'a> CpuEngine<'a> {
 
 /// A node without state, whose `whole` is filled with what each sequence has alone.
 fn by_sequence(
-    graph: &Graph, node: &Node, values: &[Option<Arc<Tensor<f32>>>], context: &Context<'_>, groups: &[Group],
-    mut whole: Tensor<f32>,
+    graph: &Graph, node: &Node, reads: Reads<'_>, context: &Context<'_>, groups: &[Group], mut whole: Tensor<f32>,
 ) -> Tensor<f32> {
-    let inputs = operands(node, values);
+    let inputs = reads.of(node);
     for group in groups {
         let own = |(&input, value): (&usize, &Arc<Tensor<f32>>)| group.gather(&graph.nodes[input].shape, value);
         let own: Vec<Tensor<f32>> = node.inputs.iter().zip(&inputs).map(own).collect();
@@ -171,15 +186,29 @@ fn by_sequence(
     whole
 }
 
-/// What a node reads, in the order of its inputs.
-fn operands(node: &Node, values: &[Option<Arc<Tensor<f32>>>]) -> Vec<Arc<Tensor<f32>>> {
-    let read = |&i: &usize| values[i].clone().expect("inputs come before their readers");
-    node.inputs.iter().map(read).collect()
+/// What nodes may read.
+#[derive(Clone, Copy)]
+struct Reads<'a> {
+    /// Of this step.
+    values: &'a [Option<Arc<Tensor<f32>>>],
+    /// States before it.
+    before: &'a HashMap<usize, Arc<Tensor<f32>>>,
+}
+
+impl Reads<'_> {
+    /// What a node reads, in the order of its inputs.
+    fn of(&self, node: &Node) -> Vec<Arc<Tensor<f32>>> {
+        let read = |(place, &i): (usize, &usize)| match node.looks_back(place) {
+            true => self.before[&i].clone(),
+            false => self.values[i].clone().expect("inputs come before their readers"),
+        };
+        node.inputs.iter().enumerate().map(read).collect()
+    }
 }
 
 /// What a node is evaluated with.
 struct Evaluation<'a> {
-    values: &'a [Option<Arc<Tensor<f32>>>],
+    reads: Reads<'a>,
     context: Context<'a>,
     kv: ActivationFormat,
     /// What the node keeps from one step to the next.
@@ -212,18 +241,34 @@ impl Evaluation<'_> {
 
     /// The node, whatever it was before some position. What a fault computes or writes is f64, narrowed again.
     fn of_itself(&mut self, node: &Node) -> Arc<Tensor<f32>> {
-        let inputs = operands(node, self.values);
+        let inputs = self.reads.of(node);
         let operands: Vec<&Tensor<f32>> = inputs.iter().map(AsRef::as_ref).collect();
         let Faults { left_out, read, compute, write } = &node.faults;
         let computed = compute.as_ref().map(|fault| {
-            let wide: Vec<Tensor<f64>> = operands.iter().map(|t| t.wide()).collect();
+            let mut wide: Vec<Tensor<f64>> = operands.iter().map(|t| t.wide()).collect();
+            if let Op::Defined(_) = &node.op
+                && node.has_state()
+            {
+                // What it was before the step is an operand.
+                let zeros = || Tensor::zeros(Graph::extent(node, 0, 0));
+                wide.push(self.kept.as_ref().map_or_else(zeros, |state| state.wide()));
+            }
             fault(&wide.iter().collect::<Vec<_>>(), &self.context).0.narrow()
         });
         let mut value = if node.has_state() {
-            let state = self.kept.get_or_insert_with(Arc::default);
-            let operands = computed.as_ref().map_or(operands, |rows| vec![rows]);
-            // No reader of the last step holds it any more: changed in place.
-            advance(&node.op, Arc::make_mut(state), &operands, self.kv);
+            let empty = || match node.op {
+                Op::KvCache(_) => Arc::default(),
+                _ => Arc::new(Tensor::zeros(Graph::extent(node, 0, 0))),
+            };
+            let state = self.kept.get_or_insert_with(empty);
+            match (&computed, &node.op) {
+                // No reader of the last step holds a cache any more: changed in place.
+                (Some(rows), Op::KvCache(_)) => {
+                    advance(&node.op, Arc::make_mut(state), &[rows], self.kv, &self.context)
+                }
+                (Some(faulty), _) => *state = Arc::new(faulty.clone()),
+                (None, op) => advance(op, Arc::make_mut(state), &operands, self.kv, &self.context),
+            }
             state.clone()
         } else if let Some(computed) = computed {
             Arc::new(computed)
@@ -261,9 +306,11 @@ fn copy_rows(to: &mut Tensor<f32>, from: &Tensor<f32>, axis: usize, count: usize
 }
 
 /// Goes on from a state with operands as it holds them in its format.
-fn advance(op: &Op, state: &mut Tensor<f32>, operands: &[&Tensor<f32>], format: ActivationFormat) {
-    if format == ActivationFormat::F32 {
-        return ops::advance(op, state, operands);
+fn advance(
+    op: &Op, state: &mut Tensor<f32>, operands: &[&Tensor<f32>], format: ActivationFormat, context: &Context<'_>,
+) {
+    if format == ActivationFormat::F32 || !matches!(op, Op::KvCache(_)) {
+        return ops::advance(op, state, operands, context);
     }
     let held = operands.iter().map(|x| {
         let mut held = Tensor::<f64>::zeros(x.shape.clone());
@@ -271,5 +318,5 @@ fn advance(op: &Op, state: &mut Tensor<f32>, operands: &[&Tensor<f32>], format: 
         held.narrow()
     });
     let held: Vec<Tensor<f32>> = held.collect();
-    ops::advance(op, state, &held.iter().collect::<Vec<_>>());
+    ops::advance(op, state, &held.iter().collect::<Vec<_>>(), context);
 }

@@ -58,6 +58,11 @@ pub enum RowsError {
         "injected faults are of one sequence, and there are several; run each sequence by itself, or without faults"
     )]
     Faults,
+    /// Recurrent layers, whose states are of one sequence.
+    #[error(
+        "the model has recurrent layers, and several sequences at once are not supported for it yet; run each sequence by itself"
+    )]
+    Recurrent,
 }
 
 /// The sequences of an engine.
@@ -180,7 +185,7 @@ impl Group {
             let indices = match axis {
                 Axis::Tokens => &self.rows,
                 Axis::Keys => &self.slots,
-                Axis::Fixed(_) => {
+                Axis::Fixed(_) | Axis::Last => {
                     all = (0..extent).collect();
                     &all
                 }

@@ -65,6 +65,12 @@ pub fn check(graph: &Graph, options: &Options) -> Result<(), CudaError> {
                     node.id, rope.rotated, rope.head_dim
                 )));
             }
+            Op::Rope(Rope { scaling: Some(_), .. }) => {
+                return Err(CudaError::Unsupported(format!(
+                    "{} scales its angles for a longer context, and the CUDA kernels do not; use --subject cpu",
+                    node.id
+                )));
+            }
             Op::Embed | Op::RmsNorm(_) | Op::Bias | Op::Rope(_) | Op::AttnContext(_) | Op::Residual | Op::SwiGlu => {
                 most = most.min(i32::MAX as usize / row_len(node).max(1));
             }
@@ -135,7 +141,7 @@ impl Calls<'_> {
                 Call::flat(BiasParams { x: x(0), b: w.planes[0], y, n: w.n as i32, count }, elements)
             }
             // The base is in the table of frequencies; see `check_ops` for the rest.
-            Op::Rope(Rope { base: _, head_dim, rotated: _, pairing }) => {
+            Op::Rope(Rope { base: _, head_dim, rotated: _, pairing, scaling: _ }) => {
                 let params = RopeParams {
                     x: x(0),
                     frequency: self.memory.frequencies[&index],

@@ -8,6 +8,7 @@ use super::arena::Arena;
 use super::blas::Blas;
 use super::calls::{Calls, Job, Span, check};
 use super::compile::target;
+use super::decoder::Decoder;
 use super::device::Doing as _;
 use super::fast::{Fused, decoder_of};
 #[cfg(any(test, feature = "faults"))]
@@ -17,7 +18,7 @@ use super::launch::Call;
 use super::load::Load;
 use super::memory::Memory;
 use super::mirror::Mirror;
-use super::options::{Circumstances, Gemm, Options, Path};
+use super::options::{Circumstances, Gemm, KvType, Options, Path};
 use super::readback::Readback;
 use super::replay::{Fast, clear};
 use super::schedule::Schedule;
@@ -81,6 +82,33 @@ macro_rules! receiving {
 }
 pub(super) use receiving;
 
+/// Which node is which for the fused path, if that is asked for; it needs no GPU.
+///
+/// # Errors
+/// The stage or trait of the model that the kernels of this path are not made for, and what to use instead.
+fn supports(graph: &Graph, options: &Options) -> Result<Option<Decoder>, CudaError> {
+    check(graph, options)?;
+    match options.path {
+        Path::Tapped => Ok(None),
+        Path::Fast => decoder_of(graph).map(Some),
+    }
+}
+
+/// What of a model the kernels of this path are not made for, whatever the GPU and the lengths.
+pub fn unsupported(graph: &Graph, path: Path) -> Option<CudaError> {
+    let options = Options {
+        step: 1,
+        context: 1,
+        path,
+        gemm: Gemm::Own,
+        kv: KvType::F32,
+        taps: true,
+        keep_taps: false,
+        last_logits: false,
+    };
+    supports(graph, &options).err()
+}
+
 impl Drop for CudaEngine {
     /// Nothing is given back while something that was queued may still write to it.
     fn drop(&mut self) {
@@ -97,18 +125,14 @@ impl CudaEngine {
     /// # Errors
     /// Whatever is missing, too little memory, or a model or a length of step that the kernels are not made for.
     pub fn new(model: &Model, options: Options) -> Result<Self, CudaError> {
+        let graph = model.graph().clone();
+        let fast = supports(&graph, &options)?;
         let device = devices()?.swap_remove(0);
         let context = CudaContext::new(device.ordinal).doing("opening the device")?;
         // SAFETY: events between streams are placed by hand (`readback`); cudarc's own would break a capture.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().doing("making a stream")?;
         let functions = Functions::new(&context)?;
-        let graph = model.graph().clone();
-        check(&graph, &options)?;
-        let fast = match options.path {
-            Path::Tapped => None,
-            Path::Fast => Some(decoder_of(&graph)?),
-        };
         let bytes = |wide| Memory::at(0, &graph, model, &options, wide).map(|memory| memory.bytes);
         // Halves of the matrices, as far as others find a quarter of the memory free.
         let (free, _) = context.mem_get_info().doing("asking for free memory")?;

@@ -42,7 +42,7 @@ impl Builder {
             inputs: inputs.to_vec(),
             weights: Vec::new(),
             shape,
-            emission: Emission { name: String::new(), op: "", layout: EmittedLayout::Rows },
+            emission: Emission { name: String::new(), source: String::new(), op: "", layout: EmittedLayout::Rows },
             faults: Faults::default(),
             before: None,
         };
@@ -74,6 +74,13 @@ impl NodeBuilder<'_> {
         self
     }
 
+    /// llama.cpp gives it no name, and makes it of the tensor `name`, the layer's suffix left out.
+    pub fn made_of(mut self, name: &str) -> Self {
+        self.node.emission.source =
+            self.builder.layer.map_or_else(|| name.to_owned(), |layer| format!("{name}-{layer}"));
+        self
+    }
+
     /// Adds the stage to the graph and gives its index. llama.cpp announces it as `name`, with the layer's suffix, of
     /// operation `op`; an empty name stays empty.
     pub fn add(mut self, name: &str, op: &'static str) -> usize {
@@ -81,7 +88,9 @@ impl NodeBuilder<'_> {
         emission.op = op;
         emission.name = match (self.builder.layer, emission.layout) {
             (Some(layer), EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed) => format!("{name}_l{layer}"),
-            (Some(layer), EmittedLayout::Rows | EmittedLayout::PaddedKeys) if !name.is_empty() => {
+            (Some(layer), EmittedLayout::Rows | EmittedLayout::PaddedKeys | EmittedLayout::Columns)
+                if !name.is_empty() =>
+            {
                 format!("{name}-{layer}")
             }
             _ => name.to_owned(),

@@ -1,6 +1,8 @@
 //! Hyperparameters, read from GGUF metadata or from any other source of it.
 
-use crate::gguf::{Gguf, Value};
+use crate::gguf::{ArrayValue, Gguf, Value};
+use crate::ops::{Rope, Scaling};
+use std::f64::consts::PI;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use thiserror::Error;
@@ -14,6 +16,14 @@ pub trait Metadata {
     fn integer(&self, key: &str) -> Option<u64>;
     /// The value of a real key, if present.
     fn real(&self, key: &str) -> Option<f64>;
+    /// The value of a key that is true or false, if present.
+    fn boolean(&self, _key: &str) -> Option<bool> {
+        None
+    }
+    /// The values of a key that is a list of integers, if present.
+    fn integers(&self, _key: &str) -> Option<Vec<i64>> {
+        None
+    }
     /// The value of a text key, if present.
     fn text(&self, key: &str) -> Option<String>;
     /// Extent of a tensor in ggml order (contiguous axis first), if present.
@@ -31,6 +41,16 @@ impl Metadata for Gguf {
     }
     fn real(&self, key: &str) -> Option<f64> {
         self.get(key).filter(|v| matches!(v, Value::F32(_))).and_then(Value::as_f64)
+    }
+    fn boolean(&self, key: &str) -> Option<bool> {
+        self.get(key).and_then(Value::as_bool)
+    }
+    fn integers(&self, key: &str) -> Option<Vec<i64>> {
+        match self.get(key)? {
+            Value::Array(ArrayValue::I32(all)) => Some(all.iter().map(|n| i64::from(*n)).collect()),
+            Value::Array(ArrayValue::U32(all)) => Some(all.iter().map(|n| i64::from(*n)).collect()),
+            _ => None,
+        }
     }
     fn text(&self, key: &str) -> Option<String> {
         self.get(key).and_then(Value::as_str).map(str::to_owned)
@@ -86,6 +106,9 @@ pub const MAX_LAYERS: usize = 512;
 /// Keys that hold a number for each layer where the layers of a model differ.
 const BY_LAYER: [&str; 3] = [".attention.head_count", ".attention.head_count_kv", ".feed_forward_length"];
 
+/// Key of how much of a head RoPE rotates.
+pub(super) const ROTATED: &str = "rope.dimension_count";
+
 /// Tensor of the embedding table, whose rows are the vocabulary of every model.
 pub(crate) const EMBEDDING: &str = "token_embd.weight";
 
@@ -107,17 +130,28 @@ pub struct Config {
     pub n_kv_heads: usize,
     /// Length of one head, D.
     pub head_dim: usize,
+    /// Elements at the start of a head that RoPE rotates.
+    pub rotated: usize,
     /// Number of token ids, V: the rows of the embedding table.
     pub n_vocab: usize,
     /// Longest context the model was trained on, in tokens.
     pub context: usize,
     /// Base of the rotary frequencies.
     pub rope_base: f64,
+    /// How angles are scaled for a longer context.
+    pub rope_scaling: Option<Scaling>,
     /// Epsilon of RMSNorm.
     pub rms_eps: f64,
+    /// A key by which the model is otherwise than llama.cpp computes, which never reads it.
+    pub unread_by_llama: Option<String>,
 }
 
 impl Config {
+    /// The rotation of queries and keys.
+    pub fn rope(&self) -> Rope {
+        Rope { rotated: self.rotated, scaling: self.rope_scaling, ..Rope::neox(self.rope_base, self.head_dim) }
+    }
+
     /// The integer `<arch>.<suffix>` of `source`.
     ///
     /// # Errors
@@ -155,12 +189,6 @@ impl Config {
             let told = || format!("{:?}", value as f32);
             if range.contains(&value) { Ok(value) } else { Err(invalid(&key, told(), &expected())) }
         };
-        if let Some(kind) = source.text(&key("rope.scaling.type"))
-            && kind != "none"
-        {
-            let what = "context extension by rope scaling is";
-            return Err(unsupported(&key("rope.scaling.type"), format_args!("`{kind}`"), what));
-        }
         let n_embd = integer("embedding_length")?;
         let n_heads = integer("attention.head_count")?;
         let n_kv_heads = or("attention.head_count_kv", n_heads)?;
@@ -183,18 +211,15 @@ impl Config {
                 None => refused("attention.head_count", n_heads, &why),
             };
         }
-        let (value_length, rotated) = ("attention.value_length", "rope.dimension_count");
+        let value_length = "attention.value_length";
         let found = or(value_length, head_dim)?;
         if found != head_dim {
             let what = format!("keys have {head_dim}; values of another length than keys are");
             return Err(unsupported(&key(value_length), found, &what));
         }
-        let found = or(rotated, head_dim)?;
-        if found < head_dim && found % 2 == 0 {
-            let what = format!("a head has {head_dim} elements; RoPE that rotates a part of each head is");
-            return Err(unsupported(&key(rotated), found, &what));
-        } else if found != head_dim {
-            return refused(rotated, found, &format!("expected {head_dim}, the length of a head"));
+        let rotated = or(ROTATED, head_dim)?;
+        if rotated > head_dim || rotated % 2 != 0 {
+            return refused(ROTATED, rotated, &format!("expected {head_dim}, the length of a head"));
         }
         let table = source.extent(EMBEDDING).ok_or_else(|| {
             ConfigError::Invalid(format!(
@@ -205,6 +230,35 @@ impl Config {
         if n_layers > MAX_LAYERS {
             return refused("block_count", n_layers, &format!("expected at most {MAX_LAYERS} layers"));
         }
+        // A base below 1 turns the rotations round; llama.cpp takes 10,000 where none is given.
+        let (context, rope_base) = (integer("context_length")?, real("rope.freq_base", Some(10_000.0), 1.0..=1e30)?);
+        let optional = |suffix: &str, usual: f64| real(suffix, Some(usual), 1e-6..=1e6);
+        let kind = source.text(&key("rope.scaling.type")).unwrap_or_else(|| "linear".to_owned());
+        // The older key is read where the newer is not there; 0 is none.
+        let factor = match source.real(&key("rope.scaling.factor")).or(source.real(&key("rope.scale_linear"))) {
+            None | Some(0.0) => 1.0,
+            Some(_) if source.real(&key("rope.scaling.factor")).is_some() => optional("rope.scaling.factor", 1.0)?,
+            Some(_) => optional("rope.scale_linear", 1.0)?,
+        };
+        let extra = optional("rope.scaling.attn_factor", 1.0)?;
+        let rope_scaling = match kind.as_str() {
+            "none" | "linear" => {
+                let factor = if kind == "none" { 1.0 } else { factor };
+                (factor != 1.0 || extra != 1.0).then_some(Scaling { factor, magnitude: extra, between: None })
+            }
+            "yarn" => {
+                let trained = or("rope.scaling.original_context_length", context)? as f64;
+                // The plane that turns so often within the context that was trained on (`ggml_rope_yarn_corr_dims`).
+                let plane = |turns: f64| rotated as f64 * (trained / (turns * 2.0 * PI)).ln() / (2.0 * rope_base.ln());
+                let fast = plane(optional("rope.scaling.yarn_beta_fast", 32.0)?).floor().max(0.0);
+                let slow = plane(optional("rope.scaling.yarn_beta_slow", 1.0)?).ceil().min(rotated as f64 - 1.0);
+                Some(Scaling { factor, magnitude: extra * (1.0 + 0.1 * factor.ln()), between: Some([fast, slow]) })
+            }
+            _ => {
+                let what = "scaling of this kind is";
+                return Err(unsupported(&key("rope.scaling.type"), format_args!("`{kind}`"), what));
+            }
+        };
         Ok(Self {
             arch: arch.to_owned(),
             name: source.text("general.name").unwrap_or_else(|| arch.to_owned()),
@@ -213,11 +267,13 @@ impl Config {
             n_heads,
             n_kv_heads,
             head_dim,
+            rotated,
             n_vocab: table.get(1).map_or(1, |rows| *rows as usize),
-            context: integer("context_length")?,
-            // A base below 1 turns the rotations round; llama.cpp takes 10,000 where none is given.
-            rope_base: real("rope.freq_base", Some(10_000.0), 1.0..=1e30)?,
+            context,
+            rope_base,
+            rope_scaling,
             rms_eps: real("attention.layer_norm_rms_epsilon", None, 0.0..=1.0)?,
+            unread_by_llama: None,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Every stage in words, and where it is found in other engines: what an exporter asks.
 
 use super::{Axis, Node, Role, dialect};
-use crate::ops::Op;
+use crate::ops::{Definition, Op, RowSoftmax};
 
 /// A stage in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,8 @@ pub struct Described {
 const OWN: &str = "its module";
 
 /// Its shape in symbols: T tokens of this step, N tokens so far, E width of the residual stream, H query heads, G heads of
-/// keys and values, D width of a head, F width of the feed-forward network, V size of the vocabulary.
+/// keys and values, D width of a head, F width of the feed-forward network, X experts, K of them that a token takes, V size of
+/// the vocabulary.
 pub fn symbolic(node: &Node) -> String {
     let symbols: &[&str] = match (node.role, &node.op) {
         (Role::Query, _) | (Role::Attention, Op::AttnContext(_)) => &["H", "D"],
@@ -26,12 +27,18 @@ pub fn symbolic(node: &Node) -> String {
         (Role::Attention, _) => &["H"],
         (Role::Gate | Role::Up | Role::FfnHidden, _) => &["F"],
         (Role::Logits, _) => &["V"],
-        (Role::Router, _) => &[],
+        (Role::Mixer, _) => &[],
+        (Role::Router, op) if op.anatomy().is_layer() || op.name() == RowSoftmax.name() => &["X"],
+        (Role::Router, _) => &["K"],
         (
             Role::Embedding | Role::AttnInput | Role::AttnOutput | Role::FfnInput | Role::FfnOutput | Role::HeadInput,
             _,
         ) => &["E"],
     };
+    let role = node.role;
+    let of_experts = [&["K"], symbols].concat();
+    let of_network = matches!(role, Role::Gate | Role::Up | Role::FfnHidden | Role::FfnOutput);
+    let symbols = if of_network && node.shape.len() == 3 { of_experts.as_slice() } else { symbols };
     let fixed = node.shape.iter().filter(|a| matches!(a, Axis::Fixed(_))).count();
     // Of an op of its own the axes are what they are.
     let numbers = || node.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(n.to_string()) } else { None });
@@ -47,6 +54,8 @@ pub fn symbolic(node: &Node) -> String {
     let axis = |axis: &Axis| match axis {
         Axis::Tokens => "T".to_owned(),
         Axis::Keys => "N".to_owned(),
+        Axis::Last => "1".to_owned(),
+        Axis::Fixed(1) => "1".to_owned(),
         Axis::Fixed(_) => names.next().unwrap_or_default(),
     };
     node.shape.iter().map(axis).collect::<Vec<_>>().join(", ")
@@ -79,6 +88,11 @@ pub fn described(node: &Node) -> Described {
         (Op::RmsNorm(_), Role::Query) => {
             of("each head normed and times the norm's weight, before rotation", OWN, "`q_norm`")
         }
+        (Op::RmsNorm(_), Role::Mixer) => {
+            of("each head of what the state gave, normed and times the norm's weight", "", "")
+        }
+        (Op::SwiGlu, Role::Mixer) => of("SiLU of the gate z, times the normed output", "", ""),
+        (Op::Linear, Role::Mixer) => of("a projection of the delta net", "", ""),
         (Op::RmsNorm(_), _) => of("each head normed and times the norm's weight, before rotation", OWN, "`k_norm`"),
         (Op::Linear, Role::Query | Role::Key | Role::Value) => of(
             "the product with the weight, before the bias and the norm of heads, if there are any",
@@ -129,6 +143,7 @@ pub fn described(node: &Node) -> Described {
             "input of `post_attention_layernorm`",
             "`post_attention_layernorm`, second output",
         ),
+        (Op::Linear, Role::Router) => of("a score for each expert, or for the shared one", "", ""),
         (Op::Linear, Role::Gate) => {
             of("the gate's product, before SiLU", OWN, "in `gate_up_proj`, its first F columns")
         }
@@ -136,6 +151,9 @@ pub fn described(node: &Node) -> Described {
         (Op::SwiGlu, _) => of("SiLU of the gate, times the other product", "input of `down_proj`", "`act_fn`"),
         (Op::Linear, Role::FfnOutput) => {
             of("the down projection, before the residual is added", OWN, "`down_proj` (after the all-reduce)")
+        }
+        (Op::Residual, _) if node.emission.name.starts_with("ffn_out") => {
+            of("the experts' sum plus what the shared expert gives", "", "")
         }
         (Op::Residual, _) => of(
             "the layer's output: the residual stream after attention plus the down projection",

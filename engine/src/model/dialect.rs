@@ -47,13 +47,13 @@ pub fn of_transformers(graph: &Graph) -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ARCHITECTURES, skeleton};
+    use crate::model::{qwen2, qwen3, skeleton};
     use std::collections::BTreeSet;
 
     #[test]
     fn every_tensor_has_one_name_in_transformers() {
-        for (arch, build) in ARCHITECTURES {
-            let graph = skeleton(*build, 3);
+        for (arch, build) in [(qwen2::ARCH, qwen2::graph as _), (qwen3::ARCH, qwen3::graph as _)] {
+            let graph = skeleton(build, 3);
             let names = of_transformers(&graph);
             assert_eq!(names.len(), graph.weights().len(), "{arch}");
             assert_eq!(names.values().collect::<BTreeSet<_>>().len(), names.len(), "{arch}");

@@ -15,6 +15,8 @@ pub enum Axis {
     Tokens,
     /// All tokens so far, this step's included, N.
     Keys,
+    /// The last token of this step, after which a state is what it is.
+    Last,
     /// A constant of the model.
     Fixed(usize),
 }
@@ -30,6 +32,8 @@ pub enum EmittedLayout {
     KeyCache,
     /// The whole value cache, transposed: `[G·D, cells]`.
     ValueCacheTransposed,
+    /// Its last two axes in the other order.
+    Columns,
 }
 
 /// How llama.cpp's graph callback announces a stage.
@@ -38,8 +42,10 @@ pub enum EmittedLayout {
 /// so a tensor is known by name, operation and weight together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Emission {
-    /// Tensor name, the layer's suffix included; empty for an unnamed tensor, which is then known by its weight.
+    /// Tensor name, the layer's suffix included; empty for an unnamed tensor, which is then known by its weight or `source`.
     pub name: String,
+    /// Of an unnamed tensor without weights, the name of what it is made of.
+    pub source: String,
     /// ggml operation, as `ggml_op_name` spells it.
     pub op: &'static str,
     /// Layout of the data.
@@ -72,6 +78,8 @@ pub enum Role {
     Up,
     /// Their product.
     FfnHidden,
+    /// What stands in the place of attention: the delta net's projections, convolution, state and output.
+    Mixer,
     /// What chooses which of a model's parts a token takes, such as experts: scores, the choice, and its weights.
     Router,
     /// What the feed-forward network adds to the residual stream, and the sum.
@@ -125,6 +133,11 @@ impl Node {
     /// [`Op::has_state`].
     pub fn has_state(&self) -> bool {
         self.op.has_state() && !self.faults.left_out
+    }
+
+    /// Whether its input at this place is what that was before the step, and not after it.
+    pub fn looks_back(&self, input: usize) -> bool {
+        input + 1 == self.inputs.len() && self.op.anatomy().looks_back()
     }
 
     /// All nodes it reads, whatever the position.
@@ -223,6 +236,7 @@ impl Graph {
             .map(|axis| match axis {
                 Axis::Tokens => tokens,
                 Axis::Keys => keys,
+                Axis::Last => 1,
                 Axis::Fixed(n) => *n,
             })
             .collect()

@@ -6,10 +6,17 @@ mod config;
 mod dense;
 mod described;
 mod dialect;
+mod experts;
 pub mod fault;
 mod graph;
+mod hybrid;
 pub mod qwen2;
+pub mod qwen2moe;
 pub mod qwen3;
+pub mod qwen35;
+pub mod qwen35moe;
+pub mod qwen3moe;
+pub mod qwen3next;
 mod stage;
 mod weights;
 
@@ -36,11 +43,25 @@ pub type BuildGraph = fn(&dyn Metadata) -> Result<Graph, ConfigError>;
 pub type Architecture = (&'static str, BuildGraph);
 
 /// The architectures that qdiff knows. Who knows more gives a list of its own to [`build_of`] and [`Model::of`].
-pub const ARCHITECTURES: &[Architecture] = &[(qwen2::ARCH, qwen2::graph), (qwen3::ARCH, qwen3::graph)];
+pub const ARCHITECTURES: &[Architecture] = &[
+    (qwen2::ARCH, qwen2::graph),
+    (qwen3::ARCH, qwen3::graph),
+    (qwen2moe::ARCH, qwen2moe::graph),
+    (qwen3moe::ARCH, qwen3moe::graph),
+    (qwen3next::ARCH, qwen3next::graph),
+    (qwen35::ARCH, qwen35::graph),
+    (qwen35moe::ARCH, qwen35moe::graph),
+];
 
-/// The stages that any architecture declares, those of a layer for layer 0.
+/// Tensors that a layer may have in the place of others that it has usually, which hold the same in parts.
+pub const FUSED: &[&str] = &[experts::FUSED];
+
+/// Layers of a [`skeleton`] among which there are all kinds that an architecture has.
+pub const KINDS: usize = 2;
+
+/// The stages that any architecture declares, those of a layer for the first layers that have them.
 pub(crate) static STAGES: LazyLock<BTreeSet<StageId>> = LazyLock::new(|| {
-    let nodes = ARCHITECTURES.iter().flat_map(|(_, build)| skeleton(*build, 1).nodes);
+    let nodes = ARCHITECTURES.iter().flat_map(|(_, build)| skeleton(*build, KINDS).nodes);
     nodes.map(|node| node.id).collect()
 });
 
@@ -51,7 +72,7 @@ fn architecture(source: &dyn Metadata, known: &[Architecture]) -> Result<Archite
     known.iter().find(|(arch, _)| *arch == found).copied().ok_or_else(|| {
         let known = known.iter().map(|(arch, _)| *arch).collect::<Vec<_>>().join(", ");
         ConfigError::Invalid(format!(
-            "architecture `{found}` is not supported; qdiff knows {known}. Use a Qwen2, Qwen2.5 or Qwen3 (dense) model"
+            "architecture `{found}` is not supported; qdiff knows {known}. Use a model of one of these"
         ))
     })
 }
@@ -79,7 +100,12 @@ pub fn build_of(known: &[Architecture], source: &dyn Metadata) -> Result<Graph, 
 /// # Panics
 /// If there are more than [`MAX_LAYERS`], or the architecture cannot be so small.
 pub fn skeleton(build: BuildGraph, n_layers: usize) -> Graph {
-    let integer = |key: &str| if key == "block_count" { n_layers } else { SMALL };
+    let integer = |key: &str| match key {
+        "block_count" => n_layers,
+        // As many value heads of the delta net as there are.
+        "ssm.inner_size" => SMALL * SMALL,
+        _ => SMALL,
+    };
     build(&Invented(integer)).expect("an architecture is there in any size")
 }
 
@@ -99,7 +125,10 @@ impl<F: Fn(&str) -> usize> Metadata for Invented<F> {
     fn text(&self, _: &str) -> Option<String> {
         None
     }
-    fn extent(&self, _: &str) -> Option<Vec<u64>> {
-        Some(vec![SMALL as u64; 2])
+    fn integers(&self, key: &str) -> Option<Vec<i64>> {
+        key.ends_with("dimension_sections").then(|| vec![1; 3])
+    }
+    fn extent(&self, tensor: &str) -> Option<Vec<u64>> {
+        (!FUSED.iter().any(|fused| tensor.ends_with(fused))).then(|| vec![SMALL as u64; 2])
     }
 }

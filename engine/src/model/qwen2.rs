@@ -11,5 +11,5 @@ pub const ARCH: &str = "qwen2";
 /// # Errors
 /// A missing key, or a value that no such model can have.
 pub fn graph(source: &dyn Metadata) -> Result<Graph, ConfigError> {
-    dense::graph(ARCH, source, &Traits { qkv_bias: true, qk_norm: false })
+    dense::graph(ARCH, source, &Traits { qkv_bias: true, qk_norm: false, experts: None, may_be_tied: true })
 }

@@ -11,5 +11,5 @@ pub const ARCH: &str = "qwen3";
 /// # Errors
 /// A missing key, or a value that no such model can have.
 pub fn graph(source: &dyn Metadata) -> Result<Graph, ConfigError> {
-    dense::graph(ARCH, source, &Traits { qkv_bias: false, qk_norm: true })
+    dense::graph(ARCH, source, &Traits { qkv_bias: false, qk_norm: true, experts: None, may_be_tied: true })
 }

@@ -59,8 +59,10 @@ impl Model {
     /// # Errors
     /// As [`Self::open`].
     pub fn of(known: &[Architecture], gguf: Gguf) -> Result<Self, LoadError> {
-        check::metadata(&gguf, known)?;
-        let graph = super::build_of(known, &gguf)?;
+        check::alignment(&gguf)?;
+        let asked = check::Asked::new(&gguf);
+        let graph = super::build_of(known, &asked)?;
+        asked.complete(&graph.config.arch)?;
         check::tensors(&gguf, &graph)?;
         // Of a folder the vocabulary may be missing: llama.cpp does not read it.
         if !gguf.is_folder() {

@@ -6,10 +6,10 @@
 
 use super::{
     Attention, Context, KvCache, Real, RmsNorm, Rope, Softmax, TINY, Tensor, UNIT, attn_context, attn_scores, bias,
-    embed, kv_cache, linear, residual,
+    embed, linear, residual,
 };
 use crate::quant::SomeRows;
-use std::cmp::Ordering;
+use crate::sort::sort;
 use std::ops::Range;
 
 /// What an output is made of.
@@ -38,6 +38,48 @@ pub enum Gather {
     Rows,
     /// Elements of a row of operand 0 `[T, n]`, by the integers of operand 1 `[T, k]` -> `[T, k]`.
     Elements,
+    /// The same elements along the last axis of operand 0.
+    Columns(Columns),
+}
+
+/// Elements of a row that stand in runs at equal distances: a part of what one product gave, such as the queries of each head
+/// of which the gate stands beside them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Columns {
+    /// The first of them.
+    pub first: usize,
+    /// Elements of a run.
+    pub run: usize,
+    /// From the beginning of a run to that of the next.
+    pub stride: usize,
+    /// Runs.
+    pub runs: usize,
+}
+
+impl Columns {
+    /// One run.
+    pub fn range(first: usize, run: usize) -> Self {
+        Self { first, run, stride: run, runs: 1 }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.run * self.runs
+    }
+
+    /// Which element of a row stands at each place.
+    pub fn places(self) -> impl Iterator<Item = usize> {
+        (0..self.runs).flat_map(move |run| (0..self.run).map(move |i| self.first + run * self.stride + i))
+    }
+
+    /// They of every row, along the last axis.
+    pub fn of<F: Real>(&self, x: &Tensor<F>) -> Tensor<F> {
+        let (n, mut shape) = (x.shape.last().copied().unwrap_or(1), x.shape.clone());
+        shape.pop();
+        shape.push(self.count());
+        let data = x.data.chunks(n.max(1)).flat_map(|row| self.places().map(|at| row[at]));
+        Tensor { shape, data: data.collect() }
+    }
 }
 
 /// What operand 0 of a contraction is multiplied with.
@@ -68,6 +110,9 @@ pub enum RowReduction<'a> {
     MeanSquare(&'a RmsNorm),
     /// The largest score and the sum of exponentials, of the keys that a token sees.
     Exponentials(&'a Softmax),
+    /// What the row is together with those before it, from the state on that the last operand was before the step: zeros
+    /// before the first. The definition computes it, of all rows of a step.
+    Recurrent,
     /// Something else, which the definition computes.
     Other,
 }
@@ -101,6 +146,9 @@ pub enum Activation {
 pub enum State<'a> {
     /// The rows of every step.
     Rows(&'a KvCache),
+    /// What the definition makes of the operands and, as one more operand, of what it was before the step: zeros before the
+    /// first.
+    Own,
 }
 
 /// How integers are chosen from a row of operand 0: `[T, n]` -> `[T, picks]`.
@@ -147,7 +195,7 @@ impl Anatomy<'_> {
         match self {
             Self::State(_)
             | Self::Contraction(Contraction::Scores(_) | Contraction::Context(_))
-            | Self::RowReduction(RowReduction::Exponentials(_)) => true,
+            | Self::RowReduction(RowReduction::Exponentials(_) | RowReduction::Recurrent) => true,
             Self::Contraction(Contraction::Weight(_) | Contraction::Rows(_))
             | Self::RowReduction(RowReduction::MeanSquare(_) | RowReduction::Other)
             | Self::Gather(_)
@@ -155,6 +203,11 @@ impl Anatomy<'_> {
             | Self::Decision(_)
             | Self::Collective(_) => false,
         }
+    }
+
+    /// Whether its last operand is what that was before the step.
+    pub fn looks_back(&self) -> bool {
+        *self == Self::RowReduction(RowReduction::Recurrent)
     }
 
     /// Whether engines compute it with roots, exponentials, sines or the like.
@@ -178,12 +231,13 @@ pub fn index<F: Real>(value: F, count: usize) -> Option<usize> {
 }
 
 impl Decision {
-    /// The places of the largest values of each row; of equals the first.
+    /// The places of the largest values of each row, NaN last; equals in the order in which llama.cpp's CPU backend has them,
+    /// that of libstdc++'s `std::sort` over the whole row (`ggml_compute_forward_argsort_f32`).
     pub fn choose<F: Real>(&self, x: &Tensor<F>) -> Tensor<F> {
         let mut chosen = Tensor::zeros(vec![x.rows(), self.picks]);
         for (row, out) in x.data.chunks(x.row_len().max(1)).zip(chosen.data.chunks_mut(self.picks.max(1))) {
             let mut order: Vec<usize> = (0..row.len()).collect();
-            order.sort_by(|a, b| row[*b].partial_cmp(&row[*a]).unwrap_or(Ordering::Equal));
+            sort(&mut order, |a, b| row[*a] > row[*b] || row[*b].is_nan() && !row[*a].is_nan());
             out.iter_mut().zip(order).for_each(|(out, i)| *out = F::of(i as f64));
         }
         chosen
@@ -246,6 +300,7 @@ pub(super) fn forward<F: Real>(of: Anatomy<'_>, inputs: &[&Tensor<F>], c: &Conte
     match of {
         Anatomy::Gather(Gather::Rows) => embed::forward(c),
         Anatomy::Gather(Gather::Elements) => gathered(inputs[0], inputs[1]),
+        Anatomy::Gather(Gather::Columns(columns)) => columns.of(inputs[0]),
         Anatomy::Contraction(Contraction::Weight(None)) => linear::forward(inputs[0], c),
         Anatomy::Contraction(Contraction::Weight(Some(picked))) => {
             by_group(picked, inputs[0], inputs[1], c, |x, c| linear::forward(x, c))
@@ -274,7 +329,7 @@ pub(super) fn bound(of: Anatomy<'_>, inputs: &[&Tensor<f64>], y: &Tensor<f64>, c
     let size = |x: &Tensor<f64>| x.map(f64::abs);
     match of {
         Anatomy::Gather(Gather::Rows) => embed::bound(y),
-        Anatomy::Gather(Gather::Elements) | Anatomy::Decision(_) => vec![0.0; y.data.len()],
+        Anatomy::Gather(Gather::Elements | Gather::Columns(_)) | Anatomy::Decision(_) => vec![0.0; y.data.len()],
         Anatomy::Contraction(Contraction::Weight(picked)) => {
             let bound = |x: &Tensor<f64>, c: &Context<'_>| {
                 let (y, bound) = linear::forward_with_bound(x, c);
@@ -322,6 +377,7 @@ pub(super) fn propagate_error(
     };
     match of {
         Anatomy::Gather(Gather::Rows) => vec![0.0; y.data.len()],
+        Anatomy::Gather(Gather::Columns(columns)) => columns.of(&delta(0)).data,
         Anatomy::Gather(Gather::Elements) => by_choice(gathered(&delta(0), &inputs[1].narrow()).data, deltas[1], 1),
         Anatomy::Contraction(Contraction::Weight(None)) => linear::propagate_error(&delta(0), c),
         Anatomy::Contraction(Contraction::Weight(Some(picked))) => {
@@ -382,13 +438,6 @@ fn error_of_products(
     let (square, of_delta) = (|i: usize| inputs[i].map(|v| v * v), |i: usize| deltas[i].map(|d| f64::from(d).powi(2)));
     let (of_a, of_b) = (sums(&of_delta(0), &square(1)), sums(&square(0), &of_delta(1)));
     of_a.data.iter().zip(&of_b.data).map(|(a, b)| (a + b).sqrt() as f32).collect()
-}
-
-/// Goes on from a state.
-pub(super) fn advance<F: Real>(of: State<'_>, state: &mut Tensor<F>, inputs: &[&Tensor<F>]) {
-    match of {
-        State::Rows(cache) => kv_cache::append(cache, state, inputs[0]),
-    }
 }
 
 /// Open where the choice is, of which each has `width` elements.

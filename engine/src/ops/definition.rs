@@ -1,7 +1,7 @@
 //! An op as its own file defines it.
 
 use super::anatomy::{self, Anatomy};
-use super::{Context, Tensor};
+use super::{Context, Op, Tensor};
 use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -46,11 +46,16 @@ pub trait Definition: Debug + Send + Sync {
     }
 }
 
-/// An op that a file outside this folder defines, such as a test's.
+/// An op by its definition alone: one of this folder, or of any file outside, such as a test's.
 #[derive(Clone, Debug)]
 pub struct Defined(Arc<dyn Definition>);
 
 impl Defined {
+    /// An op of this definition.
+    pub fn op(definition: impl Definition + 'static) -> Op {
+        Op::Defined(Self::new(definition))
+    }
+
     /// Of this definition.
     pub fn new(definition: impl Definition + 'static) -> Self {
         Self(Arc::new(definition))

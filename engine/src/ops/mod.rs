@@ -11,14 +11,24 @@ pub mod attn_scores;
 pub mod attn_weights;
 pub mod bias;
 mod bounded;
+mod convolution;
 mod definition;
+mod delta_net;
 pub mod embed;
+mod factors;
 pub mod kv_cache;
+mod l2_norm;
 pub mod linear;
+mod plain;
 pub mod real;
 pub mod residual;
 pub mod rms_norm;
 pub mod rope;
+mod row_shares;
+mod row_softmax;
+mod sigmoid;
+mod silu;
+mod softplus;
 pub mod swiglu;
 #[cfg(test)]
 mod testing;
@@ -26,11 +36,21 @@ mod testing;
 pub use anatomy::Anatomy;
 pub use attn_scores::Attention;
 pub use attn_weights::Softmax;
+pub use convolution::{Convolution, Window};
 pub use definition::{Defined, Definition};
+pub use delta_net::{DeltaNet, DeltaState};
+pub use factors::{Factors, VectorFactor};
 pub use kv_cache::KvCache;
+pub use l2_norm::L2Norm;
+pub use plain::Plain;
 pub use real::Real;
 pub use rms_norm::RmsNorm;
-pub use rope::{Pairing, Rope};
+pub use rope::{Pairing, Rope, Scaling};
+pub use row_shares::RowShares;
+pub use row_softmax::RowSoftmax;
+pub use sigmoid::Sigmoid;
+pub use silu::Silu;
+pub use softplus::Softplus;
 
 pub use crate::rounding::{TINY, UNIT, half_sum};
 
@@ -119,7 +139,7 @@ pub enum Op {
     Residual,
     /// The gate, through SiLU, times up.
     SwiGlu,
-    /// What a definition outside this folder says.
+    /// What a definition says.
     Defined(Defined),
 }
 
@@ -246,13 +266,15 @@ pub fn forward<F: Real>(op: &Op, inputs: &[&Tensor<F>], c: &Context<'_>) -> Tens
 }
 
 /// Evaluates `op`, one with a state. `state` is what it gave a step before,
-/// empty before the first, and becomes what it gives now.
+/// empty before the first of a cache, else zeros of its shape, and becomes what it gives now.
 ///
 /// # Panics
 /// As [`forward`].
-pub fn advance<F: Real>(op: &Op, state: &mut Tensor<F>, inputs: &[&Tensor<F>]) {
-    let Anatomy::State(of) = op.anatomy() else { unreachable!("{} has no state", op.name()) };
-    anatomy::advance(of, state, inputs);
+pub fn advance<F: Real>(op: &Op, state: &mut Tensor<F>, inputs: &[&Tensor<F>], c: &Context<'_>) {
+    match op {
+        Op::KvCache(cache) => kv_cache::append(cache, state, inputs[0]),
+        op => *state = forward(op, &[inputs, &[state]].concat(), c),
+    }
 }
 
 /// How far operands that are themselves uncertain by `deltas` (element by element; `None` where an operand is exact)

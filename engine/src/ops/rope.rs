@@ -3,6 +3,9 @@
 //! Each head of length D is rotated in D/2 planes: plane i by the angle `θ_i = p · base^(−2i/D)`, p the token's
 //! position. Which two elements form plane i is the pairing: `Neox` takes i and i + D/2 (Qwen), `Norm` 2i and 2i + 1
 //! (original LLaMA order). x `[T, n·D]` -> `[T, n, D]`.
+//!
+//! A longer context than the model was first trained on divides angles by a factor; YaRN (Peng et al. 2023) those of slow planes
+//! alone, between two planes in part, and multiplies what is rotated by `1 + 0.1·ln(factor)`.
 
 use super::{Real, Tensor, UNIT};
 
@@ -13,6 +16,17 @@ pub enum Pairing {
     Neox,
     /// 2i and 2i + 1.
     Norm,
+}
+
+/// How angles are scaled for a longer context.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scaling {
+    /// What angles are divided by.
+    pub factor: f64,
+    /// What rotated elements are multiplied by.
+    pub magnitude: f64,
+    /// Planes up to the first keep their angles, from the second on all are divided; without it, all.
+    pub between: Option<[f64; 2]>,
 }
 
 /// Parameters of the rotation.
@@ -26,12 +40,14 @@ pub struct Rope {
     pub rotated: usize,
     /// Order of the pairs.
     pub pairing: Pairing,
+    /// Of a longer context.
+    pub scaling: Option<Scaling>,
 }
 
 impl Rope {
     /// Split halves, over the whole head.
     pub fn neox(base: f64, head_dim: usize) -> Self {
-        Self { base, head_dim, rotated: head_dim, pairing: Pairing::Neox }
+        Self { base, head_dim, rotated: head_dim, pairing: Pairing::Neox, scaling: None }
     }
 
     fn pair(&self, i: usize) -> (usize, usize) {
@@ -44,7 +60,21 @@ impl Rope {
     /// Angle of each plane at position 1.
     fn frequencies<F: Real>(&self) -> Vec<F> {
         let exponents = (0..self.rotated / 2).map(|i| F::of(-2.0 * i as f64 / self.rotated as f64));
-        exponents.map(|exponent| F::of(self.base).powf(exponent)).collect()
+        let plain = exponents.map(|exponent| F::of(self.base).powf(exponent));
+        plain.enumerate().map(|(i, frequency)| frequency * F::of(self.share(i))).collect()
+    }
+
+    /// What is left of the angle of plane `i`.
+    fn share(&self, i: usize) -> f64 {
+        let Some(Scaling { factor, between, .. }) = self.scaling else { return 1.0 };
+        let kept =
+            between.map_or(0.0, |[low, high]| 1.0 - ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0));
+        (1.0 - kept) / factor + kept
+    }
+
+    /// What rotated elements are multiplied by.
+    pub fn magnitude(&self) -> f64 {
+        self.scaling.map_or(1.0, |scaling| scaling.magnitude)
     }
 }
 
@@ -53,10 +83,11 @@ pub fn forward<F: Real>(rope: &Rope, x: &Tensor<F>, positions: &[f64]) -> Tensor
     let d = rope.head_dim;
     let heads = x.row_len() / d;
     let mut y = Tensor { shape: vec![x.rows(), heads, d], data: x.data.clone() };
-    let (width, frequencies) = (heads * d, rope.frequencies::<F>());
+    let (width, frequencies, magnitude) = (heads * d, rope.frequencies::<F>(), F::of(rope.magnitude()));
     for (row, &p) in y.data.chunks_mut(width.max(1)).zip(positions) {
         for (i, frequency) in frequencies.iter().enumerate() {
             let (sin, cos) = (F::of(p) * *frequency).sin_cos();
+            let (sin, cos) = (sin * magnitude, cos * magnitude);
             let (a, b) = rope.pair(i);
             for head in row.chunks_mut(d) {
                 let (x0, x1) = (head[a], head[b]);
@@ -77,7 +108,10 @@ pub fn bound(rope: &Rope, y: &Tensor<f64>, positions: &[f64]) -> Vec<f32> {
     let (mut bound, frequencies) = (vec![0f32; y.data.len()], rope.frequencies::<f64>());
     for ((row, out), &p) in y.data.chunks(width.max(1)).zip(bound.chunks_mut(width.max(1))).zip(positions) {
         for (i, frequency) in frequencies.iter().enumerate() {
-            let factor = UNIT * (3.0 + (p * frequency).abs() * (2.0 + i as f64));
+            // Interpolated angles and the magnitude round a few times more.
+            let more = if rope.scaling.is_some() { 6.0 } else { 0.0 };
+            let angle = (p * frequency).abs().max(if more > 0.0 { p.abs() * unscaled(rope, i) } else { 0.0 });
+            let factor = UNIT * (3.0 + more + angle * (2.0 + more + i as f64));
             let (a, b) = rope.pair(i);
             for (head, out) in row.chunks(d).zip(out.chunks_mut(d)) {
                 let reach = (factor * head[a].hypot(head[b])) as f32;
@@ -89,13 +123,18 @@ pub fn bound(rope: &Rope, y: &Tensor<f64>, positions: &[f64]) -> Vec<f32> {
     bound
 }
 
+/// The frequency of a plane before it is scaled: f32 interpolates between angles of this size.
+fn unscaled(rope: &Rope, i: usize) -> f64 {
+    rope.base.powf(-2.0 * i as f64 / rope.rotated as f64)
+}
+
 /// How uncertain operands make the result: each plane's two are turned into each other.
 pub fn propagate_error(rope: &Rope, dx: &[f32], width: usize, positions: &[f64]) -> Vec<f32> {
     let (mut out, frequencies) = (dx.to_vec(), rope.frequencies::<f64>());
     for (row, &p) in out.chunks_mut(width.max(1)).zip(positions) {
         for (i, frequency) in frequencies.iter().enumerate() {
             let (sin, cos) = (p * frequency).sin_cos();
-            let (sin, cos) = (sin as f32, cos as f32);
+            let (sin, cos) = ((sin * rope.magnitude()) as f32, (cos * rope.magnitude()) as f32);
             let (a, b) = rope.pair(i);
             for head in row.chunks_mut(rope.head_dim) {
                 let (x, y) = (head[a], head[b]);
@@ -134,10 +173,11 @@ mod tests {
         #[test]
         fn rotates(
             q in prop::collection::vec(-2f64..2.0, 8), k in prop::collection::vec(-2f64..2.0, 8),
-            p in 0f64..500.0, distance in 0f64..50.0, shift in 0f64..500.0, neox: bool,
+            p in 0f64..500.0, distance in 0f64..50.0, shift in 0f64..500.0, neox: bool, scaled: bool,
         ) {
             let pairing = if neox { Pairing::Neox } else { Pairing::Norm };
-            let rope = Rope { pairing, ..Rope::neox(1e4, 8) };
+            let scaling = Scaling { factor: 4.0, magnitude: 1.0, between: Some([0.5, 2.5]) };
+            let rope = Rope { pairing, scaling: scaled.then_some(scaling), ..Rope::neox(1e4, 8) };
             let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
             let y = rotate(&rope, &q, p);
             prop_assert!((dot(&y, &y) - dot(&q, &q)).abs() < 1e-9);

@@ -1,7 +1,7 @@
 //! A weight source for the ops' tests: one matrix in f32; and what holds of
 //! every op: errors of its operands reach its result through its derivatives.
 
-use crate::ops::Weight;
+use crate::ops::{Context, Definition, Tensor, Weight};
 use crate::quant::{GgmlType, Stored, WeightSource};
 
 /// n, m, and m rows of n weights.
@@ -18,6 +18,18 @@ impl WeightSource for Matrix {
     fn stored(&self, _: &str) -> Stored<'_> {
         Stored { ty: GgmlType::F32, extent: (self.0, self.1), bytes: bytemuck::cast_slice(&self.2) }
     }
+}
+
+/// Whether f32 stays within four times the bound of a definition without weights, on these operands.
+pub(crate) fn within(op: &dyn Definition, inputs: &[&Tensor<f32>]) -> bool {
+    let none = Matrix(0, 0, Vec::new());
+    let c = Context { tokens: &[], positions: &[], source: &none, weights: &[] };
+    let wide: Vec<Tensor<f64>> = inputs.iter().map(|x| x.wide()).collect();
+    let wide: Vec<&Tensor<f64>> = wide.iter().collect();
+    let (narrow, exact) = (op.forward32(inputs, &c), op.forward64(&wide, &c));
+    let bound = op.bound(&wide, &exact, &c);
+    let off = narrow.data.iter().zip(&exact.data).map(|(y, exact)| (f64::from(*y) - exact).abs());
+    off.zip(bound).all(|(off, bound)| off <= 4.0 * f64::from(bound))
 }
 
 mod errors {
@@ -72,7 +84,9 @@ mod errors {
                 (Op::AttnWeights(Softmax { scale: 0.5 }), &w, vec![square.clone()]),
                 (Op::AttnContext(attention), &w, vec![square, cache]),
                 (Op::Residual, &w, vec![rows.clone(), rows.clone()]),
-                (Op::SwiGlu, &w, vec![rows.clone(), rows]),
+                (Op::SwiGlu, &w, vec![rows.clone(), rows.clone()]),
+                (Defined::op(RowSoftmax), &w, vec![rows.clone()]),
+                (Defined::op(Sigmoid("")), &w, vec![rows]),
             ];
             for (op, matrix, shapes) in cases {
                 let weights = [matrix.weight()];

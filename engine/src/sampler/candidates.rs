@@ -3,7 +3,7 @@
 //! Arithmetic and order are those of llama-sampler.cpp: f32 throughout, sums
 //! from the front, and the same unstable sorts.
 
-use super::sort::{partial_sort, sort};
+use crate::sort::{partial_sort, sort};
 use std::collections::HashMap;
 
 /// A token that may be drawn.

@@ -4,7 +4,6 @@
 
 mod candidates;
 mod mt19937;
-mod sort;
 
 use candidates::Candidates;
 use mt19937::Mt19937;

@@ -152,6 +152,9 @@ pub mod gguf {
         pub fn real(&self, _: &str) -> Option<f32> {
             match self.never {}
         }
+        pub fn integers(&self, _: &str) -> Option<&[i64]> {
+            match self.never {}
+        }
     }
 
     impl WeightSource for GgmlWeights<'_> {

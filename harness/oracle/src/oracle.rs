@@ -92,6 +92,12 @@ impl Metadata for Described<'_> {
     fn real(&self, key: &str) -> Option<f64> {
         self.weights.real(key).map(f64::from)
     }
+    fn boolean(&self, key: &str) -> Option<bool> {
+        self.model.metadata(key)?.parse().ok()
+    }
+    fn integers(&self, key: &str) -> Option<Vec<i64>> {
+        self.weights.integers(key).map(<[i64]>::to_vec)
+    }
     fn text(&self, key: &str) -> Option<String> {
         self.model.metadata(key)
     }

@@ -5,7 +5,7 @@ use super::{exit, say};
 use crate::mutations::{CauseId, FaultSite, Mutation, catalogue, find, told};
 use crate::nearest::hint;
 use anyhow::Context as _;
-use qdiff_engine::model::{ARCHITECTURES, Graph, skeleton};
+use qdiff_engine::model::{ARCHITECTURES, Graph, KINDS, skeleton};
 use serde_json::json;
 use std::fmt::Write as _;
 
@@ -55,7 +55,7 @@ fn generic(m: &Mutation, text: &str) -> String {
 
 /// A layer of every architecture.
 fn graphs() -> impl Iterator<Item = Graph> {
-    ARCHITECTURES.iter().map(|(_, build)| skeleton(*build, 1))
+    ARCHITECTURES.iter().map(|(_, build)| skeleton(*build, KINDS))
 }
 
 /// All about one.

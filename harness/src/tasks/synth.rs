@@ -7,7 +7,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use qdiff_engine::model::ARCHITECTURES;
 use qdiff_engine::quant::GgmlType;
-use qdiff_synth::{Kv, Synth, base_vocab};
+use qdiff_synth::{Kv, Setting, Synth, base_vocab};
 use std::io::Write as _;
 use std::path::PathBuf;
 
@@ -75,6 +75,9 @@ pub struct SynthRequest {
     /// Seed of the weights: the same options with the same seed write the same bytes
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Value of a metadata key of the architecture, such as expert_count=7 or rope.scaling.type=yarn; repeat for more
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    pub set: Vec<(String, Setting)>,
     /// Leave a metadata key out, such as general.name; repeat for more. An engine may rely on a key that is optional
     #[arg(long, value_name = "KEY")]
     pub without: Vec<String>,
@@ -99,6 +102,11 @@ fn stored(text: &str) -> Result<(String, GgmlType)> {
     Ok((tensor.to_owned(), format(name)?))
 }
 
+fn setting(text: &str) -> Result<(String, Setting)> {
+    let (key, value) = text.split_once('=').context("expected KEY=VALUE")?;
+    Ok((key.to_owned(), value.parse()?))
+}
+
 impl SynthRequest {
     fn model(&self) -> Result<Synth> {
         let arch = ARCHITECTURES.iter().map(|(name, _)| *name).find(|name| *name == self.arch);
@@ -118,6 +126,7 @@ impl SynthRequest {
             weight_type: self.weights,
             overrides: self.tensor.clone(),
             seed: self.seed,
+            settings: self.set.clone(),
             ..Synth::default()
         };
         model.validate().map_err(|problem| anyhow!("no such model can be written: {problem}"))?;

@@ -7,7 +7,7 @@ use crate::runners::{RUNNERS, Source};
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
-use qdiff_engine::model::{ARCHITECTURES, skeleton};
+use qdiff_engine::model::{ARCHITECTURES, KINDS, skeleton};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 
@@ -37,7 +37,7 @@ fn mutations(wanted: fn(&Mutation) -> bool) -> Vec<PossibleValue> {
 
 /// Stages, by name or pattern.
 pub const STAGE: Known = Known(|| {
-    let names = ARCHITECTURES.iter().flat_map(|(_, build)| skeleton(*build, 1).stage_names());
+    let names = ARCHITECTURES.iter().flat_map(|(_, build)| skeleton(*build, KINDS).stage_names());
     let mut seen = HashSet::new();
     names.filter(|name| seen.insert(*name)).map(PossibleValue::new).collect()
 });

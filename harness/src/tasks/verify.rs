@@ -55,6 +55,10 @@ pub(super) fn doubt(pair: &Pair<'_>, verdict: &Verdict, reference: &Recording, t
     if verdict.diverged() || suspects.is_empty() {
         return None;
     }
+    if let Some(key) = &pair.oracle.graph.config.unread_by_llama {
+        let reason = format!("the reference is wrong here: llama.cpp never reads the metadata key `{key}`");
+        return Some(Doubt { suspect: Suspect::Reference, reason });
+    }
     let (suspect, reason) = match failing(pair, tokens, &reference.fed) {
         Ok(failing) if suspects.iter().any(|s| failing.contains(s)) => {
             (Suspect::Oracle, "llama.cpp misses f64 with F32 weights too, so qdiff itself is in doubt".to_owned())

@@ -2,7 +2,7 @@
 //! program takes, and what is named is there.
 
 use ::qdiff::cli::{Cli, CommandLine};
-use qdiff_engine::model::{ARCHITECTURES, described, skeleton, symbolic};
+use qdiff_engine::model::{ARCHITECTURES, KINDS, described, skeleton, symbolic};
 use qdiff_lab::cli::Lab;
 use qdiff_tests::markdown::{self, read};
 use qdiff_tests::{Said, empty, folder, python};
@@ -271,7 +271,7 @@ fn the_table_of_stages_is_current() {
     let printed = empty().qdiff("stages").exits(0).stdout;
     assert_eq!(read("docs/stages.md"), printed, "write it again: qdiff stages > docs/stages.md");
     for (arch, build) in ARCHITECTURES {
-        for node in skeleton(*build, 1).nodes {
+        for node in skeleton(*build, KINDS).nodes {
             assert!(printed.contains(&format!("| `{}`", node.id.name)), "{arch}: {}", node.id);
             // A symbol for each axis, and words of its own.
             let told = described(&node);

@@ -1,6 +1,6 @@
 //! What keeps the house in order, read from its source.
 
-use qdiff_engine::model::{ARCHITECTURES, skeleton};
+use qdiff_engine::model::{ARCHITECTURES, KINDS, skeleton};
 use qdiff_tests::{Said, markdown};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -197,11 +197,12 @@ fn stages_and_tensors_are_spelled_in_the_model_alone() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let (mut stages, mut tensors, mut files) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for (_, build) in ARCHITECTURES {
-        for node in skeleton(*build, 1).nodes {
+        for node in skeleton(*build, KINDS).nodes {
             stages.insert(node.id.name);
             // An op and a kernel are called as their files.
             files.insert(node.op.name().to_owned());
-            tensors.extend(node.weights.iter().map(|w| w.name.trim_start_matches("blk.0.").to_owned()));
+            let suffix = |name: &str| name.trim_start_matches("blk.0.").trim_start_matches("blk.1.").to_owned();
+            tensors.extend(node.weights.iter().map(|w| suffix(&w.name)));
         }
     }
     for folder in ["engine/kernels", "engine/kernels/fused"] {

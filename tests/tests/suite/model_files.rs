@@ -217,11 +217,10 @@ classes! {
     ];
     keys_that_make_another_model: [
         stricter(NOT_THIS, &["`qwen2.attention.causal` is false"], with(|kv| kv.bool("qwen2.attention.causal", false))),
-        stricter(NOT_THIS, &["`qwen2.rope.scaling.factor` is 4.0"], real("qwen2.rope.scaling.factor", 4.0)),
-        stricter(NOT_THIS, &["`qwen2.rope.scale_linear` is \"NaN\""], real("qwen2.rope.scale_linear", f32::NAN)),
-        stricter(NOT_THIS, &["`qwen2.rope.scaling.attn_factor` is 2.0"], real("qwen2.rope.scaling.attn_factor", 2.0)),
-        stricter(NOT_THIS, &["`qwen2.rope.scaling.type` is `yarn`", "not supported yet"], with(|kv| kv.string("qwen2.rope.scaling.type", "yarn"))),
-        taken(real("qwen2.rope.scaling.factor", 1.0)),
+        stricter(NOT_THIS, &["`qwen2.rope.scale_linear` is NaN"], real("qwen2.rope.scale_linear", f32::NAN)),
+        stricter(NOT_THIS, &["`qwen2.rope.scaling.type` is `longrope`", "not supported yet"], with(|kv| kv.string("qwen2.rope.scaling.type", "longrope"))),
+        stricter(NOT_THIS, &["`qwen2.attention.sliding_window` is 64"], integer("qwen2.attention.sliding_window", 64)),
+        taken(real("qwen2.rope.scaling.factor", 4.0)),
     ];
 
     epsilons: [

@@ -20,7 +20,7 @@ use qdiff_engine::model::{Architecture, Builder, Config, ConfigError, Graph, Met
 use qdiff_engine::ops::anatomy::{Activation, Contraction, Decision, Elementwise, Gather, Picked, RowReduction};
 use qdiff_engine::ops::{Anatomy, Context, Defined, Definition, Op, Real, TINY, Tensor, UNIT, real};
 use qdiff_engine::tap::{Intervene, Site};
-use qdiff_tests::synth::Synth;
+use qdiff_tests::synth::{Setting, Synth};
 use std::collections::BTreeMap;
 
 const EXPERTS: usize = 4;
@@ -216,8 +216,8 @@ impl Opened {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.gguf");
-        let integers = vec![("expert_width", 96)];
-        Synth { arch: ARCH, known: KNOWN, integers, ..Synth::default() }.write(&path).unwrap();
+        let settings = vec![("expert_width".to_owned(), Setting::Integer(96))];
+        Synth { arch: ARCH, known: KNOWN, settings, ..Synth::default() }.write(&path).unwrap();
         let open = || Gguf::open(&path).unwrap();
         Self { model: Model::of(KNOWN, open()).unwrap(), file: open(), _folder: folder }
     }

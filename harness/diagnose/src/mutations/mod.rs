@@ -19,7 +19,9 @@ mod order;
 mod position;
 mod precision;
 mod race;
+mod recurrent;
 mod region;
+mod routing;
 mod samplers;
 mod tokenizer;
 mod weights;
@@ -331,6 +333,8 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutation> {
         weights::MUTATIONS,
         position::MUTATIONS,
         attention::MUTATIONS,
+        routing::MUTATIONS,
+        recurrent::MUTATIONS,
         numerics::MUTATIONS,
         decoding::MUTATIONS,
         logits::MUTATIONS,

@@ -5,7 +5,7 @@ use super::{Mutation, Param, each};
 use crate::verdict::Evidence;
 use qdiff_engine::model::fault::Output;
 use qdiff_engine::model::{Graph, Node, Role};
-use qdiff_engine::ops::anatomy::Elementwise;
+use qdiff_engine::ops::anatomy::{Elementwise, State};
 use qdiff_engine::ops::{Anatomy, Op, Pairing, Rope, rope as op};
 use std::collections::BTreeMap;
 use std::f64::consts::{PI, TAU};
@@ -277,7 +277,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "kv-position-stuck",
-        fits: Some(|_, n| matches!(n.op.anatomy(), Anatomy::State(_))),
+        fits: Some(|_, n| matches!(n.op.anatomy(), Anatomy::State(State::Rows(_)))),
         story: "the cache holds the rows of its own step alone: its length never advances, or the exporter dumped only new rows",
         seen: "every decode step alike, attention over one key; a single batched prefill hides it",
         remedy: "advance the cache position by the number of tokens after every step",

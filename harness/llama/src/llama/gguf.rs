@@ -32,6 +32,7 @@ pub struct GgmlWeights<'a> {
 pub struct Index {
     entries: HashMap<String, Entry>,
     reals: HashMap<String, f32>,
+    integers: HashMap<String, Vec<i64>>,
 }
 
 impl Index {
@@ -52,16 +53,27 @@ impl Index {
 
     /// The tensors of a file, and of the first the metadata.
     fn add(&mut self, part: usize, path: &Path) -> Result<()> {
-        let Self { entries, reals } = self;
+        let Self { entries, reals, integers } = self;
         // SAFETY: plain C calls; the context is freed below and nothing of it is kept.
         unsafe {
             let ctx = index(path)?;
             let keys = if part == 0 { sys::gguf_get_n_kv(ctx) } else { 0 };
             for i in 0..keys {
-                if sys::gguf_get_kv_type(ctx, i) == sys::GGUF_TYPE_FLOAT32 {
-                    let key = CStr::from_ptr(sys::gguf_get_key(ctx, i));
-                    let value = sys::gguf_get_val_f32(ctx, i);
-                    reals.insert(key.to_string_lossy().into_owned(), value);
+                let key = CStr::from_ptr(sys::gguf_get_key(ctx, i)).to_string_lossy();
+                let ty = sys::gguf_get_kv_type(ctx, i);
+                if ty == sys::GGUF_TYPE_FLOAT32 {
+                    reals.insert(key.into_owned(), sys::gguf_get_val_f32(ctx, i));
+                } else if ty == sys::GGUF_TYPE_ARRAY && !key.starts_with("tokenizer.") {
+                    let (of, count) = (sys::gguf_get_arr_type(ctx, i), sys::gguf_get_arr_n(ctx, i));
+                    if count > 0 && [sys::GGUF_TYPE_INT32, sys::GGUF_TYPE_UINT32].contains(&of) {
+                        // Four bytes each, aligned as ggml allocates them.
+                        let list = std::slice::from_raw_parts(sys::gguf_get_arr_data(ctx, i).cast::<[u8; 4]>(), count);
+                        let wide = |bytes: &[u8; 4]| match of == sys::GGUF_TYPE_INT32 {
+                            true => i64::from(i32::from_ne_bytes(*bytes)),
+                            false => i64::from(u32::from_ne_bytes(*bytes)),
+                        };
+                        integers.insert(key.into_owned(), list.iter().map(wide).collect());
+                    }
                 }
             }
             let base = sys::gguf_get_data_offset(ctx);
@@ -136,6 +148,11 @@ impl<'a> GgmlWeights<'a> {
     /// A real metadata value to its last digit; llama.cpp itself prints six decimals, too few for an epsilon.
     pub fn real(&self, key: &str) -> Option<f32> {
         self.index.reals.get(key).copied()
+    }
+
+    /// A metadata value that is a list of integers, which llama.cpp does not give.
+    pub fn integers(&self, key: &str) -> Option<&[i64]> {
+        self.index.integers.get(key).map(Vec::as_slice)
     }
 
     fn entry(&self, tensor: &str) -> &Entry {

@@ -26,8 +26,8 @@ pub(super) struct Taps {
     graph: Graph,
     /// By tensor name and operation.
     by_name: HashMap<(String, &'static str), usize>,
-    /// Unnamed tensors, by weight and operation.
-    by_weight: HashMap<(String, &'static str), usize>,
+    /// Unnamed tensors, by what they are made of and operation.
+    by_source: HashMap<(String, &'static str), usize>,
     /// What collects the step that runs.
     collector: Option<PassCollector>,
     /// First thing that went wrong inside the callback.
@@ -39,15 +39,16 @@ impl Taps {
         let mut taps = Self {
             graph: graph.clone(),
             by_name: HashMap::new(),
-            by_weight: HashMap::new(),
+            by_source: HashMap::new(),
             collector: None,
             trouble: None,
         };
         for (index, node) in graph.nodes.iter().enumerate() {
             let emission = &node.emission;
             if emission.name.is_empty() {
-                for weight in &node.weights {
-                    taps.by_weight.insert((weight.name.clone(), emission.op), index);
+                let sources = node.weights.iter().map(|weight| &weight.name).chain([&emission.source]);
+                for name in sources.filter(|name| !name.is_empty()) {
+                    taps.by_source.insert((name.clone(), emission.op), index);
                 }
             } else {
                 taps.by_name.insert((emission.name.clone(), emission.op), index);
@@ -74,12 +75,12 @@ impl Taps {
             if let Some(&index) = self.by_name.get(&(name, op)) {
                 return Some(index);
             }
-            let weight = (*t).src[0];
-            if weight.is_null() {
-                return None;
-            }
-            let weight = CStr::from_ptr((*weight).name.as_ptr()).to_string_lossy();
-            self.by_weight.get(&(weight.into_owned(), op)).copied()
+            let sources = (*t).src;
+            sources[..2].iter().filter(|source| !source.is_null()).find_map(|source| {
+                let name = CStr::from_ptr((**source).name.as_ptr()).to_string_lossy();
+                let name = name.split(" (").next().unwrap_or("").to_owned();
+                self.by_source.get(&(name, op)).copied()
+            })
         }
     }
 
@@ -151,8 +152,9 @@ unsafe fn copy(
     unsafe {
         let t = &*t;
         let cache = matches!(node.emission.layout, EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed);
-        if t.type_ != sys::GGML_TYPE_F32 && !cache {
-            return Err(format!("{}: llama.cpp gives it in a type other than f32", node.id));
+        let integers = t.type_ == sys::GGML_TYPE_I32;
+        if t.type_ != sys::GGML_TYPE_F32 && !integers && !cache {
+            return Err(format!("{}: llama.cpp gives it in a type other than f32 and i32", node.id));
         }
         let mut fetched = Vec::new();
         let data: *const u8 = if on_host(t) {
@@ -189,10 +191,24 @@ unsafe fn copy(
                     // Scores beyond the diagonal carry no meaning; weights do.
                     let seen = meaningful(i1, n);
                     let (to, beyond) = to.split_at_mut(seen);
-                    std::iter::zip(to, row(i1, i2, i3, seen)).for_each(|(to, v)| _ = to.write(*v));
+                    let values = row(i1, i2, i3, seen);
+                    match integers {
+                        false => std::iter::zip(to, values).for_each(|(to, v)| _ = to.write(*v)),
+                        true => std::iter::zip(to, values).for_each(|(to, v)| _ = to.write(v.to_bits() as i32 as f32)),
+                    }
                     beyond.iter_mut().for_each(|to| _ = to.write(0.0));
                 });
                 out.set_len(want);
+            }
+            EmittedLayout::Columns => {
+                let (rows, width) = (shape[1], shape[2]);
+                if ne[..2] != [rows, width] || ne[2..].iter().any(|n| *n != 1) || t.nb[0] != 4 {
+                    return Err(mismatch());
+                }
+                out.resize(want, 0.0);
+                for j in 0..width {
+                    row(j, 0, 0, rows).iter().enumerate().for_each(|(i, v)| out[i * width + j] = *v);
+                }
             }
             EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed => {
                 let (rows, width) = (shape[0], shape[1] * shape[2]);

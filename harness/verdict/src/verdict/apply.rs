@@ -9,11 +9,12 @@ use super::linear;
 use super::lost;
 use super::operands::{Block, Operand, Sink, Source, Stage, forward, propagate_error, rows_of, uncancelled, widen};
 use super::orders;
+use super::recurrent;
 use super::softmax;
 use crate::arithmetic::Accumulation;
 use crate::formats::Format;
 use qdiff_engine::model::row_len;
-use qdiff_engine::ops::anatomy::{Contraction, Gather, RowReduction};
+use qdiff_engine::ops::anatomy::{Contraction, Gather, RowReduction, State as Kept};
 use qdiff_engine::ops::{Anatomy, Context, Tensor};
 use qdiff_engine::quant::ActivationFormat;
 use std::borrow::Cow;
@@ -42,7 +43,10 @@ pub(super) fn apply(stage: Stage<'_>, sides: &[Source<'_>], state: &mut State, s
         Anatomy::Contraction(Contraction::Weight(Some(picked))) if stage.node.faults.compute.is_none() => {
             groups::layers(stage, picked, sides, sink)
         }
-        Anatomy::State(_) => {
+        Anatomy::State(Kept::Own) => {
+            sides.iter().try_for_each(|side| recurrent::states(stage, side, state.entry(side.index).or_default(), sink))
+        }
+        Anatomy::State(Kept::Rows(_)) => {
             sides.iter().try_for_each(|side| caches(stage, side, state.entry(side.index).or_default(), sink))
         }
         Anatomy::Contraction(_) | Anatomy::Gather(_) | Anatomy::RowReduction(_) => one_by_one(),
@@ -59,6 +63,7 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
     let at_once = match source.computed {
         // Computed operands are there as a whole.
         Some(_) => all.max(1),
+        None if anatomy.looks_back() => all.max(1),
         None => (ELEMENTS_AT_ONCE / width.max(1)).max(1),
     };
     let arithmetic = source.side.arithmetic;
@@ -76,14 +81,19 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
         if !source.asked(step, &rows) {
             continue;
         }
-        let operand = |&i: &usize| source.operand(stage.graph, i, index, &rows);
-        let Some(operands) = node.inputs.iter().map(operand).collect::<Option<Vec<_>>>() else {
+        // What goes on from token to token is known of all of them or of none.
+        if anatomy.looks_back() && all < step.tokens.len() {
+            return ControlFlow::Continue(());
+        }
+        let operand = |place: usize| source.read(stage.graph, node, place, index, &rows);
+        let Some(operands) = (0..node.inputs.len()).map(operand).collect::<Option<Vec<_>>>() else {
             return ControlFlow::Continue(());
         };
         let shape = |i: usize| operands[i].shape();
         let plain = ActivationFormat::F32;
         let whole = |i: usize| {
             let rows = if source.computed.is_some() { all } else { rows.len() };
+            let rows = if node.looks_back(i) { 1 } else { rows };
             shape(i).iter().product::<usize>() == rows * row_len(&stage.graph.nodes[node.inputs[i]])
         };
         // What operands become, the terms of sums, and whether the operands fit each other.
@@ -97,8 +107,8 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
             Anatomy::Contraction(Contraction::Rows(terms)) => (plain, Some(terms), whole(0) && whole(1)),
             Anatomy::Elementwise(_) => (plain, None, operands.windows(2).all(|two| two[0].shape() == two[1].shape())),
             Anatomy::Contraction(Contraction::Weight(Some(_)))
-            | Anatomy::Gather(Gather::Elements)
-            | Anatomy::RowReduction(RowReduction::Other)
+            | Anatomy::Gather(Gather::Elements | Gather::Columns(_))
+            | Anatomy::RowReduction(RowReduction::Other | RowReduction::Recurrent)
             | Anatomy::Decision(_)
             | Anatomy::Collective(_) => (plain, None, (0..operands.len()).all(whole)),
             Anatomy::Gather(Gather::Rows)

@@ -11,11 +11,11 @@ use std::ops::ControlFlow;
 /// A cache as it grows: its rows, how uncertain they are, and which of them are known.
 #[derive(Default)]
 pub(super) struct CacheState {
-    values: Tensor<f64>,
-    deltas: Tensor<f32>,
+    pub(super) values: Tensor<f64>,
+    pub(super) deltas: Tensor<f32>,
     known: Vec<bool>,
     /// Whether a step's rows are missing, so that no later cache is known.
-    lost: bool,
+    pub(super) lost: bool,
 }
 
 /// The cache after each step, from all rows captured so far. A row that was
@@ -76,9 +76,10 @@ pub(super) fn caches(
             rows = faulty;
             widen(&mut deltas.data, bound);
         }
-        ops::advance(&node.op, &mut state.values, &[&rows]);
+        let context = Context { tokens: &[], positions: &[], source: stage.weights, weights: &node.weights };
+        ops::advance(&node.op, &mut state.values, &[&rows], &context);
         // A cache is a copy, and so is what it is uncertain by.
-        ops::advance(&node.op, &mut state.deltas, &[&deltas]);
+        ops::advance(&node.op, &mut state.deltas, &[&deltas], &context);
         state.known.extend(fresh);
         if step.rows() == 0 {
             continue;

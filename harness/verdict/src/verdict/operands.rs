@@ -63,7 +63,7 @@ impl Block<'_> {
 
     /// Whether its row of this position is known.
     pub(super) fn knows(&self, position: usize) -> bool {
-        self.known.is_none_or(|known| known[position])
+        self.known.is_none_or(|known| known.get(position).is_none_or(|known| *known))
     }
 }
 
@@ -204,6 +204,29 @@ impl<'a> Source<'a> {
 
     pub(super) fn step(&self, index: usize) -> &'a Step {
         &self.side.capture.steps[index]
+    }
+
+    /// What operand `place` of `node` is in a step, some rows of it or, where it was computed, all: of one that looks back, the
+    /// value before the step.
+    pub(super) fn read(
+        &self, graph: &Graph, node: &Node, place: usize, step: usize, rows: &Range<usize>,
+    ) -> Option<Operand<'a>> {
+        match node.looks_back(place) {
+            true => self.before(graph, node.inputs[place], step),
+            false => self.operand(graph, node.inputs[place], step, rows),
+        }
+    }
+
+    /// A state as it was before a step: zeros before the first of a sequence.
+    pub(super) fn before(&self, graph: &Graph, state: usize, step: usize) -> Option<Operand<'a>> {
+        if self.step(step).first == 0 {
+            let zeros = Tensor::zeros(Graph::extent(&graph.nodes[state], 0, 0));
+            return Some(Operand::Captured(Cow::Owned(zeros)));
+        }
+        let earlier = step.checked_sub(1)?;
+        // Nothing is known of what went before a gap.
+        let follows = self.step(earlier).keys() == self.step(step).first;
+        if follows { self.operand(graph, state, earlier, &(0..1)) } else { None }
     }
 
     /// Some rows of the node `input` as this side has them; all of them where they were computed.

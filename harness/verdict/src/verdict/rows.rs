@@ -22,6 +22,7 @@ pub(super) fn of_token(node: &Node) -> usize {
 pub(super) fn place(node: &Node, shape: &[usize], step: &Step, positions: &[u32], r: usize) -> Place {
     let of = |row: usize| positions[row] as usize;
     let (position, head) = match (node.shape.first(), shape.len()) {
+        (Some(Axis::Last), _) => (step.keys() - 1, Some(r)),
         (Some(Axis::Fixed(_)), _) => (of(r % shape[1].max(1)), Some(r / shape[1].max(1))),
         (Some(Axis::Keys), _) => (r / shape[1].max(1), Some(r % shape[1].max(1))),
         (_, 3) => (of(r / shape[1].max(1)), Some(r % shape[1].max(1))),
@@ -67,6 +68,7 @@ pub(super) fn row_at(node: &Node, capture: &Capture, at: Place) -> Option<Vec<f3
         // A cache holds the rows of all positions so far.
         let (axis, row) = match node.token_axis() {
             Some(axis) => (axis, step.positions().iter().position(|&p| p as usize == at.position)?),
+            None if node.shape.first() == Some(&Axis::Last) => (0, 0),
             None => (0, at.position),
         };
         if row >= *stored.shape().get(axis)? {

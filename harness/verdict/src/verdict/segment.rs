@@ -12,7 +12,7 @@
 //! A stage inside a segment counts as judged with it: a fault in it shows, but the finding can name the segment only.
 
 use super::apply::{State, apply};
-use super::evaluate::{Expected, put};
+use super::evaluate::{Expected, Valued, put};
 use super::linear::ROWS_AT_ONCE;
 use super::operands::{Computed, Side, Sink, Source, Stage, widen};
 use crate::capture::{Capture, Step};
@@ -80,8 +80,9 @@ pub(super) fn plan(node: &Node, graph: &Graph, capture: &Capture) -> Plan {
                 true => (0..s).rev().find(|&b| own(b)).map_or(0, |b| b + 1),
                 false => s,
             };
-            for &input in &node.inputs {
-                for at in (first..=s).filter(|&at| !known(input, at)) {
+            for (place, &input) in node.inputs.iter().enumerate() {
+                let back = usize::from(node.looks_back(place));
+                for at in (first..=s).filter_map(|at| at.checked_sub(back)).filter(|&at| !known(input, at)) {
                     plan.entry(input).or_insert_with(|| vec![false; steps.len()])[at] = true;
                 }
             }
@@ -148,6 +149,8 @@ pub(super) fn evaluate(
 ) -> ControlFlow<()> {
     let mut states: HashMap<usize, State> = HashMap::new();
     let mut of_target = State::new();
+    // What states were after the last step of a group, which the next one may look back to.
+    let mut last: Vec<(usize, usize, Valued)> = Vec::new();
     for group in groups(side.capture) {
         let mut computed = Computed::default();
         for (&inside, steps) in plan {
@@ -179,8 +182,14 @@ pub(super) fn evaluate(
                 ControlFlow::Continue(())
             });
             debug_assert!(flow.is_continue(), "nothing breaks off");
+            for (_, step, value) in last.iter_mut().filter(|(of, ..)| *of == inside) {
+                values[*step] = Some(std::mem::take(value));
+            }
             computed.own.insert(inside, values);
         }
+        let end = group.last().copied().unwrap_or(0);
+        let states = plan.keys().filter(|i| stage.graph.nodes[**i].has_state());
+        last = states.filter_map(|i| Some((*i, end, computed.own.get(i)?[end].clone()?))).collect();
         let source =
             Source { index, side, steps: group, computed: Some(&computed), resumes: false, filter: None, passed: None };
         let rounded = !side.capture.rounding.plain();

@@ -130,7 +130,9 @@ fn heads(e: &Evidence<'_>, columns: &[usize], width: usize) -> Option<String> {
         return None;
     };
     let s = if heads.len() == 1 { "" } else { "s" };
-    Some(format!("head{s} {}", list(&heads)))
+    let of_experts = matches!(e.node.role, Role::Gate | Role::Up | Role::FfnHidden | Role::FfnOutput);
+    let what = if of_experts { "expert slot" } else { "head" };
+    Some(format!("{what}{s} {}", list(&heads)))
 }
 
 /// Whether the rows of a stage are made of heads: what attention reads and gives, as it stands before the rotation.

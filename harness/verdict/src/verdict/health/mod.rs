@@ -12,7 +12,7 @@ use crate::capture::Capture;
 use crate::formats::Format;
 use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Anatomy;
-use qdiff_engine::ops::anatomy::{Contraction, Elementwise, Gather, RowReduction};
+use qdiff_engine::ops::anatomy::{Contraction, Elementwise, Gather, RowReduction, State};
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -88,9 +88,12 @@ fn of_stage(graph: &Graph, capture: &Capture, node: &Node, overflowed: bool) -> 
             }
             Anatomy::Elementwise(Elementwise::Rotation(rope)) => {
                 let unit = unit + self::unit(capture, graph.nodes[node.inputs[0]].id);
-                before(0).and_then(|x| values::rotation(&x, &t, (rope.head_dim, unit), &step.positions()))
+                let x = before(0).filter(|_| rope.scaling.is_none());
+                x.and_then(|x| values::rotation(&x, &t, (rope.head_dim, unit), &step.positions()))
             }
-            Anatomy::State(_) => stream::cache(graph, node, &t, capture, index),
+            Anatomy::State(State::Rows(_)) => stream::cache(graph, node, &t, capture, index),
+            // Zeros, before there is anything to keep.
+            Anatomy::State(State::Own) => None,
             Anatomy::Elementwise(Elementwise::Sum) => {
                 before(1).and_then(|x| stream::unchanged(&x, &t)).or_else(|| constant(&t))
             }
@@ -99,7 +102,9 @@ fn of_stage(graph: &Graph, capture: &Capture, node: &Node, overflowed: bool) -> 
             Anatomy::Gather(Gather::Rows) | Anatomy::Contraction(_) => constant(&t),
             Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => constant(&t),
             // A few values, and integers: they may well be one.
-            Anatomy::Gather(Gather::Elements) | Anatomy::Decision(_) | Anatomy::Collective(_) => None,
+            Anatomy::Gather(Gather::Elements | Gather::Columns(_)) | Anatomy::Decision(_) | Anatomy::Collective(_) => {
+                None
+            }
         })?;
         let likely = input.map_or(node.id, |i| graph.nodes[node.inputs[i]].id);
         Some(Symptom { stage: node.id, step: step.label(), what, likely, broken })

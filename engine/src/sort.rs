@@ -10,7 +10,7 @@ const SHORT: usize = 16;
 
 /// Moves the `n` first elements by `before` to the front, in order; what
 /// follows them is in no order. `n` must not exceed the length.
-pub(super) fn partial_sort<T: Copy>(list: &mut [T], n: usize, before: impl Fn(&T, &T) -> bool) {
+pub(crate) fn partial_sort<T: Copy>(list: &mut [T], n: usize, before: impl Fn(&T, &T) -> bool) {
     if n == 0 {
         return;
     }
@@ -54,7 +54,7 @@ fn sift<T: Copy>(heap: &mut [T], mut hole: usize, value: T, before: &impl Fn(&T,
 }
 
 /// Sorts all of `list` by `before`, which must be a strict weak order.
-pub(super) fn sort<T: Copy>(list: &mut [T], before: impl Fn(&T, &T) -> bool) {
+pub(crate) fn sort<T: Copy>(list: &mut [T], before: impl Fn(&T, &T) -> bool) {
     if list.is_empty() {
         return;
     }

@@ -1,0 +1,309 @@
+//! Delta nets: the convolution, its window, the state, and the heads that read it; and gates that stand beside queries.
+
+use super::Mutation;
+use qdiff_engine::model::{Graph, Node};
+use qdiff_engine::ops::anatomy::{Columns, Gather};
+use qdiff_engine::ops::{
+    self, Anatomy, Context, Convolution, Defined, Definition as _, DeltaNet, DeltaState, L2Norm, Op, Plain, Tensor,
+    VectorFactor, Window,
+};
+
+const NET: DeltaNet = DeltaNet { heads: 1, key_heads: 1, dim: 1 };
+const NORM: L2Norm = L2Norm { eps: 0.0, heads: 1, repeats: 1 };
+
+fn is(n: &Node, name: &str) -> bool {
+    n.op.name() == name
+}
+
+/// Outputs or state of the recurrence.
+fn recurrence(_: &Graph, n: &Node) -> bool {
+    is(n, NET.name()) || is(n, DeltaState(NET).name())
+}
+
+/// What goes on from a state.
+fn going_on(graph: &Graph, n: &Node) -> bool {
+    recurrence(graph, n) || is(n, Convolution { taps: 1 }.name()) || is(n, Window { rows: 1 }.name())
+}
+
+fn convolution(_: &Graph, n: &Node) -> bool {
+    is(n, Convolution { taps: 1 }.name())
+}
+
+fn l2_norm(_: &Graph, n: &Node) -> bool {
+    is(n, NORM.name())
+}
+
+/// Sizes of a recurrence of `node`: H from β, D from the values.
+fn sizes(node: &Node, graph: &Graph) -> Option<DeltaNet> {
+    let width = |i: usize| Some(qdiff_engine::model::row_len(graph.nodes.get(*node.inputs.get(i)?)?));
+    let (heads, dim) = (width(4)?, width(2)? / width(4)?.max(1));
+    Some(DeltaNet { heads, key_heads: width(1)? / dim.max(1), dim })
+}
+
+/// The op of `node` for other sizes.
+fn of_size(node: &Node, net: DeltaNet) -> Op {
+    if is(node, NET.name()) { Defined::op(net) } else { Defined::op(DeltaState(net)) }
+}
+
+/// The op on operands that `change` has changed.
+fn with_operands(node: &Node, op: Op, change: impl Fn(&mut Vec<Tensor<f64>>) + Send + Sync + 'static) -> Option<Node> {
+    Some(node.computing(move |inputs, c| {
+        let mut all: Vec<Tensor<f64>> = inputs.iter().map(|x| (*x).clone()).collect();
+        change(&mut all);
+        ops::forward_with_bound(&op, &all.iter().collect::<Vec<_>>(), c)
+    }))
+}
+
+/// Each row made of other heads of it: head h of the result is head `of(h)`, of `heads`.
+fn heads_of(x: &Tensor<f64>, dim: usize, heads: usize, of: impl Fn(usize) -> usize) -> Tensor<f64> {
+    let n = x.row_len();
+    let rows = x.data.chunks(n.max(1));
+    let data = rows.flat_map(|row| (0..heads).flat_map(|h| row[of(h) * dim..][..dim].to_vec()).collect::<Vec<_>>());
+    Tensor { shape: vec![x.rows(), heads * dim], data: data.collect() }
+}
+
+/// The recurrence with the decay after the update, token by token.
+fn decayed_after(net: DeltaNet, state: bool, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
+    let tokens = inputs[3].rows();
+    let (mut before, mut out, mut bound) = (inputs[5].clone(), Vec::new(), Vec::new());
+    let mut of_state = Vec::new();
+    for t in 0..tokens {
+        let row = |i: usize| Tensor { shape: vec![1, inputs[i].row_len()], data: inputs[i].row(t).to_vec() };
+        let (q, k, v, g, beta) = (row(0), row(1), row(2), row(3), row(4));
+        let none = g.map(|_| 0.0);
+        let all = [&q, &k, &v, &none, &beta, &before];
+        let (y, of_y) = ops::forward_with_bound(&Defined::op(net), &all, c);
+        let (mut after, of_after) = ops::forward_with_bound(&Defined::op(DeltaState(net)), &all, c);
+        for (h, head) in after.data.chunks_mut((net.dim * net.dim).max(1)).enumerate() {
+            let decay = g.data[h].exp();
+            head.iter_mut().for_each(|m| *m *= decay);
+        }
+        // What is read is decayed as well.
+        for (h, head) in y.data.chunks(net.dim.max(1)).enumerate() {
+            out.extend(head.iter().map(|o| o * g.data[h].exp()));
+        }
+        bound.extend(of_y);
+        (of_state, before) = (of_after, after);
+    }
+    if state { (before, of_state) } else { (Tensor { shape: vec![tokens, net.heads * net.dim], data: out }, bound) }
+}
+
+fn columns(n: &Node) -> Option<Columns> {
+    if let Anatomy::Gather(Gather::Columns(columns)) = n.op.anatomy() { Some(columns) } else { None }
+}
+
+/// The place of an operand: β, g.
+const BETA: usize = 4;
+const DECAY: usize = 3;
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "delta-head-map",
+        fits: Some(|graph, n| recurrence(graph, n) || l2_norm(graph, n)),
+        story: "value heads read other key heads: beside each other where they are apart, or the other way round",
+        seen: "the first head of values is right, and others are not",
+        remedy: "value head h reads key head h mod H_k in Qwen3.5 (the GGUF is reordered so), and h / (H / H_k) in Qwen3-Next",
+        apply: |node, _, graph| {
+            if l2_norm(graph, node) {
+                let (from, to) = (
+                    qdiff_engine::model::row_len(graph.nodes.get(node.inputs[0])?),
+                    qdiff_engine::model::row_len(node),
+                );
+                let net = graph.nodes.iter().find(|n| recurrence(graph, n)).and_then(|n| sizes(n, graph))?;
+                let (own, repeated) = (from / net.dim, to / net.dim);
+                let op = node.op.clone();
+                return (repeated > own).then(|| {
+                    node.computing(move |inputs, c| {
+                        let (y, bound) = ops::forward_with_bound(&op, inputs, c);
+                        let each = repeated / own;
+                        let of = |h: usize| (h % own) * each;
+                        let bound = Tensor { shape: y.shape.clone(), data: bound }.map(f64::from);
+                        let bound = heads_of(&bound, net.dim, repeated, of).narrow().data;
+                        (heads_of(&y, net.dim, repeated, of), bound)
+                    })
+                });
+            }
+            let net = sizes(node, graph)?;
+            let each = net.heads / net.key_heads.max(1);
+            let op = of_size(node, DeltaNet { key_heads: net.heads, ..net });
+            if each < 2 || net.key_heads < 2 {
+                return None;
+            }
+            with_operands(node, op, move |x| {
+                for x in &mut x[..2] {
+                    *x = heads_of(x, net.dim, net.heads, |h| h / each);
+                }
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "state-not-carried",
+        fits: Some(going_on),
+        story: "each step begins from zeros: what the step before left is not carried over",
+        seen: "the first part of a prompt is right, and every later step is not",
+        remedy: "begin a step with the state that the step before left, and clear it only for a new sequence",
+        apply: |node, _, _| {
+            with_operands(node, node.op.clone(), |x| {
+                if let Some(state) = x.last_mut() {
+                    state.data.fill(0.0);
+                }
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "state-counted-twice",
+        fits: Some(recurrence),
+        story: "the state before the step counts twice",
+        seen: "the first part of a prompt is right, and every later step is not",
+        remedy: "add the state of the step before once",
+        apply: |node, _, _| {
+            with_operands(node, node.op.clone(), |x| {
+                if let Some(state) = x.last_mut() {
+                    state.data.iter_mut().for_each(|m| *m *= 2.0);
+                }
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "delta-decay-after",
+        fits: Some(recurrence),
+        story: "the state is decayed after the update, and not before",
+        seen: "outputs are too small by the token's own decay",
+        remedy: "decay the state, then subtract what the key reads of it from the value",
+        apply: |node, _, graph| {
+            let (net, state) = (sizes(node, graph)?, is(node, DeltaState(NET).name()));
+            Some(node.computing(move |inputs, c| decayed_after(net, state, inputs, c)))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "delta-decay-missing",
+        fits: Some(recurrence),
+        story: "the state is not decayed",
+        seen: "old tokens count as much as new ones",
+        remedy: "multiply the state by e^g before each token",
+        apply: |node, _, _| with_operands(node, node.op.clone(), |x| x[DECAY].data.fill(0.0)),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "delta-beta-missing",
+        fits: Some(recurrence),
+        story: "values are written in full: β is not multiplied in",
+        seen: "the state follows every token as if its β were 1",
+        remedy: "multiply the difference that is written by β",
+        apply: |node, _, _| with_operands(node, node.op.clone(), |x| x[BETA].data.fill(1.0)),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "delta-unscaled",
+        fits: Some(|_, n| is(n, NET.name())),
+        story: "queries are not divided by the root of a head's length",
+        seen: "every output is too large by the same factor",
+        remedy: "multiply the normalised query by 1/√D",
+        apply: |node, _, graph| {
+            let root = (sizes(node, graph)?.dim as f64).sqrt();
+            with_operands(node, node.op.clone(), move |x| x[0].data.iter_mut().for_each(|q| *q *= root))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "conv-window-off",
+        fits: Some(convolution),
+        story: "the window of the convolution is off: each token meets rows one token away from its own",
+        seen: "every row is the one of a neighbour, but at the edges of steps",
+        remedy: "the last tap meets the token itself, the first one the token K − 1 before it",
+        apply: |node, _, _| {
+            with_operands(node, node.op.clone(), |x| {
+                let n = x[0].row_len();
+                let past = &x[1].data[x[1].data.len() - n..];
+                let rows = [past, &x[0].data[..x[0].data.len() - n]].concat();
+                let kept = x[1].data.len();
+                let older = [&vec![0.0; n], &x[1].data[..kept - n]].concat();
+                (x[0].data, x[1].data) = (rows, older);
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "conv-taps-reversed",
+        fits: Some(convolution),
+        story: "the taps of the convolution meet the tokens in the opposite order",
+        seen: "the newest token has the weight of the oldest",
+        remedy: "tap j of {weight} meets the token K − 1 − j before",
+        apply: |node, _, _| {
+            Some(node.reading(|source, tensor, row, out| {
+                source.rows(tensor, row, out);
+                let taps = source.extent(tensor).0;
+                out.chunks_mut(taps.max(1)).for_each(<[f32]>::reverse);
+            }))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "l2-norm-missing",
+        fits: Some(|graph, n| {
+            let as_wide = n.inputs.first().and_then(|i| graph.nodes.get(*i)).map(qdiff_engine::model::row_len);
+            l2_norm(graph, n) && as_wide == Some(qdiff_engine::model::row_len(n))
+        }),
+        story: "queries or keys are not divided by their L2 norm",
+        seen: "the state grows beyond all bounds",
+        remedy: "divide each head of {input} by its L2 norm",
+        apply: |node, _, _| Some(node.left_out()),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "l2-norm-as-mean",
+        fits: Some(l2_norm),
+        story: "each head is divided by the root of its mean square, and not by that of its sum",
+        seen: "every element is too large by the root of a head's length",
+        remedy: "divide by √(Σx² + ε)",
+        apply: |node, _, graph| {
+            let net = graph.nodes.iter().find(|n| recurrence(graph, n)).and_then(|n| sizes(n, graph))?;
+            let (root, op) = ((net.dim as f64).sqrt(), node.op.clone());
+            Some(node.computing(move |inputs, c| {
+                let (y, bound) = ops::forward_with_bound(&op, inputs, c);
+                (y.map(|v| v * root), bound.iter().map(|b| b * root as f32).collect())
+            }))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "a-log-again",
+        fits: Some(|_, n| is(n, VectorFactor("").name())),
+        story: "A is taken for its logarithm: −exp is applied to what the file holds, which has it already",
+        seen: "decays of all heads are nearly alike",
+        remedy: "{weight} holds −exp(A_log); multiply by it",
+        apply: |node, _, _| {
+            Some(node.reading(|source, tensor, row, out| {
+                source.rows(tensor, row, out);
+                out.iter_mut().for_each(|a| *a = -a.exp());
+            }))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "halves-split-flat",
+        fits: Some(|_, n| columns(n).is_some_and(|of| of.runs > 1)),
+        story: "what stands side by side in each head is taken for one half of the row after the other",
+        seen: "the first head is right in part, and every other is another's",
+        remedy: "split {input} head by head: first one part of a head, then the other",
+        apply: |node, _, _| {
+            let of = columns(node)?;
+            let flat = Columns::range(of.first / of.run * of.count(), of.count());
+            Some(node.with(Defined::op(Plain::columns(flat, "one half of a row"))))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "attention-gate-missing",
+        fits: Some(|_, n| is(n, "factors")),
+        story: "the attention's result is not multiplied by its gate",
+        seen: "the layer has what attention gives, whatever the gate",
+        remedy: "multiply by the sigmoid of the gate before the output projection",
+        apply: |node, _, _| Some(node.left_out()),
+        ..Mutation::PLAIN
+    },
+];

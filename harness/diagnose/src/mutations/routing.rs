@@ -1,0 +1,214 @@
+//! Experts: who is chosen, with which weights, and whose products are taken.
+
+use super::{Mutation, Param};
+use qdiff_engine::model::{Graph, Node, Role};
+use qdiff_engine::ops::anatomy::{Contraction, Gather, index};
+use qdiff_engine::ops::{self, Anatomy, Context, Defined, Definition as _, Op, RowShares, RowSoftmax, Sigmoid, Tensor};
+
+fn is(n: &Node, name: &str) -> bool {
+    n.op.name() == name
+}
+
+fn weights(_: &Graph, n: &Node) -> bool {
+    n.op.anatomy() == Anatomy::Gather(Gather::Elements)
+}
+
+fn products(_: &Graph, n: &Node) -> bool {
+    matches!(n.op.anatomy(), Anatomy::Contraction(Contraction::Weight(Some(_))))
+}
+
+/// The sum of a token's experts.
+fn sums(_: &Graph, n: &Node) -> bool {
+    matches!(n.op.anatomy(), Anatomy::Contraction(Contraction::Rows(terms)) if terms > 1)
+}
+
+/// The shared expert's result, times its weight.
+fn shared(_: &Graph, n: &Node) -> bool {
+    n.op.anatomy() == Anatomy::Contraction(Contraction::Rows(1))
+}
+
+/// The op on operands of which `change` changed one.
+fn with_operand(
+    node: &Node, which: usize, change: impl Fn(&Tensor<f64>) -> Tensor<f64> + Send + Sync + 'static,
+) -> Option<Node> {
+    let op = node.op.clone();
+    Some(node.computing(move |inputs, c| {
+        let other = change(inputs[which]);
+        let all: Vec<&Tensor<f64>> =
+            inputs.iter().enumerate().map(|(i, x)| if i == which { &other } else { *x }).collect();
+        ops::forward_with_bound(&op, &all, c)
+    }))
+}
+
+/// Another op on the result.
+fn then(node: &Node, next: Op) -> Option<Node> {
+    let op = node.op.clone();
+    Some(node.computing(move |inputs, c| {
+        let (y, first) = ops::forward_with_bound(&op, inputs, c);
+        let c = Context { weights: &[], ..*c };
+        let (z, mut bound) = ops::forward_with_bound(&next, &[&y], &c);
+        let carried = ops::propagate_error(&next, &[&y], &[Some(&first)], &z, &c);
+        bound.iter_mut().zip(carried).for_each(|(b, more)| *b += more);
+        (z, bound)
+    }))
+}
+
+/// Groups of the weight of an expert's product.
+fn groups(node: &Node) -> Option<usize> {
+    match node.op.anatomy() {
+        Anatomy::Contraction(Contraction::Weight(Some(picked))) => Some(picked.groups),
+        _ => None,
+    }
+}
+
+/// Row by row.
+fn by_row(x: &Tensor<f64>, change: impl Fn(&mut [f64])) -> Tensor<f64> {
+    let (mut y, n) = (x.clone(), x.row_len().max(1));
+    y.data.chunks_mut(n).for_each(change);
+    y
+}
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "expert-index-off",
+        fits: Some(products),
+        story: "each token meets the weights of another expert than it chose: the index is off",
+        seen: "scores, choice and weights are right, the products are those of a neighbour",
+        remedy: "check the offset of an expert's weights: index times the size of one expert",
+        params: &[Param::new("off", "experts further on", 1.0).searched(&[-1.0, 2.0])],
+        apply: |node, values, _| {
+            let (off, groups) = (values[0] as i64, groups(node)? as i64);
+            let other = move |v: f64| match index(v, groups as usize) {
+                Some(own) => (own as i64 + off).rem_euclid(groups) as f64,
+                None => v,
+            };
+            if off.rem_euclid(groups) == 0 { None } else { with_operand(node, 1, move |x| x.map(other)) }
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "experts-in-other-slots",
+        fits: Some(products),
+        story: "the products of a token's experts stand in the opposite order",
+        seen: "each token has the right experts, the first of them last",
+        remedy: "write an expert's product to the slot in which the token chose it",
+        apply: |node, _, _| with_operand(node, 1, |x| by_row(x, |row| row.reverse())),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "expert-weights-not-normalised",
+        fits: Some(|_, n| is(n, RowShares.name())),
+        story: "the weights of the chosen experts are not divided by their sum",
+        seen: "the experts' sum is too small by the same factor in all elements of a token",
+        remedy: "divide the weights of a token's experts by their sum (norm_topk_prob)",
+        apply: |node, _, _| Some(node.left_out()),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "expert-weights-normalised",
+        fits: Some(weights),
+        story: "the weights of the chosen experts are divided by their sum, as by a softmax after the choice",
+        seen: "the weights of a token's experts sum to 1",
+        remedy: "take the softmax over all experts before the choice; this model does not divide by the sum afterwards",
+        apply: |node, _, _| then(node, Defined::op(RowShares)),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "router-scores-as-weights",
+        fits: Some(weights),
+        story: "the raw scores of the chosen experts are taken for their weights",
+        seen: "weights are negative or above 1",
+        remedy: "gather the weights from the softmax, not from the router's product",
+        apply: |node, _, graph| {
+            let probs = graph.nodes.get(*node.inputs.first()?).filter(|n| is(n, RowSoftmax.name()))?;
+            Some(Node { inputs: vec![probs.inputs[0], *node.inputs.get(1)?], ..node.clone() })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "router-sigmoid",
+        fits: Some(|_, n| is(n, RowSoftmax.name())),
+        story: "the router's scores go through a sigmoid one by one, and not through a softmax",
+        seen: "the probabilities of a token do not sum to 1; the choice is the same",
+        remedy: "take the softmax over all experts",
+        apply: |node, _, _| Some(node.with(Defined::op(Sigmoid("the sigmoid of each score")))),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "expert-missing",
+        fits: Some(sums),
+        story: "one of a token's experts is left out of the sum",
+        seen: "the sum lacks the same slot in every token",
+        remedy: "add the results of all chosen experts",
+        params: &[Param::new("slot", "which of them, from 0; -1 is the last", -1.0).searched(&[0.0, 1.0, 2.0, 3.0])],
+        apply: |node, values, _| {
+            let slot = values[0] as i64;
+            with_operand(node, 0, move |x| {
+                by_row(x, |row| {
+                    let at = if slot < 0 { row.len() as i64 + slot } else { slot };
+                    if let Some(factor) = usize::try_from(at).ok().and_then(|at| row.get_mut(at)) {
+                        *factor = 0.0;
+                    }
+                })
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "expert-weights-ignored",
+        fits: Some(sums),
+        story: "the experts' results are added without their weights",
+        seen: "all experts of a token count alike",
+        remedy: "multiply each expert's result by its weight before the sum",
+        params: &[Param::new("kind", "0: as they are, 1: as a mean", 0.0).searched(&[1.0])],
+        apply: |node, values, _| {
+            let mean = values[0] != 0.0;
+            with_operand(node, 0, move |x| {
+                by_row(x, |row| {
+                    let each = if mean { 1.0 / row.len() as f64 } else { 1.0 };
+                    row.fill(each);
+                })
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "expert-weights-reversed",
+        fits: Some(sums),
+        story: "the experts' results are added with each other's weights: the first expert has the last weight",
+        seen: "weights and results are right, their sum is not",
+        remedy: "multiply each expert's result by the weight of the same slot",
+        apply: |node, _, _| with_operand(node, 0, |x| by_row(x, |row| row.reverse())),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "shared-gate-missing",
+        fits: Some(shared),
+        story: "the shared expert's result is not multiplied by its gate",
+        seen: "the shared expert counts in full, whatever its score",
+        remedy: "multiply the shared expert's result by the sigmoid of its score",
+        apply: |node, _, _| with_operand(node, 0, |x| x.map(|_| 1.0)),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "gate-sigmoid-missing",
+        fits: Some(|_, n| is(n, Sigmoid("").name())),
+        story: "the score is taken as it is: the sigmoid is left out",
+        seen: "gates are negative or above 1",
+        remedy: "take the sigmoid of {input}",
+        apply: |node, _, _| Some(node.left_out()),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "shared-expert-missing",
+        fits: Some(|graph, n| {
+            let added = n.inputs.get(1).and_then(|i| graph.nodes.get(*i));
+            n.role == Role::FfnOutput && added.is_some_and(|n| shared(graph, n))
+        }),
+        story: "the shared expert's result is not added",
+        seen: "the layer has what its chosen experts give, and nothing else",
+        remedy: "add the shared expert's weighted result to the chosen experts' sum",
+        apply: |node, _, _| Some(node.left_out()),
+        ..Mutation::PLAIN
+    },
+];

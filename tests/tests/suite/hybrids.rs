@@ -1,0 +1,145 @@
+//! Gated attention and gated delta nets, through the binary: every stage of a right engine is judged and matches llama.cpp,
+//! whatever the shapes and wherever a prompt is cut, and a fault is found at its stage.
+
+use qdiff_engine::quant::GgmlType;
+use qdiff_tests::folder_with;
+use qdiff_tests::synth::{Setting, Synth};
+use serde_json::Value;
+
+fn model(arch: &'static str, integers: &[(&str, usize)]) -> Synth {
+    let settings = integers.iter().map(|(key, n)| ((*key).to_owned(), Setting::Integer(*n))).collect();
+    Synth { arch, settings, ..Synth::default() }
+}
+
+/// Of the delta net: length of a head, heads of keys and of values; taps of the convolution.
+fn net([dim, keys, values, taps]: [usize; 4]) -> [(&'static str, usize); 5] {
+    [
+        ("ssm.state_size", dim),
+        ("ssm.group_count", keys),
+        ("ssm.time_step_rank", values),
+        ("ssm.inner_size", dim * values),
+        ("ssm.conv_kernel", taps),
+    ]
+}
+
+fn models() -> Vec<Synth> {
+    vec![
+        model("qwen35", &[]),
+        Synth {
+            n_layers: 3,
+            n_heads: 3,
+            n_kv_heads: 1,
+            head_dim: 96,
+            tied: true,
+            ..model("qwen35", &net([32, 3, 9, 3]))
+        },
+        Synth { weight_type: GgmlType::F32, ..model("qwen35", &net([48, 5, 5, 4])) },
+        Synth { weight_type: GgmlType::Q4_K, ..model("qwen35moe", &[]) },
+        Synth { fused: true, weight_type: GgmlType::F16, ..model("qwen35moe", &net([32, 2, 4, 4])) },
+        model("qwen3next", &[]),
+        Synth { fused: true, n_heads: 5, n_kv_heads: 5, n_embd: 320, ..model("qwen3next", &net([32, 4, 4, 4])) },
+        model("qwen3next", &net([64, 1, 3, 5])),
+    ]
+}
+
+fn origins(report: &Value) -> Vec<&str> {
+    let stages = report["verdict"]["stages"].as_array().unwrap();
+    stages.iter().filter(|s| s["origin"] == true).map(|s| s["stage"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn every_stage_matches_llama_cpp() {
+    for model in models() {
+        let folder = folder_with(&model);
+        // In one part, and cut where a window of the convolution reaches over the cut.
+        for passes in ["-n 3", "--passes 20,2,1,9,2,1"] {
+            let (code, report, text) = folder.judged(&format!("{passes} --subject cpu"));
+            assert_eq!(code, 0, "{model:?}\n{text}");
+            let coverage = &report["verdict"]["coverage"];
+            assert_eq!(coverage["asked"], coverage["judged"], "{text}");
+            let stages = report["verdict"]["stages"].as_array().unwrap();
+            assert!(stages.len() > 50 && stages.iter().all(|stage| stage["status"] == "match"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn the_oracle_holds() {
+    for arch in ["qwen35", "qwen35moe", "qwen3next"] {
+        let said = folder_with(&model(arch, &[])).qdiff("verify-oracle -m model.gguf -n 2").exits(0);
+        assert!(said.stdout.starts_with("MATCH"), "{said}");
+    }
+}
+
+/// Where the stages within were not captured, what is left is judged over them, states and all.
+#[test]
+fn segments_go_through_states() {
+    for arch in ["qwen35", "qwen3next"] {
+        let folder = folder_with(&model(arch, &[]));
+        let (code, _, text) = folder.judged("-n 3 --subject cpu --taps embed,layer_out,final_norm,logits");
+        assert_eq!(code, 0, "{text}");
+        let (code, report, text) = folder
+            .judged("-n 3 --subject cpu --taps embed,*_residual,layer_out,logits --inject delta-decay-missing@L00");
+        assert_eq!((code, origins(&report)), (1, vec!["L00.attn_residual"]), "{text}");
+    }
+}
+
+/// Each fault alone: where it is found, and that it is called by its name.
+#[test]
+fn each_fault_is_found_and_named() {
+    let faults: &[(&str, &str, &[&str])] = &[
+        ("qwen35", "delta-head-map", &["delta_state", "delta_out"]),
+        ("qwen3next", "delta-head-map", &["delta_q_normed", "delta_k_normed"]),
+        ("qwen35", "state-not-carried", &["conv_state", "conv_out", "delta_state", "delta_out"]),
+        ("qwen35", "state-counted-twice", &["delta_state", "delta_out"]),
+        ("qwen35", "delta-decay-after", &["delta_state", "delta_out"]),
+        ("qwen35", "delta-decay-missing", &["delta_state", "delta_out"]),
+        ("qwen35", "delta-beta-missing", &["delta_state", "delta_out"]),
+        ("qwen35", "delta-unscaled", &["delta_out"]),
+        ("qwen35", "conv-window-off", &["conv_out"]),
+        ("qwen35", "conv-taps-reversed", &["conv_out"]),
+        ("qwen35", "l2-norm-missing", &["delta_q_normed", "delta_k_normed"]),
+        ("qwen3next", "l2-norm-as-mean", &["delta_q_normed", "delta_k_normed"]),
+        ("qwen35", "a-log-again", &["delta_decay"]),
+        ("qwen3next", "halves-split-flat", &["delta_b", "delta_a"]),
+    ];
+    let attention: &[(&str, &str, &[&str])] = &[
+        ("qwen35", "halves-split-flat", &["q_half", "gate_half"]),
+        ("qwen3next", "attention-gate-missing", &["attn_gated"]),
+        ("qwen35", "gate-sigmoid-missing", &["gate_sigmoid"]),
+    ];
+    let mut wrong = Vec::new();
+    for (layer, faults) in [(0, faults), (1, attention)] {
+        for (arch, fault, stages) in faults {
+            let inject = format!("-n 3 --subject cpu --inject {fault}@L{layer:02}");
+            let (code, report, text) = folder_with(&model(arch, &[])).judged(&inject);
+            let expected: Vec<String> = stages.iter().map(|stage| format!("L{layer:02}.{stage}")).collect();
+            let found = origins(&report);
+            let named = |f: &Value| f["cause"]["name"].as_str().and_then(|n| n.split(':').next()) == Some(fault);
+            let findings = report["verdict"]["findings"].as_array().unwrap();
+            if code != 1 || found != expected || !findings.iter().all(named) {
+                wrong.push(format!("{arch} {fault}: exit {code}, {found:?} for {expected:?}\n{text}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Angles scaled for a longer context, all of them or those of slow planes, in whole heads and in parts of them.
+#[test]
+fn longer_contexts_match() {
+    let (yarn, factor, extra) = ("rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor");
+    let text = || Setting::Text("yarn".to_owned());
+    let trained = ("rope.scaling.original_context_length".to_owned(), Setting::Integer(256));
+    for arch in ["qwen2", "qwen3", "qwen35"] {
+        for settings in [
+            vec![(factor.to_owned(), Setting::Real(8.0))],
+            vec![("rope.scale_linear".to_owned(), Setting::Real(2.0)), (extra.to_owned(), Setting::Real(1.25))],
+            vec![(yarn.to_owned(), text()), (factor.to_owned(), Setting::Real(4.0)), trained.clone()],
+        ] {
+            let (code, _, said) =
+                folder_with(&Synth { arch, settings, ..Synth::default() }).judged("-n 2 --subject cpu");
+            assert_eq!(code, 0, "{arch}\n{said}");
+        }
+    }
+}

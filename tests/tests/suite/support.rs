@@ -1,0 +1,79 @@
+//! What is supported: README's table is made of the code, every cell of it that says yes gives a verdict, and every other refuses
+//! by name.
+
+use qdiff_engine::cuda::{Path, unsupported};
+use qdiff_engine::model::{ARCHITECTURES, KINDS, skeleton};
+use qdiff_engine::quant::GgmlType;
+use qdiff_tests::synth::Synth;
+use qdiff_tests::{folder_with, markdown};
+
+/// What stands before and after the table in README.md.
+const BEGIN: &str = "<!-- support: made of the code by tests/tests/suite/support.rs -->\n";
+const END: &str = "<!-- support ends -->\n";
+
+/// What keeps a path of the CUDA engine from an architecture, if anything does: the reason to its first comma.
+fn refusal(arch: &str, path: Path) -> Option<String> {
+    let model = Synth { arch: ARCHITECTURES.iter().find(|(name, _)| *name == arch).unwrap().0, ..Synth::default() };
+    let graph = qdiff_engine::model::build(&model).unwrap();
+    unsupported(&graph, path).map(|why| why.to_string())
+}
+
+fn table() -> String {
+    let mut rows =
+        "| architecture | `llama` | `cpu` | `cuda` | `cuda-fast` |\n| --- | --- | --- | --- | --- |\n".to_owned();
+    for (arch, _) in ARCHITECTURES {
+        let of = |path| if refusal(arch, path).is_none() { "yes" } else { "no" };
+        rows += &format!("| `{arch}` | yes | yes | {} | {} |\n", of(Path::Tapped), of(Path::Fast));
+    }
+    let formats: Vec<String> = GgmlType::ALL_SUPPORTED.iter().map(ToString::to_string).collect();
+    format!("{rows}\nBlock formats, of every architecture and runner: {}.\n", formats.join(", "))
+}
+
+#[test]
+fn the_table_in_the_readme_is_made_of_the_code() {
+    let readme = std::fs::read_to_string(markdown::root().join("README.md")).unwrap();
+    let (_, rest) = readme.split_once(BEGIN).expect("README has the table");
+    let (given, _) = rest.split_once(END).expect("the table ends");
+    let made = table();
+    assert_eq!(given, made, "write it into README.md:\n{BEGIN}{made}{END}");
+}
+
+/// Every architecture in every block format, on the CPU engine against llama.cpp.
+#[test]
+fn every_cell_gives_a_verdict() {
+    let (mut told, mut wrong) = (String::new(), 0);
+    for (arch, _) in ARCHITECTURES {
+        for &weight_type in GgmlType::ALL_SUPPORTED {
+            let model = Synth { arch, weight_type, ..Synth::default() };
+            let (code, report, text) = folder_with(&model).judged("-n 1 --subject cpu");
+            let coverage = &report["verdict"]["coverage"];
+            let whole = coverage["asked"] == coverage["judged"];
+            told += &format!("{arch} {weight_type}: {}\n", text.lines().next().unwrap_or_default());
+            wrong += usize::from(code != 0 || !whole);
+        }
+    }
+    println!("{told}");
+    assert_eq!(wrong, 0, "{told}");
+}
+
+/// Where there is no kernel, the stage and its op are named, GPU or not, and what to use instead.
+#[test]
+fn what_is_not_supported_is_refused_by_name() {
+    for (arch, _) in ARCHITECTURES {
+        for (path, runner) in [(Path::Tapped, "cuda"), (Path::Fast, "cuda-fast")] {
+            let Some(why) = refusal(arch, path) else { continue };
+            assert!(why.contains("; use --subject cpu") || why.contains("; use --subject cuda"), "{why}");
+            let folder = folder_with(&Synth { arch, ..Synth::default() });
+            folder.refuses(&format!("run -m model.gguf --subject {runner}"), &[why.as_str()]);
+        }
+    }
+}
+
+/// The smallest model of each architecture has every kind of layer.
+#[test]
+fn every_kind_of_layer_is_in_a_skeleton() {
+    for (arch, build) in ARCHITECTURES {
+        let names = |layers| skeleton(*build, layers).stage_names().len();
+        assert_eq!(names(KINDS), names(5), "{arch}");
+    }
+}
