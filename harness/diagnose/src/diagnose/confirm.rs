@@ -5,7 +5,7 @@
 //! the two runs allow fewer conditions than the first one did, the condition is told that both allow.
 
 use super::searcher::{Searcher, assume};
-use super::solve::{Condition, OTHERWISE, Pair, Predicted, RIGHT, WORK, of_law, of_values};
+use super::solve::{Condition, Holds, OTHERWISE, Pair, Predicted, RIGHT, WORK, When, of_law, of_values};
 use super::work::Meter;
 use super::{Cause, Confidence, Diagnosis, Finding, OtherRun, Trial, through};
 use crate::capture::{Capture, Filter};
@@ -88,22 +88,32 @@ fn together(a: Said, b: Said) -> Said {
     let both = match (a.0, b.0) {
         (Fails(why), _) | (_, Fails(why)) => Fails(why),
         (Silent(_), other) | (other, Silent(_)) => other,
-        (Holds { elements: x, .. }, Holds { elements: y, when }) => Holds { elements: x + y, when },
-        (
-            Open { elements: x, when },
-            Holds { elements: y, .. } | Under { elements: y, .. } | Open { elements: y, .. },
-        )
-        | (Holds { elements: y, .. } | Under { elements: y, .. }, Open { elements: x, when }) => {
-            Open { elements: x + y, when }
+        (Open { elements: x, of }, Open { elements: y, of: more }) => Open { elements: x + y, of: of + more },
+        (Open { elements: x, of }, Holds { elements: y, .. } | Under { elements: y, .. })
+        | (Holds { elements: y, .. } | Under { elements: y, .. }, Open { elements: x, of }) => {
+            Open { elements: x + y, of: of + y }
         }
-        (Under { elements: x, when }, Holds { elements: y, .. })
-        | (Holds { elements: y, .. }, Under { elements: x, when }) => Under { elements: x + y, when },
-        (Under { elements: x, when: a }, Under { elements: y, when: b }) if a == b => {
-            Under { elements: x + y, when: a }
+        (Holds { elements: x, both: None }, Holds { elements: y, both })
+        | (Holds { elements: x, both }, Holds { elements: y, both: None }) => Holds { elements: x + y, both },
+        // The one that was told is first in both.
+        (Holds { elements: x, both: Some(a) }, Holds { elements: y, both: Some(b) }) => {
+            Holds { elements: x + y, both: Some(of_both(a, &b)) }
         }
-        (Under { .. }, Under { .. }) => Fails(OTHERWISE),
+        (Holds { elements: x, both: None }, Under { elements: y, both })
+        | (Under { elements: x, both }, Holds { elements: y, both: None }) => Under { elements: x + y, both },
+        (Holds { elements: x, both: Some(a) } | Under { elements: x, both: a }, Under { elements: y, both: b })
+        | (Under { elements: x, both: a }, Holds { elements: y, both: Some(b) }) => match of_both(a, &b) {
+            both if both.is_empty() => Fails(OTHERWISE),
+            both => Under { elements: x + y, both },
+        },
     };
     (both, what)
+}
+
+/// Conditions that are among others too.
+fn of_both(mut some: Vec<When>, others: &[When]) -> Vec<When> {
+    some.retain(|when| others.contains(when));
+    some
 }
 
 /// What the explanation of a finding says of another run.
@@ -142,7 +152,7 @@ fn inside(other: &Searcher<'_>, e: &Evidence<'_>, key: &through::Key) -> Predict
         return Predicted::Fails(RIGHT);
     }
     match through::again(other, e, key) {
-        Some(found) => Predicted::Holds { elements: found.elements.0, when: None },
+        Some(found) => Predicted::Holds { elements: found.elements.0, both: None },
         None if other.meter.over() => Predicted::Silent(WORK),
         None => Predicted::Fails(OTHERWISE),
     }
@@ -203,7 +213,7 @@ fn of_values_there(
     if same && (!of_values || !there.misshapen.is_empty()) {
         let given = there.misshapen.iter().filter_map(|&step| there.given[step].as_ref());
         let elements = there.wrong().len() + given.map(|tensor| tensor.data.len()).sum::<usize>();
-        return Predicted::Holds { elements, when: None };
+        return Predicted::Holds { elements, both: None };
     }
     by_values()
 }
@@ -212,15 +222,17 @@ fn of_values_there(
 fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, (predicted, what): Said, tokens: usize) {
     let because = str::to_owned;
     let trial = match predicted {
-        Predicted::Holds { elements, when } => {
-            if let Some(solution) = &mut finding.solution {
-                solution.when = when;
+        Predicted::Holds { elements, both } => {
+            if let (Some(solution), Some(conditions)) = (&mut finding.solution, both) {
+                solution.holds = Holds::Under { conditions, tried: true };
             }
             let there = what.clone().filter(|_| finding.solution.is_none());
             Trial::Confirmed { elements, tokens, there }
         }
-        Predicted::Under { elements, when } => narrowed(finding, (elements, tokens), when, false),
-        Predicted::Open { elements, when } => narrowed(finding, (elements, tokens), when, true),
+        Predicted::Under { elements, both } => {
+            narrowed(finding, (elements, tokens), Holds::Under { conditions: both, tried: true })
+        }
+        Predicted::Open { elements, of } => narrowed(finding, (elements, tokens), Holds::Some { elements, of }),
         Predicted::Silent(WORK) => Trial::Untried { because: because(WORK) },
         Predicted::Silent(why) => Trial::Silent { tokens, because: because(why) },
         Predicted::Fails(why) => {
@@ -236,10 +248,10 @@ fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, (pr
     }
 }
 
-fn narrowed(finding: &mut Finding, (elements, tokens): (usize, usize), when: String, open: bool) -> Trial {
+fn narrowed(finding: &mut Finding, (elements, tokens): (usize, usize), holds: Holds) -> Trial {
     if let Some(solution) = &mut finding.solution {
-        solution.when = Some(when.clone());
-        if open {
+        solution.holds = holds.clone();
+        if matches!(holds, Holds::Some { .. }) {
             solution.confidence = Confidence::Consistent;
         }
     }
@@ -251,5 +263,5 @@ fn narrowed(finding: &mut Finding, (elements, tokens): (usize, usize), when: Str
         cause.name.since = None;
         cause.whole = false;
     }
-    Trial::Narrowed { elements, tokens, when, open }
+    Trial::Narrowed { elements, tokens, holds }
 }

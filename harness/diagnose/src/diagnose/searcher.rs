@@ -2,7 +2,7 @@
 
 use super::fit::{Fit, Scope, fit};
 use super::glance::Glance;
-use super::solve::{self, Confidence, Solution};
+use super::solve::{self, Confidence, Holds, Solution};
 use super::work::Meter;
 use super::{Cause, Finding, sums, through};
 use crate::capture::{Capture, Filter};
@@ -117,7 +117,7 @@ impl Searcher<'_> {
         let solution = solution.filter(|s| proved(s) || !cause.as_ref().is_some_and(partial));
         new.extend(solution.as_ref().filter(|s| proved(s)).map(|s| Explanation::Solved(s.known(origin.id.layer))));
         // Of what is solved for and holds everywhere, where it shows is no cause.
-        let everywhere = |s: &Solution| proved(s) && s.when.is_none();
+        let everywhere = |s: &Solution| proved(s) && s.holds == Holds::Everywhere;
         // Scores that are kept in f16 are just that: the known fault is its name.
         let coarser =
             |s: &Solution| s.coarser && matches!(node.op.anatomy(), Anatomy::Contraction(Contraction::Scores(_)));
@@ -208,7 +208,7 @@ impl Searcher<'_> {
                     None,
                     Some(Solution {
                         what,
-                        when: None,
+                        holds: Holds::Everywhere,
                         confidence,
                         coarser: false,
                         halves: false,

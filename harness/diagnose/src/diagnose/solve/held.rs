@@ -1,8 +1,8 @@
 //! A law held against every element of a stage.
 
 use super::scene::Scene;
-use super::when::{self, When};
-use super::{At, Law, UNEXPLAINED};
+use super::when::{self, Holds, When};
+use super::{At, Law};
 use crate::verdict::{right, tolerance::ELEMENT_FACTOR};
 use qdiff_engine::ops::{Op, UNIT};
 
@@ -62,8 +62,8 @@ impl Held {
     }
 
     /// What is said where no condition does.
-    pub(super) fn unexplained(&self) -> String {
-        format!("in {} of the {} {UNEXPLAINED}", self.wrong.len(), self.wrong.len() + self.spared.len())
+    pub(super) fn unexplained(&self) -> Holds {
+        Holds::Some { elements: self.wrong.len(), of: self.wrong.len() + self.spared.len() }
     }
 }
 

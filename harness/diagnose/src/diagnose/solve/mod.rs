@@ -41,6 +41,7 @@ use super::work::Meter;
 use crate::number::Real;
 use crate::verdict::{Evidence, FEW, RowAt};
 pub(super) use functions::ACTIVATIONS;
+pub use when::{Holds, When};
 use held::{Held, held};
 pub(super) use predict::{Condition, OTHERWISE, Pair, Predicted, RIGHT, WORK, alike, of_law, of_values};
 use scene::Scene;
@@ -48,7 +49,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How a sentence ends that gives the wrong elements and does not say why others are right.
-pub const UNEXPLAINED: &str = "elements that it would change";
+const UNEXPLAINED: &str = "elements that it would change";
 
 /// How far a solution is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -68,9 +69,8 @@ pub enum Confidence {
 pub struct Solution {
     /// What stands in the place of the right values, as a sentence without its end.
     pub what: String,
-    /// Where, if not wherever it makes a difference.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub when: Option<String>,
+    /// Where.
+    pub holds: Holds,
     /// How far it is shown.
     pub confidence: Confidence,
     /// Whether the output is the right one in a coarser format, and nothing else.
@@ -97,9 +97,9 @@ pub struct Solution {
 impl Solution {
     /// The whole of it in one sentence without its end.
     pub fn told(&self) -> String {
-        match &self.when {
-            Some(when) => format!("{}, {when}", self.what),
-            None => self.what.clone(),
+        match &self.holds {
+            Holds::Everywhere => self.what.clone(),
+            holds => format!("{}, {holds}", self.what),
         }
     }
 
@@ -236,7 +236,7 @@ pub(super) fn solve(e: &Evidence<'_>, known: &[Known], meter: &Meter) -> Option<
             }
             match weigh(&scene, (number, law), known) {
                 // What holds everywhere says more than what holds of a part.
-                Some(found) if found.confidence == Confidence::Proved && found.when.is_none() => return Some(found),
+                Some(found) if found.confidence == Confidence::Proved && found.holds == Holds::Everywhere => return Some(found),
                 Some(found) if found.confidence == Confidence::Proved => proved = proved.or(Some(found)),
                 found => consistent = consistent.or(found),
             }
@@ -270,30 +270,32 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
     if wrong.is_empty() || held.changes_nothing() || thin && known.is_empty() {
         return None;
     }
-    let (when, confidence) = if spared.is_empty() {
-        (None, Confidence::Proved)
+    let (holds, confidence) = if spared.is_empty() {
+        (Holds::Everywhere, Confidence::Proved)
     } else {
-        match when::told(&held.conditions(scene), false) {
-            Some(when) => (Some(when), Confidence::Proved),
-            None if law.parts => (None, Confidence::Proved),
-            None => (Some(held.unexplained()), Confidence::Consistent),
+        match held.conditions(scene) {
+            conditions if !conditions.is_empty() => {
+                (Holds::Under { conditions, tried: false }, Confidence::Proved)
+            }
+            _ if law.parts => (Holds::Everywhere, Confidence::Proved),
+            _ => (held.unexplained(), Confidence::Consistent),
         }
     };
     let mut what = law.what.clone();
     if let Some((twin, both)) = &law.twin
         && let Some(other) = weigh(scene, (solver, twin), known)
     {
-        match (&when, &other.when) {
-            // One of them holds everywhere, and the other where they are the same.
-            (Some(_), None) => return Some(other),
+        match (&holds, &other.holds) {
             (a, b) if a == b => what.clone_from(both),
+            // One of them holds everywhere, and the other where they are the same.
+            (_, Holds::Everywhere) => return Some(other),
             _ => {}
         }
     }
     let (coarser, halves) = (law.coarser, law.halves);
     let (law, of_model) = ((solver, law.what.clone()), law.of_model);
     let elements = wrong.len();
-    let found = Solution { what, when, confidence, coarser, halves, law, of_model, elements, held_out, used };
+    let found = Solution { what, holds, confidence, coarser, halves, law, of_model, elements, held_out, used };
     let layer = e.node.id.layer;
     let is_known = || known.iter().any(|known| known.told == found.known(layer).told);
     (!thin || confidence == Confidence::Proved && is_known()).then_some(found)

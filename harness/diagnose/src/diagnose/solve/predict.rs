@@ -5,8 +5,8 @@
 //! which hold the law's numbers; conditions are data, and are asked of the elements of the other run as they are.
 
 use super::held::{Held, held};
-use super::when::{self, When};
-use super::{BITS, Confidence, Law, Row, SOLVERS, Scene, Solution};
+use super::when::{Holds, When};
+use super::{BITS, Law, Row, SOLVERS, Scene, Solution};
 use crate::diagnose::work::Meter;
 use crate::verdict::{Evidence, Expected, RowAt};
 
@@ -24,12 +24,12 @@ pub(in crate::diagnose) struct Pair<'a> {
 /// What a law says of another run.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::diagnose) enum Predicted {
-    /// It gives every wrong element, under the condition that it has.
-    Holds { elements: usize, when: Option<String> },
-    /// It gives every wrong element, under another condition, which both runs allow.
-    Under { elements: usize, when: String },
+    /// It gives every wrong element, under the condition that it has; with it those that both runs allow.
+    Holds { elements: usize, both: Option<Vec<When>> },
+    /// It gives every wrong element, under other conditions, which both runs allow.
+    Under { elements: usize, both: Vec<When> },
     /// It gives every wrong element, and would change right ones; no condition tells them apart.
-    Open { elements: usize, when: String },
+    Open { elements: usize, of: usize },
     /// It does not hold.
     Fails(&'static str),
     /// The other run does not tell.
@@ -85,12 +85,15 @@ pub(in crate::diagnose) fn of_law(pair: Pair<'_>, solution: &Solution) -> (Predi
 }
 
 fn one_law(pair: Pair<'_>, law: (usize, &str), solution: &Solution) -> Predicted {
-    let condition = match (&solution.when, solution.confidence) {
-        (None, _) => Condition::None,
-        (Some(_), Confidence::Proved) => Condition::Simplest,
-        (Some(_), _) => Condition::Unsaid,
+    let condition = match &solution.holds {
+        Holds::Everywhere => Condition::None,
+        Holds::Under { .. } => Condition::Simplest,
+        Holds::Some { .. } => Condition::Unsaid,
     };
     let conditions = || {
+        if let Holds::Under { conditions, .. } = &solution.holds {
+            return conditions.clone();
+        }
         let scene = Scene::of(pair.first, pair.meter);
         let all = laws_of(&scene, law);
         all.iter().find_map(|law| Some(held(&scene, law)?.conditions(&scene))).unwrap_or_default()
@@ -100,7 +103,7 @@ fn one_law(pair: Pair<'_>, law: (usize, &str), solution: &Solution) -> Predicted
         let options = conditions();
         let scene = Scene::of(pair.other, pair.meter);
         let nowhere: Vec<When> = options.iter().filter(|when| !when.somewhere(&scene)).cloned().collect();
-        return without_wrong(&options, &nowhere, condition);
+        return without_wrong(&options, nowhere, condition);
     }
     let Some(scene) = Scene::new(pair.other, pair.meter) else { return Predicted::Fails(OTHERWISE) };
     let all = laws_of(&scene, law);
@@ -142,7 +145,7 @@ fn judged(scene: &Scene<'_>, held: &Held, condition: Condition, conditions: impl
     match (elements, held.spared.len()) {
         (0, 0) => return Predicted::Silent(INERT),
         (1.., _) if held.bits < BITS || held.changes_nothing() => return Predicted::Silent(LITTLE),
-        (1.., 0) if condition == Condition::None => return Predicted::Holds { elements, when: None },
+        (1.., 0) if condition == Condition::None => return Predicted::Holds { elements, both: None },
         _ => {}
     }
     let options = conditions();
@@ -152,21 +155,21 @@ fn judged(scene: &Scene<'_>, held: &Held, condition: Condition, conditions: impl
     };
     let both: Vec<When> = options.iter().filter(allowed).cloned().collect();
     if elements == 0 {
-        return without_wrong(&options, &both, condition);
+        return without_wrong(&options, both, condition);
     }
-    match when::told(&both, true) {
-        Some(when) if is_same(&options, &both, condition) => Predicted::Holds { elements, when: Some(when) },
-        Some(when) => Predicted::Under { elements, when },
-        None => Predicted::Open { elements, when: held.unexplained() },
+    match both.is_empty() {
+        true => Predicted::Open { elements, of: elements + held.spared.len() },
+        false if is_same(&options, &both, condition) => Predicted::Holds { elements, both: Some(both) },
+        false => Predicted::Under { elements, both },
     }
 }
 
 /// Of a run in which nothing is wrong: what `both` runs allow of the conditions that the first one does.
-fn without_wrong(options: &[When], both: &[When], condition: Condition) -> Predicted {
-    match when::told(both, true) {
-        Some(_) if is_same(options, both, condition) => Predicted::Silent(NOWHERE),
-        Some(when) => Predicted::Under { elements: 0, when },
-        None => Predicted::Fails(RIGHT),
+fn without_wrong(options: &[When], both: Vec<When>, condition: Condition) -> Predicted {
+    match both.is_empty() {
+        true => Predicted::Fails(RIGHT),
+        false if is_same(options, &both, condition) => Predicted::Silent(NOWHERE),
+        false => Predicted::Under { elements: 0, both },
     }
 }
 
@@ -174,8 +177,8 @@ fn without_wrong(options: &[When], both: &[When], condition: Condition) -> Predi
 fn is_same(options: &[When], both: &[When], condition: Condition) -> bool {
     match condition {
         Condition::None | Condition::Unsaid => false,
-        Condition::Simplest => options.first().zip(both.first()).is_some_and(|(a, b)| a.words() == b.words()),
-        Condition::Since(position) => both.iter().any(|when| when.words() == when::since(position)),
+        Condition::Simplest => options.first().zip(both.first()).is_some_and(|(a, b)| a == b),
+        Condition::Since(position) => both.contains(&When::since(position)),
     }
 }
 
