@@ -180,7 +180,8 @@ impl Plan {
     /// prompt; shorter where there is no more room. `None` where there is none at all.
     fn new(prompt: usize, (ubatch, decode): (usize, usize), context: usize, number: u16) -> Option<Self> {
         let by = usize::from(number.max(1));
-        let part = prompt.min(ubatch.max(1)) + 5 * by;
+        // Beyond whole tiles of up to 32 rows, of which it has one more than the first.
+        let part = prompt.min(ubatch.max(1)).next_multiple_of(32).max(1) + 1 + 5 * (by - 1);
         let longer = prompt.max(part) + decode + 3 * by;
         let plan = |prompt: usize, part: usize| Self { prompt, ubatch: part, decode };
         if longer + decode <= context {

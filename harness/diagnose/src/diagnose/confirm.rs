@@ -5,9 +5,9 @@
 //! the two runs allow fewer conditions than the first one did, the condition is told that both allow.
 
 use super::searcher::{Searcher, assume};
-use super::solve::{Condition, Holds, OTHERWISE, Pair, Predicted, RIGHT, WORK, When, of_law, of_values};
+use super::solve::{Condition, Holds, OTHERWISE, Pair, Predicted, RIGHT, WORK, When, of_law, of_values, solve_if};
 use super::work::Meter;
-use super::{Cause, Confidence, Diagnosis, Finding, OtherRun, Trial, through};
+use super::{Cause, Confidence, Diagnosis, Finding, OtherRun, Solution, Trial, through};
 use crate::capture::{Capture, Filter};
 use crate::mutations::{CauseId, Explains, Mutation, find};
 use crate::oracle::Oracle;
@@ -62,9 +62,9 @@ pub fn confirm(
         let meter = Meter::new(left);
         let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter };
         let first = of(*subject);
-        let each = others.iter().map(|other| tried(&first, &of(*other), origin, &findings[i]));
-        let (predicted, what) = each.reduce(together).unwrap_or((Predicted::Silent(WORK), None));
-        settle(&first, origin, &mut findings[i], (predicted, what), tokens);
+        let each = others.iter().map(|other| tried(&first, &of(*other), origin, (&findings[i], others.len() == 1)));
+        let said = each.reduce(together).unwrap_or_else(|| Said::of(Predicted::Silent(WORK)));
+        settle(&first, origin, &mut findings[i], said, tokens);
         left -= meter.done().min(left);
     }
 }
@@ -78,14 +78,26 @@ fn run(capture: &Capture) -> OtherRun {
     OtherRun { prompt: of(false), decoded: of(true) }
 }
 
-/// What is said of a run; of a law the words that hold, if not all do; of a fault its name there, if a number is another.
-type Said = (Predicted, Option<String>);
+/// What is said of a run.
+struct Said {
+    predicted: Predicted,
+    /// Of a law the words that hold, if not all do; of a fault its name there, if a number is another.
+    what: Option<String>,
+    /// Where what was told fails: what explains the other run, and holds of the first one.
+    instead: Option<Box<Solution>>,
+}
+
+impl Said {
+    fn of(predicted: Predicted) -> Self {
+        Self { predicted, what: None, instead: None }
+    }
+}
 
 /// What two runs say.
 fn together(a: Said, b: Said) -> Said {
     use Predicted::{Fails, Holds, Open, Silent, Under};
-    let what = a.1.or(b.1);
-    let both = match (a.0, b.0) {
+    let what = a.what.or(b.what);
+    let predicted = match (a.predicted, b.predicted) {
         (Fails(why), _) | (_, Fails(why)) => Fails(why),
         (Silent(_), other) | (other, Silent(_)) => other,
         (Open { elements: x, of }, Open { elements: y, of: more }) => Open { elements: x + y, of: of + more },
@@ -107,7 +119,7 @@ fn together(a: Said, b: Said) -> Said {
             both => Under { elements: x + y, both },
         },
     };
-    (both, what)
+    Said { predicted, what, instead: None }
 }
 
 /// Conditions that are among others too.
@@ -117,9 +129,11 @@ fn of_both(mut some: Vec<When>, others: &[When]) -> Vec<When> {
 }
 
 /// What the explanation of a finding says of another run.
-fn tried(first: &Searcher<'_>, other: &Searcher<'_>, origin: &StageResult, finding: &Finding) -> Said {
+fn tried(
+    first: &Searcher<'_>, other: &Searcher<'_>, origin: &StageResult, (finding, alone): (&Finding, bool),
+) -> Said {
     let graph = &first.oracle.graph;
-    let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { return (Predicted::Silent(WORK), None) };
+    let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { return Said::of(Predicted::Silent(WORK)) };
     let capture = other.subject.capture;
     let everywhere: BTreeSet<usize> = (0..capture.steps.last().map_or(0, |step| step.keys())).collect();
     let part = first.part(origin, TRIED).filter(|_| finding.inside.is_empty());
@@ -127,23 +141,65 @@ fn tried(first: &Searcher<'_>, other: &Searcher<'_>, origin: &StageResult, findi
     let other_part = excerpt(first.oracle, node, capture, &everywhere, limit).filter(|_| finding.inside.is_empty());
     let (at_first, there) = (part.as_ref().unwrap_or(first.subject.capture), other_part.as_ref().unwrap_or(capture));
     if !there.steps.iter().any(|step| step.stages.contains_key(&node.id)) {
-        return (Predicted::Silent("the stage was not captured there"), None);
+        return Said::of(Predicted::Silent("the stage was not captured there"));
     }
     let work = work_of(node, first.oracle, there) + work_of(node, first.oracle, at_first);
     if work > first.meter.left() {
-        return (Predicted::Silent(WORK), None);
+        return Said::of(Predicted::Silent(WORK));
     }
     first.meter.count(work);
     let (here, there) = (first.evidence(node, at_first), other.evidence(node, there));
     if let Some(key) = &finding.key {
-        return (inside(other, &there, key), None);
+        return Said::of(inside(other, &there, key));
     }
-    match (&finding.solution, &finding.cause) {
+    let (predicted, what) = match (&finding.solution, &finding.cause) {
         (Some(_), _) if !there.misshapen.is_empty() => (Predicted::Fails(OTHERWISE), None),
         (Some(solution), _) => of_law(Pair { first: &here, other: &there, meter: first.meter }, solution),
         (None, Some(cause)) => of_cause(other, (&here, &there), cause),
         (None, None) => (Predicted::Silent(WORK), None),
-    }
+    };
+    let fails = alone && matches!(predicted, Predicted::Fails(_) | Predicted::Open { .. });
+    let instead = if fails { of_both_runs(&here, &there, first.meter) } else { None };
+    Said { predicted, what, instead }
+}
+
+/// What is read off the other run where the first one misled, if it gives what the first one holds: it says which elements
+/// of that are wrong, and none of them was used to find it.
+fn of_both_runs(here: &Evidence<'_>, there: &Evidence<'_>, meter: &Meter) -> Option<Box<Solution>> {
+    let found = |from: &Evidence<'_>, to: &Evidence<'_>| {
+        let own = Meter::new(meter.left() / 3);
+        let pair = Pair { first: from, other: to, meter: &own };
+        let holds = |solution: &Solution| -> Option<(usize, Holds)> {
+            match of_law(pair, solution) {
+                (Predicted::Holds { elements, both: None }, None) => Some((elements, Holds::Everywhere)),
+                (
+                    Predicted::Holds { elements, both: Some(conditions) }
+                    | Predicted::Under { elements, both: conditions },
+                    None,
+                ) => Some((elements, Holds::Under { conditions, tried: true })),
+                _ => None,
+            }
+        };
+        let accept = |solution: &Solution| {
+            solution.confidence == Confidence::Proved && holds(solution).is_some_and(|(elements, _)| elements > 0)
+        };
+        let found = solve_if(from, (&[], &[]), &own, &accept);
+        let found = found.and_then(|solution| {
+            let (elements, holds) = holds(&solution)?;
+            Some((Solution { holds, ..solution }, elements))
+        });
+        meter.count(own.done());
+        found
+    };
+    // What else the first run allows, and what the other one says, which the first one must bear out.
+    let (solution, _) = match found(here, there) {
+        Some(found) => found,
+        None => {
+            let (solution, elements) = found(there, here)?;
+            (Solution { elements, held_out: elements, ..solution }, elements)
+        }
+    };
+    Some(Box::new(solution))
 }
 
 /// What a fault of stages that were not captured says.
@@ -159,7 +215,9 @@ fn inside(other: &Searcher<'_>, e: &Evidence<'_>, key: &through::Key) -> Predict
 }
 
 /// What a fault of the catalogue says. A number that is the length of the prompt is that of the other one there.
-fn of_cause(other: &Searcher<'_>, (here, there): (&Evidence<'_>, &Evidence<'_>), cause: &Cause) -> Said {
+fn of_cause(
+    other: &Searcher<'_>, (here, there): (&Evidence<'_>, &Evidence<'_>), cause: &Cause,
+) -> (Predicted, Option<String>) {
     let Some(mutation) = find(&cause.name.mutation) else { return (Predicted::Silent(WORK), None) };
     let own: Vec<f64> = cause.name.parameters.iter().map(|(_, value)| *value).collect();
     let of = |values: &[f64]| of_values_there(other, (here, there), cause, (mutation, [&own, values]));
@@ -219,7 +277,14 @@ fn of_values_there(
 }
 
 /// Leaves of a finding what both runs say.
-fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, (predicted, what): Said, tokens: usize) {
+fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, said: Said, tokens: usize) {
+    let Said { predicted, what, instead } = said;
+    if let Some(solution) = instead {
+        let trial = Some(Trial::Confirmed { elements: solution.elements, tokens, there: None });
+        let (solution, inside, shape) = (Some(*solution), Vec::new(), String::new());
+        *finding = Finding { inside, cause: None, solution, shape, key: None, trial, ..finding.clone() };
+        return;
+    }
     let because = str::to_owned;
     let trial = match predicted {
         Predicted::Holds { elements, both } => {

@@ -1,7 +1,7 @@
 //! What `qdiff-lab score` tells: how often the diagnosis is right. Totals, a line for each independent fault,
 //! everything that was missed with the reason, what is inert, false alarms, smallest magnitudes.
 
-use crate::score::{Case, Group, PairCase, Score, Worth, median};
+use crate::score::{Case, Grading, Group, PairCase, Score, Worth, median};
 use qdiff::number::{Real, counted, number};
 use qdiff::report::NONE;
 use qdiff::report::Outcome;
@@ -16,8 +16,12 @@ impl Document for Score {
         let (word, outcome) = if self.reached() { ("REACHED", Outcome::Match) } else { ("MISSED", Outcome::Diverged) };
         let independent: Vec<&Case> = self.independent().collect();
         let count = |right: fn(&Case) -> bool| independent.iter().filter(|c| right(c)).count();
+        let cause = match self.grading {
+            Grading::Prediction => "a cause that predicts other tokens",
+            Grading::Words => "a cause in the right words",
+        };
         let headline = format!(
-            "of {} that are not inert {} are found at their stage (all are asked for), {} have a cause that predicts other tokens (90 of 100), {} a false one (none), {} (none)",
+            "of {} that are not inert {} are found at their stage (all are asked for), {} have {cause} (90 of 100), {} a false one (none), {} (none)",
             counted(independent.len(), "independent fault"),
             count(|c| c.detected && c.stage_right),
             count(Case::cause_right),
@@ -31,7 +35,7 @@ impl Document for Score {
         ];
         let mut sections = vec![Section::lines("", facts), totals(self)];
         for group in &self.groups {
-            sections.push(worths(group));
+            sections.extend(worths(group, self.grading));
             match group.independent {
                 true => sections.extend([by_fault(group), missed(group)]),
                 false => sections.push(folded(group)),
@@ -85,7 +89,13 @@ fn by_fault(group: &Group) -> Section {
 }
 
 /// What the causes of a group are worth on tokens that nothing was fitted on.
-fn worths(group: &Group) -> Section {
+fn worths(group: &Group, grading: Grading) -> Option<Section> {
+    let title = match grading {
+        Grading::Prediction => "What causes predict of other tokens",
+        Grading::Words => "What causes are in words",
+    };
+    // Of faults of the catalogue words gave no more than a name.
+    group.counted().find(|c| c.worth.is_some())?;
     let cases: Vec<&Case> = group.counted().collect();
     let count = |worth| cases.iter().filter(|c| c.worth == Some(worth)).count().to_string();
     let [detected, stage, _] = shares(&cases);
@@ -94,10 +104,10 @@ fn worths(group: &Group) -> Section {
     let row: Vec<String> =
         [cases.len().to_string(), detected, stage].into_iter().chain(worths).chain([withdrawn]).collect();
     let head = ["cases", "detected", "stage", "right", "consistent", "location only", "false", "withdrawn before"];
-    Section::table(
-        &format!("What causes predict of other tokens, {}", group.source),
+    Some(Section::table(
+        &format!("{title}, {}", group.source),
         Table::new(&head, &[0, 1, 2, 3, 4, 5, 6, 7], std::iter::once(row)),
-    )
+    ))
 }
 
 fn not_right(group: &Group) -> impl Iterator<Item = &Case> {

@@ -62,6 +62,9 @@ pub struct Case {
     /// What that is worth on tokens that neither search nor confirmation saw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worth: Option<Worth>,
+    /// Of a score that compared words: whether the cause was the planted one.
+    #[serde(default, rename = "cause_right", skip_serializing_if = "Option::is_none")]
+    named: Option<bool>,
     /// What was told of one run alone and withdrawn on another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawn: Option<String>,
@@ -76,9 +79,9 @@ impl Case {
         !self.detected && self.effect.is_some_and(|e| e.0 <= 1.0)
     }
 
-    /// Whether what is told of its cause predicts what the faulty engine gives.
+    /// Whether what is told of its cause is right.
     pub fn cause_right(&self) -> bool {
-        self.worth == Some(Worth::Right)
+        self.named.unwrap_or(self.worth == Some(Worth::Right))
     }
 
     /// Why it is not told as it was planted; empty if it is.
@@ -87,6 +90,9 @@ impl Case {
             (Some(effect), _) => format!("its effect is {} of what is allowed", number(effect.0)),
             (None, _) if !self.detected => "nothing was found".to_owned(),
             (None, _) if !self.stage_right => "the place is wrong or not the only one".to_owned(),
+            (None, _) if self.cause_right() => String::new(),
+            (None, None) if self.named.is_some() && self.cause.is_some() => "another hypothesis fits".to_owned(),
+            (None, Some(_)) if self.named.is_some() => "it is not told as it was planted".to_owned(),
             (None, Some(Worth::Right)) => String::new(),
             (None, Some(Worth::Consistent)) => "it gives the values, and not why others are right".to_owned(),
             (None, Some(Worth::False)) => "it does not give what the engine gives on other tokens".to_owned(),
@@ -197,9 +203,23 @@ pub struct Graded {
     pub named: Option<Real>,
 }
 
+/// How a cause is graded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Grading {
+    /// By its words, as scores did that were measured before causes had to predict.
+    #[default]
+    Words,
+    /// By what it predicts of tokens that nothing was fitted on.
+    Prediction,
+}
+
 /// All of it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Score {
+    /// How causes were graded.
+    #[serde(default)]
+    pub grading: Grading,
     /// The engine that the faults are planted in.
     pub subject: String,
     /// What kind of models, and the card if it takes one.

@@ -144,6 +144,7 @@ impl<'a> ScoreRun<'a> {
             planted: source.unlisted.map(|what| what(plant.fault).to_owned()),
             told: shown.map(told),
             worth,
+            named: None,
             withdrawn,
             detected: first.is_some(),
             stage_right: (others == 0 || source.several) && first.is_some_and(|f| f.id == plant.stage),
@@ -304,12 +305,22 @@ fn worth(told: &Finding, graded: &Finding) -> Worth {
     let sizes = told.solution.is_none() && told.cause.as_ref().is_some_and(|c| c.kind == Explains::Rounding);
     let tells = told.solution.is_some() || told.cause.as_ref().is_some_and(|c| c.kind != Explains::Place);
     let partly = told.solution.is_none() && told.cause.as_ref().is_some_and(|c| !c.whole);
-    let holds = told.solution.as_ref().map(|solution| &solution.holds);
+    let narrowed = told.trial.as_ref().and_then(|trial| match trial {
+        Trial::Narrowed { holds, .. } => Some(holds),
+        _ => None,
+    });
+    // A solution has its own; of a fault of the catalogue it stands beside.
+    let holds = told.solution.as_ref().map(|solution| &solution.holds).or(narrowed);
     match graded.trial.as_ref().filter(|_| tells) {
         Some(Trial::Confirmed { .. }) if sizes => Worth::Consistent,
         Some(Trial::Confirmed { .. }) => Worth::Right,
         Some(Trial::Narrowed { elements, holds: there, .. }) => match (holds, there) {
             (Some(Holds::Some { .. }), _) => Worth::Consistent,
+            (Some(under @ Holds::Under { .. }), Holds::Under { conditions, .. })
+                if *elements > 0 && under.told().first().is_some_and(|when| conditions.contains(when)) =>
+            {
+                Worth::Right
+            }
             (Some(under @ Holds::Under { .. }), Holds::Under { conditions, .. })
                 if under.told().into_iter().any(|when| conditions.contains(when)) =>
             {

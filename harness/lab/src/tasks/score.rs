@@ -1,7 +1,7 @@
 //! The score of the diagnosis: faults are planted in small synthetic models or in a real one, diagnosed, and counted.
 
 use crate::score::{
-    Clean, FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, Sampling, Score, ScoreRun, of_real_models,
+    Clean, FaultSource, Grading, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, Sampling, Score, ScoreRun, of_real_models,
 };
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -87,6 +87,7 @@ pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
     let mut tally = Tally {
         sources,
         score: Score {
+            grading: Grading::Prediction,
             subject: request.subject.name().to_owned(),
             on: on(request)?,
             command: command(request),

@@ -80,13 +80,9 @@ const FEATURES: &[Feature] = &[
         of: |s, at| Some((step(s, at).keys() - 1) as i64 - row(s, at).place.position as i64),
     },
     Feature {
-        name: "number of tokens in the part",
+        name: LENGTH,
         by_row: true,
-        // Where parts are of one length alone, it says no more than prefill and decode.
-        of: |s, at| {
-            let lengths = s.e.side.capture.steps.iter().map(|s| s.tokens.len());
-            (longer(s) || lengths.collect::<BTreeSet<_>>().len() > 2).then(|| step(s, at).tokens.len() as i64)
-        },
+        of: |s, at| Some(step(s, at).tokens.len() as i64),
     },
     Feature {
         name: "token id",
@@ -231,6 +227,8 @@ impl Condition {
         let name = self.feature.feature().name;
         match &self.values {
             Values::Is(_) if name.starts_with(LEFT_OVER) => 2,
+            // Where parts are of one length, it says no more than prefill and decode.
+            Values::Is(_) | Values::From(_) | Values::UpTo(_) if name == LENGTH => 2,
             Values::Is(_) => 0,
             // What begins with decoding is said to be of that before it is of rows or lengths; what begins with an id, last.
             Values::From(1) if matches!(name, "decode step" | "step") => 0,
@@ -252,7 +250,10 @@ impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.feature.feature().name;
         match &self.values {
-            Values::Is(_) if name.starts_with(LEFT_OVER) => write!(f, "in the {name} of each part"),
+            Values::Is(1) if name.starts_with(LEFT_OVER) => write!(f, "in the {name} of each part"),
+            Values::Is(_) if name.starts_with(LEFT_OVER) => {
+                write!(f, "in the {} of each part", name.replace("rows left over after", "rows of"))
+            }
             Values::Is(value) => f.write_str(&at(name, *value)),
             Values::From(low) => f.write_str(&from(name, *low)),
             Values::UpTo(high) => f.write_str(&up_to(name, *high)),
@@ -390,6 +391,9 @@ impl fmt::Display for Holds {
 
 const MODULI: [i64; 12] = [2, 3, 4, 5, 7, 8, 16, 32, 64, 128, 256, 512];
 
+/// What parts are told apart by.
+const LENGTH: &str = "number of tokens in the part";
+
 /// How features begin that tell whether a row is left over.
 const LEFT_OVER: &str = "rows left over";
 
@@ -400,15 +404,15 @@ fn conditions(feature: usize, yes: &BTreeSet<i64>) -> Vec<Condition> {
     let mut all = Vec::new();
     let mut add = |values| all.push(Condition { feature: Asked(feature), values });
     if name.starts_with(LEFT_OVER) {
-        if low == 1 {
-            add(Values::Is(1));
+        if low == high {
+            add(Values::Is(low));
         }
         return all;
     }
     if low == high {
         add(Values::Is(low));
     }
-    if matches!(name, "decode step" | "step") && low > 0 {
+    if matches!(name, "decode step" | "step") && low > 1 {
         add(Values::From(1));
     }
     add(Values::From(low));
@@ -459,12 +463,32 @@ fn up_to(name: &str, high: i64) -> String {
     }
 }
 
-/// The conditions that hold of all `wrong` and none of `spared`, the simpler first: on one feature; where there is none, on the
-/// size of the value; where there is none either, the simplest on two features.
-pub(super) fn separating(scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Vec<When> {
-    let values = |f: &Feature, of: &[At]| -> Option<Vec<i64>> { of.iter().map(|&at| (f.of)(scene, at)).collect() };
+/// Elements of a run that a law gives, and right ones that it would change.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'a, 's> {
+    pub(super) scene: &'a Scene<'s>,
+    pub(super) wrong: &'a [At],
+    pub(super) spared: &'a [At],
+}
+
+impl Seen<'_, '_> {
+    fn elements(&self, are_wrong: bool) -> &[At] {
+        if are_wrong { self.wrong } else { self.spared }
+    }
+}
+
+/// The conditions that hold of all wrong elements of these runs and of none that is spared, the simpler first: on one
+/// feature; where there is none, on the size of the value; where there is none either, the simplest on two features.
+pub(super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
+    let of = |f: &Feature, are_wrong: bool| -> Option<Vec<i64>> {
+        let values = |run: &Seen<'_, '_>| -> Option<Vec<i64>> {
+            run.elements(are_wrong).iter().map(|&at| (f.of)(run.scene, at)).collect()
+        };
+        Some(runs.iter().map(values).collect::<Option<Vec<_>>>()?.concat())
+    };
+    let spared = runs.iter().map(|run| run.spared.len()).sum::<usize>();
     let known = |(i, f): (usize, &Feature)| {
-        let (yes, no) = (values(f, wrong)?, values(f, spared)?);
+        let (yes, no) = (of(f, true)?, of(f, false)?);
         Some((conditions(i, &yes.into_iter().collect()), no))
     };
     let known: Vec<(Vec<Condition>, Vec<i64>)> = FEATURES.iter().enumerate().filter_map(known).collect();
@@ -475,14 +499,14 @@ pub(super) fn separating(scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Vec<
         found.sort_by_key(|c| c.weight());
         return found.into_iter().cloned().map(When::One).collect();
     }
-    if let Some(size) = by_size(scene, wrong, spared) {
+    if let Some(size) = by_size(runs) {
         return vec![When::Size(size)];
     }
     let mut best: Option<(usize, &Condition, &Condition)> = None;
     for (i, (options, no)) in known.iter().enumerate() {
         for a in options {
-            let rest: Vec<usize> = (0..spared.len()).filter(|&s| a.values.has(no[s])).collect();
-            if rest.len() == spared.len() {
+            let rest: Vec<usize> = (0..spared).filter(|&s| a.values.has(no[s])).collect();
+            if rest.len() == spared {
                 continue;
             }
             // Few of them refute most conditions; one that is told is held against all.
@@ -502,20 +526,19 @@ pub(super) fn separating(scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Vec<
 }
 
 /// A condition on the sign or the size of the right value.
-fn by_size(scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Option<Size> {
-    let want = |&at: &At| scene.element(at).1;
-    let range = |of: &[At], f: fn(f64) -> f64| {
-        let values = of.iter().map(|at| f(want(at)));
-        values.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)))
+fn by_size(runs: &[Seen<'_, '_>]) -> Option<Size> {
+    let range = |are_wrong: bool, f: fn(f64) -> f64| {
+        let all = runs.iter().flat_map(|run| run.elements(are_wrong).iter().map(move |&at| (run.scene, at)));
+        all.map(|(scene, at)| f(scene.element(at).1)).fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)))
     };
-    let (yes, no) = (range(wrong, |v| v), range(spared, |v| v));
+    let (yes, no) = (range(true, |v| v), range(false, |v| v));
     if yes.1 < 0.0 && no.0 >= 0.0 {
         return Some(Size::Negative);
     }
     if yes.0 > 0.0 && no.1 <= 0.0 {
         return Some(Size::Positive);
     }
-    let (yes, no) = (range(wrong, f64::abs), range(spared, f64::abs));
+    let (yes, no) = (range(true, f64::abs), range(false, f64::abs));
     if yes.0 > no.1 {
         return Some(Size::Above(f64::midpoint(yes.0, no.1)));
     }
