@@ -133,15 +133,38 @@ fn other(sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, number):
     let Passes::Of(ubatch) = first.passes else { bail!("--passes names the passes of this prompt alone") };
     let config = &pair.opened.model.graph().config;
     let ids = pair.opened.n_tokens().min(config.n_vocab);
-    let plan = Plan::new(first.prompt.len(), (ubatch, first.decode.min(DECODE)), config.context, number)
+    let other = OtherTokens::new(first.prompt, (ubatch, first.decode.min(DECODE)), (config.context, ids), number)
         .context("the context has no room for other tokens")?;
-    let tokens = drawn(first.prompt, plan.prompt + plan.decode, ids, number);
-    let (prompt, decoded) = tokens.split_at(plan.prompt);
-    let ready = Ready { name: "other tokens".to_owned(), text: String::new(), message: None, tokens: prompt.to_vec() };
-    let input = sides.chosen.taken(Input::new(ready, plan.decode, plan.ubatch));
+    let OtherTokens { prompt, ubatch, decoded } = other;
+    let ready = Ready { name: "other tokens".to_owned(), text: String::new(), message: None, tokens: prompt };
+    let input = sides.chosen.taken(Input::new(ready, decoded.len(), ubatch));
     let decoded = &decoded[..input.tokens(None).decode];
     let ran = sides.elsewhere(pair, kind, input.tokens(Some(decoded)));
     ran.context("the subject could not run on them")
+}
+
+/// Tokens that a cause is tried on.
+#[derive(Clone, Debug)]
+pub struct OtherTokens {
+    /// Those of the prompt.
+    pub prompt: Vec<u32>,
+    /// Tokens of a part of it.
+    pub ubatch: usize,
+    /// Those that are decoded after it.
+    pub decoded: Vec<u32>,
+}
+
+impl OtherTokens {
+    /// Those of run `number`, from 1 on, after a run of the tokens `prompt` in parts of `ubatch` and `decode` more, in a
+    /// context of so many tokens with ids below `ids`. `None` where there is no room.
+    pub fn new(
+        prompt: &[u32], (ubatch, decode): (usize, usize), (context, ids): (usize, usize), number: u16,
+    ) -> Option<Self> {
+        let plan = Plan::new(prompt.len(), (ubatch, decode), context, number)?;
+        let mut tokens = drawn(prompt, plan.prompt + plan.decode, ids, number);
+        let decoded = tokens.split_off(plan.prompt);
+        Some(Self { prompt: tokens, ubatch: plan.ubatch, decoded })
+    }
 }
 
 /// How long the other run is.
@@ -157,7 +180,8 @@ impl Plan {
     /// prompt; shorter where there is no more room. `None` where there is none at all.
     fn new(prompt: usize, (ubatch, decode): (usize, usize), context: usize, number: u16) -> Option<Self> {
         let by = usize::from(number.max(1));
-        let part = prompt.min(ubatch.max(1)) + 5 * by;
+        // Beyond whole tiles of up to 32 rows, of which it has one more than the first.
+        let part = prompt.min(ubatch.max(1)).next_multiple_of(32).max(1) + 1 + 5 * (by - 1);
         let longer = prompt.max(part) + decode + 3 * by;
         let plan = |prompt: usize, part: usize| Self { prompt, ubatch: part, decode };
         if longer + decode <= context {

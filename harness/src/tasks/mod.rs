@@ -27,6 +27,7 @@ pub(crate) mod weights;
 
 use crate::progress::Progress;
 use anyhow::Result;
+pub use confirm::OtherTokens;
 pub(crate) use repeat::quote;
 pub use request::{GemmRequest, ModelRequest, PromptRequest, ThreadsRequest};
 

@@ -22,13 +22,13 @@ fn a_cause_is_tried_on_other_tokens() {
         let (trial, text) = tried(&folder, &format!("--subject cpu {TOKENS} --inject {fault}"));
         assert_eq!(trial["outcome"], "confirmed", "{fault}: {text}");
         assert!(
-            trial["elements"].as_u64() > Some(0) && text.contains("confirmed on 30 other tokens: it gives"),
+            trial["elements"].as_u64() > Some(0) && text.contains("confirmed on 42 other tokens: it gives"),
             "{text}"
         );
     }
-    // Of two other runs, of 30 tokens and of 38.
+    // Of two other runs, of 42 tokens and of 50.
     let (trial, text) = tried(&folder, &format!("--subject cpu {TOKENS} --inject rope-base@L01 --confirm 2"));
-    assert_eq!((&trial["outcome"], &trial["tokens"]), (&"confirmed".into(), &68.into()), "{text}");
+    assert_eq!((&trial["outcome"], &trial["tokens"]), (&"confirmed".into(), &92.into()), "{text}");
     let (trial, text) = tried(&folder, &format!("--subject cpu {TOKENS} --inject rope-base@L01 --confirm no"));
     assert_eq!(trial["outcome"], "untried", "{text}");
     assert!(text.contains("fits this run; not tried on other tokens: --confirm no"), "{text}");

@@ -13,8 +13,6 @@ use crate::model::Graph;
 pub struct Replayed {
     /// What it is called.
     pub name: &'static str,
-    /// What a right explanation says: all fragments of one of these sets.
-    pub told: &'static [&'static [&'static str]],
     at: fn(&Decoder) -> usize,
     spoil: Spoil,
 }
@@ -31,24 +29,16 @@ enum Spoil {
 pub static REPLAYED: &[Replayed] = &[
     Replayed {
         name: "replay-keeps-the-token",
-        told: &[&["the embedding of"], &["the step before"]],
         at: |decoder| decoder.embed,
         spoil: Spoil::First(|now, before| now.token = before.token),
     },
     Replayed {
         name: "replay-keeps-the-position",
-        told: &[
-            &["rotated as the position"],
-            &["rotated as position"],
-            &["the position is one less"],
-            &["position-stuck"],
-        ],
         at: |decoder| decoder.layers[0].rope[0],
         spoil: Spoil::First(|now, before| now.position = before.position),
     },
     Replayed {
         name: "replay-without-a-wait",
-        told: &[&["is multiplied in the place of"], &["_rope", "in the place of"], &["quer", "layer before"]],
         at: |decoder| decoder.layers[decoder.layers.len() / 2].scores,
         spoil: Spoil::Middle,
     },

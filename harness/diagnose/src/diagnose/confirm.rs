@@ -5,9 +5,9 @@
 //! the two runs allow fewer conditions than the first one did, the condition is told that both allow.
 
 use super::searcher::{Searcher, assume};
-use super::solve::{Condition, OTHERWISE, Pair, Predicted, RIGHT, WORK, of_law, of_values};
+use super::solve::{Condition, Holds, OTHERWISE, Pair, Predicted, RIGHT, WORK, When, of_law, of_values, solve_if};
 use super::work::Meter;
-use super::{Cause, Confidence, Diagnosis, Finding, OtherRun, Trial, through};
+use super::{Cause, Confidence, Diagnosis, Finding, OtherRun, Solution, Trial, through};
 use crate::capture::{Capture, Filter};
 use crate::mutations::{CauseId, Explains, Mutation, find};
 use crate::oracle::Oracle;
@@ -62,9 +62,9 @@ pub fn confirm(
         let meter = Meter::new(left);
         let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter };
         let first = of(*subject);
-        let each = others.iter().map(|other| tried(&first, &of(*other), origin, &findings[i]));
-        let (predicted, what) = each.reduce(together).unwrap_or((Predicted::Silent(WORK), None));
-        settle(&first, origin, &mut findings[i], (predicted, what), tokens);
+        let each = others.iter().map(|other| tried(&first, &of(*other), origin, (&findings[i], others.len() == 1)));
+        let said = each.reduce(together).unwrap_or_else(|| Said::of(Predicted::Silent(WORK)));
+        settle(&first, origin, &mut findings[i], said, tokens);
         left -= meter.done().min(left);
     }
 }
@@ -78,38 +78,62 @@ fn run(capture: &Capture) -> OtherRun {
     OtherRun { prompt: of(false), decoded: of(true) }
 }
 
-/// What is said of a run; of a law the words that hold, if not all do; of a fault its name there, if a number is another.
-type Said = (Predicted, Option<String>);
+/// What is said of a run.
+struct Said {
+    predicted: Predicted,
+    /// Of a law the words that hold, if not all do; of a fault its name there, if a number is another.
+    what: Option<String>,
+    /// Where what was told fails: what explains the other run, and holds of the first one.
+    instead: Option<Box<Solution>>,
+}
+
+impl Said {
+    fn of(predicted: Predicted) -> Self {
+        Self { predicted, what: None, instead: None }
+    }
+}
 
 /// What two runs say.
 fn together(a: Said, b: Said) -> Said {
     use Predicted::{Fails, Holds, Open, Silent, Under};
-    let what = a.1.or(b.1);
-    let both = match (a.0, b.0) {
+    let what = a.what.or(b.what);
+    let predicted = match (a.predicted, b.predicted) {
         (Fails(why), _) | (_, Fails(why)) => Fails(why),
         (Silent(_), other) | (other, Silent(_)) => other,
-        (Holds { elements: x, .. }, Holds { elements: y, when }) => Holds { elements: x + y, when },
-        (
-            Open { elements: x, when },
-            Holds { elements: y, .. } | Under { elements: y, .. } | Open { elements: y, .. },
-        )
-        | (Holds { elements: y, .. } | Under { elements: y, .. }, Open { elements: x, when }) => {
-            Open { elements: x + y, when }
+        (Open { elements: x, of }, Open { elements: y, of: more }) => Open { elements: x + y, of: of + more },
+        (Open { elements: x, of }, Holds { elements: y, .. } | Under { elements: y, .. })
+        | (Holds { elements: y, .. } | Under { elements: y, .. }, Open { elements: x, of }) => {
+            Open { elements: x + y, of: of + y }
         }
-        (Under { elements: x, when }, Holds { elements: y, .. })
-        | (Holds { elements: y, .. }, Under { elements: x, when }) => Under { elements: x + y, when },
-        (Under { elements: x, when: a }, Under { elements: y, when: b }) if a == b => {
-            Under { elements: x + y, when: a }
+        (Holds { elements: x, both: None }, Holds { elements: y, both })
+        | (Holds { elements: x, both }, Holds { elements: y, both: None }) => Holds { elements: x + y, both },
+        // The one that was told is first in both.
+        (Holds { elements: x, both: Some(a) }, Holds { elements: y, both: Some(b) }) => {
+            Holds { elements: x + y, both: Some(of_both(a, &b)) }
         }
-        (Under { .. }, Under { .. }) => Fails(OTHERWISE),
+        (Holds { elements: x, both: None }, Under { elements: y, both })
+        | (Under { elements: x, both }, Holds { elements: y, both: None }) => Under { elements: x + y, both },
+        (Holds { elements: x, both: Some(a) } | Under { elements: x, both: a }, Under { elements: y, both: b })
+        | (Under { elements: x, both: a }, Holds { elements: y, both: Some(b) }) => match of_both(a, &b) {
+            both if both.is_empty() => Fails(OTHERWISE),
+            both => Under { elements: x + y, both },
+        },
     };
-    (both, what)
+    Said { predicted, what, instead: None }
+}
+
+/// Conditions that are among others too.
+fn of_both(mut some: Vec<When>, others: &[When]) -> Vec<When> {
+    some.retain(|when| others.contains(when));
+    some
 }
 
 /// What the explanation of a finding says of another run.
-fn tried(first: &Searcher<'_>, other: &Searcher<'_>, origin: &StageResult, finding: &Finding) -> Said {
+fn tried(
+    first: &Searcher<'_>, other: &Searcher<'_>, origin: &StageResult, (finding, alone): (&Finding, bool),
+) -> Said {
     let graph = &first.oracle.graph;
-    let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { return (Predicted::Silent(WORK), None) };
+    let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { return Said::of(Predicted::Silent(WORK)) };
     let capture = other.subject.capture;
     let everywhere: BTreeSet<usize> = (0..capture.steps.last().map_or(0, |step| step.keys())).collect();
     let part = first.part(origin, TRIED).filter(|_| finding.inside.is_empty());
@@ -117,23 +141,65 @@ fn tried(first: &Searcher<'_>, other: &Searcher<'_>, origin: &StageResult, findi
     let other_part = excerpt(first.oracle, node, capture, &everywhere, limit).filter(|_| finding.inside.is_empty());
     let (at_first, there) = (part.as_ref().unwrap_or(first.subject.capture), other_part.as_ref().unwrap_or(capture));
     if !there.steps.iter().any(|step| step.stages.contains_key(&node.id)) {
-        return (Predicted::Silent("the stage was not captured there"), None);
+        return Said::of(Predicted::Silent("the stage was not captured there"));
     }
     let work = work_of(node, first.oracle, there) + work_of(node, first.oracle, at_first);
     if work > first.meter.left() {
-        return (Predicted::Silent(WORK), None);
+        return Said::of(Predicted::Silent(WORK));
     }
     first.meter.count(work);
     let (here, there) = (first.evidence(node, at_first), other.evidence(node, there));
     if let Some(key) = &finding.key {
-        return (inside(other, &there, key), None);
+        return Said::of(inside(other, &there, key));
     }
-    match (&finding.solution, &finding.cause) {
+    let (predicted, what) = match (&finding.solution, &finding.cause) {
         (Some(_), _) if !there.misshapen.is_empty() => (Predicted::Fails(OTHERWISE), None),
         (Some(solution), _) => of_law(Pair { first: &here, other: &there, meter: first.meter }, solution),
         (None, Some(cause)) => of_cause(other, (&here, &there), cause),
         (None, None) => (Predicted::Silent(WORK), None),
-    }
+    };
+    let fails = alone && matches!(predicted, Predicted::Fails(_) | Predicted::Open { .. });
+    let instead = if fails { of_both_runs(&here, &there, first.meter) } else { None };
+    Said { predicted, what, instead }
+}
+
+/// What is read off the other run where the first one misled, if it gives what the first one holds: it says which elements
+/// of that are wrong, and none of them was used to find it.
+fn of_both_runs(here: &Evidence<'_>, there: &Evidence<'_>, meter: &Meter) -> Option<Box<Solution>> {
+    let found = |from: &Evidence<'_>, to: &Evidence<'_>| {
+        let own = Meter::new(meter.left() / 3);
+        let pair = Pair { first: from, other: to, meter: &own };
+        let holds = |solution: &Solution| -> Option<(usize, Holds)> {
+            match of_law(pair, solution) {
+                (Predicted::Holds { elements, both: None }, None) => Some((elements, Holds::Everywhere)),
+                (
+                    Predicted::Holds { elements, both: Some(conditions) }
+                    | Predicted::Under { elements, both: conditions },
+                    None,
+                ) => Some((elements, Holds::Under { conditions, tried: true })),
+                _ => None,
+            }
+        };
+        let accept = |solution: &Solution| {
+            solution.confidence == Confidence::Proved && holds(solution).is_some_and(|(elements, _)| elements > 0)
+        };
+        let found = solve_if(from, (&[], &[]), &own, &accept);
+        let found = found.and_then(|solution| {
+            let (elements, holds) = holds(&solution)?;
+            Some((Solution { holds, ..solution }, elements))
+        });
+        meter.count(own.done());
+        found
+    };
+    // What else the first run allows, and what the other one says, which the first one must bear out.
+    let (solution, _) = match found(here, there) {
+        Some(found) => found,
+        None => {
+            let (solution, elements) = found(there, here)?;
+            (Solution { elements, held_out: elements, ..solution }, elements)
+        }
+    };
+    Some(Box::new(solution))
 }
 
 /// What a fault of stages that were not captured says.
@@ -142,14 +208,16 @@ fn inside(other: &Searcher<'_>, e: &Evidence<'_>, key: &through::Key) -> Predict
         return Predicted::Fails(RIGHT);
     }
     match through::again(other, e, key) {
-        Some(found) => Predicted::Holds { elements: found.elements.0, when: None },
+        Some(found) => Predicted::Holds { elements: found.elements.0, both: None },
         None if other.meter.over() => Predicted::Silent(WORK),
         None => Predicted::Fails(OTHERWISE),
     }
 }
 
 /// What a fault of the catalogue says. A number that is the length of the prompt is that of the other one there.
-fn of_cause(other: &Searcher<'_>, (here, there): (&Evidence<'_>, &Evidence<'_>), cause: &Cause) -> Said {
+fn of_cause(
+    other: &Searcher<'_>, (here, there): (&Evidence<'_>, &Evidence<'_>), cause: &Cause,
+) -> (Predicted, Option<String>) {
     let Some(mutation) = find(&cause.name.mutation) else { return (Predicted::Silent(WORK), None) };
     let own: Vec<f64> = cause.name.parameters.iter().map(|(_, value)| *value).collect();
     let of = |values: &[f64]| of_values_there(other, (here, there), cause, (mutation, [&own, values]));
@@ -203,24 +271,33 @@ fn of_values_there(
     if same && (!of_values || !there.misshapen.is_empty()) {
         let given = there.misshapen.iter().filter_map(|&step| there.given[step].as_ref());
         let elements = there.wrong().len() + given.map(|tensor| tensor.data.len()).sum::<usize>();
-        return Predicted::Holds { elements, when: None };
+        return Predicted::Holds { elements, both: None };
     }
     by_values()
 }
 
 /// Leaves of a finding what both runs say.
-fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, (predicted, what): Said, tokens: usize) {
+fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, said: Said, tokens: usize) {
+    let Said { predicted, what, instead } = said;
+    if let Some(solution) = instead {
+        let trial = Some(Trial::Confirmed { elements: solution.elements, tokens, there: None });
+        let (solution, inside, shape) = (Some(*solution), Vec::new(), String::new());
+        *finding = Finding { inside, cause: None, solution, shape, key: None, trial, ..finding.clone() };
+        return;
+    }
     let because = str::to_owned;
     let trial = match predicted {
-        Predicted::Holds { elements, when } => {
-            if let Some(solution) = &mut finding.solution {
-                solution.when = when;
+        Predicted::Holds { elements, both } => {
+            if let (Some(solution), Some(conditions)) = (&mut finding.solution, both) {
+                solution.holds = Holds::Under { conditions, tried: true };
             }
             let there = what.clone().filter(|_| finding.solution.is_none());
             Trial::Confirmed { elements, tokens, there }
         }
-        Predicted::Under { elements, when } => narrowed(finding, (elements, tokens), when, false),
-        Predicted::Open { elements, when } => narrowed(finding, (elements, tokens), when, true),
+        Predicted::Under { elements, both } => {
+            narrowed(finding, (elements, tokens), Holds::Under { conditions: both, tried: true })
+        }
+        Predicted::Open { elements, of } => narrowed(finding, (elements, tokens), Holds::Some { elements, of }),
         Predicted::Silent(WORK) => Trial::Untried { because: because(WORK) },
         Predicted::Silent(why) => Trial::Silent { tokens, because: because(why) },
         Predicted::Fails(why) => {
@@ -236,10 +313,10 @@ fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, (pr
     }
 }
 
-fn narrowed(finding: &mut Finding, (elements, tokens): (usize, usize), when: String, open: bool) -> Trial {
+fn narrowed(finding: &mut Finding, (elements, tokens): (usize, usize), holds: Holds) -> Trial {
     if let Some(solution) = &mut finding.solution {
-        solution.when = Some(when.clone());
-        if open {
+        solution.holds = holds.clone();
+        if matches!(holds, Holds::Some { .. }) {
             solution.confidence = Confidence::Consistent;
         }
     }
@@ -251,5 +328,5 @@ fn narrowed(finding: &mut Finding, (elements, tokens): (usize, usize), when: Str
         cause.name.since = None;
         cause.whole = false;
     }
-    Trial::Narrowed { elements, tokens, when, open }
+    Trial::Narrowed { elements, tokens, holds }
 }

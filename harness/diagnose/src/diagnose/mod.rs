@@ -16,7 +16,7 @@ mod work;
 
 pub use confirm::confirm;
 pub use explain::explain;
-pub use solve::{Confidence, Solution, UNEXPLAINED, anywhere};
+pub use solve::{Confidence, Holds, Solution, When, anywhere};
 pub use trial::{OtherRun, Trial};
 
 use crate::mutations::{CauseId, Explains};
@@ -127,7 +127,7 @@ impl Finding {
     pub fn told(&self) -> Option<String> {
         // That of a solution is its own.
         let under = match &self.trial {
-            Some(Trial::Narrowed { when, .. }) => format!(", {when}"),
+            Some(Trial::Narrowed { holds, .. }) => format!(", {holds}"),
             _ => String::new(),
         };
         let told = match (&self.solution, &self.cause) {

@@ -2,7 +2,7 @@
 
 use super::fit::{Fit, Scope, fit};
 use super::glance::Glance;
-use super::solve::{self, Confidence, Solution};
+use super::solve::{self, Confidence, Holds, Solution};
 use super::work::Meter;
 use super::{Cause, Finding, sums, through};
 use crate::capture::{Capture, Filter};
@@ -61,8 +61,8 @@ enum Explanation {
 
 impl Searcher<'_> {
     /// What is known to explain stages of this name, and what gives the values of others.
-    fn known(&self, name: &str) -> (Vec<Candidate>, Vec<through::Key>, Vec<solve::Known>) {
-        let (mut here, mut inside, mut solved) = (Vec::new(), Vec::new(), Vec::new());
+    fn known(&self, name: &str) -> (Vec<Candidate>, Vec<through::Key>, [Vec<solve::Known>; 2]) {
+        let (mut here, mut inside, mut solved, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (own, others): (Vec<&Known>, Vec<&Known>) = self.known.iter().partition(|known| known.stage == name);
         for known in own {
             match &known.explanation {
@@ -72,12 +72,14 @@ impl Searcher<'_> {
             }
         }
         for known in others {
-            if let Explanation::Here(name, values) = &known.explanation {
+            if let Explanation::Solved(law) = &known.explanation {
+                elsewhere.push(law.clone());
+            } else if let Explanation::Here(name, values) = &known.explanation {
                 let of_values = find(name).filter(|m| m.explains == Explains::Value);
                 here.extend(of_values.map(|m| (m, values.clone())));
             }
         }
-        (here, inside, solved)
+        (here, inside, [solved, elsewhere])
     }
 
     /// The finding of one origin, and what of it may explain others. What explains others is tried first, whatever work is
@@ -109,21 +111,24 @@ impl Searcher<'_> {
         let before = residual(origin);
 
         let mut new: Vec<Explanation> = Vec::new();
-        let (known, known_inside, solved) = self.known(origin.id.name);
+        let (known, known_inside, [solved, elsewhere]) = self.known(origin.id.name);
         let again = known.iter().find_map(|c| Some((c.clone(), self.test(&e, None, c).filter(|f| f.whole)?)));
         let found = again.map_or_else(|| self.search(&e), |one| vec![one]);
         let whole = found.first().is_some_and(|(_, fit)| fit.whole);
         new.extend(found.first().map(|((m, values), _)| Explanation::Here(m.name, values.clone())));
         let cause = found.first().map(|(candidate, fit)| self.cause(node, candidate, fit, before, ties(&found)));
         let all_of_it = |c: &Cause| c.kind == Explains::Value && c.whole;
-        let solution = if cause.as_ref().is_some_and(all_of_it) { None } else { solve::solve(&e, &solved, self.meter) };
+        let solution = match cause.as_ref().is_some_and(all_of_it) {
+            true => None,
+            false => solve::solve(&e, (&solved, &elsewhere), self.meter),
+        };
         // What gives the values, and tells where, goes before what gives their size, or some of the stage alone.
         let partial = |c: &Cause| c.kind == Explains::Value;
         let proved = |s: &Solution| s.confidence == Confidence::Proved;
         let solution = solution.filter(|s| proved(s) || !cause.as_ref().is_some_and(partial));
         new.extend(solution.as_ref().filter(|s| proved(s)).map(|s| Explanation::Solved(s.known(origin.id.layer))));
         // Of what is solved for and holds everywhere, where it shows is no cause.
-        let everywhere = |s: &Solution| proved(s) && s.when.is_none();
+        let everywhere = |s: &Solution| proved(s) && s.holds == Holds::Everywhere;
         // Scores that are kept in f16 are just that: the known fault is its name.
         let coarser =
             |s: &Solution| s.coarser && matches!(node.op.anatomy(), Anatomy::Contraction(Contraction::Scores(_)));
@@ -223,11 +228,12 @@ impl Searcher<'_> {
                     None,
                     Some(Solution {
                         what,
-                        when: None,
+                        holds: Holds::Everywhere,
                         confidence,
                         coarser: false,
                         halves: false,
-                        law: (0, String::new()),
+                        law: None,
+                        words: (0, String::new()),
                         of_model: None,
                         elements,
                         held_out,

@@ -1,10 +1,11 @@
 //! What became of an explanation on other tokens.
 
+use super::solve::Holds;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// An explanation of one run, held against another run of other tokens.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "lowercase")]
 pub enum Trial {
     /// It gives every wrong element of the other run within rounding, where it says so.
@@ -23,11 +24,8 @@ pub enum Trial {
         elements: usize,
         /// Tokens of the other run.
         tokens: usize,
-        /// The condition in words.
-        when: String,
-        /// Whether it is only how many of the elements are wrong that it would change: no condition is known.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        open: bool,
+        /// Where both runs have it.
+        holds: Holds,
     },
     /// It does not hold of the other run, and is no cause.
     Withdrawn {

@@ -1,7 +1,7 @@
 //! What `qdiff-lab score` tells: how often the diagnosis is right. Totals, a line for each independent fault,
 //! everything that was missed with the reason, what is inert, false alarms, smallest magnitudes.
 
-use crate::score::{Case, Group, PairCase, Score, Worth, median};
+use crate::score::{Case, Grading, Group, PairCase, Score, Worth, median};
 use qdiff::number::{Real, counted, number};
 use qdiff::report::NONE;
 use qdiff::report::Outcome;
@@ -14,14 +14,18 @@ impl Document for Score {
 
     fn screen(&self, _: bool) -> Screen {
         let (word, outcome) = if self.reached() { ("REACHED", Outcome::Match) } else { ("MISSED", Outcome::Diverged) };
-        let listed = self.groups.iter().filter(|g| g.independent && !g.unlisted);
-        let independent: Vec<&Case> = listed.flat_map(Group::counted).collect();
+        let independent: Vec<&Case> = self.independent().collect();
         let count = |right: fn(&Case) -> bool| independent.iter().filter(|c| right(c)).count();
+        let cause = match self.grading {
+            Grading::Prediction => "a cause that predicts other tokens",
+            Grading::Words => "a cause in the right words",
+        };
         let headline = format!(
-            "of {} that are not inert {} are found at their stage (all are asked for), {} named rightly (95 of 100), {} (none)",
+            "of {} that are not inert {} are found at their stage (all are asked for), {} have {cause} (90 of 100), {} a false one (none), {} (none)",
             counted(independent.len(), "independent fault"),
             count(|c| c.detected && c.stage_right),
-            count(|c| c.cause_right),
+            count(Case::cause_right),
+            count(|c| c.worth == Some(Worth::False)),
             counted(self.clean.alarms.len(), "false alarm")
         );
         let facts = vec![
@@ -31,18 +35,16 @@ impl Document for Score {
         ];
         let mut sections = vec![Section::lines("", facts), totals(self)];
         for group in &self.groups {
-            if group.unlisted {
-                sections.extend([worths(group), unlisted(group)]);
-            } else if group.independent {
-                sections.extend([by_mutation(group), missed(group)]);
-            } else {
-                sections.push(named_otherwise(group));
+            sections.extend(worths(group, self.grading));
+            match group.independent {
+                true => sections.extend([by_fault(group), missed(group)]),
+                false => sections.push(folded(group)),
             }
             sections.extend([missed_pairs(group), inert(group)]);
         }
         sections.extend([alarms(self), magnitudes(self)]);
         let check = |(i, c): (usize, &&Case)| {
-            let wrong = (!c.stage_right || !c.cause_right).then(|| c.reason());
+            let wrong = (!c.stage_right || !c.cause_right()).then(|| c.reason());
             Check::new(c.model.as_str(), format!("{i} {}@{}", c.fault, c.stage), Fate::of(wrong))
         };
         Screen {
@@ -55,9 +57,9 @@ impl Document for Score {
     }
 }
 
-/// How many of `cases` are detected, at their stage, and named.
+/// How many of `cases` are detected, at their stage, and have a right cause.
 fn shares(cases: &[&Case]) -> [String; 3] {
-    let right: [fn(&Case) -> bool; 3] = [|c| c.detected, |c| c.stage_right, |c| c.cause_right];
+    let right: [fn(&Case) -> bool; 3] = [|c| c.detected, |c| c.stage_right, Case::cause_right];
     right.map(|right| cases.iter().filter(|c| right(c)).count().to_string())
 }
 
@@ -73,7 +75,7 @@ fn totals(score: &Score) -> Section {
     Section::table("All faults", Table::new(&head, &[1, 2, 3, 4, 5, 6, 7, 8], rows))
 }
 
-fn by_mutation(group: &Group) -> Section {
+fn by_fault(group: &Group) -> Section {
     let mut names: BTreeMap<&str, Vec<&Case>> = BTreeMap::new();
     for case in group.counted() {
         names.entry(&case.fault.mutation).or_default().push(case);
@@ -86,57 +88,57 @@ fn by_mutation(group: &Group) -> Section {
     Section::table(&format!("By fault, {}", group.source), Table::new(&head, &[1, 2, 3, 4, 5], rows))
 }
 
-fn not_as_planted(group: &Group) -> impl Iterator<Item = &Case> {
-    group.counted().filter(|c| !(c.stage_right && c.cause_right))
+/// What the causes of a group are worth on tokens that nothing was fitted on.
+fn worths(group: &Group, grading: Grading) -> Option<Section> {
+    let title = match grading {
+        Grading::Prediction => "What causes predict of other tokens",
+        Grading::Words => "What causes are in words",
+    };
+    // Of faults of the catalogue words gave no more than a name.
+    group.counted().find(|c| c.worth.is_some())?;
+    let cases: Vec<&Case> = group.counted().collect();
+    let count = |worth| cases.iter().filter(|c| c.worth == Some(worth)).count().to_string();
+    let [detected, stage, _] = shares(&cases);
+    let worths = [Worth::Right, Worth::Consistent, Worth::Location, Worth::False].map(count);
+    let withdrawn = cases.iter().filter(|c| c.withdrawn.is_some()).count().to_string();
+    let row: Vec<String> =
+        [cases.len().to_string(), detected, stage].into_iter().chain(worths).chain([withdrawn]).collect();
+    let head = ["cases", "detected", "stage", "right", "consistent", "location only", "false", "withdrawn before"];
+    Some(Section::table(
+        &format!("{title}, {}", group.source),
+        Table::new(&head, &[0, 1, 2, 3, 4, 5, 6, 7], std::iter::once(row)),
+    ))
 }
 
+fn not_right(group: &Group) -> impl Iterator<Item = &Case> {
+    group.counted().filter(|c| !(c.stage_right && c.cause_right()))
+}
+
+/// Those that are not told right, with what was planted and what is told.
 fn missed(group: &Group) -> Section {
-    let rows = not_as_planted(group).map(|c| {
-        let found = match (c.found, c.others) {
-            (None, _) => "nothing".to_owned(),
-            (Some(id), 0) => id.to_string(),
-            (Some(id), more) => format!("{id} and {more} more"),
+    let rows = not_right(group).map(|c| {
+        let bug = match &c.planted {
+            Some(planted) if !planted.is_empty() => format!("{}: {planted}", c.fault),
+            _ => c.fault.to_string(),
         };
-        let named = c.cause.as_ref().map_or_else(|| UNKNOWN.to_owned(), ToString::to_string);
-        vec![format!("{}@{}", c.fault, c.stage), c.model.clone(), found, named, c.reason()]
+        vec![bug, format!("{}, {}", c.stage, c.model), c.reason(), c.told.clone().unwrap_or_else(|| UNKNOWN.to_owned())]
     });
-    let head = ["planted", "model", "found", "named", "why"];
-    Section::table(&format!("Missed or named otherwise, {}", group.source), Table::new(&head, &[], rows))
+    Section::table(
+        &format!("Not right, {}", group.source),
+        Table::new(&["planted", "where", "why", "told"], &[], rows),
+    )
 }
 
 /// The same, folded over stages: of round trips there are many.
-fn named_otherwise(group: &Group) -> Section {
+fn folded(group: &Group) -> Section {
     let mut of: BTreeMap<[String; 3], usize> = BTreeMap::new();
-    for c in not_as_planted(group) {
+    for c in not_right(group) {
         let named = c.cause.as_ref().map_or(UNKNOWN, |c| c.mutation.as_str());
         *of.entry([c.fault.mutation.clone(), named.to_owned(), c.reason()]).or_default() += 1;
     }
     let rows = of.into_iter().map(|([planted, named, why], count)| vec![planted, count.to_string(), named, why]);
     let table = Table::new(&["planted", "cases", "named", "why"], &[1], rows);
-    Section::table(&format!("Missed or named otherwise, {}", group.source), table)
-}
-
-/// What is told of bugs that stand in no catalogue.
-fn worths(group: &Group) -> Section {
-    let cases: Vec<&Case> = group.counted().collect();
-    let count = |worth| cases.iter().filter(|c| c.worth == Some(worth)).count().to_string();
-    let [detected, stage, _] = shares(&cases);
-    let worths = [Worth::Right, Worth::Consistent, Worth::Location, Worth::False].map(count);
-    let row: Vec<String> = [cases.len().to_string(), detected, stage].into_iter().chain(worths).collect();
-    let head = ["cases", "detected", "stage", "proved right", "consistent", "location only", "false"];
-    Section::table(
-        &format!("What is told of {}", group.source),
-        Table::new(&head, &[0, 1, 2, 3, 4, 5, 6], std::iter::once(row)),
-    )
-}
-
-/// Those that are not told right, with what is told.
-fn unlisted(group: &Group) -> Section {
-    let rows = group.counted().filter(|c| c.worth != Some(Worth::Right) || !c.stage_right).map(|c| {
-        let worth = c.worth.map_or_else(String::new, |w| format!("{w:?}").to_lowercase());
-        vec![format!("{}@{}", c.fault, c.stage), worth, c.told.clone().unwrap_or_else(|| UNKNOWN.to_owned())]
-    });
-    Section::table(&format!("Not told right, {}", group.source), Table::new(&["bug", "worth", "told"], &[], rows))
+    Section::table(&format!("Not right, {}", group.source), table)
 }
 
 fn missed_pairs(group: &Group) -> Section {

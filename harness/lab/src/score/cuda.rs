@@ -1,7 +1,7 @@
 //! The CUDA engine's own faults: in its launches and kernels.
 
 use super::faults::kernels::cuda::find;
-use super::source::{FaultSource, Fragments, Plant, SHORT, in_stages, planted, unlisted};
+use super::source::{FaultSource, Plant, SHORT, in_stages, planted, unlisted};
 use anyhow::Result;
 use qdiff::loaded::LoadedModel;
 use qdiff::room::Room;
@@ -18,7 +18,7 @@ const LONG: usize = 150;
 pub static CUDA: FaultSource = FaultSource {
     name: "independent faults (cuda launches and kernels)",
     independent: true,
-    told: None,
+    unlisted: None,
     several: false,
     prompt: SHORT,
     plants: |graph, _| {
@@ -34,7 +34,7 @@ pub static CUDA: FaultSource = FaultSource {
 pub static CUDA_FAST: FaultSource = FaultSource {
     name: "bugs of the captured graph (cuda-fast)",
     independent: true,
-    told: Some(|fault| faults::REPLAYED.get(fault).map_or(&[], |f| f.told)),
+    unlisted: Some(|_| ""),
     several: true,
     prompt: SHORT,
     plants: |graph, _| {
@@ -55,7 +55,7 @@ pub static CUDA_FAST: FaultSource = FaultSource {
 pub static CUDA_KERNELS: FaultSource = FaultSource {
     name: "bugs of CUDA kernels in no catalogue (cuda)",
     independent: true,
-    told: Some(|fault| told(faults::tapped(), fault)),
+    unlisted: Some(|fault| what(faults::tapped(), fault)),
     several: false,
     prompt: LONG,
     plants: |graph, model| Ok(bugs(faults::tapped(), graph, model)),
@@ -66,7 +66,7 @@ pub static CUDA_KERNELS: FaultSource = FaultSource {
 pub static FUSED_KERNELS: FaultSource = FaultSource {
     name: "bugs of CUDA kernels in no catalogue (cuda-fast)",
     independent: true,
-    told: Some(|fault| told(faults::fused(), fault)),
+    unlisted: Some(|fault| what(faults::fused(), fault)),
     several: true,
     prompt: LONG,
     plants: |graph, model| {
@@ -93,8 +93,9 @@ fn subject<'a>(
     Ok(Box::new(runner))
 }
 
-fn told(bugs: &[faults::Fault], index: usize) -> Fragments {
-    bugs.get(index).and_then(|bug| find(bug.cause)).map_or(&[], |bug| bug.told)
+/// What a bug computes instead.
+fn what(bugs: &[faults::Fault], index: usize) -> &'static str {
+    bugs.get(index).and_then(|bug| find(bug.cause)).map_or("", |bug| bug.what)
 }
 
 /// These bugs in every stage where they can be; those of a block format only where the weights have it.

@@ -2,16 +2,17 @@
 
 use super::source::{FaultSource, Plant, ROUND_TRIPS};
 use super::{Case, Clean, Graded, Group, PairCase, Sampling, Worth};
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use qdiff::arithmetic::Number;
 use qdiff::capture::Passes;
-use qdiff::diagnose::{Confidence, Diagnosis, Finding};
+use qdiff::diagnose::{Diagnosis, Finding, Holds, Trial};
 use qdiff::loaded::LoadedModel;
-use qdiff::mutations::{CauseId, Explains, Injection};
+use qdiff::mutations::{CauseId, Explains};
 use qdiff::number::Real;
 use qdiff::pair::{Pair, Recording, Settings};
 use qdiff::progress::silent;
 use qdiff::runners::{CPU, Faults, LLAMA, Tokens};
+use qdiff::tasks::OtherTokens;
 use qdiff::verdict::{CheckMode, effect};
 use qdiff_engine::model::{Config, Node, Role, StageId};
 use qdiff_engine::ops::Op;
@@ -27,6 +28,10 @@ fn core() -> f64 {
     let ticks = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(11)?.parse::<u64>().ok());
     ticks.unwrap_or(0) as f64 / 100.0
 }
+
+/// The run of other tokens that causes are confirmed on, as `qdiff run` does, and those that they are graded on.
+const CONFIRMS: u16 = 1;
+const GRADES: [u16; 2] = [2, 3];
 
 /// A model with the tokens that it is run on, and the reference's run.
 pub struct ScoreRun<'a> {
@@ -73,20 +78,53 @@ impl<'a> ScoreRun<'a> {
         self.pair.record(runner.as_mut(), self.tokens())
     }
 
-    /// The diagnosis of a subject that carries `plants`, what it gave, and the seconds that the diagnosis took, of a clock
-    /// and of a core.
+    /// What it gives on other tokens: those of run `number`.
+    fn elsewhere(&self, source: &FaultSource, plants: &[Plant], number: u16) -> Result<Recording> {
+        let config = &self.pair.opened.model.graph().config;
+        let ids = self.pair.opened.n_tokens().min(config.n_vocab);
+        let first = (self.prompt.len(), self.decode);
+        let OtherTokens { prompt, ubatch, decoded } =
+            OtherTokens::new(&self.prompt, first, (config.context, ids), number)
+                .context("the context has no room for other tokens")?;
+        let (passes, decode) = (Passes::Of(ubatch), decoded.len());
+        let tokens = Tokens { prompt: &prompt, passes, decode, forced: Some(&decoded) };
+        let mut runner = (source.subject)(self.pair.opened, plants, self.pair.room(tokens))?;
+        self.pair.record(runner.as_mut(), tokens)
+    }
+
+    /// The diagnosis of a subject that carries `plants`, as `qdiff run` tells it: with its causes tried on one other run.
+    /// Also what it gave, and the seconds that the diagnosis took, of a clock and of a core.
     fn diagnose(&self, source: &FaultSource, plants: &[Plant]) -> Result<(Diagnosis, Recording, [f64; 2])> {
         let subject = self.record(source, plants)?;
         let (start, core) = (Instant::now(), core());
-        let diagnosis = self.pair.judge(&subject, Some(&self.reference))?;
+        let mut diagnosis = self.pair.judge(&subject, Some(&self.reference))?;
+        if diagnosis.tells_causes() {
+            let other = self.elsewhere(source, plants, CONFIRMS)?;
+            self.pair.confirm(&subject, &[other], &mut diagnosis);
+        }
         Ok((diagnosis, subject, [start.elapsed().as_secs_f64(), self::core() - core]))
+    }
+
+    /// What the causes of a diagnosis are worth, one of each finding: held against runs that they were not tried on.
+    fn worths(
+        &self, source: &FaultSource, plants: &[Plant], (subject, told): (&Recording, &Diagnosis),
+    ) -> Result<Vec<Worth>> {
+        if !told.tells_causes() {
+            return Ok(vec![Worth::Location; told.findings.len()]);
+        }
+        let others = GRADES.map(|number| self.elsewhere(source, plants, number));
+        let others: Vec<Recording> = others.into_iter().collect::<Result<_>>()?;
+        let mut graded = told.clone();
+        self.pair.confirm(subject, &others, &mut graded);
+        Ok(told.findings.iter().zip(&graded.findings).map(|(told, graded)| worth(told, graded)).collect())
     }
 
     /// One fault. `clean` is what the same engine gives without it, once that is known.
     fn case(&self, source: &FaultSource, plant: &Plant, clean: &mut Option<Recording>) -> Result<Case> {
-        let (diagnosis, subject, [seconds, core]) = self.diagnose(source, std::slice::from_ref(plant))?;
+        let plants = std::slice::from_ref(plant);
+        let (diagnosis, subject, [seconds, core]) = self.diagnose(source, plants)?;
+        let worths = self.worths(source, plants, (&subject, &diagnosis))?;
         let first = diagnosis.findings.first();
-        let cause = first.and_then(|f| f.cause.as_ref());
         let others = diagnosis.findings.len().saturating_sub(1);
         let effect = if first.is_none() {
             let clean = match clean {
@@ -97,23 +135,27 @@ impl<'a> ScoreRun<'a> {
         } else {
             None
         };
+        // One false sentence on the screen is one too many, wherever it stands.
+        let worth = if worths.contains(&Worth::False) { Some(Worth::False) } else { worths.first().copied() };
+        let withdrawn = diagnosis.findings.iter().find_map(|f| match &f.trial {
+            Some(Trial::Withdrawn { told, .. }) => Some(told.clone()),
+            _ => None,
+        });
+        let shown = worths.iter().position(|w| Some(*w) == worth).map(|i| &diagnosis.findings[i]);
         Ok(Case {
             model: self.name.clone(),
             fault: plant.cause.clone(),
             stage: plant.stage,
             found: first.map(|f| f.id),
-            cause: cause.map(|c| c.name.clone()),
-            ties: cause.map_or_else(Vec::new, |c| c.ties.clone()),
+            cause: first.and_then(|f| f.cause.as_ref()).map(|c| c.name.clone()),
             others,
-            told: source.told.and(first).map(told),
-            worth: source.told.zip(first).map(|(fragments, f)| worth(f, fragments(plant.fault))),
+            planted: source.unlisted.map(|what| what(plant.fault).to_owned()),
+            told: shown.map(told),
+            worth,
+            named: None,
+            withdrawn,
             detected: first.is_some(),
             stage_right: (others == 0 || source.several) && first.is_some_and(|f| f.id == plant.stage),
-            cause_right: match (source.told, first) {
-                (Some(fragments), Some(f)) => worth(f, fragments(plant.fault)) == Worth::Right,
-                (None, Some(f)) => named(f, plant),
-                (_, None) => false,
-            },
             effect,
             seconds,
             core,
@@ -121,13 +163,16 @@ impl<'a> ScoreRun<'a> {
     }
 
     fn pair_case(&self, source: &FaultSource, plants: &[Plant; 2]) -> Result<PairCase> {
-        let (diagnosis, ..) = self.diagnose(source, plants)?;
+        let (diagnosis, subject, _) = self.diagnose(source, plants)?;
+        let worths = self.worths(source, plants, (&subject, &diagnosis))?;
         let mut planted: Vec<StageId> = plants.iter().map(|p| p.stage).collect();
         let mut found: Vec<StageId> = diagnosis.findings.iter().map(|f| f.id).collect();
         planted.sort();
         found.sort();
-        let cause = |f: &Finding| f.cause.as_ref().map_or_else(|| f.shape.clone(), |c| c.name.to_string());
-        let right = |p: &Plant| diagnosis.findings.iter().any(|f| f.id == p.stage && named(f, p));
+        let cause = |f: &Finding| told(f);
+        let right = |p: &Plant| {
+            diagnosis.findings.iter().zip(&worths).any(|(f, worth)| f.id == p.stage && *worth == Worth::Right)
+        };
         let stages = diagnosis.verdict.stages.iter();
         let unfound = stages.filter(|s| planted.contains(&s.id) && !found.contains(&s.id));
         Ok(PairCase {
@@ -156,7 +201,7 @@ impl<'a> ScoreRun<'a> {
         let mut group = Group {
             source: source.name.to_owned(),
             independent: source.independent,
-            unlisted: source.told.is_some(),
+            unlisted: source.unlisted.is_some(),
             cases: Vec::with_capacity(plants.len()),
             pairs: Vec::new(),
         };
@@ -263,48 +308,41 @@ fn told(finding: &Finding) -> String {
         .join("; ")
 }
 
-/// What that is worth, where a right explanation has all fragments of one of these sets.
-fn worth(finding: &Finding, right: &[&[&str]]) -> Worth {
-    let by_value = finding.cause.as_ref().filter(|c| c.kind != Explains::Place);
-    match (&finding.solution, by_value) {
-        (None, None) => Worth::Location,
-        (solution, _) => {
-            let proved = solution.as_ref().is_none_or(|s| s.confidence == Confidence::Proved);
-            graded(&told(finding), proved, right)
-        }
-    }
-}
-
-/// What a sentence on a cause is worth.
-pub(super) fn graded(told: &str, proved: bool, right: &[&[&str]]) -> Worth {
-    let text = told.to_lowercase();
-    match (right.iter().any(|set| set.iter().all(|fragment| text.contains(fragment))), proved) {
-        (true, true) => Worth::Right,
-        (true, false) => Worth::Consistent,
-        (false, _) => Worth::False,
-    }
-}
-
-/// Whether a finding names the planted fault: by its name, and by its parameters where the plant states them. A
-/// mutation that is the same function on that stage counts as the same.
-fn named(finding: &Finding, plant: &Plant) -> bool {
-    finding.cause.as_ref().is_some_and(|cause| match plant.cause.parameters.as_slice() {
-        [] => cause.name.mutation == plant.cause.mutation,
-        _ => equal(&cause.name, &plant.cause),
-    })
-}
-
-/// The same mutation with the same values, whatever the order and the digits beyond the fourth.
-fn equal(a: &CauseId, b: &CauseId) -> bool {
-    let values = |id: &CauseId| {
-        let parsed = Injection::parse(&id.to_string()).ok()?;
-        Some((parsed.mutation.name, parsed.values))
-    };
-    match (values(a), values(b)) {
-        (Some((a, x)), Some((b, y))) => {
-            let close = |(x, y): (&f64, &f64)| (x - y).abs() <= 1e-4 * x.abs().max(y.abs());
-            a == b && x.iter().zip(&y).all(close)
-        }
-        _ => false,
+/// What is told of a finding is worth, which is `graded` on other runs.
+fn worth(told: &Finding, graded: &Finding) -> Worth {
+    // The sizes of errors are no values.
+    let sizes = told.solution.is_none() && told.cause.as_ref().is_some_and(|c| c.kind == Explains::Rounding);
+    let tells = told.solution.is_some() || told.cause.as_ref().is_some_and(|c| c.kind != Explains::Place);
+    let partly = told.solution.is_none() && told.cause.as_ref().is_some_and(|c| !c.whole);
+    let narrowed = told.trial.as_ref().and_then(|trial| match trial {
+        Trial::Narrowed { holds, .. } => Some(holds),
+        _ => None,
+    });
+    // A solution has its own; of a fault of the catalogue it stands beside.
+    let holds = told.solution.as_ref().map(|solution| &solution.holds).or(narrowed);
+    match graded.trial.as_ref().filter(|_| tells) {
+        Some(Trial::Confirmed { .. }) if sizes => Worth::Consistent,
+        Some(Trial::Confirmed { .. }) => Worth::Right,
+        Some(Trial::Narrowed { elements, holds: there, .. }) => match (holds, there) {
+            (Some(Holds::Some { .. }), _) => Worth::Consistent,
+            (Some(under @ Holds::Under { .. }), Holds::Under { conditions, .. })
+                if *elements > 0 && under.told().first().is_some_and(|when| conditions.contains(when)) =>
+            {
+                Worth::Right
+            }
+            (Some(under @ Holds::Under { .. }), Holds::Under { conditions, .. })
+                if under.told().into_iter().any(|when| conditions.contains(when)) =>
+            {
+                if *elements > 0 {
+                    Worth::Consistent
+                } else {
+                    Worth::Location
+                }
+            }
+            (None, _) if partly => Worth::Consistent,
+            _ => Worth::False,
+        },
+        Some(Trial::Withdrawn { .. }) => Worth::False,
+        Some(Trial::Silent { .. } | Trial::Untried { .. }) | None => Worth::Location,
     }
 }

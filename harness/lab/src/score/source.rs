@@ -25,9 +25,6 @@ pub struct Plant {
 /// Tokens of the prompt on synthetic models.
 pub const SHORT: usize = 24;
 
-/// What a right explanation has: all fragments of one of these sets.
-pub(super) type Fragments = &'static [&'static [&'static str]];
-
 /// Makes a subject that carries these plants, in that room.
 type Subject = for<'a> fn(&'a LoadedModel, &[Plant], Room) -> Result<Box<dyn Runner + 'a>>;
 
@@ -37,8 +34,8 @@ pub struct FaultSource {
     pub name: &'static str,
     /// Whether the faults share no code with the hypotheses.
     pub independent: bool,
-    /// Of bugs that stand in no catalogue: the fragments that a right explanation of one has, in one of several ways.
-    pub(super) told: Option<fn(usize) -> Fragments>,
+    /// Of bugs that stand in no catalogue: what one of them computes instead, in words for a reader.
+    pub(super) unlisted: Option<fn(usize) -> &'static str>,
     /// Whether one fault may spoil several stages: then the first that is found counts.
     pub(super) several: bool,
     /// Tokens of the prompt that it is planted with on synthetic models.
@@ -52,7 +49,7 @@ pub struct FaultSource {
 /// An independent fault, with its number among those of its source, in every stage of `graph` that is `here`.
 ///
 /// # Errors
-/// A cause that names no mutation: nothing that is found could count as right.
+/// A cause that names no mutation.
 pub(super) fn planted(fault: usize, cause: &str, graph: &Graph, here: impl Fn(&Node) -> bool) -> Result<Vec<Plant>> {
     let known = cause.parse().ok().filter(|id: &CauseId| find(&id.mutation).is_some());
     let cause = known.with_context(|| {
@@ -77,7 +74,7 @@ pub(super) fn in_stages(
 /// Of these the sources whose faults can be planted in a real model.
 ///
 /// # Errors
-/// If there is none: bugs that take a long prompt are told with the numbers of small models.
+/// If there is none: bugs that take a long prompt are described with the numbers of small models.
 pub fn of_real_models(mut sources: Vec<&'static FaultSource>) -> Result<Vec<&'static FaultSource>> {
     let all: Vec<&str> = sources.iter().map(|source| source.name).collect();
     sources.retain(|source| source.independent && source.prompt == SHORT);
@@ -95,7 +92,7 @@ pub static INDEPENDENT: FaultSource = FAULTS;
 const FAULTS: FaultSource = FaultSource {
     name: "independent faults (cpu)",
     independent: true,
-    told: None,
+    unlisted: None,
     several: false,
     prompt: SHORT,
     plants: |graph, model| {
@@ -116,7 +113,7 @@ const FAULTS: FaultSource = FaultSource {
 pub static KERNELS: FaultSource = FaultSource {
     name: "bugs of kernels in no catalogue (cpu)",
     independent: true,
-    told: Some(|fault| faults::kernels::all().nth(fault).map_or(&[], |f| f.told)),
+    unlisted: Some(|fault| faults::kernels::all().nth(fault).map_or("", |f| f.what)),
     several: false,
     prompt: SHORT,
     plants: |graph, model| {
@@ -137,7 +134,7 @@ pub static KERNELS: FaultSource = FaultSource {
 pub static ROUND_TRIPS: FaultSource = FaultSource {
     name: "round trips (rewritten graph, cpu)",
     independent: false,
-    told: None,
+    unlisted: None,
     several: false,
     prompt: SHORT,
     plants: |graph, model| {

@@ -1,13 +1,11 @@
 //! The score of the diagnosis: faults are planted in small synthetic models or in a real one, diagnosed, and counted.
 
 use crate::score::{
-    Clean, FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, Sampling, Score, ScoreRun, of_real_models,
-    regrade,
+    Clean, FaultSource, Grading, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, Sampling, Score, ScoreRun, of_real_models,
 };
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use qdiff::arithmetic::Number;
-use qdiff::input;
 use qdiff::loaded::LoadedModel;
 use qdiff::machine::Machine;
 use qdiff::prompts::{self, Style};
@@ -50,9 +48,6 @@ pub struct ScoreRequest {
     /// How linear layers and attention are checked: `probe` shows what probes lose, of prompts too short to need them
     #[arg(long, value_name = "MODE", value_enum, default_value_t = CheckMode::Full, help_heading = "What is judged")]
     pub check: CheckMode,
-    /// Run nothing: grade again what an earlier score (its JSON) tells of bugs that stand in no catalogue
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "quick"], help_heading = "What is judged")]
-    pub regrade: Option<PathBuf>,
     #[command(flatten)]
     pub threads: ThreadsRequest,
 }
@@ -83,12 +78,6 @@ impl ScoreSubject {
 /// # Errors
 /// Whatever keeps a model from being run; a card or a build that lacks the CUDA engine's faults.
 pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
-    if let Some(path) = &request.regrade {
-        let mut score = earlier(path)?;
-        regrade(&mut score);
-        score.command.push_str(" (graded again)");
-        return Ok(score);
-    }
     let mut sources = sources(request.subject)?;
     if request.model.is_some() {
         sources = of_real_models(sources)?;
@@ -98,6 +87,7 @@ pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
     let mut tally = Tally {
         sources,
         score: Score {
+            grading: Grading::Prediction,
             subject: request.subject.name().to_owned(),
             on: on(request)?,
             command: command(request),
@@ -118,12 +108,6 @@ pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
     }
     (console.progress)("score", 1, 1);
     Ok(Score { seconds: start.elapsed().as_secs_f64(), ..tally.score })
-}
-
-fn earlier(path: &Path) -> Result<Score> {
-    let shown = path.display();
-    let bytes = input::bytes(path, input::REPORT).with_context(|| format!("cannot read {shown}"))?;
-    serde_json::from_slice(&bytes).with_context(|| format!("{shown} is no score that `qdiff-lab score --json` wrote"))
 }
 
 /// What kind of models the faults are planted in, and on which card.

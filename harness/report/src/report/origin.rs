@@ -232,7 +232,7 @@ fn causes(findings: &[Finding]) -> String {
 /// A solution that is proved everywhere, in these words.
 #[cfg(test)]
 pub(super) fn proved(what: &str) -> Solution {
-    let stored = serde_json::json!({"what": what, "confidence": "proved", "elements": 1, "held_out": 1, "used": 0.0});
+    let stored = serde_json::json!({"what": what, "holds": "everywhere", "confidence": "proved", "elements": 1, "held_out": 1, "used": 0.0});
     serde_json::from_value(stored).unwrap()
 }
 

@@ -1,6 +1,6 @@
 //! How far a cause may be relied on, in words. Every report says it in these.
 
-use crate::diagnose::{Cause, Confidence, Finding, Solution, Trial};
+use crate::diagnose::{Cause, Confidence, Finding, Holds, Solution, Trial};
 use crate::mutations::Explains;
 use crate::number::{counted, number};
 
@@ -44,7 +44,7 @@ fn standing(finding: &Finding) -> String {
             let there = there.as_ref().map_or_else(String::new, |name| format!(", as {name}"));
             format!("confirmed on {}: {}{there}", others(*tokens), gives(*elements))
         }
-        Some(Trial::Narrowed { elements, tokens, open: true, .. }) => {
+        Some(Trial::Narrowed { elements, tokens, holds: Holds::Some { .. } }) => {
             let what = gives(*elements);
             format!("narrowed by {}: {what}, and why other elements are right is not known", others(*tokens))
         }
@@ -97,8 +97,12 @@ mod tests {
             let found = Finding::of(StageId::layer(1, "stage"), (Vec::new(), None, solution, String::new()));
             words(&Finding { trial, ..found }).unwrap()
         };
-        let (elements, tokens, when, because) = (7, 40, "in decode steps only".to_owned(), "so".to_owned());
-        let narrowed = |elements, open| Some(Trial::Narrowed { elements, tokens, when: when.clone(), open });
+        let (elements, tokens, because) = (7, 40, "so".to_owned());
+        let narrowed = |elements, open| {
+            let under = Holds::Under { conditions: Vec::new(), tried: true };
+            let holds = if open { Holds::Some { elements, of: 9 } } else { under };
+            Some(Trial::Narrowed { elements, tokens, holds })
+        };
         for (trial, word) in [
             (
                 Some(Trial::Confirmed { elements, tokens, there: None }),

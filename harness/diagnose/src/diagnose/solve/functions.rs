@@ -191,6 +191,13 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
         }
     };
     let mut all: Vec<Law<'a>> = PLANES.iter().map(|(what, f)| Law::new(*what, 1, by_plane(rope.pairing, *f))).collect();
+    // Counted from the part's first token on.
+    let number = move |row: &RowAt| {
+        let x = operand(scene, row)?;
+        let position = row.place.position.checked_sub(scene.e.side.capture.steps[row.step].first)?;
+        Some(rotated(rope, &x, position as f64))
+    };
+    all.push(Law::new("rotated as its number in the part, not as its position", 1, number));
     let (other, what) = match rope.pairing {
         Pairing::Neox => (Pairing::Norm, "neighbouring elements are rotated in pairs, not those half a head apart"),
         Pairing::Norm => (Pairing::Neox, "elements half a head apart are rotated in pairs, not neighbouring ones"),

@@ -1,8 +1,8 @@
 //! A law held against every element of a stage.
 
 use super::scene::Scene;
-use super::when::{self, When};
-use super::{At, Law, UNEXPLAINED};
+use super::when::{self, Holds, Seen, When};
+use super::{At, Law};
 use crate::verdict::{right, tolerance::ELEMENT_FACTOR};
 use qdiff_engine::ops::{Op, UNIT};
 
@@ -58,12 +58,17 @@ impl Held {
 
     /// What tells the wrong elements from the right ones that the law would change.
     pub(super) fn conditions(&self, scene: &Scene<'_>) -> Vec<When> {
-        when::separating(scene, &[self.wrong.as_slice(), &self.unsaid].concat(), &self.spared)
+        when::separating(&[Seen { scene, wrong: &self.all_wrong(), spared: &self.spared }])
+    }
+
+    /// Wrong elements that a condition must hold of.
+    pub(super) fn all_wrong(&self) -> Vec<At> {
+        [self.wrong.as_slice(), &self.unsaid].concat()
     }
 
     /// What is said where no condition does.
-    pub(super) fn unexplained(&self) -> String {
-        format!("in {} of the {} {UNEXPLAINED}", self.wrong.len(), self.wrong.len() + self.spared.len())
+    pub(super) fn unexplained(&self) -> Holds {
+        Holds::Some { elements: self.wrong.len(), of: self.wrong.len() + self.spared.len() }
     }
 }
 

@@ -3,10 +3,8 @@
 //! another buffer.
 
 use super::scene::Scene;
-use super::{Law, Row};
-use crate::verdict::{RowAt, right};
 use qdiff_engine::model::Axis;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// An index in the place of another: in words after "the", of `one` such as "token", and the index of so many.
@@ -78,93 +76,5 @@ pub(super) fn strides(scene: &Scene<'_>, width: usize) -> BTreeSet<usize> {
     all.extend([1, 2, 4, 8, 16, 32].into_iter().flat_map(|by| [width + by, width.saturating_sub(by)]));
     all.extend([scene.e.oracle.graph.config.head_dim, width / 2, width.next_power_of_two()]);
     all.retain(|n| *n > 1 && *n != width && *n < 2 * width);
-    all
-}
-
-pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    if scene.of_pairs() || scene.node().has_state() {
-        return Vec::new();
-    }
-    let mut all = tokens(scene);
-    all.extend(places(scene));
-    all
-}
-
-/// The stage's right value in another place of the step: given token and element, and how many there are of each.
-fn moved<'a>(
-    scene: &'a Scene<'a>, what: String, place: impl Fn((usize, usize), (usize, usize)) -> Option<(usize, usize)> + 'a,
-) -> Law<'a> {
-    Law::new(what, 1, move |row: &RowAt| {
-        let (value, bound) = scene.e.expected[row.step].as_ref()?;
-        let (layout, (token, from)) = (scene.layout(), scene.token(row));
-        let (tokens, _, width) = layout.extents(&value.shape);
-        let of = |j: usize| place((token, j), (tokens, width)).map(|(t, j)| layout.at(&value.shape, t, j));
-        let at = || (from..from + row.range.len()).map(of);
-        Some(Row {
-            value: at().map(|at| at.map_or(f64::NAN, |at| value.data[at])).collect(),
-            bound: at().map(|at| at.map_or(0.0, |at| bound[at])).collect(),
-        })
-    })
-}
-
-/// Whole rows of other tokens: which is read off the wrong rows, and must be a rule.
-fn tokens<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let e = scene.e;
-    let mut known: BTreeMap<(usize, usize), usize> = BTreeMap::new();
-    for &r in scene.rows.iter().filter(|&&r| e.rows[r].bad) {
-        let row = &e.rows[r];
-        let (Some((value, bounds)), (got, want, bound)) = (e.expected[row.step].as_ref(), e.row(row)) else { continue };
-        let (layout, (token, from)) = (scene.layout(), scene.token(row));
-        let tokens = layout.extents(&value.shape).0;
-        let stands = |t: &usize| {
-            (0..got.len()).filter(|&i| !right(got[i], want[i], bound[i])).all(|i| {
-                let at = layout.at(&value.shape, *t, from + i);
-                right(got[i], value.data[at], bounds[at])
-            })
-        };
-        match (0..tokens).filter(|t| *t != token).find(stands) {
-            Some(other) => known.insert((token, tokens), other),
-            None => return Vec::new(),
-        };
-    }
-    if known.len() < 2 {
-        return Vec::new();
-    }
-    let fits = |(_, map): &Map| known.iter().all(|((t, n), other)| map(*t, *n) == *other);
-    maps("token", "t")
-        .into_iter()
-        .filter(fits)
-        .map(|(which, map)| {
-            let what = format!("the row of the part's {which} stands there");
-            moved(scene, what, move |(t, j), (tokens, _)| Some((map(t, tokens), j)).filter(|(t, _)| *t < tokens))
-        })
-        .collect()
-}
-
-/// Tiles transposed, and rows as far apart as another buffer's.
-fn places<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let mut all: Vec<Law<'a>> = TILES
-        .into_iter()
-        .map(|tile| {
-            let what = format!("each tile of {tile} tokens by {tile} columns is transposed");
-            moved(scene, what, move |place, extents| Some(transposed(place, tile, extents)))
-        })
-        .collect();
-    let width = scene.width().unwrap_or(0);
-    for stride in strides(scene, width) {
-        let what = format!("rows are read with a stride of {stride} elements instead of {width}");
-        let read = move |(t, j), (tokens, width)| {
-            let at: usize = t * stride + j;
-            Some((at / width, at % width)).filter(|(t, _): &(usize, usize)| *t < tokens)
-        };
-        all.push(moved(scene, what, read));
-        let what = format!("rows are written with a stride of {stride} elements instead of {width}");
-        let written = move |(t, j): (usize, usize), (tokens, width): (usize, usize)| {
-            let at = t * width + j;
-            let last = (at / stride).min(tokens - 1);
-            Some((last, at - last * stride)).filter(|(_, j)| *j < width)
-        };
-        all.push(moved(scene, what, written));
-    }
     all
 }

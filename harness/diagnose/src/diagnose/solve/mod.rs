@@ -9,18 +9,20 @@
 mod accumulated;
 mod altered;
 mod approximate;
-mod combine;
 mod counted;
-mod elsewhere;
 mod factors;
 mod fields;
+mod form;
 mod functions;
 mod gated;
+mod given;
 mod groups;
 mod held;
+mod index;
 mod indexed;
 mod keys;
 mod maps;
+mod moved;
 mod norm;
 mod operands;
 mod predict;
@@ -29,6 +31,7 @@ mod scene;
 mod slots;
 mod splits;
 mod structure;
+mod sum;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -41,6 +44,8 @@ use super::work::Meter;
 use crate::number::Real;
 use crate::verdict::{Evidence, FEW, RowAt};
 pub(super) use functions::ACTIVATIONS;
+pub use form::Form;
+pub use when::{Holds, When};
 use held::{Held, held};
 pub(super) use predict::{Condition, OTHERWISE, Pair, Predicted, RIGHT, WORK, alike, of_law, of_values};
 use scene::Scene;
@@ -48,7 +53,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How a sentence ends that gives the wrong elements and does not say why others are right.
-pub const UNEXPLAINED: &str = "elements that it would change";
+const UNEXPLAINED: &str = "elements that it would change";
 
 /// How far a solution is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -68,9 +73,8 @@ pub enum Confidence {
 pub struct Solution {
     /// What stands in the place of the right values, as a sentence without its end.
     pub what: String,
-    /// Where, if not wherever it makes a difference.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub when: Option<String>,
+    /// Where.
+    pub holds: Holds,
     /// How far it is shown.
     pub confidence: Confidence,
     /// Whether the output is the right one in a coarser format, and nothing else.
@@ -79,9 +83,12 @@ pub struct Solution {
     /// Whether it is a sum kept in f16.
     #[serde(skip)]
     pub(super) halves: bool,
+    /// The law, where it is known as data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub law: Option<Form>,
     /// The solver that found it, and the law in its words.
     #[serde(skip)]
-    pub(super) law: (usize, String),
+    pub(super) words: (usize, String),
     /// The number of the model that stands otherwise: what it is called, and what it would be.
     #[serde(skip)]
     pub(super) of_model: Option<(&'static str, f64)>,
@@ -97,16 +104,17 @@ pub struct Solution {
 impl Solution {
     /// The whole of it in one sentence without its end.
     pub fn told(&self) -> String {
-        match &self.when {
-            Some(when) => format!("{}, {when}", self.what),
-            None => self.what.clone(),
+        match &self.holds {
+            Holds::Everywhere => self.what.clone(),
+            holds => format!("{}, {holds}", self.what),
         }
     }
 
     /// The same as it is looked for in other layers; it was found in `layer`.
     pub(super) fn known(&self, layer: Option<u16>) -> Known {
-        let (solver, what) = &self.law;
-        Known { solver: *solver, what: anywhere(what, layer), told: anywhere(&self.told(), layer) }
+        let (solver, what) = &self.words;
+        let law = self.law.clone().map(|form| (form, layer));
+        Known { solver: *solver, law, what: anywhere(what, layer), told: anywhere(&self.told(), layer) }
     }
 }
 
@@ -114,8 +122,23 @@ impl Solution {
 #[derive(Clone, PartialEq)]
 pub(super) struct Known {
     solver: usize,
+    /// As data, of this layer.
+    law: Option<(Form, Option<u16>)>,
     what: String,
     told: String,
+}
+
+impl Known {
+    /// The laws of a stage in another layer that are this one.
+    fn laws<'a>(&self, scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+        let layer = scene.node().id.layer;
+        if let Some((form, from)) = &self.law {
+            let by = i32::from(layer.unwrap_or(0)) - i32::from(from.unwrap_or(0));
+            return form.in_layer(by).and_then(|form| Law::of(form, scene)).into_iter().collect();
+        }
+        let laws = SOLVERS.get(self.solver).map_or_else(Vec::new, |solver| solver(scene));
+        laws.into_iter().filter(|law| anywhere(&law.what, layer) == self.what).collect()
+    }
 }
 
 /// What is said of a stage in `layer` as it may be said of any layer: names of tensors and stages of the layer, and of those
@@ -142,6 +165,8 @@ type Alternative<'a> = Box<dyn Fn(&RowAt) -> Option<Row> + 'a>;
 /// One thing that a kernel may do otherwise.
 struct Law<'a> {
     what: String,
+    /// As data.
+    form: Option<Form>,
     /// Whether it is the right output in a coarser format.
     coarser: bool,
     /// Whether it is a sum kept in f16.
@@ -161,6 +186,7 @@ impl<'a> Law<'a> {
     fn new(what: impl Into<String>, parameters: usize, row: impl Fn(&RowAt) -> Option<Row> + 'a) -> Self {
         Self {
             what: what.into(),
+            form: None,
             coarser: false,
             halves: false,
             parameters,
@@ -182,18 +208,19 @@ type Solver = for<'a> fn(&'a Scene<'a>) -> Vec<Law<'a>>;
 /// The simpler first: of two laws that hold, the first is told.
 const SOLVERS: &[Solver] = &[
     undeclared::laws,
-    elsewhere::laws,
-    combine::laws,
+    given::laws,
+    moved::rows,
+    sum::laws,
     functions::laws,
     gated::laws,
     norm::laws,
     operands::laws,
-    maps::laws,
+    moved::places,
     slots::laws,
     keys::laws,
     tiles::laws,
     splits::laws,
-    elsewhere::columns,
+    moved::columns,
     rounded::laws,
     terms::laws,
     counted::laws,
@@ -207,15 +234,34 @@ const SOLVERS: &[Solver] = &[
 
 /// What explains every wrong element, if a solver finds it with the work that is left. What is `known`, as proved of the
 /// same stage in other layers, is tried first, whatever work is left, and needs no number of elements to be shown.
-pub(super) fn solve(e: &Evidence<'_>, known: &[Known], meter: &Meter) -> Option<Solution> {
+///
+/// What is known of stages of other names, `elsewhere`, comes next.
+pub(super) fn solve(
+    e: &Evidence<'_>, (known, elsewhere): (&[Known], &[Known]), meter: &Meter,
+) -> Option<Solution> {
+    solve_if(e, (known, elsewhere), meter, &|_| true)
+}
+
+/// The first that `accept` takes.
+pub(super) fn solve_if(
+    e: &Evidence<'_>, (known, elsewhere): (&[Known], &[Known]), meter: &Meter, accept: &dyn Fn(&Solution) -> bool,
+) -> Option<Solution> {
     let scene = Scene::new(e, meter)?;
     let again = |known_law: &Known| {
-        let laws = SOLVERS.get(known_law.solver)?(&scene);
-        let alike = laws.iter().filter(|law| anywhere(&law.what, e.node.id.layer) == known_law.what);
-        let mut found = alike.filter_map(|law| weigh(&scene, (known_law.solver, law), known));
+        let laws = known_law.laws(&scene);
+        let mut found = laws.iter().filter_map(|law| weigh(&scene, (known_law.solver, law), known));
         found.find(|found| found.known(e.node.id.layer).told == known_law.told)
     };
     if let Some(found) = known.iter().find_map(again) {
+        return Some(found);
+    }
+    // One cause has one sentence: what explains another stage is tried before anything else, and must show as much.
+    let alike = |known_law: &Known| {
+        let form = known_law.law.as_ref()?.0.of_stage(e.node.id)?;
+        let found = weigh(&scene, (known_law.solver, &Law::of(form, &scene)?), &[])?;
+        (found.known(e.node.id.layer).told == known_law.told).then_some(found)
+    };
+    if let Some(found) = elsewhere.iter().find_map(alike) {
         return Some(found);
     }
     // What cannot say why others are right is told if no solver can.
@@ -234,9 +280,9 @@ pub(super) fn solve(e: &Evidence<'_>, known: &[Known], meter: &Meter) -> Option<
             if meter.over() {
                 break;
             }
-            match weigh(&scene, (number, law), known) {
+            match weigh(&scene, (number, law), known).filter(accept) {
                 // What holds everywhere says more than what holds of a part.
-                Some(found) if found.confidence == Confidence::Proved && found.when.is_none() => return Some(found),
+                Some(found) if found.confidence == Confidence::Proved && found.holds == Holds::Everywhere => return Some(found),
                 Some(found) if found.confidence == Confidence::Proved => proved = proved.or(Some(found)),
                 found => consistent = consistent.or(found),
             }
@@ -270,30 +316,32 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
     if wrong.is_empty() || held.changes_nothing() || thin && known.is_empty() {
         return None;
     }
-    let (when, confidence) = if spared.is_empty() {
-        (None, Confidence::Proved)
+    let (holds, confidence) = if spared.is_empty() {
+        (Holds::Everywhere, Confidence::Proved)
     } else {
-        match when::told(&held.conditions(scene), false) {
-            Some(when) => (Some(when), Confidence::Proved),
-            None if law.parts => (None, Confidence::Proved),
-            None => (Some(held.unexplained()), Confidence::Consistent),
+        match held.conditions(scene) {
+            conditions if !conditions.is_empty() => {
+                (Holds::Under { conditions, tried: false }, Confidence::Proved)
+            }
+            _ if law.parts => (Holds::Everywhere, Confidence::Proved),
+            _ => (held.unexplained(), Confidence::Consistent),
         }
     };
     let mut what = law.what.clone();
     if let Some((twin, both)) = &law.twin
         && let Some(other) = weigh(scene, (solver, twin), known)
     {
-        match (&when, &other.when) {
-            // One of them holds everywhere, and the other where they are the same.
-            (Some(_), None) => return Some(other),
+        match (&holds, &other.holds) {
             (a, b) if a == b => what.clone_from(both),
+            // One of them holds everywhere, and the other where they are the same.
+            (_, Holds::Everywhere) => return Some(other),
             _ => {}
         }
     }
     let (coarser, halves) = (law.coarser, law.halves);
-    let (law, of_model) = ((solver, law.what.clone()), law.of_model);
+    let (words, of_model, law) = ((solver, law.what.clone()), law.of_model, law.form.clone());
     let elements = wrong.len();
-    let found = Solution { what, when, confidence, coarser, halves, law, of_model, elements, held_out, used };
+    let found = Solution { what, holds, confidence, coarser, halves, law, words, of_model, elements, held_out, used };
     let layer = e.node.id.layer;
     let is_known = || known.iter().any(|known| known.told == found.known(layer).told);
     (!thin || confidence == Confidence::Proved && is_known()).then_some(found)

@@ -5,7 +5,7 @@ use super::maps::{TILES, maps, strides, transposed};
 use super::scene::{Layout, Scene};
 use super::terms::Sums;
 use super::{Law, Row};
-use crate::verdict::{RowAt, right};
+use crate::verdict::RowAt;
 use qdiff_engine::model::{Axis, Node, StageId, WeightSource as _};
 use qdiff_engine::ops::anatomy::{Contraction, Elementwise, Gather};
 use qdiff_engine::ops::{self, Anatomy, Context, Tensor, UNIT};
@@ -80,8 +80,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         Anatomy::Contraction(Contraction::Weight(None)) => products(scene),
         Anatomy::Elementwise(Elementwise::Rotation(_)) => Vec::new(),
         Anatomy::Elementwise(_) => elementwise(scene).into_iter().chain(weights(scene)).collect(),
-        Anatomy::State(_) => slots(scene),
-        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) => Vec::new(),
+        Anatomy::State(_) | Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) => Vec::new(),
         Anatomy::Decision(_) | Anatomy::Collective(_) => Vec::new(),
     }
 }
@@ -368,61 +367,4 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
             Some(Scene::exact(values.into_iter().map(f64::from).collect()))
         })
     })
-}
-
-/// What a cache should hold in another slot, cut to a row.
-fn slot(scene: &Scene<'_>, row: &RowAt, other: usize) -> Option<Row> {
-    let (value, bound) = scene.e.expected[row.step].as_ref()?;
-    let (layout, (_, from)) = (scene.layout(), scene.token(row));
-    let (slots, ..) = layout.extents(&value.shape);
-    let at = |j: usize| layout.at(&value.shape, other, from + j);
-    let all = 0..row.range.len();
-    (other < slots).then(|| Row {
-        value: all.clone().map(|j| value.data[at(j)]).collect(),
-        bound: all.map(|j| bound[at(j)]).collect(),
-    })
-}
-
-/// Rows of a cache in the slots of others: the map is read off the wrong rows, and must be a rule.
-fn slots<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let e = scene.e;
-    let mut map: BTreeMap<usize, usize> = BTreeMap::new();
-    for &r in scene.rows.iter().filter(|&&r| e.rows[r].bad) {
-        let row = &e.rows[r];
-        let (got, ..) = e.row(row);
-        let holds = |other: &usize| {
-            let Some(there) = slot(scene, row, *other) else { return false };
-            got.iter().zip(&there.value).zip(&there.bound).all(|((g, v), b)| right(*g, *v, *b))
-        };
-        let (slots, ..) = scene.layout().extents(scene.shape(row.step));
-        if let Some(other) = (0..slots).find(holds) {
-            map.insert(row.place.position, other);
-        }
-    }
-    let Some((&p0, &s0)) = map.iter().next().filter(|_| map.len() >= 2) else {
-        return Vec::new();
-    };
-    type Rule = Box<dyn Fn(usize) -> usize>;
-    let by = s0 as i64 - p0 as i64;
-    let side = if by < 0 { "before" } else { "after" };
-    let shifted = move |p: usize| (p as i64 + by).max(0) as usize;
-    let exchanged = match (p0 ^ s0).is_power_of_two() {
-        true => format!("rows {} apart are exchanged", p0 ^ s0),
-        false => format!("the row whose number differs in the bits of {} stands there", p0 ^ s0),
-    };
-    let mut rules: Vec<(String, Rule)> = vec![
-        (format!("row {s0} stands there"), Box::new(move |_| s0)),
-        (format!("the row {} {side} stands there", by.abs()), Box::new(shifted)),
-        (exchanged, Box::new(move |p| p ^ p0 ^ s0)),
-    ];
-    for m in 2..=64usize {
-        rules.push((format!("slots are counted modulo {m}"), Box::new(move |p| p % m)));
-        let reversed = move |p: usize| p / m * m + m - 1 - p % m;
-        rules.push((format!("rows stand in reverse order in groups of {m}"), Box::new(reversed)));
-        rules.push((format!("the first row of every {m} stands there"), Box::new(move |p| p / m * m)));
-    }
-    rules.retain(|(_, rule)| map.iter().all(|(p, s)| rule(*p) == *s));
-    let law =
-        |(what, rule): (String, Rule)| Law::new(what, 1, move |row: &RowAt| slot(scene, row, rule(row.place.position)));
-    rules.into_iter().map(law).collect()
 }

@@ -5,8 +5,8 @@
 //! which hold the law's numbers; conditions are data, and are asked of the elements of the other run as they are.
 
 use super::held::{Held, held};
-use super::when::{self, When};
-use super::{BITS, Confidence, Law, Row, SOLVERS, Scene, Solution};
+use super::when::{self, Holds, Seen, When};
+use super::{BITS, Form, Law, Row, SOLVERS, Scene, Solution};
 use crate::diagnose::work::Meter;
 use crate::verdict::{Evidence, Expected, RowAt};
 
@@ -24,12 +24,12 @@ pub(in crate::diagnose) struct Pair<'a> {
 /// What a law says of another run.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::diagnose) enum Predicted {
-    /// It gives every wrong element, under the condition that it has.
-    Holds { elements: usize, when: Option<String> },
-    /// It gives every wrong element, under another condition, which both runs allow.
-    Under { elements: usize, when: String },
+    /// It gives every wrong element, under the condition that it has; with it those that both runs allow.
+    Holds { elements: usize, both: Option<Vec<When>> },
+    /// It gives every wrong element, under other conditions, which both runs allow.
+    Under { elements: usize, both: Vec<When> },
     /// It gives every wrong element, and would change right ones; no condition tells them apart.
-    Open { elements: usize, when: String },
+    Open { elements: usize, of: usize },
     /// It does not hold.
     Fails(&'static str),
     /// The other run does not tell.
@@ -66,8 +66,11 @@ pub(in crate::diagnose) const OTHERWISE: &str = "elements are wrong otherwise";
 
 /// What a law that a solver found says of the other run, and its words if fewer of them hold than were told.
 pub(in crate::diagnose) fn of_law(pair: Pair<'_>, solution: &Solution) -> (Predicted, Option<String>) {
-    let (solver, what) = &solution.law;
-    let one = one_law(pair, (*solver, what), solution);
+    let (solver, what) = &solution.words;
+    if let Some(form) = &solution.law {
+        return (one_law(pair, Of::Form(form), solution), None);
+    }
+    let one = one_law(pair, Of::Words(*solver, what), solution);
     if solution.what == *what {
         return (one, None);
     }
@@ -75,7 +78,7 @@ pub(in crate::diagnose) fn of_law(pair: Pair<'_>, solution: &Solution) -> (Predi
     let scene = Scene::of(pair.first, pair.meter);
     let both = laws(&scene, *solver).into_iter().find(|law| law.what == *what).and_then(|law| law.twin);
     let Some((twin, _)) = both else { return (one, None) };
-    let other = one_law(pair, (*solver, &twin.what), solution);
+    let other = one_law(pair, Of::Words(*solver, &twin.what), solution);
     match (&one, &other) {
         (Predicted::Fails(_), Predicted::Fails(_)) => (one, None),
         (_, Predicted::Fails(_)) => (one, Some(what.clone())),
@@ -84,31 +87,60 @@ pub(in crate::diagnose) fn of_law(pair: Pair<'_>, solution: &Solution) -> (Predi
     }
 }
 
-fn one_law(pair: Pair<'_>, law: (usize, &str), solution: &Solution) -> Predicted {
-    let condition = match (&solution.when, solution.confidence) {
-        (None, _) => Condition::None,
-        (Some(_), Confidence::Proved) => Condition::Simplest,
-        (Some(_), _) => Condition::Unsaid,
-    };
-    let conditions = || {
-        let scene = Scene::of(pair.first, pair.meter);
-        let all = laws_of(&scene, law);
-        all.iter().find_map(|law| Some(held(&scene, law)?.conditions(&scene))).unwrap_or_default()
-    };
-    if pair.other.bad_rows().next().is_none() {
-        // A law that nothing is wrong of cannot be proposed: where its condition holds, something should be wrong.
-        let options = conditions();
-        let scene = Scene::of(pair.other, pair.meter);
-        let nowhere: Vec<When> = options.iter().filter(|when| !when.somewhere(&scene)).cloned().collect();
-        return without_wrong(&options, &nowhere, condition);
+/// A law as it is found again.
+#[derive(Clone, Copy)]
+enum Of<'l> {
+    /// As data.
+    Form(&'l Form),
+    /// By its solver, in its words.
+    Words(usize, &'l str),
+}
+
+impl Of<'_> {
+    fn laws<'a>(self, scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+        match self {
+            Self::Form(form) => Law::of(form.clone(), scene).into_iter().collect(),
+            Self::Words(solver, what) => laws_of(scene, (solver, what)),
+        }
     }
-    let Some(scene) = Scene::new(pair.other, pair.meter) else { return Predicted::Fails(OTHERWISE) };
-    let all = laws_of(&scene, law);
+}
+
+fn one_law(pair: Pair<'_>, law: Of<'_>, solution: &Solution) -> Predicted {
+    let condition = match &solution.holds {
+        Holds::Everywhere => Condition::None,
+        Holds::Under { .. } => Condition::Simplest,
+        Holds::Some { .. } => Condition::Unsaid,
+    };
+    let first = Scene::of(pair.first, pair.meter);
+    let at_first = || law.laws(&first).iter().find_map(|law| held(&first, law));
+    let options = |at_first: Option<&Held>| match &solution.holds {
+        Holds::Under { conditions, .. } => conditions.clone(),
+        _ => at_first.map(|held| held.conditions(&first)).unwrap_or_default(),
+    };
+    let wrong = pair.other.bad_rows().next().is_some();
+    let scene = match wrong {
+        true => Scene::new(pair.other, pair.meter),
+        false => Some(Scene::of(pair.other, pair.meter)),
+    };
+    let Some(scene) = scene else { return Predicted::Fails(OTHERWISE) };
+    let all = if wrong || matches!(law, Of::Form(_)) { law.laws(&scene) } else { Vec::new() };
     if all.iter().any(|law| law.parts) {
         return Predicted::Silent(OF_PARTS);
     }
+    if !wrong && all.is_empty() {
+        // A law that nothing is wrong of cannot be proposed: where its condition holds, something should be wrong.
+        let options = options(at_first().as_ref());
+        let nowhere: Vec<When> = options.iter().filter(|when| !when.somewhere(&scene)).cloned().collect();
+        return without_wrong(&options, nowhere, condition);
+    }
     match all.iter().find_map(|law| held(&scene, law)) {
-        Some(held) => judged(&scene, &held, condition, conditions),
+        Some(held) => {
+            let at_first = || {
+                let held = at_first();
+                (options(held.as_ref()), held)
+            };
+            judged((&first, &scene), &held, condition, at_first)
+        }
         None if pair.meter.over() => Predicted::Silent(WORK),
         None => Predicted::Fails(OTHERWISE),
     }
@@ -118,13 +150,13 @@ fn one_law(pair: Pair<'_>, law: (usize, &str), solution: &Solution) -> Predicted
 pub(in crate::diagnose) fn of_values(
     pair: Pair<'_>, (first, other): (&Expected, &Expected), condition: Condition,
 ) -> Predicted {
-    let scene = Scene::of(pair.other, pair.meter);
-    let conditions = || {
-        let scene = Scene::of(pair.first, pair.meter);
-        held(&scene, &law_of(first)).map(|held| held.conditions(&scene)).unwrap_or_default()
+    let scenes = (&Scene::of(pair.first, pair.meter), &Scene::of(pair.other, pair.meter));
+    let at_first = || {
+        let held = held(scenes.0, &law_of(first));
+        (held.as_ref().map(|held| held.conditions(scenes.0)).unwrap_or_default(), held)
     };
-    match held(&scene, &law_of(other)) {
-        Some(held) => judged(&scene, &held, condition, conditions),
+    match held(scenes.1, &law_of(other)) {
+        Some(held) => judged(scenes, &held, condition, at_first),
         None => Predicted::Fails(OTHERWISE),
     }
 }
@@ -137,36 +169,54 @@ fn law_of(assumed: &Expected) -> Law<'_> {
     })
 }
 
-fn judged(scene: &Scene<'_>, held: &Held, condition: Condition, conditions: impl FnOnce() -> Vec<When>) -> Predicted {
+/// What a law that gives every wrong element of the other run says of it. `at_first` gives the conditions that the first
+/// run allows, and the elements of that run.
+fn judged<'s>(
+    (first, scene): (&Scene<'s>, &Scene<'s>), held: &Held, condition: Condition,
+    at_first: impl FnOnce() -> (Vec<When>, Option<Held>),
+) -> Predicted {
     let elements = held.wrong.len();
     match (elements, held.spared.len()) {
         (0, 0) => return Predicted::Silent(INERT),
         (1.., _) if held.bits < BITS || held.changes_nothing() => return Predicted::Silent(LITTLE),
-        (1.., 0) if condition == Condition::None => return Predicted::Holds { elements, when: None },
+        (1.., 0) if condition == Condition::None => return Predicted::Holds { elements, both: None },
         _ => {}
     }
-    let options = conditions();
+    let (options, at_first) = at_first();
     let allowed = |when: &&When| {
         held.wrong.iter().chain(&held.unsaid).all(|&at| when.holds(scene, at))
             && !held.spared.iter().any(|&at| when.holds(scene, at))
     };
     let both: Vec<When> = options.iter().filter(allowed).cloned().collect();
     if elements == 0 {
-        return without_wrong(&options, &both, condition);
+        return without_wrong(&options, both, condition);
     }
-    match when::told(&both, true) {
-        Some(when) if is_same(&options, &both, condition) => Predicted::Holds { elements, when: Some(when) },
-        Some(when) => Predicted::Under { elements, when },
-        None => Predicted::Open { elements, when: held.unexplained() },
+    if is_same(&options, &both, condition) {
+        return Predicted::Holds { elements, both: Some(both) };
+    }
+    // What is about two features was not asked of a run that one tells apart.
+    let both = match at_first.filter(|_| both.is_empty()) {
+        Some(other) => {
+            let wrong = [other.all_wrong(), held.all_wrong()];
+            when::separating(&[
+                Seen { scene: first, wrong: &wrong[0], spared: &other.spared },
+                Seen { scene, wrong: &wrong[1], spared: &held.spared },
+            ])
+        }
+        None => both,
+    };
+    match both.is_empty() {
+        true => Predicted::Open { elements, of: elements + held.spared.len() },
+        false => Predicted::Under { elements, both },
     }
 }
 
 /// Of a run in which nothing is wrong: what `both` runs allow of the conditions that the first one does.
-fn without_wrong(options: &[When], both: &[When], condition: Condition) -> Predicted {
-    match when::told(both, true) {
-        Some(_) if is_same(options, both, condition) => Predicted::Silent(NOWHERE),
-        Some(when) => Predicted::Under { elements: 0, when },
-        None => Predicted::Fails(RIGHT),
+fn without_wrong(options: &[When], both: Vec<When>, condition: Condition) -> Predicted {
+    match both.is_empty() {
+        true => Predicted::Fails(RIGHT),
+        false if is_same(options, &both, condition) => Predicted::Silent(NOWHERE),
+        false => Predicted::Under { elements: 0, both },
     }
 }
 
@@ -174,8 +224,8 @@ fn without_wrong(options: &[When], both: &[When], condition: Condition) -> Predi
 fn is_same(options: &[When], both: &[When], condition: Condition) -> bool {
     match condition {
         Condition::None | Condition::Unsaid => false,
-        Condition::Simplest => options.first().zip(both.first()).is_some_and(|(a, b)| a.words() == b.words()),
-        Condition::Since(position) => both.iter().any(|when| when.words() == when::since(position)),
+        Condition::Simplest => options.first().zip(both.first()).is_some_and(|(a, b)| a == b),
+        Condition::Since(position) => both.contains(&When::since(position)),
     }
 }
 

@@ -38,6 +38,7 @@ pub(super) struct Scene<'a> {
     /// Elements of a token's vector that alone are asked for at the moment.
     glance: RefCell<Option<Vec<usize>>>,
     tensors: RefCell<Tensors>,
+    vectors: RefCell<HashMap<String, Option<Rc<Vec<f32>>>>>,
 }
 
 /// Stages as they were given, by step; nothing for those that were not captured.
@@ -125,6 +126,7 @@ impl<'a> Scene<'a> {
             after: followers(e),
             glance: RefCell::default(),
             tensors: RefCell::default(),
+            vectors: RefCell::default(),
         };
         let mut fit: Vec<At> = Vec::new();
         for &r in &bad {
@@ -273,6 +275,15 @@ impl<'a> Scene<'a> {
         let mut named: Vec<&str> = vectors.map(|w| w.name.as_str()).collect();
         named.sort_by_key(|name| !near(name));
         named.into_iter().take(64).map(|name| (name.to_owned(), self.vector(name, width))).collect()
+    }
+
+    /// A vector of the model, by name.
+    pub(super) fn shared_vector(&self, name: &str) -> Option<Rc<Vec<f32>>> {
+        let read = || {
+            let weight = self.e.oracle.graph.weights().into_iter().find(|w| w.name == name && w.extent.len() == 1)?;
+            Some(Rc::new(self.vector(name, weight.extent[0])))
+        };
+        self.vectors.borrow_mut().entry(name.to_owned()).or_insert_with(read).clone()
     }
 
     pub(super) fn vector(&self, name: &str, width: usize) -> Vec<f32> {

@@ -5,23 +5,162 @@
 //! positions it holds, is then carried out for the whole run: a slot holds the last row that was written to it. One that
 //! nobody wrote must be as it was after the step before; where that is not captured, nothing is said of it.
 
+use super::form::Form;
+use super::index::Index;
 use super::maps::{TILES, strides, transposed};
 use super::scene::Scene;
-use super::{Law, Row};
+use super::{Alternative, Law, Row};
 use crate::capture::Step;
 use crate::verdict::{RowAt, right};
 use qdiff_engine::ops::Anatomy;
-use std::collections::BTreeSet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::rc::Rc;
 
-/// The slot of a position, given the part that it is of.
-type Slot = Rc<dyn Fn(usize, &Step) -> Option<usize>>;
+/// Rows that are written to slots of others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Written {
+    /// To which.
+    to: Slot,
+    /// Which rows.
+    rows: Rows,
+    /// Whether they are written to their own slots too.
+    as_well: bool,
+    /// Whether their own slots, where nobody writes them, are seen to keep what they held.
+    keeps: bool,
+}
 
-/// Positions that a rule is about, in words after "each row"; with the part that a position is of.
-type Domain = (String, Moves);
+/// The slot of a position.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Slot {
+    /// By the position.
+    Of(Index),
+    /// By its number in the part.
+    Number,
+    /// By its number in the part and twice the part's first.
+    NumberAndTwice,
+    /// Of the part's first row.
+    PartFirst,
+    /// Of the part's last row.
+    PartLast,
+    /// In reverse order within the part.
+    PartMirrored,
+}
 
-/// Whether a rule is about a position, given the part that it is of.
-type Moves = Rc<dyn Fn(usize, &Step) -> bool>;
+impl Slot {
+    fn of(&self, p: usize, part: &Step) -> Option<usize> {
+        match self {
+            Self::Of(index) => index.of(p, usize::MAX),
+            Self::Number => p.checked_sub(part.first),
+            Self::NumberAndTwice => Some(p + part.first),
+            Self::PartFirst => Some(part.first),
+            Self::PartLast => part.keys().checked_sub(1),
+            Self::PartMirrored => (part.first + part.keys()).checked_sub(p + 1),
+        }
+    }
+}
+
+/// Positions that are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Rows {
+    /// All.
+    All,
+    /// Those of decode steps.
+    Decoded,
+    /// Those of the prompt.
+    Prompt,
+    /// This one.
+    Position(usize),
+    /// Those with this rest modulo the first number.
+    Rest(usize, usize),
+    /// Those with this number in their part.
+    Number(usize),
+    /// The last of each part.
+    LastOfPart,
+    /// From this one on.
+    From(usize),
+    /// Up to this one.
+    UpTo(usize),
+    /// From the first to the second.
+    Between(usize, usize),
+}
+
+impl Rows {
+    fn has(self, p: usize, part: &Step) -> bool {
+        match self {
+            Self::All => true,
+            Self::Decoded => part.index > 0 && part.tokens.len() == 1,
+            Self::Prompt => part.index == 0,
+            Self::Position(one) => p == one,
+            Self::Rest(m, rest) => p % m == rest,
+            Self::Number(number) => p.checked_sub(part.first) == Some(number),
+            Self::LastOfPart => p + 1 == part.keys(),
+            Self::From(low) => p >= low,
+            Self::UpTo(high) => p <= high,
+            Self::Between(low, high) => (low..=high).contains(&p),
+        }
+    }
+}
+
+impl fmt::Display for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Slot::Of(Index::Mod(m)) = self.to {
+            write!(f, "slots are counted modulo {m}: ")?;
+        }
+        f.write_str("each row")?;
+        match self.rows {
+            Rows::All => Ok(()),
+            Rows::Decoded => f.write_str(" of a decode step"),
+            Rows::Prompt => f.write_str(" of the prefill"),
+            Rows::Position(p) => write!(f, ", that of position {p} alone,"),
+            Rows::Rest(m, rest) => write!(f, " where position mod {m} = {rest}"),
+            Rows::Number(n) => write!(f, " with number {n} in its part"),
+            Rows::LastOfPart => f.write_str(" that is the last of its part"),
+            Rows::From(low) => write!(f, " from position {low} on"),
+            Rows::UpTo(high) => write!(f, " up to position {high}"),
+            Rows::Between(low, high) => write!(f, " of positions {low} to {high}"),
+        }?;
+        f.write_str(" is written ")?;
+        match &self.to {
+            Slot::Of(Index::By(by)) => {
+                let (count, side) = (if by.abs() == 1 { "slot" } else { "slots" }, if *by < 0 { "before" } else { "after" });
+                write!(f, "{} {count} {side} its own", by.abs())
+            }
+            Slot::Of(Index::Mod(m)) => write!(f, "to slot p mod {m}, for position p"),
+            Slot::Of(Index::First(m)) => write!(f, "to the first slot of its {m}"),
+            Slot::Of(Index::Last(m)) => write!(f, "to the last slot of its {m}"),
+            Slot::Of(Index::Reversed(m)) => write!(f, "to the slot at the other end of its {m}"),
+            Slot::Of(Index::Next(m)) => write!(f, "to the next slot, round the end of its {m}"),
+            Slot::Of(Index::Before(m)) => write!(f, "to the slot before, round the end of its {m}"),
+            Slot::Of(Index::Apart(m)) => write!(f, "to the slot {m} apart, in pairs"),
+            Slot::Of(Index::Is(slot)) => write!(f, "to slot {slot}"),
+            Slot::Of(index) => write!(f, "to the {}", index.told("slot", "p")),
+            Slot::Number => f.write_str("to the slot of its number in the part"),
+            Slot::NumberAndTwice => f.write_str("to the slot of its number in the part and twice the part's first"),
+            Slot::PartFirst => f.write_str("to the slot of the part's first row"),
+            Slot::PartLast => f.write_str("to the slot of the part's last row"),
+            Slot::PartMirrored => f.write_str("in reverse order within its part"),
+        }?;
+        f.write_str(match (self.as_well, self.keeps) {
+            (true, _) => " as well as to its own",
+            (false, true) => ", and its own keeps what it held",
+            (false, false) => ", and its own holds no row of this run",
+        })
+    }
+}
+
+impl Written {
+    /// What a row would be.
+    pub(super) fn on<'a>(&self, scene: &'a Scene<'a>) -> Option<Alternative<'a>> {
+        let law = self.clone();
+        let of_cache = matches!(scene.node().op.anatomy(), Anatomy::State(_));
+        of_cache.then(|| -> Alternative<'a> { Box::new(move |row: &RowAt| written(scene, row, &law)) })
+    }
+}
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     if !matches!(scene.node().op.anatomy(), Anatomy::State(_)) {
@@ -29,18 +168,24 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     }
     let moved = moved(scene);
     let mut all = Vec::new();
-    if let (Some(first), Some(last)) = (moved.first(), moved.iter().next_back()) {
+    if let Some(&(p0, s0)) = moved.first() {
         let positions: BTreeSet<usize> = moved.iter().map(|(p, _)| *p).collect();
-        let own =
-            if known(scene) { ", and its own keeps what it held" } else { ", and its own holds no row of this run" };
-        let holds = |f: &Slot| moved.iter().all(|(p, s)| f(*p, part(scene, *p)) == Some(*s));
-        for (seen, rule, f) in rules(*first, *last).into_iter().filter(|(.., f)| holds(f)) {
-            for (whose, of) in domains(scene, &positions) {
-                for (as_well, told) in [(false, own), (true, " as well as to its own")] {
-                    let what = format!("{seen}: each row{whose} is written {}{told}", rule.trim_end_matches(','));
-                    let (f, of) = (f.clone(), of.clone());
-                    all.push(Law::new(what, 2, move |row: &RowAt| written(scene, row, &f, &of, as_well)));
-                }
+        let keeps = known(scene);
+        let by = Index::By(s0 as i64 - p0 as i64);
+        let rules = [by].into_iter().map(Slot::Of).chain([Slot::Number, Slot::NumberAndTwice]);
+        let rules = rules.chain((2..=64usize).flat_map(|m| {
+            let apart = m.is_power_of_two().then_some(Index::Apart(m / 2));
+            let of = [Index::Mod(m), Index::First(m), Index::Last(m), Index::Reversed(m), Index::Next(m), Index::Before(m)];
+            of.into_iter().chain(apart).map(Slot::Of)
+        }));
+        let rules = rules.chain([Slot::Of(Index::Is(s0)), Slot::PartFirst, Slot::PartLast, Slot::PartMirrored]);
+        let pairs: BTreeMap<usize, usize> = moved.iter().copied().collect();
+        let exchanged = pairs.len() == 2 && pairs.iter().all(|(p, s)| pairs.get(s) == Some(p));
+        let rules = rules.chain(exchanged.then(|| Slot::Of(Index::Pairs(pairs.clone()))));
+        for to in rules.filter(|to| moved.iter().all(|(p, s)| to.of(*p, part(scene, *p)) == Some(*s))) {
+            for rows in domains(scene, &positions) {
+                let of = [false, true].map(|as_well| Written { to: to.clone(), rows, as_well, keeps });
+                all.extend(of.into_iter().filter_map(|written| Law::of(Form::Written(written), scene)));
             }
         }
     }
@@ -99,111 +244,44 @@ fn moved(scene: &Scene<'_>) -> BTreeSet<(usize, usize)> {
 
 /// What belongs into a slot, cut to a row.
 fn expected(scene: &Scene<'_>, row: &RowAt, slot: usize) -> Option<Row> {
-    super::elsewhere::expected(scene, row, slot as i64, scene.token(row).1 as i64)
-}
-
-/// Rules that may give these two pairs of a position and its slot: what is then seen, and what is done.
-fn rules((p0, s0): (usize, usize), (p1, s1): (usize, usize)) -> Vec<(String, String, Slot)> {
-    let mut rules: Vec<(String, Slot)> = Vec::new();
-    let all = &mut rules;
-    let by = s0 as i64 - p0 as i64;
-    let count = if by.abs() == 1 { "slot" } else { "slots" };
-    let what = format!("{} {count} {} its own", by.abs(), if by < 0 { "before" } else { "after" });
-    all.push((what, Rc::new(move |p, _| usize::try_from(p as i64 + by).ok())));
-    all.push(("to the slot of its number in the part".to_owned(), Rc::new(|p, step| Some(p - step.first))));
-    all.push((
-        "to the slot of its number in the part and twice the part's first".to_owned(),
-        Rc::new(|p, step| Some(p + step.first)),
-    ));
-    for m in 2..=64usize {
-        all.push((format!("to slot p mod {m}, for position p,"), Rc::new(move |p, _| Some(p % m))));
-        all.push((format!("to the first slot of its {m}"), Rc::new(move |p, _| Some(p / m * m))));
-        all.push((format!("to the last slot of its {m}"), Rc::new(move |p, _| Some(p / m * m + m - 1))));
-        all.push((
-            format!("to the slot at the other end of its {m}"),
-            Rc::new(move |p, _| Some(p / m * m + m - 1 - p % m)),
-        ));
-        all.push((
-            format!("to the next slot, round the end of its {m},"),
-            Rc::new(move |p, _| Some(p / m * m + (p % m + 1) % m)),
-        ));
-        all.push((
-            format!("to the slot before, round the end of its {m},"),
-            Rc::new(move |p, _| Some(p / m * m + (p % m + m - 1) % m)),
-        ));
-        if m.is_power_of_two() {
-            let bit = m / 2;
-            all.push((format!("to the slot {bit} apart, in pairs,"), Rc::new(move |p, _| Some(p ^ bit))));
-        }
-    }
-    all.push((format!("to slot {s0}"), Rc::new(move |_, _| Some(s0))));
-    all.push(("to the slot of the part's first row".to_owned(), Rc::new(|_, step| Some(step.first))));
-    all.push(("to the slot of the part's last row".to_owned(), Rc::new(|_, step| Some(step.keys() - 1))));
-    all.push((
-        "in reverse order within its part".to_owned(),
-        Rc::new(|p, step| Some(step.first + step.keys() - 1 - p)),
-    ));
-    // No rule but the pairs themselves.
-    if (p0, s0) != (p1, s1) {
-        let what = format!("to the other's slot, of positions {p0} and {p1}");
-        let of = move |p, _: &Step| Some(if p == p0 { s0 } else { s1 });
-        if (p0, p1) == (s1, s0) {
-            all.push((what, Rc::new(of)));
-        }
-    }
-    // What is seen of it.
-    let seen = match by {
-        1.. => format!("the row {by} before stands there"),
-        _ => format!("the row {} after stands there", -by),
-    };
-    let told = |(rule, f): (String, Slot)| match rule.strip_prefix("to slot p mod ").and_then(|m| m.split_once(',')) {
-        Some((m, _)) => (format!("slots are counted modulo {m}"), rule.clone(), f),
-        None if rule.starts_with("to slot ") => (format!("row {p0} stands in slot {s0}"), rule, f),
-        None => (seen.clone(), rule, f),
-    };
-    rules.into_iter().map(told).collect()
+    let (value, bound) = scene.e.expected[row.step].as_ref()?;
+    let (layout, from) = (scene.layout(), scene.token(row).1);
+    let at = |j: usize| layout.at(&value.shape, slot, from + j);
+    let all = 0..row.range.len();
+    (slot < layout.extents(&value.shape).0).then(|| Row {
+        value: all.clone().map(|j| value.data[at(j)]).collect(),
+        bound: all.map(|j| bound[at(j)]).collect(),
+    })
 }
 
 /// Positions that may be all that are moved, if these are seen to be.
-fn domains(scene: &Scene<'_>, moved: &BTreeSet<usize>) -> Vec<Domain> {
+fn domains(scene: &Scene<'_>, moved: &BTreeSet<usize>) -> Vec<Rows> {
     let (Some(&low), Some(&high)) = (moved.first(), moved.last()) else { return Vec::new() };
-    let mut all: Vec<Domain> = vec![
-        (String::new(), Rc::new(|_, _| true)),
-        (" of a decode step".to_owned(), Rc::new(|_, step| step.index > 0 && step.tokens.len() == 1)),
-        (" of the prefill".to_owned(), Rc::new(|_, step| step.index == 0)),
-    ];
-    let mut add = |words: String, of: Moves| all.push((words, of));
+    let mut all = vec![Rows::All, Rows::Decoded, Rows::Prompt];
     if low == high {
-        add(format!(", that of position {low} alone,"), Rc::new(move |p, _| p == low));
+        all.push(Rows::Position(low));
     }
-    for m in [2usize, 3, 4, 5, 8, 16, 32, 64] {
-        let rest = low % m;
-        if moved.len() > 1 && moved.iter().all(|p| p % m == rest) {
-            add(format!(" where position mod {m} = {rest}"), Rc::new(move |p, _| p % m == rest));
-        }
+    if moved.len() > 1 {
+        let rests = [2usize, 3, 4, 5, 8, 16, 32, 64].map(|m| Rows::Rest(m, low % m));
+        let number = Rows::Number(low - part(scene, low).first);
+        all.extend(rests.into_iter().chain([number]).filter(|rows| moved.iter().all(|p| rows.has(*p, part(scene, *p)))));
     }
-    let number = low - part(scene, low).first;
-    if moved.len() > 1 && moved.iter().all(|p| p - part(scene, *p).first == number) {
-        add(format!(" with number {number} in its part"), Rc::new(move |p, step| p - step.first == number));
+    if moved.iter().all(|p| Rows::LastOfPart.has(*p, part(scene, *p))) {
+        all.push(Rows::LastOfPart);
     }
-    if moved.iter().all(|p| p + 1 == part(scene, *p).keys()) {
-        add(" that is the last of its part".to_owned(), Rc::new(|p, step| p + 1 == step.keys()));
-    }
-    add(format!(" from position {low} on"), Rc::new(move |p, _| p >= low));
-    add(format!(" up to position {high}"), Rc::new(move |p, _| p <= high));
-    add(format!(" of positions {low} to {high}"), Rc::new(move |p, _| (low..=high).contains(&p)));
+    all.extend([Rows::From(low), Rows::UpTo(high), Rows::Between(low, high)]);
     all
 }
 
 /// A row of the cache after its step, if rows of some positions go to the slots of a rule.
-fn written(scene: &Scene<'_>, row: &RowAt, f: &Slot, of: &Moves, as_well: bool) -> Option<Row> {
+fn written(scene: &Scene<'_>, row: &RowAt, law: &Written) -> Option<Row> {
     let (slot, steps) = (scene.token(row).0, &scene.e.side.capture.steps);
     let mut holds = None;
     for step in &steps[..=row.step] {
         for p in step.first..step.keys() {
-            let moves = of(p, step);
-            let there = moves && f(p, step) == Some(slot);
-            if there || p == slot && (!moves || as_well) {
+            let moves = law.rows.has(p, step);
+            let there = moves && law.to.of(p, step) == Some(slot);
+            if there || p == slot && (!moves || law.as_well) {
                 holds = Some(p);
             }
         }

@@ -1,9 +1,13 @@
 //! When: the simplest condition that holds of every wrong element and of none that is right although a law would change
 //! it: on position, step, row of the part, token, head, column, key, or the size of the value.
 
-use super::At;
 use super::scene::Scene;
+use super::{At, UNEXPLAINED};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::fmt;
 
 /// What a condition may ask of an element, and how it is called.
 struct Feature {
@@ -76,13 +80,9 @@ const FEATURES: &[Feature] = &[
         of: |s, at| Some((step(s, at).keys() - 1) as i64 - row(s, at).place.position as i64),
     },
     Feature {
-        name: "number of tokens in the part",
+        name: LENGTH,
         by_row: true,
-        // Where parts are of one length alone, it says no more than prefill and decode.
-        of: |s, at| {
-            let lengths = s.e.side.capture.steps.iter().map(|s| s.tokens.len());
-            (longer(s) || lengths.collect::<BTreeSet<_>>().len() > 2).then(|| step(s, at).tokens.len() as i64)
-        },
+        of: |s, at| Some(step(s, at).tokens.len() as i64),
     },
     Feature {
         name: "token id",
@@ -112,15 +112,55 @@ fn left_over<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     Some(i64::from(position >= first))
 }
 
+/// One of the features, in JSON by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked(usize);
+
+impl Asked {
+    fn feature(self) -> &'static Feature {
+        &FEATURES[self.0]
+    }
+}
+
+impl Serialize for Asked {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.feature().name)
+    }
+}
+
+impl<'de> Deserialize<'de> for Asked {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(from)?;
+        let found = FEATURES.iter().position(|feature| feature.name == name);
+        found.map(Self).ok_or_else(|| D::Error::custom(format!("`{name}` is no feature of an element")))
+    }
+}
+
+impl JsonSchema for Asked {
+    fn schema_name() -> Cow<'static, str> {
+        "Feature".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        String::json_schema(generator)
+    }
+}
+
 /// Values of a feature.
-#[derive(Clone, Debug)]
-enum Values {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Values {
+    /// This one.
     Is(i64),
+    /// This one and larger ones.
     From(i64),
+    /// This one and smaller ones.
     UpTo(i64),
+    /// Those from the first to the second.
     Between(i64, i64),
     /// Those whose rest modulo the first number is between the others.
     Rest(i64, i64, i64),
+    /// These.
     Among(BTreeSet<i64>),
 }
 
@@ -138,11 +178,16 @@ impl Values {
 }
 
 /// Sizes of right values.
-#[derive(Clone, Copy, Debug)]
-enum Size {
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Size {
+    /// Below 0.
     Negative,
+    /// Above 0.
     Positive,
+    /// Of a size above this one.
     Above(f64),
+    /// Of a size below this one.
     Below(f64),
 }
 
@@ -167,104 +212,221 @@ impl Size {
     }
 }
 
-/// A condition on one feature, with how much there is to it.
-#[derive(Clone, Debug)]
-struct Condition {
-    /// Index of the feature.
-    feature: usize,
-    weight: usize,
-    words: String,
+/// A condition on one feature.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Condition {
+    /// What is asked.
+    feature: Asked,
+    /// For what it holds.
     values: Values,
 }
 
-/// A condition that can be asked of elements of any run.
-#[derive(Clone, Debug)]
-pub(super) struct When {
-    clauses: Clauses,
+impl Condition {
+    /// How much there is to it.
+    fn weight(&self) -> usize {
+        let name = self.feature.feature().name;
+        match &self.values {
+            Values::Is(_) if name.starts_with(LEFT_OVER) => 2,
+            // Where parts are of one length, it says no more than prefill and decode.
+            Values::Is(_) | Values::From(_) | Values::UpTo(_) if name == LENGTH => 2,
+            Values::Is(_) => 0,
+            // What begins with decoding is said to be of that before it is of rows or lengths; what begins with an id, last.
+            Values::From(1) if matches!(name, "decode step" | "step") => 0,
+            Values::From(_) | Values::UpTo(_) => {
+                if name == "token id" {
+                    3
+                } else {
+                    1
+                }
+            }
+            Values::Rest(_, a, b) if a == b => 2,
+            Values::Rest(..) | Values::Between(..) => 3,
+            Values::Among(_) => 4,
+        }
+    }
 }
 
-#[derive(Clone, Debug)]
-enum Clauses {
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.feature.feature().name;
+        match &self.values {
+            Values::Is(1) if name.starts_with(LEFT_OVER) => write!(f, "in the {name} of each part"),
+            Values::Is(_) if name.starts_with(LEFT_OVER) => {
+                write!(f, "in the {} of each part", name.replace("rows left over after", "rows of"))
+            }
+            Values::Is(value) => f.write_str(&at(name, *value)),
+            Values::From(low) => f.write_str(&from(name, *low)),
+            Values::UpTo(high) => f.write_str(&up_to(name, *high)),
+            Values::Rest(2, 0, 0) => write!(f, "where the {name} is even"),
+            Values::Rest(2, 1, 1) => write!(f, "where the {name} is odd"),
+            Values::Rest(m, a, b) if a == b => write!(f, "where {name} mod {m} = {a}"),
+            Values::Rest(m, a, b) => write!(f, "where {name} mod {m} is {a} to {b}"),
+            Values::Between(low, high) => write!(f, "at {name}s {low} to {high}"),
+            Values::Among(some) => {
+                let list: Vec<String> = some.iter().map(ToString::to_string).collect();
+                write!(f, "at {name}s {}", list.join(", "))
+            }
+        }
+    }
+}
+
+/// A condition that can be asked of elements of any run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum When {
+    /// On one feature.
     One(Condition),
+    /// On two.
     Both(Condition, Condition),
+    /// On the size of the right value.
     Size(Size),
 }
 
-impl When {
-    /// In words.
-    pub(super) fn words(&self) -> String {
-        match &self.clauses {
-            Clauses::One(c) => c.words.clone(),
-            Clauses::Both(a, b) => format!("{} and {}", a.words, b.words),
-            Clauses::Size(size) => size.words(),
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(c) => c.fmt(f),
+            Self::Both(a, b) => write!(f, "{a} and {b}"),
+            Self::Size(size) => f.write_str(&size.words()),
         }
+    }
+}
+
+impl When {
+    /// That something holds from a position on.
+    pub(super) fn since(position: usize) -> Self {
+        let feature = FEATURES.iter().position(|feature| feature.name == "position").map_or(Asked(0), Asked);
+        Self::One(Condition { feature, values: Values::From(position as i64) })
     }
 
     /// Whether it holds of an element; of one without such a feature it does not.
     pub(super) fn holds(&self, scene: &Scene<'_>, at: At) -> bool {
-        let of = |c: &Condition| (FEATURES[c.feature].of)(scene, at).is_some_and(|v| c.values.has(v));
-        match &self.clauses {
-            Clauses::One(c) => of(c),
-            Clauses::Both(a, b) => of(a) && of(b),
-            Clauses::Size(size) => size.has(scene.element(at).1),
+        let of = |c: &Condition| (c.feature.feature().of)(scene, at).is_some_and(|v| c.values.has(v));
+        match self {
+            Self::One(c) => of(c),
+            Self::Both(a, b) => of(a) && of(b),
+            Self::Size(size) => size.has(scene.element(at).1),
         }
     }
 
     /// Whether it holds of any element of the run, as far as rows tell: of a row of which it may hold, it holds of some element.
     pub(super) fn somewhere(&self, scene: &Scene<'_>) -> bool {
         let of = |c: &Condition, at: At| {
-            let feature = &FEATURES[c.feature];
+            let feature = c.feature.feature();
             !feature.by_row || (feature.of)(scene, at).is_some_and(|v| c.values.has(v))
         };
-        (0..scene.e.rows.len()).map(|row| (row, 0)).any(|at| match &self.clauses {
-            Clauses::One(c) => of(c, at),
-            Clauses::Both(a, b) => of(a, at) && of(b, at),
-            Clauses::Size(_) => true,
+        (0..scene.e.rows.len()).map(|row| (row, 0)).any(|at| match self {
+            Self::One(c) => of(c, at),
+            Self::Both(a, b) => of(a, at) && of(b, at),
+            Self::Size(_) => true,
         })
+    }
+}
+
+/// Where a law holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Holds {
+    /// Wherever it makes a difference.
+    Everywhere,
+    /// Under each of these conditions, the simplest first: no run that it was tried on tells them apart.
+    Under {
+        /// The conditions.
+        conditions: Vec<When>,
+        /// Whether another run allows them too.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        tried: bool,
+    },
+    /// In some of the elements that it would change; nothing says which.
+    Some {
+        /// So many.
+        elements: usize,
+        /// Of so many.
+        of: usize,
+    },
+}
+
+impl Holds {
+    /// The conditions that are told: the simplest, and those that are about as simple and as true.
+    pub fn told(&self) -> Vec<&When> {
+        let Self::Under { conditions, .. } = self else { return Vec::new() };
+        let Some((first, rest)) = conditions.split_first() else { return Vec::new() };
+        let mut told = vec![first];
+        let When::One(simplest) = first else { return told };
+        let mut others: Vec<&Condition> = vec![simplest];
+        for when in rest {
+            let When::One(c) = when else { continue };
+            // Of each feature the simplest.
+            let least = |known: &Condition| known.feature != c.feature || known.weight() == c.weight();
+            if others.len() < 3 && c.weight() <= simplest.weight().max(1) && others.iter().copied().all(least) {
+                others.push(c);
+                told.push(when);
+            }
+        }
+        told
+    }
+}
+
+impl fmt::Display for Holds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Everywhere => Ok(()),
+            Self::Some { elements, of } => write!(f, "in {elements} of the {of} {UNEXPLAINED}"),
+            Self::Under { tried, .. } => {
+                let told: Vec<String> = self.told().iter().map(ToString::to_string).collect();
+                match (told.as_slice(), tried) {
+                    ([], _) => Ok(()),
+                    ([one], _) => f.write_str(one),
+                    ([first, others @ ..], true) => {
+                        write!(f, "{first} (or {}: both runs allow it)", others.join(", or "))
+                    }
+                    ([first, others @ ..], false) => {
+                        write!(f, "{first} (or {}: a run of other tokens and another length tells)", others.join(", or "))
+                    }
+                }
+            }
+        }
     }
 }
 
 const MODULI: [i64; 12] = [2, 3, 4, 5, 7, 8, 16, 32, 64, 128, 256, 512];
 
-/// Conditions on a feature that hold of all of `yes`, the simpler first.
+/// What parts are told apart by.
+const LENGTH: &str = "number of tokens in the part";
+
+/// How features begin that tell whether a row is left over.
+const LEFT_OVER: &str = "rows left over";
+
+/// Conditions on a feature that hold of all of `yes`.
 fn conditions(feature: usize, yes: &BTreeSet<i64>) -> Vec<Condition> {
     let (Some(&low), Some(&high)) = (yes.first(), yes.last()) else { return Vec::new() };
     let name = FEATURES[feature].name;
     let mut all = Vec::new();
-    let mut add = |weight, words, values| all.push(Condition { feature, weight, words, values });
-    if name.starts_with("rows left over") {
-        if low == 1 {
-            add(2, format!("in the {name} of each part"), Values::Is(1));
+    let mut add = |values| all.push(Condition { feature: Asked(feature), values });
+    if name.starts_with(LEFT_OVER) {
+        if low == high {
+            add(Values::Is(low));
         }
         return all;
     }
     if low == high {
-        add(0, at(name, low), Values::Is(low));
+        add(Values::Is(low));
     }
-    // What begins with decoding is said to be of that before it is of rows or lengths; what begins with an id, last.
-    if matches!(name, "decode step" | "step") && low > 0 {
-        add(0, from(name, 1), Values::From(1));
+    if matches!(name, "decode step" | "step") && low > 1 {
+        add(Values::From(1));
     }
-    let bounds = if name == "token id" { 3 } else { 1 };
-    add(bounds, from(name, low), Values::From(low));
-    add(bounds, up_to(name, high), Values::UpTo(high));
+    add(Values::From(low));
+    add(Values::UpTo(high));
     for m in MODULI.into_iter().filter(|m| yes.len() > 1 && high - low >= *m) {
         let residues: BTreeSet<i64> = yes.iter().map(|v| v.rem_euclid(m)).collect();
         let (Some(&a), Some(&b)) = (residues.first(), residues.last()) else { continue };
-        if residues.len() as i64 == m || b - a + 1 != residues.len() as i64 {
-            continue;
+        if residues.len() as i64 != m && b - a + 1 == residues.len() as i64 {
+            add(Values::Rest(m, a, b));
         }
-        let words = match (a == b, m) {
-            (true, 2) => format!("where the {name} is {}", if a == 0 { "even" } else { "odd" }),
-            (true, _) => format!("where {name} mod {m} = {a}"),
-            _ => format!("where {name} mod {m} is {a} to {b}"),
-        };
-        add(if a == b { 2 } else { 3 }, words, Values::Rest(m, a, b));
     }
-    add(3, format!("at {name}s {low} to {high}"), Values::Between(low, high));
+    add(Values::Between(low, high));
     if (2..=6).contains(&yes.len()) {
-        let list = yes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        add(4, format!("at {name}s {list}"), Values::Among(yes.clone()));
+        add(Values::Among(yes.clone()));
     }
     all
 }
@@ -291,11 +453,6 @@ fn from(name: &str, low: i64) -> String {
     }
 }
 
-/// How it is said that something holds from a position on.
-pub(super) fn since(position: usize) -> String {
-    from("position", position as i64)
-}
-
 fn up_to(name: &str, high: i64) -> String {
     match (name, high) {
         ("row counted from the part's last", n) => format!("in the last {} rows of each part", n + 1),
@@ -306,12 +463,32 @@ fn up_to(name: &str, high: i64) -> String {
     }
 }
 
-/// The conditions that hold of all `wrong` and none of `spared`, the simpler first: on one feature; where there is none, on the
-/// size of the value; where there is none either, the simplest on two features.
-pub(super) fn separating(scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Vec<When> {
-    let values = |f: &Feature, of: &[At]| -> Option<Vec<i64>> { of.iter().map(|&at| (f.of)(scene, at)).collect() };
+/// Elements of a run that a law gives, and right ones that it would change.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'a, 's> {
+    pub(super) scene: &'a Scene<'s>,
+    pub(super) wrong: &'a [At],
+    pub(super) spared: &'a [At],
+}
+
+impl Seen<'_, '_> {
+    fn elements(&self, are_wrong: bool) -> &[At] {
+        if are_wrong { self.wrong } else { self.spared }
+    }
+}
+
+/// The conditions that hold of all wrong elements of these runs and of none that is spared, the simpler first: on one
+/// feature; where there is none, on the size of the value; where there is none either, the simplest on two features.
+pub(super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
+    let of = |f: &Feature, are_wrong: bool| -> Option<Vec<i64>> {
+        let values = |run: &Seen<'_, '_>| -> Option<Vec<i64>> {
+            run.elements(are_wrong).iter().map(|&at| (f.of)(run.scene, at)).collect()
+        };
+        Some(runs.iter().map(values).collect::<Option<Vec<_>>>()?.concat())
+    };
+    let spared = runs.iter().map(|run| run.spared.len()).sum::<usize>();
     let known = |(i, f): (usize, &Feature)| {
-        let (yes, no) = (values(f, wrong)?, values(f, spared)?);
+        let (yes, no) = (of(f, true)?, of(f, false)?);
         Some((conditions(i, &yes.into_iter().collect()), no))
     };
     let known: Vec<(Vec<Condition>, Vec<i64>)> = FEATURES.iter().enumerate().filter_map(known).collect();
@@ -319,17 +496,17 @@ pub(super) fn separating(scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Vec<
     let one = known.iter().flat_map(|(options, no)| options.iter().filter(|c| none(c, no)));
     let mut found: Vec<&Condition> = one.collect();
     if !found.is_empty() {
-        found.sort_by_key(|c| c.weight);
-        return found.into_iter().map(|c| When { clauses: Clauses::One(c.clone()) }).collect();
+        found.sort_by_key(|c| c.weight());
+        return found.into_iter().cloned().map(When::One).collect();
     }
-    if let Some(size) = by_size(scene, wrong, spared) {
-        return vec![When { clauses: Clauses::Size(size) }];
+    if let Some(size) = by_size(runs) {
+        return vec![When::Size(size)];
     }
     let mut best: Option<(usize, &Condition, &Condition)> = None;
     for (i, (options, no)) in known.iter().enumerate() {
         for a in options {
-            let rest: Vec<usize> = (0..spared.len()).filter(|&s| a.values.has(no[s])).collect();
-            if rest.len() == spared.len() {
+            let rest: Vec<usize> = (0..spared).filter(|&s| a.values.has(no[s])).collect();
+            if rest.len() == spared {
                 continue;
             }
             // Few of them refute most conditions; one that is told is held against all.
@@ -337,7 +514,7 @@ pub(super) fn separating(scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Vec<
             for (second, no) in &known[i + 1..] {
                 let none = |b: &&Condition, of: &[usize]| of.iter().all(|&s| !b.values.has(no[s]));
                 for b in second.iter().filter(|b| none(b, &few) && none(b, &rest)) {
-                    let weight = a.weight + b.weight;
+                    let weight = a.weight() + b.weight();
                     if best.is_none_or(|(w, ..)| weight < w) {
                         best = Some((weight, a, b));
                     }
@@ -345,47 +522,23 @@ pub(super) fn separating(scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Vec<
             }
         }
     }
-    best.map(|(_, a, b)| When { clauses: Clauses::Both(a.clone(), b.clone()) }).into_iter().collect()
-}
-
-/// The condition that is told of those that hold: the simplest, and those that are about as simple and as true. `tried` on
-/// another run as well, it takes none more to tell.
-pub(super) fn told(options: &[When], tried: bool) -> Option<String> {
-    let (first, rest) = options.split_first()?;
-    let Clauses::One(simplest) = &first.clauses else { return Some(first.words()) };
-    let mut others: Vec<&Condition> = Vec::new();
-    for when in rest {
-        let Clauses::One(c) = &when.clauses else { continue };
-        // Of each feature the simplest.
-        let least = |known: &Condition| known.feature != c.feature || known.weight == c.weight;
-        if c.weight <= simplest.weight.max(1) && others.iter().copied().chain([simplest]).all(least) {
-            others.push(c);
-        }
-    }
-    let others: Vec<&str> = others.iter().take(2).map(|c| c.words.as_str()).collect();
-    let words = &simplest.words;
-    Some(match (others.is_empty(), tried) {
-        (true, _) => words.clone(),
-        (_, true) => format!("{words} (or {}: both runs allow it)", others.join(", or ")),
-        _ => format!("{words} (or {}: a run of other tokens and another length tells)", others.join(", or ")),
-    })
+    best.map(|(_, a, b)| When::Both(a.clone(), b.clone())).into_iter().collect()
 }
 
 /// A condition on the sign or the size of the right value.
-fn by_size(scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Option<Size> {
-    let want = |&at: &At| scene.element(at).1;
-    let range = |of: &[At], f: fn(f64) -> f64| {
-        let values = of.iter().map(|at| f(want(at)));
-        values.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)))
+fn by_size(runs: &[Seen<'_, '_>]) -> Option<Size> {
+    let range = |are_wrong: bool, f: fn(f64) -> f64| {
+        let all = runs.iter().flat_map(|run| run.elements(are_wrong).iter().map(move |&at| (run.scene, at)));
+        all.map(|(scene, at)| f(scene.element(at).1)).fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)))
     };
-    let (yes, no) = (range(wrong, |v| v), range(spared, |v| v));
+    let (yes, no) = (range(true, |v| v), range(false, |v| v));
     if yes.1 < 0.0 && no.0 >= 0.0 {
         return Some(Size::Negative);
     }
     if yes.0 > 0.0 && no.1 <= 0.0 {
         return Some(Size::Positive);
     }
-    let (yes, no) = (range(wrong, f64::abs), range(spared, f64::abs));
+    let (yes, no) = (range(true, f64::abs), range(false, f64::abs));
     if yes.0 > no.1 {
         return Some(Size::Above(f64::midpoint(yes.0, no.1)));
     }

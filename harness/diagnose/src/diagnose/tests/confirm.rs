@@ -1,7 +1,7 @@
 //! Causes on other tokens: what one run allows and another does not.
 
 use super::*;
-use crate::diagnose::{Finding, Trial, confirm};
+use crate::diagnose::{Finding, Holds, Trial, confirm};
 use qdiff_engine::model::Role;
 
 /// The prompt of the first run, after which three tokens are decoded; the other one is longer, and its parts are others.
@@ -88,7 +88,7 @@ fn a_position_and_a_decode_step_come_apart() {
     with_oracle(|oracle| {
         let late: Bug<'_> = &|n| twice_in(n, |position, _, _| position >= 16);
         let found = tried(oracle, late, late, &other());
-        assert!(matches!(found.trial, Some(Trial::Narrowed { elements: 1.., open: false, .. })), "{found:?}");
+        assert!(matches!(found.trial, Some(Trial::Narrowed { elements: 1.., holds: Holds::Under { .. }, .. })), "{found:?}");
         assert!(told(&found).ends_with("from position 16 on"), "{}", told(&found));
         let decoding: Bug<'_> = &|n| twice_in(n, |_, _, tokens| tokens == 1);
         let found = tried(oracle, decoding, decoding, &other());
@@ -105,7 +105,7 @@ fn a_position_and_a_decode_step_come_apart() {
         };
         let decoding: Bug<'_> = &|n| bias(n, |_, _, tokens| tokens == 1);
         let found = tried(oracle, decoding, decoding, &other());
-        assert!(matches!(found.trial, Some(Trial::Narrowed { elements: 1.., open: false, .. })), "{found:?}");
+        assert!(matches!(found.trial, Some(Trial::Narrowed { elements: 1.., holds: Holds::Under { .. }, .. })), "{found:?}");
         assert!(told(&found).contains("in decode steps only") && !told(&found).contains("@p"), "{}", told(&found));
         let late: Bug<'_> = &|n| bias(n, |position, _, _| position >= 16);
         let found = tried(oracle, late, late, &other());
@@ -121,12 +121,12 @@ fn a_position_and_a_token_come_apart() {
         let of_token: Bug<'_> = &|n| twice_in(n, |_, token, _| token == 123);
         assert_eq!(first()[3], 123);
         let found = tried(oracle, of_token, of_token, &other());
-        let nowhere = matches!(found.trial, Some(Trial::Narrowed { elements: 0, open: false, .. }));
+        let nowhere = matches!(found.trial, Some(Trial::Narrowed { elements: 0, holds: Holds::Under { .. }, .. }));
         assert!(nowhere && told(&found).ends_with("at token id 123"), "{found:?}");
         let mut tokens = other();
         tokens[7] = 123;
         let found = tried(oracle, of_token, of_token, &tokens);
-        let there = matches!(found.trial, Some(Trial::Narrowed { elements: 1.., open: false, .. }));
+        let there = matches!(found.trial, Some(Trial::Narrowed { elements: 1.., holds: Holds::Under { .. }, .. }));
         assert!(there && told(&found).ends_with("at token id 123"), "{found:?}");
     });
 }

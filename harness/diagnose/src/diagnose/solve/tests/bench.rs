@@ -99,7 +99,7 @@ impl<'a> Bench<'a> {
         let positions: BTreeSet<usize> = e.wrong().iter().map(|w| e.rows[w.row].place.position).collect();
         let solution = match positions.is_empty() {
             true => None,
-            false => solve(&e, &[], &Meter::new(u64::MAX)),
+            false => solve(&e, (&[], &[]), &Meter::new(u64::MAX)),
         };
         self.put(stage, stage.given.clone());
         Judged { positions, solution }

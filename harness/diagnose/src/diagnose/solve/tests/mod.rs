@@ -8,7 +8,7 @@ mod plants;
 mod products;
 mod slots;
 
-use super::{Confidence, Solution};
+use super::{Confidence, Holds, Solution};
 use bench::{At, Bench, Judged, Stage};
 use plants::Plant;
 use qdiff_engine::gguf::Gguf;
@@ -98,12 +98,13 @@ fn says(said: &str, words: &str) -> bool {
 
 fn told(stage: &Stage, judged: &Judged, plant: &Plant, condition: &Condition) -> Told {
     let Some(first) = judged.positions.first() else { return Told::Inert };
-    let Some(Solution { what, when, confidence, .. }) = &judged.solution else {
+    let Some(Solution { what, holds, confidence, .. }) = &judged.solution else {
         return if plant.words.is_empty() { Told::RightlyNothing } else { Told::Nothing };
     };
     if !says(what, &plant.words) {
         return Told::False;
     }
+    let when = (*holds != Holds::Everywhere).then(|| holds.to_string());
     match when {
         None if condition.words.is_empty() => Told::Right,
         Some(_) if *confidence == Confidence::Consistent => Told::Unconditional,

@@ -98,50 +98,36 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "score-half-head-for-every-eighth-key",
         "for the last key of every eight only the first half of the head is multiplied",
-        &[&["32..63", "missing", "key mod 8 = 7"]],
         |_, n, _| scores(n),
         |s| counted(s, |p| p.n % 8 == 7, |i, d| if i < d / 2 { 1.0 } else { 0.0 }),
     ),
     bug(
         "score-key-tile-read-too-soon",
         "without a barrier, the second tile of 8 keys is computed from what the first left in shared memory",
-        &[&["key 8 before", "at keys 8 to 15"], &["column 8 before", "8 to 15"]],
         |_, n, _| scores(n),
         |s| moved_pairs(s, |p| (8..16).contains(&p.n).then(|| (p.h, p.t, p.n - 8))),
     ),
     bug(
         "score-own-key-not-yet-there",
         "when a single token is decoded, its own key is not written yet, and its score is 0",
-        &[
-            &["zeros stand there", "the query's own key", "from position"],
-            &["zeros stand there", "the query's own key", "decode steps"],
-            &["zeros stand there", "from key 24 on and at the query's own key"],
-        ],
         |_, n, _| scores(n),
         |s| rescored(s, |p| p.decodes() && p.n == p.p, |_, _, _| 0.0),
     ),
     bug(
         "score-last-lanes-lost-in-odd-heads",
         "in odd heads the last 16 dimensions are not summed",
-        &[&["48..63", "missing", "head is odd"]],
         |_, n, _| scores(n),
         |s| counted(s, |p| p.h % 2 == 1, |i, d| if i + 16 < d { 1.0 } else { 0.0 }),
     ),
     bug(
         "score-scaled-already-when-decoding",
         "when a single token is decoded, queries are scaled before the product, and the softmax scales once more",
-        &[
-            &["multiplied by a constant", "by=0.125@p"],
-            &["times 0.125", "from position"],
-            &["times 0.125", "decode steps"],
-        ],
         |_, n, _| scores(n),
         |s| rescored(s, Pair::decodes, |_, q, k| dot(q, k) / (q.len() as f64).sqrt()),
     ),
     bug(
         "score-group-shares-query",
         "all query heads of a group are given the query of the group's first",
-        &[&["head 3 further on", "head is odd"], &["head 1 before", "head is odd"], &["first", "of its group"]],
         |g, n, _| scores(n) && g.config.n_kv_heads < g.config.n_heads,
         |s| {
             let groups = s.config.n_kv_heads;
@@ -154,57 +140,42 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "score-far-keys-clamped",
         "keys more than 6 positions back are taken for the one 6 back",
-        &[&["key 6 before"], &["6 before the query", "7 and more before"]],
         |_, n, _| scores(n),
         |s| moved_pairs(s, |p| (p.n + 6 < p.p).then(|| (p.h, p.t, p.p - 6))),
     ),
     bug(
         "score-minus-in-upper-half",
         "the second half of each head enters with the wrong sign",
-        &[&["32..63", "subtracted instead of added"]],
         |_, n, _| scores(n),
         |s| counted(s, |_| true, |i, d| if i < d / 2 { 1.0 } else { -1.0 }),
     ),
     bug(
         "score-query-of-row-before",
         "of every four queries the last is loaded from the row before",
-        &[
-            &["token 1 before", "mod 4 = 3"],
-            &["row before", "mod 4 = 3"],
-            &["the query of the token before", "mod 4 = 3"],
-        ],
         |_, n, _| scores(n),
         |s| moved_pairs(s, |p| (p.t % 4 == 3).then(|| (p.h, p.t - 1, p.n))),
     ),
     bug(
         "score-keys-in-bf16",
         "keys pass through bf16 on their way into the product",
-        &[&["keys are rounded to bf16"], &["cache", "rounded to bf16"]],
         |_, n, _| scores(n),
         |s| rescored(s, |_| true, |_, q, k| (0..q.len()).map(|i| f64::from(q[i]) * f64::from(bf16(k[i]))).sum()),
     ),
     bug(
         "score-stored-in-f16",
         "scores pass through an f16 buffer",
-        &[&["output is rounded to f16"]],
         |_, n, _| scores(n),
         |s| rescored(s, |_| true, |_, q, k| f64::from(f16(dot(q, k) as f32))),
     ),
     bug(
         "context-key-tail-lost-when-decoding",
         "when a single token is decoded, keys are taken four at a time and the rest left out",
-        &[&["keys 24..26", "missing"], &["whole tiles of 4", "missing"], &["tail", "tiles of 4"]],
         |_, n, _| context(n),
         |s| mixed(s, |r| r.decodes().then(|| r.sum(|n| n < r.w.len() / 4 * 4))),
     ),
     bug(
         "context-sums-of-head-before",
         "odd heads go on from the sums of the head before",
-        &[
-            &["head", "before", "added"],
-            &["64 before", "added"],
-            &["right value of the column 64 apart, in pairs, is added as well, where the head is odd"],
-        ],
         |_, n, _| context(n),
         |s| {
             let (right, d) = (s.out.clone(), s.config.head_dim);
@@ -214,11 +185,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-value-of-next-key",
         "the fifth of every eight keys is weighted with the value of the key after it",
-        &[
-            &["value", "key 1 after", "mod 8 = 4"],
-            &["value", "next key", "mod 8 = 4"],
-            &["the value 1 apart, in pairs", "≡ 4 mod 8"],
-        ],
         |_, n, _| context(n),
         |s| {
             mixed(s, |r| {
@@ -234,10 +200,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-group-by-modulo-when-decoding",
         "when a single token is decoded, query head h reads value head h mod G",
-        &[
-            &["kv head h mod n_kv", "@p"],
-            &["the value of head h mod 2 of the cache, for head h is taken, in decode steps only"],
-        ],
         |g, n, _| context(n) && grouped(g),
         |s| {
             mixed(s, |r| {
@@ -249,16 +211,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-upper-half-from-group-0",
         "the second half of each head is read from value head 0",
-        &[
-            &["kv head 0", "32 on"],
-            &["value head 0", "32 on"],
-            &["the value of head 0 of the cache is taken, from column of the head 32 on"],
-            &[
-                "the value of the cache's head 1 further on, round the end",
-                "from head 2 on",
-                "from column of the head 32 on",
-            ],
-        ],
         |g, n, _| context(n) && g.config.n_kv_heads > 1,
         |s| {
             mixed(s, |r| {
@@ -270,31 +222,18 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-splits-averaged",
         "when a single token is decoded, splits of four keys are combined without their weights, by their mean",
-        &[
-            &["splits of 4"],
-            &["tiles of 4", "mean"],
-            &["tiles of 4", "averag"],
-            &["put together as if each had the same sum, in tiles of 4 keys", "decode steps"],
-        ],
         |_, n, _| context(n),
         |s| mixed(s, splits_averaged),
     ),
     bug(
         "context-first-split-lost",
         "the first four keys are left out for every query from the sixth of a step on",
-        &[&["keys 0..3", "missing", "from row 5 of the part on"]],
         |_, n, _| context(n),
         |s| mixed(s, |r| (r.t >= 5).then(|| r.sum(|n| n >= 4))),
     ),
     bug(
         "context-heads-exchanged-in-pairs",
         "neighbouring heads change places when the context is written",
-        &[
-            &["columns 64 apart are exchanged"],
-            &["neighbouring heads", "exchanged"],
-            &["the right value of the column 64 apart alone stands there"],
-            &["the right value of the column 64 apart, in pairs, alone stands there"],
-        ],
         |_, n, _| context(n),
         |s| {
             let (d, heads) = (s.config.head_dim, s.config.n_heads);
@@ -307,7 +246,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "context-weights-in-bf16",
         "weights are rounded to bf16 for the product with the values",
-        &[&["weights", "rounded to bf16"]],
         |_, n, _| context(n),
         |s| mixed(s, |r| Some((0..r.w.len()).map(|n| f64::from(bf16(r.w[n])) * r.value(r.group(), n)).sum())),
     ),

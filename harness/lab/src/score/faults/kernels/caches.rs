@@ -100,27 +100,18 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "cache-slot-late",
         "a prefill writes every row one slot too late: slot 0 stays empty, and the last row is lost",
-        &[
-            &["token 1 before", "zero"],
-            &["token 1 before", "prefill"],
-            &["token 1 before", "up to position"],
-            &["slot too late"],
-            &["row 1 before stands there", "each row of the prefill is written 1 slot after its own"],
-        ],
         both,
         slot_late,
     ),
     bug(
         "cache-ring-too-short",
         "slots are counted modulo 8: later rows overwrite the first ones, and their own slots stay empty",
-        &[&["modulo 8"], &["ring", "8"], &["8 slots"]],
         keys,
         ring,
     ),
     bug(
         "cache-row-of-layer-before",
         "the rows written are those of the layer before",
-        &[&["same stage of the layer before"]],
         |_, n, _| cache(n, Role::Value) && n.id.layer > Some(0),
         |s| {
             let role = s.node.role;
@@ -131,20 +122,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "cache-decode-repeats-slot",
         "when a single token is decoded, its row is the one of the slot before",
-        &[
-            &["token 1 before", "from position"],
-            &["token 1 before", "decode steps"],
-            &["position 23", "from position 24"],
-            &["row 23 stands there, in the last row of each part"],
-            &["row 23 stands there, in decode steps only"],
-        ],
         both,
         slot_before_again,
     ),
     bug(
         "cache-heads-exchanged-at-odd-positions",
         "at odd positions the first and the last head change places",
-        &[&["heads", "exchanged", "position is odd"], &["the head 1 further on", "position is odd"]],
         |g, n, _| (cache(n, Role::Key) || cache(n, Role::Value)) && g.config.n_kv_heads > 1,
         |s| {
             let d = s.config.head_dim;
@@ -158,7 +141,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "cache-values-take-keys",
         "the first head of the values is written from the rotated keys",
-        &[&[".k_", "at head 0"], &["keys", "at head 0"]],
         values,
         |s| {
             let (other, d) = (given(s, s.node.id.layer, |n| rope(n, &[Role::Key])), s.config.head_dim);
@@ -168,12 +150,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "cache-decode-skips-rotation",
         "when a single token is decoded, its key is cached as it was before the rotation",
-        &[
-            &[".k_", "from position"],
-            &[".k_", "decode steps"],
-            &["not rotated", "from position"],
-            &["not rotated", "decode steps"],
-        ],
         keys,
         |s| {
             let (graph, own) = (s.graph, s.node.inputs[0]);
@@ -185,30 +161,18 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "cache-copy-short",
         "the copy of a row stops 16 values early, and what follows stays empty",
-        &[&["zeros stand there", "head 1", "48 on"], &["zeros stand there", "from column 112 on"]],
         both,
         |s| stored(s, |c, _, v| if c.o + 16 >= c.width { 0.0 } else { v }),
     ),
     bug(
         "cache-decode-overwrites-slot-1",
         "a decoded row is written to its own slot and to slot 1",
-        &[
-            &["last token", "at position 1", "decod"],
-            &["last token", "at position 1", "later"],
-            &["overwritten", "position 1"],
-            &["part's last token stands there", "at position 1 and from step after which the cache was looked at 1 on"],
-        ],
         keys,
         early_slot_overwritten,
     ),
     bug(
         "cache-rows-exchanged-in-fours",
         "of every four rows that a step writes the middle two change places",
-        &[
-            &["rows 1 apart are exchanged", "mod 4 is 1 to 2"],
-            &["row whose number differs in the bits of 3 ", "mod 4 is 1 to 2"],
-            &["rows", "exchanged", "middle", "4"],
-        ],
         both,
         |s| {
             misplaced(s, |c| {
@@ -220,21 +184,18 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "cache-in-fp8",
         "values are cached in 8-bit floats with 3 bits behind the leading one, without a scale",
-        &[&["e4m3"]],
         values,
         |s| stored(s, |_, _, v| e4m3(v)),
     ),
     bug(
         "cache-in-int8",
         "every head of a key is cached in 8 bits under one scale",
-        &[&["int8", "head"], &["int8", "64"]],
         keys,
         integers,
     ),
     bug(
         "cache-in-bf16-from-position-4",
         "rows from position 4 on are cached in bf16",
-        &[&["rounded to bf16", "from position 4 on"]],
         both,
         |s| stored(s, |c, _, v| if c.p >= 4 { bf16(v) } else { v }),
     ),

@@ -61,124 +61,78 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "residual-twice-when-decoding",
         "when a single token is decoded, the residual stream is added by the product's epilogue and once more",
-        &[
-            &["embed is added twice", "decode steps"],
-            &["_residual is added twice", "decode steps"],
-            &["layer_out is added twice", "decode steps"],
-        ],
         sums,
         |s| paired(s, |c, at, a, b| if c.decodes() { a[at] + 2.0 * b[at] } else { a[at] + b[at] }),
     ),
     bug(
         "residual-of-row-before",
         "the last row of a step of several is added to the residual stream of the row before",
-        &[&["token 1 before", "at position"], &["token 1 before", "last row"]],
         sums,
         |s| paired(s, |c, at, a, b| a[at] + b[if c.last() { at - c.width } else { at }]),
     ),
     bug(
         "residual-from-before-attention",
         "what the layer read is added, and not what it is after attention",
-        &[
-            &["_out", "instead of"],
-            &["embed is", "instead of"],
-            &["before attention"],
-            &["layer_out is added in the place of", "n_residual"],
-            &["embed is added in the place of", "n_residual"],
-            &["tn_out is subtracted"],
-        ],
         |_, n, _| residual(n, &[Role::FfnOutput]),
         from_before_attention,
     ),
     bug(
         "residual-missing-in-column-tail",
         "columns beyond the last whole tile of 96 are written without the residual stream",
-        &[
-            &["attn_out stands there", "from column 192 on"],
-            &["attn_out stands there", "from column 864 on"],
-            &["ffn_down stands there", "from column 192 on"],
-            &["ffn_down stands there", "from column 864 on"],
-        ],
         sums,
         |s| paired(s, |c, at, a, b| if c.tail(96) { a[at] } else { a[at] + b[at] }),
     ),
     bug(
         "residual-pair-reads-low-half",
         "odd columns are added to the residual stream of the column before, the low half of a pair",
-        &[&["column 1 before", "column is odd"]],
         sums,
         |s| paired(s, |c, at, a, b| a[at] + b[at - c.o % 2]),
     ),
     bug(
         "residual-subtracted-in-last-tile",
         "in the last 32 columns the sum is a difference",
-        &[
-            &["-1 times the right value plus 2 times", "from column 224 on"],
-            &["-1 times the right value plus 2 times", "from column 864 on"],
-            &["attn_out is subtracted instead of added", "from column 224 on"],
-            &["attn_out is subtracted instead of added", "from column 864 on"],
-            &["ffn_down is subtracted instead of added", "from column 224 on"],
-            &["ffn_down is subtracted instead of added", "from column 864 on"],
-        ],
         sums,
         |s| paired(s, |c, at, a, b| if c.o + 32 >= c.width { b[at] - a[at] } else { a[at] + b[at] }),
     ),
     bug(
         "residual-from-after-the-norm",
         "the stream that is added is the normed one, in rows from the fifth of a step on",
-        &[
-            &["wrong side of the norm", "from row 4 of the part on"],
-            &["wrong side of the norm", "positions 4 to 23"],
-            &["_norm is added in the place of", "from row 4 of the part on"],
-            &["_norm is added in the place of", "positions 4 to 23"],
-        ],
         sums,
         |s| of_normed(s, |c| c.t >= 4),
     ),
     bug(
         "residual-first-columns-stale",
         "the first 64 columns of a decoded token are those of the step before",
-        &[&["last row of the step before stands there", "up to column 63"]],
         sums,
         |s| stale(s, |c| c.tokens == 1 && c.o < 64),
     ),
     bug(
         "swiglu-up-shifted",
         "every gate is multiplied with up of the next column",
-        &[&["up", "column 1 after"], &["up", "next column"]],
         swiglu,
         |s| paired(s, |c, at, g, u| silu(g[at]) * u[at + usize::from(c.o + 1 < c.width)]),
     ),
     bug(
         "swiglu-up-of-row-before",
         "in odd rows the gate is multiplied with up of the row before",
-        &[&["up", "token 1 before", "is odd"], &["up", "row before", "is odd"]],
         swiglu,
         |s| paired(s, |c, at, g, u| silu(g[at]) * u[if c.t % 2 == 1 { at - c.width } else { at }]),
     ),
     bug(
         "swiglu-gate-clamped",
         "the gate is clamped to 1 before the activation",
-        &[
-            &["0.73 times", "_up stands there"],
-            &["gate", "cut off at 1"],
-            &["gate", "clamped"],
-            &["0.7311 times", "_up stands there"],
-        ],
         swiglu,
         |s| paired(s, |_, at, g, u| silu(g[at].min(1.0)) * u[at]),
     ),
     bug(
         "swiglu-tail-not-activated",
         "columns beyond the last whole tile of 96 are the plain product of gate and up",
-        &[&["without silu", "from column 480 on"], &["without silu", "from column 4800 on"]],
         swiglu,
         |s| paired(s, |c, at, g, u| if c.tail(96) { g[at] * u[at] } else { silu(g[at]) * u[at] }),
     ),
     bug(
         "swiglu-sigmoid-when-decoding",
         "when a single token is decoded, the gate's sigmoid is not multiplied with the gate",
-        &[&["the sigmoid of the gate times up", "decode steps"]],
         swiglu,
         |s| {
             paired(s, |c, at, g, u| {
@@ -190,26 +144,18 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "swiglu-exponent-sign",
         "the exponential is taken of g and not of -g",
-        &[&["silu with the sign of its exponent wrong"]],
         swiglu,
         |s| paired(s, |_, at, g, u| g[at] / (1.0 + g[at].exp()) * u[at]),
     ),
     bug(
         "swiglu-halves-exchanged-in-odd-tiles",
         "in odd tiles of 128 columns up goes through the activation and gate does not",
-        &[&["silu of up times gate", "column mod 256 is 128 to 255"]],
         swiglu,
         |s| paired(s, |c, at, g, u| if c.o / 128 % 2 == 1 { silu(u[at]) * g[at] } else { silu(g[at]) * u[at] }),
     ),
     bug(
         "swiglu-grid-of-eight-rows",
         "rows from the ninth of a step on are computed from the operands of the row 8 before",
-        &[
-            &["rows", "by=8@p8.."],
-            &["row of the token 8 before", "from row 8 of the part on"],
-            &["row of the token 8 before", "from position 8 on"],
-            &["the row of the token 8 before in the part stands there"],
-        ],
         swiglu,
         |s| {
             paired(s, |c, at, g, u| {
@@ -221,28 +167,18 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "embed-odd-ids-read-even-rows",
         "rows are addressed in pairs, and an odd id reads the row of the id before",
-        &[
-            &["before", "token id is odd"],
-            &["embedding of the id one less stands there", "where the token id is odd"],
-            &["the embedding of the id without its lowest bit stands there"],
-        ],
         embed,
         |s| looked_up(s, |_, id| id & !1),
     ),
     bug(
         "embed-replays-old-token",
         "a replayed graph decodes the token of the step before",
-        &[&["last row of the step before stands there"]],
         embed,
         |s| stale(s, |c| c.tokens == 1),
     ),
     bug(
         "embed-fourth-token-takes-first-id",
         "of every four tokens the last takes the id of the first",
-        &[
-            &["row of the token 3 before stands there", "row of the part mod 4 = 3"],
-            &["row of the token 3 before in the part stands there", "row of the part mod 4 = 3"],
-        ],
         embed,
         |s| {
             let tokens = s.tokens;
@@ -252,23 +188,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "embed-half-blocks-exchanged",
         "the halves of every 32 values of a row change places",
-        &[
-            &["columns 16 apart are exchanged"],
-            &["the right value of the column 16 apart alone stands there"],
-            &["the right value of the column 16 apart, in pairs, alone stands there"],
-        ],
         embed,
         |s| super::moved(s, |c| Some((c.t, c.o ^ 16))),
     ),
     bug(
         "embed-row-clamped",
         "ids beyond a third of the vocabulary read the row at a third",
-        &[
-            &["170", "token id"],
-            &["50645", "token id"],
-            &["the embedding of the id, at most 170, stands there"],
-            &["the embedding of the id, at most 50645, stands there"],
-        ],
         embed,
         |s| {
             let (_, count) = s.extent(s.weight());

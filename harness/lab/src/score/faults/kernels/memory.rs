@@ -39,7 +39,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "buffer-of-other-norm",
         "of two buffers in turns the wrong one is read: the norm of the layer before stands here",
-        &[&["values of l", "ffn_norm stand there"]],
         |_, n, _| norm(n, &[Role::AttnInput]) && n.id.layer > Some(0),
         |s| {
             let other = given(s, layer_before(s), |n| norm(n, &[Role::FfnInput]));
@@ -49,7 +48,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "query-tail-runs-into-keys",
         "the projection of the queries is written one tile too far, over the first 32 keys of each row",
-        &[&[".q_", "up to column 31"], &["queries", "up to column 31"]],
         |_, n, _| bias(n, Role::Key),
         |s| {
             let other = given(s, s.node.id.layer, |n| bias(n, Role::Query));
@@ -59,12 +57,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "up-overwritten-by-gate-in-last-row",
         "the last row of a step holds the gate instead of up",
-        &[
-            &["_gate", "from position"],
-            &["_gate", "last row"],
-            &["weights of the gate", "from position"],
-            &["weights of the gate", "@p"],
-        ],
         |_, n, _| linear(n, &[Role::Up]),
         |s| {
             let other = given(s, s.node.id.layer, |n| linear(n, &[Role::Gate]));
@@ -74,7 +66,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "values-are-keys-when-decoding",
         "when a single token is decoded, the buffer of the values holds the keys",
-        &[&["another tensor of the same extent", "which=0@p"], &[".k_", "from position"], &[".k_", "decode steps"]],
         |_, n, _| linear(n, &[Role::Value]),
         |s| {
             let other = given(s, s.node.id.layer, |n| linear(n, &[Role::Key]));
@@ -84,10 +75,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "output-overwritten-by-its-operand",
         "the first 128 columns hold what the product read, whose buffer overlaps",
-        &[
-            &["its own input", "up to column 127"],
-            &["the first values of each token of", "_act stand there", "up to column 127"],
-        ],
         |_, n, _| linear(n, &[Role::FfnOutput, Role::AttnOutput]),
         |s| {
             let inputs = s.inputs;
@@ -97,17 +84,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "gate-tile-from-step-before",
         "in a decoded step the columns from 64 to 127 keep what the step before left there",
-        &[
-            &["last row of the step before stands there", "at head 1"],
-            &["last row of the step before stands there", "columns 64 to 127"],
-        ],
         |_, n, _| linear(n, &[Role::Gate, Role::Query]),
         |s| stale(s, |c| c.tokens == 1 && c.o / 64 == 1),
     ),
     bug(
         "logits-added-to-old",
         "a decoded step's logits are added to those of the step before: the product runs with beta = 1",
-        &[&["step before", "added"]],
         |_, n, _| linear(n, &[Role::Logits]),
         |s| {
             let (old, width) = (s.old, s.width());
@@ -119,14 +101,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "scores-of-layer-before",
         "the last head keeps the scores of the layer before",
-        &[
-            &["same stage of the layer before", "head 3;"],
-            &["same stage of the layer before", "head 13;"],
-            &["layer before", "at head 3"],
-            &["layer before", "at head 13"],
-            &["attn_scores stand there, counted from the beginning of its buffer, at head 3"],
-            &["attn_scores stand there, counted from the beginning of its buffer, at head 13"],
-        ],
         |_, n, _| scores(n) && n.id.layer > Some(0),
         |s| {
             let last = s.out.len() / s.config.n_heads * (s.config.n_heads - 1);
@@ -138,24 +112,18 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "scores-stale-in-first-head",
         "in a decoded step the first head keeps the scores of the step before",
-        &[&["last row of the step before stands there", "at head 0"]],
         |_, n, _| scores(n),
         |s| planes_stale(s, |h| h == 0),
     ),
     bug(
         "weights-row-of-another-head",
         "in the last row of a step, head 0 writes over head 1",
-        &[&["values of head 0 stand there", "at head 1", "last row"]],
         |_, n, _| softmax(n),
         |s| moved_pairs(s, |p| (p.h == 1 && p.t + 1 == p.tokens).then_some((0, p.t, p.n))),
     ),
     bug(
         "context-stale-in-first-head",
         "in a decoded step the first head keeps the context of the step before",
-        &[
-            &["last row of the step before stands there", "at head 0"],
-            &["last row of the step before stands there", "up to column 63"],
-        ],
         |_, n, _| context(n),
         |s| {
             let d = s.config.head_dim;
@@ -165,7 +133,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "stream-not-updated-in-last-row",
         "the last row of a step is the residual stream as it was, without what should be added",
-        &[&["its own input", "at position"]],
         |_, n, _| residual(n, &[Role::AttnOutput]),
         |s| {
             let inputs = s.inputs;
@@ -175,7 +142,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "keys-rotated-are-queries",
         "keys are read from the buffer of the rotated queries, heads in order",
-        &[&[".q_", "stand"]],
         |_, n, _| rope(n, &[Role::Key]),
         |s| {
             let other = given(s, s.node.id.layer, |n| rope(n, &[Role::Query]));
@@ -185,14 +151,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "hidden-tile-not-cleared",
         "columns from 128 to 159 of tokens from the sixth on hold what the tile of token 0 left",
-        &[&["row of the part's first token stands there", "columns 128 to 159"]],
         |_, n, _| n.op == Op::SwiGlu,
         |s| super::moved(s, |c| (c.t >= 5 && (128..160).contains(&c.o)).then_some((0, c.o))),
     ),
     bug(
         "final-norm-buffer-is-its-input",
         "in the last row of a step, the buffer of the norm still holds what it read",
-        &[&["its own input", "last row"]],
         |_, n, _| norm(n, &[Role::HeadInput]),
         |s| {
             let inputs = s.inputs;

@@ -28,9 +28,6 @@ pub struct KernelFault {
     pub name: &'static str,
     /// What the kernel computes instead, where and when.
     pub what: &'static str,
-    /// Fragments in lower case that a right explanation holds: all those of one of these sets. They say what is done
-    /// and where, with the numbers of the score's synthetic models; some for a model of width 896 as well.
-    pub told: &'static [&'static [&'static str]],
     /// Stages of a model that it can be planted in.
     pub places: Places,
     /// Does it.
@@ -38,10 +35,9 @@ pub struct KernelFault {
 }
 
 type Places = fn(&Graph, &Node, &Model) -> bool;
-pub(crate) type Told = &'static [&'static [&'static str]];
 
-const fn bug(name: &'static str, what: &'static str, told: Told, places: Places, spoil: Spoil) -> KernelFault {
-    KernelFault { name, what, told, places, spoil }
+const fn bug(name: &'static str, what: &'static str, places: Places, spoil: Spoil) -> KernelFault {
+    KernelFault { name, what, places, spoil }
 }
 
 /// Every bug of a kernel.

@@ -82,7 +82,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "norm-lacks-last-warp",
         "the sum of squares leaves out the last of 8 warps, and with it the last 32 of every 256 values",
-        &[&["last 32 elements", "missing", "squares"], &["224..255 mod 256", "missing", "squares"]],
         whole,
         |s| {
             rooted(
@@ -99,35 +98,18 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "norm-divides-by-one-less",
         "the mean of the squares is taken over one value less than there are",
-        &[
-            &["multiplied by a constant", "by=0.99804"],
-            &["multiplied by a constant", "by=0.99944"],
-            &["squares", "one less than their number"],
-        ],
         whole,
         |s| rooted(s, |_| true, |x, eps| root(eps, squares(x), x.len() as f64 - 1.0)),
     ),
     bug(
         "norm-reciprocal-root-estimated",
         "the reciprocal root is the estimate from the bits of the number with one step of refinement",
-        &[
-            &["root", "approximat"],
-            &["root", "estimat"],
-            &["rsqrt"],
-            &["every row is multiplied by a factor of its own: what it is divided by is wrong, its weight is right"],
-            &["each wrong row is multiplied by a factor of its own: what it is divided by is wrong"],
-        ],
         whole,
         |s| rooted(s, |_| true, |x, eps| f64::from(quick_root((squares(x) / x.len() as f64 + eps) as f32))),
     ),
     bug(
         "norm-squares-in-bf16",
         "squares are rounded to bf16 and summed in it, 32 at a time",
-        &[
-            &["squares", "bf16"],
-            &["every row is multiplied by a factor of its own: what it is divided by is wrong, its weight is right"],
-            &["each wrong row is multiplied by a factor of its own: what it is divided by is wrong"],
-        ],
         whole,
         |s| {
             rooted(
@@ -146,52 +128,36 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "norm-weight-in-bf16",
         "the weight of the norm is kept in bf16",
-        &[
-            &["weight", "rounded to bf16"],
-            &["weight", "in bf16"],
-            &["every column is multiplied by a factor of its own, the same in all rows: its weight is wrong"],
-        ],
         whole,
         |s| weighted(s, |w, c| bf16(w[c.o])),
     ),
     bug(
         "norm-root-of-row-before",
         "odd rows are divided by the root mean square of the row before, for which the shared sum was made",
-        &[
-            &["the mean is that of the token before", "position is odd"],
-            &["the mean is that of the token before", "row of the part is odd"],
-        ],
         |_, n, _| norm(n, &[Role::AttnInput, Role::FfnInput]),
         |s| of_row(s, |t| t - t % 2),
     ),
     bug(
         "norm-left-out-when-decoding",
         "when a single token is decoded, the row is multiplied with the weight and divided by nothing",
-        &[&["nothing is normalised", "from position"], &["nothing is normalised", "decode steps"]],
         whole,
         |s| rooted(s, Cell::decodes, |_, _| 1.0),
     ),
     bug(
         "norm-weight-shifted",
         "every value is multiplied with the weight of the next column",
-        &[&["the weight is read 1 element"]],
         whole,
         |s| weighted(s, |w, c| w[(c.o + 1) % c.width]),
     ),
     bug(
         "norm-weight-of-the-other-norm",
         "the weights of the two norms of the layer are exchanged",
-        &[&["another tensor of the same extent", "tensor-taken-for-another"], &["the weight is", "_norm.w"]],
         |_, n, _| norm(n, &[Role::AttnInput, Role::FfnInput]),
         other_weight,
     ),
     bug(
         "norm-leaves-tail-as-it-was",
         "in place, columns beyond the last whole tile of 96 are not normalised",
-        &[
-            &["its own input", "stands there", "from column 192 on"],
-            &["its own input", "stands there", "from column 864 on"],
-        ],
         whole,
         |s| {
             let inputs = s.inputs;
@@ -201,27 +167,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "norm-of-row-before-attention",
         "the norm reads the residual stream from before attention was added to it",
-        &[
-            &["_out", "instead of"],
-            &["embed is", "instead of"],
-            &["before attention"],
-            &["layer_out is normalised in the place of its input"],
-            &["embed is normalised in the place of its input"],
-        ],
         |_, n, _| norm(n, &[Role::FfnInput]),
         before_attention,
     ),
     bug(
         "norm-over-half-rows",
         "each half of a row is normalised by itself, as by two blocks that exchange nothing",
-        &[
-            &["each half"],
-            &["halves", "squares"],
-            &["groups of 128"],
-            &["runs of 128"],
-            &["each 128 elements are normalised by themselves"],
-            &["each 448 elements are normalised by themselves"],
-        ],
         whole,
         |s| {
             let (inputs, eps) = (s.inputs, s.config.rms_eps);

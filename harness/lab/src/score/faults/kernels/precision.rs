@@ -52,80 +52,66 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "tensor-cores-in-tf32",
         "both operands of the product are cut to the 10 bits that a tensor core reads in TF32 mode",
-        &[&["weights and activations are rounded to tf32", "cut off"]],
         |_, n, _| linear(n, &[Role::Query, Role::Gate]),
         |s| narrowed(s, |_| true, tf32, tf32),
     ),
     bug(
         "activations-in-bf16",
         "activations are rounded to bf16 before the product",
-        &[&["the activations are rounded to bf16"]],
         |_, n, _| linear(n, &[Role::Up, Role::AttnOutput]),
         |s| narrowed(s, |_| true, bf16, |w| w),
     ),
     bug(
         "weights-in-bf16",
         "weights are unpacked to bf16 before the product",
-        &[&["the weights are rounded to bf16"]],
         |_, n, _| linear(n, &[Role::Value, Role::FfnOutput]),
         |s| narrowed(s, |_| true, |x| x, bf16),
     ),
     bug(
         "prefill-in-bf16",
         "in steps of more than 8 tokens both operands go through bf16 tensor cores",
-        &[
-            &["weights and activations are rounded to bf16", "in the prefill only"],
-            &["weights and activations are rounded to bf16", "up to position"],
-        ],
         |_, n, _| linear(n, &[Role::Key, Role::Logits]),
         |s| narrowed(s, |c| c.tokens > 8, bf16, bf16),
     ),
     bug(
         "shares-added-in-f16",
         "sums of 64 terms are handed on and added up in f16",
-        &[&["sums", " in f16"], &["sums", " to f16"]],
         |_, n, _| linear(n, &[Role::FfnOutput, Role::Query]),
         |s| shares_added(s, f16),
     ),
     bug(
         "shares-added-in-bf16",
         "sums of 64 terms are handed on and added up in bf16",
-        &[&["sums", " in bf16"], &["sums", " to bf16"]],
         |_, n, _| linear(n, &[Role::AttnOutput]),
         |s| shares_added(s, bf16),
     ),
     bug(
         "one-int8-scale-per-token",
         "activations are quantised to 8 bits with one scale for the whole row",
-        &[&["the activations are rounded to int8", "one scale a row"]],
         |_, n, _| linear(n, &[Role::Gate, Role::FfnOutput]),
         integer_rows,
     ),
     bug(
         "logits-stored-in-bf16",
         "the logits pass through a bf16 buffer",
-        &[&["output is rounded to bf16"]],
         |_, n, _| linear(n, &[Role::Logits]),
         |s| patch(s, |_, _, v| bf16(v)),
     ),
     bug(
         "table-rows-in-bf16",
         "rows of the embedding table pass through bf16",
-        &[&["output is rounded to bf16"], &["weights are rounded to bf16"]],
         |_, n, _| n.op == Op::Embed,
         |s| patch(s, |_, _, v| bf16(v)),
     ),
     bug(
         "residual-stream-in-bf16",
         "the sum is stored in bf16",
-        &[&["output is rounded to bf16"]],
         |_, n, _| residual(n, &[Role::FfnOutput]),
         |s| patch(s, |_, _, v| bf16(v)),
     ),
     bug(
         "residual-operand-in-f16",
         "what is added to the residual stream arrives in f16",
-        &[&["_out", " to f16"], &["input", " to f16"], &["operand", " to f16"], &["what is added is rounded to f16"]],
         |_, n, _| residual(n, &[Role::AttnOutput]),
         |s| {
             let inputs = s.inputs;
@@ -135,21 +121,18 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "silu-from-coarse-table",
         "the exponential of the activation comes from a table of powers of two in steps of 1/64",
-        &[&["exponential", "table"], &["exponential", "1/64"], &["exponential", "approximat"]],
         |_, n, _| swiglu(n),
         |s| gated(s, |g| g / (1.0 + coarse_exp(-g))),
     ),
     bug(
         "silu-through-fast-tanh",
         "the activation is made of a hyperbolic tangent that is good to 10 bits",
-        &[&["tanh", "bits"], &["tanh", "rounded"], &["tanh", "approximat"], &["sigmoid", "approximat"]],
         |_, n, _| swiglu(n),
         |s| gated(s, |g| g * (0.5 + 0.5 * mantissa((0.5 * g).tanh(), 10))),
     ),
     bug(
         "swiglu-in-f16",
         "gate, up and their product are f16",
-        &[&["gate", " f16"], &["operands", " f16"], &["inputs", " f16"]],
         |_, n, _| swiglu(n),
         |s| {
             let inputs = s.inputs;

@@ -67,48 +67,30 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "rope-counts-within-the-step",
         "positions are counted from the start of the step, so that a decoded token stands at 0",
-        &[
-            &["not rotated", "@p"],
-            &["rotated as position 0", "from position"],
-            &["rotated as position 0", "decode steps"],
-        ],
         both,
         |s| turned(s, |at| at.angle(at.t as f64, at.i as f64)),
     ),
     bug(
         "rope-replays-old-position",
         "a replayed graph decodes every token at the position of the one before",
-        &[
-            &["decode steps take a position", "by=-1)"],
-            &["rotated as the position 1 before", "from position"],
-            &["rotated as the position 1 before", "decode steps"],
-        ],
         both,
         |s| turned(s, |at| at.angle(at.p.saturating_sub(usize::from(at.tokens == 1)) as f64, at.i as f64)),
     ),
     bug(
         "rope-skips-last-planes",
         "the grid covers three quarters of the planes; the slowest are not turned",
-        &[&["its own input", "column of the head mod 32 is 24 to 31"], &["not rotated", "planes 24"]],
         both,
         |s| turned(s, |at| if at.i < at.planes / 4 * 3 { at.own() } else { 0.0 }),
     ),
     bug(
         "rope-backwards-in-odd-heads",
         "odd heads turn the other way",
-        &[&["the other way round", "head is odd"], &["the other way round", "at head 1"]],
         both,
         |s| turned(s, |at| if at.head % 2 == 1 { -at.own() } else { at.own() }),
     ),
     bug(
         "rope-reads-what-it-wrote",
         "in place, the second value of a plane is made from the first one already turned",
-        &[
-            &["in place"],
-            &["second", "already rotated"],
-            &["second", "already turned"],
-            &["the second element is made of the first one as it is after rotating"],
-        ],
         both,
         |s| {
             planes(s, |at, (a, b)| {
@@ -121,42 +103,36 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "rope-exponent-halved",
         "frequencies fall by base^(i/d) instead of base^(2i/d)",
-        &[&["rotary base", "base=1000)"], &["exponent", "half"]],
         both,
         |s| turned(s, |at| at.angle(at.p as f64, 0.5 * at.i as f64)),
     ),
     bug(
         "rope-table-ends-early",
         "the table of angles has 8 rows, and later positions read the last",
-        &[&["rotated as position 7", "from position 8 on"]],
         both,
         |s| turned(s, |at| at.angle(at.p.min(7) as f64, at.i as f64)),
     ),
     bug(
         "rope-plane-off-by-one",
         "every plane is turned with the frequency of the next",
-        &[&["positions are multiplied by 0.65"], &["frequency of the next"], &["positions are multiplied by 0.6494"]],
         both,
         |s| turned(s, |at| at.angle(at.p as f64, at.i as f64 + 1.0)),
     ),
     bug(
         "rope-position-shared-in-pairs",
         "in a step of several tokens, a block turns two of them with the position of the first",
-        &[&["rotated as the position 1 before", "row of the part is odd"]],
         both,
         |s| turned(s, |at| at.angle((at.p - at.t % 2) as f64, at.i as f64)),
     ),
     bug(
         "rope-last-head-left-out",
         "the grid is one head short, and the last head is not turned",
-        &[&["its own input", "at head 3"], &["its own input", "at head 13"], &["not rotated", "last head"]],
         queries,
         |s| turned(s, |at| if at.head + 1 < at.heads { at.own() } else { 0.0 }),
     ),
     bug(
         "rope-base-changes-with-length",
         "from position 8 on the base is doubled, as for a longer context",
-        &[&["base", "from position 8 on"], &["base", "@p8.."]],
         both,
         |s| {
             turned(s, |at| {
@@ -168,7 +144,6 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "rope-sines-in-f16",
         "sines and cosines come from a table of f16",
-        &[&["sine", " f16"], &["cosine", " f16"]],
         both,
         |s| {
             planes(s, |at, x| {
@@ -177,18 +152,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
             })
         },
     ),
-    bug("rope-frequencies-in-bf16", "frequencies are kept in bf16", &[&["frequenc", "bf16"]], both, |s| {
+    bug("rope-frequencies-in-bf16", "frequencies are kept in bf16", both, |s| {
         turned(s, |at| at.p as f64 * f64::from(bf16(at.angle(1.0, at.i as f64) as f32)))
     }),
     bug(
         "rope-sign-in-first-plane",
         "the fastest plane is mirrored: the sine enters both lines with the same sign",
-        &[
-            &["sign", "plane 0"],
-            &["sign", "first plane"],
-            &["sign", "at column of the head 0"],
-            &["mirrored", "plane 0"],
-        ],
         queries,
         |s| {
             planes(s, |at, (a, b)| {

@@ -96,15 +96,12 @@ fn every_bug_shows() {
 }
 
 #[test]
-fn names_are_unique_and_every_bug_is_told() {
+fn names_are_unique_and_every_bug_is_described() {
     let mut names = BTreeSet::new();
-    for KernelFault { name, what, told, .. } in all() {
+    for KernelFault { name, what, .. } in all() {
         assert!(names.insert(name), "{name} twice");
         assert!(name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'), "{name}");
         assert!(!what.is_empty() && !what.ends_with('.'), "{name}: {what}");
-        let fragments: Vec<&str> = told.iter().copied().flatten().copied().collect();
-        assert!(!fragments.is_empty() && told.iter().all(|set| !set.is_empty()), "{name}: nothing is told");
-        assert!(fragments.iter().all(|f| *f == f.to_lowercase()), "{name}: {fragments:?}");
     }
     assert!(names.len() >= 90);
 }

@@ -1,0 +1,121 @@
+//! Laws as data: what a kernel does otherwise, with all its numbers, so that it can be held against any run.
+
+use super::given::{Given, Kin};
+use super::moved::Moved;
+use super::scene::Scene;
+use super::slots::Written;
+use super::sum::Sum;
+use super::{Alternative, Law};
+use qdiff_engine::model::StageId;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What a kernel does otherwise. Whatever is not said is as it should be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// Right values stand in the wrong place.
+    Moved(Moved),
+    /// Values that were given elsewhere stand there.
+    Given(Given),
+    /// The right value times a number, and a multiple of something else.
+    Sum(Sum),
+    /// Rows of a cache are written to slots of others.
+    Written(Written),
+}
+
+impl Form {
+    /// What rows would be; nothing where the stage has no such thing.
+    pub(super) fn on<'a>(&self, scene: &'a Scene<'a>) -> Option<Alternative<'a>> {
+        match self {
+            Self::Moved(moved) => Some(moved.on(scene)),
+            Self::Given(given) => given.on(scene),
+            Self::Sum(sum) => Some(sum.on(scene)),
+            Self::Written(written) => written.on(scene),
+        }
+    }
+
+    /// The same in a layer so many further on: stages and weights are those of the other layer.
+    pub(super) fn in_layer(&self, by: i32) -> Option<Self> {
+        Some(match self {
+            Self::Moved(moved) => Self::Moved(moved.clone()),
+            Self::Given(given) => Self::Given(given.in_layer(by)?),
+            Self::Sum(sum) => Self::Sum(sum.in_layer(by)?),
+            Self::Written(written) => Self::Written(written.clone()),
+        })
+    }
+
+    /// The same of another stage, where it says nothing of the first one but what any stage has.
+    pub(super) fn of_stage(&self, id: StageId) -> Option<Self> {
+        match self {
+            Self::Moved(_) | Self::Given(Given::Constant(_)) => Some(self.clone()),
+            Self::Given(Given::Stage { kin: Kin::Own, before, at, .. }) => {
+                Some(Self::Given(Given::Stage { stage: id, kin: Kin::Own, before: *before, at: *at }))
+            }
+            Self::Given(_) | Self::Sum(_) | Self::Written(_) => None,
+        }
+    }
+
+    /// Numbers that were read off the wrong elements.
+    fn parameters(&self) -> usize {
+        match self {
+            Self::Moved(Moved::Along { index, .. }) => index.parameters(),
+            Self::Moved(_) => 1,
+            Self::Given(Given::Constant(_)) => 1,
+            Self::Given(_) => 0,
+            Self::Sum(_) | Self::Written(_) => 2,
+        }
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Moved(moved) => moved.fmt(f),
+            Self::Given(given) => given.fmt(f),
+            Self::Sum(sum) => sum.fmt(f),
+            Self::Written(written) => written.fmt(f),
+        }
+    }
+}
+
+impl<'a> Law<'a> {
+    /// The law of a form, where the stage has what it is about.
+    pub(super) fn of(form: Form, scene: &'a Scene<'a>) -> Option<Self> {
+        let row = form.on(scene)?;
+        Some(Self { row, form: Some(form.clone()), ..Self::new(form.to_string(), form.parameters(), |_| None) })
+    }
+}
+
+/// A stage in a layer so many further on.
+pub(super) fn of_layer(id: StageId, by: i32) -> Option<StageId> {
+    let Some(layer) = id.layer else { return Some(id) };
+    let layer = u16::try_from(i32::from(layer) + by).ok()?;
+    Some(StageId { layer: Some(layer), ..id })
+}
+
+/// The name of a weight in a layer so many further on.
+pub(super) fn weight_of_layer(name: &str, by: i32) -> Option<String> {
+    let Some((layer, rest)) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
+        return Some(name.to_owned());
+    };
+    let layer = u16::try_from(layer.parse::<i32>().ok()? + by).ok()?;
+    Some(format!("blk.{layer}.{rest}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{of_layer, weight_of_layer};
+    use qdiff_engine::model::StageId;
+
+    #[test]
+    fn stages_and_weights_go_to_another_layer_and_none_beyond_the_first() {
+        let id = StageId::layer(3, "ffn_up");
+        assert_eq!(of_layer(id, -2), Some(StageId::layer(1, "ffn_up")));
+        assert_eq!(of_layer(id, -4), None);
+        assert_eq!(weight_of_layer("blk.3.ffn_up.weight", 1).as_deref(), Some("blk.4.ffn_up.weight"));
+        assert_eq!(weight_of_layer("blk.0.ffn_up.weight", -1), None);
+        assert_eq!(weight_of_layer("output_norm.weight", -1).as_deref(), Some("output_norm.weight"));
+    }
+}

@@ -1,0 +1,208 @@
+//! Values that were given elsewhere and stand there: a constant, another stage, layer or step, a vector of the model. Values
+//! that the subject gave are compared as they are.
+
+use super::form::{Form, of_layer};
+use super::scene::{Layout, Scene};
+use super::{Alternative, Law, Row};
+use crate::verdict::RowAt;
+use qdiff_engine::model::{Node, StageId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What stands there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Given {
+    /// A number.
+    Constant(f64),
+    /// What a stage gave.
+    Stage {
+        /// The stage.
+        stage: StageId,
+        /// Whether it is the one that is wrong, or an operand of it.
+        kin: Kin,
+        /// Whether it is what the step before gave.
+        before: bool,
+        /// Which of it.
+        at: Place,
+    },
+    /// A vector of the model.
+    Weight(String),
+}
+
+/// What a stage is to the one that is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Kin {
+    /// Itself.
+    Own,
+    /// An operand.
+    Input,
+    /// Another one.
+    Other,
+}
+
+/// Which values of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// Those of the token.
+    Token,
+    /// Those of the last token.
+    LastToken,
+    /// Those of the position, of what counts positions.
+    Position,
+    /// Those at the same address.
+    Address,
+}
+
+impl fmt::Display for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Stage { stage: id, kin, before, at } = self else {
+            return match self {
+                Self::Constant(0.0) => f.write_str("zeros stand there: never written, or cleared"),
+                Self::Constant(value) => write!(f, "the constant {value} stands there"),
+                Self::Weight(name) => write!(f, "the weight {name} itself stands there"),
+                Self::Stage { .. } => Ok(()),
+            };
+        };
+        match (kin, before, at) {
+            (Kin::Own, _, Place::LastToken) => f.write_str("the last row of the step before stands there"),
+            (Kin::Own, ..) => {
+                f.write_str("what the step before left in the buffer stands there: not written in this step")
+            }
+            (Kin::Input, false, Place::Token) => {
+                write!(f, "its own input {id} stands there: the stage is skipped")
+            }
+            (Kin::Other, false, Place::Token) => write!(f, "the values of {id} stand there"),
+            (_, true, Place::Token | Place::LastToken) => write!(f, "what {id} held in the step before stands there"),
+            (_, false, Place::Address) => {
+                write!(f, "the values of {id} stand there, counted from the beginning of its buffer")
+            }
+            (_, true, _) => {
+                write!(f, "what {id} held in the step before stands there, counted from the beginning of its buffer")
+            }
+            (_, false, Place::LastToken) => write!(f, "the last row of {id} stands there"),
+            (_, false, Place::Position) => write!(f, "what {id} holds of the position stands there"),
+        }
+    }
+}
+
+impl Given {
+    /// The same of a stage in another layer.
+    pub(super) fn in_layer(&self, by: i32) -> Option<Self> {
+        Some(match self {
+            Self::Constant(_) => self.clone(),
+            Self::Weight(name) => Self::Weight(super::form::weight_of_layer(name, by)?),
+            Self::Stage { stage, kin, before, at } => {
+                Self::Stage { stage: of_layer(*stage, by)?, kin: *kin, before: *before, at: *at }
+            }
+        })
+    }
+
+    /// What a row would be.
+    pub(super) fn on<'a>(&self, scene: &'a Scene<'a>) -> Option<Alternative<'a>> {
+        Some(match self.clone() {
+            Self::Constant(value) => Box::new(move |row| Some(Scene::exact(vec![value; row.range.len()]))),
+            Self::Weight(name) => {
+                let known = scene.e.oracle.graph.weights();
+                let vector = scene.vector(&name, known.iter().find(|w| w.name == name)?.extent[0]);
+                Box::new(move |row| {
+                    let from = scene.token(row).1;
+                    let part = vector.get(from..from + row.range.len())?;
+                    Some(Scene::exact(part.iter().map(|v| f64::from(*v)).collect()))
+                })
+            }
+            Self::Stage { stage, before, at, .. } => Box::new(move |row| {
+                let step = row.step.checked_sub(usize::from(before))?;
+                match at {
+                    Place::Token => given(scene, stage, step, scene.token(row).0, row),
+                    Place::Position => given(scene, stage, step, row.place.position, row),
+                    Place::LastToken => {
+                        let graph = &scene.e.oracle.graph;
+                        let node = &graph.nodes[graph.index(stage)?];
+                        let (tokens, ..) = Layout::of(node).extents(&scene.tensor(step, stage)?.shape);
+                        given(scene, stage, step, tokens.checked_sub(1)?, row)
+                    }
+                    Place::Address => {
+                        let tensor = scene.tensor(step, stage)?;
+                        let part = tensor.data.get(row.range.clone())?;
+                        Some(Scene::exact(part.iter().map(|v| f64::from(*v)).collect()))
+                    }
+                }
+            }),
+        })
+    }
+}
+
+/// The vector of a token of a stage as the subject gave it, cut to a row.
+fn given(scene: &Scene<'_>, id: StageId, step: usize, token: usize, row: &RowAt) -> Option<Row> {
+    let graph = &scene.e.oracle.graph;
+    let other = &graph.nodes[graph.index(id)?];
+    let layout = Layout::of(other);
+    // A cache has the rows of earlier steps too: what the step that wrote them gave.
+    let (step, token) = match scene.node().has_state() && !other.has_state() {
+        true => {
+            let steps = &scene.e.side.capture.steps;
+            let wrote = (0..=step).find(|s| (steps[*s].first..steps[*s].keys()).contains(&token))?;
+            (wrote, token - steps[wrote].first)
+        }
+        false => (step, token),
+    };
+    let tensor = scene.tensor(step, id)?;
+    let (tokens, _, width) = layout.extents(&tensor.shape);
+    let (_, from) = scene.token(row);
+    if token >= tokens || from + row.range.len() > width {
+        return None;
+    }
+    let value = |j: usize| f64::from(tensor.data[layout.at(&tensor.shape, token, j)]);
+    Some(Scene::exact((from..from + row.range.len()).map(value).collect()))
+}
+
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let all = constant(scene).into_iter().chain(buffers(scene));
+    all.filter_map(|given| Law::of(Form::Given(given), scene)).collect()
+}
+
+/// The same number in every wrong element.
+fn constant(scene: &Scene<'_>) -> Option<Given> {
+    let value = scene.element(*scene.fit.first()?).0;
+    if scene.fit.iter().any(|&at| scene.element(at).0 != value) {
+        return None;
+    }
+    // Where all right values lie beyond it they are cut off there.
+    let beyond = |&at: &(usize, usize)| scene.element(at).1 / value >= 1.0;
+    (value == 0.0 || !scene.fit.iter().all(beyond)).then_some(Given::Constant(value))
+}
+
+/// Another stage's values, or those of the step before.
+fn buffers(scene: &Scene<'_>) -> Vec<Given> {
+    let (graph, node) = (&scene.e.oracle.graph, scene.node());
+    let of = |stage, kin, before, at| Given::Stage { stage, kin, before, at };
+    let mut all = Vec::new();
+    if !node.has_state() {
+        all.extend([Place::Address, Place::LastToken].map(|at| of(node.id, Kin::Own, true, at)));
+    }
+    let alike = scene.alike();
+    for &id in &alike {
+        let kin = if node.inputs.iter().any(|&i| graph.nodes[i].id == id) { Kin::Input } else { Kin::Other };
+        all.extend([false, true].map(|before| of(id, kin, before, Place::Token)));
+    }
+    // Buffers of other extents, from their beginning on.
+    let near = |n: &&Node| match (n.id.layer, node.id.layer) {
+        (Some(a), Some(b)) => a.abs_diff(b) <= 1,
+        _ => true,
+    };
+    let strange = graph.nodes.iter().filter(|n| n.id != node.id && !scene.follows(n.id) && !alike.contains(&n.id));
+    for other in strange.filter(near) {
+        all.extend([false, true].map(|before| of(other.id, Kin::Other, before, Place::Address)));
+        // By token, as far as the narrower one goes.
+        all.push(of(other.id, Kin::Other, false, Place::Token));
+        if other.op.has_state() {
+            all.push(of(other.id, Kin::Other, false, Place::Position));
+        }
+    }
+    all.extend(scene.vectors().into_iter().map(|(name, _)| Given::Weight(name)));
+    all
+}

@@ -1,0 +1,237 @@
+//! Index maps: which number stands in the place of an index, of a token, a column, a head, a key, a term, an id or a slot.
+//!
+//! One list serves them all: a kernel computes indices in the same few ways, and makes the same slips, whatever the index
+//! counts. Maps are data; a rule that gives some pairs is looked for among those that the pairs allow.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A number in the place of an index `i` of `n`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Index {
+    /// i + by; nothing beyond the ends.
+    By(i64),
+    /// i + by, round the end.
+    Round(i64),
+    /// This one, whatever i is.
+    Is(usize),
+    /// The last.
+    End,
+    /// As far from the last as i is from the first.
+    Mirrored,
+    /// i ⊕ m, where that is below n.
+    Apart(usize),
+    /// i mod m.
+    Mod(usize),
+    /// i / m, without remainder.
+    Div(usize),
+    /// The first of each m.
+    First(usize),
+    /// The last of each m.
+    Last(usize),
+    /// At the other end of each m.
+    Reversed(usize),
+    /// One further on, round the end of each m.
+    Next(usize),
+    /// One before, round the end of each m.
+    Before(usize),
+    /// i, and m − 1 from there on.
+    AtMost(usize),
+    /// The transposed place in each m, read as so many rows.
+    Turned {
+        /// Indices that are read as a matrix.
+        each: usize,
+        /// Rows of it.
+        rows: usize,
+    },
+    /// 2·i, round the end.
+    Twice,
+    /// i without its lowest bit.
+    Even,
+    /// i with its lowest bit set.
+    Odd,
+    /// In each run of as many as are listed: the one with this number in the run.
+    Permuted(Vec<usize>),
+    /// These, and every other one its own.
+    Pairs(BTreeMap<usize, usize>),
+}
+
+impl Index {
+    /// The number in the place of i, of so many; nothing where there is none.
+    pub(super) fn of(&self, i: usize, n: usize) -> Option<usize> {
+        let within = |o: usize| if o < n { o } else { i };
+        let there = match self {
+            Self::By(by) => usize::try_from(i as i64 + by).ok()?,
+            Self::Round(by) => (i as i64 + by).rem_euclid(n.max(1) as i64) as usize,
+            Self::Is(one) => *one,
+            Self::End => n.checked_sub(1)?,
+            Self::Mirrored => n.checked_sub(i + 1)?,
+            Self::Apart(m) => within(i ^ m),
+            Self::Mod(m) => i % m,
+            Self::Div(m) => i / m,
+            Self::First(m) => i / m * m,
+            Self::Last(m) => (i / m * m + m - 1).min(n.checked_sub(1)?),
+            Self::Reversed(m) => within(i / m * m + m - 1 - i % m),
+            Self::Next(m) => within(i / m * m + (i % m + 1) % m),
+            Self::Before(m) => within(i / m * m + (i % m + m - 1) % m),
+            Self::AtMost(m) => i.min(m - 1),
+            Self::Turned { each, rows } => {
+                let columns = each / rows;
+                within(i / each * each + i % each % rows * columns + i % each / rows)
+            }
+            Self::Twice => 2 * i % n.max(1),
+            Self::Even => i & !1,
+            Self::Odd => i | 1,
+            Self::Permuted(order) => within(i / order.len() * order.len() + order[i % order.len()]),
+            Self::Pairs(pairs) => *pairs.get(&i).unwrap_or(&i),
+        };
+        (there < n).then_some(there)
+    }
+
+    /// What it leads to, after "the": of `one`, such as "token", which is called `t` for short.
+    pub(super) fn told(&self, one: &str, t: &str) -> String {
+        let side = |by: i64| if by < 0 { "before" } else { "after" };
+        match self {
+            Self::By(by) => format!("{one} {} {}", by.abs(), side(*by)),
+            Self::Round(by) => format!("{one} {} {}, round the end", by.abs(), side(*by)),
+            Self::Is(0) => format!("first {one}"),
+            Self::Is(k) => format!("{one} {k}"),
+            Self::End => format!("last {one}"),
+            Self::Mirrored => format!("{one} at the other end"),
+            Self::Apart(m) => format!("{one} {m} apart, in pairs"),
+            Self::Mod(m) => format!("{one} {t} mod {m} for {one} {t}"),
+            Self::Div(m) => format!("{one} {t}/{m} for {one} {t}"),
+            Self::First(m) => format!("first {one} of each {m}"),
+            Self::Last(m) => format!("last {one} of each {m}"),
+            Self::Reversed(m) => format!("{one} at the other end of each {m}"),
+            Self::Next(m) => format!("{one} one further on, round the end of each {m}"),
+            Self::Before(m) => format!("{one} one before, round the end of each {m}"),
+            Self::AtMost(m) => format!("{one} {t} for {t} < {m}, and {one} {} from there on", m - 1),
+            Self::Turned { each, rows } => {
+                format!("{one} of the transposed place in each {each}, read as {rows} by {}", each / rows)
+            }
+            Self::Twice => format!("{one} 2{t} for {one} {t}, round the end"),
+            Self::Even => format!("{one} without its lowest bit"),
+            Self::Odd => format!("{one} with its lowest bit set"),
+            Self::Permuted(order) => {
+                let list: Vec<String> = order.iter().map(ToString::to_string).collect();
+                format!("{one} of the place {} in each {}", list.join(" "), order.len())
+            }
+            Self::Pairs(pairs) => {
+                let shown: Vec<String> = pairs.iter().take(4).map(|(own, other)| format!("{other} for {own}")).collect();
+                let more = if pairs.len() > 4 { format!(" and {} more", pairs.len() - 4) } else { String::new() };
+                format!("another {one}: {}{more}", shown.join(", "))
+            }
+        }
+    }
+
+    /// Numbers that were read off the wrong elements.
+    pub(super) fn parameters(&self) -> usize {
+        match self {
+            Self::Pairs(pairs) => 2 * pairs.len(),
+            Self::Permuted(order) => order.len(),
+            _ => 1,
+        }
+    }
+
+    /// The maps that a kernel's author slips into, the simpler first, of at most so many indices.
+    pub(super) fn slips(n: usize) -> Vec<Self> {
+        let mut all = vec![Self::By(-1), Self::By(1), Self::Is(0), Self::End, Self::Apart(1), Self::Mirrored];
+        all.extend([-2, 2, -3, 3, -4, 4].map(Self::By));
+        let mut by = 1;
+        while by < n {
+            all.extend([Self::Round(by as i64), Self::Round(-(by as i64)), Self::Apart(by)]);
+            by *= 2;
+        }
+        for m in [2usize, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 128].into_iter().filter(|m| *m < n) {
+            all.extend([Self::Mod(m), Self::Div(m)]);
+            // Of pairs it is the one before, or after, of every second.
+            if m > 2 {
+                all.extend([Self::First(m), Self::Last(m), Self::Reversed(m), Self::Next(m), Self::Before(m), Self::AtMost(m)]);
+            }
+            let shapes = [2usize, 4, 8].into_iter().filter(|rows| m.is_power_of_two() && m > *rows && m / rows >= 2);
+            all.extend(shapes.map(|rows| Self::Turned { each: m, rows }));
+        }
+        all.push(Self::Twice);
+        all
+    }
+
+    /// Maps that give something of what may stand in the place of each of these indices: the simpler first.
+    pub(super) fn giving(sources: &Sources) -> Vec<Self> {
+        let Some((&(i, n), first)) = sources.iter().min_by_key(|(_, first)| first.len()) else { return Vec::new() };
+        let longest = sources.keys().map(|(_, n)| *n).max().unwrap_or(n);
+        let mut all = Vec::new();
+        for &o in first.iter().take(4) {
+            let by = o as i64 - i as i64;
+            // A shift round the end may be told from the other side.
+            let other = if by > 0 { by - n as i64 } else { by + n as i64 };
+            all.extend([Self::By(by), Self::Round(by), Self::Round(other), Self::Is(o), Self::Apart(i ^ o)]);
+        }
+        all.extend(Self::slips(longest));
+        for each in (2..=longest).filter(|each| longest.is_multiple_of(*each)) {
+            all.push(Self::Reversed(each));
+            all.extend((2..each).filter(|rows| each.is_multiple_of(*rows)).map(|rows| Self::Turned { each, rows }));
+        }
+        all.extend((2..=64).flat_map(|m| [Self::Mod(m), Self::Reversed(m), Self::First(m)]));
+        all.extend([4, 8, 16, 32].into_iter().filter_map(|m| permuted(sources, m)));
+        let gives = |map: &Self| {
+            let given = |((i, n), some): (&(usize, usize), &Vec<usize>)| map.of(*i, *n).is_some_and(|o| some.contains(&o));
+            sources.iter().any(|((i, n), _)| map.of(*i, *n) != Some(*i)) && sources.iter().all(given)
+        };
+        let mut fitting: Vec<Self> = Vec::new();
+        for map in all {
+            if !fitting.contains(&map) && gives(&map) {
+                fitting.push(map);
+            }
+        }
+        fitting
+    }
+}
+
+/// The order in which each run of m stands, if it is one and all runs say the same.
+fn permuted(sources: &Sources, m: usize) -> Option<Index> {
+    let mut order: Vec<Option<Vec<usize>>> = vec![None; m];
+    for ((i, _), some) in sources {
+        let inside = some.iter().filter(|o| *o / m == i / m).map(|o| o % m);
+        match &mut order[i % m] {
+            Some(known) => {
+                let inside: Vec<usize> = inside.collect();
+                known.retain(|o| inside.contains(o));
+            }
+            unknown => *unknown = Some(inside.collect()),
+        }
+    }
+    // What is right already stands in its own place.
+    let place = |(r, some): (usize, Option<Vec<usize>>)| some.map_or(Some(r), |some| some.first().copied());
+    let order: Vec<usize> = order.into_iter().enumerate().map(place).collect::<Option<_>>()?;
+    let all: BTreeSet<usize> = order.iter().copied().collect();
+    (all.len() == m && order.iter().enumerate().any(|(r, o)| r != *o)).then_some(Index::Permuted(order))
+}
+
+/// What may stand in the place of an index, of so many.
+pub(super) type Sources = BTreeMap<(usize, usize), Vec<usize>>;
+
+#[cfg(test)]
+mod tests {
+    use super::{Index, Sources};
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever pairs a map gives, it is among the maps that give them, and so is every other that is told of them.
+        #[test]
+        fn a_map_is_read_off_its_pairs(n in 8usize..100, which in 0usize..200) {
+            let all = Index::slips(n);
+            let map = &all[which % all.len()];
+            let sources: Sources = (0..n).filter_map(|i| Some(((i, n), vec![map.of(i, n)?]))).collect();
+            prop_assert!(sources.values().all(|o| o[0] < n));
+            let moves = sources.iter().any(|((i, _), o)| *i != o[0]);
+            let found = Index::giving(&sources);
+            prop_assert_eq!(moves, !found.is_empty(), "{:?}", map);
+            for other in found {
+                prop_assert!(sources.iter().all(|((i, n), o)| other.of(*i, *n) == Some(o[0])), "{:?}", other);
+            }
+        }
+    }
+}

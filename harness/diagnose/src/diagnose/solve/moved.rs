@@ -1,0 +1,328 @@
+//! The stage's right values in the wrong place of the step: another row, head, column or slot, a transposed tile, or rows
+//! that lie as far apart as those of another buffer. Which value stands in which place is read off the wrong elements, and
+//! must be a rule.
+
+use super::form::Form;
+use super::index::{Index, Sources};
+use super::maps::{TILES, strides, transposed};
+use super::scene::Scene;
+use super::{Alternative, Law, Row};
+use crate::verdict::{RowAt, right};
+use qdiff_engine::ops::Anatomy;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Where right values stand.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Moved {
+    /// In another place along an axis.
+    Along {
+        /// The axis.
+        axis: Axis,
+        /// Which place's value stands in a place.
+        index: Index,
+    },
+    /// In the transposed place of a tile of so many tokens by as many columns.
+    Tile(usize),
+    /// As if rows lay so far apart.
+    Stride {
+        /// Elements from one row to the next.
+        stride: usize,
+        /// As many as it should be.
+        width: usize,
+        /// Whether rows are written so; else they are read so.
+        written: bool,
+    },
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Axis {
+    /// Tokens of the part.
+    Token,
+    /// Slots of a cache.
+    Slot,
+    /// Heads.
+    Head,
+    /// Columns of a row.
+    Column,
+    /// Columns of a head of so many.
+    OfHead(usize),
+}
+
+/// A token, or slot, and a column of it; or how many there are of each.
+type Place = (usize, usize);
+
+impl Moved {
+    /// The place whose value stands in this one.
+    fn from(&self, (t, j): Place, (tokens, width): Place, head: usize) -> Option<Place> {
+        match self {
+            Self::Along { axis: Axis::Token | Axis::Slot, index } => Some((index.of(t, tokens)?, j)),
+            Self::Along { axis: Axis::Head, index } => Some((t, index.of(j / head, width / head)? * head + j % head)),
+            Self::Along { axis: Axis::Column, index } => Some((t, index.of(j, width)?)),
+            Self::Along { axis: Axis::OfHead(d), index } => Some((t, j / d * d + index.of(j % d, *d)?)),
+            Self::Tile(tile) => Some(transposed((t, j), *tile, (tokens, width))),
+            Self::Stride { stride, written: false, .. } => {
+                let at = t * stride + j;
+                Some((at / width, at % width)).filter(|(t, _)| *t < tokens)
+            }
+            Self::Stride { stride, .. } => {
+                let at = t * width + j;
+                let last = (at / stride).min(tokens - 1);
+                Some((last, at - last * stride)).filter(|(_, j)| *j < width)
+            }
+        }
+    }
+
+    /// What a row would be.
+    pub(super) fn on<'a>(&self, scene: &'a Scene<'a>) -> Alternative<'a> {
+        let moved = self.clone();
+        Box::new(move |row: &RowAt| {
+            let (value, bound) = scene.e.expected[row.step].as_ref()?;
+            let (layout, (token, from)) = (scene.layout(), scene.token(row));
+            let (tokens, _, width) = layout.extents(&value.shape);
+            let head = head(scene, row)?;
+            let of = |j: usize| {
+                let (t, j) = moved.from((token, j), (tokens, width), head)?;
+                Some(layout.at(&value.shape, t, j))
+            };
+            let all: Vec<Option<usize>> = (from..from + row.range.len()).map(of).collect();
+            if all.iter().all(Option::is_none) {
+                return None;
+            }
+            Some(Row {
+                value: all.iter().map(|at| at.map_or(f64::NAN, |at| value.data[at])).collect(),
+                bound: all.iter().map(|at| at.map_or(0.0, |at| bound[at])).collect(),
+            })
+        })
+    }
+}
+
+/// Elements of a head of a row; of pairs of tokens as many as there are keys.
+fn head(scene: &Scene<'_>, row: &RowAt) -> Option<usize> {
+    match (scene.of_pairs(), row.place.head) {
+        (true, _) => scene.shape(row.step).last().copied(),
+        (false, Some(_)) => Some(row.range.len()),
+        (false, None) => Some(scene.head().unwrap_or(1)),
+    }
+}
+
+impl fmt::Display for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (axis, index) = match self {
+            Self::Tile(n) => return write!(f, "each tile of {n} tokens by {n} columns is transposed"),
+            Self::Stride { stride, width, written } => {
+                let verb = if *written { "written" } else { "read" };
+                return write!(f, "rows are {verb} with a stride of {stride} elements instead of {width}");
+            }
+            Self::Along { axis, index } => (axis, index),
+        };
+        let side = |by: &i64| if *by < 0 { "before" } else { "after" };
+        match (axis, index) {
+            (Axis::Token, Index::Apart(1)) => f.write_str("the rows of neighbouring tokens are exchanged"),
+            (Axis::Token, Index::Mirrored) => f.write_str("the rows of the part stand in reverse order"),
+            (Axis::Token, Index::By(_)) => write!(f, "the row of the {} in the part stands there", index.told("token", "t")),
+            (Axis::Token, _) => write!(f, "the row of the part's {} stands there", index.told("token", "t")),
+            (Axis::Slot, Index::Is(slot)) => write!(f, "row {slot} stands there"),
+            (Axis::Slot, Index::By(by)) => write!(f, "the row {} {} stands there", by.abs(), side(by)),
+            (Axis::Slot, Index::Apart(m)) if m.is_power_of_two() => write!(f, "rows {m} apart are exchanged"),
+            (Axis::Slot, Index::Mod(m)) => write!(f, "slots are counted modulo {m}"),
+            (Axis::Slot, Index::Reversed(m)) => write!(f, "rows stand in reverse order in groups of {m}"),
+            (Axis::Slot, Index::First(m)) => write!(f, "the first row of every {m} stands there"),
+            (Axis::Slot, _) => write!(f, "the {} stands there", index.told("row", "r")),
+            (Axis::Head, Index::Is(head)) => write!(f, "the values of head {head} stand there"),
+            (Axis::Head, Index::Round(by)) if *by < 0 => {
+                write!(f, "the values of the head {} before, round the end, stand there", by.abs())
+            }
+            (Axis::Head, Index::Round(by)) => {
+                write!(f, "the values of the head {by} further on, round the end, stand there")
+            }
+            (Axis::Head, _) => write!(f, "the values of the {} stand there", index.told("head", "h")),
+            (Axis::Column | Axis::OfHead(_), Index::Is(c)) => write!(f, "the value of column {c} stands there"),
+            (Axis::Column | Axis::OfHead(_), Index::Apart(m)) if m.is_power_of_two() => {
+                write!(f, "columns {m} apart are exchanged")
+            }
+            (Axis::Column | Axis::OfHead(_), Index::Apart(m)) => {
+                write!(f, "the value of the column whose number differs in the bits of {m} stands there")
+            }
+            (Axis::Column, Index::Mirrored) => f.write_str("the columns of the row stand in reverse order"),
+            (Axis::OfHead(_), Index::Mirrored) => f.write_str("the columns of each head stand in reverse order"),
+            (Axis::Column | Axis::OfHead(_), Index::Turned { each, rows }) => {
+                let of = if matches!(axis, Axis::Column) { format!("each {each}") } else { "each head".to_owned() };
+                write!(f, "the columns of {of} are transposed, read as {rows} by {}", each / rows)
+            }
+            (Axis::Column | Axis::OfHead(_), Index::Pairs(pairs)) => {
+                let (&a, &b) = pairs.first_key_value().unwrap_or((&0, &0));
+                match pairs.len() {
+                    2 => write!(f, "columns {a} and {b} are exchanged"),
+                    n => write!(f, "{} pairs of columns are exchanged, {a} and {b} first", n / 2),
+                }
+            }
+            (Axis::Column | Axis::OfHead(_), Index::By(_) | Index::Round(_)) => {
+                write!(f, "the value of the {} stands there", index.told("column", "c"))
+            }
+            (Axis::Column | Axis::OfHead(_), _) => write!(f, "the value of the {} stands there", index.told("column", "c")),
+        }
+    }
+}
+
+fn laws<'a>(scene: &'a Scene<'a>, axis: Axis, indices: Vec<Index>) -> Vec<Law<'a>> {
+    indices.into_iter().filter_map(|index| Law::of(Form::Moved(Moved::Along { axis, index }), scene)).collect()
+}
+
+/// Rows of other tokens or slots of the step by the simplest maps, and heads in the place of others.
+pub(super) fn rows<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let (axis, mut indices) = of_axis(scene);
+    indices.retain(is_simple);
+    let mut heads = Index::giving(&of_heads(scene));
+    heads.retain(|index| matches!(index, Index::Is(_) | Index::Round(_)));
+    laws(scene, axis, indices).into_iter().chain(laws(scene, Axis::Head, heads)).collect()
+}
+
+fn is_simple(index: &Index) -> bool {
+    matches!(index, Index::By(_) | Index::Is(0) | Index::End | Index::Apart(1) | Index::Mirrored)
+}
+
+/// Tokens or slots, and the maps that may give their rows.
+fn of_axis(scene: &Scene<'_>) -> (Axis, Vec<Index>) {
+    let axis = if matches!(scene.node().op.anatomy(), Anatomy::State(_)) { Axis::Slot } else { Axis::Token };
+    (axis, if scene.of_pairs() { Vec::new() } else { Index::giving(&of_rows(scene)) })
+}
+
+/// What should stand in this place of the step, cut to a row.
+fn stands(scene: &Scene<'_>, row: &RowAt, place: impl Fn(usize) -> Place) -> bool {
+    let Some((value, bounds)) = scene.e.expected[row.step].as_ref() else { return false };
+    let (layout, (got, want, bound), from) = (scene.layout(), scene.e.row(row), scene.token(row).1);
+    let (tokens, _, width) = layout.extents(&value.shape);
+    let wrong = (0..got.len()).filter(|&i| !right(got[i], want[i], bound[i]));
+    let mut any = false;
+    for i in wrong {
+        any = true;
+        let (t, j) = place(from + i);
+        if t >= tokens || j >= width {
+            return false;
+        }
+        let at = layout.at(&value.shape, t, j);
+        if !right(got[i], value.data[at], bounds[at]) {
+            return false;
+        }
+    }
+    any
+}
+
+/// Rows that are looked at.
+const ROWS: usize = 48;
+
+/// Which tokens' rows stand in each wrong row. One that none gives ends it.
+fn of_rows(scene: &Scene<'_>) -> Sources {
+    let e = scene.e;
+    let mut all = Sources::new();
+    for &r in scene.rows.iter().filter(|&&r| e.rows[r].bad).take(ROWS) {
+        let row = &e.rows[r];
+        let Some((value, _)) = e.expected[row.step].as_ref() else { continue };
+        let (token, (tokens, ..)) = (scene.token(row).0, scene.layout().extents(&value.shape));
+        let some: Vec<usize> = (0..tokens).filter(|&t| t != token && stands(scene, row, |j| (t, j))).collect();
+        if some.is_empty() {
+            return Sources::new();
+        }
+        meet(&mut all, (token, tokens), some);
+    }
+    all
+}
+
+/// Which heads stand in the place of each wrong one, where rows are heads.
+fn of_heads(scene: &Scene<'_>) -> Sources {
+    let e = scene.e;
+    let heads = e.rows.iter().filter_map(|r| r.place.head).max().map_or(0, |last| last + 1);
+    let mut all = Sources::new();
+    for &r in scene.rows.iter().filter(|&&r| e.rows[r].bad).take(ROWS) {
+        let row = &e.rows[r];
+        let (Some(own), Some(len), token) = (row.place.head, head(scene, row), scene.token(row).0) else {
+            return Sources::new();
+        };
+        let of = |h: &usize| *h != own && stands(scene, row, |j| (token, h * len + j % len));
+        let some: Vec<usize> = (0..heads).filter(of).collect();
+        if some.is_empty() {
+            return Sources::new();
+        }
+        meet(&mut all, (own, heads), some);
+    }
+    all.retain(|_, some| !some.is_empty());
+    all
+}
+
+/// Leaves of what may stand there what both say.
+fn meet(all: &mut Sources, key: (usize, usize), some: Vec<usize>) {
+    all.entry(key).and_modify(|known| known.retain(|o| some.contains(o))).or_insert(some);
+}
+
+/// Columns that are looked at: few tell a rule.
+const COLUMNS: usize = 256;
+
+/// Columns in the place of others.
+pub(super) fn columns<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let Some(width) = scene.width().filter(|_| !scene.of_pairs()) else { return Vec::new() };
+    let Some(sources) = of_columns(scene, width) else { return Vec::new() };
+    let mut all = laws(scene, Axis::Column, Index::giving(&sources));
+    if let Some(d) = scene.head() {
+        let within = sources.iter().map(|((c, _), some)| {
+            let inside = some.iter().filter(|s| *s / d == c / d).map(|s| s % d).collect();
+            ((c % d, d), inside)
+        });
+        let mut of_head = Sources::new();
+        within.for_each(|(key, some)| meet(&mut of_head, key, some));
+        all.extend(laws(scene, Axis::OfHead(d), Index::giving(&of_head)));
+    }
+    // Pairs that no rule gives.
+    let pairs: BTreeMap<usize, usize> =
+        sources.iter().filter_map(|((c, _), some)| if let [one] = some[..] { Some((*c, one)) } else { None }).collect();
+    if pairs.len() == sources.len() && (pairs.len() == 2 || pairs.iter().all(|(c, s)| pairs.get(s) == Some(c))) {
+        all.extend(laws(scene, Axis::Column, vec![Index::Pairs(pairs)]));
+    }
+    all
+}
+
+/// Which columns' values stand in each wrong column of the fitted rows: those that give it in all of them.
+fn of_columns(scene: &Scene<'_>, width: usize) -> Option<Sources> {
+    let e = scene.e;
+    let mut all = Sources::new();
+    for &(r, i) in &scene.fit {
+        let row = &e.rows[r];
+        let (got, (token, from)) = (scene.element((r, i)).0 as f32, scene.token(row));
+        let (value, bound) = e.expected[row.step].as_ref()?;
+        let agrees = |&s: &usize| {
+            let at = scene.layout().at(&value.shape, token, s);
+            right(got, value.data[at], bound[at])
+        };
+        let few = all.len() < COLUMNS;
+        match all.get_mut(&(from + i, width)) {
+            Some(known) => known.retain(agrees),
+            None if few => {
+                all.insert((from + i, width), (0..width).filter(agrees).collect());
+            }
+            None => {}
+        }
+    }
+    let seen = all.len();
+    all.retain(|_, some| !some.is_empty());
+    (!all.is_empty() && all.len() * 10 >= seen * 9).then_some(all)
+}
+
+/// Rows by any other map, tiles transposed, and rows as far apart as another buffer's.
+pub(super) fn places<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let (axis, mut indices) = of_axis(scene);
+    indices.retain(|index| !is_simple(index));
+    let mut all = laws(scene, axis, indices);
+    if !scene.of_pairs() && !scene.node().has_state() {
+        let width = scene.width().unwrap_or(0);
+        let apart = strides(scene, width).into_iter();
+        let apart = apart.flat_map(|stride| [false, true].map(|written| Moved::Stride { stride, width, written }));
+        let moved = TILES.map(Moved::Tile).into_iter().chain(apart);
+        all.extend(moved.filter_map(|moved| Law::of(Form::Moved(moved), scene)));
+    }
+    all
+}

@@ -1,0 +1,229 @@
+//! Sums that are not the right ones: the right value times a factor, plus a multiple of another vector. Both numbers are
+//! fitted by least squares and must be the same for every wrong element.
+
+use super::form::{Form, of_layer, weight_of_layer};
+use super::scene::{Layout, Scene};
+use super::{Alternative, Law, Row, short};
+use crate::verdict::RowAt;
+use qdiff_engine::model::StageId;
+use qdiff_engine::ops::anatomy::Elementwise;
+use qdiff_engine::ops::{Anatomy, UNIT};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// `a` times the right value plus `b` times something else.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Sum {
+    /// Factor of the right value.
+    a: f64,
+    /// Factor of the other one.
+    b: f64,
+    /// What is added.
+    other: Addend,
+    /// Whether the stage adds that anyway.
+    own: bool,
+}
+
+/// The second vector of a sum.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Addend {
+    /// None: a factor alone.
+    Nothing,
+    /// One, in every element.
+    One,
+    /// Another stage of the step, of the token so many rows away.
+    Stage(StageId, i64),
+    /// A vector of the model.
+    Weight(String),
+    /// The stage's own right value of the token so many rows away.
+    Token(i64),
+    /// The stage's own right value of the column so many further on, round the end.
+    Column(i64),
+    /// That of the column so many apart, in pairs.
+    Pair(usize),
+    /// What the step before left at the same place.
+    Before,
+}
+
+impl Addend {
+    fn values(&self, scene: &Scene<'_>, row: &RowAt) -> Option<Vec<f64>> {
+        let (token, from) = scene.token(row);
+        let all = from..from + row.range.len();
+        let wide = |part: &[f32]| part.iter().map(|v| f64::from(*v)).collect();
+        match self {
+            Self::Nothing => Some(vec![0.0; row.range.len()]),
+            Self::One => Some(vec![1.0; row.range.len()]),
+            Self::Weight(name) => scene.shared_vector(name)?.get(all).map(wide),
+            Self::Token(_) | Self::Column(_) | Self::Pair(_) => {
+                let (value, _) = scene.e.expected[row.step].as_ref()?;
+                let layout = scene.layout();
+                let (tokens, _, width) = layout.extents(&value.shape);
+                let place = |j: usize| match self {
+                    Self::Token(by) => Some((usize::try_from(token as i64 + by).ok().filter(|t| *t < tokens)?, j)),
+                    Self::Column(by) => Some((token, (j as i64 + by).rem_euclid(width as i64) as usize)),
+                    Self::Pair(by) if j ^ by < width => Some((token, j ^ by)),
+                    _ => Some((token, j)),
+                };
+                all.map(|j| place(j).map(|(t, j)| value.data[layout.at(&value.shape, t, j)])).collect()
+            }
+            Self::Before => {
+                let tensor = scene.tensor(row.step.checked_sub(1)?, scene.node().id)?;
+                tensor.data.get(row.range.clone()).map(wide)
+            }
+            Self::Stage(id, by) => {
+                let graph = &scene.e.oracle.graph;
+                let layout = Layout::of(&graph.nodes[graph.index(*id)?]);
+                let tensor = scene.tensor(row.step, *id)?;
+                let (tokens, _, width) = layout.extents(&tensor.shape);
+                let token = usize::try_from(token as i64 + by).ok().filter(|t| *t < tokens)?;
+                (all.end <= width)
+                    .then(|| all.map(|j| f64::from(tensor.data[layout.at(&tensor.shape, token, j)])).collect())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Addend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = |by: &i64| if *by < 0 { "before" } else { "after" };
+        match self {
+            Self::Nothing => f.write_str("nothing"),
+            Self::One => f.write_str("1"),
+            Self::Weight(name) => f.write_str(name),
+            Self::Token(by) => write!(f, "the right value of the token {} {} in the part", by.abs(), side(by)),
+            Self::Column(by) => write!(f, "the right value of the column {} {}, round the end,", by.abs(), side(by)),
+            Self::Pair(by) => write!(f, "the right value of the column {by} apart, in pairs,"),
+            Self::Before => f.write_str("what the step before left in the buffer"),
+            Self::Stage(id, 0) => write!(f, "{id}"),
+            Self::Stage(id, by) => write!(f, "{id} of the token {} {} in the part", by.abs(), side(by)),
+        }
+    }
+}
+
+impl fmt::Display for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { a, b, other, own } = self;
+        match (other, *a, *b) {
+            (Addend::Nothing, -1.0, _) => f.write_str("the sign is wrong"),
+            (Addend::Nothing, a, _) => write!(f, "the right value times {} stands there", short(a)),
+            (Addend::One, 1.0, b) => write!(f, "a constant is added: {}", short(b)),
+            (Addend::One, a, b) => write!(f, "the right value times {} plus {} stands there", short(a), short(b)),
+            (_, 1.0, 1.0) if *own => write!(f, "{other} is added twice"),
+            (_, 1.0, 1.0) => write!(f, "{other} is added as well"),
+            (_, 1.0, -1.0) if *own => write!(f, "{other} is not added"),
+            (_, 1.0, -1.0) => write!(f, "{other} is subtracted"),
+            (_, 1.0, -2.0) if *own => write!(f, "{other} is subtracted instead of added"),
+            (_, 1.0, b) => write!(f, "{} times {other} is added", short(b)),
+            (_, 0.0, 1.0) => write!(f, "{other} alone stands there"),
+            (_, 0.0, b) => write!(f, "{} times {other} stands there", short(b)),
+            (_, a, b) => write!(f, "{} times the right value plus {} times {other} stands there", short(a), short(b)),
+        }
+    }
+}
+
+impl Sum {
+    /// The same of stages and weights of another layer.
+    pub(super) fn in_layer(&self, by: i32) -> Option<Self> {
+        let other = match &self.other {
+            Addend::Stage(id, at) => Addend::Stage(of_layer(*id, by)?, *at),
+            Addend::Weight(name) => Addend::Weight(weight_of_layer(name, by)?),
+            other => other.clone(),
+        };
+        Some(Self { other, ..self.clone() })
+    }
+
+    /// What a row would be.
+    pub(super) fn on<'a>(&self, scene: &'a Scene<'a>) -> Alternative<'a> {
+        let Self { a, b, other, .. } = self.clone();
+        Box::new(move |row: &RowAt| {
+            let z = other.values(scene, row)?;
+            let (_, want, bound) = scene.e.row(row);
+            let value = want.iter().zip(&z).map(|(w, z)| a * w + b * z).collect();
+            let reach = |((w, z), k): ((&f64, &f64), &f32)| {
+                (f64::from(*k) * a.abs().max(1.0) + UNIT * ((a * w).abs() + (b * z).abs())) as f32
+            };
+            Some(Row { value, bound: want.iter().zip(&z).zip(bound).map(reach).collect() })
+        })
+    }
+}
+
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let mut others = vec![Addend::Nothing, Addend::One];
+    others.extend(scene.vectors().into_iter().map(|(name, _)| Addend::Weight(name)));
+    let alike = scene.alike();
+    others.extend(alike.iter().map(|id| Addend::Stage(*id, 0)));
+    others.extend(alike.iter().flat_map(|id| [-1, 1].map(|by| Addend::Stage(*id, by))));
+    if !scene.of_pairs() {
+        others.extend([-1, 1, -2, 2].map(Addend::Token));
+        others.push(Addend::Before);
+        let width = scene.width().unwrap_or(1);
+        let powers = || (0..10).map(|b| 1usize << b).filter(move |by| *by < width);
+        others.extend(powers().map(Addend::Pair));
+        others.extend(powers().chain(scene.head()).flat_map(|by| [by as i64, -(by as i64)].map(Addend::Column)));
+    }
+    // A rotation of slow planes goes nearly straight on: what was given is then near any sum of input and output.
+    let rotates = matches!(scene.node().op.anatomy(), Anatomy::Elementwise(Elementwise::Rotation(_)));
+    others.retain(|other| !(rotates && matches!(other, Addend::Stage(id, _) if input(scene, *id))));
+    let mut all: Vec<Sum> = others.into_iter().filter_map(|other| fitted(scene, other)).collect();
+    // Of two sums that are one, as w + x and 2w − y are where w = x + y, that which scales nothing.
+    all.sort_by_key(|sum| sum.a != 1.0 && sum.a != 0.0);
+    all.into_iter().filter_map(|sum| Law::of(Form::Sum(sum), scene)).collect()
+}
+
+/// Sizes that a factor may have.
+const FACTORS: std::ops::RangeInclusive<f64> = 1e-4..=1e5;
+
+/// Whether the stage reads another.
+fn input(scene: &Scene<'_>, id: StageId) -> bool {
+    scene.node().inputs.iter().any(|&i| scene.e.oracle.graph.nodes[i].id == id)
+}
+
+/// A number as it was meant: a small one, or one over a small one, where it is that to four digits.
+fn meant(x: f64) -> f64 {
+    let simple = [0.0, 1.0, 2.0, 0.5, 3.0, 4.0, 0.25, 8.0, 0.125, 1.0 / 3.0];
+    let found = simple.into_iter().flat_map(|s| [s, -s]).find(|s| (x - s).abs() <= 1e-4 * s.abs().max(0.01));
+    found.unwrap_or(x)
+}
+
+/// The sum with this second vector that comes nearest, each residual in units of its bound; nothing where that is no law.
+fn fitted(scene: &Scene<'_>, other: Addend) -> Option<Sum> {
+    let (mut ww, mut wz, mut zz, mut gw, mut gz) = (0.0, 0.0, 0.0, 0.0, 0.0);
+    let mut row = None;
+    for &(r, i) in &scene.fit {
+        if row.as_ref().is_none_or(|(known, _): &(usize, Vec<f64>)| *known != r) {
+            row = Some((r, other.values(scene, &scene.e.rows[r])?));
+        }
+        let z = row.as_ref()?.1[i];
+        let (got, want, bound) = scene.element((r, i));
+        let weight = 1.0 / (f64::from(bound) + UNIT * got.abs()).powi(2);
+        ww += weight * want * want;
+        wz += weight * want * z;
+        zz += weight * z * z;
+        gw += weight * got * want;
+        gz += weight * got * z;
+    }
+    let nothing = other == Addend::Nothing;
+    let det = ww * zz - wz * wz;
+    let (a, b) = match nothing {
+        true if ww > 0.0 => (gw / ww, 0.0),
+        false if det > 1e-12 * ww * zz => ((gw * zz - gz * wz) / det, (ww * gz - wz * gw) / det),
+        _ => return None,
+    };
+    let (a, b) = (meant(a), meant(b));
+    // A factor that is next to nothing, or beyond all use, is a fit and no kernel's.
+    let usual = |x: f64| x == 0.0 || FACTORS.contains(&x.abs());
+    let changes = usual(a) && usual(b) && a.is_finite() && b.is_finite() && !(a == 1.0 && b == 0.0) && (b != 0.0 || nothing);
+    // The stage's own values alone, of elsewhere, are told as moved; a constant alone as one, or as a limit.
+    let moved = matches!(other, Addend::Token(_) | Addend::Column(_) | Addend::Pair(_) | Addend::Before);
+    let elsewhere = a == 0.0 && (b == 1.0 && moved || other == Addend::One);
+    // Nobody takes off what the stage does not read: another operand stands in an operand's place (`operands`).
+    let foreign = matches!(&other, Addend::Stage(id, _) if !input(scene, *id)) && (a, b) == (1.0, -1.0);
+    let own = match &other {
+        Addend::Stage(id, 0) => input(scene, *id),
+        Addend::Weight(name) => scene.node().weights.iter().any(|w| w.name == *name),
+        _ => false,
+    };
+    (changes && !elsewhere && !foreign).then_some(Sum { a, b, other, own })
+}
