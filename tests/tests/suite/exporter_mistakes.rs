@@ -165,7 +165,7 @@ fn what_no_later_step_reads_accuses_no_reader() {
             std::fs::copy(folder.join("right").join(file), folder.join(&dump).join(file)).unwrap();
         }
         npz::revalue(&folder.join(&dump).join("capture.npz"), |all| {
-            let width = all.iter().find(|(own, _)| *own == name.replace("k_cache", "k_rope")).unwrap().1.len();
+            let width = all.iter().find(|(own, _)| **own == name.replace("k_cache", "k_rope")).unwrap().1.len();
             let width = if kept { width } else { all.iter().find(|(own, _)| *own == "step1/logits").unwrap().1.len() };
             let values = &mut all.iter_mut().find(|(own, _)| *own == name).unwrap().1;
             let last = values.len() - width;

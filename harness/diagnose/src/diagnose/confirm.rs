@@ -129,9 +129,7 @@ fn of_both(mut some: Vec<When>, others: &[When]) -> Vec<When> {
 }
 
 /// What the explanation of a finding says of another run.
-fn tried(
-    first: &Searcher<'_>, other: &Searcher<'_>, origin: &StageResult, (finding, alone): (&Finding, bool),
-) -> Said {
+fn tried(first: &Searcher<'_>, other: &Searcher<'_>, origin: &StageResult, (finding, alone): (&Finding, bool)) -> Said {
     let graph = &first.oracle.graph;
     let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { return Said::of(Predicted::Silent(WORK)) };
     let capture = other.subject.capture;

@@ -123,10 +123,7 @@ fn missed(group: &Group) -> Section {
         };
         vec![bug, format!("{}, {}", c.stage, c.model), c.reason(), c.told.clone().unwrap_or_else(|| UNKNOWN.to_owned())]
     });
-    Section::table(
-        &format!("Not right, {}", group.source),
-        Table::new(&["planted", "where", "why", "told"], &[], rows),
-    )
+    Section::table(&format!("Not right, {}", group.source), Table::new(&["planted", "where", "why", "told"], &[], rows))
 }
 
 /// The same, folded over stages: of round trips there are many.

@@ -1,7 +1,8 @@
 //! The score of the diagnosis: faults are planted in small synthetic models or in a real one, diagnosed, and counted.
 
 use crate::score::{
-    Clean, FaultSource, Grading, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, Sampling, Score, ScoreRun, of_real_models,
+    Clean, FaultSource, Grading, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, Sampling, Score, ScoreRun,
+    of_real_models,
 };
 use anyhow::Result;
 use clap::{Args, ValueEnum};

@@ -97,7 +97,9 @@ impl Way {
             (low == high).then_some(low)
         };
         let add = |sum: f64, part: f64, size: f64| match self.kept {
-            Kept::Running => kept(sum + part, if self.at_once == 1 { (sum + part).abs() + size } else { sum.abs() + size }),
+            Kept::Running => {
+                kept(sum + part, if self.at_once == 1 { (sum + part).abs() + size } else { sum.abs() + size })
+            }
             Kept::Parts => Some(sum + kept(part, size)?),
         };
         let lane = |lane: usize| {

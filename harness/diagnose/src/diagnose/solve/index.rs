@@ -120,7 +120,8 @@ impl Index {
                 format!("{one} of the place {} in each {}", list.join(" "), order.len())
             }
             Self::Pairs(pairs) => {
-                let shown: Vec<String> = pairs.iter().take(4).map(|(own, other)| format!("{other} for {own}")).collect();
+                let shown: Vec<String> =
+                    pairs.iter().take(4).map(|(own, other)| format!("{other} for {own}")).collect();
                 let more = if pairs.len() > 4 { format!(" and {} more", pairs.len() - 4) } else { String::new() };
                 format!("another {one}: {}{more}", shown.join(", "))
             }
@@ -149,7 +150,14 @@ impl Index {
             all.extend([Self::Mod(m), Self::Div(m)]);
             // Of pairs it is the one before, or after, of every second.
             if m > 2 {
-                all.extend([Self::First(m), Self::Last(m), Self::Reversed(m), Self::Next(m), Self::Before(m), Self::AtMost(m)]);
+                all.extend([
+                    Self::First(m),
+                    Self::Last(m),
+                    Self::Reversed(m),
+                    Self::Next(m),
+                    Self::Before(m),
+                    Self::AtMost(m),
+                ]);
             }
             let shapes = [2usize, 4, 8].into_iter().filter(|rows| m.is_power_of_two() && m > *rows && m / rows >= 2);
             all.extend(shapes.map(|rows| Self::Turned { each: m, rows }));
@@ -177,7 +185,8 @@ impl Index {
         all.extend((2..=64).flat_map(|m| [Self::Mod(m), Self::Reversed(m), Self::First(m)]));
         all.extend([4, 8, 16, 32].into_iter().filter_map(|m| permuted(sources, m)));
         let gives = |map: &Self| {
-            let given = |((i, n), some): (&(usize, usize), &Vec<usize>)| map.of(*i, *n).is_some_and(|o| some.contains(&o));
+            let given =
+                |((i, n), some): (&(usize, usize), &Vec<usize>)| map.of(*i, *n).is_some_and(|o| some.contains(&o));
             sources.iter().any(|((i, n), _)| map.of(*i, *n) != Some(*i)) && sources.iter().all(given)
         };
         let mut fitting: Vec<Self> = Vec::new();

@@ -43,14 +43,14 @@ mod within;
 use super::work::Meter;
 use crate::number::Real;
 use crate::verdict::{Evidence, FEW, RowAt};
-pub(super) use functions::ACTIVATIONS;
 pub use form::Form;
-pub use when::{Holds, When};
+pub(super) use functions::ACTIVATIONS;
 use held::{Held, held};
 pub(super) use predict::{Condition, OTHERWISE, Pair, Predicted, RIGHT, WORK, alike, of_law, of_values};
 use scene::Scene;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+pub use when::{Holds, When};
 
 /// How a sentence ends that gives the wrong elements and does not say why others are right.
 const UNEXPLAINED: &str = "elements that it would change";
@@ -236,9 +236,7 @@ const SOLVERS: &[Solver] = &[
 /// same stage in other layers, is tried first, whatever work is left, and needs no number of elements to be shown.
 ///
 /// What is known of stages of other names, `elsewhere`, comes next.
-pub(super) fn solve(
-    e: &Evidence<'_>, (known, elsewhere): (&[Known], &[Known]), meter: &Meter,
-) -> Option<Solution> {
+pub(super) fn solve(e: &Evidence<'_>, (known, elsewhere): (&[Known], &[Known]), meter: &Meter) -> Option<Solution> {
     solve_if(e, (known, elsewhere), meter, &|_| true)
 }
 
@@ -282,7 +280,9 @@ pub(super) fn solve_if(
             }
             match weigh(&scene, (number, law), known).filter(accept) {
                 // What holds everywhere says more than what holds of a part.
-                Some(found) if found.confidence == Confidence::Proved && found.holds == Holds::Everywhere => return Some(found),
+                Some(found) if found.confidence == Confidence::Proved && found.holds == Holds::Everywhere => {
+                    return Some(found);
+                }
                 Some(found) if found.confidence == Confidence::Proved => proved = proved.or(Some(found)),
                 found => consistent = consistent.or(found),
             }
@@ -320,9 +320,7 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
         (Holds::Everywhere, Confidence::Proved)
     } else {
         match held.conditions(scene) {
-            conditions if !conditions.is_empty() => {
-                (Holds::Under { conditions, tried: false }, Confidence::Proved)
-            }
+            conditions if !conditions.is_empty() => (Holds::Under { conditions, tried: false }, Confidence::Proved),
             _ if law.parts => (Holds::Everywhere, Confidence::Proved),
             _ => (held.unexplained(), Confidence::Consistent),
         }

@@ -125,7 +125,9 @@ impl fmt::Display for Moved {
         match (axis, index) {
             (Axis::Token, Index::Apart(1)) => f.write_str("the rows of neighbouring tokens are exchanged"),
             (Axis::Token, Index::Mirrored) => f.write_str("the rows of the part stand in reverse order"),
-            (Axis::Token, Index::By(_)) => write!(f, "the row of the {} in the part stands there", index.told("token", "t")),
+            (Axis::Token, Index::By(_)) => {
+                write!(f, "the row of the {} in the part stands there", index.told("token", "t"))
+            }
             (Axis::Token, _) => write!(f, "the row of the part's {} stands there", index.told("token", "t")),
             (Axis::Slot, Index::Is(slot)) => write!(f, "row {slot} stands there"),
             (Axis::Slot, Index::By(by)) => write!(f, "the row {} {} stands there", by.abs(), side(by)),
@@ -165,7 +167,9 @@ impl fmt::Display for Moved {
             (Axis::Column | Axis::OfHead(_), Index::By(_) | Index::Round(_)) => {
                 write!(f, "the value of the {} stands there", index.told("column", "c"))
             }
-            (Axis::Column | Axis::OfHead(_), _) => write!(f, "the value of the {} stands there", index.told("column", "c")),
+            (Axis::Column | Axis::OfHead(_), _) => {
+                write!(f, "the value of the {} stands there", index.told("column", "c"))
+            }
         }
     }
 }

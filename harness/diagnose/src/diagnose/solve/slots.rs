@@ -127,7 +127,8 @@ impl fmt::Display for Written {
         f.write_str(" is written ")?;
         match &self.to {
             Slot::Of(Index::By(by)) => {
-                let (count, side) = (if by.abs() == 1 { "slot" } else { "slots" }, if *by < 0 { "before" } else { "after" });
+                let (count, side) =
+                    (if by.abs() == 1 { "slot" } else { "slots" }, if *by < 0 { "before" } else { "after" });
                 write!(f, "{} {count} {side} its own", by.abs())
             }
             Slot::Of(Index::Mod(m)) => write!(f, "to slot p mod {m}, for position p"),
@@ -175,7 +176,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         let rules = [by].into_iter().map(Slot::Of).chain([Slot::Number, Slot::NumberAndTwice]);
         let rules = rules.chain((2..=64usize).flat_map(|m| {
             let apart = m.is_power_of_two().then_some(Index::Apart(m / 2));
-            let of = [Index::Mod(m), Index::First(m), Index::Last(m), Index::Reversed(m), Index::Next(m), Index::Before(m)];
+            let of =
+                [Index::Mod(m), Index::First(m), Index::Last(m), Index::Reversed(m), Index::Next(m), Index::Before(m)];
             of.into_iter().chain(apart).map(Slot::Of)
         }));
         let rules = rules.chain([Slot::Of(Index::Is(s0)), Slot::PartFirst, Slot::PartLast, Slot::PartMirrored]);
@@ -264,7 +266,9 @@ fn domains(scene: &Scene<'_>, moved: &BTreeSet<usize>) -> Vec<Rows> {
     if moved.len() > 1 {
         let rests = [2usize, 3, 4, 5, 8, 16, 32, 64].map(|m| Rows::Rest(m, low % m));
         let number = Rows::Number(low - part(scene, low).first);
-        all.extend(rests.into_iter().chain([number]).filter(|rows| moved.iter().all(|p| rows.has(*p, part(scene, *p)))));
+        all.extend(
+            rests.into_iter().chain([number]).filter(|rows| moved.iter().all(|p| rows.has(*p, part(scene, *p)))),
+        );
     }
     if moved.iter().all(|p| Rows::LastOfPart.has(*p, part(scene, *p))) {
         all.push(Rows::LastOfPart);

@@ -214,7 +214,8 @@ fn fitted(scene: &Scene<'_>, other: Addend) -> Option<Sum> {
     let (a, b) = (meant(a), meant(b));
     // A factor that is next to nothing, or beyond all use, is a fit and no kernel's.
     let usual = |x: f64| x == 0.0 || FACTORS.contains(&x.abs());
-    let changes = usual(a) && usual(b) && a.is_finite() && b.is_finite() && !(a == 1.0 && b == 0.0) && (b != 0.0 || nothing);
+    let changes =
+        usual(a) && usual(b) && a.is_finite() && b.is_finite() && !(a == 1.0 && b == 0.0) && (b != 0.0 || nothing);
     // The stage's own values alone, of elsewhere, are told as moved; a constant alone as one, or as a limit.
     let moved = matches!(other, Addend::Token(_) | Addend::Column(_) | Addend::Pair(_) | Addend::Before);
     let elsewhere = a == 0.0 && (b == 1.0 && moved || other == Addend::One);

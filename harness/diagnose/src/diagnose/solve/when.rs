@@ -79,11 +79,7 @@ const FEATURES: &[Feature] = &[
         by_row: true,
         of: |s, at| Some((step(s, at).keys() - 1) as i64 - row(s, at).place.position as i64),
     },
-    Feature {
-        name: LENGTH,
-        by_row: true,
-        of: |s, at| Some(step(s, at).tokens.len() as i64),
-    },
+    Feature { name: LENGTH, by_row: true, of: |s, at| Some(step(s, at).tokens.len() as i64) },
     Feature {
         name: "token id",
         by_row: true,
@@ -381,7 +377,11 @@ impl fmt::Display for Holds {
                         write!(f, "{first} (or {}: both runs allow it)", others.join(", or "))
                     }
                     ([first, others @ ..], false) => {
-                        write!(f, "{first} (or {}: a run of other tokens and another length tells)", others.join(", or "))
+                        write!(
+                            f,
+                            "{first} (or {}: a run of other tokens and another length tells)",
+                            others.join(", or ")
+                        )
                     }
                 }
             }
@@ -529,7 +529,8 @@ pub(super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
 fn by_size(runs: &[Seen<'_, '_>]) -> Option<Size> {
     let range = |are_wrong: bool, f: fn(f64) -> f64| {
         let all = runs.iter().flat_map(|run| run.elements(are_wrong).iter().map(move |&at| (run.scene, at)));
-        all.map(|(scene, at)| f(scene.element(at).1)).fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)))
+        all.map(|(scene, at)| f(scene.element(at).1))
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)))
     };
     let (yes, no) = (range(true, |v| v), range(false, |v| v));
     if yes.1 < 0.0 && no.0 >= 0.0 {

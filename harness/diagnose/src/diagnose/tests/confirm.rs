@@ -88,7 +88,10 @@ fn a_position_and_a_decode_step_come_apart() {
     with_oracle(|oracle| {
         let late: Bug<'_> = &|n| twice_in(n, |position, _, _| position >= 16);
         let found = tried(oracle, late, late, &other());
-        assert!(matches!(found.trial, Some(Trial::Narrowed { elements: 1.., holds: Holds::Under { .. }, .. })), "{found:?}");
+        assert!(
+            matches!(found.trial, Some(Trial::Narrowed { elements: 1.., holds: Holds::Under { .. }, .. })),
+            "{found:?}"
+        );
         assert!(told(&found).ends_with("from position 16 on"), "{}", told(&found));
         let decoding: Bug<'_> = &|n| twice_in(n, |_, _, tokens| tokens == 1);
         let found = tried(oracle, decoding, decoding, &other());
@@ -105,7 +108,10 @@ fn a_position_and_a_decode_step_come_apart() {
         };
         let decoding: Bug<'_> = &|n| bias(n, |_, _, tokens| tokens == 1);
         let found = tried(oracle, decoding, decoding, &other());
-        assert!(matches!(found.trial, Some(Trial::Narrowed { elements: 1.., holds: Holds::Under { .. }, .. })), "{found:?}");
+        assert!(
+            matches!(found.trial, Some(Trial::Narrowed { elements: 1.., holds: Holds::Under { .. }, .. })),
+            "{found:?}"
+        );
         assert!(told(&found).contains("in decode steps only") && !told(&found).contains("@p"), "{}", told(&found));
         let late: Bug<'_> = &|n| bias(n, |position, _, _| position >= 16);
         let found = tried(oracle, late, late, &other());

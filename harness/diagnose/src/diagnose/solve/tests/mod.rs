@@ -108,7 +108,7 @@ fn told(stage: &Stage, judged: &Judged, plant: &Plant, condition: &Condition) ->
     match when {
         None if condition.words.is_empty() => Told::Right,
         Some(_) if *confidence == Confidence::Consistent => Told::Unconditional,
-        Some(when) if says(when, &condition.words.replace("{p}", &first.to_string())) => Told::Right,
+        Some(when) if says(&when, &condition.words.replace("{p}", &first.to_string())) => Told::Right,
         // Of a single row there is no more to say than which.
         Some(when) if judged.positions.len() == 1 && when.starts_with(&format!("at position {first} (or ")) => {
             Told::Right

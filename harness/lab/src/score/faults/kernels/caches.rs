@@ -138,15 +138,10 @@ pub(super) const FAULTS: &[KernelFault] = &[
             });
         },
     ),
-    bug(
-        "cache-values-take-keys",
-        "the first head of the values is written from the rotated keys",
-        values,
-        |s| {
-            let (other, d) = (given(s, s.node.id.layer, |n| rope(n, &[Role::Key])), s.config.head_dim);
-            instead(s, other, |c| c.o < d);
-        },
-    ),
+    bug("cache-values-take-keys", "the first head of the values is written from the rotated keys", values, |s| {
+        let (other, d) = (given(s, s.node.id.layer, |n| rope(n, &[Role::Key])), s.config.head_dim);
+        instead(s, other, |c| c.o < d);
+    }),
     bug(
         "cache-decode-skips-rotation",
         "when a single token is decoded, its key is cached as it was before the rotation",
@@ -158,12 +153,9 @@ pub(super) const FAULTS: &[KernelFault] = &[
             instead(s, other, Cell::decodes);
         },
     ),
-    bug(
-        "cache-copy-short",
-        "the copy of a row stops 16 values early, and what follows stays empty",
-        both,
-        |s| stored(s, |c, _, v| if c.o + 16 >= c.width { 0.0 } else { v }),
-    ),
+    bug("cache-copy-short", "the copy of a row stops 16 values early, and what follows stays empty", both, |s| {
+        stored(s, |c, _, v| if c.o + 16 >= c.width { 0.0 } else { v })
+    }),
     bug(
         "cache-decode-overwrites-slot-1",
         "a decoded row is written to its own slot and to slot 1",
@@ -187,16 +179,8 @@ pub(super) const FAULTS: &[KernelFault] = &[
         values,
         |s| stored(s, |_, _, v| e4m3(v)),
     ),
-    bug(
-        "cache-in-int8",
-        "every head of a key is cached in 8 bits under one scale",
-        keys,
-        integers,
-    ),
-    bug(
-        "cache-in-bf16-from-position-4",
-        "rows from position 4 on are cached in bf16",
-        both,
-        |s| stored(s, |c, _, v| if c.p >= 4 { bf16(v) } else { v }),
-    ),
+    bug("cache-in-int8", "every head of a key is cached in 8 bits under one scale", keys, integers),
+    bug("cache-in-bf16-from-position-4", "rows from position 4 on are cached in bf16", both, |s| {
+        stored(s, |c, _, v| if c.p >= 4 { bf16(v) } else { v })
+    }),
 ];

@@ -88,12 +88,9 @@ pub(super) const FAULTS: &[KernelFault] = &[
         sums,
         |s| paired(s, |c, at, a, b| a[at] + b[at - c.o % 2]),
     ),
-    bug(
-        "residual-subtracted-in-last-tile",
-        "in the last 32 columns the sum is a difference",
-        sums,
-        |s| paired(s, |c, at, a, b| if c.o + 32 >= c.width { b[at] - a[at] } else { a[at] + b[at] }),
-    ),
+    bug("residual-subtracted-in-last-tile", "in the last 32 columns the sum is a difference", sums, |s| {
+        paired(s, |c, at, a, b| if c.o + 32 >= c.width { b[at] - a[at] } else { a[at] + b[at] })
+    }),
     bug(
         "residual-from-after-the-norm",
         "the stream that is added is the normed one, in rows from the fifth of a step on",
@@ -106,24 +103,15 @@ pub(super) const FAULTS: &[KernelFault] = &[
         sums,
         |s| stale(s, |c| c.tokens == 1 && c.o < 64),
     ),
-    bug(
-        "swiglu-up-shifted",
-        "every gate is multiplied with up of the next column",
-        swiglu,
-        |s| paired(s, |c, at, g, u| silu(g[at]) * u[at + usize::from(c.o + 1 < c.width)]),
-    ),
-    bug(
-        "swiglu-up-of-row-before",
-        "in odd rows the gate is multiplied with up of the row before",
-        swiglu,
-        |s| paired(s, |c, at, g, u| silu(g[at]) * u[if c.t % 2 == 1 { at - c.width } else { at }]),
-    ),
-    bug(
-        "swiglu-gate-clamped",
-        "the gate is clamped to 1 before the activation",
-        swiglu,
-        |s| paired(s, |_, at, g, u| silu(g[at].min(1.0)) * u[at]),
-    ),
+    bug("swiglu-up-shifted", "every gate is multiplied with up of the next column", swiglu, |s| {
+        paired(s, |c, at, g, u| silu(g[at]) * u[at + usize::from(c.o + 1 < c.width)])
+    }),
+    bug("swiglu-up-of-row-before", "in odd rows the gate is multiplied with up of the row before", swiglu, |s| {
+        paired(s, |c, at, g, u| silu(g[at]) * u[if c.t % 2 == 1 { at - c.width } else { at }])
+    }),
+    bug("swiglu-gate-clamped", "the gate is clamped to 1 before the activation", swiglu, |s| {
+        paired(s, |_, at, g, u| silu(g[at].min(1.0)) * u[at])
+    }),
     bug(
         "swiglu-tail-not-activated",
         "columns beyond the last whole tile of 96 are the plain product of gate and up",
@@ -141,12 +129,9 @@ pub(super) const FAULTS: &[KernelFault] = &[
             })
         },
     ),
-    bug(
-        "swiglu-exponent-sign",
-        "the exponential is taken of g and not of -g",
-        swiglu,
-        |s| paired(s, |_, at, g, u| g[at] / (1.0 + g[at].exp()) * u[at]),
-    ),
+    bug("swiglu-exponent-sign", "the exponential is taken of g and not of -g", swiglu, |s| {
+        paired(s, |_, at, g, u| g[at] / (1.0 + g[at].exp()) * u[at])
+    }),
     bug(
         "swiglu-halves-exchanged-in-odd-tiles",
         "in odd tiles of 128 columns up goes through the activation and gate does not",
@@ -170,34 +155,18 @@ pub(super) const FAULTS: &[KernelFault] = &[
         embed,
         |s| looked_up(s, |_, id| id & !1),
     ),
-    bug(
-        "embed-replays-old-token",
-        "a replayed graph decodes the token of the step before",
-        embed,
-        |s| stale(s, |c| c.tokens == 1),
-    ),
-    bug(
-        "embed-fourth-token-takes-first-id",
-        "of every four tokens the last takes the id of the first",
-        embed,
-        |s| {
-            let tokens = s.tokens;
-            looked_up(s, |t, id| if t % 4 == 3 { tokens[t - 3] as usize } else { id });
-        },
-    ),
-    bug(
-        "embed-half-blocks-exchanged",
-        "the halves of every 32 values of a row change places",
-        embed,
-        |s| super::moved(s, |c| Some((c.t, c.o ^ 16))),
-    ),
-    bug(
-        "embed-row-clamped",
-        "ids beyond a third of the vocabulary read the row at a third",
-        embed,
-        |s| {
-            let (_, count) = s.extent(s.weight());
-            looked_up(s, |_, id| id.min(count / 3));
-        },
-    ),
+    bug("embed-replays-old-token", "a replayed graph decodes the token of the step before", embed, |s| {
+        stale(s, |c| c.tokens == 1)
+    }),
+    bug("embed-fourth-token-takes-first-id", "of every four tokens the last takes the id of the first", embed, |s| {
+        let tokens = s.tokens;
+        looked_up(s, |t, id| if t % 4 == 3 { tokens[t - 3] as usize } else { id });
+    }),
+    bug("embed-half-blocks-exchanged", "the halves of every 32 values of a row change places", embed, |s| {
+        super::moved(s, |c| Some((c.t, c.o ^ 16)))
+    }),
+    bug("embed-row-clamped", "ids beyond a third of the vocabulary read the row at a third", embed, |s| {
+        let (_, count) = s.extent(s.weight());
+        looked_up(s, |_, id| id.min(count / 3));
+    }),
 ];

@@ -107,30 +107,20 @@ pub(super) const FAULTS: &[KernelFault] = &[
         whole,
         |s| rooted(s, |_| true, |x, eps| f64::from(quick_root((squares(x) / x.len() as f64 + eps) as f32))),
     ),
-    bug(
-        "norm-squares-in-bf16",
-        "squares are rounded to bf16 and summed in it, 32 at a time",
-        whole,
-        |s| {
-            rooted(
-                s,
-                |_| true,
-                |x, eps| {
-                    let mut sum = 0f32;
-                    for chunk in x.chunks(32) {
-                        sum = bf16(sum + bf16(squares(chunk) as f32));
-                    }
-                    root(eps, f64::from(sum), x.len() as f64)
-                },
-            )
-        },
-    ),
-    bug(
-        "norm-weight-in-bf16",
-        "the weight of the norm is kept in bf16",
-        whole,
-        |s| weighted(s, |w, c| bf16(w[c.o])),
-    ),
+    bug("norm-squares-in-bf16", "squares are rounded to bf16 and summed in it, 32 at a time", whole, |s| {
+        rooted(
+            s,
+            |_| true,
+            |x, eps| {
+                let mut sum = 0f32;
+                for chunk in x.chunks(32) {
+                    sum = bf16(sum + bf16(squares(chunk) as f32));
+                }
+                root(eps, f64::from(sum), x.len() as f64)
+            },
+        )
+    }),
+    bug("norm-weight-in-bf16", "the weight of the norm is kept in bf16", whole, |s| weighted(s, |w, c| bf16(w[c.o]))),
     bug(
         "norm-root-of-row-before",
         "odd rows are divided by the root mean square of the row before, for which the shared sum was made",
@@ -143,12 +133,9 @@ pub(super) const FAULTS: &[KernelFault] = &[
         whole,
         |s| rooted(s, Cell::decodes, |_, _| 1.0),
     ),
-    bug(
-        "norm-weight-shifted",
-        "every value is multiplied with the weight of the next column",
-        whole,
-        |s| weighted(s, |w, c| w[(c.o + 1) % c.width]),
-    ),
+    bug("norm-weight-shifted", "every value is multiplied with the weight of the next column", whole, |s| {
+        weighted(s, |w, c| w[(c.o + 1) % c.width])
+    }),
     bug(
         "norm-weight-of-the-other-norm",
         "the weights of the two norms of the layer are exchanged",

@@ -82,12 +82,9 @@ pub(super) const FAULTS: &[KernelFault] = &[
         both,
         |s| turned(s, |at| if at.i < at.planes / 4 * 3 { at.own() } else { 0.0 }),
     ),
-    bug(
-        "rope-backwards-in-odd-heads",
-        "odd heads turn the other way",
-        both,
-        |s| turned(s, |at| if at.head % 2 == 1 { -at.own() } else { at.own() }),
-    ),
+    bug("rope-backwards-in-odd-heads", "odd heads turn the other way", both, |s| {
+        turned(s, |at| if at.head % 2 == 1 { -at.own() } else { at.own() })
+    }),
     bug(
         "rope-reads-what-it-wrote",
         "in place, the second value of a plane is made from the first one already turned",
@@ -100,36 +97,24 @@ pub(super) const FAULTS: &[KernelFault] = &[
             })
         },
     ),
-    bug(
-        "rope-exponent-halved",
-        "frequencies fall by base^(i/d) instead of base^(2i/d)",
-        both,
-        |s| turned(s, |at| at.angle(at.p as f64, 0.5 * at.i as f64)),
-    ),
-    bug(
-        "rope-table-ends-early",
-        "the table of angles has 8 rows, and later positions read the last",
-        both,
-        |s| turned(s, |at| at.angle(at.p.min(7) as f64, at.i as f64)),
-    ),
-    bug(
-        "rope-plane-off-by-one",
-        "every plane is turned with the frequency of the next",
-        both,
-        |s| turned(s, |at| at.angle(at.p as f64, at.i as f64 + 1.0)),
-    ),
+    bug("rope-exponent-halved", "frequencies fall by base^(i/d) instead of base^(2i/d)", both, |s| {
+        turned(s, |at| at.angle(at.p as f64, 0.5 * at.i as f64))
+    }),
+    bug("rope-table-ends-early", "the table of angles has 8 rows, and later positions read the last", both, |s| {
+        turned(s, |at| at.angle(at.p.min(7) as f64, at.i as f64))
+    }),
+    bug("rope-plane-off-by-one", "every plane is turned with the frequency of the next", both, |s| {
+        turned(s, |at| at.angle(at.p as f64, at.i as f64 + 1.0))
+    }),
     bug(
         "rope-position-shared-in-pairs",
         "in a step of several tokens, a block turns two of them with the position of the first",
         both,
         |s| turned(s, |at| at.angle((at.p - at.t % 2) as f64, at.i as f64)),
     ),
-    bug(
-        "rope-last-head-left-out",
-        "the grid is one head short, and the last head is not turned",
-        queries,
-        |s| turned(s, |at| if at.head + 1 < at.heads { at.own() } else { 0.0 }),
-    ),
+    bug("rope-last-head-left-out", "the grid is one head short, and the last head is not turned", queries, |s| {
+        turned(s, |at| if at.head + 1 < at.heads { at.own() } else { 0.0 })
+    }),
     bug(
         "rope-base-changes-with-length",
         "from position 8 on the base is doubled, as for a longer context",
@@ -141,17 +126,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
             })
         },
     ),
-    bug(
-        "rope-sines-in-f16",
-        "sines and cosines come from a table of f16",
-        both,
-        |s| {
-            planes(s, |at, x| {
-                let (sin, cos) = at.own().sin_cos();
-                turn(x, (f64::from(f16(sin as f32)), f64::from(f16(cos as f32))))
-            })
-        },
-    ),
+    bug("rope-sines-in-f16", "sines and cosines come from a table of f16", both, |s| {
+        planes(s, |at, x| {
+            let (sin, cos) = at.own().sin_cos();
+            turn(x, (f64::from(f16(sin as f32)), f64::from(f16(cos as f32))))
+        })
+    }),
     bug("rope-frequencies-in-bf16", "frequencies are kept in bf16", both, |s| {
         turned(s, |at| at.p as f64 * f64::from(bf16(at.angle(1.0, at.i as f64) as f32)))
     }),

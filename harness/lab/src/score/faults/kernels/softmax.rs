@@ -125,18 +125,13 @@ pub(super) const FAULTS: &[KernelFault] = &[
         all,
         |s| rows(s, weights_not_rescaled),
     ),
-    bug(
-        "softmax-sum-lacks-own-key",
-        "at odd positions the sum lacks the query's own key",
-        all,
-        |s| {
-            rows(s, |q, z| {
-                let powers = powers(&z[..=q.p]);
-                let sum = powers[..q.p].iter().sum();
-                (q.p % 2 == 1).then(|| over(powers, sum))
-            })
-        },
-    ),
+    bug("softmax-sum-lacks-own-key", "at odd positions the sum lacks the query's own key", all, |s| {
+        rows(s, |q, z| {
+            let powers = powers(&z[..=q.p]);
+            let sum = powers[..q.p].iter().sum();
+            (q.p % 2 == 1).then(|| over(powers, sum))
+        })
+    }),
     bug(
         "softmax-sum-counts-last-key-again",
         "keys are padded to a multiple of 8 by repeating the last, and the sum counts the repetitions",
@@ -162,24 +157,15 @@ pub(super) const FAULTS: &[KernelFault] = &[
         all,
         |s| seeing(s, |q| (q.tokens > 1).then(|| q.p / 4 * 4 + 4)),
     ),
-    bug(
-        "softmax-last-row-sees-one-less",
-        "the last query of a step does not see its own key",
-        all,
-        |s| seeing(s, |q| (q.t + 1 == q.tokens).then_some(q.p)),
-    ),
-    bug(
-        "softmax-replays-old-length",
-        "a replayed graph attends over two keys less than there are",
-        all,
-        |s| seeing(s, |q| q.decodes().then(|| q.p.saturating_sub(1))),
-    ),
-    bug(
-        "softmax-to-base-two",
-        "powers of 2 are taken of scores that were not multiplied with log2 e",
-        all,
-        |s| of_changed(s, |_, _, z| z * std::f64::consts::LN_2),
-    ),
+    bug("softmax-last-row-sees-one-less", "the last query of a step does not see its own key", all, |s| {
+        seeing(s, |q| (q.t + 1 == q.tokens).then_some(q.p))
+    }),
+    bug("softmax-replays-old-length", "a replayed graph attends over two keys less than there are", all, |s| {
+        seeing(s, |q| q.decodes().then(|| q.p.saturating_sub(1)))
+    }),
+    bug("softmax-to-base-two", "powers of 2 are taken of scores that were not multiplied with log2 e", all, |s| {
+        of_changed(s, |_, _, z| z * std::f64::consts::LN_2)
+    }),
     bug("softmax-log2e-rounded", "the constant log2 e is 1.44", all, |s| {
         of_changed(s, |_, _, z| z * 1.44 * std::f64::consts::LN_2)
     }),
@@ -217,20 +203,14 @@ pub(super) const FAULTS: &[KernelFault] = &[
             });
         },
     ),
-    bug(
-        "softmax-power-by-parabola",
-        "the exponential is a parabola between powers of two",
-        all,
-        |s| {
-            rows(s, |q, z| {
-                let top = top(&z[..=q.p]);
-                let powers: Vec<f64> =
-                    z[..=q.p].iter().map(|v| parabola((v - top) * std::f64::consts::LOG2_E)).collect();
-                let sum = powers.iter().sum();
-                Some(over(powers, sum))
-            })
-        },
-    ),
+    bug("softmax-power-by-parabola", "the exponential is a parabola between powers of two", all, |s| {
+        rows(s, |q, z| {
+            let top = top(&z[..=q.p]);
+            let powers: Vec<f64> = z[..=q.p].iter().map(|v| parabola((v - top) * std::f64::consts::LOG2_E)).collect();
+            let sum = powers.iter().sum();
+            Some(over(powers, sum))
+        })
+    }),
     bug(
         "softmax-exponent-in-f16",
         "the scaled score minus the maximum is rounded to f16 before the exponential",

@@ -3,10 +3,7 @@
 use super::{CudaBug, bug};
 
 pub(super) const BUGS: &[CudaBug] = &[
-    bug(
-        "second-word-of-a-lane-not-loaded",
-        "in decode steps the second 16 of every 32 inputs are the first again",
-    ),
+    bug("second-word-of-a-lane-not-loaded", "in decode steps the second 16 of every 32 inputs are the first again"),
     bug(
         "carries-between-digits-left-out",
         "in decode steps the lower digits of an input are read as signed, with no carry to the next: it is too small by \
@@ -20,22 +17,13 @@ pub(super) const BUGS: &[CudaBug] = &[
         "unit-of-the-group-before",
         "in decode steps 32 inputs have the unit of the 32 before: they are off by powers of two",
     ),
-    bug(
-        "groups-added-in-half",
-        "in decode steps the sums of 32 products are rounded to f16",
-    ),
+    bug("groups-added-in-half", "in decode steps the sums of 32 products are rounded to f16"),
     bug(
         "last-warp-of-a-team-lost",
         "in decode steps the last of a block's 8 warps is lost, and with it the last 32 inputs of each half of 256",
     ),
-    bug(
-        "odd-rows-prefetched-from-even-ones",
-        "in decode steps odd logits are made with the row of weights before",
-    ),
-    bug(
-        "eight-not-subtracted-in-tiles",
-        "Q4_0: in decode steps the 8 in the middle of four bits is not subtracted",
-    ),
+    bug("odd-rows-prefetched-from-even-ones", "in decode steps odd logits are made with the row of weights before"),
+    bug("eight-not-subtracted-in-tiles", "Q4_0: in decode steps the 8 in the middle of four bits is not subtracted"),
     bug(
         "minimum-added-by-each-of-four-lanes",
         "Q4_1: in decode steps each of the four lanes of a row adds the minimum, and it counts four times",

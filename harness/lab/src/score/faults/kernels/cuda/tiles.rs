@@ -23,10 +23,7 @@ pub(super) const BUGS: &[CudaBug] = &[
         "tile-sums-not-cleared",
         "in the prefill the sum of 32 inputs is not cleared before that of the next 32, in pairs: the first are added again with the scale of the second",
     ),
-    bug(
-        "columns-of-a-pair-crossed",
-        "in the prefill columns 8 apart change places when they are written",
-    ),
+    bug("columns-of-a-pair-crossed", "in the prefill columns 8 apart change places when they are written"),
     bug(
         "sixteens-of-columns-in-the-order-of-warps",
         "in the prefill of 128 columns sixteens stand in another order: 0, 2, 4, 6, 1, 3, 5, 7 of those that belong there",
@@ -51,18 +48,9 @@ pub(super) const BUGS: &[CudaBug] = &[
         "scales-of-a-piece-exchanged",
         "in the prefill groups of 32 weights have the scale of the group beside, in pairs",
     ),
-    bug(
-        "upper-rows-scaled-as-the-lower",
-        "in the prefill the second 8 of 16 columns have the scales of the first",
-    ),
-    bug(
-        "scales-put-before-they-are-loaded",
-        "in the prefill inputs 192 to 255 have the scales of the 64 before",
-    ),
-    bug(
-        "groups-of-x-in-natural-order",
-        "in the prefill Q6_K: of 128 inputs the second and the third 32 change places",
-    ),
+    bug("upper-rows-scaled-as-the-lower", "in the prefill the second 8 of 16 columns have the scales of the first"),
+    bug("scales-put-before-they-are-loaded", "in the prefill inputs 192 to 255 have the scales of the 64 before"),
+    bug("groups-of-x-in-natural-order", "in the prefill Q6_K: of 128 inputs the second and the third 32 change places"),
     bug(
         "both-halves-take-the-first-scale",
         "in the prefill Q6_K: the second 16 of 32 weights have the scale of the first",
@@ -91,10 +79,7 @@ pub(super) const BUGS: &[CudaBug] = &[
         "pairs-of-the-operand-in-natural-order",
         "in the prefill of every four inputs the two in the middle change places",
     ),
-    bug(
-        "kept-elements-of-the-first-round",
-        "in the prefill inputs from 256 on are those 256 before",
-    ),
+    bug("kept-elements-of-the-first-round", "in the prefill inputs from 256 on are those 256 before"),
     bug(
         "largest-of-each-warp-for-itself",
         "in the prefill of 256 inputs the second 128 have a scale of their own, and are scaled back as the first: off by a power of two in every token",
@@ -116,10 +101,7 @@ pub(super) const BUGS: &[CudaBug] = &[
         "in the prefill of two shares of the sum the first is added twice: inputs 0 to 255",
     ),
     bug("last-share-not-added", "in the prefill the second half of the sum is not added"),
-    bug(
-        "shares-added-as-bf16",
-        "in the prefill the shares of the sum are added up in bf16, the result included",
-    ),
+    bug("shares-added-as-bf16", "in the prefill the shares of the sum are added up in bf16, the result included"),
     bug(
         "sum-launched-before-its-shares",
         "in the prefill shares are added up before they are made: zeros in the first layer, then what the layer before left",
