@@ -25,8 +25,8 @@ pub use split::part_name;
 pub use vocab::symbol;
 
 use qdiff_engine::model::{
-    self, ARCHITECTURES, Architecture, Graph, Metadata, Role, Weight, qwen2, qwen2moe, qwen3moe, qwen3next, qwen35,
-    qwen35moe,
+    self, ARCHITECTURES, Architecture, Graph, Metadata, Role, Weight, qwen2, qwen2moe, qwen2vl, qwen3moe, qwen3next,
+    qwen35, qwen35moe,
 };
 use qdiff_engine::ops::anatomy::{Elementwise, Gather, RowReduction};
 use qdiff_engine::ops::{Anatomy, Definition as _, Softplus};
@@ -365,7 +365,7 @@ impl Synth {
 
     /// Whether the length of a head stands in the metadata: Qwen2's is that of the stream over the heads.
     fn says_head_dim(&self) -> bool {
-        ![qwen2::ARCH, qwen2moe::ARCH].contains(&self.arch)
+        ![qwen2::ARCH, qwen2moe::ARCH, qwen2vl::ARCH].contains(&self.arch)
     }
 
     /// Hyperparameters, without the architecture before their names.
@@ -402,6 +402,11 @@ impl Synth {
             // As many pairs as are rotated, of which each is turned by one of three positions.
             let pairs = self.head_dim as i32 / 4;
             let sections = [(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0];
+            all.push(("rope.dimension_sections".to_owned(), Setting::Integers(sections.to_vec())));
+        }
+        if self.arch == qwen2vl::ARCH {
+            let pairs = self.head_dim as i32 / 2;
+            let sections = [pairs / 4, (pairs * 3 + 7) / 8, pairs - pairs / 4 - (pairs * 3 + 7) / 8, 0];
             all.push(("rope.dimension_sections".to_owned(), Setting::Integers(sections.to_vec())));
         }
         for (key, value) in &self.settings {

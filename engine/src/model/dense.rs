@@ -18,6 +18,8 @@ pub(super) struct Traits {
     pub(super) experts: Option<Mixture>,
     /// Whether the embedding table may be the output projection.
     pub(super) may_be_tied: bool,
+    /// Positions have sections, for images: text alone is known.
+    pub(super) sections: bool,
 }
 
 /// Tensor that every layer begins with.
@@ -35,11 +37,35 @@ pub(super) fn last_layer(arch: &str, source: &dyn Metadata, layers: usize) -> Re
     }
 }
 
+/// Refuses sections by which positions of a text do not rotate every pair. A pair is turned by the place in the text, in height
+/// or in width, of which all are the same in a text, or by none: section after section, or the three in turns.
+pub(super) fn sections(
+    arch: &str, source: &dyn Metadata, rotated: usize, interleaved: bool,
+) -> Result<(), ConfigError> {
+    let key = format!("{arch}.rope.dimension_sections");
+    let Some(all) = source.integers(&key) else { return Err(ConfigError::Missing(key)) };
+    let of = |i: usize| all.get(i).copied().unwrap_or(0);
+    let sum: i64 = (0..4).map(of).sum();
+    let turned = |sector: i64| match interleaved {
+        true => sector < 3 * of((sector % 3) as usize),
+        false => sector < (0..3).map(of).sum(),
+    };
+    let pairs = rotated as i64 / 2;
+    if sum > 0 && (0..pairs).all(|pair| turned(pair % sum)) {
+        return Ok(());
+    }
+    let what = format!("sections that leave some of {pairs} pairs of a text unrotated are");
+    Err(unsupported(&key, format_args!("{all:?}"), &what))
+}
+
 pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Result<Graph, ConfigError> {
     let mut c = Config::read(arch, source)?;
     if c.rotated != c.head_dim {
         let what = format!("a head has {} elements; RoPE that rotates a part of each head is", c.head_dim);
         return Err(unsupported(&format!("{arch}.{ROTATED}"), c.rotated, &what));
+    }
+    if traits.sections {
+        sections(arch, source, c.rotated, false)?;
     }
     let (e, h, g, d) = (c.n_embd, c.n_heads, c.n_kv_heads, c.head_dim);
     let experts = traits.experts.as_ref().map(|mixture| Experts::read(arch, source, *mixture)).transpose()?;

@@ -1,7 +1,7 @@
 //! The decoder of Qwen3-Next and Qwen3.5: layers of gated attention, and between them layers of a gated delta net.
 
 use super::builder::Builder;
-use super::config::{EMBEDDING, invalid, unsupported};
+use super::config::{EMBEDDING, invalid};
 use super::dense::{self, DENSE, HEAD, linear, mlp};
 use super::experts::{Experts, Mixture};
 use super::graph::{Axis, EmittedLayout, Graph, Role};
@@ -82,22 +82,6 @@ fn recurrent(arch: &str, source: &dyn Metadata, layers: usize) -> Result<Vec<boo
     Ok((1..=layers).map(|layer| layer % interval != 0).collect())
 }
 
-/// Refuses sections by which positions of a text do not rotate every pair: interleaved, a pair is turned by the place in the
-/// text, in height or in width, of which all are the same in a text, or by none.
-fn sections(arch: &str, source: &dyn Metadata, rotated: usize) -> Result<(), ConfigError> {
-    let key = format!("{arch}.rope.dimension_sections");
-    let Some(all) = source.integers(&key) else { return Err(ConfigError::Missing(key)) };
-    let of = |i: usize| all.get(i).copied().unwrap_or(0);
-    let turned = |pair: i64| pair < 3 * of((pair % 3) as usize);
-    let sum: i64 = (0..4).map(of).sum();
-    let pairs = rotated as i64 / 2;
-    if sum > 0 && (0..pairs).all(|pair| turned(pair % sum)) {
-        return Ok(());
-    }
-    let what = format!("sections that leave some of {pairs} pairs of a text unrotated are");
-    Err(unsupported(&key, format_args!("{all:?}"), &what))
-}
-
 pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Result<Graph, ConfigError> {
     let mut c = Config::read(arch, source)?;
     dense::last_layer(arch, source, c.n_layers)?;
@@ -105,7 +89,7 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
     let delta = Delta::read(arch, source)?;
     let kinds = recurrent(arch, source, n_layers)?;
     if !traits.next {
-        sections(arch, source, c.rotated)?;
+        dense::sections(arch, source, c.rotated, true)?;
     }
     let experts = traits.experts.map(|mixture| Experts::read(arch, source, mixture)).transpose()?;
     c.unread_by_llama = experts.as_ref().and_then(|experts| experts.unread_by_llama.clone());

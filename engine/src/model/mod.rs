@@ -12,6 +12,7 @@ mod graph;
 mod hybrid;
 pub mod qwen2;
 pub mod qwen2moe;
+pub mod qwen2vl;
 pub mod qwen3;
 pub mod qwen35;
 pub mod qwen35moe;
@@ -48,6 +49,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     (qwen3::ARCH, qwen3::graph),
     (qwen2moe::ARCH, qwen2moe::graph),
     (qwen3moe::ARCH, qwen3moe::graph),
+    (qwen2vl::ARCH, qwen2vl::graph),
     (qwen3next::ARCH, qwen3next::graph),
     (qwen35::ARCH, qwen35::graph),
     (qwen35moe::ARCH, qwen35moe::graph),

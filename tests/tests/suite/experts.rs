@@ -18,7 +18,7 @@ fn odd() -> Vec<Synth> {
     let one = [("expert_count", 5), ("expert_used_count", 1), ("expert_feed_forward_length", 32)];
     let all = [("expert_count", 3), ("expert_used_count", 3), ("expert_shared_feed_forward_length", 32)];
     vec![
-        Synth { n_embd: 160, n_heads: 3, n_kv_heads: 1, head_dim: 80, ..model("qwen3moe", &odd) },
+        Synth { n_embd: 160, n_heads: 4, n_kv_heads: 1, head_dim: 80, ..model("qwen3moe", &odd) },
         Synth { n_layers: 3, tied: true, weight_type: GgmlType::F16, ..model("qwen3moe", &one) },
         Synth { weight_type: GgmlType::Q4_K, n_heads: 8, ..model("qwen3moe", &[]) },
         Synth { n_embd: 320, n_heads: 5, n_kv_heads: 5, ..model("qwen2moe", &odd) },

@@ -84,6 +84,14 @@ fn segments_go_through_states() {
     }
 }
 
+/// States are of one sequence: several at once are refused by what they need.
+#[test]
+fn several_sequences_are_refused() {
+    let folder = folder_with(&model("qwen35", &[]));
+    let words = ["the model has recurrent layers", "run each sequence by itself"];
+    folder.refuses("run -m model.gguf --subject cpu --sequences 7,5+1+17@0 --length 30", &words);
+}
+
 /// Each fault alone: where it is found, and that it is called by its name.
 #[test]
 fn each_fault_is_found_and_named() {
@@ -131,7 +139,7 @@ fn longer_contexts_match() {
     let (yarn, factor, extra) = ("rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor");
     let text = || Setting::Text("yarn".to_owned());
     let trained = ("rope.scaling.original_context_length".to_owned(), Setting::Integer(256));
-    for arch in ["qwen2", "qwen3", "qwen35"] {
+    for arch in ["qwen2", "qwen2vl", "qwen3", "qwen35"] {
         for settings in [
             vec![(factor.to_owned(), Setting::Real(8.0))],
             vec![("rope.scale_linear".to_owned(), Setting::Real(2.0)), (extra.to_owned(), Setting::Real(1.25))],

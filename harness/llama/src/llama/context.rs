@@ -8,7 +8,7 @@ use crate::room::Room;
 use crate::supervisor;
 use anyhow::{Context as _, Result, bail, ensure};
 use llama_cpp_sys_2 as sys;
-use qdiff_engine::cpu::{Row, Sequences};
+use qdiff_engine::cpu::{Row, RowsError, Sequences};
 use qdiff_engine::model::Graph;
 use std::sync::Arc;
 
@@ -123,6 +123,8 @@ impl TappedContext {
     /// As [`Self::step`]; if a sequence does not go on where it ended.
     pub fn rows(&mut self, rows: &[Row], want: &Arc<Want>) -> Result<Vec<Step>> {
         let position = self.context.position;
+        let several = rows.iter().any(|row| Some(row.sequence) != rows.first().map(|first| first.sequence));
+        ensure!(!several || !self.taps.looks_back(), "{}", RowsError::Recurrent);
         self.taps.begin(PassCollector::new(want, &self.sequences, rows)?);
         let _doing = supervisor::doing(|| format!("llama.cpp was running position {position}"));
         // SAFETY: the batch has room for every token, and is freed below.

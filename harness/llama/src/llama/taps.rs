@@ -84,6 +84,11 @@ impl Taps {
         }
     }
 
+    /// Whether some stage goes on from a state.
+    pub(super) fn looks_back(&self) -> bool {
+        self.graph.nodes.iter().any(|node| node.op.anatomy().looks_back())
+    }
+
     /// Taps a step.
     pub(super) fn begin(&mut self, collector: PassCollector) {
         self.collector = Some(collector);
