@@ -33,8 +33,11 @@ fn read(json: &[u8]) -> Result<Vec<f64>> {
 
 /// Measures a prefill of `prefill` tokens and `steps` decode steps after `depth` tokens, `runs` times each. Where it is faster
 /// than llama.cpp was in this process, what was held against that is held against it.
-pub fn add(bench: &mut Bench, program: &Path, model: &Path, [prefill, steps, depth]: [usize; 3], runs: usize) -> Result<()> {
-    let numbers = |words: &[(&str, usize)]| words.iter().flat_map(|(name, n)| [(*name).to_owned(), n.to_string()]).collect();
+pub fn add(
+    bench: &mut Bench, program: &Path, model: &Path, [prefill, steps, depth]: [usize; 3], runs: usize,
+) -> Result<()> {
+    let numbers =
+        |words: &[(&str, usize)]| words.iter().flat_map(|(name, n)| [(*name).to_owned(), n.to_string()]).collect();
     let asked: [(&str, Vec<String>); 2] = [
         ("prefill", numbers(&[("-p", prefill), ("-n", 0)])),
         ("decode", numbers(&[("-p", 0), ("-n", steps), ("-d", depth)])),
