@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "fused/best.cuh"
 #include "fused/shares.cuh"
 #include "fused/stream.cuh"
 #include "kv.cuh"
@@ -346,8 +347,8 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             if (l % 2) project(qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, D, 1, false, 4, 4, 4>, qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF16, D, 1, false, 4, 4, 4>);
             else project(qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, D, 1, false, 4, 4, 7>, qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF16, D, 1, false, 4, 4, 7>);
 #else
-            if (l % 2) project(qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 1, false, 6, 6, 6>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 1, false, 6, 6, 6>);
-            else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, 6, 6, 3>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, 6, 6, 3>);
+            if (l % 2) project(qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 1, false, 2, 2, 2>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 1, false, 2, 2, 2>);
+            else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, 2, 2, 2>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, 2, 2, 2>);
 #endif
         }
         attend(way, {q, cache[0], cache[1], partial, position_at, nullptr, nullptr}, launch);
@@ -358,7 +359,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #ifndef LARGE
             launch("attn_out", out::attn_out<Q5_0, D, 2>, p, dim3(E / TILE), w.threads, w.shared);
 #else
-            launch("attn_out", out::attn_out<Q4_K, D, 3>, p, dim3(E / TILE), w.threads, w.shared);
+            launch("attn_out", out::attn_out<Q4_K, D, 1>, p, dim3(E / TILE), w.threads, w.shared);
 #endif
         }
         {
@@ -367,9 +368,13 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             const Walked w = walk({fq}, E, 2 * pairs, 1, 0);
             auto *kernel = ffn::ffn_act<Q5_0, Q5_0, 4, 7>;
 #else
-            const int pairs = F / TILE, sets = (pairs + 3 * processors - 1) / (3 * processors), blocks = (pairs + sets - 1) / sets;
-            const Walked w = walk({fq}, E, 2, sets, 0, 2);
-            auto *kernel = ffn::ffn_act<Q4_K, Q4_K, 2, 0>;
+            // All rows of a block in shared memory, three blocks to a multiprocessor.
+            const int tiles = F / (TILE / 2), count = (tiles + 3 * processors - 1) / (3 * processors);
+            const int blocks = (tiles + count - 1) / count, atoms = E / 32 / Tile<Q4_K>::ATOM;
+            Walked w = walk({fq}, E, 1, 1, 0);
+            w.walk.tiles = count, w.threads = 32 * ffn::SHARING_WARPS;
+            w.shared += (count - 1) * w.walk.stride + count * atoms * TILE * 4;
+            auto *kernel = ffn::ffn_act<Q4_K, Q4_K, 1, 1>;
 #endif
             ffn::FfnActParams p = {Stream{x[1]}, norm, gate, up, act, nullptr, nullptr, nullptr, nullptr, w.walk, E, F, 1e-6f};
             launch("ffn_act", kernel, p, dim3(blocks), w.threads, w.shared);
@@ -380,7 +385,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             down::HalfLinearParams p = {act, wd, {halves[0], halves[1]}, w.walk, F, E, first};
             const dim3 grid(E / TILE, 2);
 #ifndef LARGE
-            auto *of_q4 = down::half_linear<Q4_K, 5>, *of_q6 = down::half_linear<Q6_K, 3>;
+            auto *of_q4 = down::half_linear<Q4_K, 2>, *of_q6 = down::half_linear<Q6_K, 2>;
 #else
             auto *of_q4 = down::half_linear<Q4_K, 0>, *of_q6 = down::half_linear<Q6_K, 0>;
 #endif
@@ -390,20 +395,22 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
     {
 #ifndef LARGE
         const Format f = Q8;
-        const int fit = 3;
-        auto *kernel = head::lm_head<Q8_0>;
+        typedef Q8_0 OfHead;
 #else
         const Format f = Q6K;
-        const int fit = 2;
-        auto *kernel = head::lm_head<Q6_K>;
+        typedef Q6_K OfHead;
 #endif
         const size_t before = used;
         const Weights w = weights(f, E, V);
         step_bytes += used - before;
-        const int tiles = 2, sets_all = (V / TILE + tiles - 1) / tiles, sets = (sets_all + fit * processors - 1) / (fit * processors);
-        const Walked k = walk({f}, E, tiles, sets, 0, 2);
-        head::LmHeadParams p = {Stream{x[1], {halves[0], halves[1]}}, norm, w, logits, nullptr, k.walk, E, V, 1e-6f};
-        launch("lm_head", kernel, p, dim3((sets_all + sets - 1) / sets), k.threads, k.shared);
+        Walked k = walk({f}, E, 1, 1, 0);
+        const int vector = k.shared - k.walk.stride, room = (227 << 10) - (5 << 10) - vector;
+        const int warps = std::min(room / k.walk.stride, head::OWN_WARPS), stages = std::min(room / k.walk.stride / warps, OWN_STAGES);
+        const int sets = (V / TILE + processors * warps - 1) / (processors * warps);
+        k = {{warps, sets, E / 32, stages, k.walk.stride}, 32 * warps, vector + stages * warps * k.walk.stride};
+        auto *kernel = head::lm_head<OfHead, true>;
+        head::LmHeadParams p = {Stream{x[1], {halves[0], halves[1]}}, norm, w, logits, {}, nullptr, k.walk, E, V, 1e-6f};
+        launch("lm_head", kernel, p, dim3(processors), k.threads, k.shared);
     }
     cudaGraph_t g;
     cudaGraphExec_t e;
@@ -504,7 +511,7 @@ int main(int argc, char **argv) {
     CK(cudaMalloc(&arena, bytes));
     const std::vector<u16> rows = noise_of_halves((size_t)CAPACITY * G * D);
     std::vector<int> depths = {1, 64, 65, 640, 2049};
-    if (layers > 0) depths.insert(depths.end(), {4999, 8192, 32000});
+    if (layers > 0 && argc <= 2) depths.insert(depths.end(), {4999, 8192, 32000});
     bool right = true;
     for (int keys : depths) right = held(keys, rows) && right;
     std::vector<u16> noise(8 << 20);
@@ -514,8 +521,10 @@ int main(int argc, char **argv) {
         CK(cudaMemcpy(arena + at, noise.data(), std::min(noise.size() * 2, bytes - at), cudaMemcpyHostToDevice));
     }
     for (int position : {640, 3072, 8192, 32000}) {
-        if (layers == 0 || (argc > 2 && position != 640)) continue;
-        for (Way way : {FLOATS, HALVES, HALVES_ON_TENSOR_CORES}) chain(layers, argc > 2 ? atoi(argv[2]) : position, way, rows);
+        if (layers == 0 || (argc > 2 && position != atoi(argv[2]))) continue;
+        for (Way way : {FLOATS, HALVES, HALVES_ON_TENSOR_CORES}) {
+            if (argc <= 2 || way == (position < 3072 ? FLOATS : HALVES_ON_TENSOR_CORES)) chain(layers, position, way, rows);
+        }
     }
     printf(right ? "all is right\n" : "something is WRONG\n");
     return !right;

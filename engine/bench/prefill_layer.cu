@@ -428,7 +428,7 @@ int main(int count, char **words) {
     NormRowsParams norm = {base, {shares, (unsigned long long)T * n, 4}, sum, normal(n, 1), to, nullptr, nullptr, n, 1e-6f};
     printf("norm_rows    %8.1f us\n", time_of([&] { norm_rows<HalfPart><<<T, 128>>>(norm); }));
     ActRowsParams act = {{normal((size_t)T * f, 1), 0, 1}, {normal((size_t)T * f, 1), 0, 1}, to, nullptr, nullptr, nullptr, f};
-    printf("act_rows     %8.1f us\n", time_of([&] { act_rows<HalfPart><<<T, 608>>>(act); }));
+    printf("act_rows     %8.1f us\n", time_of([&] { act_rows<HalfPart><<<T, 304>>>(act); }));
     PrepareRowsParams prepare = {base, to, n};
     printf("prepare_rows %8.1f us\n", time_of([&] { prepare_rows<HalfPart><<<T, 128>>>(prepare); }));
     float *q = room<float>((size_t)T * H * D), *k = room<float>((size_t)T * G * D), *v = room<float>((size_t)T * G * D);

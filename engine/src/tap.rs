@@ -9,6 +9,11 @@ pub trait TapSink {
     /// Whether the stage is wanted; an engine may skip the copy if not.
     fn wants(&self, id: StageId) -> bool;
 
+    /// Whether the stage of each of these nodes is wanted: of every step an engine asks for all at once.
+    fn wanted(&self, nodes: &[Node]) -> Vec<bool> {
+        nodes.iter().map(|node| self.wants(node.id)).collect()
+    }
+
     /// One stage's output, which an engine may still read. Entries of attention scores beyond the diagonal carry no meaning.
     fn tap(&mut self, id: StageId, value: Arc<Tensor<f32>>);
 

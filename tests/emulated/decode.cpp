@@ -3,6 +3,7 @@
 #include "fixtures.h"
 
 #include "fused/stream.cuh"
+#include "fused/best.cuh"
 #include "fused/shares.cuh"
 #include "kv.cuh"
 namespace qkv {
@@ -82,11 +83,13 @@ static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * 
     const Doubles normed = norm_of(x, weight);
     Doubles g, g_size, u, u_size, y;
     gate.times(normed, g, g_size), up.times(normed, u, u_size);
-    const Walk way = walk<A, B>(TILES, sets, n / 32, sets > 1 ? 2 : 1);
+    Walk way = walk<A, B>(TILES, sets, n / 32, sets > 1 ? 2 : 1);
+    if (TILES == 1) way.tiles = ((m + 7) / 8 + blocks - 1) / blocks, threads = 32 * gated::SHARING_WARPS;
+    const size_t parts = TILES == 1 ? (size_t)way.tiles * ((n / 32 + Tile<A>::ATOM - 1) / Tile<A>::ATOM) * TILE * 4 : 0;
     const Stream stream{copied(base), {copied(first), copied(second)}, unwritten(n), unwritten(n)};
     gated::FfnActParams p{stream, copied(weight), gate.planes, up.planes, unwritten(m), unwritten(n), unwritten(m),
                           unwritten(m), nullptr, way, n, m, 1e-6f};
-    launch({(unsigned)blocks}, threads, vector_bytes<A, B>(n) + bytes_of(way),
+    launch({(unsigned)blocks}, threads, vector_bytes<A, B>(n) + bytes_of(way) + parts,
            [&] { gated::ffn_act<A, B, TILES, HELD>(p); });
     compare("stream", stream.sum_tap, Doubles(x.begin(), x.end()), Doubles(n, 1e-3), 1e-9);
     compare("norm", p.norm_tap, normed, magnitudes(normed), PRODUCT);
@@ -98,19 +101,23 @@ static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * 
     compare("act", p.y, y, act_size, 1e-5);
 }
 
-template <class F>
-static void lm_head(int n, int m, int tiles, int blocks) {
-    printf("lm_head<%s> of %d x %d\n", format<F>().name, n, m);
+template <class F, bool OWN>
+static void lm_head(int n, int m, int tiles, int blocks, int stages = 2) {
+    printf("lm_head<%s, %d> of %d x %d\n", format<F>().name, OWN, n, m);
     const Matrix w = matrix<F>(n, m);
     const auto x = vector_of(n), weight = vector_of(n);
     Doubles y, size;
     w.times(norm_of(x, weight), y, size);
     const int sets = ((m + TILE * tiles - 1) / (TILE * tiles) + blocks - 1) / blocks;
-    const Walk way = walk<F, F>(tiles, sets, n / 32, 2);
-    head::LmHeadParams p{Stream{copied(x), {}, nullptr, nullptr}, copied(weight), w.planes, unwritten(m), nullptr, way,
-                         n, m, 1e-6f};
-    launch({(unsigned)blocks}, 32 * MOST_WARPS, vector_bytes<F, F>(n) + bytes_of(way), [&] { head::lm_head<F>(p); });
+    const Walk way = walk<F, F>(tiles, sets, n / 32, stages);
+    unsigned long long largest = 0;
+    u32 arrived = 0, token = ~0u;
+    head::LmHeadParams p{Stream{copied(x), {}, nullptr, nullptr}, copied(weight), w.planes, unwritten(m),
+                         {&largest, &arrived, OWN ? &token : nullptr}, nullptr, way, n, m, 1e-6f};
+    launch({(unsigned)blocks}, 32 * (OWN ? tiles : MOST_WARPS), vector_bytes<F, F>(n) + bytes_of(way), [&] { head::lm_head<F, OWN>(p); });
     compare("logits", p.logits, y, size, PRODUCT);
+    const bool told = token == (u32)(std::max_element(p.logits, p.logits + m) - p.logits);
+    if (OWN && (!told || largest || arrived)) printf("  the best is not %u\n", token), wrong++;
 }
 
 template <class Q, class K, class V, class Kv, int D, int PAIRS, bool NORM, int HELD_Q, int HELD_K, int HELD_V>
@@ -393,7 +400,10 @@ int main() {
     ffn_act<Q5_0, Q5_0, 4, 7>(896, 72, 3, 1), ffn_act<Q4_K, Q4_K, 2, 2>(1536, 32, 2, 1);
     ffn_act<Q4_K, Q4_K, 2, 0>(512, 200, 4, 4), ffn_act<Q4_K, Q4_K, 2, 0>(1536, 100, 3, 3, 192), ffn_act<F16, F16, 2, 7>(896, 16, 1, 1);
     ffn_act<F16, Q8_0, 2, 0>(256, 80, 2, 3), ffn_act<Q4_K, Q6_K, 2, 0>(512, 48, 3, 1), ffn_act<Q8_0, Q4_K, 2, 0>(2816, 16, 1, 1);
-    lm_head<Q8_0>(896, 97, 2, 3), lm_head<Q6_K>(1536, 72, 2, 2), lm_head<BF16>(128, 64, 1, 3);
+    // Whole: more rows than blocks and fewer, some that are not there.
+    ffn_act<Q4_K, Q4_K, 1, 1>(1536, 100, 3, 1), ffn_act<Q5_0, Q5_0, 1, 5>(896, 72, 5, 1), ffn_act<Q6_K, Q6_K, 1, 0>(512, 12, 3, 1);
+    lm_head<Q8_0, false>(896, 97, 2, 3), lm_head<Q6_K, false>(1536, 72, 2, 2), lm_head<BF16, false>(128, 64, 1, 3);
+    lm_head<Q8_0, true>(896, 96, 3, 2), lm_head<Q6_K, true>(1536, 208, 2, 2, 1), lm_head<Q5_0, true>(96, 208, 4, 2), lm_head<BF16, true>(128, 64, 1, 3);
     attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, 64, 1, false, 4, 4, 7>(896, 2, 1, 640);
     attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, 128, 1, false, 2, 2, 2>(1536, 1, 1, 5);
     attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, 64, 1, false, 2, 2, 2>(416, 4, 2, 3);

@@ -15,6 +15,7 @@
 #include <string>
 #include <type_traits>
 #include <ucontext.h>
+#include <utility>
 #include <vector>
 
 #define __device__
@@ -77,6 +78,16 @@ static int min(int a, int b) { return a < b ? a : b; }
 static uint32_t max(uint32_t a, uint32_t b) { return a > b ? a : b; }
 static uint32_t min(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
+template <class T>
+static T atomicMax(T *at, T v) {
+    const T was = *at;
+    *at = std::max(was, v);
+    return was;
+}
+static uint32_t atomicAdd(uint32_t *at, uint32_t v) { return (*at += v) - v; }
+static unsigned long long atomicExch(unsigned long long *at, unsigned long long v) { return std::exchange(*at, v); }
+static void __threadfence() {}
+static void __threadfence_system() {}
 static void atomicMin(uint32_t *at, uint32_t v) { *at = std::min(*at, v); }
 
 // Halves.

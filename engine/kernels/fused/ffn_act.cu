@@ -16,34 +16,61 @@ struct FfnActParams {
     Stamp *stamps; // null where it is not timed
 };
 
+constexpr int SHARING_WARPS = 6; // of a block whose warps share out all its rows
+constexpr int SHARING_BLOCKS = 3; // of these, of a multiprocessor
+
+// TILES: of a block at a time; or 1, where all of them fit shared memory: 8 rows of gate and the same 8 of up each then.
 template <typename Gate, typename Up, int TILES, int HELD>
-__global__ void __launch_bounds__(32 * MOST_WARPS, 2) ffn_act(const __grid_constant__ FfnActParams p) {
-    typedef ResultsOf<TILES, HELD> Sums;
+__global__ void __launch_bounds__(32 * (TILES == 1 ? SHARING_WARPS : MOST_WARPS), TILES == 1 ? SHARING_BLOCKS : 2)
+    ffn_act(const __grid_constant__ FfnActParams p) {
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
     constexpr int PAIRS = TILES / 2, RUN = run_of<Gate, Up>;
-    auto first_of = [&](int set) { return (int)(set * gridDim.x + blockIdx.x) * TILE * PAIRS; };
     Norm<RUN> norm(p.x, p.norm, p.norm_tap, p.n);
-    auto rows_of = [&](int set, int tile) {
-        return Rows{tile % 2 == 0 ? &p.gate : &p.up, first_of(set) + tile / 2 * TILE, p.m};
-    };
     auto ready = [&] {
         norm.measure(p.n, p.eps);
         turn.mark(1);
         return prepare_both<Gate, Up, RUN, 1>(shared, p.n, norm);
     };
+    auto write = [&](int row, float g, float u) {
+        g = tap(p.gate_tap, row, g), u = tap(p.up_tap, row, u);
+        p.y[row] = tap(p.y_tap, row, g / (1.0f + expf(-g)) * u);
+    };
+    u8 *stages = shared + vector_bytes<Gate, Up>(p.n);
+    if constexpr (TILES == 1) {
+        constexpr int ROWS = TILE / 2;
+        const int groups = p.n / 32, tiles = (p.m + ROWS - 1) / ROWS;
+        const int count = max((tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x, 0);
+        auto first_of = [&](int tile) { return (int)(tile * gridDim.x + blockIdx.x) * ROWS; };
+        auto fetch = [&](int tile, u8 *to) {
+            const int row0 = first_of(tile), rows = min(ROWS, p.m - row0);
+            fetch_rows<Gate>(p.gate, row0, rows, 0, groups, 0, groups, to, Copiers::block());
+            fetch_rows<Gate>(p.up, row0, rows, ROWS, groups, 0, groups, to, Copiers::block());
+        };
+        typedef SharedRows<Gate, HELD, SHARING_WARPS> All;
+        All::make(p.walk, count, groups, stages, turn, fetch, [&] { return ready().a; }, [&](All sums) {
+            for (int i = threadIdx.x; i < count * ROWS; i += blockDim.x) {
+                const int tile = i / ROWS, of = i % ROWS, row = first_of(tile) + of;
+                if (row < p.m) write(row, sums(tile, of), sums(tile, of + ROWS));
+            }
+        });
+        return;
+    }
+    typedef ResultsOf<TILES == 1 ? 2 : TILES, HELD> Sums;
+    auto first_of = [&](int set) { return (int)(set * gridDim.x + blockIdx.x) * TILE * PAIRS; };
+    auto rows_of = [&](int set, int tile) {
+        return Rows{tile % 2 == 0 ? &p.gate : &p.up, first_of(set) + tile / 2 * TILE, p.m};
+    };
     auto done = [&](int set, Sums sums) {
         const int row = first_of(set) + threadIdx.x;
         if (threadIdx.x >= TILE * PAIRS || row >= p.m) return;
         const int tile = threadIdx.x / TILE * 2, of = threadIdx.x % TILE;
-        const float g = tap(p.gate_tap, row, sums(tile, of)), u = tap(p.up_tap, row, sums(tile + 1, of));
-        p.y[row] = tap(p.y_tap, row, g / (1.0f + expf(-g)) * u);
+        write(row, sums(tile, of), sums(tile + 1, of));
     };
-    u8 *stages = shared + vector_bytes<Gate, Up>(p.n);
-    if constexpr (HELD > 0) {
+    if constexpr (TILES > 1 && HELD > 0) {
         hold_rows<Gate, TILES, HELD>(p.walk, Span::whole(p.n), stages, turn, [&](int tile) { return rows_of(0, tile); },
                                      [&] { return ready().a; }, [&](Sums sums) { done(0, sums); });
-    } else {
+    } else if constexpr (TILES > 1) {
         walk_rows<Gate, Up>(p.walk, Span::whole(p.n), stages, turn, rows_of, ready, done);
     }
 }

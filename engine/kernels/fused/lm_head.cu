@@ -2,6 +2,7 @@
 // tiles, so that the norm is made once a block. Grid (blocks).
 // x [n], W [V, n] in blocks, logits [V].
 
+#include "fused/best.cuh"
 #include "fused/stream.cuh"
 
 struct LmHeadParams {
@@ -9,6 +10,7 @@ struct LmHeadParams {
     const float *norm;
     Weights w;
     float *logits;
+    Best best; // where a warp makes a tile by itself
     float *norm_tap; // null where not wanted
     Walk walk;
     int n, m;
@@ -16,24 +18,41 @@ struct LmHeadParams {
     Stamp *stamps; // null where it is not timed
 };
 
-template <typename Format>
-__global__ void __launch_bounds__(32 * MOST_WARPS, 2) lm_head(const __grid_constant__ LmHeadParams p) {
+constexpr int OWN_WARPS = 16; // of a block whose warps make tiles by themselves, at most
+
+// OWN: whether a warp makes a tile by itself, of which shared memory then holds some whole. It then also tells the best.
+template <typename Format, bool OWN>
+__global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : MOST_WARPS), OWN ? 1 : 2) lm_head(const __grid_constant__ LmHeadParams p) {
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
     constexpr int RUN = run_of<Format>;
     Norm<RUN> norm(p.x, p.norm, p.norm_tap, p.n);
-    // Sets go round the blocks, so that at any time they read one piece of memory together.
-    auto first_of = [&](int set) { return (set * gridDim.x + blockIdx.x) * p.walk.tiles * TILE; };
-    auto rows_of = [&](int set, int tile) { return Rows{&p.w, (int)first_of(set) + tile * TILE, p.m}; };
     auto ready = [&] {
-        norm.measure(p.n, p.eps);
+        norm.template measure<OWN ? OWN_WARPS : MOST_WARPS>(p.n, p.eps);
         turn.mark(1);
         return prepare_both<Format, Format, RUN, 1>(shared, p.n, norm);
     };
+    u8 *stages = shared + vector_bytes<Format, Format>(p.n);
+    // Sets go round the blocks, so that at any time they read one piece of memory together.
+    auto first_of = [&](int set) { return (set * gridDim.x + blockIdx.x) * p.walk.tiles * TILE; };
+    if constexpr (OWN) {
+        unsigned long long most = 0;
+        own_rows<Format, OWN_WARPS>(
+            p.walk, p.n / 32, stages, turn,
+            [&](int set) { return Rows{&p.w, (int)(first_of(set) + threadIdx.x / 32 * TILE), p.m}; },
+            [&] { return ready().a; },
+            [&](int row, float sum) {
+                p.logits[row] = sum;
+                const unsigned long long key = key_of(sum, row);
+                most = key > most ? key : most;
+            });
+        if (p.best.token) tell_best(most, p.best);
+        return;
+    }
+    auto rows_of = [&](int set, int tile) { return Rows{&p.w, (int)first_of(set) + tile * TILE, p.m}; };
     auto done = [&](int set, Results<1> sums) {
         const int row = first_of(set) + threadIdx.x;
         if (threadIdx.x < p.walk.tiles * TILE && row < p.m) p.logits[row] = sums(0, threadIdx.x);
     };
-    walk_rows<Format, Format>(p.walk, Span::whole(p.n), shared + vector_bytes<Format, Format>(p.n), turn, rows_of, ready,
-                              done);
+    walk_rows<Format, Format>(p.walk, Span::whole(p.n), stages, turn, rows_of, ready, done);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "barriers.cuh"
 #include "fused/tile.cuh"
 
 // How a block makes its rows of a product with one vector: by tiles, whose weights are
@@ -31,18 +32,26 @@ struct Rows {
     int row0, m;
 };
 
-// Brings `here` groups of a tile's rows, from j0 on.
+// Brings `here` groups of `count` rows from row0 on, from group j0 on, to those from `at` on of a tile.
 template <typename Format>
-__device__ __forceinline__ void fetch_tile(const Rows &rows, int groups, int j0, int here, u8 *to) {
+__device__ __forceinline__ void fetch_rows(const Weights &w, int row0, int count, int at, int groups, int j0, int here,
+                                           u8 *to, Copiers by) {
     typedef Tile<Format> T;
-    const int count = min(TILE, rows.m - rows.row0);
-    if (count <= 0) return;
 #pragma unroll
     for (int plane = 0; plane < T::PLANES; plane++) {
         const int width = T::width(plane, here);
-        fetch_plane(rows.w->plane[plane], T::width(plane, groups), rows.row0, count, T::width(plane, j0), width, to);
+        fetch_plane(w.plane[plane], T::width(plane, groups), row0, count, T::width(plane, j0), width, to + at * pitch_of(width),
+                    by);
         to += plane_bytes(width);
     }
+}
+
+// Brings `here` groups of a tile's rows, from j0 on.
+template <typename Format>
+__device__ __forceinline__ void fetch_tile(const Rows &rows, int groups, int j0, int here, u8 *to,
+                                           Copiers by = Copiers::block()) {
+    const int count = min(TILE, rows.m - rows.row0);
+    if (count > 0) fetch_rows<Format>(*rows.w, rows.row0, count, 0, groups, j0, here, to, by);
 }
 
 // x prepared for two formats, once where both want the same.
@@ -198,6 +207,138 @@ __device__ __forceinline__ void walk_rows(const Walk &walk, Span span, u8 *stage
         done(set++, Results<1>{whole_sums});
     }
 }
+
+// Brings all of a tile's rows, which are TILE, in bulk: a warp's work, of which `there` tells.
+template <typename Format>
+__device__ __forceinline__ void bring_tile(const Rows &rows, int groups, u8 *to, Barrier *there, int lane) {
+    typedef Tile<Format> T;
+    int bytes = 0;
+#pragma unroll
+    for (int plane = 0; plane < T::PLANES; plane++) bytes += TILE * T::width(plane, groups);
+    if (lane == 0) arrive_and_expect(there, bytes);
+    __syncwarp();
+#pragma unroll
+    for (int plane = 0; plane < T::PLANES; plane++) {
+        const int width = T::width(plane, groups);
+        const u8 *from = rows.w->plane[plane] + (size_t)rows.row0 * width;
+        if (width % 16 != 0) { // they stand as they are
+            if (lane == 0) copy_in_bulk(to, from, TILE * width, there);
+        } else if (lane < TILE) {
+            copy_in_bulk(to + lane * pitch_of(width), from + lane * width, width, there);
+        }
+        to += plane_bytes(width);
+    }
+}
+
+constexpr int OWN_STAGES = 2; // of a warp that makes tiles by itself, at most
+
+// Makes the rows of a block of any length on Hopper: each of WARPS warps at most tile after tile for itself, whole, with
+// `walk.stages` stages of its own, so that no barrier of the block stands between them. `rows_of(set)` says which rows a warp's
+// tile is, whole ones; `ready()` gives the vector; `done(row, sum)` gets the sums.
+template <typename Format, int WARPS, typename RowsOf, typename Ready, typename Done>
+__device__ __forceinline__ void own_rows(const Walk &walk, int groups, u8 *stages, Turn &turn, RowsOf rows_of, Ready ready,
+                                         Done done) {
+    typedef Tile<Format> T;
+    __shared__ __align__(8) Barrier barriers[WARPS * OWN_STAGES];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    Barrier *there = barriers + warp * OWN_STAGES;
+    u8 *mine = stages + warp * walk.stages * walk.stride;
+    if (lane == 0) {
+        for (int i = 0; i < walk.stages; i++) make_barrier(&there[i], 1);
+        show_barriers();
+    }
+    __syncwarp();
+    auto fetch = [&](int set, int stage) {
+        if (set < walk.sets && rows_of(set).row0 < rows_of(set).m) {
+            bring_tile<Format>(rows_of(set), groups, mine + stage * walk.stride, &there[stage], lane);
+        }
+    };
+    for (int set = 0; set < walk.stages; set++) fetch(set, set);
+    turn.wait();
+    turn.mark(0);
+    const Vector x = ready();
+    turn.mark(2);
+    __syncthreads();
+    turn.mark(3);
+    const int atoms = (groups + T::ATOM - 1) / T::ATOM;
+    int stage = 0;
+    u32 parity = 0;
+#pragma unroll 1
+    for (int set = 0; set < walk.sets; set++) {
+        const Rows rows = rows_of(set);
+        if (rows.row0 >= rows.m) break;
+        wait_for(&there[stage], parity);
+        if (set == 0) turn.mark(4);
+        const u8 *at = mine + stage * walk.stride;
+        Sums sums;
+#pragma unroll(T::ATOM < 8 ? 4 : 1)
+        for (int i = 0; i < atoms; i++) T::add(T::hold(at, groups, i * T::ATOM, lane), x, i * T::ATOM, lane, sums);
+        __syncwarp(); // all have read what is overwritten now
+        fetch(set + walk.stages, stage);
+        sums.give(lane, [&](int row, float v) { done(rows.row0 + row, v); });
+        if (set == 0) turn.mark(5);
+        if (++stage == walk.stages) stage = 0, parity ^= 1;
+    }
+}
+
+// Makes the rows of a block whose `count` tiles of one format all fit shared memory: its warps share out the atoms of them all,
+// of which each unpacks the first HELD before the block's turn. `fetch(tile, to)` brings a tile; `ready()` gives the vector;
+// `done(results)` gets the sums, each in parts by atoms.
+template <typename Format, int HELD, int WARPS>
+struct SharedRows {
+    typedef Tile<Format> T;
+    const float *parts; // [count, atoms, TILE]
+    int atoms;
+    __device__ __forceinline__ float operator()(int tile, int row) const {
+        const float *of = parts + tile * atoms * TILE + row;
+        float sum = of[0];
+        for (int k = 1; k < atoms; k++) sum += of[k * TILE];
+        return sum;
+    }
+    template <typename Fetch, typename Ready, typename Done>
+    static __device__ __forceinline__ void make(const Walk &walk, int count, int groups, u8 *stages, Turn &turn, Fetch fetch,
+                                                Ready ready, Done done) {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, atoms = (groups + T::ATOM - 1) / T::ATOM;
+        float *parts = (float *)(stages + walk.tiles * walk.stride);
+#pragma unroll 1
+        for (int i = 0; i < count; i++) fetch(i, stages + i * walk.stride);
+        end_copies();
+        wait_for_copies<0>();
+        __syncthreads();
+        const int all = count * atoms;
+        auto unpacked = [&](int i) { return T::hold(stages + i / atoms * walk.stride, groups, i % atoms * T::ATOM, lane); };
+        auto add = [&](int i, const typename T::Held &held, const Vector &x) {
+            Sums sums;
+            T::add(held, x, i % atoms * T::ATOM, lane, sums);
+            sums.write(parts + i * TILE, lane);
+        };
+        typename T::Held held[HELD > 0 ? HELD : 1] = {};
+#pragma unroll 1
+        for (int k = 0; k < HELD; k++) {
+#pragma unroll
+            for (int to = 0; to + 1 < HELD; to++) held[to] = held[to + 1];
+            held[HELD - 1] = {};
+            if (warp + k * WARPS < all) held[HELD - 1] = unpacked(warp + k * WARPS);
+        }
+        turn.wait();
+        turn.mark(0);
+        const Vector x = ready();
+        turn.mark(2);
+        __syncthreads();
+        turn.mark(3);
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            if (warp + k * WARPS < all) add(warp + k * WARPS, held[k], x);
+        }
+        turn.mark(4);
+#pragma unroll 1
+        for (int i = warp + HELD * WARPS; i < all; i += WARPS) add(i, unpacked(i), x);
+        turn.mark(5);
+        __syncthreads();
+        done(SharedRows{parts, atoms});
+        turn.mark(7);
+    }
+};
 
 // Bytes of x in shared memory for two formats.
 template <typename A, typename B>

@@ -5,16 +5,17 @@
 // The residual stream and its norm.
 
 // The sum over all threads of a block, whose unused warps count as zero. Other barriers stand between two of them.
+template <int WARPS>
 __device__ __forceinline__ float block_sum(float v) {
-    __shared__ __align__(16) float partial[MOST_WARPS];
+    __shared__ __align__(16) float partial[WARPS];
     const int warp = threadIdx.x / 32;
     v = warp_sum(v);
     if (threadIdx.x % 32 == 0) partial[warp] = v;
-    if (threadIdx.x < MOST_WARPS && threadIdx.x >= blockDim.x / 32) partial[threadIdx.x] = 0.0f;
+    if (threadIdx.x < WARPS && threadIdx.x >= blockDim.x / 32) partial[threadIdx.x] = 0.0f;
     __syncthreads();
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < MOST_WARPS / 4; i++) {
+    for (int i = 0; i < WARPS / 4; i++) {
         const float4 four = ((const float4 *)partial)[i];
         sum += (four.x + four.y) + (four.z + four.w);
     }
@@ -60,7 +61,8 @@ struct Norm {
             factor[k] = 4 * i < n ? ((const float4 *)weight)[i] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
     }
-    // On the block's turn.
+    // On the turn of a block of WARPS warps at most.
+    template <int WARPS = MOST_WARPS>
     __device__ __forceinline__ void measure(int n, float eps) {
         float squares = 0.0f;
         auto add = [&](float4 v) {
@@ -85,7 +87,7 @@ struct Norm {
 #pragma unroll 1
             for (int k = RUN; four_of<RUN>(k) < n / 4; k++) add(x.at(four_of<RUN>(k), blockIdx.x == 0));
         }
-        scale = __frsqrt_rn(fmaf(block_sum(squares), inverse_n, eps));
+        scale = __frsqrt_rn(fmaf(block_sum<WARPS>(squares), inverse_n, eps));
     }
     __device__ __forceinline__ float4 operator()(int i) const {
         float4 v, w;

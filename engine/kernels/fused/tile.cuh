@@ -22,26 +22,35 @@ constexpr int MOST_WARPS = 8; // of a block, of which a multiprocessor holds two
 __device__ __forceinline__ int pitch_of(int width) { return width % 16 == 0 ? (width / 16 | 1) * 16 : width; }
 __device__ __forceinline__ int plane_bytes(int width) { return (TILE * pitch_of(width) + 15) / 16 * 16; }
 
-// Bytes from `offset` on of `rows` rows of a plane, all threads together. Loops are left
+// Which threads copy: all of a block, or those of a warp.
+struct Copiers {
+    int lane, warp, warps;
+    static __device__ __forceinline__ Copiers block() {
+        return {(int)threadIdx.x % 32, (int)threadIdx.x / 32, (int)blockDim.x / 32};
+    }
+    static __device__ __forceinline__ Copiers one_warp() { return {(int)threadIdx.x % 32, 0, 1}; }
+};
+
+// Bytes from `offset` on of `rows` rows of a plane, all copiers together. Loops are left
 // rolled here and elsewhere before a turn: what is fetched of a kernel's code counts too.
 __device__ __forceinline__ void fetch_plane(const u8 *plane, size_t row_bytes, int row0, int rows, size_t offset,
-                                            int width, u8 *to) {
+                                            int width, u8 *to, Copiers by) {
     const u8 *from = plane + row0 * row_bytes + offset;
-    const int pitch = pitch_of(width), lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const int pitch = pitch_of(width);
     if (width % 16 == 0 && row_bytes % 16 == 0 && offset % 16 == 0) {
 #pragma unroll 1
-        for (int row = warp; row < rows; row += warps) {
+        for (int row = by.warp; row < rows; row += by.warps) {
 #pragma unroll 1
-            for (int i = 16 * lane; i < width; i += 16 * 32) copy16(to + row * pitch + i, from + row * row_bytes + i);
+            for (int i = 16 * by.lane; i < width; i += 16 * 32) copy16(to + row * pitch + i, from + row * row_bytes + i);
         }
     } else if (width == row_bytes) { // whole rows: their tile begins at a multiple of 16
 #pragma unroll 1
-        for (int i = 16 * threadIdx.x; i < rows * width; i += 16 * blockDim.x) copy16(to + i, from + i);
+        for (int i = 16 * (32 * by.warp + by.lane); i < rows * width; i += 16 * 32 * by.warps) copy16(to + i, from + i);
     } else {
 #pragma unroll 1
-        for (int row = warp; row < rows; row += warps) {
+        for (int row = by.warp; row < rows; row += by.warps) {
 #pragma unroll 1
-            for (int i = 2 * lane; i < width; i += 64) {
+            for (int i = 2 * by.lane; i < width; i += 64) {
                 *(u16 *)(to + row * pitch + i) = *(const u16 *)(from + row * row_bytes + i);
             }
         }
@@ -60,15 +69,19 @@ __device__ __forceinline__ float half_of(u32 two, int which) {
 // What a lane has of a tile's rows g and g + 8; `less` belongs to row g + 8 (t % 2).
 struct Sums {
     float row[2] = {0.0f, 0.0f}, less = 0.0f;
-    // All of the tile's sums, from the lanes that hold them.
-    __device__ __forceinline__ void write(float *to, int lane) {
+    // All of the tile's sums, `to(row, sum)` by the lanes that have one.
+    template <typename To>
+    __device__ __forceinline__ void give(int lane, To to) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float v = lane % 2 == i ? row[i] - less : row[i];
             v += __shfl_xor_sync(0xffffffffu, v, 1);
             v += __shfl_xor_sync(0xffffffffu, v, 2);
-            if (lane % 4 == 0) to[lane / 4 + 8 * i] = v;
+            if (lane % 4 == 0) to(lane / 4 + 8 * i, v);
         }
+    }
+    __device__ __forceinline__ void write(float *to, int lane) {
+        give(lane, [&](int row, float v) { to[row] = v; });
     }
 };
 

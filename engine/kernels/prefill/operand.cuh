@@ -90,7 +90,7 @@ __device__ __forceinline__ u32 block_largest(u32 v) {
 constexpr int MOST_ROW_THREADS = 1024; // of a block that makes a row
 template <typename Get>
 struct Row {
-    static constexpr int KEPT = 2;
+    static constexpr int KEPT = 4;
     Get get; // get(i) makes elements 4i .. 4i + 3
     int n;
     float4 kept[KEPT];

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "barriers.cuh"
 #include "matrices.cuh"
 
 // Hopper multiplies 64 rows of weights at once, 16 of each of four warps, with TOKENS rows
@@ -7,14 +8,6 @@
 // has of those of `multiply_f16`, eight tokens after another.
 
 constexpr int TOKENS = 64;
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define ON_HOPPER(instruction) instruction
-constexpr bool WARPGROUPS = true;
-#else
-#define ON_HOPPER(instruction)
-constexpr bool WARPGROUPS = false; // and nobody calls what follows
-#endif
 
 // What copies have brought is seen by the products that begin after the next barrier.
 __device__ __forceinline__ void show_to_products() {

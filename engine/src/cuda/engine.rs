@@ -315,7 +315,8 @@ impl CudaEngine {
         }
         // The fast path has room for taps only where it was asked for.
         let room = self.options.taps || self.fast.is_none();
-        let wanted: Vec<bool> = self.graph.nodes.iter().map(|n| room && taps.wants(n.id)).collect();
+        let nodes = &self.graph.nodes;
+        let wanted = if room { taps.wanted(nodes) } else { vec![false; nodes.len()] };
         if self.fast.as_ref().is_some_and(|fast| !fast.slots.are_of(&wanted)) {
             self.finish(taps)?;
         }

@@ -9,13 +9,18 @@ use super::kernels::*;
 use super::launch::{Call, Ptr};
 use super::memory::Weight;
 use super::schedule::Launch;
-use super::tiles::{Stream, THREADS, TILE, Task, Walk};
+use super::tiles::{Best, Stream, THREADS, TILE, Task, Walk};
 use crate::model::{Graph, Node};
 use crate::ops::{Op, Pairing};
 
 /// Threads of a block, each where the kernel says so.
 const ARGMAX_THREADS: u32 = constant!("fused/argmax.cu", "THREADS");
 const EMBED_THREADS: u32 = 256;
+/// Of a block of `ffn_act` whose warps share out all its rows, of which a multiprocessor holds so many.
+const SHARING_THREADS: u32 = 32 * constant!("fused/ffn_act.cu", "SHARING_WARPS");
+const SHARING_BLOCKS: usize = constant!("fused/ffn_act.cu", "SHARING_BLOCKS") as usize;
+/// Atoms that each of these warps unpacks before its turn.
+const SHARING_HELD: usize = 1;
 const CACHE_THREADS: u32 = constant!("fused/cache_rows.cu", "THREADS");
 /// Rows of a cache that a block of `cache_rows` takes.
 const CACHE_ROWS: usize = constant!("fused/cache_rows.cu", "ROWS") as usize;
@@ -23,6 +28,8 @@ const CACHE_ROWS: usize = constant!("fused/cache_rows.cu", "ROWS") as usize;
 const SCALED: usize = 4096;
 /// Bytes of shared memory that the kernels have besides what their launches ask for.
 const STATIC_BYTES: usize = 5 << 10;
+/// Bytes that a block of `ffn_act` has besides, and CUDA takes for itself.
+const BLOCK_BYTES: usize = 2 << 10;
 
 /// What of the model the fused kernels are not made for.
 ///
@@ -171,8 +178,13 @@ impl Fused<'_> {
             end = vec![layer.down, layer.out];
         }
         end.extend([d.final_norm, d.logits]);
-        add(self.lm_head(), end);
-        add(self.argmax(), Vec::new());
+        let head = self.lm_head();
+        // It tells the best logit itself where it can.
+        let told = matches!(&head.params, Params::LmHead(head) if head.best.token != 0);
+        add(head, end);
+        if !told {
+            add(self.argmax(), Vec::new());
+        }
         all
     }
 
@@ -327,26 +339,42 @@ impl Fused<'_> {
                 return call;
             }
         }
+        // Or the rows of all blocks in shared memory, where they fit: eight of each matrix to a tile.
+        let (tiles, limit) = (gate.m.div_ceil(TILE / 2), self.calls.functions.shared as usize);
+        let each = tiles.div_ceil(SHARING_BLOCKS * self.calls.functions.processors as usize);
+        let (walk, shared) = self.task(&[gate, up], gate.n / 32, 1).shared_out(each);
+        if gate.ty == up.ty && SHARING_BLOCKS * (shared as usize + BLOCK_BYTES) <= limit {
+            let mut call = with(1, SHARING_HELD)(walk).shared(shared);
+            (call.grid.0, call.block.0) = (tiles.div_ceil(each) as u32, SHARING_THREADS);
+            return call;
+        }
         let task = self.task(&[gate, up], gate.n / 32, 2);
         self.streamed(&task, gate.m.div_ceil(TILE), with(2, 0))
     }
 
     /// The last norm and the output projection.
     fn lm_head(&self) -> Call {
-        self.lm_head_of(self.stream(self.decoder.layers.len(), true), self.made(self.decoder.logits))
+        let best = Best { token: self.next_token, ..self.best() };
+        self.lm_head_of(self.stream(self.decoder.layers.len(), true), self.made(self.decoder.logits), best)
     }
 
-    /// Both of one token, from this stream to these logits.
-    pub(super) fn lm_head_of(&self, x: Stream, made: Ptr) -> Call {
+    /// Where the largest logit is looked for, for nobody.
+    fn best(&self) -> Best {
+        let memory = self.calls.memory;
+        Best { largest: memory.best, arrived: memory.argmax_arrived, token: 0 }
+    }
+
+    /// Both of one token, from this stream to these logits, of which it tells the best where it can.
+    pub(super) fn lm_head_of(&self, x: Stream, made: Ptr, best: Best) -> Call {
         let (norm, logits) = (self.decoder.final_norm, self.decoder.logits);
         let w = self.weight(logits);
-        let tiles = 2;
-        let with = |walk| {
+        let with = |own: bool, walk| {
             let params = LmHeadParams {
                 x,
                 norm: self.vector(norm),
                 w: w.planes,
                 logits: made,
+                best: if own { best } else { Best::default() },
                 norm_tap: self.tap(norm),
                 walk,
                 n: w.n as i32,
@@ -354,19 +382,26 @@ impl Fused<'_> {
                 eps: self.eps(norm),
                 stamps: 0,
             };
-            Call::new(params, (1, 1, 1), THREADS).of(&[&w.ty])
+            Call::new(params, (1, 1, 1), THREADS).of(&[&w.ty, &own])
         };
-        self.streamed(&self.task(&[w], w.n / 32, tiles), w.m.div_ceil(TILE * tiles), with)
+        // From Hopper on, of whole tiles: a block a multiprocessor, whose warps wait for nobody.
+        let processors = self.calls.functions.processors;
+        let own = self.task(&[w], w.n / 32, 1).own(w.m, processors as usize);
+        if let Some((walk, threads, shared)) = own.filter(|_| self.calls.functions.clusters && w.m.is_multiple_of(TILE))
+        {
+            let mut call = with(true, walk).shared(shared);
+            (call.grid.0, call.block.0) = (processors, threads);
+            return call;
+        }
+        let tiles = 2;
+        self.streamed(&self.task(&[w], w.n / 32, tiles), w.m.div_ceil(TILE * tiles), |walk| with(false, walk))
     }
 
     /// The next token, into host memory.
     fn argmax(&self) -> Call {
-        let memory = self.calls.memory;
         let params = ArgmaxParams {
             logits: self.made(self.decoder.logits),
-            best: memory.best,
-            arrived: memory.argmax_arrived,
-            token: self.next_token,
+            best: Best { token: self.next_token, ..self.best() },
             m: self.weight(self.decoder.logits).m as i32,
             stamps: 0,
         };
@@ -436,13 +471,15 @@ mod tests {
                     let changed: Vec<u64> =
                         std::iter::zip(&untapped, tapped).filter(|(a, b)| *a != b).map(|(_, b)| b).collect();
                     let at_slot = changed.iter().filter(|&&b| b == slot).count();
-                    // Whose buffer no other node has is written, and read, in the slot; a cache stands where it is. Weights
-                    // are written by the shares of attention and scaled by blocks of who puts these together.
+                    // Whose buffer no other node has is written, and read, in the slot, logits only where another kernel looks
+                    // for the best; a cache stands where it is. Weights are written by the shares of attention and scaled by
+                    // blocks of who puts these together.
                     let weights = usize::from(matches!(node.op, Op::AttnWeights(_)));
                     match (node.op.has_state(), node.id.layer, node.role) {
                         (true, ..) => assert_eq!(changed.len(), 0, "{}", node.id),
                         (_, None, role) if role != Role::HeadInput => {
-                            assert!(at_slot >= 2 && at_slot == changed.len(), "{}", node.id);
+                            let least = if role == Role::Logits { 1 } else { 2 };
+                            assert!(at_slot >= least && at_slot == changed.len(), "{}", node.id);
                         }
                         _ => assert_eq!((at_slot, changed.len()), (1 + weights, 1 + weights), "{}", node.id),
                     }

@@ -8,7 +8,7 @@
 use super::faults::Bug;
 use super::launch::Ptr;
 use super::prefill::{Operand, Shared};
-use super::tiles::{Stream, Walk};
+use super::tiles::{Best, Stream, Walk};
 use super::weights::Planes;
 use std::ffi::c_void;
 use std::fmt;
@@ -184,11 +184,10 @@ kernels! {
         walk: Walk, n: i32, m: i32, eps: f32, stamps: Ptr,
     }
     LmHead(LmHeadParams) "fused/lm_head.cu" {
-        x: Stream, norm: Ptr, w: Planes, logits: Ptr, norm_tap: Ptr, walk: Walk, n: i32, m: i32, eps: f32, stamps: Ptr,
+        x: Stream, norm: Ptr, w: Planes, logits: Ptr, best: Best, norm_tap: Ptr, walk: Walk, n: i32, m: i32, eps: f32,
+        stamps: Ptr,
     }
-    Argmax(ArgmaxParams) "fused/argmax.cu" {
-        logits: Ptr, best: Ptr, arrived: Ptr, token: Ptr, m: i32, stamps: Ptr,
-    }
+    Argmax(ArgmaxParams) "fused/argmax.cu" { logits: Ptr, best: Best, m: i32, stamps: Ptr, }
     CacheRows(CacheRowsParams) "fused/cache_rows.cu" { caches: Ptr, out: Ptr, width: i32, newest: i32, known: i32, }
     #[cfg(any(test, feature = "faults"))]
     LinearTransposed(LinearTransposedParams) "faults/linear_transposed.cu" {
@@ -229,12 +228,14 @@ impl Params {
 }
 
 /// What kernels include, by path below `engine/kernels`.
-const HEADERS: [(&str, &str); 17] = [
+const HEADERS: [(&str, &str); 19] = [
+    ("barriers.cuh", include_str!("../../kernels/barriers.cuh")),
     ("blocks.cuh", include_str!("../../kernels/blocks.cuh")),
     ("kv.cuh", include_str!("../../kernels/kv.cuh")),
     ("matrices.cuh", include_str!("../../kernels/matrices.cuh")),
     ("reduce.cuh", include_str!("../../kernels/reduce.cuh")),
     ("fused/decode.cuh", include_str!("../../kernels/fused/decode.cuh")),
+    ("fused/best.cuh", include_str!("../../kernels/fused/best.cuh")),
     ("fused/cluster.cuh", include_str!("../../kernels/fused/cluster.cuh")),
     ("fused/shares.cuh", include_str!("../../kernels/fused/shares.cuh")),
     ("fused/digits.cuh", include_str!("../../kernels/fused/digits.cuh")),

@@ -70,7 +70,7 @@ pub struct Memory {
     pub partial: [Ptr; 2],
     /// Halves of a layer's last product.
     pub halves: [Ptr; 2],
-    /// Counter of the blocks of `argmax` that are done.
+    /// Counter of the blocks that have told their largest logit.
     pub argmax_arrived: Ptr,
     /// Largest logit so far.
     pub best: Ptr,

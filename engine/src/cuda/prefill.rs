@@ -10,7 +10,7 @@ use super::kernels::*;
 use super::launch::{Call, Ptr};
 use super::memory::Weight;
 use super::schedule::Launch;
-use super::tiles::Stream;
+use super::tiles::{Best, Stream};
 use super::weights::Planes;
 use super::wide::{self, Wide};
 use crate::quant::GgmlType;
@@ -18,8 +18,12 @@ use std::fmt;
 
 /// Threads of a block of the kernels that take the heads of a token, or a tile of a cache.
 const HEAD_THREADS: u32 = 256;
-/// Elements of a row that a thread keeps of those that it makes an operand of (`Row` of `operand.cuh`).
+/// Elements of a row that a thread is to have of those that it makes an operand of, fewer where it is short: it keeps
+/// [`MOST_KEPT`] (`Row` of `operand.cuh`).
 const KEPT: usize = 8;
+const MOST_KEPT: usize = 16;
+/// Elements of a row from which on more threads would leave a multiprocessor room for few rows.
+const LONG: usize = 4096;
 const PRODUCT_THREADS: u32 = constant!("prefill/products.cu", "THREADS");
 /// Edges of a tile of a product.
 const OUTPUTS: usize = constant!("prefill/products.cu", "OUTPUTS") as usize;
@@ -247,7 +251,7 @@ impl Fused<'_> {
             let of_token = (4 * self.weight(node).n * (span.tokens - 1)) as u64;
             let x = Stream { base: self.at(last.out) + of_token, ..Stream::default() };
             let span = Span { tokens: 1, first: span.first + span.tokens - 1 };
-            return (vec![Job::Kernel(self.lm_head_of(x, self.at(node)))], span);
+            return (vec![Job::Kernel(self.lm_head_of(x, self.at(node), Best::default()))], span);
         }
         let (w, y) = (self.weight(node), self.at(node));
         let (tokens, skipped) = if self.calls.options.last_logits { (1, span.tokens - 1) } else { (span.tokens, 0) };
@@ -365,7 +369,9 @@ impl Fused<'_> {
     /// A kernel that makes an operand of the products of `readers`, a block a token.
     fn rows(&self, params: impl Into<Params>, readers: &[usize], span: Span) -> Job {
         let part = Part::of(&self.formats(readers));
-        let threads = self.weight(readers[0]).n.div_ceil(KEPT).next_multiple_of(32).clamp(32, ROW_THREADS);
+        let n = self.weight(readers[0]).n;
+        let each = if n < LONG { KEPT } else { MOST_KEPT };
+        let threads = n.div_ceil(each).next_multiple_of(32).clamp(32, ROW_THREADS);
         Job::Kernel(Call::new(params, (span.tokens as u32, 1, 1), threads as u32).of(&[&part]))
     }
 

@@ -83,7 +83,7 @@ impl Fast {
         };
         Ok(Self {
             decoder,
-            // SAFETY: written by `argmax` alone; not read before a step has ended.
+            // SAFETY: written by `lm_head` or `argmax` alone; not read before a step has ended.
             next_token: unsafe { context.alloc_pinned_with_flags::<u32>(1, 0) }.doing("taking pinned memory")?,
             slots: Arc::default(),
             turns: (0..count).map(turn).collect::<Result<_, _>>()?,

@@ -17,6 +17,10 @@ const INTEGER_GROUP: usize = constant!("fused/digits.cuh", "INTEGER_GROUP") as u
 const FLOAT_GROUP: usize = constant!("fused/digits.cuh", "FLOAT_GROUP") as usize;
 /// Stages of shared memory, where rows come one set after another.
 const STAGES: usize = 2;
+/// Warps that make tiles by themselves: of a block at most, the fewest that keep the memory busy, and the stages of each at most.
+const OWN_WARPS: usize = constant!("fused/lm_head.cu", "OWN_WARPS") as usize;
+const OWN_LEAST: usize = 6;
+const OWN_STAGES: usize = constant!("fused/rows.cuh", "OWN_STAGES") as usize;
 /// Threads of a block.
 pub const THREADS: u32 = 32 * WARPS as u32;
 
@@ -32,6 +36,18 @@ pub struct Stream {
     pub product_tap: Ptr,
     /// Where the sum is tapped.
     pub sum_tap: Ptr,
+}
+
+/// `struct Best` of `best.cuh`: who looks for the largest logit.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Best {
+    /// The largest number that stands for a logit and its id.
+    pub largest: Ptr,
+    /// Blocks that are done.
+    pub arrived: Ptr,
+    /// Where the id goes, in pinned host memory; none where nobody asks.
+    pub token: Ptr,
 }
 
 /// How a block goes through its rows: `struct Walk` of `rows.cuh`.
@@ -130,6 +146,35 @@ impl Task {
         [all, fewer].map(|team| (32 * self.tiles * team) as u32)
     }
 
+    /// The way of a block whose warps make whole tiles by themselves, of `rows` rows that `blocks` blocks share out, its threads
+    /// and the bytes of shared memory that it takes; nothing where too few warps find room.
+    pub fn own(&self, rows: usize, blocks: usize) -> Option<(Walk, u32, u32)> {
+        let (vector, stride) = (self.vector(), self.stage(self.groups));
+        let room = self.limit.saturating_sub(vector) / stride;
+        let warps = room.min(OWN_WARPS);
+        if warps < OWN_LEAST {
+            return None;
+        }
+        let stages = (room / warps).min(OWN_STAGES);
+        let sets = rows.div_ceil(TILE).div_ceil(blocks * warps);
+        let walk = Walk { sets: sets as i32, ..self.walk_of(warps, stages, self.groups) };
+        Some((walk, 32 * warps as u32, (vector + warps * stages * stride) as u32))
+    }
+
+    /// The way of a block that has `tiles` tiles in shared memory, whose atoms its warps share out, and the bytes that it takes.
+    pub fn shared_out(&self, tiles: usize) -> (Walk, u32) {
+        let sums = |&ty: &GgmlType| tiles * self.groups.div_ceil(atom(ty).0) * TILE * size_of::<f32>();
+        let sums = self.formats.iter().map(sums).max().unwrap_or(0);
+        let bytes = self.vector() + tiles * self.stage(self.groups) / self.tiles + sums;
+        (self.walk_of(tiles, 1, self.groups), bytes as u32)
+    }
+
+    /// Of one set.
+    fn walk_of(&self, tiles: usize, stages: usize, chunk: usize) -> Walk {
+        let stride = (self.stage(chunk) / self.tiles) as i32;
+        Walk { tiles: tiles as i32, sets: 1, chunk: chunk as i32, stages: stages as i32, stride }
+    }
+
     /// Whether shared memory holds the rows whole.
     fn whole(&self) -> bool {
         self.vector() + self.stage(self.groups) <= self.limit
@@ -149,13 +194,7 @@ impl Task {
                 (pieces.into_iter().find(|&chunk| STAGES * self.stage(chunk) <= room).unwrap_or(least), STAGES)
             }
         };
-        let walk = Walk {
-            tiles: self.tiles as i32,
-            sets: sets as i32,
-            chunk: chunk as i32,
-            stages: stages as i32,
-            stride: (self.stage(chunk) / self.tiles) as i32,
-        };
+        let walk = Walk { sets: sets as i32, ..self.walk_of(self.tiles, stages, chunk) };
         (walk, (self.vector() + stages * self.stage(chunk)) as u32)
     }
 }
@@ -209,6 +248,17 @@ mod tests {
             for &ty in &task.formats {
                 let atoms = task.groups.div_ceil(atom(ty).0);
                 prop_assert_eq!(atoms.div_ceil(team(all)), atoms.div_ceil(team(fewer)));
+            }
+        }
+
+        #[test]
+        fn warps_that_make_tiles_by_themselves_make_all_rows_in_the_room_there_is(task in task(), rows in 1usize..5000, blocks in 1usize..200) {
+            let task = Task { tiles: 1, ..task };
+            if let Some((walk, threads, shared)) = task.own(rows, blocks) {
+                prop_assert!(shared as usize <= task.limit && threads == 32 * walk.tiles as u32);
+                prop_assert!(shared as usize >= task.vector() + (walk.tiles * walk.stages * walk.stride) as usize);
+                let made = TILE * blocks * (walk.tiles * walk.sets) as usize;
+                prop_assert!(made >= rows && made - TILE * blocks * walk.tiles as usize <= rows);
             }
         }
 

@@ -143,7 +143,8 @@ pub struct BenchRow {
     pub spread: Option<[f64; 2]>,
     /// Of the bytes per second that the card copies, those of the weights of a decode step; for prefill nothing.
     pub of_bandwidth: Option<f64>,
-    /// Against llama.cpp on the same card in the same run.
+    /// Against llama.cpp on the same card in the same run: the faster of it in this process and of llama-bench, where both were
+    /// measured.
     pub ratio: Option<f64>,
 }
 

@@ -1,6 +1,6 @@
 //! `qdiff-lab bench --measure cuda`: the CUDA engine on its own card, by both paths and with and without taps.
 
-use super::{BenchRequest, median};
+use super::{BenchRequest, llama_bench, median};
 use crate::report::bench::{Bench, BenchRow as Row, CardState, DecodeStep, Kernel, StageBytes, TapRow, usual_depth};
 use anyhow::{Context as _, Result};
 use qdiff::capture::Filter;
@@ -13,6 +13,7 @@ use qdiff_engine::model::{Graph, Node, Role, StageId};
 use qdiff_engine::ops::anatomy::Elementwise;
 use qdiff_engine::ops::{Anatomy, Tensor};
 use qdiff_engine::tap::{NoTaps, Part, TapSink};
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -30,11 +31,19 @@ const TAPPED: usize = 8;
 const REPLAYS: usize = 100;
 
 /// Looks at the stages that are wanted, all of them where none is named, and keeps none.
-struct Reader(Option<HashSet<StageId>>);
+#[derive(Default)]
+struct Reader {
+    named: Option<HashSet<StageId>>,
+    /// Whether each node's is, once that was asked: it is the same in every step.
+    by_node: OnceCell<Vec<bool>>,
+}
 
 impl TapSink for Reader {
     fn wants(&self, id: StageId) -> bool {
-        self.0.as_ref().is_none_or(|wanted| wanted.contains(&id))
+        self.named.as_ref().is_none_or(|named| named.contains(&id))
+    }
+    fn wanted(&self, nodes: &[Node]) -> Vec<bool> {
+        self.by_node.get_or_init(|| nodes.iter().map(|node| self.wants(node.id)).collect()).clone()
     }
     fn tap(&mut self, _: StageId, _: Arc<Tensor<f32>>) {}
     fn part(&mut self, _: Part<'_>) {}
@@ -131,7 +140,8 @@ fn time(engine: &mut CudaEngine, context: &[u32], entry: &Entry) -> Result<Timed
     if !entry.tapped() {
         return timed(context, entry.steps, |tokens| Ok(engine.step(tokens, &mut NoTaps)?));
     }
-    let mut reader = Reader((entry.taps.len() < engine.graph().nodes.len()).then(|| entry.taps.clone()));
+    let named = (entry.taps.len() < engine.graph().nodes.len()).then(|| entry.taps.clone());
+    let mut reader = Reader { named, ..Reader::default() };
     let mut timed = timed(context, entry.steps, |tokens| Ok(engine.queue(tokens, &mut reader)?))?;
     let start = Instant::now();
     engine.finish(&mut reader)?;
@@ -185,7 +195,7 @@ fn step(engine: &mut CudaEngine, times: &Times, layers: usize) -> Result<Option<
 
 /// Bytes that come to the host of the first tokens in one step, and of a decode step after them, by stage.
 fn moved(engine: &mut CudaEngine, context: &[u32], entry: &Entry) -> Result<[HashMap<&'static str, u64>; 2]> {
-    let mut reader = Reader(Some(entry.taps.clone()));
+    let mut reader = Reader { named: Some(entry.taps.clone()), ..Reader::default() };
     engine.rewind(0);
     let mut of = |tokens: &[u32]| -> Result<HashMap<&'static str, u64>> {
         let before = engine.moved();
@@ -281,6 +291,11 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
     }
     for (who, theirs) in &beside {
         bench.add(&format!("llama.cpp (cuda), beside {who}"), theirs, &[]);
+    }
+    // Nothing of ours stands on the card any more.
+    drop(llama);
+    if let Some(program) = &request.llama_bench {
+        llama_bench::add(&mut bench, program, &opened.path, [PREFILL.min(depth), DECODE, depth], rounds)?;
     }
     Ok(bench)
 }

@@ -1,6 +1,7 @@
 //! Time and memory against llama.cpp, both sides in one run.
 
 mod cuda;
+mod llama_bench;
 mod soak;
 mod verdict;
 
@@ -45,6 +46,10 @@ pub struct BenchRequest {
     /// Leave llama.cpp out, and so the ratios (`--measure cuda`)
     #[arg(long, env = "QDIFF_ALONE", help_heading = "How to run it")]
     pub alone: bool,
+    /// llama.cpp's own program to measure it, `llama-bench`, built with CUDA: the faster of it and of llama.cpp in this
+    /// process is what counts (`--measure cuda`)
+    #[arg(long, value_name = "PROGRAM", env = "QDIFF_LLAMA_BENCH", help_heading = "How to run it")]
+    pub llama_bench: Option<PathBuf>,
     /// Stages that are tapped where some are (`--measure cuda`), such as 'L*.attn_*'; unless given, the residual stream
     /// after each layer and the logits
     #[arg(long, value_name = "GLOB", value_delimiter = ',', env = "QDIFF_TAPS", value_parser = values::STAGE,
