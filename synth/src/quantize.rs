@@ -26,9 +26,12 @@ pub(crate) fn quantize(t: &Tensor, values: &[f32]) -> Vec<u8> {
     let size = unsafe { sys::ggml_row_size(t.ty.id(), per_row as i64) } * rows;
     // Of u64, so that the blocks' own fields are aligned.
     let mut buffer = vec![0_u64; size.div_ceil(8)];
-    // SAFETY: `values` has `rows * per_row` floats, `buffer` at least the `size` bytes that ggml needs for them; none
-    // of the types needs an importance matrix.
+    // All columns matter alike to quantisers that want to know.
+    let importance = vec![1.0f32; per_row];
+    // SAFETY: `values` has `rows * per_row` floats, `importance` one for each column, `buffer` at least the `size` bytes
+    // that ggml needs for them.
     let written = unsafe {
+        let wanted = sys::ggml_quantize_requires_imatrix(t.ty.id());
         sys::ggml_quantize_chunk(
             t.ty.id(),
             values.as_ptr(),
@@ -36,7 +39,7 @@ pub(crate) fn quantize(t: &Tensor, values: &[f32]) -> Vec<u8> {
             0,
             rows as i64,
             per_row as i64,
-            std::ptr::null(),
+            if wanted { importance.as_ptr() } else { std::ptr::null() },
         )
     };
     assert_eq!(written, size, "{}: ggml wrote another size", t.name);

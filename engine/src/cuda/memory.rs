@@ -14,6 +14,7 @@ use crate::model::{Axis, Graph, Model, Node, Role, StageId, WeightSource};
 use crate::ops::{Op, Rope};
 use crate::quant::GgmlType;
 use cudarc::driver::result;
+use rayon::prelude::*;
 use std::collections::HashMap;
 
 /// A tensor on the device.
@@ -22,7 +23,7 @@ pub struct Weight {
     /// Where its planes are.
     pub planes: Planes,
     parts: Vec<Part>,
-    /// Format; vectors are F32 whatever the file holds.
+    /// Format; vectors are F32 whatever the file holds, and matrices as [`weights::kept_as`] says.
     pub ty: GgmlType,
     /// Length of a row.
     pub n: usize,
@@ -164,10 +165,7 @@ impl Memory {
     /// Brings the weights, and the tables that stages need.
     pub fn fill(&self, model: &Model) -> Result<(), CudaError> {
         for (name, weight) in &self.weights {
-            for (part, bytes) in weight.parts.iter().zip(bytes_of(model, name, weight.ty)) {
-                // SAFETY: the part was planned with the plane's length.
-                unsafe { result::memcpy_htod_sync(part.at, &bytes) }.doing("copying weights to the device")?;
-            }
+            bring(model, name, weight)?;
         }
         for (index, node) in model.graph().nodes.iter().enumerate() {
             if let Op::Rope(rope) = &node.op {
@@ -210,7 +208,7 @@ fn plan_weight(source: &dyn WeightSource, name: &str, plan: &mut Plan) -> Result
     let (n, m) = source.extent(name);
     let ty = match m {
         1 => GgmlType::F32,
-        _ => source.ggml_type(name),
+        _ => weights::kept_as(source.ggml_type(name)),
     };
     if m > 1 && n % 32 != 0 {
         return Err(CudaError::Unsupported(format!(
@@ -228,16 +226,30 @@ fn layer_matrices(graph: &Graph) -> impl Iterator<Item = &str> {
     linear.map(|node| node.weights[0].name.as_str())
 }
 
-/// The planes of a tensor; a vector is one plane of f32.
-fn bytes_of(model: &Model, name: &str, ty: GgmlType) -> Vec<Vec<u8>> {
-    let (n, m) = model.extent(name);
-    if m == 1 {
-        let mut vector = vec![0f32; n];
-        model.rows(name, 0, &mut vector);
-        return vec![bytemuck::cast_slice(&vector).to_vec()];
+/// Weights that are made plain at a time, before they are copied.
+const AT_ONCE: usize = 1 << 22;
+
+/// Copies a tensor to the device: its planes, or the plain numbers of a vector or of a format that no kernel reads.
+fn bring(model: &Model, name: &str, weight: &Weight) -> Result<(), CudaError> {
+    let copy = |at: Ptr, bytes: &[u8]| {
+        // SAFETY: the parts were planned with the lengths of all that is copied to them.
+        unsafe { result::memcpy_htod_sync(at, bytes) }.doing("copying weights to the device")
+    };
+    let (n, m) = (weight.n, weight.m);
+    if model.ggml_type(name) == weight.ty {
+        let tensor = model.gguf().tensor(name).expect("checked at load");
+        let planes = weights::split(weight.ty, model.gguf().data(tensor));
+        return weight.parts.iter().zip(planes).try_for_each(|(part, bytes)| copy(part.at, &bytes));
     }
-    let tensor = model.gguf().tensor(name).expect("checked at load");
-    weights::split(ty, model.gguf().data(tensor))
+    let rows = (AT_ONCE / n).clamp(1, m);
+    let mut plain = vec![0f32; n * rows];
+    (0..m).step_by(rows).try_for_each(|first| {
+        let some = &mut plain[..n * rows.min(m - first)];
+        // One row a task: the CPU's reader is the same for all.
+        some.par_chunks_mut(n).enumerate().for_each(|(r, row)| model.rows(name, first + r, row));
+        let at = weight.parts[0].at + weight.ty.row_bytes(n * first) as u64;
+        copy(at, &weights::plain(weight.ty, some))
+    })
 }
 
 fn plan_outputs(graph: &Graph, options: &Options, plan: &mut Plan) -> Vec<Part> {

@@ -40,3 +40,4 @@ pub use device::{CudaError, Device, bandwidth, devices, free_memory, link};
 pub use engine::CudaEngine;
 pub use options::{Circumstances, Gemm, KvType, Options, Path};
 pub use timing::{Timed, TimedStep};
+pub use weights::{kept_as, read_by_kernels};

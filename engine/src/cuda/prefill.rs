@@ -133,7 +133,7 @@ pub(super) fn piece_of(ty: GgmlType) -> (usize, bool, usize) {
         GgmlType::Q8_0 => (80, false, 1),
         GgmlType::F16 | GgmlType::BF16 => (160, false, 1),
         GgmlType::F32 => (320, false, 1),
-        _ => unreachable!("{ty} is refused when a model is opened"),
+        _ => unreachable!("{ty}: no format without kernels is kept on a device"),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Weights on the device: blocks taken apart into planes, and put together again.
 //!
 //! A plane holds one field of every block of a tensor, in file order, so that the kernels read each field aligned and
-//! in wide loads (`blocks.cuh`). No weight is changed: the file's bytes come back from [`join`].
+//! in wide loads (`blocks.cuh`). No weight is changed: the file's bytes come back from [`join`]. Of a format that no kernel
+//! reads ([`kept_as`]), the CPU's reader makes plain numbers when the model is loaded, and these are what is kept.
 
 use super::arena::{Part, Plan};
 use crate::quant::{self, GgmlType};
@@ -14,10 +15,51 @@ pub const PLANES: usize = 4;
 /// Addresses of a tensor's planes: `struct Weights` of `blocks.cuh`.
 pub type Planes = [u64; PLANES];
 
+/// As what a matrix of type `ty` is kept on the device: as it is, where `blocks.cuh` has its format; else as the narrowest plain
+/// numbers that hold every weight exactly. Kernels then read more bytes a weight, and compute the same.
+pub fn kept_as(ty: GgmlType) -> GgmlType {
+    match ty {
+        GgmlType::F32
+        | GgmlType::F16
+        | GgmlType::BF16
+        | GgmlType::Q4_0
+        | GgmlType::Q4_1
+        | GgmlType::Q5_0
+        | GgmlType::Q5_1
+        | GgmlType::Q8_0
+        | GgmlType::Q4_K
+        | GgmlType::Q5_K
+        | GgmlType::Q6_K => ty,
+        // An f16 with either sign, or zero; a 4-bit float times an 8-bit one, of six bits together.
+        GgmlType::Q1_0 | GgmlType::TQ1_0 | GgmlType::NVFP4 => GgmlType::F16,
+        // A 4-bit float times any power of two.
+        GgmlType::MXFP4 => GgmlType::BF16,
+        _ => GgmlType::F32,
+    }
+}
+
+/// The formats that kernels read.
+pub fn read_by_kernels() -> impl Iterator<Item = GgmlType> + Clone {
+    GgmlType::ALL_SUPPORTED.iter().copied().filter(|&ty| kept_as(ty) == ty)
+}
+
+/// `weights` as numbers of a plain type, which hold them exactly.
+///
+/// # Panics
+/// If the type has blocks.
+pub fn plain(ty: GgmlType, weights: &[f32]) -> Vec<u8> {
+    match ty {
+        GgmlType::F32 => bytemuck::cast_slice(weights).to_vec(),
+        GgmlType::F16 => weights.iter().flat_map(|w| half::f16::from_f32(*w).to_le_bytes()).collect(),
+        GgmlType::BF16 => weights.iter().flat_map(|w| half::bf16::from_f32(*w).to_le_bytes()).collect(),
+        _ => unreachable!("{ty} has blocks"),
+    }
+}
+
 /// The bytes of a block by plane: the quants, their upper bits, and its scales, these in one plane where a power of two
 /// keeps them aligned, else each in its own. A plain number is one plane.
 fn ranges(ty: GgmlType) -> Vec<Range<usize>> {
-    let format = ty.format().unwrap_or_else(|| unreachable!("{ty} is refused when a model is opened"));
+    let format = ty.format().unwrap_or_else(|| unreachable!("{ty}: no format without kernels is kept on a device"));
     let is_quants = |part| matches!(part, quant::Part::Quants | quant::Part::HighBits);
     let of = |part| format.field(part).map(|f| f.bytes.clone());
     let mut planes: Vec<_> = [quant::Part::Quants, quant::Part::HighBits].into_iter().filter_map(of).collect();
@@ -80,9 +122,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// The formats that kernels read are those that `blocks.cuh` has a struct for.
+    #[test]
+    fn kernels_read_what_the_header_has() {
+        let header = include_str!("../../kernels/blocks.cuh");
+        for &ty in GgmlType::ALL_SUPPORTED {
+            let there = [" {", " :"].iter().any(|end| header.contains(&format!("struct {ty}{end}")));
+            assert_eq!(kept_as(ty) == ty, there, "{ty}");
+        }
+    }
+
     #[test]
     fn the_fields_of_a_block_are_all_of_it_and_aligned() {
-        for &ty in GgmlType::ALL_SUPPORTED {
+        for ty in read_by_kernels() {
             let mut seen = vec![0; ty.type_size()];
             for field in ranges(ty) {
                 seen[field.clone()].iter_mut().for_each(|n| *n += 1);
@@ -94,9 +146,26 @@ mod tests {
     }
 
     proptest! {
+        /// What is kept of a format that no kernel reads are its weights, to the last bit, whatever its bytes are.
         #[test]
-        fn planes_joined_are_the_bytes(which in 0..GgmlType::ALL_SUPPORTED.len(), blocks in 1usize..9, seed: u64) {
-            let ty = GgmlType::ALL_SUPPORTED[which];
+        fn what_is_kept_is_exact(
+            ty in prop::sample::select(GgmlType::ALL_SUPPORTED),
+            bytes in prop::collection::vec(any::<u8>(), 256 * 4),
+        ) {
+            let kept = kept_as(ty);
+            prop_assume!(kept != ty);
+            let (mut weights, mut back) = (vec![0f32; 256], vec![0f32; 256]);
+            quant::dequantize(ty, &bytes[..ty.row_bytes(256)], &mut weights);
+            quant::dequantize(kept, &plain(kept, &weights), &mut back);
+            for (w, b) in weights.iter().zip(&back) {
+                prop_assert!(w.to_bits() == b.to_bits() || w.is_nan() && b.is_nan(), "{} as {}: {:e} {:e}", ty, kept, w, b);
+            }
+        }
+
+        #[test]
+        fn planes_joined_are_the_bytes(
+            ty in prop::sample::select(read_by_kernels().collect::<Vec<_>>()), blocks in 1usize..9, seed: u64,
+        ) {
             let bytes: Vec<u8> = (0..blocks * ty.type_size())
                 .map(|i| (seed.wrapping_mul(i as u64 + 1) >> 32) as u8)
                 .collect();

@@ -1,9 +1,9 @@
 //! F16: plain numbers, 2 bytes each, little-endian IEEE binary16.
 
-use super::{Content, Field, Format, GgmlType, Part};
+use super::{Content, Field, Format, GgmlType, Mmq, Part};
 
 pub(super) const FORMAT: Format =
-    Format { ty: GgmlType::F16, fields: &[Field::first("number", Part::Number, 2)], content: Content::F16 };
+    Format { ty: GgmlType::F16, fields: &[Field::first("number", Part::Number, 2)], content: Content::F16, mmq: Mmq::None };
 
 /// Reads one number; exact.
 #[inline(always)]

@@ -1,9 +1,9 @@
 //! F32: plain numbers, 4 bytes each, little-endian IEEE binary32.
 
-use super::{Content, Field, Format, GgmlType, Part};
+use super::{Content, Field, Format, GgmlType, Mmq, Part};
 
 pub(super) const FORMAT: Format =
-    Format { ty: GgmlType::F32, fields: &[Field::first("number", Part::Number, 4)], content: Content::F32 };
+    Format { ty: GgmlType::F32, fields: &[Field::first("number", Part::Number, 4)], content: Content::F32, mmq: Mmq::None };
 
 /// Reads one number.
 #[inline(always)]

@@ -1,12 +1,12 @@
 //! What a block format is. Each format's file describes it once; the decoders' offsets, the planes on a device, the
 //! names of fields in a report and the faults of a decoder derive from that.
 
-use super::{FORMATS, GgmlType};
+use super::{FORMATS, GgmlType, dequantize};
 use std::ops::Range;
 
 /// A format that [`super::dequantize`] unpacks. Source: the block structures in
 /// ggml-common.h and the `dequantize_row_*` functions in ggml-quants.c.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Format {
     /// Its type: name, weights and bytes per block.
     pub ty: GgmlType,
@@ -14,10 +14,26 @@ pub struct Format {
     pub fields: &'static [Field],
     /// What stands in them.
     pub content: Content,
+    /// What llama.cpp's kernels for CUDA are given beside them.
+    pub mmq: Mmq,
+}
+
+/// How llama.cpp's matrix-matrix kernels for CUDA are given activations, beside weights of a format
+/// (`mmq_get_q8_1_ds_layout` in mmq.cuh). Its kernels for vectors take `quantize_q8_1`'s of all formats with blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mmq {
+    /// With a scale per 32.
+    D4,
+    /// With a scale and a sum per 32.
+    Ds4,
+    /// In a way that has not been held against a card.
+    Unmeasured,
+    /// Plain numbers have no such kernels.
+    None,
 }
 
 /// What a block holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Content {
     /// One 32-bit IEEE float.
     F32,
@@ -27,6 +43,17 @@ pub enum Content {
     Bf16,
     /// Small integers under scales.
     Quants(Quants),
+    /// Numbers of a table under scales.
+    Codes(Codes),
+}
+
+/// What the codes of a block mean: weight = scale * number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Codes {
+    /// The numbers that a weight may be, smallest first.
+    pub levels: &'static [f32],
+    /// Consecutive weights that share a scale.
+    pub run: usize,
 }
 
 /// What the integers of a block mean: weight = scale * quant, and an offset.
@@ -39,9 +66,6 @@ pub struct Quants {
     /// Distance of the weights that share a byte of [`Part::Quants`]: of so many
     /// bytes, byte `j` holds weight `j` lowest, then `j + stride`, and so on.
     pub stride: usize,
-    /// Whether llama.cpp's matrix-matrix kernels for CUDA are given the sums of
-    /// the activations (DS4 of `mmq_get_q8_1_ds_layout` in mmq.cuh, else D4).
-    pub mmq_sums: bool,
 }
 
 /// What is added to the quants, or taken off them.
@@ -69,10 +93,26 @@ pub enum Part {
     PackedScales,
     /// Scales of the sub-blocks, a signed byte each.
     ByteScales,
-    /// The upper bits of the quants.
+    /// Scales of the sub-blocks (and their offsets), or their low bits, packed as the format's own file says.
+    SubScales,
+    /// The upper bits of the sub-blocks' scales.
+    SubScalesHigh,
+    /// Scales of the sub-blocks, 8-bit floats.
+    SmallFloats,
+    /// Scales of the sub-blocks, and among them the bits of the block's f16 scale.
+    SplitScale,
+    /// The scale of the whole block, a power of two: its exponent plus 127.
+    Exponent,
+    /// The upper bits of the quants, or of the codes.
     HighBits,
     /// The quants, or their low bits.
     Quants,
+    /// The codes, or their low bits.
+    Codes,
+    /// A bit a weight, set where it is negative.
+    Signs,
+    /// Several of these together, as the format's own file says.
+    Packed,
     /// A plain number.
     Number,
 }
@@ -125,12 +165,30 @@ impl Format {
 
     /// The field of the sub-blocks' scales.
     pub fn sub_scales(&self) -> Option<&'static Field> {
-        self.field(Part::PackedScales).or_else(|| self.field(Part::ByteScales))
+        use Part::{ByteScales, PackedScales, SmallFloats, SplitScale, SubScales};
+        [PackedScales, ByteScales, SubScales, SmallFloats, SplitScale].into_iter().find_map(|part| self.field(part))
     }
 
-    /// The meaning of the quants; `None` for plain numbers.
+    /// The meaning of the quants; `None` for plain numbers and codes.
     pub fn quants(&self) -> Option<Quants> {
         if let Content::Quants(quants) = self.content { Some(quants) } else { None }
+    }
+
+    /// The meaning of the codes; `None` for plain numbers and quants.
+    pub fn codes(&self) -> Option<Codes> {
+        if let Content::Codes(codes) = self.content { Some(codes) } else { None }
+    }
+
+    /// The field that holds 4 bits a weight, quants or codes, two to a byte, and how far apart the weights of a byte stand;
+    /// `None` where there is none.
+    pub fn nibbles(&self) -> Option<(&'static Field, usize)> {
+        let (part, stride) = match self.content {
+            Content::Quants(quants) => (Part::Quants, quants.stride),
+            // The codes of a run, its first half in the low bits.
+            Content::Codes(codes) => (Part::Codes, codes.run / 2),
+            Content::F32 | Content::F16 | Content::Bf16 => return None,
+        };
+        self.field(part).filter(|_| self.bits(part) == 4).map(|field| (field, stride))
     }
 
     /// Bits of a weight that stand in the field that says `part`.
@@ -138,27 +196,37 @@ impl Format {
         self.field(part).map_or(0, |f| 8 * f.bytes.len() / self.ty.block_size())
     }
 
-    /// The floats of a block, each with the bits of its last two bytes that make NaN or infinity where all are set.
-    fn exponents(&self) -> Vec<(&'static Field, u16)> {
-        let bits = |field: &Field| match (field.part, self.content) {
-            (Part::Scale | Part::Offset, _) | (Part::Number, Content::F16) => Some(0x7c00),
-            (Part::Number, Content::F32 | Content::Bf16) => Some(0x7f80),
-            (Part::Number, Content::Quants(_))
-            | (Part::PackedScales | Part::ByteScales | Part::HighBits | Part::Quants, _) => None,
+    /// The floats of a block, each with two bytes and the bits in them that are all set where it is NaN or infinite, or may be.
+    fn exponents(&self) -> Vec<(&'static Field, [(usize, u8); 2])> {
+        let of = |field: &'static Field| {
+            let last = field.bytes.end - 1;
+            let half = [(last, 0x7c), (last, 0x7c)];
+            let bits = match (field.part, self.content) {
+                (Part::Scale | Part::Offset, _) | (Part::Number, Content::F16) => half,
+                (Part::Number, Content::F32 | Content::Bf16) => [(last, 0x7f), (last - 1, 0x80)],
+                // The exponent's bits stand at the top of the third and the fourth of four u16.
+                (Part::SplitScale, _) => [(last, 0x70), (last - 2, 0xc0)],
+                (Part::Exponent, _) => [(last, 0xfc), (last, 0xfc)],
+                _ => return None,
+            };
+            Some((field, bits))
         };
-        self.fields.iter().filter_map(|field| Some((field, bits(field)?))).collect()
+        self.fields.iter().filter_map(of).collect()
     }
 
-    /// The blocks of `bytes` in which a scale, an offset or a number is NaN or infinite, which is where weights are: each
-    /// with the first such field.
+    /// The blocks of `bytes` with weights that are NaN or infinite: each with the first field that makes them so.
     pub fn not_finite<'a>(&self, bytes: &'a [u8]) -> impl Iterator<Item = (usize, &'static Field)> + use<'a> {
-        let exponents = self.exponents();
-        bytes.chunks_exact(self.ty.type_size()).enumerate().filter_map(move |(at, block)| {
-            let found = exponents.iter().find(|(field, bits)| {
-                let end = field.bytes.end;
-                u16::from_le_bytes([block[end - 2], block[end - 1]]) & bits == *bits
-            });
-            found.map(|(field, _)| (at, *field))
+        let (exponents, ty) = (self.exponents(), self.ty);
+        bytes.chunks_exact(ty.type_size()).enumerate().filter_map(move |(at, block)| {
+            let set = |(byte, bits): &(usize, u8)| block[*byte] & bits == *bits;
+            let (field, _) = exponents.iter().find(|(_, bits)| bits.iter().all(set))?;
+            // Of a power of two, the largest codes alone may be beyond the largest float.
+            let finite = || {
+                let mut weights = vec![0f32; ty.block_size()];
+                dequantize(ty, block, &mut weights);
+                weights.iter().all(|w| w.is_finite())
+            };
+            (field.part != Part::Exponent || !finite()).then_some((at, *field))
         })
     }
 

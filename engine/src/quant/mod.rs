@@ -9,12 +9,29 @@
 
 pub mod activations;
 mod bf16;
+mod codebook;
 mod f16;
 mod f32;
 mod format;
+mod grids;
+mod iq1_m;
+mod iq1_s;
+mod iq2_s;
+mod iq2_xs;
+mod iq2_xxs;
+mod iq3_s;
+mod iq3_xxs;
+mod iq4_nl;
+mod iq4_xs;
 mod k_blocks;
+mod mxfp4;
 mod nibbles;
+mod nvfp4;
 mod products;
+mod q1_0;
+mod q2_0;
+mod q2_k;
+mod q3_k;
 mod q4_0;
 mod q4_1;
 mod q4_k;
@@ -24,13 +41,15 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 mod source;
+mod tq1_0;
+mod tq2_0;
 mod types;
 
 #[cfg(test)]
 mod tests;
 
 pub use activations::{ActivationFormat, Tie, emulate, settled, sum_residuals, ties, uncertainty};
-pub use format::{Content, Field, Format, Offset, Part, Quants};
+pub use format::{Codes, Content, Field, Format, Mmq, Offset, Part, Quants};
 pub use products::{AsMultiplied, WithoutOffsets, block_offsets, half_products, takes_sums};
 pub use source::{SomeRows, Stored, WeightSource};
 pub use types::GgmlType;
@@ -67,7 +86,13 @@ macro_rules! formats {
     };
 }
 
-formats! { f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k }
+formats! {
+    f32 f16 bf16
+    q1_0 q2_0 q4_0 q4_1 q5_0 q5_1 q8_0
+    q2_k q3_k q4_k q5_k q6_k
+    iq1_s iq1_m iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s iq4_nl iq4_xs
+    tq1_0 tq2_0 mxfp4 nvfp4
+}
 
 /// Unpacks `bytes`, whole blocks of type `ty`, into `out`.
 ///

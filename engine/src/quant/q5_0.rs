@@ -2,7 +2,7 @@
 //!
 //! weight = (q - 16) * d. Source: `dequantize_row_q5_0` in ggml-quants.c.
 
-use super::{Content, Field, Format, GgmlType, Offset, Part, Quants, f16, nibbles};
+use super::{Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16, nibbles};
 
 /// The scale.
 const D: Field = Field::first("d", Part::Scale, 2);
@@ -16,7 +16,8 @@ const ZERO: u8 = 16;
 pub(super) const FORMAT: Format = Format {
     ty: GgmlType::Q5_0,
     fields: &[D, QH, QS],
-    content: Content::Quants(Quants { offset: Offset::ZeroPoint(ZERO), run: 32, stride: 16, mmq_sums: false }),
+    content: Content::Quants(Quants { offset: Offset::ZeroPoint(ZERO), run: 32, stride: 16 }),
+    mmq: Mmq::D4,
 };
 
 /// Unpacks one block.

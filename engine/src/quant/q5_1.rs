@@ -2,7 +2,7 @@
 //!
 //! weight = q * d + m. Source: `dequantize_row_q5_1` in ggml-quants.c.
 
-use super::{Content, Field, Format, GgmlType, Offset, Part, Quants, f16, nibbles};
+use super::{Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16, nibbles};
 
 /// The scale.
 const D: Field = Field::first("d", Part::Scale, 2);
@@ -16,7 +16,8 @@ const QS: Field = QH.then("qs", Part::Quants, 16);
 pub(super) const FORMAT: Format = Format {
     ty: GgmlType::Q5_1,
     fields: &[D, M, QH, QS],
-    content: Content::Quants(Quants { offset: Offset::PerBlock, run: 32, stride: 16, mmq_sums: true }),
+    content: Content::Quants(Quants { offset: Offset::PerBlock, run: 32, stride: 16 }),
+    mmq: Mmq::Ds4,
 };
 
 /// Unpacks one block.

@@ -87,8 +87,17 @@ proptest! {
         bytes.truncate(ty.row_bytes(1024));
         // The upper bytes of the floats: about the largest exponent, of which chance has too few.
         for (block, top) in bytes.chunks_exact_mut(ty.type_size()).zip(top) {
-            for field in format.fields.iter().filter(|f| matches!(f.part, Part::Scale | Part::Offset | Part::Number)) {
-                block[field.bytes.end - 1] = top;
+            let last = |field: &Field| field.bytes.end - 1;
+            for field in format.fields {
+                match field.part {
+                    Part::Scale | Part::Offset | Part::Number => block[last(field)] = top,
+                    Part::Exponent => block[last(field)] = top | 0x80,
+                    Part::SplitScale => {
+                        block[last(field)] = top << 4 | 0x0f;
+                        block[last(field) - 2] |= 0xc0;
+                    }
+                    _ => {}
+                }
             }
         }
         let mut weights = vec![0.0; 1024];

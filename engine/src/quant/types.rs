@@ -71,14 +71,48 @@ impl GgmlType {
     pub const Q5_1: Self = Self(7);
     /// 8 bits and a scale per 32 weights.
     pub const Q8_0: Self = Self(8);
+    /// 2 bits in super-blocks of 256, with 4-bit scales and offsets per 16.
+    pub const Q2_K: Self = Self(10);
+    /// 3 bits in super-blocks of 256, with 6-bit scales per 16.
+    pub const Q3_K: Self = Self(11);
     /// 4 bits in super-blocks of 256, with 6-bit scales and offsets per 32.
     pub const Q4_K: Self = Self(12);
     /// 5 bits in super-blocks of 256, with 6-bit scales and offsets per 32.
     pub const Q5_K: Self = Self(13);
     /// 6 bits in super-blocks of 256, with 8-bit scales per 16.
     pub const Q6_K: Self = Self(14);
+    /// Points of a grid of 256 and signs, eight weights at a time, in super-blocks of 256.
+    pub const IQ2_XXS: Self = Self(16);
+    /// The same of a grid of 512.
+    pub const IQ2_XS: Self = Self(17);
+    /// Points of a grid of 256 and signs, four weights at a time, in super-blocks of 256.
+    pub const IQ3_XXS: Self = Self(18);
+    /// Points of a grid of 2048, eight weights at a time, shifted by an eighth either way, in super-blocks of 256.
+    pub const IQ1_S: Self = Self(19);
+    /// One of 16 numbers and a scale per 32 weights.
+    pub const IQ4_NL: Self = Self(20);
+    /// As IQ3_XXS, of a grid of 512, each weight with a sign.
+    pub const IQ3_S: Self = Self(21);
+    /// As IQ2_XS, of a grid of 1024, each weight with a sign.
+    pub const IQ2_S: Self = Self(22);
+    /// The numbers of IQ4_NL in super-blocks of 256, with 6-bit scales per 32.
+    pub const IQ4_XS: Self = Self(23);
+    /// As IQ1_S, with scales per 16 and shifts per 8.
+    pub const IQ1_M: Self = Self(29);
     /// The upper halves of 32-bit floats.
     pub const BF16: Self = Self(30);
+    /// −1, 0 or 1, five to a byte, with a scale per 256 weights.
+    pub const TQ1_0: Self = Self(34);
+    /// −1, 0 or 1 in 2 bits, with a scale per 256 weights.
+    pub const TQ2_0: Self = Self(35);
+    /// 4-bit floats under a power of two per 32 weights.
+    pub const MXFP4: Self = Self(39);
+    /// 4-bit floats under 8-bit floats per 16 weights.
+    pub const NVFP4: Self = Self(40);
+    /// A sign and a scale per 128 weights.
+    pub const Q1_0: Self = Self(41);
+    /// 2 bits and a scale per 64 weights.
+    pub const Q2_0: Self = Self(42);
 
     /// The type of ggml's number `id`; `None` if there is none or it was removed.
     pub fn from_id(id: u32) -> Option<Self> {

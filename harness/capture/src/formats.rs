@@ -7,15 +7,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// As what a copy of a model without blocks holds matrices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum CopyType {
-    /// As they are used.
-    F32,
-    /// Rounded to the nearest even half.
-    F16,
-}
-
 /// A number format that values are rounded to, to the nearest and to even in the middle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -23,6 +23,13 @@ pub(super) fn run(json: &JsonArgs) -> Result<u8> {
         let lacks = runner.lacks.as_ref().map_or_else(String::new, |_| " (not here)".to_owned());
         say(&format!("  {:<11} {}{lacks}\n", runner.name, runner.about))?;
     }
+    say("\nformats of weights (as F32, F16 or BF16: the same values, in more memory and slower)\n")?;
+    for runner in &found.runners {
+        for (way, names) in &runner.formats {
+            let names = if runner.formats.len() == 1 { "all".to_owned() } else { names.join(" ") };
+            say(&format!("  {:<11} {way:<10} {names}\n", runner.name))?;
+        }
+    }
     json.write(&found)?;
     Ok(exit::MATCH)
 }

@@ -43,7 +43,10 @@ fn file(found: &Inspection) -> String {
     }
     let _ = writeln!(out, "\nbytes per type");
     for (name, (count, bytes)) in &found.types {
-        let _ = writeln!(out, "  {name:<6} {count:>5} tensors {bytes:>12} bytes");
+        let on_cuda = found.on_cuda.get(name).map_or_else(String::new, |(plain, bytes)| {
+            format!("; no CUDA kernel reads it: the engine keeps its matrices on a GPU as {plain}, {bytes} bytes")
+        });
+        let _ = writeln!(out, "  {name:<7} {count:>5} tensors {bytes:>12} bytes{on_cuda}");
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

@@ -166,10 +166,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
         Command::Generate(args) => reported(generate::generate, args),
         Command::Compare(args) => run::compare(args),
         Command::Sweep(args) => reported(sweep::sweep, args),
-        Command::Dequantise(request) => {
-            let bytes = dequantise::dequantise(request)?;
-            said(&format!("wrote {}, {bytes} bytes\n", request.out.display()))
-        }
+        Command::Dequantise(request) => said(&dequantise::dequantise(request)?),
         Command::Demo(request) => demo::run(request),
         Command::Synth(request) => {
             let bytes = synth::synth(request)?;

@@ -1,12 +1,15 @@
-//! The same model in plain floats, to tell a bug of a block format from one of the mathematics.
+//! The same model in another format: in plain floats, to tell a bug of a block format from one of the mathematics; in blocks,
+//! to try a format on real weights.
 
 use super::request::ModelRequest;
+use super::synth::formats;
 use crate::cleanup;
-use crate::formats::CopyType;
-use crate::llama::gguf::write_copy;
+use crate::llama::copy::write_copy;
+use crate::number::counted;
 use crate::report::file;
 use anyhow::{Context as _, Result};
 use clap::Args;
+use qdiff_engine::quant::GgmlType;
 use std::path::PathBuf;
 
 /// Which model to write how.
@@ -14,27 +17,36 @@ use std::path::PathBuf;
 pub struct DequantiseRequest {
     #[command(flatten)]
     pub model: ModelRequest,
-    /// As what matrices are written; vectors are f32
-    #[arg(long, value_enum, default_value_t = CopyType::F16, env = "QDIFF_TO", help_heading = "Output")]
-    pub to: CopyType,
+    /// Format of the matrices, whose rows must be whole blocks of it (others stay as they are); vectors are F32. Quantisers
+    /// that want an importance matrix are told that all columns matter alike
+    #[arg(
+        long, value_name = "FORMAT", ignore_case = true, default_value = "f16", value_parser = formats(), env = "QDIFF_TO",
+        help_heading = "Output"
+    )]
+    pub to: GgmlType,
     /// File to write
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub out: PathBuf,
 }
 
-/// Writes the copy; gives its size in bytes.
+/// Writes the copy; says what was written.
 ///
 /// # Errors
 /// A file that cannot be written.
-pub fn dequantise(request: &DequantiseRequest) -> Result<u64> {
+pub fn dequantise(request: &DequantiseRequest) -> Result<String> {
     file::check(&request.out, "--out")?;
     let opened = request.model.open()?;
     let weights = opened.ggml()?;
-    let problem = || format!("cannot write {}; choose a folder with room", request.out.display());
+    let out = request.out.display();
+    let problem = || format!("cannot write {out}; choose a folder with room");
     // Written beside, under a name of nobody else, and renamed.
     let part = file::temporary(&request.out)?;
     let _cleanup = cleanup::guard(part.path());
-    write_copy(&weights, request.to, part.path()).with_context(problem)?;
+    let kept = write_copy(&weights, request.to, part.path()).with_context(problem)?;
     part.persist(&request.out).map_err(|e| e.error).with_context(problem)?;
-    Ok(std::fs::metadata(&request.out)?.len())
+    let kept = match kept {
+        0 => String::new(),
+        n => format!("; {} kept as stored: rows are not whole blocks of {}", counted(n, "matrix tensor"), request.to),
+    };
+    Ok(format!("wrote {out}, {} bytes{kept}\n", std::fs::metadata(&request.out)?.len()))
 }

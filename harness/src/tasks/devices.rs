@@ -20,6 +20,8 @@ pub struct Runner {
     pub about: &'static str,
     /// What it lacks here; absent where it can run.
     pub lacks: Option<String>,
+    /// The formats of weights, by how it reads them.
+    pub formats: Vec<(String, Vec<String>)>,
 }
 
 /// Looks at this machine.
@@ -28,6 +30,7 @@ pub fn devices() -> Devices {
         name: kind.name,
         about: kind.about,
         lacks: (kind.ready)().err().map(|e| format!("{e:#}")),
+        formats: kind.formats(),
     };
     let (cuda, no_cuda) = match cuda::devices() {
         Ok(found) => (found, None),

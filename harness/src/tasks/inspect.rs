@@ -3,6 +3,7 @@
 use super::request::ModelRequest;
 use crate::llama;
 use crate::loaded::refuse_damaged;
+use crate::runners::{CUDA, Reads};
 use anyhow::{Context as _, Result};
 use qdiff_engine::folder;
 use qdiff_engine::gguf::{Gguf, NotFinite, Value};
@@ -31,6 +32,9 @@ pub struct Inspection {
     pub metadata: Vec<Entry>,
     /// Tensors and bytes of each type.
     pub types: BTreeMap<String, (usize, u64)>,
+    /// Of formats that the kernels for CUDA do not read, as what the engine keeps matrices on a GPU, and their bytes there.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub on_cuda: BTreeMap<String, (String, u64)>,
     /// Its tensors, in the file's order.
     pub tensors: Vec<Tensor>,
     /// Tensors with NaN or infinity among their weights.
@@ -102,10 +106,15 @@ pub fn inspect(request: &ModelRequest) -> Result<(Inspection, Option<anyhow::Err
 /// What the file says, without a graph.
 fn of(path: &Path, gguf: &Gguf) -> Inspection {
     let mut types: BTreeMap<String, (usize, u64)> = BTreeMap::new();
+    let mut on_cuda: BTreeMap<String, (String, u64)> = BTreeMap::new();
     for t in &gguf.tensors {
         let entry = types.entry(t.ggml_type.to_string()).or_default();
         entry.0 += 1;
         entry.1 += t.size;
+        if let (Reads::As(plain), true) = (CUDA.reading(t.ggml_type), t.rows() > 1) {
+            let entry = on_cuda.entry(t.ggml_type.to_string()).or_insert_with(|| (plain.to_string(), 0));
+            entry.1 += (t.rows() * plain.row_bytes(t.row_len())) as u64;
+        }
     }
     let tensor = |t: &qdiff_engine::gguf::TensorInfo| Tensor {
         name: t.name.clone(),
@@ -121,6 +130,7 @@ fn of(path: &Path, gguf: &Gguf) -> Inspection {
         files: gguf.files(),
         metadata: gguf.metadata.iter().map(|(key, value)| entry(key, value)).collect(),
         types,
+        on_cuda,
         tensors: gguf.tensors.iter().map(tensor).collect(),
         not_finite: gguf.not_finite(),
         graph: None,

@@ -81,7 +81,7 @@ pub struct SynthRequest {
 }
 
 /// A supported block format, by its name.
-fn formats() -> impl clap::builder::TypedValueParser<Value = GgmlType> {
+pub(super) fn formats() -> impl clap::builder::TypedValueParser<Value = GgmlType> {
     let names = GgmlType::ALL_SUPPORTED.iter().map(|ty| ty.name());
     PossibleValuesParser::new(names).try_map(|name| format(&name))
 }

@@ -9,8 +9,7 @@ use super::request::{ThreadsRequest, TmpRequest, TokensRequest};
 use crate::arithmetic::Number;
 use crate::capture::Store;
 use crate::cleanup;
-use crate::formats::CopyType;
-use crate::llama::gguf::write_copy;
+use crate::llama::copy::write_copy;
 use crate::loaded::LoadedModel;
 use crate::pair::{Pair, Recording, Settings};
 use crate::progress::Progress;
@@ -19,6 +18,7 @@ use crate::runners::{Faults, LLAMA, Tokens};
 use crate::verdict::{Verdict, residuals};
 use anyhow::{Context as _, Result};
 use clap::Args;
+use qdiff_engine::quant::GgmlType;
 use rayon::prelude::*;
 use std::collections::HashSet;
 
@@ -83,7 +83,7 @@ fn on_f32(
             format!("cannot write the dequantised copy to {}: name a folder with --tmp", folder.display())
         })?;
     let _cleanup = cleanup::guard(copy.path());
-    write_copy(&opened.ggml()?, CopyType::F32, copy.path()).with_context(|| {
+    write_copy(&opened.ggml()?, GgmlType::F32, copy.path()).with_context(|| {
         format!("writing the dequantised copy to {} (--tmp names another folder)", folder.display())
     })?;
     let plain = LoadedModel::new(copy.path())?;

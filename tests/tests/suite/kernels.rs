@@ -1,7 +1,7 @@
 //! Every CUDA kernel compiles, on a machine without a GPU, for the cards of
 //! four generations, with the parameters that launches give it. `./scripts/test` brings NVRTC along.
 
-use qdiff_engine::cuda::CudaError;
+use qdiff_engine::cuda::{CudaError, read_by_kernels};
 use qdiff_engine::cuda::compile::{Source, cached, compile};
 use qdiff_engine::cuda::kernels::{File, Kernel};
 use qdiff_engine::cuda::prefill::{Part, cache_tile, product_of};
@@ -15,12 +15,12 @@ fn arguments(file: File) -> Vec<String> {
     let listed = |all: &[&str]| all.iter().map(|&a| a.to_owned()).collect();
     match file {
         File::Embed | File::Linear | File::Dequantise | File::EmbedToken | File::LmHead => {
-            GgmlType::ALL_SUPPORTED.iter().map(ToString::to_string).collect()
+            read_by_kernels().map(|ty| ty.to_string()).collect()
         }
         // With as much unpacked ahead as a kind of format may have, and with nothing.
         File::HalfLinear => {
-            let held = |&ty: &GgmlType| [most_held(ty), 0].map(|held| format!("{ty}, {held}"));
-            GgmlType::ALL_SUPPORTED.iter().flat_map(held).collect()
+            let held = |ty: GgmlType| [most_held(ty), 0].map(|held| format!("{ty}, {held}"));
+            read_by_kernels().flat_map(held).collect()
         }
         File::AttnOut => {
             let of = |(ty, d)| format!("{ty}, {d}, {}", most_held(ty) / 2);
@@ -42,7 +42,7 @@ fn arguments(file: File) -> Vec<String> {
         File::AttentionHalves => listed(&["64, 7, 6, 2", "128, 8, 3, 8", "32, 1, 12, 1"]),
         File::Attention => listed(&["KvF32, 64, 7, 64", "KvF16, 128, 7, 64", "KvF32, 128, 2, 32"]),
         File::Products => {
-            let alone = GgmlType::ALL_SUPPORTED.iter().map(|&ty| vec![ty]);
+            let alone = read_by_kernels().map(|ty| vec![ty]);
             let mixed = [GgmlType::Q5_0, GgmlType::Q5_0, GgmlType::Q8_0].to_vec();
             let minima = [GgmlType::Q4_K, GgmlType::Q4_K, GgmlType::Q6_K].to_vec();
             let brain = [GgmlType::F16, GgmlType::BF16].to_vec();
@@ -56,8 +56,8 @@ fn arguments(file: File) -> Vec<String> {
             alone.into_iter().chain([of([GgmlType::Q4_K, GgmlType::Q4_K, GgmlType::Q6_K])]).collect()
         }
         File::Widen => {
-            let formats = GgmlType::ALL_SUPPORTED.iter().filter(|&&ty| Part::of(&[ty]) == Part::Half);
-            formats.map(ToString::to_string).collect()
+            let formats = read_by_kernels().filter(|&ty| Part::of(&[ty]) == Part::Half);
+            formats.map(|ty| ty.to_string()).collect()
         }
         File::NormRows | File::PrepareRows | File::ActRows => listed(&["HalfPart", "BrainPart"]),
         File::HeadRows => listed(&["KvF32, 64", "KvF16, 128", "KvF32, 32"]),

@@ -207,6 +207,55 @@ fn the_descriptions_are_ggmls() {
     }
 }
 
+/// What a format's description says of codes is true of the blocks as ggml reads them: the weights of a run are numbers of
+/// the table under one scale, and every number occurs.
+#[test]
+fn the_tables_of_codes_are_ggmls() {
+    for format in FORMATS {
+        let (ty, Some(codes)) = (format.ty, format.codes()) else {
+            continue;
+        };
+        let fits = |w: f32, scale: f32| codes.levels.iter().position(|l| (w - l * scale).abs() <= 1e-6 * scale.abs());
+        let mut seen = vec![false; codes.levels.len()];
+        let mut state = 1_u64;
+        for _ in 0..200 {
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 56) as u8
+            };
+            let mut block: Vec<u8> = (0..ty.type_size()).map(|_| next()).collect();
+            for field in format.fields {
+                match field.part {
+                    Part::Scale => block[field.bytes.clone()].copy_from_slice(&f16::from_f32(0.75).to_le_bytes()),
+                    Part::Exponent => block[field.bytes.start] = 120,
+                    // The f16 among them is 1.
+                    Part::SplitScale => (0..4).for_each(|i| {
+                        let at = field.bytes.start + 2 * i + 1;
+                        block[at] = block[at] & 0x0f | [0, 0, 0xc0, 0x30][i];
+                    }),
+                    _ => {}
+                }
+            }
+            for run in to_float(ty, &block, ty.block_size()).chunks(codes.run) {
+                let largest = run.iter().fold(0.0_f32, |m, w| if w.abs() > m.abs() { *w } else { m });
+                if largest == 0.0 {
+                    continue;
+                }
+                let scales: Vec<f32> = codes.levels.iter().filter(|l| **l != 0.0).map(|l| largest / l).collect();
+                let all = |scale: &&f32| run.iter().all(|w| fits(*w, **scale).is_some());
+                let found: Vec<&f32> = scales.iter().filter(all).collect();
+                assert!(!found.is_empty(), "{ty}: {run:?} are under no scale");
+                if let [scale] = found.as_slice() {
+                    run.iter().for_each(|w| seen[fits(*w, **scale).unwrap()] = true);
+                } else if found.len() == 2 && *found[0] == -*found[1] {
+                    run.iter().for_each(|w| seen[fits(*w, found[0].abs()).unwrap()] = true);
+                }
+            }
+        }
+        assert!(seen.iter().all(|s| *s), "{ty}: {:?} of {:?}", seen, codes.levels);
+    }
+}
+
 #[test]
 fn every_f16_and_bf16_is_ggmls() {
     let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
@@ -224,12 +273,16 @@ proptest! {
         x in proptest::collection::vec(-3.0_f32..3.0, 512),
     ) {
         let mut bytes = vec![0_u8; ty.row_bytes(512)];
+        // Some quantisers want to know how much each column matters.
+        let alike = [1.0_f32; 256];
         // SAFETY: two rows of 256 floats in, room for their blocks out. ggml's
         // block structures need the alignment of a u32 at most, and vectors of
         // this size are aligned to 16 by the allocator.
         let n = unsafe {
+            let importance =
+                if sys::ggml_quantize_requires_imatrix(ty.id()) { alike.as_ptr() } else { std::ptr::null() };
             sys::ggml_quantize_chunk(
-                ty.id() as sys::ggml_type, x.as_ptr(), bytes.as_mut_ptr().cast(), 0, 2, 256, std::ptr::null(),
+                ty.id() as sys::ggml_type, x.as_ptr(), bytes.as_mut_ptr().cast(), 0, 2, 256, importance,
             )
         };
         prop_assert_eq!(n, bytes.len());

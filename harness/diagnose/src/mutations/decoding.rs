@@ -95,8 +95,7 @@ fn scale_bits(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
 }
 
 fn nibble_order(r: &Row<'_>, kind: f64, out: &mut [f32]) -> bool {
-    let format = r.of_bits(4, |_| true);
-    let Some(stride) = format.and_then(Format::quants).map(|q| q.stride) else {
+    let Some((field, stride)) = r.ty.format().and_then(Format::nibbles) else {
         return false;
     };
     let low = |q: &[u8], i: usize| q[i / 2] >> (4 * (i % 2)) & 15;
@@ -113,7 +112,41 @@ fn nibble_order(r: &Row<'_>, kind: f64, out: &mut [f32]) -> bool {
             }
         }
     };
-    r.edited_in(Part::Quants, format, edit, out)
+    r.edited(|block| edit(&mut block[field.bytes.clone()]), out)
+}
+
+/// Points of a grid without the upper bits of their numbers.
+fn low_points(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
+    let format = r.ty.format().filter(|f| f.codes().is_some_and(|codes| codes.run < f.ty.block_size()));
+    r.edited_in(Part::HighBits, format, |bits| bits.fill(0), out)
+}
+
+/// Magnitudes without the signs that stand beside them.
+fn unsigned_points(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
+    r.edited_in(Part::Signs, r.ty.format(), |signs| signs.fill(0), out)
+}
+
+/// 4-bit codes taken for evenly spaced quants, of which the middle is taken off.
+fn codes_as_quants(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
+    let (Some((field, stride)), Some(codes)) =
+        (r.ty.format().and_then(Format::nibbles), r.ty.format().and_then(Format::codes))
+    else {
+        return false;
+    };
+    // The code of 1 is worth a scale: the ninth of 16 numbers in order, or the second where signs stand above the others.
+    let one = if codes.levels.len() == 16 { 8 } else { 1 };
+    r.edited(|block| block[field.bytes.clone()].fill(one | one << 4), out);
+    let blocks = r.bytes().chunks_exact(r.ty.type_size());
+    for (block, out) in blocks.zip(out.chunks_exact_mut(r.ty.block_size())) {
+        let runs = block[field.bytes.clone()].chunks_exact(stride).zip(out.chunks_exact_mut(2 * stride));
+        for (bytes, out) in runs {
+            for (j, byte) in bytes.iter().enumerate() {
+                out[j] *= f32::from(byte & 15) - 8.0;
+                out[j + stride] *= f32::from(byte >> 4) - 8.0;
+            }
+        }
+    }
+    true
 }
 
 /// The number that is taken off every quant is not.
@@ -250,6 +283,24 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             "the low halves of a run come first, then the high halves",
         )
     },
+    Mutation::decoding(
+        "codes-as-quants",
+        codes_as_quants,
+        "the 4-bit codes of IQ4, MXFP4 or NVFP4 are taken for quants: 8 less than the code",
+        "look each code up in the format's table (kvalues_iq4nl, kvalues_mxfp4)",
+    ),
+    Mutation::decoding(
+        "grid-high-bits",
+        low_points,
+        "the upper bits of the grid points' numbers are left out",
+        "or the bits from qh into the number of each point before the grid is looked up",
+    ),
+    Mutation::decoding(
+        "grid-signs",
+        unsigned_points,
+        "the signs of the weights are left out",
+        "negate each weight whose bit in signs is set",
+    ),
     Mutation::decoding(
         "quant-offset-missing",
         uncentred,

@@ -60,9 +60,15 @@ fn meaning(part: Part) -> &'static str {
     match part {
         Part::Scale => "scale of the block",
         Part::Offset => "offset of the block, or the scale of its offsets",
-        Part::PackedScales | Part::ByteScales => "scales of the sub-blocks",
+        Part::PackedScales | Part::ByteScales | Part::SubScales | Part::SmallFloats => "scales of the sub-blocks",
+        Part::SubScalesHigh => "upper bits of the sub-blocks' scales",
+        Part::SplitScale => "scales of the sub-blocks, and the bits of the block's scale",
+        Part::Exponent => "exponent of the block's scale",
         Part::HighBits => "upper bits of the quants",
         Part::Quants => "quants",
+        Part::Codes => "codes of the weights",
+        Part::Signs => "signs of the weights",
+        Part::Packed => "codes, signs and scales together",
         Part::Number => "the number itself",
     }
 }
@@ -222,7 +228,7 @@ fn content(format: &Format, field: &Field, bytes: &[u8], first: usize) -> String
     let half = match field.part {
         Part::Scale | Part::Offset => true,
         Part::Number => format.content == Content::F16,
-        Part::PackedScales | Part::ByteScales | Part::HighBits | Part::Quants => false,
+        _ => false,
     };
     match (half, bytes) {
         (true, [a, b]) => f16::from_le_bytes([*a, *b]).to_string(),

@@ -4,14 +4,15 @@
 //! A weight is `s·q − m` with a quant `q`, a scale `s` and an offset `m`. All three come out of ggml's own decoder,
 //! given the block with fields cleared or filled, so that no second decoder stands here.
 
+use super::codes;
 use crate::llama::gguf::to_float;
-use qdiff_engine::quant::{Format, Part};
+use qdiff_engine::quant::{Content, Format, Part};
 
 /// Share of a quant that rounding may take.
 const STEP: f64 = 1e-2;
 
 /// Relative distance that a fit may leave.
-const FITTED: f64 = 1e-4;
+pub(super) const FITTED: f64 = 1e-4;
 
 /// A block's weights taken apart, one entry a weight.
 struct Parts {
@@ -26,11 +27,13 @@ struct Parts {
 /// The fields that must differ for `got` to come of `block`, which holds
 /// `want`; empty where no rule of one kind of field gives it.
 pub(super) fn decoded_wrongly(format: &Format, block: &[u8], got: &[f32], want: &[f32]) -> Vec<Part> {
-    let Some(run) = format.quants().map(|q| q.run) else {
-        return vec![Part::Number];
-    };
     let wide = |v: &[f32]| v.iter().map(|x| f64::from(*x)).collect::<Vec<_>>();
     let (got, want) = (wide(got), wide(want));
+    let run = match format.content {
+        Content::Quants(quants) => quants.run,
+        Content::Codes(codes) => return codes::decoded_wrongly(format, codes, &got, &want),
+        Content::F32 | Content::F16 | Content::Bf16 => return vec![Part::Number],
+    };
     let Some(parts) = Parts::of(format, block).filter(|_| got.iter().all(|v| v.is_finite())) else {
         return Vec::new();
     };
@@ -64,7 +67,7 @@ impl Parts {
 
 /// The factor on the second of each pair that gives the first, by least squares,
 /// where none is further off than fits a `size`.
-fn factor(pairs: &[(f64, f64)], size: f64) -> Option<f64> {
+pub(super) fn factor(pairs: &[(f64, f64)], size: f64) -> Option<f64> {
     let (gc, cc) = pairs.iter().fold((0.0, 0.0), |(gc, cc), (g, c)| (gc + g * c, cc + c * c));
     let factor = gc / cc;
     pairs.iter().all(|(g, c)| (g - factor * c).abs() <= FITTED * size).then_some(factor)
@@ -105,7 +108,8 @@ fn shifted(format: &Format, p: &Parts, got: &[f64], want: &[f64], run: usize) ->
 
 /// Another factor and another offset in every run: both stand packed in the sub-blocks' scales.
 fn rescaled(format: &Format, got: &[f64], want: &[f64], run: usize) -> Option<Part> {
-    format.field(Part::PackedScales)?;
+    let packed = [Part::PackedScales, Part::SubScales].into_iter().find(|part| format.field(*part).is_some())?;
+    format.field(Part::Offset)?;
     let fits = got.chunks(run).zip(want.chunks(run)).all(|(got, want)| {
         let n = got.len() as f64;
         let (g, w) = (got.iter().sum::<f64>() / n, want.iter().sum::<f64>() / n);
@@ -114,7 +118,7 @@ fn rescaled(format: &Format, got: &[f64], want: &[f64], run: usize) -> Option<Pa
         // A factor of zero is no reading of the quants at all.
         factor(&pairs, size).is_some_and(|factor| factor.abs() > FITTED)
     });
-    fits.then_some(Part::PackedScales)
+    fits.then_some(packed)
 }
 
 /// `whole` where one factor holds of every run, the sub-blocks' scales where each has its own.
@@ -184,9 +188,9 @@ mod tests {
     proptest! {
         /// Whichever field is changed, the values alone tell it.
         #[test]
-        fn the_field_is_told_by_its_values(which in 0usize..6, seed: u64) {
-            let ty = [GgmlType::Q4_0, GgmlType::Q5_0, GgmlType::Q5_1, GgmlType::Q4_K, GgmlType::Q5_K, GgmlType::Q6_K][which];
+        fn the_field_is_told_by_its_values(ty in proptest::sample::select(GgmlType::ALL_SUPPORTED), seed: u64) {
             let format = ty.format().unwrap();
+            prop_assume!(format.quants().is_some());
             let right = block(format, seed);
             for field in format.fields {
                 let mut wrong = right.clone();
@@ -194,7 +198,7 @@ mod tests {
                 match field.part {
                     // Doubled: the exponent of the half goes up by one.
                     Part::Scale | Part::Offset => bytes[1] += 4,
-                    Part::PackedScales | Part::ByteScales => bytes[0] ^= 2,
+                    Part::PackedScales | Part::ByteScales | Part::SubScales => bytes[0] ^= 2,
                     _ => bytes.iter_mut().for_each(|b| *b ^= 0x5a),
                 }
                 let found = decoded_wrongly(format, &right, &decode(ty, &wrong), &decode(ty, &right));

@@ -2,11 +2,12 @@
 //! reads it; where not, down to the block and the field of it.
 //!
 //! `blocks` finds and describes the blocks that differ, `field` says of values that differ over equal bytes which field
-//! was decoded wrongly, `cause` looks for the fault of the catalogue that reads so, `metadata` holds the keys of two files
+//! was decoded wrongly (`codes`, where weights are numbers of a table), `cause` looks for the fault of the catalogue that reads so, `metadata` holds the keys of two files
 //! against each other, `sides` holds what is not a file, `kept` remembers which file was compared by which program.
 
 mod blocks;
 mod cause;
+mod codes;
 mod field;
 mod kept;
 mod metadata;

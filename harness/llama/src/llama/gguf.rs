@@ -1,10 +1,9 @@
 //! A GGUF file as ggml itself reads it: the oracle's weights.
 
-use crate::formats::CopyType;
 use crate::supervisor;
 use anyhow::{Context as _, Result, ensure};
 use llama_cpp_sys_2 as sys;
-use qdiff_engine::gguf::{Gguf, split};
+use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::WeightSource;
 use qdiff_engine::quant::{GgmlType, Stored};
 use std::collections::HashMap;
@@ -109,6 +108,11 @@ impl<'a> GgmlWeights<'a> {
         Self { parts, index }
     }
 
+    /// The model's first file, which has its metadata.
+    pub(super) fn first_file(&self) -> &Path {
+        self.parts[0].0
+    }
+
     /// Extent in ggml order, trailing ones dropped.
     pub fn dims(&self, tensor: &str) -> Option<&[u64]> {
         self.index.entries.get(tensor).map(|e| e.dims.as_slice())
@@ -155,7 +159,7 @@ impl WeightSource for GgmlWeights<'_> {
 }
 
 /// The index of the file, to be freed with `gguf_free`.
-fn index(path: &Path) -> Result<*mut sys::gguf_context> {
+pub(super) fn index(path: &Path) -> Result<*mut sys::gguf_context> {
     let name = CString::new(path.as_os_str().as_encoded_bytes())?;
     let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
     // SAFETY: a NUL-terminated path; the result is checked.
@@ -181,74 +185,3 @@ pub fn to_float(ty: sys::ggml_type, bytes: &[u8], out: &mut [f32]) {
         convert(bytes.as_ptr().cast(), out.as_mut_ptr(), out.len() as i64);
     }
 }
-
-/// Writes a copy of a model with every matrix as `ty` and every vector as F32: one file of the same metadata and the
-/// values of `weights`. Tensors of a format that `weights` does not know are left out.
-///
-/// # Errors
-/// If ggml refuses the model, or the copy cannot be written.
-pub fn write_copy(weights: &GgmlWeights<'_>, ty: CopyType, target: &Path) -> Result<()> {
-    let half = |rows: usize| ty == CopyType::F16 && rows > 1;
-    use std::io::Write as _;
-    let mut order: Vec<&String> = weights.index.entries.keys().collect();
-    order.sort();
-    // SAFETY: contexts made here are freed here; tensors live in `tensors`,
-    // which outlives the writing of the header; the buffer has the size asked for.
-    let header = unsafe {
-        let from = index(weights.parts[0].0)?;
-        let to = sys::gguf_init_empty();
-        sys::gguf_set_kv(to, from);
-        for key in [split::NO, split::COUNT, split::TENSORS] {
-            sys::gguf_remove_key(to, CString::new(key)?.as_ptr());
-        }
-        sys::gguf_set_val_u32(to, c"general.alignment".as_ptr(), ALIGNMENT as u32);
-        // LLAMA_FTYPE_ALL_F32 and LLAMA_FTYPE_MOSTLY_F16.
-        let file_type = u32::from(ty == CopyType::F16);
-        sys::gguf_set_val_u32(to, c"general.file_type".as_ptr(), file_type);
-        let tensors = sys::ggml_init(sys::ggml_init_params {
-            mem_size: (order.len() + 1) * sys::ggml_tensor_overhead(),
-            mem_buffer: std::ptr::null_mut(),
-            no_alloc: true,
-        });
-        for tensor in &order {
-            let mut ne: Vec<i64> = weights.index.entries[*tensor].dims.iter().map(|&d| d as i64).collect();
-            let t = sys::ggml_new_tensor(
-                tensors,
-                if half(weights.extent(tensor).1) { sys::GGML_TYPE_F16 } else { sys::GGML_TYPE_F32 },
-                ne.len() as i32,
-                ne.as_mut_ptr(),
-            );
-            let name = CString::new(tensor.as_str())?;
-            sys::ggml_set_name(t, name.as_ptr());
-            sys::gguf_add_tensor(to, t);
-        }
-        let mut header = vec![0u8; sys::gguf_get_meta_size(to)];
-        sys::gguf_get_meta_data(to, header.as_mut_ptr().cast());
-        sys::ggml_free(tensors);
-        sys::gguf_free(to);
-        sys::gguf_free(from);
-        header
-    };
-    let mut out = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(target)?);
-    out.write_all(&header)?;
-    for tensor in order {
-        let (n, rows) = weights.extent(tensor);
-        let mut row = vec![0f32; n];
-        for r in 0..rows {
-            weights.rows(tensor, r, &mut row);
-            for v in &row {
-                match half(rows) {
-                    true => out.write_all(&half::f16::from_f32(*v).to_le_bytes())?,
-                    false => out.write_all(&v.to_le_bytes())?,
-                }
-            }
-        }
-        let bytes = n * rows * if half(rows) { 2 } else { 4 };
-        out.write_all(&vec![0u8; bytes.next_multiple_of(ALIGNMENT) - bytes])?;
-    }
-    out.flush()?;
-    Ok(())
-}
-
-/// Alignment of tensor data in the copy, in bytes: GGUF's default.
-const ALIGNMENT: usize = 32;

@@ -4,6 +4,7 @@
 //! This folder is the only place of the harness that calls C.
 
 pub mod context;
+pub mod copy;
 pub mod gguf;
 pub mod sampler;
 mod taps;

@@ -2,7 +2,7 @@
 //! up, is told a step in a line of JSON on its standard input, and answers with a line when the dump of it is whole.
 
 use super::process::Process;
-use super::{Manifest, Runner, RunnerKind, Start, Tokens};
+use super::{Manifest, Reads, Runner, RunnerKind, Start, Tokens};
 use crate::arithmetic::Arithmetic;
 use crate::capture::dump::Expected;
 use crate::capture::npz::SCHEMA_VERSION;
@@ -130,6 +130,7 @@ pub fn kind(name: &str) -> Option<&'static RunnerKind> {
         llama: false,
         sequences: false,
         device: false,
+        reads: |_| Reads::Stored,
         ready: || Ok(()),
         start: Start::Command(command),
     }));

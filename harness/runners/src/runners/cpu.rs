@@ -1,6 +1,6 @@
 //! The engine's CPU interpreter as a runner.
 
-use super::{Manifest, Runner, RunnerKind, Start};
+use super::{Manifest, Reads, Runner, RunnerKind, Start};
 use crate::arithmetic::{Arithmetic, Number};
 use crate::capture::{Collector, PassCollector, Step, Want};
 use anyhow::{Context as _, Result};
@@ -20,6 +20,7 @@ pub const CPU: RunnerKind = RunnerKind {
     llama: false,
     sequences: true,
     device: false,
+    reads: |_| Reads::Stored,
     ready: || Ok(()),
     start: Start::Own(|opened, _, room, faults| {
         let graph = faults.graph.unwrap_or_else(|| opened.model.graph().clone());

@@ -1,12 +1,13 @@
 //! The engine's CUDA forward passes as runners.
 
-use super::{Manifest, Runner, RunnerKind, Start};
+use super::{Manifest, Reads, Runner, RunnerKind, Start};
 use crate::arithmetic::{Arithmetic, Number};
 use crate::capture::{Collector, Step, Want};
 use crate::room::Room;
 use anyhow::{Result, bail};
-use qdiff_engine::cuda::{Circumstances, CudaEngine, Gemm, KvType, Options, Path};
-use qdiff_engine::model::Model;
+use qdiff_engine::cuda::{Circumstances, CudaEngine, Gemm, KvType, Options, Path, kept_as};
+use qdiff_engine::model::{Model, WeightSource};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The engine's CUDA forward pass, every stage materialised.
@@ -17,6 +18,10 @@ pub const CUDA: RunnerKind = RunnerKind {
     llama: false,
     sequences: false,
     device: true,
+    reads: |ty| match kept_as(ty) {
+        kept if kept == ty => Reads::Stored,
+        kept => Reads::As(kept),
+    },
     ready: || Ok(qdiff_engine::cuda::devices().map(drop)?),
     start: Start::Own(|opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Tapped, room)?)?))),
 };
@@ -63,7 +68,7 @@ impl Cuda {
         };
         Ok(Self {
             manifest: Manifest {
-                name: format!("{path} ({}{gemm})", engine.device()),
+                name: format!("{path} ({}{gemm}{})", engine.device(), kept_otherwise(model)),
                 arithmetic: Arithmetic {
                     kv: match options.kv {
                         KvType::F32 => Number::F32,
@@ -83,6 +88,18 @@ impl Cuda {
     pub fn engine(&mut self) -> &mut CudaEngine {
         &mut self.engine
     }
+}
+
+/// The formats of a model's matrices that are kept as plain numbers on a device, in words; nothing where none is.
+fn kept_otherwise(model: &Model) -> String {
+    let mut all = BTreeSet::new();
+    for weight in model.graph().weights().iter().filter(|w| model.extent(&w.name).1 > 1) {
+        let ty = model.ggml_type(&weight.name);
+        if let Reads::As(plain) = CUDA.reading(ty) {
+            all.insert(format!(", {ty} as {plain}"));
+        }
+    }
+    all.into_iter().collect()
 }
 
 impl Runner for Cuda {

@@ -1,6 +1,6 @@
 //! llama.cpp as a runner.
 
-use super::{Manifest, Runner, RunnerKind, Start, llama_cuda};
+use super::{Manifest, Reads, Runner, RunnerKind, Start, llama_cuda};
 use crate::arithmetic::{Arithmetic, AttentionRule, Number};
 use crate::capture::{Step, Want};
 use crate::llama::context::TappedContext;
@@ -19,6 +19,7 @@ pub const LLAMA: RunnerKind = RunnerKind {
     llama: true,
     sequences: true,
     device: false,
+    reads: |_| Reads::Stored,
     ready: built_in,
     start: Start::Own(|opened, graph, room, _| Ok(Box::new(Llama::new(opened.llama()?, graph, room)?))),
 };
@@ -29,9 +30,11 @@ pub const LLAMA_CUDA: RunnerKind = RunnerKind {
     about: "llama.cpp on a GPU (see scripts/build-ggml-cuda)",
     // Which kernel multiplies depends on the rows of a whole pass, and so does what is declared of its arithmetic.
     sequences: false,
+    reads: |ty| if llama_cuda::described(ty) { Reads::Stored } else { Reads::Refused },
     ready: cuda_backend,
     start: Start::Own(|opened, graph, room, _| {
         opened.llama()?;
+        llama_cuda::measured(graph, &opened.model)?;
         let model = Arc::new(Model::load(&opened.path, Load::Cuda)?);
         Ok(Box::new(Llama::new(&model, graph, room)?))
     }),

@@ -22,7 +22,9 @@
 //! (`ggml_cuda_should_use_mmvq`).
 
 use crate::arithmetic::{Accumulation, Arithmetic, AttentionRule, Functions, LinearRule, Number};
-use qdiff_engine::quant::{ActivationFormat, Content, FORMATS, Format};
+use anyhow::{Result, bail};
+use qdiff_engine::model::{Graph, WeightSource};
+use qdiff_engine::quant::{ActivationFormat, Content, FORMATS, Format, GgmlType, Mmq};
 
 /// Most tokens that the kernels for quantised vectors take.
 const MMVQ: usize = 8;
@@ -40,6 +42,29 @@ pub(super) fn arithmetic(kv: Number) -> Arithmetic {
         functions: Functions::Fast,
         ..Arithmetic::default()
     }
+}
+
+/// Whether what llama.cpp's CUDA kernels compute with weights of type `ty` is described above.
+pub fn described(ty: GgmlType) -> bool {
+    ty.format().is_some_and(|format| format.mmq != Mmq::Unmeasured)
+}
+
+/// Refuses a model with a matrix of a format whose kernels nobody has held against a card: its bounds would be those of f32.
+///
+/// # Errors
+/// The first such tensor, with its format and what to use instead.
+pub fn measured(graph: &Graph, weights: &dyn WeightSource) -> Result<()> {
+    let layers = graph.nodes.iter().filter(|n| n.op.anatomy().is_layer());
+    for name in layers.flat_map(|n| &n.weights).map(|w| w.name.as_str()) {
+        let ty = weights.ggml_type(name);
+        if !described(ty) {
+            bail!(
+                "tensor `{name}` is {ty}, and qdiff does not know what llama.cpp's CUDA kernels make of activations \
+                 beside it; use llama in place of llama-cuda"
+            );
+        }
+    }
+    Ok(())
 }
 
 fn rules(format: &Format) -> Vec<LinearRule> {
@@ -60,8 +85,13 @@ fn rules(format: &Format) -> Vec<LinearRule> {
             LinearRule { accumulation: Accumulation::F16, output: Number::F16, ..rule(None, ActivationFormat::F16) },
         ],
         Content::Bf16 => vec![rule(Some(1), ActivationFormat::F32), on_tensor_cores(None, ActivationFormat::Bf16)],
-        Content::Quants(quants) => {
-            let mmq = if quants.mmq_sums { ActivationFormat::Q8_1MmqDs4 } else { ActivationFormat::Q8_1MmqD4 };
+        Content::Quants(_) | Content::Codes(_) => {
+            let mmq = match format.mmq {
+                Mmq::D4 => ActivationFormat::Q8_1MmqD4,
+                Mmq::Ds4 => ActivationFormat::Q8_1MmqDs4,
+                // Refused by `measured`.
+                Mmq::Unmeasured | Mmq::None => return Vec::new(),
+            };
             vec![rule(Some(MMVQ), ActivationFormat::Q8_1Mmvq), rule(None, mmq)]
         }
     }

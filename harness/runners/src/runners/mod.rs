@@ -11,7 +11,7 @@ mod source;
 pub use cpu::CPU;
 pub use cuda::{CUDA, CUDA_FAST};
 pub use llama::{LLAMA, LLAMA_CUDA};
-pub use source::{Create, Faults, RUNNERS, RunnerKind, Source, Start};
+pub use source::{Create, Faults, RUNNERS, Reads, RunnerKind, Source, Start};
 
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Filter, Pass, Passes, Step, Store, Want};

@@ -7,6 +7,7 @@ use crate::room::Room;
 use anyhow::{Result, bail};
 use qdiff_engine::cuda::CudaError;
 use qdiff_engine::model::Graph;
+use qdiff_engine::quant::GgmlType;
 use std::path::PathBuf;
 
 /// A graph with faults in it, and the faults in words.
@@ -36,10 +37,23 @@ pub struct RunnerKind {
     pub sequences: bool,
     /// Whether its weights stand on a device, from where they can be read back.
     pub device: bool,
+    /// How it reads a matrix of a format that the engine unpacks.
+    pub reads: fn(GgmlType) -> Reads,
     /// Refuses where this machine lacks what it needs.
     pub ready: fn() -> Result<()>,
     /// How it is made.
     pub start: Start,
+}
+
+/// How a runner reads the weights of a format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// As they are stored.
+    Stored,
+    /// As plain numbers of this type, made when the model is loaded: the same values, more bytes.
+    As(GgmlType),
+    /// It refuses a model with such a matrix, and names the tensor.
+    Refused,
 }
 
 /// How a runner is made.
@@ -55,6 +69,28 @@ impl RunnerKind {
     /// The command that starts it, of an engine that is not qdiff's.
     pub fn command(&self) -> Option<CommandLine> {
         if let Start::Command(command) = self.start { Some(command) } else { None }
+    }
+
+    /// How it reads a matrix stored as `ty`: what the table of formats says, of `qdiff devices` and of documents.
+    pub fn reading(&self, ty: GgmlType) -> Reads {
+        if ty.is_supported() { (self.reads)(ty) } else { Reads::Refused }
+    }
+
+    /// The formats that the engine unpacks, by how it reads them: the words for that, and their names.
+    pub fn formats(&self) -> Vec<(String, Vec<String>)> {
+        let mut ways: Vec<(String, Vec<String>)> = Vec::new();
+        for &ty in GgmlType::ALL_SUPPORTED {
+            let way = match self.reading(ty) {
+                Reads::Stored => "as stored".to_owned(),
+                Reads::As(plain) => format!("as {plain}"),
+                Reads::Refused => "refused".to_owned(),
+            };
+            match ways.iter_mut().find(|(known, _)| *known == way) {
+                Some((_, names)) => names.push(ty.to_string()),
+                None => ways.push((way, vec![ty.to_string()])),
+            }
+        }
+        ways
     }
 
     /// Refuses a runner that does not run several sequences in one pass.

@@ -233,10 +233,11 @@ Examples:
   qdiff generate --prompt haiku -n 32 --inject rope-base:base=10000@L07
   qdiff generate --nonce -n 32")]
     Generate(Reported<GenerateRequest>),
-    /// Write a copy of a model with its matrices dequantised
+    /// Write a copy of a model with its matrices dequantised, or quantised otherwise
     #[command(after_help = "\
 Examples:
   qdiff dequantise --to f16 --out model-f16.gguf
+  qdiff dequantise --to iq4_nl --out model-iq4_nl.gguf
   qdiff dequantise -m model.gguf --to f32 --out model-f32.gguf")]
     Dequantise(DequantiseRequest),
     /// Write a small model with random weights, for tests of an engine

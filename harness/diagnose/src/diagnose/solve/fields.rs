@@ -73,14 +73,14 @@ fn apart(scene: &Scene<'_>, name: &str, row: usize) -> Option<Apart> {
                 match field.part {
                     Part::Quants => block[field.bytes.clone()].fill(byte),
                     Part::HighBits => block[field.bytes.clone()].fill(0),
-                    Part::Scale | Part::Offset | Part::PackedScales | Part::ByteScales | Part::Number => {}
+                    _ => {}
                 }
             }
         }
         all
     };
     let alike = |byte: u8| decode(&quants_of(stored, byte));
-    let one = if format.bits(Part::Quants) == 8 { 1 } else { 0x11 };
+    let one = (0..8).step_by(format.bits(Part::Quants)).fold(0, |byte, bit| byte | 1 << bit);
     // The scale of a block alone, where others are multiplied with it as signed bytes.
     let of_bytes = || format.fields.iter().filter(|f| f.part == Part::ByteScales);
     let scaled_by_one = |byte: u8| {
@@ -318,14 +318,16 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
         ("of the weight after", |k, _, n| (k + 1) % n),
         ("of the weight before", |k, _, n| (k + n - 1) % n),
         ("of its neighbour in a pair", |k, _, _| k ^ 1),
+        ("of the block's weights in reverse order", |k, q, _| k / q.run * q.run + q.run - 1 - k % q.run),
         ("of the weight that shares its byte: the halves of bytes are exchanged", |k, q, _| k ^ q.stride),
         ("in the order of their bytes, low half first", |k, q, _| {
             let (first, at) = (k / (2 * q.stride) * 2 * q.stride, k % (2 * q.stride));
             first + at / 2 + at % 2 * q.stride
         }),
-        ("of the block's weights in reverse order", |k, q, _| k / q.run * q.run + q.run - 1 - k % q.run),
     ];
-    for (of, place) in orders {
+    // Where four quants share a byte it has no halves.
+    let orders = &orders[..if low < 4 { 4 } else { 6 }];
+    for &(of, place) in orders {
         let value = move |a: &Apart, k: usize| {
             let other = Some(place(k, quants, a.quant.len())).filter(|o| *o < a.quant.len()).unwrap_or(k);
             a.scale[k] * a.quant[other] + a.offset[k]
