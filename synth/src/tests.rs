@@ -48,7 +48,10 @@ fn every_weight_type_runs_close_to_f32() {
             assert_eq!(logits.len(), base.n_vocab);
             assert!(logits.iter().all(|x| x.is_finite()), "{} {weight_type:?}", base.arch);
             let d = distance(&exact, &logits);
-            assert!(d < 0.5, "{} {weight_type:?}: {d}", base.arch);
+            // Fewer than four bits a weight leave less of it.
+            let bits = 8.0 * weight_type.type_size() as f32 / weight_type.block_size() as f32;
+            let most = if bits > 4.0 { 0.5 } else { 1.6 };
+            assert!(d < most, "{} {weight_type:?}: {d}", base.arch);
         }
     }
 }

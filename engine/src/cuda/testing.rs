@@ -27,22 +27,28 @@ pub fn with_calls<T>(graph: &Graph, options: &Options, f: impl FnOnce(Calls<'_>)
 
 /// As [`with_calls`], with the layers' matrices kept as halves if they are to be `wide`.
 pub fn with_calls_where<T>(graph: &Graph, options: &Options, wide: bool, f: impl FnOnce(Calls<'_>) -> T) -> T {
-    let extents = Extents(graph.weights().into_iter().cloned().collect());
+    let extents = Extents(graph.weights().into_iter().cloned().collect(), FORMAT);
     let memory = Memory::at(1 << 20, graph, &extents, options, wide).expect("a layout");
     let functions = Functions::bare(100, 2048, 227 << 10);
     f(Calls { graph, memory: &memory, options, functions: &functions })
+}
+
+/// Bytes that a model takes whose weights are all of a format.
+pub fn bytes_of(graph: &Graph, options: &Options, format: GgmlType) -> usize {
+    let extents = Extents(graph.weights().into_iter().cloned().collect(), format);
+    Memory::at(0, graph, &extents, options, false).expect("a layout").bytes
 }
 
 /// The format of the weights of these models.
 pub const FORMAT: GgmlType = GgmlType::Q8_0;
 
 /// The extents of a graph's weights, all of one format, and no bytes.
-struct Extents(Vec<Weight>);
+struct Extents(Vec<Weight>, GgmlType);
 
 impl WeightSource for Extents {
     fn stored(&self, tensor: &str) -> Stored<'_> {
         let weight = self.0.iter().find(|w| w.name == tensor).expect("a tensor of the graph");
         let extent = (weight.extent[0], weight.extent[1..].iter().product());
-        Stored { ty: FORMAT, extent, bytes: &[] }
+        Stored { ty: self.1, extent, bytes: &[] }
     }
 }

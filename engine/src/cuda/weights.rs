@@ -120,7 +120,22 @@ pub fn join(ty: GgmlType, planes: &[Vec<u8>]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::options::Options;
+    use crate::cuda::testing::{bytes_of, graphs};
     use proptest::prelude::*;
+
+    /// The room that a model takes is counted by what is kept of it.
+    #[test]
+    fn a_format_without_kernels_takes_the_room_of_plain_numbers() {
+        let options = Options { step: 4, context: 64, ..Options::default() };
+        for graph in graphs() {
+            let bytes = |ty| bytes_of(&graph, &options, ty);
+            assert_eq!(bytes(GgmlType::IQ4_NL), bytes(GgmlType::F32));
+            assert_eq!(bytes(GgmlType::MXFP4), bytes(GgmlType::BF16));
+            assert_eq!(bytes(GgmlType::NVFP4), bytes(GgmlType::F16));
+            assert!(bytes(GgmlType::Q4_0) < bytes(GgmlType::F16) && bytes(GgmlType::F16) < bytes(GgmlType::F32));
+        }
+    }
 
     /// The formats that kernels read are those that `blocks.cuh` has a struct for.
     #[test]

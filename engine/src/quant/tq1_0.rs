@@ -24,7 +24,7 @@ pub(super) const FORMAT: Format = Format {
 fn digit(byte: u8, n: usize) -> i32 {
     const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
     let rest = byte.wrapping_mul(POWERS[n]);
-    (i32::from(rest) * 3 >> 8) - 1
+    ((i32::from(rest) * 3) >> 8) - 1
 }
 
 /// Unpacks one block.

@@ -1,7 +1,7 @@
 //! llama.cpp behind a safe interface: the one crate of qdiff that calls C. Without the feature `llama` its twin says what
 //! is missing.
 
-use qdiff_capture::{arithmetic, capture, formats, room};
+use qdiff_capture::{arithmetic, capture, room};
 #[cfg(feature = "llama")]
 use qdiff_capture::{log, supervisor};
 

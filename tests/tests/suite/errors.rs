@@ -62,9 +62,9 @@ fn models_that_cannot_be_run() {
         let mut key = (name.len() as u64).to_le_bytes().to_vec();
         key.extend(name.as_bytes());
         let at = find(file, &key) + key.len() + 4 + 16;
-        file[at..at + 4].copy_from_slice(&10u32.to_le_bytes());
+        file[at..at + 4].copy_from_slice(&24u32.to_le_bytes());
     };
-    refused(&exotic, &[name, "Q2_K", "not supported", "requantise"]);
+    refused(&exotic, &[name, "I8", "not supported", "requantise"]);
     let renamed = |file: &mut Vec<u8>| {
         let at = find(file, b"blk.0.attn_k.bias");
         file[at] = b'X';

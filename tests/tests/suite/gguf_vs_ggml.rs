@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use qdiff_engine::gguf::{Gguf, Problem};
+use qdiff_engine::quant::GgmlType;
 
 /// Compares on each file; returns how many were accepted by both.
 fn compare(files: &[Vec<u8>]) -> usize {
@@ -151,6 +152,13 @@ fn hand_made_files_agree() {
     }
     for ty in 0..50 {
         files.push(build(&[], &[("t", &[256], ty, 0)], 32, 4096));
+        // Rows of no whole blocks; and data a byte too short, and just long enough.
+        let Some(known) = GgmlType::from_id(ty) else { continue };
+        let (block, bytes) = (known.block_size() as i64, known.type_size());
+        for n in [block - 1, block + 1, 3 * block] {
+            files.push(build(&[], &[("t", &[n, 2], ty, 0)], 32, 6 * bytes));
+        }
+        files.push(build(&[], &[("t", &[3 * block, 2], ty, 0)], 32, 6 * bytes - 1));
     }
     let long = "x".repeat(65);
     for n in [0, 1, 62, 63, 64, 65] {

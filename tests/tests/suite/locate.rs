@@ -85,6 +85,11 @@ fn a_misread_tensor_is_named_with_field_and_cause() {
         (GgmlType::Q6_K, "q6k-high-bits@logits", "output.weight", &["qh"]),
         (GgmlType::Q4_K, "q4k-scale-min-swapped@L01.v_proj", "blk.1.attn_v.weight", &["scales"]),
         (GgmlType::Q8_0, "q8-unsigned@embed", "token_embd.weight", &["qs"]),
+        (GgmlType::IQ4_NL, "nibble-order@L01.ffn_up", "blk.1.ffn_up.weight", &["qs"]),
+        (GgmlType::IQ4_XS, "codes-as-quants@L00.ffn_down", "blk.0.ffn_down.weight", &[]),
+        (GgmlType::MXFP4, "codes-as-quants@L01.ffn_gate", "blk.1.ffn_gate.weight", &[]),
+        (GgmlType::IQ3_S, "grid-signs@L00.q_proj", "blk.0.attn_q.weight", &["signs"]),
+        (GgmlType::IQ2_S, "grid-high-bits@L01.v_proj", "blk.1.attn_v.weight", &["qs", "qh"]),
         (GgmlType::Q8_0, "tensor-mapped-wrong@L01.ffn_gate", "blk.1.ffn_gate.weight", &[]),
     ] {
         let folder = folder_with(&Synth { weight_type: ty, ..Synth::default() });

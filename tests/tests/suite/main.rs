@@ -4,6 +4,7 @@
 mod alone;
 mod batch;
 mod beside_the_stages;
+mod block_formats;
 mod captures;
 mod casebook;
 mod commands;

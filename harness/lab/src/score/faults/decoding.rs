@@ -24,7 +24,15 @@ enum Slip {
     ScaleBits,
     /// Signed bytes are read without sign.
     Unsigned,
+    /// Codes are taken for quants with 8 in the middle.
+    Codes,
 }
+
+/// What the codes of IQ4_NL stand for.
+const IQ4_NL: [f32; 16] =
+    [-127., -104., -83., -65., -49., -35., -22., -10., 1., 13., 25., 38., 53., 69., 89., 113.];
+/// What those of MXFP4 do, twice.
+const TWICE_E2M1: [f32; 16] = [0., 1., 2., 3., 4., 6., 8., 12., -0., -1., -2., -3., -4., -6., -8., -12.];
 
 /// The quant halves of a byte, low first.
 fn pair(byte: u8, slip: Slip) -> (i32, i32) {
@@ -114,6 +122,20 @@ fn decode(ty: GgmlType, b: &[u8], slip: Slip, out: &mut [f32]) -> bool {
             }
             matches!(slip, Slip::HighBits | Slip::Halves | Slip::Uncentred)
         }
+        GgmlType::IQ4_NL | GgmlType::MXFP4 => {
+            let (scale, table, quants) = if ty == GgmlType::IQ4_NL {
+                (half(b, 0), IQ4_NL, 2)
+            } else {
+                (2f32.powi(i32::from(b[0]) - 128), TWICE_E2M1, 1)
+            };
+            for j in 0..16 {
+                let (low, high) = pair(b[quants + j], slip);
+                let weight = |code: i32| if slip == Slip::Codes { (code - 8) as f32 } else { table[code as usize] };
+                out[j] = scale * weight(low);
+                out[j + 16] = scale * weight(high);
+            }
+            matches!(slip, Slip::Halves | Slip::Codes)
+        }
         _ => false,
     }
 }
@@ -156,6 +178,13 @@ fn first_block(s: &mut Spot<'_>) {
     });
 }
 
+/// No weight is negative.
+fn magnitudes(s: &mut Spot<'_>) {
+    let (n, _) = s.extent(s.weight());
+    let w = s.values(s.weight());
+    s.multiply(|o| w[o * n..(o + 1) * n].iter().map(|v| v.abs()).collect());
+}
+
 /// The tensor's bytes as f16, row after row of two bytes a weight.
 fn bytes_as_half(s: &mut Spot<'_>) {
     let (model, weight) = (s.model, s.weight());
@@ -184,6 +213,16 @@ pub(super) const FAULTS: &[Fault] = &[
         "nibble-order:kind=0",
         |_, n, m| linear(n, &[Role::Query, Role::FfnOutput]) && knows(n, m, Slip::Halves),
         |s| slipped(s, Slip::Halves),
+    ),
+    fault(
+        "codes-as-quants",
+        |_, n, m| linear(n, &[Role::Key, Role::FfnOutput]) && knows(n, m, Slip::Codes),
+        |s| slipped(s, Slip::Codes),
+    ),
+    fault(
+        "grid-signs",
+        |_, n, m| linear(n, &[Role::Query, Role::Up]) && matches!(format(n, m), GgmlType::IQ2_S | GgmlType::IQ3_S),
+        magnitudes,
     ),
     fault(
         "quant-offset-missing",
