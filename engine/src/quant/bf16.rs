@@ -2,8 +2,12 @@
 
 use super::{Content, Field, Format, GgmlType, Mmq, Part};
 
-pub(super) const FORMAT: Format =
-    Format { ty: GgmlType::BF16, fields: &[Field::first("number", Part::Number, 2)], content: Content::Bf16, mmq: Mmq::None };
+pub(super) const FORMAT: Format = Format {
+    ty: GgmlType::BF16,
+    fields: &[Field::first("number", Part::Number, 2)],
+    content: Content::Bf16,
+    mmq: Mmq::None,
+};
 
 /// Reads one number; exact.
 #[inline(always)]

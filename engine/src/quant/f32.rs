@@ -2,8 +2,12 @@
 
 use super::{Content, Field, Format, GgmlType, Mmq, Part};
 
-pub(super) const FORMAT: Format =
-    Format { ty: GgmlType::F32, fields: &[Field::first("number", Part::Number, 4)], content: Content::F32, mmq: Mmq::None };
+pub(super) const FORMAT: Format = Format {
+    ty: GgmlType::F32,
+    fields: &[Field::first("number", Part::Number, 4)],
+    content: Content::F32,
+    mmq: Mmq::None,
+};
 
 /// Reads one number.
 #[inline(always)]

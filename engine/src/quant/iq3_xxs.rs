@@ -16,9 +16,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::IQ3_XXS,
     fields: &[D, QS, SCALES_AND_SIGNS],
     content: Content::Codes(Codes {
-        levels: &[
-            -62.0, -52.0, -44.0, -36.0, -28.0, -20.0, -12.0, -4.0, 4.0, 12.0, 20.0, 28.0, 36.0, 44.0, 52.0, 62.0,
-        ],
+        levels: &[-62.0, -52.0, -44.0, -36.0, -28.0, -20.0, -12.0, -4.0, 4.0, 12.0, 20.0, 28.0, 36.0, 44.0, 52.0, 62.0],
         run: 32,
     }),
     mmq: Mmq::Unmeasured,

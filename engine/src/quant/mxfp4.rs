@@ -11,8 +11,7 @@ const E: Field = Field::first("e", Part::Exponent, 1);
 const QS: Field = E.then("qs", Part::Codes, 16);
 
 /// Twice the numbers of E2M1.
-pub(super) const LEVELS: &[f32] =
-    &[-12.0, -8.0, -6.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0];
+pub(super) const LEVELS: &[f32] = &[-12.0, -8.0, -6.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0];
 
 pub(super) const FORMAT: Format = Format {
     ty: GgmlType::MXFP4,

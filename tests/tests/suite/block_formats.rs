@@ -24,7 +24,8 @@ fn a_copy_has_the_format_asked_for() {
     let plain = types(&folder, "model.gguf")["F32"];
     let vectors = Synth::default().tensor_names().iter().filter(|n| n.contains("norm") || n.ends_with("bias")).count();
     for &ty in GgmlType::ALL_SUPPORTED {
-        let said = folder.qdiff(&format!("dequantise --to {} -m model.gguf --out copy.gguf", ty.name())).exits(0).stdout;
+        let said =
+            folder.qdiff(&format!("dequantise --to {} -m model.gguf --out copy.gguf", ty.name())).exits(0).stdout;
         let counts = types(&folder, "copy.gguf");
         let kept = if 544 % ty.block_size() == 0 { 0 } else { 2 };
         let is_plain = ty == GgmlType::F32;

@@ -1,12 +1,12 @@
 //! Every CUDA kernel compiles, on a machine without a GPU, for the cards of
 //! four generations, with the parameters that launches give it. `./scripts/test` brings NVRTC along.
 
-use qdiff_engine::cuda::{CudaError, read_by_kernels};
 use qdiff_engine::cuda::compile::{Source, cached, compile};
 use qdiff_engine::cuda::kernels::{File, Kernel};
 use qdiff_engine::cuda::prefill::{Part, cache_tile, product_of};
 use qdiff_engine::cuda::tiles::most_held;
 use qdiff_engine::cuda::wide::image_of;
+use qdiff_engine::cuda::{CudaError, read_by_kernels};
 use qdiff_engine::quant::GgmlType;
 
 /// What a file's kernel is made for: all formats and types; what is made per model, for the shapes of Qwen2.5-0.5B

@@ -54,9 +54,8 @@ fn scaled(format: &Format, codes: Codes, got: &[f64], want: &[f64]) -> Option<Pa
 /// Whether the values of a run are numbers of the table under a scale that gives the right ones too.
 fn of_the_table(codes: Codes, got: &[f64], want: &[f64]) -> bool {
     let largest = want.iter().fold(0.0_f64, |m, w| if w.abs() > m.abs() { *w } else { m });
-    let fits = |v: &f64, scale: f64| {
-        codes.levels.iter().any(|l| (v - f64::from(*l) * scale).abs() <= FITTED * largest.abs())
-    };
+    let fits =
+        |v: &f64, scale: f64| codes.levels.iter().any(|l| (v - f64::from(*l) * scale).abs() <= FITTED * largest.abs());
     let mut scales = codes.levels.iter().filter(|l| **l != 0.0).map(|l| largest / f64::from(*l));
     largest != 0.0 && scales.any(|scale| want.iter().chain(got).all(|v| fits(v, scale)))
 }
@@ -82,7 +81,9 @@ mod tests {
                 Part::Scale => bytes.copy_from_slice(&[0x00, 0x3e]),
                 Part::Exponent => bytes[0] = 120,
                 Part::SmallFloats => bytes.iter_mut().for_each(|b| *b = 0x30 | *b & 7),
-                Part::SplitScale => (0..4).for_each(|i| bytes[2 * i + 1] = bytes[2 * i + 1] & 0x0f | [0, 0, 0, 0x30][i]),
+                Part::SplitScale => {
+                    (0..4).for_each(|i| bytes[2 * i + 1] = bytes[2 * i + 1] & 0x0f | [0, 0, 0, 0x30][i])
+                }
                 Part::SubScales => bytes.iter_mut().for_each(|b| *b = *b & 0x33 | 0x11),
                 _ => {}
             }
