@@ -1,8 +1,8 @@
 //! Weights on the device: blocks taken apart into planes, and put together again.
 //!
 //! A plane holds one field of every block of a tensor, in file order, so that the kernels read each field aligned and
-//! in wide loads (`blocks.cuh`). No weight is changed: the file's bytes come back from [`join`]. Of a format that no kernel
-//! reads ([`kept_as`]), the CPU's reader makes plain numbers when the model is loaded, and these are what is kept.
+//! in wide loads (`blocks.cuh`). No weight is changed: the file's bytes come back from [`join`]. If no kernel reads a format
+//! ([`kept_as`]), the CPU's reader makes plain numbers of it when the model is loaded, and the device keeps these.
 
 use super::arena::{Part, Plan};
 use crate::quant::{self, GgmlType};
@@ -161,7 +161,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is kept of a format that no kernel reads are its weights, to the last bit, whatever its bytes are.
+        /// The plain numbers equal the weights to the last bit, whatever the bytes of the blocks are.
         #[test]
         fn what_is_kept_is_exact(
             ty in prop::sample::select(GgmlType::ALL_SUPPORTED),

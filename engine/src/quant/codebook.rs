@@ -1,4 +1,4 @@
-//! What formats share whose codes stand for the numbers of a table.
+//! Shared by the formats whose codes are indices of a table.
 
 /// The 16 numbers of IQ4_NL and IQ4_XS. Source: `kvalues_iq4nl` in ggml-common.h.
 pub(super) const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];

@@ -1,7 +1,7 @@
 //! The points that IQ formats choose runs of weights from: four or eight small numbers at a time, as llama.cpp's authors
 //! found them by training.
 //!
-//! They cannot be computed, so they stand here as numbers: those of `iq2xxs_grid` and its like in ggml-common.h (MIT
+//! No formula gives them, so this file holds the numbers of `iq2xxs_grid` and its like in ggml-common.h (MIT
 //! licence), each point packed into one integer, the first weight in the lowest bits. `quant_vs_ggml` holds all of them
 //! against ggml.
 

@@ -9,7 +9,7 @@ use super::{Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, grids};
 const D: Field = Field::first("d", Part::Scale, 2);
 /// The low 8 bits of each point.
 const QS: Field = D.then("qs", Part::Codes, 32);
-/// Of each sub-block a little-endian u16: the upper 3 bits of four points, the scale in three, and the shift's sign.
+/// A little-endian u16 per sub-block: the upper 3 bits of four points, the scale in three, and the shift's sign.
 const QH: Field = QS.then("qh", Part::Packed, 16);
 
 /// The numbers, shifted either way.

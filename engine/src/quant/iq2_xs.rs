@@ -7,7 +7,7 @@ use super::{Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, grids, iq2_
 
 /// The scale of the scales.
 const D: Field = Field::first("d", Part::Scale, 2);
-/// Of every eight weights a little-endian u16: the point in the low 9 bits, seven signs above.
+/// A little-endian u16 per eight weights: the point in the low 9 bits, seven signs above.
 const QS: Field = D.then("qs", Part::Packed, 64);
 /// 4 bits a sub-block, the even one low.
 const SCALES: Field = QS.then("scales", Part::SubScales, 8);

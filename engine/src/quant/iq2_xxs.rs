@@ -7,7 +7,7 @@ use super::{Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, grids};
 
 /// The scale of the scales.
 const D: Field = Field::first("d", Part::Scale, 2);
-/// Of each sub-block four bytes of points, then 32 bits: seven signs a point, and the scale in the upper four.
+/// Per sub-block four bytes of points, then 32 bits: seven signs a point, and the scale in the upper four.
 const QS: Field = D.then("qs", Part::Packed, 64);
 
 /// The magnitudes with both signs.

@@ -9,7 +9,7 @@ use super::{Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, grids};
 const D: Field = Field::first("d", Part::Scale, 2);
 /// A point a byte; ggml's structure counts the next field in.
 const QS: Field = D.then("qs", Part::Codes, 64);
-/// Of each sub-block 32 bits: seven signs for every eight weights, and the scale in the upper four.
+/// 32 bits per sub-block: seven signs for every eight weights, and the scale in the upper four.
 const SCALES_AND_SIGNS: Field = QS.then("scales_and_signs", Part::Packed, 32);
 
 pub(super) const FORMAT: Format = Format {

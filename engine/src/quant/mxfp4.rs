@@ -20,7 +20,7 @@ pub(super) const FORMAT: Format = Format {
     mmq: Mmq::Unmeasured,
 };
 
-/// Half of what the exponent stands for, since the table holds twice the numbers: `ggml_e8m0_to_fp32_half` in ggml-impl.h.
+/// Half of the power of two, since the table holds twice the numbers: `ggml_e8m0_to_fp32_half` in ggml-impl.h.
 #[inline(always)]
 fn half_power(e: u8) -> f32 {
     // The smallest two are subnormal.

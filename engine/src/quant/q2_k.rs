@@ -4,7 +4,7 @@
 
 use super::{Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16};
 
-/// Of each sub-block the scale (low half) and the offset (high half).
+/// A byte per sub-block: its scale (low half) and its offset (high half).
 const SCALES: Field = Field::first("scales", Part::SubScales, 16);
 /// 2 bits a quant: 32 bytes per 128 weights, of which the first 32 stand lowest.
 const QS: Field = SCALES.then("qs", Part::Quants, 64);

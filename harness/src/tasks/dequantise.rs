@@ -18,7 +18,7 @@ pub struct DequantiseRequest {
     #[command(flatten)]
     pub model: ModelRequest,
     /// Format of the matrices, whose rows must be whole blocks of it (others stay as they are); vectors are F32. Quantisers
-    /// that want an importance matrix are told that all columns matter alike
+    /// that require an importance matrix get one in which all columns weigh the same
     #[arg(
         long, value_name = "FORMAT", ignore_case = true, default_value = "f16", value_parser = formats(), env = "QDIFF_TO",
         help_heading = "Output"

@@ -24,7 +24,7 @@ const AT_ONCE: usize = 1 << 20;
 /// values of `weights`. Matrices whose rows are not whole blocks of `ty` stay as they are; gives how many. Tensors of a
 /// format that `weights` does not know are left out.
 ///
-/// Quantisers that want to know how much each column of a matrix matters are told that all matter alike.
+/// Quantisers that require an importance matrix get one in which all columns weigh the same.
 ///
 /// # Errors
 /// If ggml refuses the model, or the copy cannot be written.
@@ -115,7 +115,7 @@ fn header<'a>(
             GgmlType::F32 | GgmlType::F16 => {
                 sys::gguf_set_val_u32(to, c"general.file_type".as_ptr(), u32::from(ty == GgmlType::F16));
             }
-            // llama.cpp guesses where nothing is said.
+            // llama.cpp guesses a missing type.
             _ => {
                 sys::gguf_remove_key(to, c"general.file_type".as_ptr());
                 sys::gguf_set_val_u32(to, c"general.quantization_version".as_ptr(), QUANTS_VERSION);
