@@ -33,6 +33,9 @@ fn column(scene: &Scene<'_>, at: At) -> i64 {
     (scene.token(row(scene, at)).1 + at.1) as i64
 }
 
+/// The step that left the cache as it is: a row is seen again after every later step.
+const LOOKED: &str = "step that left the cache so";
+
 /// Simple ones first: of conditions that are as simple, the first is told.
 const FEATURES: &[Feature] = &[
     Feature {
@@ -65,7 +68,7 @@ const FEATURES: &[Feature] = &[
     Feature { name: "step", by_row: true, of: |s, at| longer(s).then(|| step(s, at).index as i64) },
     Feature {
         // A cache is looked at after every step, whoever wrote its rows.
-        name: "step after which the cache was looked at",
+        name: LOOKED,
         by_row: true,
         of: |s, at| s.node().has_state().then(|| s.e.side.capture.steps[row(s, at).step].index as i64),
     },
@@ -436,6 +439,8 @@ fn at(name: &str, value: i64) -> String {
         ("decode step" | "step", 0) => "in the prefill only".to_owned(),
         ("row counted from the part's last", 0) => "in the last row of each part".to_owned(),
         ("row of the part", n) => format!("in row {n} of the part"),
+        (LOOKED, 0) => "in the cache as the prefill left it".to_owned(),
+        (LOOKED, n) => format!("in the cache as step {n} left it"),
         ("distance of the key from the query", 0) => "at the query's own key".to_owned(),
         ("number of tokens in the part", n) => format!("in parts of {n} token{}", if n == 1 { "" } else { "s" }),
         _ => format!("at {name} {value}"),
@@ -449,6 +454,7 @@ fn from(name: &str, low: i64) -> String {
         ("number of tokens in the part", n) => format!("in parts of {n} tokens and more"),
         ("distance of the key from the query", n) => format!("at keys {n} and more before the query"),
         ("row of the part", n) => format!("from row {n} of the part on"),
+        (LOOKED, n) => format!("in the cache as step {n} and later ones left it"),
         _ => format!("from {name} {low} on"),
     }
 }
@@ -459,6 +465,7 @@ fn up_to(name: &str, high: i64) -> String {
         ("number of tokens in the part", n) => format!("in parts of up to {n} tokens"),
         ("distance of the key from the query", n) => format!("at keys up to {n} before the query"),
         ("row of the part", n) => format!("up to row {n} of the part"),
+        (LOOKED, n) => format!("in the cache up to step {n}"),
         _ => format!("up to {name} {high}"),
     }
 }
