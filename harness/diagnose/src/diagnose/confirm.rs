@@ -124,7 +124,7 @@ fn together(a: Said, b: Said) -> Said {
 
 /// Conditions that are among others too.
 fn of_both(mut some: Vec<When>, others: &[When]) -> Vec<When> {
-    some.retain(|when| others.contains(when));
+    some.retain(|when| others.iter().any(|other| other.alike(when)));
     some
 }
 

@@ -36,10 +36,10 @@ impl Document for Score {
         let mut sections = vec![Section::lines("", facts), totals(self)];
         for group in &self.groups {
             sections.extend(worths(group, self.grading));
-            match group.independent {
-                true => sections.extend([by_fault(group), missed(group)]),
-                false => sections.push(folded(group)),
+            if group.independent && !group.unlisted {
+                sections.push(by_fault(group));
             }
+            sections.push(if group.independent { missed(group) } else { folded(group) });
             sections.extend([missed_pairs(group), inert(group)]);
         }
         sections.extend([alarms(self), magnitudes(self)]);

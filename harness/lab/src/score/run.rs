@@ -326,18 +326,15 @@ fn worth(told: &Finding, graded: &Finding) -> Worth {
         Some(Trial::Narrowed { elements, holds: there, .. }) => match (holds, there) {
             (Some(Holds::Some { .. }), _) => Worth::Consistent,
             (Some(under @ Holds::Under { .. }), Holds::Under { conditions, .. })
-                if *elements > 0 && under.told().first().is_some_and(|when| conditions.contains(when)) =>
+                if *elements > 0
+                    && under.told().first().is_some_and(|when| conditions.iter().any(|other| other.alike(when))) =>
             {
                 Worth::Right
             }
             (Some(under @ Holds::Under { .. }), Holds::Under { conditions, .. })
-                if under.told().into_iter().any(|when| conditions.contains(when)) =>
+                if under.told().into_iter().any(|when| conditions.iter().any(|other| other.alike(when))) =>
             {
-                if *elements > 0 {
-                    Worth::Consistent
-                } else {
-                    Worth::Location
-                }
+                if *elements > 0 { Worth::Consistent } else { Worth::Location }
             }
             (None, _) if partly => Worth::Consistent,
             _ => Worth::False,

@@ -202,6 +202,11 @@ impl Index {
 /// The order in which each run of m stands, if it is one and all runs say the same.
 fn permuted(sources: &Sources, m: usize) -> Option<Index> {
     let mut order: Vec<Option<Vec<usize>>> = vec![None; m];
+    // What is seen of one run alone is no rule.
+    let runs: BTreeSet<usize> = sources.keys().map(|(i, _)| i / m).collect();
+    if runs.len() < 3 {
+        return None;
+    }
     for ((i, _), some) in sources {
         let inside = some.iter().filter(|o| *o / m == i / m).map(|o| o % m);
         match &mut order[i % m] {

@@ -184,10 +184,11 @@ fn judged<'s>(
     }
     let (options, at_first) = at_first();
     let allowed = |when: &&When| {
-        held.wrong.iter().chain(&held.unsaid).all(|&at| when.holds(scene, at))
-            && !held.spared.iter().any(|&at| when.holds(scene, at))
+        held.wrong.iter().chain(&held.unsaid).all(|&at| when.says(scene, at) != Some(false))
+            && !held.spared.iter().any(|&at| when.says(scene, at) == Some(true))
     };
-    let both: Vec<When> = options.iter().filter(allowed).cloned().collect();
+    let both = options.iter().filter(allowed).map(|when| when.with(scene, &held.all_wrong(), &held.spared));
+    let both: Vec<When> = both.collect();
     if elements == 0 {
         return without_wrong(&options, both, condition);
     }
@@ -224,8 +225,8 @@ fn without_wrong(options: &[When], both: Vec<When>, condition: Condition) -> Pre
 fn is_same(options: &[When], both: &[When], condition: Condition) -> bool {
     match condition {
         Condition::None | Condition::Unsaid => false,
-        Condition::Simplest => options.first().zip(both.first()).is_some_and(|(a, b)| a == b),
-        Condition::Since(position) => both.contains(&When::since(position)),
+        Condition::Simplest => options.first().zip(both.first()).is_some_and(|(a, b)| a.alike(b)),
+        Condition::Since(position) => both.iter().any(|when| when.is_since(position)),
     }
 }
 

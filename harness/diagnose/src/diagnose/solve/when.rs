@@ -218,9 +218,63 @@ pub struct Condition {
     feature: Asked,
     /// For what it holds.
     values: Values,
+    /// Values beside these, from the first to the second, that no element had: nothing is known of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unseen: Option<(i64, i64)>,
 }
 
 impl Condition {
+    /// What it says of a value; nothing of one that was not seen.
+    fn says(&self, value: Option<i64>) -> Option<bool> {
+        let Some(value) = value else { return Some(false) };
+        match self.unseen {
+            Some((a, b)) if (a..=b).contains(&value) => None,
+            _ => Some(self.values.has(value)),
+        }
+    }
+
+    /// With what is not known of values between those that it holds of and those of which it does not, which `no` are.
+    fn beside(&self, no: impl Iterator<Item = i64>) -> Self {
+        let unseen = match self.values {
+            Values::From(low) => no.filter(|v| *v < low).max().map(|below| (below + 1, low - 1)),
+            Values::UpTo(high) => no.filter(|v| *v > high).min().map(|above| (high + 1, above - 1)),
+            _ => None,
+        };
+        Self { unseen: unseen.filter(|(a, b)| a <= b), ..self.clone() }
+    }
+
+    /// Whether another one says the same, but for where a bound lies that runs leave open.
+    fn alike(&self, other: &Self) -> bool {
+        let bounds = matches!(
+            (&self.values, &other.values),
+            (Values::From(_), Values::From(_)) | (Values::UpTo(_), Values::UpTo(_))
+        );
+        self.feature == other.feature && (bounds || self.values == other.values)
+    }
+
+    /// With what another run shows of values that were not seen before.
+    fn with(&self, scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Self {
+        let Some((mut a, mut b)) = self.unseen else { return self.clone() };
+        let values = |of: &[At]| -> Vec<i64> {
+            let all = of.iter().filter_map(|&at| (self.feature.feature().of)(scene, at));
+            all.filter(|v| (a..=b).contains(v)).collect()
+        };
+        let (yes, no) = (values(wrong), values(spared));
+        let mut bound = self.values.clone();
+        match &mut bound {
+            Values::From(low) => {
+                *low = yes.into_iter().min().unwrap_or(*low);
+                (a, b) = (no.into_iter().max().map_or(a, |v| v + 1), *low - 1);
+            }
+            Values::UpTo(high) => {
+                *high = yes.into_iter().max().unwrap_or(*high);
+                (a, b) = (*high + 1, no.into_iter().min().map_or(b, |v| v - 1));
+            }
+            _ => {}
+        }
+        Self { feature: self.feature, values: bound, unseen: Some((a, b)).filter(|(a, b)| a <= b) }
+    }
+
     /// How much there is to it.
     fn weight(&self) -> usize {
         let name = self.feature.feature().name;
@@ -248,14 +302,19 @@ impl Condition {
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.feature.feature().name;
+        let unseen = match self.unseen {
+            Some((a, b)) if a == b => format!(" ({a} was not seen)"),
+            Some((a, b)) => format!(" ({a} to {b} were not seen)"),
+            None => String::new(),
+        };
         match &self.values {
             Values::Is(1) if name.starts_with(LEFT_OVER) => write!(f, "in the {name} of each part"),
             Values::Is(_) if name.starts_with(LEFT_OVER) => {
                 write!(f, "in the {} of each part", name.replace("rows left over after", "rows of"))
             }
             Values::Is(value) => f.write_str(&at(name, *value)),
-            Values::From(low) => f.write_str(&from(name, *low)),
-            Values::UpTo(high) => f.write_str(&up_to(name, *high)),
+            Values::From(low) => write!(f, "{}{unseen}", from(name, *low)),
+            Values::UpTo(high) => write!(f, "{}{unseen}", up_to(name, *high)),
             Values::Rest(2, 0, 0) => write!(f, "where the {name} is even"),
             Values::Rest(2, 1, 1) => write!(f, "where the {name} is odd"),
             Values::Rest(m, a, b) if a == b => write!(f, "where {name} mod {m} = {a}"),
@@ -295,16 +354,43 @@ impl When {
     /// That something holds from a position on.
     pub(super) fn since(position: usize) -> Self {
         let feature = FEATURES.iter().position(|feature| feature.name == "position").map_or(Asked(0), Asked);
-        Self::One(Condition { feature, values: Values::From(position as i64) })
+        Self::One(Condition { feature, values: Values::From(position as i64), unseen: None })
     }
 
-    /// Whether it holds of an element; of one without such a feature it does not.
-    pub(super) fn holds(&self, scene: &Scene<'_>, at: At) -> bool {
-        let of = |c: &Condition| (c.feature.feature().of)(scene, at).is_some_and(|v| c.values.has(v));
+    /// Whether it says the same as another, but for where a bound lies that runs leave open.
+    pub fn alike(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::One(a), Self::One(b)) => a.alike(b),
+            (Self::Both(a, b), Self::Both(c, d)) => a.alike(c) && b.alike(d),
+            _ => self == other,
+        }
+    }
+
+    /// Whether it is the one that something holds from this position on.
+    pub(super) fn is_since(&self, position: usize) -> bool {
+        let Self::One(since) = Self::since(position) else { return false };
+        matches!(self, Self::One(c) if c.feature == since.feature && c.values == since.values)
+    }
+
+    /// With what another run shows of values that were not seen before.
+    pub(super) fn with(&self, scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Self {
+        match self {
+            Self::One(c) => Self::One(c.with(scene, wrong, spared)),
+            other => other.clone(),
+        }
+    }
+
+    /// Whether it holds of an element; of one without such a feature it does not. Nothing where that is not known.
+    pub(super) fn says(&self, scene: &Scene<'_>, at: At) -> Option<bool> {
+        let of = |c: &Condition| c.says((c.feature.feature().of)(scene, at));
         match self {
             Self::One(c) => of(c),
-            Self::Both(a, b) => of(a) && of(b),
-            Self::Size(size) => size.has(scene.element(at).1),
+            Self::Both(a, b) => match (of(a), of(b)) {
+                (Some(false), _) | (_, Some(false)) => Some(false),
+                (Some(true), Some(true)) => Some(true),
+                _ => None,
+            },
+            Self::Size(size) => Some(size.has(scene.element(at).1)),
         }
     }
 
@@ -351,14 +437,23 @@ impl Holds {
         let Self::Under { conditions, .. } = self else { return Vec::new() };
         let Some((first, rest)) = conditions.split_first() else { return Vec::new() };
         let mut told = vec![first];
-        let When::One(simplest) = first else { return told };
-        let mut others: Vec<&Condition> = vec![simplest];
         for when in rest {
-            let When::One(c) = when else { continue };
             // Of each feature the simplest.
-            let least = |known: &Condition| known.feature != c.feature || known.weight() == c.weight();
-            if others.len() < 3 && c.weight() <= simplest.weight().max(1) && others.iter().copied().all(least) {
-                others.push(c);
+            let another = match (first, when) {
+                (When::One(simplest), When::One(c)) => {
+                    let least = |known: &&When| match known {
+                        When::One(known) => known.feature != c.feature || known.weight() == c.weight(),
+                        _ => true,
+                    };
+                    c.weight() <= simplest.weight().max(1) && told.iter().all(least)
+                }
+                (When::Both(..), When::Both(a, b)) => told.iter().all(|known| match known {
+                    When::Both(c, d) => (c.feature, d.feature) != (a.feature, b.feature),
+                    _ => true,
+                }),
+                _ => false,
+            };
+            if another && told.len() < 3 {
                 told.push(when);
             }
         }
@@ -405,7 +500,7 @@ fn conditions(feature: usize, yes: &BTreeSet<i64>) -> Vec<Condition> {
     let (Some(&low), Some(&high)) = (yes.first(), yes.last()) else { return Vec::new() };
     let name = FEATURES[feature].name;
     let mut all = Vec::new();
-    let mut add = |values| all.push(Condition { feature: Asked(feature), values });
+    let mut add = |values| all.push(Condition { feature: Asked(feature), values, unseen: None });
     if name.starts_with(LEFT_OVER) {
         if low == high {
             add(Values::Is(low));
@@ -499,17 +594,20 @@ pub(super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
         Some((conditions(i, &yes.into_iter().collect()), no))
     };
     let known: Vec<(Vec<Condition>, Vec<i64>)> = FEATURES.iter().enumerate().filter_map(known).collect();
-    let none = |c: &&Condition, no: &[i64]| no.iter().all(|v| !c.values.has(*v));
-    let one = known.iter().flat_map(|(options, no)| options.iter().filter(|c| none(c, no)));
-    let mut found: Vec<&Condition> = one.collect();
+    let none = |c: &Condition, no: &[i64]| no.iter().all(|v| !c.values.has(*v));
+    let one = known.iter().flat_map(|(options, no)| {
+        let fitting = options.iter().filter(|c| none(c, no));
+        fitting.map(|c| c.beside(no.iter().copied())).collect::<Vec<_>>()
+    });
+    let mut found: Vec<Condition> = one.collect();
     if !found.is_empty() {
-        found.sort_by_key(|c| c.weight());
-        return found.into_iter().cloned().map(When::One).collect();
+        found.sort_by_key(Condition::weight);
+        return found.into_iter().map(When::One).collect();
     }
     if let Some(size) = by_size(runs) {
         return vec![When::Size(size)];
     }
-    let mut best: Option<(usize, &Condition, &Condition)> = None;
+    let mut both: Vec<(usize, When)> = Vec::new();
     for (i, (options, no)) in known.iter().enumerate() {
         for a in options {
             let rest: Vec<usize> = (0..spared).filter(|&s| a.values.has(no[s])).collect();
@@ -518,19 +616,29 @@ pub(super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
             }
             // Few of them refute most conditions; one that is told is held against all.
             let few: Vec<usize> = rest.iter().copied().step_by(rest.len().div_ceil(512).max(1)).collect();
-            for (second, no) in &known[i + 1..] {
-                let none = |b: &&Condition, of: &[usize]| of.iter().all(|&s| !b.values.has(no[s]));
+            for (second, other) in &known[i + 1..] {
+                let none = |b: &&Condition, of: &[usize]| of.iter().all(|&s| !b.values.has(other[s]));
                 for b in second.iter().filter(|b| none(b, &few) && none(b, &rest)) {
                     let weight = a.weight() + b.weight();
-                    if best.is_none_or(|(w, ..)| weight < w) {
-                        best = Some((weight, a, b));
+                    let least = both.iter().map(|(w, _)| *w).min().unwrap_or(weight);
+                    if weight > least + 1 || weight >= least && both.len() == MOST {
+                        continue;
                     }
+                    both.retain(|(known, _)| *known <= weight + 1);
+                    let first = a.beside((0..spared).filter(|&s| b.values.has(other[s])).map(|s| no[s]));
+                    let then = b.beside(rest.iter().map(|&s| other[s]));
+                    both.push((weight, When::Both(first, then)));
                 }
             }
         }
     }
-    best.map(|(_, a, b)| When::Both(a.clone(), b.clone())).into_iter().collect()
+    both.sort_by_key(|(weight, _)| *weight);
+    let least = both.first().map_or(0, |(weight, _)| *weight);
+    both.into_iter().filter(|(weight, _)| *weight <= least + 1).map(|(_, when)| when).collect()
 }
+
+/// Conditions on two features that are looked at.
+const MOST: usize = 64;
 
 /// A condition on the sign or the size of the right value.
 fn by_size(runs: &[Seen<'_, '_>]) -> Option<Size> {
