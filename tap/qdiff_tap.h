@@ -121,6 +121,10 @@ typedef struct {
 #define QDIFF_BEGIN(engine) qdiff_begin(engine, NULL)
 /* The same, with further fields of the manifest as JSON, such as "\"ubatch\": 512". */
 #define QDIFF_BEGIN_WITH(engine, fields) qdiff_begin(engine, fields)
+/* The same for a rank of a run that is cut over ranks: its number from 0, and how the run was cut, such as "2" or
+ * "2:heads=7+7,ffn=2432+2432,vocab=whole". It dumps to the folder `rank1` in that of QDIFF_DUMP; the names of stages are the
+ * same for all ranks. */
+#define QDIFF_BEGIN_RANK(engine, rank, ranks, fields) qdiff_begin_rank(engine, rank, ranks, fields)
 #define QDIFF_STEP(ctx, first, tokens, n) ((ctx) ? qdiff_step(ctx, first, tokens, n) : (void)0)
 #define QDIFF_TAP(ctx, name, layer, ptr, dtype, ndim, dims, strides) \
     ((ctx) ? qdiff_tap_host(ctx, name, layer, ptr, dtype, ndim, dims, strides) : (void)0)
@@ -331,17 +335,21 @@ static inline unsigned long long qdiff_nonce(const void *somewhere) {
 }
 
 /* The first line: what the manifest says, and which dump this is. */
-static inline int qdiff_head(qdiff_tap *ctx, const char *engine, const char *fields) {
+static inline int qdiff_head(qdiff_tap *ctx, const char *engine, int rank, const char *ranks, const char *fields) {
     const char *run = getenv("QDIFF_RUN");
     qdiff_text line = {NULL, 0, 0, 0};
-    qdiff_say(&line, "{\"schema_version\":3,\"dump\":{\"nonce\":\"%016llx\",\"started\":%lld,\"pid\":%ld,\"closes\":true",
-              qdiff_nonce(ctx), (long long)time(NULL), ctx->pid);
+    qdiff_say(&line, "{\"schema_version\":%d,\"dump\":{\"nonce\":\"%016llx\",\"started\":%lld,\"pid\":%ld,\"closes\":true",
+              ranks ? 4 : 3, qdiff_nonce(ctx), (long long)time(NULL), ctx->pid);
     if (run && *run) {
         qdiff_say(&line, ",\"run\":");
         qdiff_string(&line, run);
     }
     qdiff_say(&line, "},\"engine\":");
     qdiff_string(&line, engine);
+    if (ranks) {
+        qdiff_say(&line, ",\"rank\":%d,\"ranks\":", rank);
+        qdiff_string(&line, ranks);
+    }
     if (fields && *fields) {
         qdiff_say(&line, ",");
         for (; *fields; fields++) {
@@ -382,12 +390,10 @@ static inline const char *qdiff_take(qdiff_tap *ctx) {
     return NULL;
 }
 
-static inline qdiff_tap *qdiff_begin(const char *engine, const char *fields) {
-    const char *folder = getenv("QDIFF_DUMP"), *why;
+static inline qdiff_tap *qdiff_begin_in(const char *folder, const char *engine, int rank, const char *ranks,
+                                        const char *fields) {
+    const char *why;
     qdiff_tap *ctx;
-    if (!folder || !*folder) {
-        return NULL;
-    }
     (void)QDIFF_MKDIR(folder); /* if it is there, all the better; if it cannot be made, no file can */
     ctx = (qdiff_tap *)calloc(1, sizeof *ctx);
     if (ctx) {
@@ -402,7 +408,7 @@ static inline qdiff_tap *qdiff_begin(const char *engine, const char *fields) {
         strcpy(ctx->folder, folder);
         why = engine ? qdiff_take(ctx) : "QDIFF_BEGIN has no name for the engine";
     }
-    if (!why && !qdiff_head(ctx, engine, fields)) {
+    if (!why && !qdiff_head(ctx, engine, rank, ranks, fields)) {
         why = "capture.jsonl cannot be written";
     }
     /* Until here the folder has no values, and until the end of this line qdiff refuses it. */
@@ -426,6 +432,31 @@ static inline qdiff_tap *qdiff_begin(const char *engine, const char *fields) {
         free(ctx);
     }
     return NULL;
+}
+
+static inline qdiff_tap *qdiff_begin(const char *engine, const char *fields) {
+    const char *folder = getenv("QDIFF_DUMP");
+    return folder && *folder ? qdiff_begin_in(folder, engine, 0, NULL, fields) : NULL;
+}
+
+static inline qdiff_tap *qdiff_begin_rank(const char *engine, int rank, const char *ranks, const char *fields) {
+    const char *folder = getenv("QDIFF_DUMP");
+    char name[32], *own;
+    qdiff_tap *ctx;
+    if (!folder || !*folder) {
+        return NULL;
+    }
+    (void)QDIFF_MKDIR(folder);
+    (void)snprintf(name, sizeof name, "rank%d", rank);
+    own = qdiff_path(folder, name);
+    if (!own || rank < 0 || !ranks) {
+        qdiff_refuse(folder, own ? "QDIFF_BEGIN_RANK has no rank, or does not say how the run was cut" : "there is no memory");
+        free(own);
+        return NULL;
+    }
+    ctx = qdiff_begin_in(own, engine, rank, ranks, fields);
+    free(own);
+    return ctx;
 }
 
 /* Says that the current step is whole. With the lock held, as all that follow. */

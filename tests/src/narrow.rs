@@ -237,6 +237,7 @@ impl<'a> Engine<'a> {
                 like(x[0], pairs.map(|(g, u)| out(self.r(g / (1.0 + (-g).exp())) * u)).collect())
             }
             Op::KvCache(_) => unreachable!("made where the caches are kept"),
+            Op::Collective(_) => unreachable!("no model here is cut over ranks"),
             Op::Defined(op) => unreachable!("no model here has {}", op.name()),
         }
     }

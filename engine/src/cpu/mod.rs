@@ -6,10 +6,14 @@
 //! A step is a list of rows, of one sequence or of several. Of several, each sequence's rows and slots of the caches are
 //! gathered, evaluated as those of a sequence alone, and put back: what a row becomes depends on no other sequence.
 
+#[cfg(test)]
+mod rank_tests;
+mod ranks;
 mod rows;
 #[cfg(test)]
 mod tests;
 
+pub use ranks::{Exchange, Peers, SharedMemory};
 pub use rows::{Group, Row, RowsError, Sequences};
 
 use crate::model::fault::{Faults, FaultyWeights, Output};
@@ -23,7 +27,7 @@ use std::sync::Arc;
 /// State of a running model: the graph, and what survives a step.
 pub struct CpuEngine<'a> {
     graph: Graph,
-    weights: &'a dyn WeightSource,
+    weights: Weights<'a>,
     last_use: Vec<usize>,
     /// Per node, for states and for stages that keep stale elements.
     kept: Vec<Option<Arc<Tensor<f32>>>>,
@@ -33,11 +37,38 @@ pub struct CpuEngine<'a> {
     sequences: Sequences,
     /// What operands become on their way into a state.
     kv: ActivationFormat,
+    /// The other ranks, where it runs the stages of one.
+    peers: Option<Peers>,
+}
+
+/// Weights that somebody else keeps, or that ranks share.
+#[derive(Clone)]
+enum Weights<'a> {
+    Borrowed(&'a dyn WeightSource),
+    Shared(Arc<dyn WeightSource + Send + Sync + 'a>),
+}
+
+impl Weights<'_> {
+    fn source(&self) -> &dyn WeightSource {
+        match self {
+            Self::Borrowed(weights) => *weights,
+            Self::Shared(weights) => weights.as_ref(),
+        }
+    }
 }
 
 impl<'a> CpuEngine<'a> {
     /// An engine at position 0. The graph must fit `weights`.
     pub fn new(graph: Graph, weights: &'a dyn WeightSource) -> Self {
+        Self::with(graph, Weights::Borrowed(weights), None)
+    }
+
+    /// The engine of one of the ranks that `graph` is cut over, at position 0. Its collectives wait for the other ranks.
+    pub fn of_rank(graph: &Graph, weights: Arc<dyn WeightSource + Send + Sync + 'a>, peers: Peers) -> Self {
+        Self::with(graph.of_rank(peers.rank as u16), Weights::Shared(weights), Some(peers))
+    }
+
+    fn with(graph: Graph, weights: Weights<'a>, peers: Option<Peers>) -> Self {
         let reads_back = |node: &Node| node.inputs.last().copied().filter(|_| node.op.anatomy().looks_back());
         Self {
             looked_back_to: graph.nodes.iter().filter_map(reads_back).collect(),
@@ -48,6 +79,7 @@ impl<'a> CpuEngine<'a> {
             intervention: None,
             sequences: Sequences::default(),
             kv: ActivationFormat::F32,
+            peers,
         }
     }
 
@@ -126,6 +158,7 @@ impl<'a> CpuEngine<'a> {
             let zeros = || Arc::new(Tensor::zeros(Graph::extent(&self.graph.nodes[index], 0, 0)));
             before.insert(index, self.kept[index].clone().unwrap_or_else(zeros));
         }
+        let weights = self.weights.clone();
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
         let positions: Vec<u32> = rows.iter().map(|row| row.position).collect();
         let mut values: Vec<Option<Arc<Tensor<f32>>>> = vec![None; self.graph.nodes.len()];
@@ -133,10 +166,14 @@ impl<'a> CpuEngine<'a> {
         for index in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[index];
             let context =
-                Context { tokens: &tokens, positions: &positions, source: self.weights, weights: &node.weights };
-            let mut value = if alone || node.has_state() {
+                Context { tokens: &tokens, positions: &positions, source: weights.source(), weights: &node.weights };
+            let together = matches!(node.op, Op::Collective(_));
+            let mut value = if alone || node.has_state() || together {
                 let reads = Reads { values: &values, before: &before };
-                Evaluation { reads, context, kv: self.kv, kept: &mut self.kept[index] }.of(node)
+                let peers = self.peers.as_ref().filter(|_| together);
+                let parts = peers.map(|peers| peers.exchange.exchange(peers.rank, reads.of(node).swap_remove(0)));
+                let kept = &mut self.kept[index];
+                Evaluation { reads, parts, context, kv: self.kv, kept }.of(node)
             } else {
                 let whole = Tensor::zeros(Graph::extent(node, rows.len(), sequences.slots()));
                 let reads = Reads { values: &values, before: &before };
@@ -209,6 +246,8 @@ impl Reads<'_> {
 /// What a node is evaluated with.
 struct Evaluation<'a> {
     reads: Reads<'a>,
+    /// What all ranks gave, where the node puts that together.
+    parts: Option<Vec<Arc<Tensor<f32>>>>,
     context: Context<'a>,
     kv: ActivationFormat,
     /// What the node keeps from one step to the next.
@@ -241,7 +280,7 @@ impl Evaluation<'_> {
 
     /// The node, whatever it was before some position. What a fault computes or writes is f64, narrowed again.
     fn of_itself(&mut self, node: &Node) -> Arc<Tensor<f32>> {
-        let inputs = self.reads.of(node);
+        let inputs = self.parts.clone().unwrap_or_else(|| self.reads.of(node));
         let operands: Vec<&Tensor<f32>> = inputs.iter().map(AsRef::as_ref).collect();
         let Faults { left_out, read, compute, write } = &node.faults;
         let computed = compute.as_ref().map(|fault| {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// A small model of either architecture: heads of 6, so that no row fills whole lanes.
-fn graphs() -> [Graph; 2] {
+pub(super) fn graphs() -> [Graph; 2] {
     let metadata = Invented(|key: &str| match key {
         "block_count" | "attention.head_count_kv" => 2,
         "attention.head_count" => 4,
@@ -21,10 +21,10 @@ fn graphs() -> [Graph; 2] {
 }
 
 /// Weights of a graph, drawn by a fixed rule.
-struct Drawn(HashMap<String, (Vec<f32>, (usize, usize))>);
+pub(super) struct Drawn(HashMap<String, (Vec<f32>, (usize, usize))>);
 
 impl Drawn {
-    fn of(graph: &Graph) -> Self {
+    pub(super) fn of(graph: &Graph) -> Self {
         let mut state = 1u32;
         let mut draw = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -47,7 +47,7 @@ impl WeightSource for Drawn {
 
 /// Every stage of a step.
 #[derive(Default)]
-struct All(BTreeMap<StageId, Arc<Tensor<f32>>>);
+pub(super) struct All(pub(super) BTreeMap<StageId, Arc<Tensor<f32>>>);
 
 impl TapSink for All {
     fn wants(&self, _: StageId) -> bool {

@@ -6,8 +6,10 @@ use super::functions::Functions;
 use super::kernels::*;
 use super::launch::{Call, Ptr};
 use super::memory::{Memory, Weight};
-use super::options::{Gemm, KvType, Options};
+use super::nccl::Exchange;
+use super::options::{Gemm, KvType, Options, Path};
 use crate::model::{Graph, Node, row_len};
+use crate::ops::anatomy::Collective;
 use crate::ops::{KvCache, Op, Pairing, RmsNorm, Rope, Softmax};
 
 /// Threads of a block that makes a row together.
@@ -48,6 +50,8 @@ pub enum Job {
     Kernel(Call),
     /// A product by cuBLAS.
     Product(Product),
+    /// What ranks give each other.
+    Exchange(Exchange),
 }
 
 /// Refuses a graph with an op that the kernels cannot do as it stands, and steps too long for them: they count elements
@@ -77,6 +81,13 @@ pub fn check(graph: &Graph, options: &Options) -> Result<(), CudaError> {
             // Logits are counted in 64 bits, and so is what belongs to pairs of tokens; a cache is as wide as what
             // goes into it.
             Op::Linear | Op::KvCache(_) | Op::AttnScores(_) | Op::AttnWeights(_) => {}
+            Op::Collective(_) if options.path == Path::Fast => {
+                return Err(CudaError::Unsupported(format!(
+                    "{} is a value of several ranks, for which there is no fused kernel; use --subject cuda",
+                    node.id
+                )));
+            }
+            Op::Collective(_) => {}
             Op::Defined(op) => {
                 return Err(CudaError::Unsupported(format!(
                     "{} is a stage of the op `{}`, for which there is no CUDA kernel; use --subject cpu",
@@ -176,6 +187,14 @@ impl Calls<'_> {
                 Call::new(params, (span.tokens as u32, heads as u32, 1), CONTEXT_THREADS).of(&[&kv])
             }
             Op::Residual => Call::flat(ResidualParams { a: x(0), b: x(1), y, count }, elements),
+            Op::Collective(of) => {
+                let widths = match (of, &self.graph.placement) {
+                    (Collective::Concatenation, Some(placement)) => placement.widths_of_head(),
+                    _ => vec![row_len(node); self.graph.ranks()],
+                };
+                let (from, parts) = (x(0), self.memory.gathered);
+                return vec![Job::Exchange(Exchange { of: *of, from, to: y, parts, widths, tokens: span.tokens })];
+            }
             Op::Defined(op) => unreachable!("{} is refused when the model is opened", op.name()),
             Op::SwiGlu => Call::flat(SwiGluParams { gate: x(0), up: x(1), y, count }, elements),
         })]
@@ -211,7 +230,7 @@ impl Calls<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::options::{KvType, Path};
+    use crate::cuda::options::KvType;
     use crate::model::{qwen2, skeleton};
     use crate::ops::{Anatomy, Defined, Definition, anatomy};
 

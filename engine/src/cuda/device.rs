@@ -37,6 +37,12 @@ pub enum CudaError {
          its folder on LD_LIBRARY_PATH, or leave --gemm at own"
     )]
     NoCublas,
+    /// No NCCL, and several ranks were asked for.
+    #[error(
+        "no NCCL: libnccl.so.2 is not found; `pip install nvidia-nccl-cu13` and put its folder on LD_LIBRARY_PATH, or use \
+         --subject cpu"
+    )]
+    NoNccl,
     /// A model, a step or a device that the kernels were not made for: what stands against it, and the remedy.
     #[error("{0}")]
     Unsupported(String),

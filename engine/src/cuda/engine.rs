@@ -12,18 +12,19 @@ use super::decoder::Decoder;
 use super::device::Doing as _;
 use super::fast::{Fused, decoder_of};
 #[cfg(any(test, feature = "faults"))]
-use super::faults::{Fault, Planted, Replayed};
+use super::faults::{Fault, Planted, RankBug, Replayed};
 use super::functions::Functions;
 use super::launch::Call;
 use super::load::Load;
 use super::memory::Memory;
 use super::mirror::Mirror;
+use super::nccl::{Communicator, Exchange};
 use super::options::{Circumstances, Gemm, KvType, Options, Path};
 use super::readback::Readback;
 use super::replay::{Fast, clear};
 use super::schedule::Schedule;
 use super::{CudaError, devices, wide};
-use crate::model::{Graph, Model, Node, row_len};
+use crate::model::{Graph, Model, Node, WeightSource, row_len};
 use crate::ops::Op;
 use crate::quant::GgmlType;
 use crate::tap::TapSink;
@@ -39,11 +40,15 @@ pub struct CudaEngine {
     /// For the fast path.
     pub(super) fast: Option<Fast>,
     blas: Option<Blas>,
+    /// The other ranks, where it runs the stages of one.
+    communicator: Option<Communicator>,
     pub(super) readback: Option<Readback>,
     /// Tapped caches.
     pub(super) mirror: Mirror,
     #[cfg(any(test, feature = "faults"))]
     planted: Option<Planted>,
+    #[cfg(any(test, feature = "faults"))]
+    pub(super) rank_bug: Option<(usize, RankBug)>,
     pub(super) functions: Functions,
     pub(super) memory: Memory,
     _arena: Arena,
@@ -112,6 +117,8 @@ pub fn unsupported(graph: &Graph, path: Path) -> Option<CudaError> {
 impl Drop for CudaEngine {
     /// Nothing is given back while something that was queued may still write to it.
     fn drop(&mut self) {
+        // After an error there is nobody to tell of another.
+        let _ = self.context.bind_to_thread();
         for stream in [&self.stream, &self.copies] {
             // After an error there is nobody to tell of another.
             let _ = stream.synchronize();
@@ -119,29 +126,53 @@ impl Drop for CudaEngine {
     }
 }
 
+// SAFETY: whatever it holds of CUDA may be used by any thread, one at a time, in which its context is bound: `queue` binds it.
+unsafe impl Send for CudaEngine {}
+
 impl CudaEngine {
     /// Puts `model` on the first GPU.
     ///
     /// # Errors
     /// Whatever is missing, too little memory, or a model or a length of step that the kernels are not made for.
     pub fn new(model: &Model, options: Options) -> Result<Self, CudaError> {
-        let graph = model.graph().clone();
+        Self::on(0, model.graph().clone(), model, options, None)
+    }
+
+    /// Puts each rank that `graph` is cut over on a GPU of its own. `source` has the slices that the graph names.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; fewer GPUs than ranks; no NCCL.
+    pub fn ranks(graph: &Graph, source: &dyn WeightSource, options: Options) -> Result<Vec<Self>, CudaError> {
+        let (ranks, cards) = (graph.ranks(), devices()?.len());
+        if cards < ranks {
+            return Err(CudaError::Unsupported(format!(
+                "{ranks} ranks need a GPU each, and there are {cards}; lower --ranks, or use --subject cpu"
+            )));
+        }
+        let each = Communicator::all(ranks)?.into_iter().enumerate();
+        each.map(|(rank, of)| Self::on(rank, graph.of_rank(rank as u16), source, options, Some(of))).collect()
+    }
+
+    /// On the GPU of this number.
+    fn on(
+        ordinal: usize, graph: Graph, source: &dyn WeightSource, options: Options, communicator: Option<Communicator>,
+    ) -> Result<Self, CudaError> {
         let fast = supports(&graph, &options)?;
-        let device = devices()?.swap_remove(0);
+        let device = devices()?.swap_remove(ordinal);
         let context = CudaContext::new(device.ordinal).doing("opening the device")?;
         // SAFETY: events between streams are placed by hand (`readback`); cudarc's own would break a capture.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().doing("making a stream")?;
         let functions = Functions::new(&context)?;
-        let bytes = |wide| Memory::at(0, &graph, model, &options, wide).map(|memory| memory.bytes);
+        let bytes = |wide| Memory::at(0, &graph, source, &options, wide).map(|memory| memory.bytes);
         // Halves of the matrices, as far as others find a quarter of the memory free.
         let (free, _) = context.mem_get_info().doing("asking for free memory")?;
         let kept = (options.path, options.gemm) == (Path::Fast, Gemm::Own)
             && wide::keeps_halves(&device)
             && bytes(true)? <= free / 4 * 3;
         let arena = Arena::take(bytes(kept)?, &context, &stream)?;
-        let memory = Memory::at(arena.start, &graph, model, &options, kept)?;
-        memory.fill(model)?;
+        let memory = Memory::at(arena.start, &graph, source, &options, kept)?;
+        memory.fill(&graph, source)?;
         let fast = fast
             .map(|decoder| Fast::new(decoder, &context, &graph, options.context, memory.slot_memory))
             .transpose()?;
@@ -151,11 +182,14 @@ impl CudaEngine {
                 Gemm::Own => None,
                 Gemm::Cublas => Some(Blas::new(&stream)?),
             },
+            communicator,
             readback: None,
             copies: context.new_stream().doing("making a stream")?,
             mirror: Mirror::default(),
             #[cfg(any(test, feature = "faults"))]
             planted: None,
+            #[cfg(any(test, feature = "faults"))]
+            rank_bug: None,
             functions,
             memory,
             _arena: arena,
@@ -176,7 +210,7 @@ impl CudaEngine {
     }
 
     /// Loads every kernel that a step may launch.
-    fn load_kernels(&mut self) -> Result<(), CudaError> {
+    pub(super) fn load_kernels(&mut self) -> Result<(), CudaError> {
         let mut calls = self.schedule(&|_| false).kernels();
         calls.extend(self.memory.widening());
         calls.extend(self.fast.as_ref().map(|fast| self.fused(fast, &|_| false).cache_rows(0, 1, 0, 1, 0, 0)));
@@ -302,6 +336,7 @@ impl CudaEngine {
     /// # Panics
     /// As [`Self::step`].
     pub fn queue(&mut self, tokens: &[u32], taps: &mut dyn TapSink) -> Result<(), CudaError> {
+        self.context.bind_to_thread().doing("taking up the device")?;
         let end = self.position + tokens.len();
         assert!(tokens.len() <= self.options.step && end <= self.options.context, "a step beyond the room taken");
         let vocabulary = self.graph.config.n_vocab;
@@ -375,7 +410,11 @@ impl CudaEngine {
                 if !launch.keeps {
                     self.poison(nodes(), launch.span)?;
                 }
-                for job in &launch.jobs {
+                #[cfg(any(test, feature = "faults"))]
+                let jobs: &[Job] = if self.run_planted(&launch)? { &[] } else { &launch.jobs };
+                #[cfg(not(any(test, feature = "faults")))]
+                let jobs = &launch.jobs;
+                for job in jobs {
                     self.run(job)?;
                 }
                 for i in nodes() {
@@ -395,7 +434,14 @@ impl CudaEngine {
                 // SAFETY: the addresses are buffers of the extents of the graph.
                 unsafe { blas.multiply(product) }
             }
+            Job::Exchange(exchange) => self.exchange_on(exchange, &self.stream),
         }
+    }
+
+    pub(super) fn exchange_on(&self, exchange: &Exchange, stream: &CudaStream) -> Result<(), CudaError> {
+        let ranks = self.communicator.as_ref().expect("made for a graph that is cut over ranks");
+        // SAFETY: the addresses are buffers of the extents of the graph, on this engine's card.
+        unsafe { ranks.exchange(exchange, stream) }
     }
 
     pub(super) fn calls(&self) -> Calls<'_> {

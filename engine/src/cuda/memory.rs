@@ -10,7 +10,8 @@ use super::slots::{Slots, taken};
 use super::weights::{self, Planes};
 use super::wide::Wide;
 use super::{CudaError, readback};
-use crate::model::{Axis, Graph, Model, Node, Role, StageId, WeightSource};
+use crate::model::{Axis, Graph, Node, Role, StageId, WeightSource};
+use crate::ops::anatomy::Collective;
 use crate::ops::{Op, Rope};
 use crate::quant::GgmlType;
 use cudarc::driver::result;
@@ -62,6 +63,8 @@ pub struct Memory {
     pub cache_tiles: Ptr,
     /// A cache as f32, for taps.
     pub cache_f32: Ptr,
+    /// Parts of the logits, of all ranks.
+    pub gathered: Ptr,
     /// The ring of taps.
     pub ring: Ptr,
     /// For the fused kernels, as all that follows, which starts as zero: position of the step's token.
@@ -131,6 +134,8 @@ impl Memory {
             }
             false => (0, 0),
         };
+        let joins = |node: &Node| node.op == Op::Collective(Collective::Concatenation);
+        let gathered = if graph.nodes.iter().any(joins) { options.step * config.n_vocab } else { 0 };
         let mut take = |bytes| plan.take(bytes).at;
         let slot_memory = take(slot_bytes);
         Ok(Self {
@@ -152,6 +157,7 @@ impl Memory {
             dequantised: take(dequantised),
             parts: take(parts),
             cache_f32: take(4 * options.context * config.n_kv_heads * config.head_dim),
+            gathered: take(4 * gathered),
             ring: take(readback::RING_BYTES),
             position: take(8),
             halves: [0, 1].map(|_| take(4 * config.n_embd)),
@@ -163,15 +169,28 @@ impl Memory {
     }
 
     /// Brings the weights, and the tables that stages need.
-    pub fn fill(&self, model: &Model) -> Result<(), CudaError> {
+    pub fn fill(&self, graph: &Graph, source: &dyn WeightSource) -> Result<(), CudaError> {
         for (name, weight) in &self.weights {
-            bring(model, name, weight)?;
+            bring(source, name, weight)?;
         }
-        for (index, node) in model.graph().nodes.iter().enumerate() {
+        for (index, node) in graph.nodes.iter().enumerate() {
             if let Op::Rope(rope) = &node.op {
                 // SAFETY: the part was planned with the table's length.
                 unsafe { result::memcpy_htod_sync(self.frequencies[&index], &frequency_table(rope)) }
                     .doing("copying frequencies to the device")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the planes of another tensor in the place of those of `name`; with `scales` only those behind its quants.
+    #[cfg(any(test, feature = "faults"))]
+    pub fn replace(&self, name: &str, other: &str, scales: bool, source: &dyn WeightSource) -> Result<(), CudaError> {
+        let weight = &self.weights[name];
+        for (i, (part, bytes)) in weight.parts.iter().zip(weights::split(weight.ty, source.stored(other).bytes)).enumerate() {
+            if !scales || i > 0 {
+                // SAFETY: the part was planned with the plane's length, which slices of one extent share.
+                unsafe { result::memcpy_htod_sync(part.at, &bytes[..part.bytes]) }.doing("planting a bug")?;
             }
         }
         Ok(())
@@ -230,15 +249,14 @@ fn layer_matrices(graph: &Graph) -> impl Iterator<Item = &str> {
 const AT_ONCE: usize = 1 << 22;
 
 /// Copies a tensor to the device: its planes, or the plain numbers of a vector or of a format that no kernel reads.
-fn bring(model: &Model, name: &str, weight: &Weight) -> Result<(), CudaError> {
+fn bring(source: &dyn WeightSource, name: &str, weight: &Weight) -> Result<(), CudaError> {
     let copy = |at: Ptr, bytes: &[u8]| {
         // SAFETY: the parts were planned with the lengths of all that is copied to them.
         unsafe { result::memcpy_htod_sync(at, bytes) }.doing("copying weights to the device")
     };
     let (n, m) = (weight.n, weight.m);
-    if model.ggml_type(name) == weight.ty {
-        let tensor = model.gguf().tensor(name).expect("checked at load");
-        let planes = weights::split(weight.ty, model.gguf().data(tensor));
+    if source.ggml_type(name) == weight.ty {
+        let planes = weights::split(weight.ty, source.stored(name).bytes);
         return weight.parts.iter().zip(planes).try_for_each(|(part, bytes)| copy(part.at, &bytes));
     }
     let rows = (AT_ONCE / n).clamp(1, m);
@@ -246,7 +264,7 @@ fn bring(model: &Model, name: &str, weight: &Weight) -> Result<(), CudaError> {
     (0..m).step_by(rows).try_for_each(|first| {
         let some = &mut plain[..n * rows.min(m - first)];
         // One row a task: the CPU's reader is the same for all.
-        some.par_chunks_mut(n).enumerate().for_each(|(r, row)| model.rows(name, first + r, row));
+        some.par_chunks_mut(n).enumerate().for_each(|(r, row)| source.rows(name, first + r, row));
         let at = weight.parts[0].at + weight.ty.row_bytes(n * first) as u64;
         copy(at, &weights::plain(weight.ty, some))
     })

@@ -4,7 +4,8 @@
 //! their parameters, `compile` has NVRTC compile them, `functions` loads them; `memory` lays out one `arena` and brings
 //! the weights, taken apart by `weights`; `calls` makes the launches of single nodes, `fast` those of the fused path,
 //! `schedule` puts them in order; `engine` runs them, decode steps of the fast path as `replay` captures them; taps of
-//! these stand in `slots`, and `readback` brings taps to the host, where `mirror` has the caches; `timing` tells where the time of a step goes.
+//! these stand in `slots`, and `readback` brings taps to the host, where `mirror` has the caches; `timing` tells where the time of a step goes; `nccl` is what ranks on several
+//! cards give each other.
 
 mod arena;
 mod attend;
@@ -23,6 +24,7 @@ mod launch;
 mod load;
 mod memory;
 mod mirror;
+mod nccl;
 mod options;
 pub mod prefill;
 mod readback;

@@ -39,7 +39,7 @@ impl Launch {
 pub fn calls_of(launches: Vec<Launch>) -> impl Iterator<Item = Call> {
     launches.into_iter().flat_map(|launch| launch.jobs).filter_map(|job| match job {
         Job::Kernel(call) => Some(call),
-        Job::Product(_) => None,
+        Job::Product(_) | Job::Exchange(_) => None,
     })
 }
 

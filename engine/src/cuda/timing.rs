@@ -141,6 +141,7 @@ impl CudaEngine {
         let name = |job: &Job| match job {
             Job::Kernel(call) => call.kernel().to_string(),
             Job::Product(_) => "cuBLAS".to_owned(),
+            Job::Exchange(_) => "NCCL".to_owned(),
         };
         let took = |pair: &[CudaEvent]| pair[0].elapsed_ms(&pair[1]).doing("reading a time");
         let times =

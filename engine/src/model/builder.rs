@@ -36,7 +36,7 @@ impl Builder {
         let mut shape = vec![Axis::Tokens];
         shape.extend(width.iter().map(|&n| Axis::Fixed(n)));
         let node = Node {
-            id: StageId { layer: self.layer, name },
+            id: StageId { layer: self.layer, name, rank: None },
             role,
             op,
             inputs: inputs.to_vec(),
@@ -51,7 +51,7 @@ impl Builder {
 
     /// The graph of all stages.
     pub fn finish(self) -> Graph {
-        Graph { config: self.config, nodes: self.nodes }
+        Graph { config: self.config, nodes: self.nodes, placement: None }
     }
 }
 

@@ -166,5 +166,6 @@ pub fn described(node: &Node) -> Described {
             "`logits_processor`, without its padding",
         ),
         (Op::Linear, _) => of("a product with a weight", "", ""),
+        (Op::Collective(_), _) => of("the parts of all ranks together", "", ""),
     }
 }

@@ -4,6 +4,7 @@
 //! check, the mutations, the reports. Nothing outside this folder spells a stage or tensor name.
 
 use super::fault::Faults;
+use super::placement::Placement;
 use super::{Config, StageId};
 use crate::ops::{Op, Weight};
 use std::collections::{BTreeSet, HashSet};
@@ -154,6 +155,8 @@ pub struct Graph {
     pub config: Config,
     /// Stages; a node's inputs come before it.
     pub nodes: Vec<Node>,
+    /// How it is cut over ranks, if it is.
+    pub placement: Option<Placement>,
 }
 
 impl Graph {

@@ -10,6 +10,7 @@ mod experts;
 pub mod fault;
 mod graph;
 mod hybrid;
+mod placement;
 pub mod qwen2;
 pub mod qwen2moe;
 pub mod qwen2vl;
@@ -18,6 +19,7 @@ pub mod qwen35;
 pub mod qwen35moe;
 pub mod qwen3moe;
 pub mod qwen3next;
+mod slices;
 mod stage;
 mod weights;
 
@@ -28,7 +30,9 @@ pub(crate) use dense::HEAD;
 pub use described::{Described, described, symbolic};
 pub use dialect::of_transformers;
 pub use graph::{Axis, Before, Emission, EmittedLayout, Graph, Node, Role, row_len};
-pub use stage::{StageId, UnknownStage};
+pub use placement::{Placement, PlacementError, Shares};
+pub use slices::{Slice, Slices};
+pub use stage::{StageId, UnknownStage, of_rank};
 pub use weights::{LoadError, Model, same_extent};
 
 pub use crate::ops::Weight;
@@ -63,8 +67,14 @@ pub const KINDS: usize = 2;
 
 /// The stages that any architecture declares, those of a layer for the first layers that have them.
 pub(crate) static STAGES: LazyLock<BTreeSet<StageId>> = LazyLock::new(|| {
-    let nodes = ARCHITECTURES.iter().flat_map(|(_, build)| skeleton(*build, KINDS).nodes);
-    nodes.map(|node| node.id).collect()
+    let nodes = ARCHITECTURES.iter().flat_map(|(_, build)| {
+        let whole = skeleton(*build, KINDS);
+        let cut = Placement::even(SMALL).settled(&whole, |_| 1).and_then(|placement| placement.place(&whole));
+        // Some cannot be cut over ranks.
+        let parts = cut.map(|cut| cut.nodes).unwrap_or_default();
+        whole.nodes.into_iter().chain(parts)
+    });
+    nodes.map(|node| node.id.whole()).collect()
 });
 
 /// The one of `known` of whatever model `source` describes.

@@ -6,7 +6,7 @@
 
 use super::{
     Attention, Context, KvCache, Real, RmsNorm, Rope, Softmax, TINY, Tensor, UNIT, attn_context, attn_scores, bias,
-    embed, linear, residual,
+    collective, embed, linear, residual,
 };
 use crate::quant::SomeRows;
 use crate::sort::sort;
@@ -314,7 +314,8 @@ pub(super) fn forward<F: Real>(of: Anatomy<'_>, inputs: &[&Tensor<F>], c: &Conte
         }
         Anatomy::Elementwise(Elementwise::Offset) => bias::forward(inputs[0], &c.vector::<F>(0)),
         Anatomy::Decision(decision) => decision.choose(inputs[0]),
-        Anatomy::RowReduction(_) | Anatomy::Elementwise(_) | Anatomy::State(_) | Anatomy::Collective(_) => {
+        Anatomy::Collective(of) => collective::forward(of, inputs),
+        Anatomy::RowReduction(_) | Anatomy::Elementwise(_) | Anatomy::State(_) => {
             unreachable!("the definition says what it computes: {of:?}")
         }
     }
@@ -355,7 +356,8 @@ pub(super) fn bound(of: Anatomy<'_>, inputs: &[&Tensor<f64>], y: &Tensor<f64>, c
             let terms = (inputs.len() as f64 * UNIT) as f32;
             reach.map_or_else(Vec::new, |sum| sum.data.iter().map(|v| terms * *v as f32).collect())
         }
-        Anatomy::RowReduction(_) | Anatomy::Elementwise(_) | Anatomy::State(_) | Anatomy::Collective(_) => {
+        Anatomy::Collective(of) => collective::bound(of, inputs, y),
+        Anatomy::RowReduction(_) | Anatomy::Elementwise(_) | Anatomy::State(_) => {
             unreachable!("the definition says how far f32 may be off: {of:?}")
         }
     }
@@ -423,10 +425,10 @@ pub(super) fn propagate_error(
             };
             rows.flat_map(of_row).collect()
         }
-        Anatomy::RowReduction(_)
-        | Anatomy::Elementwise(Elementwise::Rotation(_))
-        | Anatomy::State(_)
-        | Anatomy::Collective(_) => unreachable!("the definition says how errors are carried through it: {of:?}"),
+        Anatomy::Collective(of) => collective::propagate_error(of, inputs, deltas),
+        Anatomy::RowReduction(_) | Anatomy::Elementwise(Elementwise::Rotation(_)) | Anatomy::State(_) => {
+            unreachable!("the definition says how errors are carried through it: {of:?}")
+        }
     }
 }
 

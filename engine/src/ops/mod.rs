@@ -11,6 +11,7 @@ pub mod attn_scores;
 pub mod attn_weights;
 pub mod bias;
 mod bounded;
+pub mod collective;
 mod convolution;
 mod definition;
 mod delta_net;
@@ -55,7 +56,7 @@ pub use softplus::Softplus;
 pub use crate::rounding::{TINY, UNIT, half_sum};
 
 use crate::quant::WeightSource;
-use anatomy::{Activation, Contraction, Elementwise, Gather, RowReduction, State};
+use anatomy::{Activation, Collective, Contraction, Elementwise, Gather, RowReduction, State};
 
 /// Elements that a thread makes at least: fewer are not worth handing out.
 const AT_ONCE: usize = 1 << 15;
@@ -139,6 +140,8 @@ pub enum Op {
     Residual,
     /// The gate, through SiLU, times up.
     SwiGlu,
+    /// The values of all ranks.
+    Collective(Collective),
     /// What a definition says.
     Defined(Defined),
 }
@@ -158,6 +161,7 @@ impl Op {
             Op::AttnContext(_) => "attn_context",
             Op::Residual => "residual",
             Op::SwiGlu => "swiglu",
+            Op::Collective(_) => "collective",
             Op::Defined(op) => op.name(),
         }
     }
@@ -176,6 +180,7 @@ impl Op {
             Op::AttnWeights(softmax) => Anatomy::RowReduction(RowReduction::Exponentials(softmax)),
             Op::AttnContext(a) => Anatomy::Contraction(Contraction::Context(a)),
             Op::SwiGlu => Anatomy::Elementwise(Elementwise::Gated(Activation::Silu)),
+            Op::Collective(of) => Anatomy::Collective(*of),
             Op::Defined(op) => op.anatomy(),
         }
     }
@@ -261,6 +266,7 @@ pub fn forward<F: Real>(op: &Op, inputs: &[&Tensor<F>], c: &Context<'_>) -> Tens
         Op::AttnContext(a) => attn_context::forward(a, inputs[0], inputs[1]),
         Op::Residual => residual::forward(inputs[0], inputs[1]),
         Op::SwiGlu => swiglu::forward(inputs[0], inputs[1]),
+        Op::Collective(of) => collective::forward(*of, inputs),
         Op::Defined(op) => F::defined(&**op, inputs, c),
     }
 }
@@ -308,6 +314,7 @@ pub fn propagate_error(
         }
         Op::Residual => d(0).iter().zip(d(1)).map(|(a, b)| a.hypot(*b)).collect(),
         Op::SwiGlu => swiglu::propagate_error((inputs[0], inputs[1]), (d(0), d(1))),
+        Op::Collective(of) => collective::propagate_error(*of, inputs, deltas),
         Op::Defined(op) => {
             let mut carried = op.propagate_error(inputs, deltas, y, c);
             // What cannot be said how uncertain it is may be anything.
@@ -336,6 +343,7 @@ pub fn forward_with_bound(op: &Op, inputs: &[&Tensor<f64>], c: &Context<'_>) -> 
         Op::AttnWeights(s) => attn_weights::bound(s, inputs[0], &y),
         Op::AttnContext(a) => attn_context::bound(a, inputs[0], inputs[1]),
         Op::SwiGlu => swiglu::bound((inputs[0], inputs[1]), &y),
+        Op::Collective(of) => collective::bound(*of, inputs, &y),
         Op::Defined(op) => op.bound(inputs, &y, c),
         Op::KvCache(_) | Op::Linear => unreachable!("evaluated before"),
     };

@@ -49,6 +49,20 @@ pub trait WeightSource: Sync {
     }
 }
 
+impl<S: WeightSource + ?Sized> WeightSource for &S {
+    fn stored(&self, tensor: &str) -> Stored<'_> {
+        (**self).stored(tensor)
+    }
+
+    fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
+        (**self).rows(tensor, first, out);
+    }
+
+    fn extent(&self, tensor: &str) -> (usize, usize) {
+        (**self).extent(tensor)
+    }
+}
+
 /// Some rows of every tensor, as if there were no others.
 pub struct SomeRows<'a> {
     /// All of them.

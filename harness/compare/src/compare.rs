@@ -138,7 +138,7 @@ fn architecture(folders: &[&Path]) -> Result<Graph> {
     let graphs = ARCHITECTURES.iter().map(|(_, build)| skeleton(*build, layers));
     let mut fitting = graphs.filter(|graph| {
         let names = Names::of(graph);
-        stages.iter().all(|s| names.get(s).is_some())
+        stages.iter().all(|s| names.get(None, s).is_some())
     });
     let known: Vec<&str> = ARCHITECTURES.iter().map(|(name, _)| *name).collect();
     fitting.next().with_context(|| {

@@ -15,12 +15,12 @@ use crate::progress::Progress;
 use crate::room::Room;
 pub use crate::runners::Tokens;
 use crate::runners::command::Engine;
-use crate::runners::{self, Faults, Forced, Manifest, Runner, RunnerKind, Start};
+use crate::runners::{self, Faults, Forced, Manifest, Origins, Runner, RunnerKind, Start, Whole};
 use crate::supervisor;
 use crate::verdict::{Measured, Policy, Race, Repeated, Side, Verdict, judge, put_together};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use qdiff_engine::cuda::Gemm;
-use qdiff_engine::model::Node;
+use qdiff_engine::model::{Graph, Node, Placement, Slice};
 use std::cell::OnceCell;
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -75,6 +75,8 @@ pub struct Pair<'a> {
     pub opened: &'a LoadedModel,
     /// The third opinion.
     pub oracle: Oracle<'a>,
+    /// Of a graph that is cut over ranks, the whole one.
+    pub whole: Option<Graph>,
     /// What is asked for.
     pub filter: Filter,
     /// What is allowed.
@@ -130,7 +132,52 @@ impl<'a> Pair<'a> {
         let oracle = opened.oracle()?;
         let (filter, policy) = (Filter::default(), Policy::default());
         let names = Names::of(&oracle.graph);
-        Ok(Self { opened, oracle, filter, policy, names, measured: None, settings, progress, told: &|_| {} })
+        Ok(Self {
+            opened,
+            oracle,
+            whole: None,
+            filter,
+            policy,
+            names,
+            measured: None,
+            settings,
+            progress,
+            told: &|_| {},
+        })
+    }
+
+    /// The same of a graph that is cut over ranks.
+    ///
+    /// # Errors
+    /// As [`Oracle::placed`].
+    pub fn placed(self, placement: &Placement) -> Result<Self> {
+        let (oracle, whole) = self.oracle.placed(placement)?;
+        let names = Names::of(&oracle.graph);
+        Ok(Self { oracle, whole: Some(whole), names, ..self })
+    }
+
+    /// A weight that the cut takes apart within its blocks, if there is one: a runner that quantises activations by whole
+    /// blocks cannot be compared there.
+    pub fn cut_within_a_block(&self) -> Option<String> {
+        let within = |name: &str| {
+            let slice = Slice::of(name).filter(|slice| slice.columns)?;
+            let block = self.oracle.weights.ggml_type(slice.tensor).block_size();
+            (!slice.range.start.is_multiple_of(block) || !slice.range.end.is_multiple_of(block))
+                .then(|| name.to_owned())
+        };
+        self.oracle.graph.weights().into_iter().find_map(|weight| within(&weight.name))
+    }
+
+    /// The engine's graph, cut as that of the oracle is.
+    ///
+    /// # Errors
+    /// As [`Placement::place`].
+    pub fn engine_graph(&self) -> Result<Graph> {
+        let whole = self.opened.model.graph();
+        Ok(match &self.oracle.graph.placement {
+            Some(placement) => placement.place(whole)?,
+            None => whole.clone(),
+        })
     }
 
     /// Makes a runner and runs it.
@@ -161,7 +208,13 @@ impl<'a> Pair<'a> {
     pub fn runner(&self, kind: &RunnerKind, tokens: Tokens<'_>, faults: Faults) -> Result<Box<dyn Runner + 'a>> {
         let graph = &self.oracle.graph;
         match kind.start {
-            Start::Own(create) => create(self.opened, graph, self.room(tokens), faults),
+            Start::Own(create) => match self.whole.as_ref().filter(|_| !kind.ranks) {
+                Some(whole) => {
+                    let inner = create(self.opened, whole, self.room(tokens), faults)?;
+                    Ok(Box::new(Whole::new(inner, graph, whole)))
+                }
+                None => create(self.opened, graph, self.room(tokens), faults),
+            },
             Start::Command(command) => {
                 let Settings { store, timeout, .. } = &self.settings;
                 Ok(Box::new(Engine::new(command, &self.opened.path, graph, &store.folder, *timeout)?))
@@ -334,6 +387,10 @@ impl<'a> Pair<'a> {
             tokens.decode,
             if told { "" } else { "; {decoded} tells it which to feed" }
         );
+        ensure!(
+            self.whole.is_none() || manifest.ranks.is_some(),
+            "the engine dumped a run of one rank, and --ranks asks for several; its manifest must name `ranks`"
+        );
         let wanted = Lengths(tokens.lengths());
         ensure!(
             lengths == wanted.0,
@@ -343,6 +400,36 @@ impl<'a> Pair<'a> {
         let mut recording = self.read(folder, &manifest, names, "run by its command")?;
         recording.capture.steps.iter_mut().zip(tokens.indices()).for_each(|(step, index)| step.index = index);
         Ok(recording)
+    }
+
+    /// The stages of a capture on disk; of one of the whole graph, what the ranks have of them.
+    fn captured(&self, folder: &Path, manifest: &CaptureManifest, names: &Names) -> Result<Capture> {
+        let (graph, store) = (&self.oracle.graph, &self.settings.store);
+        let read = |graph, names| container::read(folder, manifest, (graph, names), Shapes::Known, store);
+        let Some(whole) = &self.whole else {
+            let ranks = manifest.ranks.as_ref();
+            let asked = ranks.map(|ranks| format!("{} is a capture of ranks; add --ranks {ranks}", folder.display()));
+            return asked.map_or_else(|| read(graph, names), |why| Err(anyhow!(why)));
+        };
+        if let Some(ranks) = &manifest.ranks {
+            let own = ranks.settled(whole, |tensor| self.oracle.weights.ggml_type(tensor).block_size())?;
+            ensure!(
+                Some(&own) == graph.placement.as_ref(),
+                "{} is cut otherwise than it is judged; give --ranks {own}",
+                folder.display()
+            );
+            return read(graph, names);
+        }
+        let capture = read(whole, &Names::of(whole))?;
+        let origins = Origins::new(graph, whole);
+        let elements = graph.nodes.iter().filter_map(|n| Some((n.id, *capture.elements.get(&origins.of(n.id)?)?)));
+        Ok(Capture {
+            steps: capture.steps.iter().map(|step| origins.cut(step, store)).collect(),
+            elements: elements.collect(),
+            cut: capture.cut,
+            unmatched: capture.unmatched.clone(),
+            ..capture.sibling()
+        })
     }
 
     /// Reads a capture from disk, whose arrays are called as `names` says; `how` says in a word or two how it came about.
@@ -355,8 +442,7 @@ impl<'a> Pair<'a> {
         arithmetic
             .check(&self.oracle.graph, &self.oracle.weights)
             .with_context(|| format!("arithmetic of {}", folder.display()))?;
-        let mut capture =
-            container::read(folder, manifest, (&self.oracle.graph, names), Shapes::Known, &self.settings.store)?;
+        let mut capture = self.captured(folder, manifest, names)?;
         let stored = capture
             .settle_formats(&self.oracle.graph, &arithmetic, manifest.storage.as_ref())
             .with_context(|| format!("number formats of {}", folder.display()))?;

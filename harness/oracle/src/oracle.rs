@@ -5,7 +5,7 @@ use crate::llama::Model;
 use crate::llama::gguf::GgmlWeights;
 use crate::products::Products;
 use anyhow::{Context as _, Result, bail};
-use qdiff_engine::model::{self, Graph, Metadata, Weight, same_extent};
+use qdiff_engine::model::{self, Graph, Metadata, Placement, Slice, Slices, Weight, same_extent};
 use qdiff_engine::quant::{Stored, WeightSource};
 
 /// The weights of a model by a reader that shares nothing with the engine's but the mapped bytes.
@@ -67,6 +67,27 @@ impl WeightSource for Box<dyn Checkpoint + '_> {
     }
     fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
         (**self).rows(tensor, first, out);
+    }
+}
+
+impl<C: Checkpoint> Checkpoint for Slices<C> {
+    fn dims(&self, tensor: &str) -> Option<&[u64]> {
+        self.source().dims(tensor)
+    }
+    fn start(&self, tensor: &str) -> u64 {
+        let Some(slice) = Slice::of(tensor) else { return self.source().start(tensor) };
+        let row = self.source().row_bytes(slice.tensor, 0).len() as u64;
+        let rows = if slice.columns { 0 } else { slice.range.start as u64 };
+        self.source().start(slice.tensor) + rows * row
+    }
+}
+
+impl Checkpoint for Box<dyn Checkpoint + '_> {
+    fn dims(&self, tensor: &str) -> Option<&[u64]> {
+        (**self).dims(tensor)
+    }
+    fn start(&self, tensor: &str) -> u64 {
+        (**self).start(tensor)
     }
 }
 
@@ -132,6 +153,17 @@ impl<'a> Oracle<'a> {
     /// None that [`qdiff_engine::model::Model::open`] would not have told.
     pub fn of_engine(model: &'a model::Model) -> Result<Self> {
         Self::checked(model.graph().clone(), Box::new(EngineWeights(model)), "the engine")
+    }
+
+    /// The same, its graph cut over ranks, on slices of its weights; and the whole graph.
+    ///
+    /// # Errors
+    /// A cut that this model does not allow.
+    pub fn placed(self, placement: &Placement) -> Result<(Self, Graph)> {
+        let Self { graph, weights, products } = self;
+        let placement = placement.settled(&graph, |tensor| weights.ggml_type(tensor).block_size())?;
+        let placed = placement.place(&graph)?;
+        Ok((Self { graph: placed, weights: Box::new(Slices::new(weights)), products }, graph))
     }
 
     fn checked(graph: Graph, weights: Box<dyn Checkpoint + 'a>, reader: &str) -> Result<Self> {

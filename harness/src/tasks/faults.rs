@@ -1,13 +1,12 @@
 //! The faults that `--inject` puts into the subject, by the part that has them.
 
 use crate::capture::Filter;
-use crate::loaded::LoadedModel;
 use crate::mutations::{FaultSite, Injection, Mutation};
 use crate::pair::{Pair, Tokens};
 use crate::runners::{Faults, RunnerKind, Source};
 use crate::verdict::{Policy, StageResult, Status, Verdict, judge};
 use anyhow::{Result, bail};
-use qdiff_engine::model::StageId;
+use qdiff_engine::model::{Graph, StageId};
 
 /// Faults of a subject.
 #[derive(Default)]
@@ -42,12 +41,12 @@ pub(super) fn rewriting(injections: &[Injection], subject: &Source) -> Result<bo
 }
 
 impl InjectedFaults {
-    /// The faults to inject: of stages, and of those `parts` that the command runs.
+    /// The faults to inject into the engine's graph: of stages, and of those `parts` that the command runs.
     ///
     /// # Errors
     /// A fault that applies nowhere in the model, or of a part that is not run; two of the tokenizer, or of what ends a
     /// text.
-    pub(super) fn new(opened: &LoadedModel, injections: &[Injection], parts: &[FaultSite]) -> Result<Self> {
+    pub(super) fn new(graph: &Graph, injections: &[Injection], parts: &[FaultSite]) -> Result<Self> {
         let mut injected = Self::default();
         for injection in injections {
             let mutation = injection.mutation;
@@ -60,9 +59,8 @@ impl InjectedFaults {
                 }
                 part @ FaultSite::Samplers if parts.contains(&part) => injected.samplers.push(mutation),
                 _ => {
-                    let whole = || opened.model.graph().clone();
-                    let graph = injected.stages.graph.get_or_insert_with(whole);
-                    let (words, places) = injection.apply(graph)?;
+                    let faulty = injected.stages.graph.get_or_insert_with(|| graph.clone());
+                    let (words, places) = injection.apply(faulty)?;
                     injected.stages.words.push(words);
                     injected.places.push(places);
                 }

@@ -58,8 +58,11 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
         Some(n) => nonce_prompt(&opened, &request.tokens, n)?,
         None => request.tokens.ready(&opened)?,
     };
-    let injected =
-        InjectedFaults::new(&opened, &injections, &[FaultSite::Tokenizer, FaultSite::Samplers, FaultSite::Ends])?;
+    let injected = InjectedFaults::new(
+        opened.model.graph(),
+        &injections,
+        &[FaultSite::Tokenizer, FaultSite::Samplers, FaultSite::Ends],
+    )?;
     let faults = &injected.stages;
     let ends = Ends::of_engine(&opened, injected.ends)?;
     let plan = Plan {

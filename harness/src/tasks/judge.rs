@@ -83,7 +83,7 @@ fn needed(
     let steps = manifest.steps().len();
     let (mut any, mut all) = (HashSet::new(), HashSet::new());
     for (name, held) in container::held(folder)? {
-        for named in names.get(&name).unwrap_or_default() {
+        for named in names.get(None, &name).unwrap_or_default() {
             any.insert(named.node);
             if held.len() >= steps {
                 all.insert(named.node);

@@ -1,7 +1,7 @@
 //! The stages of one runner, written to disk.
 
 use super::faults::InjectedFaults;
-use super::request::{CaptureRequest, FaultRequest, FilterRequest, PassesRequest, TokensRequest};
+use super::request::{CaptureRequest, FaultRequest, FilterRequest, PassesRequest, RanksRequest, TokensRequest};
 use super::sequences::SequencesRequest;
 use super::sides::{self, Input};
 use super::{Console, values};
@@ -28,6 +28,8 @@ pub struct RecordRequest {
     pub passes: PassesRequest,
     #[command(flatten)]
     pub sequences: SequencesRequest,
+    #[command(flatten)]
+    pub ranks: RanksRequest,
     /// Take the tokens of this capture, those of its decode steps too, instead of a prompt
     #[arg(long, value_name = "DIR", help_heading = "What to run")]
     pub like: Option<PathBuf>,
@@ -74,6 +76,11 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
     let settings = request.capture.settings()?;
     let opened = request.tokens.prompt.model.open()?;
     let mut pair = Pair::new(&opened, settings, console.progress)?;
+    if let Some(ranks) = &request.ranks.ranks {
+        ensure!(request.sequences.sequences.is_none(), "--ranks runs one sequence; leave --ranks or --sequences out");
+        kind.check_ranks()?;
+        pair = pair.placed(ranks).context("--ranks")?;
+    }
     pair.filter = request.filter.filter(&pair.oracle.graph)?;
     let sha256 = opened.sha256();
     let input = match &request.like {
@@ -95,7 +102,7 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
         }
     };
     input.check(&pair)?;
-    let faults = InjectedFaults::new(&opened, &injections, &[])?;
+    let faults = InjectedFaults::new(&pair.engine_graph()?, &injections, &[])?;
     let what = input.tokens(None);
     (console.begin)();
     let plan = request.sequences.plan(what.prompt.len())?.cloned();
@@ -123,7 +130,12 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
     let of = runner.manifest();
     let engine = of.name.clone();
     let manifest = npz::Manifest {
-        schema_version: if plan.is_some() { npz::SCHEMA_VERSION } else { npz::OF_ONE_SEQUENCE },
+        schema_version: match plan.is_some() || graph.placement.is_some() {
+            true => npz::SCHEMA_VERSION,
+            false => npz::OF_ONE_SEQUENCE,
+        },
+        ranks: graph.placement.clone(),
+        rank: None,
         engine: engine.clone(),
         model_sha256: Some(sha256),
         ubatch: if let Passes::Of(most) = what.passes { Some(most).filter(|n| *n < what.prompt.len()) } else { None },

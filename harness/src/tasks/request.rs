@@ -12,7 +12,7 @@ use crate::verdict::{CheckMode, Policy, Seed};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use qdiff_engine::cuda::Gemm;
-use qdiff_engine::model::Graph;
+use qdiff_engine::model::{Graph, Placement};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,6 +109,17 @@ impl PromptRequest {
     pub fn style(&self) -> Style<'_> {
         Style { raw: self.raw, system: self.system.as_deref(), template: self.template }
     }
+}
+
+/// A graph that is cut over ranks.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "What to run")]
+pub struct RanksRequest {
+    /// Cut the model over so many ranks, as tensor parallelism does, and judge each rank's part of every stage: 2, or
+    /// 2:heads=7+7,ffn=2560+2304,vocab=whole to say how many heads, columns of the feed-forward network and ids each rank
+    /// has. The CPU engine runs each rank in a thread; the dump of a command must name the same ranks
+    #[arg(long, value_name = "N", env = "QDIFF_RANKS")]
+    pub ranks: Option<Placement>,
 }
 
 /// Which tokens to run, and how many decode steps after them.

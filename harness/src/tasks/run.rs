@@ -2,7 +2,7 @@
 
 use super::batch::{self, Batch};
 use super::confirm::ConfirmRequest;
-use super::request::{FilterRequest, ToleranceRequest};
+use super::request::{FilterRequest, RanksRequest, ToleranceRequest};
 use super::sequences::SequencesRequest;
 use super::sides::{Input, SideChoice, Sides, SidesRequest};
 use super::{Console, repeat, values, verify};
@@ -25,7 +25,7 @@ use crate::shard::Shard;
 use crate::tokens::{self, TokensCheck};
 use crate::verdict::{Measured, Repeated};
 use crate::weights::{self, WeightCheck};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use qdiff_engine::folder;
 use std::collections::BTreeMap;
@@ -47,6 +47,8 @@ pub struct RunRequest {
     pub sides: SidesRequest,
     #[command(flatten)]
     pub sequences: SequencesRequest,
+    #[command(flatten)]
+    pub ranks: RanksRequest,
     #[command(flatten)]
     pub batch: BatchRequest,
     #[command(flatten)]
@@ -139,10 +141,21 @@ pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, cons
     }
     request.confirm.check(live.is_some())?;
     let plan = chosen.plan(request.sequences.sequences.as_ref())?;
+    let ranks = chosen.ranks(request.ranks.ranks.as_ref())?;
+    ensure!(ranks.is_none() || plan.is_none(), "--ranks runs one sequence; leave --ranks or --sequences out");
     let settings = chosen.settings()?;
     // The process ends after its verdicts, and the system takes a model back faster than llama.cpp frees it.
     let opened = ManuallyDrop::new(request.sides.tokens.prompt.model.open()?);
     let mut pair = Pair::new(&opened, settings, console.progress)?;
+    if let Some(ranks) = &ranks {
+        pair = pair.placed(ranks).context("--ranks")?;
+        if let Some(weight) = pair.cut_within_a_block().filter(|_| chosen.is_held_against_llama()) {
+            bail!(
+                "--ranks {ranks} cuts within a block of quantised weights ({weight}), where llama.cpp's own activations are \
+                 quantised by whole blocks and cannot be compared: add --reference none, or take other shares"
+            );
+        }
+    }
     pair.filter = request.filter.filter(&pair.oracle.graph)?;
     pair.policy = request.tolerance.policy(&pair.oracle.graph, !request.sides.faults.inject.is_empty())?;
     pair.names = chosen.names(&pair.oracle.graph)?;
@@ -304,6 +317,7 @@ impl<'a> Runs<'a> {
             tokens: tokens.clone(),
             passes: input.passes().to_vec(),
             sequence,
+            ranks: graph.placement.clone(),
             decoded: fed,
             unchosen: input.unchosen(),
             text: BTreeMap::new(),

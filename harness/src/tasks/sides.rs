@@ -16,7 +16,7 @@ use crate::sequences;
 use crate::verdict::Repeated;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
-use qdiff_engine::model::{Graph, Node};
+use qdiff_engine::model::{Graph, Node, Placement};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -264,6 +264,30 @@ impl<'a> SideChoice<'a> {
         Ok(plan.cloned())
     }
 
+    /// Whether the reference is llama.cpp.
+    pub(super) fn is_held_against_llama(&self) -> bool {
+        matches!(self.reference, Side::Live(kind) if kind.llama)
+    }
+
+    /// The ranks that the run is cut over: as a capture says, or as `asked`.
+    ///
+    /// # Errors
+    /// A subject that runs, or was recorded, on one rank alone.
+    pub(super) fn ranks(&self, asked: Option<&Placement>) -> Result<Option<Placement>> {
+        if let Some((folder, manifest)) = self.subject.recorded() {
+            ensure!(
+                asked.is_none() || manifest.ranks.is_some(),
+                "{} is a capture of one rank; leave --ranks out",
+                folder.display()
+            );
+            return Ok(manifest.ranks.clone());
+        }
+        if let (Some(_), Side::Live(kind)) = (asked, &self.subject) {
+            kind.check_ranks()?;
+        }
+        Ok(asked.cloned())
+    }
+
     /// The tokens of all sequences of a capture, where one is of several.
     pub(super) fn recorded_sequences(&self) -> Option<Ready> {
         let (folder, manifest) = self.recorded()?;
@@ -353,7 +377,7 @@ impl<'a> SideChoice<'a> {
     /// # Errors
     /// Faults that apply nowhere in it.
     pub(super) fn on(self, pair: &Pair<'_>, parts: &[FaultSite]) -> Result<Sides<'a>> {
-        let faults = InjectedFaults::new(pair.opened, &self.injections, parts)?;
+        let faults = InjectedFaults::new(&pair.engine_graph()?, &self.injections, parts)?;
         Ok(Sides { chosen: self, faults, taps: Filter::default() })
     }
 }

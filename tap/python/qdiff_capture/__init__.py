@@ -39,6 +39,10 @@ class Capture:
         is not set nothing is written. `manifest` may add `model_sha256` (checked), `arithmetic` or `end`: `qdiff schema
         capture` describes them.
 
+        Of a run that is cut over ranks each rank makes a Capture with its own `rank` and `ranks`, such as rank=1 and
+        ranks="2:ffn=2432+2432,vocab=whole": it writes `rank1` in the folder. Its stages are its own parts, and the names
+        of stages are the same for all ranks.
+
         Where the folder cannot be written, another process dumps to it, or the older capture in it has a manifest.json, that
         is an error, and the folder then holds the reason, with which qdiff refuses it."""
         self._begin(folder if folder is not None else os.environ.get("QDIFF_DUMP"), True, {"engine": engine, **manifest})
@@ -56,11 +60,12 @@ class Capture:
         self.position = 0  # tokens in the steps that have ended
         self._names = None
         self._closes, self._closed, self._process = closes, False, os.getpid()
+        rank = manifest.get("rank")
         if folder:
-            self._folder = pathlib.Path(folder)
+            self._folder = pathlib.Path(folder) / ("" if rank is None else f"rank{rank}")
             try:
                 self._lines, self._elements = _folder.take(self._folder)
-                self._line({"schema_version": 3, "dump": _folder.dump(closes), **manifest})
+                self._line({"schema_version": 3 if rank is None else 4, "dump": _folder.dump(closes), **manifest})
                 _folder.ready(self._folder)
             except Exception as why:
                 self._drop()

@@ -100,12 +100,37 @@ impl Tap {
         }
     }
 
+    /// The same for a rank of a run that is cut over ranks: its number from 0, and how the run was cut, such as `2` or
+    /// `2:heads=7+7,ffn=2432+2432,vocab=whole`. It dumps to the folder `rank1` in that of `QDIFF_DUMP`; the names of stages
+    /// are the same for all ranks.
+    ///
+    /// # Errors
+    /// As [`Tap::begin`].
+    pub fn begin_rank(engine: &str, rank: usize, ranks: &str, fields: &str) -> Result<Self> {
+        let Some(folder) = std::env::var_os("QDIFF_DUMP").filter(|folder| !folder.is_empty()) else {
+            return Ok(Self(None));
+        };
+        Self::rank_in_folder(Path::new(&folder), engine, (rank, ranks), fields)
+    }
+
+    /// The same in this folder, whatever the environment says.
+    ///
+    /// # Errors
+    /// As [`Tap::begin`].
+    pub fn rank_in_folder(folder: &Path, engine: &str, (rank, ranks): (usize, &str), fields: &str) -> Result<Self> {
+        let comma = if fields.trim().is_empty() { "" } else { "," };
+        let fields = format!("\"rank\":{rank},\"ranks\":{}{comma}{fields}", quoted(ranks));
+        let folder = folder.join(format!("rank{rank}"));
+        let dump = Dump::new(&folder, engine, 4, &fields).map_err(|why| folder::refused(&folder, &why))?;
+        Ok(Self(Some(Own { process: std::process::id(), folder, dump: Mutex::new(dump) })))
+    }
+
     /// The same in this folder, whatever the environment says.
     ///
     /// # Errors
     /// As [`Tap::begin`].
     pub fn in_folder(folder: &Path, engine: &str, fields: &str) -> Result<Self> {
-        let dump = Dump::new(folder, engine, fields).map_err(|why| folder::refused(folder, &why))?;
+        let dump = Dump::new(folder, engine, 3, fields).map_err(|why| folder::refused(folder, &why))?;
         Ok(Self(Some(Own { process: std::process::id(), folder: folder.to_owned(), dump: Mutex::new(dump) })))
     }
 
@@ -207,7 +232,7 @@ struct Dump {
 }
 
 impl Dump {
-    fn new(folder: &Path, engine: &str, fields: &str) -> std::result::Result<Self, String> {
+    fn new(folder: &Path, engine: &str, version: u32, fields: &str) -> std::result::Result<Self, String> {
         let (lines, elements) = folder::taken(folder)?;
         let folder = folder.to_owned();
         let mut dump = Self { folder, elements, lines, offset: 0, step: 0, open: None, closed: false, failed: None };
@@ -215,7 +240,7 @@ impl Dump {
         // JSON may be on several lines, and the first line of a capture may not.
         let fields = fields.replace(['\n', '\r'], " ");
         let (which, engine) = (folder::dump(), quoted(engine));
-        dump.line(&format!("{{\"schema_version\":3,\"dump\":{which},\"engine\":{engine}{comma}{fields}}}"))?;
+        dump.line(&format!("{{\"schema_version\":{version},\"dump\":{which},\"engine\":{engine}{comma}{fields}}}"))?;
         folder::ready(&dump.folder)?;
         Ok(dump)
     }

@@ -133,6 +133,7 @@ impl<'a> Engine<'a> {
                     }
                     _ => self.context(a, x(0), x(1)),
                 },
+                Op::Collective(_) => unreachable!("no model here is cut over ranks"),
                 Op::Defined(op) => unreachable!("no model here has {}", op.name()),
                 Op::SwiGlu => {
                     let pairs = x(0).data.iter().zip(&x(1).data);

@@ -50,6 +50,7 @@ mod probes;
 mod processes;
 mod project;
 mod quant_vs_ggml;
+mod ranks;
 mod real_model;
 mod reports;
 mod safetensors;

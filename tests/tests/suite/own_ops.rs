@@ -290,6 +290,7 @@ fn screen(opened: &Opened, diagnosis: Diagnosis) -> String {
             tokens: Vec::new(),
             passes: Vec::new(),
             sequence: None,
+            ranks: None,
             decoded: Vec::new(),
             unchosen: false,
             text: BTreeMap::new(),

@@ -8,12 +8,14 @@ mod bugs;
 mod fused;
 mod launches;
 mod prefill;
+mod ranks;
 mod replayed;
 mod tapped;
 #[cfg(test)]
 mod tests;
 
 pub use bugs::{Bug, bug, bugs};
+pub use ranks::RankBug;
 pub use replayed::{REPLAYED, Replayed};
 
 use super::CudaError;
@@ -126,7 +128,7 @@ impl Planted {
             // As many weights as there are scores.
             Op::AttnContext(_) => self.stuck(keys_of(node.inputs[0])),
             Op::Embed | Op::RmsNorm(_) | Op::Linear | Op::Bias | Op::Rope(_) | Op::Residual | Op::SwiGlu => false,
-            Op::Defined(_) => false,
+            Op::Collective(_) | Op::Defined(_) => false,
         }
     }
 

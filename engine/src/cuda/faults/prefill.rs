@@ -15,7 +15,7 @@ impl Site<'_> {
         let jobs: &mut [Job] = if self.launch.nodes.contains(&self.index) { &mut self.launch.jobs } else { &mut [] };
         jobs.iter_mut().filter_map(|job| match job {
             Job::Kernel(call) => Some(call),
-            Job::Product(_) => None,
+            Job::Product(_) | Job::Exchange(_) => None,
         })
     }
 

@@ -15,7 +15,7 @@ impl Site<'_> {
         for job in &mut self.launch.jobs {
             match job {
                 Job::Kernel(call) if bug.files.contains(&call.params.file()) => call.bug = Some(bug),
-                Job::Kernel(_) | Job::Product(_) => {}
+                Job::Kernel(_) | Job::Product(_) | Job::Exchange(_) => {}
             }
         }
     }

@@ -38,6 +38,19 @@ impl Want {
         })
     }
 
+    /// What is to be kept of another graph in the place of this: the stages of it that `of` gives.
+    pub fn of_others(&self, graph: &Graph, of: impl Fn(StageId) -> Option<StageId>) -> Arc<Self> {
+        let wanted: HashSet<StageId> = self.stages.keys().filter_map(|id| of(*id)).collect();
+        let stages = graph.nodes.iter().filter(|n| wanted.contains(&n.id));
+        Arc::new(Self {
+            stages: stages.map(|n| (n.id, n.token_axis())).collect(),
+            choice: self.choice.and(graph.nodes.last()).map(|n| n.id),
+            positions: self.positions.clone(),
+            store: self.store.clone(),
+            taken: AtomicUsize::new(0),
+        })
+    }
+
     /// How many stages were taken so far, of all steps, and how many are wanted of each.
     pub fn taken(&self) -> (usize, usize) {
         (self.taken.load(Ordering::Relaxed), self.stages.len())

@@ -10,6 +10,7 @@ use super::raw::{self, Lines};
 use super::safetensors::Opened;
 use super::{Capture, Step, Store, npy};
 use crate::input;
+use crate::number::counted;
 use crate::shard::Shard;
 use anyhow::{Context as _, Result, bail, ensure};
 use qdiff_engine::model::Graph;
@@ -112,11 +113,20 @@ impl Container {
     }
 }
 
+/// The folders `rank0`, `rank1` and so on, where each rank of a run wrote its own.
+fn rank_folders(folder: &Path) -> Vec<PathBuf> {
+    (0..=u16::MAX).map(|rank| folder.join(format!("rank{rank}"))).take_while(|path| path.is_dir()).collect()
+}
+
 /// Refuses what is in the folder where another run than the expected one wrote it.
 ///
 /// # Errors
 /// That; trouble that the tap had; a folder that holds no capture.
 pub fn check_run(folder: &Path, expected: &Expected) -> Result<()> {
+    let ranks = rank_folders(folder);
+    if !ranks.is_empty() {
+        return ranks.iter().try_for_each(|rank| check_run(rank, expected));
+    }
     dump::check_trouble(folder)?;
     let container = Container::of(folder)?;
     let raw = matches!(container, Container::Raw);
@@ -173,8 +183,48 @@ pub fn manifest(folder: &Path) -> Result<Manifest> {
 /// # Errors
 /// If it is missing, no manifest, or of another version.
 pub fn any_manifest(folder: &Path) -> Result<Manifest> {
+    let folders = rank_folders(folder);
+    let Some(first) = folders.first() else { return own_manifest(folder, None) };
+    let all = folders.iter().enumerate().map(|(rank, own)| of_rank(own, folder, rank)).collect::<Result<Vec<_>>>()?;
+    let shown = first.display();
+    let Some(ranks) = &all[0].ranks else {
+        bail!("{shown}: the manifest of a rank must say how the run was cut over ranks (`ranks`)")
+    };
+    ensure!(
+        ranks.ranks == all.len(),
+        "{} has folders of {}, and the run had {}; fetch what is missing, or run again",
+        folder.display(),
+        counted(all.len(), "rank"),
+        ranks.ranks
+    );
+    for (own, of_rank) in folders.iter().zip(&all) {
+        let same = of_rank.ranks == all[0].ranks
+            && (&of_rank.tokens, &of_rank.decoded) == (&all[0].tokens, &all[0].decoded)
+            && of_rank.steps().len() == all[0].steps().len();
+        ensure!(same, "{} is of other tokens or other ranks than {shown}; run all ranks again", own.display());
+    }
+    let cut = all.iter().find_map(|of_rank| of_rank.cut.clone());
+    let open_end = all.iter().any(|of_rank| of_rank.open_end);
+    Ok(Manifest { rank: None, cut, open_end, ..all.into_iter().next().context("a rank")? })
+}
+
+/// The manifest of a rank's own folder; what it does not say, that of the run says.
+fn of_rank(own: &Path, run: &Path, rank: usize) -> Result<Manifest> {
+    let manifest = own_manifest(own, Some(run))?;
+    let rank = rank as u16;
+    ensure!(
+        manifest.rank.is_none_or(|said| said == rank),
+        "{}: its manifest says that it is of another rank",
+        own.display()
+    );
+    Ok(Manifest { rank: Some(rank), ..manifest })
+}
+
+fn own_manifest(folder: &Path, run: Option<&Path>) -> Result<Manifest> {
     dump::check_trouble(folder)?;
-    let path = folder.join("manifest.json");
+    let of = |folder: &Path| folder.join("manifest.json");
+    let of_run = run.map(of).filter(|path| path.symlink_metadata().is_ok() && of(folder).symlink_metadata().is_err());
+    let path = of_run.unwrap_or_else(|| of(folder));
     let name = path.display().to_string();
     let lines = folder.join(raw::LINES);
     let is_raw = lines.symlink_metadata().is_ok();
@@ -199,6 +249,15 @@ pub fn stages(folder: &Path) -> Result<Vec<String>> {
 /// As [`stages`].
 pub fn held(folder: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let ranks = rank_folders(folder);
+    for (rank, own) in ranks.iter().enumerate() {
+        for (stage, steps) in held(own)? {
+            all.entry(stage).or_default().extend(steps.into_iter().map(|step| format!("r{rank}.{step}")));
+        }
+    }
+    if !ranks.is_empty() {
+        return Ok(all);
+    }
     let mut add = |full: &str| {
         if let Some((step, stage)) = full.split_once('/') {
             all.entry(stage.to_owned()).or_default().insert(step.to_owned());
@@ -233,6 +292,19 @@ pub fn held(folder: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
 pub fn read(
     folder: &Path, manifest: &Manifest, stages: (&Graph, &Names), shapes: Shapes, store: &Arc<Store>,
 ) -> Result<Capture> {
+    let folders = rank_folders(folder);
+    if !folders.is_empty() {
+        let mut whole: Option<Capture> = None;
+        for (rank, own) in folders.iter().enumerate() {
+            let of_rank = of_rank(own, folder, rank)?;
+            let capture = read(own, &of_rank, stages, shapes, store)?;
+            whole = Some(match whole {
+                Some(whole) => whole.with(capture),
+                None => capture,
+            });
+        }
+        return whole.context("a rank");
+    }
     let container = Container::of(folder)?;
     if let (Some(dump), false) = (&manifest.dump, matches!(container, Container::Raw)) {
         dump::check_one_run(dump, &container.files(folder)?)?;
@@ -253,12 +325,14 @@ fn taken(
         let mut intake = Intake::new(&name, manifest, stages, shapes, store)?;
         let archives = archives(folder, all, stages.1)?;
         intake.repeats = archives.len() > 1;
+        intake.rank = manifest.rank;
         for path in archives {
             npz::take(&mut intake, npz::open(path)?, &path.display().to_string())?;
         }
         return intake.finish();
     }
     let mut intake = Intake::new(&name, manifest, stages, shapes, store)?;
+    intake.rank = manifest.rank;
     for pass in intake.passes() {
         match container {
             Container::Npz(_) => {}

@@ -114,9 +114,10 @@ pub fn stages_like(graph: &Graph, pattern: &str) -> Result<GlobMatcher> {
     Ok(matcher)
 }
 
-/// A pattern matches the printed id (`L07.q_rope`) or the bare name.
+/// A pattern matches the printed id (`L07.q_rope`, of a rank `r1.L07.q_rope`), the id on any rank, or the bare name.
 pub fn matches(matcher: &GlobMatcher, id: StageId) -> bool {
-    matcher.is_match(id.name) || matcher.is_match(id.to_string())
+    let whole = || id.rank.is_some() && matcher.is_match(id.whole().to_string());
+    matcher.is_match(id.name) || matcher.is_match(id.to_string()) || whole()
 }
 
 /// Reads `0,3,8-11`.

@@ -9,9 +9,9 @@ use super::view::{Choice, View};
 use super::{Capture, Element, Step, Store, Stored, quoted, shortened};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use globset::{Glob, GlobMatcher};
-use qdiff_engine::model::{Graph, Node};
+use qdiff_engine::model::{Graph, Node, Role, of_rank};
 use qdiff_engine::ops::Tensor;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::Read;
 use std::sync::Arc;
 
@@ -24,12 +24,14 @@ pub(super) struct Intake<'a> {
     name: &'a str,
     capture: Capture,
     labels: HashMap<String, usize>,
+    /// The rank whose stages the arrays are, where that is not in their names.
+    pub(super) rank: Option<u16>,
     graph: &'a Graph,
     names: &'a Names,
     shapes: Shapes,
     elements: Vec<(GlobMatcher, Element)>,
-    /// By step and name.
-    tables: HashMap<(usize, String), Entries>,
+    /// By step, rank and name.
+    tables: HashMap<(usize, Option<u16>, String), Entries>,
     /// Of stages that several arrays come to, by step and node.
     parts: BTreeMap<(usize, usize), (Named, Parts)>,
     /// The lines of the map that some array fits.
@@ -81,6 +83,7 @@ impl<'a> Intake<'a> {
             name,
             capture: Capture { steps, ..Capture::new(store.clone()) },
             labels,
+            rank: None,
             graph,
             names,
             shapes,
@@ -113,19 +116,22 @@ impl<'a> Intake<'a> {
         &mut self, pass: Pass, full: &str, most: u64, open: impl FnOnce(Option<Element>) -> Result<Array<R>>,
     ) -> Result<()> {
         let (names, name) = (self.names, self.name);
-        let placed = full.split_once('/').and_then(|(step, name)| Some((*self.labels.get(step)?, name)));
+        let placed = full.split_once('/').and_then(|(step, name)| {
+            let ((of_step, step), (of_name, name)) = (of_rank(step), of_rank(name));
+            Some((*self.labels.get(step)?, self.rank.or(of_step).or(of_name), name))
+        });
         let declared = self.elements.iter().find(|(pattern, _)| pattern.is_match(full)).map(|(_, element)| *element);
         let problem = || format!("{name}: `{}`", quoted(full));
         // Errors repeat what they do not understand, however much that is.
         let bounded = |e: anyhow::Error| anyhow!("{}", shortened(&format!("{e:#}"), SAID));
         if pass == Pass::Tables {
-            if let Some((step, name)) = placed.filter(|(_, name)| names.tables.contains(*name)) {
+            if let Some((step, rank, name)) = placed.filter(|(_, _, name)| names.tables.contains(*name)) {
                 let table = open(declared).and_then(Array::table).map_err(bounded).with_context(problem)?;
-                self.tables.insert((step, name.to_owned()), table);
+                self.tables.insert((step, rank, name.to_owned()), table);
             }
             return Ok(());
         }
-        let Some((step, all)) = placed.and_then(|(step, name)| Some((step, names.get(name)?))) else {
+        let Some((step, all)) = placed.and_then(|(step, rank, name)| Some((step, names.get(rank, name)?))) else {
             if names.mapped {
                 return Ok(());
             }
@@ -187,22 +193,19 @@ impl<'a> Intake<'a> {
     fn target(&self, step: usize, named: &Named) -> Target<'_> {
         let of_step = &self.capture.steps[step];
         let several = of_step.index == 0 || of_step.tokens.len() > 1;
-        let last = several && named.node + 1 == self.graph.nodes.len();
-        Target {
-            node: &self.graph.nodes[named.node],
-            step: of_step,
-            shapes: self.shapes,
-            last,
-            foreign: named.rule.is_some(),
-        }
+        let node = &self.graph.nodes[named.node];
+        let last = several
+            && (named.node + 1 == self.graph.nodes.len() || node.id.rank.is_some() && node.role == Role::Logits);
+        Target { node, step: of_step, shapes: self.shapes, last, foreign: named.rule.is_some() }
     }
 
     /// What the map takes of an array.
     fn taken(&self, step: usize, named: &Named, mut view: View) -> Result<View> {
         let Some(rule) = named.rule.map(|rule| &self.names.rules[rule]) else { return Ok(view) };
+        let rank = self.graph.nodes[named.node].id.rank;
         let lookup = |name: &str, choices: &[Choice]| {
             let label = self.capture.steps[step].label();
-            let table = self.tables.get(&(step, name.to_owned()));
+            let table = self.tables.get(&(step, rank, name.to_owned()));
             let table =
                 table.with_context(|| format!("is taken by the table `{name}`, which {label} does not have"))?;
             table.chosen(choices).with_context(|| format!("the table `{name}` of {label}"))
@@ -228,7 +231,8 @@ impl<'a> Intake<'a> {
             return Ok(());
         }
         if alone {
-            step.last_row = Some((id, step.keys() - 1));
+            let at = step.keys() - 1;
+            step.last_row.get_or_insert_with(|| (BTreeSet::new(), at)).0.insert(id);
         }
         if let Some(format) = stored.element().rounded() {
             self.capture.elements.insert(id, format);
@@ -276,9 +280,10 @@ impl<'a> Intake<'a> {
         for sequence in capture.steps.iter().map(|step| step.sequence).collect::<HashSet<_>>() {
             let of_prefill = |s: &Step| s.sequence == sequence && s.index == 0;
             let prefill = capture.steps.iter().rposition(of_prefill);
-            if let Some((stage, at)) = prefill.and_then(|last| capture.steps[last].last_row) {
-                let parts = capture.steps.iter_mut().filter(|s| of_prefill(s) && !s.stages.contains_key(&stage));
-                parts.for_each(|part| part.last_row = Some((stage, at)));
+            if let Some((stages, at)) = prefill.and_then(|last| capture.steps[last].last_row.clone()) {
+                let absent = |s: &Step| stages.iter().all(|stage| !s.stages.contains_key(stage));
+                let parts = capture.steps.iter_mut().filter(|s| of_prefill(s) && absent(s));
+                parts.for_each(|part| part.last_row = Some((stages.clone(), at)));
             }
         }
         if let Some(logits) = graph.nodes.last() {

@@ -39,7 +39,7 @@ use crate::formats::Format;
 use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Tensor;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Most characters of a file's own text that an error repeats.
@@ -75,9 +75,9 @@ pub struct Step {
     pub stages: HashMap<StageId, Stored>,
     /// The last token's logits, `[V]`, which choose the next token.
     pub choice: Option<Stored>,
-    /// The stage of which the row of one position alone was captured, that of the prompt's last token, as of an engine
-    /// that computes no other logits. Its other rows hold NaN and are no part of the capture.
-    pub last_row: Option<(StageId, usize)>,
+    /// The stages of which the row of one position alone was captured, that of the prompt's last token, as of an engine
+    /// that computes no other logits: one, or one of each rank. Their other rows hold NaN and are no part of the capture.
+    pub last_row: Option<(BTreeSet<StageId>, usize)>,
     /// Rows of attention weights that look at slots of the cache that the sequence does not have.
     pub foreign: BTreeMap<StageId, Vec<Foreign>>,
 }
@@ -102,14 +102,14 @@ impl Step {
             kept: self.kept.clone(),
             stages: self.stages.iter().map(|(id, stored)| (*id, copied(stored))).collect(),
             choice: self.choice.as_ref().map(copied),
-            last_row: self.last_row,
+            last_row: self.last_row.clone(),
             ..self.bare()
         }
     }
 
     /// Whether the stage has a row of its own for the token at `position`, as far as it was captured.
     pub fn has_row(&self, id: StageId, position: usize) -> bool {
-        self.last_row.is_none_or(|(stage, at)| stage != id || position == at)
+        self.last_row.as_ref().is_none_or(|(stages, at)| !stages.contains(&id) || position == *at)
     }
 
     /// Keeps only the rows of positions that `wanted` accepts.
@@ -199,6 +199,21 @@ impl Capture {
     pub fn longer(&self) -> BTreeMap<usize, usize> {
         let later = self.steps.iter().filter(|step| step.index > 0 && step.tokens.len() > 1);
         later.map(|step| (step.index, step.tokens.len())).collect()
+    }
+
+    /// The same with what another rank captured of the same steps.
+    fn with(mut self, other: Self) -> Self {
+        for (step, of_other) in self.steps.iter_mut().zip(other.steps) {
+            step.stages.extend(of_other.stages);
+            step.choice = of_other.choice.or(step.choice.take());
+            if let Some((stages, at)) = of_other.last_row {
+                step.last_row.get_or_insert_with(|| (BTreeSet::new(), at)).0.extend(stages);
+            }
+        }
+        self.elements.extend(other.elements);
+        // A line of the map that fits arrays of one rank fits.
+        self.unmatched.retain(|line| other.unmatched.contains(line));
+        Self { cut: self.cut || other.cut, ..self }
     }
 
     /// A capture without steps, for some of what this one holds.

@@ -23,7 +23,8 @@ pub struct Named {
 /// The stages of a graph by array name.
 #[derive(Debug)]
 pub struct Names {
-    by_name: HashMap<String, Vec<Named>>,
+    /// By rank, where the graph is cut, and by name.
+    by_name: HashMap<(Option<u16>, String), Vec<Named>>,
     pub(super) rules: Vec<Rule>,
     /// Arrays of integers that say where others' elements are.
     pub(super) tables: HashSet<String>,
@@ -46,7 +47,9 @@ impl Names {
     /// The graph's own names.
     pub fn of(graph: &Graph) -> Self {
         let nodes = graph.nodes.iter().enumerate();
-        let own = |(node, n): (usize, &Node)| (n.id.to_string(), vec![Named { node, rule: None, part: 0 }]);
+        let own = |(node, n): (usize, &Node)| {
+            ((n.id.rank, n.id.whole().to_string()), vec![Named { node, rule: None, part: 0 }])
+        };
         Self { by_name: nodes.map(own).collect(), rules: Vec::new(), tables: HashSet::new(), mapped: false, only: None }
     }
 
@@ -95,7 +98,7 @@ impl Names {
                 );
                 let name = in_layer(theirs, id.layer);
                 // One array may be several stages: each takes its part. What the map says of a name goes before the graph's.
-                let all = self.by_name.entry(name.clone()).or_default();
+                let all = self.by_name.entry((id.rank, name.clone())).or_default();
                 all.retain(|n| n.rule.is_some());
                 ensure!(all.iter().all(|n| n.node != node), "`{name}` is {id} already");
                 all.push(Named { node, rule: Some(self.rules.len()), part });
@@ -122,8 +125,8 @@ impl Names {
         self.only.as_ref().is_none_or(|only| all.iter().any(|named| only.nodes.contains(&named.node)))
     }
 
-    /// The stages that an array called `name` belongs to.
-    pub fn get(&self, name: &str) -> Option<&[Named]> {
-        self.by_name.get(name).map(Vec::as_slice)
+    /// The stages that an array called `name` belongs to; of a rank, where the graph is cut.
+    pub fn get(&self, rank: Option<u16>, name: &str) -> Option<&[Named]> {
+        self.by_name.get(&(rank, name.to_owned())).map(Vec::as_slice)
     }
 }

@@ -17,7 +17,7 @@ use crate::input;
 use crate::shard::Shard;
 use anyhow::{Context as _, Result, bail, ensure};
 use npyz::WriterBuilder as _;
-use qdiff_engine::model::{Graph, StageId};
+use qdiff_engine::model::{Graph, Placement, StageId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -70,6 +70,16 @@ pub struct Manifest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub sequences: Option<Plan>,
+    /// How the run was cut over ranks, such as `2:heads=7+7,ffn=2560+2304,vocab=whole`: the query heads, the columns of the
+    /// feed-forward network and the ids of the vocabulary that each rank has. Arrays of rank 1 are called
+    /// `r1.prefill/L07.q_proj` and so on. From schema 4 on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub ranks: Option<Placement>,
+    /// The rank that all arrays of the folder are of, whose names then say no rank: of a folder `rank1` in the folder of a
+    /// run whose ranks each wrote their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u16>,
     /// Positions whose rows are in the arrays; all where it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positions: Option<Vec<usize>>,
@@ -233,6 +243,12 @@ impl Manifest {
             let (asked, there) = (plan.tokens(), self.tokens.len());
             ensure!(asked == there, "its `sequences` have {asked} tokens, and `tokens` {there}");
         }
+        if let Some(ranks) = &self.ranks {
+            ensure!(self.schema_version >= SCHEMA_VERSION, "`ranks` need schema_version {SCHEMA_VERSION}");
+            ensure!(self.sequences.is_none(), "it names `ranks` and `sequences`; dump each sequence by itself");
+            let known = self.rank.is_none_or(|rank| usize::from(rank) < ranks.ranks);
+            ensure!(known, "it is of a rank that `ranks` ({ranks}) does not have");
+        }
         let all = self.tokens.len() + self.decoded.len();
         for &position in self.positions.iter().flatten() {
             ensure!(position < all, "it keeps position {position}, and its last is {}", all - 1);
@@ -321,7 +337,8 @@ impl Writer {
             let shape: Vec<u64> = tensor.shape.iter().map(|&n| n as u64).collect();
             let holds = |archive: &&mut Archive| archive.stages.as_ref().is_none_or(|stages| stages.contains(&id));
             for Archive { zip, .. } in self.archives.iter_mut().filter(holds) {
-                zip.start_file(format!("{}/{id}.npy", step.label()), self.options)?;
+                let rank = id.rank.map_or_else(String::new, |rank| format!("r{rank}."));
+                zip.start_file(format!("{rank}{}/{}.npy", step.label(), id.whole()), self.options)?;
                 let mut array = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(zip).begin_nd()?;
                 array.extend(tensor.data.iter().copied())?;
                 array.finish()?;

@@ -32,7 +32,7 @@ impl Glance {
         let all = e.side.capture;
         let mut capture = all.sibling();
         for step in &all.steps {
-            let mut less = Step { kept: step.kept.clone(), last_row: step.last_row, ..step.bare() };
+            let mut less = Step { kept: step.kept.clone(), last_row: step.last_row.clone(), ..step.bare() };
             for (id, stored) in &step.stages {
                 let own = *id == e.node.id;
                 let part = if own { stored.slice(1, outputs.clone()) } else { stored.get().into_owned() };

@@ -6,7 +6,8 @@ use crate::nearest::hint;
 use crate::number::counted;
 use anyhow::{Context as _, Result, bail};
 use globset::{Glob, GlobMatcher};
-use qdiff_engine::model::{Before, Graph, Node, StageId};
+use qdiff_engine::model::{Before, Graph, Node, StageId, of_rank};
+use qdiff_engine::ops::Anatomy;
 
 /// A fault to inject: `NAME[:PARAM=VALUE,…][@TARGET,…]`, a target being a
 /// layer (`L07`), a pattern of stage ids (`L07.q_*`) or of the tensors they read
@@ -22,15 +23,19 @@ pub struct Injection {
 }
 
 enum Target {
-    Layer(u16),
+    Layer(Option<u16>, u16),
+    Rank(u16),
     Stages(GlobMatcher),
 }
 
 impl Target {
     fn parse(text: &str) -> Result<Self> {
-        let number = text.trim_start_matches(['L', 'l']);
-        if let Ok(layer) = number.parse() {
-            return Ok(Self::Layer(layer));
+        let (rank, rest) = of_rank(text);
+        if let Ok(layer) = rest.trim_start_matches(['L', 'l']).parse() {
+            return Ok(Self::Layer(rank, layer));
+        }
+        if let Some(rank) = text.strip_prefix('r').and_then(|rank| rank.parse().ok()) {
+            return Ok(Self::Rank(rank));
         }
         let glob = Glob::new(text).with_context(|| format!("`{text}` is neither a layer nor a pattern"))?;
         Ok(Self::Stages(glob.compile_matcher()))
@@ -38,7 +43,8 @@ impl Target {
 
     fn covers(&self, node: &Node) -> bool {
         match self {
-            Self::Layer(layer) => node.id.layer == Some(*layer),
+            Self::Layer(rank, layer) => node.id.layer == Some(*layer) && rank.is_none_or(|r| node.id.rank == Some(r)),
+            Self::Rank(rank) => node.id.rank == Some(*rank),
             Self::Stages(pattern) => {
                 matches(pattern, node.id) || node.weights.iter().any(|w| pattern.is_match(&w.name))
             }
@@ -106,7 +112,8 @@ impl Injection {
             );
         }
         let last = graph.config.n_layers as u16 - 1;
-        let layers = self.targets.iter().filter_map(|t| if let Target::Layer(layer) = t { Some(*layer) } else { None });
+        let layers =
+            self.targets.iter().filter_map(|t| if let Target::Layer(_, layer) = t { Some(*layer) } else { None });
         if let Some(layer) = layers.into_iter().find(|layer| *layer > last) {
             bail!("layer {layer} does not exist; the model has layers 0 to {last}");
         }
@@ -117,6 +124,9 @@ impl Injection {
             let Some(new) = self.mutation.applied(old, &self.values, &right).filter(|_| aimed) else {
                 continue;
             };
+            if matches!(old.op.anatomy(), Anatomy::Collective(_)) && new.inputs != old.inputs {
+                bail!("`{}` cannot be injected: ranks run apart; it is an explanation alone", self.mutation.name);
+            }
             *node = new;
             node.before = (self.since > 0).then(|| Before { since: self.since, node: Box::new(old.clone()) });
             changed.push(node.id);

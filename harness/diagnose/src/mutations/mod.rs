@@ -19,6 +19,7 @@ mod order;
 mod position;
 mod precision;
 mod race;
+mod ranks;
 mod recurrent;
 mod region;
 mod routing;
@@ -329,6 +330,7 @@ impl From<&Mutation> for CatalogueEntry {
 /// order in which explanations that fit alike are told.
 pub fn catalogue() -> impl Iterator<Item = &'static Mutation> {
     [
+        ranks::MUTATIONS,
         layout::MUTATIONS,
         weights::MUTATIONS,
         position::MUTATIONS,

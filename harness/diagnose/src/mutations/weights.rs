@@ -12,7 +12,8 @@ fn alike<'g>(node: &Node, graph: &'g Graph) -> Vec<&'g Weight> {
     let Some(own) = node.weights.first() else {
         return Vec::new();
     };
-    let of_layer = graph.nodes.iter().filter(|n| n.id.layer == node.id.layer);
+    let beside = |n: &&Node| (n.id.layer, n.id.rank) == (node.id.layer, node.id.rank);
+    let of_layer = graph.nodes.iter().filter(beside);
     of_layer.flat_map(|n| &n.weights).filter(|w| w.name != own.name && w.extent == own.extent).collect()
 }
 
@@ -98,7 +99,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         remedy: "load {weight} for {stage}, and for the other its own",
         apply: |node, _, graph| {
             let role = if node.role == Role::Gate { Role::Up } else { Role::Gate };
-            let mut layer = graph.nodes.iter().filter(|n| n.id.layer == node.id.layer);
+            let beside = |n: &&Node| (n.id.layer, n.id.rank) == (node.id.layer, node.id.rank);
+            let mut layer = graph.nodes.iter().filter(beside);
             with_weights_of(node, layer.find(|n| n.role == role && n.op == node.op)?)
         },
         entire: true,

@@ -16,8 +16,8 @@ impl WeightSource for Matrix {
     }
 }
 
-const STAGE: StageId = StageId { layer: Some(0), name: "a_layer" };
-const OTHER: StageId = StageId { layer: Some(0), name: "what_it_ends_in" };
+const STAGE: StageId = StageId::layer(0, "a_layer");
+const OTHER: StageId = StageId::layer(0, "what_it_ends_in");
 
 /// A layer of m outputs, and T rows of n, of any size from 1e-30 to 1e10.
 fn layer() -> impl Strategy<Value = (Matrix, Tensor<f64>)> {

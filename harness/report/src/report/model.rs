@@ -11,6 +11,7 @@ use crate::severity::Severity;
 use crate::tokens::TokensCheck;
 use crate::verdict::{Coverage, Gap, Repeated, Verdict};
 use crate::weights::WeightCheck;
+use qdiff_engine::model::Placement;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -254,6 +255,10 @@ pub struct RunInfo {
     /// The sequence that the run is of, where several ran together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence: Option<SequenceInfo>,
+    /// How the graph was cut over ranks, where it was: the shares of each rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub ranks: Option<Placement>,
     /// Tokens fed at the decode steps, chosen by the reference.
     pub decoded: Vec<u32>,
     /// Whether these are tokens of the prompt, for want of a side that chooses.

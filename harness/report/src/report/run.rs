@@ -242,6 +242,7 @@ fn missing(gap: &Gap, unjudged: &[Unjudged]) -> String {
 fn facts(report: &Report) -> Vec<Line> {
     let m = &report.model;
     let run = &report.run;
+    let cut = run.ranks.as_ref().map_or_else(String::new, |ranks| format!(", cut over ranks as {ranks}"));
     let mut facts = vec![
         ("model", format!("{} {}, {}, sha256 {}", m.name, m.format, counted(m.layers, "layer"), shorten(&m.sha256))),
         (
@@ -257,7 +258,7 @@ fn facts(report: &Report) -> Vec<Line> {
                 } else {
                     format!(" in passes of {}", Lengths(run.passes.clone()))
                 },
-                counted(run.decoded.len(), "decode step"),
+                counted(run.decoded.len(), "decode step") + &cut,
                 report.subject.name,
                 report.reference.name
             ),

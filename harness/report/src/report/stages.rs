@@ -49,8 +49,8 @@ fn row(name: String, group: &[&StageResult], layers: bool) -> Vec<String> {
     let told = |local: &&Local| local.rows > 0 || local.extent.is_some();
     let subject = worst(group.iter().filter_map(|s| Some((s.id, s.subject.as_ref().filter(told)?))));
     let reference = worst(group.iter().filter_map(|s| Some((s.id, s.reference.as_ref().filter(told)?))));
-    let place = |id: StageId, at: String| match id.layer {
-        Some(l) if layers => format!("L{l:02} {at}"),
+    let place = |id: StageId, at: String| match where_of(id) {
+        Some(of) if layers => format!("{of} {at}"),
         _ => at,
     };
     let global = group.iter().filter_map(|s| Some((s.id, s.global?))).max_by(|a, b| a.1.error.total_cmp(&b.1.error));
@@ -96,15 +96,22 @@ fn status(group: &[&StageResult]) -> String {
     let has = |(status, word)| Some((group.iter().find(|s| s.status == status)?, word));
     match BY_WEIGHT.into_iter().find_map(has) {
         Some((first, word)) if group.len() > 1 && !matches!(first.status, Status::Match | Status::Alone) => {
-            first.id.layer.map_or_else(|| word.to_owned(), |l| format!("{word} L{l:02}"))
+            where_of(first.id).map_or_else(|| word.to_owned(), |of| format!("{word} {of}"))
         }
         worst => worst.map_or(NONE, |(_, word)| word).to_owned(),
     }
 }
 
+/// Rank and layer of a stage, as far as it has them: `r1.L07`.
+fn where_of(id: StageId) -> Option<String> {
+    let (rank, layer) = (id.rank.map(|rank| format!("r{rank}")), id.layer.map(|layer| format!("L{layer:02}")));
+    let parts: Vec<String> = rank.into_iter().chain(layer).collect();
+    (!parts.is_empty()).then(|| parts.join("."))
+}
+
 /// The layer that a stage belongs to, as the class of a check.
 pub(super) fn class(id: StageId) -> String {
-    id.layer.map_or_else(|| "model".to_owned(), |layer| format!("L{layer:02}"))
+    where_of(id).unwrap_or_else(|| "model".to_owned())
 }
 
 /// A check for each stage.

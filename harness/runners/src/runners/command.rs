@@ -129,6 +129,7 @@ pub fn kind(name: &str) -> Option<&'static RunnerKind> {
         faults: false,
         llama: false,
         sequences: false,
+        ranks: true,
         device: false,
         reads: |_| Reads::Stored,
         ready: || Ok(()),

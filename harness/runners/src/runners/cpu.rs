@@ -1,5 +1,6 @@
 //! The engine's CPU interpreter as a runner.
 
+use super::ranks::Ranks;
 use super::{Manifest, Reads, Runner, RunnerKind, Start};
 use crate::arithmetic::{Arithmetic, Number};
 use crate::capture::{Collector, PassCollector, Step, Want};
@@ -19,11 +20,20 @@ pub const CPU: RunnerKind = RunnerKind {
     faults: true,
     llama: false,
     sequences: true,
+    ranks: true,
     device: false,
     reads: |_| Reads::Stored,
     ready: || Ok(()),
-    start: Start::Own(|opened, _, room, faults| {
-        let graph = faults.graph.unwrap_or_else(|| opened.model.graph().clone());
+    start: Start::Own(|opened, of, room, faults| {
+        let graph = match (faults.graph, &of.placement) {
+            (Some(graph), _) => graph,
+            (None, Some(placement)) => placement.place(opened.model.graph())?,
+            (None, None) => opened.model.graph().clone(),
+        };
+        if graph.placement.is_some() {
+            let manifest = manifest(room.kv, faults.words);
+            return Ok(Box::new(Ranks::on_cpu(&opened.model, &graph, room.kv.format(), manifest)));
+        }
         Ok(Box::new(Cpu::new(&opened.model, graph, room.kv, faults.words)))
     }),
 };
@@ -35,6 +45,11 @@ pub struct Cpu<'a> {
     /// Threads of its own, in the place of all there are.
     pool: Option<ThreadPool>,
     load: Option<Load>,
+}
+
+fn manifest(kv: Number, injected: Vec<String>) -> Manifest {
+    let arithmetic = Arithmetic { kv, ..Arithmetic::default() };
+    Manifest { name: CPU.name.to_owned(), arithmetic, injected, stored: None, unkept: None }
 }
 
 /// Threads that compute nothing, as many as the machine has cores.
@@ -74,13 +89,7 @@ impl<'a> Cpu<'a> {
     pub fn new(model: &'a Model, graph: Graph, kv: Number, injected: Vec<String>) -> Self {
         Self {
             engine: CpuEngine::new(graph, model).with_kv(kv.format()),
-            manifest: Manifest {
-                name: CPU.name.to_owned(),
-                arithmetic: Arithmetic { kv, ..Arithmetic::default() },
-                injected,
-                stored: None,
-                unkept: None,
-            },
+            manifest: manifest(kv, injected),
             pool: None,
             load: None,
         }

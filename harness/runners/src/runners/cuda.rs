@@ -1,12 +1,13 @@
 //! The engine's CUDA forward passes as runners.
 
+use super::ranks::{Rank, Ranks};
 use super::{Manifest, Reads, Runner, RunnerKind, Start};
 use crate::arithmetic::{Arithmetic, Number};
 use crate::capture::{Collector, Step, Want};
 use crate::room::Room;
 use anyhow::{Result, bail};
 use qdiff_engine::cuda::{Circumstances, CudaEngine, Gemm, KvType, Options, Path, kept_as};
-use qdiff_engine::model::{Model, WeightSource};
+use qdiff_engine::model::{Graph, Model, Slices, WeightSource};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -17,18 +18,38 @@ pub const CUDA: RunnerKind = RunnerKind {
     faults: false,
     llama: false,
     sequences: false,
+    ranks: true,
     device: true,
     reads: |ty| match kept_as(ty) {
         kept if kept == ty => Reads::Stored,
         kept => Reads::As(kept),
     },
     ready: || Ok(qdiff_engine::cuda::devices().map(drop)?),
-    start: Start::Own(|opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Tapped, room)?)?))),
+    start: Start::Own(|opened, of, room, _| {
+        let options = options(Path::Tapped, room)?;
+        if let Some(placement) = &of.placement {
+            return Ok(Box::new(ranks(&opened.model, &placement.place(opened.model.graph())?, options)?));
+        }
+        Ok(Box::new(Cuda::new(&opened.model, options)?))
+    }),
 };
+
+/// The engine of each rank on a GPU of its own.
+fn ranks(model: &Model, graph: &Graph, options: Options) -> Result<Ranks<'static>> {
+    Ok(of_ranks(CudaEngine::ranks(graph, &Slices::new(model), options)?, &options))
+}
+
+/// A runner of these engines, each of a rank.
+pub fn of_ranks(engines: Vec<CudaEngine>, options: &Options) -> Ranks<'static> {
+    let name = engines.first().map_or(CUDA.name.to_owned(), |engine| format!("{} ({})", CUDA.name, engine.device()));
+    let engines = engines.into_iter().map(|engine| Box::new(engine) as Box<dyn Rank>);
+    Ranks::of(engines.collect(), None, manifest(name, options))
+}
 
 /// The engine's fused CUDA forward pass.
 pub const CUDA_FAST: RunnerKind = RunnerKind {
     name: "cuda-fast",
+    ranks: false,
     about: "the engine on a GPU, stages fused",
     start: Start::Own(|opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Fast, room)?)?))),
     ..CUDA
@@ -42,6 +63,15 @@ fn options(path: Path, room: Room) -> Result<Options> {
     };
     let Room { step, context, gemm, .. } = room;
     Ok(Options { step, context, path, gemm, kv, taps: true, ..Options::default() })
+}
+
+fn manifest(name: String, options: &Options) -> Manifest {
+    let kv = match options.kv {
+        KvType::F32 => Number::F32,
+        KvType::F16 => Number::F16,
+    };
+    let arithmetic = Arithmetic { kv, ..Arithmetic::default() };
+    Manifest { name, arithmetic, injected: Vec::new(), stored: None, unkept: None }
 }
 
 /// The engine on the first GPU, by either path.
@@ -67,19 +97,7 @@ impl Cuda {
             Gemm::Cublas => ", cuBLAS",
         };
         Ok(Self {
-            manifest: Manifest {
-                name: format!("{path} ({}{gemm}{})", engine.device(), kept_otherwise(model)),
-                arithmetic: Arithmetic {
-                    kv: match options.kv {
-                        KvType::F32 => Number::F32,
-                        KvType::F16 => Number::F16,
-                    },
-                    ..Arithmetic::default()
-                },
-                injected: Vec::new(),
-                stored: None,
-                unkept: None,
-            },
+            manifest: manifest(format!("{path} ({}{gemm}{})", engine.device(), kept_otherwise(model)), &options),
             engine,
             path: options.path,
         })

@@ -18,6 +18,7 @@ pub const LLAMA: RunnerKind = RunnerKind {
     faults: false,
     llama: true,
     sequences: true,
+    ranks: false,
     device: false,
     reads: |_| Reads::Stored,
     ready: built_in,

@@ -6,11 +6,13 @@ pub mod cuda;
 pub mod llama;
 mod llama_cuda;
 mod process;
+mod ranks;
 mod source;
 
 pub use cpu::CPU;
 pub use cuda::{CUDA, CUDA_FAST};
 pub use llama::{LLAMA, LLAMA_CUDA};
+pub use ranks::{Origins, Ranks, Whole};
 pub use source::{Create, Faults, RUNNERS, Reads, RunnerKind, Source, Start};
 
 use crate::arithmetic::Arithmetic;

@@ -35,6 +35,8 @@ pub struct RunnerKind {
     pub llama: bool,
     /// Whether it runs rows of several sequences in one pass.
     pub sequences: bool,
+    /// Whether it runs a graph that is cut over ranks.
+    pub ranks: bool,
     /// Whether its weights stand on a device, from where they can be read back.
     pub device: bool,
     /// How it reads a matrix of a format that the engine unpacks.
@@ -104,6 +106,20 @@ impl RunnerKind {
                 "the runner {self} runs one sequence at a time, and --sequences runs several in one pass; take {}",
                 able.join(" or ")
             );
+        }
+        Ok(())
+    }
+}
+
+impl RunnerKind {
+    /// Refuses a runner that runs on one rank alone.
+    ///
+    /// # Errors
+    /// What to take instead.
+    pub fn check_ranks(&self) -> Result<()> {
+        let able: Vec<&str> = RUNNERS.iter().filter(|kind| kind.ranks).map(|kind| kind.name).collect();
+        if !self.ranks {
+            bail!("the runner {self} runs on one rank; with --ranks take {}, or a command", able.join(" or "));
         }
         Ok(())
     }

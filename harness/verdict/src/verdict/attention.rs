@@ -47,12 +47,14 @@ pub struct AttentionMap {
 
 /// A map for each head of the first layers with an origin, where both sides' weights were captured in one shape.
 pub(super) fn maps(graph: &Graph, stages: &[StageResult], subject: &Capture, reference: &Capture) -> Vec<AttentionMap> {
-    let mut layers: Vec<u16> = stages.iter().filter(|s| s.origin).filter_map(|s| s.id.layer).collect();
+    let origins = stages.iter().filter(|s| s.origin);
+    let mut layers: Vec<(u16, Option<u16>)> = origins.filter_map(|s| Some((s.id.layer?, s.id.rank))).collect();
     layers.dedup();
     layers.truncate(LAYERS);
-    let of_layer = |layer: &u16| {
+    let of_layer = |(layer, rank): &(u16, Option<u16>)| {
         let node = graph.nodes.iter().find(|n| {
-            n.id.layer == Some(*layer) && matches!(n.op.anatomy(), Anatomy::RowReduction(RowReduction::Exponentials(_)))
+            (n.id.layer, n.id.rank) == (Some(*layer), *rank)
+                && matches!(n.op.anatomy(), Anatomy::RowReduction(RowReduction::Exponentials(_)))
         })?;
         let stage = stages.iter().find(|s| s.id == node.id);
         heads(node.id, stage, subject, reference, layers.len())

@@ -111,7 +111,7 @@ pub(super) fn count(
                     .capture
                     .steps
                     .iter()
-                    .any(|s| s.index == *step && s.last_row.is_none_or(|(_, at)| at == *position))
+                    .any(|s| s.index == *step && s.last_row.as_ref().is_none_or(|(_, at)| at == position))
         };
         let count = passed.into_iter().filter(asked).count() * rows::of_token(node);
         if count > 0 {
@@ -172,13 +172,14 @@ fn blind(graph: &Graph, stages: &[StageResult]) -> Vec<String> {
 /// positions changes nothing that the engine gave, and most likely it did not compute it.
 fn for_last_row(graph: &Graph, capture: &Capture) -> Vec<bool> {
     let mut only = vec![false; graph.nodes.len()];
-    let Some((last, _)) = capture.steps.iter().find_map(|s| s.last_row) else {
+    let Some((last, _)) = capture.steps.iter().find_map(|s| s.last_row.as_ref()) else {
         return only;
     };
     for (index, node) in graph.nodes.iter().enumerate().rev() {
         let captured = capture.steps.iter().any(|s| s.stages.contains_key(&node.id));
         let mut readers = graph.nodes.iter().enumerate().skip(index).filter(|(_, n)| n.inputs.contains(&index));
-        only[index] = node.id == last || !captured && !node.has_state() && readers.all(|(reader, _)| only[reader]);
+        only[index] =
+            last.contains(&node.id) || !captured && !node.has_state() && readers.all(|(reader, _)| only[reader]);
     }
     only
 }
@@ -191,7 +192,7 @@ fn rows_asked(node: &Node, step: &Step, filter: &Filter, last: bool) -> usize {
         return 0;
     }
     let shape = Graph::extent(node, step.tokens.len(), step.keys());
-    let computed = |position| !last || step.last_row.is_none_or(|(_, at)| position == at);
+    let computed = |position| !last || step.last_row.as_ref().is_none_or(|(_, at)| position == *at);
     let asked = |at: &Place| filter.position(at.position) && computed(at.position);
     rows::rows(node, &shape, step, positions).filter(|(at, _)| asked(at)).count()
 }

@@ -218,8 +218,11 @@ pub(super) fn part(capture: &Capture, nodes: &[&Node], positions: &BTreeSet<usiz
     for step in &capture.steps {
         let rows: Vec<usize> =
             (0..step.rows()).filter(|&r| positions.contains(&(step.first + step.offset(r)))).collect();
-        let mut less =
-            Step { kept: Some(rows.iter().map(|&r| step.offset(r)).collect()), last_row: step.last_row, ..step.bare() };
+        let mut less = Step {
+            kept: Some(rows.iter().map(|&r| step.offset(r)).collect()),
+            last_row: step.last_row.clone(),
+            ..step.bare()
+        };
         for node in nodes {
             let Some(stored) = step.stages.get(&node.id) else {
                 continue;

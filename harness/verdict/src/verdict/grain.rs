@@ -9,7 +9,7 @@ use super::evaluate::Expected;
 use super::operands::{Operand, Side, propagate_error};
 use crate::formats::Format;
 use qdiff_engine::model::{Graph, Node};
-use qdiff_engine::ops::anatomy::{Elementwise, RowReduction};
+use qdiff_engine::ops::anatomy::{Collective, Elementwise, RowReduction};
 use qdiff_engine::ops::{Anatomy, Context, Tensor};
 use qdiff_engine::quant::{Stored, WeightSource};
 use std::borrow::Cow;
@@ -142,6 +142,12 @@ pub(super) fn inside(
         }
         // The scaled scores of a softmax are operands: see `softmax`.
         Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => None,
+        // Each sum of two parts but the last.
+        Anatomy::Collective(Collective::Sum) if inputs.len() > 2 => {
+            let reach = |i: usize| inputs.iter().map(|x| x.data[i].abs()).sum::<f64>();
+            let rounded = (inputs.len() - 2) as f64;
+            Some((0..value.data.len()).map(|i| (rounded * step(reach(i))) as f32).collect())
+        }
         Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => None,
     }
 }

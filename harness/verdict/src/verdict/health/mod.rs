@@ -69,8 +69,8 @@ pub fn check(graph: &Graph, capture: &Capture, overflowed: impl Fn(StageId) -> b
 fn of_stage(graph: &Graph, capture: &Capture, node: &Node, overflowed: bool) -> Option<Symptom> {
     capture.steps.iter().enumerate().find_map(|(index, step)| {
         let stored = step.stages.get(&node.id)?;
-        let t = match step.last_row {
-            Some((stage, _)) if stage == node.id => Cow::Owned(stored.slice(0, step.rows() - 1..step.rows())),
+        let t = match &step.last_row {
+            Some((stages, _)) if stages.contains(&node.id) => Cow::Owned(stored.slice(0, step.rows() - 1..step.rows())),
             _ => stored.get(),
         };
         let before = |i: usize| step.get(graph.nodes[node.inputs[i]].id);

@@ -13,7 +13,7 @@ pub(super) fn plants(stage: &Stage) -> Vec<Plant> {
         Op::Residual => sums(stage, false),
         Op::Bias => sums(stage, true),
         Op::Embed | Op::Linear | Op::KvCache(_) | Op::AttnScores(_) | Op::AttnContext(_) => Vec::new(),
-        Op::Defined(_) => Vec::new(),
+        Op::Collective(_) | Op::Defined(_) => Vec::new(),
     }
 }
 

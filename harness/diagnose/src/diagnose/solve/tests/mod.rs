@@ -161,7 +161,7 @@ fn planted(stage: &Stage, plant: &Plant, condition: &Condition) -> Vec<Tensor<f3
 /// The stages that are tried: each op once, linear ones by what they are for.
 fn stages(nodes: &[Node]) -> Vec<Node> {
     let wanted = |n: &&Node| match &n.op {
-        Op::Embed | Op::Defined(_) => false,
+        Op::Embed | Op::Collective(_) | Op::Defined(_) => false,
         Op::KvCache(_) => n.role == Role::Key,
         Op::Linear => matches!(n.role, Role::Query | Role::FfnOutput),
         Op::Bias => n.role == Role::Key,

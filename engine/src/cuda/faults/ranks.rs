@@ -1,0 +1,108 @@
+//! Bugs of ranks: another shard on the card than the graph says, or parts put together otherwise. Nothing here shares code with
+//! a hypothesis: bytes of a weight are replaced on the card, or the exchange of a stage is made at another time, on another
+//! stream, or changed after it.
+
+use crate::cuda::CudaError;
+use crate::cuda::calls::Job;
+use crate::cuda::device::Doing as _;
+use crate::cuda::engine::CudaEngine;
+use crate::cuda::kernels::ResidualParams;
+use crate::cuda::launch::Call;
+use crate::cuda::nccl::Exchange;
+use crate::cuda::schedule::Launch;
+use crate::model::WeightSource;
+use cudarc::driver::result;
+
+/// What goes wrong where a rank puts parts together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RankBug {
+    /// The rank goes on with its own part.
+    NotReduced,
+    /// The rank adds its own part once more.
+    OwnTwice,
+    /// The rank adds the whole sum once more.
+    SumTwice,
+    /// The exchange begins before the rank has written its part: it sends what the layer before left there.
+    BeforeItsPart,
+    /// The exchange is queued on another stream, and nothing waits for it.
+    NotAwaited,
+    /// The rank puts the parts together in the reverse order.
+    Reversed,
+}
+
+impl CudaEngine {
+    /// Plants a bug at the collective that is node `index` of the rank's graph.
+    ///
+    /// # Errors
+    /// If the kernels that it takes do not load.
+    pub fn plant_rank(&mut self, index: usize, bug: RankBug) -> Result<(), CudaError> {
+        self.rank_bug = Some((index, bug));
+        self.load_kernels()
+    }
+
+    /// Puts another slice of a tensor on the card in the place of `name`; with `scales` alone only what scales its blocks.
+    ///
+    /// # Errors
+    /// If CUDA fails.
+    pub fn plant_shard(
+        &mut self, name: &str, other: &str, scales: bool, source: &dyn WeightSource,
+    ) -> Result<(), CudaError> {
+        self.context.bind_to_thread().doing("taking up the device")?;
+        self.memory.replace(name, other, scales, source)
+    }
+
+    /// Runs the launch of a stage with the bug that is planted there; gives false where none is.
+    pub(in crate::cuda) fn run_planted(&self, launch: &Launch) -> Result<bool, CudaError> {
+        let Some((index, bug)) = self.rank_bug else { return Ok(false) };
+        let exchange = |launch: &Launch| match launch.jobs.first() {
+            Some(Job::Exchange(exchange)) => Some(exchange.clone()),
+            _ => None,
+        };
+        if bug == RankBug::BeforeItsPart && launch.nodes.contains(&(index - 1)) {
+            // Of the node behind it the launch is made here, and its own place stays empty.
+            let span = launch.span;
+            for job in self.calls().of(index, span).iter().chain(&launch.jobs) {
+                self.run(job)?;
+            }
+            return Ok(true);
+        }
+        let Some(e) = exchange(launch).filter(|_| launch.nodes.contains(&index)) else { return Ok(false) };
+        let count: usize = e.tokens * e.widths[0];
+        match bug {
+            RankBug::BeforeItsPart => {}
+            RankBug::NotAwaited => self.exchange_on(&e, &self.copies)?,
+            RankBug::NotReduced => {
+                self.exchange_on(&e, &self.stream)?;
+                // SAFETY: both are buffers of so many elements.
+                unsafe { result::memcpy_dtod_async(e.to, e.from, 4 * count, self.stream.cu_stream()) }
+                    .doing("planting a bug")?;
+            }
+            RankBug::OwnTwice | RankBug::SumTwice => {
+                self.exchange_on(&e, &self.stream)?;
+                let b = if bug == RankBug::OwnTwice { e.from } else { e.to };
+                let params = ResidualParams { a: e.to, b, y: e.to, count: count as i32 };
+                self.launch(&Call::flat(params, count), false)?;
+            }
+            RankBug::Reversed => {
+                self.exchange_on(&e, &self.stream)?;
+                self.reverse(&e)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Puts the gathered parts, all of one width, together from the last to the first.
+    fn reverse(&self, e: &Exchange) -> Result<(), CudaError> {
+        let (width, ranks) = (e.widths[0], e.widths.len());
+        for rank in 0..ranks {
+            for token in 0..e.tokens {
+                let from = e.parts + 4 * (width * (rank * e.tokens + token)) as u64;
+                let to = e.to + 4 * (width * (token * ranks + ranks - 1 - rank)) as u64;
+                // SAFETY: both lie in buffers of the extents of the graph.
+                unsafe { result::memcpy_dtod_async(to, from, 4 * width, self.stream.cu_stream()) }
+                    .doing("planting a bug")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,113 @@
+//! Bugs of ranks on two cards: each is planted in the CUDA engine, which runs one rank a card, and must be found at its stage and
+//! rank. `scripts/two-cards` runs it.
+
+use anyhow::{Context as _, Result, ensure};
+use qdiff::loaded::LoadedModel;
+use qdiff::pair::{Pair, Settings};
+use qdiff::progress::silent;
+use qdiff::runners::cuda::of_ranks;
+use qdiff::runners::{Faults, LLAMA, Tokens};
+use qdiff_engine::cuda::faults::RankBug;
+use qdiff_engine::cuda::{CudaEngine, Options, Path};
+use qdiff_engine::model::{Placement, Slice, Slices, StageId};
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Where a bug is, and what.
+enum Planted {
+    /// At a collective.
+    Exchange(RankBug),
+    /// A row, or a block of columns, too early.
+    Shifted,
+    /// The shard of another rank.
+    Other(u16),
+    /// The scales of rank 0.
+    Scales,
+}
+
+fn main() -> Result<()> {
+    let path: PathBuf = std::env::args().nth(1).context("usage: two_cards MODEL.gguf")?.into();
+    let opened = LoadedModel::new(&path)?;
+    let settings = Settings { threads: 8, ..Settings::default() };
+    let pair = Pair::new(&opened, settings, &silent)?.placed(&Placement::even(2))?;
+    let prompt: Vec<u32> = (0..24).map(|i| (i * 37 + 11) % opened.n_tokens() as u32).collect();
+    let tokens = Tokens::whole(&prompt, 3);
+    let reference = pair.run(&LLAMA, tokens, Faults::default())?;
+    let tokens = Tokens { forced: Some(&reference.fed), ..tokens };
+    let (graph, weights) = (pair.engine_graph()?, Slices::new(&opened.model));
+    let options = Options { step: 32, context: 64, path: Path::Tapped, taps: true, ..Options::default() };
+    let bugs: [(&str, &str, Planted); 12] = [
+        ("rows of the query weight one too early", "r1.L01.q_proj", Planted::Shifted),
+        ("key head of the other rank", "r1.L01.k_proj", Planted::Other(0)),
+        ("value head of the other rank", "r1.L00.v_proj", Planted::Other(0)),
+        ("query heads of the other rank", "r0.L02.q_proj", Planted::Other(1)),
+        ("columns of down one block too early", "r1.L01.ffn_down_partial", Planted::Shifted),
+        ("scales of down of rank 0", "r1.L02.ffn_down_partial", Planted::Scales),
+        ("sum not made", "r0.L01.attn_out", Planted::Exchange(RankBug::NotReduced)),
+        ("own part added twice", "r1.L02.ffn_down", Planted::Exchange(RankBug::OwnTwice)),
+        ("sum added twice", "r0.L00.ffn_down", Planted::Exchange(RankBug::SumTwice)),
+        ("exchange before the part is written", "r1.L02.attn_out", Planted::Exchange(RankBug::BeforeItsPart)),
+        ("exchange that nobody waits for", "r0.L03.ffn_down", Planted::Exchange(RankBug::NotAwaited)),
+        ("shards of the logits reversed", "r1.logits", Planted::Exchange(RankBug::Reversed)),
+    ];
+    let judged = |what: &str, plant: &dyn Fn(&mut [CudaEngine]) -> Result<()>| -> Result<(Vec<String>, Vec<String>)> {
+        let start = Instant::now();
+        let mut engines = CudaEngine::ranks(&graph, &weights, options)?;
+        plant(&mut engines)?;
+        let mut runner = of_ranks(engines, &options);
+        let subject = pair.record(&mut runner, tokens)?;
+        let ran = start.elapsed().as_secs_f64();
+        let diagnosis = pair.judge(&subject, Some(&reference))?;
+        let origins = diagnosis.verdict.origins().iter().map(|s| s.id.to_string()).collect();
+        let causes = diagnosis.findings.iter().filter_map(|f| Some(f.cause.as_ref()?.name.to_string())).collect();
+        eprintln!("{what}: run {ran:.1} s, judged {:.1} s", start.elapsed().as_secs_f64() - ran);
+        Ok((origins, causes))
+    };
+    let (origins, _) = judged("clean", &|_| Ok(()))?;
+    ensure!(origins.is_empty(), "clean ranks diverge at {origins:?}");
+    println!("clean | MATCH | every shard judged");
+    let mut found = 0;
+    for (what, place, planted) in &bugs {
+        let id: StageId = place.parse()?;
+        let rank = usize::from(id.rank.context("a bug is of a rank")?);
+        let plant = |engines: &mut [CudaEngine]| -> Result<()> {
+            let engine = &mut engines[rank];
+            let index = engine.graph().index(id).context("no such stage")?;
+            if let Planted::Exchange(bug) = planted {
+                return Ok(engine.plant_rank(index, *bug)?);
+            }
+            let name = engine.graph().nodes[index].weights[0].name.clone();
+            let slice = Slice::of(&name).context("a shard")?;
+            let step = if slice.columns { 256 } else { 1 };
+            let start = match planted {
+                Planted::Shifted => slice.range.start - step,
+                Planted::Other(other) => {
+                    let node =
+                        &graph.nodes[graph.index(StageId { rank: Some(*other), ..id }).context("no such rank")?];
+                    Slice::of(&node.weights[0].name).context("a shard")?.range.start
+                }
+                Planted::Scales | Planted::Exchange(_) => 0,
+            };
+            let columns = if slice.columns { ":, " } else { "" };
+            let other = format!("{}[{columns}{start}:{}]", slice.tensor, start + slice.range.len());
+            Ok(engine.plant_shard(&name, &other, matches!(planted, Planted::Scales), &weights)?)
+        };
+        let (origins, causes) = judged(what, &plant)?;
+        // Where a rank sends another part, each rank's sum is made of what no rank says that it gave.
+        let at = |origin: &String| {
+            origin == place
+                || matches!(planted, Planted::Exchange(RankBug::BeforeItsPart | RankBug::NotAwaited))
+                    && origin.ends_with(&id.whole().to_string())
+        };
+        let right = origins.iter().any(|o| o == place) && origins.iter().all(at);
+        found += usize::from(right);
+        println!(
+            "{what} | {place} | {} | {} | {}",
+            origins.join(" "),
+            if right { "found" } else { "NOT FOUND" },
+            causes.join(" ")
+        );
+    }
+    println!("{found} of {} found at their stage and rank", bugs.len());
+    Ok(())
+}
