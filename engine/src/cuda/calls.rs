@@ -236,7 +236,6 @@ impl Calls<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::options::KvType;
     use crate::model::{qwen2, skeleton};
     use crate::ops::{Anatomy, Defined, Definition, anatomy};
 

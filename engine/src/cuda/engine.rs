@@ -116,6 +116,7 @@ pub fn unsupported(graph: &Graph, path: Path) -> Option<CudaError> {
         taps: true,
         keep_taps: false,
         last_logits: false,
+        more_sequences: 0,
     };
     supports(graph, &options).err()
 }

@@ -200,7 +200,9 @@ impl Memory {
     #[cfg(any(test, feature = "faults"))]
     pub fn replace(&self, name: &str, other: &str, scales: bool, source: &dyn WeightSource) -> Result<(), CudaError> {
         let weight = &self.weights[name];
-        for (i, (part, bytes)) in weight.parts.iter().zip(weights::split(weight.ty, source.stored(other).bytes)).enumerate() {
+        for (i, (part, bytes)) in
+            weight.parts.iter().zip(weights::split(weight.ty, source.stored(other).bytes)).enumerate()
+        {
             if !scales || i > 0 {
                 // SAFETY: the part was planned with the plane's length, which slices of one extent share.
                 unsafe { result::memcpy_htod_sync(part.at, &bytes[..part.bytes]) }.doing("planting a bug")?;

@@ -100,7 +100,8 @@ impl Step {
     pub fn copied(&self, graph: &Graph, tokens: usize, store: &Arc<Store>) -> Self {
         let whole = tokens == self.tokens.len();
         let kept = self.kept.as_ref().map(|kept| kept.iter().copied().filter(|offset| *offset < tokens).collect());
-        let step = Self { kept, last_row: self.last_row.clone(), ..Self::new(self.first, self.tokens[..tokens].to_vec()) };
+        let step =
+            Self { kept, last_row: self.last_row.clone(), ..Self::new(self.first, self.tokens[..tokens].to_vec()) };
         let copied = |stored: &Stored| store.keep(stored.get().into_owned());
         let begun = |(id, stored): (&StageId, &Stored)| {
             let node = graph.index(*id).map(|index| &graph.nodes[index]).filter(|_| !whole);

@@ -75,7 +75,7 @@ impl Intake<'_> {
             return self.said(number, name, table.entries()).with_context(problem);
         }
         let names = self.names;
-        let Some(found) = names.get(name) else {
+        let Some(found) = names.get(self.rank, name) else {
             ensure!(names.mapped, "{} belongs to no stage", problem());
             return Ok(());
         };
