@@ -1,6 +1,7 @@
-// Softmax of scale * s over the keys n <= first + t; the rest is 0. A block per
+// Softmax of scale * s over the keys n up to the position of row t; the rest is 0. A block per
 // query and head; grid (T, H). s, y [H, T, N].
 
+#include "batch.cuh"
 #include "reduce.cuh"
 
 struct AttnWeightsParams {
@@ -8,12 +9,13 @@ struct AttnWeightsParams {
     float *y;
     float scale;
     int first, tokens, keys;
+    Batch batch;
 };
 
 __global__ void attn_weights(const __grid_constant__ AttnWeightsParams p) {
     const int t = blockIdx.x, h = blockIdx.y;
     const size_t row = ((size_t)h * p.tokens + t) * p.keys;
-    const int seen = min(p.keys, p.first + t + 1);
+    const int seen = min(p.keys, p.batch.position(p.first, t) + 1);
     const float *s = p.s + row;
     float *y = p.y + row;
     float largest = -3.402823466e38f;

@@ -1,17 +1,19 @@
-// cache[first + t, :] = rows[t, :] in the cache's type, a thread an element.
+// cache[slot of row t, :] = rows[t, :] in the cache's type, a thread an element.
 // rows [T, width], cache [capacity, width].
 
+#include "batch.cuh"
 #include "kv.cuh"
 
 struct KvCacheParams {
     const float *rows;
     void *cache;
     int width, first, tokens;
+    Batch batch;
 };
 
 template <typename Kv>
 __global__ void kv_cache(const __grid_constant__ KvCacheParams p) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.tokens * p.width) return;
-    ((typename Kv::Type *)p.cache)[(size_t)p.first * p.width + i] = Kv::put(p.rows[i]);
+    ((typename Kv::Type *)p.cache)[p.batch.element(p.first, p.width, i)] = Kv::put(p.rows[i]);
 }

@@ -75,6 +75,12 @@ pub struct Sequences {
 }
 
 impl Sequences {
+    /// Sequence 0 alone, with so many tokens; none where that is 0.
+    pub fn one(tokens: usize) -> Self {
+        let tables = (tokens > 0).then(|| (0, (0..tokens).collect()));
+        Self { tables: tables.into_iter().collect(), taken: tokens }
+    }
+
     /// Tokens of a sequence.
     pub fn tokens(&self, sequence: u32) -> usize {
         self.tables.get(&sequence).map_or(0, Vec::len)

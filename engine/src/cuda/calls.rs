@@ -1,6 +1,7 @@
 //! From a node of the graph to the launches that compute it.
 
 use super::CudaError;
+use super::batch::Batch;
 use super::blas::Product;
 use super::functions::Functions;
 use super::kernels::*;
@@ -106,6 +107,8 @@ pub struct Calls<'a> {
     pub options: &'a Options,
     /// The card.
     pub functions: &'a Functions,
+    /// The rows of a step of several sequences.
+    pub batch: Batch,
 }
 
 impl Calls<'_> {
@@ -122,7 +125,7 @@ impl Calls<'_> {
         let count = elements as i32;
         let (tokens, first, keys) = (span.tokens as i32, span.first as i32, span.keys() as i32);
         let x = |i| self.input(node, i);
-        let kv = self.options.kv.kernel();
+        let (kv, batch) = (self.options.kv.kernel(), self.batch);
         vec![Job::Kernel(match &node.op {
             Op::Embed => {
                 let w = self.memory.weight(node);
@@ -151,28 +154,31 @@ impl Calls<'_> {
                     adjacent: i32::from(*pairing == Pairing::Norm),
                     first,
                     tokens,
+                    batch,
                 };
                 Call::flat(params, elements / 2)
             }
             Op::KvCache(KvCache { n_kv_heads, head_dim }) => {
                 let width = (n_kv_heads * head_dim) as i32;
-                let params = KvCacheParams { rows: x(0), cache: y, width, first, tokens };
+                let params = KvCacheParams { rows: x(0), cache: y, width, first, tokens, batch };
                 Call::flat(params, elements).of(&[&kv])
             }
             Op::AttnScores(a) => {
                 let (heads, kv_heads, d) = (a.n_heads as i32, a.n_kv_heads as i32, a.head_dim as i32);
-                let params = AttnScoresParams { q: x(0), k: x(1), s: y, heads, kv_heads, d, first, tokens, keys };
+                let params =
+                    AttnScoresParams { q: x(0), k: x(1), s: y, heads, kv_heads, d, first, tokens, keys, batch };
                 let blocks = span.tokens * span.keys().div_ceil(WARPS);
                 Call::new(params, (blocks as u32, heads as u32, 1), 32 * WARPS as u32).of(&[&kv])
             }
             Op::AttnWeights(Softmax { scale }) => {
                 let heads = Graph::extent(node, span.tokens, span.keys())[0] as u32;
-                let params = AttnWeightsParams { s: x(0), y, scale: *scale as f32, first, tokens, keys };
+                let params = AttnWeightsParams { s: x(0), y, scale: *scale as f32, first, tokens, keys, batch };
                 Call::new(params, (span.tokens as u32, heads, 1), ROW_THREADS)
             }
             Op::AttnContext(a) => {
                 let (heads, kv_heads, d) = (a.n_heads as i32, a.n_kv_heads as i32, a.head_dim as i32);
-                let params = AttnContextParams { w: x(0), v: x(1), c: y, heads, kv_heads, d, first, tokens, keys };
+                let params =
+                    AttnContextParams { w: x(0), v: x(1), c: y, heads, kv_heads, d, first, tokens, keys, batch };
                 Call::new(params, (span.tokens as u32, heads as u32, 1), CONTEXT_THREADS).of(&[&kv])
             }
             Op::Residual => Call::flat(ResidualParams { a: x(0), b: x(1), y, count }, elements),
@@ -211,7 +217,6 @@ impl Calls<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::options::{KvType, Path};
     use crate::model::{qwen2, skeleton};
     use crate::ops::{Anatomy, Defined, Definition, anatomy};
 
@@ -234,16 +239,7 @@ mod tests {
     #[test]
     fn an_op_without_a_kernel_is_refused() {
         let mut graph = skeleton(qwen2::graph, 1);
-        let options = Options {
-            step: 4,
-            context: 8,
-            path: Path::Tapped,
-            gemm: Gemm::Own,
-            kv: KvType::F32,
-            taps: true,
-            keep_taps: false,
-            last_logits: false,
-        };
+        let options = Options { step: 4, context: 8, taps: true, ..Options::default() };
         assert!(check(&graph, &options).is_ok());
         let node = graph.nodes.iter_mut().find(|n| n.op == Op::Residual).unwrap();
         node.op = Op::Defined(Defined::new(Own));

@@ -5,6 +5,7 @@
 //! `prefill` for longer steps.
 
 use super::arena::Arena;
+use super::batch::Batch;
 use super::blas::Blas;
 use super::calls::{Calls, Job, Span, check};
 use super::compile::target;
@@ -23,6 +24,7 @@ use super::readback::Readback;
 use super::replay::{Fast, clear};
 use super::schedule::Schedule;
 use super::{CudaError, devices, wide};
+use crate::cpu::{Row, Sequences};
 use crate::model::{Graph, Model, Node, row_len};
 use crate::ops::Op;
 use crate::quant::GgmlType;
@@ -48,6 +50,10 @@ pub struct CudaEngine {
     pub(super) memory: Memory,
     _arena: Arena,
     pub(super) position: usize,
+    /// Its sequences, once there may be more than one; `position` then counts the slots that are taken.
+    pub(super) several: Option<Sequences>,
+    /// The rows of the step that runs.
+    pub(super) batch: Batch,
     /// Whether launches are kept apart.
     pub(super) apart: bool,
     /// What keeps the card busy meanwhile.
@@ -160,6 +166,8 @@ impl CudaEngine {
             memory,
             _arena: arena,
             position: 0,
+            several: None,
+            batch: Batch::default(),
             apart: false,
             load: None,
             device: device.name,
@@ -240,9 +248,10 @@ impl CudaEngine {
     /// Goes back to position `to`, forgetting what came after.
     ///
     /// # Panics
-    /// If it has not been there.
+    /// If it has not been there, or there are several sequences.
     pub fn rewind(&mut self, to: usize) {
-        assert!(to <= self.position, "a position not yet seen");
+        assert!(to <= self.position && self.sequences().is_one(), "a position not yet seen");
+        self.several = None;
         // What is on its way to the host may still be read from rows that the next step writes.
         let _ = self.copies.synchronize();
         self.position = to;
@@ -289,6 +298,11 @@ impl CudaEngine {
     /// # Panics
     /// If there are more tokens than there is room for.
     pub fn step(&mut self, tokens: &[u32], taps: &mut dyn TapSink) -> Result<(), CudaError> {
+        if let Some(sequences) = &self.several {
+            let row = |(position, &token)| Row { sequence: 0, position, token };
+            let rows: Vec<Row> = (sequences.tokens(0) as u32..).zip(tokens).map(row).collect();
+            return self.step_rows(&rows, taps);
+        }
         self.queue(tokens, taps)?;
         self.finish(taps)
     }
@@ -302,21 +316,8 @@ impl CudaEngine {
     /// # Panics
     /// As [`Self::step`].
     pub fn queue(&mut self, tokens: &[u32], taps: &mut dyn TapSink) -> Result<(), CudaError> {
-        let end = self.position + tokens.len();
-        assert!(tokens.len() <= self.options.step && end <= self.options.context, "a step beyond the room taken");
-        let vocabulary = self.graph.config.n_vocab;
-        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
-            return Err(CudaError::Unsupported(format!(
-                "token {token} is not in the model's vocabulary of {vocabulary} tokens"
-            )));
-        }
-        if let Some(load) = &mut self.load {
-            load.queue()?;
-        }
-        // The fast path has room for taps only where it was asked for.
-        let room = self.options.taps || self.fast.is_none();
-        let nodes = &self.graph.nodes;
-        let wanted = if room { taps.wanted(nodes) } else { vec![false; nodes.len()] };
+        self.check_room(tokens)?;
+        let wanted = self.wanted(taps);
         if self.fast.as_ref().is_some_and(|fast| !fast.slots.are_of(&wanted)) {
             self.finish(taps)?;
         }
@@ -331,14 +332,50 @@ impl CudaEngine {
             }
             (fast, _) => {
                 self.fast = fast;
-                self.finish(taps)?;
-                self.walk(tokens, &wanted, taps)?;
-                self.finish(taps)?;
+                return self.by_nodes(tokens, taps);
             }
         }
         self.stream.synchronize().doing("running a step")?;
-        self.position = end;
+        self.position += tokens.len();
         Ok(())
+    }
+
+    /// A step that no graph was captured of.
+    pub(super) fn by_nodes(&mut self, tokens: &[u32], taps: &mut dyn TapSink) -> Result<(), CudaError> {
+        let wanted = self.wanted(taps);
+        self.finish(taps)?;
+        self.walk(tokens, &wanted, taps)?;
+        self.finish(taps)?;
+        self.stream.synchronize().doing("running a step")?;
+        self.position += tokens.len();
+        Ok(())
+    }
+
+    /// Which nodes are wanted. The fast path has room for taps only where it was asked for.
+    fn wanted(&self, taps: &dyn TapSink) -> Vec<bool> {
+        let (room, nodes) = (self.options.taps || self.fast.is_none(), &self.graph.nodes);
+        if room { taps.wanted(nodes) } else { vec![false; nodes.len()] }
+    }
+
+    /// Begins a step of tokens.
+    pub(super) fn check_room(&mut self, tokens: &[u32]) -> Result<(), CudaError> {
+        let end = self.position + tokens.len();
+        assert!(tokens.len() <= self.options.step && end <= self.options.context, "a step beyond the room taken");
+        let vocabulary = self.graph.config.n_vocab;
+        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
+            return Err(CudaError::Unsupported(format!(
+                "token {token} is not in the model's vocabulary of {vocabulary} tokens"
+            )));
+        }
+        self.load.as_mut().map_or(Ok(()), Load::queue)
+    }
+
+    /// Whether faults are planted.
+    pub(super) fn has_faults(&self) -> bool {
+        #[cfg(any(test, feature = "faults"))]
+        return self.planted.is_some();
+        #[cfg(not(any(test, feature = "faults")))]
+        false
     }
 
     /// Gives what is on its way.
@@ -399,7 +436,13 @@ impl CudaEngine {
     }
 
     pub(super) fn calls(&self) -> Calls<'_> {
-        Calls { graph: &self.graph, memory: &self.memory, options: &self.options, functions: &self.functions }
+        Calls {
+            graph: &self.graph,
+            memory: &self.memory,
+            options: &self.options,
+            functions: &self.functions,
+            batch: self.batch,
+        }
     }
 
     pub(super) fn fused<'a>(&'a self, fast: &'a Fast, wants: &'a dyn Fn(usize) -> bool) -> Fused<'a> {

@@ -4,6 +4,7 @@
 //! does; [`File::checks`] has the compiler compare the two, and `functions` asks the driver for the size of
 //! what was compiled.
 
+use super::batch::Batch;
 #[cfg(any(test, feature = "faults"))]
 use super::faults::Bug;
 use super::launch::Ptr;
@@ -117,18 +118,20 @@ kernels! {
     Dequantise(DequantiseParams) "dequantise.cu" { w: Planes, y: Ptr, groups: i32, }
     Bias(BiasParams) "bias.cu" { x: Ptr, b: Ptr, y: Ptr, n: i32, count: i32, }
     Rope(RopeParams) "rope.cu" {
-        x: Ptr, frequency: Ptr, y: Ptr, heads: i32, d: i32, adjacent: i32, first: i32, tokens: i32,
+        x: Ptr, frequency: Ptr, y: Ptr, heads: i32, d: i32, adjacent: i32, first: i32, tokens: i32, batch: Batch,
     }
-    KvCache(KvCacheParams) "kv_cache.cu" { rows: Ptr, cache: Ptr, width: i32, first: i32, tokens: i32, }
+    KvCache(KvCacheParams) "kv_cache.cu" {
+        rows: Ptr, cache: Ptr, width: i32, first: i32, tokens: i32, batch: Batch,
+    }
     KvRead(KvReadParams) "kv_read.cu" { cache: Ptr, out: Ptr, count: i32, }
     AttnScores(AttnScoresParams) "attn_scores.cu" {
-        q: Ptr, k: Ptr, s: Ptr, heads: i32, kv_heads: i32, d: i32, first: i32, tokens: i32, keys: i32,
+        q: Ptr, k: Ptr, s: Ptr, heads: i32, kv_heads: i32, d: i32, first: i32, tokens: i32, keys: i32, batch: Batch,
     }
     AttnWeights(AttnWeightsParams) "attn_weights.cu" {
-        s: Ptr, y: Ptr, scale: f32, first: i32, tokens: i32, keys: i32,
+        s: Ptr, y: Ptr, scale: f32, first: i32, tokens: i32, keys: i32, batch: Batch,
     }
     AttnContext(AttnContextParams) "attn_context.cu" {
-        w: Ptr, v: Ptr, c: Ptr, heads: i32, kv_heads: i32, d: i32, first: i32, tokens: i32, keys: i32,
+        w: Ptr, v: Ptr, c: Ptr, heads: i32, kv_heads: i32, d: i32, first: i32, tokens: i32, keys: i32, batch: Batch,
     }
     Residual(ResidualParams) "residual.cu" { a: Ptr, b: Ptr, y: Ptr, count: i32, }
     SwiGlu(SwiGluParams) "swiglu.cu" { gate: Ptr, up: Ptr, y: Ptr, count: i32, }
@@ -228,8 +231,9 @@ impl Params {
 }
 
 /// What kernels include, by path below `engine/kernels`.
-const HEADERS: [(&str, &str); 19] = [
+const HEADERS: [(&str, &str); 20] = [
     ("barriers.cuh", include_str!("../../kernels/barriers.cuh")),
+    ("batch.cuh", include_str!("../../kernels/batch.cuh")),
     ("blocks.cuh", include_str!("../../kernels/blocks.cuh")),
     ("kv.cuh", include_str!("../../kernels/kv.cuh")),
     ("matrices.cuh", include_str!("../../kernels/matrices.cuh")),

@@ -1,6 +1,7 @@
 //! What an engine keeps on the device, and where.
 
 use super::arena::{Part, Plan};
+use super::batch::Batch;
 use super::device::Doing as _;
 use super::kernels::constant;
 use super::launch::{Call, Ptr};
@@ -52,6 +53,8 @@ pub struct Memory {
     pub frequencies: HashMap<usize, Ptr>,
     /// Token ids of a step.
     pub tokens: Ptr,
+    /// The rows of a step of several sequences.
+    pub batch: Batch,
     /// A weight dequantised for cuBLAS.
     pub dequantised: Ptr,
     /// Shares of the sums of a product on the tensor cores.
@@ -133,6 +136,10 @@ impl Memory {
         };
         let mut take = |bytes| plan.take(bytes).at;
         let slot_memory = take(slot_bytes);
+        let (rows, tables) = match options.more_sequences {
+            0 => (0, 0),
+            more => (options.step, options.context * (more + 1)),
+        };
         Ok(Self {
             operand: Operand {
                 parts: take(longer(part.bytes(options.step, row))),
@@ -149,6 +156,12 @@ impl Memory {
             row_sums: take(8 * caches * options.context),
             frequencies,
             tokens: take(4 * options.step.max(1)),
+            batch: Batch {
+                positions: take(4 * rows),
+                slots: take(4 * rows),
+                tables: take(4 * tables),
+                starts: take(4 * rows),
+            },
             dequantised: take(dequantised),
             parts: take(parts),
             cache_f32: take(4 * options.context * config.n_kv_heads * config.head_dim),

@@ -70,6 +70,8 @@ pub struct Options {
     pub step: usize,
     /// Tokens of the longest context.
     pub context: usize,
+    /// Sequences whose rows a step may have, beyond the first; of the tapped path.
+    pub more_sequences: usize,
     /// The kernels.
     pub path: Path,
     /// Linear layers; of the fast path, those of steps of more than one token.

@@ -1,5 +1,6 @@
 //! Models without a file, whose launches can be made without a device.
 
+use super::batch::Batch;
 use super::calls::Calls;
 use super::functions::Functions;
 use super::memory::Memory;
@@ -30,7 +31,7 @@ pub fn with_calls_where<T>(graph: &Graph, options: &Options, wide: bool, f: impl
     let extents = Extents(graph.weights().into_iter().cloned().collect(), FORMAT);
     let memory = Memory::at(1 << 20, graph, &extents, options, wide).expect("a layout");
     let functions = Functions::bare(100, 2048, 227 << 10);
-    f(Calls { graph, memory: &memory, options, functions: &functions })
+    f(Calls { graph, memory: &memory, options, functions: &functions, batch: Batch::default() })
 }
 
 /// Bytes that a model takes whose weights are all of a format.

@@ -1,4 +1,4 @@
-//! The kernels of the fast path run on a CPU, thread by thread, against their definitions: see `tests/emulated`. A GPU
+//! Kernels run on a CPU, thread by thread, against their definitions: see `tests/emulated`. A GPU
 //! proves them faster and on real models (`scripts/gpu-round`); this proves them where there is none.
 
 use qdiff_engine::cuda::kernels::included;
@@ -126,4 +126,9 @@ fn the_kernels_of_a_prefill_compute_their_definitions_on_a_cpu() {
 #[test]
 fn products_of_hopper_compute_their_definitions_on_a_cpu() {
     compute_their_definitions("prefill.cpp", &["-D__CUDA_ARCH_FEAT_SM90_ALL", "-DPRODUCTS_ALONE"]);
+}
+
+#[test]
+fn the_kernels_of_single_nodes_run_batches_of_sequences_on_a_cpu() {
+    compute_their_definitions("batch.cpp", &[]);
 }

@@ -117,7 +117,7 @@ fn zeroed_head(site: &mut Site<'_>) {
 
 fn interleaved(site: &mut Site<'_>) {
     let span = site.launch.span;
-    let AttnScoresParams { q, k, s, heads, kv_heads, d, first, tokens, keys } = *site.params();
+    let AttnScoresParams { q, k, s, heads, kv_heads, d, first, tokens, keys, .. } = *site.params();
     let params = ScoresInterleavedParams { q, k, s, heads, kv_heads, d, first, tokens, keys };
     *site.call() = Call::new(params, ((span.tokens * span.keys()) as u32, heads as u32, 1), 32);
 }

@@ -31,6 +31,8 @@ pub struct PassCollector {
     /// The sequences after the pass.
     after: Sequences,
     groups: Vec<(Group, Collector)>,
+    /// Whether scores and weights are of positions, not of slots.
+    by_position: bool,
 }
 
 impl PassCollector {
@@ -46,7 +48,13 @@ impl PassCollector {
             (group, collector)
         };
         let groups = groups.into_iter().map(collector).collect();
-        Ok(Self { want: want.clone(), rows: rows.len(), after, groups })
+        Ok(Self { want: want.clone(), rows: rows.len(), after, groups, by_position: false })
+    }
+
+    /// Of an engine whose scores and weights are of the positions of a row's own sequence, not of slots.
+    #[must_use]
+    pub fn with_keys_by_position(self) -> Self {
+        Self { by_position: true, ..self }
     }
 
     /// The sequences after the pass.
@@ -85,7 +93,11 @@ impl PassCollector {
             if !collector.wants(node.id) {
                 continue;
             }
-            let mut own = group.gather(&node.shape, &tensor);
+            let pairs = matches!(node.shape[..], [Axis::Fixed(_), Axis::Tokens, Axis::Keys]);
+            let mut own = match pairs && self.by_position {
+                true => Group { slots: (0..group.slots.len()).collect(), ..group.clone() }.gather(&node.shape, &tensor),
+                false => group.gather(&node.shape, &tensor),
+            };
             if let [Axis::Fixed(heads), Axis::Tokens, Axis::Keys] = node.shape[..] {
                 let keys = group.slots.len();
                 for (r, row) in own.data.chunks_mut(keys.max(1)).enumerate() {
@@ -93,7 +105,9 @@ impl PassCollector {
                     let seen = node.op.meaningful(group.positions[r % group.positions.len()], keys);
                     row[seen..].fill(0.0);
                 }
-                if matches!(node.op.anatomy(), Anatomy::RowReduction(RowReduction::Exponentials(_))) {
+                if matches!(node.op.anatomy(), Anatomy::RowReduction(RowReduction::Exponentials(_)))
+                    && !self.by_position
+                {
                     let foreign = foreign(group, &self.after, heads, &tensor);
                     collector.note_foreign(node.id, foreign);
                 }

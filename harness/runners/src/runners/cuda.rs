@@ -2,9 +2,10 @@
 
 use super::{Manifest, Reads, Runner, RunnerKind, Start};
 use crate::arithmetic::{Arithmetic, Number};
-use crate::capture::{Collector, Step, Want};
+use crate::capture::{Collector, PassCollector, Step, Want};
 use crate::room::Room;
 use anyhow::{Result, bail};
+use qdiff_engine::cpu::Row;
 use qdiff_engine::cuda::{Circumstances, CudaEngine, Gemm, KvType, Options, Path, kept_as};
 use qdiff_engine::model::{Model, WeightSource};
 use std::collections::BTreeSet;
@@ -16,7 +17,7 @@ pub const CUDA: RunnerKind = RunnerKind {
     about: "the engine on a GPU, every stage materialised",
     faults: false,
     llama: false,
-    sequences: false,
+    sequences: true,
     device: true,
     reads: |ty| match kept_as(ty) {
         kept if kept == ty => Reads::Stored,
@@ -30,6 +31,7 @@ pub const CUDA: RunnerKind = RunnerKind {
 pub const CUDA_FAST: RunnerKind = RunnerKind {
     name: "cuda-fast",
     about: "the engine on a GPU, stages fused",
+    sequences: false,
     start: Start::Own(|opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Fast, room)?)?))),
     ..CUDA
 };
@@ -40,8 +42,8 @@ fn options(path: Path, room: Room) -> Result<Options> {
         Number::F16 => KvType::F16,
         Number::Bf16 => bail!("the CUDA engine has no KV cache in bf16; take --kv-type f16, or --subject cpu"),
     };
-    let Room { step, context, gemm, .. } = room;
-    Ok(Options { step, context, path, gemm, kv, taps: true, ..Options::default() })
+    let Room { step, context, gemm, more: more_sequences, .. } = room;
+    Ok(Options { step, context, more_sequences, path, gemm, kv, taps: true, ..Options::default() })
 }
 
 /// The engine on the first GPU, by either path.
@@ -112,6 +114,17 @@ impl Runner for Cuda {
         let mut taps = Collector::new(want, self.engine.position(), tokens);
         self.engine.step(tokens, &mut taps)?;
         Ok(taps.finish())
+    }
+
+    fn rows(&mut self, rows: &[Row], want: &Arc<Want>) -> Result<Vec<Step>> {
+        let graph = self.engine.graph().clone();
+        let mut pass = PassCollector::new(want, &self.engine.sequences(), rows)?.with_keys_by_position();
+        self.engine.step_rows(rows, &mut pass.taps(&graph))?;
+        Ok(pass.finish())
+    }
+
+    fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {
+        Ok(self.engine.share(from, to, tokens)?)
     }
 
     fn vary(&mut self, run: usize) -> Result<Option<&'static str>> {

@@ -89,6 +89,7 @@ fn entries(graph: &Graph, request: &BenchRequest, kv: KvType, depth: usize) -> R
             keep_taps: !on_host,
             // Every stage is made only where the logits of every token are.
             last_logits: taps.len() < graph.nodes.len(),
+            ..Options::default()
         },
         steps: if path == PathOf::Tapped && !taps.is_empty() { TAPPED } else { DECODE },
         taps,
