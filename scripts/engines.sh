@@ -16,7 +16,8 @@ install() {
 
 # table NAME DTYPE...: captures the engine as it is and with the bugs that tests/engines/NAME_bugs.py plants in it, holds each
 # against llama.cpp on the same tokens, and prints a row for each. Fails where a bug is not found first at its stage and with
-# its cause, or something is found without one. With DEVICE=cuda in the environment, on that device.
+# its cause, or something is found without one. With DEVICE=cuda in the environment, on that device. record is the run that is
+# captured; several=1 says that the engine's captures are of several sequences, each of which is judged.
 table() {
     local name=$1 dtype capture status qdiff work
     shift
@@ -25,7 +26,8 @@ table() {
     work=$(mktemp -d)
     # shellcheck disable=SC2064
     trap "rm -rf '$work'" EXIT
-    "$qdiff" record -m "$model" --runner llama -n 2 --out "$work/llama" >&2
+    # shellcheck disable=SC2086
+    "$qdiff" record -m "$model" --runner llama ${record:--n 2} --out "$work/llama" >&2
     for dtype in "$@"; do
         log "$name in $dtype ..."
         mkdir "$work/$dtype"
@@ -37,7 +39,12 @@ table() {
         }
         for capture in "$work/$dtype"/*/; do
             status=0
-            "$qdiff" compare -m "$model" "$capture" "$work/llama" --json "${capture%/}.json" >"$work/said" 2>&1 || status=$?
+            if [ -n "${several:-}" ]; then
+                (cd "$work" && "$qdiff" run -m "$model" --subject "capture:$capture") >"$work/said" 2>&1 || status=$?
+                [ "$status" = 2 ] || mv "$work/qdiff-report" "${capture%/}.json"
+            else
+                "$qdiff" compare -m "$model" "$capture" "$work/llama" --json "${capture%/}.json" >"$work/said" 2>&1 || status=$?
+            fi
             if [ "$status" = 2 ]; then
                 tail -n 5 "$work/said" >&2
                 die "qdiff compare failed, see above"

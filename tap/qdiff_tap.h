@@ -12,6 +12,15 @@
  * docs/bring-your-own-engine.md says which names and shapes the stages have. QDIFF_END writes the line that says that the
  * dump is whole: qdiff does not pass a dump without it.
  *
+ * Of an engine that computes rows of several sequences in one pass, say in each step whose the rows are; arrays then hold those of
+ * all sequences, but for caches, scores and weights, which are tapped for each sequence:
+ *
+ *     QDIFF_SEQUENCES(qd, sequences, n);              int32_t, of each row: 0 and up in the order in which they begin
+ *     QDIFF_PREFIX(qd, 0, 2, 16);                     sequence 2 begins here, with 16 cached tokens of sequence 0
+ *     QDIFF_ROWS(qd, "slots", -1, slots, QDIFF_I32, n, 1);   the cache slot that each row is written to; "positions" likewise
+ *     QDIFF_TABLE(qd, 2, table, n);                   int32_t: the slots that hold the n positions of sequence 2
+ *     QDIFF_TAP_OF(qd, 2, "k_cache", 7, k, QDIFF_F16, 3, dims, strides);
+ *
  * Layers count from 0; the layer of a stage outside of layers is -1. Strides are in elements; NULL means row-major. Values are
  * copied before a call returns. Taps may come from several threads; a step begins when all taps of the one before have
  * returned.
@@ -78,7 +87,7 @@ typedef pthread_mutex_t qdiff_mutex;
 #endif
 
 /* Number format of an array's elements. */
-typedef enum { QDIFF_F32, QDIFF_F64, QDIFF_F16, QDIFF_BF16, QDIFF_F8_E4M3, QDIFF_F8_E5M2 } qdiff_dtype;
+typedef enum { QDIFF_F32, QDIFF_F64, QDIFF_F16, QDIFF_BF16, QDIFF_F8_E4M3, QDIFF_F8_E5M2, QDIFF_I32, QDIFF_I64 } qdiff_dtype;
 
 enum { QDIFF_MOST_AXES = 8 };
 
@@ -86,6 +95,7 @@ enum { QDIFF_MOST_AXES = 8 };
 typedef struct {
     char name[96]; /* with its layer: L07.q_rope */
     int dtype;     /* a qdiff_dtype */
+    int sequence;  /* whose rows it holds; -1 of those of all */
     int ndim;
     int64_t dims[QDIFF_MOST_AXES];
     int64_t strides[QDIFF_MOST_AXES];
@@ -127,6 +137,13 @@ typedef struct {
 /* An array of `rows` rows of `width` elements. */
 #define QDIFF_ROWS(ctx, name, layer, ptr, dtype, rows, width) \
     ((ctx) ? qdiff_tap_rows(ctx, name, layer, ptr, dtype, rows, width) : (void)0)
+/* Of one sequence. */
+#define QDIFF_TAP_OF(ctx, sequence, name, layer, ptr, dtype, ndim, dims, strides) \
+    ((ctx) ? qdiff_tap_of(ctx, sequence, name, layer, ptr, dtype, ndim, dims, strides) : (void)0)
+#define QDIFF_TABLE(ctx, sequence, slots, n) ((ctx) ? qdiff_table(ctx, sequence, slots, n) : (void)0)
+/* Whose the rows of the current step are, and with what a sequence begins in it. */
+#define QDIFF_SEQUENCES(ctx, sequences, n) ((ctx) ? qdiff_sequences(ctx, sequences, n) : (void)0)
+#define QDIFF_PREFIX(ctx, from, to, tokens) ((ctx) ? qdiff_prefix(ctx, from, to, tokens) : (void)0)
 /* Ends the step at once, so that whoever waits for it can read it; else the next step or QDIFF_END does. */
 #define QDIFF_STEP_END(ctx) ((ctx) ? qdiff_step_end(ctx) : (void)0)
 #define QDIFF_END(ctx) ((ctx) ? qdiff_end(ctx) : (void)0)
@@ -491,8 +508,8 @@ static inline int32_t *qdiff_tokens(qdiff_tap *ctx, long long first, const int32
 
 /* Bytes of an element; 0 of a number format that is none. */
 static inline size_t qdiff_size(int dtype) {
-    return dtype == QDIFF_F64                          ? 8
-           : dtype == QDIFF_F32                        ? 4
+    return dtype == QDIFF_F64 || dtype == QDIFF_I64    ? 8
+           : dtype == QDIFF_F32 || dtype == QDIFF_I32  ? 4
            : dtype == QDIFF_F16 || dtype == QDIFF_BF16 ? 2
            : dtype == QDIFF_F8_E4M3 || dtype == QDIFF_F8_E5M2;
 }
@@ -513,6 +530,7 @@ static inline int qdiff_describe(qdiff_tap *ctx, qdiff_array *array, const char 
     const size_t size = qdiff_size(dtype);
     int axis;
     memset(array, 0, sizeof *array);
+    array->sequence = -1;
     if (!name || !*name || strlen(name) > sizeof array->name - 16) {
         qdiff_trouble(ctx, "a stage called `%.64s`: names have 1 to %d letters", name ? name : "NULL",
                       (int)sizeof array->name - 16);
@@ -590,7 +608,7 @@ static inline char *qdiff_packed(const qdiff_array *array, const char *data) {
 
 /* Writes an array whose first element stands at `data`. `packed`: without what lies between its elements. */
 static inline void qdiff_write(qdiff_tap *ctx, const qdiff_array *array, const char *data, int packed) {
-    static const char *const names[] = {"f32", "f64", "f16", "bf16", "f8_e4m3", "f8_e5m2"};
+    static const char *const names[] = {"f32", "f64", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i32", "i64"};
     const int gaps = !array->row_major;
     const size_t bytes = (gaps && !packed ? array->reach : array->count) * qdiff_size(array->dtype);
     qdiff_text line = {NULL, 0, 0, 0};
@@ -630,7 +648,11 @@ static inline void qdiff_write(qdiff_tap *ctx, const qdiff_array *array, const c
             qdiff_say(&line, "%s%lld", axis ? "," : "", (long long)array->strides[axis]);
         }
     }
-    qdiff_say(&line, "],\"file\":\"capture.bin\",\"offset\":%llu}", (unsigned long long)ctx->offset);
+    qdiff_say(&line, "],\"file\":\"capture.bin\",\"offset\":%llu", (unsigned long long)ctx->offset);
+    if (array->sequence >= 0) {
+        qdiff_say(&line, ",\"sequence\":%d", array->sequence);
+    }
+    qdiff_say(&line, "}");
     if (!qdiff_line(ctx->lines, &line)) {
         qdiff_trouble(ctx, "the line of %s cannot be written: %s", array->name, strerror(errno));
     }
@@ -917,17 +939,63 @@ static inline void qdiff_step(qdiff_tap *ctx, long long first, const int32_t *to
     QDIFF_UNLOCK(&ctx->lock);
 }
 
-static inline void qdiff_tap_host(qdiff_tap *ctx, const char *name, int layer, const void *data, int dtype, int ndim,
-                                  const int64_t *dims, const int64_t *strides) {
+static inline void qdiff_tap_of(qdiff_tap *ctx, int sequence, const char *name, int layer, const void *data, int dtype,
+                                int ndim, const int64_t *dims, const int64_t *strides) {
     qdiff_array array;
     if (qdiff_forked(ctx)) {
         return;
     }
     qdiff_settle(ctx, 0);
     if (qdiff_describe(ctx, &array, name, layer, data, dtype, ndim, dims, strides)) {
+        array.sequence = sequence;
         qdiff_write(ctx, &array, (const char *)data, 1);
     }
     QDIFF_UNLOCK(&ctx->lock);
+}
+
+static inline void qdiff_tap_host(qdiff_tap *ctx, const char *name, int layer, const void *data, int dtype, int ndim,
+                                  const int64_t *dims, const int64_t *strides) {
+    qdiff_tap_of(ctx, -1, name, layer, data, dtype, ndim, dims, strides);
+}
+
+static inline void qdiff_table(qdiff_tap *ctx, int sequence, const int32_t *slots, int64_t n) {
+    qdiff_tap_of(ctx, sequence, "tables", -1, slots, QDIFF_I32, 1, &n, NULL);
+}
+
+/* Writes a line about the rows of the current step: `n` sequences, or the three numbers of a prefix. */
+static inline void qdiff_say_rows(qdiff_tap *ctx, const char *what, const int32_t *numbers, size_t n, const char *end) {
+    qdiff_text line = {NULL, 0, 0, 0};
+    size_t i;
+    if (qdiff_forked(ctx)) {
+        return;
+    }
+    qdiff_settle(ctx, 0);
+    if (!ctx->failed && (!ctx->open || !numbers || (*end == ']' && !end[1] && ctx->tokens && n != ctx->n))) {
+        qdiff_trouble(ctx, "the sequences of step %ld are not those of its tokens", ctx->step);
+    }
+    if (!ctx->failed) {
+        qdiff_say(&line, "{\"step\":%ld,\"%s", ctx->step, what);
+        for (i = 0; i < n; i++) {
+            qdiff_say(&line, "%s%ld", i ? "," : "", (long)numbers[i]);
+        }
+        qdiff_say(&line, "%s}", end);
+        if (!qdiff_line(ctx->lines, &line)) {
+            qdiff_trouble(ctx, "the sequences of step %ld cannot be written: %s", ctx->step, strerror(errno));
+        }
+    }
+    QDIFF_UNLOCK(&ctx->lock);
+}
+
+static inline void qdiff_sequences(qdiff_tap *ctx, const int32_t *sequences, size_t n) {
+    qdiff_say_rows(ctx, "sequences\":[", sequences, n, "]");
+}
+
+static inline void qdiff_prefix(qdiff_tap *ctx, int32_t from, int32_t to, int32_t tokens) {
+    int32_t prefix[3];
+    prefix[0] = from;
+    prefix[1] = to;
+    prefix[2] = tokens;
+    qdiff_say_rows(ctx, "prefixes\":[[", prefix, 3, "]]");
 }
 
 static inline void qdiff_tap_rows(qdiff_tap *ctx, const char *name, int layer, const void *data, int dtype, int64_t rows,

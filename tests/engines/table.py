@@ -1,4 +1,4 @@
-"""Prints a row for each report FOLDER/DTYPE/CASE.json. Fails where `clean` has a finding, but for what BUGS.py says of the engine
+"""Prints a row for each report FOLDER/DTYPE/CASE.json, or folder of this name with a report of each sequence. Fails where `clean` has a finding, but for what BUGS.py says of the engine
 itself ("In DTYPE as it is: STAGE CAUSE"), or a bug of BUGS.py is not found first at the stage and with the cause that its function
 says ("Found as: STAGE CAUSE").
 
@@ -24,12 +24,25 @@ def expectations(bugs):
     return found
 
 
+def read(path):
+    """A report; of several sequences the first that diverged, with the coverage of all of them."""
+    if path.is_file():
+        return json.loads(path.read_text())
+    reports = [json.loads(one.read_text()) for one in sorted(path.glob("*/report.json"))]
+    coverage = {of: sum(report["verdict"]["coverage"][of] for report in reports) for of in ("asked", "judged")}
+    first = next((report for report in reports if report["outcome"] != "match"), reports[0])
+    first["verdict"]["coverage"] = coverage
+    if first.get("slots", {}).get("wrong"):
+        first["verdict"]["findings"].insert(0, {"stage": "slots", "cause": {"name": "wrong"}})
+    return first
+
+
 def stages(path):
-    return {finding["stage"] for finding in json.loads(path.read_text())["verdict"]["findings"]}
+    return {finding["stage"] for finding in read(path)["verdict"]["findings"]}
 
 
 def row(dtype, path, expected):
-    report = json.loads(path.read_text())
+    report = read(path)
     verdict, coverage = report["verdict"], report["verdict"]["coverage"]
     findings = verdict["findings"]
     # What the catalogue names, or what was solved for.

@@ -1,4 +1,5 @@
 """Captures vLLM on a CPU as it is, and with each of the bugs below planted in its code: to OUT/clean, OUT/NAME, ...
+Each is a capture of three sequences, of which two share forward passes and one begins with cached blocks of another.
 
 Usage: vllm_bugs.py MODEL.gguf LIKE OUT DTYPE
 """
@@ -7,7 +8,6 @@ import hashlib
 import json
 import os
 import pathlib
-import shutil
 import sys
 import tempfile
 from contextlib import ExitStack, contextmanager
@@ -54,29 +54,41 @@ def gate_and_up_exchanged(model):
         yield
 
 
+@contextmanager
+def slots_one_block_early(model):
+    """A sequence's rows after its first block are written to the slots of the block before it. Found as: slots wrong"""
+    from vllm.v1.worker import gpu_model_runner
+
+    own = gpu_model_runner.GPUModelRunner._get_slot_mappings
+
+    def early(self, *args, **kwargs):
+        by_group, by_layer = own(self, *args, **kwargs)
+        # All layers share one tensor.
+        for slots in list((by_group or {}).values())[:1]:
+            positions = self.positions[:len(slots)] if hasattr(self.positions, "__getitem__") else self.positions.gpu[:len(slots)]
+            slots[(positions >= BLOCK) & (slots >= BLOCK)] -= BLOCK
+        return by_group, by_layer
+
+    with mock.patch.object(gpu_model_runner.GPUModelRunner, "_get_slot_mappings", early):
+        yield
+
+
+# Tokens of a block of the cache: as few as vLLM takes on a CPU.
+BLOCK = 32
+
+
 def captured(llm, gguf, like, out):
-    """Runs the engine on the tokens of the capture `like`, beside another request in the same forward passes, and writes what
-    it computes for the first to `out`."""
-    like = json.loads((like / "manifest.json").read_text())
+    """Runs the engine on the tokens of the capture `like`, then on two requests that share forward passes: one with other tokens,
+    and one that begins with the cached blocks of the first. Writes what it computes to `out`, a capture of three sequences."""
+    tokens = json.loads((like / "manifest.json").read_text())["tokens"]
     with gguf.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    model, tokens = the_model(llm), iter(like["decoded"] + [0])
-    own = model.compute_logits
-
-    def forced(hidden):
-        logits = own(hidden)
-        return torch.zeros_like(logits).index_fill_(1, torch.tensor([next(tokens)]), 1.0)
-
-    both = out.with_suffix(".all")
-    llm.collective_rpc("qdiff_begin", args=(str(both), {"model_sha256": sha256}))
-    with mock.patch.object(model, "compute_logits", forced):
-        llm.generate([{"prompt_token_ids": tokens} for tokens in (like["tokens"], like["tokens"][::-2])], use_tqdm=False,
-                     sampling_params=SamplingParams(temperature=0, max_tokens=len(like["decoded"]) + 1, ignore_eos=True,
-                                                    detokenize=False))
+    llm.reset_prefix_cache()
+    llm.collective_rpc("qdiff_begin", args=(str(out), {"model_sha256": sha256}))
+    for prompts in [[tokens], [tokens[::-2], tokens + tokens[:7]]]:
+        llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], use_tqdm=False,
+                     sampling_params=SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, detokenize=False))
     llm.collective_rpc("qdiff_end")
-    first, _ = sorted(both.iterdir())
-    first.rename(out)
-    shutil.rmtree(both)
 
 
 def the_model(llm):
@@ -94,9 +106,9 @@ def main():
         del model.config.quantization_config
         model.save_pretrained(checkpoint)
         del model
-        llm = LLM(checkpoint, dtype=DTYPES[dtype], enforce_eager=True, enable_prefix_caching=False, skip_tokenizer_init=True,
-                  max_model_len=256, max_num_seqs=2, worker_extension_cls="qdiff_capture.vllm.Extension")
-    for plant in [None, neighbours_rotated, scores_not_scaled, gate_and_up_exchanged]:
+        llm = LLM(checkpoint, dtype=DTYPES[dtype], enforce_eager=True, enable_prefix_caching=True, block_size=BLOCK,
+                  skip_tokenizer_init=True, max_model_len=256, max_num_seqs=2, worker_extension_cls="qdiff_capture.vllm.Extension")
+    for plant in [None, neighbours_rotated, scores_not_scaled, gate_and_up_exchanged, slots_one_block_early]:
         with plant(the_model(llm)) if plant else ExitStack():
             captured(llm, gguf, like, out / (plant.__name__.replace("_", "-") if plant else "clean"))
 

@@ -10,6 +10,19 @@ int main(void) {
     while (next(&v)) {
         if (v.is_step) {
             QDIFF_STEP(qd, v.first, v.tokens, v.n);
+            v.sequence = -1;
+        } else if (v.kind == 'w') {
+            QDIFF_SEQUENCES(qd, v.tokens, v.n);
+        } else if (v.kind == 'p') {
+            QDIFF_PREFIX(qd, v.tokens[0], v.tokens[1], v.tokens[2]);
+        } else if (v.kind == 'o') {
+            continue;
+        } else if (v.kind == 'b') {
+            QDIFF_TABLE(qd, v.sequence, v.tokens, (int64_t)v.n);
+        } else if (v.sequence >= 0) {
+            const int64_t dims[2] = {v.rows, v.width};
+            QDIFF_TAP_OF(qd, v.sequence, v.name, v.layer, v.data, QDIFF_F32, 2, dims, NULL);
+            free(v.data);
         } else if (which++ % 2 == 0) {
             QDIFF_ROWS(qd, v.name, v.layer, v.data, QDIFF_F32, v.rows, v.width);
             free(v.data);

@@ -44,7 +44,7 @@ int main(int argc, char **argv) {
     WAY("data", tap(qd, "x", NULL, QDIFF_F32, 2, dims, NULL))
     WAY("extents", tap(qd, "x", x, QDIFF_F32, 2, NULL, NULL))
     WAY("unnamed", tap(qd, NULL, x, QDIFF_F32, 2, dims, NULL))
-    WAY("dtype", tap(qd, "x", x, 6, 2, dims, NULL))
+    WAY("dtype", tap(qd, "x", x, 8, 2, dims, NULL))
     WAY("dtype-below", tap(qd, "x", x, -1, 2, dims, NULL))
     WAY("axes", tap(qd, "x", x, QDIFF_F32, 9, dims, NULL))
     WAY("large", tap(qd, "x", x, QDIFF_F32, 2, large, NULL))

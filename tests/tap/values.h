@@ -1,5 +1,6 @@
 /* What the engines of these tests "compute": the arrays of a recorded capture, from the two files that a test wrote. A line
- * of `values.txt` is `step FIRST N ID...` or `tap NAME LAYER ROWS WIDTH`; the f32 of the taps follow each other in
+ * of `values.txt` is `step FIRST N ID...`, `whose N SEQUENCE...`, `prefix FROM TO TOKENS`, `of SEQUENCE` before a tap of that sequence,
+ * `table N SLOT...` of it, or `tap NAME LAYER ROWS WIDTH`; the f32 of the taps follow each other in
  * `values.bin`. */
 #ifndef VALUES_H
 #define VALUES_H
@@ -10,8 +11,10 @@
 
 typedef struct {
     FILE *lines, *elements;
-    /* The last line: a step, or a tap. */
+    /* The last line: a step, a tap, or the first letter of another word with its numbers in `tokens`. */
     int is_step;
+    char kind;
+    int sequence; /* of the taps that follow; -1 of all */
     long long first;
     size_t n;
     int32_t tokens[256];
@@ -30,6 +33,7 @@ static inline void must(int holds, const char *what) {
 
 static inline values open_values(void) {
     values v;
+    v.sequence = -1;
     v.lines = fopen("values.txt", "r");
     v.elements = fopen("values.bin", "rb");
     must(v.lines && v.elements, "values.txt and values.bin are read");
@@ -46,6 +50,20 @@ static inline int next(values *v) {
         return 0;
     }
     v->is_step = kind[0] == 's';
+    v->kind = kind[0];
+    if (kind[0] == 'w' || kind[0] == 'p' || kind[0] == 'o' || kind[2] == 'b') {
+        v->kind = kind[1] == 'a' ? 'b' : kind[0];
+        v->n = kind[0] == 'p' ? 3 : 1;
+        must(kind[0] == 'p' || kind[0] == 'o' || fscanf(v->lines, "%zu", &v->n) == 1, "a list has a length");
+        must(v->n <= 256, "a list is short");
+        for (i = 0; i < v->n; i++) {
+            must(fscanf(v->lines, "%d", &v->tokens[i]) == 1, "a number is one");
+        }
+        if (kind[0] == 'o') {
+            v->sequence = v->tokens[0];
+        }
+        return 1;
+    }
     if (v->is_step) {
         must(fscanf(v->lines, "%lld %zu", &v->first, &v->n) == 2 && v->n <= 256, "a step has a position and tokens");
         for (i = 0; i < v->n; i++) {
@@ -54,6 +72,7 @@ static inline int next(values *v) {
     } else {
         long long rows, width;
         must(fscanf(v->lines, "%63s %d %lld %lld", v->name, &v->layer, &rows, &width) == 4, "a tap has a name and a shape");
+        v->kind = 't';
         v->rows = rows;
         v->width = width;
         v->data = (float *)malloc((size_t)(rows * width) * sizeof(float));

@@ -15,5 +15,6 @@ pub mod logits;
 pub mod nonce;
 pub mod pair;
 pub mod sequences;
+pub mod slots;
 pub mod sweep;
 pub mod tokens;

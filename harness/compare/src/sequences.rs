@@ -7,7 +7,7 @@ use crate::pair::{Pair, Recording};
 use crate::room::Room;
 use crate::runners::{Faults, Runner, RunnerKind, Start};
 use anyhow::{Result, bail, ensure};
-use qdiff_engine::model::Node;
+use qdiff_engine::model::{Graph, Node};
 use std::time::Instant;
 
 /// Room for a plan.
@@ -72,11 +72,11 @@ pub fn record(pair: &Pair<'_>, runner: &mut dyn Runner, plan: &Plan, tokens: &[u
         Ok(())
     })?;
     let (manifest, seconds) = (runner.manifest().clone(), start.elapsed().as_secs_f64());
-    Ok(split(Recording { capture, manifest, fed: Vec::new(), chose: None, seconds }, plan))
+    Ok(split(&pair.oracle.graph, Recording { capture, manifest, fed: Vec::new(), chose: None, seconds }, plan))
 }
 
 /// A recording of each sequence of a recording that holds all steps of `plan`.
-pub fn split(recording: Recording, plan: &Plan) -> Vec<Recording> {
+pub fn split(graph: &Graph, recording: Recording, plan: &Plan) -> Vec<Recording> {
     let Recording { mut capture, manifest, seconds, .. } = recording;
     let (steps, store) = (std::mem::take(&mut capture.steps), capture.store.clone());
     let seconds = seconds / plan.sequences().max(1) as f64;
@@ -85,7 +85,7 @@ pub fn split(recording: Recording, plan: &Plan) -> Vec<Recording> {
         let capture = Capture { steps, elements, unmatched, cut: capture.cut, ..capture.sibling() };
         Recording { capture, manifest: manifest.clone(), fed: Vec::new(), chose: None, seconds }
     };
-    plan.dealt(steps, |step| step.copied(&store)).into_iter().map(recording).collect()
+    plan.dealt(steps, |step, tokens| step.copied(graph, tokens, &store)).into_iter().map(recording).collect()
 }
 
 /// What the passes are made of.

@@ -3,7 +3,7 @@
 use qdiff_capture::{
     arithmetic, capture, cleanup, formats, hash, input, machine, metrics, number, sampling, shard, shown,
 };
-use qdiff_compare::{compare, decoded, ends, generate, logits, nonce, sweep, tokens};
+use qdiff_compare::{compare, decoded, ends, generate, logits, nonce, slots, sweep, tokens};
 use qdiff_diagnose::{diagnose, mutations, severity, weights};
 use qdiff_oracle::{products, prompts};
 use qdiff_runners::runners;

@@ -173,7 +173,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
             said(&format!("wrote {}, {bytes} bytes\n", request.out.display()))
         }
         Command::Prompts(request) => prompts::run(request),
-        Command::Stages => stages::run(),
+        Command::Stages(args) => stages::run(args),
         Command::Mutations { command } => match command {
             None => mutations::list(None),
             Some(MutationsCommand::List { json }) => mutations::list(Some(json)),

@@ -2,57 +2,121 @@
 
 use super::{exit, say};
 use anyhow::Result;
-use qdiff_engine::model::{ARCHITECTURES, KINDS, Node, described, skeleton, symbolic};
+use clap::Args;
+use qdiff_engine::model::{ARCHITECTURES, DIALECTS, Dialect, Graph, KINDS, Node, described, skeleton, symbolic};
+
+/// What is printed.
+#[derive(Debug, Args)]
+pub struct StagesArgs {
+    /// Print the tables that the hooks of the Python package read, as its module `_stages.py`
+    #[arg(long)]
+    python: bool,
+}
 
 /// What stands before the table.
 const HEAD: &str = "\
 # Every stage
 
 T tokens of this step, N tokens so far; E width of the residual stream, H query heads, G heads of keys and values, D width of
-a head, F width of the feed-forward network, X experts, K of them that a token takes, V size of the vocabulary. Names of transformers and vLLM are those of modules,
-whose output is meant where nothing else is said; vLLM's caches are those of its FlashAttention backend. A dash is what is
-never materialised. `qdiff stages` prints this page.
+a head, F width of the feed-forward network, X experts, K of them that a token takes, V size of the vocabulary. Most names are those of modules, and the module's output
+is the stage where nothing else is said. A dash is what is
+never materialised, or not known of an engine. `qdiff stages` prints this page from the
+tables in `engine/src/model/dialect`.
+";
+
+/// What stands before the Python tables.
+const PYTHON: &str = "\
+\"\"\"Where engines have each stage. `qdiff stages --python` prints this file, from the tables of qdiff's graph.
+
+A row is a stage, whether it is in a layer, what is taken (output, input, part, call, columns, ...), the module as the layer or
+the decoder has it, which part, call or columns, and whether the module must have a bias for it (None: either way).\"\"\"
 ";
 
 /// Prints every stage, in order: what it is, its shape, and where it is in other engines.
-pub(super) fn run() -> Result<u8> {
-    let graphs: Vec<_> = ARCHITECTURES.iter().map(|(name, build)| (*name, skeleton(*build, KINDS))).collect();
-    let mut names: Vec<&str> = Vec::new();
-    for (_, graph) in &graphs {
+pub(super) fn run(args: &StagesArgs) -> Result<u8> {
+    let graphs: Vec<(&str, Graph)> =
+        ARCHITECTURES.iter().map(|(name, build)| (*name, skeleton(*build, KINDS))).collect();
+    let stages = stages(&graphs);
+    say(&if args.python { python(&stages) } else { page(&graphs, &stages) })?;
+    Ok(exit::MATCH)
+}
+
+/// Every stage once, with the architectures that have it.
+fn stages(graphs: &[(&'static str, Graph)]) -> Vec<(Vec<&'static str>, Node)> {
+    let mut all: Vec<(Vec<&str>, Node)> = Vec::new();
+    for (arch, graph) in graphs {
         // What an earlier graph does not have stands after what comes before it here.
         let mut after = 0;
-        for name in graph.stage_names() {
-            match names.iter().position(|n| *n == name) {
-                Some(at) => after = at + 1,
+        for node in &graph.nodes {
+            match all.iter().position(|(_, n)| n.id.name == node.id.name) {
+                Some(at) => {
+                    if !all[at].0.contains(arch) {
+                        all[at].0.push(arch);
+                    }
+                    after = at + 1;
+                }
                 None => {
-                    names.insert(after, name);
+                    all.insert(after, (vec![arch], node.clone()));
                     after += 1;
                 }
             }
         }
     }
-    let mut table = format!(
-        "{HEAD}\n| stage | shape | what it is | transformers | vLLM | llama.cpp |\n| --- | --- | --- | --- | --- | --- |\n"
-    );
-    for name in names {
-        let having: Vec<(&str, &Node)> = graphs
-            .iter()
-            .filter_map(|(arch, graph)| Some((*arch, graph.nodes.iter().find(|n| n.id.name == name)?)))
-            .collect();
-        let Some((_, node)) = having.first() else { continue };
-        let of: Vec<&str> = having.iter().map(|(arch, _)| *arch).collect();
-        let only = if of.len() < graphs.len() { format!(" ({} only)", of.join(", ")) } else { String::new() };
-        let told = described(node);
-        fn dash(text: &str) -> &str {
-            if text.is_empty() { "–" } else { text }
-        }
+    all
+}
+
+/// The page of all stages.
+fn page(graphs: &[(&str, Graph)], stages: &[(Vec<&str>, Node)]) -> String {
+    let names: Vec<&str> = DIALECTS.iter().map(|dialect| dialect.name).collect();
+    let rule = "| --- ".repeat(names.len() + 5);
+    let mut table =
+        format!("{HEAD}\n| stage | shape | what it is | llama.cpp | GGUF | {} |\n{rule}|\n", names.join(" | "));
+    for (having, node) in stages {
+        let only = if having.len() < graphs.len() { format!(" ({} only)", having.join(", ")) } else { String::new() };
         let shape = symbolic(node);
-        let row =
-            [&format!("`{name}`{only}"), &format!("[{shape}]"), told.what, dash(&told.transformers), dash(told.vllm)];
-        table += &format!("| {} | {} |\n", row.join(" | "), emitted(node));
+        let told = |dialect: &Dialect| dialect.place(node).map_or_else(|| "–".to_owned(), |place| place.to_string());
+        let weight = node
+            .weights
+            .first()
+            .map_or_else(|| "–".to_owned(), |weight| format!("`{}`", in_any_layer(node, &weight.name)));
+        let own = [
+            format!("`{}`{only}", node.id.name),
+            format!("[{shape}]"),
+            described(node).to_owned(),
+            emitted(node),
+            weight,
+        ];
+        let row: Vec<String> = own.into_iter().chain(DIALECTS.iter().map(told)).collect();
+        table += &format!("| {} |\n", row.join(" | "));
     }
-    say(&table)?;
-    Ok(exit::MATCH)
+    table
+}
+
+/// The tables of the Python package.
+fn python(stages: &[(Vec<&str>, Node)]) -> String {
+    let mut text = PYTHON.to_owned();
+    for dialect in DIALECTS {
+        text += &format!("\n# {}.\n{} = [\n", dialect.of, dialect.name.to_uppercase());
+        for (_, node) in stages {
+            let Some(place) = dialect.place(node) else { continue };
+            let (site, path, which) = place.site.taken();
+            let python = |flag: bool| if flag { "True" } else { "False" };
+            text += &format!(
+                "    (\"{}\", {}, \"{site}\", \"{path}\", {}, {}),\n",
+                node.id.name,
+                python(node.id.layer.is_some()),
+                which.as_deref().unwrap_or("None"),
+                place.bias.map_or("None", python)
+            );
+        }
+        text += "]\n";
+    }
+    text
+}
+
+/// The name of a tensor of the node, whatever its layer.
+fn in_any_layer(node: &Node, name: &str) -> String {
+    name.replace(&format!("blk.{}.", node.id.layer.unwrap_or(0)), "blk.N.")
 }
 
 /// How llama.cpp's graph callback announces it.
@@ -63,7 +127,7 @@ fn emitted(node: &Node) -> String {
     let (name, source) = (bare(&node.emission.name), bare(&node.emission.source));
     let op = node.emission.op;
     match node.weights.first().filter(|_| name.is_empty()) {
-        Some(weight) => format!("{op} with `{}`", weight.name.replace(&format!("blk.{layer}."), "blk.N.")),
+        Some(weight) => format!("{op} with `{}`", in_any_layer(node, &weight.name)),
         None if !source.is_empty() => format!("{op} of `{source}`"),
         None => format!("`{name}` {op}"),
     }

@@ -136,6 +136,7 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
         storage: Some(Formats::default()),
         sampler: Some(if request.like.is_some() { Sampler::Told } else { Sampler::Greedy }),
         end: None,
+        orders: Vec::new(),
         elements: BTreeMap::new(),
         dump: None,
         cut: None,

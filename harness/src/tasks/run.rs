@@ -22,6 +22,7 @@ use crate::report::{Failure, Memory, ModelInfo, Outcome, Report, RunInfo, Second
 use crate::runners::{EngineTrouble, Manifest, Source};
 use crate::severity;
 use crate::shard::Shard;
+use crate::slots::SlotsCheck;
 use crate::tokens::{self, TokensCheck};
 use crate::verdict::{Measured, Repeated};
 use crate::weights::{self, WeightCheck};
@@ -187,6 +188,8 @@ pub(super) struct Judged {
     pub(super) besides: f64,
     /// Which sequence it is of, where several ran together.
     pub(super) sequence: Option<SequenceInfo>,
+    /// What a recorded subject gave its kernels for the rows of the run.
+    pub(super) slots: Option<SlotsCheck>,
 }
 
 /// What every prompt of a run shares.
@@ -275,6 +278,7 @@ impl<'a> Runs<'a> {
             judging: judging.elapsed().saturating_sub(late).as_secs_f64(),
             besides: (repeating + late).as_secs_f64(),
             sequence: None,
+            slots: None,
         };
         Ok(self.report(&input, given, subject, judged))
     }
@@ -282,7 +286,8 @@ impl<'a> Runs<'a> {
     /// What a run told. `given` is the prompt as `--prompt` takes it.
     pub(super) fn report(&self, input: &Input, given: &str, subject: Recording, judged: Judged) -> Report {
         let Self { request, pair, .. } = self;
-        let Judged { same_tokens, tokenizing, reference, diagnosis, repeated, judging, besides, sequence } = judged;
+        let Judged { same_tokens, tokenizing, reference, diagnosis, repeated, judging, besides, sequence, slots } =
+            judged;
         let (opened, Ready { name, tokens, .. }) = (pair.opened, &input.ready);
         let doubt = reference.as_ref().and_then(|reference| verify::doubt(pair, &diagnosis.verdict, reference, tokens));
         let seconds = Seconds {
@@ -328,6 +333,7 @@ impl<'a> Runs<'a> {
             weights: self.weights.clone(),
             tokens: same_tokens,
             decoded,
+            slots,
             end: self.sides.chosen.recorded_end().and_then(|(end, decoded)| ends::recorded(opened, end, decoded)),
             severity: severity::of(graph, &diagnosis, &self.weights.mismatches),
             diagnosis,

@@ -6,6 +6,7 @@ use crate::capture::{Plan, Step};
 use crate::memory;
 use crate::prompts::Ready;
 use crate::report::{Prefix, Report, SequenceInfo};
+use crate::slots::SlotsCheck;
 use crate::tokens;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
@@ -17,7 +18,7 @@ use std::time::Instant;
 pub struct SequencesRequest {
     /// Deal the tokens of the prompt out to several sequences, whose rows share passes: in 7,5+1+17@0 the first pass feeds 7
     /// tokens of sequence 0. The second pass feeds 5 more, 1 token of sequence 1, and 17 tokens of sequence 2, which begins
-    /// with the 7 cached tokens of sequence 0. Nothing is decoded. Each sequence has a report
+    /// with the 7 cached tokens of sequence 0 (17@0:4: with the first 4 of them). Nothing is decoded. Each sequence has a report
     #[arg(long, value_name = "LIST")]
     pub sequences: Option<Plan>,
 }
@@ -51,7 +52,8 @@ impl Runs<'_> {
         let same_tokens = tokens::check(pair.opened, ready, None)?;
         let tokenizing = tokenizing.elapsed().as_secs_f64();
         memory::begin();
-        let (subjects, references) = self.sides.record_sequences(pair, plan, &ready.tokens)?;
+        let (subjects, references, said) = self.sides.record_sequences(pair, plan, &ready.tokens)?;
+        let slots = SlotsCheck::of(plan, &ready.tokens, &said);
         let mut references = references.into_iter().flatten();
         let mut reports = Vec::new();
         for (number, subject) in subjects.into_iter().enumerate() {
@@ -78,6 +80,7 @@ impl Runs<'_> {
                 judging,
                 besides: 0.0,
                 sequence: Some(info),
+                slots: slots.as_ref().map(|slots| slots.concerning(number as u32)),
             };
             let length = own.tokens.len();
             reports.push(self.report(&Input::new(own, 0, length), given, subject, judged));

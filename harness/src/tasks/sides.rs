@@ -4,7 +4,7 @@ use super::Console;
 use super::faults::{self, InjectedFaults};
 use super::request::{CaptureRequest, FaultRequest, PassesRequest, TokensRequest};
 use super::values;
-use crate::capture::{Filter, Names, Passes, Plan, container, npz};
+use crate::capture::{Filter, Names, Passes, Plan, RowsSaid, container, npz};
 use crate::compare::comparable;
 use crate::llama;
 use crate::loaded::NO_LLAMA;
@@ -435,28 +435,29 @@ impl Sides<'_> {
         Ok((subject, reference))
     }
 
-    /// Runs both on all sequences of a plan; gives a recording of each sequence.
+    /// Runs both on all sequences of a plan; gives a recording of each sequence, and what a recorded subject gave its kernels.
     ///
     /// # Errors
     /// What keeps a side from running.
     pub(super) fn record_sequences(
         &self, pair: &Pair<'_>, plan: &Plan, tokens: &[u32],
-    ) -> Result<(Vec<Recording>, Option<Vec<Recording>>)> {
+    ) -> Result<(Vec<Recording>, Option<Vec<Recording>>, Vec<RowsSaid>)> {
         let run = |side: &Side, names: &Names| match side {
             Side::Nobody => Ok(None),
             Side::Recorded(folder, manifest) => {
-                let recording = pair.read(folder, manifest, names, &manifest.how())?;
-                Ok(Some(sequences::split(recording, plan)))
+                let mut recording = pair.read(folder, manifest, names, &manifest.how())?;
+                let said = std::mem::take(&mut recording.capture.rows);
+                Ok(Some((sequences::split(&pair.oracle.graph, recording, plan), said)))
             }
             Side::Live(kind) => {
                 let mut runner = sequences::runner(pair, kind, plan, Faults::default())?;
-                sequences::record(pair, runner.as_mut(), plan, tokens).map(Some)
+                Ok(Some((sequences::record(pair, runner.as_mut(), plan, tokens)?, Vec::new())))
             }
         };
         let reference = run(&self.chosen.reference, &Names::of(&pair.oracle.graph))?;
         let subject = run(&self.chosen.subject, &pair.names).map_err(EngineTrouble::of)?;
-        let subject = subject.context("without a subject there is nothing to judge; name a runner")?;
-        Ok((subject, reference))
+        let (subject, said) = subject.context("without a subject there is nothing to judge; name a runner")?;
+        Ok((subject, reference.map(|(recordings, _)| recordings), said))
     }
 
     fn tapped<'r>(&'r self, pair: &Pair<'r>, kind: &RunnerKind, tokens: Tokens<'_>) -> Result<TapFiltered<'r>> {

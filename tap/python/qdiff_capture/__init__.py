@@ -11,6 +11,11 @@
 
     qdiff run -m model.gguf --subject capture:mine
 
+Of an engine that computes rows of several sequences in one pass, `capture.step(tokens, sequences=[0, 0, 1])` says whose each
+row is. Arrays then hold the rows of all of them; those of one sequence alone, such as its cache, are added with
+`sequence=1`. "positions" and "slots" (of each row the position, and the cache slot that it is written to) and, of one sequence, "tables"
+(the slots of its positions) are whole numbers that the engine gives its kernels.
+
 The folder is written while the engine runs: elements, a line of JSON for each array and for the end of each step, and a last
 line that says that the dump is whole. qdiff judges the steps that had ended when a run was killed, and does not pass them.
 """
@@ -54,7 +59,8 @@ class Capture:
         self._lines = self._elements = None
         self._steps = self._offset = 0
         self.position = 0  # tokens in the steps that have ended
-        self._names = None
+        self.lengths = {}  # by sequence, its tokens in the steps that have ended, a prefix included
+        self._shared, self._names = [], None
         self._closes, self._closed, self._process = closes, False, os.getpid()
         if folder:
             self._folder = pathlib.Path(folder)
@@ -72,18 +78,29 @@ class Capture:
         """Whether anything is written."""
         return self._lines is not None
 
-    def begin(self, tokens):
+    def share(self, source, sequence, tokens):
+        """Says that a new sequence begins with the first so many tokens of another, whose cached rows it reads. Its first row
+        of the next step is at the position after them."""
+        self.lengths[sequence] = tokens
+        self._shared.append([source, sequence, tokens])
+
+    def begin(self, tokens, sequences=None):
         """Begins a forward pass of these token ids: the prompt, or a part of it, then one token each; any later pass may have
-        several tokens, as a second turn has."""
+        several tokens, as a second turn has. `sequences` has the number of each row's sequence, from 0 on in the order in which
+        they appear; without it all rows are of sequence 0."""
         self._check_process()
         if self._closed:
             raise RuntimeError("a step was begun after the capture was closed")
         if self._names is not None:
             raise RuntimeError("a step was begun before the last one ended")
         self._names, self._tokens = set(), [int(token) for token in tokens]
+        self._sequences = None if sequences is None else [int(sequence) for sequence in sequences]
+        if sequences is not None and len(self._sequences) != len(self._tokens):
+            raise ValueError(f"{len(self._tokens)} tokens are of {len(self._sequences)} sequences: name that of each token")
 
-    def add(self, stage, array, *, layer=None, dtype=None):
-        """Adds the output of a stage: an array of numpy, of torch on any device, of MLX, or whatever numpy.asarray takes.
+    def add(self, stage, array, *, layer=None, dtype=None, sequence=None):
+        """Adds the output of a stage: an array of numpy, of torch on any device, of MLX, or whatever numpy.asarray takes. With
+        `sequence` it holds the rows of that sequence alone.
 
         `dtype` names the number format where the array has no word for it: "bf16" of the bits in uint16."""
         if not self.writes:
@@ -92,14 +109,14 @@ class Capture:
         if self._names is None:
             raise RuntimeError(f"{stage} was added outside a step")
         name = stage if layer is None else f"L{layer:02}.{stage}"
-        if name in self._names:
+        if (name, sequence) in self._names:
             raise ValueError(f"{name} was added to this step before")
         held, shape, elements = _elements(name, array, dtype)
         self._write(self._elements, elements)
         self._line({"step": self._steps, "name": name, "dtype": held, "shape": shape, "file": _folder.ELEMENTS,
-                    "offset": self._offset})
+                    "offset": self._offset, **({} if sequence is None else {"sequence": sequence})})
         self._offset += len(elements)
-        self._names.add(name)
+        self._names.add((name, sequence))
 
     def end(self):
         """Ends the step: from here on it is judged."""
@@ -107,15 +124,20 @@ class Capture:
             raise RuntimeError("no step was begun")
         if self.writes:
             self._check_process()
+            if self._sequences is not None:
+                shared = {"prefixes": self._shared} if self._shared else {}
+                self._line({"step": self._steps, "sequences": self._sequences, **shared})
             self._line({"end": self._steps, "first": self.position, "tokens": self._tokens})
-        self._steps += 1
+        self._steps, self._shared = self._steps + 1, []
         self.position += len(self._tokens)
+        for sequence in self._sequences or [0] * len(self._tokens):
+            self.lengths[sequence] = self.lengths.get(sequence, 0) + 1
         self._names = None
 
     @contextlib.contextmanager
-    def step(self, tokens):
+    def step(self, tokens, sequences=None):
         """A forward pass, as `with capture.step(tokens):`; one that fails is not whole, and is not judged."""
-        self.begin(tokens)
+        self.begin(tokens, sequences)
         yield self
         self.end()
 

@@ -1,11 +1,13 @@
 """What vLLM and SGLang have in common: a forward pass computes the tokens of several requests, one after the other,
-projections are fused, and the residual is added within the norm that reads it. A capture is written for each request."""
+projections are fused, and the residual is added within the norm that reads it. One capture holds the passes as they are."""
 
+import dataclasses
 import pathlib
-import re
 import sys
 
 from qdiff_capture import FORMATS, Capture, _folder
+from qdiff_capture._hooks import found, has_bias
+from qdiff_capture._stages import VLLM
 
 
 def named(package, name):
@@ -21,15 +23,41 @@ def arithmetic(dtype):
     return held if held == "f32" else f"{held}-flash"
 
 
+@dataclasses.dataclass
+class Request:
+    """A request's part of a forward pass: how many tokens, the position of the first as the scheduler counts, and the tokens of
+    its prompt where they are known."""
+
+    id: str
+    count: int
+    first: int
+    prompt: list | None = None
+
+
+@dataclasses.dataclass
+class Batch:
+    """A forward pass: its requests in the order of their rows; tokens and positions of the rows, which may go on with padding;
+    the cache slots that the rows are written to, and of each request those of its positions, where they are known. `caches`
+    are stage, layer, and what gives the rows of a cache in slots."""
+
+    requests: list
+    tokens: list
+    positions: list
+    slots: list | None = None
+    tables: list | None = None
+    caches: list | None = None
+
+
 class Batches:
-    """Writes a folder for each request beneath `folder`; `manifest` as for `Capture`. `closes`: whether `close` is called in the
-    end. Captures of an earlier run beneath `folder` are refused from here on."""
+    """Writes the forward passes as they are, rows of several requests in each, to `folder`. A request is a sequence, numbered in
+    the order in which it came. `manifest` is as for `Capture`; `closes` says whether `close` is called in the end."""
 
     def __init__(self, folder, closes, **manifest):
         self.folder, self.closes, self.manifest = pathlib.Path(folder), closes, manifest
-        self.captures, self.held, self.failed = {}, {}, False
-        for lines in self.folder.glob(f"*/{_folder.LINES}"):
-            _folder.refuse(lines.parent, "a later run began, and has dumped no request of this name")
+        self.capture, self.numbers, self.fed, self.slots, self.held, self.failed = None, {}, {}, {}, {}, False
+        # The capture begins with the first pass, when the manifest is whole; until then an older one is not to be judged.
+        if (self.folder / _folder.LINES).exists():
+            _folder.refuse(self.folder, "a later run began, and has dumped nothing")
 
     def see(self, module, out):
         """Keeps a copy of what a module gave: later modules write over it."""
@@ -41,47 +69,72 @@ class Batches:
         """Forgets what modules gave in a forward pass that is no request's."""
         self.held.clear()
 
-    def end(self, decoder, requests, tokens, positions, logits):
-        """Writes the step of each request. `decoder` is what has the layers; `requests` are ids with the numbers of their
-        tokens, in their order; `tokens` and `positions` are lists, which may go on with padding; `logits` are those of the
-        last token of each request, [requests, vocabulary]."""
+    def end(self, decoder, batch, logits):
+        """Writes a pass. `decoder` is what has the layers; `logits` are those of the last token of each request,
+        [requests, vocabulary]."""
         try:
-            self._end(decoder, requests, tokens, positions, logits)
+            self._end(decoder, batch, logits)
         except BaseException:
             self.failed = True  # what comes later is no whole capture
             raise
 
-    def _end(self, decoder, requests, tokens, positions, logits):
+    def _end(self, decoder, batch, logits):
         stages = [stage for stage in self.stages(decoder) if stage[2] is not None]
         self.held.clear()
         for stage, layer, x in stages:
-            if x.shape[0] != len(tokens):
-                raise RuntimeError(f"{stage} of layer {layer} has {x.shape[0]} rows for {len(tokens)} tokens of the forward pass")
-        if logits.shape[0] != len(requests):
-            raise RuntimeError(f"{logits.shape[0]} rows of logits for {len(requests)} requests: switch speculation off")
-        logits, first = logits.detach().to("cpu", copy=True), 0
-        for row, (request, count) in enumerate(requests):
-            rows = slice(first, first + count)
-            first += count
-            capture = self.capture(request)
-            here = list(range(capture.position, capture.position + count))
-            if positions[rows] != here:
-                raise RuntimeError(f"request {request} goes on at position {positions[rows][0]}, and its capture at {here[0]}:"
-                                   " switch the prefix cache off")
-            with capture.step(tokens[rows]):
-                for stage, layer, x in stages:
-                    capture.add(stage, x[rows], layer=layer)
-                capture.add("logits", logits[row:row + 1])
+            if x.shape[0] != len(batch.tokens):
+                raise RuntimeError(f"{stage} of layer {layer} has {x.shape[0]} rows for {len(batch.tokens)} tokens of the forward pass")
+        if logits.shape[0] != len(batch.requests):
+            raise RuntimeError(f"{logits.shape[0]} rows of logits for {len(batch.requests)} requests: switch speculation off")
+        if self.capture is None:
+            self.capture = (Capture if self.closes else Capture._endless)(self.folder, **self.manifest)
+        count = sum(request.count for request in batch.requests)
+        for at, request in enumerate(batch.requests):
+            self.follow(request, batch.tables[at] if batch.tables else None)
+        rows = [self.numbers[request.id] for request in batch.requests for _ in range(request.count)]
+        with self.capture.step(batch.tokens[:count], rows):
+            for stage, layer, x in stages:
+                self.capture.add(stage, x[:count], layer=layer)
+            self.capture.add("logits", logits.detach().to("cpu", copy=True))
+            self.capture.add("positions", batch.positions[:count], dtype="i64")
+            if batch.slots:
+                self.capture.add("slots", batch.slots[:count], dtype="i64")
+            for name, layer, cache in batch.caches or ():
+                for request, table in zip(batch.requests, batch.tables):
+                    self.capture.add(name, cache(table), layer=layer, sequence=self.numbers[request.id])
+            for request, table in zip(batch.requests, batch.tables or ()):
+                self.capture.add("tables", table, dtype="i64", sequence=self.numbers[request.id])
+        first = 0
+        for request in batch.requests:
+            self.fed[request.id] += batch.tokens[first:first + request.count]
+            first += request.count
 
-    def capture(self, request):
-        if request not in self.captures:
-            made = Capture if self.closes else Capture._endless
-            self.captures[request] = made(self.folder / re.sub(r"[^\w.-]", "_", request), **self.manifest)
-        return self.captures[request]
+    def follow(self, request, table):
+        """Numbers a request, and finds whose cached rows a new one begins with."""
+        if request.id in self.numbers:
+            if len(self.fed[request.id]) != request.first:
+                raise RuntimeError(f"request {request.id} goes on at position {request.first}, and {len(self.fed[request.id])} "
+                                   "tokens of it were captured: give the engine memory for all requests, so that it computes none again")
+        elif request.first == 0:
+            self.numbers[request.id], self.fed[request.id] = len(self.numbers), []
+        else:
+            prefix = request.prompt[:request.first] if request.prompt is not None else None
+            for other, fed in self.fed.items():
+                of_tokens = prefix is not None and fed[:request.first] == prefix
+                of_slots = prefix is None and table and self.slots[other][:request.first] == table[:request.first]
+                if of_tokens or of_slots:
+                    break
+            else:
+                raise RuntimeError(f"request {request.id} begins with {request.first} cached tokens, which were computed before this "
+                                   "capture began: begin it before the first request, or empty the prefix cache")
+            self.numbers[request.id], self.fed[request.id] = len(self.numbers), list(self.fed[other][:request.first])
+            self.capture.share(self.numbers[other], self.numbers[request.id], request.first)
+        if table:
+            self.slots[request.id] = table
 
     def close(self):
-        for capture in self.captures.values():
-            capture.__exit__(RuntimeError if self.failed else None)
+        if self.capture is not None:
+            self.capture.__exit__(RuntimeError if self.failed else None)
 
     def gave(self, module, part=0, call=0, calls=1):
         """A part of what a module gave at one of its calls in this forward pass; None where it was not called, or gave
@@ -94,61 +147,53 @@ class Batches:
     def stages(self, decoder):
         """Stage, layer, and its rows or None."""
         layers = decoder.layers
-        yield "embed", None, self.gave(decoder.embed_tokens)
-        for number, layer in enumerate(layers):
-            attention, mlp = layer.self_attn, layer.mlp
-            if attention.num_heads != attention.total_num_heads:
+        for layer in layers:
+            if layer.self_attn.num_heads != layer.self_attn.total_num_heads:
                 raise RuntimeError("a part of the heads is computed here: run the engine on one GPU")
-            yield "attn_norm", number, self.gave(layer.input_layernorm)
-            sizes = [attention.q_size, attention.kv_size, attention.kv_size]
-            suffix = "proj" if attention.qkv_proj.bias is None else "biased"
-            for letter, x in zip("qkv", split(self.gave(attention.qkv_proj), sizes)):
-                yield f"{letter}_{suffix}", number, x
-            for letter, size in zip("qk", sizes):
-                norm = getattr(attention, f"{letter}_norm", None)
-                if norm is not None:
-                    yield f"{letter}_normed", number, shaped(self.gave(norm), -1, size)
-            # The module that rotates is one, of all layers.
-            shared = layers[0].self_attn.rotary_emb is layers[-1].self_attn.rotary_emb
+        for stage, number, module, site, which in placed(decoder):
+            # A module that all layers share is called by each of them.
+            shared = number is not None and len(layers) > 1 and site == "part" and all(
+                module is found(layer, "self_attn.rotary_emb") for layer in layers)
             call, calls = (number, len(layers)) if shared else (0, 1)
-            for part, stage in enumerate(("q_rope", "k_rope")):
-                x = self.gave(attention.rotary_emb, part, call, calls)
-                yield stage, number, shaped(x, -1, sizes[part] // attention.head_dim, attention.head_dim)
-            yield "attn_context", number, shaped(self.gave(attention.attn), -1, sizes[0])
-            yield "attn_out", number, self.gave(attention.o_proj)
-            yield "attn_residual", number, self.gave(layer.post_attention_layernorm, 1)
-            yield "ffn_norm", number, self.gave(layer.post_attention_layernorm)
-            gate_up = self.gave(mlp.gate_up_proj)
-            for stage, x in zip(("ffn_gate", "ffn_up"), split(gate_up, None)):
-                yield stage, number, x
-            yield "ffn_act", number, self.gave(mlp.act_fn)
-            yield "ffn_down", number, self.gave(mlp.down_proj)
-            after = decoder.norm if number + 1 == len(layers) else layers[number + 1].input_layernorm
-            yield "layer_out", number, self.gave(after, 1)
-        yield "final_norm", None, self.gave(decoder.norm)
+            x = self.gave(module, which if site in ("part", "next_norm") else 0, call, calls)
+            if x is not None:
+                attention = layers[number or 0].self_attn
+                sizes = {"q": attention.q_size, "k": attention.kv_size, "v": attention.kv_size}
+                if site == "columns":
+                    x = columns(x, which, sizes)
+                elif stage.endswith("_normed"):  # heads are rows to these norms
+                    x = x.reshape(-1, sizes[stage[0]])
+                elif stage.endswith("_rope"):
+                    x = x.reshape(-1, sizes[stage[0]] // attention.head_dim, attention.head_dim)
+                elif stage == "attn_context":
+                    x = x.reshape(-1, sizes["q"])
+            yield stage, number, x
+
+
+def placed(decoder):
+    """Stage, layer, module, site, and which part or columns of it: of what modules give, by the table that both engines share."""
+    layers = decoder.layers
+    for stage, in_layer, site, path, which, bias in VLLM:
+        if site not in ("output", "part", "columns", "next_norm"):
+            continue
+        for number, owner in enumerate(layers) if in_layer else [(None, decoder)]:
+            if site == "next_norm":
+                module = decoder.norm if number + 1 == len(layers) else layers[number + 1].input_layernorm
+            else:
+                module = found(owner, path)
+            if module is not None and callable(module) and (bias is None or has_bias(module) == bias):
+                yield stage, number, module, site, which
 
 
 def modules(decoder):
     """The modules whose outputs `stages` reads."""
-    yield decoder.embed_tokens
-    yield decoder.norm
-    for layer in decoder.layers:
-        attention, mlp = layer.self_attn, layer.mlp
-        yield from (layer.input_layernorm, attention.qkv_proj, attention.attn, attention.o_proj)
-        yield from (getattr(attention, f"{letter}_norm") for letter in "qk" if getattr(attention, f"{letter}_norm", None))
-        yield from (layer.post_attention_layernorm, mlp.gate_up_proj, mlp.act_fn, mlp.down_proj)
-    yield from {id(layer.self_attn.rotary_emb): layer.self_attn.rotary_emb for layer in decoder.layers}.values()
+    yield from {id(module): module for _, _, module, _, _ in placed(decoder)}.values()
 
 
-def split(x, sizes):
-    """The columns of x in parts of these sizes; in two halves without any."""
-    if x is None:
-        return
-    first = 0
-    for size in sizes or [x.shape[-1] // 2] * 2:
-        yield x[:, first:first + size]
-        first += size
-
-
-def shaped(x, *shape):
-    return None if x is None else x.reshape(shape)
+def columns(x, which, sizes):
+    """The columns of a fused product: those of queries, keys or values, or a half."""
+    if which in ("first", "second"):
+        half = x.shape[-1] // 2
+        return x[:, :half] if which == "first" else x[:, half:]
+    first = {"query": 0, "key": sizes["q"], "value": sizes["q"] + sizes["k"]}[which]
+    return x[:, first:first + sizes[which[0]]]

@@ -3,6 +3,20 @@
 import contextlib
 
 
+def found(owners, path):
+    """The module of this path in the first of the owners that has it; None where none has."""
+    for module in owners if isinstance(owners, tuple) else (owners,):
+        for name in path.split("."):
+            module = getattr(module, name, None)
+        if module is not None:
+            return module
+    return None
+
+
+def has_bias(module):
+    return getattr(module, "bias", None) is not None
+
+
 class Hooks:
     """Hooks on modules, which `remove` takes off again. As written for modules of torch; [batch, tokens, width] is what they
     take and give, and `sequence` the index in the batch."""
@@ -10,30 +24,18 @@ class Hooks:
     def __init__(self, capture, sequence=0):
         self.capture, self.sequence, self.layer, self.undo = capture, sequence, None, []
 
-    def decoder(self, inner):
-        """Hooks the modules of a decoder in which each projection is one: as Hugging Face's models name them, and MLX's."""
-        self.output(inner.embed_tokens, "embed")
+    def decoder(self, table, inner, *others):
+        """Hooks the modules of a decoder by the table of its engine (_stages.py); of `others`, what is outside of it."""
         for number, layer in enumerate(inner.layers):
             self.module(layer, before=lambda *_, n=number: setattr(self, "layer", n))
-            attention, mlp = layer.self_attn, layer.mlp
-            self.output(layer.input_layernorm, "attn_norm", number)
-            for letter in "qkv":
-                projection = getattr(attention, f"{letter}_proj")
-                biased = getattr(projection, "bias", None) is not None
-                self.output(projection, f"{letter}_biased" if biased else f"{letter}_proj", number)
-                norm = getattr(attention, f"{letter}_norm", None)
-                if norm is not None:
-                    self.output(norm, f"{letter}_normed", number)
-            self.input(attention.o_proj, "attn_context", number)
-            self.output(attention.o_proj, "attn_out", number)
-            self.input(layer.post_attention_layernorm, "attn_residual", number)
-            self.output(layer.post_attention_layernorm, "ffn_norm", number)
-            self.output(mlp.gate_proj, "ffn_gate", number)
-            self.output(mlp.up_proj, "ffn_up", number)
-            self.input(mlp.down_proj, "ffn_act", number)
-            self.output(mlp.down_proj, "ffn_down", number)
-            self.output(layer, "layer_out", number)
-        self.output(inner.norm, "final_norm")
+        for stage, in_layer, site, path, _, bias in table:
+            if site not in ("output", "input", "layer"):
+                continue
+            for number, owner in enumerate(inner.layers) if in_layer else [(None, (inner, *others))]:
+                module = owner if site == "layer" else found(owner, path)
+                if module is None or bias is not None and has_bias(module) != bias:
+                    continue
+                (self.input if site == "input" else self.output)(module, stage, number)
 
     def caches(self, caches):
         """Adds the caches of all layers, given as keys and values, [batch, kv heads, rows, head_dim]."""
@@ -49,7 +51,7 @@ class Hooks:
         self.module(module, after=lambda _, args, kwargs, out: self.add(
             stage, out[0] if isinstance(out, tuple) else out, layer, flat=True))
 
-    def input(self, module, stage, layer):
+    def input(self, module, stage, layer=None):
         self.module(module, before=lambda _, args, kwargs: self.add(stage, args[0], layer, flat=True))
 
     def module(self, module, before=None, after=None):

@@ -11,6 +11,7 @@ never materialises: the projections before their bias, and the attention's score
 the next stage that is there. A model within `mx.compile` runs no hooks.
 """
 
+from qdiff_capture import _stages
 from qdiff_capture._hooks import Hooks
 
 __all__ = ["hooked"]
@@ -25,7 +26,7 @@ class _Mlx(Hooks):
     def __init__(self, model, capture, sequence):
         super().__init__(capture, sequence)
         self.module(model, before=self.begin, after=self.finish)
-        self.decoder(model.model)
+        self.decoder(_stages.MLX, model.model)
         # A rotation is called with the queries first, then with the keys.
         self.rotated_before = set()
         for number, layer in enumerate(model.model.layers):

@@ -1,28 +1,30 @@
-"""Hooks for SGLang: what it computes for each request is a capture of its own.
+"""Hooks for SGLang: its forward passes are the steps of a capture, with the rows of all requests.
 
     from qdiff_capture.sglang import forward_hooks
 
-    engine = sglang.Engine(model_path=model, forward_hooks=forward_hooks("mine"), disable_radix_cache=True,
+    engine = sglang.Engine(model_path=model, forward_hooks=forward_hooks("mine"),
                            cuda_graph_backend_prefill="disabled", cuda_graph_backend_decode="disabled")
     engine.generate(prompts, {"max_new_tokens": 4})
 
 A server takes the same as `--forward-hooks`, in JSON: python -m qdiff_capture.sglang mine
 
-Qwen2 and Qwen3 on one GPU, without speculation. Each request goes to a folder mine/ID. Left out is what SGLang never
-materialises (projections before their bias, scores, weights of the attention), and the paged caches; qdiff checks these as
-part of the next stage that is there. CUDA graphs run no hooks, hence the last two options.
+Qwen2 and Qwen3 on one GPU, without speculation; the radix cache may be on. Requests are sequences 0, 1, ... in the order in which
+they came. Positions, cache slots and block tables are captured as the kernels are given them, and qdiff names the one that is
+wrong. Left out is what SGLang never materialises (projections before their bias, scores, weights of the attention), and the
+paged caches; qdiff checks these as part of the next stage that is there. CUDA graphs run no hooks, hence the last two options.
 """
 
 import json
 import os
 import sys
 
-from qdiff_capture._batches import Batches, arithmetic, named
+from qdiff_capture._batches import Batch, Batches, Request, arithmetic, named
+from qdiff_capture._stages import SGLANG
 
 __all__ = ["forward_hooks", "hook"]
 
-SEEN = ["input_layernorm", "self_attn.qkv_proj", "self_attn.q_norm", "self_attn.k_norm", "self_attn.rotary_emb",
-        "self_attn.attn", "self_attn.o_proj", "post_attention_layernorm", "mlp.gate_up_proj", "mlp.act_fn", "mlp.down_proj"]
+# Modules of a layer whose outputs are stages.
+SEEN = sorted({path for _, in_layer, site, path, _, _ in SGLANG if in_layer and site in ("output", "part", "columns")})
 
 
 def forward_hooks(folder, **manifest):
@@ -56,9 +58,22 @@ class _Sglang:
         if not batch.rids or logits is None:
             self.batches.drop()
             return
-        counts = [1] * len(batch.rids) if batch.forward_mode.is_decode() else batch.extend_seq_lens_cpu
+        lengths = batch.seq_lens.tolist()
+        counts = [1] * len(lengths) if batch.forward_mode.is_decode() else batch.extend_seq_lens_cpu
+        requests = [Request(id, count, length - count) for id, count, length in zip(batch.rids, counts, lengths)]
+        pool = self.pool().req_to_token
+        tables = [pool[at][:length].tolist() for at, length in zip(batch.req_pool_indices.tolist(), lengths)]
         self.batches.manifest.setdefault("arithmetic", arithmetic(hidden.dtype))
-        self.batches.end(self.decoder, list(zip(batch.rids, counts)), ids.tolist(), batch.positions.tolist(), logits)
+        # Where a pool translates slots, the table has those before.
+        slots = batch.out_cache_loc if batch.out_cache_loc_virtual is None else batch.out_cache_loc_virtual
+        rows = ids.tolist(), batch.positions.tolist(), slots.tolist()
+        self.batches.end(self.decoder, Batch(requests, *rows, tables), logits)
+
+    @staticmethod
+    def pool():
+        from sglang.srt.model_executor.forward_context import get_req_to_token_pool
+
+        return get_req_to_token_pool()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import sys
 import torch
 from torch.overrides import TorchFunctionMode
 
+from qdiff_capture import _stages
 from qdiff_capture._hooks import Hooks
 
 __all__ = ["hooked"]
@@ -31,8 +32,7 @@ class _Transformers(Hooks):
     def __init__(self, model, capture, sequence):
         super().__init__(capture, sequence)
         self.module(model, before=self.begin, after=self.finish)
-        self.decoder(model.model)
-        self.output(model.lm_head, "logits")
+        self.decoder(_stages.TRANSFORMERS, model.model, model)
         # RoPE and attention are functions, which the model looks up in its module.
         code = sys.modules[type(model.model.layers[0].self_attn).__module__]
         self.function(code, "apply_rotary_pos_emb", self.rotated)

@@ -123,6 +123,33 @@ impl Tap {
         self.with(|dump| dump.step(first, tokens))
     }
 
+    /// Says of which sequences the rows of the current step are, numbered from 0 on in the order in which they begin. Arrays then
+    /// hold the rows of all of them; caches, scores and weights are dumped with [`Tap::add_of`]. The whole numbers `positions`
+    /// and `slots` say which position each row has, and to which slot of the caches it is written.
+    ///
+    /// # Errors
+    /// Another number of sequences than the step has tokens; what cannot be written.
+    pub fn sequences(&self, sequences: &[u32]) -> Result<()> {
+        self.with(|dump| dump.sequences(sequences))
+    }
+
+    /// Says that sequence `to` begins in this step, with so many cached tokens of sequence `from`.
+    ///
+    /// # Errors
+    /// A prefix outside a step; what cannot be written.
+    pub fn prefix(&self, from: u32, to: u32, tokens: usize) -> Result<()> {
+        self.with(|dump| dump.prefix(from, to, tokens))
+    }
+
+    /// Dumps what a sequence alone has of a stage, such as its cached rows; or its block table, `tables`: the slots of its
+    /// positions.
+    ///
+    /// # Errors
+    /// As [`Tap::add`].
+    pub fn add_of(&self, sequence: u32, stage: &str, layer: impl Into<Option<usize>>, array: impl Array) -> Result<()> {
+        self.put(Some(sequence), stage, layer.into(), &array)
+    }
+
     /// Dumps rows of `width` elements, one after the other. `layer` is the layer's number, or `None` outside of layers.
     ///
     /// # Errors
@@ -138,12 +165,16 @@ impl Tap {
     /// # Errors
     /// An array outside a step, or a second one of its name in it; an array that is none; what cannot be written.
     pub fn add(&self, stage: &str, layer: impl Into<Option<usize>>, array: impl Array) -> Result<()> {
+        self.put(None, stage, layer.into(), &array)
+    }
+
+    fn put(&self, sequence: Option<u32>, stage: &str, layer: Option<usize>, array: &dyn Array) -> Result<()> {
         self.with(|dump| {
-            let name = match layer.into() {
+            let name = match layer {
                 Some(layer) => format!("L{layer:02}.{stage}"),
                 None => stage.to_owned(),
             };
-            let written = array.elements().and_then(|elements| dump.array(&name, &elements));
+            let written = array.elements().and_then(|elements| dump.array(&name, sequence, &elements));
             written.map_err(|why| format!("{name} of step {}: {why}", dump.step))
         })
     }
@@ -201,7 +232,7 @@ struct Dump {
     /// Number of the current step, or of the next one.
     step: usize,
     /// The current step: the position of its first token, its tokens, and the arrays that it has.
-    open: Option<(usize, Vec<u32>, HashSet<String>)>,
+    open: Option<(usize, Vec<u32>, HashSet<(String, Option<u32>)>)>,
     closed: bool,
     failed: Option<Error>,
 }
@@ -249,24 +280,40 @@ impl Dump {
         Ok(())
     }
 
-    fn array(&mut self, name: &str, array: &Elements) -> std::result::Result<(), String> {
+    fn sequences(&mut self, sequences: &[u32]) -> std::result::Result<(), String> {
+        let fed = self.open.as_ref().map_or(0, |(_, tokens, _)| tokens.len());
+        if fed != sequences.len() || fed == 0 {
+            return Err(format!("step {} has {fed} tokens, and {} sequences were named", self.step, sequences.len()));
+        }
+        self.line(&format!("{{\"step\":{},\"sequences\":{sequences:?}}}", self.step))
+    }
+
+    fn prefix(&mut self, from: u32, to: u32, tokens: usize) -> std::result::Result<(), String> {
+        if self.open.is_none() {
+            return Err("a prefix was named before the step began".to_owned());
+        }
+        self.line(&format!("{{\"step\":{},\"prefixes\":[[{from},{to},{tokens}]]}}", self.step))
+    }
+
+    fn array(&mut self, name: &str, sequence: Option<u32>, array: &Elements) -> std::result::Result<(), String> {
         array.check()?;
         let Some((_, _, names)) = &mut self.open else {
             return Err("was tapped before the step began".to_owned());
         };
-        if !names.insert(name.to_owned()) {
+        if !names.insert((name.to_owned(), sequence)) {
             return Err("was tapped in this step before".to_owned());
         }
         let file = self.folder.join(ELEMENTS);
         self.elements.write_all(&array.bytes).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
         // The line that names the elements comes when they are in the file.
         let line = format!(
-            "{{\"step\":{},\"name\":{},\"dtype\":{},\"shape\":{:?},\"file\":\"{ELEMENTS}\",\"offset\":{}}}",
+            "{{\"step\":{},\"name\":{},\"dtype\":{},\"shape\":{:?},\"file\":\"{ELEMENTS}\",\"offset\":{}{}}}",
             self.step,
             quoted(name),
             quoted(array.format),
             array.shape,
-            self.offset
+            self.offset,
+            sequence.map_or_else(String::new, |sequence| format!(",\"sequence\":{sequence}"))
         );
         self.offset += array.bytes.len();
         self.line(&line)

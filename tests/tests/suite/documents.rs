@@ -270,13 +270,15 @@ layer_outputs = [arrays[name] for name in sorted(arrays.files) if name.endswith(
 fn the_table_of_stages_is_current() {
     let printed = empty().qdiff("stages").exits(0).stdout;
     assert_eq!(read("docs/stages.md"), printed, "write it again: qdiff stages > docs/stages.md");
+    let python = empty().qdiff("stages --python").exits(0).stdout;
+    let to = "tap/python/qdiff_capture/_stages.py";
+    assert_eq!(read(to), python, "write it again: qdiff stages --python > {to}");
     for (arch, build) in ARCHITECTURES {
         for node in skeleton(*build, KINDS).nodes {
             assert!(printed.contains(&format!("| `{}`", node.id.name)), "{arch}: {}", node.id);
             // A symbol for each axis, and words of its own.
-            let told = described(&node);
             assert_eq!(symbolic(&node).split(", ").filter(|s| !s.is_empty()).count(), node.shape.len(), "{}", node.id);
-            assert_ne!(told.what, "a product with a weight", "{}", node.id);
+            assert_ne!(described(&node), "a product with a weight", "{}", node.id);
         }
     }
 }

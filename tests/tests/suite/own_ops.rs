@@ -307,6 +307,7 @@ fn screen(opened: &Opened, diagnosis: Diagnosis) -> String {
         weights: WeightCheck::default(),
         tokens: None,
         decoded: None,
+        slots: None,
         end: None,
         severity: severity::of(opened.model.graph(), &diagnosis, &[]),
         diagnosis,

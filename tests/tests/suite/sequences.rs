@@ -10,6 +10,7 @@ use qdiff::sequences::{record, runner};
 use qdiff_engine::model::StageId;
 use qdiff_engine::tap::{Intervene, Site};
 use qdiff_lab::score::faults::sequences::SeenByAll;
+use qdiff_tests::containers::{Array, arrays, write_npy, write_safetensors};
 use qdiff_tests::{files, folder};
 
 /// Sequence 0 has a prefill in chunks of 7 and 5, sequence 1 has one token, sequence 2 begins with the first chunk of sequence 0.
@@ -159,4 +160,98 @@ fn sequences_that_cannot_be_run_are_refused() {
         let refused = folder.qdiff(&format!("run -m model.gguf {options}")).exits(2);
         assert!(refused.stderr.replace('\n', " ").contains(said), "{options}: {refused}");
     }
+}
+
+/// The rows of all sequences of a pass may stand in one array, in every container; a map takes each sequence's rows out of the
+/// engine's own cache, by the block tables that were captured.
+#[test]
+fn arrays_of_whole_passes_are_read_from_every_container() {
+    let folder = folder();
+    folder.qdiff(&format!("record -m model.gguf --length 33 --sequences {PLAN} --out several")).exits(0);
+    let all = arrays(&folder.join("several"));
+    // Slots in the order in which rows took them, but for a gap of 2 that nobody has.
+    let passes: [&[(&str, usize)]; 3] = [
+        &[("prefill", 0)],
+        &[("prefill@7", 0), ("s1.prefill", 1), ("s2.prefill@7", 2)],
+        &[("step1", 0), ("s1.step1", 1), ("s2.step1", 2)],
+    ];
+    let (mut tables, mut taken, mut made) = (vec![Vec::<usize>::new(); 3], 2, Vec::new());
+    for (number, pass) in passes.into_iter().enumerate() {
+        let of = |step: &str| all.iter().filter(|a| a.name.starts_with(&format!("{step}/"))).collect::<Vec<_>>();
+        if number == 1 {
+            tables[2] = tables[0].clone();
+        }
+        let mut slots = Vec::new();
+        for (step, sequence) in pass {
+            let rows = of(step).into_iter().find(|a| a.name.ends_with("/embed")).unwrap().shape[0];
+            slots.extend((taken..taken + rows).map(|slot| (slot, *sequence)));
+            tables[*sequence].extend(taken..taken + rows);
+            taken += rows;
+        }
+        let numbers = |name: String, values: Vec<usize>| {
+            let values: Vec<f32> = values.into_iter().map(|v| v as f32).collect();
+            Array { name, shape: vec![values.len()], values }
+        };
+        made.push(numbers(format!("pass{number}/slots"), slots.iter().map(|(slot, _)| *slot).collect()));
+        for (step, sequence) in pass {
+            made.push(numbers(format!("{step}/tables"), tables[*sequence].clone()));
+        }
+        for first in of(pass[0].0) {
+            let stage = first.name.split_once('/').unwrap().1;
+            let each = |step: &str| of(step).into_iter().find(|a| a.name.ends_with(&format!("/{stage}"))).unwrap();
+            let width: usize = first.shape[1..].iter().product();
+            if stage.ends_with("_cache") {
+                let mut values = vec![f32::NAN; taken * width];
+                for (step, sequence) in pass {
+                    for (row, slot) in each(step).values.chunks(width).zip(&tables[*sequence]) {
+                        values[slot * width..][..width].copy_from_slice(row);
+                    }
+                }
+                let shape = [&[taken], &first.shape[1..]].concat();
+                made.push(Array { name: format!("pass{number}/{stage}"), shape, values });
+            } else if first.shape[0] == first.values.len() / width
+                && !stage.contains("attn_scores")
+                && !stage.contains("attn_weights")
+            {
+                let values: Vec<f32> = pass.iter().flat_map(|(step, _)| each(step).values.clone()).collect();
+                let shape = [&[values.len() / width], &first.shape[1..]].concat();
+                made.push(Array { name: format!("pass{number}/{stage}"), shape, values });
+            } else {
+                for (step, _) in pass {
+                    let Array { name, shape, values } = each(step);
+                    made.push(Array { name: name.clone(), shape: shape.clone(), values: values.clone() });
+                }
+            }
+        }
+    }
+    made.sort_by(|a, b| a.name.cmp(&b.name));
+    folder.write("map.txt", "L0{L}.k_cache[tables] = k_cache\nL0{L}.v_cache[tables] = v_cache\n");
+    for container in ["npy", "safetensors"] {
+        let to = folder.join(container);
+        match container {
+            "npy" => write_npy(&to, &made),
+            _ => write_safetensors(&to, &made),
+        }
+        folder.write(&format!("{container}/manifest.json"), folder.text("several/manifest.json"));
+        let said = folder.qdiff(&format!("run -m model.gguf --subject capture:{container} --map map.txt")).exits(0);
+        assert!(said.stdout.contains("3 runs: 3 MATCH"), "{container}: {said}");
+        // A cache of all sequences without a map is whose?
+        let refused = folder.qdiff(&format!("run -m model.gguf --subject capture:{container}")).exits(2);
+        assert!(
+            refused.stderr.replace('\n', " ").contains("say in a map what a sequence takes"),
+            "{container}: {refused}"
+        );
+    }
+    // A slot that sequence 0 has.
+    let slots = made.iter_mut().find(|a| a.name == "pass2/slots").unwrap();
+    slots.values[1] = 4.0;
+    std::fs::remove_dir_all(folder.join("npy")).unwrap();
+    write_npy(&folder.join("npy"), &made);
+    folder.write("npy/manifest.json", folder.text("several/manifest.json"));
+    let said = folder.qdiff("run -m model.gguf --subject capture:npy --map map.txt").exits(1);
+    let text = said.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        text.contains("token 1 of sequence 1 was written to slot 4, which belongs to sequence 0 (its token 2)"),
+        "{said}"
+    );
 }

@@ -171,7 +171,7 @@ fn what_the_header_is_given_by_mistake_is_refused() {
         ("data", "x: its elements are NULL"),
         ("extents", "x: its extents are NULL"),
         ("unnamed", "a stage called `NULL`"),
-        ("dtype", "x: there is no number format 6"),
+        ("dtype", "x: there is no number format 8"),
         ("dtype-below", "x: there is no number format -1"),
         ("axes", "x: it has 9 axes"),
         ("large", "with axis 0, of 9223372036854775807 elements 4 apart, it is larger than memory"),
@@ -371,4 +371,102 @@ fn the_shortest_example_compiles() {
     );
     let source = folder.join("example.cpp");
     compiled(&folder, "g++", "-std=c++11 -c", source.to_str().unwrap());
+}
+
+/// The passes of the run that the test below is of: of each pass the step of each sequence with its position and tokens.
+const PASSES: [&[(&str, u32, usize, std::ops::Range<usize>)]; 3] = [
+    &[("prefill", 0, 0, 0..7)],
+    &[("prefill@7", 0, 7, 7..12), ("s1.prefill", 1, 0, 12..13), ("s2.prefill@4", 2, 4, 13..30)],
+    &[("step1", 0, 12, 30..31), ("s1.step1", 1, 1, 31..32), ("s2.step1", 2, 21, 32..33)],
+];
+
+/// Writes what the engines compute of several sequences: stages with the rows of all, caches and block tables of each. Slots of
+/// sequence 2 that are not shared with sequence 0 are `apart` from those of the others.
+fn write_passes(folder: &Folder, all: &[Array], apart: usize) {
+    let manifest = folder.json("recorded/manifest.json");
+    let tokens: Vec<u64> = manifest["tokens"].as_array().unwrap().iter().map(|t| t.as_u64().unwrap()).collect();
+    let slot = |sequence: u32, position: usize| match (sequence, position) {
+        (2, 0..4) => position,
+        (2, _) => apart + position,
+        (sequence, _) => 30 * sequence as usize + position,
+    };
+    let list = |word: &str, all: &[usize]| {
+        format!("{word} {} {}\n", all.len(), all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+    };
+    let (mut lines, mut elements) = (String::new(), Vec::new());
+    let mut tap = |lines: &mut String, name: &str, layer: &str, width: usize, values: &[f32]| {
+        *lines += &format!("tap {name} {layer} {} {width}\n", values.len() / width);
+        elements.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+    };
+    for (number, pass) in PASSES.into_iter().enumerate() {
+        let fed: Vec<usize> = pass.iter().flat_map(|(.., of)| of.clone()).map(|at| tokens[at] as usize).collect();
+        let row = |(_, sequence, first, of): &(&str, u32, usize, std::ops::Range<usize>)| {
+            let (sequence, first) = (*sequence, *first);
+            (first..first + of.len()).map(move |position| (sequence, position))
+        };
+        let rows: Vec<(u32, usize)> = pass.iter().flat_map(row).collect();
+        lines += &list("step 0", &fed);
+        lines += &list("whose", &rows.iter().map(|row| row.0 as usize).collect::<Vec<_>>());
+        if number == 1 {
+            lines += "prefix 0 2 4\n";
+        }
+        let numbers =
+            |of: &dyn Fn(u32, usize) -> usize| rows.iter().map(|row| of(row.0, row.1) as f32).collect::<Vec<_>>();
+        tap(&mut lines, "slots", "-1", 1, &numbers(&slot));
+        tap(&mut lines, "positions", "-1", 1, &numbers(&|_, position| position));
+        let of_first = all.iter().filter(|array| array.name.starts_with(&format!("{}/", pass[0].0)));
+        for array in of_first.filter(|array| !array.name.ends_with("_cache")) {
+            let stage = array.name.split_once('/').unwrap().1;
+            let of = |(step, ..): &(&str, u32, usize, std::ops::Range<usize>)| {
+                all.iter().find(|array| array.name == format!("{step}/{stage}")).unwrap().values.clone()
+            };
+            let (layer, name) = stage.strip_prefix('L').and_then(|s| s.split_once('.')).unwrap_or(("-1", stage));
+            tap(
+                &mut lines,
+                name,
+                layer,
+                array.shape[1..].iter().product(),
+                &pass.iter().flat_map(of).collect::<Vec<_>>(),
+            );
+        }
+        for (step, sequence, first, of) in pass {
+            lines += &format!("of {sequence}\n");
+            lines += &list("table", &(0..first + of.len()).map(|p| slot(*sequence, p)).collect::<Vec<_>>());
+            for array in all.iter().filter(|array| array.name == format!("{step}/L00.k_cache")) {
+                tap(&mut lines, "k_cache", "0", array.shape[1..].iter().product(), &array.values);
+            }
+        }
+    }
+    folder.write("values.txt", lines);
+    folder.write("values.bin", elements);
+}
+
+/// Header and crate say whose the rows of a step are: the run is judged sequence by sequence, and slots that two sequences have at
+/// once are named.
+#[test]
+fn engines_with_batches_of_sequences_are_judged() {
+    let folder = folder_with(&exact());
+    folder
+        .qdiff("record -m model.gguf --length 33 --sequences 7,5+1+17@0:4,1+1+1 --stages embed,k_cache,layer_out,logits --out recorded")
+        .exits(0);
+    let all = arrays(&folder.join("recorded"));
+    // The engines have heads in one axis.
+    folder.write("map.txt", "L0{L}.k_cache = k_cache\n");
+    for language in ["C", "Rust"] {
+        match language {
+            "C" => {
+                compiled(&folder, "gcc", "-std=c99 -fsanitize=address,undefined -fno-sanitize-recover=all", "engine.c")
+            }
+            _ => compiled_rust(&folder, &root().join("tests/tap/engine.rs")),
+        }
+        for (apart, code) in [(60, 0), (5, 1)] {
+            write_passes(&folder, &all, apart);
+            let said = runs(&folder, "", Some("dump")).exits(0);
+            assert_eq!(said.to_string(), "", "{language}");
+            let said = folder.qdiff("run -m model.gguf --subject capture:dump --map map.txt").exits(code);
+            let text = said.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+            let words = "token 4 of sequence 2 was written to slot 9, which belongs to sequence 0 (its token 9)";
+            assert_eq!(text.contains(words), code == 1, "{language}: {said}");
+        }
+    }
 }

@@ -183,6 +183,11 @@ pub(super) struct Entries {
 }
 
 impl Entries {
+    /// All of them, row-major.
+    pub(super) fn entries(&self) -> &[i64] {
+        &self.entries
+    }
+
     /// Those that are chosen, in their order.
     ///
     /// # Errors

@@ -5,8 +5,9 @@ use super::map::{Rule, Scene, Taken, in_layer};
 use super::names::{Named, Names};
 use super::npz::Manifest;
 use super::parts::Parts;
+use super::rows::{PASS, PassRows, TABLES};
 use super::view::{Choice, View};
-use super::{Capture, Element, Step, Store, Stored, quoted, shortened};
+use super::{Capture, Element, RowsSaid, Step, Store, Stored, quoted, shortened};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use globset::{Glob, GlobMatcher};
 use qdiff_engine::model::{Graph, Node};
@@ -21,19 +22,21 @@ const SAID: usize = 500;
 /// A capture while its arrays are read.
 pub(super) struct Intake<'a> {
     /// Where they stand, as messages call it.
-    name: &'a str,
-    capture: Capture,
+    pub(super) name: &'a str,
+    pub(super) capture: Capture,
     labels: HashMap<String, usize>,
-    graph: &'a Graph,
-    names: &'a Names,
-    shapes: Shapes,
-    elements: Vec<(GlobMatcher, Element)>,
+    pub(super) graph: &'a Graph,
+    pub(super) names: &'a Names,
+    pub(super) shapes: Shapes,
+    pub(super) elements: Vec<(GlobMatcher, Element)>,
     /// By step and name.
     tables: HashMap<(usize, String), Entries>,
     /// Of stages that several arrays come to, by step and node.
     parts: BTreeMap<(usize, usize), (Named, Parts)>,
+    /// Of a run of several sequences, its passes.
+    pub(super) passes: Vec<PassRows>,
     /// The lines of the map that some array fits.
-    fitting: HashSet<usize>,
+    pub(super) fitting: HashSet<usize>,
     /// Whether an array may stand in several files of the capture, the same in all of them.
     pub(super) repeats: bool,
 }
@@ -69,7 +72,14 @@ impl<'a> Intake<'a> {
             Ok((glob.compile_matcher(), *element))
         });
         let elements = elements.collect::<Result<_>>()?;
-        Ok(Self { elements, ..Self::of_steps(name, manifest.steps(), (graph, names), shapes, store) })
+        let orders = match &manifest.sequences {
+            Some(plan) if manifest.orders.is_empty() => plan.orders(),
+            _ => manifest.orders.clone(),
+        };
+        let mut intake = Self::of_steps(name, manifest.steps(), (graph, names), shapes, store);
+        intake.capture.rows =
+            orders.iter().map(|order| RowsSaid { sequences: order.clone(), ..RowsSaid::default() }).collect();
+        Ok(Self { elements, passes: PassRows::of(&orders), ..intake })
     }
 
     /// For these steps, of a container that says of each array what its elements are.
@@ -87,14 +97,24 @@ impl<'a> Intake<'a> {
             elements: Vec::new(),
             tables: HashMap::new(),
             parts: BTreeMap::new(),
+            passes: Vec::new(),
             fitting: HashSet::new(),
             repeats: false,
         }
     }
 
-    /// The label of the step of this index, if there is one.
-    pub(super) fn label(&self, step: usize) -> Option<String> {
-        self.capture.steps.get(step).map(Step::label)
+    /// The label of the step of this index, if there is one; of several sequences, that of a pass, or of a sequence's step in it.
+    pub(super) fn label(&self, step: usize, sequence: Option<u32>) -> Option<String> {
+        if self.passes.is_empty() {
+            return self.capture.steps.get(step).filter(|_| sequence.is_none_or(|of| of == 0)).map(Step::label);
+        }
+        let pass = self.passes.get(step)?;
+        match sequence {
+            Some(sequence) => {
+                pass.steps.iter().map(|at| &self.capture.steps[*at]).find(|s| s.sequence == sequence).map(Step::label)
+            }
+            None => Some(format!("{PASS}{step}")),
+        }
     }
 
     /// What is taken in which pass over the arrays: what others are read by comes before them.
@@ -113,6 +133,11 @@ impl<'a> Intake<'a> {
         &mut self, pass: Pass, full: &str, most: u64, open: impl FnOnce(Option<Element>) -> Result<Array<R>>,
     ) -> Result<()> {
         let (names, name) = (self.names, self.name);
+        if let Some((number, of_pass)) =
+            full.split_once('/').and_then(|(pass, name)| Some((self.numbered(pass)?, name)))
+        {
+            return self.take_pass(pass, (number, of_pass), full, most, open);
+        }
         let placed = full.split_once('/').and_then(|(step, name)| Some((*self.labels.get(step)?, name)));
         let declared = self.elements.iter().find(|(pattern, _)| pattern.is_match(full)).map(|(_, element)| *element);
         let problem = || format!("{name}: `{}`", quoted(full));
@@ -123,6 +148,11 @@ impl<'a> Intake<'a> {
                 let table = open(declared).and_then(Array::table).map_err(bounded).with_context(problem)?;
                 self.tables.insert((step, name.to_owned()), table);
             }
+            return Ok(());
+        }
+        if let Some((step, _)) = placed.filter(|(_, name)| *name == TABLES && !self.passes.is_empty()) {
+            let table = open(declared).and_then(Array::table).map_err(bounded).with_context(problem)?;
+            self.table(step, table.entries());
             return Ok(());
         }
         let Some((step, all)) = placed.and_then(|(step, name)| Some((step, names.get(name)?))) else {
@@ -184,7 +214,7 @@ impl<'a> Intake<'a> {
         Ok(())
     }
 
-    fn target(&self, step: usize, named: &Named) -> Target<'_> {
+    pub(super) fn target(&self, step: usize, named: &Named) -> Target<'_> {
         let of_step = &self.capture.steps[step];
         let several = of_step.index == 0 || of_step.tokens.len() > 1;
         let last = several && named.node + 1 == self.graph.nodes.len();
@@ -198,7 +228,7 @@ impl<'a> Intake<'a> {
     }
 
     /// What the map takes of an array.
-    fn taken(&self, step: usize, named: &Named, mut view: View) -> Result<View> {
+    pub(super) fn taken(&self, step: usize, named: &Named, mut view: View) -> Result<View> {
         let Some(rule) = named.rule.map(|rule| &self.names.rules[rule]) else { return Ok(view) };
         let lookup = |name: &str, choices: &[Choice]| {
             let label = self.capture.steps[step].label();
@@ -220,7 +250,7 @@ impl<'a> Intake<'a> {
         if rule.way.is_some() { Ok(view) } else { view.ordered(&rule.order) }
     }
 
-    fn put(&mut self, step: usize, node: usize, stored: Stored, alone: bool) -> Result<()> {
+    pub(super) fn put(&mut self, step: usize, node: usize, stored: Stored, alone: bool) -> Result<()> {
         let (step, id) = (&mut self.capture.steps[step], self.graph.nodes[node].id);
         if let Some(there) = step.stages.get(&id) {
             let same = there.shape() == stored.shape() && there.digest() == stored.digest();

@@ -18,6 +18,7 @@ mod passes;
 mod plan;
 pub mod raw;
 mod rounding;
+mod rows;
 mod safetensors;
 mod sequences;
 mod store;
@@ -95,16 +96,27 @@ impl Step {
         Self { index, sequence, foreign: self.foreign.clone(), ..Self::new(self.first, self.tokens.clone()) }
     }
 
-    /// A copy of the step, kept in `store`.
-    pub fn copied(&self, store: &Arc<Store>) -> Self {
+    /// A copy of the first `tokens` tokens of the step, of which at least one is there, kept in `store`.
+    pub fn copied(&self, graph: &Graph, tokens: usize, store: &Arc<Store>) -> Self {
+        let whole = tokens == self.tokens.len();
+        let kept = self.kept.as_ref().map(|kept| kept.iter().copied().filter(|offset| *offset < tokens).collect());
+        let step = Self { kept, last_row: self.last_row, ..Self::new(self.first, self.tokens[..tokens].to_vec()) };
         let copied = |stored: &Stored| store.keep(stored.get().into_owned());
-        Self {
-            kept: self.kept.clone(),
-            stages: self.stages.iter().map(|(id, stored)| (*id, copied(stored))).collect(),
-            choice: self.choice.as_ref().map(copied),
-            last_row: self.last_row,
-            ..self.bare()
-        }
+        let begun = |(id, stored): (&StageId, &Stored)| {
+            let node = graph.index(*id).map(|index| &graph.nodes[index]).filter(|_| !whole);
+            let mut copy = copied(stored);
+            for (axis, count) in node.into_iter().flat_map(|node| step.extent(node).into_iter().enumerate()) {
+                if copy.shape()[axis] > count {
+                    copy = store.keep(copy.slice(axis, 0..count));
+                }
+            }
+            (*id, copy)
+        };
+        let stages = self.stages.iter().map(begun).collect();
+        let choice = self.choice.as_ref().filter(|_| whole).map(copied);
+        let mut foreign = self.foreign.clone();
+        foreign.values_mut().for_each(|rows| rows.retain(|row| row.position < self.first + tokens));
+        Self { index: self.index, sequence: self.sequence, foreign, stages, choice, ..step }
     }
 
     /// Whether the stage has a row of its own for the token at `position`, as far as it was captured.
@@ -180,6 +192,21 @@ pub struct Capture {
     pub cut: bool,
     /// Lines of the map that fit no array, as errors call them.
     pub unmatched: Vec<String>,
+    /// Of a run of several sequences, what the engine gave its kernels for the rows of each pass.
+    pub rows: Vec<RowsSaid>,
+}
+
+/// The whole numbers that an engine gave its kernels for the rows of a pass, as far as it was captured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RowsSaid {
+    /// Of each row its position.
+    pub positions: Option<Vec<i64>>,
+    /// Of each row the cache slot that it was written to.
+    pub slots: Option<Vec<i64>>,
+    /// Of each sequence that has rows, the slots of its positions, by sequence.
+    pub tables: BTreeMap<u32, Vec<i64>>,
+    /// The sequence of each row, in the order of the rows of the pass.
+    pub sequences: Vec<u32>,
 }
 
 impl Capture {
@@ -191,8 +218,8 @@ impl Capture {
 
     /// A capture without steps.
     pub fn new(store: Arc<Store>) -> Self {
-        let (elements, unmatched) = (HashMap::new(), Vec::new());
-        Self { steps: Vec::new(), store, rounding: Rounding::default(), elements, cut: false, unmatched }
+        let (elements, unmatched, rows) = Default::default();
+        Self { steps: Vec::new(), store, rounding: Rounding::default(), elements, cut: false, unmatched, rows }
     }
 
     /// Tokens of each step after the prefill that has several, by its number.

@@ -66,7 +66,8 @@ pub struct Manifest {
     /// feeds 5 more, one token of sequence 1 and 17 tokens of sequence 2, which begins with all that sequence 0 had before.
     /// `tokens` are those of all sequences, in this order; nothing is `decoded`. The steps of sequence 2 are called
     /// `s2.prefill@7`, `s2.step1` and so on, those of sequence 0 as where it is alone. Its arrays hold a sequence's own rows, and
-    /// the cache rows of its own positions, a prefix included. From schema 4 on.
+    /// the cache rows of its own positions, a prefix included. `pass0/L00.q_rope`, `pass1/L00.q_rope` and so on may hold the rows of
+    /// all sequences of a pass. From schema 4 on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub sequences: Option<Plan>,
@@ -93,6 +94,9 @@ pub struct Manifest {
     /// Which dump it is, as a tap says; absent where another program wrote the capture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dump: Option<Dump>,
+    /// Of a run of several sequences, the sequence of each row of each pass; as `sequences` has them where it is empty.
+    #[serde(skip)]
+    pub orders: Vec<Vec<u32>>,
     /// Why the run is known to be cut short; seen from the container.
     #[serde(skip)]
     pub cut: Option<String>,

@@ -9,19 +9,22 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 /// Most sequences.
-const SEQUENCES: usize = 64;
+const SEQUENCES: usize = 256;
 
 /// What a pass feeds of one sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
     /// Its tokens; none where the sequence has no part in the pass.
     pub tokens: usize,
-    /// The sequence that it begins with: with all tokens which that one had before the pass.
+    /// The sequence that it begins with.
     pub prefix: Option<u32>,
+    /// With how many tokens of it; all that it had before the pass where `None`.
+    pub length: Option<usize>,
 }
 
 /// Passes as people write them. In `7,5+1+17@0` the first pass feeds 7 tokens of sequence 0. The second pass feeds 5 more of
-/// sequence 0, one of sequence 1 and 17 of sequence 2, which begins with what sequence 0 had before (its 7 tokens).
+/// sequence 0, one of sequence 1 and 17 of sequence 2, which begins with what sequence 0 had before (its 7 tokens). With
+/// `17@0:4` it begins with the first 4 of these.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Plan(pub Vec<Vec<Share>>);
@@ -39,6 +42,12 @@ impl Plan {
     /// Tokens that are fed in all.
     pub fn tokens(&self) -> usize {
         self.0.iter().flatten().fold(0, |sum, share| sum.saturating_add(share.tokens))
+    }
+
+    /// The sequence of each row of each pass, as [`Self::fed`] has them.
+    pub fn orders(&self) -> Vec<Vec<u32>> {
+        let of = |(s, share): (usize, &Share)| std::iter::repeat_n(s as u32, share.tokens);
+        self.0.iter().map(|pass| pass.iter().enumerate().flat_map(of).collect()).collect()
     }
 
     /// How many sequences there are.
@@ -63,7 +72,7 @@ impl Plan {
             let mut fed = Fed { prefixes: Vec::new(), rows: Vec::new() };
             for (s, share) in shares.iter().enumerate() {
                 if let Some(from) = share.prefix {
-                    lengths[s] = before[from as usize];
+                    lengths[s] = share.length.unwrap_or(before[from as usize]);
                     fed.prefixes.push((from, s as u32, lengths[s]));
                 }
                 for _ in 0..share.tokens {
@@ -85,8 +94,8 @@ impl Plan {
     pub fn steps(&self, tokens: &[u32]) -> Vec<Step> {
         let (mut steps, mut lengths) = (Vec::new(), vec![Vec::new(); self.sequences()]);
         for Fed { prefixes, rows } in self.fed(tokens) {
-            for (from, to, _) in prefixes {
-                lengths[to as usize] = lengths[from as usize].clone();
+            for (from, to, length) in prefixes {
+                lengths[to as usize] = cut(&lengths[from as usize], length);
             }
             for rows in rows.chunk_by(|a, b| a.sequence == b.sequence) {
                 let Row { sequence, position, .. } = rows[0];
@@ -105,15 +114,18 @@ impl Plan {
     }
 
     /// Deals `steps`, which are those of [`Self::steps`], out to the sequences. A sequence that begins with a prefix of another
-    /// one has copies of its steps, from `copy`.
-    pub fn dealt(&self, steps: Vec<Step>, copy: impl Fn(&Step) -> Step) -> Vec<Vec<Step>> {
+    /// one has copies of its steps, from `copy`, which is told how many tokens of a step belong to the prefix.
+    pub fn dealt(&self, steps: Vec<Step>, copy: impl Fn(&Step, usize) -> Step) -> Vec<Vec<Step>> {
         let mut all: Vec<Vec<Step>> = (0..self.sequences()).map(|_| Vec::new()).collect();
         let mut steps = steps.into_iter();
         for pass in &self.0 {
             let before: Vec<usize> = all.iter().map(Vec::len).collect();
             for (s, share) in pass.iter().enumerate() {
                 if let Some(from) = share.prefix.map(|from| from as usize) {
-                    all[s] = all[from][..before[from]].iter().map(&copy).collect();
+                    let theirs = &all[from][..before[from]];
+                    let lengths: Vec<usize> = theirs.iter().map(|step| step.tokens.len()).collect();
+                    let kept = cut(&lengths, share.length.unwrap_or(usize::MAX));
+                    all[s] = theirs.iter().zip(kept).map(|(step, tokens)| copy(step, tokens)).collect();
                 }
                 if share.tokens > 0 {
                     all[s].extend(steps.next());
@@ -134,8 +146,22 @@ impl Plan {
         all
     }
 
+    /// Adds a pass with rows of these sequences, of which some begin with tokens of others: whose, which, and how many.
+    pub(super) fn add(&mut self, rows: &[u32], prefixes: &[(u32, u32, usize)], last: u32) -> anyhow::Result<()> {
+        ensure!((last as usize) < SEQUENCES, "more than {SEQUENCES} sequences");
+        let mut pass = vec![Share::default(); last as usize + 1];
+        rows.iter().for_each(|sequence| pass[*sequence as usize].tokens += 1);
+        for &(from, to, length) in prefixes {
+            let share = pass.get_mut(to as usize);
+            let share = share.with_context(|| format!("sequence {to} begins with tokens of {from}, and has no row"))?;
+            (share.prefix, share.length) = (Some(from), Some(length));
+        }
+        self.0.push(pass);
+        Ok(())
+    }
+
     /// Refuses a plan that cannot be run.
-    fn check(&self) -> anyhow::Result<()> {
+    pub(super) fn check(&self) -> anyhow::Result<()> {
         ensure!(self.sequences() <= SEQUENCES, "more than {SEQUENCES} sequences");
         let mut lengths = vec![0usize; self.sequences()];
         for (i, pass) in self.0.iter().enumerate() {
@@ -143,11 +169,12 @@ impl Plan {
             let before = lengths.clone();
             for (s, share) in pass.iter().enumerate() {
                 if let Some(from) = share.prefix {
-                    let there = before.get(from as usize).copied().unwrap_or(0);
+                    let all = before.get(from as usize).copied().unwrap_or(0);
+                    let there = share.length.unwrap_or(all);
                     ensure!(
-                        lengths[s] == 0 && there > 0 && share.tokens > 0,
+                        lengths[s] == 0 && (1..=all).contains(&there) && share.tokens > 0,
                         "sequence {s} cannot begin with sequence {from} in pass {}: sequence {s} must have no token before, \
-                         and sequence {from} must have some",
+                         and sequence {from} must have those that are shared",
                         i + 1
                     );
                     lengths[s] = there;
@@ -162,6 +189,17 @@ impl Plan {
     }
 }
 
+/// The lengths of passes up to so many tokens, the last of them cut.
+fn cut(lengths: &[usize], tokens: usize) -> Vec<usize> {
+    let mut left = tokens;
+    let kept = lengths.iter().map(|&length| {
+        let kept = length.min(left);
+        left -= kept;
+        kept
+    });
+    kept.take_while(|kept| *kept > 0).collect()
+}
+
 impl FromStr for Share {
     type Err = anyhow::Error;
 
@@ -169,11 +207,20 @@ impl FromStr for Share {
         let (tokens, prefix) = text.split_once('@').map_or((text, None), |(tokens, from)| (tokens, Some(from)));
         let problem = || {
             format!(
-                "`{text}` says nothing of a sequence: a number of tokens such as 17, or 17@0 to begin with sequence 0"
+                "`{text}` says nothing of a sequence: a number of tokens such as 17, 17@0 to begin with sequence 0, or 17@0:4 to \
+                 begin with its first 4 tokens"
             )
         };
-        let tokens = tokens.trim().parse().with_context(problem)?;
-        Ok(Self { tokens, prefix: prefix.map(|from| from.trim().parse()).transpose().with_context(problem)? })
+        let (from, length) = match prefix.map(|prefix| prefix.split_once(':').ok_or(prefix)) {
+            Some(Ok((from, length))) => (Some(from), Some(length)),
+            Some(Err(from)) => (Some(from), None),
+            None => (None, None),
+        };
+        Ok(Self {
+            tokens: tokens.trim().parse().with_context(problem)?,
+            prefix: from.map(|from| from.trim().parse()).transpose().with_context(problem)?,
+            length: length.map(|length| length.trim().parse()).transpose().with_context(problem)?,
+        })
     }
 }
 
@@ -219,9 +266,10 @@ impl Display for Plan {
             if run.len() > 1 {
                 write!(f, "{}x", run.len())?;
             }
-            for (s, Share { tokens, prefix }) in run[0].iter().enumerate() {
+            for (s, Share { tokens, prefix, length }) in run[0].iter().enumerate() {
                 write!(f, "{}{tokens}", if s == 0 { "" } else { "+" })?;
                 prefix.map_or(Ok(()), |from| write!(f, "@{from}"))?;
+                length.map_or(Ok(()), |length| write!(f, ":{length}"))?;
             }
         }
         Ok(())
@@ -243,7 +291,7 @@ mod tests {
         let row = |sequence, position, token| Row { sequence, position, token };
         let some = [fed[1].rows[0], fed[1].rows[5], fed[1].rows[6], fed[1].rows[22]];
         assert_eq!(some, [row(0, 7, 7), row(1, 0, 12), row(2, 7, 13), row(2, 23, 29)]);
-        for text in ["7,5+1+17@0", "5", "3x1+2,0+4", "2+0,0+1@0"] {
+        for text in ["7,5+1+17@0", "5", "3x1+2,0+4", "2+0,0+1@0", "7,5+1+17@0:4"] {
             assert_eq!(text.parse::<Plan>().unwrap().to_string(), text);
         }
     }
@@ -255,18 +303,25 @@ mod tests {
         let steps = plan.steps(&tokens);
         let labels: Vec<String> = steps.iter().map(Step::label).collect();
         assert_eq!(labels, ["prefill", "prefill@7", "s1.prefill", "s2.prefill@7", "step1", "s1.step1", "s2.step1"]);
-        let dealt = plan.dealt(steps, Step::bare);
+        let begun = |step: &Step, tokens: usize| Step { tokens: step.tokens[..tokens].to_vec(), ..step.bare() };
+        let dealt = plan.dealt(steps, begun);
         let labels = |s: usize| dealt[s].iter().map(Step::label).collect::<Vec<_>>();
         assert_eq!(labels(0), ["prefill", "prefill@7", "step1"]);
         assert_eq!(labels(2), ["prefill", "s2.prefill@7", "s2.step1"]);
         assert_eq!(dealt[2].iter().map(|step| step.tokens.len()).collect::<Vec<_>>(), [7, 17, 1]);
+        // A part of a prefix: a step of it is cut.
+        let plan: Plan = "7,5+0,1+2@0:9".parse().unwrap();
+        let dealt = plan.dealt(plan.steps(&tokens[..15]), begun);
+        assert_eq!(dealt[1].iter().map(|step| step.tokens.len()).collect::<Vec<_>>(), [7, 2, 2]);
+        assert_eq!(dealt[1][1].tokens, [7, 8]);
+        assert_eq!(dealt[1][2].first, 9);
     }
 
     #[test]
     fn plans_that_cannot_be_run_are_refused() {
         for text in [
             "", "0", "5+0", "5+3@0", "5,3@0", "5,1+3@2", "5,0+0@0", "2x1,2x0+1@0", "a", "0x1", "1+@0", "-1",
-            "99999999x1",
+            "99999999x1", "5,1+3@0:0", "5,1+3@0:6", "5,1+3@0:", "5,1+3:4",
         ] {
             assert!(text.parse::<Plan>().is_err(), "{text}");
         }

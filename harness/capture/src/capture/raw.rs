@@ -7,14 +7,14 @@ use super::dump::Dump;
 use super::intake::{Intake, Pass};
 use super::located::Source;
 use super::npz::{Manifest, SCHEMA_VERSION};
-use super::quoted;
+use super::{Plan, quoted};
 use crate::input;
 use crate::number::counted;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 /// The file of lines.
@@ -33,6 +33,8 @@ const UNCLOSED: &str =
 pub enum Line {
     /// Where an array stands.
     Array(Place),
+    /// Whose the rows of a step are, of a run of several sequences.
+    Rows(Rows),
     /// That a step is whole.
     End(End),
     /// That nothing follows: the last line of a run that ended as it should.
@@ -71,6 +73,23 @@ pub struct Place {
     file: String,
     /// Byte at which the first element stands.
     offset: u64,
+    /// Of a step of several sequences, the one whose rows it holds; of all its rows where it is not given.
+    #[serde(default)]
+    sequence: Option<u32>,
+}
+
+/// Whose the rows of a step are.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Rows {
+    /// Number of the step.
+    step: usize,
+    /// The sequence of each of its tokens, numbered from 0 on in the order in which they begin; all of sequence 0 where not given.
+    #[serde(default)]
+    sequences: Option<Vec<u32>>,
+    /// Sequences that begin in the step with cached tokens of another one: whose, which, and how many.
+    #[serde(default)]
+    prefixes: Vec<(u32, u32, usize)>,
 }
 
 /// The end of a step.
@@ -102,10 +121,14 @@ pub(super) struct Lines {
     /// Arrays of steps that are whole.
     places: Vec<Place>,
     ends: Vec<End>,
+    /// Of steps of several sequences, whose their rows are.
+    rows: BTreeMap<usize, Rows>,
     /// Whether the closing line has come.
     closed: bool,
     /// What stands after the last end of a step.
     cut: Option<String>,
+    /// Whether there is no manifest.json.
+    alone: bool,
 }
 
 /// The manifest of these fields.
@@ -171,6 +194,16 @@ impl Lines {
                 ensure!(place.step == now, "an array of step {}, before step {now} has ended", place.step);
                 self.places.push(place);
             }
+            Line::Rows(rows) => {
+                ensure!(rows.step == now, "the sequences of step {}, and step {now} is the current one", rows.step);
+                let all = self.rows.entry(now).or_default();
+                ensure!(
+                    rows.sequences.is_none() || all.sequences.is_none(),
+                    "the sequences of step {now} are named twice"
+                );
+                all.sequences = rows.sequences.or(all.sequences.take());
+                all.prefixes.extend(rows.prefixes);
+            }
             Line::End(end) => {
                 ensure!(end.end == now, "step {} ends where step {now} should; steps end in order, from 0 on", end.end);
                 self.ends.push(end);
@@ -194,7 +227,7 @@ impl Lines {
     /// No tokens, or others than the manifest's.
     pub(super) fn manifest(self, given: Option<Vec<u8>>, name: &str) -> Result<Manifest> {
         let alone = given.is_none();
-        let mut manifest = match given.map(|bytes| serde_json::from_slice(&bytes)) {
+        let manifest = match given.map(|bytes| serde_json::from_slice(&bytes)) {
             Some(Ok(Value::Object(given))) => {
                 let mut fields = self.head.clone();
                 fields.extend(given);
@@ -203,9 +236,13 @@ impl Lines {
             Some(_) => bail!("{name} is no object of JSON"),
             None => self.described(name)?,
         };
+        if !self.rows.is_empty() {
+            ensure!(alone, "{name}: lines that name sequences have no manifest.json beside them; remove {name}");
+            return Ok(Self { alone, ..self }.ended_by(manifest, None));
+        }
         ensure!(
             manifest.sequences.is_none(),
-            "{name}: lines are of one sequence; write `sequences` in another container"
+            "{name}: its lines name no sequences; give each line that ends a step the `sequences` of its tokens"
         );
         let steps = manifest.steps();
         ensure!(
@@ -224,17 +261,51 @@ impl Lines {
             );
         }
         let missing = steps.get(self.ends.len()).map(|step| format!("it ends before {} is whole", step.label()));
+        Ok(Self { alone, ..self }.ended_by(manifest, missing))
+    }
+
+    /// The manifest with what is known of the end of the run.
+    fn ended_by(self, mut manifest: Manifest, missing: Option<String>) -> Manifest {
+        let alone = self.alone;
         // A manifest.json names all steps; without one, only the closing line says that there were no more.
         let unclosed = alone && !self.closed;
         let closes = manifest.dump.as_ref().is_some_and(|dump| dump.closes);
         let no_end = (unclosed && closes).then(|| UNCLOSED.to_owned());
         manifest.cut = self.cut.or(missing).or(no_end);
         manifest.open_end = unclosed && manifest.cut.is_none();
-        Ok(manifest)
+        manifest
+    }
+
+    /// The manifest of lines that name sequences.
+    fn of_sequences(&self, name: &str) -> Result<Manifest> {
+        let (mut plan, mut tokens, mut orders) = (Plan(Vec::new()), Vec::new(), Vec::new());
+        for end in &self.ends {
+            let problem = || format!("{name}: step {}", end.end);
+            let fed = end.tokens.as_ref().filter(|tokens| !tokens.is_empty()).with_context(problem)?;
+            let rows = self.rows.get(&end.end);
+            let order = rows.and_then(|rows| rows.sequences.clone()).unwrap_or_else(|| vec![0; fed.len()]);
+            let prefixes = rows.map_or(&[][..], |rows| &rows.prefixes);
+            ensure!(order.len() == fed.len(), "{} names {} sequences of {} tokens", problem(), order.len(), fed.len());
+            let last = order.iter().copied().max().unwrap_or(0);
+            plan.add(&order, prefixes, last).with_context(problem)?;
+            let of =
+                |sequence: u32| fed.iter().zip(&order).filter(move |(_, of)| **of == sequence).map(|(token, _)| *token);
+            tokens.extend((0..=last).flat_map(of));
+            orders.push(order);
+        }
+        plan.check().with_context(|| name.to_owned())?;
+        let mut fields = self.head.clone();
+        fields.insert("schema_version".to_owned(), SCHEMA_VERSION.into());
+        fields.insert("tokens".to_owned(), tokens.into());
+        fields.insert("sequences".to_owned(), plan.to_string().into());
+        Ok(Manifest { orders, ..parse(fields, name)? })
     }
 
     /// The manifest that the lines alone come to.
     fn described(&self, name: &str) -> Result<Manifest> {
+        if !self.rows.is_empty() {
+            return self.of_sequences(name);
+        }
         let mut sizes = Vec::new();
         let mut all: Vec<u32> = Vec::new();
         for end in &self.ends {
@@ -310,8 +381,9 @@ impl Lines {
                 Some(source) => source.clone(),
                 None => sources.entry(file).or_insert(Source::open(&folder.join(file))?).clone(),
             };
-            let step =
-                intake.label(place.step - from).with_context(|| format!("{}: step {}", shown.display(), place.step))?;
+            let step = intake
+                .label(place.step - from, place.sequence)
+                .with_context(|| format!("{}: step {}", shown.display(), place.step))?;
             intake.take(pass, &format!("{step}/{}", place.name), source.length, |_| {
                 let format = Format::named(&place.dtype)?;
                 source.array(format, place.shape.clone(), place.strides.as_deref(), place.offset)

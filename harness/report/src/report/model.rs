@@ -8,6 +8,7 @@ use crate::machine::Machine;
 use crate::number::counted;
 use crate::runners::Manifest;
 use crate::severity::Severity;
+use crate::slots::SlotsCheck;
 use crate::tokens::TokensCheck;
 use crate::verdict::{Coverage, Gap, Repeated, Verdict};
 use crate::weights::WeightCheck;
@@ -48,6 +49,9 @@ pub struct Report {
     /// What the subject fed at its decode steps, against what its own logits choose; absent where it chose nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decoded: Option<DecodedCheck>,
+    /// The positions, cache slots and block tables of a recorded subject against the rows of the run; absent where none were captured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<SlotsCheck>,
     /// Where a recorded subject ended its text, against what the file says; absent where it does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EndCheck>,
@@ -102,7 +106,8 @@ impl Report {
     pub fn comes_to(&self) -> Outcome {
         let race = self.repeated.as_ref().is_some_and(|r| r.race.is_some());
         let decoded = self.decoded.as_ref().is_some_and(DecodedCheck::diverged);
-        match race || decoded || self.end.as_ref().is_some_and(EndCheck::diverged) {
+        let slots = self.slots.as_ref().is_some_and(SlotsCheck::diverged);
+        match race || decoded || slots || self.end.as_ref().is_some_and(EndCheck::diverged) {
             true => Outcome::Diverged,
             false => {
                 let verdict = &self.diagnosis.verdict;

@@ -8,6 +8,7 @@ use crate::decoded::DecodedCheck;
 use crate::ends::EndCheck;
 use crate::metrics::largest;
 use crate::number::{counted, percent};
+use crate::slots::SlotsCheck;
 use crate::verdict::Verdict;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -92,6 +93,7 @@ fn cells(report: &Report) -> Vec<String> {
     let origin = match (report.weights.mismatches.first(), &report.tokens, report.diagnosis.findings.first()) {
         (Some(m), ..) => format!("weights {}", m.tensor),
         (None, Some(check), _) if check.diverged() => "tokens".to_owned(),
+        (None, ..) if report.slots.as_ref().is_some_and(SlotsCheck::diverged) => "slots".to_owned(),
         (None, _, Some(f)) => {
             let solved = f.solution.as_ref().map(|s| s.told());
             let named = || f.cause.as_ref().map(|c| c.name.to_string());

@@ -12,6 +12,7 @@ use crate::diagnose::{EXPORTER, Finding};
 use crate::formats::Format;
 use crate::number::{apart, counted, number, percent};
 use crate::products::Evaluators;
+use crate::slots::SlotsCheck;
 use crate::tokens::TokensCheck;
 use crate::verdict::{Element, Gap, Local, Unjudged};
 use crate::weights::Mismatch;
@@ -46,11 +47,12 @@ impl Document for Report {
         let tokens = self.tokens.as_ref().map(|check| tokens_check(check).took(seconds.tokens));
         let end = self.end.as_ref().map(origin::end_check);
         let decoded = self.decoded.as_ref().map(decoded_check);
+        let slots = self.slots.as_ref().map(slots_check);
         let stages = stages::checks(self).enumerate();
         let stages = stages.map(|(i, check)| check.took(seconds.stages.get(i).copied().unwrap_or_default()));
         Screen {
             sections,
-            checks: before.into_iter().chain(tokens).chain(decoded).chain(end).chain(stages).collect(),
+            checks: before.into_iter().chain(tokens).chain(slots).chain(decoded).chain(end).chain(stages).collect(),
             next: Some(next::next(self)),
             repeat: self.run.repeat(),
             seconds: seconds.total(),
@@ -138,6 +140,9 @@ fn diverged(report: &Report) -> String {
     if let Some(check) = report.tokens.as_ref().filter(|c| c.diverged()) {
         return format!("at tokens: {}", check.words());
     }
+    if let Some(check) = report.slots.as_ref().filter(|c| c.diverged()) {
+        return format!("at slots: {}", check.words());
+    }
     let verdict = &report.diagnosis.verdict;
     match (report.diagnosis.findings.first(), verdict.ailment()) {
         (Some(first), _) => origin::headline(verdict, first),
@@ -198,13 +203,18 @@ fn tokens_check(check: &TokensCheck) -> Check {
     Check::new("model", "tokens", fate)
 }
 
+fn slots_check(check: &SlotsCheck) -> Check {
+    Check::new("model", "slots", Fate::of(check.diverged().then(|| check.words())))
+}
+
 fn more(report: &Report) -> Vec<Line> {
     let mut more = Vec::new();
     let findings = &report.diagnosis.findings;
     if let Some(first) = findings.first() {
         let race = report.repeated.as_ref().is_some_and(|r| r.race.is_some());
         let tokens = report.tokens.as_ref().is_some_and(TokensCheck::diverged);
-        if race || tokens || !report.weights.mismatches.is_empty() {
+        let slots = report.slots.as_ref().is_some_and(SlotsCheck::diverged);
+        if race || tokens || slots || !report.weights.mismatches.is_empty() {
             more.push(("then", origin::headline(&report.diagnosis.verdict, first)));
         }
     }
@@ -328,6 +338,10 @@ fn evidence(report: &Report) -> Vec<Line> {
     if let Some(check) = &report.tokens {
         lines.push(("tokenizer", check.words()));
         lines.extend(check.cause.iter().map(|c| ("remedy", c.remedy.clone())));
+    }
+    if let Some(slots) = &report.slots {
+        lines.push(("slots", slots.words()));
+        lines.extend(slots.remedy().map(|remedy| ("remedy", remedy.to_owned())));
     }
     if let Some(decoded) = &report.decoded {
         lines.push(("decoded", decoded.words()));

@@ -9,6 +9,7 @@ pub use output::{Asked, Bisected, Ci, FileArgs, JsonArgs, OutputArgs, ReportArgs
 use super::demo::DemoRequest;
 use super::manual::schemas;
 use super::project::Project;
+use super::stages::StagesArgs;
 use super::{Commands, dispatch};
 use crate::tasks::check::CheckRequest;
 use crate::tasks::compare::CompareRequest;
@@ -263,7 +264,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   qdiff stages")]
-    Stages,
+    Stages(StagesArgs),
     /// The faults that can be injected and recognised
     #[command(after_help = "\
 Examples:

@@ -1,0 +1,192 @@
+//! Arrays that hold the rows of all sequences of a pass: each sequence's rows become those of its step.
+
+use super::array::{self, Array, Shapes, Target};
+use super::intake::{Intake, Pass};
+use super::names::Named;
+use super::{Element, Step, quoted, shortened};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use qdiff_engine::model::Axis;
+use qdiff_engine::ops::Tensor;
+use std::collections::BTreeMap;
+use std::io::Read;
+
+/// What a pass is called before its number.
+pub(super) const PASS: &str = "pass";
+
+/// Most characters of what is said of an array.
+const SAID: usize = 500;
+
+/// Whole numbers that an engine gives its kernels.
+const POSITIONS: &str = "positions";
+const SLOTS: &str = "slots";
+pub(super) const TABLES: &str = "tables";
+
+/// The rows of a pass, by sequence.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PassRows {
+    /// Index of the step of each sequence that has rows.
+    pub(super) steps: Vec<usize>,
+    /// Which of the pass's rows are of each.
+    rows: Vec<Vec<usize>>,
+}
+
+impl PassRows {
+    /// Of passes with rows of these sequences, whose steps follow each other by pass and sequence.
+    pub(super) fn of(orders: &[Vec<u32>]) -> Vec<Self> {
+        let mut step = 0;
+        let mut of_pass = |order: &Vec<u32>| {
+            let mut rows = BTreeMap::<u32, Vec<usize>>::new();
+            order.iter().enumerate().for_each(|(row, sequence)| rows.entry(*sequence).or_default().push(row));
+            let steps = (step..step + rows.len()).collect();
+            step += rows.len();
+            Self { steps, rows: rows.into_values().collect() }
+        };
+        orders.iter().map(&mut of_pass).collect()
+    }
+
+    /// Rows of all sequences.
+    fn count(&self) -> usize {
+        self.rows.iter().map(Vec::len).sum()
+    }
+}
+
+impl Intake<'_> {
+    /// The number of the pass of this name, if there is one.
+    pub(super) fn numbered(&self, pass: &str) -> Option<usize> {
+        pass.strip_prefix(PASS)?.parse().ok().filter(|number| *number < self.passes.len())
+    }
+
+    /// Takes the array `name` of all rows of pass `number`.
+    ///
+    /// # Errors
+    /// As [`Intake::take`]; a stage that has no row for each token.
+    pub(super) fn take_pass<R: Read>(
+        &mut self, pass: Pass, (number, name): (usize, &str), full: &str, most: u64,
+        open: impl FnOnce(Option<Element>) -> Result<Array<R>>,
+    ) -> Result<()> {
+        if pass == Pass::Tables {
+            return Ok(());
+        }
+        let all = self.name;
+        let problem = || format!("{all}: `{}`", quoted(full));
+        let declared = self.elements.iter().find(|(pattern, _)| pattern.is_match(full)).map(|(_, element)| *element);
+        if [POSITIONS, SLOTS].contains(&name) {
+            let table = open(declared).and_then(Array::table).with_context(problem)?;
+            return self.said(number, name, table.entries()).with_context(problem);
+        }
+        let names = self.names;
+        let Some(found) = names.get(name) else {
+            ensure!(names.mapped, "{} belongs to no stage", problem());
+            return Ok(());
+        };
+        self.fitting.extend(found.iter().filter_map(|named| named.rule));
+        if !names.wants(found) {
+            return Ok(());
+        }
+        if found.iter().any(|named| named.rule.is_some_and(|rule| names.rules[rule].way.is_some())) {
+            bail!(
+                "{} holds all rows of a pass, and the map puts it together with others; dump them by sequence",
+                problem()
+            );
+        }
+        let graph = self.graph;
+        let keyed = |named: &Named| graph.nodes[named.node].shape.contains(&Axis::Keys);
+        let read = || -> Result<Vec<(usize, usize, Tensor<f32>, Element)>> {
+            let rows = &self.passes[number];
+            let array = open(declared)?;
+            if found.iter().any(keyed) {
+                return self.by_sequence(number, found, array, most);
+            }
+            let mut parts = Vec::new();
+            let steps: Vec<Step> =
+                found.iter().map(|named| self.whole(number, named, &array.shape)).collect::<Result<_>>()?;
+            let target = |(named, step)| Target { step, ..self.target(rows.steps[0], named) };
+            let targets: Vec<Target<'_>> = found.iter().zip(&steps).map(target).collect();
+            let (tensors, element) =
+                array::read_parts(array, &targets, |i, view| self.taken(rows.steps[0], &found[i], view), most)?;
+            for ((named, tensor), step) in found.iter().zip(tensors).zip(&steps) {
+                let lasts = step.tokens.len() != rows.count();
+                let expected = step.extent(&self.graph.nodes[named.node]);
+                let same = tensor.shape.first() == expected.first();
+                ensure!(
+                    same && (self.shapes == Shapes::Unknown || tensor.data.len() == expected.iter().product::<usize>()),
+                    "has shape {:?}, and the stage has {expected:?} elements in this pass",
+                    tensor.shape
+                );
+                let width = tensor.data.len() / expected[0].max(1);
+                for (group, (&at, own)) in rows.steps.iter().zip(&rows.rows).enumerate() {
+                    let own = if lasts { vec![self.last(number, group)] } else { own.clone() };
+                    let data = own.iter().flat_map(|row| &tensor.data[row * width..][..width]).copied().collect();
+                    let rest = if self.shapes == Shapes::Known { &expected[1..] } else { &tensor.shape[1..] };
+                    parts.push((at, named.node, Tensor { shape: [&[own.len()], rest].concat(), data }, element));
+                }
+            }
+            Ok(parts)
+        };
+        let bounded = |e: anyhow::Error| anyhow!("{}", shortened(&format!("{e:#}"), SAID));
+        for (at, node, tensor, element) in read().map_err(bounded).with_context(problem)? {
+            let named = Named { node, rule: found.iter().find_map(|named| named.rule), part: 0 };
+            let keep = || self.target(at, &named).keep(tensor, element, &self.capture.store);
+            let (stored, alone) = keep().with_context(problem)?;
+            ensure!(
+                self.repeats || !self.capture.steps[at].stages.contains_key(&self.graph.nodes[node].id),
+                "{} is there already, in an array of one sequence",
+                problem()
+            );
+            self.put(at, node, stored, alone).with_context(problem)?;
+        }
+        Ok(())
+    }
+
+    /// What each sequence of a pass takes of an array by the lines of the map, such as the slots of its cache.
+    fn by_sequence<R: Read>(
+        &self, number: usize, found: &[Named], array: Array<R>, most: u64,
+    ) -> Result<Vec<(usize, usize, Tensor<f32>, Element)>> {
+        let each = |named| self.passes[number].steps.iter().map(move |step| (*step, named));
+        let places: Vec<(usize, &Named)> = found.iter().flat_map(each).collect();
+        ensure!(
+            found.iter().all(|named| named.rule.is_some()),
+            "is of all sequences of a pass; dump it for each, or say in a map what a sequence takes, as in \
+             `ARRAY.{{L}}[{TABLES}] = STAGE`"
+        );
+        let targets: Vec<Target<'_>> = places.iter().map(|(step, named)| self.target(*step, named)).collect();
+        let (tensors, element) =
+            array::read_parts(array, &targets, |i, view| self.taken(places[i].0, places[i].1, view), most)?;
+        Ok(places.into_iter().zip(tensors).map(|((step, named), tensor)| (step, named.node, tensor, element)).collect())
+    }
+
+    /// All rows of a pass as one step, for an array of this shape; of logits perhaps the last row of each sequence alone.
+    fn whole(&self, number: usize, named: &Named, shape: &[usize]) -> Result<Step> {
+        let (rows, node) = (&self.passes[number], &self.graph.nodes[named.node]);
+        let by_token = matches!(node.shape.first(), Some(Axis::Tokens));
+        ensure!(by_token, "is {} of all rows of a pass; dump it for each sequence", node.id);
+        let last = named.node + 1 == self.graph.nodes.len() && shape.first() == Some(&rows.steps.len());
+        let count = if last { rows.steps.len() } else { rows.count() };
+        Ok(Step::new(0, vec![0; count]))
+    }
+
+    /// Which row of the last rows of all sequences is that of a group, as sequences stand in the pass.
+    fn last(&self, number: usize, group: usize) -> usize {
+        let lasts = |group: usize| self.passes[number].rows[group].last().copied();
+        let own = lasts(group);
+        (0..self.passes[number].rows.len()).filter(|other| lasts(*other) < own).count()
+    }
+
+    /// Keeps the block table of the sequence of a step.
+    pub(super) fn table(&mut self, step: usize, slots: &[i64]) {
+        let sequence = self.capture.steps[step].sequence;
+        if let Some(pass) = self.passes.iter().position(|pass| pass.steps.contains(&step)) {
+            self.capture.rows[pass].tables.insert(sequence, slots.to_vec());
+        }
+    }
+
+    /// Keeps whole numbers that an engine gave its kernels.
+    fn said(&mut self, number: usize, name: &str, entries: &[i64]) -> Result<()> {
+        let rows = &self.passes[number];
+        let said = &mut self.capture.rows[number];
+        ensure!(entries.len() == rows.count(), "has {} entries, and the pass {} rows", entries.len(), rows.count());
+        let held = if name == SLOTS { &mut said.slots } else { &mut said.positions };
+        *held = Some(entries.to_vec());
+        Ok(())
+    }
+}

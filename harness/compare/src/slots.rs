@@ -1,0 +1,366 @@
+//! The positions, cache slots and block tables that an engine gave its kernels, against the rows of the run: which row has a
+//! wrong position, and which one was written to a slot that another one still needs.
+
+use crate::capture::{Fed, Plan, RowsSaid};
+use crate::number::counted;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, HashSet};
+
+/// Wrong rows that are kept.
+const KEPT: usize = 64;
+
+/// What the comparison found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SlotsCheck {
+    /// Positions, slots and entries of block tables that were looked at.
+    pub checked: usize,
+    /// The first rows that are wrong, in the order in which they ran.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wrong: Vec<WrongRow>,
+    /// Wrong rows beyond these.
+    #[serde(default)]
+    pub more: usize,
+}
+
+/// A row that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WrongRow {
+    /// Its sequence.
+    pub sequence: u32,
+    /// Its place in the sequence, from 0 on.
+    pub token: usize,
+    /// How.
+    pub how: WrongBy,
+}
+
+/// How a row is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum WrongBy {
+    /// Its position is not its place in the sequence.
+    Position {
+        /// The position.
+        position: i64,
+    },
+    /// It was written nowhere.
+    NoSlot {
+        /// What stands for its slot.
+        slot: i64,
+    },
+    /// It was written to a slot that another row is read from.
+    Taken {
+        /// The slot.
+        slot: i64,
+        /// The other row's sequence.
+        owner: u32,
+        /// Its place in that.
+        of_token: usize,
+    },
+    /// The block table of its sequence has another slot for it than it was written to.
+    Table {
+        /// The slot in the table.
+        slot: i64,
+        /// Where the row was written.
+        written: i64,
+        /// The sequence and place of the row that the slot holds, if one does.
+        holds: Option<(u32, usize)>,
+    },
+}
+
+impl WrongRow {
+    /// In words.
+    pub fn words(&self) -> String {
+        let Self { sequence, token, how } = self;
+        let row = format!("token {token} of sequence {sequence}");
+        match how {
+            WrongBy::Position { position } => format!("{row} was given position {position}"),
+            WrongBy::NoSlot { slot } => format!("{row} was given slot {slot}, so it was not written to the cache"),
+            WrongBy::Taken { slot, owner, of_token } if owner == sequence => {
+                format!("{row} was written to slot {slot}, which holds token {of_token} of the same sequence")
+            }
+            WrongBy::Taken { slot, owner, of_token } => {
+                format!("{row} was written to slot {slot}, which belongs to sequence {owner} (its token {of_token})")
+            }
+            WrongBy::Table { slot, written, holds } => {
+                let holds =
+                    holds.map_or_else(String::new, |(of, at)| format!(", which holds token {at} of sequence {of}"));
+                format!(
+                    "the block table of sequence {sequence} has slot {slot} for token {token}{holds}; {row} was written to \
+                         slot {written}"
+                )
+            }
+        }
+    }
+
+    /// Whether it is about this sequence.
+    fn concerns(&self, number: u32) -> bool {
+        let other = match self.how {
+            WrongBy::Taken { owner, .. } => Some(owner),
+            WrongBy::Table { holds, .. } => holds.map(|(of, _)| of),
+            _ => None,
+        };
+        self.sequence == number || other == Some(number)
+    }
+}
+
+impl SlotsCheck {
+    /// Holds what an engine said of the rows of each pass against the passes of `plan`. `None` where it said nothing.
+    ///
+    /// # Panics
+    /// If there are fewer tokens than the plan has.
+    pub fn of(plan: &Plan, tokens: &[u32], said: &[RowsSaid]) -> Option<Self> {
+        let any = said.iter().any(|pass| pass.positions.is_some() || pass.slots.is_some());
+        any.then(|| {
+            let mut run = Run::of(plan, tokens);
+            for (pass, (fed, said)) in plan.fed(tokens).iter().zip(said).enumerate() {
+                run.pass(pass, fed, said);
+            }
+            run.check
+        })
+    }
+
+    /// What of it is about a sequence.
+    #[must_use]
+    pub fn concerning(&self, number: u32) -> Self {
+        let wrong: Vec<_> = self.wrong.iter().filter(|row| row.concerns(number)).cloned().collect();
+        Self { more: if wrong.is_empty() { 0 } else { self.more }, wrong, ..*self }
+    }
+
+    /// Whether a row is wrong.
+    pub fn diverged(&self) -> bool {
+        !self.wrong.is_empty()
+    }
+
+    /// The outcome in words.
+    pub fn words(&self) -> String {
+        let Some(first) = self.wrong.first() else {
+            return format!(
+                "{} agree with the rows of the run",
+                counted(self.checked, "position, slot or table entry")
+            );
+        };
+        let rest = self.wrong.len() - 1 + self.more;
+        let more = if rest > 0 { format!("; {rest} more are wrong") } else { String::new() };
+        first.words() + &more
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self) -> Option<&'static str> {
+        Some(match self.wrong.first()?.how {
+            WrongBy::Position { .. } => {
+                "look at how positions of a batch are counted, for a sequence with a cached prefix or in chunks too"
+            }
+            WrongBy::Table { .. } => "look at how the block table is filled, and which row of it a sequence is given",
+            WrongBy::NoSlot { .. } | WrongBy::Taken { .. } => {
+                "look at how the slot mapping is computed from the block table: block number, offset in the block, and whose row it is"
+            }
+        })
+    }
+}
+
+/// The state of a run.
+struct Run {
+    check: SlotsCheck,
+    /// The last pass in which each sequence has rows.
+    last: Vec<usize>,
+    /// Of each sequence the slot of each of its tokens, where it is known.
+    tables: Vec<Vec<Option<i64>>>,
+    /// The rows that were written to each slot.
+    holders: HashMap<i64, Vec<(u32, usize)>>,
+    /// Rows that were found wrong.
+    known: HashSet<(u32, usize)>,
+}
+
+impl Run {
+    fn of(plan: &Plan, tokens: &[u32]) -> Self {
+        let mut last = vec![0; plan.sequences()];
+        for (pass, fed) in plan.fed(tokens).iter().enumerate() {
+            fed.rows.iter().for_each(|row| last[row.sequence as usize] = pass);
+        }
+        let tables = vec![Vec::new(); last.len()];
+        Self { check: SlotsCheck::default(), last, tables, holders: HashMap::new(), known: HashSet::new() }
+    }
+
+    fn pass(&mut self, pass: usize, fed: &Fed, said: &RowsSaid) {
+        for &(from, to, length) in &fed.prefixes {
+            let prefix = self.tables[from as usize][..length].to_vec();
+            for (token, slot) in prefix.iter().enumerate() {
+                slot.into_iter().for_each(|slot| self.holders.entry(*slot).or_default().push((to, token)));
+            }
+            self.tables[to as usize] = prefix;
+        }
+        for (row, &sequence) in said.sequences.iter().enumerate() {
+            let token = self.tables[sequence as usize].len();
+            if let Some(position) = said.positions.as_ref().map(|all| all[row]) {
+                self.check.checked += 1;
+                if position != token as i64 {
+                    self.found(sequence, token, WrongBy::Position { position });
+                }
+            }
+            let slot = said.slots.as_ref().map(|all| all[row]);
+            if let Some(slot) = slot {
+                self.check.checked += 1;
+                self.written(pass, sequence, token, slot);
+            }
+            self.tables[sequence as usize].push(slot.filter(|slot| *slot >= 0));
+        }
+        for (&sequence, table) in &said.tables {
+            for token in 0..self.tables[sequence as usize].len() {
+                let Some(written) = self.tables[sequence as usize][token] else { continue };
+                self.check.checked += 1;
+                let slot = table.get(token).copied().unwrap_or(-1);
+                if slot != written && !self.known.contains(&(sequence, token)) {
+                    let holds = self.living(pass, slot).find(|holder| *holder != (sequence, token));
+                    self.found(sequence, token, WrongBy::Table { slot, written, holds });
+                }
+            }
+        }
+    }
+
+    /// A row is written to a slot.
+    fn written(&mut self, pass: usize, sequence: u32, token: usize, slot: i64) {
+        if slot < 0 {
+            return self.found(sequence, token, WrongBy::NoSlot { slot });
+        }
+        let owner = self.living(pass, slot).next();
+        if let Some((owner, of_token)) = owner {
+            self.found(sequence, token, WrongBy::Taken { slot, owner, of_token });
+        }
+        let holders = self.holders.entry(slot).or_default();
+        holders.clear();
+        holders.extend(owner.into_iter().chain([(sequence, token)]));
+    }
+
+    /// The rows in a slot whose sequences go on.
+    fn living(&self, pass: usize, slot: i64) -> impl Iterator<Item = (u32, usize)> {
+        let holders = self.holders.get(&slot).into_iter().flatten();
+        holders.copied().filter(move |(sequence, _)| self.last[*sequence as usize] >= pass)
+    }
+
+    fn found(&mut self, sequence: u32, token: usize, how: WrongBy) {
+        self.known.insert((sequence, token));
+        match self.check.wrong.len() < KEPT {
+            true => self.check.wrong.push(WrongRow { sequence, token, how }),
+            false => self.check.more += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Rows of a run that is as it should be: slots in blocks of `block`, shared prefixes in the blocks of whoever wrote them.
+    fn right(plan: &Plan, block: usize) -> Vec<RowsSaid> {
+        let tokens = vec![0; plan.tokens()];
+        let (mut tables, mut taken): (Vec<Vec<i64>>, usize) = (vec![Vec::new(); plan.sequences()], 3);
+        let mut pass = |(fed, order): (Fed, Vec<u32>)| {
+            for (from, to, length) in fed.prefixes {
+                tables[to as usize] = tables[from as usize][..length].to_vec();
+            }
+            let mut said = RowsSaid { sequences: order, ..RowsSaid::default() };
+            for &sequence in &said.sequences {
+                let table = &mut tables[sequence as usize];
+                let slot = match table.last() {
+                    // A shared block is not written to again: a new one begins.
+                    Some(last) if table.len() % block > 0 && said.slots.is_some() => last + 1,
+                    _ => {
+                        taken += block;
+                        (taken * block) as i64
+                    }
+                };
+                said.positions.get_or_insert_default().push(table.len() as i64);
+                said.slots.get_or_insert_default().push(slot);
+                table.push(slot);
+            }
+            said.tables = said.sequences.iter().map(|s| (*s, tables[*s as usize].clone())).collect();
+            said
+        };
+        plan.fed(&tokens).into_iter().zip(plan.orders()).map(&mut pass).collect()
+    }
+
+    fn check(plan: &Plan, said: &[RowsSaid]) -> SlotsCheck {
+        SlotsCheck::of(plan, &vec![0; plan.tokens()], said).expect("positions and slots were said")
+    }
+
+    #[test]
+    fn a_slot_of_another_sequence_is_named() {
+        let plan: Plan = "7,5+1+17@0,1+1+1".parse().unwrap();
+        let mut said = right(&plan, 4);
+        assert!(!check(&plan, &said).diverged());
+        let other = said[0].slots.as_ref().unwrap()[5];
+        *said[2].slots.as_mut().unwrap().last_mut().unwrap() = other;
+        let found = check(&plan, &said);
+        assert_eq!(
+            found.words(),
+            format!("token 24 of sequence 2 was written to slot {other}, which belongs to sequence 0 (its token 5)")
+        );
+        assert_eq!(found.wrong.len(), 1, "its block table is not accused besides: {found:?}");
+        assert!(found.concerning(0).diverged() && found.concerning(2).diverged() && !found.concerning(1).diverged());
+    }
+
+    #[test]
+    fn slots_of_a_sequence_that_has_ended_are_free() {
+        let plan: Plan = "4,0+4".parse().unwrap();
+        let mut said = right(&plan, 4);
+        let slots = said[0].slots.clone().unwrap();
+        said[1].tables.insert(1, slots.clone());
+        said[1].slots = Some(slots);
+        assert!(!check(&plan, &said).diverged());
+        // Where it goes on, they are not.
+        let plan: Plan = "4,0+4,1+1".parse().unwrap();
+        let mut said = right(&plan, 4);
+        let slots = said[0].slots.clone().unwrap();
+        said[1].tables.insert(1, slots.clone());
+        said[1].slots = Some(slots);
+        assert!(check(&plan, &said).words().contains("token 0 of sequence 1 was written to slot"));
+    }
+
+    #[test]
+    fn a_table_and_a_position_are_named() {
+        let plan: Plan = "7,5+1+17@0:4,1+1+1".parse().unwrap();
+        let (mut said, right) = (right(&plan, 4), right(&plan, 4));
+        let wrong = right[1].tables[&0][8];
+        said[1].tables.get_mut(&2).unwrap()[2] = wrong;
+        let words = check(&plan, &said).words();
+        let written = right[0].slots.as_ref().unwrap()[2];
+        assert!(words.starts_with(&format!(
+            "the block table of sequence 2 has slot {wrong} for token 2, which holds token 8 of sequence 0; token 2 of sequence 2 was \
+             written to slot {written}"
+        )), "{words}");
+        said.clone_from(&right);
+        said[1].positions.as_mut().unwrap()[6] = 0;
+        assert_eq!(check(&plan, &said).words(), "token 4 of sequence 2 was given position 0");
+        said.clone_from(&right);
+        said[1].slots.as_mut().unwrap()[5] = -1;
+        assert!(check(&plan, &said).words().contains("token 0 of sequence 1 was given slot -1"));
+    }
+
+    proptest! {
+        /// A run that is as it should be is never accused; one slot that another living row has always is.
+        #[test]
+        fn one_wrong_slot_is_the_one_that_is_found(
+            lengths in prop::collection::vec(prop::array::uniform3(1usize..6), 2..5), block in 1usize..5, which in any::<prop::sample::Index>(),
+            other in any::<prop::sample::Index>(),
+        ) {
+            let passes: Vec<String> = lengths.iter().map(|of| of.map(|n| n.to_string()).join("+")).collect();
+            let plan: Plan = passes.join(",").parse().unwrap();
+            let mut said = right(&plan, block);
+            prop_assert!(!check(&plan, &said).diverged());
+            // A row of the last pass goes where a row of the first pass is.
+            let slots = said[0].slots.clone().unwrap();
+            let slot = slots[other.index(slots.len())];
+            let last = said.last_mut().unwrap();
+            let row = which.index(last.sequences.len());
+            last.slots.as_mut().unwrap()[row] = slot;
+            let (sequence, at) = (last.sequences[row], last.sequences[..row].iter().filter(|s| **s == last.sequences[row]).count());
+            let before: usize = lengths[..lengths.len() - 1].iter().map(|of| of[sequence as usize]).sum();
+            let found = check(&plan, &said);
+            prop_assert_eq!((found.wrong[0].sequence, found.wrong[0].token), (sequence, before + at));
+            let is_taken = matches!(found.wrong[0].how, WrongBy::Taken { slot: there, .. } if there == slot);
+            prop_assert!(is_taken);
+        }
+    }
+}
