@@ -5,6 +5,7 @@
 
 pub mod cpu;
 pub mod cuda;
+pub mod dtype;
 pub mod folder;
 pub mod gguf;
 pub mod isa;

@@ -1,11 +1,11 @@
 //! The synthetic models, loaded and run by llama.cpp itself.
 
 use super::*;
-use qdiff::arithmetic::Number;
 use qdiff::capture::{Store, Want};
 use qdiff::llama::context::TappedContext;
 use qdiff::room::Room;
 use qdiff_engine::cuda::Gemm;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::gguf::Gguf;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn load(bytes: &[u8]) -> Arc<qdiff::llama::Model> {
 /// The logits after the last of [`TOKENS`].
 fn run(bytes: &[u8]) -> Vec<f32> {
     let graph = model::build(&Gguf::from_bytes(bytes.to_vec()).unwrap()).unwrap();
-    let room = Room { step: TOKENS.len(), context: 64, more: 0, threads: 1, gemm: Gemm::Own, kv: Number::F16 };
+    let room = Room { step: TOKENS.len(), context: 64, more: 0, threads: 1, gemm: Gemm::Own, kv: DType::F16 };
     let mut context = TappedContext::new(&load(bytes), &graph, room).unwrap();
     let step = context.step(&TOKENS, &Want::choice(&graph, &Store::usual(None))).unwrap();
     step.choice.expect("the last token's logits").get().data.clone()

@@ -9,10 +9,11 @@ use half::{bf16, f16};
 use qdiff::arithmetic::{Arithmetic, Named};
 use qdiff::capture::{Capture, Filter, Passes, Store, steps};
 use qdiff::diagnose::{Diagnosis, explain};
-use qdiff::formats::{Format, Formats};
+use qdiff::formats::Formats;
 use qdiff::oracle::Oracle;
 use qdiff::progress::silent;
 use qdiff::verdict::{Policy, Side, Verdict, judge};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node, Role};
 use qdiff_engine::ops::{Op, Pairing, Tensor};
 use qdiff_engine::quant::WeightSource;
@@ -265,7 +266,7 @@ impl Run {
     }
 
     /// The same, every value rounded as it is stored.
-    pub fn stored(&self, format: Format) -> Self {
+    pub fn stored(&self, format: DType) -> Self {
         let rounded = |t: &Tensor<f32>| t.map(|v| format.round(v));
         let values = self.values.iter().map(|step| step.iter().map(rounded).collect());
         Self { tokens: self.tokens.clone(), values: values.collect() }
@@ -276,7 +277,7 @@ impl Run {
     /// # Panics
     /// If it cannot be judged at all.
     pub fn judge(
-        &self, oracle: &Oracle<'_>, (declared, storage): (Named, Option<Format>), left_out: &[&str],
+        &self, oracle: &Oracle<'_>, (declared, storage): (Named, Option<DType>), left_out: &[&str],
     ) -> Verdict {
         let (capture, arithmetic) = self.capture(oracle, (declared, storage), left_out);
         let side = Side { capture: &capture, arithmetic: &arithmetic };
@@ -287,7 +288,7 @@ impl Run {
     ///
     /// # Panics
     /// If it cannot be judged at all.
-    pub fn explain(&self, oracle: &Oracle<'_>, declared: Named, storage: Option<Format>) -> Diagnosis {
+    pub fn explain(&self, oracle: &Oracle<'_>, declared: Named, storage: Option<DType>) -> Diagnosis {
         let (capture, arithmetic) = self.capture(oracle, (declared, storage), &[]);
         let (side, filter) = (Side { capture: &capture, arithmetic: &arithmetic }, Filter::default());
         let verdict = self.judge(oracle, (declared, storage), &[]);
@@ -295,7 +296,7 @@ impl Run {
     }
 
     fn capture(
-        &self, oracle: &Oracle<'_>, (declared, storage): (Named, Option<Format>), left_out: &[&str],
+        &self, oracle: &Oracle<'_>, (declared, storage): (Named, Option<DType>), left_out: &[&str],
     ) -> (Capture, Arithmetic) {
         let graph = &oracle.graph;
         let mut capture = Capture::new(Store::usual(None));

@@ -5,7 +5,7 @@ use super::fast::Fused;
 use super::kernels::*;
 use super::launch::Call;
 use super::memory::SPLITS;
-use super::options::KvType;
+use crate::dtype::DType;
 
 /// Threads of a block of `attention`.
 const ATTENTION_THREADS: u32 = constant!("fused/attention.cu", "THREADS");
@@ -64,12 +64,12 @@ impl Fused<'_> {
         // Two tiles of keys and values; at the end what the threads have summed stands in the second.
         let sums = ATTENTION_THREADS as usize * 16 * group;
         let shared = |keys: usize| {
-            let tile = 2 * keys * config.head_dim * kv.bytes();
+            let tile = 2 * keys * config.head_dim * kv.size();
             tile + tile.max(sums)
         };
         let keys = if shared(KEYS) <= self.limit() { KEYS } else { KEYS / 2 };
         Call::new(params, (config.n_kv_heads as u32, self.splits(deep), 1), ATTENTION_THREADS)
-            .of(&[&kv.kernel(), &config.head_dim, &group, &keys])
+            .of(&[&self.calls.options.kv_kernel(), &config.head_dim, &group, &keys])
             .shared(shared(keys) as u32)
     }
 
@@ -78,9 +78,9 @@ impl Fused<'_> {
     fn attention_halves(&self, layer: &Layer) -> Option<(Call, u32)> {
         let (config, memory) = (&self.calls.graph.config, self.calls.memory);
         let (d, group, heads) = (config.head_dim, config.n_heads / config.n_kv_heads, config.n_kv_heads as u32);
-        let stages = HALVES_RING / (2 * HALVES_CHUNK * d * KvType::F16.bytes());
+        let stages = HALVES_RING / (2 * HALVES_CHUNK * d * DType::F16.size());
         let shared = HALVES_THREADS as usize / 32 * HALVES_RING + HALVES_MEASURED;
-        let made_for = self.calls.options.kv == KvType::F16 && group <= HALVES_GROUP;
+        let made_for = self.calls.options.kv == DType::F16 && group <= HALVES_GROUP;
         if !made_for || !self.calls.functions.clusters || shared > self.limit() {
             return None;
         }
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_long_context_in_halves_is_attended_to_in_clusters_whose_shares_are_put_together() {
         for graph in &graphs() {
-            for (kv, context) in [(KvType::F16, DEEP), (KvType::F16, 2 * DEEP), (KvType::F32, 2 * DEEP)] {
+            for (kv, context) in [(DType::F16, DEEP), (DType::F16, 2 * DEEP), (DType::F32, 2 * DEEP)] {
                 let options = Options { step: 8, context, path: Path::Fast, kv, ..Options::default() };
                 with_calls(graph, &options, |calls| {
                     let decoder = decoder_of(graph).expect("a decoder");
@@ -140,7 +140,7 @@ mod tests {
                                 _ => {}
                             }
                         }
-                        let deep = kv == KvType::F16 && position + 1 >= DEEP;
+                        let deep = kv == DType::F16 && position + 1 >= DEEP;
                         assert_eq!((left.len(), fused.deep(position)), (graph.config.n_layers, deep));
                         assert!(left.iter().all(|&(halves, _)| halves == deep), "{kv:?} at {position}: {left:?}");
                         assert_eq!(left.into_iter().map(|(_, shares)| shares).collect::<Vec<_>>(), put_together);

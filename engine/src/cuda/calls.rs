@@ -8,7 +8,8 @@ use super::kernels::*;
 use super::launch::{Call, Ptr};
 use super::memory::{Memory, Weight};
 use super::nccl::Exchange;
-use super::options::{Gemm, KvType, Options, Path};
+use super::options::{Gemm, Options, Path};
+use crate::dtype::DType;
 use crate::model::{Graph, Node, row_len};
 use crate::ops::anatomy::Collective;
 use crate::ops::{KvCache, Op, Pairing, RmsNorm, Rope, Softmax};
@@ -61,6 +62,12 @@ pub enum Job {
 /// # Errors
 /// What stands against it, and what to use instead.
 pub fn check(graph: &Graph, options: &Options) -> Result<(), CudaError> {
+    if !matches!(options.kv, DType::F32 | DType::F16) {
+        return Err(CudaError::Unsupported(format!(
+            "the CUDA engine has no KV cache in {}; take --kv-type f16, or --subject cpu",
+            options.kv
+        )));
+    }
     let mut most = MOST_TOKENS;
     for node in &graph.nodes {
         match &node.op {
@@ -136,7 +143,7 @@ impl Calls<'_> {
         let count = elements as i32;
         let (tokens, first, keys) = (span.tokens as i32, span.first as i32, span.keys() as i32);
         let x = |i| self.input(node, i);
-        let (kv, batch) = (self.options.kv.kernel(), self.batch);
+        let (kv, batch) = (self.options.kv_kernel(), self.batch);
         vec![Job::Kernel(match &node.op {
             Op::Embed => {
                 let w = self.memory.weight(node);
@@ -227,9 +234,8 @@ impl Calls<'_> {
 
     /// Brings a cache of `elements` at `from` to where it stands as f32, if it is not f32 itself.
     pub fn read_cache(&self, from: Ptr, elements: usize) -> Option<Call> {
-        let kv = self.options.kv;
         let params = KvReadParams { cache: from, out: self.memory.cache_f32, count: elements as i32 };
-        (kv != KvType::F32).then(|| Call::flat(params, elements).of(&[&kv.kernel()]))
+        (self.options.kv != DType::F32).then(|| Call::flat(params, elements).of(&[&self.options.kv_kernel()]))
     }
 }
 

@@ -20,12 +20,13 @@ use super::load::Load;
 use super::memory::Memory;
 use super::mirror::Mirror;
 use super::nccl::{Communicator, Exchange};
-use super::options::{Circumstances, Gemm, KvType, Options, Path};
+use super::options::{Circumstances, Gemm, Options, Path};
 use super::readback::Readback;
 use super::replay::{Fast, clear};
 use super::schedule::Schedule;
 use super::{CudaError, devices, wide};
 use crate::cpu::{Row, Sequences};
+use crate::dtype::DType;
 use crate::model::{Graph, Model, Node, WeightSource, row_len};
 use crate::ops::Op;
 use crate::quant::GgmlType;
@@ -112,7 +113,7 @@ pub fn unsupported(graph: &Graph, path: Path) -> Option<CudaError> {
         context: 1,
         path,
         gemm: Gemm::Own,
-        kv: KvType::F32,
+        kv: DType::F32,
         taps: true,
         keep_taps: false,
         last_logits: false,
@@ -318,7 +319,7 @@ impl CudaEngine {
     /// Bytes of the caches' rows that the last step read.
     pub fn cache_bytes(&self) -> usize {
         let caches = self.graph.nodes.iter().filter(|node| node.op.has_state());
-        caches.map(|node| self.options.kv.bytes() * row_len(node) * self.position).sum()
+        caches.map(|node| self.options.kv.size() * row_len(node) * self.position).sum()
     }
 
     /// The most probable next token after a decode step of the fast path.

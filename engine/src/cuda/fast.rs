@@ -240,7 +240,7 @@ impl Fused<'_> {
             stamps: 0,
         };
         let blocks = (config.n_heads + 2 * config.n_kv_heads) * half / (TILE * pairs);
-        let kv = self.calls.options.kv.kernel();
+        let kv = self.calls.options.kv_kernel();
         let [held_q, held_k, held_v] = held;
         Call::new(params, (blocks as u32, 1, 1), THREADS)
             .of(&[&q.ty, &k.ty, &v.ty, &kv, &config.head_dim, &pairs, &head_norm, &held_q, &held_k, &held_v])
@@ -413,7 +413,7 @@ impl Fused<'_> {
     /// rows `known` have a checksum.
     pub fn cache_rows(&self, caches: Ptr, count: usize, out: Ptr, width: usize, known: usize, newest: usize) -> Call {
         let params = CacheRowsParams { caches, out, width: width as i32, newest: newest as i32, known: known as i32 };
-        let kv = self.calls.options.kv.kernel();
+        let kv = self.calls.options.kv_kernel();
         let pieces = (newest + 1).div_ceil(CACHE_ROWS) as u32;
         Call::new(params, (count as u32, pieces, 1), CACHE_THREADS).of(&[&kv])
     }

@@ -301,7 +301,7 @@ fn output_bytes(node: &Node, options: &Options) -> usize {
     }
     let tokens = if options.last_logits && node.role == Role::Logits { 1 } else { options.step };
     let elements: usize = Graph::extent(node, tokens, options.context).iter().product();
-    let bytes = if node.op.has_state() { options.kv.bytes() } else { 4 };
+    let bytes = if node.op.has_state() { options.kv.size() } else { 4 };
     bytes * elements
 }
 

@@ -3,7 +3,7 @@
 use super::CudaError;
 use super::device::Doing as _;
 use super::launch::Ptr;
-use super::options::KvType;
+use crate::dtype::DType;
 use cudarc::driver::result;
 use half::f16;
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ impl Mirror {
     /// # Errors
     /// If CUDA fails.
     pub fn take(
-        &mut self, node: usize, cache: Ptr, kv: KvType, row: &[f32], newest: usize, changed: usize,
+        &mut self, node: usize, cache: Ptr, kv: DType, row: &[f32], newest: usize, changed: usize,
     ) -> Result<&[f32], CudaError> {
         if changed < newest {
             self.bring(node, cache, kv, row.len(), changed, newest)?;
@@ -39,16 +39,16 @@ impl Mirror {
     /// # Errors
     /// If CUDA fails.
     pub fn bring(
-        &mut self, node: usize, cache: Ptr, kv: KvType, width: usize, from: usize, to: usize,
+        &mut self, node: usize, cache: Ptr, kv: DType, width: usize, from: usize, to: usize,
     ) -> Result<(), CudaError> {
         let rows = self.caches.entry(node).or_default();
         rows.resize(to * width, f32::NAN);
         let rows = &mut rows[from * width..];
-        let at = cache + (kv.bytes() * from * width) as u64;
+        let at = cache + (kv.size() * from * width) as u64;
         match kv {
             // SAFETY: the cache has these rows.
-            KvType::F32 => unsafe { result::memcpy_dtoh_sync(rows, at) }.doing("reading a cache")?,
-            KvType::F16 => {
+            DType::F32 => unsafe { result::memcpy_dtoh_sync(rows, at) }.doing("reading a cache")?,
+            _ => {
                 let mut halves = vec![0u16; rows.len()];
                 // SAFETY: as above.
                 unsafe { result::memcpy_dtoh_sync(&mut halves, at) }.doing("reading a cache")?;
@@ -70,7 +70,7 @@ mod tests {
         let mut mirror = Mirror::default();
         let mut take = |newest: usize, value: f32| {
             let row = [value, -value];
-            let rows = mirror.take(7, 0, KvType::F32, &row, newest, u32::MAX as usize).expect("no device is asked");
+            let rows = mirror.take(7, 0, DType::F32, &row, newest, u32::MAX as usize).expect("no device is asked");
             rows.to_vec()
         };
         assert_eq!(take(0, 1.0), [1.0, -1.0]);

@@ -1,6 +1,6 @@
 //! What an engine is made for.
 
-use serde::{Deserialize, Serialize};
+use crate::dtype::DType;
 use std::str::FromStr;
 
 /// How linear layers are computed.
@@ -20,35 +20,6 @@ impl FromStr for Gemm {
             "own" => Ok(Self::Own),
             "cublas" => Ok(Self::Cublas),
             _ => Err("expected own or cublas".to_owned()),
-        }
-    }
-}
-
-/// Type of the elements of the KV cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum KvType {
-    /// 32-bit floats.
-    #[default]
-    F32,
-    /// 16-bit floats, rounded to nearest even when stored.
-    F16,
-}
-
-impl KvType {
-    /// Bytes of an element.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 => 2,
-        }
-    }
-
-    /// Name in `kv.cuh`.
-    pub(super) fn kernel(self) -> &'static str {
-        match self {
-            Self::F32 => "KvF32",
-            Self::F16 => "KvF16",
         }
     }
 }
@@ -76,8 +47,8 @@ pub struct Options {
     pub path: Path,
     /// Linear layers; of the fast path, those of steps of more than one token.
     pub gemm: Gemm,
-    /// KV cache.
-    pub kv: KvType,
+    /// What the KV cache holds: f32 or f16.
+    pub kv: DType,
     /// Whether stages may be tapped: the fast path keeps room for attention scores and weights, and for the taps of a
     /// decode step, only then.
     pub taps: bool,
@@ -86,6 +57,13 @@ pub struct Options {
     pub keep_taps: bool,
     /// Whether only the last token's logits are made, as generation needs them.
     pub last_logits: bool,
+}
+
+impl Options {
+    /// What `kv.cuh` calls the elements of the KV cache.
+    pub(super) fn kv_kernel(&self) -> &'static str {
+        if self.kv == DType::F16 { "KvF16" } else { "KvF32" }
+    }
 }
 
 /// What must change no bit of a run, and shows a race if it does.

@@ -397,7 +397,7 @@ impl Fused<'_> {
             eps: layer.normed[0].map_or(0.0, |i| self.eps(i)),
         };
         Call::new(params, (span.tokens as u32, 1, 1), HEAD_THREADS)
-            .of(&[&self.calls.options.kv.kernel(), &config.head_dim])
+            .of(&[&self.calls.options.kv_kernel(), &config.head_dim])
     }
 
     /// Gate and up together, as operand of the last product of a layer.
@@ -429,7 +429,7 @@ impl Fused<'_> {
             keys: span.keys() as i32,
         };
         let cut = Call::new(cut, (span.keys().div_ceil(keys) as u32, kv_heads as u32, 1), HEAD_THREADS).of(&[
-            &self.calls.options.kv.kernel(),
+            &self.calls.options.kv_kernel(),
             &config.head_dim,
             &keys,
         ]);

@@ -11,8 +11,8 @@ use super::device::Doing as _;
 use super::launch::Ptr;
 use super::memory::Memory;
 use super::mirror::Mirror;
-use super::options::KvType;
 use super::slots::Slots;
+use crate::dtype::DType;
 use crate::model::{Graph, StageId, row_len};
 use crate::tap::{Part, TapSink};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, PinnedHostSlice, result, sys};
@@ -81,7 +81,7 @@ pub struct Receiver<'a> {
     /// Where caches stand.
     pub memory: &'a Memory,
     /// What they hold.
-    pub kv: KvType,
+    pub kv: DType,
     /// The caches on the host.
     pub mirror: &'a mut Mirror,
     /// Who is shown it.

@@ -9,6 +9,7 @@
 //!
 //! Engines that follow ggml's code without its vector instructions, such as candle, round halves away from zero.
 
+use crate::dtype::DType;
 use crate::isa::{Vectorised, vectorised};
 use half::{bf16, f16};
 use schemars::JsonSchema;
@@ -26,6 +27,12 @@ pub enum ActivationFormat {
     F16,
     /// Rounded to bfloat16.
     Bf16,
+    /// Rounded to OCP 8-bit floating point, E4M3.
+    #[serde(rename = "f8_e4m3")]
+    F8E4m3,
+    /// Rounded to OCP 8-bit floating point, E5M2.
+    #[serde(rename = "f8_e5m2")]
+    F8E5m2,
     /// Rounded to the 10 mantissa bits of TF32, ties to even, as cuBLAS does.
     Tf32,
     /// Cut to the 10 mantissa bits of TF32: what a tensor core makes of plain f32 operands.
@@ -51,6 +58,18 @@ pub enum ActivationFormat {
     Q8_1MmqDs4,
 }
 
+impl From<DType> for ActivationFormat {
+    fn from(dtype: DType) -> Self {
+        match dtype {
+            DType::F32 => Self::F32,
+            DType::F16 => Self::F16,
+            DType::Bf16 => Self::Bf16,
+            DType::F8E4m3 => Self::F8E4m3,
+            DType::F8E5m2 => Self::F8E5m2,
+        }
+    }
+}
+
 impl ActivationFormat {
     /// Most that becoming it changes a value by, as a share of the value; `None` where nothing is changed, or where values
     /// share a scale.
@@ -59,6 +78,8 @@ impl ActivationFormat {
             Self::F16 | Self::Tf32 => 11,
             Self::Tf32Truncated => 10,
             Self::Bf16 => 8,
+            Self::F8E4m3 => 4,
+            Self::F8E5m2 => 3,
             Self::F32
             | Self::Q8_0
             | Self::Q8_0Ref
@@ -75,7 +96,7 @@ impl ActivationFormat {
     /// Elements that share a scale (1 where there is none); the length of an activation row must be a multiple of it.
     pub fn block_size(self) -> usize {
         match self {
-            Self::F32 | Self::F16 | Self::Bf16 | Self::Tf32 | Self::Tf32Truncated => 1,
+            Self::F32 | Self::F16 | Self::Bf16 | Self::F8E4m3 | Self::F8E5m2 | Self::Tf32 | Self::Tf32Truncated => 1,
             Self::Q8_0 | Self::Q8_0Ref | Self::Q8_1 | Self::Q8_1Mmvq | Self::Q8_1MmqD4 | Self::Q8_1MmqDs4 => 32,
             Self::Q8K | Self::Q8KAway => 256,
         }
@@ -157,6 +178,8 @@ pub(super) fn round(fmt: ActivationFormat, v: f32) -> f64 {
     match fmt {
         ActivationFormat::F16 => f16::from_f32(v).to_f64(),
         ActivationFormat::Bf16 => bf16::from_f32(v).to_f64(),
+        ActivationFormat::F8E4m3 => f64::from(DType::F8E4m3.round(v)),
+        ActivationFormat::F8E5m2 => f64::from(DType::F8E5m2.round(v)),
         // Half of the last kept bit, or just less where that bit is even, is
         // added to the magnitude; then the rest is cut.
         ActivationFormat::Tf32 if v.is_finite() => {

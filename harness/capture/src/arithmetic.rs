@@ -1,7 +1,8 @@
 //! What a runner computes in. Declared, not guessed: the bounds of the verdict follow from it.
 
-use crate::formats::{Format, Formats, OfStages, name_or_map};
+use crate::formats::{Formats, OfStages, name_or_map};
 use anyhow::{Result, ensure};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Weight, WeightSource};
 use qdiff_engine::ops::{Attention, Op, Softmax, half_sum};
 use qdiff_engine::quant::{ActivationFormat, GgmlType};
@@ -18,20 +19,20 @@ pub struct Arithmetic {
     /// Products of the attention: the first rule that fits decides, as above.
     pub attention: Vec<AttentionRule>,
     /// Number type of the KV cache: its rows are copies, rounded to it.
-    pub kv: Number,
+    pub kv: DType,
     /// Exponential, sine, cosine, division and roots.
     pub functions: Functions,
     /// What the model's tensors are rounded to when they are loaded.
     #[serde(skip_serializing_if = "is_f32")]
-    pub parameters: Format,
+    pub parameters: DType,
     /// What each stage is rounded to before anything reads it; where that is coarser than f32, also between the operations
     /// that an op is made of.
     #[serde(skip_serializing_if = "Formats::plain")]
     pub outputs: Formats,
 }
 
-fn is_f32(format: &Format) -> bool {
-    *format == Format::F32
+fn is_f32(format: &DType) -> bool {
+    *format == DType::F32
 }
 
 /// An arithmetic by its name, or spelled out.
@@ -92,28 +93,28 @@ impl Named {
         let residual = [Op::Embed, Op::Residual];
         let (number, wide): (_, &[Op]) = match self {
             Self::F32 => return Arithmetic::default(),
-            Self::F16 => (Number::F16, &[]),
-            Self::Bf16 => (Number::Bf16, &[]),
-            Self::Bf16ResidualF32 => (Number::Bf16, &residual),
-            Self::F16Flash => (Number::F16, &of_flash),
-            Self::Bf16Flash => (Number::Bf16, &of_flash),
+            Self::F16 => (DType::F16, &[]),
+            Self::Bf16 => (DType::Bf16, &[]),
+            Self::Bf16ResidualF32 => (DType::Bf16, &residual),
+            Self::F16Flash => (DType::F16, &of_flash),
+            Self::Bf16Flash => (DType::Bf16, &of_flash),
         };
         let outputs = if wide.is_empty() {
-            Formats::All(number.into())
+            Formats::All(number)
         } else {
-            let ops = wide.iter().map(|op| (op.name().to_owned(), Format::F32)).collect();
-            Formats::Each(OfStages { default: number.into(), ops, ..OfStages::default() })
+            let ops = wide.iter().map(|op| (op.name().to_owned(), DType::F32)).collect();
+            Formats::Each(OfStages { default: number, ops, ..OfStages::default() })
         };
         let accumulation = Accumulation::TensorCores;
         let flash = matches!(self, Self::F16Flash | Self::Bf16Flash);
-        let context = if flash { number.format() } else { ActivationFormat::F32 };
+        let context = if flash { number.into() } else { ActivationFormat::F32 };
         let attention = AttentionRule { context, accumulation, flash, ..AttentionRule::default() };
         Arithmetic {
             linear: vec![LinearRule { accumulation, ..LinearRule::default() }],
             attention: vec![attention],
             kv: number,
             functions: Functions::Precise,
-            parameters: number.into(),
+            parameters: number,
             outputs,
         }
     }
@@ -146,13 +147,13 @@ pub struct LinearRule {
     /// What the products are summed in.
     pub accumulation: Accumulation,
     /// What the sum is rounded to.
-    pub output: Number,
+    pub output: DType,
 }
 
 impl LinearRule {
     /// Whether sums or results are coarser than f32.
     pub fn coarse(&self) -> bool {
-        self.accumulation == Accumulation::F16 || self.output != Number::F32
+        self.accumulation == Accumulation::F16 || self.output != DType::F32
     }
 }
 
@@ -173,55 +174,6 @@ pub struct AttentionRule {
     /// rounded does not follow from its own value.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub flash: bool,
-}
-
-/// A number type for storing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Number {
-    /// 24 bits of mantissa.
-    #[default]
-    F32,
-    /// IEEE binary16, 11 bits of mantissa.
-    F16,
-    /// bfloat16, 8 bits of mantissa.
-    Bf16,
-}
-
-impl fmt::Display for Number {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-        })
-    }
-}
-
-impl From<Number> for Format {
-    fn from(number: Number) -> Self {
-        match number {
-            Number::F32 => Self::F32,
-            Number::F16 => Self::F16,
-            Number::Bf16 => Self::Bf16,
-        }
-    }
-}
-
-impl Number {
-    /// The format of activations that rounds to it.
-    pub fn format(self) -> ActivationFormat {
-        match self {
-            Self::F32 => ActivationFormat::F32,
-            Self::F16 => ActivationFormat::F16,
-            Self::Bf16 => ActivationFormat::Bf16,
-        }
-    }
-
-    /// Unit roundoff beside f32's own; nothing for f32.
-    pub fn unit(self) -> f64 {
-        self.format().unit().unwrap_or(0.0)
-    }
 }
 
 /// A number type for summing.

@@ -1,7 +1,7 @@
 //! How much a runner must have room for.
 
-use crate::arithmetic::Number;
 use qdiff_engine::cuda::Gemm;
+use qdiff_engine::dtype::DType;
 
 /// How much a runner must have room for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,5 +17,5 @@ pub struct Room {
     /// Linear layers of the CUDA engine.
     pub gemm: Gemm,
     /// Type of the KV cache.
-    pub kv: Number,
+    pub kv: DType,
 }

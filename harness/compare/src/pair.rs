@@ -3,7 +3,7 @@
 //! What `qdiff run` does between reading its arguments and telling the outcome, for whoever needs it as a whole: other
 //! commands, the score of the mutations, tests.
 
-use crate::arithmetic::{Arithmetic, Declared, Number};
+use crate::arithmetic::{Arithmetic, Declared};
 use crate::capture::npz::{Manifest as CaptureManifest, Sampler};
 use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
 use crate::diagnose::{Confidence, Diagnosis, confirm, explain};
@@ -20,6 +20,7 @@ use crate::supervisor;
 use crate::verdict::{Measured, Policy, Race, Repeated, Side, Verdict, judge, put_together};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use qdiff_engine::cuda::Gemm;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node, Placement, Slice};
 use std::cell::OnceCell;
 use std::panic::resume_unwind;
@@ -38,7 +39,7 @@ pub struct Settings {
     /// Linear layers of the CUDA engine.
     pub gemm: Gemm,
     /// Type of both sides' KV caches.
-    pub kv: Number,
+    pub kv: DType,
     /// Where captured tensors stay.
     pub store: Arc<Store>,
     /// Memory that all may take together, where captured tensors share it with the rest.
@@ -57,7 +58,7 @@ impl Default for Settings {
         Self {
             threads: 1,
             gemm: Gemm::Own,
-            kv: Number::F32,
+            kv: DType::F32,
             store: Store::usual(None),
             memory: None,
             budget: 1.0,
@@ -325,7 +326,7 @@ impl<'a> Pair<'a> {
         let (seconds, mut manifest) = (start.elapsed().as_secs_f64(), runner.manifest().clone());
         // Of an engine that hands out its steps as it dumps them.
         let stages = capture.steps.iter().flat_map(|step| &step.stages);
-        capture.elements = stages.filter_map(|(id, stored)| Some((*id, stored.element().rounded()?))).collect();
+        capture.elements = stages.filter_map(|(id, stored)| Some((*id, stored.narrow()?))).collect();
         if !capture.elements.is_empty() {
             manifest.stored = capture.settle_formats(&self.oracle.graph, &manifest.arithmetic, None)?;
         }

@@ -1,6 +1,6 @@
 //! Why a stage is wrong: [`mutations`] of the graph are tried, and [`diagnose`] reads laws off the values.
 
-use qdiff_capture::{arithmetic, capture, formats, hash, machine, nearest, number, progress};
+use qdiff_capture::{arithmetic, capture, hash, machine, nearest, number, progress};
 use qdiff_llama::llama;
 use qdiff_oracle::{loaded, oracle, prompts};
 use qdiff_verdict::verdict;

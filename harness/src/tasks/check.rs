@@ -6,7 +6,6 @@ use super::request::{FaultRequest, PassesRequest, TokensRequest};
 use super::run::{RunRequest, Runs};
 use super::sides::{Input, SideChoice, SidesRequest, WhyRequest};
 use super::{Console, values};
-use crate::arithmetic::Number;
 use crate::capture::Lengths;
 use crate::loaded::LoadedModel;
 use crate::pair::Pair;
@@ -15,6 +14,7 @@ use crate::runners::Source;
 use crate::runners::command::CommandLine;
 use anyhow::Result;
 use clap::Args;
+use qdiff_engine::dtype::DType;
 
 /// What the battery is run on.
 #[derive(Clone, Debug, Args)]
@@ -39,12 +39,12 @@ pub struct CheckRequest {
     #[arg(
         long,
         value_name = "TYPE",
-        value_enum,
+        value_parser = values::kv_type(),
         default_value_t,
         env = "QDIFF_KV_TYPE",
         help_heading = "How to run it"
     )]
-    pub kv_type: Number,
+    pub kv_type: DType,
     #[command(flatten)]
     pub why: WhyRequest,
 }

@@ -3,7 +3,6 @@
 use super::request::{TokensRequest, ToleranceRequest};
 use super::run::RunRequest;
 use super::sides::SidesRequest;
-use crate::arithmetic::Number;
 use crate::pair::TIMEOUT;
 use crate::products::OracleChoice;
 use crate::prompts::Template;
@@ -13,6 +12,7 @@ use crate::verdict::CheckMode;
 use clap::ValueEnum as _;
 use clap::builder::PossibleValue;
 use qdiff_engine::cuda::Gemm;
+use qdiff_engine::dtype::DType;
 use std::fmt::Display;
 
 /// The command that repeats the run of the prompt `given`.
@@ -24,7 +24,7 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
     // Then the capture names the tokens.
     let unnamed = recorded && !prompt.typed;
     let ids: Vec<String> = prompt.tokens.iter().map(ToString::to_string).collect();
-    let kv = capture.kv_type.filter(|kv| *kv != Number::F32 && !recorded);
+    let kv = capture.kv_type.filter(|kv| *kv != DType::F32 && !recorded);
     let option = |name: &str, value: &dyn Display| format!("{name} {}", quote(&value.to_string()));
     let one_of = |name: &str, value: Option<PossibleValue>| value.map(|value| option(name, &value.get_name()));
     let words = [
@@ -40,7 +40,7 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
         args.ranks.ranks.as_ref().filter(|_| !recorded).map(|ranks| option("--ranks", ranks)),
         passes.passes.as_ref().filter(|_| !recorded).map(|passes| option("--passes", passes)),
         (capture.ubatch != 512 && !recorded).then(|| option("--ubatch", &capture.ubatch)),
-        kv.and_then(|kv| one_of("--kv-type", kv.to_possible_value())),
+        kv.map(|kv| option("--kv-type", &kv)),
         (capture.runner.gemm.gemm != Gemm::Own && !recorded).then(|| "--gemm cublas".to_owned()),
         (*subject != Source::Auto).then(|| option("--subject", subject)),
         reference.as_ref().filter(|r| **r != Source::Live(&LLAMA)).map(|reference| option("--reference", reference)),

@@ -1,7 +1,6 @@
 //! What several tasks ask for alike: the model, the tokens, the stages, how runners run.
 
 use super::values;
-use crate::arithmetic::Number;
 use crate::capture::{Filter, Lengths, Store};
 use crate::loaded::LoadedModel;
 use crate::memory::Size;
@@ -12,6 +11,7 @@ use crate::verdict::{CheckMode, Policy, Seed};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use qdiff_engine::cuda::Gemm;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Placement};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -271,8 +271,8 @@ pub struct CaptureRequest {
     #[arg(long, value_name = "N", default_value_t = 512, env = "QDIFF_UBATCH", value_parser = values::at_least_one)]
     pub ubatch: usize,
     /// Type of the KV cache on both sides: its rows are rounded to it [default: f32; beside a capture, the capture's]
-    #[arg(long, value_name = "TYPE", value_enum, env = "QDIFF_KV_TYPE")]
-    pub kv_type: Option<Number>,
+    #[arg(long, value_name = "TYPE", value_parser = values::kv_type(), env = "QDIFF_KV_TYPE")]
+    pub kv_type: Option<DType>,
 }
 
 impl CaptureRequest {

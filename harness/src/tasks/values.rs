@@ -4,9 +4,10 @@ use crate::mutations::{FaultSite, Mutation, catalogue};
 use crate::nearest::nearest;
 use crate::prompts::BUILT_IN;
 use crate::runners::{RUNNERS, Source};
-use clap::builder::{PossibleValue, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{ARCHITECTURES, KINDS, skeleton};
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -18,6 +19,14 @@ pub fn at_least_one(text: &str) -> Result<usize, String> {
         Ok(n) => Ok(n),
         Err(_) => Err("it is not a number".to_owned()),
     }
+}
+
+/// A type of the KV cache.
+pub fn kv_type() -> impl TypedValueParser<Value = DType> {
+    let all = [DType::F32, DType::F16, DType::Bf16];
+    let help = ["24 bits of mantissa", "IEEE binary16, 11 bits of mantissa", "bfloat16, 8 bits of mantissa"];
+    let named = all.into_iter().zip(help).map(|(dtype, help)| PossibleValue::new(dtype.name()).help(help));
+    PossibleValuesParser::new(named).map(|name| DType::named(&name).unwrap_or_default())
 }
 
 /// Text of which some is known by name: shells complete it, and what is not

@@ -6,7 +6,6 @@
 
 use super::Console;
 use super::request::{ThreadsRequest, TmpRequest, TokensRequest};
-use crate::arithmetic::Number;
 use crate::capture::Store;
 use crate::cleanup;
 use crate::llama::copy::write_copy;
@@ -18,6 +17,7 @@ use crate::runners::{Faults, LLAMA, Tokens};
 use crate::verdict::{Verdict, residuals};
 use anyhow::{Context as _, Result};
 use clap::Args;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::quant::GgmlType;
 use rayon::prelude::*;
 use std::collections::HashSet;
@@ -72,7 +72,7 @@ pub(super) fn doubt(pair: &Pair<'_>, verdict: &Verdict, reference: &Recording, t
 /// Names of the stages where llama.cpp misses f64 even with F32 weights.
 fn failing(pair: &Pair<'_>, prompt: &[u32], fed: &[u32]) -> Result<HashSet<&'static str>> {
     let tokens = Tokens { forced: Some(fed), ..Tokens::whole(prompt, fed.len()) };
-    let settings = Settings { kv: Number::F32, ..pair.settings.clone() };
+    let settings = Settings { kv: DType::F32, ..pair.settings.clone() };
     let stages = on_f32(pair.opened, tokens, settings, pair.progress)?;
     Ok(stages.into_iter().filter(|s| !s.local.ok()).map(|s| s.stage.name).collect())
 }

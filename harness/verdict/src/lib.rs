@@ -1,6 +1,6 @@
 //! Whether each stage of a capture is what it should be, by a bound and not by a tolerance: [`verdict`].
 
-use qdiff_capture::{arithmetic, capture, formats, memory, metrics, number, progress};
+use qdiff_capture::{arithmetic, capture, memory, metrics, number, progress};
 #[cfg(test)]
 use qdiff_llama::llama;
 use qdiff_oracle::{oracle, products};

@@ -1,7 +1,8 @@
 //! Captures in every container: the same arrays get the same verdict, whatever holds them; what is no container is
 //! refused; what a killed run left is judged up to its last whole step.
 
-use qdiff::capture::{Element, Names, Shapes, Store, container};
+use qdiff::capture::{Names, Shapes, Store, container};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{ARCHITECTURES, Graph, skeleton};
 use qdiff_tests::containers::{arrays, npy, safetensors, write_npy, write_raw, write_safetensors};
 use qdiff_tests::{Folder, empty, folder};
@@ -145,7 +146,7 @@ fn a_stream_that_is_cut_at_the_end_of_a_step_is_no_pass() {
 }
 
 /// Shape and values of an array, and the format they stood in.
-type Read = (Vec<usize>, Vec<f32>, Element);
+type Read = (Vec<usize>, Vec<f32>, DType);
 
 /// The first stage of a graph of one layer, with which arrays are read that no engine gave.
 struct Reader(Graph, String);
@@ -184,28 +185,29 @@ impl Reader {
 fn elements_of_every_format_are_read() {
     let (folder, reader) = (empty(), Reader::new());
     let values = [1.0, -2.0, 0.5, 448.0, -0.0, 1.75];
-    let written = |element: Element| -> Vec<u8> {
+    // None: f64, which is read as f32.
+    let written = |element: Option<DType>| -> Vec<u8> {
         let one = |v: f32| -> Vec<u8> {
+            let Some(element) = element else { return f64::from(v).to_le_bytes().to_vec() };
             match element {
-                Element::F32 => v.to_le_bytes().to_vec(),
-                Element::F64 => f64::from(v).to_le_bytes().to_vec(),
-                Element::F16 => half::f16::from_f32(v).to_le_bytes().to_vec(),
-                Element::Bf16 => half::bf16::from_f32(v).to_le_bytes().to_vec(),
-                Element::F8E5m2 => vec![half::f16::from_f32(v).to_le_bytes()[1]],
-                Element::F8E4m3 => vec![(0..=u8::MAX).find(|b| decoded(*b).to_bits() == v.to_bits()).unwrap()],
+                DType::F32 => v.to_le_bytes().to_vec(),
+                DType::F16 => half::f16::from_f32(v).to_le_bytes().to_vec(),
+                DType::Bf16 => half::bf16::from_f32(v).to_le_bytes().to_vec(),
+                DType::F8E5m2 => vec![half::f16::from_f32(v).to_le_bytes()[1]],
+                DType::F8E4m3 => vec![(0..=u8::MAX).find(|b| decoded(*b).to_bits() == v.to_bits()).unwrap()],
             }
         };
         values.iter().flat_map(|v| one(*v)).collect()
     };
     fn decoded(byte: u8) -> f32 {
         let mut out = [0.0];
-        Element::F8E4m3.decode(&[byte], &mut out).unwrap();
+        DType::F8E4m3.decode(&[byte], &mut out);
         out[0]
     }
-    for element in Element::ALL {
-        let bytes = written(element);
-        let expected = values.to_vec();
-        let line = json!({"dtype": element.name(), "shape": [2, 3], "offset": 0});
+    for own in DType::ALL.map(Some).into_iter().chain([None]) {
+        let (bytes, expected) = (written(own), values.to_vec());
+        let (element, named) = (own.unwrap_or_default(), own.map_or("f64", DType::name));
+        let line = json!({"dtype": named, "shape": [2, 3], "offset": 0});
         assert_eq!(reader.raw(&folder, line, &bytes).unwrap(), (vec![2, 3], expected.clone(), element));
         for name in ["a.bin", "capture.jsonl"] {
             std::fs::remove_file(folder.join(name)).unwrap();
@@ -213,19 +215,19 @@ fn elements_of_every_format_are_read() {
         let mut manifest = json!({"schema_version": 3, "engine": "mine", "tokens": [5, 6]});
         folder.write("manifest.json", manifest.to_string());
         let header = json!({format!("prefill/{}", reader.1): {
-            "dtype": element.name().to_uppercase(), "shape": [2, 3], "data_offsets": [0, bytes.len()]}});
+            "dtype": named.to_uppercase(), "shape": [2, 3], "data_offsets": [0, bytes.len()]}});
         folder.write("a.safetensors", safetensors(&header.to_string(), &bytes));
         assert_eq!(reader.read(&folder).unwrap(), (vec![2, 3], expected.clone(), element));
         std::fs::remove_file(folder.join("a.safetensors")).unwrap();
         // numpy has words for three of them; what ml_dtypes writes of bf16 is told by its size, the rest by the manifest.
         let name = format!("prefill/{}.npy", reader.1);
         folder.create("prefill");
-        let descr: &[&str] = match element {
-            Element::F32 => &["<f4"],
-            Element::F64 => &["<f8"],
-            Element::F16 => &["<f2"],
-            Element::Bf16 => &["<V2", "|V2", "<u2"],
-            Element::F8E4m3 | Element::F8E5m2 => &["|V1", "|u1"],
+        let descr: &[&str] = match own {
+            Some(DType::F32) => &["<f4"],
+            None => &["<f8"],
+            Some(DType::F16) => &["<f2"],
+            Some(DType::Bf16) => &["<V2", "|V2", "<u2"],
+            Some(DType::F8E4m3 | DType::F8E5m2) => &["|V1", "|u1"],
         };
         for descr in descr {
             folder.write(&name, npy(descr, "False", &[2, 3], &bytes));

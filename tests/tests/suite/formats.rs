@@ -1,10 +1,10 @@
 //! Captures in number formats narrower than f32.
 
 use qdiff::arithmetic::Named;
-use qdiff::formats::Format;
 use qdiff::loaded::LoadedModel;
 use qdiff::oracle::Oracle;
 use qdiff::verdict::Status;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Node, Role};
 use qdiff_engine::ops::Op;
 use qdiff_engine::quant::GgmlType;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 
 /// Rounds every value of a recorded capture.
-fn round(folder: &Folder, capture: &str, format: impl Fn(&str) -> Format) {
+fn round(folder: &Folder, capture: &str, format: impl Fn(&str) -> DType) {
     revalue(&folder.join(capture).join("capture.npz"), |all| {
         for (name, values) in all {
             values.iter_mut().for_each(|v| *v = format(name).round(*v));
@@ -40,7 +40,7 @@ fn declare(folder: &Folder, capture: &str, field: &str, value: Value) {
 #[test]
 fn a_right_capture_in_a_narrow_format_matches() {
     let folder = folder();
-    for format in [Format::F16, Format::Bf16] {
+    for format in [DType::F16, DType::Bf16] {
         for (name, storage) in [("declared", json!(format)), ("seen", Value::Null)] {
             let name = format!("{name}-{format}");
             folder.record(&name, "");
@@ -135,7 +135,7 @@ fn a_right_engine_is_right_in_every_storage() {
         let oracle = opened.oracle().unwrap();
         for tokens in PROMPTS {
             let run = Run::new(&oracle, (Named::F32, None), tokens);
-            for format in Format::NARROW {
+            for format in DType::NARROW {
                 let verdict = run.stored(format).judge(&oracle, (Named::F32, Some(format)), &[]);
                 let wrong: Vec<String> = verdict.origins().iter().map(|s| s.name()).collect();
                 assert!(wrong.is_empty(), "model {m}, {format}: {wrong:?}");
@@ -194,7 +194,7 @@ fn an_overflow_within_silu_is_told() {
     let mut run = Run::new(&oracle, (Named::F16, None), PROMPTS[0]);
     let (mut gate, mut up, mut low) = (Vec::new(), Vec::new(), BTreeMap::<String, usize>::new());
     run.change(&oracle.graph, |node, values| {
-        let r = |x: f32| Format::F16.round(x);
+        let r = |x: f32| DType::F16.round(x);
         match (&node.op, node.role) {
             (Op::Linear, Role::Gate) => {
                 let by = if node.id.layer == Some(0) { 24.0 } else { 12.0 };
@@ -222,16 +222,16 @@ fn an_overflow_within_silu_is_told() {
 }
 
 /// How an engine computes, and how its values are stored.
-const FORMS: [(Named, Format); 5] = [
-    (Named::F32, Format::F32),
-    (Named::F32, Format::F16),
-    (Named::F32, Format::Bf16),
-    (Named::F16, Format::F32),
-    (Named::Bf16, Format::F32),
+const FORMS: [(Named, DType); 5] = [
+    (Named::F32, DType::F32),
+    (Named::F32, DType::F16),
+    (Named::F32, DType::Bf16),
+    (Named::F16, DType::F32),
+    (Named::Bf16, DType::F32),
 ];
 
 /// Whether a stage that is 1 - 2^-k times what it should be is found there, and nothing else is.
-fn finds(oracle: &Oracle<'_>, index: usize, (named, format): (Named, Format), k: i32) -> bool {
+fn finds(oracle: &Oracle<'_>, index: usize, (named, format): (Named, DType), k: i32) -> bool {
     let bug = Bug::Scaled(index, 1.0 - 2f32.powi(-k));
     let run = Run::new(oracle, (named, Some(bug)), PROMPTS[0]).stored(format);
     let verdict = run.judge(oracle, (named, Some(format)), &[]);
@@ -298,9 +298,9 @@ fn no_format_excuses_what_is_wrong() {
     let models = models(&folder);
     let oracle = models[1].oracle().unwrap();
     let clean = Run::new(&oracle, (Named::F32, None), PROMPTS[0]);
-    let forms = [(Named::F32, Format::F8E4m3), (Named::F32, Format::F8E5m2), (Named::Bf16, Format::F32)];
+    let forms = [(Named::F32, DType::F8E4m3), (Named::F32, DType::F8E5m2), (Named::Bf16, DType::F32)];
     let mut before: HashMap<&str, Vec<Vec<f32>>> = HashMap::new();
-    clean.stored(Format::F32).change(&oracle.graph, |node, values| {
+    clean.stored(DType::F32).change(&oracle.graph, |node, values| {
         if node.id.layer == Some(0) {
             before.entry(node.id.name).or_default().push(values.to_vec());
         }
@@ -312,7 +312,7 @@ fn no_format_excuses_what_is_wrong() {
             continue;
         }
         for what in ["zero", "three quarters", "another layer's"] {
-            let (mut run, mut step) = (clean.stored(Format::F32), 0);
+            let (mut run, mut step) = (clean.stored(DType::F32), 0);
             run.change(&oracle.graph, |node, values| {
                 if node.id != stage {
                     return;
@@ -337,10 +337,10 @@ fn no_format_excuses_what_is_wrong() {
 fn injected_faults_are_found_in_a_narrow_capture() {
     let folder = folder();
     for (format, fault, stage) in [
-        (Format::F16, "qkv-bias-omitted@L01.q_biased", "L01.q_biased"),
-        (Format::F16, "rope-base:base=10000@L00.q_rope", "L00.q_rope"),
-        (Format::Bf16, "scaled:by=0.9@L01.ffn_down", "L01.ffn_down"),
-        (Format::Bf16, "rope-base:base=10000@L01.k_rope", "L01.k_rope"),
+        (DType::F16, "qkv-bias-omitted@L01.q_biased", "L01.q_biased"),
+        (DType::F16, "rope-base:base=10000@L00.q_rope", "L00.q_rope"),
+        (DType::Bf16, "scaled:by=0.9@L01.ffn_down", "L01.ffn_down"),
+        (DType::Bf16, "rope-base:base=10000@L01.k_rope", "L01.k_rope"),
     ] {
         let name = format!("{format}-{stage}");
         folder.record(&name, &format!("-n 1 --inject {fault}"));
@@ -379,7 +379,7 @@ fn a_declared_arithmetic_stands_in_the_headline() {
     declare(&folder, "mine", "arithmetic", json!("bf16"));
     declare(&folder, "mine", "storage", json!({ "default": "f32", "stages": { "emb*": "bf16" } }));
     folder.refuses("run -m model.gguf --subject capture:mine", &["storage is said to be bf16", "which is no bf16"]);
-    round(&folder, "mine", |_| Format::Bf16);
+    round(&folder, "mine", |_| DType::Bf16);
     let (_, report, text) = folder
         .judged("--subject capture:mine --reference none --stages embed --report a.md --report a.html --report a.xml");
     assert_eq!(report["subject"]["arithmetic"]["outputs"], "bf16", "{text}");

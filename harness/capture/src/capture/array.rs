@@ -2,8 +2,9 @@
 //! brought into the stage's order.
 
 use super::view::{Choice, View, gather};
-use super::{Element, Step, Store, Stored, exporter};
+use super::{Step, Store, Stored, exporter};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Axis, Graph, Node};
 use qdiff_engine::ops::Tensor;
 use std::io::{ErrorKind, Read};
@@ -34,7 +35,9 @@ pub enum Shapes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// Numbers of a stage.
-    Real(Element),
+    Real(DType),
+    /// Numbers of a stage in IEEE binary64, taken as the nearest f32.
+    Double,
     /// Whole numbers of as many bytes, with a sign or without: entries of a table.
     Whole { bytes: usize, signed: bool },
 }
@@ -46,21 +49,42 @@ impl Format {
     /// Another name: those there are.
     pub(super) fn named(name: &str) -> Result<Self> {
         let whole = match name.to_ascii_lowercase().as_str() {
+            "f64" => return Ok(Self::Double),
             "i32" => Some((4, true)),
             "i64" => Some((8, true)),
             "u32" => Some((4, false)),
             _ => None,
         };
-        whole.map_or_else(|| Element::named(name).map(Self::Real), |(bytes, signed)| Ok(Self::Whole { bytes, signed }))
+        let format = match whole {
+            Some((bytes, signed)) => Some(Self::Whole { bytes, signed }),
+            None => DType::named(name).map(Self::Real),
+        };
+        let [first, others @ ..] = DType::ALL.map(DType::name);
+        format.with_context(|| format!("has dtype {name}; write {first}, f64, {}", others.join(", ")))
     }
 
     /// Bytes of an element.
     pub(super) fn size(self) -> usize {
         match self {
             Self::Real(element) => element.size(),
+            Self::Double => 8,
             Self::Whole { bytes, .. } => bytes,
         }
     }
+}
+
+/// The f32 nearest to each f64 in `bytes`.
+///
+/// # Errors
+/// A finite one that f32 does not reach.
+fn narrowed(bytes: &[u8], out: &mut [f32]) -> Result<()> {
+    for (v, b) in out.iter_mut().zip(bytes.as_chunks().0) {
+        let wide = f64::from_le_bytes(*b);
+        *v = wide as f32;
+        let reached = v.is_finite() || !wide.is_finite();
+        ensure!(reached, "holds {wide:e}, and f32 ends at {:e}", f32::MAX.copysign(*v));
+    }
+    Ok(())
 }
 
 /// An array as its container holds it.
@@ -79,9 +103,10 @@ pub(super) struct Array<R> {
 
 impl<R: Read> Array<R> {
     /// What its elements are, as those of a stage.
-    fn element(&self) -> Result<Element> {
+    fn element(&self) -> Result<DType> {
         match self.format {
             Format::Real(element) => Ok(element),
+            Format::Double => Ok(DType::F32),
             Format::Whole { .. } => bail!(
                 "holds whole numbers; write float32 or float16, or say under `elements` of the manifest what its bytes are"
             ),
@@ -102,12 +127,15 @@ impl<R: Read> Array<R> {
 
     /// The next elements.
     fn fill(&mut self, out: &mut [f32]) -> Result<()> {
-        let element = self.element()?;
-        let mut bytes = vec![0; element.size() * out.len().min(CHUNK)];
+        let (element, size) = (self.element()?, self.format.size());
+        let mut bytes = vec![0; size * out.len().min(CHUNK)];
         for out in out.chunks_mut(CHUNK) {
-            let bytes = &mut bytes[..element.size() * out.len()];
+            let bytes = &mut bytes[..size * out.len()];
             self.bytes(bytes)?;
-            element.decode(bytes, out)?;
+            match self.format {
+                Format::Double => narrowed(bytes, out)?,
+                _ => element.decode(bytes, out),
+            }
         }
         Ok(())
     }
@@ -149,7 +177,7 @@ impl<R: Read> Array<R> {
         })?;
         let lies = View::of(&self.shape, &self.lies)?;
         let entries: Vec<i64> = match self.format {
-            Format::Real(_) => {
+            Format::Real(_) | Format::Double => {
                 let mut values = vec![0f32; count];
                 self.fill(&mut values)?;
                 let whole = |v: f32| (v.fract() == 0.0 && v.abs() <= EXACT).then_some(v as i64);
@@ -252,12 +280,12 @@ impl Target<'_> {
     ///
     /// # Errors
     /// Another shape than the stage has.
-    pub(super) fn keep(&self, tensor: Tensor<f32>, element: Element, store: &Arc<Store>) -> Result<(Stored, bool)> {
+    pub(super) fn keep(&self, tensor: Tensor<f32>, element: DType, store: &Arc<Store>) -> Result<(Stored, bool)> {
         let Fit { shape, alone } = self.fit(&tensor.shape)?;
         self.finish(store.keep(Tensor { shape, data: tensor.data }), alone, element, store)
     }
 
-    fn finish(&self, stored: Stored, alone: bool, element: Element, store: &Arc<Store>) -> Result<(Stored, bool)> {
+    fn finish(&self, stored: Stored, alone: bool, element: DType, store: &Arc<Store>) -> Result<(Stored, bool)> {
         let stored = if alone { beneath(&stored, self.step.extent(self.node), store)? } else { stored };
         Ok((stored.stood_as(element), alone))
     }
@@ -303,7 +331,7 @@ pub(super) fn read<R: Read>(
 /// As [`read`]; views that the array has not, or that are more than their stage can be.
 pub(super) fn read_parts<R: Read>(
     mut array: Array<R>, targets: &[Target<'_>], views: impl Fn(usize, View) -> Result<View>, most: u64,
-) -> Result<(Vec<Tensor<f32>>, Element)> {
+) -> Result<(Vec<Tensor<f32>>, DType)> {
     let element = array.element()?;
     array.within(most)?;
     let whole = View::of(&array.shape, &array.lies)?;

@@ -7,9 +7,10 @@ use super::npz::Manifest;
 use super::parts::Parts;
 use super::rows::{PASS, PassRows, TABLES};
 use super::view::{Choice, View};
-use super::{Capture, Element, RowsSaid, Step, Store, Stored, quoted, shortened};
+use super::{Capture, RowsSaid, Step, Store, Stored, quoted, shortened};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use globset::{Glob, GlobMatcher};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node, Role, of_rank};
 use qdiff_engine::ops::Tensor;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -30,7 +31,7 @@ pub(super) struct Intake<'a> {
     pub(super) graph: &'a Graph,
     pub(super) names: &'a Names,
     pub(super) shapes: Shapes,
-    pub(super) elements: Vec<(GlobMatcher, Element)>,
+    pub(super) elements: Vec<(GlobMatcher, DType)>,
     /// By step, rank and name.
     tables: HashMap<(usize, Option<u16>, String), Entries>,
     /// Of stages that several arrays come to, by step and node.
@@ -57,7 +58,7 @@ enum Given {
     /// All of it; and whether it is the last token's row alone.
     Stage(Stored, bool),
     /// A part of it.
-    Part(Tensor<f32>, Element),
+    Part(Tensor<f32>, DType),
 }
 
 impl<'a> Intake<'a> {
@@ -133,7 +134,7 @@ impl<'a> Intake<'a> {
     /// As [`array::read`] and [`array::read_parts`]; an array that belongs to no stage (with a map such arrays are passed
     /// over), or to one that is there already.
     pub(super) fn take<R: Read>(
-        &mut self, pass: Pass, full: &str, most: u64, open: impl FnOnce(Option<Element>) -> Result<Array<R>>,
+        &mut self, pass: Pass, full: &str, most: u64, open: impl FnOnce(Option<DType>) -> Result<Array<R>>,
     ) -> Result<()> {
         let (names, name) = (self.names, self.name);
         if let Some((number, of_pass)) =
@@ -264,7 +265,7 @@ impl<'a> Intake<'a> {
             let at = step.keys() - 1;
             step.last_row.get_or_insert_with(|| (BTreeSet::new(), at)).0.insert(id);
         }
-        if let Some(format) = stored.element().rounded() {
+        if let Some(format) = stored.narrow() {
             self.capture.elements.insert(id, format);
         }
         step.stages.insert(id, stored);

@@ -4,7 +4,6 @@ mod array;
 mod collector;
 pub mod container;
 pub mod dump;
-mod element;
 mod exporter;
 mod filter;
 mod intake;
@@ -26,7 +25,7 @@ mod view;
 
 pub use array::Shapes;
 pub use collector::{Collector, Want};
-pub use element::Element;
+
 pub use filter::Filter;
 pub use filter::{matches, stages_like};
 pub use names::Names;
@@ -36,7 +35,7 @@ pub use rounding::Rounding;
 pub use sequences::{Foreign, PassCollector, PassTaps};
 pub use store::{BUDGET, Store, Stored};
 
-use crate::formats::Format;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Tensor;
 use std::borrow::Cow;
@@ -188,7 +187,7 @@ pub struct Capture {
     /// What their values were rounded to.
     pub rounding: Rounding,
     /// The number formats, narrower than f32, of arrays that stages were read from.
-    pub elements: HashMap<StageId, Format>,
+    pub elements: HashMap<StageId, DType>,
     /// Whether the run was cut short, so that steps may be missing of which nothing is known.
     pub cut: bool,
     /// Lines of the map that fit no array, as errors call them.

@@ -1,9 +1,9 @@
 //! The header of a numpy array, read with bounds.
 
-use super::Element;
 use super::array::{Array, Format};
 use anyhow::{Context as _, Result, bail, ensure};
-use npyz::{DType, Endianness, NpyHeader, Order, TypeChar};
+use npyz::{Endianness, NpyHeader, Order, TypeChar};
+use qdiff_engine::dtype::DType;
 use std::io::Read;
 
 /// Longest header of an npy array in bytes: ours and numpy's have 128.
@@ -18,7 +18,7 @@ const BRACKETS: usize = 4;
 ///
 /// # Errors
 /// What is no npy array, or one of another number type.
-pub(super) fn open<R: Read>(mut file: R, declared: Option<Element>) -> Result<Array<R>> {
+pub(super) fn open<R: Read>(mut file: R, declared: Option<DType>) -> Result<Array<R>> {
     let header = header(&mut file)?;
     let header = NpyHeader::from_reader(header.as_slice()).context("is no npy array")?;
     let shape = header.shape().iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<_>, _>>()?;
@@ -59,14 +59,16 @@ fn header(mut file: impl Read) -> Result<Vec<u8>> {
 
 /// What the elements are, and whether their highest byte comes first. numpy knows neither bf16 nor fp8: those of
 /// `ml_dtypes` are bytes to it (`V2`, `V1`), and many write the bits as integers. Of two bytes `ml_dtypes` has bf16 alone.
-fn format(dtype: &DType, declared: Option<Element>) -> Result<(Format, bool)> {
-    let DType::Plain(plain) = dtype else { bail!("has dtype {}; write float32 or float16", dtype.descr()) };
+fn format(dtype: &npyz::DType, declared: Option<DType>) -> Result<(Format, bool)> {
+    let npyz::DType::Plain(plain) = dtype else { bail!("has dtype {}; write float32 or float16", dtype.descr()) };
     let own = match (plain.type_char(), plain.size_field()) {
-        (TypeChar::Float, 2) => Some(Element::F16),
-        (TypeChar::Float, 4) => Some(Element::F32),
-        (TypeChar::Float, 8) => Some(Element::F64),
-        (TypeChar::RawData, 2) if declared.is_none() => Some(Element::Bf16),
-        (TypeChar::RawData | TypeChar::Uint | TypeChar::Int, size) => declared.filter(|e| e.size() as u64 == size),
+        (TypeChar::Float, 2) => Some(Format::Real(DType::F16)),
+        (TypeChar::Float, 4) => Some(Format::Real(DType::F32)),
+        (TypeChar::Float, 8) => Some(Format::Double),
+        (TypeChar::RawData, 2) if declared.is_none() => Some(Format::Real(DType::Bf16)),
+        (TypeChar::RawData | TypeChar::Uint | TypeChar::Int, size) => {
+            declared.filter(|e| e.size() as u64 == size).map(Format::Real)
+        }
         _ => None,
     };
     let whole = match (plain.type_char(), plain.size_field()) {
@@ -75,7 +77,7 @@ fn format(dtype: &DType, declared: Option<Element>) -> Result<(Format, bool)> {
         _ => None,
     };
     let whole = whole.map(|(bytes, signed)| Format::Whole { bytes, signed });
-    let Some(format) = own.map(Format::Real).or(whole) else {
+    let Some(format) = own.or(whole) else {
         bail!(
             "has dtype {}; write float32 or float16, or say under `elements` of the manifest what its bytes are",
             dtype.descr()

@@ -9,14 +9,15 @@ use super::array::Shapes;
 use super::dump::Dump;
 use super::intake::Intake;
 use super::names::Names;
-use super::{Capture, Element, Lengths, Passes, Plan, Step, Store, npy, quoted, steps};
-use crate::arithmetic::{Declared, Number};
+use super::{Capture, Lengths, Passes, Plan, Step, Store, npy, quoted, steps};
+use crate::arithmetic::Declared;
 use crate::formats::Formats;
 use crate::home::Home;
 use crate::input;
 use crate::shard::Shard;
 use anyhow::{Context as _, Result, bail, ensure};
 use npyz::WriterBuilder as _;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Placement, StageId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -100,7 +101,7 @@ pub struct Manifest {
     /// Number formats of arrays whose container has no word for them (numpy has none for bf16 and fp8), by patterns of
     /// their names such as `*` and `*/L07.*`; where several fit, the first in the alphabet decides.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub elements: BTreeMap<String, Element>,
+    pub elements: BTreeMap<String, DType>,
     /// Which dump it is, as a tap says; absent where another program wrote the capture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dump: Option<Dump>,
@@ -168,8 +169,8 @@ impl Manifest {
     }
 
     /// Type of its KV cache.
-    pub fn kv(&self) -> Number {
-        self.arithmetic.as_ref().map_or_else(Number::default, |a| a.arithmetic().kv)
+    pub fn kv(&self) -> DType {
+        self.arithmetic.as_ref().map_or_else(DType::default, |a| a.arithmetic().kv)
     }
 
     /// The steps that the arrays belong to, without stages.

@@ -1,9 +1,10 @@
 //! Stages that several arrays of an engine come to: joined, added, or one for all.
 
 use super::map::{Rule, Way};
-use super::{Element, Store, Stored};
+use super::{Store, Stored};
 use anyhow::{Context as _, Result, bail, ensure};
 use half::{bf16, f16};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::ops::Tensor;
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ impl Parts {
     }
 
     /// Takes one, its elements in this format.
-    pub(super) fn add(&mut self, part: usize, tensor: Tensor<f32>, element: Element, store: &Arc<Store>) {
+    pub(super) fn add(&mut self, part: usize, tensor: Tensor<f32>, element: DType, store: &Arc<Store>) {
         self.found[part] = Some(store.keep(tensor).stood_as(element));
     }
 
@@ -33,7 +34,7 @@ impl Parts {
     ///
     /// # Errors
     /// Arrays that do not fit each other; with `same`, two that differ.
-    pub(super) fn together(&self, rule: &Rule) -> Result<(Tensor<f32>, Element)> {
+    pub(super) fn together(&self, rule: &Rule) -> Result<(Tensor<f32>, DType)> {
         let all: Vec<&Stored> = self.found.iter().flatten().collect();
         let name = |i: usize| &rule.arrays[i];
         let element = all[0].element();
@@ -101,13 +102,13 @@ fn joined(all: &[&Stored], axis: usize) -> Tensor<f32> {
 }
 
 /// The sum of two numbers as a machine adds them in this format: of two the order says nothing.
-fn added(a: f32, b: f32, element: Element) -> Result<f32> {
+fn added(a: f32, b: f32, element: DType) -> Result<f32> {
     let exact = f64::from(a) + f64::from(b);
     Ok(match element {
-        Element::F32 | Element::F64 => a + b,
-        Element::F16 => f16::from_f64(exact).to_f32(),
-        Element::Bf16 => bf16::from_f64(exact).to_f32(),
-        Element::F8E4m3 | Element::F8E5m2 => {
+        DType::F32 => a + b,
+        DType::F16 => f16::from_f64(exact).to_f32(),
+        DType::Bf16 => bf16::from_f64(exact).to_f32(),
+        DType::F8E4m3 | DType::F8E5m2 => {
             bail!("is {element}, in which nobody adds; dump the sum in the format that it has")
         }
     })
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn together(parts: Vec<Tensor<f32>>, way: &str, element: Element) -> Result<Tensor<f32>> {
+    fn together(parts: Vec<Tensor<f32>>, way: &str, element: DType) -> Result<Tensor<f32>> {
         let rule = Rule::parse(&format!("x{{0..{}}} = s : {way}", parts.len() - 1))?;
         let (store, mut all) = (Store::usual(None), Parts::of(&rule));
         // In any order.
@@ -142,7 +143,7 @@ mod tests {
             let store = Store::usual(None);
             let stored = store.keep(all.clone());
             let parts: Vec<_> = parts.map(|range| stored.slice(axis, range)).collect();
-            prop_assert_eq!(together(parts, &format!("join {axis}"), Element::F32).unwrap(), all);
+            prop_assert_eq!(together(parts, &format!("join {axis}"), DType::F32).unwrap(), all);
         }
     }
 
@@ -158,13 +159,13 @@ mod tests {
             (tensor(&[2, 3], 1.0), tensor(&[2, 3], 1.0), "join 2", "the map joins along axis 2"),
             (tensor(&[2, 3], 1.0), tensor(&[2, 3], 2.0), "same", "element 0 is 1e0 in `x0` and 2e0 in `x1`"),
         ] {
-            let said = together(vec![a, b], way, Element::F32).unwrap_err().to_string();
+            let said = together(vec![a, b], way, DType::F32).unwrap_err().to_string();
             assert!(said.contains(why), "{said}");
         }
         let one = || tensor(&[1], 1.0);
-        assert!(together(vec![one(), one()], "sum", Element::F8E4m3).is_err());
+        assert!(together(vec![one(), one()], "sum", DType::F8E4m3).is_err());
         // A sum is rounded to the format in which the engine adds.
         let sum = |element| together(vec![tensor(&[1], 256.0), tensor(&[1], 1.0)], "sum", element).unwrap().data[0];
-        assert_eq!((sum(Element::F32), sum(Element::Bf16), sum(Element::F16)), (257.0, 256.0, 257.0));
+        assert_eq!((sum(DType::F32), sum(DType::Bf16), sum(DType::F16)), (257.0, 256.0, 257.0));
     }
 }

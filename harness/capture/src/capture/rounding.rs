@@ -3,9 +3,10 @@
 
 use super::{Capture, matches, stages_like};
 use crate::arithmetic::Arithmetic;
-use crate::formats::{Format, Formats, OfStages};
+use crate::formats::{Formats, OfStages};
 use crate::number::counted;
 use anyhow::{Result, bail};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Anatomy;
 use std::collections::{HashMap, HashSet};
@@ -18,9 +19,9 @@ const TELLING: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rounding {
     /// In which the engine gives the stage on to those that read it.
-    outputs: HashMap<StageId, Format>,
+    outputs: HashMap<StageId, DType>,
     /// In which the capture has it.
-    stored: HashMap<StageId, Format>,
+    stored: HashMap<StageId, DType>,
 }
 
 impl Rounding {
@@ -38,14 +39,14 @@ impl Rounding {
     }
 
     /// What the engine rounds the stage to before anything reads it.
-    pub fn output(&self, id: StageId) -> Format {
+    pub fn output(&self, id: StageId) -> DType {
         self.outputs.get(&id).copied().unwrap_or_default()
     }
 
     /// What the stage was rounded to where it was stored, though the engine itself had it as it was before.
-    pub fn stored(&self, id: StageId) -> Format {
+    pub fn stored(&self, id: StageId) -> DType {
         let stored = self.stored.get(&id).copied().unwrap_or_default();
-        if self.output(id).within(stored) { Format::F32 } else { stored }
+        if self.output(id).within(stored) { DType::F32 } else { stored }
     }
 
     /// Refuses a capture that holds what it says it cannot.
@@ -79,16 +80,16 @@ impl Capture {
         let said = declared.filter(|d| !d.plain()).map(ToString::to_string);
         // What the engine itself rounds to, the rows of its caches too, is not coarser for being stored so.
         let caches: HashSet<StageId> = graph.nodes.iter().filter(|n| n.has_state()).map(|n| n.id).collect();
-        let own = |id| if caches.contains(&id) { arithmetic.kv.into() } else { self.rounding.output(id) };
+        let own = |id| if caches.contains(&id) { arithmetic.kv } else { self.rounding.output(id) };
         let integers: HashSet<StageId> = graph.nodes.iter().filter(|n| of_integers(n)).map(|n| n.id).collect();
-        let narrower = |(id, element): &(&StageId, &Format)| !integers.contains(*id) && !own(**id).within(**element);
+        let narrower = |(id, element): &(&StageId, &DType)| !integers.contains(*id) && !own(**id).within(**element);
         let coarser = self.elements.iter().filter(narrower);
-        let coarser: Vec<(StageId, Format)> = coarser.map(|(id, element)| (*id, *element)).collect();
+        let coarser: Vec<(StageId, DType)> = coarser.map(|(id, element)| (*id, *element)).collect();
         // Whatever is said: an array of f16 holds no more.
         for (id, element) in &coarser {
             self.rounding.stored.entry(*id).or_insert(*element);
         }
-        let elements = Format::NARROW.iter().filter(|f| coarser.iter().any(|(_, element)| element == *f));
+        let elements = DType::NARROW.iter().filter(|f| coarser.iter().any(|(_, element)| element == *f));
         let elements: Vec<String> = elements.map(ToString::to_string).collect();
         let elements = (!elements.is_empty()).then(|| format!("{}: the elements of its arrays", elements.join(", ")));
         let known: Vec<String> = said.into_iter().chain(elements).collect();
@@ -105,12 +106,12 @@ impl Capture {
 impl Capture {
     /// Which stages hold values that are no numbers of the format to which the engine says that it rounds them.
     pub fn unkept(&self, graph: &Graph) -> Option<String> {
-        let breaks = |id: StageId, format: Format| {
+        let breaks = |id: StageId, format: DType| {
             let given = self.steps.iter().filter_map(|step| step.get(id));
             given.into_iter().any(|given| given.data.iter().any(|v| !format.holds(*v)))
         };
         let all = graph.nodes.iter().filter_map(|node| Some((node.id, *self.rounding.outputs.get(&node.id)?)));
-        let broken: Vec<(StageId, Format)> = all.filter(|(id, format)| breaks(*id, *format)).collect();
+        let broken: Vec<(StageId, DType)> = all.filter(|(id, format)| breaks(*id, *format)).collect();
         let ((first, format), more) = broken.split_first()?;
         let more =
             if more.is_empty() { String::new() } else { format!(" and of {}", counted(more.len(), "more stage")) };
@@ -124,8 +125,8 @@ fn of_integers(node: &Node) -> bool {
 }
 
 /// The format of every stage that has another than f32.
-fn each(formats: &Formats, graph: &Graph) -> Result<HashMap<StageId, Format>> {
-    let all = |default: &Format| OfStages { default: *default, ..OfStages::default() };
+fn each(formats: &Formats, graph: &Graph) -> Result<HashMap<StageId, DType>> {
+    let all = |default: &DType| OfStages { default: *default, ..OfStages::default() };
     let of = match formats {
         Formats::All(format) => &all(format),
         Formats::Each(of) => of,
@@ -145,7 +146,7 @@ fn each(formats: &Formats, graph: &Graph) -> Result<HashMap<StageId, Format>> {
             bail!("`{a}` says that {} is {one}, and `{b}` that it is {other}", node.id);
         }
         let format = first.map(|(_, _, format)| format).or(of.ops.get(node.op.name())).unwrap_or(&of.default);
-        if *format != Format::F32 {
+        if *format != DType::F32 {
             found.insert(node.id, *format);
         }
     }
@@ -153,8 +154,8 @@ fn each(formats: &Formats, graph: &Graph) -> Result<HashMap<StageId, Format>> {
 }
 
 /// The coarsest format that every value of every stage is one of, if there is one and that is no chance.
-fn seen(capture: &Capture) -> Option<Format> {
-    let mut formats = Format::NARROW.to_vec();
+fn seen(capture: &Capture) -> Option<DType> {
+    let mut formats = DType::NARROW.to_vec();
     let mut telling = 0;
     for stored in capture.steps.iter().flat_map(|s| s.stages.values()) {
         let tensor = stored.get();

@@ -3,8 +3,9 @@
 use super::array::{self, Array, Shapes, Target};
 use super::intake::{Intake, Pass};
 use super::names::Named;
-use super::{Element, Step, quoted, shortened};
+use super::{Step, quoted, shortened};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::Axis;
 use qdiff_engine::ops::Tensor;
 use std::collections::BTreeMap;
@@ -62,7 +63,7 @@ impl Intake<'_> {
     /// As [`Intake::take`]; a stage that has no row for each token.
     pub(super) fn take_pass<R: Read>(
         &mut self, pass: Pass, (number, name): (usize, &str), full: &str, most: u64,
-        open: impl FnOnce(Option<Element>) -> Result<Array<R>>,
+        open: impl FnOnce(Option<DType>) -> Result<Array<R>>,
     ) -> Result<()> {
         if pass == Pass::Tables {
             return Ok(());
@@ -91,7 +92,7 @@ impl Intake<'_> {
         }
         let graph = self.graph;
         let keyed = |named: &Named| graph.nodes[named.node].shape.contains(&Axis::Keys);
-        let read = || -> Result<Vec<(usize, usize, Tensor<f32>, Element)>> {
+        let read = || -> Result<Vec<(usize, usize, Tensor<f32>, DType)>> {
             let rows = &self.passes[number];
             let array = open(declared)?;
             if found.iter().any(keyed) {
@@ -141,7 +142,7 @@ impl Intake<'_> {
     /// What each sequence of a pass takes of an array by the lines of the map, such as the slots of its cache.
     fn by_sequence<R: Read>(
         &self, number: usize, found: &[Named], array: Array<R>, most: u64,
-    ) -> Result<Vec<(usize, usize, Tensor<f32>, Element)>> {
+    ) -> Result<Vec<(usize, usize, Tensor<f32>, DType)>> {
         let each = |named| self.passes[number].steps.iter().map(move |step| (*step, named));
         let places: Vec<(usize, &Named)> = found.iter().flat_map(each).collect();
         ensure!(

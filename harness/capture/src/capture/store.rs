@@ -1,8 +1,8 @@
 //! Where captured tensors stay: in memory up to a budget, beyond it in a file
 //! that has no name and goes with the process.
 
-use super::Element;
 use crate::memory::Size;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::ops::Tensor;
 use std::borrow::Cow;
 use std::fs::File;
@@ -89,7 +89,7 @@ impl Store {
         let offset = spilled.end;
         spilled.end += bytes;
         spilled.tensors += 1;
-        Stored { place: Place::File { shape, offset }, element: Element::F32, store: self.clone() }
+        Stored { place: Place::File { shape, offset }, element: DType::F32, store: self.clone() }
     }
 
     /// Whether there is room for so many bytes more, in memory and in the folder.
@@ -116,7 +116,7 @@ impl Store {
         let bytes = size_of_val(tensor.data.as_slice());
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes <= self.budget() {
-            return Stored { place: Place::Memory(tensor), element: Element::F32, store: self.clone() };
+            return Stored { place: Place::Memory(tensor), element: DType::F32, store: self.clone() };
         }
         self.used.fetch_sub(bytes, Ordering::Relaxed);
         let stored = self.in_file(tensor.shape.clone());
@@ -201,7 +201,7 @@ struct Spilled {
 #[derive(Debug)]
 pub struct Stored {
     place: Place,
-    element: Element,
+    element: DType,
     store: Arc<Store>,
 }
 
@@ -220,12 +220,17 @@ impl Stored {
     }
 
     /// The number format in which it stood in a file; f32 of what was computed here.
-    pub fn element(&self) -> Element {
+    pub fn element(&self) -> DType {
         self.element
     }
 
+    /// The same, where that is less than f32.
+    pub fn narrow(&self) -> Option<DType> {
+        Some(self.element).filter(|element| *element != DType::F32)
+    }
+
     /// The same, which stood in a file in this format.
-    pub(super) fn stood_as(mut self, element: Element) -> Self {
+    pub(super) fn stood_as(mut self, element: DType) -> Self {
         self.element = element;
         self
     }

@@ -5,13 +5,13 @@ mod confirm;
 use super::{Diagnosis, explain};
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Capture, Collector, Filter, Passes, Store, Want, steps};
-use crate::formats::Format;
 use crate::llama::gguf::GgmlWeights;
 use crate::llama::{Load, Model};
 use crate::oracle::Oracle;
 use crate::progress::silent;
 use crate::verdict::{Policy, Side, judge};
 use qdiff_engine::cpu::CpuEngine;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::Node;
 use qdiff_engine::model::fault::Output;
@@ -92,7 +92,7 @@ fn without_bias(node: &Node) -> Option<Node> {
 #[test]
 fn what_is_declared_to_be_rounded_and_is_not_is_told_as_that() {
     with_oracle(|oracle| {
-        let arithmetic = Arithmetic { parameters: Format::F16, ..Arithmetic::default() };
+        let arithmetic = Arithmetic { parameters: DType::F16, ..Arithmetic::default() };
         let found = explained(oracle, &captured(oracle, &|_| None), &arithmetic, 1.0);
         let told = told(&found);
         assert!(told.len() > 10, "{told:#?}");

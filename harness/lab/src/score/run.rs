@@ -3,7 +3,6 @@
 use super::source::{FaultSource, Plant, ROUND_TRIPS};
 use super::{Case, Clean, Graded, Group, PairCase, Sampling, Worth};
 use anyhow::{Context as _, Result};
-use qdiff::arithmetic::Number;
 use qdiff::capture::Passes;
 use qdiff::diagnose::{Diagnosis, Finding, Holds, Trial};
 use qdiff::loaded::LoadedModel;
@@ -14,6 +13,7 @@ use qdiff::progress::silent;
 use qdiff::runners::{CPU, Faults, LLAMA, Tokens};
 use qdiff::tasks::OtherTokens;
 use qdiff::verdict::{CheckMode, effect};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Config, Node, Role, StageId};
 use qdiff_engine::ops::Op;
 use std::time::Instant;
@@ -49,7 +49,7 @@ impl<'a> ScoreRun<'a> {
     /// # Errors
     /// If the model cannot be read on either side, or llama.cpp fails.
     pub fn new(
-        name: String, opened: &'a LoadedModel, prompt: &[u32], decode: usize, (threads, kv): (usize, Number),
+        name: String, opened: &'a LoadedModel, prompt: &[u32], decode: usize, (threads, kv): (usize, DType),
     ) -> Result<Self> {
         let pair = Pair::new(opened, Settings { threads, kv, ..Settings::default() }, &silent)?;
         let tokens = Tokens::whole(prompt, decode);

@@ -2,11 +2,11 @@
 
 use super::faults::{self, FaultyStages};
 use anyhow::{Context as _, Result, ensure};
-use qdiff::arithmetic::Number;
 use qdiff::loaded::LoadedModel;
 use qdiff::mutations::{CauseId, Injection, Mutation, catalogue, find};
 use qdiff::room::Room;
 use qdiff::runners::{Runner, cpu::Cpu};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Model, Node, StageId};
 
 /// A fault and the stage it is planted in.
@@ -154,7 +154,7 @@ pub static ROUND_TRIPS: FaultSource = FaultSource {
         for plant in plants {
             Injection::parse(&format!("{}@{}", plant.cause, plant.stage))?.rewrite(&mut graph)?;
         }
-        Ok(Box::new(Cpu::new(&opened.model, graph, Number::F32, Vec::new())))
+        Ok(Box::new(Cpu::new(&opened.model, graph, DType::F32, Vec::new())))
     },
 };
 

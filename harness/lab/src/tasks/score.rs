@@ -6,12 +6,12 @@ use crate::score::{
 };
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use qdiff::arithmetic::Number;
 use qdiff::loaded::LoadedModel;
 use qdiff::machine::Machine;
 use qdiff::prompts::{self, Style};
 use qdiff::tasks::{Console, ThreadsRequest, values};
 use qdiff::verdict::CheckMode;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Node, Role};
 use qdiff_engine::ops::Op;
 use qdiff_engine::quant::GgmlType;
@@ -236,7 +236,7 @@ impl Tally<'_> {
     /// Prompts of several lengths, whole and in parts, llama.cpp on one and two threads, with every type of cache.
     fn clean(&mut self, name: &str, opened: &LoadedModel) -> Result<()> {
         (self.progress)(&format!("{name}: clean runs"), 0, 1);
-        let f32 = Number::F32;
+        let f32 = DType::F32;
         for (threads, kv, length, ubatches) in [
             (1, f32, 1, &[1][..]),
             (2, f32, 1, &[1]),
@@ -244,8 +244,8 @@ impl Tally<'_> {
             (2, f32, 9, &[9]),
             (1, f32, 40, &[40, 16, 7]),
             (2, f32, 40, &[40, 16, 7]),
-            (1, Number::F16, 40, &[40, 16]),
-            (1, Number::Bf16, 40, &[40]),
+            (1, DType::F16, 40, &[40, 16]),
+            (1, DType::Bf16, 40, &[40]),
         ] {
             let prompt = some_tokens(length);
             let run = ScoreRun::new(name.to_owned(), opened, &prompt, DECODE, (threads, kv))?.checked(self.check);
@@ -255,7 +255,7 @@ impl Tally<'_> {
     }
 
     fn run<'o>(&self, name: &str, opened: &'o LoadedModel, prompt: &[u32]) -> Result<ScoreRun<'o>> {
-        let settings = (self.threads, Number::F32);
+        let settings = (self.threads, DType::F32);
         Ok(ScoreRun::new(name.to_owned(), opened, prompt, DECODE, settings)?.checked(self.check))
     }
 

@@ -2,13 +2,13 @@
 
 use super::Model;
 use super::taps::{Taps, callback};
-use crate::arithmetic::Number;
 use crate::capture::{PassCollector, Step, Want};
 use crate::room::Room;
 use crate::supervisor;
 use anyhow::{Context as _, Result, bail, ensure};
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::cpu::{Row, RowsError, Sequences};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::Graph;
 use std::sync::Arc;
 
@@ -74,9 +74,10 @@ impl TappedContext {
         params.n_threads_batch = room.threads as i32;
         params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_DISABLED;
         params.type_k = match room.kv {
-            Number::F32 => sys::GGML_TYPE_F32,
-            Number::F16 => sys::GGML_TYPE_F16,
-            Number::Bf16 => sys::GGML_TYPE_BF16,
+            DType::F32 => sys::GGML_TYPE_F32,
+            DType::F16 => sys::GGML_TYPE_F16,
+            DType::Bf16 => sys::GGML_TYPE_BF16,
+            DType::F8E4m3 | DType::F8E5m2 => bail!("llama.cpp has no KV cache in {}", room.kv),
         };
         params.type_v = params.type_k;
         params.offload_kqv = model.on_gpu;

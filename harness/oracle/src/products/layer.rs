@@ -2,8 +2,8 @@
 
 use super::device::{As, Device, Weights};
 use super::{OracleChoice, Products, held};
-use crate::formats::Format;
 use anyhow::Result;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::StageId;
 use qdiff_engine::ops::{Context, Tensor, linear};
 use qdiff_engine::quant::ActivationFormat;
@@ -38,7 +38,7 @@ impl<'a> Judging<'a> {
 
 /// What tells one reading of a layer's weights from another: what they were rounded to, the activations that they are
 /// multiplied with, and whether offsets are left out.
-pub type Reading = (Format, ActivationFormat, bool);
+pub type Reading = (DType, ActivationFormat, bool);
 
 /// The products of one layer, whose weights stay on the device as long as this lives.
 pub struct Layer<'a> {

@@ -1,8 +1,8 @@
 use super::held::{errors, rows_of, spread, values};
 use super::*;
-use crate::formats::Format;
 use proptest::prelude::*;
 use qdiff_engine::cuda::compile::cached;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::ops::{Context, Tensor, Weight, linear};
 use qdiff_engine::quant::{ActivationFormat, GgmlType, Stored, WeightSource};
 
@@ -48,7 +48,7 @@ proptest! {
         let context = Context { tokens: &[], positions: &[], source: &matrix, weights: &weights };
         let products = Products::default();
         let mut layer = products.judging(STAGE).layer(STAGE);
-        let reading = (Format::F32, ActivationFormat::F32, false);
+        let reading = (DType::F32, ActivationFormat::F32, false);
         let given = layer.with_bound(&x, &context, reading);
         let dx = x.map(|v| v.abs() as f32);
         let carried = layer.propagate_error(&dx, &context, reading);

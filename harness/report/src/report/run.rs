@@ -5,17 +5,18 @@ use super::origin::{self, inert, loosened, positions};
 use super::screen::{Check, Document, Fate, Line, Screen, Section, Table};
 use super::stages::{self, NONE, grouped};
 use super::{Outcome, Report, next};
-use crate::arithmetic::{Accumulation, Arithmetic, Functions, Number};
+use crate::arithmetic::{Accumulation, Arithmetic, Functions};
 use crate::capture::Lengths;
 use crate::decoded::DecodedCheck;
 use crate::diagnose::{EXPORTER, Finding};
-use crate::formats::Format;
 use crate::number::{apart, counted, number, percent};
 use crate::products::Evaluators;
 use crate::slots::SlotsCheck;
 use crate::tokens::TokensCheck;
 use crate::verdict::{Element, Gap, Local, Unjudged};
 use crate::weights::Mismatch;
+use qdiff_engine::dtype::DType;
+use qdiff_engine::quant::ActivationFormat;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -107,10 +108,10 @@ pub(super) fn arithmetic(a: &Arithmetic) -> String {
     if let Some(name) = a.name() {
         return name.to_string();
     }
-    let f32 = Number::F32.format();
+    let f32 = ActivationFormat::F32;
     let products = a.linear.iter().flat_map(|r| {
         let activations = (r.activations != f32).then(|| named(&r.activations, "activations"));
-        [activations, (r.output != Number::F32).then(|| named(&r.output, "products"))]
+        [activations, (r.output != DType::F32).then(|| named(&r.output, "products"))]
     });
     let sums = a.linear.iter().map(|r| r.accumulation).chain(a.attention.iter().map(|r| r.accumulation));
     let sums = sums.map(|accumulation| match accumulation {
@@ -121,9 +122,9 @@ pub(super) fn arithmetic(a: &Arithmetic) -> String {
     let attention = a.attention.iter().flat_map(|r| [r.scores, r.context]);
     let attention = attention.map(|format| (format != f32).then(|| named(&format, "attention")));
     let flash = a.attention.iter().any(|r| r.flash).then(|| "flash attention".to_owned());
-    let cache = (a.kv != Number::F32).then(|| named(&a.kv, "cache"));
+    let cache = (a.kv != DType::F32).then(|| named(&a.kv, "cache"));
     let functions = (a.functions == Functions::Fast).then(|| "fast functions".to_owned());
-    let parameters = (a.parameters != Format::F32).then(|| format!("{} parameters", a.parameters));
+    let parameters = (a.parameters != DType::F32).then(|| format!("{} parameters", a.parameters));
     let outputs = (!a.outputs.plain()).then(|| format!("outputs in {}", a.outputs));
     let parts = products.chain(sums).chain(attention).chain([flash, cache, functions, parameters, outputs]).flatten();
     let parts: Vec<String> = grouped(parts, String::clone).into_iter().map(|(part, _)| part).collect();

@@ -2,10 +2,11 @@
 
 use super::ranks::Ranks;
 use super::{Manifest, Reads, Runner, RunnerKind, Start};
-use crate::arithmetic::{Arithmetic, Number};
+use crate::arithmetic::Arithmetic;
 use crate::capture::{Collector, PassCollector, Step, Want};
 use anyhow::{Context as _, Result};
 use qdiff_engine::cpu::{CpuEngine, Row};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Model};
 use qdiff_engine::tap::Intervene;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -32,7 +33,7 @@ pub const CPU: RunnerKind = RunnerKind {
         };
         if graph.placement.is_some() {
             let manifest = manifest(room.kv, faults.words);
-            return Ok(Box::new(Ranks::on_cpu(&opened.model, &graph, room.kv.format(), manifest)));
+            return Ok(Box::new(Ranks::on_cpu(&opened.model, &graph, room.kv.into(), manifest)));
         }
         Ok(Box::new(Cpu::new(&opened.model, graph, room.kv, faults.words)))
     }),
@@ -86,7 +87,7 @@ impl Drop for Load {
 
 impl<'a> Cpu<'a> {
     /// A runner of `graph` with a KV cache of type `kv`; `injected` says which faults it carries.
-    pub fn new(model: &'a Model, graph: Graph, kv: Number, injected: Vec<String>) -> Self {
+    pub fn new(model: &'a Model, graph: Graph, kv: DType, injected: Vec<String>) -> Self {
         Self {
             engine: CpuEngine::new(graph, model).with_kv(kv.format()),
             manifest: manifest(kv, injected),
@@ -97,7 +98,7 @@ impl<'a> Cpu<'a> {
 
     /// The engine as it is, with something that changes what stages give.
     pub fn intervened(model: &'a Model, intervention: Box<dyn Intervene + 'a>) -> Self {
-        let plain = Self::new(model, model.graph().clone(), Number::F32, Vec::new());
+        let plain = Self::new(model, model.graph().clone(), DType::F32, Vec::new());
         Self { engine: plain.engine.intervened(intervention), ..plain }
     }
 }

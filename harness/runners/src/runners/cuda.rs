@@ -2,12 +2,12 @@
 
 use super::ranks::{Rank, Ranks};
 use super::{Manifest, Reads, Runner, RunnerKind, Start};
-use crate::arithmetic::{Arithmetic, Number};
+use crate::arithmetic::Arithmetic;
 use crate::capture::{Collector, PassCollector, Step, Want};
 use crate::room::Room;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use qdiff_engine::cpu::Row;
-use qdiff_engine::cuda::{Circumstances, CudaEngine, Gemm, KvType, Options, Path, kept_as};
+use qdiff_engine::cuda::{Circumstances, CudaEngine, Gemm, Options, Path, kept_as};
 use qdiff_engine::model::{Graph, Model, Slices, WeightSource};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub const CUDA: RunnerKind = RunnerKind {
     },
     ready: || Ok(qdiff_engine::cuda::devices().map(drop)?),
     start: Start::Own(|opened, of, room, _| {
-        let options = options(Path::Tapped, room)?;
+        let options = options(Path::Tapped, room);
         if let Some(placement) = &of.placement {
             return Ok(Box::new(ranks(&opened.model, &placement.place(opened.model.graph())?, options)?));
         }
@@ -53,26 +53,17 @@ pub const CUDA_FAST: RunnerKind = RunnerKind {
     ranks: false,
     about: "the engine on a GPU, stages fused",
     sequences: false,
-    start: Start::Own(|opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Fast, room)?)?))),
+    start: Start::Own(|opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Fast, room))?))),
     ..CUDA
 };
 
-fn options(path: Path, room: Room) -> Result<Options> {
-    let kv = match room.kv {
-        Number::F32 => KvType::F32,
-        Number::F16 => KvType::F16,
-        Number::Bf16 => bail!("the CUDA engine has no KV cache in bf16; take --kv-type f16, or --subject cpu"),
-    };
-    let Room { step, context, gemm, more: more_sequences, .. } = room;
-    Ok(Options { step, context, more_sequences, path, gemm, kv, taps: true, ..Options::default() })
+fn options(path: Path, room: Room) -> Options {
+    let Room { step, context, gemm, kv, more: more_sequences, .. } = room;
+    Options { step, context, more_sequences, path, gemm, kv, taps: true, ..Options::default() }
 }
 
 fn manifest(name: String, options: &Options) -> Manifest {
-    let kv = match options.kv {
-        KvType::F32 => Number::F32,
-        KvType::F16 => Number::F16,
-    };
-    let arithmetic = Arithmetic { kv, ..Arithmetic::default() };
+    let arithmetic = Arithmetic { kv: options.kv, ..Arithmetic::default() };
     Manifest { name, arithmetic, injected: Vec::new(), stored: None, unkept: None }
 }
 

@@ -1,13 +1,14 @@
 //! llama.cpp as a runner.
 
 use super::{Manifest, Reads, Runner, RunnerKind, Start, llama_cuda};
-use crate::arithmetic::{Arithmetic, AttentionRule, Number};
+use crate::arithmetic::{Arithmetic, AttentionRule};
 use crate::capture::{Step, Want};
 use crate::llama::context::TappedContext;
 use crate::llama::{Load, Model, built_in, cuda_backend, dot_types};
 use crate::room::Room;
 use anyhow::Result;
 use qdiff_engine::cpu::Row;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::Graph;
 use std::sync::Arc;
 
@@ -69,10 +70,10 @@ impl Llama {
 
 /// Cached keys and values are weights to ggml: what they are multiplied with
 /// takes their dot type, and is summed in f32.
-fn attention(kv: Number) -> Vec<AttentionRule> {
-    let rule = AttentionRule { scores: kv.format(), context: kv.format(), ..AttentionRule::default() };
+fn attention(kv: DType) -> Vec<AttentionRule> {
+    let rule = AttentionRule { scores: kv.into(), context: kv.into(), ..AttentionRule::default() };
     match kv {
-        Number::F32 => Vec::new(),
+        DType::F32 => Vec::new(),
         _ => vec![rule],
     }
 }

@@ -21,8 +21,9 @@
 //! takes over is smaller for some K formats on consumer Ada and Blackwell, Volta and Orin
 //! (`ggml_cuda_should_use_mmvq`).
 
-use crate::arithmetic::{Accumulation, Arithmetic, AttentionRule, Functions, LinearRule, Number};
+use crate::arithmetic::{Accumulation, Arithmetic, AttentionRule, Functions, LinearRule};
 use anyhow::{Result, bail};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, WeightSource};
 use qdiff_engine::quant::{ActivationFormat, Content, FORMATS, Format, GgmlType, Mmq};
 
@@ -34,7 +35,7 @@ const MMF: usize = 16;
 const MMVF_F32: usize = 3;
 
 /// The arithmetic of llama.cpp's CUDA backend with a KV cache of type `kv`.
-pub(super) fn arithmetic(kv: Number) -> Arithmetic {
+pub(super) fn arithmetic(kv: DType) -> Arithmetic {
     Arithmetic {
         linear: FORMATS.iter().flat_map(rules).collect(),
         attention: attention(kv),
@@ -82,7 +83,7 @@ fn rules(format: &Format) -> Vec<LinearRule> {
         Content::F16 => vec![
             LinearRule { accumulation: Accumulation::F16, ..rule(Some(1), ActivationFormat::F16) },
             on_tensor_cores(Some(MMF), ActivationFormat::F16),
-            LinearRule { accumulation: Accumulation::F16, output: Number::F16, ..rule(None, ActivationFormat::F16) },
+            LinearRule { accumulation: Accumulation::F16, output: DType::F16, ..rule(None, ActivationFormat::F16) },
         ],
         Content::Bf16 => vec![rule(Some(1), ActivationFormat::F32), on_tensor_cores(None, ActivationFormat::Bf16)],
         Content::Quants(_) | Content::Codes(_) => {
@@ -99,7 +100,7 @@ fn rules(format: &Format) -> Vec<LinearRule> {
 
 /// `build_attn_mha` asks for f32 in the scores (`GGML_PREC_F32`), which the
 /// vector kernel and cuBLAS heed and the tensor-core kernels do not.
-fn attention(kv: Number) -> Vec<AttentionRule> {
+fn attention(kv: DType) -> Vec<AttentionRule> {
     use Accumulation::TensorCores;
     use ActivationFormat::{Bf16, F16, F32, Tf32, Tf32Truncated};
     let rule = |up_to, scores, context, accumulation| AttentionRule {
@@ -110,17 +111,19 @@ fn attention(kv: Number) -> Vec<AttentionRule> {
         ..AttentionRule::default()
     };
     match kv {
-        Number::F32 => vec![
+        DType::F32 => vec![
             rule(Some(MMVF_F32), F32, F32, Accumulation::F32),
             rule(Some(MMF), Tf32Truncated, Tf32Truncated, TensorCores),
             rule(None, Tf32, Tf32, TensorCores),
         ],
-        Number::F16 => vec![
+        DType::F16 => vec![
             // One token: the scores in f32, the context in f16 sums.
             rule(Some(1), F32, F16, Accumulation::F16),
             rule(Some(MMF), F16, F16, TensorCores),
             rule(None, Tf32, F16, Accumulation::F16),
         ],
-        Number::Bf16 => vec![rule(Some(1), F32, F32, Accumulation::F32), rule(None, Bf16, Bf16, TensorCores)],
+        DType::Bf16 => vec![rule(Some(1), F32, F32, Accumulation::F32), rule(None, Bf16, Bf16, TensorCores)],
+        // No such cache is made.
+        DType::F8E4m3 | DType::F8E5m2 => Vec::new(),
     }
 }

@@ -12,7 +12,7 @@ use super::orders;
 use super::recurrent;
 use super::softmax;
 use crate::arithmetic::Accumulation;
-use crate::formats::Format;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::row_len;
 use qdiff_engine::ops::anatomy::{Contraction, Gather, RowReduction, State as Kept};
 use qdiff_engine::ops::{Anatomy, Context, Tensor};
@@ -145,7 +145,7 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
         let (mut value, mut bound) = forward(node, &inputs, &context);
         let uncertain = deltas.iter().any(Option::is_some);
         // Of captured operands alone: what a segment makes of them may be anything.
-        let rounded_terms = terms.filter(|_| source.computed.is_none() && (uncertain || narrow != Format::F32));
+        let rounded_terms = terms.filter(|_| source.computed.is_none() && (uncertain || narrow != DType::F32));
         let uncancelled = rounded_terms.map(|n| uncancelled(&bound, n));
         bound.iter_mut().for_each(|b| *b *= factor as f32);
         if let Some(terms) = terms {
@@ -185,9 +185,7 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
             bound: Cow::Owned(bound),
             poisoned: !operands.iter().all(Operand::finite),
             segment: source.computed.is_some(),
-            coarse: uncertain
-                || narrow != Format::F32
-                || terms.is_some() && attention.accumulation == Accumulation::F16,
+            coarse: uncertain || narrow != DType::F32 || terms.is_some() && attention.accumulation == Accumulation::F16,
             terms: uncancelled.filter(|_| attention.accumulation != Accumulation::F16).map(Cow::Owned),
             by_operands,
         })?;

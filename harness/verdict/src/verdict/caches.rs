@@ -2,7 +2,7 @@
 
 use super::grain::copied;
 use super::operands::{Block, Sink, Source, Stage, widen};
-use crate::formats::Format;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::Graph;
 use qdiff_engine::ops::{self, Context, Tensor};
 use std::borrow::Cow;
@@ -26,14 +26,14 @@ pub(super) fn caches(
     let node = stage.node;
     let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
     let width: usize = row_shape.iter().product();
-    let format = source.side.arithmetic.kv.format();
+    let format = source.side.arithmetic.kv.into();
     // Of the cache that is judged; within a segment what counts is what the engine has.
     let copied = !source.resumes && source.computed.is_none() && copied(node, stage.graph, source.side);
     for &index in &source.steps {
         let step = source.step(index);
         if let Some(own) = step.get(node.id).filter(|_| source.resumes) {
             state.deltas = match source.side.capture.rounding.stored(node.id) {
-                Format::F32 => Tensor::zeros(own.shape.clone()),
+                DType::F32 => Tensor::zeros(own.shape.clone()),
                 stored => own.map(|v| stored.half_step(f64::from(v)) as f32),
             };
             state.values = own.wide();

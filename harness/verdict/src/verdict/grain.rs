@@ -7,7 +7,7 @@
 
 use super::evaluate::Expected;
 use super::operands::{Operand, Side, propagate_error};
-use crate::formats::Format;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::ops::anatomy::{Collective, Elementwise, RowReduction};
 use qdiff_engine::ops::{Anatomy, Context, Tensor};
@@ -18,9 +18,9 @@ use std::borrow::Cow;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Grain {
     /// By the engine.
-    output: Format,
+    output: DType,
     /// Where it was stored.
-    stored: Format,
+    stored: DType,
 }
 
 impl Grain {
@@ -31,7 +31,7 @@ impl Grain {
         if !node.has_state() {
             return Self { output: rounding.output(node.id), stored };
         }
-        Self { output: Format::F32, stored: if copied(node, graph, side) { Format::F32 } else { stored } }
+        Self { output: DType::F32, stored: if copied(node, graph, side) { DType::F32 } else { stored } }
     }
 
     /// Whether nothing was rounded.
@@ -41,14 +41,14 @@ impl Grain {
 
     /// How far the value before may lie from `got`. The engine's rounding counts only where `got` is a number of its format.
     pub fn reach(self, got: f32) -> f64 {
-        let own = if self.stored != Format::F32 || self.output.holds(got) { self.output } else { Format::F32 };
+        let own = if self.stored != DType::F32 || self.output.holds(got) { self.output } else { DType::F32 };
         let got = f64::from(got);
         own.half_step(got) + self.stored.half_step(got)
     }
 
     /// Whether `got` says no more of `want` than that a format does not reach it.
     pub(crate) fn exceeded(self, got: f32, want: f64) -> bool {
-        let at_end = |format: Format| format != Format::F32 && f64::from(got.abs()) == format.largest();
+        let at_end = |format: DType| format != DType::F32 && f64::from(got.abs()) == format.largest();
         // Where it is settled already, it is what stands there.
         let settled = f64::from(got) == want && (at_end(self.output) || at_end(self.stored));
         settled || self.output.exceeded(got, want) || self.stored.exceeded(got, want)
@@ -71,11 +71,11 @@ impl Grain {
 /// Whether a cache is stored as the rows that go into it are, so that it is a copy of them to the last bit: what rounds to
 /// the same in both places.
 pub(super) fn copied(cache: &Node, graph: &Graph, side: Side<'_>) -> bool {
-    let (rounding, kv) = (&side.capture.rounding, Format::from(side.arithmetic.kv));
+    let (rounding, kv) = (&side.capture.rounding, DType::from(side.arithmetic.kv));
     // A cache that is stored as the engine has it says no format of its own.
-    let held = if rounding.stored(cache.id) == Format::F32 { kv } else { rounding.stored(cache.id) };
+    let held = if rounding.stored(cache.id) == DType::F32 { kv } else { rounding.stored(cache.id) };
     let alike = |&i: &usize| rounding.stored(graph.nodes[i].id) == held;
-    cache.inputs.first().is_some_and(alike) && (kv == Format::F32 || kv == held)
+    cache.inputs.first().is_some_and(alike) && (kv == DType::F32 || kv == held)
 }
 
 /// What a stage should be, with the rounding of its own values read off what was `given` of it.
@@ -103,7 +103,7 @@ pub fn settle_all(node: &Node, graph: &Graph, side: Side<'_>, expected: &mut Exp
 
 /// An operand that was rounded to `format` where it was stored. What stands at the end of the format, or beyond it, may
 /// have been anything there: it is taken for the largest number, and infinitely uncertain.
-pub(super) fn uncertain<'a>(format: Format, mut stored: Cow<'a, Tensor<f32>>) -> Operand<'a> {
+pub(super) fn uncertain<'a>(format: DType, mut stored: Cow<'a, Tensor<f32>>) -> Operand<'a> {
     let largest = format.largest();
     let open = |v: &f32| v.is_infinite() || f64::from(v.abs()) >= largest;
     let of = |v: &f32| if open(v) { f32::INFINITY } else { format.half_step(f64::from(*v)) as f32 };
@@ -119,12 +119,12 @@ pub(super) fn uncertain<'a>(format: Format, mut stored: Cow<'a, Tensor<f32>>) ->
 /// rounds after each: the normed value before the weight is multiplied in; the cosine and sine and the products with
 /// them; the activated gate. Nothing of other ops, which are one.
 pub(super) fn inside(
-    node: &Node, format: Format, inputs: &[&Tensor<f64>], value: &Tensor<f64>, context: &Context<'_>,
+    node: &Node, format: DType, inputs: &[&Tensor<f64>], value: &Tensor<f64>, context: &Context<'_>,
 ) -> Option<Vec<f32>> {
     let step = |v: f64| format.half_step(v);
     let of_operand = |delta: Vec<f32>| propagate_error(node, inputs, &[Some(&delta)], value, context);
     match node.op.anatomy() {
-        _ if format == Format::F32 || node.faults.left_out => None,
+        _ if format == DType::F32 || node.faults.left_out => None,
         Anatomy::RowReduction(RowReduction::MeanSquare(_) | RowReduction::Other) if !node.weights.is_empty() => {
             let w = context.vector::<f64>(0);
             let of = |(y, w): (&f64, &f64)| if *w == 0.0 { 0.0 } else { (step(y / w) * w).abs() as f32 };
@@ -154,7 +154,7 @@ pub(super) fn inside(
 
 /// The model's tensors as an engine holds them that rounds them when it loads them.
 #[derive(Clone, Copy)]
-pub struct Parameters<'a>(pub &'a dyn WeightSource, pub(super) Format);
+pub struct Parameters<'a>(pub &'a dyn WeightSource, pub(super) DType);
 
 impl WeightSource for Parameters<'_> {
     fn stored(&self, tensor: &str) -> Stored<'_> {
@@ -163,7 +163,7 @@ impl WeightSource for Parameters<'_> {
 
     fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
         self.0.rows(tensor, first, out);
-        if self.1 != Format::F32 {
+        if self.1 != DType::F32 {
             out.iter_mut().for_each(|w| *w = self.1.round(*w));
         }
     }

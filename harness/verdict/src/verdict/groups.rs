@@ -4,7 +4,7 @@
 use super::linear::{Batch, Lines};
 use super::operands::{Block, Operand, Sink, Source, Stage};
 use crate::arithmetic::LinearRule;
-use crate::formats::Format;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::ops::Tensor;
 use qdiff_engine::ops::anatomy::{Picked, line_of};
 use qdiff_engine::quant::SomeRows;
@@ -124,7 +124,7 @@ fn give(stage: Stage<'_>, part: Part<'_>, m: usize, sink: &mut Sink<'_>) -> Cont
         bound[line * m..(line + 1) * m].fill(f32::INFINITY);
     }
     let narrow = source.side.capture.rounding.output(stage.node.id);
-    let coarse = rule.coarse() || x.delta().is_some() || narrow != Format::F32;
+    let coarse = rule.coarse() || x.delta().is_some() || narrow != DType::F32;
     let (finite, mut from) = (x.finite() && chosen.finite(), 0);
     while from < step.rows() {
         let rows = source.next_rows(index, from, step.rows());

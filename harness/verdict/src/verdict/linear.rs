@@ -5,8 +5,8 @@ use super::grain::Parameters;
 use super::operands::{Block, Operand, Sink, Source, Stage, uncancelled, widen};
 use super::ties::{self, Undecided};
 use crate::arithmetic::LinearRule;
-use crate::formats::Format;
 use crate::products::{Layer, Reading};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::Node;
 use qdiff_engine::ops::{Context, Tensor, UNIT};
 use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, GgmlType, WithoutOffsets};
@@ -41,7 +41,7 @@ pub(super) struct Batch<'a> {
 struct Lot<'a> {
     rule: LinearRule,
     /// What the weights were rounded to.
-    parameters: Format,
+    parameters: DType,
     deltas: Vec<f32>,
     /// Per row, what its blocks' stored sums are more than their elements, and how uncertain the sums are.
     sums: Vec<(Vec<f64>, Vec<f64>)>,
@@ -101,7 +101,7 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
             let parameters = of.side.arithmetic.parameters;
             let narrow = of.side.capture.rounding.output(stage.node.id);
             let poisoned = !x.finite();
-            let coarse = rule.coarse() || x.delta().is_some() || narrow != Format::F32;
+            let coarse = rule.coarse() || x.delta().is_some() || narrow != DType::F32;
             let narrow_x = x.narrow();
             let x = Lines::of(&x, &narrow_x);
             let mut from = 0;
@@ -159,7 +159,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Whether rows of this arithmetic read the weights as those do that are there.
-    pub(super) fn takes(&self, rule: &LinearRule, parameters: Format) -> bool {
+    pub(super) fn takes(&self, rule: &LinearRule, parameters: DType) -> bool {
         self.lots.last().is_none_or(|lot| {
             let alike = || self.readings(lot.parameters, &lot.rule).0 == self.readings(parameters, rule).0;
             // A fault in the place of the product may depend on how weights are read in any way.
@@ -168,7 +168,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Adds the rows `x`, whose results are those that `part` counts: rows of the step, or lines of all its rows.
-    pub(super) fn add(&mut self, x: Lines<'_>, part: Block<'a>, (rule, parameters): (&LinearRule, Format)) {
+    pub(super) fn add(&mut self, x: Lines<'_>, part: Block<'a>, (rule, parameters): (&LinearRule, DType)) {
         if self.lots.last().is_none_or(|lot| (&lot.rule, lot.parameters) != (rule, parameters)) {
             let (deltas, sums, undecided, parts) = Default::default();
             self.lots.push(Lot { rule: rule.clone(), parameters, deltas, sums, undecided, parts });
@@ -268,7 +268,7 @@ impl<'a> Batch<'a> {
         }
         self.add_sums(&lot, x, y, bound);
         ties::settle(&lot.undecided, (&by_element, self.name), y);
-        let unit = rule.output.unit();
+        let unit = ActivationFormat::from(rule.output).unit().unwrap_or(0.0);
         if unit > 0.0 {
             widen(bound, y.iter().map(|y| (unit * y.abs()) as f32));
         }
@@ -288,7 +288,7 @@ impl<'a> Batch<'a> {
     }
 
     /// How weights are read, with the offsets that meet stored sums and without. Few are read otherwise than they are.
-    fn readings(&self, parameters: Format, rule: &LinearRule) -> (Reading, Reading) {
+    fn readings(&self, parameters: DType, rule: &LinearRule) -> (Reading, Reading) {
         let (ty, format) = (self.stage.weights.ggml_type(self.name), rule.activations);
         let offsets = quant::takes_sums(ty, format);
         let format = if offsets || ty == GgmlType::F32 { format } else { ActivationFormat::F32 };

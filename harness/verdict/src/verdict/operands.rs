@@ -6,8 +6,8 @@ use super::grain;
 use super::probe::Passed;
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Capture, Filter, Step, Stored};
-use crate::formats::Format;
 use crate::products::Judging;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node, WeightSource};
 use qdiff_engine::ops::anatomy::Elementwise;
 use qdiff_engine::ops::{self, Anatomy, Context, Tensor, UNIT, rope};
@@ -235,7 +235,7 @@ impl<'a> Source<'a> {
         if let Some(stored) = self.step(step).stages.get(&node.id) {
             let tensor = rows_of(node, stored, rows)?;
             return Some(match self.side.capture.rounding.stored(node.id) {
-                Format::F32 => Operand::Captured(tensor),
+                DType::F32 => Operand::Captured(tensor),
                 format => grain::uncertain(format, tensor),
             });
         }

@@ -29,11 +29,11 @@ mod random;
 pub use random::{MISSED, SEVERAL, Seed};
 
 use super::operands::{Source, Stage};
-use crate::arithmetic::{Accumulation, Number};
-use crate::formats::Format;
+use crate::arithmetic::Accumulation;
 use crate::memory::{PROBED_ROWS, PROBED_WEIGHTS};
 use clap::ValueEnum;
 use ndarray::{ArrayView1, ArrayView2};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::isa::{Vectorised, vectorised};
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
 use qdiff_engine::ops::{Anatomy, Real, linear};
@@ -253,15 +253,15 @@ fn parts<'a>(stage: Stage<'_>, source: &'a Source<'a>, name: &str) -> Vec<Part<'
     let (side, input) = (source.side, stage.graph.nodes[node.inputs[0]].id);
     let rounding = &side.capture.rounding;
     let (ty, (n, m)) = (stage.weights.ggml_type(name), stage.weights.extent(name));
-    let plain = side.arithmetic.parameters == Format::F32
+    let plain = side.arithmetic.parameters == DType::F32
         && [rounding.output(node.id), rounding.stored(node.id), rounding.stored(input)]
             .iter()
-            .all(|f| *f == Format::F32);
+            .all(|f| *f == DType::F32);
     let mut parts = Vec::new();
     for &index in source.steps.iter().filter(|_| plain && source.computed.is_none()) {
         let step = source.step(index);
         let rule = side.arithmetic.linear(ty, step.tokens.len());
-        let exact = rule.accumulation != Accumulation::F16 && rule.output == Number::F32;
+        let exact = rule.accumulation != Accumulation::F16 && rule.output == DType::F32;
         let shapes = [(input, n), (node.id, m)];
         let whole = shapes
             .iter()

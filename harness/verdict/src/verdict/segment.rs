@@ -16,9 +16,9 @@ use super::evaluate::{Expected, Valued, put};
 use super::linear::ROWS_AT_ONCE;
 use super::operands::{Computed, Side, Sink, Source, Stage, widen};
 use crate::capture::{Capture, Step};
-use crate::formats::Format;
 use crate::oracle::Oracle;
 use crate::products::Work;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node, StageId, WeightSource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -168,10 +168,10 @@ pub(super) fn evaluate(
             let mut values: Expected = vec![None; side.capture.steps.len()];
             // Nobody saw what it was rounded to; a cache's rows were rounded when they went in.
             let narrow = side.capture.rounding.output(node.id);
-            let narrow = if node.has_state() { Format::F32 } else { narrow };
+            let narrow = if node.has_state() { DType::F32 } else { narrow };
             let state = states.entry(inside).or_default();
             let flow = apply(Stage { node, ..stage }, &[source], state, &mut |mut block| {
-                if narrow != Format::F32 {
+                if narrow != DType::F32 {
                     let steps = block.value.data.iter().map(|v| narrow.half_step(*v) as f32);
                     widen(block.bound.to_mut(), steps);
                 }

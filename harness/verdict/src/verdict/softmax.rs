@@ -10,7 +10,7 @@
 use super::grain::Grain;
 use super::operands::{Source, Stage};
 use super::tolerance::{ELEMENT_FACTOR, INCONCLUSIVE, of_row};
-use crate::formats::Format;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::Node;
 use qdiff_engine::ops::anatomy::RowReduction;
 use qdiff_engine::ops::{Anatomy, Context, Tensor, attn_scores};
@@ -28,11 +28,11 @@ const LINEAR: f64 = 0.25;
 /// How uncertain the scores of a softmax are to an engine that rounds them to `format` once more when they are scaled;
 /// `None` of another op, or where they are rounded no more. What a captured score becomes is known.
 pub(super) fn scaled(
-    node: &Node, format: Format, scores: Option<&Tensor<f64>>, deltas: Option<&[f32]>,
+    node: &Node, format: DType, scores: Option<&Tensor<f64>>, deltas: Option<&[f32]>,
 ) -> Option<Vec<f32>> {
     let Anatomy::RowReduction(RowReduction::Exponentials(softmax)) = node.op.anatomy() else { return None };
     let scores = scores?;
-    if format == Format::F32 || node.faults.left_out {
+    if format == DType::F32 || node.faults.left_out {
         return None;
     }
     let scale = softmax.scale.abs();
@@ -177,7 +177,7 @@ mod tests {
         fn right_weights_are_read_off_and_wrong_ones_are_not(
             scores in prop::collection::vec(-90f32..90.0, 8), which in 0usize..8, narrow in 2usize..4,
         ) {
-            let format = Format::NARROW[narrow];
+            let format = DType::NARROW[narrow];
             let softmax = Softmax { scale: 0.125 };
             let tensor = |data: Vec<f64>| Tensor { shape: vec![1, 1, 8], data };
             let exact = tensor(scores.iter().map(|s| f64::from(*s)).collect());

@@ -3,9 +3,9 @@
 
 use super::scene::Scene;
 use super::{Law, Row};
-use crate::arithmetic::{Arithmetic, Number};
-use crate::formats::Format;
+use crate::arithmetic::Arithmetic;
 use crate::verdict::{Expected, RowAt, Side, assembled, settle_all, work_of};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::Contraction;
 
@@ -13,15 +13,15 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let (node, declared) = (scene.node(), scene.e.side.arithmetic);
     let mut all: Vec<(String, Arithmetic)> = Vec::new();
     let format = declared.parameters;
-    if format != Format::F32 && !node.weights.is_empty() {
+    if format != DType::F32 && !node.weights.is_empty() {
         let what = format!(
             "parameters are not rounded as declared: {format} is declared, and what stands there is made of them as the file has them"
         );
-        all.push((what, Arithmetic { parameters: Format::F32, ..declared.clone() }));
+        all.push((what, Arithmetic { parameters: DType::F32, ..declared.clone() }));
     }
-    if declared.kv != Number::F32 && matches!(node.op.anatomy(), Anatomy::State(_)) {
-        let what = format!("rows of the cache are not rounded as declared: {} is declared", Format::from(declared.kv));
-        all.push((what, Arithmetic { kv: Number::F32, ..declared.clone() }));
+    if declared.kv != DType::F32 && matches!(node.op.anatomy(), Anatomy::State(_)) {
+        let what = format!("rows of the cache are not rounded as declared: {} is declared", DType::from(declared.kv));
+        all.push((what, Arithmetic { kv: DType::F32, ..declared.clone() }));
     }
     let multiplies = match node.op.anatomy() {
         Anatomy::Contraction(Contraction::Weight(None)) => !declared.linear.is_empty(),

@@ -9,7 +9,7 @@ mod values;
 
 use super::{foreign, lost};
 use crate::capture::Capture;
-use crate::formats::Format;
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::{Contraction, Elementwise, Gather, RowReduction, State};
@@ -52,7 +52,7 @@ const COARSE: f64 = 0.01;
 
 /// Unit roundoff of what the values of a stage were rounded to; 0 of f32.
 fn unit(capture: &Capture, id: StageId) -> f64 {
-    let of = |format: Format| if format == Format::F32 { 0.0 } else { format.unit() };
+    let of = |format: DType| if format == DType::F32 { 0.0 } else { format.unit() };
     of(capture.rounding.output(id)) + of(capture.rounding.stored(id))
 }
 

@@ -9,9 +9,9 @@ mod softmax;
 use super::{BLOCK, DOUBT, LANES, Seed, worse};
 use crate::arithmetic::Accumulation;
 use crate::capture::Stored;
-use crate::formats::Format;
 use crate::verdict::operands::{Source, Stage};
 use crate::verdict::tolerance::{ELEMENT_FACTOR, of_sums};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
 use qdiff_engine::ops::{Anatomy, Attention, Real, Tensor, attn_context};
 use qdiff_engine::quant::{self, ActivationFormat};
@@ -78,7 +78,7 @@ pub(super) fn shares(stage: Stage<'_>, source: &Source<'_>, step: usize, seed: &
     let (rounding, at) = (&side.capture.rounding, source.step(step));
     let inputs = node.inputs.iter().map(|i| stage.graph.nodes[*i].id);
     let exact =
-        rounding.output(node.id) == Format::F32 && inputs.chain([node.id]).all(|id| rounding.stored(id) == Format::F32);
+        rounding.output(node.id) == DType::F32 && inputs.chain([node.id]).all(|id| rounding.stored(id) == DType::F32);
     let rule = side.arithmetic.attention(at.tokens.len());
     let given = at.stages.get(&node.id)?;
     // What is prepared of keys serves the rows of a step together.
