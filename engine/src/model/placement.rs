@@ -301,7 +301,7 @@ impl Placed<'_> {
         for (rank, own) in ranges.into_iter().enumerate() {
             let (count, kv) = (own.len(), kv[rank].len());
             let op = match &node.op {
-                Op::KvCache(cache) => Op::KvCache(KvCache { n_kv_heads: count, ..cache.clone() }),
+                Op::KvCache(cache) => Op::KvCache(KvCache { n_kv_heads: count, ..*cache }),
                 Op::AttnScores(a) => Op::AttnScores(Attention { n_heads: count, n_kv_heads: kv, ..*a }),
                 Op::AttnContext(a) => Op::AttnContext(Attention { n_heads: count, n_kv_heads: kv, ..*a }),
                 Op::RmsNorm(norm) if norm.groups == width => Op::RmsNorm(RmsNorm { groups: count, ..*norm }),

@@ -45,7 +45,7 @@ fn ranks_in_threads_match() {
 fn the_broken_rank_is_named() {
     let folder = folder_with(&blocks());
     for (fault, origin, cause) in [
-        ("shard-shifted@r1.L01.q_proj", "r1.L01.q_proj", "shard-shifted"),
+        ("shard-shifted:by=-1@r1.L01.q_proj", "r1.L01.q_proj", "shard-shifted"),
         ("shard-of-another-rank:rank=0@r1.L00.k_proj", "r1.L00.k_proj", "shard-of-another-rank"),
         ("all-reduce-missing@r0.L01.attn_out", "r0.L01.attn_out", "all-reduce-missing"),
         ("all-reduce-twice@r1.L00.ffn_down", "r1.L00.ffn_down", "all-reduce-twice"),
@@ -61,7 +61,7 @@ fn the_broken_rank_is_named() {
         let origins: Vec<&str> =
             stages.iter().filter(|s| s["origin"] == true).map(|s| s["stage"].as_str().unwrap()).collect();
         assert_eq!(origins, [origin], "{fault}: {said}");
-        let first = &report["findings"][0];
+        let first = &report["verdict"]["findings"][0];
         assert!(cause.is_empty() || first.to_string().contains(cause), "{fault}: {first:#}");
     }
 }

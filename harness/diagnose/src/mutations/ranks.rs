@@ -84,18 +84,6 @@ const RANK: Param = Param::new("rank", "the rank, from 0", 1.0);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
-        name: "shard-shifted",
-        fits: Some(reads_shard),
-        story: "the rank's shard begins elsewhere in the tensor than the cut says",
-        seen: "one rank's outputs are right ones in other places, or its partial sums are plausible and wrong",
-        remedy: "check how the rank computes its range: {stage} reads {weight}",
-        params: &[Param::new("by", "rows or columns by which the shard begins too late", 1.0)],
-        apply: |node, values, graph| shifted(node, values[0], graph),
-        guess: Some(|_, _| each([1.0, -1.0])),
-        propose: Some(|_| each([1.0, -1.0, 2.0, -2.0, 32.0, -32.0, 64.0, -64.0, 128.0, -128.0, 256.0, -256.0])),
-        ..Mutation::PLAIN
-    },
-    Mutation {
         name: "shard-of-another-rank",
         fits: Some(reads_shard),
         story: "the rank has the shard of another rank",
@@ -105,6 +93,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         apply: |node, values, graph| of_other(node, values[0], graph),
         guess: Some(others),
         propose: Some(|e| others(&e.oracle.graph, e.node)),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "shard-shifted",
+        fits: Some(reads_shard),
+        story: "the rank's shard begins elsewhere in the tensor than the cut says",
+        seen: "one rank's outputs are right ones in other places, or its partial sums are plausible and wrong",
+        remedy: "check how the rank computes its range: {stage} reads {weight}",
+        params: &[Param::new("by", "rows or columns by which the shard begins too late", 1.0)],
+        apply: |node, values, graph| shifted(node, values[0], graph),
+        guess: Some(|_, _| each([1.0, -1.0])),
+        propose: Some(|_| each([1.0, -1.0, 2.0, -2.0, 32.0, -32.0, 64.0, -64.0, 128.0, -128.0, 256.0, -256.0])),
         ..Mutation::PLAIN
     },
     Mutation {
