@@ -48,7 +48,7 @@ pub struct Cpu<'a> {
     load: Option<Load>,
 }
 
-fn manifest(kv: Number, injected: Vec<String>) -> Manifest {
+fn manifest(kv: DType, injected: Vec<String>) -> Manifest {
     let arithmetic = Arithmetic { kv, ..Arithmetic::default() };
     Manifest { name: CPU.name.to_owned(), arithmetic, injected, stored: None, unkept: None }
 }
@@ -89,7 +89,7 @@ impl<'a> Cpu<'a> {
     /// A runner of `graph` with a KV cache of type `kv`; `injected` says which faults it carries.
     pub fn new(model: &'a Model, graph: Graph, kv: DType, injected: Vec<String>) -> Self {
         Self {
-            engine: CpuEngine::new(graph, model).with_kv(kv.format()),
+            engine: CpuEngine::new(graph, model).with_kv(kv.into()),
             manifest: manifest(kv, injected),
             pool: None,
             load: None,

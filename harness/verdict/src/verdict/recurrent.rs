@@ -36,7 +36,7 @@ pub(super) fn states(
         let whole = step.rows() == step.tokens.len();
         let operands = operands.collect::<Option<Vec<Operand<'_>>>>().filter(|_| whole);
         // What the side has, else what was computed so far.
-        let before = source.before(stage.graph, own, index).map(|x| x.rounded(ActivationDType::F32));
+        let before = source.before(stage.graph, own, index).map(|x| x.rounded(ActivationFormat::F32));
         let before = before.or_else(|| {
             let known = !state.lost && !state.values.data.is_empty();
             known.then(|| (state.values.clone(), Some(state.deltas.data.clone())))
@@ -55,7 +55,7 @@ pub(super) fn states(
             continue;
         }
         let poisoned = !operands.iter().all(Operand::finite);
-        let rounded = operands.iter().map(|x| x.rounded(ActivationDType::F32)).chain([before]);
+        let rounded = operands.iter().map(|x| x.rounded(ActivationFormat::F32)).chain([before]);
         let rounded: Vec<_> = rounded.collect();
         let inputs: Vec<&Tensor<f64>> = rounded.iter().map(|(x, _)| x).collect();
         let deltas: Vec<Option<&[f32]>> = rounded.iter().map(|(_, d)| d.as_deref()).collect();
