@@ -109,6 +109,9 @@ const BY_LAYER: [&str; 3] = [".attention.head_count", ".attention.head_count_kv"
 /// Key of how much of a head RoPE rotates.
 pub(super) const ROTATED: &str = "rope.dimension_count";
 
+/// Key of what is added to mean squares.
+pub(super) const EPSILON: &str = "attention.layer_norm_rms_epsilon";
+
 /// Tensor of the embedding table, whose rows are the vocabulary of every model.
 pub(crate) const EMBEDDING: &str = "token_embd.weight";
 
@@ -272,7 +275,7 @@ impl Config {
             context,
             rope_base,
             rope_scaling,
-            rms_eps: real("attention.layer_norm_rms_epsilon", None, 0.0..=1.0)?,
+            rms_eps: real(EPSILON, None, 0.0..=1.0)?,
             unread_by_llama: None,
         })
     }

@@ -1,5 +1,6 @@
 //! The text of Qwen2-VL and Qwen2.5-VL: Qwen2 with positions in sections, which are all one in a text.
 
+use super::config::EPSILON;
 use super::dense::{self, Traits};
 use super::{ConfigError, Graph, Metadata};
 
@@ -12,5 +13,8 @@ pub const ARCH: &str = "qwen2vl";
 /// A missing key, or a value that no such model can have.
 pub fn graph(source: &dyn Metadata) -> Result<Graph, ConfigError> {
     let traits = Traits { qkv_bias: true, qk_norm: false, experts: None, may_be_tied: true, sections: true };
-    dense::graph(ARCH, source, &traits)
+    let mut graph = dense::graph(ARCH, source, &traits)?;
+    // llama.cpp's loader of this architecture reads no epsilon, and computes with 0.
+    graph.config.unread_by_llama = (graph.config.rms_eps != 0.0).then(|| format!("{ARCH}.{EPSILON}"));
+    Ok(graph)
 }

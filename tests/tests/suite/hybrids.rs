@@ -139,7 +139,7 @@ fn longer_contexts_match() {
     let (yarn, factor, extra) = ("rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor");
     let text = || Setting::Text("yarn".to_owned());
     let trained = ("rope.scaling.original_context_length".to_owned(), Setting::Integer(256));
-    for arch in ["qwen2", "qwen2vl", "qwen3", "qwen35"] {
+    for arch in ["qwen2", "qwen3", "qwen35"] {
         for settings in [
             vec![(factor.to_owned(), Setting::Real(8.0))],
             vec![("rope.scale_linear".to_owned(), Setting::Real(2.0)), (extra.to_owned(), Setting::Real(1.25))],
