@@ -4,8 +4,8 @@ use super::{Axis, Node, Role};
 use crate::ops::{Definition, Op, RowSoftmax};
 
 /// Its shape in symbols: T tokens of this step, N tokens so far, E width of the residual stream, H query heads, G heads of
-/// keys and values, D width of a head, F width of the feed-forward network, X experts, K of them that a token takes, V size of
-/// the vocabulary.
+/// keys and values, D width of a head, F width of the feed-forward network, X experts, K of them that a token takes, M any width
+/// of a delta net, V size of the vocabulary.
 pub fn symbolic(node: &Node) -> String {
     let symbols: &[&str] = match (node.role, &node.op) {
         (Role::Query, _) | (Role::Attention, Op::AttnContext(_)) => &["H", "D"],
@@ -13,7 +13,7 @@ pub fn symbolic(node: &Node) -> String {
         (Role::Attention, _) => &["H"],
         (Role::Gate | Role::Up | Role::FfnHidden, _) => &["F"],
         (Role::Logits, _) => &["V"],
-        (Role::Mixer, _) => &[],
+        (Role::Mixer, _) => &["M", "M"],
         (Role::Router, op) if op.anatomy().is_layer() || op.name() == RowSoftmax.name() => &["X"],
         (Role::Router, _) => &["K"],
         (
@@ -25,6 +25,7 @@ pub fn symbolic(node: &Node) -> String {
     let of_experts = [&["K"], symbols].concat();
     let of_network = matches!(role, Role::Gate | Role::Up | Role::FfnHidden | Role::FfnOutput);
     let symbols = if of_network && node.shape.len() == 3 { of_experts.as_slice() } else { symbols };
+    let symbols = if role == Role::Mixer && node.shape.len() == 2 { &["M"] } else { symbols };
     let fixed = node.shape.iter().filter(|a| matches!(a, Axis::Fixed(_))).count();
     // Of an op of its own the axes are what they are.
     let numbers = || node.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(n.to_string()) } else { None });

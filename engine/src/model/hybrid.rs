@@ -139,7 +139,7 @@ fn attention(b: &mut Builder, traits: &Traits, x: usize, c: &Config) -> usize {
     let q = b.stage("q_half", Role::Query, q, &[both], &[h * d]).add(emitted, "VIEW");
     let (emitted, op) = if traits.next { ("gate", "VIEW") } else { ("gate_reshaped", "CONT") };
     let gate = half(d, "the gate of what was projected together with the queries");
-    let gate = b.stage("gate_half", Role::AttnOutput, gate, &[both], &[h * d]).add(emitted, op);
+    let gate = b.stage("gate_half", Role::Query, gate, &[both], &[h * d]).add(emitted, op);
     let normed = |b: &mut Builder, (name, role), x, tensor: &str, heads: usize, emitted: &str| {
         let norm = Op::RmsNorm(RmsNorm { eps: c.rms_eps, groups: heads });
         b.stage(name, role, norm, &[x], &[heads * d]).weight(tensor, &[d]).add(emitted, "MUL")
@@ -148,9 +148,9 @@ fn attention(b: &mut Builder, traits: &Traits, x: usize, c: &Config) -> usize {
     let k = normed(b, ("k_normed", Role::Key), k, "attn_k_norm.weight", g, "Kcur_normed");
     let context = dense::attend(b, [q, k, v], c, "attn_pregate");
     let sigmoid = Defined::op(Sigmoid("the sigmoid of the gate"));
-    let gate = b.stage("gate_sigmoid", Role::AttnOutput, sigmoid, &[gate], &[h * d]).add("gate_sigmoid", "UNARY");
+    let gate = b.stage("gate_sigmoid", Role::Query, sigmoid, &[gate], &[h * d]).add("gate_sigmoid", "UNARY");
     let gated = Defined::op(Factors("weights times values, times the gate"));
-    let gated = b.stage("attn_gated", Role::AttnOutput, gated, &[context, gate], &[h * d]).add("attn_gated", "MUL");
+    let gated = b.stage("attn_gated", Role::Query, gated, &[context, gate], &[h * d]).add("attn_gated", "MUL");
     linear(b, ("attn_out", Role::AttnOutput), gated, "attn_output.weight", [h * d, e], "attn_output")
 }
 

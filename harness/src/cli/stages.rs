@@ -18,8 +18,8 @@ const HEAD: &str = "\
 # Every stage
 
 T tokens of this step, N tokens so far; E width of the residual stream, H query heads, G heads of keys and values, D width of
-a head, F width of the feed-forward network, X experts, K of them that a token takes, V size of the vocabulary. Most names are those of modules, and the module's output
-is the stage where nothing else is said. A dash is what is
+a head, F width of the feed-forward network, X experts, K of them that a token takes, M any width of a delta net, V size of the
+vocabulary. Most names are those of modules, and the module's output is the stage where nothing else is said. A dash is what is
 never materialised, or not known of an engine. `qdiff stages` prints this page from the
 tables in `engine/src/model/dialect`.
 ";
