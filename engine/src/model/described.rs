@@ -8,6 +8,9 @@ use crate::ops::{Definition, Op, RowSoftmax};
 /// of a delta net, V size of the vocabulary.
 pub fn symbolic(node: &Node) -> String {
     let symbols: &[&str] = match (node.role, &node.op) {
+        // Two parts in one product.
+        _ if node.id.name == "q_gate_proj" => &["2·H·D"],
+        _ if node.id.name == "expert_gate_up" => &["2·F"],
         (Role::Query, _) | (Role::Attention, Op::AttnContext(_)) => &["H", "D"],
         (Role::Key | Role::Value, _) => &["G", "D"],
         (Role::Attention, _) => &["H"],
