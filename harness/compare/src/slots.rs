@@ -141,7 +141,7 @@ impl SlotsCheck {
             );
         };
         let rest = self.wrong.len() - 1 + self.more;
-        let more = if rest > 0 { format!("; {} more are wrong", rest) } else { String::new() };
+        let more = if rest > 0 { format!("; {rest} more are wrong") } else { String::new() };
         first.words() + &more
     }
 
