@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use qdiff::loaded::LoadedModel;
 use qdiff::machine::Machine;
 use qdiff::prompts::{self, Style};
+use qdiff::runners::{LLAMA, Reads};
 use qdiff::tasks::{Console, ThreadsRequest, values};
 use qdiff::verdict::CheckMode;
 use qdiff_engine::dtype::DType;
@@ -220,7 +221,8 @@ impl Tally<'_> {
                 || p.cause.mutation == "qk-norm-after-rope"
         })?;
 
-        for &weight_type in GgmlType::ALL_SUPPORTED {
+        let judged = |ty: &&GgmlType| LLAMA.reading(**ty) != Reads::Refused;
+        for &weight_type in GgmlType::ALL_SUPPORTED.iter().filter(judged) {
             let name = format!("qwen2 {weight_type:?}, 2 layers");
             let model = Synth { weight_type, ..Synth::default() };
             let opened = open(&format!("{weight_type:?}"), &model)?;

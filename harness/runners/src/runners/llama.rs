@@ -6,10 +6,11 @@ use crate::capture::{Step, Want};
 use crate::llama::context::TappedContext;
 use crate::llama::{Load, Model, built_in, cuda_backend, dot_types};
 use crate::room::Room;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use qdiff_engine::cpu::Row;
 use qdiff_engine::dtype::DType;
-use qdiff_engine::model::Graph;
+use qdiff_engine::model::{Graph, WeightSource as _};
+use qdiff_engine::quant::GgmlType;
 use std::sync::Arc;
 
 /// llama.cpp on the CPU.
@@ -21,10 +22,28 @@ pub const LLAMA: RunnerKind = RunnerKind {
     sequences: true,
     ranks: false,
     device: false,
-    reads: |_| Reads::Stored,
+    reads: |ty| if bounded(ty) { Reads::Stored } else { Reads::Refused },
     ready: built_in,
-    start: Start::Own(|opened, graph, room, _| Ok(Box::new(Llama::new(opened.llama()?, graph, room)?))),
+    start: Start::Own(|opened, graph, room, _| {
+        let layers = graph.nodes.iter().filter(|node| node.op.anatomy().multiplies_weights());
+        for name in layers.flat_map(|node| &node.weights).map(|weight| weight.name.as_str()) {
+            let ty = opened.model.ggml_type(name);
+            if !bounded(ty) {
+                bail!(
+                    "tensor `{name}` is {ty}: llama.cpp adds the zero point of such weights over whole blocks, and qdiff has no \
+                     bound for what these sums round; judge the engine against f64 alone with --reference none"
+                );
+            }
+        }
+        Ok(Box::new(Llama::new(opened.llama()?, graph, room)?))
+    }),
 };
+
+/// Whether what llama.cpp's products round with weights of type `ty` stays within the bounds of the operands: ternary weights
+/// are mostly 0, and its kernels (`ggml_vec_dot_tq2_0_q8_K`) sum them as 1, less the sum of the activations.
+fn bounded(ty: GgmlType) -> bool {
+    ty != GgmlType::TQ1_0 && ty != GgmlType::TQ2_0
+}
 
 /// llama.cpp on a GPU.
 pub const LLAMA_CUDA: RunnerKind = RunnerKind {
