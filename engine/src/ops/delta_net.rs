@@ -292,9 +292,8 @@ mod tests {
                 for i in 0..n {
                     for j in 0..i {
                         let a = of.beta[first + i] * dot(k[i], k[j]) * between(i, j);
-                        for c in 0..=j {
-                            inverse[i][c] -= a * inverse[j][c];
-                        }
+                        let (before, row) = inverse.split_at_mut(i);
+                        row[0].iter_mut().zip(&before[j][..=j]).for_each(|(x, y)| *x -= a * y);
                     }
                     inverse[i][i] = 1.0;
                 }

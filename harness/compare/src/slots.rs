@@ -186,7 +186,7 @@ impl Run {
         for &(from, to, length) in &fed.prefixes {
             let prefix = self.tables[from as usize][..length].to_vec();
             for (token, slot) in prefix.iter().enumerate() {
-                slot.into_iter().for_each(|slot| self.holders.entry(*slot).or_default().push((to, token)));
+                slot.iter().for_each(|slot| self.holders.entry(*slot).or_default().push((to, token)));
             }
             self.tables[to as usize] = prefix;
         }

@@ -44,6 +44,9 @@ pub struct SidesRequest {
     pub why: WhyRequest,
 }
 
+/// The subject's recording of each sequence, the reference's, and the rows that a capture names.
+type Recorded = (Vec<Recording>, Option<Vec<Recording>>, Vec<RowsSaid>);
+
 /// Two sides that run.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sides")]
@@ -465,7 +468,7 @@ impl Sides<'_> {
     /// What keeps a side from running.
     pub(super) fn record_sequences(
         &self, pair: &Pair<'_>, plan: &Plan, tokens: &[u32],
-    ) -> Result<(Vec<Recording>, Option<Vec<Recording>>, Vec<RowsSaid>)> {
+    ) -> Result<Recorded> {
         let run = |side: &Side, names: &Names| match side {
             Side::Nobody => Ok(None),
             Side::Recorded(folder, manifest) => {

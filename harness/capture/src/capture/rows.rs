@@ -31,6 +31,9 @@ pub(super) struct PassRows {
     rows: Vec<Vec<usize>>,
 }
 
+/// A step and a node by their numbers, the values, and the format that they are stored in.
+type Taken = (usize, usize, Tensor<f32>, DType);
+
 impl PassRows {
     /// Of passes with rows of these sequences, whose steps follow each other by pass and sequence.
     pub(super) fn of(orders: &[Vec<u32>]) -> Vec<Self> {
@@ -92,7 +95,7 @@ impl Intake<'_> {
         }
         let graph = self.graph;
         let keyed = |named: &Named| graph.nodes[named.node].shape.contains(&Axis::Keys);
-        let read = || -> Result<Vec<(usize, usize, Tensor<f32>, DType)>> {
+        let read = || -> Result<Vec<Taken>> {
             let rows = &self.passes[number];
             let array = open(declared)?;
             if found.iter().any(keyed) {
@@ -140,9 +143,7 @@ impl Intake<'_> {
     }
 
     /// What each sequence of a pass takes of an array by the lines of the map, such as the slots of its cache.
-    fn by_sequence<R: Read>(
-        &self, number: usize, found: &[Named], array: Array<R>, most: u64,
-    ) -> Result<Vec<(usize, usize, Tensor<f32>, DType)>> {
+    fn by_sequence<R: Read>(&self, number: usize, found: &[Named], array: Array<R>, most: u64) -> Result<Vec<Taken>> {
         let each = |named| self.passes[number].steps.iter().map(move |step| (*step, named));
         let places: Vec<(usize, &Named)> = found.iter().flat_map(each).collect();
         ensure!(

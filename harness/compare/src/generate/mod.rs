@@ -186,7 +186,7 @@ pub fn generate(
 ) -> Result<Generation> {
     let llama = pair.opened.llama()?;
     let chain = plan.sampling.chain();
-    let ours = || SideSampler::Ours(plan.sampler(plan.spoiled, llama.n_tokens()));
+    let ours = || SideSampler::Ours(Box::new(plan.sampler(plan.spoiled, llama.n_tokens())));
     let draw = |kind: &RunnerKind| match kind.llama {
         true => SideSampler::Theirs(LlamaSampler::new(&chain, llama.n_tokens())),
         false => ours(),

@@ -15,7 +15,7 @@ use std::time::Instant;
 /// Whoever draws tokens.
 pub enum SideSampler {
     /// The engine's own samplers.
-    Ours(Sampler),
+    Ours(Box<Sampler>),
     /// llama.cpp's.
     Theirs(LlamaSampler),
 }

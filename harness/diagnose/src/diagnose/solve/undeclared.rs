@@ -20,7 +20,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         all.push((what, Arithmetic { parameters: DType::F32, ..declared.clone() }));
     }
     if declared.kv != DType::F32 && matches!(node.op.anatomy(), Anatomy::State(_)) {
-        let what = format!("rows of the cache are not rounded as declared: {} is declared", DType::from(declared.kv));
+        let what = format!("rows of the cache are not rounded as declared: {} is declared", declared.kv);
         all.push((what, Arithmetic { kv: DType::F32, ..declared.clone() }));
     }
     let multiplies = match node.op.anatomy() {
