@@ -14,6 +14,7 @@ use qdiff::tasks::PromptRequest;
 
 /// What proves qdiff.
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, of the command line")]
 pub enum Lab {
     /// Plant faults, diagnose them, and say how often the diagnosis is right
     #[command(after_help = "\
