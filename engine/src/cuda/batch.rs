@@ -91,6 +91,7 @@ impl CudaEngine {
                 return Err(refused(RowsError::Faults));
             }
             assert!(groups.len() <= self.options.more_sequences + 1, "more sequences than there is room for");
+            self.context.bind_to_thread().doing("taking up the device")?;
             self.check_room(&tokens)?;
             let tables = Tables::of(rows.len(), &groups);
             self.batch = self.memory.batch;
