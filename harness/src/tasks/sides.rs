@@ -466,9 +466,7 @@ impl Sides<'_> {
     ///
     /// # Errors
     /// What keeps a side from running.
-    pub(super) fn record_sequences(
-        &self, pair: &Pair<'_>, plan: &Plan, tokens: &[u32],
-    ) -> Result<Recorded> {
+    pub(super) fn record_sequences(&self, pair: &Pair<'_>, plan: &Plan, tokens: &[u32]) -> Result<Recorded> {
         let run = |side: &Side, names: &Names| match side {
             Side::Nobody => Ok(None),
             Side::Recorded(folder, manifest) => {

@@ -373,8 +373,11 @@ fn the_shortest_example_compiles() {
     compiled(&folder, "g++", "-std=c++11 -c", source.to_str().unwrap());
 }
 
+/// The label of a step, its sequence, its first position, and its rows in the pass.
+type Part = (&'static str, u32, usize, std::ops::Range<usize>);
+
 /// The passes of the run that the test below is of: of each pass the step of each sequence with its position and tokens.
-const PASSES: [&[(&str, u32, usize, std::ops::Range<usize>)]; 3] = [
+const PASSES: [&[Part]; 3] = [
     &[("prefill", 0, 0, 0..7)],
     &[("prefill@7", 0, 7, 7..12), ("s1.prefill", 1, 0, 12..13), ("s2.prefill@4", 2, 4, 13..30)],
     &[("step1", 0, 12, 30..31), ("s1.step1", 1, 1, 31..32), ("s2.step1", 2, 21, 32..33)],
