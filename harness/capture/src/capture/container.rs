@@ -287,7 +287,7 @@ pub fn held(folder: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
 ///
 /// # Errors
 /// A folder that holds no container, or more than one. An array that belongs to no stage (with a map such arrays are
-/// passed over), stands there twice, is of no format of [`super::Element`], is not wholly there, or holds more than a
+/// passed over), stands there twice, is of no format of [`qdiff_engine::dtype::DType`], is not wholly there, or holds more than a
 /// few times what its stage can have: no more memory is taken than that.
 pub fn read(
     folder: &Path, manifest: &Manifest, stages: (&Graph, &Names), shapes: Shapes, store: &Arc<Store>,
