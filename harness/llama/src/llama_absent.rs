@@ -96,7 +96,6 @@ pub mod gguf {
     use qdiff_engine::quant::{GgmlType, Stored, dequantize};
     use std::convert::Infallible;
     use std::marker::PhantomData;
-    use std::path::Path;
     use std::sync::Arc;
 
     /// What ggml reads of a model's files besides the weights.
@@ -115,7 +114,7 @@ pub mod gguf {
 
     /// Weights as ggml reads them.
     pub struct GgmlWeights<'a> {
-        never: Infallible,
+        pub(super) never: Infallible,
         file: PhantomData<&'a Gguf>,
     }
 
@@ -152,6 +151,7 @@ pub mod gguf {
         pub fn real(&self, _: &str) -> Option<f32> {
             match self.never {}
         }
+        /// The integers of an array in the metadata.
         pub fn integers(&self, _: &str) -> Option<&[i64]> {
             match self.never {}
         }
