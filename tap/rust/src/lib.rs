@@ -246,6 +246,9 @@ impl Tap {
     }
 }
 
+/// A step that has begun: its first position, its tokens, and the arrays that it has, by name and sequence.
+type Begun = (usize, Vec<u32>, HashSet<(String, Option<u32>)>);
+
 /// The files of a capture.
 #[derive(Debug)]
 struct Dump {
@@ -257,7 +260,7 @@ struct Dump {
     /// Number of the current step, or of the next one.
     step: usize,
     /// The current step: the position of its first token, its tokens, and the arrays that it has.
-    open: Option<(usize, Vec<u32>, HashSet<(String, Option<u32>)>)>,
+    open: Option<Begun>,
     closed: bool,
     failed: Option<Error>,
 }

@@ -17,17 +17,18 @@ fn lines_say_whose_the_rows_are() {
     tap.end().unwrap();
     let lines = std::fs::read_to_string(folder.path().join("capture.jsonl")).unwrap();
     let lines: Vec<Value> = lines.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect();
-    let of = |sequence: usize, offset: usize| {
-        json!({"step": 0, "name": "tables", "dtype": "i64", "shape": [1], "file": "capture.bin", "offset": offset, "sequence": sequence})
-    };
-    assert_eq!(lines, [
-        json!({"step": 0, "sequences": [0, 2, 2]}),
-        json!({"step": 0, "prefixes": [[0, 2, 4]]}),
-        json!({"step": 0, "name": "slots", "dtype": "i32", "shape": [3, 1], "file": "capture.bin", "offset": 0}),
-        of(0, 12),
-        of(2, 20),
-        json!({"end": 0, "first": 0, "tokens": [7, 8, 9]}),
-    ]);
+    let of = |sequence: usize, offset: usize| json!({"step": 0, "name": "tables", "dtype": "i64", "shape": [1], "file": "capture.bin", "offset": offset, "sequence": sequence});
+    assert_eq!(
+        lines,
+        [
+            json!({"step": 0, "sequences": [0, 2, 2]}),
+            json!({"step": 0, "prefixes": [[0, 2, 4]]}),
+            json!({"step": 0, "name": "slots", "dtype": "i32", "shape": [3, 1], "file": "capture.bin", "offset": 0}),
+            of(0, 12),
+            of(2, 20),
+            json!({"end": 0, "first": 0, "tokens": [7, 8, 9]}),
+        ]
+    );
     assert!(tap.prefix(0, 1, 1).unwrap_err().to_string().contains("before the step began"));
     let other = tempfile::tempdir().unwrap();
     let tap = Tap::in_folder(other.path(), "mine", "").unwrap();
