@@ -118,6 +118,10 @@ mod tests {
                     // Signs of the first weights, where there are some.
                     _ => bytes[if bytes.len() == 16 { 0 } else { 4 }] ^= 3,
                 }
+                // Bits that the decoder drops change no weight.
+                if decode(ty, &wrong) == decode(ty, &right) {
+                    continue;
+                }
                 let found = decoded_wrongly(format, &right, &decode(ty, &wrong), &decode(ty, &right));
                 prop_assert!(found.contains(&field.part), "{} {}: {:?}", ty, field.name, found);
             }

@@ -142,10 +142,10 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
             |t, _| t ^ 1,
             |c, _| c,
         ),
-        moved("the column on", "the value of the column 1 after stands there", |t, _| t, |c, n| (c + 1) % n),
+        moved("the column on", "the value of the column 1 after&stands there", |t, _| t, |c, n| (c + 1) % n),
         moved(
             "columns exchanged",
-            "columns 16 apart are exchanged|the column 16 before stands|the column 16 after stands|the two elements of a pair are exchanged",
+            "columns 16 apart are exchanged|the column 16 before stands|the column 16 after&stands|the two elements of a pair are exchanged",
             |t, _| t,
             |c, _| c ^ 16,
         ),
@@ -187,7 +187,7 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
         };
         all.push(Plant::new(
             "head 0 in all",
-            "the values of head 0 stand there|the value of the column",
+            "the values of head 0 stand there|the values of the head 1 before&at head 1|the value of the column",
             move |s, at| head(s, at, 0).unwrap(),
         ));
         let next = "the head 1 further on|the head 1 before|the value of the column|the values of head";
