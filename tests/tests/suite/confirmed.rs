@@ -65,10 +65,8 @@ fn captures_are_tried_on_another_capture() {
     // A run that goes on longer on the same tokens is no other one.
     folder.record("longer", &format!("{} {faulty}", TOKENS.replace("-n 3", "-n 5")));
     for same in ["one", "longer"] {
-        folder.refuses(
-            &format!("run -m model.gguf --subject capture:one --confirm capture:{same}"),
-            &["holds the same tokens"],
-        );
+        let said = folder.qdiff(&format!("run -m model.gguf --subject capture:one --confirm capture:{same}")).exits(2);
+        assert!(said.stderr.contains("holds the same tokens"), "{said}");
     }
 }
 
