@@ -14,9 +14,11 @@ use qdiff_engine::quant::GgmlType;
 fn arguments(file: File) -> Vec<String> {
     let listed = |all: &[&str]| all.iter().map(|&a| a.to_owned()).collect();
     match file {
-        File::Embed | File::Linear | File::Dequantise | File::EmbedToken | File::LmHead => {
+        File::Embed | File::Linear | File::Dequantise | File::EmbedToken => {
             read_by_kernels().map(|ty| ty.to_string()).collect()
         }
+        // Warps that make whole tiles, and warps that share one.
+        File::LmHead => read_by_kernels().flat_map(|ty| [true, false].map(|own| format!("{ty}, {own}"))).collect(),
         // With as much unpacked ahead as a kind of format may have, and with nothing.
         File::HalfLinear => {
             let held = |ty: GgmlType| [most_held(ty), 0].map(|held| format!("{ty}, {held}"));
@@ -74,7 +76,8 @@ fn arguments(file: File) -> Vec<String> {
                 |(gate, up, tiles, held): (GgmlType, GgmlType, usize, usize)| format!("{gate}, {up}, {tiles}, {held}");
             let held = |(ty, tiles)| of((ty, ty, tiles, most_held(ty)));
             let alike = [(GgmlType::Q5_0, 4), (GgmlType::Q4_K, 2), (GgmlType::F16, 2)].map(held);
-            alike.into_iter().chain([of((GgmlType::Q4_K, GgmlType::Q6_K, 2, 0))]).collect()
+            let rest = [of((GgmlType::Q4_K, GgmlType::Q6_K, 2, 0)), of((GgmlType::Q4_K, GgmlType::Q4_K, 1, 1))];
+            alike.into_iter().chain(rest).collect()
         }
         _ => listed(&[""]),
     }
