@@ -101,7 +101,7 @@ fn llama_cpp_on_f32_weights_meets_the_oracle() {
 #[test]
 fn the_file_is_inspected() {
     let inspect = real_folder().qdiff("inspect model.gguf").stdout;
-    for part in ["qwen2.rope.freq_base = 1000000", "Q5_0     133 tensors", "291 tensors, ", "separate head"] {
+    for part in ["qwen2.rope.freq_base = 1000000", "Q5_0      133 tensors", "291 tensors, ", "separate head"] {
         assert!(inspect.contains(part), "`{part}` is not in:\n{inspect}");
     }
 }
