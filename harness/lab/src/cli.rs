@@ -120,9 +120,10 @@ fn unheard(command: &mut Command, of: &ArgMatches) -> Result<(), Error> {
     let Some(measure) = of.get_one::<Measure>("measure") else { return Ok(()) };
     let heard: &[&str] = match measure {
         Measure::Speed => &["prompt", "raw", "system", "template", "tokens", "threads", "rounds"],
-        Measure::Cuda => {
-            &["prompt", "raw", "system", "template", "tokens", "gemm", "rounds", "depth", "alone", "baseline", "taps"]
-        }
+        Measure::Cuda => &[
+            "prompt", "raw", "system", "template", "tokens", "gemm", "rounds", "depth", "alone", "baseline", "taps",
+            "llama_bench",
+        ],
         Measure::Soak => &["prompt", "raw", "system", "template", "tokens", "gemm"],
         Measure::Run => &["prompt", "length", "rounds"],
         Measure::TappedPrefill => &["prompt", "raw", "system", "template", "tokens", "length", "threads"],

@@ -101,7 +101,9 @@ impl Index {
             Self::End => format!("last {one}"),
             Self::Mirrored => format!("{one} at the other end"),
             // Within groups of 2^k the place i XOR (2^k − 1) is the one at the other end.
-            Self::Apart(m) if *m > 1 && (m + 1).is_power_of_two() => format!("{one} at the other end of each {}", m + 1),
+            Self::Apart(m) if *m > 1 && (m + 1).is_power_of_two() => {
+                format!("{one} at the other end of each {}", m + 1)
+            }
             Self::Apart(m) => format!("{one} {m} apart, in pairs"),
             Self::Mod(m) => format!("{one} {t} mod {m} for {one} {t}"),
             Self::Div(m) => format!("{one} {t}/{m} for {one} {t}"),

@@ -187,7 +187,7 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
         };
         all.push(Plant::new(
             "head 0 in all",
-            "the values of head 0 stand there|the values of the head 1 before&at head 1|the value of the column",
+            "the values of head 0 stand there|the values of the head 1 before|the value of the column",
             move |s, at| head(s, at, 0).unwrap(),
         ));
         let next = "the head 1 further on|the head 1 before|the value of the column|the values of head";
