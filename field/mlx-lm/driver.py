@@ -1,0 +1,29 @@
+"""Runs mlx-lm on a GGUF, as qdiff tells it, and dumps every stage that it has."""
+
+import pathlib
+import sys
+
+import mlx.core as mx
+import mlx_lm
+from mlx_lm.models.cache import make_prompt_cache
+from qdiff_capture import Capture
+from qdiff_capture.mlx import hooked
+
+import run
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "docs" / "exporters"))
+from mlx_qwen import DTYPES, loaded
+
+
+def main():
+    words = run.arguments(dtype=list(DTYPES))
+    model = loaded(words.model, words.dtype)
+    cache = make_prompt_cache(model)
+    capture = Capture(engine=f"mlx-lm {mlx_lm.__version__} on mlx {mx.__version__}, {words.dtype}", arithmetic=words.dtype, sampler="told")
+    with capture, hooked(model, capture):
+        for tokens in words.passes:
+            model(mx.array([tokens]), cache=cache)
+
+
+if __name__ == "__main__":
+    main()

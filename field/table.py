@@ -1,0 +1,87 @@
+"""Writes FIELD.md from the results below field/results."""
+
+import json
+import re
+
+HEAD = """# The field: released engines, judged
+
+`scripts/field` wrote this file from `field/results/*.json`; do not edit it. [field/README.md](field/README.md) says how to add
+an engine.
+
+A row is one engine with one setting on one model, over all runs of [its plan](field/plan.json): prompts of several lengths,
+decode steps, and a second turn after decode steps. A run is named by its passes: `64` is a prompt of 64 tokens, `7+3` a prompt
+of 7 tokens and 3 decode steps, and `20,3x1,9` a prompt of 20 tokens, three decode steps, and 9 more tokens in one pass. `real` is
+Qwen2.5-Coder-0.5B-Instruct in Q4_K_M; the other models are small ones that `qdiff synth` writes.
+
+- **used**: the largest share of its bound that a row of a correct stage took, and that stage.
+- **coverage**: stage rows that were judged, of all rows of all stages, and in brackets the stages that the engine shows. A stage that
+  it does not show is judged as part of the next one that it shows.
+- **confirmed**: *prediction*: qdiff ran the engine on other tokens, and the cause predicted its values; *mended*: with a patch of that
+  defect alone the same runs are a MATCH.
+- **effect**: what all findings together do to the logits: the largest error relative to the norm of a row, the largest KL
+  divergence in nats, and the positions at which another token is the likeliest.
+"""
+WORST = ["trouble", "diverged", "incomplete", "match"]
+
+
+def of_row(name, row):
+    runs = row["runs"]
+    outcome = min((run["outcome"] for run in runs), key=WORST.index)
+    bad = [run for run in runs if run["outcome"] == outcome]
+    coverage = {f"{100 * run['judged'] / run['asked']:.4g} % ({shown(run)} of {run['stages_total']})" for run in runs if run.get("asked")}
+    used = max((run["used"] for run in runs if run.get("used")), key=lambda text: float(text.split(" %")[0]), default="")
+    first, cause, confirmed, effect = "", "", "", ""
+    if outcome == "trouble":
+        cause = (bad[0]["log"] or [""])[-1][:160]
+    if outcome == "diverged":
+        first = bad[0]["findings"][0]["stage"] if bad[0]["findings"] else "tokens"
+        names = [one["cause"] or "no known cause" for run in bad for one in run["findings"]]
+        cause = "; ".join(dict.fromkeys(names[:6]))
+        trials = {one["trial"] for run in bad for one in run["findings"]}
+        ways = ["prediction"] if "confirmed" in trials else []
+        if "fixed" in row:
+            ways.append(f"mended ({row['fixed']['by']})" if all(run["outcome"] in ("match", "incomplete") for run in row["fixed"]["runs"]) else "NOT mended")
+        confirmed = ", ".join(ways) or "no"
+        effects = [run["effect"] for run in bad if run.get("effect")]
+        if effects:
+            worst = max(effects, key=lambda one: float(one["logits"] or 0))
+            effect = f"logits {worst['logits']}, KL {worst['kl']}, {worst['changed']} of {worst['positions']}"
+    where = ", ".join(run["run"] for run in bad) if len(bad) < len(runs) else "all"
+    verdict = outcome.upper() + (f" at {where}" if outcome != "match" else "")
+    notes = row.get("note", "")
+    return [row["name"], row["model"], verdict, first, cause, confirmed, effect, used, "; ".join(sorted(coverage)), notes]
+
+
+def shown(run):
+    """The stages that the engine dumped."""
+    absent = re.search(r"\((\d+) stages? not dumped\)", run["headline"])
+    return run["stages_total"] - int(absent[1]) if absent else run.get("shown", run["stages"])
+
+
+def line(cells):
+    return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
+
+
+def written(folder, engines):
+    results = [(name, json.loads((folder / "results" / f"{name}.json").read_text()))
+               for name in engines if (folder / "results" / f"{name}.json").exists()]
+    plan = json.loads((folder / "plan.json").read_text())
+    text = HEAD + "\n"
+    text += line(["engine", "version", "from", "status", "rows", "match", "incomplete", "diverged", "trouble", "command"]) + line(["---"] * 10)
+    for name, result in results:
+        outcomes = [of_row(name, row)[2].split()[0].lower() for row in result["rows"]]
+        text += line([f"[{result['engine']}](#{name})", result["version"], result["from"], result["status"], len(outcomes),
+                      *(outcomes.count(one) for one in ("match", "incomplete", "diverged", "trouble")), f"`scripts/field {name}`"])
+    for name, result in results:
+        text += f"\n## {name}\n\n{result['engine']} {result['version']}, from {result['from']}: `scripts/field {name}`\n\n"
+        if result["status"] != "judged":
+            text += f"Status: {result['status']}.\n\n```\n" + "\n".join(result["log"]) + "\n```\n\n"
+        if result["rows"]:
+            text += line(["setting", "model", "verdict", "first stage", "cause", "confirmed", "effect", "used", "coverage", "note"]) + line(["---"] * 10)
+            text += "".join(line(of_row(name, row)) for row in result["rows"])
+        reports = sorted((folder / "reports").glob(f"{name}*.md"))
+        if reports:
+            text += "\nReports, ready to be filed, not sent: " + ", ".join(f"[{one.stem}](field/reports/{one.name})" for one in reports) + "\n"
+    text += "\n## Models\n\n" + line(["model", "how it is made"]) + line(["---", "---"])
+    text += "".join(line([name, f"`qdiff synth {options} FILE`"]) for name, options in plan["models"].items())
+    return text
