@@ -37,7 +37,7 @@ def of_row(name, row):
         first = bad[0]["findings"][0]["stage"] if bad[0]["findings"] else "tokens"
         names = [one["cause"] or "no known cause" for run in bad for one in run["findings"]]
         cause = "; ".join(dict.fromkeys(names[:6]))
-        trials = {one["trial"] for run in bad for one in run["findings"]}
+        trials = {run["findings"][0]["trial"] for run in bad if run["findings"]}
         ways = ["prediction"] if "confirmed" in trials else []
         if "fixed" in row:
             ways.append(f"mended ({row['fixed']['by']})" if all(run["outcome"] in ("match", "incomplete") for run in row["fixed"]["runs"]) else "NOT mended")
