@@ -9,7 +9,7 @@
  * The folder that QDIFF_DUMP names is made. A new dump replaces an old one there. Where a process cannot dump, it leaves the
  * reason in the folder, and qdiff refuses the folder. Two processes cannot dump to one folder at the same time, and a process
  * that was forked after QDIFF_BEGIN cannot tap. `qdiff run -m MODEL --subject capture:FOLDER` judges the dump;
- * docs/bring-your-own-engine.md says which names and shapes the stages have. QDIFF_END writes the line that says that the
+ * docs/engine/capture-format.md says which names and shapes the stages have. QDIFF_END writes the line that says that the
  * dump is whole: qdiff does not pass a dump without it.
  *
  * Of an engine that computes rows of several sequences in one pass, say in each step whose the rows are; arrays then hold those of

@@ -23,13 +23,13 @@ pub fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// Every markdown file at the root, in `docs/` and in `goldens/`.
+/// Every markdown file at the root, in `docs/`, `docs/engine/`, and in `goldens/`.
 ///
 /// # Panics
 /// If one cannot be read.
 pub fn documents() -> Vec<Document> {
     let mut all = Vec::new();
-    for folder in ["", "docs/", "goldens/"] {
+    for folder in ["", "docs/", "docs/engine/", "goldens/"] {
         for entry in std::fs::read_dir(root().join(folder)).expect("a folder of documents") {
             let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
             if name.ends_with(".md") {

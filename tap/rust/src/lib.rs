@@ -19,7 +19,7 @@
 //! The folder that the environment's `QDIFF_DUMP` names is made. A new dump replaces an old one there. A process that cannot dump
 //! leaves the reason in the folder, and qdiff refuses the folder. Two processes cannot dump to one folder at the same time, and a
 //! process that was forked after [`Tap::begin`] cannot tap. `qdiff run -m MODEL --subject capture:FOLDER` judges the dump;
-//! docs/bring-your-own-engine.md says which names and shapes the stages have. Layers count from 0.
+//! docs/engine/capture-format.md says which names and shapes the stages have. Layers count from 0.
 //!
 //! An array and the line that names it are in their files when a call returns, and a step counts once it has ended: of a run
 //! that is killed the steps that had ended are judged. [`Tap::close`] writes the line that says that the dump is whole: qdiff does

@@ -205,8 +205,8 @@ with qdiff_capture.Capture("mine", engine="a wheel") as capture, capture.step(ma
 /// An engine in Python, dumped as the documentation shows and started by the command that it shows.
 #[test]
 fn the_recipe_for_a_command_in_python_works() {
-    let document = markdown::read("docs/bring-your-own-engine.md");
-    let (_, recipe) = document.split_once("### A command in Python\n").unwrap();
+    let document = markdown::read("docs/engine/command.md");
+    let (_, recipe) = document.split_once("## A command in Python\n").unwrap();
     let engine = recipe.split_once("```python\n").unwrap().1.split_once("```").unwrap().0;
     let folder = folder();
     folder.record("recorded", "-n 0 --stages embed,layer_out,logits");

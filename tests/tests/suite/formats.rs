@@ -238,7 +238,7 @@ fn finds(oracle: &Oracle<'_>, index: usize, (named, format): (Named, DType), k: 
     verdict.origins().iter().map(|s| s.id).eq([oracle.graph.nodes[index].id])
 }
 
-/// Of each stage of layer 1, the smallest fault that is found: the table of docs/bring-your-own-engine.md.
+/// Of each stage of layer 1, the smallest fault that is found: the table of docs/engine/arithmetic.md.
 #[test]
 #[ignore = "prints a table"]
 fn table_of_the_smallest_faults() {

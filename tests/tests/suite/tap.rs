@@ -344,7 +344,7 @@ fn replays_of_a_graph_are_dumped() {
 /// The same of the crate.
 #[test]
 fn the_shortest_example_in_rust_compiles() {
-    let document = read("docs/bring-your-own-engine.md");
+    let document = read("docs/engine/rust.md");
     let example = document.split_once("```rust\n").unwrap().1.split_once("```").unwrap().0;
     assert!(example.lines().filter(|line| !line.is_empty()).count() < 15, "{example}");
     let folder = empty();
@@ -357,7 +357,7 @@ fn the_shortest_example_in_rust_compiles() {
 /// What the documentation shows is what the header takes, and no more than 15 lines.
 #[test]
 fn the_shortest_example_compiles() {
-    let document = read("docs/bring-your-own-engine.md");
+    let document = read("docs/engine/c.md");
     let example = document.split_once("```cpp\n").unwrap().1.split_once("```").unwrap().0;
     let (include, calls) = example.split_once("\n\n").unwrap();
     assert!(example.lines().filter(|line| !line.is_empty()).count() < 15, "{example}");
