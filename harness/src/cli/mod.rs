@@ -5,6 +5,7 @@ mod demo;
 mod devices;
 mod exclusive;
 pub mod exit;
+mod explain;
 mod inspect;
 mod manual;
 mod mutations;
@@ -153,6 +154,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
             output.tell(&verify::verify_oracle(&args.request, console())?)
         }
         Command::Report(args) => report::run(args),
+        Command::Explain(request) => explain::run(request),
         Command::Record(request) => {
             let record::Recorded { arrays, steps, engine, inert } = record::record(request, console())?;
             let (inert, out) = (inert_of(&inert), request.out.display());

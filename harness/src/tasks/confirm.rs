@@ -1,14 +1,14 @@
 //! Causes tried on other tokens: the subject runs once more, on a prompt of another length.
 
-use super::sides::{Input, Sides};
-use crate::capture::{Passes, container};
+use super::sides::{Input, SideChoice, Sides};
+use crate::capture::{Passes, container, npz};
 use crate::diagnose::Diagnosis;
 use crate::pair::{Pair, Recording};
 use crate::prompts::Ready;
 use crate::runners::RunnerKind;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -65,20 +65,30 @@ impl ConfirmRequest {
     /// Refuses what the subject cannot do.
     ///
     /// # Errors
-    /// More runs of a recorded capture; a capture beside a subject that runs, or of another model.
-    pub(super) fn check(&self, live: bool) -> Result<()> {
+    /// More runs of a recorded capture; a capture beside a subject that runs; a capture of the subject's own tokens.
+    pub(super) fn check(&self, chosen: &SideChoice<'_>) -> Result<()> {
         match &self.confirm {
-            Some(Confirm::Runs(1..)) if !live => {
+            Some(Confirm::Runs(1..)) if chosen.live_subject().is_none() => {
                 bail!(
                     "--confirm N runs the subject again, and a recorded capture cannot; name another one, as --confirm capture:DIR"
                 )
             }
-            Some(Confirm::Recorded(_)) if live => {
+            Some(Confirm::Recorded(_)) if chosen.live_subject().is_some() => {
                 bail!(
                     "--confirm capture:DIR is about a recorded subject; this one runs by itself, so often as --confirm N says"
                 )
             }
-            Some(Confirm::Recorded(folder)) => container::manifest(folder).map(drop),
+            Some(Confirm::Recorded(folder)) => {
+                let fed = |manifest: &npz::Manifest| [manifest.tokens.as_slice(), &manifest.decoded].concat();
+                let (other, own) = (fed(&container::manifest(folder)?), chosen.recorded().map(|(_, own)| fed(own)));
+                // A run that goes on longer is no run on other tokens.
+                ensure!(
+                    own.is_none_or(|own| !other.starts_with(&own) && !own.starts_with(&other)),
+                    "--confirm: {} holds the same tokens as the subject's capture; record it again with another prompt",
+                    folder.display()
+                );
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -94,7 +104,7 @@ impl ConfirmRequest {
             return Ok(());
         }
         let others = match (&self.confirm, sides.chosen.live_subject()) {
-            (Some(Confirm::Recorded(folder)), _) => vec![recorded(pair, folder, subject)?],
+            (Some(Confirm::Recorded(folder)), _) => vec![recorded(pair, folder)?],
             (None, None) => {
                 diagnosis.untried("a capture cannot run again, and --confirm capture:DIR names no other one");
                 return Ok(());
@@ -135,9 +145,12 @@ fn other(sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, number):
     let ids = pair.opened.n_tokens().min(config.n_vocab);
     let other = OtherTokens::new(first.prompt, (ubatch, first.decode.min(DECODE)), (config.context, ids), number)
         .context("the context has no room for other tokens")?;
-    let OtherTokens { prompt, ubatch, decoded } = other;
+    let OtherTokens { prompt, passes, decoded } = other;
     let ready = Ready { name: "other tokens".to_owned(), text: String::new(), message: None, tokens: prompt };
-    let input = sides.chosen.taken(Input::new(ready, decoded.len(), ubatch));
+    let input = Input::new(ready, decoded.len(), passes.iter().copied().max().unwrap_or(1));
+    // A command may be told the size of parts, and not which comes first.
+    let listed = kind.command().is_none_or(|command| command.passes());
+    let input = sides.chosen.taken(if listed { input.in_passes(passes) } else { input });
     let decoded = &decoded[..input.tokens(None).decode];
     let ran = sides.elsewhere(pair, kind, input.tokens(Some(decoded)));
     ran.context("the subject could not run on them")
@@ -148,8 +161,9 @@ fn other(sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, number):
 pub struct OtherTokens {
     /// Those of the prompt.
     pub prompt: Vec<u32>,
-    /// Tokens of a part of it.
-    pub ubatch: usize,
+    /// Tokens of each part of it: the short one comes first, so that neither a position nor the end of the prompt is what
+    /// tells it from the long one.
+    pub passes: Vec<usize>,
     /// Those that are decoded after it.
     pub decoded: Vec<u32>,
 }
@@ -163,7 +177,7 @@ impl OtherTokens {
         let plan = Plan::new(prompt.len(), (ubatch, decode), context, number)?;
         let mut tokens = drawn(prompt, plan.prompt + plan.decode, ids, number);
         let decoded = tokens.split_off(plan.prompt);
-        Some(Self { prompt: tokens, ubatch: plan.ubatch, decoded })
+        Some(Self { prompt: tokens, passes: plan.passes(), decoded })
     }
 }
 
@@ -180,15 +194,23 @@ impl Plan {
     /// prompt; shorter where there is no more room. `None` where there is none at all.
     fn new(prompt: usize, (ubatch, decode): (usize, usize), context: usize, number: u16) -> Option<Self> {
         let by = usize::from(number.max(1));
-        // Beyond whole tiles of up to 32 rows, of which it has one more than the first.
-        let part = prompt.min(ubatch.max(1)).next_multiple_of(32).max(1) + 1 + 5 * (by - 1);
+        // A few rows beyond whole tiles of up to 32, of which it has one more than the first.
+        let part = prompt.min(ubatch.max(1)).next_multiple_of(32).max(1) + 3 + 4 * (by - 1);
+        // A part of an odd number of tokens, behind which even rows are at odd positions.
         let longer = prompt.max(part) + decode + 3 * by;
+        let longer = longer + usize::from((longer % part).is_multiple_of(2));
         let plan = |prompt: usize, part: usize| Self { prompt, ubatch: part, decode };
         if longer + decode <= context {
             return Some(plan(longer, part));
         }
         let shorter = context.checked_sub(decode)?.min(prompt.saturating_sub(by));
         (shorter > 1).then(|| plan(shorter, (shorter * 2 / 3).max(1)))
+    }
+
+    /// Tokens of each part: what whole parts leave over comes first.
+    fn passes(self) -> Vec<usize> {
+        let (whole, rest) = (self.prompt / self.ubatch, self.prompt % self.ubatch);
+        Some(rest).filter(|rest| *rest > 0).into_iter().chain(std::iter::repeat_n(self.ubatch, whole)).collect()
     }
 }
 
@@ -225,21 +247,10 @@ fn drawn(first: &[u32], tokens: usize, ids: usize, number: u16) -> Vec<u32> {
 }
 
 /// Another capture of the subject.
-fn recorded(pair: &Pair<'_>, folder: &std::path::Path, subject: &Recording) -> Result<Recording> {
+fn recorded(pair: &Pair<'_>, folder: &Path) -> Result<Recording> {
     let manifest = container::manifest(folder)?;
     manifest.check_model(folder, &pair.opened.sha256())?;
-    let other = pair.read(folder, &manifest, &pair.names, &manifest.how())?;
-    let tokens = |recording: &Recording| -> Vec<u32> {
-        recording.capture.steps.iter().flat_map(|step| step.tokens.clone()).collect()
-    };
-    let (others, own) = (tokens(&other), tokens(subject));
-    // A run that goes on longer is no run on other tokens.
-    ensure!(
-        !others.starts_with(&own) && !own.starts_with(&others),
-        "--confirm: {} holds the same tokens as the subject's capture; record it again with another prompt",
-        folder.display()
-    );
-    Ok(other)
+    pair.read(folder, &manifest, &pair.names, &manifest.how())
 }
 
 #[cfg(test)]

@@ -140,7 +140,7 @@ pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, cons
     if live.is_some_and(|kind| kind.command().is_some()) && !request.taps.is_empty() {
         bail!("--taps is about qdiff's own runners; what a command dumps is told to it");
     }
-    request.confirm.check(live.is_some())?;
+    request.confirm.check(&chosen)?;
     let plan = chosen.plan(request.sequences.sequences.as_ref())?;
     let ranks = chosen.ranks(request.ranks.ranks.as_ref())?;
     ensure!(ranks.is_none() || plan.is_none(), "--ranks runs one sequence; leave --ranks or --sequences out");

@@ -531,6 +531,11 @@ impl Input {
         Ok(Self { passes: passes.lengths(self.ready.tokens.len())?, ..self })
     }
 
+    /// The same, fed in passes of these lengths.
+    pub(super) fn in_passes(self, lengths: Vec<usize>) -> Self {
+        Self { passes: Some(lengths), ..self }
+    }
+
     /// The lengths of the passes over the prompt, where it is not fed in parts of one size.
     pub(super) fn passes(&self) -> &[usize] {
         self.passes.as_deref().unwrap_or_default()

@@ -22,13 +22,13 @@ fn a_cause_is_tried_on_other_tokens() {
         let (trial, text) = tried(&folder, &format!("--subject cpu {TOKENS} --inject {fault}"));
         assert_eq!(trial["outcome"], "confirmed", "{fault}: {text}");
         assert!(
-            trial["elements"].as_u64() > Some(0) && text.contains("confirmed on 42 other tokens: it gives"),
+            trial["elements"].as_u64() > Some(0) && text.contains("confirmed on 45 other tokens: it gives"),
             "{text}"
         );
     }
-    // Of two other runs, of 42 tokens and of 50.
+    // Of two other runs, of 45 tokens and of 51.
     let (trial, text) = tried(&folder, &format!("--subject cpu {TOKENS} --inject rope-base@L01 --confirm 2"));
-    assert_eq!((&trial["outcome"], &trial["tokens"]), (&"confirmed".into(), &92.into()), "{text}");
+    assert_eq!((&trial["outcome"], &trial["tokens"]), (&"confirmed".into(), &96.into()), "{text}");
     let (trial, text) = tried(&folder, &format!("--subject cpu {TOKENS} --inject rope-base@L01 --confirm no"));
     assert_eq!(trial["outcome"], "untried", "{text}");
     assert!(text.contains("fits this run; not tried on other tokens: --confirm no"), "{text}");
@@ -65,8 +65,10 @@ fn captures_are_tried_on_another_capture() {
     // A run that goes on longer on the same tokens is no other one.
     folder.record("longer", &format!("{} {faulty}", TOKENS.replace("-n 3", "-n 5")));
     for same in ["one", "longer"] {
-        let said = folder.qdiff(&format!("run -m model.gguf --subject capture:one --confirm capture:{same}")).exits(2);
-        assert!(said.stderr.contains("holds the same tokens"), "{said}");
+        folder.refuses(
+            &format!("run -m model.gguf --subject capture:one --confirm capture:{same}"),
+            &["holds the same tokens"],
+        );
     }
 }
 

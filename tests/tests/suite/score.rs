@@ -14,7 +14,7 @@ const FALSE: usize = 2;
 /// as many as did; no alarm in 100 clean runs and more.
 #[test]
 fn the_score_is_kept() {
-    let (_, score, text) = empty().told("qdiff-lab score --quick --pairs 8");
+    let (_, score, text) = empty().told("qdiff-lab score --quick --pairs 4 --round-trips 6");
     assert_eq!((&score["kind"], &score["grading"]), (&"score".into(), &"prediction".into()));
     let mut worths: HashMap<&str, usize> = HashMap::new();
     for group in score["groups"].as_array().unwrap().iter().filter(|group| group["independent"] == true) {

@@ -19,6 +19,9 @@ use std::time::Instant;
 /// Origins that are searched at once.
 const AT_ONCE: usize = 16;
 
+/// Findings that have a wrong element worked out.
+const EXAMPLES: usize = 3;
+
 /// Looks for a cause of every origin. `budget` is the work that may take, as a multiple of the usual; 0 searches nothing.
 /// `progress` is told how many of the origins are done.
 pub fn explain(
@@ -65,6 +68,7 @@ pub fn explain(
     let meter = Meter::new(0);
     let searcher = Searcher { oracle, subject: *subject, filter, policy, known: &[], meter: &meter };
     of_one_model(&searcher, &origins, &mut findings);
+    findings.iter_mut().skip(EXAMPLES).for_each(|finding| finding.example = None);
     for finding in findings.iter_mut().filter(|finding| finding.unread) {
         finding.cause.iter_mut().for_each(|cause| EXPORTER.clone_into(&mut cause.remedy));
     }

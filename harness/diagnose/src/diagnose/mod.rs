@@ -16,7 +16,7 @@ mod work;
 
 pub use confirm::confirm;
 pub use explain::explain;
-pub use solve::{Confidence, Holds, Solution, When, anywhere};
+pub use solve::{Confidence, Example, Holds, Solution, When, anywhere};
 pub use trial::{OtherRun, Trial};
 
 use crate::mutations::{CauseId, Explains};
@@ -99,6 +99,9 @@ pub struct Finding {
     /// What became of the explanation on other tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<Trial>,
+    /// A wrong element worked out, of the first findings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub example: Option<Example>,
     /// What is wrong inside of the segment, as it is looked for again.
     #[serde(skip)]
     pub key: Option<through::Key>,
@@ -119,6 +122,7 @@ impl Finding {
             solution,
             shape,
             trial: None,
+            example: None,
             key: None,
         }
     }

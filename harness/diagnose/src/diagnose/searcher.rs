@@ -2,7 +2,7 @@
 
 use super::fit::{Fit, Scope, fit};
 use super::glance::Glance;
-use super::solve::{self, Confidence, Holds, Solution};
+use super::solve::{self, Confidence, Example, Holds, Solution};
 use super::work::Meter;
 use super::{Cause, Finding, sums, through};
 use crate::capture::{Capture, Filter};
@@ -163,6 +163,7 @@ impl Searcher<'_> {
                 ..Finding::of(origin.id, (inside, cause, solution, shape))
             }
         };
+        let finding = Finding { example: Example::of(&e), ..finding };
         let stage = origin.id.name;
         (finding, new.into_iter().map(|explanation| Known { stage, explanation }).collect())
     }

@@ -83,10 +83,10 @@ impl<'a> ScoreRun<'a> {
         let config = &self.pair.opened.model.graph().config;
         let ids = self.pair.opened.n_tokens().min(config.n_vocab);
         let first = (self.prompt.len(), self.decode);
-        let OtherTokens { prompt, ubatch, decoded } =
+        let OtherTokens { prompt, passes, decoded } =
             OtherTokens::new(&self.prompt, first, (config.context, ids), number)
                 .context("the context has no room for other tokens")?;
-        let (passes, decode) = (Passes::Of(ubatch), decoded.len());
+        let (passes, decode) = (Passes::Lengths(&passes), decoded.len());
         let tokens = Tokens { prompt: &prompt, passes, decode, forced: Some(&decoded) };
         let mut runner = (source.subject)(self.pair.opened, plants, self.pair.room(tokens))?;
         self.pair.record(runner.as_mut(), tokens)

@@ -44,6 +44,10 @@ pub struct ScoreRequest {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),
           help_heading = "What is judged")]
     pub every: u16,
+    /// Plant every Nth round trip alone: for each second they tell less than faults that share no code with the hypotheses
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),
+          help_heading = "What is judged")]
+    pub round_trips: u16,
     /// Pairs of faults at once, for each source of faults
     #[arg(long, default_value_t = 12, value_name = "NUMBER", help_heading = "What is judged")]
     pub pairs: usize,
@@ -102,6 +106,7 @@ pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
         },
         threads,
         check: request.check,
+        round_trips: request.round_trips.into(),
         progress: console.progress,
     };
     match &request.model {
@@ -130,6 +135,7 @@ fn command(request: &ScoreRequest) -> String {
         name.map(|name| format!("--model {} --prompt {}", name.display(), request.prompt)),
         request.quick.then(|| "--quick".to_owned()),
         (request.every > 1).then(|| format!("--every {}", request.every)),
+        (request.round_trips > 1).then(|| format!("--round-trips {}", request.round_trips)),
         (request.check == CheckMode::Probe).then(|| "--check probe".to_owned()),
         Some(format!("--pairs {}", request.pairs)),
     ];
@@ -162,6 +168,8 @@ struct Tally<'a> {
     score: Score,
     threads: usize,
     check: CheckMode,
+    /// One of so many round trips is planted.
+    round_trips: usize,
     progress: &'a dyn Fn(&str, usize, usize),
 }
 
@@ -184,7 +192,8 @@ impl Tally<'_> {
         wanted: &dyn Fn(&Plant, &Node) -> bool,
     ) -> Result<()> {
         for source in self.sources.clone().into_iter().filter(|source| of(source)) {
-            let group = run.group(source, sampling, wanted, self.progress)?;
+            let every = sampling.every * if source.independent { 1 } else { self.round_trips };
+            let group = run.group(source, Sampling { every, ..sampling }, wanted, self.progress)?;
             match self.score.groups.iter_mut().find(|g| g.source == group.source) {
                 Some(known) => {
                     known.cases.extend(group.cases);

@@ -7,6 +7,7 @@ pub use mutations::MutationsCommand;
 pub use output::{Asked, Bisected, Ci, FileArgs, JsonArgs, OutputArgs, ReportArgs, Reported};
 
 use super::demo::DemoRequest;
+use super::explain::ExplainRequest;
 use super::manual::schemas;
 use super::project::Project;
 use super::stages::StagesArgs;
@@ -180,6 +181,15 @@ Examples:
   qdiff report qdiff-report/haiku/report.json --html haiku.html
   qdiff report a.json b.json --report junit.xml")]
     Report(ReportArgs),
+    /// Work out one wrong element of a saved report: operands, terms, both sums
+    #[command(after_help = "\
+qdiff prints Markdown that can be pasted into an issue. Without --patch the tables have the largest
+terms alone.
+
+Examples:
+  qdiff explain a.json
+  qdiff explain qdiff-report/haiku/report.json --patch")]
+    Explain(ExplainRequest),
     /// Judge two captures: a subject and a reference
     #[command(after_help = "\
 Examples:

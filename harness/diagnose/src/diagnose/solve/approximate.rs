@@ -38,6 +38,21 @@ fn exponentials() -> Vec<(String, Function)> {
         "by the bits of a float: 2^n·(1 + f) for 2^(n + f)".to_owned(),
         Rc::new(|x| (x * LOG2_E).floor().exp2() * (1.0 + (x * LOG2_E) - (x * LOG2_E).floor())),
     )];
+    // Parabolas that meet 2^f at 0 and 1 (and have its slope, or its middle, or the least error there).
+    for (name, b) in [
+        ("0.34315", 0.343_15),
+        ("0.3371894", 0.337_189_4),
+        ("0.3431457", 0.343_145_75),
+        ("1/3", 1.0 / 3.0),
+        ("0.33977", 0.339_77),
+    ] {
+        let what = format!("by a power of two and the parabola 1 + f·(1 − b + b·f) of what is left, b = {name}");
+        let of = move |x: f64| {
+            let f = x * LOG2_E - (x * LOG2_E).floor();
+            (x * LOG2_E).floor().exp2() * (1.0 + f * (1.0 - b + b * f))
+        };
+        all.push((what, Rc::new(of)));
+    }
     for degree in 1..=8 {
         let what = format!("by a polynomial of degree {degree} about 0");
         all.push((what, Rc::new(move |x| series(x, degree))));

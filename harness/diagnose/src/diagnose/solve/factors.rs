@@ -9,6 +9,7 @@ use crate::verdict::RowAt;
 use qdiff_engine::model::{Axis, WeightSource as _};
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::Contraction;
+use std::cell::OnceCell;
 use std::rc::Rc;
 
 /// The terms of element `i` of a row, given their right factors.
@@ -155,7 +156,7 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other
 
 /// Weights decoded otherwise, and inputs of other tokens and stages.
 fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'a>>) {
-    for (what, decoded) in fields::ways(scene, &scene.node().weights[0].name) {
+    for (what, decoded) in fields::ways(scene, &scene.node().weights[0].name, Some(sums.as_ref())) {
         all.push((
             what,
             Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| Some(products(&decoded(scene.token(row).1 + i)?, b))),
@@ -163,6 +164,8 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
     }
     let graph = &scene.e.oracle.graph;
     other_rows(scene, all);
+    of_tensor(scene, all);
+    exchanged(scene, sums, all);
     let input = &graph.nodes[scene.node().inputs[0]];
     let fixed = |n: &qdiff_engine::model::Node| {
         let axes = n.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(*n) } else { None });
@@ -199,6 +202,103 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
                 let (tokens, _, width) = Layout::of(node).extents(&tensor.shape);
                 let token = usize::try_from(scene.token(row).0 as i64 + by).ok().filter(|t| *t < tokens)?;
                 Some(products(a, &sums.rounded(row, tensor.data.get(token * width..(token + 1) * width)?)))
+            }),
+        ));
+    }
+}
+
+/// Weights of a matrix that are all read for one scale.
+const MATRIX: usize = 1 << 24;
+
+/// Whole numbers under one scale for a whole tensor, or for what meets one input.
+fn of_tensor<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
+    let name = &scene.node().weights[0].name;
+    let (n, m) = scene.weights().extent(name);
+    let columns = Rc::new(OnceCell::<Vec<f64>>::new());
+    // The largest weight of each input.
+    let largest = move || -> Vec<f64> {
+        let (mut largest, mut row) = (vec![0f64; n], vec![0f32; n]);
+        scene.count(n * m);
+        for output in 0..m {
+            scene.weights().rows(name, output, &mut row);
+            largest.iter_mut().zip(&row).for_each(|(l, w)| *l = l.max(f64::from(w.abs())));
+        }
+        largest
+    };
+    let whole = |v: f64, scale: f64| if scale > 0.0 { (v / scale).round() * scale } else { v };
+    for (format, levels) in [("int8", 127.0), ("int4", 7.0)] {
+        for by_input in [false, true].into_iter().filter(|_| n * m <= MATRIX) {
+            let (columns, largest) = (columns.clone(), largest);
+            let scale = if by_input { "input" } else { "tensor" };
+            all.push((
+                format!("weights are rounded to {format}, one scale for each {scale}, before they are multiplied"),
+                Rc::new(move |_, _, a: &[f64], b: &[f64]| {
+                    let columns = columns.get_or_init(largest);
+                    let top = columns.iter().fold(0f64, |m, v| m.max(*v));
+                    let scale = |k: usize| if by_input { columns[k] } else { top } / levels;
+                    Some((0..a.len()).map(|k| whole(a[k], scale(k)) * b[k]).collect())
+                }),
+            ));
+        }
+        all.push((
+            format!("inputs are rounded to {format}, one scale for all tokens of a part, before they are multiplied"),
+            Rc::new(move |row: &RowAt, _, a: &[f64], b: &[f64]| {
+                let inputs = scene.operand(row.step, 0)?;
+                let scale = f64::from(inputs.data.iter().fold(0f32, |m, v| m.max(v.abs()))) / levels;
+                Some((0..a.len()).map(|k| a[k] * whole(b[k], scale)).collect())
+            }),
+        ));
+    }
+}
+
+/// Inputs, and wrong rows, that are looked at for two of them that are exchanged.
+const INPUTS: usize = 8192;
+const SHOWN: usize = 8;
+
+/// Two inputs that meet each other's weights. The error of every output then goes with the difference of the two inputs from
+/// token to token, which few pairs of inputs do.
+fn exchanged<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'a>>) {
+    let e = scene.e;
+    let rows: Vec<usize> = scene.rows.iter().copied().filter(|&r| e.rows[r].bad && scene.fitted(r, 0)).collect();
+    let error = |r: usize, i: usize| {
+        let (got, want, _) = e.row(&e.rows[r]);
+        f64::from(got[i]) - want[i]
+    };
+    let Some(&first) = rows.first() else { return };
+    // The output that shows it best.
+    let outputs = 0..e.rows[first].range.len();
+    let Some(output) = outputs.max_by(|a, b| error(first, *a).abs().total_cmp(&error(first, *b).abs())) else { return };
+    let errors: Vec<(usize, f64)> = rows.iter().map(|&r| (r, error(r, output))).collect();
+    let step = errors.len().div_ceil(SHOWN).max(1);
+    let shown: Vec<(Rc<Vec<f64>>, f64)> =
+        errors.iter().step_by(step).filter_map(|(r, e)| Some((sums.activations(&scene.e.rows[*r])?, *e))).collect();
+    let inputs = shown.iter().map(|(x, _)| x.len()).min().unwrap_or(0);
+    if shown.len() < 3 || inputs > INPUTS {
+        return;
+    }
+    scene.count(inputs * inputs / 2 * 3);
+    let ee: f64 = shown.iter().map(|(_, e)| e * e).sum();
+    // The first two tokens tell most pairs; a direction is one up to its size and sign.
+    let alike = |i: usize, j: usize| {
+        let d = |t: usize| shown[t].0[i] - shown[t].0[j];
+        let (a, b) = (d(0) * shown[1].1, d(1) * shown[0].1);
+        if (a - b).abs() > 1e-2 * a.abs().max(b.abs()) {
+            return false;
+        }
+        let (mut de, mut dd) = (0.0, 0.0);
+        for (t, (_, e)) in shown.iter().enumerate() {
+            (de, dd) = (de + d(t) * e, dd + d(t) * d(t));
+        }
+        dd > 0.0 && de * de >= (1.0 - 1e-6) * dd * ee
+    };
+    let pairs = (0..inputs).flat_map(|i| (i + 1..inputs).map(move |j| (i, j)));
+    for (i, j) in pairs.filter(|(i, j)| alike(*i, *j)).take(4) {
+        all.push((
+            format!("the weights of the inputs {i} and {j} are exchanged"),
+            Rc::new(move |_, _, a: &[f64], b: &[f64]| {
+                let mut terms = products(a, b);
+                (terms[i], terms[j]) = (a[j] * b[i], a[i] * b[j]);
+                Some(terms)
             }),
         ));
     }

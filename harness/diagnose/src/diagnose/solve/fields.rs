@@ -6,6 +6,7 @@
 
 use super::rounded::HALVES;
 use super::scene::Scene;
+use super::terms::{Sums, least_squares};
 use super::{Law, Row};
 use crate::verdict::RowAt;
 use qdiff_engine::model::WeightSource;
@@ -21,8 +22,9 @@ struct Apart {
     quant: Vec<f64>,
     scale: Vec<f64>,
     offset: Vec<f64>,
-    /// What a scale of one would be, where scales are signed bytes.
+    /// What a scale of one would be, where scales are signed bytes or packed in 6 bits; and an offset of one.
     unit: Option<Vec<f64>>,
+    offset_unit: Vec<f64>,
 }
 
 /// A row of a weight, decoded otherwise.
@@ -82,17 +84,25 @@ fn apart(scene: &Scene<'_>, name: &str, row: usize) -> Option<Apart> {
     let alike = |byte: u8| decode(&quants_of(stored, byte));
     let one = (0..8).step_by(format.bits(Part::Quants)).fold(0, |byte, bit| byte | 1 << bit);
     // The scale of a block alone, where others are multiplied with it as signed bytes.
-    let of_bytes = || format.fields.iter().filter(|f| f.part == Part::ByteScales);
+    let of_bytes = || format.fields.iter().filter(|f| matches!(f.part, Part::ByteScales | Part::PackedScales));
     let scaled_by_one = |byte: u8| {
         let mut all = quants_of(stored, byte);
         for block in all.chunks_mut(bytes) {
-            of_bytes().for_each(|field| block[field.bytes.clone()].fill(1));
+            for field in of_bytes() {
+                let (part, packed) = (&mut block[field.bytes.clone()], field.part == Part::PackedScales);
+                part.fill(1);
+                // The last third holds two halves of a byte each (`k_blocks.rs`).
+                let halves = if packed { part.len() / 3 } else { 0 };
+                part.iter_mut().rev().take(halves).for_each(|b| *b = 0x11);
+            }
         }
         decode(&all)
     };
     let units =
         || scaled_by_one(one).into_iter().zip(scaled_by_one(0)).map(|(one, zero)| f64::from(one) - f64::from(zero));
     let unit = of_bytes().next().map(|_| units().collect());
+    let offset_unit =
+        if unit.is_some() { scaled_by_one(0).iter().map(|v| f64::from(*v)).collect() } else { Vec::new() };
     let (values, zero, one) = (decode(stored), alike(0), alike(one));
     let wide = |v: &f32| f64::from(*v);
     let scale: Vec<f64> = one.iter().zip(&zero).map(|(one, zero)| wide(one) - wide(zero)).collect();
@@ -100,7 +110,7 @@ fn apart(scene: &Scene<'_>, name: &str, row: usize) -> Option<Apart> {
         0.0 => 0.0,
         s => ((wide(v) - wide(z)) / s).round(),
     });
-    Some(Apart { quant: quant.collect(), offset: zero.iter().map(wide).collect(), scale, unit })
+    Some(Apart { quant: quant.collect(), offset: zero.iter().map(wide).collect(), scale, unit, offset_unit })
 }
 
 /// Changes the bytes of a field.
@@ -126,7 +136,7 @@ fn raw<'a>(scene: &'a Scene<'a>, name: &'a str, field: &'static Field, change: B
 }
 
 /// Ways to decode the rows of weight `name` otherwise, in words.
-pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Decoded<'a>)> {
+pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'a>>) -> Vec<(String, Decoded<'a>)> {
     let Some((format, quants)) = of_format(scene, name) else {
         return Vec::new();
     };
@@ -179,6 +189,7 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
         }
     }
     let taken_apart = Rc::new(ByRow::new());
+    let taken_apart_again = taken_apart.clone();
     let mut add = |what: String, f: Value<'a>| {
         let (known, taken_apart) = (ByRow::new(), taken_apart.clone());
         let decode = move |row: usize| {
@@ -225,6 +236,24 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
             add(format!("{what} {where_} is taken"), Rc::new(value));
         }
     }
+    let each = if run < block { block / run } else { TOGETHER };
+    let known = |row: usize| taken_apart_again.get(row, || apart(scene, name, row));
+    for mixed in sums.map_or_else(Vec::new, |sums| Mixed::all(scene, sums, (run, each), &known, of_its_own)) {
+        let list: Vec<String> = mixed.of.iter().map(ToString::to_string).collect();
+        let what = match (mixed.scale && !of_its_own, mixed.scale, mixed.offset) {
+            (true, ..) | (_, true, false) => "scales",
+            (_, false, _) => "offsets",
+            _ => "scales and offsets",
+        };
+        let what = format!("the {what} of each {each} runs of {run} weights are those of the runs {}", list.join(" "));
+        let value = move |a: &Apart, k: usize| {
+            let other = k / (run * each) * run * each + mixed.of[k / run % each] * run + k % run;
+            let other = Some(other).filter(|o| *o < a.quant.len()).unwrap_or(k);
+            let (s, o) = (if mixed.scale { other } else { k }, if mixed.offset { other } else { k });
+            a.scale[s] * a.quant[k] + a.offset[o]
+        };
+        add(what, Rc::new(value));
+    }
     if quants.offset != Offset::None {
         add("the offset is left out".to_owned(), Rc::new(|a, k| a.scale[k] * a.quant[k]));
         add("the offset has the wrong sign".to_owned(), Rc::new(|a, k| a.scale[k] * a.quant[k] - a.offset[k]));
@@ -258,6 +287,23 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
                 Rc::new(move |a, k| round(round(round(a.scale[k]) * a.quant[k]) + round(a.offset[k]))),
             );
         }
+    }
+    let power = |x: f64| if x == 0.0 { 0.0 } else { x.abs().log2().floor().exp2().copysign(x) };
+    let nearest = |x: f64| if x == 0.0 { 0.0 } else { x.abs().log2().round().exp2().copysign(x) };
+    let scales: [(&str, fn(f64) -> f64); 4] = [
+        ("of the scale only the exponent is kept", power),
+        ("the scale is rounded to a power of two", nearest),
+        ("the scale has the wrong sign", |x| -x),
+        ("the sign of the scale is lost", f64::abs),
+    ];
+    for (what, f) in scales {
+        // A constant that is taken off every quant is scaled with it.
+        let value = move |a: &Apart, k: usize| match (of_its_own, a.scale[k]) {
+            (true, s) => f(s) * a.quant[k] + a.offset[k],
+            (false, 0.0) => 0.0,
+            (false, s) => f(s) * (a.quant[k] + a.offset[k] / s),
+        };
+        add(what.to_owned(), Rc::new(value));
     }
     for by in [-1.0f64, 1.0, -0.5, 0.5, -2.0, 2.0, -4.0, 4.0, -8.0, 8.0, -16.0, 16.0, -32.0, 32.0] {
         let side = if by < 0.0 { "less" } else { "more" };
@@ -301,6 +347,9 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
             add(format!("the upper bits of the quants are those of {of}"), Rc::new(value));
         }
     }
+    if format.fields.iter().any(|f| f.part == Part::PackedScales) {
+        packed(run, block, &mut add);
+    }
     if format.fields.iter().any(|f| f.part == Part::ByteScales) {
         let value = |a: &Apart, k: usize| {
             let Some(unit) = a.unit.as_ref().map(|unit| unit[k]) else { return f64::NAN };
@@ -337,6 +386,121 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Deco
     all
 }
 
+/// Scales and offsets of 6 bits each, whose upper two stand apart from the others.
+fn packed<'a>(run: usize, block: usize, add: &mut impl FnMut(String, Value<'a>)) {
+    type Sub = fn(usize) -> usize;
+    let subs = block / run;
+    let sources: [(&str, Sub); 5] = [
+        ("of the sub-block 4 apart, in pairs", |b| b ^ 4),
+        ("of its neighbour in a pair of sub-blocks", |b| b ^ 1),
+        ("of the sub-block after", |b| b + 1),
+        ("of the sub-block before", |b| b.wrapping_sub(1)),
+        ("of the block's first sub-block", |_| 0),
+    ];
+    let six = move |a: &Apart, k: usize, of_scale: bool| -> i64 {
+        let (value, unit) = if of_scale {
+            (a.scale[k], a.unit.as_ref().map_or(0.0, |u| u[k]))
+        } else {
+            (a.offset[k], a.offset_unit[k])
+        };
+        if unit == 0.0 { 0 } else { (value / unit).round() as i64 }
+    };
+    let made = move |a: &Apart,
+                     k: usize,
+                     (of_scale, of_offset): (bool, bool),
+                     change: &dyn Fn(&Apart, usize, bool) -> i64| {
+        let scale =
+            if of_scale { change(a, k, true) as f64 * a.unit.as_ref().map_or(f64::NAN, |u| u[k]) } else { a.scale[k] };
+        let offset = if of_offset { change(a, k, false) as f64 * a.offset_unit[k] } else { a.offset[k] };
+        scale * a.quant[k] + offset
+    };
+    for (name, which) in [("scales", (true, false)), ("offsets", (false, true)), ("scales and offsets", (true, true))] {
+        for half in [false, true] {
+            // Only those of the second half of the block have their upper bits elsewhere.
+            let here = move |k: usize| !half || k % block / run >= subs / 2;
+            let of = if half { " in the second half of each block" } else { "" };
+            let lost = move |a: &Apart, k: usize, s: bool| if here(k) { six(a, k, s) & 0x0f } else { six(a, k, s) };
+            add(
+                format!("the upper two bits of the {name} are lost{of}"),
+                Rc::new(move |a, k| made(a, k, which, &lost)),
+            );
+            for (place, sub) in sources {
+                let mixed = move |a: &Apart, k: usize, s: bool| {
+                    let other = k / block * block + sub(k % block / run) * run + k % run;
+                    if !here(k) || other / block != k / block || other >= a.quant.len() {
+                        return six(a, k, s);
+                    }
+                    six(a, k, s) & 0x0f | six(a, other, s) & 0x30
+                };
+                let what = format!("the upper two bits of the {name} are those {place}{of}");
+                add(what, Rc::new(move |a, k| made(a, k, which, &mixed)));
+            }
+        }
+    }
+}
+
+/// Which scale or offset each sub-block has, in each super-block alike: of so many that stand together, by number.
+struct Mixed {
+    scale: bool,
+    offset: bool,
+    of: Vec<usize>,
+}
+
+impl Mixed {
+    /// Those that give the wrong elements. The sum is linear in how often a sub-block has the scale of another, so least
+    /// squares gives it, whatever the order is.
+    fn all(
+        scene: &Scene<'_>, sums: &Sums<'_>, (run, each): (usize, usize), apart: &dyn Fn(usize) -> Option<Rc<Apart>>,
+        of_its_own: bool,
+    ) -> Vec<Self> {
+        let chosen = sums.sample(ELEMENTS);
+        if each < 2 || chosen.len() * 2 < each * each * 3 {
+            return Vec::new();
+        }
+        let kinds: &[(bool, bool)] =
+            if of_its_own { &[(true, false), (false, true), (true, true)] } else { &[(true, true)] };
+        let fitted = |&(scale, offset): &(bool, bool)| {
+            let (mut rows, mut target) = (Vec::new(), Vec::new());
+            for &(r, i) in &chosen {
+                let row = &scene.e.rows[r];
+                let (a, x) = (apart(scene.token(row).1 + i)?, sums.activations(row)?);
+                let (got, _, bound) = scene.element((r, i));
+                let weight = 1.0 / f64::from(bound).max(f64::MIN_POSITIVE);
+                let (mut sum, mut rest) = (vec![0f64; each * each], 0.0);
+                for (k, x) in x.iter().enumerate() {
+                    let (first, sub) = (k / (run * each) * each * run, k / run % each);
+                    rest += x
+                        * (if scale { 0.0 } else { a.scale[k] * a.quant[k] } + if offset { 0.0 } else { a.offset[k] });
+                    for c in 0..each {
+                        let at = (first + c * run + k % run).min(a.quant.len() - 1);
+                        let other = if scale { a.scale[at] * a.quant[k] } else { 0.0 }
+                            + if offset { a.offset[at] } else { 0.0 };
+                        sum[sub * each + c] += weight * other * x;
+                    }
+                }
+                scene.count(x.len() * each * 3 + each.pow(4) / 2);
+                rows.push(sum);
+                target.push(weight * (got - rest));
+            }
+            let numbers = least_squares(&rows, &target)?;
+            let one = |part: &[f64]| {
+                let at = (0..each).find(|c| (part[*c] - 1.0).abs() <= WHOLE)?;
+                (0..each).all(|c| c == at || part[c].abs() <= WHOLE).then_some(at)
+            };
+            let of: Vec<usize> = numbers.chunks(each).map(one).collect::<Option<_>>()?;
+            of.iter().enumerate().any(|(b, c)| b != *c).then_some(Self { scale, offset, of })
+        };
+        kinds.iter().filter_map(fitted).collect()
+    }
+}
+
+/// Elements that a map of sub-blocks is fitted on, and how near to a whole number its numbers are.
+const ELEMENTS: usize = 512;
+const WHOLE: f64 = 0.02;
+
+/// Blocks of one run that are looked at together.
+const TOGETHER: usize = 8;
+
 /// Embeddings decoded otherwise; products are the affair of `altered`.
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let (Anatomy::Gather(Gather::Rows), Some(weight)) = (scene.node().op.anatomy(), scene.node().weights.first())
@@ -353,5 +517,5 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Row { value, bound })
         })
     };
-    ways(scene, &weight.name).into_iter().map(law).collect()
+    ways(scene, &weight.name, None).into_iter().map(law).collect()
 }

@@ -1,6 +1,7 @@
 //! Laws as data: what a kernel does otherwise, with all its numbers, so that it can be held against any run.
 
 use super::given::{Given, Kin};
+use super::lanes::Lanes;
 use super::moved::Moved;
 use super::scene::Scene;
 use super::slots::Written;
@@ -23,6 +24,8 @@ pub enum Form {
     Sum(Sum),
     /// Rows of a cache are written to slots of others.
     Written(Written),
+    /// Factors of a sum's terms meet others within each run of them.
+    Lanes(Lanes),
 }
 
 impl Form {
@@ -33,6 +36,7 @@ impl Form {
             Self::Given(given) => given.on(scene),
             Self::Sum(sum) => Some(sum.on(scene)),
             Self::Written(written) => written.on(scene),
+            Self::Lanes(lanes) => lanes.on(scene),
         }
     }
 
@@ -42,7 +46,7 @@ impl Form {
             Self::Moved(moved) => Self::Moved(moved.clone()),
             Self::Given(given) => Self::Given(given.in_layer(by)?),
             Self::Sum(sum) => Self::Sum(sum.in_layer(by)?),
-            Self::Written(written) => Self::Written(written.clone()),
+            Self::Written(_) | Self::Lanes(_) => self.clone(),
         })
     }
 
@@ -53,7 +57,7 @@ impl Form {
             Self::Given(Given::Stage { kin: Kin::Own, before, at, .. }) => {
                 Some(Self::Given(Given::Stage { stage: id, kin: Kin::Own, before: *before, at: *at }))
             }
-            Self::Given(_) | Self::Sum(_) | Self::Written(_) => None,
+            Self::Given(_) | Self::Sum(_) | Self::Written(_) | Self::Lanes(_) => None,
         }
     }
 
@@ -65,6 +69,7 @@ impl Form {
             Self::Given(Given::Constant(_)) => 1,
             Self::Given(_) => 0,
             Self::Sum(_) | Self::Written(_) => 2,
+            Self::Lanes(lanes) => lanes.parameters(),
         }
     }
 }
@@ -76,6 +81,7 @@ impl fmt::Display for Form {
             Self::Given(given) => given.fmt(f),
             Self::Sum(sum) => sum.fmt(f),
             Self::Written(written) => written.fmt(f),
+            Self::Lanes(lanes) => lanes.fmt(f),
         }
     }
 }

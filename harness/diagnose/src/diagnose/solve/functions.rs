@@ -191,6 +191,12 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
         }
     };
     let mut all: Vec<Law<'a>> = PLANES.iter().map(|(what, f)| Law::new(*what, 1, by_plane(rope.pairing, *f))).collect();
+    all.extend(bases(scene, rope).into_iter().map(|base| {
+        let other = Rope { base, ..rope.clone() };
+        Law::new(format!("the base is {base} instead of {}", rope.base), 1, move |row: &RowAt| {
+            Some(rotated(&other, &operand(scene, row)?, row.place.position as f64))
+        })
+    }));
     // Counted from the part's first token on.
     let number = move |row: &RowAt| {
         let x = operand(scene, row)?;
@@ -203,6 +209,43 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
         Pairing::Norm => (Pairing::Neox, "elements half a head apart are rotated in pairs, not neighbouring ones"),
     };
     all.push(Law::new(what, 1, by_plane(other, |r, p, i, x| turn(p * frequency(r, i), x))));
+    all
+}
+
+/// Other bases: simple multiples of the right one, usual ones, and the one that the planes of a row say, the slower first, as
+/// a whole number.
+fn bases(scene: &Scene<'_>, rope: &Rope) -> Vec<f64> {
+    let mut all: Vec<f64> =
+        [2.0, 4.0, 8.0, 10.0, 100.0].iter().flat_map(|by| [rope.base * by, rope.base / by]).collect();
+    all.extend([1e4, 1e5, 5e5, 1e6, 5e6, 1e7]);
+    let read_off = |row: &RowAt| -> Option<f64> {
+        let (x, (got, ..)) = (operand(scene, row)?, scene.e.row(row));
+        let (mut base, half) = (None, rope.rotated / 2);
+        for i in (1..half).rev() {
+            let (a, b) = pair(rope, i);
+            let turned = f64::from(got[b]).atan2(f64::from(got[a])) - f64::from(x[b]).atan2(f64::from(x[a]));
+            let power = -(rope.rotated as f64) / (2.0 * i as f64);
+            let position = row.place.position as f64;
+            let angle = turned.rem_euclid(std::f64::consts::TAU);
+            // The turns that the planes so far say.
+            let about = base.map_or(angle, |base: f64| position * base.powf(1.0 / power));
+            let angle = angle + ((about - angle) / std::f64::consts::TAU).round() * std::f64::consts::TAU;
+            if angle > 1e-3 && position > 0.0 {
+                base = Some((angle / position).powf(power));
+            }
+            // Faster planes say less of it.
+            if i <= half / 4 {
+                break;
+            }
+        }
+        base.filter(|base| base.is_finite() && (2.0..1e10).contains(base))
+    };
+    let rows = scene.fit.iter().map(|&(r, _)| &scene.e.rows[r]);
+    let last = rows.max_by_key(|row| row.place.position).and_then(read_off);
+    all.extend(
+        last.into_iter().flat_map(|base| [base.round(), (base / 100.0).round() * 100.0, (base / 1e4).round() * 1e4]),
+    );
+    all.retain(|base| *base > 1.0 && (base - rope.base).abs() > 1e-9 * rope.base);
     all
 }
 

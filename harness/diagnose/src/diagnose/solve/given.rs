@@ -55,6 +55,8 @@ pub enum Place {
     Position,
     /// Those at the same address.
     Address,
+    /// Those of the slot before, of a cache as it was given.
+    SlotBefore,
 }
 
 impl fmt::Display for Given {
@@ -68,6 +70,7 @@ impl fmt::Display for Given {
             };
         };
         match (kin, before, at) {
+            (_, _, Place::SlotBefore) => f.write_str("what the slot before holds stands there once more"),
             (Kin::Own, _, Place::LastToken) => f.write_str("the last row of the step before stands there"),
             (Kin::Own, ..) => {
                 f.write_str("what the step before left in the buffer stands there: not written in this step")
@@ -119,6 +122,7 @@ impl Given {
                 match at {
                     Place::Token => given(scene, stage, step, scene.token(row).0, row),
                     Place::Position => given(scene, stage, step, row.place.position, row),
+                    Place::SlotBefore => given(scene, stage, step, scene.token(row).0.checked_sub(1)?, row),
                     Place::LastToken => {
                         let graph = &scene.e.oracle.graph;
                         let node = &graph.nodes[graph.index(stage)?];
@@ -183,6 +187,8 @@ fn buffers(scene: &Scene<'_>) -> Vec<Given> {
     let mut all = Vec::new();
     if !node.has_state() {
         all.extend([Place::Address, Place::LastToken].map(|at| of(node.id, Kin::Own, true, at)));
+    } else {
+        all.push(of(node.id, Kin::Own, false, Place::SlotBefore));
     }
     let alike = scene.alike();
     for &id in &alike {

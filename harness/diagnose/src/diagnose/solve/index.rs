@@ -150,6 +150,13 @@ impl Index {
             all.extend([Self::Round(by as i64), Self::Round(-(by as i64)), Self::Apart(by)]);
             by *= 2;
         }
+        all.extend(Self::tiled(n));
+        all
+    }
+
+    /// Those of them that have to do with tiles, the smaller first.
+    pub(super) fn tiled(n: usize) -> Vec<Self> {
+        let mut all = Vec::new();
         for m in [2usize, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 128].into_iter().filter(|m| *m < n) {
             all.extend([Self::Mod(m), Self::Div(m)]);
             // Of pairs it is the one before, or after, of every second.
@@ -163,6 +170,7 @@ impl Index {
                     Self::AtMost(m),
                 ]);
             }
+            all.extend(m.is_power_of_two().then_some(Self::Apart(m)));
             let shapes = [2usize, 4, 8].into_iter().filter(|rows| m.is_power_of_two() && m > *rows && m / rows >= 2);
             all.extend(shapes.map(|rows| Self::Turned { each: m, rows }));
         }
@@ -180,6 +188,7 @@ impl Index {
             // A shift round the end may be told from the other side.
             let other = if by > 0 { by - n as i64 } else { by + n as i64 };
             all.extend([Self::By(by), Self::Round(by), Self::Round(other), Self::Is(o), Self::Apart(i ^ o)]);
+            all.extend((i > o && o > 0).then_some(Self::AtMost(o + 1)));
         }
         all.extend(Self::slips(longest));
         for each in (2..=longest).filter(|each| longest.is_multiple_of(*each)) {

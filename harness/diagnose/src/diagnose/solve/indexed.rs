@@ -2,7 +2,8 @@
 //! transposed when it is loaded.
 
 use super::factors::{Other, products};
-use super::maps::{TILES, maps, transposed};
+use super::index::Index;
+use super::maps::{TILES, transposed};
 use super::scene::{Layout, Scene};
 use super::terms::{Sums, grouped};
 use crate::verdict::RowAt;
@@ -66,22 +67,22 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, attention: &'a At
     };
     let (query, key) = if of_scores { ("query", "key") } else { ("weights", "value") };
     let mut all: Vec<Other<'a>> = Vec::new();
-    for (which, map) in maps("token", "t") {
+    for index in Index::tiled(usize::MAX) {
         let sums = sums.clone();
         all.push((
-            format!("the {query} of the part's {which} is taken"),
+            format!("the {query} of the part's {} is taken", index.told("token", "t")),
             Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| {
                 let (tokens, ..) = scene.layout().extents(scene.shape(row.step));
-                Some(products(&sums.left(row, i, map(scene.token(row).0, tokens) as i64, 0)?, b))
+                Some(products(&sums.left(row, i, index.of(scene.token(row).0, tokens)? as i64, 0)?, b))
             }),
         ));
     }
-    for (which, map) in maps("key", "k") {
+    for index in Index::tiled(usize::MAX) {
         all.push((
-            format!("the {key} of the {which} is taken"),
+            format!("the {key} of the {} is taken", index.told("key", "k")),
             Rc::new(move |row: &RowAt, i, a: &[f64], _: &[f64]| {
                 let n = keys(row)?;
-                Some(products(a, &second(row, i, a.len(), &|(key, at)| (map(key, n), at))?))
+                Some(products(a, &second(row, i, a.len(), &|(key, at)| (index.of(key, n).unwrap_or(key), at))?))
             }),
         ));
     }

@@ -163,7 +163,16 @@ fn others<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
         };
         let what = format!("the keys that fill up the last {tile} are in the sum with the largest score");
         all.push(Law::new(what, 1, move |row: &RowAt| padded(row, &make)));
+        let make = move |s: &[f64], _: usize| {
+            let (top, padding) = (largest(s), s.len().next_multiple_of(tile) - s.len());
+            let last = s.last().map_or(0.0, |s| (s - top).exp());
+            let sum = padding as f64 * last + s.iter().map(|s| (s - top).exp()).sum::<f64>();
+            s.iter().map(|s| (s - top).exp() / sum).collect()
+        };
+        let what = format!("the keys that fill up the last {tile} are in the sum with the score of the last key");
+        all.push(Law::new(what, 1, move |row: &RowAt| padded(row, &make)));
     }
+    all.extend(clipped(scene, scale));
     all.extend(divisors(scene, scale));
     all.extend(slopes(scene, scale));
     // The sum of an online softmax whose part so far is not rescaled when the maximum moves.
@@ -191,6 +200,66 @@ fn others<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
         all.push(law.of_model("factor of the scores", scale * by));
     }
     all
+}
+
+/// Exponents that are cut off, or whose exponentials are 0, below a limit: the one that lies between what is so and what is
+/// not, in as few digits as may be.
+fn clipped<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
+    // Distances from the largest score of keys that weigh nothing, and of those that do; limits that weights say.
+    let (mut zero, mut some, mut limits) = (f64::NEG_INFINITY, f64::INFINITY, Vec::new());
+    for &(r, _) in &scene.fit {
+        let (row, (got, ..)) = (&scene.e.rows[r], scene.e.row(&scene.e.rows[r]));
+        let Some(s) = row.place.head.and_then(|head| scores(scene, scale, row.step, scene.token(row).0, head)) else {
+            return Vec::new();
+        };
+        let seen = ..(row.place.position + 1).min(s.len());
+        let (s, top) = (&s[seen], largest(&s[seen]));
+        let largest_weight = got.iter().fold(0f32, |m, g| m.max(*g));
+        for (g, s) in got.iter().zip(s) {
+            if *g == 0.0 {
+                zero = zero.max(s - top)
+            } else {
+                some = some.min(s - top)
+            }
+            let by = f64::from(*g / largest_weight).ln();
+            if by.is_finite() && by > s - top + 0.01 {
+                limits.push(by);
+            }
+        }
+    }
+    let mut all = Vec::new();
+    if zero < some && zero > -80.0 {
+        let limit = shortest(zero, some);
+        all.push((format!("exponentials of less than {limit} are 0"), limit, true));
+    }
+    if let Some(limit) = limits.first().filter(|first| limits.iter().all(|l| (l - **first).abs() < 1e-4)) {
+        let limit = shortest(limit - 1e-5, limit + 1e-5);
+        all.push((format!("exponents are cut off at {limit} from below"), limit, false));
+    }
+    let law = |(what, limit, zero): (String, f64, bool)| {
+        Law::new(what, 1, move |row: &RowAt| {
+            weights(scene, scale, row, |s, p, n| {
+                let seen = &s[..(p + 1).min(n)];
+                let top = largest(seen);
+                let of = |s: &f64| match s - top < limit {
+                    true if zero => 0.0,
+                    true => limit.exp(),
+                    false => (s - top).exp(),
+                };
+                let e: Vec<f64> = seen.iter().map(of).collect();
+                let sum: f64 = e.iter().sum();
+                e.iter().map(|e| e / sum).chain(std::iter::repeat(0.0)).take(n).collect()
+            })
+        })
+    };
+    all.into_iter().map(law).collect()
+}
+
+/// The number with the fewest digits between two.
+fn shortest(low: f64, high: f64) -> f64 {
+    let middle = f64::midpoint(low, high);
+    let rounded = |digits: i32| (middle * 10f64.powi(digits)).round() / 10f64.powi(digits);
+    (0..7).map(rounded).find(|v| (low..=high).contains(v)).unwrap_or(middle)
 }
 
 /// Scores with something added that grows with the distance of the key, as ALiBi does; its slope read off the row that shows

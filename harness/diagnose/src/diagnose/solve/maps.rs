@@ -1,60 +1,8 @@
-//! Indices computed wrongly: of a token, a key or a row of a weight, by a slip that a kernel's author makes, such as the
-//! index within a tile in the place of the whole one, a tile read the other way round, or rows as far apart as those of
-//! another buffer.
+//! Places computed wrongly: tiles that are transposed, and rows as far apart as those of another buffer.
 
 use super::scene::Scene;
 use qdiff_engine::model::Axis;
 use std::collections::BTreeSet;
-use std::rc::Rc;
-
-/// An index in the place of another: in words after "the", of `one` such as "token", and the index of so many.
-pub(super) type Map = (String, Rc<dyn Fn(usize, usize) -> usize>);
-
-/// Maps of the indices of what is called `one`, `t` for short. Within a tile none leads beyond the end.
-pub(super) fn maps(one: &str, t: &str) -> Vec<Map> {
-    let mut all: Vec<Map> = Vec::new();
-    for m in [2usize, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 128] {
-        all.push((format!("{one} {t} mod {m} for {one} {t}"), Rc::new(move |i, _| i % m)));
-        all.push((format!("{one} {t}/{m} for {one} {t}"), Rc::new(move |i, _| i / m)));
-        // Of pairs it is the one before, or after, of every second.
-        if m > 2 {
-            all.push((format!("first {one} of each {m}"), Rc::new(move |i, _| i / m * m)));
-            all.push((format!("last {one} of each {m}"), Rc::new(move |i, n| (i / m * m + m - 1).min(n - 1))));
-            all.push((
-                format!("{one} at the other end of each {m}"),
-                Rc::new(move |i, n| Some(i / m * m + m - 1 - i % m).filter(|o| *o < n).unwrap_or(i)),
-            ));
-            all.push((
-                format!("{one} one further on, round the end of each {m}"),
-                Rc::new(move |i, n| Some(i / m * m + (i % m + 1) % m).filter(|o| *o < n).unwrap_or(i)),
-            ));
-            all.push((
-                format!("{one} one before, round the end of each {m}"),
-                Rc::new(move |i, n| Some(i / m * m + (i % m + m - 1) % m).filter(|o| *o < n).unwrap_or(i)),
-            ));
-            all.push((
-                format!("{one} {t} for {t} < {m}, and {one} {} from there on", m - 1),
-                Rc::new(move |i, _| i.min(m - 1)),
-            ));
-        }
-        if m > 1 && m.is_power_of_two() {
-            all.push((format!("{one} {m} apart, in pairs"), Rc::new(move |i, n| if i ^ m < n { i ^ m } else { i })));
-            for rows in [2usize, 4, 8].into_iter().filter(|rows| m > *rows && m / rows >= 2) {
-                let columns = m / rows;
-                let turned = move |i: usize, n: usize| {
-                    let other = i / m * m + i % m % rows * columns + i % m / rows;
-                    if other < n { other } else { i }
-                };
-                all.push((
-                    format!("{one} of the transposed place in each {m}, read as {rows} by {columns}"),
-                    Rc::new(turned),
-                ));
-            }
-        }
-    }
-    all.push((format!("{one} 2{t} for {one} {t}, round the end"), Rc::new(|i, n| 2 * i % n)));
-    all
-}
 
 /// Tiles on a side, the larger first: part of one looks like a smaller one.
 pub(super) const TILES: [usize; 6] = [64, 32, 16, 8, 4, 2];

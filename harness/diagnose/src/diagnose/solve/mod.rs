@@ -10,6 +10,7 @@ mod accumulated;
 mod altered;
 mod approximate;
 mod counted;
+mod example;
 mod factors;
 mod fields;
 mod form;
@@ -21,6 +22,7 @@ mod held;
 mod index;
 mod indexed;
 mod keys;
+mod lanes;
 mod maps;
 mod moved;
 mod norm;
@@ -43,6 +45,7 @@ mod within;
 use super::work::Meter;
 use crate::number::Real;
 use crate::verdict::{Evidence, FEW, RowAt};
+pub use example::Example;
 pub use form::Form;
 pub(super) use functions::ACTIVATIONS;
 use held::{Held, held};
@@ -229,6 +232,8 @@ const SOLVERS: &[Solver] = &[
     approximate::laws,
     fields::laws,
     altered::laws,
+    lanes::laws,
+    moved::keys,
     structure::laws,
 ];
 

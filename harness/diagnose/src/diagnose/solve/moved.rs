@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 /// Where right values stand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -52,19 +53,43 @@ pub enum Axis {
     Column,
     /// Columns of a head of so many.
     OfHead(usize),
+    /// Rows of the part that wrote a slot.
+    Part,
+    /// Keys of a query.
+    Key,
+    /// Keys of a query, counted back from its own.
+    Back,
 }
 
 /// A token, or slot, and a column of it; or how many there are of each.
 type Place = (usize, usize);
 
+/// What else an axis may count by: elements of a head, the position of the row, and the part that wrote it, from its first
+/// row on.
+struct Counted {
+    head: usize,
+    position: usize,
+    part: Range<usize>,
+}
+
 impl Moved {
     /// The place whose value stands in this one.
-    fn from(&self, (t, j): Place, (tokens, width): Place, head: usize) -> Option<Place> {
+    fn from(&self, (t, j): Place, (tokens, width): Place, by: &Counted) -> Option<Place> {
+        let head = by.head;
         match self {
             Self::Along { axis: Axis::Token | Axis::Slot, index } => Some((index.of(t, tokens)?, j)),
             Self::Along { axis: Axis::Head, index } => Some((t, index.of(j / head, width / head)? * head + j % head)),
             Self::Along { axis: Axis::Column, index } => Some((t, index.of(j, width)?)),
             Self::Along { axis: Axis::OfHead(d), index } => Some((t, j / d * d + index.of(j % d, *d)?)),
+            Self::Along { axis: Axis::Part, index } => {
+                let there = by.part.start + index.of(t.checked_sub(by.part.start)?, by.part.len())?;
+                Some((there, j)).filter(|_| by.part.contains(&t))
+            }
+            Self::Along { axis: Axis::Key, index } => Some((t, j / head * head + index.of(j % head, head)?)),
+            Self::Along { axis: Axis::Back, index } => {
+                let back = index.of(by.position.checked_sub(j % head)?, by.position + 1)?;
+                Some((t, j / head * head + by.position - back))
+            }
             Self::Tile(tile) => Some(transposed((t, j), *tile, (tokens, width))),
             Self::Stride { stride, written: false, .. } => {
                 let at = t * stride + j;
@@ -85,9 +110,10 @@ impl Moved {
             let (value, bound) = scene.e.expected[row.step].as_ref()?;
             let (layout, (token, from)) = (scene.layout(), scene.token(row));
             let (tokens, _, width) = layout.extents(&value.shape);
-            let head = head(scene, row)?;
+            let (head, position) = (head(scene, row)?, row.place.position);
+            let counted = Counted { head, position, part: part(scene, position) };
             let of = |j: usize| {
-                let (t, j) = moved.from((token, j), (tokens, width), head)?;
+                let (t, j) = moved.from((token, j), (tokens, width), &counted)?;
                 Some(layout.at(&value.shape, t, j))
             };
             let all: Vec<Option<usize>> = (from..from + row.range.len()).map(of).collect();
@@ -100,6 +126,12 @@ impl Moved {
             })
         })
     }
+}
+
+/// The positions of the part that has a position.
+fn part(scene: &Scene<'_>, position: usize) -> Range<usize> {
+    let mut parts = scene.e.side.capture.steps.iter().map(|step| step.first..step.keys());
+    parts.find(|part| part.contains(&position)).unwrap_or_default()
 }
 
 /// Elements of a head of a row; of pairs of tokens as many as there are keys.
@@ -136,6 +168,18 @@ impl fmt::Display for Moved {
             (Axis::Slot, Index::Reversed(m)) => write!(f, "rows stand in reverse order in groups of {m}"),
             (Axis::Slot, Index::First(m)) => write!(f, "the first row of every {m} stands there"),
             (Axis::Slot, _) => write!(f, "the {} stands there", index.told("row", "r")),
+            (Axis::Part, _) => write!(f, "the row of its part's {} stands there", index.told("row", "r")),
+            (Axis::Key, _) => write!(f, "the value of the {} stands there", index.told("key", "k")),
+            (Axis::Back, Index::AtMost(m)) => {
+                write!(f, "the value of the key {0} before the query stands there for all keys further back", m - 1)
+            }
+            (Axis::Back, _) => {
+                write!(
+                    f,
+                    "the value of a key at another distance from the query stands there: the {}",
+                    index.told("distance", "d")
+                )
+            }
             (Axis::Head, Index::Is(head)) => write!(f, "the values of head {head} stand there"),
             (Axis::Head, Index::Round(by)) if *by < 0 => {
                 write!(f, "the values of the head {} before, round the end, stand there", by.abs())
@@ -316,11 +360,50 @@ fn of_columns(scene: &Scene<'_>, width: usize) -> Option<Sources> {
     (!all.is_empty() && all.len() * 10 >= seen * 9).then_some(all)
 }
 
+/// Keys in the place of others.
+pub(super) fn keys<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let sources = of_keys(scene).into_iter().flatten();
+    sources.flat_map(|(axis, sources)| laws(scene, axis, Index::giving(&sources))).collect()
+}
+
+/// Which keys' values stand in the place of each wrong one: by their numbers, and by their distance from the query.
+fn of_keys(scene: &Scene<'_>) -> Option<[(Axis, Sources); 2]> {
+    let e = scene.e;
+    if !scene.of_pairs() {
+        return None;
+    }
+    let [mut keys, mut back] = [Sources::new(), Sources::new()];
+    for &(r, i) in scene.fit.iter().take(ROWS * 8) {
+        let (row, got) = (&e.rows[r], scene.element((r, i)).0 as f32);
+        let (value, bound) = e.expected[row.step].as_ref()?;
+        let (n, p, (token, from)) = (*value.shape.last()?, row.place.position, scene.token(row));
+        let at = |k: usize| scene.layout().at(&value.shape, token, from / n * n + k);
+        let own = (from + i) % n;
+        let some: Vec<usize> =
+            (0..n.min(p + 1)).filter(|&k| k != own && right(got, value.data[at(k)], bound[at(k)])).collect();
+        if some.is_empty() || own > p {
+            return None;
+        }
+        meet(&mut back, (p - own, p + 1), some.iter().map(|k| p - k).collect());
+        meet(&mut keys, (own, n), some);
+    }
+    Some([(Axis::Key, keys), (Axis::Back, back)])
+}
+
 /// Rows by any other map, tiles transposed, and rows as far apart as another buffer's.
 pub(super) fn places<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let (axis, mut indices) = of_axis(scene);
     indices.retain(|index| !is_simple(index));
     let mut all = laws(scene, axis, indices);
+    if axis == Axis::Slot {
+        let mut of_parts = Sources::new();
+        for ((slot, _), some) in of_rows(scene) {
+            let part = part(scene, slot);
+            let inside = some.iter().filter(|s| part.contains(s)).map(|s| s - part.start).collect();
+            meet(&mut of_parts, (slot - part.start, part.len()), inside);
+        }
+        all.extend(laws(scene, Axis::Part, Index::giving(&of_parts)));
+    }
     if !scene.of_pairs() && !scene.node().has_state() {
         let width = scene.width().unwrap_or(0);
         let apart = strides(scene, width).into_iter();

@@ -1,7 +1,8 @@
 //! The right operation on a displaced operand: of another token, column, head or id, or of another stage.
 
 use super::held::EACH;
-use super::maps::{TILES, maps, strides, transposed};
+use super::index::Index;
+use super::maps::{TILES, strides, transposed};
 use super::scene::{Layout, Scene};
 use super::terms::Sums;
 use super::{Law, Row};
@@ -64,8 +65,9 @@ fn displacements(width: usize, head: usize) -> Vec<Displaced> {
         all.push(Displaced::column("the head after, round the end", move |c, n| (c + head) % n));
     }
     all.push(Displaced::column("the columns in reverse order", |c, n| n - 1 - c));
-    all.extend(maps("token", "t").into_iter().map(|(which, map)| {
-        Displaced::token(format!("the part's {which}"), move |t, n| map(t as usize, n as usize) as i64)
+    all.extend(Index::tiled(usize::MAX).into_iter().map(|index| {
+        let what = format!("the part's {}", index.told("token", "t"));
+        Displaced::token(what, move |t, n| index.of(t as usize, n as usize).map_or(-1, |t| t as i64))
     }));
     all.extend(TILES.map(|tile| {
         let what = format!("the transposed place in each tile of {tile} tokens by {tile} columns");

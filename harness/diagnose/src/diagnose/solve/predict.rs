@@ -188,7 +188,9 @@ fn judged<'s>(
             && !held.spared.iter().any(|&at| when.says(scene, at) == Some(true))
     };
     let both = options.iter().filter(allowed).map(|when| when.with(scene, &held.all_wrong(), &held.spared));
-    let both: Vec<When> = both.collect();
+    let mut both: Vec<When> = both.collect();
+    // The other run may show what a condition is about.
+    both.sort_by_key(When::weight);
     if elements == 0 {
         return without_wrong(&options, both, condition);
     }

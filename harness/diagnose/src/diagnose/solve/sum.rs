@@ -45,6 +45,8 @@ pub enum Addend {
     Pair(usize),
     /// What the step before left at the same place.
     Before,
+    /// What the step before left in its last row.
+    LastBefore,
 }
 
 impl Addend {
@@ -72,6 +74,11 @@ impl Addend {
                 let tensor = scene.tensor(row.step.checked_sub(1)?, scene.node().id)?;
                 tensor.data.get(row.range.clone()).map(wide)
             }
+            Self::LastBefore => {
+                let tensor = scene.tensor(row.step.checked_sub(1)?, scene.node().id)?;
+                let (layout, last) = (scene.layout(), scene.layout().extents(&tensor.shape).0.checked_sub(1)?);
+                Some(all.map(|j| f64::from(tensor.data[layout.at(&tensor.shape, last, j)])).collect())
+            }
             Self::Stage(id, by) => {
                 let graph = &scene.e.oracle.graph;
                 let layout = Layout::of(&graph.nodes[graph.index(*id)?]);
@@ -96,6 +103,7 @@ impl fmt::Display for Addend {
             Self::Column(by) => write!(f, "the right value of the column {} {}, round the end,", by.abs(), side(by)),
             Self::Pair(by) => write!(f, "the right value of the column {by} apart, in pairs,"),
             Self::Before => f.write_str("what the step before left in the buffer"),
+            Self::LastBefore => f.write_str("the last row of the step before"),
             Self::Stage(id, 0) => write!(f, "{id}"),
             Self::Stage(id, by) => write!(f, "{id} of the token {} {} in the part", by.abs(), side(by)),
         }
@@ -157,7 +165,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     others.extend(alike.iter().flat_map(|id| [-1, 1].map(|by| Addend::Stage(*id, by))));
     if !scene.of_pairs() {
         others.extend([-1, 1, -2, 2].map(Addend::Token));
-        others.push(Addend::Before);
+        others.extend([Addend::Before, Addend::LastBefore]);
         let width = scene.width().unwrap_or(1);
         let powers = || (0..10).map(|b| 1usize << b).filter(move |by| *by < width);
         others.extend(powers().map(Addend::Pair));
@@ -217,7 +225,8 @@ fn fitted(scene: &Scene<'_>, other: Addend) -> Option<Sum> {
     let changes =
         usual(a) && usual(b) && a.is_finite() && b.is_finite() && !(a == 1.0 && b == 0.0) && (b != 0.0 || nothing);
     // The stage's own values alone, of elsewhere, are told as moved; a constant alone as one, or as a limit.
-    let moved = matches!(other, Addend::Token(_) | Addend::Column(_) | Addend::Pair(_) | Addend::Before);
+    let moved =
+        matches!(other, Addend::Token(_) | Addend::Column(_) | Addend::Pair(_) | Addend::Before | Addend::LastBefore);
     let elsewhere = a == 0.0 && (b == 1.0 && moved || other == Addend::One);
     // Nobody takes off what the stage does not read: another operand stands in an operand's place (`operands`).
     let foreign = matches!(&other, Addend::Stage(id, _) if !input(scene, *id)) && (a, b) == (1.0, -1.0);

@@ -133,6 +133,15 @@ impl<'a> Sums<'a> {
         Some((self.left(row, i, token as i64, 0)?, self.right(row, i, grouped, |at, _| at)?))
     }
 
+    /// The same of any element, whether it is looked at or not.
+    pub(super) fn of_output(&self, row: &RowAt, i: usize) -> Option<(Vec<f64>, Vec<f64>)> {
+        if !self.scene.node().op.anatomy().is_layer() {
+            return self.factors(row, i);
+        }
+        let weights = self.weight(self.scene.token(row).1 + i);
+        Some((weights.iter().map(|w| f64::from(*w)).collect(), self.activations(row)?.to_vec()))
+    }
+
     /// The first factors as of another token of the part, and of a head so many further on, round the end.
     pub(super) fn left(&self, row: &RowAt, i: usize, token: i64, head_by: usize) -> Option<Vec<f64>> {
         let (scene, graph) = (self.scene, &self.scene.e.oracle.graph);

@@ -69,7 +69,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                 if keys <= tile {
                     return None;
                 }
-                context(scene, attention, &sums, row, |s, v| (joined_up(s, v, tile, joined), 0.0))
+                context(scene, attention, &sums, row, |s, v| (joined_up(s, v, tile, joined), beside(s, v, joined)))
             })
         })
         .collect();
@@ -137,6 +137,16 @@ fn rounded(s: &[f64], v: &[f64], tile: usize, round: fn(f64) -> f64, of_sum: boo
         }
     }
     (result / sum, either / sum)
+}
+
+/// How far a result is off that takes tiles of small weight for as much as others: their weights are as uncertain as those
+/// of any.
+fn beside(s: &[f64], v: &[f64], joined: Joined) -> f64 {
+    let size = |of: &[f64]| of.iter().fold(0f64, |m, v| m.max(v.abs()));
+    match joined {
+        Joined::Mean | Joined::Added | Joined::Last | Joined::First => UNIT * (8.0 + 2.0 * size(s)) * size(v),
+        _ => 0.0,
+    }
 }
 
 fn joined_up(s: &[f64], v: &[f64], tile: usize, joined: Joined) -> f64 {

@@ -58,7 +58,7 @@ const FEATURES: &[Feature] = &[
     },
     Feature { name: "key", by_row: false, of: |s, at| s.of_pairs().then_some(at.1 as i64) },
     Feature {
-        name: "distance of the key from the query",
+        name: DISTANCE,
         by_row: false,
         of: |s, at| s.of_pairs().then(|| row(s, at).place.position as i64 - at.1 as i64),
     },
@@ -78,7 +78,7 @@ const FEATURES: &[Feature] = &[
         of: |s, at| Some(row(s, at).place.position as i64 - step(s, at).first as i64),
     },
     Feature {
-        name: "row counted from the part's last",
+        name: FROM_LAST,
         by_row: true,
         of: |s, at| Some((step(s, at).keys() - 1) as i64 - row(s, at).place.position as i64),
     },
@@ -275,13 +275,29 @@ impl Condition {
         Self { feature: self.feature, values: bound, unseen: Some((a, b)).filter(|(a, b)| a <= b) }
     }
 
+    /// Of a condition on the length of parts: whether it is another one for parts of several tokens.
+    fn tells_parts(&self) -> bool {
+        match self.values {
+            Values::From(low) => self.unseen.map_or(low, |(first, _)| first) > 2,
+            Values::UpTo(high) => high > 1,
+            _ => false,
+        }
+    }
+
     /// How much there is to it.
     fn weight(&self) -> usize {
         let name = self.feature.feature().name;
         match &self.values {
             Values::Is(_) if name.starts_with(LEFT_OVER) => 2,
-            // Where parts are of one length, it says no more than prefill and decode.
-            Values::Is(_) | Values::From(_) | Values::UpTo(_) if name == LENGTH => 2,
+            // Parts of several lengths that differ by nothing else tell a kernel's choice between two paths. Where all are of one
+            // length, it says no more than prefill and decode.
+            Values::Is(_) | Values::From(_) | Values::UpTo(_) if name == LENGTH => {
+                if self.tells_parts() {
+                    0
+                } else {
+                    2
+                }
+            }
             Values::Is(_) => 0,
             // What begins with decoding is said to be of that before it is of rows or lengths; what begins with an id, last.
             Values::From(1) if matches!(name, "decode step" | "step") => 0,
@@ -302,28 +318,25 @@ impl Condition {
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.feature.feature().name;
-        let unseen = match self.unseen {
-            Some((a, b)) if a == b => format!(" ({a} was not seen)"),
-            Some((a, b)) => format!(" ({a} to {b} were not seen)"),
-            None => String::new(),
-        };
         match &self.values {
             Values::Is(1) if name.starts_with(LEFT_OVER) => write!(f, "in the {name} of each part"),
             Values::Is(_) if name.starts_with(LEFT_OVER) => {
                 write!(f, "in the {} of each part", name.replace("rows left over after", "rows of"))
             }
             Values::Is(value) => f.write_str(&at(name, *value)),
-            Values::From(low) => write!(f, "{}{unseen}", from(name, *low)),
-            Values::UpTo(high) => write!(f, "{}{unseen}", up_to(name, *high)),
-            Values::Rest(2, 0, 0) => write!(f, "where the {name} is even"),
-            Values::Rest(2, 1, 1) => write!(f, "where the {name} is odd"),
-            Values::Rest(m, a, b) if a == b => write!(f, "where {name} mod {m} = {a}"),
-            Values::Rest(m, a, b) => write!(f, "where {name} mod {m} is {a} to {b}"),
-            Values::Between(low, high) => write!(f, "at {name}s {low} to {high}"),
+            Values::From(low) => f.write_str(&from(name, *low)),
+            Values::UpTo(high) => f.write_str(&up_to(name, *high)),
+            Values::Rest(m, a, b) => f.write_str(&rest(name, *m, (*a, *b))),
+            Values::Between(low, high) => f.write_str(&among(name, &format!("{low} to {high}"))),
             Values::Among(some) => {
                 let list: Vec<String> = some.iter().map(ToString::to_string).collect();
-                write!(f, "at {name}s {}", list.join(", "))
+                f.write_str(&among(name, &list.join(", ")))
             }
+        }?;
+        match self.unseen {
+            Some((a, b)) if a == b => write!(f, " ({a} was not seen)"),
+            Some((a, b)) => write!(f, " ({a} to {b} were not seen)"),
+            None => Ok(()),
         }
     }
 }
@@ -377,6 +390,15 @@ impl When {
         match self {
             Self::One(c) => Self::One(c.with(scene, wrong, spared)),
             other => other.clone(),
+        }
+    }
+
+    /// How much there is to it.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Self::One(c) => c.weight(),
+            Self::Both(a, b) => a.weight() + b.weight(),
+            Self::Size(_) => 0,
         }
     }
 
@@ -489,6 +511,12 @@ impl fmt::Display for Holds {
 
 const MODULI: [i64; 12] = [2, 3, 4, 5, 7, 8, 16, 32, 64, 128, 256, 512];
 
+/// The rows of a part, counted from its end.
+const FROM_LAST: &str = "row counted from the part's last";
+
+/// How far before the query a key is.
+const DISTANCE: &str = "distance of the key from the query";
+
 /// What parts are told apart by.
 const LENGTH: &str = "number of tokens in the part";
 
@@ -532,12 +560,14 @@ fn conditions(feature: usize, yes: &BTreeSet<i64>) -> Vec<Condition> {
 fn at(name: &str, value: i64) -> String {
     match (name, value) {
         ("decode step" | "step", 0) => "in the prefill only".to_owned(),
-        ("row counted from the part's last", 0) => "in the last row of each part".to_owned(),
+        (FROM_LAST, 0) => "in the last row of each part".to_owned(),
+        (FROM_LAST, n) => format!("in the row {n} before the last of each part"),
         ("row of the part", n) => format!("in row {n} of the part"),
         (LOOKED, 0) => "in the cache as the prefill left it".to_owned(),
         (LOOKED, n) => format!("in the cache as step {n} left it"),
-        ("distance of the key from the query", 0) => "at the query's own key".to_owned(),
-        ("number of tokens in the part", n) => format!("in parts of {n} token{}", if n == 1 { "" } else { "s" }),
+        (DISTANCE, 0) => "at the query's own key".to_owned(),
+        (DISTANCE, n) => format!("at the key {n} before the query"),
+        (LENGTH, n) => format!("in parts of {n} token{}", if n == 1 { "" } else { "s" }),
         _ => format!("at {name} {value}"),
     }
 }
@@ -546,22 +576,53 @@ fn from(name: &str, low: i64) -> String {
     match (name, low) {
         ("decode step", 1) => "in decode steps only".to_owned(),
         ("step", 1) => "in the steps after the prefill only".to_owned(),
-        ("number of tokens in the part", n) => format!("in parts of {n} tokens and more"),
-        ("distance of the key from the query", n) => format!("at keys {n} and more before the query"),
+        (FROM_LAST, 1) => "in all rows of each part but the last".to_owned(),
+        (FROM_LAST, n) => format!("in all rows of each part but the last {n}"),
+        (LENGTH, n) => format!("in parts of {n} tokens and more"),
+        (DISTANCE, n) => format!("at keys {n} and more before the query"),
         ("row of the part", n) => format!("from row {n} of the part on"),
-        (LOOKED, n) => format!("in the cache as step {n} and later ones left it"),
+        (LOOKED, n) => format!("in the cache as step {n} and later steps left it"),
         _ => format!("from {name} {low} on"),
     }
 }
 
 fn up_to(name: &str, high: i64) -> String {
     match (name, high) {
-        ("row counted from the part's last", n) => format!("in the last {} rows of each part", n + 1),
-        ("number of tokens in the part", n) => format!("in parts of up to {n} tokens"),
-        ("distance of the key from the query", n) => format!("at keys up to {n} before the query"),
+        (FROM_LAST, n) => format!("in the last {} rows of each part", n + 1),
+        (LENGTH, n) => format!("in parts of up to {n} tokens"),
+        (DISTANCE, n) => format!("at keys up to {n} before the query"),
         ("row of the part", n) => format!("up to row {n} of the part"),
-        (LOOKED, n) => format!("in the cache up to step {n}"),
+        (LOOKED, 0) => "in the cache as the prefill left it".to_owned(),
+        (LOOKED, n) => format!("in the cache as the steps up to {n} left it"),
         _ => format!("up to {name} {high}"),
+    }
+}
+
+/// Values in a list, or from one to another.
+fn among(name: &str, list: &str) -> String {
+    match name {
+        FROM_LAST => format!("in the rows {list} before the last of each part"),
+        "row of the part" => format!("in rows {list} of the part"),
+        LENGTH => format!("in parts of {list} tokens"),
+        DISTANCE => format!("at the keys {list} before the query"),
+        LOOKED => format!("in the cache as steps {list} left it"),
+        "column of the head" => format!("at columns {list} of the head"),
+        _ => format!("at {name}s {list}"),
+    }
+}
+
+/// Values whose rest modulo m lies between two numbers.
+fn rest(name: &str, m: i64, (a, b): (i64, i64)) -> String {
+    let what = match name {
+        FROM_LAST => "number of later rows in the part",
+        LOOKED => "number of the step that left the cache so",
+        name => name,
+    };
+    match (m, a, b) {
+        (2, 0, 0) => format!("where the {what} is even"),
+        (2, 1, 1) => format!("where the {what} is odd"),
+        _ if a == b => format!("where {what} mod {m} = {a}"),
+        _ => format!("where {what} mod {m} is {a} to {b}"),
     }
 }
 
@@ -619,15 +680,21 @@ pub(super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
             for (second, other) in &known[i + 1..] {
                 let none = |b: &&Condition, of: &[usize]| of.iter().all(|&s| !b.values.has(other[s]));
                 for b in second.iter().filter(|b| none(b, &few) && none(b, &rest)) {
-                    let weight = a.weight() + b.weight();
-                    let least = both.iter().map(|(w, _)| *w).min().unwrap_or(weight);
-                    if weight > least + 1 || weight >= least && both.len() == MOST {
+                    let least = both.iter().map(|(w, _)| *w).min().unwrap_or(usize::MAX - 1);
+                    let too_much = |weight: usize| weight > least + 1 || weight >= least && both.len() == MOST;
+                    // With what was not seen beside it, a condition says no more.
+                    if too_much(a.weight() + b.weight()) {
+                        continue;
+                    }
+                    let first = a.beside((0..spared).filter(|&s| b.values.has(other[s])).map(|s| no[s]));
+                    let then = b.beside(rest.iter().map(|&s| other[s]));
+                    let when = When::Both(first, then);
+                    let weight = when.weight();
+                    if too_much(weight) {
                         continue;
                     }
                     both.retain(|(known, _)| *known <= weight + 1);
-                    let first = a.beside((0..spared).filter(|&s| b.values.has(other[s])).map(|s| no[s]));
-                    let then = b.beside(rest.iter().map(|&s| other[s]));
-                    both.push((weight, When::Both(first, then)));
+                    both.push((weight, when));
                 }
             }
         }

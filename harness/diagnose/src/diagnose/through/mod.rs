@@ -17,7 +17,7 @@ use crate::mutations::{CauseId, Explains, FaultSite, Mutation, catalogue, find, 
 use crate::verdict::{
     Evidence, Expected, Inside, Otherwise, RowAt, Rows, Valued, right, settle_all, tolerance::ELEMENT_FACTOR,
 };
-use qdiff_engine::model::{Graph, Node, StageId, WeightSource as _};
+use qdiff_engine::model::{Axis, Graph, Node, Role, StageId, WeightSource as _};
 use qdiff_engine::ops::anatomy::{Activation, Elementwise, RowReduction};
 use qdiff_engine::ops::{self, Anatomy, Softmax, Tensor, UNIT};
 use std::ops::Range;
@@ -206,7 +206,7 @@ fn reads_otherwise(e: &Evidence<'_>, node: &Node) -> bool {
 
 /// Ways of a stage that are no mutations.
 fn otherwise(e: &Evidence<'_>, node: &Node) -> impl Iterator<Item = (String, Node)> + use<> {
-    let mut all = Vec::new();
+    let mut all = other_heads(e, node);
     match node.op.anatomy() {
         Anatomy::RowReduction(RowReduction::Exponentials(_)) => {
             // Behind a window of w keys the first w positions are right.
@@ -224,6 +224,46 @@ fn otherwise(e: &Evidence<'_>, node: &Node) -> impl Iterator<Item = (String, Nod
     }
     all.into_iter()
 }
+
+/// Heads of the values that stand in another order, where nobody captured them.
+fn other_heads(e: &Evidence<'_>, node: &Node) -> Vec<(String, Node)> {
+    let d = e.oracle.graph.config.head_dim;
+    let fixed = |axis: &Axis| if let Axis::Fixed(n) = axis { Some(*n) } else { None };
+    let heads = node.shape.iter().filter_map(fixed).product::<usize>() / d.max(1);
+    if node.role != Role::Value || node.has_state() || heads < 2 {
+        return Vec::new();
+    }
+    let exchanged = (0..heads.min(MOST_HEADS)).flat_map(|a| (a + 1..heads.min(MOST_HEADS)).map(move |b| (a, b)));
+    let mut orders: Vec<Vec<usize>> = exchanged
+        .map(|(a, b)| {
+            let mut order: Vec<usize> = (0..heads).collect();
+            order.swap(a, b);
+            order
+        })
+        .collect();
+    orders.push((0..heads).rev().collect());
+    orders.push((0..heads).map(|h| (h + 1) % heads).collect());
+    orders.push((0..heads).map(|h| (h + heads - 1) % heads).collect());
+    orders.push((0..heads).map(|h| (h ^ 1).min(heads - 1)).collect());
+    orders.sort();
+    orders.dedup();
+    let other = |order: Vec<usize>| {
+        let list: Vec<String> = order.iter().map(ToString::to_string).collect();
+        let op = node.op.clone();
+        let node = node.clone().computing(move |inputs, c| {
+            let (value, bound) = ops::forward_with_bound(&op, inputs, c);
+            let from = |at: usize| at / (heads * d) * heads * d + order[at / d % heads] * d + at % d;
+            let data = (0..value.data.len()).map(|at| value.data[from(at)]).collect();
+            let bound = (0..bound.len()).map(|at| bound[from(at)]).collect();
+            (Tensor { shape: value.shape, data }, bound)
+        });
+        (format!("the heads of the values stand in the order {}", list.join(" ")), node)
+    };
+    orders.into_iter().map(other).collect()
+}
+
+/// Heads of which any two may be exchanged.
+const MOST_HEADS: usize = 8;
 
 /// A number that is looked for in a range, and the way with that number.
 struct Number<'a> {

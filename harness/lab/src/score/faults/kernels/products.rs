@@ -2,6 +2,7 @@
 
 use super::super::Spot;
 use super::super::linear;
+use super::rounding::bf16;
 use super::{Cell, KernelFault, bug, counted, dot, given, moved, patch, product, product_of};
 use qdiff_engine::model::{Node, Role};
 use qdiff_engine::ops::Op;
@@ -77,7 +78,64 @@ fn unnormed(s: &mut Spot<'_>) {
     }
 }
 
+/// Shares of a quarter of the inputs, each rounded before they are added.
+fn shares_rounded(s: &mut Spot<'_>) {
+    product(
+        s,
+        |_| true,
+        |_, x, w| {
+            let share = x.len() / 4;
+            let of =
+                |k: usize| f64::from(bf16(dot(&x[k * share..(k + 1) * share], &w[k * share..(k + 1) * share]) as f32));
+            (0..4).map(of).sum()
+        },
+    );
+}
+
 pub(super) const FAULTS: &[KernelFault] = &[
+    bug(
+        "inputs-unzipped-in-eights",
+        "of every eight inputs the even ones are read before the odd ones, the weights in their own order",
+        |_, n, _| linear(n, &[Role::Gate, Role::AttnOutput]),
+        |s| {
+            product(
+                s,
+                |_| true,
+                |_, x, w| {
+                    (0..x.len())
+                        .map(|i| f64::from(w[i]) * f64::from(x[i / 8 * 8 + [0, 2, 4, 6, 1, 3, 5, 7][i % 8]]))
+                        .sum()
+                },
+            )
+        },
+    ),
+    bug(
+        "lane-takes-another-lanes-inputs",
+        "of every 16 inputs the sixth is read in the place of the twelfth too",
+        |_, n, _| linear(n, &[Role::Query, Role::FfnOutput]),
+        |s| {
+            product(
+                s,
+                |_| true,
+                |_, x, w| {
+                    let from = |i: usize| if i % 16 == 11 { i - 6 } else { i };
+                    (0..x.len()).map(|i| f64::from(w[i]) * f64::from(x[from(i)])).sum()
+                },
+            )
+        },
+    ),
+    bug(
+        "shares-in-bf16",
+        "four warps sum a quarter of the inputs each, and hand their share over in bf16",
+        |_, n, _| linear(n, &[Role::Up, Role::Query]),
+        shares_rounded,
+    ),
+    bug(
+        "rows-shifted-from-one-on",
+        "from output 100 on every row of weights is the next one",
+        |_, n, _| linear(n, &[Role::Logits, Role::Gate]),
+        |s| moved(s, |c| (c.o >= 100 && c.o + 1 < c.width).then_some((c.t, c.o + 1))),
+    ),
     bug(
         "gemv-last-lane-lost",
         "lane 31 of each warp takes no part in the reduction: of every 128 inputs the last 4 are not summed",

@@ -113,6 +113,23 @@ fn all(_: &Graph, n: &Node, _: &Model) -> bool {
 }
 
 pub(super) const FAULTS: &[KernelFault] = &[
+    bug("softmax-exponent-clipped", "exponents below -0.75 are taken for -0.75", all, |s| {
+        rows(s, |q, z| {
+            let top = top(&z[..=q.p]);
+            let powers: Vec<f64> = z[..=q.p].iter().map(|v| (v - top).max(-0.75).exp()).collect();
+            let sum = powers.iter().sum();
+            Some(over(powers, sum))
+        })
+    }),
+    bug("softmax-small-weights-flushed", "exponentials of less than -1.25 are flushed to zero", all, |s| {
+        rows(s, |q, z| {
+            let top = top(&z[..=q.p]);
+            let of = |v: &f64| if v - top < -1.25 { 0.0 } else { (v - top).exp() };
+            let powers: Vec<f64> = z[..=q.p].iter().map(of).collect();
+            let sum = powers.iter().sum();
+            Some(over(powers, sum))
+        })
+    }),
     bug(
         "online-softmax-sum-not-rescaled",
         "when the maximum moves from one tile of four keys to the next, the sum is not rescaled",

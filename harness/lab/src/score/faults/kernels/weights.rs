@@ -144,7 +144,39 @@ fn interleaved(s: &mut Spot<'_>) {
     }
 }
 
+/// Of every four blocks the scales stand in another order.
+fn scales_turned(s: &mut Spot<'_>) {
+    let d = scale(s);
+    stored(s, |bytes, block| {
+        let own = bytes.to_vec();
+        for b in 0..bytes.len() / block / 4 * 4 {
+            let other = b / 4 * 4 + [2, 0, 3, 1][b % 4];
+            bytes[b * block + d.start..b * block + d.end]
+                .copy_from_slice(&own[other * block + d.start..other * block + d.end]);
+        }
+    });
+}
+
+/// Whole numbers up to `levels` under one scale for the whole matrix.
+fn of_tensor(s: &mut Spot<'_>, levels: f32) {
+    let all = s.values(s.weight());
+    let step = all.iter().fold(0f32, |m, v| m.max(v.abs())) / levels;
+    rewritten(s, |_, w| w.iter_mut().for_each(|v| *v = (*v / step).round() * step));
+}
+
 pub(super) const FAULTS: &[KernelFault] = &[
+    bug(
+        "scales-of-four-blocks-turned",
+        "of every four blocks in a row the scales are taken in the order 2 0 3 1",
+        |_, n, m| linear(n, &[Role::Key, Role::Up]) && scaled(m, n) && n.weights[0].extent[0] % 256 == 0,
+        scales_turned,
+    ),
+    bug(
+        "weights-int8-per-tensor",
+        "the weights are kept in 8 bits under one scale for the whole matrix",
+        |_, n, _| linear(n, &[Role::Gate, Role::AttnOutput]),
+        |s| of_tensor(s, 127.0),
+    ),
     bug(
         "row-reads-its-neighbour",
         "the output at a third of the width is computed with the next row of weights",
