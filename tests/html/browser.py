@@ -25,7 +25,7 @@ class Browser:
         shell = 'exec 3<&$0 4>&$1; shift; exec "$@"'
         flags = [
             "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-            "--disable-extensions", "--disable-background-networking", "--disable-component-update",
+            "--hide-scrollbars", "--disable-extensions", "--disable-background-networking", "--disable-component-update",
             "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank",
         ]
         self.process = subprocess.Popen(

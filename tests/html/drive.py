@@ -20,6 +20,8 @@ sys.dont_write_bytecode = True
 from browser import Browser, Failed, check, complaints
 
 NAMES = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"]
+# A desktop, a tablet, a phone.
+WIDTHS = [1400, 768, 390]
 CHOSEN = "document.querySelector('#panel h3').textContent"
 ORIGINS = "[...document.querySelectorAll('#stages td.diverged, #stages td.poisoned')].map(td => td.dataset.key)"
 
@@ -93,9 +95,19 @@ def overview(page, runs, folder):
         check(words.endswith(f" {shown}"), f"'{words}' shows {shown} runs")
     if seen["outcomes"]:
         page.click("#outcomes button:nth-child(1)")
-    page.shot(folder / "overview.png")
-    page.size(390, 844, "light")
-    check(page.value("document.documentElement.scrollWidth") <= 390, "the overview is wider than a phone")
+    names = page.value("[...document.querySelectorAll('#runs tbody a')].map(a => a.textContent)")
+    check(len(set(names)) == len(names), f"two runs have one name: {names}")
+    for width in WIDTHS:
+        page.size(width, 900, "light")
+        page.shot(folder / f"overview-{width}.png")
+        check(page.value("document.documentElement.scrollWidth") <= width, f"the overview is wider than {width} pixels")
+    # On a phone the first origin is on the screen, and a finger meets the links.
+    page.touch(True)
+    far = page.value("Math.max(...[...document.querySelectorAll('#runs tbody td')].map(td => td.getBoundingClientRect().right))")
+    check(far <= 390, f"a cell of the runs ends at {far} on a phone of 390 pixels")
+    low = page.value("Math.min(...[...document.querySelectorAll('#runs tbody a, header .common a')].map(a => a.getBoundingClientRect().height))")
+    check(low >= 32, f"a link of {low} pixels for a finger")
+    page.touch(False)
     page.size(1280, 900, "light")
     headline = page.value("document.querySelector('h1').textContent")
     for _ in range(2):
@@ -335,7 +347,12 @@ def leads_to_its_sections(page):
 
 def looks(page, seen, folder):
     """In the light, in the dark, on a phone and under a finger."""
-    page.shot(folder / "light.png")
+    for width in WIDTHS:
+        page.size(width, 900, "light")
+        page.shot(folder / f"light-{width}.png")
+        check(page.value("document.documentElement.scrollWidth") <= width, f"the page is wider than {width} pixels")
+    far = page.value("Math.max(0, ...[...document.querySelectorAll('#origins td')].map(td => td.getBoundingClientRect().right))")
+    check(far <= 390, f"a cell of the origins ends at {far} on a phone of 390 pixels")
     page.size(1280, 900, "dark")
     page.shot(folder / "dark.png")
     dark = page.value("getComputedStyle(document.body).backgroundColor")

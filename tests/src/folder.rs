@@ -204,10 +204,13 @@ impl Folder {
     /// Chromium it fails: a test that did not run must not pass.
     pub fn browse(&self, page: &str) -> Value {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("html/drive.py");
-        let shots = self.join("shots");
+        // Screenshots go with the folder, unless somebody wants to see them.
+        let kept =
+            std::env::var_os("QDIFF_SCREENSHOTS").map(|kept| Path::new(&kept).join(page.trim_end_matches(".html")));
+        let shots = kept.unwrap_or_else(|| self.join("shots"));
         let output = Command::new("python3").arg(script).arg(self.join(page)).arg(&shots).output();
         let seen = Said::from(output.expect("python3 starts")).exits(0);
-        for shot in ["light.png", "dark.png", "phone.png"] {
+        for shot in ["light-1400.png", "light-768.png", "light-390.png", "dark.png", "phone.png"] {
             let bytes = std::fs::read(shots.join(shot)).expect("a screenshot was taken");
             assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 10_000, "{page}: {shot} is empty");
         }

@@ -138,6 +138,7 @@ impl Severity {
         let Together { positions, distance, kl, kl_at, changed, changed_at } = self.together.as_ref()?;
         let all = match self.origins.len() {
             0 | 1 => String::new(),
+            2 => "both origins together: ".to_owned(),
             n => format!("all {n} origins together: "),
         };
         let distance = distance.map_or_else(String::new, |d| {

@@ -1,4 +1,4 @@
-//! What qdiff tells of a result: on the terminal, as JSON, JUnit, Markdown, for GitHub and as a page of HTML.
+//! Reports of a result: on the terminal, as JSON, JUnit, Markdown, for GitHub and as a page of HTML.
 
 use qdiff_capture::{arithmetic, capture, cleanup, hash, input, machine, metrics, number, sampling, shard, shown};
 use qdiff_compare::{compare, decoded, ends, generate, logits, nonce, slots, sweep, tokens};

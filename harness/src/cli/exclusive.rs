@@ -10,7 +10,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, Error};
 
-/// Of a command, an option and those that it replaces.
+/// An option of a command, and the options that it replaces.
 const EXCLUSIVE: &[(&str, &str, &[&str])] = &[
     ("run", "prompts", &["prompt", "tokens", "length"]),
     (
@@ -106,7 +106,7 @@ fn passed_over(name: &str, of: &ArgMatches) -> Option<(&'static str, &'static st
     found.into_iter().find_map(|(id, why)| Some((id?, why)))
 }
 
-/// Refuses what cannot be said together.
+/// Refuses options that exclude each other.
 pub(super) fn check(command: &mut Command, matches: &ArgMatches) -> Result<(), Error> {
     let Some((name, of)) = matches.subcommand() else {
         return Ok(());

@@ -26,7 +26,7 @@ pub fn of(outcome: Outcome) -> u8 {
     }
 }
 
-/// The code that stands for several: trouble before divergence, divergence before gaps.
+/// The code of several runs: trouble before divergence, divergence before gaps.
 pub fn worst(codes: impl IntoIterator<Item = u8>) -> u8 {
     let weight = |code: &u8| [MATCH, INCOMPLETE, DIVERGED, TROUBLE].iter().position(|c| c == code);
     codes.into_iter().max_by_key(weight).unwrap_or(MATCH)

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 /// Characters of a value shown at most.
 const WIDTH: usize = 80;
 
-/// Says what the file is; whether it can be run is said last.
+/// Describes the file, and at the end says whether qdiff can run it.
 pub(super) fn run(args: &Reported<ModelRequest, JsonArgs>) -> Result<u8> {
     args.output.check()?;
     let (found, trouble) = inspect(&args.request)?;

@@ -23,7 +23,7 @@ use crate::report::{Failure, Told, inert as inert_of};
 use crate::runners::EngineTrouble;
 use crate::shown::shown;
 use crate::supervisor::{self, Ended, keeper};
-use crate::tasks::{Console, check, dequantise, generate, judge, logits, record, sweep, synth, verify, weights};
+use crate::tasks::{Console, check, dequantise, fetch, generate, judge, logits, record, sweep, synth, verify, weights};
 use anyhow::Context as _;
 pub use args::{Asked, FileArgs, Reported};
 use args::{Command, MutationsCommand};
@@ -60,7 +60,7 @@ pub fn program<C: Commands>() -> ExitCode {
     let cli = match CommandLine::<C>::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(e) => {
-            // Help and version are no trouble, but where nobody can be told.
+            // Help and version are no trouble, unless they cannot be printed.
             let printed = unless_closed(e.print());
             if let Err(e) = &printed {
                 complain(&format!("cannot write to standard output: {e}"));
@@ -73,6 +73,13 @@ pub fn program<C: Commands>() -> ExitCode {
         ColorChoice::Always => anstream::ColorChoice::Always.write_global(),
         ColorChoice::Never => anstream::ColorChoice::Never.write_global(),
     }
+    if let Some(what) = lacking() {
+        complain(&format!(
+            "this processor has no {what}, which llama.cpp in this program needs: build qdiff from source on \
+                           this machine, without llama.cpp (--no-default-features)"
+        ));
+        return ExitCode::from(trouble());
+    }
     if let Some(ended) = (!cli.unsupervised).then(supervisor::split).flatten() {
         return after(ended);
     }
@@ -81,7 +88,26 @@ pub fn program<C: Commands>() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Does what is asked, and gives the exit code.
+/// The first instruction set that llama.cpp is compiled for on every x86-64 machine and that this processor lacks. Without
+/// this check the first such instruction would end qdiff with SIGILL and no message.
+fn lacking() -> Option<&'static str> {
+    #[cfg(all(feature = "llama", target_arch = "x86_64"))]
+    {
+        let has = [
+            ("SSE4.2", is_x86_feature_detected!("sse4.2")),
+            ("AVX", is_x86_feature_detected!("avx")),
+            ("AVX2", is_x86_feature_detected!("avx2")),
+            ("FMA", is_x86_feature_detected!("fma")),
+            ("F16C", is_x86_feature_detected!("f16c")),
+            ("BMI2", is_x86_feature_detected!("bmi2")),
+        ];
+        return has.into_iter().find(|(_, has)| !has).map(|(name, _)| name);
+    }
+    #[cfg(not(all(feature = "llama", target_arch = "x86_64")))]
+    None
+}
+
+/// Runs the command, and gives the exit code.
 fn work<C: Commands>(cli: &CommandLine<C>) -> u8 {
     crate::cleanup::on_interrupt();
     if let Err(e) = crate::log::start(cli.verbose, cli.log.as_deref()) {
@@ -170,6 +196,10 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
         Command::Sweep(args) => reported(sweep::sweep, args),
         Command::Dequantise(request) => said(&dequantise::dequantise(request)?),
         Command::Demo(request) => demo::run(request),
+        Command::FetchModel(request) => {
+            let model = fetch::fetch(request, console())?;
+            say(&format!("{}\n", model.display())).map(|()| exit::MATCH)
+        }
         Command::Synth(request) => {
             let bytes = synth::synth(request)?;
             said(&format!("wrote {}, {bytes} bytes\n", request.out.display()))
@@ -188,7 +218,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
     }
 }
 
-/// Does what is asked and tells what came of it; gives the exit code. Where the report cannot go is known before.
+/// Runs a task and prints its report; gives the exit code. A place that cannot take the report is refused first.
 ///
 /// # Errors
 /// Those of the task, and a place that a report cannot go to.
@@ -199,7 +229,7 @@ pub fn reported<R: Args, T: Told>(
     output.tell(&task(&args.request, console())?)
 }
 
-/// Whether a CI system is told.
+/// Whether a CI system takes the report.
 static CI: AtomicBool = AtomicBool::new(false);
 
 /// Whether only the verdict is printed.
@@ -236,7 +266,7 @@ fn tell(screen: &str) -> anyhow::Result<()> {
     say(&lines.take_while(|l| l.starts_with("  ")).fold(first.to_owned(), |all, l| all + l))
 }
 
-/// Prints what stands beside a verdict.
+/// Prints a line beside a verdict.
 fn remark(text: &str) -> anyhow::Result<()> {
     if QUIET.load(Ordering::Relaxed) { Ok(()) } else { say(text) }
 }
@@ -244,7 +274,7 @@ fn remark(text: &str) -> anyhow::Result<()> {
 /// Prints to standard output. What steers a terminal or a workflow is shown, but for line ends and our own colours.
 ///
 /// # Errors
-/// Standard output that takes nothing, though somebody reads it.
+/// Standard output that fails for another reason than a closed pipe.
 pub fn say(text: &str) -> anyhow::Result<()> {
     put(&terminal::harmless(text))
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What stands for standard output where a file is named.
+/// The name of standard output in place of a file.
 const STDOUT: &str = "-";
 
 /// Refuses a file that could not be written. Standard output holds one report, and then nothing else: the screen goes to

@@ -20,7 +20,7 @@ pub trait Commands: Subcommand {
     /// What its help ends with: exit codes, examples.
     const AFTER_HELP: &'static str;
 
-    /// Does what is asked, and gives the exit code.
+    /// Runs the command, and gives the exit code.
     ///
     /// # Errors
     /// Whatever keeps it from being done.
@@ -35,7 +35,7 @@ pub trait Commands: Subcommand {
     /// Takes what a project sets that no argument's default can say.
     fn take(&mut self, _: &Project, _: &ArgMatches) {}
 
-    /// Refuses what cannot be said together, beyond what holds for every program.
+    /// Refuses options of this program that exclude each other.
     ///
     /// # Errors
     /// What clap says of it.

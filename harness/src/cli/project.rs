@@ -71,7 +71,7 @@ impl Project {
         Ok(Self { path, keys })
     }
 
-    /// The commands with the project's settings where nothing else is said.
+    /// The commands with the project's settings where the command line and the environment have none.
     pub(super) fn apply(&self, command: Command) -> Command {
         let keys = &self.keys;
         let model = keys.model.iter().map(|path| path.display().to_string()).collect();

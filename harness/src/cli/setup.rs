@@ -1,4 +1,4 @@
-//! How a task tells of itself.
+//! Progress and remarks of a task.
 
 use super::{CI, QUIET, complain, remark};
 use crate::log::{self, Level};
@@ -16,13 +16,13 @@ static BAR: LazyLock<ProgressBar> = LazyLock::new(|| {
     ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 });
 
-/// How often the time on it moves, whatever else does.
+/// How often the time on it is drawn.
 const TICK: Duration = Duration::from_millis(200);
 
-/// How often a line tells of long work where no bar is seen.
+/// How often a line reports long work without a bar.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// A phase that took as long is told of when it ends, where no bar was seen; and so is the whole.
+/// The end of a phase that took as long is reported if there was no bar, and so is the end of all work.
 const LONG: Duration = Duration::from_secs(10);
 
 /// The same of the whole where a bar was seen.
@@ -32,7 +32,7 @@ const SEEN: Duration = Duration::from_secs(1);
 struct Phase {
     what: String,
     since: Instant,
-    /// When something was last told of it.
+    /// When its progress was last reported.
     told: Instant,
 }
 

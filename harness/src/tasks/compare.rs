@@ -69,7 +69,7 @@ pub fn compare(request: &CompareRequest, console: Console<'_>) -> Result<Compare
     Ok(Compared::Apart(apart(&request.a, &request.b, &request.memory.store())?))
 }
 
-/// Judges each by itself: what one engine computes of the same tokens, fed otherwise.
+/// Judges each alone: what one engine computes of the same tokens, fed otherwise.
 fn agreed(request: &CompareRequest, manifests: &[Manifest; 2], console: Console<'_>) -> Result<SweepReport> {
     let opened = LoadedModel::new(request.model.as_deref().context("a model")?)?;
     let settings = Settings { threads: request.threads.apply()?, store: request.memory.store(), ..Settings::default() };

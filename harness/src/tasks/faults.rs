@@ -11,15 +11,15 @@ use qdiff_engine::model::{Graph, StageId};
 /// Faults of a subject.
 #[derive(Default)]
 pub(super) struct InjectedFaults {
-    /// Of its stages.
+    /// Faults of its stages.
     pub(super) stages: Faults,
     /// The stages that each of these is in.
     places: Vec<Vec<StageId>>,
-    /// Of what makes tokens of the prompt.
+    /// Faults of the tokenizer.
     pub(super) tokenizer: Option<&'static Mutation>,
-    /// Of what draws tokens.
+    /// Faults of the sampler.
     pub(super) samplers: Vec<&'static Mutation>,
-    /// Of what ends a text.
+    /// Faults of the end of a text.
     pub(super) ends: Option<&'static Mutation>,
 }
 

@@ -36,7 +36,7 @@ pub struct JudgeRequest {
     pub out: PathBuf,
 }
 
-/// Judges a part of the stages, each by itself. Of the captures no more is read than that takes.
+/// Judges a part of the stages, each alone. It reads only the needed parts of the captures.
 ///
 /// # Errors
 /// Captures that cannot be read or judged together; a file that cannot be written.
@@ -220,7 +220,7 @@ pub fn merge(parts: Vec<(&Path, Part)>, console: Console<'_>) -> Result<Merged> 
     if let Some(what) = report.miscounts() {
         bail!("the parts say of {what} that it has more rows in a part than in all");
     }
-    // A part of which nothing was asked is not missed.
+    // An empty part is not missed.
     let missed = |shard: &Shard| {
         let own = shard.stages(graph).unwrap_or_default();
         report.diagnosis.verdict.stages.iter().any(|stage| own.contains(&stage.id))

@@ -8,6 +8,7 @@ pub(crate) mod confirm;
 pub(crate) mod dequantise;
 pub(crate) mod devices;
 mod faults;
+pub(crate) mod fetch;
 pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod judge;
@@ -31,14 +32,14 @@ pub use confirm::OtherTokens;
 pub(crate) use repeat::quote;
 pub use request::{GemmRequest, ModelRequest, PromptRequest, ThreadsRequest};
 
-/// Where a task tells what it does while it works.
+/// The functions through which a task reports while it works.
 #[derive(Clone, Copy)]
 pub struct Console<'a> {
     /// How much of it is done.
     pub progress: Progress<'a>,
     /// The CPU engine takes the place of a GPU, and why; refused where nobody reads it, and told when the work begins.
     pub instead: &'a dyn Fn(&str) -> Result<()>,
-    /// All that is asked for could be checked, and the work begins.
+    /// The request is checked, and the work begins.
     pub begin: &'a dyn Fn(),
     /// What whoever asked must know at once: a line.
     pub note: &'a (dyn Fn(&str) + Sync),

@@ -32,9 +32,9 @@ impl ModelRequest {
     /// # Errors
     /// If none is named.
     pub fn path(&self) -> Result<&Path> {
-        self.model.as_deref().context(
-            "no model: give --model FILE.gguf or set QDIFF_MODEL; ./scripts/fetch-model fetches the default one",
-        )
+        self.model
+            .as_deref()
+            .context("no model: give --model FILE.gguf or set QDIFF_MODEL; `qdiff fetch-model` fetches the default one")
     }
 
     /// Opens the model.

@@ -109,7 +109,7 @@ pub struct BatchRequest {
 pub struct Ran {
     /// A report per prompt that could be run.
     pub reports: Vec<Report>,
-    /// What stands in the place of the others.
+    /// The settings of the others.
     pub failures: Vec<Failure>,
 }
 
@@ -207,7 +207,7 @@ pub(super) struct Judged {
 
 /// What every prompt of a run shares.
 pub(super) struct Runs<'a> {
-    /// What is asked of the prompt that is judged next.
+    /// The request for the next prompt.
     pub(super) request: &'a RunRequest,
     pub(super) pair: Pair<'a>,
     pub(super) sides: Sides<'a>,

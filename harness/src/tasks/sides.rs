@@ -75,7 +75,7 @@ impl LiveSidesRequest {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Sides")]
 pub struct MapRequest {
-    /// Names of the subject's arrays: a file of lines THEIRS = OURS (see docs/bring-your-own-engine.md)
+    /// Names of the subject's arrays: a file of lines THEIRS = OURS (see docs/engine/maps.md)
     #[arg(long, value_name = "FILE", env = "QDIFF_MAP")]
     pub map: Option<PathBuf>,
 }
@@ -118,7 +118,7 @@ impl SidesRequest {
     }
 }
 
-/// Where one side comes from, as far as it can be told without the model.
+/// Where one side comes from, as far as that is known without the model.
 #[expect(clippy::large_enum_variant, reason = "two of them a process")]
 enum Side {
     /// A runner.
@@ -148,7 +148,7 @@ impl Side {
     }
 }
 
-/// Both sides, as far as they can be told, and refused, without the model.
+/// Both sides, checked as far as that is possible without the model.
 pub(super) struct SideChoice<'a> {
     request: &'a SidesRequest,
     subject: Side,
@@ -168,7 +168,7 @@ pub(super) struct Sides<'a> {
 /// The tokens of one run.
 pub(super) struct Input {
     pub(super) ready: Ready,
-    /// The prompt that a recording is said to be of.
+    /// The prompt that is named beside a recording.
     pub(super) asked: Option<Ready>,
     decode: usize,
     ubatch: usize,
@@ -195,7 +195,7 @@ pub(super) fn subject(
 }
 
 impl<'a> SideChoice<'a> {
-    /// Reads what is asked for.
+    /// Reads the requested side.
     ///
     /// # Errors
     /// A fault that cannot be read, a runner that is not there or cannot take it, a recording that is none.
@@ -490,7 +490,7 @@ impl Sides<'_> {
         Ok(TapFiltered { inner, taps: &self.taps })
     }
 
-    /// Runs the subject by itself on other tokens than it ran before.
+    /// Runs the subject alone on other tokens than it ran before.
     ///
     /// # Errors
     /// As [`Pair::run`].
@@ -523,7 +523,7 @@ impl Input {
         Self { ready, asked: None, decode, ubatch, passes: None, forced: None, recorded: false }
     }
 
-    /// The same, fed in the passes that are asked for.
+    /// The same, fed in the requested passes.
     ///
     /// # Errors
     /// As [`PassesRequest::lengths`].

@@ -56,7 +56,7 @@ fn a_part_is_judged_as_a_part() {
     assert_eq!(gap["rows"], rows("asked") - rows("judged"));
     assert!(gap["stages"].as_array().unwrap().contains(&"L01.ffn_down".into()), "{gap}");
     assert_eq!(gap["add"], serde_json::json!(["logits"]), "{text}");
-    assert!(text.contains("missing ") && text.contains("logits to what is captured of the subject"), "{text}");
+    assert!(text.contains("missing ") && text.contains("logits to the capture of the subject"), "{text}");
     folder.record("enough", "--stages q_*,logits");
     let (code, report, text) = folder.judged("--subject capture:enough");
     assert_eq!((code, &report["gap"]), (0, &Value::Null), "{text}");

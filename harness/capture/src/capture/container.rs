@@ -31,7 +31,7 @@ const NAMED: usize = 3;
 
 /// What a capture is, where something else was named.
 const CAPTURE: &str = "a capture is a folder with manifest.json and capture.npz, or with another container of arrays \
-                       (docs/bring-your-own-engine.md names them)";
+                       (docs/engine/capture-format.md names them)";
 
 /// What a folder holds its arrays in.
 enum Container {

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Most numbers of missing prompts that are told.
+/// Most numbers of missing prompts in a message.
 const TOLD: usize = 10;
 
 /// The place of a run among those of a batch.
@@ -21,7 +21,7 @@ pub struct Place {
     pub of: usize,
 }
 
-/// What stands in the place of a report where a command failed.
+/// The document of a command that failed, in place of its report.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
     /// Its place in the batch; absent where it is none of a batch.
@@ -37,12 +37,12 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Of a prompt, or a command of qdiff, that failed so.
+    /// The failure of a prompt, or of a command of qdiff.
     pub fn new(prompt: &str, e: &anyhow::Error) -> Self {
         Self { batch: None, prompt: prompt.to_owned(), error: format!("{e:#}"), engine: e.is::<EngineTrouble>() }
     }
 
-    /// As it is told in a line.
+    /// The failure in one line.
     pub fn line(&self) -> String {
         format!("{}: {}", self.prompt, self.error)
     }
@@ -82,7 +82,7 @@ pub fn gaps<'a>(places: impl IntoIterator<Item = &'a Place>) -> Vec<String> {
             numbers[TOLD] = "…".to_owned();
         }
         Some(format!(
-            "{missing} of {} runs of a batch missing: prompt {}; give the files of all its parts, or run what is missing",
+            "{missing} of {} runs of a batch missing: prompt {}; give the files of all its parts, or run the missing prompts",
             of.saturating_mul(times),
             numbers.join(", ")
         ))

@@ -8,7 +8,7 @@ use crate::number::{Real, counted, percent};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// All that is told of a battery.
+/// The report of a battery.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct CheckReport {
     /// What it comes to.

@@ -18,7 +18,7 @@ use std::fmt::{Display, Write as _};
 /// Width of a column of the table of tokens.
 const WIDTH: usize = 28;
 
-/// All that is told of a generation.
+/// The report of a generation.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct GenerationReport {
     /// The outcome in one word; the exit code follows from it.

@@ -25,12 +25,12 @@ impl GitHub {
         let summary = std::env::var_os(VARIABLE).filter(|v| !v.is_empty());
         let path = summary
             .with_context(|| format!("--ci github: {VARIABLE} is not set; use it in a job of GitHub Actions"))?;
-        // A FIFO that nobody reads is an error, and not waited for.
+        // A FIFO without a reader is an error: qdiff does not wait.
         let file = File::options().append(true).create(true).custom_flags(libc::O_NONBLOCK).open(&path);
         Ok(Self(file.with_context(|| format!("cannot write {VARIABLE} {}", path.display()))?))
     }
 
-    /// Appends what is told to the job summary, and gives the workflow commands to print.
+    /// Appends the reports to the job summary, and gives the workflow commands to print.
     ///
     /// # Errors
     /// If the summary cannot be written.

@@ -7,10 +7,10 @@ use crate::metrics::largest;
 use crate::number::{counted, number, percent};
 use crate::verdict::{Local, Parts, SEVERAL, Segment, StageResult, Status};
 
-/// Segments told of by name.
+/// Segments listed by name.
 const NAMED: usize = 3;
 
-/// `all 531 stages are correct on both sides; …`, or what was judged in their place.
+/// `all 531 stages are correct on both sides; …`, or the segments that were judged.
 pub(super) fn correct(report: &Report) -> String {
     let verdict = &report.diagnosis.verdict;
     let declared = match arithmetic(&report.subject.arithmetic) {
@@ -56,8 +56,44 @@ fn stages(report: &Report, status: Status) -> String {
     }
     let segments = dumped.iter().filter(|s| segment(s).is_some()).count();
     let between = if segments == 1 { "segment".to_owned() } else { format!("{segments} segments") };
-    let not_dumped = format!("{} not dumped", counted(covered, "stage"));
-    format!("{}{asked}, and the {between} between them ({not_dumped}), are", counted(dumped.len(), "stage"))
+    format!("{}{asked}, and the {between} between them ({}), are", counted(dumped.len(), "stage"), Absent::of(report))
+}
+
+/// Stages that were judged within segments, by who did not give them.
+struct Absent {
+    /// The subject, and perhaps the reference too.
+    subject: usize,
+    /// The reference alone: the subject's stage was judged alone.
+    reference: usize,
+}
+
+impl Absent {
+    fn of(report: &Report) -> Self {
+        let covered = report.diagnosis.verdict.stages.iter().filter(|s| s.status == Status::Covered);
+        let (reference, subject): (Vec<_>, Vec<_>) = covered.partition(|s| s.subject.is_some());
+        Self { subject: subject.len(), reference: reference.len() }
+    }
+
+    /// How their rows are judged.
+    fn judged(&self) -> &'static str {
+        match self {
+            Self { reference: 0, .. } => "not dumped and checked as part of the next dumped stage",
+            Self { subject: 0, .. } => "not given by the reference, where they are checked as part of its next stage",
+            _ => "not given by one side, where they are checked as part of its next stage",
+        }
+    }
+}
+
+impl std::fmt::Display for Absent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.subject, self.reference) {
+            (subject, 0) => write!(f, "{} not dumped", counted(subject, "stage")),
+            (0, reference) => write!(f, "{} that the reference does not give", counted(reference, "stage")),
+            (subject, reference) => {
+                write!(f, "{} not dumped, {reference} more not given by the reference", counted(subject, "stage"))
+            }
+        }
+    }
 }
 
 /// The residual over a segment that a stage is judged by, the subject's where it has one.
@@ -178,7 +214,7 @@ pub(super) fn coverage(report: &Report) -> String {
     let verdict = &report.diagnosis.verdict;
     let c = &verdict.coverage;
     let share = if c.asked == 0 { 0.0 } else { 100.0 * c.judged as f64 / c.asked as f64 };
-    // Rounded down: 100 % is said of nothing less.
+    // Rounded down: only complete coverage is 100 %.
     let share = (share * 10.0).floor() / 10.0;
     let what = if !report.run.filters.is_empty() {
         format!("of {} out of {} stages: {}", c.stages, c.stages_total, report.run.filters)
@@ -189,7 +225,7 @@ pub(super) fn coverage(report: &Report) -> String {
     };
     let within = match c.within {
         0 => String::new(),
-        n => format!(", {n} of them not dumped and checked as part of the next dumped stage"),
+        n => format!(", {n} of them {}", Absent::of(report).judged()),
     };
     let locals = verdict.stages.iter().filter_map(|s| s.subject.as_ref());
     let inconclusive = match locals.map(|l| l.inconclusive).sum() {

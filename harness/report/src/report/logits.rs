@@ -19,7 +19,7 @@ const UPSTREAM: f64 = 0.1;
 /// Characters of a token's text that are shown.
 const TEXT: usize = 16;
 
-/// All that is told of the logits of a run.
+/// The report of the logits of a run.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct LogitsReport {
     /// What it comes to.
@@ -46,7 +46,7 @@ pub struct LogitsReport {
     pub diagnosis: Diagnosis,
     /// Where only the reference is wrong: who is.
     pub doubt: Option<Doubt>,
-    /// Text of every id that is told of as a choice.
+    /// Text of every id that is listed as a choice.
     pub text: BTreeMap<usize, String>,
 }
 

@@ -1,4 +1,4 @@
-//! Reports: whatever a command makes is data ([`Document`]) and says what it has
+//! Reports: the result of a command is data ([`Document`]) and says what it has
 //! to tell as a [`Screen`]; one file per format lays any screen out.
 //!
 //! `run`, `check`, `generation`, `logits`, `weights`, `sweep`, `comparison` and `oracle` make the screens;
@@ -50,7 +50,7 @@ pub use weights::WeightsReport;
 use anyhow::{Context as _, Result, bail};
 use std::path::Path;
 
-/// A way to lay out what is told in a file.
+/// A file format of reports.
 pub struct Format {
     /// What it is called, as an option of the command line: `--markdown`.
     pub name: &'static str,
@@ -71,10 +71,10 @@ pub static FORMATS: [Format; 4] = [
     Format { name: "junit", extension: "xml", several: true, render: junit::render },
 ];
 
-/// The format that the extension of `path` stands for.
+/// The format with the extension of `path`.
 ///
 /// # Errors
-/// An extension that stands for none.
+/// An extension of no format.
 pub fn format_of(path: &Path) -> Result<&'static Format> {
     if path.as_os_str() == "-" {
         let options = FORMATS.each_ref().map(|f| format!("--{} -", f.name)).join(", ");

@@ -1,4 +1,4 @@
-//! What a report tells, whatever its format.
+//! The content of a report, in every format.
 
 use super::Place;
 use crate::decoded::DecodedCheck;
@@ -277,7 +277,7 @@ pub struct RunInfo {
     /// Injected faults that changed nothing by more than rounding may, in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inert: Vec<String>,
-    /// What these tokens do not exercise of any engine, whatever the verdict.
+    /// What these tokens do not exercise of any engine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unexercised: Vec<String>,
     /// Whether the subject's values are what an engine of its own dumped, and not what qdiff tapped.
@@ -285,7 +285,7 @@ pub struct RunInfo {
     pub dumped: bool,
     /// Command line that repeats the run without its filters.
     pub command: String,
-    /// Filters in force, as on the command line; empty if everything was asked for.
+    /// Filters in force, as on the command line; empty for a whole run.
     pub filters: String,
 }
 
@@ -313,7 +313,7 @@ pub struct Prefix {
 }
 
 impl SequenceInfo {
-    /// As it is told beside the number of tokens.
+    /// The words beside the number of tokens.
     pub(super) fn words(&self) -> String {
         let prefix = self.prefix.map_or_else(String::new, |prefix| {
             format!("the first {} in the cache slots of sequence {}; ", prefix.tokens, prefix.sequence)

@@ -10,10 +10,10 @@ use crate::mutations::{CauseId, Explains};
 use crate::number::counted;
 use crate::verdict::Verdict;
 
-/// What is said where nothing in the catalogue fits.
+/// The words if nothing in the catalogue fits.
 pub const UNKNOWN: &str = "no known cause";
 
-/// What is said of a stage that is wrong as it was captured, while what reads it is right.
+/// The words for a stage that is wrong in the capture while its readers are right.
 const UNREAD: &str = "but the engine went on from the right values: this is wrong in the capture alone";
 
 /// The same of a cache where no later step tells.
@@ -25,7 +25,7 @@ pub(super) fn headline(verdict: &Verdict, finding: &Finding) -> String {
     format!("at {}, {}: {}", verdict.name(finding.id), positions(verdict, finding), story(finding))
 }
 
-/// Rules of the user's own, which stand in the place of bounds: the beginning of a headline.
+/// The user's own rules, which replace bounds: the beginning of a headline.
 pub(super) fn loosened(rules: &[String]) -> String {
     if rules.is_empty() { String::new() } else { format!("with tolerances set by hand, {}: ", rules.join(" ")) }
 }
@@ -130,7 +130,7 @@ pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
         Some(tokens) => format!("step {n} ({})", counted(*tokens, "token")),
         None => format!("decode step {n}"),
     };
-    // One position is wrong at one step; of several the first is told.
+    // One position is wrong at one step; of several the first is named.
     let from = |n| {
         if local.bad_positions.len() == 1 { format!(", at {}", step(n)) } else { format!(" from {} on", step(n)) }
     };
@@ -172,7 +172,7 @@ pub(super) fn origins(findings: &[Finding]) -> String {
         (name, layers)
     };
     let named = grouped(findings, |f| f.id.name).into_iter().map(layers_of);
-    // Stages of the same layers are told together.
+    // Stages of the same layers share a line.
     let places: Vec<String> = grouped(named, |(_, layers)| layers.clone())
         .into_iter()
         .map(|(layers, names)| {

@@ -1,5 +1,5 @@
 //! One HTML file that needs nothing else. The report of a run has a page with
-//! charts (`html/`); whatever else is told has a plain one.
+//! charts (`html/`); all other documents have a plain one.
 
 use super::{Screen, Section, Told, html};
 use crate::shown::shown;
@@ -81,7 +81,7 @@ fn section(section: &Section, out: &mut String) {
     out.push_str("</table></div>\n");
 }
 
-/// Text as it stands in an element or in the quotes of an attribute.
+/// Text as markup of an element or in the quotes of an attribute.
 pub(super) fn escape(text: &str) -> String {
     shown(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -19,7 +19,7 @@ pub struct Part {
     pub shard: Shard,
     /// SHA-256 over all that the parts of one verdict have in common, in hexadecimal.
     pub work: String,
-    /// What was asked.
+    /// The request.
     pub asked: Asked,
     /// What was found, stage by stage.
     pub stages: Vec<Measured>,
@@ -31,7 +31,7 @@ pub struct Part {
     pub checksum: String,
 }
 
-/// What was asked, and where it lies.
+/// The request, with the paths of its files.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Asked {
     /// The GGUF.

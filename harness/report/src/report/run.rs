@@ -11,6 +11,7 @@ use crate::decoded::DecodedCheck;
 use crate::diagnose::{EXPORTER, Finding};
 use crate::number::{apart, counted, number, percent};
 use crate::products::Evaluators;
+use crate::severity::Severity;
 use crate::slots::SlotsCheck;
 use crate::tokens::TokensCheck;
 use crate::verdict::{Element, Gap, Local, Unjudged};
@@ -234,7 +235,10 @@ fn more(report: &Report) -> Vec<Line> {
         if !gap.add.is_empty() {
             let names: Vec<String> = gap.add.iter().map(ToString::to_string).collect();
             let (names, side) = (names.join(", "), if gap.of_reference { "reference" } else { "subject" });
-            more.push(("add", format!("{names} to what is captured of the {side}: the least that closes the gap")));
+            more.push((
+                "add",
+                format!("{names} to the capture of the {side}: the smallest addition that closes the gap"),
+            ));
         }
     }
     more
@@ -254,7 +258,10 @@ fn facts(report: &Report) -> Vec<Line> {
     let m = &report.model;
     let run = &report.run;
     let cut = run.ranks.as_ref().map_or_else(String::new, |ranks| format!(", cut over ranks as {ranks}"));
-    let mut facts = vec![
+    let mut facts: Vec<Line> = Vec::new();
+    // How grave it is comes before what was run.
+    facts.extend(report.severity.as_ref().and_then(Severity::words).map(|words| ("effect", words)));
+    facts.extend([
         ("model", format!("{} {}, {}, sha256 {}", m.name, m.format, counted(m.layers, "layer"), shorten(&m.sha256))),
         (
             "run",
@@ -274,7 +281,7 @@ fn facts(report: &Report) -> Vec<Line> {
                 report.reference.name
             ),
         ),
-    ];
+    ]);
     let declared = arithmetic(&report.subject.arithmetic);
     if let Some(stored) = &report.subject.stored {
         let told = "what that rounding makes uncertain is allowed for";
@@ -352,7 +359,6 @@ fn evidence(report: &Report) -> Vec<Line> {
     lines.extend(report.end.iter().flat_map(origin::end));
     if let Some(severity) = &report.severity {
         lines.extend(severity.alone().map(|words| ("size", words)));
-        lines.extend(severity.words().map(|words| ("effect", words)));
     }
     lines.push(("tokens", tokens(report)));
     if let Some(repeated) = report.repeated.as_ref().filter(|r| r.race.is_none()) {

@@ -1,4 +1,4 @@
-//! What a command has to tell, as plain data. What is said is decided here and
+//! The result of a command, as plain data. Its words are decided here and
 //! nowhere else; a [`super::Format`] lays it out.
 
 use super::{Outcome, Report};
@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use std::any::Any;
 
-/// A label with what is said under it.
+/// A label with its text.
 pub type Line = (&'static str, String);
 
 /// What a command has to tell.

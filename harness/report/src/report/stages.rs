@@ -7,7 +7,7 @@ use crate::number::{counted, number, percent};
 use crate::verdict::{Local, Place, StageResult, Status, Verdict};
 use qdiff_engine::model::StageId;
 
-const COLUMNS: &[&str] = &["stage", "local", "worst at", "allowed", "used", "ref.", "used", "global", "status"];
+const COLUMNS: &[&str] = &["stage", "local", "worst at", "allowed", "used", "ref.", "ref. %", "global", "status"];
 const NUMBERS: &[usize] = &[1, 3, 4, 5, 6, 7];
 
 /// Columns that decide nothing: `global` first, then those of the reference.
@@ -45,7 +45,7 @@ pub(super) fn worst<'a>(locals: impl Iterator<Item = (StageId, &'a Local)>) -> O
 }
 
 fn row(name: String, group: &[&StageResult], layers: bool) -> Vec<String> {
-    // Of a stage of which no row was judged there is nothing to tell.
+    // A stage without a judged row has no figures.
     let told = |local: &&Local| local.rows > 0 || local.extent.is_some();
     let subject = worst(group.iter().filter_map(|s| Some((s.id, s.subject.as_ref().filter(told)?))));
     let reference = worst(group.iter().filter_map(|s| Some((s.id, s.reference.as_ref().filter(told)?))));
@@ -133,6 +133,9 @@ fn fate(report: &Report, stage: &StageResult) -> Fate {
         Status::Match => passed(""),
         Status::Inherited => passed("inherited: correct on operands that an origin made wrong"),
         Status::Alone => passed("correct against f64; no reference ran"),
+        Status::Covered if stage.subject.is_some() => {
+            passed("correct; the reference does not give it, and is checked at its next stage")
+        }
         Status::Covered => passed("not dumped; checked as part of the next dumped stage"),
         Status::Diverged => Fate::Failed { kind: "diverged", message: why() },
         Status::Poisoned if stage.origin => {

@@ -18,7 +18,7 @@ pub(super) fn words(finding: &Finding) -> Option<String> {
     }
 }
 
-/// What was told of the run and did not hold on other tokens.
+/// A cause that did not hold on other tokens.
 pub(super) fn withdrawn(finding: &Finding) -> Option<String> {
     let Some(Trial::Withdrawn { tokens, told, because }) = &finding.trial else { return None };
     Some(format!("one explanation fits this run alone: \"{told}\"; on {}, {because}", others(*tokens)))

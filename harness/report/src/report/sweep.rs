@@ -8,7 +8,7 @@ use crate::sweep::{Difference, Pass, words};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// All that is told of a sweep.
+/// The report of a sweep.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct SweepReport {
     /// What it comes to.

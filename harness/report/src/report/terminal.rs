@@ -1,7 +1,7 @@
 //! The terminal: the verdict, then section by section, then what to do next. It fits the columns that there are.
 
 use super::Outcome;
-use super::screen::{Screen, Table};
+use super::screen::{Next, Screen, Section, Table};
 use crate::shown::{shown, shown_lines};
 use anstyle::{AnsiColor, Style};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, presets};
@@ -22,7 +22,7 @@ const RED: Style = AnsiColor::Red.on_default().bold();
 const GREEN: Style = AnsiColor::Green.on_default().bold();
 const YELLOW: Style = AnsiColor::Yellow.on_default().bold();
 
-/// A terminal, or what stands in the place of one.
+/// A terminal, or a stream of its width.
 #[derive(Clone, Copy, Debug)]
 pub struct Terminal {
     /// Columns that everything fits in, [`NARROWEST`] at least.
@@ -32,7 +32,7 @@ pub struct Terminal {
 impl Terminal {
     /// A terminal of so many columns.
     pub fn of(columns: usize) -> Self {
-        // As wide as a table can be asked to be.
+        // The widest table that the crate draws.
         Self { width: columns.clamp(NARROWEST, u16::MAX.into()) }
     }
 
@@ -41,6 +41,8 @@ impl Terminal {
         let mut out = self.verdict(screen.outcome, screen.word, &screen.line());
         let shown: Vec<_> = screen.sections.iter().filter(|s| !s.at_length && !s.is_empty()).collect();
         let tables = shown.iter().filter(|s| s.table.is_some()).count();
+        let of_verdict = |section: &&Section| section.title.is_empty() && section.table.is_none();
+        let early = screen.outcome != Outcome::Match && shown.first().is_some_and(|first| of_verdict(first));
         for (i, section) in shown.iter().enumerate() {
             // Lines that begin without a heading belong to the verdict.
             if i > 0 || !section.title.is_empty() {
@@ -53,12 +55,19 @@ impl Terminal {
             if let Some(table) = &section.table {
                 let _ = writeln!(out, "{}", self.draw(table));
             }
+            // With something wrong, what to do comes before what was run.
+            if i == 0 && early {
+                out.extend(screen.next.as_ref().map(|next| self.next(next)));
+            }
         }
-        if let Some(next) = &screen.next {
-            let _ = write!(out, "\n{}", self.line("next", &format!("{}:", next.why)));
-            let _ = writeln!(out, "{}", self.shell("", &next.command));
+        if !early {
+            out.extend(screen.next.as_ref().map(|next| format!("\n{}", self.next(next))));
         }
         out
+    }
+
+    fn next(self, next: &Next) -> String {
+        format!("{}{}\n", self.line("next", &format!("{}:", next.why)), self.shell("", &next.command))
     }
 
     /// A first line: `text`, which begins with `word`, in the colour of the outcome.
@@ -202,7 +211,7 @@ mod tests {
 
     const WIDE: Terminal = Terminal { width: WIDTH };
 
-    /// A screen of 100 columns was printed whatever the terminal: in a narrower one every row of a table broke.
+    /// A screen of 100 columns was printed on every terminal: in a narrower one every row of a table broke.
     #[test]
     fn a_screen_fits_its_terminal_and_spares_columns_first() {
         let row = |i: usize| {

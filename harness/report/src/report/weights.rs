@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// Tensors told one by one on the screen.
 const TENSORS: usize = 8;
 
-/// All that is told of a comparison of weights.
+/// The report of a comparison of weights.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct WeightsReport {
     /// The file.

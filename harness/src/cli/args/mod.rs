@@ -1,4 +1,4 @@
-//! The command line: the commands, what each is asked, and where its report goes.
+//! The command line: the commands, their options, and the places of their reports.
 
 mod mutations;
 mod output;
@@ -15,6 +15,7 @@ use super::{Commands, dispatch};
 use crate::tasks::check::CheckRequest;
 use crate::tasks::compare::CompareRequest;
 use crate::tasks::dequantise::DequantiseRequest;
+use crate::tasks::fetch::FetchRequest;
 use crate::tasks::generate::GenerateRequest;
 use crate::tasks::judge::JudgeRequest;
 use crate::tasks::logits::LogitsRequest;
@@ -263,6 +264,14 @@ Examples:
   qdiff synth mixed.gguf --weights Q4_K --tensor blk.0.ffn_down.weight=Q6_K
   qdiff run -m tiny.gguf --prompt haiku --inject rope-base@L01")]
     Synth(SynthRequest),
+    /// Fetch a model into the cache, verify its hash, and print its path; an interrupted download goes on
+    #[command(after_help = "\
+`qdiff run -m \"$(qdiff fetch-model)\"` runs on the model, and fetches it once.
+
+Examples:
+  qdiff fetch-model --path
+  qdiff fetch-model 1.5b --path")]
+    FetchModel(FetchRequest),
     /// List the built-in prompts with their text
     #[command(after_help = "\
 Examples:

@@ -1,4 +1,4 @@
-//! What `qdiff mutations` can be asked.
+//! The options of `qdiff mutations`.
 
 use super::JsonArgs;
 use crate::tasks::values;

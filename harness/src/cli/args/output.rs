@@ -66,17 +66,17 @@ pub struct JsonArgs {
     pub json: Option<PathBuf>,
 }
 
-/// A CI system that can be told.
+/// A CI system that takes annotations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Ci {
     /// GitHub Actions: the job summary, and an annotation for the first origin
     Github,
 }
 
-/// What is asked of a task, and where its report goes.
+/// A request to a task, and the places of its report.
 #[derive(Clone, Debug, Args)]
 pub struct Reported<R: Args, O: Args = FileArgs> {
-    /// What is asked.
+    /// The request.
     #[command(flatten)]
     pub request: R,
     /// Where the report goes.

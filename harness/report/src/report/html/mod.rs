@@ -1,5 +1,5 @@
 //! One HTML file that needs nothing else: no network, no fonts, no library.
-//! Several runs stand behind an overview, each parsed when it is opened.
+//! Several runs are behind an overview, each parsed when it is opened.
 
 use super::json::Written;
 use super::page::{escape, title};
@@ -131,7 +131,7 @@ fn fill(template: &str, parts: &[(&str, &str)]) -> String {
 }
 
 /// What the page's policy knows its style and script by; any other is refused
-/// by the browser, whatever the report holds.
+/// by the browser, for every report.
 fn hash(text: &str) -> String {
     use base64::Engine as _;
     use sha2::Digest as _;

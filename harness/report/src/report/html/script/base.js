@@ -90,9 +90,9 @@ function place(p) {
   return "p" + p.position + (p.head === null || p.head === undefined ? "" : " h" + p.head) + (p.step ? " step" + p.step : "");
 }
 
-// A table: head is a list of [text, isNumber]; a row a list of cells.
+// A table: head is a list of [text, isNumber]; a row a list of cells. Each cell repeats its heading, for a phone stacks cells.
 function table(head, rows, caption) {
-  const cell = (c, i) => el("td", { class: head[i][1] ? "n" : undefined }, c);
+  const cell = (c, i) => el("td", { class: head[i][1] ? "n" : undefined, "data-label": head[i][0] }, c);
   return el(
     "table",
     { class: "plain", "aria-label": caption },

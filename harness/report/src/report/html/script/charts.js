@@ -2,6 +2,8 @@
 
 const NARROW = 372;
 const WIDE = 760;
+// Points that a narrow chart has room for.
+const FEW = 8;
 
 // A drawing of W by H in a box of its own, which scrolls sideways where the
 // screen is too narrow for its text to be read.
@@ -25,7 +27,7 @@ const finite = (xs) => xs.filter((v) => Number.isFinite(v) && v > 0);
 // lines: [{class, label, values: [[x, y]]}]; y logarithmic, zeros at the foot.
 function lineChart(lines, xs, label) {
   const values = finite(lines.flatMap((l) => l.values.map(([, y]) => y)));
-  const [W, H, L, B] = [WIDE, 260, 52, 22];
+  const [W, H, L, B] = [xs.length > FEW ? WIDE : NARROW, 260, 52, 22];
   const axis = decades(Math.min(...values, 1e-7), Math.max(...values, 1e-6));
   const x = (i) => L + ((W - L - 8) * i) / Math.max(1, xs.length - 1);
   const y = (v) => {

@@ -136,12 +136,14 @@ function positionGrid(side, name, choose) {
   }
   const rows = [];
   for (let p = 0; p < count; p += per) {
+    // Of positions that were not judged there is nothing to show.
+    if (!used.some((layer) => worst.has(p / per + "/" + layer))) continue;
     const last = Math.min(count, p + per) - 1;
     const label = last > p ? `p${p}–p${last}` : at(p);
-    rows.push({ label, title: label });
+    rows.push({ label, title: label, group: p / per });
   }
   const cell = (r, c) => {
-    const it = worst.get(r + "/" + used[c]);
+    const it = worst.get(rows[r].group + "/" + used[c]);
     if (!it) return null;
     return { key: it.stage, at: it.position, share: it.share, status: "", label: `p${it.position} ${it.stage}: ${percent(it.share)} of allowed` };
   };

@@ -240,6 +240,7 @@ function attentionMap(map) {
     levels: [{ first: map.first_key, pool: 1, count, cell }],
     start: worst,
     describe: (r, i, c) => `${at(map.queries[r])} on ${at(i)}: subject ${short(c.subject)}, reference ${short(c.reference)}`,
-    square: true,
+    // The few rows of a decode step would be strips too low to touch.
+    square: 4 * map.queries.length > count,
   });
 }

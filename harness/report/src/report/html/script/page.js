@@ -8,6 +8,9 @@ let side, only, chosen, position;
 const several = runs.length !== 1 || index.absent.length > 0;
 const path = (...parts) => "#" + [...(several && opened !== null ? ["run", opened] : []), ...parts.map(encodeURIComponent)].join("/");
 
+// The prompt of a run, and its number where several runs have this prompt.
+const runName = (row) => row.cells[0] + (index.rows.filter((r) => r.cells[0] === row.cells[0]).length > 1 ? ` (run ${row.run + 1})` : "");
+
 function overview() {
   opened = null;
   byId("run").hidden = true;
@@ -19,7 +22,7 @@ function overview() {
     el("h1", { tabindex: -1 }, index.counts),
     ...index.absent.map((what) => el("p", { class: "absent" }, el("strong", {}, "Absent: "), what)),
     ...index.common.map((cause) => el("p", { class: "common" }, el("strong", {}, "One cause, "), cause.text, ": ",
-      ...cause.runs.flatMap((run, i) => [i ? ", " : "", el("a", { href: "#run/" + run }, index.rows.find((r) => r.run === run).cells[0])]))));
+      ...cause.runs.flatMap((run, i) => [i ? ", " : "", el("a", { href: "#run/" + run }, runName(index.rows.find((r) => r.run === run)))]))));
   const outcomes = [...new Set(index.rows.map((r) => r.outcome))];
   const show = (shown) => {
     const of = (outcome) => index.rows.filter((r) => !outcome || r.outcome === outcome);
@@ -27,7 +30,7 @@ function overview() {
     put("runs", table(
       [...index.head, "subject", "model"].map((h, i) => [h, index.numbers.includes(i)]),
       of(shown).map((r) => ({ attributes: { class: r.outcome === "diverged" ? "bad" : undefined }, cells: [
-        el("a", { href: "#run/" + r.run }, r.cells[0]), el("span", { class: "status " + r.outcome }, r.cells[1]), ...r.cells.slice(2), r.subject, r.model] })), "Runs"));
+        el("a", { href: "#run/" + r.run }, runName(r)), el("span", { class: "status " + r.outcome }, r.cells[1]), ...r.cells.slice(2), r.subject, r.model] })), "Runs"));
   };
   show("");
   put("footer", "");
