@@ -22,6 +22,7 @@ mod exporter_mistakes;
 mod exporters;
 mod false_alarms;
 mod false_causes;
+mod fetched;
 mod formats;
 mod fuzzed;
 mod generate;
