@@ -75,8 +75,8 @@ pub fn program<C: Commands>() -> ExitCode {
     }
     if let Some(what) = lacking() {
         complain(&format!(
-            "this processor has no {what}, which llama.cpp in this program needs: build qdiff from source on \
-                           this machine, without llama.cpp (--no-default-features)"
+            "this processor has no {what}, which llama.cpp in this program needs: build qdiff from source on this machine, \
+             without llama.cpp (--no-default-features)"
         ));
         return ExitCode::from(trouble());
     }
@@ -90,20 +90,22 @@ pub fn program<C: Commands>() -> ExitCode {
 
 /// The first instruction set that llama.cpp is compiled for on every x86-64 machine and that this processor lacks. Without
 /// this check the first such instruction would end qdiff with SIGILL and no message.
+#[cfg(all(feature = "llama", target_arch = "x86_64"))]
 fn lacking() -> Option<&'static str> {
-    #[cfg(all(feature = "llama", target_arch = "x86_64"))]
-    {
-        let has = [
-            ("SSE4.2", is_x86_feature_detected!("sse4.2")),
-            ("AVX", is_x86_feature_detected!("avx")),
-            ("AVX2", is_x86_feature_detected!("avx2")),
-            ("FMA", is_x86_feature_detected!("fma")),
-            ("F16C", is_x86_feature_detected!("f16c")),
-            ("BMI2", is_x86_feature_detected!("bmi2")),
-        ];
-        return has.into_iter().find(|(_, has)| !has).map(|(name, _)| name);
-    }
-    #[cfg(not(all(feature = "llama", target_arch = "x86_64")))]
+    let has = [
+        ("SSE4.2", is_x86_feature_detected!("sse4.2")),
+        ("AVX", is_x86_feature_detected!("avx")),
+        ("AVX2", is_x86_feature_detected!("avx2")),
+        ("FMA", is_x86_feature_detected!("fma")),
+        ("F16C", is_x86_feature_detected!("f16c")),
+        ("BMI2", is_x86_feature_detected!("bmi2")),
+    ];
+    has.into_iter().find(|(_, has)| !has).map(|(name, _)| name)
+}
+
+/// Without llama.cpp, and on other processors, nothing is compiled for more than every machine has.
+#[cfg(not(all(feature = "llama", target_arch = "x86_64")))]
+fn lacking() -> Option<&'static str> {
     None
 }
 

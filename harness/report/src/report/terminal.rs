@@ -1,7 +1,7 @@
 //! The terminal: the verdict, then section by section, then what to do next. It fits the columns that there are.
 
 use super::Outcome;
-use super::screen::{Next, Screen, Section, Table};
+use super::screen::{Next, Screen, Table};
 use crate::shown::{shown, shown_lines};
 use anstyle::{AnsiColor, Style};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, presets};
@@ -41,8 +41,8 @@ impl Terminal {
         let mut out = self.verdict(screen.outcome, screen.word, &screen.line());
         let shown: Vec<_> = screen.sections.iter().filter(|s| !s.at_length && !s.is_empty()).collect();
         let tables = shown.iter().filter(|s| s.table.is_some()).count();
-        let of_verdict = |section: &&Section| section.title.is_empty() && section.table.is_none();
-        let early = screen.outcome != Outcome::Match && shown.first().is_some_and(|first| of_verdict(first));
+        let early = screen.outcome != Outcome::Match
+            && shown.first().is_some_and(|first| first.title.is_empty() && first.table.is_none());
         for (i, section) in shown.iter().enumerate() {
             // Lines that begin without a heading belong to the verdict.
             if i > 0 || !section.title.is_empty() {
