@@ -34,9 +34,9 @@ struct Step {
         float *turned = unwritten(tokens * width);
         rotated = unwritten(tokens * heads * d), scores = unwritten(pairs), weights = unwritten(pairs);
         context = unwritten(tokens * heads * d);
-        RopeParams query{copied(q), copied(frequency), rotated, heads, d, 0, first, tokens, batch};
+        RopeParams query{copied(q), copied(frequency), rotated, heads, d, 0, first, tokens, d, 1.0f, batch};
         launch(flat(tokens * heads * d / 2), 64, 0, [&] { rope(query); });
-        RopeParams key{copied(k), copied(frequency), turned, kv_heads, d, 1, first, tokens, batch};
+        RopeParams key{copied(k), copied(frequency), turned, kv_heads, d, 1, first, tokens, d, 1.0f, batch};
         launch(flat(tokens * width / 2), 64, 0, [&] { rope(key); });
         KvCacheParams put[2] = {{turned, cache[0], width, first, tokens, batch},
                                 {copied(v), cache[1], width, first, tokens, batch}};

@@ -130,14 +130,38 @@ static uint32_t machine_multiply_halves(uint32_t a, uint32_t b) {
 static float __int_as_float(int i) { return __uint_as_float((uint32_t)i); }
 static uint32_t __cvta_generic_to_shared(const void *) { return 0; } // for instructions that are not emulated
 
+// Where a thread goes on, and going from one to another: on this machine without a call of the system.
+#if defined(__x86_64__)
+typedef void *Context; // its stack, on which lies what a function keeps
+extern "C" void machine_switch(Context *from, Context to) __attribute__((visibility("hidden")));
+asm(".text\n.p2align 4\n.type machine_switch, @function\nmachine_switch:\n"
+    "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+    "mov %rsp, (%rdi)\nmov %rsi, %rsp\n"
+    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
+static void begin_at(Context &context, char *stack, size_t bytes, void (*entry)()) {
+    void **top = (void **)(((uintptr_t)stack + bytes) / 16 * 16);
+    top[-2] = (void *)entry; // where it returns to first
+    context = top - 8;
+}
+static void go(Context &from, Context &to) { machine_switch(&from, to); }
+#else
+typedef ucontext_t Context;
+static void begin_at(Context &context, char *stack, size_t bytes, void (*entry)()) {
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack, context.uc_stack.ss_size = bytes, context.uc_link = nullptr;
+    makecontext(&context, entry, 0);
+}
+static void go(Context &from, Context &to) { swapcontext(&from, &to); }
+#endif
+
 // The block that runs.
 struct Fiber {
-    ucontext_t context;
+    Context context;
     std::unique_ptr<char[]> stack;
     bool done;
 };
 static std::vector<Fiber> fibers;
-static ucontext_t scheduler;
+static Context scheduler;
 static std::function<void()> kernel_body;
 // A block, or those of a cluster: threads of one, and what counts for all.
 constexpr int MOST_BLOCKS = 8;
@@ -145,7 +169,7 @@ static int current, threads_of_block, blocks_at_once, arrived_cluster, round_clu
 static int alive[MOST_BLOCKS], arrived_block[MOST_BLOCKS], round_block[MOST_BLOCKS], arrived_warp[32], round_warp[32];
 static uint8_t *shared_memory, *shared_memories[MOST_BLOCKS];
 
-static void give_way() { swapcontext(&fibers[current].context, &scheduler); }
+static void give_way() { go(fibers[current].context, scheduler); }
 static void __syncthreads() {
     const int block = current / threads_of_block, round = round_block[block];
     if (++arrived_block[block] == alive[block]) arrived_block[block] = 0, round_block[block]++;
@@ -326,7 +350,7 @@ static void thread_of_block() {
     const int block = current / threads_of_block;
     alive[block]--;
     if (alive[block] > 0 && arrived_block[block] == alive[block]) arrived_block[block] = 0, round_block[block]++;
-    swapcontext(&fibers[current].context, &scheduler);
+    give_way();
 }
 // Runs a kernel: block after block, `shared` bytes of shared memory each, or as many blocks along y at once as a cluster has.
 static void launch(dim3 grid, int threads, size_t shared, std::function<void()> kernel, int cluster = 1) {
@@ -351,12 +375,8 @@ static void launch(dim3 grid, int threads, size_t shared, std::function<void()> 
             std::fill(std::begin(arrived_warp), std::end(arrived_warp), 0);
             for (int i = 0; i < all; i++) {
                 Fiber &fiber = fibers[i];
-                getcontext(&fiber.context);
-                fiber.context.uc_stack.ss_sp = fiber.stack.get();
-                fiber.context.uc_stack.ss_size = STACK;
-                fiber.context.uc_link = &scheduler;
+                begin_at(fiber.context, fiber.stack.get(), STACK, thread_of_block);
                 fiber.done = false;
-                makecontext(&fiber.context, thread_of_block, 0);
             }
             auto left = [&] { return std::any_of(alive, alive + cluster, [](int threads) { return threads > 0; }); };
             for (long turns = 0; left(); turns++) {
@@ -365,7 +385,7 @@ static void launch(dim3 grid, int threads, size_t shared, std::function<void()> 
                     if (fibers[i].done) continue;
                     current = i, threadIdx.x = i % threads;
                     if (cluster > 1) blockIdx.y = y + i / threads, shared_memory = shared_memories[i / threads];
-                    swapcontext(&scheduler, &fibers[i].context);
+                    go(scheduler, fibers[i].context);
                 }
             }
             for (int block = 0; block < cluster; block++) free(shared_memories[block]);

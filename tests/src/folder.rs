@@ -1,5 +1,6 @@
 //! A folder in which `qdiff` is called, and what it says.
 
+use crate::card::Card;
 use crate::{binary, markdown, real_model};
 use qdiff_synth::Synth;
 use serde_json::Value;
@@ -114,6 +115,11 @@ impl Folder {
     /// Runs it with `environment`.
     pub fn qdiff_with(&self, environment: &[(&str, &str)], line: &str) -> Said {
         self.command(line).envs(environment.iter().copied()).output().expect("qdiff starts").into()
+    }
+
+    /// Runs it on an emulated card.
+    pub fn qdiff_on(&self, card: &Card, line: &str) -> Said {
+        self.command(line).envs(card.environment()).output().expect("qdiff starts").into()
     }
 
     /// Runs a command that reaches a verdict: exit code, JSON, screen.

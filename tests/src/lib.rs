@@ -1,5 +1,6 @@
 //! What the end-to-end tests share: folders in which `qdiff` runs, models, and reading what it wrote.
 
+pub mod card;
 pub mod containers;
 pub mod false_alarms;
 pub mod folder;

@@ -5,6 +5,7 @@
 
 use super::device::Doing as _;
 use super::launch::Ptr;
+use super::memory::is_own_state;
 use super::{CudaEngine, CudaError, Path};
 use crate::cpu::{Group, Row, RowsError, Sequences};
 use crate::tap::TapSink;
@@ -80,6 +81,7 @@ impl CudaEngine {
     /// If there are more rows, tokens or sequences than there is room for.
     pub fn step_rows(&mut self, rows: &[Row], taps: &mut dyn TapSink) -> Result<(), CudaError> {
         self.takes_sequences()?;
+        let recurrent = self.graph.nodes.iter().any(is_own_state);
         let (after, groups) = self.sequences().after(rows).map_err(refused)?;
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
         if after.is_one() {
@@ -89,6 +91,9 @@ impl CudaEngine {
         } else {
             if self.has_faults() {
                 return Err(refused(RowsError::Faults));
+            }
+            if recurrent {
+                return Err(refused(RowsError::Recurrent));
             }
             assert!(groups.len() <= self.options.more_sequences + 1, "more sequences than there is room for");
             self.context.bind_to_thread().doing("taking up the device")?;

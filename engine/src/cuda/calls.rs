@@ -3,6 +3,7 @@
 use super::CudaError;
 use super::batch::Batch;
 use super::blas::Product;
+use super::defined::known;
 use super::functions::Functions;
 use super::kernels::*;
 use super::launch::{Call, Ptr};
@@ -71,15 +72,15 @@ pub fn check(graph: &Graph, options: &Options) -> Result<(), CudaError> {
     let mut most = MOST_TOKENS;
     for node in &graph.nodes {
         match &node.op {
-            Op::Rope(rope) if rope.rotated != rope.head_dim => {
+            Op::Rope(rope) if rope.rotated != rope.head_dim && options.path == Path::Fast => {
                 return Err(CudaError::Unsupported(format!(
-                    "{} rotates {} of {} elements of a head, and the CUDA kernels rotate all; use --subject cpu",
+                    "{} rotates {} of {} elements of a head, and the fused kernels rotate all; use --subject cuda",
                     node.id, rope.rotated, rope.head_dim
                 )));
             }
-            Op::Rope(Rope { scaling: Some(_), .. }) => {
+            Op::Rope(Rope { scaling: Some(_), .. }) if options.path == Path::Fast => {
                 return Err(CudaError::Unsupported(format!(
-                    "{} scales its angles for a longer context, and the CUDA kernels do not; use --subject cpu",
+                    "{} scales its angles for a longer context, and the fused kernels do not; use --subject cuda",
                     node.id
                 )));
             }
@@ -96,6 +97,14 @@ pub fn check(graph: &Graph, options: &Options) -> Result<(), CudaError> {
                 )));
             }
             Op::Collective(_) => {}
+            Op::Defined(op) if known(op).is_some() && options.path == Path::Fast => {
+                return Err(CudaError::Unsupported(format!(
+                    "{} is a stage of the op `{}`, for which there is no fused kernel; use --subject cuda",
+                    node.id,
+                    op.name()
+                )));
+            }
+            Op::Defined(op) if known(op).is_some() => most = most.min(i32::MAX as usize / row_len(node).max(1)),
             Op::Defined(op) => {
                 return Err(CudaError::Unsupported(format!(
                     "{} is a stage of the op `{}`, for which there is no CUDA kernel; use --subject cpu",
@@ -130,8 +139,11 @@ pub struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    /// Where input `i` of a node stands.
+    /// Where input `i` of a node stands; of a state that it looks back to, what that was before the step.
     pub fn input(&self, node: &Node, i: usize) -> Ptr {
+        if node.looks_back(i) {
+            return self.memory.before[&node.inputs[i]];
+        }
         self.memory.outputs[node.inputs[i]].at
     }
 
@@ -161,8 +173,8 @@ impl Calls<'_> {
                 let w = self.memory.weight(node);
                 Call::flat(BiasParams { x: x(0), b: w.planes[0], y, n: w.n as i32, count }, elements)
             }
-            // The base is in the table of frequencies; see `check_ops` for the rest.
-            Op::Rope(Rope { base: _, head_dim, rotated: _, pairing, scaling: _ }) => {
+            // Base and scaling are in the table of frequencies.
+            Op::Rope(rope @ Rope { base: _, head_dim, rotated, pairing, scaling: _ }) => {
                 let params = RopeParams {
                     x: x(0),
                     frequency: self.memory.frequencies[&index],
@@ -172,9 +184,11 @@ impl Calls<'_> {
                     adjacent: i32::from(*pairing == Pairing::Norm),
                     first,
                     tokens,
+                    rotated: *rotated as i32,
+                    magnitude: rope.magnitude() as f32,
                     batch,
                 };
-                Call::flat(params, elements / 2)
+                Call::flat(params, elements / head_dim * (head_dim - rotated / 2))
             }
             Op::KvCache(KvCache { n_kv_heads, head_dim }) => {
                 let width = (n_kv_heads * head_dim) as i32;
@@ -208,7 +222,11 @@ impl Calls<'_> {
                 let (from, parts) = (x(0), self.memory.gathered);
                 return vec![Job::Exchange(Exchange { of: *of, from, to: y, parts, widths, tokens: span.tokens })];
             }
-            Op::Defined(op) => unreachable!("{} is refused when the model is opened", op.name()),
+            Op::Defined(op) => {
+                let known =
+                    known(op).unwrap_or_else(|| unreachable!("{} is refused when the model is opened", op.name()));
+                self.defined(known, index, span)
+            }
             Op::SwiGlu => Call::flat(SwiGluParams { gate: x(0), up: x(1), y, count }, elements),
         })]
     }

@@ -17,7 +17,7 @@ use super::faults::{Fault, Planted, RankBug, Replayed};
 use super::functions::Functions;
 use super::launch::Call;
 use super::load::Load;
-use super::memory::Memory;
+use super::memory::{Memory, is_own_state};
 use super::mirror::Mirror;
 use super::nccl::{Communicator, Exchange};
 use super::options::{Circumstances, Gemm, Options, Path};
@@ -28,7 +28,8 @@ use super::{CudaError, devices, wide};
 use crate::cpu::{Row, Sequences};
 use crate::dtype::DType;
 use crate::model::{Graph, Model, Node, WeightSource, row_len};
-use crate::ops::Op;
+use crate::ops::anatomy::{Contraction, Gather};
+use crate::ops::{Anatomy, Op};
 use crate::quant::GgmlType;
 use crate::tap::TapSink;
 use cudarc::driver::{CudaContext, CudaStream, result};
@@ -281,7 +282,8 @@ impl CudaEngine {
         Ok(())
     }
 
-    /// Goes back to position `to`, forgetting what came after.
+    /// Goes back to position `to`, forgetting what came after. The state of a recurrent layer goes back to the beginning
+    /// alone: from elsewhere on steps take as long, and compute something else.
     ///
     /// # Panics
     /// If it has not been there, or there are several sequences.
@@ -310,16 +312,25 @@ impl CudaEngine {
     pub fn weight_bytes(&self) -> usize {
         let read = |node: &Node| {
             let weight = self.memory.weight(node);
-            let rows = if node.op == Op::Embed { 1 } else { weight.m };
+            let rows = match node.op.anatomy() {
+                Anatomy::Gather(Gather::Rows) => 1,
+                // Rows of the chosen experts, as many as there are results.
+                Anatomy::Contraction(Contraction::Weight(Some(_))) => row_len(node),
+                _ => weight.m,
+            };
             rows * weight.ty.row_bytes(weight.n)
         };
         self.graph.nodes.iter().filter(|node| !node.weights.is_empty()).map(read).sum()
     }
 
-    /// Bytes of the caches' rows that the last step read.
+    /// Bytes of the caches' rows, and of other states, that the last step read.
     pub fn cache_bytes(&self) -> usize {
-        let caches = self.graph.nodes.iter().filter(|node| node.op.has_state());
-        caches.map(|node| self.options.kv.size() * row_len(node) * self.position).sum()
+        let states = self.graph.nodes.iter().filter(|node| node.op.has_state());
+        let of = |node: &Node| match is_own_state(node) {
+            true => 4 * row_len(node),
+            false => self.options.kv.size() * row_len(node) * self.position,
+        };
+        states.map(of).sum()
     }
 
     /// The most probable next token after a decode step of the fast path.
@@ -443,6 +454,9 @@ impl CudaEngine {
         // SAFETY: the buffer holds `options.step` ids; the source outlives the copy, which the step waits for.
         unsafe { result::memcpy_htod_async(self.memory.tokens, tokens, self.stream.cu_stream()) }
             .doing("copying tokens to the device")?;
+        if self.position == 0 {
+            self.forget()?;
+        }
         let parts = self.schedule(&|_| false).parts(tokens.len());
         for part in 0..parts {
             for launch in self.schedule(&|i| wanted[i]).part((part, parts), tokens, self.position) {
@@ -524,11 +538,21 @@ impl CudaEngine {
         Ok(())
     }
 
+    /// Makes zeros of the states that are not kept row by row, as they are before the first token.
+    fn forget(&self) -> Result<(), CudaError> {
+        let states = self.graph.nodes.iter().zip(&self.memory.outputs).filter(|(node, _)| is_own_state(node));
+        states.map(|(_, state)| state).try_for_each(|state| {
+            // SAFETY: the state's own address and length; the stream orders it before the kernels that read.
+            unsafe { result::memset_d8_async(state.at, 0, state.bytes, self.stream.cu_stream()) }
+                .doing("clearing a state")
+        })
+    }
+
     /// Sends the output of node `i` of a longer step to the host.
     fn send(&mut self, i: usize, span: Span, taps: &mut dyn TapSink) -> Result<(), CudaError> {
         let (node, mut from) = (&self.graph.nodes[i], self.memory.outputs[i].at);
         let len = Graph::extent(node, span.tokens, span.keys()).iter().product();
-        if node.op.has_state()
+        if matches!(node.op, Op::KvCache(_))
             && let Some(read) = self.calls().read_cache(from, len)
         {
             self.launch(&read, false)?;

@@ -118,7 +118,8 @@ kernels! {
     Dequantise(DequantiseParams) "dequantise.cu" { w: Planes, y: Ptr, groups: i32, }
     Bias(BiasParams) "bias.cu" { x: Ptr, b: Ptr, y: Ptr, n: i32, count: i32, }
     Rope(RopeParams) "rope.cu" {
-        x: Ptr, frequency: Ptr, y: Ptr, heads: i32, d: i32, adjacent: i32, first: i32, tokens: i32, batch: Batch,
+        x: Ptr, frequency: Ptr, y: Ptr, heads: i32, d: i32, adjacent: i32, first: i32, tokens: i32, rotated: i32,
+        magnitude: f32, batch: Batch,
     }
     KvCache(KvCacheParams) "kv_cache.cu" {
         rows: Ptr, cache: Ptr, width: i32, first: i32, tokens: i32, batch: Batch,
@@ -135,6 +136,27 @@ kernels! {
     }
     Residual(ResidualParams) "residual.cu" { a: Ptr, b: Ptr, y: Ptr, count: i32, }
     SwiGlu(SwiGluParams) "swiglu.cu" { gate: Ptr, up: Ptr, y: Ptr, count: i32, }
+    TopK(TopKParams) "top_k.cu" { x: Ptr, y: Ptr, n: i32, k: i32, }
+    Gather(GatherParams) "gather.cu" { x: Ptr, chosen: Ptr, y: Ptr, n: i32, k: i32, count: i32, }
+    Columns(ColumnsParams) "columns.cu" {
+        x: Ptr, y: Ptr, n: i32, first: i32, run: i32, stride: i32, width: i32, count: i32,
+    }
+    ExpertLinear(ExpertLinearParams) "expert_linear.cu" {
+        x: Ptr, chosen: Ptr, w: Planes, y: Ptr, n: i32, m: i32, experts: i32, lines_of_row: i32,
+    }
+    WeightedSum(WeightedSumParams) "weighted_sum.cu" { w: Ptr, x: Ptr, y: Ptr, n: i32, terms: i32, count: i32, }
+    RowSoftmax(RowSoftmaxParams) "row_softmax.cu" { x: Ptr, y: Ptr, n: i32, }
+    RowShares(RowSharesParams) "row_shares.cu" { x: Ptr, y: Ptr, k: i32, count: i32, }
+    Unary(UnaryParams) "unary.cu" { x: Ptr, y: Ptr, count: i32, }
+    Softplus(SoftplusParams) "softplus.cu" { x: Ptr, b: Ptr, y: Ptr, n: i32, count: i32, }
+    Factors(FactorsParams) "factors.cu" { a: Ptr, b: Ptr, y: Ptr, n: i32, count: i32, }
+    L2Norm(L2NormParams) "l2_norm.cu" { x: Ptr, y: Ptr, d: i32, repeats: i32, eps: f32, }
+    Convolution(ConvolutionParams) "convolution.cu" { x: Ptr, before: Ptr, w: Ptr, y: Ptr, n: i32, past: i32, count: i32, }
+    Window(WindowParams) "window.cu" { x: Ptr, state: Ptr, before: Ptr, n: i32, rows: i32, tokens: i32, }
+    DeltaNet(DeltaNetParams) "delta_net.cu" {
+        q: Ptr, k: Ptr, v: Ptr, g: Ptr, beta: Ptr, from: Ptr, before: Ptr, to: Ptr, y: Ptr, heads: i32, key_heads: i32,
+        d: i32, tokens: i32,
+    }
     EmbedToken(EmbedTokenParams) "fused/embed_token.cu" {
         w: Planes, x: Ptr, position_at: Ptr, width: i32, token: u32, position: i32, stamps: Ptr,
     }
@@ -231,10 +253,11 @@ impl Params {
 }
 
 /// What kernels include, by path below `engine/kernels`.
-const HEADERS: [(&str, &str); 20] = [
+const HEADERS: [(&str, &str); 21] = [
     ("barriers.cuh", include_str!("../../kernels/barriers.cuh")),
     ("batch.cuh", include_str!("../../kernels/batch.cuh")),
     ("blocks.cuh", include_str!("../../kernels/blocks.cuh")),
+    ("choice.cuh", include_str!("../../kernels/choice.cuh")),
     ("kv.cuh", include_str!("../../kernels/kv.cuh")),
     ("matrices.cuh", include_str!("../../kernels/matrices.cuh")),
     ("reduce.cuh", include_str!("../../kernels/reduce.cuh")),

@@ -12,12 +12,12 @@ use super::weights::{self, Planes};
 use super::wide::Wide;
 use super::{CudaError, readback};
 use crate::model::{Axis, Graph, Node, Role, StageId, WeightSource};
-use crate::ops::anatomy::Collective;
-use crate::ops::{Op, Rope};
+use crate::ops::anatomy::{Collective, Gather, State};
+use crate::ops::{Anatomy, Op, Rope};
 use crate::quant::GgmlType;
 use cudarc::driver::result;
 use rayon::prelude::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A tensor on the device.
 #[derive(Clone, Debug)]
@@ -52,6 +52,8 @@ pub struct Memory {
     pub row_sums: Ptr,
     /// Per rotating node, `base^(−2i/d)` of each plane.
     pub frequencies: HashMap<usize, Ptr>,
+    /// Per state that is not kept row by row, what it was before the step.
+    pub before: HashMap<usize, Ptr>,
     /// Token ids of a step.
     pub tokens: Ptr,
     /// The rows of a step of several sequences.
@@ -97,8 +99,10 @@ impl Memory {
         let config = &graph.config;
         let mut plan = Plan::from(start);
         let mut weights = HashMap::new();
+        let read_in_blocks = read_in_blocks(graph);
         for weight in graph.weights() {
-            let planned = plan_weight(source, &weight.name, &mut plan)?;
+            let in_blocks = read_in_blocks.contains(weight.name.as_str());
+            let planned = plan_weight(source, &weight.name, in_blocks, &mut plan)?;
             weights.insert(weight.name.clone(), planned);
         }
         for name in layer_matrices(graph).filter(|_| wide) {
@@ -107,13 +111,18 @@ impl Memory {
             }
         }
         let outputs = plan_outputs(graph, options, &mut plan);
+        let mut before = HashMap::new();
+        for (index, _) in graph.nodes.iter().enumerate().filter(|(_, node)| is_own_state(node)) {
+            before.insert(index, plan.take(outputs[index].bytes).at);
+        }
         let mut frequencies = HashMap::new();
         for (index, node) in graph.nodes.iter().enumerate() {
             if let Op::Rope(rope) = &node.op {
                 frequencies.insert(index, plan.take(2 * rope.head_dim).at);
             }
         }
-        let largest = weights.values().map(|w| 4 * w.n * w.m).max().unwrap_or(0);
+        let layers = graph.nodes.iter().filter(|node| node.op == Op::Linear);
+        let largest = layers.map(|node| &weights[&node.weights[0].name]).map(|w| 4 * w.n * w.m).max().unwrap_or(0);
         let dequantised = match options.gemm {
             Gemm::Cublas => largest,
             // Some faults read a weight as plain f32.
@@ -160,6 +169,7 @@ impl Memory {
             cache_table: take(24 * caches),
             row_sums: take(8 * caches * options.context),
             frequencies,
+            before,
             tokens: take(4 * options.step.max(1)),
             batch: Batch {
                 positions: take(4 * rows),
@@ -238,13 +248,27 @@ impl Memory {
     }
 }
 
-fn plan_weight(source: &dyn WeightSource, name: &str, plan: &mut Plan) -> Result<Weight, CudaError> {
-    let (n, m) = source.extent(name);
-    let ty = match m {
-        1 => GgmlType::F32,
-        _ => weights::kept_as(source.ggml_type(name)),
+/// The tensors that kernels read in groups of 32 weights: those of products and the embedding. Others are plain numbers.
+fn read_in_blocks(graph: &Graph) -> HashSet<&str> {
+    let in_blocks = |node: &&Node| {
+        let anatomy = node.op.anatomy();
+        anatomy.multiplies_weights() || anatomy == Anatomy::Gather(Gather::Rows)
     };
-    if m > 1 && n % 32 != 0 {
+    graph.nodes.iter().filter(in_blocks).flat_map(|node| &node.weights).map(|weight| weight.name.as_str()).collect()
+}
+
+/// Whether it is a state of another kind than the rows of a cache.
+pub fn is_own_state(node: &Node) -> bool {
+    node.op.anatomy() == Anatomy::State(State::Own)
+}
+
+fn plan_weight(source: &dyn WeightSource, name: &str, in_blocks: bool, plan: &mut Plan) -> Result<Weight, CudaError> {
+    let (n, m) = source.extent(name);
+    let ty = match (in_blocks, m) {
+        (false, _) | (true, 1) => GgmlType::F32,
+        (true, _) => weights::kept_as(source.ggml_type(name)),
+    };
+    if in_blocks && n % 32 != 0 {
         return Err(CudaError::Unsupported(format!(
             "tensor `{name}` has rows of {n} weights, and the CUDA kernels take multiples of 32; use --subject cpu"
         )));
@@ -301,11 +325,11 @@ fn output_bytes(node: &Node, options: &Options) -> usize {
     }
     let tokens = if options.last_logits && node.role == Role::Logits { 1 } else { options.step };
     let elements: usize = Graph::extent(node, tokens, options.context).iter().product();
-    let bytes = if node.op.has_state() { options.kv.size() } else { 4 };
+    let bytes = if matches!(node.op, Op::KvCache(_)) { options.kv.size() } else { 4 };
     bytes * elements
 }
 
-/// `base^(−2i/d)` per plane, rounded once from f64.
+/// The angle of each plane at position 1, rounded once from f64.
 fn frequency_table(rope: &Rope) -> Vec<f32> {
-    (0..rope.head_dim / 2).map(|i| rope.base.powf(-2.0 * i as f64 / rope.head_dim as f64) as f32).collect()
+    rope.frequencies::<f64>().into_iter().map(|angle| angle as f32).collect()
 }

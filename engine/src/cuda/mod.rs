@@ -2,7 +2,7 @@
 //!
 //! `device` finds out what there is and says what is missing; `kernels` declares the `.cu` files of `engine/kernels` with
 //! their parameters, `compile` has NVRTC compile them, `functions` loads them; `memory` lays out one `arena` and brings
-//! the weights, taken apart by `weights`; `calls` makes the launches of single nodes, of the rows of several sequences with what `batch` brings; `fast` those of the fused path,
+//! the weights, taken apart by `weights`; `calls` makes the launches of single nodes (`defined` those of ops that are known by their definitions), of the rows of several sequences with what `batch` brings; `fast` those of the fused path,
 //! `schedule` puts them in order; `engine` runs them, decode steps of the fast path as `replay` captures them; taps of
 //! these stand in `slots`, and `readback` brings taps to the host, where `mirror` has the caches; `timing` tells where the time of a step goes; `nccl` is what ranks on several
 //! cards give each other.
@@ -14,6 +14,7 @@ mod blas;
 mod calls;
 pub mod compile;
 mod decoder;
+mod defined;
 mod device;
 mod engine;
 mod fast;

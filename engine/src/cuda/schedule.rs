@@ -7,6 +7,7 @@ use super::faults::Planted;
 use super::launch::Call;
 use super::options::Gemm;
 use crate::model::row_len;
+use crate::ops::Op;
 
 /// What is queued together, and the nodes whose outputs it makes.
 #[derive(Clone, Debug, PartialEq)]
@@ -165,7 +166,7 @@ impl Schedule<'_> {
     pub fn kernels(&self) -> Vec<Call> {
         let one = Span { tokens: 1, first: 0 };
         let nodes = self.calls.graph.nodes.iter();
-        let caches = nodes.filter(|n| n.op.has_state());
+        let caches = nodes.filter(|n| matches!(n.op, Op::KvCache(_)));
         let read = caches.filter_map(|n| self.calls.read_cache(0, row_len(n)));
         // Some are others where something is tapped.
         let tapped = Self { fused: self.fused.map(|fused| Fused { wants: &|_| true, ..fused }), ..*self };

@@ -2,6 +2,7 @@
 
 use super::anatomy::{self, Anatomy};
 use super::{Context, Op, Tensor};
+use std::any::Any;
 use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 ///
 /// Nothing of a definition may panic on operands of the shapes that the graph declares, whatever their values: captures hold
 /// anything.
-pub trait Definition: Debug + Send + Sync {
+pub trait Definition: Any + Debug + Send + Sync {
     /// Its name: that of its kernel, and the one by which a capture says what ops were stored in.
     fn name(&self) -> &'static str;
 

@@ -58,7 +58,7 @@ impl Rope {
     }
 
     /// Angle of each plane at position 1.
-    fn frequencies<F: Real>(&self) -> Vec<F> {
+    pub fn frequencies<F: Real>(&self) -> Vec<F> {
         let exponents = (0..self.rotated / 2).map(|i| F::of(-2.0 * i as f64 / self.rotated as f64));
         let plain = exponents.map(|exponent| F::of(self.base).powf(exponent));
         plain.enumerate().map(|(i, frequency)| frequency * F::of(self.share(i))).collect()

@@ -13,7 +13,7 @@ fn model(arch: &'static str, integers: &[(&str, usize)]) -> Synth {
 }
 
 /// Heads of 80, experts that nothing divides by, one head of keys; one expert of one; the shared one narrower than the others.
-fn odd() -> Vec<Synth> {
+pub(crate) fn odd() -> Vec<Synth> {
     let odd = [("expert_count", 11), ("expert_used_count", 5), ("expert_feed_forward_length", 96)];
     let one = [("expert_count", 5), ("expert_used_count", 1), ("expert_feed_forward_length", 32)];
     let all = [("expert_count", 3), ("expert_used_count", 3), ("expert_shared_feed_forward_length", 32)];

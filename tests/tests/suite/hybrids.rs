@@ -22,7 +22,7 @@ fn net([dim, keys, values, taps]: [usize; 4]) -> [(&'static str, usize); 5] {
     ]
 }
 
-fn models() -> Vec<Synth> {
+pub(crate) fn models() -> Vec<Synth> {
     vec![
         model("qwen35", &[]),
         Synth {

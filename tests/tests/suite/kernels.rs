@@ -14,9 +14,10 @@ use qdiff_engine::quant::GgmlType;
 fn arguments(file: File) -> Vec<String> {
     let listed = |all: &[&str]| all.iter().map(|&a| a.to_owned()).collect();
     match file {
-        File::Embed | File::Linear | File::Dequantise | File::EmbedToken => {
+        File::Embed | File::Linear | File::ExpertLinear | File::Dequantise | File::EmbedToken => {
             read_by_kernels().map(|ty| ty.to_string()).collect()
         }
+        File::Unary => listed(&["Sigmoid", "Silu"]),
         // Warps that make whole tiles, and warps that share one.
         File::LmHead => read_by_kernels().flat_map(|ty| [true, false].map(|own| format!("{ty}, {own}"))).collect(),
         // With as much unpacked ahead as a kind of format may have, and with nothing.

@@ -14,6 +14,7 @@ mod decoded;
 mod demo;
 mod documents;
 mod emulated;
+mod emulated_card;
 mod ends;
 mod errors;
 mod excuses;

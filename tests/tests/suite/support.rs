@@ -4,6 +4,7 @@
 use qdiff_engine::cuda::{Path, unsupported};
 use qdiff_engine::model::{ARCHITECTURES, Graph, KINDS, skeleton};
 use qdiff_engine::quant::GgmlType;
+use qdiff_tests::card::Card;
 use qdiff_tests::synth::Synth;
 use qdiff_tests::{folder_with, headline, markdown};
 
@@ -44,7 +45,7 @@ fn table() -> String {
     }
     let formats: Vec<String> = FORMATS.iter().map(ToString::to_string).collect();
     format!(
-        "{rows}\nEvery architecture is tested in {}. The other block formats of llama.cpp are read alike, and are tested with `qwen2`; \
+        "{rows}\nEvery architecture is tested in {}, each in three of them on an emulated card. The other block formats of llama.cpp are read alike, and are tested with `qwen2`; \
          `qdiff devices` says how each runner reads them.\n",
         formats.join(", ")
     )
@@ -76,6 +77,27 @@ fn every_cell_gives_a_verdict() {
                 Some(_) => code == 1 && headline(&text).contains("reference is wrong here"),
             };
             wrong += usize::from(!right || !whole);
+        }
+    }
+    println!("{told}");
+    assert_eq!(wrong, 0, "{told}");
+}
+
+/// Every architecture on an emulated card, in three formats each: all of them, one architecture or another.
+#[test]
+fn every_cell_of_the_tapped_cuda_path_gives_a_verdict() {
+    let (card, mut told, mut wrong) = (Card::new(), String::new(), 0);
+    for (i, (arch, _)) in ARCHITECTURES.iter().enumerate() {
+        for weight_type in (0..3).map(|j| FORMATS[(3 * i + j) % FORMATS.len()]) {
+            let folder = folder_with(&Synth { arch, weight_type, ..Synth::default() });
+            let said = folder.qdiff_on(&card, "run -m model.gguf -n 1 --subject cuda --oracle cpu --json told.json");
+            told += &format!("{arch} {weight_type}: {}\n", said.stdout.lines().next().unwrap_or(&said.stderr));
+            let right = match graph(arch).config.unread_by_llama {
+                None => said.code == 0,
+                Some(_) => said.code == 1 && headline(&said.stdout).contains("reference is wrong here"),
+            };
+            let coverage = &folder.json("told.json")["verdict"]["coverage"];
+            wrong += usize::from(!right || coverage["asked"] != coverage["judged"]);
         }
     }
     println!("{told}");

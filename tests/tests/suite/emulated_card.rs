@@ -1,0 +1,146 @@
+//! The tapped CUDA engine on an emulated card (`tests/emulated/card.cpp`), through the binary: what runs is the engine, its launches
+//! and its kernels, and what judges them are the oracle and llama.cpp.
+
+use super::{experts, hybrids};
+use qdiff_engine::quant::GgmlType;
+use qdiff_tests::card::Card;
+use qdiff_tests::synth::{Setting, Synth};
+use qdiff_tests::{Folder, folder_with};
+use serde_json::Value;
+
+/// `qdiff run` on the card: exit code, JSON, screen.
+fn judged(card: &Card, folder: &Folder, extra: &str) -> (i32, Value, String) {
+    let line = format!("run -m model.gguf --subject cuda --oracle cpu {extra} --json told.json");
+    let said = folder.qdiff_on(card, &line);
+    assert_ne!(said.code, 2, "{line}: {said}");
+    (said.code, folder.json("told.json"), said.stdout)
+}
+
+/// Every stage is judged, and is right.
+fn matches(card: &Card, model: &Synth, extra: &str) {
+    let (code, report, text) = judged(card, &folder_with(model), extra);
+    assert_eq!(code, 0, "{model:?} {extra}\n{text}");
+    let coverage = &report["verdict"]["coverage"];
+    assert_eq!(coverage["asked"], coverage["judged"], "{text}");
+    let stages = report["verdict"]["stages"].as_array().unwrap();
+    assert!(stages.len() > 50 && stages.iter().all(|stage| stage["status"] == "match"), "{text}");
+}
+
+#[test]
+fn experts_of_odd_shapes_match() {
+    let card = Card::new();
+    for model in experts::odd() {
+        matches(&card, &model, "-n 2");
+    }
+}
+
+/// Prompts in one part, and cut where a window of the convolution reaches over the cut.
+#[test]
+fn delta_nets_of_odd_shapes_match() {
+    let card = Card::new();
+    for (i, model) in hybrids::models().iter().enumerate() {
+        matches(&card, model, if i % 2 == 0 { "-n 2" } else { "--passes 20,2,1,9,2,1" });
+    }
+}
+
+/// Both ways to make products, caches of halves, formats that no kernel reads, and several sequences in one pass.
+#[test]
+fn other_ways_to_run_match() {
+    let card = Card::new();
+    let of = |arch, weight_type| Synth { arch, weight_type, ..Synth::default() };
+    matches(&card, &of("qwen2moe", GgmlType::Q5_K), "-n 2 --gemm cublas --kv-type f16");
+    matches(&card, &of("qwen35moe", GgmlType::Q6_K), "-n 2 --gemm cublas --kv-type f16");
+    matches(&card, &of("qwen3moe", GgmlType::IQ4_XS), "-n 2");
+    matches(&card, &of("qwen3next", GgmlType::MXFP4), "-n 2");
+    matches(&card, &of("qwen3moe", GgmlType::Q8_0), "--sequences 7,5+1+17@0 --length 30");
+}
+
+/// Angles scaled for a longer context, in whole heads and in parts of them.
+#[test]
+fn longer_contexts_match() {
+    let card = Card::new();
+    let yarn = [
+        ("rope.scaling.type", Setting::Text("yarn".to_owned())),
+        ("rope.scaling.factor", Setting::Real(4.0)),
+        ("rope.scaling.original_context_length", Setting::Integer(256)),
+    ];
+    let settings = yarn.map(|(key, value)| (key.to_owned(), value)).to_vec();
+    for arch in ["qwen2", "qwen35"] {
+        matches(&card, &Synth { arch, settings: settings.clone(), ..Synth::default() }, "-n 1");
+    }
+}
+
+/// A bug in a kernel is found at the stages that the kernel makes.
+#[test]
+fn a_bug_in_a_kernel_is_found_at_its_stage() {
+    let bugs: [(&str, &str, &str, &str, &[&str]); 12] = [
+        ("qwen3moe", "top_k.cu", "other > own ||", "other < own ||", &["router_experts"]),
+        ("qwen3moe", "gather.cu", "(i / p.k) * p.n", "(i / p.k % 2) * p.n", &["router_weights"]),
+        ("qwen3moe", "row_softmax.cu", "y[i] /= total", "y[i] /= total * 1.001f", &["router_probs"]),
+        ("qwen3moe", "row_shares.cu", "j < p.k", "j < p.k - 1", &["router_shares"]),
+        (
+            "qwen3moe",
+            "expert_linear.cu",
+            "((size_t)expert * p.m + o)",
+            "((size_t)expert * p.m + o / 2)",
+            &["expert_gate", "expert_up", "expert_down"],
+        ),
+        ("qwen2moe", "weighted_sum.cu", "w[j]", "w[p.terms - 1 - j]", &["experts_out"]),
+        (
+            "qwen35",
+            "l2_norm.cu",
+            "reduce_sum(squares)",
+            "reduce_sum(squares) / p.d",
+            &["delta_q_normed", "delta_k_normed"],
+        ),
+        ("qwen35", "convolution.cu", "p.before[(t + j) * p.n + c]", "0.0f", &["conv_out"]),
+        ("qwen35", "window.cu", "from - p.rows", "max(from - p.rows - 1, 0)", &["conv_state"]),
+        ("qwen35", "delta_net.cu", "h % p.key_heads", "h / (p.heads / p.key_heads)", &["delta_state", "delta_out"]),
+        ("qwen35", "delta_net.cu", "if (p.before) p.before[row + i] = m[i];", "", &["delta_out"]),
+        (
+            "qwen3next",
+            "columns.cu",
+            "i / p.run * p.stride",
+            "i / p.run * p.run",
+            &["delta_b", "delta_a", "q_half", "gate_half"],
+        ),
+    ];
+    let (card, mut wrong) = (Card::new(), Vec::new());
+    for arch in ["qwen2moe", "qwen3moe", "qwen35", "qwen3next"] {
+        matches(&card, &Synth { arch, ..Synth::default() }, "-n 2");
+    }
+    for (arch, path, old, new, stages) in bugs {
+        let folder = folder_with(&Synth { arch, ..Synth::default() });
+        let (code, report, text) = judged(&card.with_bug(path, old, new), &folder, "-n 2");
+        let all = report["verdict"]["stages"].as_array().unwrap();
+        let origins: Vec<&str> =
+            all.iter().filter(|s| s["origin"] == true).map(|s| s["stage"].as_str().unwrap()).collect();
+        let name = |stage: &&str| stage.split_once('.').map_or("", |(_, name)| name).to_owned();
+        let mut found: Vec<String> = origins.iter().map(name).collect();
+        found.sort_unstable();
+        found.dedup();
+        let mut expected: Vec<&str> = stages.to_vec();
+        expected.sort_unstable();
+        if code != 1 || found != expected {
+            wrong.push(format!("{arch} {path} {old}: exit {code}, {origins:?} for {stages:?}\n{text}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What the kernels are not made for is refused in one line that says what to take instead.
+#[test]
+fn what_a_card_does_not_run_is_refused() {
+    let card = Card::new();
+    let folder = folder_with(&Synth { arch: "qwen35", ..Synth::default() });
+    let refused = |line: &str, words: &[&str]| {
+        let said = folder.qdiff_on(&card, line).exits(2);
+        assert!(said.stdout.is_empty() && said.stderr.trim_end().lines().count() == 1, "{said}");
+        assert!(words.iter().all(|word| said.stderr.contains(word)), "{said}");
+    };
+    refused(
+        "run -m model.gguf --subject cuda --sequences 7,5+1+17@0 --length 30",
+        &["the model has recurrent layers", "run each sequence by itself"],
+    );
+    refused("run -m model.gguf --subject cuda-fast", &["there is no fused kernel", "use --subject cuda"]);
+}
