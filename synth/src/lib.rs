@@ -26,7 +26,7 @@ pub use vocab::symbol;
 
 use qdiff_engine::model::{
     self, ARCHITECTURES, Architecture, Graph, Metadata, Role, Weight, qwen2, qwen2moe, qwen2vl, qwen3moe, qwen3next,
-    qwen35, qwen35moe,
+    qwen3vl, qwen3vlmoe, qwen35, qwen35moe,
 };
 use qdiff_engine::ops::anatomy::{Elementwise, Gather, RowReduction};
 use qdiff_engine::ops::{Anatomy, Definition as _, Softplus};
@@ -382,7 +382,7 @@ impl Synth {
             integers.extend([("attention.key_length", self.head_dim), ("attention.value_length", self.head_dim)]);
         }
         // Numbers that nothing divides by, and of experts that are a whole number of blocks in every format.
-        if [qwen2moe::ARCH, qwen3moe::ARCH, qwen3next::ARCH, qwen35moe::ARCH].contains(&self.arch) {
+        if [qwen2moe::ARCH, qwen3moe::ARCH, qwen3vlmoe::ARCH, qwen3next::ARCH, qwen35moe::ARCH].contains(&self.arch) {
             integers.extend([("expert_count", 7), ("expert_used_count", 3), ("expert_feed_forward_length", 256)]);
         }
         if [qwen2moe::ARCH, qwen35moe::ARCH, qwen3next::ARCH].contains(&self.arch) {
@@ -398,9 +398,10 @@ impl Synth {
         let reals = [("attention.layer_norm_rms_epsilon", self.eps), ("rope.freq_base", self.rope_base)];
         let integers = integers.into_iter().map(|(key, n)| (key.to_owned(), Setting::Integer(n)));
         let mut all: Vec<_> = integers.chain(reals.map(|(key, x)| (key.to_owned(), Setting::Real(x)))).collect();
-        if hybrid && self.arch != qwen3next::ARCH {
+        let interleaved = [qwen3vl::ARCH, qwen3vlmoe::ARCH].contains(&self.arch);
+        if hybrid && self.arch != qwen3next::ARCH || interleaved {
             // As many pairs as are rotated, of which each is turned by one of three positions.
-            let pairs = self.head_dim as i32 / 4;
+            let pairs = self.head_dim as i32 / if interleaved { 2 } else { 4 };
             let sections = [(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0];
             all.push(("rope.dimension_sections".to_owned(), Setting::Integers(sections.to_vec())));
         }

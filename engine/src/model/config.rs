@@ -145,8 +145,13 @@ pub struct Config {
     pub rope_scaling: Option<Scaling>,
     /// Epsilon of RMSNorm.
     pub rms_eps: f64,
-    /// A key by which the model is otherwise than llama.cpp computes, which never reads it.
-    pub unread_by_llama: Option<String>,
+    /// What llama.cpp computes otherwise than the model says, as a clause.
+    pub llama_departs: Option<String>,
+}
+
+/// What llama.cpp does of a key by which the model is otherwise than it computes: see [`Config::llama_departs`].
+pub(super) fn unread_by_llama(key: &str) -> String {
+    format!("llama.cpp never reads the metadata key `{key}`")
 }
 
 impl Config {
@@ -276,7 +281,7 @@ impl Config {
             rope_base,
             rope_scaling,
             rms_eps: real(EPSILON, None, 0.0..=1.0)?,
-            unread_by_llama: None,
+            llama_departs: None,
         })
     }
 }

@@ -18,8 +18,8 @@ pub(super) struct Traits {
     pub(super) experts: Option<Mixture>,
     /// Whether the embedding table may be the output projection.
     pub(super) may_be_tied: bool,
-    /// Positions have sections, for images: text alone is known.
-    pub(super) sections: bool,
+    /// How positions have sections, for images: text alone is known.
+    pub(super) sections: Option<Sections>,
 }
 
 /// Tensor that every layer begins with.
@@ -37,22 +37,39 @@ pub(super) fn last_layer(arch: &str, source: &dyn Metadata, layers: usize) -> Re
     }
 }
 
-/// Refuses sections by which positions of a text do not rotate every pair. A pair is turned by the place in the text, in height
-/// or in width, of which all are the same in a text, or by none: section after section, or the three in turns.
+/// How the pairs of a head are dealt out among positions in the text, in height and in width.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sections {
+    /// Section after section.
+    InTurn,
+    /// Pair by pair, while a section lasts; the pairs that are left have positions in the text.
+    Interleaved,
+}
+
+/// Reads sections, by which every pair of a text is rotated alike, as the three positions of a token are the same. llama.cpp
+/// rotates no pair that no section has: what it then computes otherwise, as a clause.
+///
+/// # Errors
+/// No sections, or such by which not every pair is in one.
 pub(super) fn sections(
-    arch: &str, source: &dyn Metadata, rotated: usize, interleaved: bool,
-) -> Result<(), ConfigError> {
+    arch: &str, source: &dyn Metadata, rotated: usize, dealt: Sections,
+) -> Result<Option<String>, ConfigError> {
     let key = format!("{arch}.rope.dimension_sections");
     let Some(all) = source.integers(&key) else { return Err(ConfigError::Missing(key)) };
     let of = |i: usize| all.get(i).copied().unwrap_or(0);
     let sum: i64 = (0..4).map(of).sum();
-    let turned = |sector: i64| match interleaved {
-        true => sector < 3 * of((sector % 3) as usize),
-        false => sector < (0..3).map(of).sum(),
+    let turned = |sector: i64| match dealt {
+        Sections::Interleaved => sector < 3 * of((sector % 3) as usize),
+        Sections::InTurn => sector < (0..3).map(of).sum(),
     };
     let pairs = rotated as i64 / 2;
-    if sum > 0 && (0..pairs).all(|pair| turned(pair % sum)) {
-        return Ok(());
+    let left: Vec<i64> = (0..pairs).filter(|pair| sum <= 0 || !turned(pair % sum)).collect();
+    if left.is_empty() {
+        return Ok(None);
+    }
+    if sum > 0 && dealt == Sections::Interleaved {
+        let left: Vec<String> = left.iter().map(ToString::to_string).collect();
+        return Ok(Some(format!("llama.cpp does not rotate every pair of a head in a text (not {})", left.join(", "))));
     }
     let what = format!("sections that leave some of {pairs} pairs of a text unrotated are");
     Err(unsupported(&key, format_args!("{all:?}"), &what))
@@ -64,20 +81,21 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
         let what = format!("a head has {} elements; RoPE that rotates a part of each head is", c.head_dim);
         return Err(unsupported(&format!("{arch}.{ROTATED}"), c.rotated, &what));
     }
-    if traits.sections {
-        sections(arch, source, c.rotated, false)?;
-    }
+    let of_positions = traits.sections.map(|dealt| sections(arch, source, c.rotated, dealt)).transpose()?.flatten();
+    // Of so many first layers, to whose results llama.cpp adds what stands beside the embedding: of a text, zeros.
+    let with_images = traits.sections.filter(|dealt| *dealt == Sections::Interleaved);
+    let deepstack = with_images.and_then(|_| source.integer(&format!("{arch}.n_deepstack_layers")));
     let (e, h, g, d) = (c.n_embd, c.n_heads, c.n_kv_heads, c.head_dim);
     let experts = traits.experts.as_ref().map(|mixture| Experts::read(arch, source, *mixture)).transpose()?;
-    c.unread_by_llama = experts.as_ref().and_then(|experts| experts.unread_by_llama.clone());
+    c.llama_departs = experts.as_ref().and_then(|experts| experts.llama_departs.clone()).or(of_positions);
     let f = if experts.is_none() { Config::integer(arch, "feed_forward_length", source)? } else { 0 };
     last_layer(arch, source, c.n_layers)?;
     let v = c.n_vocab;
     let (n_layers, rms_eps, shape) = (c.n_layers, c.rms_eps, c.clone());
 
     let mut b = Builder::new(c);
-    let embed =
-        b.stage("embed", Role::Embedding, Op::Embed, &[], &[e]).weight(EMBEDDING, &[e, v]).add("embd", "GET_ROWS");
+    let embed = b.stage("embed", Role::Embedding, Op::Embed, &[], &[e]).weight(EMBEDDING, &[e, v]);
+    let embed = embed.add("embd", if deepstack.unwrap_or(0) > 0 { "VIEW" } else { "GET_ROWS" });
 
     let mut residual = embed;
     for layer in 0..n_layers {

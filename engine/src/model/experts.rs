@@ -2,7 +2,7 @@
 //! of them, each a gated network of its own, and their sum by their weights.
 
 use super::builder::Builder;
-use super::config::{absent, invalid, unsupported};
+use super::config::{absent, invalid, unread_by_llama, unsupported};
 use super::dense::{Mlp, linear, mlp};
 use super::graph::Role;
 use super::{Config, ConfigError, Metadata};
@@ -47,8 +47,8 @@ pub(super) struct Experts {
     shared_width: usize,
     /// Whether gate and up stand in one tensor.
     fused: bool,
-    /// See [`Config::unread_by_llama`].
-    pub(super) unread_by_llama: Option<String>,
+    /// See [`Config::llama_departs`].
+    pub(super) llama_departs: Option<String>,
 }
 
 const SHARED: Mlp = Mlp {
@@ -86,7 +86,7 @@ impl Experts {
             }
         };
         Ok(Self {
-            unread_by_llama: (normalised != mixture.normalised).then_some(key),
+            llama_departs: (normalised != mixture.normalised).then(|| unread_by_llama(&key)),
             mixture: Mixture { normalised, ..mixture },
             count,
             taken,

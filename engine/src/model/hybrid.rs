@@ -2,7 +2,7 @@
 
 use super::builder::Builder;
 use super::config::{EMBEDDING, invalid};
-use super::dense::{self, DENSE, HEAD, linear, mlp};
+use super::dense::{self, DENSE, HEAD, Sections, linear, mlp};
 use super::experts::{Experts, Mixture};
 use super::graph::{Axis, EmittedLayout, Graph, Role};
 use super::{Config, ConfigError, Metadata};
@@ -88,11 +88,12 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
     let (e, v, n_layers) = (c.n_embd, c.n_vocab, c.n_layers);
     let delta = Delta::read(arch, source)?;
     let kinds = recurrent(arch, source, n_layers)?;
-    if !traits.next {
-        dense::sections(arch, source, c.rotated, true)?;
-    }
+    let of_positions = match traits.next {
+        true => None,
+        false => dense::sections(arch, source, c.rotated, Sections::Interleaved)?,
+    };
     let experts = traits.experts.map(|mixture| Experts::read(arch, source, mixture)).transpose()?;
-    c.unread_by_llama = experts.as_ref().and_then(|experts| experts.unread_by_llama.clone());
+    c.llama_departs = experts.as_ref().and_then(|experts| experts.llama_departs.clone()).or(of_positions);
     let f = if experts.is_none() { Config::integer(arch, "feed_forward_length", source)? } else { 0 };
     let shape = c.clone();
     let mut b = Builder::new(c);

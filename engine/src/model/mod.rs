@@ -19,6 +19,8 @@ pub mod qwen35;
 pub mod qwen35moe;
 pub mod qwen3moe;
 pub mod qwen3next;
+pub mod qwen3vl;
+pub mod qwen3vlmoe;
 mod slices;
 mod stage;
 mod weights;
@@ -54,6 +56,8 @@ pub const ARCHITECTURES: &[Architecture] = &[
     (qwen2moe::ARCH, qwen2moe::graph),
     (qwen3moe::ARCH, qwen3moe::graph),
     (qwen2vl::ARCH, qwen2vl::graph),
+    (qwen3vl::ARCH, qwen3vl::graph),
+    (qwen3vlmoe::ARCH, qwen3vlmoe::graph),
     (qwen3next::ARCH, qwen3next::graph),
     (qwen35::ARCH, qwen35::graph),
     (qwen35moe::ARCH, qwen35moe::graph),

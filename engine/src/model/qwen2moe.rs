@@ -13,6 +13,6 @@ pub const ARCH: &str = "qwen2moe";
 /// A missing key, or a value that no such model can have.
 pub fn graph(source: &dyn Metadata) -> Result<Graph, ConfigError> {
     let experts = Some(Mixture { normalised: false, may_be_fused: false, shared: Some(SHARED_OF_QWEN2) });
-    let traits = Traits { qkv_bias: true, qk_norm: false, experts, may_be_tied: false, sections: false };
+    let traits = Traits { qkv_bias: true, qk_norm: false, experts, may_be_tied: false, sections: None };
     dense::graph(ARCH, source, &traits)
 }

@@ -1,7 +1,7 @@
 //! The text of Qwen2-VL and Qwen2.5-VL: Qwen2 with positions in sections, which are all one in a text.
 
-use super::config::EPSILON;
-use super::dense::{self, Traits};
+use super::config::{EPSILON, unread_by_llama};
+use super::dense::{self, Sections, Traits};
 use super::{ConfigError, Graph, Metadata};
 
 /// Name in `general.architecture`.
@@ -12,9 +12,11 @@ pub const ARCH: &str = "qwen2vl";
 /// # Errors
 /// A missing key, or a value that no such model can have.
 pub fn graph(source: &dyn Metadata) -> Result<Graph, ConfigError> {
-    let traits = Traits { qkv_bias: true, qk_norm: false, experts: None, may_be_tied: true, sections: true };
+    let traits =
+        Traits { qkv_bias: true, qk_norm: false, experts: None, may_be_tied: true, sections: Some(Sections::InTurn) };
     let mut graph = dense::graph(ARCH, source, &traits)?;
     // llama.cpp's loader of this architecture reads no epsilon, and computes with 0.
-    graph.config.unread_by_llama = (graph.config.rms_eps != 0.0).then(|| format!("{ARCH}.{EPSILON}"));
+    let departs = || unread_by_llama(&format!("{ARCH}.{EPSILON}"));
+    graph.config.llama_departs = (graph.config.rms_eps != 0.0).then(departs);
     Ok(graph)
 }

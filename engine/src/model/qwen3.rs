@@ -11,6 +11,6 @@ pub const ARCH: &str = "qwen3";
 /// # Errors
 /// A missing key, or a value that no such model can have.
 pub fn graph(source: &dyn Metadata) -> Result<Graph, ConfigError> {
-    let traits = Traits { qkv_bias: false, qk_norm: true, experts: None, may_be_tied: true, sections: false };
+    let traits = Traits { qkv_bias: false, qk_norm: true, experts: None, may_be_tied: true, sections: None };
     dense::graph(ARCH, source, &traits)
 }

@@ -13,6 +13,6 @@ pub const ARCH: &str = "qwen3moe";
 /// A missing key, or a value that no such model can have.
 pub fn graph(source: &dyn Metadata) -> Result<Graph, ConfigError> {
     let experts = Some(Mixture { normalised: true, may_be_fused: false, shared: None });
-    let traits = Traits { qkv_bias: false, qk_norm: true, experts, may_be_tied: true, sections: false };
+    let traits = Traits { qkv_bias: false, qk_norm: true, experts, may_be_tied: true, sections: None };
     dense::graph(ARCH, source, &traits)
 }

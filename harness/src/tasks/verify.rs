@@ -14,7 +14,7 @@ use crate::pair::{Pair, Recording, Settings};
 use crate::progress::Progress;
 use crate::report::{Doubt, OracleReport, OracleStage, Suspect};
 use crate::runners::{Faults, LLAMA, Tokens};
-use crate::verdict::{Verdict, residuals};
+use crate::verdict::{StageResult, Verdict, residuals};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use qdiff_engine::dtype::DType;
@@ -55,9 +55,9 @@ pub(super) fn doubt(pair: &Pair<'_>, verdict: &Verdict, reference: &Recording, t
     if verdict.diverged() || suspects.is_empty() {
         return None;
     }
-    if let Some(key) = &pair.oracle.graph.config.unread_by_llama {
-        let reason = format!("the reference is wrong here: llama.cpp never reads the metadata key `{key}`");
-        return Some(Doubt { suspect: Suspect::Reference, reason });
+    let departs = pair.oracle.graph.config.llama_departs.clone();
+    if let Some(departs) = departs.or_else(|| no_number(verdict)) {
+        return Some(Doubt { suspect: Suspect::Reference, reason: format!("the reference is wrong here: {departs}") });
     }
     let (suspect, reason) = match failing(pair, tokens, &reference.fed) {
         Ok(failing) if suspects.iter().any(|s| failing.contains(s)) => {
@@ -67,6 +67,18 @@ pub(super) fn doubt(pair: &Pair<'_>, verdict: &Verdict, reference: &Recording, t
         Err(e) => (Suspect::Unknown, format!("which of the two is wrong could not be tested: {e:#}")),
     };
     Some(Doubt { suspect, reason })
+}
+
+/// That the reference gives NaN or infinity of finite operands where f64 gives a number, which no rounding does, and misses f64
+/// nowhere but behind that.
+fn no_number(verdict: &Verdict) -> Option<String> {
+    let lost = |stage: &StageResult| {
+        let local = stage.reference.as_ref()?;
+        Some((local.non_finite?, local.poisoned_input))
+    };
+    let all = verdict.disputed().map(lost).collect::<Option<Vec<_>>>()?;
+    let (first, _) = all.into_iter().find(|(first, poisoned)| !poisoned && first.want.is_finite())?;
+    Some(format!("of finite operands it gives {}, where f64 gives {}", first.got, first.want as f32))
 }
 
 /// Names of the stages where llama.cpp misses f64 even with F32 weights.

@@ -2,7 +2,7 @@
 //! and what a model cannot be is refused by its key.
 
 use qdiff_engine::quant::GgmlType;
-use qdiff_tests::synth::{Kv, Setting, Synth};
+use qdiff_tests::synth::{Kv, Setting, Synth, patch};
 use qdiff_tests::{empty, folder_with};
 use serde_json::Value;
 
@@ -58,6 +58,22 @@ fn the_reference_is_wrong_where_weights_are_not_normalised() {
     let names: Vec<&str> = disputed.map(|s| s["stage"].as_str().unwrap()).collect();
     assert_eq!(names, ["L00.experts_out", "L01.experts_out"], "{text}");
     assert!(qdiff_tests::headline(&text).contains("the reference is wrong here"), "{text}");
+}
+
+/// llama.cpp writes the sigmoid of qwen2moe's shared gate as silu(x)/x, which is NaN where x is 0.
+#[test]
+fn the_reference_is_wrong_where_a_shared_gate_is_zero() {
+    let mut bytes = model("qwen2moe", &[]).to_bytes();
+    patch(&mut bytes, "blk.1.ffn_gate_inp_shexp.weight", |weights| weights.fill(0));
+    let folder = empty();
+    folder.write("model.gguf", bytes);
+    let (code, report, text) = folder.judged("-n 2 --subject cpu");
+    assert_eq!(code, 1, "{text}");
+    let said = "the reference is wrong here: of finite operands it gives NaN, where f64 gives 0.5";
+    assert!(qdiff_tests::headline(&text).contains(said), "{text}");
+    let stages = report["verdict"]["stages"].as_array().unwrap();
+    let first = stages.iter().find(|s| s["status"] != "match").unwrap();
+    assert_eq!(first["stage"], "L01.shared_weight", "{text}");
 }
 
 #[test]

@@ -60,6 +60,7 @@ mod sampler_vs_llama;
 mod scope;
 mod score;
 mod screens;
+mod sections;
 mod segments;
 mod sequences;
 mod shards;

@@ -40,7 +40,7 @@ fn table() -> String {
         "| architecture | `llama` | `cpu` | `cuda` | `cuda-fast` |\n| --- | --- | --- | --- | --- |\n".to_owned();
     for (arch, _) in ARCHITECTURES {
         let of = |path| if refusal(arch, path).is_none() { "yes" } else { "no" };
-        let llama = if graph(arch).config.unread_by_llama.is_none() { "yes" } else { "wrong, see DIVERGENCES.md" };
+        let llama = if graph(arch).config.llama_departs.is_none() { "yes" } else { "wrong, see DIVERGENCES.md" };
         rows += &format!("| `{arch}` | {llama} | yes | {} | {} |\n", of(Path::Tapped), of(Path::Fast));
     }
     let formats: Vec<String> = FORMATS.iter().map(ToString::to_string).collect();
@@ -72,7 +72,7 @@ fn every_cell_gives_a_verdict() {
             let whole = coverage["asked"] == coverage["judged"];
             told += &format!("{arch} {weight_type}: {}\n", text.lines().next().unwrap_or_default());
             // Where llama.cpp is the outlier, that is said.
-            let right = match graph(arch).config.unread_by_llama {
+            let right = match graph(arch).config.llama_departs {
                 None => code == 0,
                 Some(_) => code == 1 && headline(&text).contains("reference is wrong here"),
             };
@@ -92,7 +92,7 @@ fn every_cell_of_the_tapped_cuda_path_gives_a_verdict() {
             let folder = folder_with(&Synth { arch, weight_type, ..Synth::default() });
             let said = folder.qdiff_on(&card, "run -m model.gguf -n 1 --subject cuda --oracle cpu --json told.json");
             told += &format!("{arch} {weight_type}: {}\n", said.stdout.lines().next().unwrap_or(&said.stderr));
-            let right = match graph(arch).config.unread_by_llama {
+            let right = match graph(arch).config.llama_departs {
                 None => said.code == 0,
                 Some(_) => said.code == 1 && headline(&said.stdout).contains("reference is wrong here"),
             };
