@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Functions that are one instruction of the machine, and what stands in for it.
+/// Functions that are one instruction of the machine, and what replaces it.
 const INSTRUCTIONS: [(&str, &str); 39] = [
     ("unsigned long long now()", "return 1;"),
     ("float half_bits(u16 h)", "return half_to_float(h);"),
@@ -87,7 +87,7 @@ fn plain(text: &str, replaced: &mut Vec<&'static str>) -> String {
 /// Writes all kernels in plain C++ to `folder`.
 ///
 /// # Panics
-/// If an instruction stands in none of them any more, or the folder cannot be written.
+/// If no kernel has one of the instructions any more, or the folder cannot be written.
 pub fn write_plain_kernels(folder: &Path) {
     let mut replaced = Vec::new();
     for (path, text) in included() {
@@ -152,7 +152,7 @@ impl Card {
             for other in ["libnvrtc.so", "libcublas.so"] {
                 std::fs::copy(&library, made.join(other)).expect("a library");
             }
-            // Of two tests that make it at once the second finds it made.
+            // If two tests make it at once, the second finds the folder of the first.
             if std::fs::rename(&made, &folder).is_err() {
                 std::fs::remove_dir_all(&made).expect("a folder of its own");
             }
@@ -160,7 +160,7 @@ impl Card {
         Self { libraries: folder.clone(), folder, _temporary: None }
     }
 
-    /// The same card with a kernel, in the file of this name, in which `new` stands in the place of `old`.
+    /// The same card with `new` in the place of `old` in one kernel's file.
     ///
     /// # Panics
     /// As [`Self::new`]; if `old` does not stand there.

@@ -87,7 +87,7 @@ const USUAL: usize = 2;
 /// The first id that needs more than 17 bits.
 const HIGH: usize = 1 << 17;
 
-/// Tokens from which on a case is long, and judged at its first and last positions alone.
+/// Tokens from which on a case is long, and judged at its first and last positions alone, unless the model is recurrent.
 const LONG: usize = 128;
 
 const fn plan(name: &'static str, about: &'static str, kind: Kind, [tokens, ubatch, decode]: [usize; 3]) -> Plan {
@@ -154,7 +154,9 @@ impl Plan {
             }
         }
         let last = self.tokens + self.decode - 1;
-        let some = (self.tokens > LONG).then(|| format!("0,1,{}-{last}", self.tokens - 2));
+        // A recurrent state follows from every row of a step.
+        let recurrent = opened.model.graph().nodes.iter().any(|node| node.op.anatomy().looks_back());
+        let some = (self.tokens > LONG && !recurrent).then(|| format!("0,1,{}-{last}", self.tokens - 2));
         let capture = CaptureRequest { runner: all.runner.clone(), ubatch: self.ubatch, kv_type: Some(all.kv_type) };
         Ok(RunRequest {
             sides: SidesRequest {

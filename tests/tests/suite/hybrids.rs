@@ -71,6 +71,13 @@ fn the_oracle_holds() {
     }
 }
 
+/// The battery judges every row, as states follow from all of them.
+#[test]
+fn the_battery_is_complete() {
+    let said = folder_with(&model("qwen35", &[])).qdiff("check -m model.gguf --subject cpu");
+    assert!(said.code == 0 && said.stdout.starts_with("MATCH"), "{said}");
+}
+
 /// Where the stages within were not captured, what is left is judged over them, states and all.
 #[test]
 fn segments_go_through_states() {
