@@ -23,7 +23,7 @@ fn matches(card: &Card, model: &Synth, extra: &str) {
     let coverage = &report["verdict"]["coverage"];
     assert_eq!(coverage["asked"], coverage["judged"], "{text}");
     let stages = report["verdict"]["stages"].as_array().unwrap();
-    assert!(stages.len() > 50 && stages.iter().all(|stage| stage["status"] == "match"), "{text}");
+    assert!(stages.len() > 40 && stages.iter().all(|stage| stage["status"] == "match"), "{text}");
 }
 
 #[test]
@@ -34,11 +34,18 @@ fn experts_of_odd_shapes_match() {
     }
 }
 
-/// Prompts in one part, and cut where a window of the convolution reaches over the cut.
+/// Whether the rows of all matrices are whole groups of 32 weights, as the kernels read them.
+fn in_groups(model: &Synth) -> bool {
+    let cut = |value: &Setting| matches!(value, Setting::Integer(n) if n % 32 != 0);
+    !model.settings.iter().any(|(key, value)| key == "ssm.inner_size" && cut(value))
+}
+
+/// Prompts in one part, and cut where a window of the convolution reaches over the cut; heads of 32 to 96.
 #[test]
 fn delta_nets_of_odd_shapes_match() {
     let card = Card::new();
-    for (i, model) in hybrids::models().iter().enumerate() {
+    let of_48 = Synth { weight_type: GgmlType::F32, ..hybrids::model("qwen35", &hybrids::net([48, 2, 4, 4])) };
+    for (i, model) in hybrids::models().iter().filter(|m| in_groups(m)).chain([&of_48]).enumerate() {
         matches(&card, model, if i % 2 == 0 { "-n 2" } else { "--passes 20,2,1,9,2,1" });
     }
 }
@@ -52,7 +59,10 @@ fn other_ways_to_run_match() {
     matches(&card, &of("qwen35moe", GgmlType::Q6_K), "-n 2 --gemm cublas --kv-type f16");
     matches(&card, &of("qwen3moe", GgmlType::IQ4_XS), "-n 2");
     matches(&card, &of("qwen3next", GgmlType::MXFP4), "-n 2");
-    matches(&card, &of("qwen3moe", GgmlType::Q8_0), "--sequences 7,5+1+17@0 --length 30");
+    let folder = folder_with(&of("qwen3moe", GgmlType::Q8_0));
+    let sequences = "run -m model.gguf --subject cuda --oracle cpu --sequences 7,5+1+17@0 --length 30";
+    let said = folder.qdiff_on(&card, sequences).exits(0);
+    assert!(said.stdout.starts_with("3 runs: 3 MATCH"), "{said}");
 }
 
 /// Angles scaled for a longer context, in whole heads and in parts of them.
@@ -133,14 +143,18 @@ fn a_bug_in_a_kernel_is_found_at_its_stage() {
 fn what_a_card_does_not_run_is_refused() {
     let card = Card::new();
     let folder = folder_with(&Synth { arch: "qwen35", ..Synth::default() });
-    let refused = |line: &str, words: &[&str]| {
+    let refused = |folder: &Folder, line: &str, words: &[&str]| {
         let said = folder.qdiff_on(&card, line).exits(2);
         assert!(said.stdout.is_empty() && said.stderr.trim_end().lines().count() == 1, "{said}");
         assert!(words.iter().all(|word| said.stderr.contains(word)), "{said}");
     };
     refused(
+        &folder,
         "run -m model.gguf --subject cuda --sequences 7,5+1+17@0 --length 30",
         &["the model has recurrent layers", "run each sequence by itself"],
     );
-    refused("run -m model.gguf --subject cuda-fast", &["there is no fused kernel", "use --subject cuda"]);
+    refused(&folder, "run -m model.gguf --subject cuda-fast", &["there is no fused kernel", "use --subject cuda"]);
+    let odd = hybrids::models().into_iter().find(|model| !in_groups(model)).unwrap();
+    let words = ["ssm_out.weight", "take multiples of 32", "use --subject cpu"];
+    refused(&folder_with(&odd), "run -m model.gguf --subject cuda", &words);
 }

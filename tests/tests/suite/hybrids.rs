@@ -6,13 +6,13 @@ use qdiff_tests::folder_with;
 use qdiff_tests::synth::{Setting, Synth};
 use serde_json::Value;
 
-fn model(arch: &'static str, integers: &[(&str, usize)]) -> Synth {
+pub(crate) fn model(arch: &'static str, integers: &[(&str, usize)]) -> Synth {
     let settings = integers.iter().map(|(key, n)| ((*key).to_owned(), Setting::Integer(*n))).collect();
     Synth { arch, settings, ..Synth::default() }
 }
 
 /// Of the delta net: length of a head, heads of keys and of values; taps of the convolution.
-fn net([dim, keys, values, taps]: [usize; 4]) -> [(&'static str, usize); 5] {
+pub(crate) fn net([dim, keys, values, taps]: [usize; 4]) -> [(&'static str, usize); 5] {
     [
         ("ssm.state_size", dim),
         ("ssm.group_count", keys),
