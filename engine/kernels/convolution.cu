@@ -1,5 +1,5 @@
-// y[t, c] = sum_j w[c, j] x[t - past + j, c] over j from 0 to past, a thread an element. `before` has what lies before
-// the step, the oldest row first. x, y [T, n], w [n, past + 1], before [past, n].
+// y[t, c] = sum_j w[c, j] x[t - past + j, c] over j from 0 to past, a thread an element. What lies before the step stands in
+// `before`, the oldest row first. x, y [T, n], w [n, past + 1], before [past, n].
 
 struct ConvolutionParams {
     const float *x, *before, *w;

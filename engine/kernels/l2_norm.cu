@@ -1,4 +1,4 @@
-// y = x / sqrt(sum(x^2) + eps) of each head of d elements, written `repeats` times one after the other.
+// y = x / sqrt(sum(x^2) + eps) of each head of d elements, which then stands `repeats` times in a row.
 // Grid (T heads), block: threads over the head. x [T, heads, d], y [T, heads, repeats, d].
 
 #include "reduce.cuh"
