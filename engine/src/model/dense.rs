@@ -82,9 +82,6 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
         return Err(unsupported(&format!("{arch}.{ROTATED}"), c.rotated, &what));
     }
     let of_positions = traits.sections.map(|dealt| sections(arch, source, c.rotated, dealt)).transpose()?.flatten();
-    // Of so many first layers, to whose results llama.cpp adds what stands beside the embedding: of a text, zeros.
-    let with_images = traits.sections.filter(|dealt| *dealt == Sections::Interleaved);
-    let deepstack = with_images.and_then(|_| source.integer(&format!("{arch}.n_deepstack_layers")));
     let (e, h, g, d) = (c.n_embd, c.n_heads, c.n_kv_heads, c.head_dim);
     let experts = traits.experts.as_ref().map(|mixture| Experts::read(arch, source, *mixture)).transpose()?;
     c.llama_departs = experts.as_ref().and_then(|experts| experts.llama_departs.clone()).or(of_positions);
@@ -94,8 +91,8 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
     let (n_layers, rms_eps, shape) = (c.n_layers, c.rms_eps, c.clone());
 
     let mut b = Builder::new(c);
-    let embed = b.stage("embed", Role::Embedding, Op::Embed, &[], &[e]).weight(EMBEDDING, &[e, v]);
-    let embed = embed.add("embd", if deepstack.unwrap_or(0) > 0 { "VIEW" } else { "GET_ROWS" });
+    let embed =
+        b.stage("embed", Role::Embedding, Op::Embed, &[], &[e]).weight(EMBEDDING, &[e, v]).add("embd", "GET_ROWS");
 
     let mut residual = embed;
     for layer in 0..n_layers {

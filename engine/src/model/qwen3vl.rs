@@ -1,5 +1,4 @@
-//! The text of Qwen3-VL: Qwen3 with positions in sections, which are all one in a text. What an image adds to the first layers
-//! (`n_deepstack_layers`) is 0 in a text.
+//! The text of Qwen3-VL: Qwen3 with positions in sections, which are all one in a text.
 
 use super::dense::{self, Sections, Traits};
 use super::{ConfigError, Graph, Metadata};
