@@ -17,6 +17,9 @@ const KEPT: usize = 32_768;
 /// Terms that a short table has.
 const SHORT: usize = 8;
 
+/// Lists of numbers, each with its name.
+pub type Operands = Vec<(String, Vec<f32>)>;
+
 /// A wrong element, worked out.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Example {
@@ -39,7 +42,7 @@ pub struct Example {
     /// The formula, in words.
     pub formula: String,
     /// What each list of numbers is, and the numbers, as the engine gave or holds them.
-    pub operands: Vec<(String, Vec<f32>)>,
+    pub operands: Operands,
     /// Whether it is the sum of the products of the two operands, one by one.
     pub products: bool,
 }
@@ -123,7 +126,7 @@ impl Example {
 }
 
 /// What an element is made of: the formula, and the operands by name.
-fn operands(e: &Evidence<'_>, (r, i): (usize, usize)) -> Option<(&'static str, Vec<(String, Vec<f32>)>)> {
+fn operands(e: &Evidence<'_>, (r, i): (usize, usize)) -> Option<(&'static str, Operands)> {
     let meter = Meter::new(u64::MAX);
     let scene = Scene::of(e, &meter);
     let (row, graph) = (&e.rows[r], &e.oracle.graph);

@@ -4,7 +4,7 @@
 //! A weight of a block format is `scale · quant + offset`. Which these are follows from the format's own decoder: it is
 //! given the block with all quants 0, and with all quants 1.
 
-use super::rounded::HALVES;
+use super::rounded::{HALVES, Rounding};
 use super::scene::Scene;
 use super::terms::{Sums, least_squares};
 use super::{Law, Row};
@@ -290,7 +290,7 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
     }
     let power = |x: f64| if x == 0.0 { 0.0 } else { x.abs().log2().floor().exp2().copysign(x) };
     let nearest = |x: f64| if x == 0.0 { 0.0 } else { x.abs().log2().round().exp2().copysign(x) };
-    let scales: [(&str, fn(f64) -> f64); 4] = [
+    let scales: [Rounding; 4] = [
         ("of the scale only the exponent is kept", power),
         ("the scale is rounded to a power of two", nearest),
         ("the scale has the wrong sign", |x| -x),
