@@ -6,6 +6,7 @@ mod cost;
 mod field;
 mod large;
 mod matrix;
+mod missing;
 mod runs;
 mod summary;
 mod verdicts;
@@ -14,6 +15,8 @@ pub use alarms::{FalseAlarms, RightEngine};
 pub use cost::{Long, Taken, VerdictCost};
 pub use field::{Field, FieldFinding, Judgement};
 pub use large::{LargeMachine, LargeModel, LargeRun, LargeSeconds};
+pub use missing::RESULTS_VERSION;
+use missing::missing;
 pub use runs::{Digest, Figures, Rows, Runs, StageDigest};
 
 use crate::report::bench::{Bench, VerdictBench};
@@ -22,11 +25,7 @@ use anyhow::{Context as _, Result, bail};
 use qdiff::input;
 use qdiff::report::{Document as _, SCHEMA_VERSION, file, markdown};
 use serde::Deserialize;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-
-/// Version of the layout of results; raised when a field changes its meaning.
-pub const RESULTS_VERSION: u32 = 1;
 
 /// Everything that is told.
 #[derive(Default)]
@@ -123,12 +122,5 @@ impl Book {
         large::render(&self.large, &mut out);
         verdicts::render(&self.runs, &mut out);
         out
-    }
-}
-
-/// Says that nothing of `kind` was measured: a gap is told, not left out.
-fn missing(kind: &str, so: bool, out: &mut String) {
-    if so {
-        let _ = writeln!(out, "\nMissing: no result of kind `{kind}`.");
     }
 }
