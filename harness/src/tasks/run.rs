@@ -1,10 +1,10 @@
 //! Both sides on the same tokens, every stage judged: one prompt, or many with the model loaded once.
 
 use super::batch::{self, Batch};
-pub use super::run_request::{BatchRequest, REPORTS, RunRequest};
+pub use super::run_request::{REPORTS, RunRequest};
 use super::sides::{Input, SideChoice, Sides};
 use super::{Console, repeat, verify};
-use crate::capture::{Filter, container};
+use crate::capture::Filter;
 use crate::decoded;
 use crate::diagnose::Diagnosis;
 use crate::ends;
@@ -17,19 +17,17 @@ use crate::own;
 use crate::pair::{Pair, Recording};
 use crate::prompts::Ready;
 use crate::report::{Failure, Memory, ModelInfo, Outcome, Report, RunInfo, Seconds, SequenceInfo, Told as _, file};
-use crate::runners::{EngineTrouble, Manifest, Source};
+use crate::runners::{EngineTrouble, Manifest};
 use crate::severity;
-use crate::shard::Shard;
 use crate::slots::SlotsCheck;
 use crate::tokens::{self, TokensCheck};
 use crate::verdict::{Measured, Repeated};
 use crate::weights::{self, WeightCheck};
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::Args;
 use qdiff_engine::folder;
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long a subject may take that runs once more where it diverges.

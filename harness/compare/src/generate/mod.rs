@@ -13,21 +13,18 @@ mod side;
 pub use plan::{OtherDraw, Plan};
 pub use side::{GeneratedText, GenerationSide, SideSampler, Stop};
 
-use crate::capture::{Passes, Want};
+use crate::capture::Want;
 use crate::diagnose::Diagnosis;
 use crate::llama::Model;
 use crate::llama::sampler::LlamaSampler;
 use crate::metrics::{largest, largest_difference, margin};
-use crate::mutations::{CatalogueEntry, Mutation};
-use crate::pair::{Pair, Recording, Tokens};
+use crate::pair::{Pair, Recording};
 use crate::runners::{Faults, RunnerKind};
-use crate::sampling::Sampling;
 use anyhow::Result;
 use qdiff_engine::sampler::Drawn;
 use replay::SamplerReplay;
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::collections::BTreeSet;
 
 /// Tokens shown of each side at the fork.
 const BEST: usize = 5;

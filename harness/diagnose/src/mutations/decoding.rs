@@ -4,10 +4,10 @@
 use super::stored_row::{DecodeFault, Row};
 use super::{Apply, Fits, Mutation, Param};
 use half::f16;
-use qdiff_engine::model::{Node, WeightSource};
+use qdiff_engine::model::WeightSource;
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::{Contraction, Gather};
-use qdiff_engine::quant::{Content, Format, GgmlType, Offset, Part};
+use qdiff_engine::quant::{Content, Format, Offset, Part};
 
 /// A K format: the first super-block alone is decoded.
 fn early_return(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {

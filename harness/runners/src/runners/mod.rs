@@ -12,7 +12,7 @@ mod source;
 
 pub use cpu::CPU;
 pub use cuda::{CUDA, CUDA_FAST};
-pub use kind::{Create, Faults, Reads, RunnerKind, Start};
+pub use kind::{CommandLine, Create, Faults, Reads, RunnerKind, Start};
 pub use llama::{LLAMA, LLAMA_CUDA};
 pub use ranks::{Origins, Ranks, Whole};
 pub use source::{RUNNERS, Source};
