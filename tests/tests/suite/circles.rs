@@ -39,7 +39,10 @@ fn expand(prefix: &[String], tree: &str, found: &mut Vec<(String, Names)>) {
         let mut path: Names = prefix.iter().cloned().chain(names(path)).collect();
         path.pop_if(|last| last == "self");
         let name = name.or(path.last().map(String::as_str)).unwrap_or_default().to_owned();
-        return if path.is_empty() { () } else { found.push((name, path)) };
+        if !path.is_empty() {
+            found.push((name, path));
+        }
+        return;
     };
     let prefix: Names = prefix.iter().cloned().chain(names(head)).collect();
     let (mut depth, mut item) = (0, String::new());
