@@ -2,6 +2,7 @@
 //! the JSON files of its folders and of nothing else.
 
 mod alarms;
+mod contents;
 mod cost;
 mod field;
 mod large;
@@ -12,6 +13,8 @@ mod summary;
 mod verdicts;
 
 pub use alarms::{FalseAlarms, RightEngine};
+pub use contents::Book;
+use contents::OnFile;
 pub use cost::{Long, Taken, VerdictCost};
 pub use field::{Field, FieldFinding, Judgement};
 pub use large::{LargeMachine, LargeModel, LargeRun, LargeSeconds};
@@ -19,33 +22,11 @@ pub use missing::RESULTS_VERSION;
 use missing::missing;
 pub use runs::{Digest, Figures, Rows, Runs, StageDigest};
 
-use crate::report::bench::{Bench, VerdictBench};
-use crate::score::Score;
 use anyhow::{Context as _, Result, bail};
 use qdiff::input;
 use qdiff::report::{Document as _, SCHEMA_VERSION, file, markdown};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
-
-/// Everything that is told.
-#[derive(Default)]
-pub struct Book {
-    field: Vec<Field>,
-    runs: Vec<Runs>,
-    alarms: Vec<FalseAlarms>,
-    scores: Vec<Score>,
-    benches: Vec<OnFile>,
-    costs: Vec<VerdictCost>,
-    large: Vec<LargeModel>,
-}
-
-/// What `qdiff-lab bench` measured.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OnFile {
-    Cuda(Box<Bench>),
-    Verdict(VerdictBench),
-}
 
 impl Book {
     /// Reads every JSON file of `folders`, each folder in order of names.
