@@ -1,7 +1,7 @@
 //! The decoder that Qwen2 and Qwen3 share, dense and with experts; the architectures differ in what stands between the
 //! projections and the rotation, and in the feed-forward network.
 
-use super::blocks::{ATTN_NORM, DENSE, HEAD, attend, last_layer, linear, mlp, norm, sections};
+use super::blocks::{ATTN_NORM, DENSE, HEAD, Sections, attend, last_layer, linear, mlp, norm, sections};
 use super::builder::Builder;
 use super::config::{EMBEDDING, ROTATED, unsupported};
 use super::experts::{Experts, Mixture};
