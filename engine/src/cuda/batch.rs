@@ -4,7 +4,7 @@
 //! attention finds the slots that the row sees. All of it is data in device memory (`kernels/batch.cuh`).
 
 use super::device::Doing as _;
-use super::layouts::{Batch, Ptr};
+use super::layouts::Batch;
 use super::memory::is_own_state;
 use super::{CudaEngine, CudaError, Path};
 use crate::cpu::{Group, Row, RowsError, Sequences};

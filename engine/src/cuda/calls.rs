@@ -2,9 +2,9 @@
 
 use super::CudaError;
 use super::blas::Product;
-use super::defined::known;
 use super::functions::Functions;
 use super::kernels::*;
+use super::known::known;
 use super::launch::Call;
 use super::layouts::{Batch, Ptr};
 use super::memory::Memory;

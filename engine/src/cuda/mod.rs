@@ -24,6 +24,7 @@ pub mod faults;
 mod functions;
 pub mod kernel;
 pub mod kernels;
+mod known;
 mod launch;
 pub mod layouts;
 mod load;
