@@ -16,7 +16,8 @@ pub type BuildGraph = fn(&dyn Metadata) -> Result<Graph, ConfigError>;
 /// An architecture: its name in `general.architecture`, and the function that builds its graph.
 pub type Architecture = (&'static str, BuildGraph);
 
-/// The architectures that qdiff knows. Who knows more gives a list of its own to [`build_of`] and [`Model::of`].
+/// The architectures that qdiff knows. Who knows more gives a list of its own to [`build_of`] and
+/// [`Model::of`](super::Model::of).
 pub const ARCHITECTURES: &[Architecture] = &[
     (qwen2::ARCH, qwen2::graph),
     (qwen3::ARCH, qwen3::graph),
@@ -81,7 +82,7 @@ pub fn build_of(known: &[Architecture], source: &dyn Metadata) -> Result<Graph, 
 /// layers: its stages in order, and extents that say nothing.
 ///
 /// # Panics
-/// If there are more than [`MAX_LAYERS`], or the architecture cannot be so small.
+/// If there are more than [`MAX_LAYERS`](super::config::MAX_LAYERS), or the architecture cannot be so small.
 pub fn skeleton(build: BuildGraph, n_layers: usize) -> Graph {
     let integer = |key: &str| match key {
         "block_count" => n_layers,
