@@ -18,6 +18,8 @@ Qwen2.5-Coder-0.5B-Instruct in Q4_K_M; the other models are small ones that `qdi
   it does not show is judged as part of the next one that it shows.
 - **confirmed**: *prediction*: qdiff ran the engine on other tokens, and the cause predicted its values; *mended*: with a patch of that
   defect alone the same runs are a MATCH.
+  *no*: the cause was not tried on other tokens, or did not hold there. Such a row is a difference from the arithmetic that the
+  driver declares, and not a confirmed defect.
 - **effect**: what all findings together do to the logits: the largest error relative to the norm of a row, the largest KL
   divergence in nats, and the positions at which another token is the likeliest.
 """
@@ -28,15 +30,17 @@ def of_row(name, row):
     runs = row["runs"]
     outcome = min((run["outcome"] for run in runs), key=WORST.index)
     bad = [run for run in runs if run["outcome"] == outcome]
-    coverage = {f"{100 * run['judged'] / run['asked']:.4g} % ({shown(run)} of {run['stages_total']})" for run in runs if run.get("asked")}
+    coverage = {f"{100 * run['judged'] / run['asked']:.4g} %" + (f" ({shown(run)} of {run['stages_total']})" if shown(run) is not None else "") for run in runs if run.get("asked")}
     used = max((run["used"] for run in runs if run.get("used")), key=lambda text: float(text.split(" %")[0]), default="")
     first, cause, confirmed, effect = "", "", "", ""
     if outcome == "trouble":
         cause = (bad[0]["log"] or [""])[-1][:160]
     if outcome == "diverged":
         first = bad[0]["findings"][0]["stage"] if bad[0]["findings"] else "tokens"
-        names = [one["cause"] or "no known cause" for run in bad for one in run["findings"]]
-        cause = "; ".join(dict.fromkeys(names[:6]))
+        # The cause of the first stage alone: a cause of a later one would be read as its.
+        told = [run["findings"][0] for run in bad if run["findings"]]
+        confirmed = [one["cause"] for one in told if one["trial"] == "confirmed" and one["cause"] and one["stage"] == first]
+        cause = "; ".join(dict.fromkeys(confirmed)) or "no confirmed cause"
         trials = {run["findings"][0]["trial"] for run in bad if run["findings"]}
         ways = ["prediction"] if "confirmed" in trials else []
         if "fixed" in row:
@@ -44,7 +48,7 @@ def of_row(name, row):
         confirmed = ", ".join(ways) or "no"
         effects = [run["effect"] for run in bad if run.get("effect")]
         if effects:
-            worst = max(effects, key=lambda one: float(one["logits"] or 0))
+            worst = max(effects, key=lambda one: (float(one["logits"] or 0), one["changed"] or 0))
             effect = f"logits {worst['logits']}, KL {worst['kl']}, {worst['changed']} of {worst['positions']}"
     where = ", ".join(run["run"] for run in bad) if len(bad) < len(runs) else "all"
     verdict = outcome.upper() + (f" at {where}" if outcome != "match" else "")
@@ -53,9 +57,13 @@ def of_row(name, row):
 
 
 def shown(run):
-    """The stages that the engine dumped."""
+    """The stages that the engine dumped; None where an old result does not say."""
+    if "shown" in run:
+        return run["shown"]
+    if run["outcome"] != "match":
+        return None
     absent = re.search(r"\((\d+) stages? not dumped\)", run["headline"])
-    return run["stages_total"] - int(absent[1]) if absent else run.get("shown", run["stages"])
+    return run["stages_total"] - int(absent[1]) if absent else run["stages"]
 
 
 def line(cells):
@@ -70,8 +78,11 @@ def written(folder, engines):
     text += line(["engine", "version", "from", "status", "rows", "match", "incomplete", "diverged", "trouble", "command"]) + line(["---"] * 10)
     for name, result in results:
         outcomes = [of_row(name, row)[2].split()[0].lower() for row in result["rows"]]
-        text += line([f"[{result['engine']}](#{name})", result["version"], result["from"], result["status"], len(outcomes),
+        text += line([f"[{result['engine']}](#{name.replace('.', '')})", result["version"], result["from"], result["status"], len(outcomes),
                       *(outcomes.count(one) for one in ("match", "incomplete", "diverged", "trouble")), f"`scripts/field {name}`"])
+    missing = [name for name in engines if name not in dict(results)]
+    if missing:
+        text += f"\nNot judged yet, though a driver is there: {', '.join(missing)}.\n"
     for name, result in results:
         text += f"\n## {name}\n\n{result['engine']} {result['version']}, from {result['from']}: `scripts/field {name}`\n\n"
         if result["status"] != "judged":

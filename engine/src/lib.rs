@@ -27,10 +27,10 @@ pub fn cache_folder() -> Option<PathBuf> {
     cache_of(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"))
 }
 
-/// The same of these variables. A home that is not there is nobody's, and nothing is made below it.
+/// The same of these variables. An empty one says nothing. A home that is not there is nobody's, and nothing is made below it.
 fn cache_of(cache: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let home = || home.map(PathBuf::from).filter(|home| home.is_dir()).map(|home| home.join(".cache"));
-    Some(cache.map(PathBuf::from).or_else(home)?.join("qdiff"))
+    Some(cache.filter(|cache| !cache.is_empty()).map(PathBuf::from).or_else(home)?.join("qdiff"))
 }
 
 #[cfg(test)]

@@ -57,6 +57,12 @@ impl Rope {
         }
     }
 
+    /// The plane that element `i` of a head turns in, and the two elements of that plane; `None` where it does not turn.
+    pub fn plane(&self, i: usize) -> Option<(usize, [usize; 2])> {
+        let pairs = (0..self.rotated / 2).map(|plane| self.pair(plane));
+        pairs.enumerate().find(|(_, (a, b))| [*a, *b].contains(&i)).map(|(plane, (a, b))| (plane, [a, b]))
+    }
+
     /// Angle of each plane at position 1.
     pub fn frequencies<F: Real>(&self) -> Vec<F> {
         let exponents = (0..self.rotated / 2).map(|i| F::of(-2.0 * i as f64 / self.rotated as f64));

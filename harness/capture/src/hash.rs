@@ -22,6 +22,11 @@ fn sha256_of<'a>(all: impl IntoIterator<Item = &'a [u8]>) -> String {
     use sha2::Digest as _;
     let mut digest = sha2::Sha256::new();
     all.into_iter().for_each(|bytes| digest.update(bytes));
+    hexadecimal(digest)
+}
+
+fn hexadecimal(digest: sha2::Sha256) -> String {
+    use sha2::Digest as _;
     digest.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }
 
@@ -36,9 +41,33 @@ pub fn of_model(model: &Gguf) -> String {
 
 /// The same of the file that this program was started from; `None` where it cannot be read.
 pub fn of_program() -> Option<String> {
-    let path = std::env::current_exe().ok()?;
-    let before = std::fs::metadata(&path).ok()?;
-    kept_or(&[(&path, &before)], || Some(sha256(&std::fs::read(&path).ok()?)))
+    of_file(&std::env::current_exe().ok()?)
+}
+
+/// The same of any file; `None` where it cannot be read.
+pub fn of_file(path: &Path) -> Option<String> {
+    let before = std::fs::metadata(path).ok()?;
+    kept_or(&[(path, &before)], || read_through(path, |_| {}).ok())
+}
+
+/// The same, always read; `told` is given the number of bytes so far.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn read_through(path: &Path, mut told: impl FnMut(usize)) -> std::io::Result<String> {
+    use sha2::Digest as _;
+    use std::io::Read as _;
+    let mut file = std::fs::File::open(path)?;
+    let (mut digest, mut block, mut done) = (sha2::Sha256::new(), vec![0; 1 << 20], 0);
+    loop {
+        let n = file.read(&mut block)?;
+        if n == 0 {
+            return Ok(hexadecimal(digest));
+        }
+        digest.update(&block[..n]);
+        done += n;
+        told(done);
+    }
 }
 
 /// The hash of these files as the file system described them when they were opened.

@@ -3,6 +3,7 @@
 use super::args::ExplainRequest;
 use super::exit;
 use super::say::say;
+use crate::report::UNKNOWN;
 use crate::report::json::{self, Saved};
 use anyhow::{Result, bail};
 use std::fmt::Write as _;
@@ -19,14 +20,14 @@ pub(super) fn run(request: &ExplainRequest) -> Result<u8> {
     }
     for finding in findings {
         let Some(example) = &finding.example else { continue };
-        let cause = finding.told().unwrap_or_else(|| "no known cause".to_owned());
+        let cause = finding.told().unwrap_or_else(|| UNKNOWN.to_owned());
         let _ = writeln!(text, "## {}: {cause}\n\n{}", finding.id, example.markdown(request.patch));
         if let Some(cause) = finding.cause.as_ref().filter(|cause| !cause.remedy.is_empty()) {
             let _ = writeln!(text, "Remedy: {}\n", cause.remedy);
         }
     }
     if text.is_empty() {
-        let _ = writeln!(text, "No wrong element of this report is a number that can be worked out.");
+        let _ = writeln!(text, "This report has no worked example.");
     }
     say(&text)?;
     Ok(exit::of(report.outcome))

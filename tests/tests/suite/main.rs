@@ -20,6 +20,7 @@ mod ends;
 mod errors;
 mod excuses;
 mod experts;
+mod explained;
 mod exporter_mistakes;
 mod exporters;
 mod false_alarms;

@@ -25,6 +25,16 @@ fn causes_are_named_from_few_rows_and_few_stages() {
     }
 }
 
+/// Of a run of one token every position is wrong: it was blamed on that position alone.
+#[test]
+fn the_only_position_is_not_wrong_alone() {
+    let (code, report, text) = folder().judged("--tokens 5 -n 0 --inject one-row-wrong:position=0@L01.ffn_act");
+    assert_eq!(code, 1, "{text}");
+    assert_eq!(report["verdict"]["findings"][0]["stage"], "L01.ffn_act", "{text}");
+    assert!(!headline(&text).contains("position alone") && !text.contains("cause      one-row-wrong"), "{text}");
+    assert!(report["verdict"]["findings"][0]["cause"].is_null(), "{text}");
+}
+
 /// Whatever the size of the parts, both sides match and every row is judged.
 #[test]
 fn ubatches_of_any_size_match() {

@@ -60,7 +60,7 @@ pub fn confirm(
         progress("trying causes on other tokens", done, all);
         let Some(origin) = origins.iter().find(|origin| origin.id == findings[i].id) else { continue };
         let meter = Meter::new(left);
-        let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter };
+        let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
         let first = of(*subject);
         let each = others.iter().map(|other| tried(&first, &of(*other), origin, (&findings[i], others.len() == 1)));
         let said = each.reduce(together).unwrap_or_else(|| Said::of(Predicted::Silent(WORK)));

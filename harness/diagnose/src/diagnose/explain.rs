@@ -35,6 +35,7 @@ pub fn explain(
     let mut known: Vec<Known> = Vec::new();
     let mut all: Vec<(usize, Finding)> = Vec::new();
     let mut search = Search { budget, ..Search::default() };
+    let mut examples = EXAMPLES;
     let waves = waves(&origins);
     for (number, wave) in waves.iter().enumerate() {
         progress("looking for causes", done.load(Ordering::Relaxed), origins.len());
@@ -43,7 +44,15 @@ pub fn explain(
         let each = (if whole { left } else { left.div_ceil(2) }) / wave.len() as u64;
         let find = |&i: &usize| {
             let meter = Meter::new(each);
-            let searcher = Searcher { oracle, subject: *subject, filter, policy, known: &known, meter: &meter };
+            let searcher = Searcher {
+                oracle,
+                subject: *subject,
+                filter,
+                policy,
+                known: &known,
+                meter: &meter,
+                examples: examples > 0,
+            };
             let (finding, new) = searcher.finding(origins[i]);
             progress("looking for causes", done.fetch_add(1, Ordering::Relaxed) + 1, origins.len());
             (i, finding, new, meter)
@@ -51,6 +60,7 @@ pub fn explain(
         let found: Vec<_> = wave.par_iter().map(find).collect();
         for (i, finding, new, meter) in found {
             left -= meter.done().min(left);
+            examples = examples.saturating_sub(finding.example.iter().count());
             search.tried += meter.tried();
             // What was left out may explain it.
             let explained = finding.solution.is_some() || finding.cause.as_ref().is_some_and(|c| c.whole);
@@ -66,9 +76,10 @@ pub fn explain(
     all.sort_by_key(|(i, _)| *i);
     let mut findings: Vec<Finding> = all.into_iter().map(|(_, finding)| finding).collect();
     let meter = Meter::new(0);
-    let searcher = Searcher { oracle, subject: *subject, filter, policy, known: &[], meter: &meter };
+    let searcher = Searcher { oracle, subject: *subject, filter, policy, known: &[], meter: &meter, examples: false };
     of_one_model(&searcher, &origins, &mut findings);
-    findings.iter_mut().skip(EXAMPLES).for_each(|finding| finding.example = None);
+    let with_example = findings.iter_mut().filter(|finding| finding.example.is_some());
+    with_example.skip(EXAMPLES).for_each(|finding| finding.example = None);
     for finding in findings.iter_mut().filter(|finding| finding.unread) {
         finding.cause.iter_mut().for_each(|cause| EXPORTER.clone_into(&mut cause.remedy));
     }

@@ -42,6 +42,8 @@ pub(super) struct Searcher<'a> {
     pub(super) known: &'a [Known],
     /// The work that is left.
     pub(super) meter: &'a Meter,
+    /// Whether a wrong element of a finding is worked out.
+    pub(super) examples: bool,
 }
 
 /// What explains a stage, by the stage's name.
@@ -163,7 +165,8 @@ impl Searcher<'_> {
                 ..Finding::of(origin.id, (inside, cause, solution, shape))
             }
         };
-        let finding = Finding { example: Example::of(&e), ..finding };
+        let example = if self.examples { Example::of(&e) } else { None };
+        let finding = Finding { example, ..finding };
         let stage = origin.id.name;
         (finding, new.into_iter().map(|explanation| Known { stage, explanation }).collect())
     }

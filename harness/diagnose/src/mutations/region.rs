@@ -189,7 +189,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 positions.get(rows.part(shape, at)).is_some_and(|&p| p as usize == position)
             })
         },
-        propose: Some(|e| each(only(&e.wrong(), |w| Some(e.rows[w.row].place.position)).map(|r| r as f64))),
+        propose: Some(|e| {
+            // Of one position that was judged nothing is alone.
+            let position = only(&e.wrong(), |w| Some(e.rows[w.row].place.position));
+            let alone = position.filter(|p| e.rows.iter().any(|row| row.place.position != *p));
+            each(alone.map(|p| p as f64))
+        }),
         ..Mutation::ANYWHERE
     },
     Mutation {

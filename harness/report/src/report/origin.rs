@@ -228,7 +228,6 @@ fn causes(findings: &[Finding]) -> String {
     }
 }
 
-/// A solution that is proved everywhere, in these words.
 /// `items` by `key`, in the order in which the keys first occur.
 pub fn grouped<T, K: PartialEq>(items: impl IntoIterator<Item = T>, key: impl Fn(&T) -> K) -> Vec<(K, Vec<T>)> {
     let mut groups: Vec<(K, Vec<T>)> = Vec::new();
@@ -242,6 +241,7 @@ pub fn grouped<T, K: PartialEq>(items: impl IntoIterator<Item = T>, key: impl Fn
     groups
 }
 
+/// A solution that is proved everywhere, in these words.
 #[cfg(test)]
 pub(super) fn proved(what: &str) -> Solution {
     let stored = serde_json::json!({"what": what, "holds": "everywhere", "confidence": "proved", "elements": 1, "held_out": 1, "used": 0.0});

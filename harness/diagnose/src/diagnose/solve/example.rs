@@ -4,7 +4,7 @@ use super::super::work::Meter;
 use super::scene::Scene;
 use super::terms::Sums;
 use crate::number::{Float, Real};
-use crate::verdict::{Evidence, right};
+use crate::verdict::{Evidence, right, tolerance::ELEMENT_FACTOR};
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::{Contraction, Elementwise, RowReduction};
 use schemars::JsonSchema;
@@ -48,6 +48,8 @@ pub struct Example {
     pub operands: Operands,
     /// Whether it is the sum of the products of the two operands, one by one.
     pub products: bool,
+    /// Numbers that the longest of these lists has in all; only the first of very many are kept.
+    pub numbers: usize,
 }
 
 impl Example {
@@ -75,9 +77,10 @@ impl Example {
             element: i,
             got: f64::from(got[i]),
             right: want[i],
-            allowed: f64::from(bound[i]),
+            allowed: ELEMENT_FACTOR * f64::from(bound[i]),
             formula: formula.to_owned(),
             products: matches!(e.node.op.anatomy(), Anatomy::Contraction(_)),
+            numbers: operands.iter().map(|(_, values)| values.len()).max().unwrap_or(0),
             operands: operands
                 .into_iter()
                 .map(|(name, values)| (name, values.into_iter().take(KEPT).map(|x| Real(x.decimal())).collect()))
@@ -104,11 +107,16 @@ impl Example {
                 for k in &order {
                     let _ = writeln!(text, "| {k} | {} | {} | {:e} |", left[*k].0, right[*k].0, product(*k));
                 }
-                if order.len() < all {
+                if all < self.numbers {
+                    let left = self.numbers - all;
+                    let _ = writeln!(text, "| {left} more | | | the report holds the first {all} alone |");
+                } else if order.len() < all {
                     let rest: f64 = (0..all).filter(|k| !order.contains(k)).map(product).sum();
                     let _ = writeln!(text, "| {} others | | | {rest:e} |", all - order.len());
                 }
-                let _ = writeln!(text, "| sum | | | {:e} |", (0..all).map(product).sum::<f64>());
+                if all == self.numbers {
+                    let _ = writeln!(text, "| sum | | | {:e} |", (0..all).map(product).sum::<f64>());
+                }
             }
             others => {
                 for (name, values) in others {
@@ -190,21 +198,28 @@ fn operands(e: &Evidence<'_>, (r, i): (usize, usize)) -> Option<(&'static str, L
                 Elementwise::Sum => "the sum of two elements",
                 Elementwise::Offset => "the element plus the bias",
                 Elementwise::Gated(_) => "the activation of the gate, times up",
-                Elementwise::Rotation(_) => {
-                    "the pair that holds the element, turned by its position times the frequency of its plane"
+                Elementwise::Rotation(rope) if rope.plane(at % rope.head_dim).is_none() => {
+                    "the element, which does not turn"
                 }
-                Elementwise::Function(_) => "a function of the element",
+                Elementwise::Rotation(_) => {
+                    "the pair that holds the element, turned by its position times its frequency, times the magnitude"
+                }
+                Elementwise::Function(1) => "a function of the element",
+                Elementwise::Function(_) => "a function of an element of each operand",
             };
             let mut all: Lists =
                 (0..e.node.inputs.len()).filter_map(|k| Some((name(k), vec![element(k, at)?]))).collect();
             if let Elementwise::Rotation(rope) = kind {
-                let d = scene.e.oracle.graph.config.head_dim;
-                let x = e.operand(row, 0)?;
-                all = vec![
-                    (name(0), x.get(at / d * d..at / d * d + d)?.to_vec()),
-                    ("the position".to_owned(), vec![row.place.position as f32]),
-                    ("the base".to_owned(), vec![rope.base as f32]),
-                ];
+                let (x, of_head) = (e.operand(row, 0)?, at % rope.head_dim);
+                if let Some((plane, [a, b])) = rope.plane(of_head) {
+                    let pair = [a, b].map(|i| x.get(at - of_head + i).copied());
+                    all = vec![
+                        (name(0), vec![pair[0]?, pair[1]?]),
+                        ("the position".to_owned(), vec![row.place.position as f32]),
+                        ("the frequency".to_owned(), vec![rope.frequencies::<f64>()[plane] as f32]),
+                        ("the magnitude".to_owned(), vec![rope.magnitude() as f32]),
+                    ];
+                }
             }
             if let (Elementwise::Offset, Some(own)) = (kind, e.node.weights.first()) {
                 all.push((own.name.clone(), vec![weight(at)?]));

@@ -9,7 +9,8 @@ use crate::verdict::RowAt;
 use qdiff_engine::model::{Axis, WeightSource as _};
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::Contraction;
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 /// The terms of element `i` of a row, given their right factors.
@@ -214,17 +215,20 @@ const MATRIX: usize = 1 << 24;
 fn of_tensor<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
     let name = &scene.node().weights[0].name;
     let (n, m) = scene.weights().extent(name);
-    let columns = Rc::new(OnceCell::<Vec<f64>>::new());
-    // The largest weight of each input.
-    let largest = move || -> Vec<f64> {
+    let columns = Rc::new(OnceCell::<(Vec<f64>, f64)>::new());
+    // The largest weight of each input, and of all.
+    let largest = move || {
         let (mut largest, mut row) = (vec![0f64; n], vec![0f32; n]);
         scene.count(n * m);
         for output in 0..m {
             scene.weights().rows(name, output, &mut row);
             largest.iter_mut().zip(&row).for_each(|(l, w)| *l = l.max(f64::from(w.abs())));
         }
-        largest
+        let top = largest.iter().copied().fold(0f64, f64::max);
+        (largest, top)
     };
+    // The largest input of each step.
+    let steps = Rc::new(RefCell::new(HashMap::<usize, f64>::new()));
     let whole = |v: f64, scale: f64| if scale > 0.0 { (v / scale).round() * scale } else { v };
     for (format, levels) in [("int8", 127.0), ("int4", 7.0)] {
         for by_input in [false, true].into_iter().filter(|_| n * m <= MATRIX) {
@@ -233,19 +237,22 @@ fn of_tensor<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
             all.push((
                 format!("weights are rounded to {format}, one scale for each {scale}, before they are multiplied"),
                 Rc::new(move |_, _, a: &[f64], b: &[f64]| {
-                    let columns = columns.get_or_init(largest);
-                    let top = columns.iter().fold(0f64, |m, v| m.max(*v));
-                    let scale = |k: usize| if by_input { columns[k] } else { top } / levels;
+                    let (columns, top) = columns.get_or_init(largest);
+                    let scale = |k: usize| if by_input { columns[k] } else { *top } / levels;
                     Some((0..a.len()).map(|k| whole(a[k], scale(k)) * b[k]).collect())
                 }),
             ));
         }
+        let steps = steps.clone();
         all.push((
             format!("inputs are rounded to {format}, one scale for all tokens of a part, before they are multiplied"),
             Rc::new(move |row: &RowAt, _, a: &[f64], b: &[f64]| {
                 let inputs = scene.operand(row.step, 0)?;
-                let scale = f64::from(inputs.data.iter().fold(0f32, |m, v| m.max(v.abs()))) / levels;
-                Some((0..a.len()).map(|k| a[k] * whole(b[k], scale)).collect())
+                let largest = *steps.borrow_mut().entry(row.step).or_insert_with(|| {
+                    scene.count(inputs.data.len());
+                    f64::from(inputs.data.iter().fold(0f32, |m, v| m.max(v.abs())))
+                });
+                Some((0..a.len()).map(|k| a[k] * whole(b[k], largest / levels)).collect())
             }),
         ));
     }

@@ -4,6 +4,7 @@
 //! A weight of a block format is `scale · quant + offset`. Which these are follows from the format's own decoder: it is
 //! given the block with all quants 0, and with all quants 1.
 
+use super::lanes::{ELEMENTS, WHOLE};
 use super::rounded::{HALVES, Rounding};
 use super::scene::Scene;
 use super::terms::{Sums, least_squares};
@@ -493,10 +494,6 @@ impl Mixed {
         kinds.iter().filter_map(fitted).collect()
     }
 }
-
-/// Elements that a map of sub-blocks is fitted on, and how near to a whole number its numbers are.
-const ELEMENTS: usize = 512;
-const WHOLE: f64 = 0.02;
 
 /// Blocks of one run that are looked at together.
 const TOGETHER: usize = 8;

@@ -7,6 +7,7 @@ use crate::verdict::RowAt;
 use qdiff_engine::model::Node;
 use qdiff_engine::ops::anatomy::RowReduction;
 use qdiff_engine::ops::{Anatomy, UNIT};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Whether a key is taken: `(key, position of the query, keys there are)`.
@@ -46,7 +47,8 @@ fn choices(scene: &Scene<'_>) -> Vec<(String, Taken)> {
     ];
     // Windows as wide as what was given says.
     let mut reach = 0;
-    for &(r, _) in &scene.fit {
+    let rows: BTreeSet<usize> = scene.fit.iter().map(|(r, _)| *r).collect();
+    for r in rows {
         let (row, (got, ..)) = (&scene.e.rows[r], scene.e.row(&scene.e.rows[r]));
         let far = got.iter().take(row.place.position + 1).position(|g| *g != 0.0);
         reach = reach.max(far.map_or(0, |k| row.place.position - k));
@@ -230,7 +232,7 @@ fn clipped<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
     let mut all = Vec::new();
     if zero < some && zero > -80.0 {
         let limit = shortest(zero, some);
-        all.push((format!("exponentials of less than {limit} are 0"), limit, true));
+        all.push((format!("the exponential is 0 where the exponent is below {limit}"), limit, true));
     }
     if let Some(limit) = limits.first().filter(|first| limits.iter().all(|l| (l - **first).abs() < 1e-4)) {
         let limit = shortest(limit - 1e-5, limit + 1e-5);

@@ -19,10 +19,10 @@ use std::rc::Rc;
 const LANES: [usize; 4] = [2, 4, 8, 16];
 
 /// Elements that are fitted, of which there must be half as many again as numbers.
-const ELEMENTS: usize = 512;
+pub(super) const ELEMENTS: usize = 512;
 
 /// A number this near a whole one is one.
-const WHOLE: f64 = 0.02;
+pub(super) const WHOLE: f64 = 0.02;
 
 /// Which factors meet within a run of terms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -168,17 +168,13 @@ impl fmt::Display for Moved {
             (Axis::Slot, Index::Reversed(m)) => write!(f, "rows stand in reverse order in groups of {m}"),
             (Axis::Slot, Index::First(m)) => write!(f, "the first row of every {m} stands there"),
             (Axis::Slot, _) => write!(f, "the {} stands there", index.told("row", "r")),
-            (Axis::Part, _) => write!(f, "the row of its part's {} stands there", index.told("row", "r")),
+            (Axis::Part, _) => write!(f, "its part's {} stands there", index.told("row", "r")),
             (Axis::Key, _) => write!(f, "the value of the {} stands there", index.told("key", "k")),
             (Axis::Back, Index::AtMost(m)) => {
                 write!(f, "the value of the key {0} before the query stands there for all keys further back", m - 1)
             }
             (Axis::Back, _) => {
-                write!(
-                    f,
-                    "the value of a key at another distance from the query stands there: the {}",
-                    index.told("distance", "d")
-                )
+                write!(f, "the value of a key at another distance stands there, at the {}", index.told("distance", "d"))
             }
             (Axis::Head, Index::Is(head)) => write!(f, "the values of head {head} stand there"),
             (Axis::Head, Index::Round(by)) if *by < 0 => {

@@ -121,7 +121,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
             Some(over(powers, sum))
         })
     }),
-    bug("softmax-small-weights-flushed", "exponentials of less than -1.25 are flushed to zero", all, |s| {
+    bug("softmax-small-weights-flushed", "the exponential is 0 where the exponent is below -1.25", all, |s| {
         rows(s, |q, z| {
             let top = top(&z[..=q.p]);
             let of = |v: &f64| if v - top < -1.25 { 0.0 } else { (v - top).exp() };
