@@ -53,9 +53,16 @@ impl Document {
         })
     }
 
-    /// The lines of all fenced blocks, without the prompt `$ `.
-    pub fn block_lines(&self) -> impl Iterator<Item = &str> {
-        self.lines(true).map(|line| line.strip_prefix("$ ").unwrap_or(line))
+    /// The lines of all fenced blocks, without the prompt `$ `. A line that ends in a backslash goes on in the next one.
+    pub fn block_lines(&self) -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        for line in self.lines(true).map(|line| line.strip_prefix("$ ").unwrap_or(line)) {
+            match all.last_mut().and_then(|last| Some((last.strip_suffix('\\')?.to_owned(), last))) {
+                Some((begun, last)) => *last = begun + line.trim_start(),
+                None => all.push(line.to_owned()),
+            }
+        }
+        all
     }
 
     /// The text outside fenced blocks.

@@ -137,7 +137,7 @@ fn every_documented_command_is_taken() {
     let mut taken = 0;
     for document in markdown::documents() {
         for line in document.block_lines() {
-            let Some(arguments) = arguments(line) else { continue };
+            let Some(arguments) = arguments(&line) else { continue };
             parsed(&arguments).unwrap_or_else(|e| panic!("{}: {line}\n{e}", document.path));
             taken += 1;
         }
@@ -206,7 +206,8 @@ fn what_the_documents_name_is_there() {
             let first = span.split([' ', '=', ',']).next().unwrap_or("");
             assert!(!first.starts_with("--") || options.contains(first), "{path}: no option {first}: `{span}`");
         }
-        let lines = document.block_lines().chain(spans.iter().map(String::as_str));
+        let blocks = document.block_lines();
+        let lines = blocks.iter().chain(&spans).map(String::as_str);
         for word in lines.filter_map(|l| l.split([' ', ':', ',']).next()) {
             let word = word.trim_start_matches("./");
             let folders = ["engine/", "harness/", "synth/", "tests/", "docs/", "goldens/", "scripts/"];
