@@ -64,7 +64,7 @@ static void products(int n, int m, int tokens, int shares) {
     const Matrix w = matrix<F>(n, m);
     const auto x = vector_of(tokens * n);
     PrepareRowsParams p{copied(x), operand<Part>(tokens, n), n};
-    launch({(unsigned)tokens}, 64, 0, [&] { prepare_rows<Part>(p); });
+    launch({(unsigned)tokens}, 64, 4 * n, [&] { prepare_rows<Part>(p); });
     compare_products("product", product<F, Part, STAGES>(p.to, w, tokens, shares), w, Doubles(x.begin(), x.end()), tokens);
 }
 
@@ -75,7 +75,7 @@ static void three_products(int n, int tokens) {
     const Matrix w[3] = {matrix<A>(n, 130), matrix<A>(n, 40), matrix<B>(n, 200)};
     const auto x = vector_of(tokens * n);
     PrepareRowsParams prepare{copied(x), operand<HalfPart>(tokens, n), n};
-    launch({(unsigned)tokens}, 64, 0, [&] { prepare_rows<HalfPart>(prepare); });
+    launch({(unsigned)tokens}, 64, 4 * n, [&] { prepare_rows<HalfPart>(prepare); });
     typedef made::Stage<Piece<A, HalfPart>, HalfPart> First;
     constexpr int STAGE = made::Stage<Piece<B, HalfPart>, HalfPart>::BYTES;
     made::ProductsParams p{};
@@ -105,7 +105,7 @@ static void wide_products(int n, std::vector<int> m, int tokens, int shares) {
     printf("wide_products<%s, %s, %s> of %d, %d tokens, %d shares\n", format<A>().name, format<B>().name, format<C>().name, n, tokens, shares);
     const auto x = vector_of(tokens * n);
     PrepareRowsParams prepare{copied(x), operand<HalfPart>(tokens, n), n};
-    launch({(unsigned)tokens}, 64, 0, [&] { prepare_rows<HalfPart>(prepare); });
+    launch({(unsigned)tokens}, 64, 4 * n, [&] { prepare_rows<HalfPart>(prepare); });
     halved::WideProductsParams p{};
     p.x = prepare.to, p.n = n, p.tokens = tokens;
     std::vector<Matrix> w = {matrix<A>(n, m[0])};
@@ -140,7 +140,7 @@ static void rows(int n, int tokens, int shares, int threads) {
     const Shared a{copied(parts), count, shares}, b{copied(second), count, shares};
     NormRowsParams norm{copied(base), a, unwritten(count), copied(weight), operand<Part>(tokens, n), unwritten(count),
                         unwritten(count), n, 1e-6f};
-    launch({(unsigned)tokens}, threads, 0, [&] { norm_rows<Part>(norm); });
+    launch({(unsigned)tokens}, threads, 4 * n, [&] { norm_rows<Part>(norm); });
     Doubles normed, sums, product_of;
     for (int t = 0; t < tokens; t++) {
         std::vector<float> x(n);
@@ -154,7 +154,7 @@ static void rows(int n, int tokens, int shares, int threads) {
     compare_products("of the norm", product<Q8_0, Part>(norm.to, w, tokens, 1), w, normed, tokens);
 
     ActRowsParams act{a, b, operand<Part>(tokens, n), unwritten(count), unwritten(count), unwritten(count), n};
-    launch({(unsigned)tokens}, threads, 0, [&] { act_rows<Part>(act); });
+    launch({(unsigned)tokens}, threads, 4 * n, [&] { act_rows<Part>(act); });
     Doubles y;
     for (size_t i = 0; i < count; i++) y.push_back((double)act.gate_tap[i] / (1 + std::exp(-(double)act.gate_tap[i])) * act.up_tap[i]);
     Doubles size = magnitudes(y);
@@ -209,9 +209,9 @@ static void heads(int heads, int kv_heads, int tokens, int first, int shares) {
 // `broken`: a key, or a value, that holds no number, or a key 1e9 times as large as others: it is seen by
 // its own and later tokens alone.
 enum Broken { NOTHING, KEY, VALUE, HUGE };
-template <class Kv, int D, bool TAPPED>
+template <class Kv, int D, bool TAPPED, int TILES = 2>
 static void attention(int heads, int kv_heads, int tokens, int first, Broken broken = NOTHING) {
-    printf("attention_rows<%d bytes, %d> of %d heads by %d, %d tokens after %d\n", (int)sizeof(typename Kv::Type), D, heads,
+    printf("attention_rows<%d bytes, %d, %d> of %d heads by %d, %d tokens after %d\n", (int)sizeof(typename Kv::Type), D, TILES, heads,
            kv_heads, tokens, first);
     typedef typename Kv::Type Type;
     const int keys = first + tokens, group = heads / kv_heads, tiles = (keys + CacheTile<D>::KEYS - 1) / CacheTile<D>::KEYS;
@@ -230,13 +230,13 @@ static void attention(int heads, int kv_heads, int tokens, int first, Broken bro
         kept[c][i] = Kv::get(cache[c][i] = Kv::put(v));
     }
     CacheTilesParams cut{cache[0], cache[1], room<u8>((size_t)kv_heads * tiles * CacheTile<D>::BYTES), kv_heads, keys};
-    launch({(unsigned)tiles, (unsigned)kv_heads}, 256, 0, [&] { cache_tiles<Kv, D, CacheTile<D>::KEYS>(cut); });
+    launch({(unsigned)tiles, (unsigned)kv_heads}, CacheTile<D>::KEYS * D / 4, 0, [&] { cache_tiles<Kv, D, CacheTile<D>::KEYS>(cut); });
     const size_t pairs = (size_t)heads * tokens * keys;
     attending::AttentionRowsParams p{copied(q), cut.tiles, unwritten(tokens * heads * D),
                                      TAPPED ? unwritten(pairs) : nullptr, TAPPED ? unwritten(pairs) : nullptr,
                                      heads, kv_heads, first, tokens, 1.0f / std::sqrt((float)D)};
-    launch({(unsigned)(tokens * group + attending::ROWS - 1) / attending::ROWS, (unsigned)kv_heads}, attending::THREADS,
-           2 * CacheTile<D>::BYTES, [&] { attending::attention_rows<D, TAPPED, CacheTile<D>::BYTES>(p); });
+    launch({(unsigned)(tokens * group + attending::ROWS - 1) / attending::ROWS, (unsigned)kv_heads}, TILES * attending::THREADS,
+           2 * TILES * CacheTile<D>::BYTES, [&] { attending::attention_rows<D, TAPPED, CacheTile<D>::BYTES, TILES>(p); });
     Doubles scores, score_size, weights, context;
     for (int h = 0; h < heads; h++) {
         for (int t = 0; t < tokens; t++) {
@@ -316,6 +316,8 @@ int main() {
     attention<KvF32, 128, false>(2, 1, 35, 0), attention<KvF32, 32, true>(4, 2, 33, 64), attention<KvF32, 64, true>(14, 2, 10, 0);
     attention<KvF32, 64, true>(7, 1, 20, 50, KEY), attention<KvF32, 64, false>(4, 2, 20, 30, VALUE);
     attention<KvF32, 128, false>(4, 2, 20, 10, VALUE), attention<KvF32, 64, true>(2, 1, 20, 50, HUGE);
+    attention<KvF32, 64, true, 1>(7, 1, 20, 150), attention<KvF16, 128, false, 1>(6, 1, 12, 40), attention<KvF32, 32, true, 1>(4, 2, 33, 64);
+    attention<KvF32, 64, true>(7, 1, 20, 330), attention<KvF32, 128, true>(2, 1, 40, 150, VALUE);
     attention<KvF16, 32, true>(16, 1, 40, 3, KEY), attention<KvF32, 32, false>(16, 1, 40, 3);
 #endif
     printf("%d wrong\n", wrong);

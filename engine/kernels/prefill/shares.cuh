@@ -1,5 +1,7 @@
 #pragma once
 
+#include "prefill/row.cuh"
+
 // A product whose sums stand in shares, to be added up in their order.
 struct Shared {
     const float *at;
@@ -10,12 +12,22 @@ struct Shared {
         for (int s = 1; s < shares; s++) sum += at[s * stride + i];
         return sum;
     }
-    __device__ __forceinline__ float4 four(size_t i) const {
-        float4 sum = *(const float4 *)(at + i);
-        for (int s = 1; s < shares; s++) {
-            const float4 v = *(const float4 *)(at + s * stride + i);
-            sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
-        }
+    // Elements i and k.
+    __device__ __forceinline__ float2 two(size_t i, size_t k) const {
+        float2 sum = make_float2(at[i], at[k]);
+        for (int s = 1; s < shares; s++) sum.x += at[s * stride + i], sum.y += at[s * stride + k];
         return sum;
+    }
+    // Of the row that begins at `row`, as `load_fours`.
+    __device__ __forceinline__ void fours(size_t row, int first, int fours, float4 *sum) const {
+        load_fours(at + row, first, fours, sum);
+        for (int s = 1; s < shares; s++) {
+            float4 v[AHEAD];
+            load_fours(at + s * stride + row, first, fours, v);
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++) {
+                sum[k] = make_float4(sum[k].x + v[k].x, sum[k].y + v[k].y, sum[k].z + v[k].z, sum[k].w + v[k].w);
+            }
+        }
     }
 };

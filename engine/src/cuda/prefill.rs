@@ -16,14 +16,14 @@ use super::wide::{self, Wide};
 use crate::quant::GgmlType;
 use std::fmt;
 
-/// Threads of a block of the kernels that take the heads of a token, or a tile of a cache.
-const HEAD_THREADS: u32 = 256;
-/// Elements of a row that a thread is to have of those that it makes an operand of, fewer where it is short: it keeps
-/// [`MOST_KEPT`] (`Row` of `operand.cuh`).
+/// Warps of a block of the kernel that takes the heads of a token, at most.
+const HEAD_WARPS: usize = 12;
+/// Elements of a row that a thread is to have at least of those that it makes an operand of.
 const KEPT: usize = 8;
-const MOST_KEPT: usize = 16;
-/// Elements of a row from which on more threads would leave a multiprocessor room for few rows.
-const LONG: usize = 4096;
+/// Threads that make rows on a multiprocessor: as many as its registers are for.
+const MAKING: usize = 1024;
+/// Rows that a multiprocessor is to make at once, if its shared memory holds as many (`Row` of `row.cuh`).
+const ROWS_AT_ONCE: usize = 4;
 const PRODUCT_THREADS: u32 = constant!("prefill/products.cu", "THREADS");
 /// Edges of a tile of a product.
 const OUTPUTS: usize = constant!("prefill/products.cu", "OUTPUTS") as usize;
@@ -33,7 +33,7 @@ pub(super) const PIECE: usize = constant!("prefill/pieces.cuh", "PIECE") as usiz
 /// Blocks of a product that a multiprocessor is to hold.
 const BLOCKS: usize = constant!("prefill/products.cu", "BLOCKS") as usize;
 /// Threads of a block that makes a row, at most.
-const ROW_THREADS: usize = constant!("prefill/operand.cuh", "MOST_ROW_THREADS") as usize;
+const ROW_THREADS: usize = constant!("prefill/row.cuh", "MOST_ROW_THREADS") as usize;
 /// Bytes of shared memory that CUDA takes for itself for each block.
 const RESERVED: usize = 1 << 10;
 /// Bytes of a part of a group of an operand, and of the sums of eight groups.
@@ -370,9 +370,9 @@ impl Fused<'_> {
     fn rows(&self, params: impl Into<Params>, readers: &[usize], span: Span) -> Job {
         let part = Part::of(&self.formats(readers));
         let n = self.weight(readers[0]).n;
-        let each = if n < LONG { KEPT } else { MOST_KEPT };
-        let threads = n.div_ceil(each).next_multiple_of(32).clamp(32, ROW_THREADS);
-        Job::Kernel(Call::new(params, (span.tokens as u32, 1, 1), threads as u32).of(&[&part]))
+        let rows = (self.limit() / (4 * n + RESERVED)).clamp(1, ROWS_AT_ONCE);
+        let threads = (MAKING / rows).min(n.div_ceil(KEPT)).next_multiple_of(32).min(ROW_THREADS);
+        Job::Kernel(Call::new(params, (span.tokens as u32, 1, 1), threads as u32).of(&[&part]).shared(4 * n as u32))
     }
 
     /// Biases or norms of heads, RoPE, both caches.
@@ -396,7 +396,10 @@ impl Fused<'_> {
             first: span.first as i32,
             eps: layer.normed[0].map_or(0.0, |i| self.eps(i)),
         };
-        Call::new(params, (span.tokens as u32, 1, 1), HEAD_THREADS)
+        let heads = config.n_heads + 2 * config.n_kv_heads;
+        // Warps that have as many heads each as the others.
+        let warps = heads.div_ceil(heads.div_ceil(HEAD_WARPS));
+        Call::new(params, (span.tokens as u32, 1, 1), 32 * warps as u32)
             .of(&[&self.calls.options.kv_kernel(), &config.head_dim])
     }
 
@@ -428,11 +431,9 @@ impl Fused<'_> {
             kv_heads: kv_heads as i32,
             keys: span.keys() as i32,
         };
-        let cut = Call::new(cut, (span.keys().div_ceil(keys) as u32, kv_heads as u32, 1), HEAD_THREADS).of(&[
-            &self.calls.options.kv_kernel(),
-            &config.head_dim,
-            &keys,
-        ]);
+        let blocks = (span.keys().div_ceil(keys) as u32, kv_heads as u32, 1);
+        let of_tile = [&self.calls.options.kv_kernel() as &dyn fmt::Display, &config.head_dim, &keys];
+        let cut = Call::new(cut, blocks, (keys * config.head_dim / 4) as u32).of(&of_tile);
         let params = AttentionRowsParams {
             q: self.at(layer.rope[0]),
             tiles: memory.cache_tiles,
@@ -447,10 +448,12 @@ impl Fused<'_> {
         };
         let tapped = params.scores_tap != 0 || params.weights_tap != 0;
         let rows = span.tokens * config.n_heads / kv_heads;
-        let attention =
-            Call::new(params, (rows.div_ceil(ATTENTION_ROWS) as u32, kv_heads as u32, 1), ATTENTION_THREADS)
-                .of(&[&config.head_dim, &tapped, &bytes])
-                .shared(2 * bytes as u32);
+        // Two tiles at once, if a block holds these and the next ones.
+        let at_once = if 4 * bytes <= self.limit() { 2 } else { 1 };
+        let blocks = (rows.div_ceil(ATTENTION_ROWS) as u32, kv_heads as u32, 1);
+        let attention = Call::new(params, blocks, at_once * ATTENTION_THREADS)
+            .of(&[&config.head_dim, &tapped, &bytes, &at_once])
+            .shared(2 * at_once * bytes as u32);
         vec![Job::Kernel(cut), Job::Kernel(attention)]
     }
 }
