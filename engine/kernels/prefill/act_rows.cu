@@ -1,5 +1,5 @@
 // gate / (1 + exp(-gate)) up, as an operand of `products.cu`. A block a token, grid (T).
-// gate, up [shares, T, n].
+// gate, up [T, n].
 
 #include "prefill/shares.cuh"
 
@@ -18,8 +18,8 @@ __global__ void __launch_bounds__(MOST_ROW_THREADS) act_rows(const __grid_consta
     auto one = [](float gate, float up) { return gate / (1.0f + expf(-gate)) * up; };
     auto get = [&](int first, float4 *made) {
         float4 gate[AHEAD], up[AHEAD];
-        p.gate.fours(at, first, p.n / 4, gate);
-        p.up.fours(at, first, p.n / 4, up);
+        p.gate.fours(blockIdx.x, p.n, first, gate);
+        p.up.fours(blockIdx.x, p.n, first, up);
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
             const int i = first + k * blockDim.x;

@@ -1,6 +1,6 @@
 // The sum of the residual stream and a product that stands in shares, and its norm as an
 // operand of `products.cu`. A block a token, grid (T).
-// base, sum [T, n]; shares [shares, T, n], none where nothing is added; weight [n].
+// base, sum, product [T, n], which is none where nothing is added; weight [n].
 
 #include "prefill/shares.cuh"
 
@@ -22,10 +22,10 @@ __global__ void __launch_bounds__(MOST_ROW_THREADS) norm_rows(const __grid_const
     const size_t t = blockIdx.x, at = t * p.n;
     const float4 *weight = (const float4 *)p.weight;
     auto get = [&](int first, float4 *made) {
-        load_fours(p.base + at, first, p.n / 4, made);
+        load_fours(p.base + at, first, 0, p.n / 4, made);
         if (!p.product.at) return;
         float4 product[AHEAD];
-        p.product.fours(at, first, p.n / 4, product);
+        p.product.fours(t, p.n, first, product);
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
             const int i = first + k * blockDim.x;

@@ -12,12 +12,12 @@ __device__ __forceinline__ float4 *row_memory() {
     extern __shared__ __align__(16) u8 shared[];
     return (float4 *)shared;
 }
-// The fours of a row that are a thread's from the first on, as many as there are.
-__device__ __forceinline__ void load_fours(const float *row, int first, int fours, float4 *to) {
+// The fours of a row that are a thread's from the first on, of those from `from` up to `end`; zeros for others.
+__device__ __forceinline__ void load_fours(const float *row, int first, int from, int end, float4 *to) {
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
         const int i = first + k * blockDim.x;
-        to[k] = i < fours ? *(const float4 *)(row + 4 * i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        to[k] = from <= i && i < end ? *(const float4 *)(row + 4 * i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
 }
 template <typename Get>

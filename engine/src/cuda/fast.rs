@@ -451,7 +451,7 @@ mod tests {
                 })
             };
             for clusters in [true, false] {
-                let (many, few) = (asked(clusters, 1, 2048), asked(clusters, 1, 256));
+                let (many, few) = (asked(clusters, 1, 2048), asked(clusters, 1, 32));
                 assert_eq!(many.0, few.0);
                 // From Hopper on a block of the head is a multiprocessor's; elsewhere the card holds so many.
                 assert_eq!(many.1 == few.1, clusters);
