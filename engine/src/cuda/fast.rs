@@ -439,10 +439,9 @@ mod tests {
         for graph in &graphs() {
             let options = Options { step: 8, context: 16, path: Path::Fast, ..Options::default() };
             // Before its kernels are loaded a card's blocks are guessed by its threads.
-            let asked = |clusters, processors, threads| {
+            let asked = |shared: u32, processors, threads| {
                 with_calls(graph, &options, |calls| {
-                    let mut functions = Functions::bare(processors, threads, 227 << 10);
-                    functions.clusters = clusters;
+                    let functions = Functions::bare(processors, threads, shared << 10);
                     let decoder = decoder_of(graph).expect("a decoder");
                     let calls = Calls { functions: &functions, ..calls };
                     let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false, narrow: false };
@@ -450,12 +449,12 @@ mod tests {
                     calls_of(fused.decode(7, 5)).map(told).unzip::<_, _, Vec<_>, Vec<_>>()
                 })
             };
-            for clusters in [true, false] {
-                let (many, few) = (asked(clusters, 1, 2048), asked(clusters, 1, 32));
+            // Rows of gate and up stand in shared memory, or come set after set to as many blocks as the card holds.
+            for (shared, whole) in [(227, true), (40, false)] {
+                let (many, few) = (asked(shared, 1, 2048), asked(shared, 1, 32));
                 assert_eq!(many.0, few.0);
-                // From Hopper on a block of the head is a multiprocessor's; elsewhere the card holds so many.
-                assert_eq!(many.1 == few.1, clusters);
-                assert_ne!(many.1, asked(clusters, 2, 2048).1);
+                assert_eq!(many.1 == few.1, whole);
+                assert_ne!(many.1, asked(shared, 2, 2048).1);
             }
         }
     }

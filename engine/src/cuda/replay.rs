@@ -21,10 +21,6 @@ use crate::tap::TapSink;
 use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream, PinnedHostSlice, result, sys};
 use std::sync::Arc;
 
-/// Pieces of a slot, of which a step clears one: whatever a kernel leaves unwritten shows after so many steps of the slot at the
-/// latest. Cleared whole each time, it takes room from the kernels of the step.
-const PIECES: usize = 16;
-
 /// What the fast path takes.
 pub struct Fast {
     /// Which node is which.
@@ -52,8 +48,6 @@ struct Turn {
     addresses: Vec<Ptr>,
     /// Whether nothing was written since it was cleared on the copy stream.
     clear: bool,
-    /// Times that it was cleared since it was laid out: first as a whole, then piece by piece.
-    times: usize,
     /// When it had been.
     cleared: CudaEvent,
     captured: Option<Captured>,
@@ -83,7 +77,6 @@ impl Fast {
                 start: start + (i * bytes) as u64,
                 addresses: Vec::new(),
                 clear: false,
-                times: 0,
                 cleared: context.new_event(untimed).doing("making an event")?,
                 captured: None,
             })
@@ -100,16 +93,6 @@ impl Fast {
             #[cfg(any(test, feature = "faults"))]
             planted: None,
         })
-    }
-
-    /// Clears what of slot `turn` the step that is to write it must find clear.
-    fn clear(&mut self, turn: usize, stream: &CudaStream) -> Result<(), CudaError> {
-        let turn = &mut self.turns[turn];
-        for part in self.slots.to_clear(turn.times, PIECES) {
-            clear(turn.start + 4 * part.start as u64, 4 * part.len(), stream)?;
-        }
-        turn.times += 1;
-        Ok(())
     }
 
     /// The slot that the last step wrote.
@@ -199,7 +182,7 @@ impl CudaEngine {
                 self.list_caches(&slots)?;
             }
             for turn in &mut fast.turns {
-                (turn.addresses, turn.clear, turn.times) = (slots.addresses(turn.start), false, 0);
+                (turn.addresses, turn.clear) = (slots.addresses(turn.start), false);
             }
             fast.slots = Arc::new(slots);
         }
@@ -213,18 +196,18 @@ impl CudaEngine {
         } else {
             turn.cleared.record(&self.copies).doing("recording an event")?;
             self.stream.wait(&turn.cleared).doing("ordering a tap")?;
-            fast.clear(fast.turn, &self.stream)?;
+            clear(turn.start, 4 * fast.slots.len, &self.stream)?;
         }
-        fast.turns[fast.turn].clear = false;
+        turn.clear = false;
         Ok(())
     }
 
     /// Clears the slot of the next step while this one runs.
     fn clear_next(&self, fast: &mut Fast) -> Result<(), CudaError> {
-        let next = (fast.turn + 1) % fast.turns.len();
+        let (next, bytes) = ((fast.turn + 1) % fast.turns.len(), 4 * fast.slots.len);
         if next != fast.turn && !fast.turns[next].clear {
-            fast.clear(next, &self.copies)?;
             let turn = &mut fast.turns[next];
+            clear(turn.start, bytes, &self.copies)?;
             turn.cleared.record(&self.copies).doing("recording an event")?;
             turn.clear = true;
         }

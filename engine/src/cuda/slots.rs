@@ -2,7 +2,6 @@
 
 use super::launch::Ptr;
 use crate::model::{Graph, Node, row_len};
-use std::ops::Range;
 
 /// Steps of the number of keys that a slot has room for: it is laid out anew so seldom, and so little travels in vain.
 const KEYS: usize = 128;
@@ -67,18 +66,6 @@ impl Slots {
         self.wanted == wanted
     }
 
-    /// What of a slot is to be cleared before a step writes it that was cleared so many `times`: all of it at first; then the
-    /// caches, whose word behind the row must be clear, and one of so many `pieces` after the other.
-    pub fn to_clear(&self, times: usize, pieces: usize) -> Vec<Range<usize>> {
-        let caches = self.places[..self.caches].last().map_or(0, |last| last.at + last.room);
-        let len = self.len.div_ceil(pieces);
-        let all = match times.checked_sub(1).map(|times| times % pieces * len) {
-            None => [0..0, 0..self.len],
-            Some(start) => [0..caches, start..(start + len).min(self.len)],
-        };
-        all.into_iter().filter(|part| part.start < part.end).collect()
-    }
-
     /// Where the nodes write in the slot at `start`; 0 where they do not: a cache stands where it is.
     pub fn addresses(&self, start: Ptr) -> Vec<Ptr> {
         let mut all = vec![0; self.wanted.len()];
@@ -119,17 +106,6 @@ mod tests {
                 let written = slots.addresses(1 << 20).iter().filter(|&&at| at > 0).count();
                 assert_eq!(written, graph.nodes.len() - slots.caches);
             }
-            // Whatever is not written shows, however seldom it is.
-            let slots = Slots::new(graph, &all, 100, context);
-            let mut cleared = vec![0; slots.len];
-            for times in 0..17 {
-                let parts = slots.to_clear(times, 16);
-                parts.into_iter().flatten().for_each(|i| cleared[i] += 1);
-                for cache in &slots.places[..slots.caches] {
-                    assert!(cleared[cache.at..cache.at + cache.room].iter().all(|&n| n > times));
-                }
-            }
-            assert!(cleared.iter().all(|&n| n >= 2) && cleared[slots.len - 1] == 2);
             let mut fewer = all.clone();
             fewer[3] = false;
             let slots = Slots::new(graph, &fewer, 100, context);
