@@ -1,6 +1,6 @@
 //! The encoding of GGUF files.
 
-use crate::Tensor;
+use crate::tensor::Tensor;
 
 // Types of metadata values, as GGUF numbers them.
 const GGUF_TYPE_UINT16: u32 = 2;

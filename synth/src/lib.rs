@@ -13,6 +13,7 @@ mod large;
 mod quantize;
 mod rng;
 mod split;
+mod tensor;
 mod vocab;
 
 #[cfg(all(test, feature = "ggml"))]
@@ -34,6 +35,7 @@ use qdiff_engine::quant::GgmlType;
 use quantize::quantize;
 use rng::Rng;
 use std::path::Path;
+use tensor::{Fill, Tensor};
 
 /// The description of a synthetic model. Every field has a default.
 #[derive(Clone, Debug)]
@@ -135,30 +137,6 @@ impl std::str::FromStr for Setting {
             _ => Self::Text(text.to_owned()),
         })
     }
-}
-
-/// How a tensor's values are drawn.
-#[derive(Clone, Copy, Debug)]
-enum Fill {
-    /// Bell-shaped with standard deviation `gain / sqrt(row length)`, each row with a scale of its own.
-    Matrix { gain: f32 },
-    /// Around 1 with spread.
-    Norm,
-    /// Anything between these.
-    Spread { lo: f32, hi: f32 },
-    /// Minus the exponential of something between -4 and 2.
-    Decay,
-    /// Small, but per head of `head` values `large` of them with a magnitude in `lo..hi`.
-    Bias { head: usize, large: usize, lo: f32, hi: f32 },
-}
-
-/// One tensor of the model: name, dimensions (innermost first), type, filling.
-#[derive(Clone, Debug)]
-struct Tensor {
-    name: String,
-    ne: Vec<usize>,
-    ty: GgmlType,
-    fill: Fill,
 }
 
 /// Number of tokens of the vocabulary without padding tokens.

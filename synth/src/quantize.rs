@@ -1,6 +1,6 @@
 //! Values in a storage type, by ggml's own quantisation.
 
-use crate::Tensor;
+use crate::tensor::Tensor;
 #[cfg(feature = "ggml")]
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::quant::GgmlType;

@@ -1,6 +1,7 @@
 //! Models in several files, with what `llama-gguf-split` writes of it.
 
-use crate::{Kv, Tensor};
+use crate::kv::Kv;
+use crate::tensor::Tensor;
 use qdiff_engine::gguf::split;
 
 /// The name of a part, numbered from 0 on.

@@ -2,7 +2,8 @@
 //! them to libFuzzer; the suite replays the corpora that are committed there.
 
 use crate::synth::{Synth, base_vocab};
-use qdiff::capture::npz::{self, Manifest};
+use qdiff::capture::manifest::{self, Manifest};
+use qdiff::capture::npz;
 use qdiff::capture::{Capture, Names, Shapes, Step, Store, container as folder};
 use qdiff::folder::FolderWeights;
 use qdiff::report::json::{self, Saved};
@@ -131,7 +132,7 @@ pub fn npz(bytes: &[u8]) {
 fn archive(bytes: &[u8]) {
     let (graph, names) = &*GRAPH;
     let manifest: Manifest = serde_json::from_value(serde_json::json!({
-        "schema_version": npz::SCHEMA_VERSION, "engine": "fuzzed", "tokens": [1, 2, 3], "decoded": [4]
+        "schema_version": manifest::SCHEMA_VERSION, "engine": "fuzzed", "tokens": [1, 2, 3], "decoded": [4]
     }))
     .expect("a manifest");
     for shapes in [Shapes::Known, Shapes::Unknown] {
@@ -159,7 +160,7 @@ pub fn container(bytes: &[u8]) {
     folder.write("a.bin", [0; 256]);
     if file.ends_with("safetensors") {
         let manifest =
-            serde_json::json!({ "schema_version": npz::SCHEMA_VERSION, "engine": "fuzzed", "tokens": [1, 2, 3] });
+            serde_json::json!({ "schema_version": manifest::SCHEMA_VERSION, "engine": "fuzzed", "tokens": [1, 2, 3] });
         folder.write("manifest.json", manifest.to_string());
     }
     let Ok(manifest) = folder::manifest(&folder) else { return };
@@ -172,11 +173,11 @@ pub fn container(bytes: &[u8]) {
 
 /// A manifest: what is accepted is written as it is read, and its steps have its tokens.
 pub fn manifest(bytes: &[u8]) {
-    let Ok(manifest) = npz::parse(bytes, "fuzzed") else { return };
+    let Ok(manifest) = manifest::parse(bytes, "fuzzed") else { return };
     let tokens: usize = manifest.steps().iter().map(|step| step.tokens.len()).sum();
     assert_eq!(tokens, manifest.tokens.len() + manifest.decoded.len());
     let written = serde_json::to_string(&manifest).expect("it has a form in JSON");
-    let read = npz::parse(written.as_bytes(), "written").expect("what was written is read");
+    let read = manifest::parse(written.as_bytes(), "written").expect("what was written is read");
     assert_eq!(serde_json::to_string(&read).expect("it has a form in JSON"), written);
 }
 

@@ -110,9 +110,9 @@ impl Fused<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::calls::calls_of;
     use crate::cuda::fast::decoder_of;
     use crate::cuda::options::{Options, Path};
-    use crate::cuda::schedule::calls_of;
     use crate::cuda::testing::{graphs, with_calls};
 
     #[test]

@@ -4,26 +4,12 @@
 //! attention finds the slots that the row sees. All of it is data in device memory (`kernels/batch.cuh`).
 
 use super::device::Doing as _;
-use super::launch::Ptr;
+use super::layouts::Batch;
 use super::memory::is_own_state;
 use super::{CudaEngine, CudaError, Path};
 use crate::cpu::{Group, Row, RowsError, Sequences};
 use crate::tap::TapSink;
 use cudarc::driver::result;
-
-/// `struct Batch` of `batch.cuh`: where the rows of a step stand on the device. All 0 for one sequence from a position on.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Batch {
-    /// Of each row its position.
-    pub positions: Ptr,
-    /// Of each row the slot that it is written to.
-    pub slots: Ptr,
-    /// Of each sequence the slots of its positions, one sequence after another.
-    pub tables: Ptr,
-    /// Of each row where in `tables` its sequence begins.
-    pub starts: Ptr,
-}
 
 /// What stands there.
 #[derive(Clone, Debug, Default, PartialEq)]

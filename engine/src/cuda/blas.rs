@@ -6,7 +6,7 @@
 
 use super::CudaError;
 use super::device::Doing;
-use super::launch::Ptr;
+use super::layouts::Ptr;
 use cudarc::cublas::{result, sys};
 use cudarc::driver::CudaStream;
 

@@ -1,15 +1,16 @@
 //! From a node of the graph to the launches that compute it.
 
 use super::CudaError;
-use super::batch::Batch;
 use super::blas::Product;
-use super::defined::known;
 use super::functions::Functions;
 use super::kernels::*;
-use super::launch::{Call, Ptr};
-use super::memory::{Memory, Weight};
+use super::known::known;
+use super::launch::Call;
+use super::layouts::{Batch, Ptr};
+use super::memory::Memory;
 use super::nccl::Exchange;
 use super::options::{Gemm, Options, Path};
+use super::weights::Weight;
 use crate::dtype::DType;
 use crate::model::{Graph, Node, row_len};
 use crate::ops::anatomy::Collective;
@@ -55,6 +56,41 @@ pub enum Job {
     Product(Product),
     /// What ranks give each other.
     Exchange(Exchange),
+}
+
+/// What is queued together, and the nodes whose outputs it makes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    /// One after another.
+    pub jobs: Vec<Job>,
+    /// Nodes by index.
+    pub nodes: Vec<usize>,
+    /// The tokens of their outputs: the step's, but for faults.
+    pub span: Span,
+    /// Whether a fault wants the outputs as the step before left them.
+    pub keeps: bool,
+}
+
+#[cfg(any(test, feature = "faults"))]
+impl Launch {
+    /// Its first kernel.
+    ///
+    /// # Panics
+    /// If it begins with a product by cuBLAS: none does.
+    pub fn first_call(&mut self) -> &mut Call {
+        match self.jobs.first_mut() {
+            Some(Job::Kernel(call)) => call,
+            other => unreachable!("{other:?} before any kernel"),
+        }
+    }
+}
+
+/// The kernels among what is launched.
+pub fn calls_of(launches: Vec<Launch>) -> impl Iterator<Item = Call> {
+    launches.into_iter().flat_map(|launch| launch.jobs).filter_map(|job| match job {
+        Job::Kernel(call) => Some(call),
+        Job::Product(_) | Job::Exchange(_) => None,
+    })
 }
 
 /// Refuses a graph with an op that the kernels cannot do as it stands, and steps too long for them: they count elements

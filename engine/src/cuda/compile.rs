@@ -1,7 +1,8 @@
 //! Kernels compiled by NVRTC to a cubin for the card at hand, and kept on disk by what they were compiled from.
 
 use super::CudaError;
-use super::kernels::{Kernel, included};
+use super::kernel::Kernel;
+use super::kernels::included;
 use cudarc::nvrtc::{result, sys};
 use std::ffi::{CStr, CString};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

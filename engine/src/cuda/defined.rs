@@ -3,14 +3,12 @@
 
 use super::calls::{Calls, Span};
 use super::kernels::*;
-use super::launch::{Call, Ptr};
+use super::known::Known;
+use super::launch::Call;
+use super::layouts::Ptr;
 use crate::model::{Node, row_len};
-use crate::ops::anatomy::{Columns, Contraction, Decision, Gather, Picked};
-use crate::ops::{
-    Anatomy, Convolution, Defined, Definition, DeltaNet, DeltaState, Factors, L2Norm, RowShares, RowSoftmax, Sigmoid,
-    Silu, Softplus, VectorFactor, Window,
-};
-use std::any::Any;
+use crate::ops::anatomy::{Columns, Decision, Picked};
+use crate::ops::{Convolution, DeltaNet, DeltaState, L2Norm, Window};
 
 /// Threads of a block that makes a row of experts together.
 const ROW_THREADS: u32 = 256;
@@ -18,75 +16,6 @@ const ROW_THREADS: u32 = 256;
 const HEAD_THREADS: u32 = 128;
 /// Warps of a block where a warp makes one output.
 const WARPS: usize = 8;
-
-/// An op that there is a kernel for.
-#[derive(Clone, Copy, Debug)]
-pub enum Known<'a> {
-    /// Places of the largest values.
-    TopK(Decision),
-    /// Elements at chosen places.
-    Gather,
-    /// The same elements of every row.
-    Columns(Columns),
-    /// Products with the rows of chosen experts.
-    ExpertLinear(Picked),
-    /// Rows of a token, each times a factor: so many.
-    WeightedSum(usize),
-    /// See [`RowSoftmax`].
-    RowSoftmax,
-    /// See [`RowShares`].
-    RowShares,
-    /// A function of each element, as `unary.cu` calls it.
-    Unary(&'static str),
-    /// See [`Softplus`].
-    Softplus,
-    /// See [`Factors`].
-    Factors,
-    /// See [`VectorFactor`].
-    VectorFactor,
-    /// See [`L2Norm`].
-    L2Norm(&'a L2Norm),
-    /// See [`Convolution`].
-    Convolution(&'a Convolution),
-    /// See [`Window`].
-    Window(&'a Window),
-    /// See [`DeltaNet`].
-    DeltaNet(&'a DeltaNet),
-    /// See [`DeltaState`].
-    DeltaState(&'a DeltaState),
-}
-
-/// Which kernel computes `op`; `None` where none does.
-pub fn known(op: &Defined) -> Option<Known<'_>> {
-    match op.anatomy() {
-        Anatomy::Decision(decision) => return Some(Known::TopK(decision)),
-        Anatomy::Gather(Gather::Elements) => return Some(Known::Gather),
-        Anatomy::Gather(Gather::Columns(columns)) => return Some(Known::Columns(columns)),
-        Anatomy::Contraction(Contraction::Weight(Some(picked))) => return Some(Known::ExpertLinear(picked)),
-        Anatomy::Contraction(Contraction::Rows(terms)) => return Some(Known::WeightedSum(terms)),
-        Anatomy::Gather(_)
-        | Anatomy::Contraction(_)
-        | Anatomy::RowReduction(_)
-        | Anatomy::Elementwise(_)
-        | Anatomy::State(_)
-        | Anatomy::Collective(_) => {}
-    }
-    let definition: &dyn Definition = &**op;
-    let definition: &dyn Any = definition;
-    let is = |known, there: bool| there.then_some(known);
-    is(Known::RowSoftmax, definition.is::<RowSoftmax>())
-        .or_else(|| is(Known::RowShares, definition.is::<RowShares>()))
-        .or_else(|| is(Known::Unary("Sigmoid"), definition.is::<Sigmoid>()))
-        .or_else(|| is(Known::Unary("Silu"), definition.is::<Silu>()))
-        .or_else(|| is(Known::Softplus, definition.is::<Softplus>()))
-        .or_else(|| is(Known::Factors, definition.is::<Factors>()))
-        .or_else(|| is(Known::VectorFactor, definition.is::<VectorFactor>()))
-        .or_else(|| definition.downcast_ref().map(Known::L2Norm))
-        .or_else(|| definition.downcast_ref().map(Known::Convolution))
-        .or_else(|| definition.downcast_ref().map(Known::Window))
-        .or_else(|| definition.downcast_ref().map(Known::DeltaNet))
-        .or_else(|| definition.downcast_ref().map(Known::DeltaState))
-}
 
 impl Calls<'_> {
     /// What computes node `index`, of an op that is known, over `span`.

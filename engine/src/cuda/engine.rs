@@ -5,9 +5,9 @@
 //! `prefill` for longer steps.
 
 use super::arena::Arena;
-use super::batch::Batch;
 use super::blas::Blas;
 use super::calls::{Calls, Job, Span, check};
+use super::captured::{Fast, clear};
 use super::compile::target;
 use super::decoder::Decoder;
 use super::device::Doing as _;
@@ -16,13 +16,13 @@ use super::fast::{Fused, decoder_of};
 use super::faults::{Fault, Planted, RankBug, Replayed};
 use super::functions::Functions;
 use super::launch::Call;
+use super::layouts::Batch;
 use super::load::Load;
 use super::memory::{Memory, is_own_state};
 use super::mirror::Mirror;
 use super::nccl::{Communicator, Exchange};
 use super::options::{Circumstances, Gemm, Options, Path};
 use super::readback::Readback;
-use super::replay::{Fast, clear};
 use super::schedule::Schedule;
 use super::{CudaError, devices, wide};
 use crate::cpu::{Row, Sequences};

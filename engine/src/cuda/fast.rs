@@ -3,13 +3,13 @@
 //! Position and token stand in device memory, so that the captured graph serves every step.
 
 use super::CudaError;
-use super::calls::{Calls, Job, Span};
+use super::calls::{Calls, Job, Launch, Span};
 use super::decoder::{Decoder, Layer};
 use super::kernels::*;
-use super::launch::{Call, Ptr};
-use super::memory::Weight;
-use super::schedule::Launch;
-use super::tiles::{Best, Stream, THREADS, TILE, Task, Walk};
+use super::launch::Call;
+use super::layouts::{Best, Ptr, Stream, Walk};
+use super::tiles::{THREADS, TILE, Task};
+use super::weights::Weight;
 use crate::model::{Graph, Node};
 use crate::ops::{Op, Pairing};
 
@@ -422,9 +422,9 @@ impl Fused<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::calls::calls_of;
     use crate::cuda::functions::Functions;
     use crate::cuda::options::{Options, Path};
-    use crate::cuda::schedule::calls_of;
     use crate::cuda::testing::{graphs, with_calls};
     use crate::model::Role;
 

@@ -3,7 +3,7 @@
 use super::CudaError;
 use super::compile::{Source, cached};
 use super::device::Doing as _;
-use super::kernels::Kernel;
+use super::kernel::Kernel;
 use super::launch::Call;
 use cudarc::driver::{CudaContext, CudaFunction, sys};
 use cudarc::nvrtc::Ptx;

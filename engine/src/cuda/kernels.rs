@@ -4,15 +4,9 @@
 //! does; [`File::checks`] has the compiler compare the two, and `functions` asks the driver for the size of
 //! what was compiled.
 
-use super::batch::Batch;
-#[cfg(any(test, feature = "faults"))]
-use super::faults::Bug;
-use super::launch::Ptr;
-use super::prefill::{Operand, Shared};
-use super::tiles::{Best, Stream, Walk};
+use super::layouts::{Batch, Best, Operand, Ptr, Shared, Stream, Walk};
 use super::weights::Planes;
 use std::ffi::c_void;
-use std::fmt;
 use std::mem::offset_of;
 
 /// A field of a kernel's parameters: name, type, offset and size in bytes.
@@ -322,48 +316,6 @@ impl File {
 /// Whether two types are one, for [`File::checks`].
 const SAME: &str = "template <typename, typename> constexpr bool same = false;\n\
                     template <typename T> constexpr bool same<T, T> = true;\n";
-
-/// A kernel: a file's, with the formats, types and numbers that it is made for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Kernel {
-    /// The file.
-    pub file: File,
-    /// Arguments of the template, e.g. `Q4_K, KvF16`; empty for a kernel that is none.
-    pub arguments: String,
-    /// A bug that is written into the file.
-    #[cfg(any(test, feature = "faults"))]
-    pub bug: Option<&'static Bug>,
-}
-
-impl Kernel {
-    /// The file's kernel, made for `arguments`.
-    pub fn new(file: File, arguments: String) -> Self {
-        Self {
-            file,
-            arguments,
-            #[cfg(any(test, feature = "faults"))]
-            bug: None,
-        }
-    }
-
-    /// What the compiler is given of the file.
-    pub fn program(&self) -> String {
-        #[cfg(any(test, feature = "faults"))]
-        if let Some(bug) = self.bug {
-            return bug.program(self.file);
-        }
-        format!("#include \"{}\"\n", self.file.path())
-    }
-}
-
-impl fmt::Display for Kernel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.arguments.as_str() {
-            "" => f.write_str(self.file.name()),
-            arguments => write!(f, "{}<{arguments}>", self.file.name()),
-        }
-    }
-}
 
 /// The value of `constexpr int NAME = ...;` in a kernel's file, so that a number which both sides need stands there
 /// alone. The value may be a number, another such constant, or a product of these. Evaluated at compile time, which

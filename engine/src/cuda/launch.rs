@@ -3,13 +3,11 @@
 use super::CudaError;
 #[cfg(any(test, feature = "faults"))]
 use super::faults::Bug;
-use super::kernels::{Kernel, Params};
+use super::kernel::Kernel;
+use super::kernels::Params;
 use cudarc::driver::{CudaFunction, CudaStream, DriverError, sys};
 use std::ffi::c_void;
 use std::fmt::Display;
-
-/// An address on the device; 0 is none.
-pub type Ptr = u64;
 
 /// Threads of a block that makes an element each.
 const FLAT_THREADS: u32 = 256;

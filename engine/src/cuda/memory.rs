@@ -1,16 +1,15 @@
 //! What an engine keeps on the device, and where.
 
+use super::CudaError;
 use super::arena::{Part, Plan};
-use super::batch::Batch;
 use super::device::Doing as _;
 use super::kernels::constant;
-use super::launch::{Call, Ptr};
+use super::launch::Call;
+use super::layouts::{Batch, Operand, Ptr, Wide};
+use super::operand::{Part as Split, SHARED, cache_tile, sums_bytes};
 use super::options::{Gemm, Options, Path};
-use super::prefill::{Operand, Part as Split, SHARED, cache_tile, sums_bytes};
 use super::slots::{Slots, taken};
-use super::weights::{self, Planes};
-use super::wide::Wide;
-use super::{CudaError, readback};
+use super::weights::{self, Weight};
 use crate::model::{Axis, Graph, Node, Role, StageId, WeightSource};
 use crate::ops::anatomy::{Collective, Gather, State};
 use crate::ops::{Anatomy, Op, Rope};
@@ -18,22 +17,6 @@ use crate::quant::GgmlType;
 use cudarc::driver::result;
 use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};
-
-/// A tensor on the device.
-#[derive(Clone, Debug)]
-pub struct Weight {
-    /// Where its planes are.
-    pub planes: Planes,
-    parts: Vec<Part>,
-    /// Format; vectors are F32 whatever the file holds, and matrices as [`weights::kept_as`] says.
-    pub ty: GgmlType,
-    /// Length of a row.
-    pub n: usize,
-    /// Rows.
-    pub m: usize,
-    /// Its halves, where they are kept.
-    pub wide: Option<Wide>,
-}
 
 /// Where everything of an engine stands on the device.
 pub struct Memory {
@@ -83,6 +66,9 @@ pub struct Memory {
     /// Largest logit so far.
     pub best: Ptr,
 }
+
+/// Bytes of the ring of taps.
+pub const RING_BYTES: usize = 64 << 20;
 
 /// Shares of the keys that the fused attention makes at most.
 pub const SPLITS: u32 = constant!("fused/shares.cuh", "SPLITS");
@@ -181,7 +167,7 @@ impl Memory {
             parts: take(parts),
             cache_f32: take(4 * options.context * config.n_kv_heads * config.head_dim),
             gathered: take(4 * gathered),
-            ring: take(readback::RING_BYTES),
+            ring: take(RING_BYTES),
             position: take(8),
             halves: [0, 1].map(|_| take(4 * config.n_embd)),
             partial: [config.head_dim, 2].map(|each| take(4 * SPLITS as usize * config.n_heads * each)),

@@ -2,7 +2,7 @@
 
 use super::CudaError;
 use super::device::Doing as _;
-use super::launch::Ptr;
+use super::layouts::Ptr;
 use crate::dtype::DType;
 use cudarc::driver::result;
 use half::f16;

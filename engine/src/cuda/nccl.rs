@@ -5,7 +5,7 @@
 
 use super::CudaError;
 use super::device::Doing as _;
-use super::launch::Ptr;
+use super::layouts::Ptr;
 use crate::ops::anatomy::Collective;
 use cudarc::driver::{CudaStream, result};
 use libloading::Library;

@@ -3,18 +3,16 @@
 //!
 //! A product whose tiles are too few for the card is made in shares of its sums, which the kernel after it adds up.
 
-use super::calls::{Job, Span};
+use super::calls::{Job, Launch, Span};
 use super::decoder::Layer;
 use super::fast::Fused;
 use super::kernels::*;
-use super::launch::{Call, Ptr};
-use super::memory::Weight;
-use super::schedule::Launch;
-use super::tiles::{Best, Stream};
-use super::weights::Planes;
-use super::wide::{self, Wide};
+use super::launch::Call;
+use super::layouts::{Best, Ptr, Shared, Stream, Wide};
+use super::operand::{OUTPUTS, PIECE, Part, RESERVED, SHARED, TOKENS, cache_tile, product_of, tiles_at_once};
+use super::weights::{Planes, Weight};
+use super::wide;
 use crate::quant::GgmlType;
-use std::fmt;
 
 /// Warps of a block of the kernel that takes the heads of a token, at most.
 const HEAD_WARPS: usize = 12;
@@ -25,61 +23,13 @@ const MAKING: usize = 1024;
 /// Rows that a multiprocessor is to make at once, if its shared memory holds as many (`Row` of `row.cuh`).
 const ROWS_AT_ONCE: usize = 4;
 const PRODUCT_THREADS: u32 = constant!("prefill/products.cu", "THREADS");
-/// Edges of a tile of a product.
-const OUTPUTS: usize = constant!("prefill/products.cu", "OUTPUTS") as usize;
-const TOKENS: usize = constant!("prefill/warpgroups.cuh", "TOKENS") as usize;
-/// Groups of a piece.
-pub(super) const PIECE: usize = constant!("prefill/pieces.cuh", "PIECE") as usize;
-/// Blocks of a product that a multiprocessor is to hold.
-const BLOCKS: usize = constant!("prefill/products.cu", "BLOCKS") as usize;
 /// Threads of a block that makes a row, at most.
 const ROW_THREADS: usize = constant!("prefill/row.cuh", "MOST_ROW_THREADS") as usize;
-/// Bytes of shared memory that CUDA takes for itself for each block.
-const RESERVED: usize = 1 << 10;
-/// Bytes of a part of a group of an operand, and of the sums of eight groups.
-const PART_BYTES: usize = constant!("prefill/operand.cuh", "PART_BYTES") as usize;
-const EIGHT_SUMS: usize = constant!("prefill/operand.cuh", "EIGHT_SUMS") as usize;
-/// Tokens that stand together in an operand of halves.
-const OPERAND_TOKENS: usize = constant!("prefill/operand.cuh", "OPERAND_TOKENS") as usize;
-/// Bytes of shared memory for eight groups' minima.
-const MINIMA: usize = constant!("prefill/products.cu", "MINIMA") as usize;
 const ATTENTION_THREADS: u32 = constant!("prefill/attention_rows.cu", "THREADS");
 const ATTENTION_ROWS: usize = constant!("prefill/attention_rows.cu", "ROWS") as usize;
-/// Elements of all shares of a product but the first: few outputs are shared out, many need no sharing.
-pub const SHARED: usize = 8 << 20;
 /// What a share costs besides its pieces, in pieces, and the most shares that its reader adds up fast.
 const SHARE_COST: usize = 4;
 const MOST_SHARES: usize = 8;
-
-/// `struct Operand` of `operand.cuh`: where rows stand prepared for the tensor cores.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Operand {
-    /// Their parts.
-    pub parts: Ptr,
-    /// What a token's sums are multiplied with.
-    pub inverse: Ptr,
-    /// Sums of groups.
-    pub sums: Ptr,
-}
-
-/// `struct Shared` of `shares.cuh`: a product of which some tiles stand in shares.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Shared {
-    /// The first; none where there is no product.
-    pub at: Ptr,
-    /// From where the others count.
-    pub rest: Ptr,
-    /// Elements from share to share.
-    pub stride: u64,
-    /// How many.
-    pub shares: i32,
-    /// The first token of a tile in shares.
-    pub token0: i32,
-    /// Of that token's tile the first element in shares.
-    pub row0: i32,
-}
 
 /// How the tiles of a product are made: so many at once, and then the others in shares of their sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,107 +55,6 @@ fn cut(tiles: usize, slots: usize, pieces: usize, most: impl Fn(usize) -> usize)
     let in_shares = (0..tiles.div_ceil(slots)).flat_map(of_rounds);
     let all = [Cut { whole: tiles, shares: 1 }].into_iter().chain(in_shares);
     all.min_by_key(cost).expect("one at least")
-}
-
-/// What the elements of an operand are split into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Two halves, for weights that are integers or halves.
-    Half,
-    /// Three bfloat16, for weights of which one has an exponent of 8 bits.
-    Brain,
-}
-
-impl Part {
-    /// For these formats.
-    pub fn of(formats: &[GgmlType]) -> Self {
-        if formats.iter().any(|&ty| matches!(ty, GgmlType::F32 | GgmlType::BF16)) { Self::Brain } else { Self::Half }
-    }
-
-    fn count(self) -> usize {
-        match self {
-            Self::Half => 2,
-            Self::Brain => 3,
-        }
-    }
-
-    /// Bytes of an operand of so many tokens' rows of `n` elements.
-    pub fn bytes(self, tokens: usize, n: usize) -> usize {
-        // An even number of groups.
-        tokens.next_multiple_of(OPERAND_TOKENS) * n.div_ceil(64) * 2 * self.count() * PART_BYTES
-    }
-}
-
-/// Bytes of the sums of so many tokens' rows of `n` elements.
-pub fn sums_bytes(tokens: usize, n: usize) -> usize {
-    tokens.next_multiple_of(OPERAND_TOKENS) * n.div_ceil(256) * EIGHT_SUMS
-}
-
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Half => "HalfPart",
-            Self::Brain => "BrainPart",
-        })
-    }
-}
-
-/// Keys of a tile of the caches, and its bytes: `struct CacheTile` of `cache.cuh`, which the kernels are told and check.
-pub fn cache_tile(head_dim: usize) -> (usize, usize) {
-    let keys = if head_dim <= 64 { 64 } else { 32 };
-    (keys, 4 * keys * head_dim * 2 + 4 * keys + 16)
-}
-
-/// Tiles of the caches that a block takes at once, if it may have so many bytes of shared memory: two, and the next two, of
-/// heads of 64 elements. The registers of wider ones are for few threads.
-pub fn tiles_at_once(head_dim: usize, limit: usize) -> u32 {
-    let (_, bytes) = cache_tile(head_dim);
-    if head_dim == 64 && 4 * bytes <= limit { 2 } else { 1 }
-}
-
-/// Of a format: the pitches of its planes in a stage (`pieces.cuh`), whether its minima meet sums of x, and how many numbers
-/// scale a group.
-pub(super) fn piece_of(ty: GgmlType) -> (usize, bool, usize) {
-    match ty {
-        GgmlType::Q4_0 => (48, false, 1),
-        GgmlType::Q5_0 => (48 + 8, false, 1),
-        GgmlType::Q4_1 | GgmlType::Q4_K => (48, true, 2),
-        GgmlType::Q5_1 => (48 + 8, true, 2),
-        GgmlType::Q5_K => (48 + 48, true, 2),
-        GgmlType::Q6_K => (48 + 48, false, 2),
-        GgmlType::Q8_0 => (80, false, 1),
-        GgmlType::F16 | GgmlType::BF16 => (160, false, 1),
-        GgmlType::F32 => (320, false, 1),
-        _ => unreachable!("{ty}: no format without kernels is kept on a device"),
-    }
-}
-
-/// Bytes of a stage of `products.cu` for a format: the tokens, and of every row of weights its planes and its scales. The
-/// kernel is told and checks it.
-fn stage_bytes(ty: GgmlType, part: Part) -> usize {
-    let (pitches, sums, scales) = piece_of(ty);
-    // Minima that stand in shared memory of their own need no sums of x here, and leave one number that scales.
-    let (apart, sums, scales) = match part {
-        Part::Half => (0, 0, if sums { 1 } else { scales }),
-        Part::Brain => (16, if sums { 4 } else { 0 }, scales),
-    };
-    let of_token = PIECE * (part.count() * PART_BYTES + apart + sums);
-    (TOKENS * of_token + OUTPUTS * (pitches + 4 * scales * PIECE)).next_multiple_of(1024)
-}
-
-/// Arguments of the template of `products.cu` for matrices of these formats, and the shared memory that it takes, of
-/// `limit` bytes if it can.
-pub fn product_of(formats: &[GgmlType], limit: usize) -> (String, u32) {
-    let part = Part::of(formats);
-    let stage = formats.iter().map(|&ty| stage_bytes(ty, part)).max().unwrap_or(0);
-    // Those of eight groups while the next eight's come.
-    let minima = if part == Part::Half && formats.iter().any(|&ty| piece_of(ty).1) { 2 * MINIMA } else { 0 };
-    let bytes = |stages: usize| stages * stage + minima;
-    // More wait for less, as long as a multiprocessor holds its blocks.
-    let fits = |&stages: &usize| BLOCKS * (bytes(stages) + RESERVED) <= limit || stages == 3 && bytes(stages) <= limit;
-    let stages = [4, 3].into_iter().find(fits).unwrap_or(2);
-    let [a, b, c] = std::array::from_fn(|i| *formats.get(i).unwrap_or(&formats[0]));
-    (format!("{part}, {a}, {b}, {c}, {stage}, {stages}"), bytes(stages) as u32)
 }
 
 /// How a product is made: in how many shares, and where each of its matrices' stand.
@@ -504,8 +353,11 @@ impl Fused<'_> {
             keys: span.keys() as i32,
         };
         let blocks = (span.keys().div_ceil(keys) as u32, kv_heads as u32, 1);
-        let of_tile = [&self.calls.options.kv_kernel() as &dyn fmt::Display, &config.head_dim, &keys];
-        let cut = Call::new(cut, blocks, (keys * config.head_dim / 4) as u32).of(&of_tile);
+        let cut = Call::new(cut, blocks, (keys * config.head_dim / 4) as u32).of(&[
+            &self.calls.options.kv_kernel(),
+            &config.head_dim,
+            &keys,
+        ]);
         let params = AttentionRowsParams {
             q: self.at(layer.rope[0]),
             tiles: memory.cache_tiles,
@@ -533,10 +385,10 @@ impl Fused<'_> {
 mod tests {
     use super::*;
     use crate::cuda::calls::Calls;
+    use crate::cuda::calls::calls_of;
     use crate::cuda::fast::decoder_of;
     use crate::cuda::functions::Functions;
     use crate::cuda::options::{Options, Path};
-    use crate::cuda::schedule::calls_of;
     use crate::cuda::testing::{graphs, with_calls, with_calls_where};
     use crate::model::Graph;
     use proptest::prelude::*;

@@ -8,8 +8,8 @@
 use super::CudaError;
 use super::calls::Span;
 use super::device::Doing as _;
-use super::launch::Ptr;
-use super::memory::Memory;
+use super::layouts::Ptr;
+use super::memory::{Memory, RING_BYTES};
 use super::mirror::Mirror;
 use super::slots::Slots;
 use crate::dtype::DType;
@@ -19,13 +19,10 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, PinnedHostSlice, result
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Elements of a parcel at most.
-const PARCEL: usize = 4 << 20;
 /// Elements of the ring.
-const RING: usize = 4 * PARCEL;
-
-/// Bytes of the ring on the device.
-pub const RING_BYTES: usize = 4 * RING;
+const RING: usize = RING_BYTES / size_of::<f32>();
+/// Elements of a parcel at most.
+const PARCEL: usize = RING / 4;
 
 /// The ring.
 pub struct Readback {

@@ -1,6 +1,6 @@
 //! A step as launches: the one list from which they are run, timed, and their kernels compiled.
 
-use super::calls::{Calls, Job, Span};
+use super::calls::{Calls, Launch, Span, calls_of};
 use super::fast::Fused;
 #[cfg(any(test, feature = "faults"))]
 use super::faults::Planted;
@@ -8,41 +8,6 @@ use super::launch::Call;
 use super::options::Gemm;
 use crate::model::row_len;
 use crate::ops::Op;
-
-/// What is queued together, and the nodes whose outputs it makes.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Launch {
-    /// One after another.
-    pub jobs: Vec<Job>,
-    /// Nodes by index.
-    pub nodes: Vec<usize>,
-    /// The tokens of their outputs: the step's, but for faults.
-    pub span: Span,
-    /// Whether a fault wants the outputs as the step before left them.
-    pub keeps: bool,
-}
-
-#[cfg(any(test, feature = "faults"))]
-impl Launch {
-    /// Its first kernel.
-    ///
-    /// # Panics
-    /// If it begins with a product by cuBLAS: none does.
-    pub fn first_call(&mut self) -> &mut Call {
-        match self.jobs.first_mut() {
-            Some(Job::Kernel(call)) => call,
-            other => unreachable!("{other:?} before any kernel"),
-        }
-    }
-}
-
-/// The kernels among what is launched.
-pub fn calls_of(launches: Vec<Launch>) -> impl Iterator<Item = Call> {
-    launches.into_iter().flat_map(|launch| launch.jobs).filter_map(|job| match job {
-        Job::Kernel(call) => Some(call),
-        Job::Product(_) | Job::Exchange(_) => None,
-    })
-}
 
 /// Makes the launches of steps.
 pub struct Schedule<'a> {

@@ -1,6 +1,6 @@
 //! Where a decode step writes what is tapped of it: one piece of device memory, which travels to the host at once.
 
-use super::launch::Ptr;
+use super::layouts::Ptr;
 use crate::model::{Graph, Node, row_len};
 
 /// Steps of the number of keys that a slot has room for: it is laid out anew so seldom, and so little travels in vain.

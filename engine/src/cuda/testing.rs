@@ -1,8 +1,8 @@
 //! Models without a file, whose launches can be made without a device.
 
-use super::batch::Batch;
 use super::calls::Calls;
 use super::functions::Functions;
+use super::layouts::Batch;
 use super::memory::Memory;
 use super::options::Options;
 use crate::model::{Graph, Invented, WeightSource, qwen2, qwen3};

@@ -3,7 +3,7 @@
 //! What is laid out here is read by `fused/rows.cuh`.
 
 use super::kernels::constant;
-use super::launch::Ptr;
+use super::layouts::Walk;
 use super::weights;
 use crate::quant::GgmlType;
 use std::collections::HashSet;
@@ -23,48 +23,6 @@ const OWN_LEAST: usize = 6;
 const OWN_STAGES: usize = constant!("fused/rows.cuh", "OWN_STAGES") as usize;
 /// Threads of a block.
 pub const THREADS: u32 = 32 * WARPS as u32;
-
-/// `struct Stream` of `stream.cuh`: the residual stream, and where it is tapped.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Stream {
-    /// What the halves are added to.
-    pub base: Ptr,
-    /// Halves of a product; none for the base alone.
-    pub halves: [Ptr; 2],
-    /// Where the product is tapped.
-    pub product_tap: Ptr,
-    /// Where the sum is tapped.
-    pub sum_tap: Ptr,
-}
-
-/// `struct Best` of `best.cuh`: who looks for the largest logit.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Best {
-    /// The largest number that stands for a logit and its id.
-    pub largest: Ptr,
-    /// Blocks that are done.
-    pub arrived: Ptr,
-    /// Where the id goes, in pinned host memory; none where nobody asks.
-    pub token: Ptr,
-}
-
-/// How a block goes through its rows: `struct Walk` of `rows.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Walk {
-    /// Tiles at a time.
-    pub tiles: i32,
-    /// Sets of so many tiles.
-    pub sets: i32,
-    /// Groups of a row at a time.
-    pub chunk: i32,
-    /// Chunks in shared memory at once.
-    pub stages: i32,
-    /// Bytes of a tile in a stage.
-    pub stride: i32,
-}
 
 /// Rows of weights that a block makes: of these formats in turn, `groups` groups of 32 long.
 #[derive(Clone, Debug)]

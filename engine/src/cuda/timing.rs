@@ -4,12 +4,11 @@
 //! blocks say when they began, had waited, and ended (`decode.cuh`), in a replay of a graph of its own.
 
 use super::CudaError;
-use super::calls::Job;
+use super::calls::{Job, calls_of};
+use super::captured::Fast;
 use super::device::{Doing as _, time};
 use super::engine::CudaEngine;
 use super::launch::Call;
-use super::replay::Fast;
-use super::schedule::calls_of;
 use cudarc::driver::{CudaEvent, CudaStream, result, sys};
 
 /// A launch of a decode step, in seconds.

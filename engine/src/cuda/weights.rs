@@ -5,6 +5,7 @@
 //! ([`kept_as`]), the CPU's reader makes plain numbers of it when the model is loaded, and the device keeps these.
 
 use super::arena::{Part, Plan};
+use super::layouts::Wide;
 use crate::quant::{self, GgmlType};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -14,6 +15,23 @@ pub const PLANES: usize = 4;
 
 /// Addresses of a tensor's planes: `struct Weights` of `blocks.cuh`.
 pub type Planes = [u64; PLANES];
+
+/// A tensor on the device.
+#[derive(Clone, Debug)]
+pub struct Weight {
+    /// Where its planes are.
+    pub planes: Planes,
+    /// Where each plane stands.
+    pub(super) parts: Vec<Part>,
+    /// Format; vectors are F32 whatever the file holds, and matrices as [`kept_as`] says.
+    pub ty: GgmlType,
+    /// Length of a row.
+    pub n: usize,
+    /// Rows.
+    pub m: usize,
+    /// Its halves, where they are kept.
+    pub wide: Option<Wide>,
+}
 
 /// As what a matrix of type `ty` is kept on the device: as it is, where `blocks.cuh` has its format; else as the narrowest plain
 /// numbers that hold every weight exactly. Kernels then read more bytes a weight, and compute the same.

@@ -6,9 +6,10 @@
 use super::arena::Plan;
 use super::device::Device;
 use super::kernels::*;
-use super::launch::{Call, Ptr};
-use super::memory::Weight;
-use super::prefill::{Operand, PIECE, Part, piece_of};
+use super::launch::Call;
+use super::layouts::{Operand, Wide};
+use super::operand::{PIECE, Part, piece_of};
+use super::weights::Weight;
 use crate::quant::GgmlType;
 
 /// Rows of an image, bytes of its halves, and tokens of a tile.
@@ -25,15 +26,6 @@ const THREADS: u32 = constant!("prefill/wide_products.cu", "THREADS");
 /// Whether a card has the instructions: Hopper, whose blocks may have the shared memory.
 pub fn keeps_halves(device: &Device) -> bool {
     device.capability == (9, 0)
-}
-
-/// Where a matrix stands as halves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wide {
-    /// Images of its rows.
-    pub images: Ptr,
-    /// Its minima; none where the format has none.
-    pub minima: Ptr,
 }
 
 /// How a format's sums are scaled: twice a group, or once for both groups of a piece; and whether it has minima.

@@ -1,13 +1,39 @@
 //! What a file must be so that llama.cpp can load it and computes what its graph says. llama.cpp ends the process over
 //! some of this, and computes otherwise over some; each refusal names the key or the tensor, and what is expected.
 
-use super::{ConfigError, Graph, LoadError, Metadata, Node, config, same_extent};
-use crate::gguf::{Gguf, TensorInfo};
+use super::{ConfigError, Graph, Metadata, Node, config};
+use crate::gguf::{Gguf, GgufError, TensorInfo};
 use crate::ops::anatomy::Gather;
 use crate::ops::{Anatomy, Weight};
 use crate::quant::GgmlType;
+use crate::tokenizer::VocabError;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
+use thiserror::Error;
+
+/// Why a model cannot be loaded.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// The file cannot be read as GGUF.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The file describes no model that can be run.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Tensors do not fit the graph.
+    #[error("{0}")]
+    Tensors(String),
+    /// llama.cpp could not load the vocabulary.
+    #[error(transparent)]
+    Vocabulary(#[from] VocabError),
+}
+
+/// Whether a tensor of `found` has the extent that a graph declares. GGUF leaves
+/// out trailing axes of length 1, or keeps them.
+pub fn same_extent(found: &[u64], declared: &[usize]) -> bool {
+    let axes = found.len().max(declared.len());
+    (0..axes).all(|i| found.get(i).map_or(1, |&n| n as usize) == declared.get(i).copied().unwrap_or(1))
+}
 
 /// Where ggml's CPU backend wants mapped weights to begin: at multiples of so many bytes (`TENSOR_ALIGNMENT`).
 const ALIGNMENT: u64 = 32;

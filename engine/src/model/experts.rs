@@ -1,9 +1,9 @@
 //! A mixture of experts, as llama.cpp's `build_moe_ffn` has it for every Qwen: softmax over all experts, the k most probable
 //! of them, each a gated network of its own, and their sum by their weights.
 
+use super::blocks::{Mlp, linear, mlp};
 use super::builder::Builder;
 use super::config::{absent, invalid, unread_by_llama, unsupported};
-use super::dense::{Mlp, linear, mlp};
 use super::graph::Role;
 use super::{Config, ConfigError, Metadata};
 use crate::ops::anatomy::Columns;

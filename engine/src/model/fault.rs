@@ -4,9 +4,8 @@
 //! who wants a wrong stage brings the wrongness along. All of them work in f64 and are narrowed by whoever runs in f32:
 //! one fault serves as an injection and as a hypothesis.
 
-use super::{Node, WeightSource};
-use crate::ops::{Context, Op, Tensor};
-use crate::quant::Stored;
+use crate::ops::{Context, Tensor};
+use crate::quant::{Stored, WeightSource};
 use std::fmt;
 use std::sync::Arc;
 
@@ -66,36 +65,6 @@ impl fmt::Debug for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hooks = [self.left_out, self.read.is_some(), self.compute.is_some(), self.write.is_some()];
         f.debug_list().entries(["left out", "read", "compute", "write"].iter().zip(hooks).filter(|h| h.1)).finish()
-    }
-}
-
-/// The node with one thing changed.
-impl Node {
-    /// Another op, or other parameters of it.
-    pub fn with(&self, op: Op) -> Node {
-        Node { op, ..self.clone() }
-    }
-
-    /// The op left out.
-    pub fn left_out(&self) -> Node {
-        Node { faults: Faults { left_out: true, ..self.faults.clone() }, ..self.clone() }
-    }
-
-    /// Its weights read in another way.
-    pub fn reading(&self, fault: impl Fn(&dyn WeightSource, &str, usize, &mut [f32]) + Send + Sync + 'static) -> Node {
-        Node { faults: Faults { read: Some(Arc::new(fault)), ..self.faults.clone() }, ..self.clone() }
-    }
-
-    /// Something else computed.
-    pub fn computing(
-        &self, fault: impl Fn(&[&Tensor<f64>], &Context<'_>) -> (Tensor<f64>, Vec<f32>) + Send + Sync + 'static,
-    ) -> Node {
-        Node { faults: Faults { compute: Some(Arc::new(fault)), ..self.faults.clone() }, ..self.clone() }
-    }
-
-    /// Something else written.
-    pub fn writing(&self, fault: impl Fn(Output<'_>) + Send + Sync + 'static) -> Node {
-        Node { faults: Faults { write: Some(Arc::new(fault)), ..self.faults.clone() }, ..self.clone() }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The decoder of Qwen3-Next and Qwen3.5: layers of gated attention, and between them layers of a gated delta net.
 
+use super::blocks::{self, DENSE, HEAD, Sections, linear, mlp};
 use super::builder::Builder;
 use super::config::{EMBEDDING, invalid};
-use super::dense::{self, DENSE, HEAD, Sections, linear, mlp};
 use super::experts::{Experts, Mixture};
 use super::graph::{Axis, EmittedLayout, Graph, Role};
 use super::{Config, ConfigError, Metadata};
@@ -84,13 +84,13 @@ fn recurrent(arch: &str, source: &dyn Metadata, layers: usize) -> Result<Vec<boo
 
 pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Result<Graph, ConfigError> {
     let mut c = Config::read(arch, source)?;
-    dense::last_layer(arch, source, c.n_layers)?;
+    blocks::last_layer(arch, source, c.n_layers)?;
     let (e, v, n_layers) = (c.n_embd, c.n_vocab, c.n_layers);
     let delta = Delta::read(arch, source)?;
     let kinds = recurrent(arch, source, n_layers)?;
     let of_positions = match traits.next {
         true => None,
-        false => dense::sections(arch, source, c.rotated, Sections::Interleaved)?,
+        false => blocks::sections(arch, source, c.rotated, Sections::Interleaved)?,
     };
     let experts = traits.experts.map(|mixture| Experts::read(arch, source, mixture)).transpose()?;
     c.llama_departs = experts.as_ref().and_then(|experts| experts.llama_departs.clone()).or(of_positions);
@@ -102,7 +102,7 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
     for (layer, is_delta) in kinds.into_iter().enumerate() {
         b.enter(Some(layer as u16));
         let normed =
-            dense::norm(&mut b, ("attn_norm", Role::AttnInput), residual, "attn_norm.weight", "attn_norm", &shape);
+            blocks::norm(&mut b, ("attn_norm", Role::AttnInput), residual, "attn_norm.weight", "attn_norm", &shape);
         let mixed = match is_delta {
             true => delta_net(&mut b, &delta, traits, normed, &shape),
             false => attention(&mut b, traits, normed, &shape),
@@ -111,7 +111,7 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
         let attn_residual = attn_residual.add("attn_residual", "ADD");
         let tensor = "post_attention_norm.weight";
         let ffn = ("ffn_norm", Role::FfnInput);
-        let ffn_norm = dense::norm(&mut b, ffn, attn_residual, tensor, "attn_post_norm", &shape);
+        let ffn_norm = blocks::norm(&mut b, ffn, attn_residual, tensor, "attn_post_norm", &shape);
         let ffn_out = match &experts {
             Some(experts) => experts.declare(&mut b, ffn_norm, e),
             None => mlp(&mut b, &DENSE, ffn_norm, [e, f]),
@@ -121,7 +121,7 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
     }
     b.enter(None);
     let last = ("final_norm", Role::HeadInput);
-    let last = dense::norm(&mut b, last, residual, "output_norm.weight", "h_nextn", &shape);
+    let last = blocks::norm(&mut b, last, residual, "output_norm.weight", "h_nextn", &shape);
     let head = if source.extent(HEAD).is_some() { HEAD } else { EMBEDDING };
     linear(&mut b, ("logits", Role::Logits), last, head, [e, v], "result_output");
     Ok(b.finish())
@@ -147,7 +147,7 @@ fn attention(b: &mut Builder, traits: &Traits, x: usize, c: &Config) -> usize {
     };
     let q = normed(b, ("q_normed", Role::Query), q, "attn_q_norm.weight", h, "Qcur_normed");
     let k = normed(b, ("k_normed", Role::Key), k, "attn_k_norm.weight", g, "Kcur_normed");
-    let context = dense::attend(b, [q, k, v], c, "attn_pregate");
+    let context = blocks::attend(b, [q, k, v], c, "attn_pregate");
     let sigmoid = Defined::op(Sigmoid("the sigmoid of the gate"));
     let gate = b.stage("gate_sigmoid", Role::Query, sigmoid, &[gate], &[h * d]).add("gate_sigmoid", "UNARY");
     let gated = Defined::op(Factors("weights times values, times the gate"));

@@ -1,7 +1,8 @@
 //! The text of Qwen2-VL and Qwen2.5-VL: Qwen2 with positions in sections, which are all one in a text.
 
+use super::blocks::Sections;
 use super::config::{EPSILON, unread_by_llama};
-use super::dense::{self, Sections, Traits};
+use super::dense::{self, Traits};
 use super::{ConfigError, Graph, Metadata};
 
 /// Name in `general.architecture`.

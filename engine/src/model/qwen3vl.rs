@@ -1,6 +1,7 @@
 //! The text of Qwen3-VL: Qwen3 with positions in sections, which are all one in a text.
 
-use super::dense::{self, Sections, Traits};
+use super::blocks::Sections;
+use super::dense::{self, Traits};
 use super::{ConfigError, Graph, Metadata};
 
 /// Name in `general.architecture`.

@@ -1,6 +1,7 @@
 //! The text of Qwen3-VL with experts: Qwen3-MoE with positions in sections, as [`super::qwen3vl`].
 
-use super::dense::{self, Sections, Traits};
+use super::blocks::Sections;
+use super::dense::{self, Traits};
 use super::experts::Mixture;
 use super::{ConfigError, Graph, Metadata};
 

@@ -1,9 +1,8 @@
 //! Names of places in a model: `embed`, `L07.q_rope`, `logits`.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 use std::fmt;
-use std::str::FromStr;
 
 /// A stage of the graph: its name, the layer it belongs to if it is repeated per layer, and its rank if the graph is cut.
 ///
@@ -52,23 +51,7 @@ impl fmt::Debug for StageId {
 /// A text that names no stage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no stage of an architecture that qdiff knows")]
-pub struct UnknownStage(String);
-
-impl FromStr for StageId {
-    type Err = UnknownStage;
-
-    /// Reads what [`StageId`] prints. The name must be one that the graph of some architecture declares.
-    fn from_str(text: &str) -> Result<Self, UnknownStage> {
-        let unknown = || UnknownStage(text.to_owned());
-        let (rank, text) = of_rank(text);
-        let (layer, name) = match text.strip_prefix('L').and_then(|t| t.split_once('.')) {
-            Some((layer, name)) => (Some(layer.parse().map_err(|_| unknown())?), name),
-            None => (None, text),
-        };
-        let known = super::STAGES.iter().find(|id| id.name == name && id.layer.is_some() == layer.is_some());
-        known.map(|id| Self { layer, rank, ..*id }).ok_or_else(unknown)
-    }
-}
+pub struct UnknownStage(pub(super) String);
 
 /// The rank that a text begins with, such as `r1.`, and the rest.
 pub fn of_rank(text: &str) -> (Option<u16>, &str) {
@@ -89,31 +72,5 @@ impl StageId {
 impl Serialize for StageId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for StageId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_printed_is_read() {
-        for &id in crate::model::STAGES.iter() {
-            assert_eq!(id.to_string().parse(), Ok(id));
-        }
-        let deep = StageId::layer(123, "q_rope");
-        assert_eq!("L123.q_rope".parse(), Ok(deep));
-        let of_rank = StageId { rank: Some(1), ..deep };
-        assert_eq!((of_rank.to_string().as_str(), "r1.L123.q_rope".parse()), ("r1.L123.q_rope", Ok(of_rank)));
-        for no in ["", "L07", "L07.", "q_rope", "L07.logits", "Lx.q_rope", "L07.q_rope ", "r.logits", "rx.logits"] {
-            assert!(no.parse::<StageId>().is_err(), "{no}");
-        }
     }
 }

@@ -1,35 +1,12 @@
 //! The weights of a model file, checked against its graph.
 
-use super::{Architecture, ConfigError, Graph, check};
-use crate::gguf::{Gguf, GgufError};
+use super::architectures::{ARCHITECTURES, Architecture, build_of};
+use super::check::{self, LoadError};
+use super::graph::Graph;
+use crate::gguf::Gguf;
 use crate::quant::{Stored, WeightSource};
-use crate::tokenizer::{self, VocabError};
+use crate::tokenizer;
 use std::path::Path;
-use thiserror::Error;
-
-/// Why a model cannot be loaded.
-#[derive(Debug, Error)]
-pub enum LoadError {
-    /// The file cannot be read as GGUF.
-    #[error(transparent)]
-    Gguf(#[from] GgufError),
-    /// The file describes no model that can be run.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// Tensors do not fit the graph.
-    #[error("{0}")]
-    Tensors(String),
-    /// llama.cpp could not load the vocabulary.
-    #[error(transparent)]
-    Vocabulary(#[from] VocabError),
-}
-
-/// Whether a tensor of `found` has the extent that a graph declares. GGUF leaves
-/// out trailing axes of length 1, or keeps them.
-pub fn same_extent(found: &[u64], declared: &[usize]) -> bool {
-    let axes = found.len().max(declared.len());
-    (0..axes).all(|i| found.get(i).map_or(1, |&n| n as usize) == declared.get(i).copied().unwrap_or(1))
-}
 
 /// A GGUF file, or a folder read as one, with its graph: all an engine needs to run.
 pub struct Model {
@@ -51,7 +28,7 @@ impl Model {
     /// # Errors
     /// As [`Self::open`].
     pub fn new(gguf: Gguf) -> Result<Self, LoadError> {
-        Self::of(super::ARCHITECTURES, gguf)
+        Self::of(ARCHITECTURES, gguf)
     }
 
     /// As [`Self::new`], of the architectures `known`.
@@ -61,7 +38,7 @@ impl Model {
     pub fn of(known: &[Architecture], gguf: Gguf) -> Result<Self, LoadError> {
         check::alignment(&gguf)?;
         let asked = check::Asked::new(&gguf);
-        let graph = super::build_of(known, &asked)?;
+        let graph = build_of(known, &asked)?;
         asked.complete(&graph.config.arch)?;
         check::tensors(&gguf, &graph)?;
         // Of a folder the vocabulary may be missing: llama.cpp does not read it.

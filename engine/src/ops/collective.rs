@@ -3,8 +3,16 @@
 //! Sum: `y[t, i] = Σ_r x_r[t, i]`, `[T, n]` of every rank -> `[T, n]`. Ranks may be added in any order, in one go or in
 //! pairs. Concatenation: `[T, n_r]` of rank r -> `[T, Σ n_r]`, the parts in the order of the ranks.
 
-use super::anatomy::Collective;
 use super::{Real, Tensor, UNIT, residual};
+
+/// What ranks give each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collective {
+    /// The sum of all of them.
+    Sum,
+    /// One after the other.
+    Concatenation,
+}
 
 /// The parts of all ranks together.
 pub fn forward<F: Real>(of: Collective, parts: &[&Tensor<F>]) -> Tensor<F> {

@@ -1,7 +1,7 @@
 //! An op as its own file defines it.
 
-use super::anatomy::{self, Anatomy};
-use super::{Context, Op, Tensor};
+use super::anatomy::Anatomy;
+use super::{Context, Tensor, by_anatomy};
 use std::any::Any;
 use std::fmt::Debug;
 use std::ops::Deref;
@@ -25,17 +25,17 @@ pub trait Definition: Any + Debug + Send + Sync {
 
     /// The result in f32, in the shape of the stage.
     fn forward32(&self, inputs: &[&Tensor<f32>], c: &Context<'_>) -> Tensor<f32> {
-        anatomy::forward(self.anatomy(), inputs, c)
+        by_anatomy::forward(self.anatomy(), inputs, c)
     }
 
     /// The result in f64.
     fn forward64(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> Tensor<f64> {
-        anatomy::forward(self.anatomy(), inputs, c)
+        by_anatomy::forward(self.anatomy(), inputs, c)
     }
 
     /// How far a right evaluation in f32 may be off the exact result `y` on these very operands, element by element.
     fn bound(&self, inputs: &[&Tensor<f64>], y: &Tensor<f64>, c: &Context<'_>) -> Vec<f32> {
-        anatomy::bound(self.anatomy(), inputs, y, c)
+        by_anatomy::bound(self.anatomy(), inputs, y, c)
     }
 
     /// How far operands that are off by `deltas` make the result off, in the first order and in mean square: see
@@ -43,7 +43,7 @@ pub trait Definition: Any + Debug + Send + Sync {
     fn propagate_error(
         &self, inputs: &[&Tensor<f64>], deltas: &[Option<&[f32]>], y: &Tensor<f64>, c: &Context<'_>,
     ) -> Vec<f32> {
-        anatomy::propagate_error(self.anatomy(), inputs, deltas, y, c, &|inputs| self.forward64(inputs, c))
+        by_anatomy::propagate_error(self.anatomy(), inputs, deltas, y, c, &|inputs| self.forward64(inputs, c))
     }
 }
 
@@ -52,11 +52,6 @@ pub trait Definition: Any + Debug + Send + Sync {
 pub struct Defined(Arc<dyn Definition>);
 
 impl Defined {
-    /// An op of this definition.
-    pub fn op(definition: impl Definition + 'static) -> Op {
-        Op::Defined(Self::new(definition))
-    }
-
     /// Of this definition.
     pub fn new(definition: impl Definition + 'static) -> Self {
         Self(Arc::new(definition))

@@ -3,7 +3,7 @@
 //! The loops are plain Rust over fixed lanes; they are compiled three times
 //! (AVX-512, AVX2 with FMA, baseline) and chosen at run time.
 
-use super::{Context, Definition, Tensor};
+use super::Tensor;
 use crate::isa::by_isa;
 use num_traits::Float;
 use std::borrow::Cow;
@@ -22,8 +22,11 @@ pub trait Real: Float + Default + Send + Sync + std::fmt::Debug + std::iter::Sum
     fn wide(from: &[f32]) -> Cow<'_, [Self]>;
     /// Copies f32 values, widening where needed.
     fn widen(from: &[f32], to: &mut [Self]);
-    /// What a definition gives in this type.
-    fn defined(op: &dyn Definition, inputs: &[&Tensor<Self>], c: &Context<'_>) -> Tensor<Self>;
+    /// What the function of this type gives.
+    fn by_type(
+        inputs: &[&Tensor<Self>], in_f32: &dyn Fn(&[&Tensor<f32>]) -> Tensor<f32>,
+        in_f64: &dyn Fn(&[&Tensor<f64>]) -> Tensor<f64>,
+    ) -> Tensor<Self>;
 }
 
 /// Pairwise sum of the lanes, so that the error grows with their logarithm.
@@ -150,7 +153,7 @@ vectorised! { f64_avx2, f64, "avx2,fma", dot: 8, rows: 2, lanes: 4,
 _mm256_setzero_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd }
 
 macro_rules! real {
-    ($t:ty, $avx512:ident, $avx2:ident, $lanes:literal, $wide:expr, $forward:ident) => {
+    ($t:ty, $avx512:ident, $avx2:ident, $lanes:literal, $wide:expr, $f32:ident, $f64:ident, $own:ident) => {
         impl Real for $t {
             fn of(x: f64) -> Self {
                 x as $t
@@ -172,15 +175,27 @@ macro_rules! real {
                     *to = <$t>::from(from);
                 }
             }
-            fn defined(op: &dyn Definition, inputs: &[&Tensor<Self>], c: &Context<'_>) -> Tensor<Self> {
-                op.$forward(inputs, c)
+            fn by_type(
+                inputs: &[&Tensor<Self>], $f32: &dyn Fn(&[&Tensor<f32>]) -> Tensor<f32>,
+                $f64: &dyn Fn(&[&Tensor<f64>]) -> Tensor<f64>,
+            ) -> Tensor<Self> {
+                $own(inputs)
             }
         }
     };
 }
 
-real!(f32, f32_avx512, f32_avx2, 16, Cow::Borrowed, forward32);
-real!(f64, f64_avx512, f64_avx2, 8, |from: &[f32]| from.iter().map(|&v| f64::from(v)).collect(), forward64);
+real!(f32, f32_avx512, f32_avx2, 16, Cow::Borrowed, in_f32, _in_f64, in_f32);
+real!(
+    f64,
+    f64_avx512,
+    f64_avx2,
+    8,
+    |from: &[f32]| from.iter().map(|&v| f64::from(v)).collect(),
+    _in_f32,
+    in_f64,
+    in_f64
+);
 
 /// Terms that one level of [`sum`] adds up in lanes.
 const SUM_BLOCK: usize = 256;

@@ -3,7 +3,7 @@
 //! No stage can be held against its own mathematics, for there are no weights. What is left is how far the two are
 //! apart, and what is wrong whatever the weights are: values that are not finite, shapes that differ.
 
-use crate::capture::npz::Manifest;
+use crate::capture::manifest::Manifest;
 use crate::capture::{Capture, Filter, Names, Shapes, Store, container};
 use crate::verdict::{Global, compare_rows};
 use anyhow::{Context as _, Result, bail, ensure};

@@ -1,7 +1,7 @@
 //! The tokens that an engine fed at its decode steps, against those that its own logits choose.
 
 use crate::capture::Stored;
-use crate::capture::npz::Sampler;
+use crate::capture::manifest::Sampler;
 use crate::loaded::LoadedModel;
 use crate::metrics::argmax;
 use crate::number::{Real, counted, number};

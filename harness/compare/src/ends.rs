@@ -1,7 +1,7 @@
 //! The end of generation: at which tokens an engine ends a text, and where it did, against what the file says to
 //! llama.cpp.
 
-use crate::capture::npz::RecordedEnd;
+use crate::capture::manifest::RecordedEnd;
 use crate::loaded::LoadedModel;
 use crate::mutations::{CatalogueEntry, Mutation, catalogue};
 use crate::number::counted;

@@ -4,7 +4,7 @@
 //! commands, the score of the mutations, tests.
 
 use crate::arithmetic::{Arithmetic, Declared};
-use crate::capture::npz::{Manifest as CaptureManifest, Sampler};
+use crate::capture::manifest::{Manifest as CaptureManifest, Sampler};
 use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
 use crate::diagnose::{Confidence, Diagnosis, confirm, explain};
 use crate::loaded::LoadedModel;

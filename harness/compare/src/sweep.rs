@@ -1,7 +1,7 @@
 //! Prefill against decode: the same tokens in one batch, in ubatches and token
 //! by token, each run judged, and each held against the one in one batch.
 
-use crate::capture::{Lengths, Passes, npz};
+use crate::capture::{Lengths, Passes, manifest};
 use crate::diagnose::Diagnosis;
 use crate::pair::{Pair, Recording, Tokens};
 use crate::runners::{Faults, RunnerKind};
@@ -88,7 +88,7 @@ pub fn sweep(
 ///
 /// # Errors
 /// As [`Pair::judge`].
-pub fn agree(pair: &Pair<'_>, mut recordings: Vec<(&npz::Manifest, Recording)>) -> Result<Vec<Pass>> {
+pub fn agree(pair: &Pair<'_>, mut recordings: Vec<(&manifest::Manifest, Recording)>) -> Result<Vec<Pass>> {
     recordings.sort_by_key(|(manifest, _)| manifest.steps().len());
     let mut passes: Vec<Pass> = Vec::new();
     for (manifest, recording) in &recordings {
@@ -103,7 +103,7 @@ pub fn agree(pair: &Pair<'_>, mut recordings: Vec<(&npz::Manifest, Recording)>) 
 }
 
 /// How a recorded engine fed its tokens, in words.
-fn fed(manifest: &npz::Manifest) -> String {
+fn fed(manifest: &manifest::Manifest) -> String {
     let (prompt, single) = (manifest.tokens.len(), manifest.decoded.len());
     let ubatch = match manifest.passes_of_prompt() {
         Passes::Of(most) => most.min(prompt),

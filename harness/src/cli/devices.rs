@@ -1,7 +1,8 @@
 //! `qdiff devices`.
 
 use super::args::JsonArgs;
-use super::{exit, say};
+use super::exit;
+use super::say::say;
 use crate::tasks::devices::devices;
 use anyhow::Result;
 

@@ -1,22 +1,11 @@
 //! `qdiff explain`.
 
-use super::{exit, say};
+use super::args::ExplainRequest;
+use super::exit;
+use super::say::say;
 use crate::report::json::{self, Saved};
 use anyhow::{Result, bail};
-use clap::Args;
 use std::fmt::Write as _;
-use std::path::PathBuf;
-
-/// What is explained.
-#[derive(Clone, Debug, Args)]
-pub struct ExplainRequest {
-    /// A saved report of `qdiff run`, as JSON
-    #[arg(value_name = "REPORT")]
-    pub report: PathBuf,
-    /// Print every operand and term of the worked example, so that a kernel can be held against it
-    #[arg(long)]
-    pub patch: bool,
-}
 
 /// Prints, as Markdown, what is wrong, and one wrong element of each of the first findings worked out.
 pub(super) fn run(request: &ExplainRequest) -> Result<u8> {

@@ -1,7 +1,8 @@
 //! `qdiff inspect`.
 
 use super::args::{JsonArgs, Reported};
-use super::{exit, say};
+use super::exit;
+use super::say::say;
 use crate::tasks::inspect::{Entry, Inspection, Usage, inspect, load};
 use crate::tasks::request::ModelRequest;
 use anyhow::Result;

@@ -1,7 +1,8 @@
 //! `qdiff mutations`.
 
 use super::args::JsonArgs;
-use super::{exit, say};
+use super::exit;
+use super::say::say;
 use crate::mutations::{CauseId, FaultSite, Mutation, catalogue, find, told};
 use crate::nearest::hint;
 use anyhow::Context as _;

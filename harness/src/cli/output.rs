@@ -1,7 +1,8 @@
 //! Where a report goes: checked before anything runs, served at the end.
 
 use super::args::{Asked, Ci, FileArgs, JsonArgs, OutputArgs};
-use super::{CI, PIPED, complain, exit, pipe, put, remark, tell, terminal};
+use super::exit;
+use super::say::{CI, PIPED, complain, pipe, put, remark, tell, terminal};
 use crate::own;
 use crate::report::{self, Failure, Format, Outcome, Report, Told, file, github::GitHub, json};
 use anyhow::{Context as _, Result, bail};

@@ -1,6 +1,7 @@
 //! `qdiff prompts`.
 
-use super::{exit, say, terminal};
+use super::exit;
+use super::say::{say, terminal};
 use crate::number::counted;
 use crate::tasks::prompts::{PromptsRequest, prompts};
 use anyhow::Result;

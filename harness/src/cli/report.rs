@@ -1,9 +1,10 @@
 //! `qdiff report`.
 
 use super::args::ReportArgs;
+use super::exit;
 use super::output::Output;
+use super::say::{complain, say, terminal};
 use super::setup::console;
-use super::{complain, exit, say, terminal};
 use crate::report::json::{self, Saved};
 use crate::report::{Outcome, Report, Told, gaps};
 use crate::tasks::judge::{Merged, merge};

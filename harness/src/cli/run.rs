@@ -1,9 +1,10 @@
 //! `qdiff run` and `qdiff compare`, which judge two sides.
 
 use super::args::Bisected;
+use super::exit;
 use super::output::Output;
+use super::say::{remark, terminal};
 use super::setup::console;
-use super::{exit, remark, terminal};
 use crate::report::{Failure, Report, Told, file};
 use crate::tasks::compare::{self, CompareRequest, Compared};
 use crate::tasks::run::{REPORTS, Ran, RunRequest, run as judge};

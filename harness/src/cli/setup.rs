@@ -1,6 +1,6 @@
 //! Progress and remarks of a task.
 
-use super::{CI, QUIET, complain, remark};
+use super::say::{CI, QUIET, complain, remark};
 use crate::log::{self, Level};
 use crate::memory;
 use crate::tasks::Console;

@@ -1,17 +1,10 @@
 //! `qdiff stages`.
 
-use super::{exit, say};
+use super::args::StagesArgs;
+use super::exit;
+use super::say::say;
 use anyhow::Result;
-use clap::Args;
 use qdiff_engine::model::{ARCHITECTURES, DIALECTS, Dialect, Graph, KINDS, Node, described, skeleton, symbolic};
-
-/// What is printed.
-#[derive(Debug, Args)]
-pub struct StagesArgs {
-    /// Print the tables that the hooks of the Python package read, as its module `_stages.py`
-    #[arg(long)]
-    python: bool,
-}
 
 /// What stands before the table.
 const HEAD: &str = "\

@@ -4,7 +4,7 @@ use super::Console;
 use super::request::{FilterRequest, MemoryRequest, ThreadsRequest, ToleranceRequest};
 use super::run::{RunRequest, run};
 use super::sides::{MapRequest, WhyRequest};
-use crate::capture::npz::Manifest;
+use crate::capture::manifest::Manifest;
 use crate::capture::{Names, container};
 use crate::compare::{Comparison, compare as apart, fed_otherwise};
 use crate::loaded::LoadedModel;

@@ -1,7 +1,7 @@
 //! Causes tried on other tokens: the subject runs once more, on a prompt of another length.
 
 use super::sides::{Input, SideChoice, Sides};
-use crate::capture::{Passes, container, npz};
+use crate::capture::{Passes, container, manifest};
 use crate::diagnose::Diagnosis;
 use crate::pair::{Pair, Recording};
 use crate::prompts::Ready;
@@ -79,7 +79,7 @@ impl ConfirmRequest {
                 )
             }
             Some(Confirm::Recorded(folder)) => {
-                let fed = |manifest: &npz::Manifest| [manifest.tokens.as_slice(), &manifest.decoded].concat();
+                let fed = |manifest: &manifest::Manifest| [manifest.tokens.as_slice(), &manifest.decoded].concat();
                 let (other, own) = (fed(&container::manifest(folder)?), chosen.recorded().map(|(_, own)| fed(own)));
                 // A run that goes on longer is no run on other tokens.
                 ensure!(

@@ -6,7 +6,7 @@ use super::compare::{CompareRequest, of_captures};
 use super::request::{FilterRequest, MemoryRequest, PositionsRequest, ThreadsRequest, ToleranceRequest};
 use super::run;
 use super::sides::{MapRequest, WhyRequest};
-use crate::capture::npz::Manifest;
+use crate::capture::manifest::Manifest;
 use crate::capture::{Names, container};
 use crate::compare::{comparable, fed_otherwise};
 use crate::hash::sha256;

@@ -18,6 +18,7 @@ pub(crate) mod record;
 mod repeat;
 pub(crate) mod request;
 pub(crate) mod run;
+mod run_request;
 mod sequences;
 mod sides;
 pub(crate) mod sweep;

@@ -1,12 +1,14 @@
 //! The stages of one runner, written to disk.
 
 use super::faults::InjectedFaults;
-use super::request::{CaptureRequest, FaultRequest, FilterRequest, PassesRequest, RanksRequest, TokensRequest};
-use super::sequences::SequencesRequest;
+use super::request::{
+    CaptureRequest, FaultRequest, FilterRequest, PassesRequest, RanksRequest, SequencesRequest, TokensRequest,
+};
 use super::sides::{self, Input};
 use super::{Console, values};
 use crate::arithmetic::Declared;
-use crate::capture::npz::{self, Sampler};
+use crate::capture::manifest::{self, Sampler};
+use crate::capture::npz;
 use crate::capture::{Passes, container};
 use crate::formats::Formats;
 use crate::pair::Pair;
@@ -129,10 +131,10 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
     };
     let of = runner.manifest();
     let engine = of.name.clone();
-    let manifest = npz::Manifest {
+    let manifest = manifest::Manifest {
         schema_version: match plan.is_some() || graph.placement.is_some() {
-            true => npz::SCHEMA_VERSION,
-            false => npz::OF_ONE_SEQUENCE,
+            true => manifest::SCHEMA_VERSION,
+            false => manifest::OF_ONE_SEQUENCE,
         },
         ranks: graph.placement.clone(),
         rank: None,

@@ -1,7 +1,7 @@
 //! A run as a command line, so that a report says how to repeat it.
 
 use super::request::{TokensRequest, ToleranceRequest};
-use super::run::RunRequest;
+use super::run_request::RunRequest;
 use super::sides::SidesRequest;
 use crate::pair::TIMEOUT;
 use crate::products::OracleChoice;

@@ -1,7 +1,7 @@
 //! What several tasks ask for alike: the model, the tokens, the stages, how runners run.
 
 use super::values;
-use crate::capture::{Filter, Lengths, Store};
+use crate::capture::{Filter, Lengths, Plan, Store};
 use crate::loaded::LoadedModel;
 use crate::memory::Size;
 use crate::pair::{Settings, TIMEOUT};
@@ -361,4 +361,32 @@ pub struct FaultRequest {
     /// Faults, as `--inject` writes them.
     #[arg(help = "Inject a fault into the subject: NAME[:PARAM=VALUE,…][@L07, @L07.q_rope or @p3000..]; repeatable (see `qdiff mutations`)", long, value_name = "FAULT", value_parser = values::FAULT, hide_possible_values = true)]
     pub inject: Vec<String>,
+}
+
+/// Several sequences in one run.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "What to run")]
+pub struct SequencesRequest {
+    /// Deal the tokens of the prompt out to several sequences, whose rows share passes: in 7,5+1+17@0 the first pass feeds 7
+    /// tokens of sequence 0. The second pass feeds 5 more, 1 token of sequence 1, and 17 tokens of sequence 2, which begins
+    /// with the 7 cached tokens of sequence 0 (17@0:4: with the first 4 of them). Nothing is decoded. Each sequence has a report
+    #[arg(long, value_name = "LIST")]
+    pub sequences: Option<Plan>,
+}
+
+impl SequencesRequest {
+    /// The plan, for a prompt of so many tokens; none where none was asked for.
+    ///
+    /// # Errors
+    /// A plan of fewer or more tokens than the prompt has.
+    pub fn plan(&self, prompt: usize) -> Result<Option<&Plan>> {
+        let Some(plan) = &self.sequences else { return Ok(None) };
+        let asked = plan.tokens();
+        ensure!(
+            asked == prompt,
+            "--sequences {plan} takes {asked} tokens, and the prompt has {prompt}; name sequences of {prompt} tokens in all, \
+             or add --length {asked}"
+        );
+        Ok(Some(plan))
+    }
 }

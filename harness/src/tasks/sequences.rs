@@ -8,37 +8,8 @@ use crate::prompts::Ready;
 use crate::report::{Prefix, Report, SequenceInfo};
 use crate::slots::SlotsCheck;
 use crate::tokens;
-use anyhow::{Result, bail, ensure};
-use clap::Args;
+use anyhow::{Result, bail};
 use std::time::Instant;
-
-/// Several sequences in one run.
-#[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "What to run")]
-pub struct SequencesRequest {
-    /// Deal the tokens of the prompt out to several sequences, whose rows share passes: in 7,5+1+17@0 the first pass feeds 7
-    /// tokens of sequence 0. The second pass feeds 5 more, 1 token of sequence 1, and 17 tokens of sequence 2, which begins
-    /// with the 7 cached tokens of sequence 0 (17@0:4: with the first 4 of them). Nothing is decoded. Each sequence has a report
-    #[arg(long, value_name = "LIST")]
-    pub sequences: Option<Plan>,
-}
-
-impl SequencesRequest {
-    /// The plan, for a prompt of so many tokens; none where none was asked for.
-    ///
-    /// # Errors
-    /// A plan of fewer or more tokens than the prompt has.
-    pub fn plan(&self, prompt: usize) -> Result<Option<&Plan>> {
-        let Some(plan) = &self.sequences else { return Ok(None) };
-        let asked = plan.tokens();
-        ensure!(
-            asked == prompt,
-            "--sequences {plan} takes {asked} tokens, and the prompt has {prompt}; name sequences of {prompt} tokens in all, \
-             or add --length {asked}"
-        );
-        Ok(Some(plan))
-    }
-}
 
 impl Runs<'_> {
     /// Runs both sides on all sequences, and judges each.

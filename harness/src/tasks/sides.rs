@@ -4,7 +4,7 @@ use super::Console;
 use super::faults::{self, InjectedFaults};
 use super::request::{CaptureRequest, FaultRequest, PassesRequest, TokensRequest};
 use super::values;
-use crate::capture::{Filter, Names, Passes, Plan, RowsSaid, container, npz};
+use crate::capture::{Filter, Names, Passes, Plan, RowsSaid, container, manifest};
 use crate::compare::comparable;
 use crate::llama;
 use crate::loaded::NO_LLAMA;
@@ -124,7 +124,7 @@ enum Side {
     /// A runner.
     Live(&'static RunnerKind),
     /// A capture: its folder and manifest.
-    Recorded(PathBuf, npz::Manifest),
+    Recorded(PathBuf, manifest::Manifest),
     /// No reference.
     Nobody,
 }
@@ -143,7 +143,7 @@ impl Side {
         matches!(self, Self::Live(kind) if kind.command().is_some_and(|command| command.waits()))
     }
 
-    fn recorded(&self) -> Option<(&Path, &npz::Manifest)> {
+    fn recorded(&self) -> Option<(&Path, &manifest::Manifest)> {
         if let Self::Recorded(folder, manifest) = self { Some((folder, manifest)) } else { None }
     }
 }
@@ -298,12 +298,12 @@ impl<'a> SideChoice<'a> {
     }
 
     /// The folder and manifest of the capture whose tokens the run is about.
-    pub(super) fn recorded(&self) -> Option<(&Path, &npz::Manifest)> {
+    pub(super) fn recorded(&self) -> Option<(&Path, &manifest::Manifest)> {
         self.subject.recorded().or(self.reference.recorded())
     }
 
     /// What a recorded subject says of the end of its text, and the tokens before it.
-    pub(super) fn recorded_end(&self) -> Option<(&npz::RecordedEnd, &[u32])> {
+    pub(super) fn recorded_end(&self) -> Option<(&manifest::RecordedEnd, &[u32])> {
         let (_, manifest) = self.subject.recorded()?;
         Some((manifest.end.as_ref()?, &manifest.decoded))
     }
@@ -542,7 +542,7 @@ impl Input {
     }
 
     /// The tokens of a recording, in its steps.
-    pub(super) fn recorded(folder: &Path, manifest: &npz::Manifest) -> Self {
+    pub(super) fn recorded(folder: &Path, manifest: &manifest::Manifest) -> Self {
         let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned();
         let ready = Ready { name, text: String::new(), message: None, tokens: manifest.tokens.clone() };
         let (ubatch, passes) = match manifest.passes_of_prompt() {

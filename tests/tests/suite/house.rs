@@ -2,13 +2,13 @@
 
 use qdiff_engine::model::{ARCHITECTURES, KINDS, skeleton};
 use qdiff_tests::{Said, markdown};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Every Rust file below `folder`, as a path from it, with its text but for
 /// comments and its unit tests.
-fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
+pub fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
     let (mut found, mut open) = (Vec::new(), vec![folder.to_path_buf()]);
     while let Some(dir) = open.pop() {
         for entry in std::fs::read_dir(&dir).unwrap() {
@@ -29,7 +29,7 @@ fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
 }
 
 /// The folders of the crates that qdiff is made of, with their names.
-fn crates() -> Vec<(String, String)> {
+pub fn crates() -> Vec<(String, String)> {
     let manifest = std::fs::read_to_string(markdown::root().join("Cargo.toml")).unwrap();
     let members = manifest.split("members = [").nth(1).and_then(|text| text.split(']').next()).unwrap();
     let named = |folder: &str| match folder.rsplit('/').next().unwrap() {
@@ -37,113 +37,6 @@ fn crates() -> Vec<(String, String)> {
         last => (folder.to_owned(), format!("qdiff-{last}")),
     };
     members.split(", ").map(|folder| named(folder.trim_matches('"'))).filter(|(folder, _)| folder != "tests").collect()
-}
-
-/// The top-level module that a file belongs to: `verdict` for
-/// `verdict/judge.rs`, `pair` for `pair.rs`.
-fn module(file: &Path) -> String {
-    let first = file.components().next().unwrap().as_os_str().to_string_lossy();
-    first.trim_end_matches(".rs").to_owned()
-}
-
-/// The names that stand behind `prefix`: one, or those of a list in braces.
-fn named(code: &str, prefix: &str) -> Vec<String> {
-    let word = |text: &str| -> String { text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect() };
-    let mut names = Vec::new();
-    for (at, _) in code.match_indices(prefix) {
-        // `super::super::x` is found once, by its full prefix.
-        if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == ':' || c == '_') {
-            continue;
-        }
-        let rest = &code[at + prefix.len()..];
-        let Some(list) = rest.strip_prefix('{') else {
-            names.push(word(rest));
-            continue;
-        };
-        let (mut depth, mut item) = (0, String::new());
-        for c in list.chars() {
-            match c {
-                '}' if depth == 0 => break,
-                '{' => depth += 1,
-                '}' => depth -= 1,
-                ',' if depth == 0 => names.push(word(std::mem::take(&mut item).trim())),
-                _ => {}
-            }
-            if depth == 0 && c != ',' {
-                item.push(c);
-            }
-        }
-        names.push(word(item.trim()));
-    }
-    names
-}
-
-/// Which top-level modules of the crate in `folder` each of them imports, and
-/// from which file.
-fn imports(folder: &Path) -> BTreeMap<String, BTreeMap<String, PathBuf>> {
-    let sources = sources(folder);
-    let all: BTreeSet<String> = sources.iter().map(|(file, _)| module(file)).collect();
-    let mut graph: BTreeMap<String, BTreeMap<String, PathBuf>> = BTreeMap::new();
-    for (file, code) in &sources {
-        let own = module(file);
-        if own == "lib" || own == "main" {
-            continue;
-        }
-        // The crate's root, as seen from this file.
-        let inside = file.components().count() - 1;
-        let depth = if file.ends_with("mod.rs") { inside } else { inside + 1 };
-        let root = "super::".repeat(depth);
-        for name in named(code, "crate::").into_iter().chain(named(code, &root)) {
-            if name != own && all.contains(&name) {
-                graph.entry(own.clone()).or_default().entry(name).or_insert_with(|| file.clone());
-            }
-        }
-    }
-    graph
-}
-
-/// A way from `module` back to itself.
-fn circle(graph: &BTreeMap<String, BTreeMap<String, PathBuf>>, module: &str) -> Option<Vec<String>> {
-    let mut open = vec![vec![module.to_owned()]];
-    let mut seen = BTreeSet::new();
-    while let Some(way) = open.pop() {
-        for (next, file) in graph.get(way.last()?.split(' ').next()?).into_iter().flatten() {
-            let step = format!("{next} (in {})", file.display());
-            let longer: Vec<String> = way.iter().cloned().chain([step]).collect();
-            if next == module {
-                return Some(longer);
-            }
-            if seen.insert(next.clone()) {
-                open.push(longer);
-            }
-        }
-    }
-    None
-}
-
-/// Whoever reads a folder of a crate can do so with nothing in mind but the folders below
-/// it. Between crates, Cargo sees to it.
-#[test]
-fn no_folder_imports_in_a_circle() {
-    let mut edges = 0;
-    for (folder, _) in crates() {
-        let graph = imports(&markdown::root().join(&folder).join("src"));
-        edges += graph.values().map(BTreeMap::len).sum::<usize>();
-        for module in graph.keys() {
-            let found = circle(&graph, module);
-            assert!(found.is_none(), "{folder}: {}", found.unwrap().join(" imports "));
-        }
-    }
-    assert!(edges >= 40, "only {edges} imports were found: they are no longer read");
-}
-
-/// The reader above sees every form of an import.
-#[test]
-fn every_form_of_an_import_is_read() {
-    let code = "use crate::a;\nuse crate::{b::{c, d}, e};\nlet x = crate::f::g();\nuse super::super::h::I;";
-    assert_eq!(named(code, "crate::"), ["a", "b", "e", "f"]);
-    assert_eq!(named(code, "super::super::"), ["h"]);
-    assert_eq!(named(code, "super::"), ["super"]);
 }
 
 /// The string literals of `code`, as they are written.
@@ -228,6 +121,20 @@ fn stages_and_tensors_are_spelled_in_the_model_alone() {
         }
     }
     assert!(spelled.is_empty(), "{}", spelled.join("\n"));
+}
+
+/// Who judges, compares and reports knows an op by its anatomy, and never by its name.
+#[test]
+fn ops_are_named_by_engines_and_mutations_alone() {
+    let mut named = Vec::new();
+    for folder in ["oracle", "runners", "verdict", "compare", "report", "src"].map(|name| format!("harness/{name}")) {
+        let root = markdown::root().join(&folder);
+        for (file, code) in sources(&root).into_iter().filter(|(file, _)| !file.ends_with("tests.rs")) {
+            let lines = code.lines().filter(|line| line.contains("Op::") || line.contains("op.name()"));
+            named.extend(lines.map(|line| format!("{folder}/{}: {}", file.display(), line.trim())));
+        }
+    }
+    assert!(named.is_empty(), "{}", named.join("\n"));
 }
 
 /// `scripts/fuzz` builds with the versions of its own lock file, which no other build reads.

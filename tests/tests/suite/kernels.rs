@@ -2,8 +2,9 @@
 //! four generations, with the parameters that launches give it. `./scripts/test` brings NVRTC along.
 
 use qdiff_engine::cuda::compile::{Source, cached, compile};
-use qdiff_engine::cuda::kernels::{File, Kernel};
-use qdiff_engine::cuda::prefill::{Part, cache_tile, product_of, tiles_at_once};
+use qdiff_engine::cuda::kernel::Kernel;
+use qdiff_engine::cuda::kernels::File;
+use qdiff_engine::cuda::operand::{Part, cache_tile, product_of, tiles_at_once};
 use qdiff_engine::cuda::tiles::most_held;
 use qdiff_engine::cuda::wide::image_of;
 use qdiff_engine::cuda::{CudaError, read_by_kernels};

@@ -7,6 +7,7 @@ mod beside_the_stages;
 mod block_formats;
 mod captures;
 mod casebook;
+mod circles;
 mod commands;
 mod confirmed;
 mod containers;

@@ -3,8 +3,9 @@
 use super::{Fault, Site};
 use crate::cuda::calls::Job;
 use crate::cuda::kernels::*;
-use crate::cuda::launch::{Call, Ptr};
-use crate::cuda::memory::Weight;
+use crate::cuda::launch::Call;
+use crate::cuda::layouts::Ptr;
+use crate::cuda::weights::Weight;
 use crate::model::{Node, Role, row_len};
 use crate::ops::Op;
 

@@ -10,42 +10,24 @@ mod launches;
 mod prefill;
 mod ranks;
 mod replayed;
+mod site;
 mod tapped;
 #[cfg(test)]
 mod tests;
 
 pub use bugs::{Bug, bug, bugs};
-pub use ranks::RankBug;
 pub use replayed::{REPLAYED, Replayed};
+use site::{Extra, Site};
+pub use site::{Fault, RankBug};
 
 use super::CudaError;
-use super::calls::Calls;
+use super::calls::{Calls, Launch};
 use super::device::Doing as _;
-use super::kernels::{AttnContextParams, AttnWeightsParams, File};
-use super::launch::Ptr;
-use super::schedule::Launch;
+use super::kernels::{AttnContextParams, AttnWeightsParams};
 use crate::model::{Graph, Node};
 use crate::ops::Op;
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
+use cudarc::driver::{CudaStream, DevicePtr as _};
 use std::sync::{Arc, LazyLock};
-
-/// A bug that can be injected.
-#[derive(Clone, Copy, Debug)]
-pub struct Fault {
-    /// The mutation that a diagnosis should name, with its parameters; of one that stands in no catalogue, its own name.
-    pub cause: &'static str,
-    /// Whether it can be planted at a node of a graph.
-    pub fits: fn(&Graph, &Node) -> bool,
-    /// Does it.
-    spoil: fn(&mut Site<'_>),
-}
-
-impl Fault {
-    /// Whether it is in products of matrices that are kept as halves: a card that keeps none has no place for it.
-    pub fn is_of_halves(&self) -> bool {
-        bug(self.cause).is_some_and(|bug| bug.files.contains(&File::WideProducts))
-    }
-}
 
 /// Every fault.
 pub fn all() -> &'static [Fault] {
@@ -61,25 +43,6 @@ pub fn tapped() -> &'static [Fault] {
 pub fn fused() -> &'static [Fault] {
     static BOTH: LazyLock<Vec<Fault>> = LazyLock::new(|| [fused::FAULTS, prefill::FAULTS].concat());
     &BOTH
-}
-
-/// A launch in the hands of a fault.
-struct Site<'a> {
-    /// The fault's cause.
-    cause: &'static str,
-    calls: &'a Calls<'a>,
-    index: usize,
-    extra: &'a Extra,
-    launch: &'a mut Launch,
-}
-
-/// Device memory that only faults need.
-struct Extra {
-    /// Frequencies of RoPE with base 10,000.
-    frequencies: Ptr,
-    /// Ones.
-    ones: Ptr,
-    _memory: Vec<CudaSlice<f32>>,
 }
 
 /// The faults that an engine carries.

@@ -6,7 +6,7 @@ use super::{Fault, Site};
 use crate::cuda::calls::Job;
 use crate::cuda::kernels::*;
 use crate::cuda::launch::Call;
-use crate::cuda::prefill::Shared;
+use crate::cuda::layouts::Shared;
 use crate::model::Role;
 use crate::ops::Op;
 

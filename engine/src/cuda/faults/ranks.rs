@@ -2,35 +2,16 @@
 //! a hypothesis: bytes of a weight are replaced on the card, or the exchange of a stage is made at another time, on another
 //! stream, or changed after it.
 
+use super::RankBug;
 use crate::cuda::CudaError;
-use crate::cuda::calls::Job;
+use crate::cuda::calls::{Job, Launch};
 use crate::cuda::device::Doing as _;
 use crate::cuda::engine::CudaEngine;
 use crate::cuda::kernels::ResidualParams;
 use crate::cuda::launch::Call;
 use crate::cuda::nccl::Exchange;
-use crate::cuda::schedule::Launch;
 use crate::model::WeightSource;
 use cudarc::driver::result;
-
-/// What goes wrong where a rank puts parts together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RankBug {
-    /// The rank goes on with its own part.
-    NotReduced,
-    /// The rank adds its own part once more.
-    OwnTwice,
-    /// The rank adds the whole sum once more.
-    SumTwice,
-    /// The exchange begins before the rank has written its part: it sends what the layer before left there.
-    BeforeItsPart,
-    /// The exchange is queued on another stream, and nothing waits for it.
-    NotAwaited,
-    /// The rank puts the parts together in the reverse order.
-    Reversed,
-    /// The rank fails, and never asks for the exchange.
-    Fails,
-}
 
 impl CudaEngine {
     /// Plants a bug at the collective that is node `index` of the rank's graph.

@@ -1,10 +1,10 @@
 //! Bugs of the captured graph, which show only where it is replayed.
 
+use super::super::calls::calls_of;
 use super::super::decoder::Decoder;
 use super::super::fast::Fused;
 use super::super::kernels::{EmbedTokenParams, Params};
 use super::super::launch::Call;
-use super::super::schedule::calls_of;
 use super::bug;
 use crate::model::Graph;
 

@@ -2,13 +2,15 @@
 
 use super::bugs::{THEMES, flattened};
 use super::{Bug, Extra, Fault, Planted, REPLAYED, all, bugs, fused, tapped};
+use crate::cuda::calls::{Launch, calls_of};
 use crate::cuda::compile::{Source, cached, compile};
 use crate::cuda::fast::{Fused, decoder_of};
-use crate::cuda::kernels::{File, Kernel};
+use crate::cuda::kernel::Kernel;
+use crate::cuda::kernels::File;
 use crate::cuda::launch::Call;
+use crate::cuda::operand::product_of;
 use crate::cuda::options::{Options, Path};
-use crate::cuda::prefill::product_of;
-use crate::cuda::schedule::{Launch, Schedule, calls_of};
+use crate::cuda::schedule::Schedule;
 use crate::cuda::testing::{FORMAT, graphs, with_calls, with_calls_where};
 use crate::cuda::wide::image_of;
 use crate::model::Graph;

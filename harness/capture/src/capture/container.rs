@@ -4,8 +4,9 @@
 use super::array::Shapes;
 use super::dump::{self, Expected};
 use super::intake::Intake;
+use super::manifest::{self, Manifest};
 use super::names::Names;
-use super::npz::{self, Manifest};
+use super::npz;
 use super::raw::{self, Lines};
 use super::safetensors::Opened;
 use super::{Capture, Step, Store, npy};
@@ -232,7 +233,7 @@ fn own_manifest(folder: &Path, run: Option<&Path>) -> Result<Manifest> {
         return Lines::open(folder)?.manifest(None, &lines.display().to_string());
     }
     let bytes = input::bytes(&path, LONGEST).with_context(|| format!("cannot read {name}: {CAPTURE}"))?;
-    if is_raw { Lines::open(folder)?.manifest(Some(bytes), &name) } else { npz::parse(&bytes, &name) }
+    if is_raw { Lines::open(folder)?.manifest(Some(bytes), &name) } else { manifest::parse(&bytes, &name) }
 }
 
 /// The stages that have an array in the folder, in any step, as they are called.

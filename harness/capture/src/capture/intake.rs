@@ -1,11 +1,10 @@
 //! Which stage of which step an array belongs to, and the capture that is put together of them.
 
 use super::array::{self, Array, Entries, Shapes, Target};
+use super::manifest::Manifest;
 use super::map::{Rule, Scene, Taken, in_layer};
 use super::names::{Named, Names};
-use super::npz::Manifest;
 use super::parts::Parts;
-use super::rows::{PASS, PassRows, TABLES};
 use super::view::{Choice, View};
 use super::{Capture, RowsSaid, Step, Store, Stored, quoted, shortened};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -19,6 +18,41 @@ use std::sync::Arc;
 
 /// Most characters of what is said of an array, with its remedy.
 const SAID: usize = 500;
+
+/// What a pass is called before its number.
+pub(super) const PASS: &str = "pass";
+
+/// What an array of block tables is called.
+pub(super) const TABLES: &str = "tables";
+
+/// The rows of a pass, by sequence.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PassRows {
+    /// Index of the step of each sequence that has rows.
+    pub(super) steps: Vec<usize>,
+    /// Which of the pass's rows are of each.
+    pub(super) rows: Vec<Vec<usize>>,
+}
+
+impl PassRows {
+    /// Of passes with rows of these sequences, whose steps follow each other by pass and sequence.
+    pub(super) fn of(orders: &[Vec<u32>]) -> Vec<Self> {
+        let mut step = 0;
+        let mut of_pass = |order: &Vec<u32>| {
+            let mut rows = BTreeMap::<u32, Vec<usize>>::new();
+            order.iter().enumerate().for_each(|(row, sequence)| rows.entry(*sequence).or_default().push(row));
+            let steps = (step..step + rows.len()).collect();
+            step += rows.len();
+            Self { steps, rows: rows.into_values().collect() }
+        };
+        orders.iter().map(&mut of_pass).collect()
+    }
+
+    /// Rows of all sequences.
+    pub(super) fn count(&self) -> usize {
+        self.rows.iter().map(Vec::len).sum()
+    }
+}
 
 /// A capture while its arrays are read.
 pub(super) struct Intake<'a> {

@@ -8,6 +8,7 @@ mod exporter;
 mod filter;
 mod intake;
 mod located;
+pub mod manifest;
 mod map;
 mod names;
 mod npy;
@@ -32,7 +33,7 @@ pub use names::Names;
 pub use passes::{Lengths, Pass, Passes, steps};
 pub use plan::{Fed, Plan, Share};
 pub use rounding::Rounding;
-pub use sequences::{Foreign, PassCollector, PassTaps};
+pub use sequences::{PassCollector, PassTaps};
 pub use store::{BUDGET, Store, Stored};
 
 use qdiff_engine::dtype::DType;
@@ -80,6 +81,19 @@ pub struct Step {
     pub last_row: Option<(BTreeSet<StageId>, usize)>,
     /// Rows of attention weights that look at slots of the cache that the sequence does not have.
     pub foreign: BTreeMap<StageId, Vec<Foreign>>,
+}
+
+/// A row of attention weights that looks at slots of the cache that its sequence does not have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Foreign {
+    /// Position of the query.
+    pub position: usize,
+    /// Its head.
+    pub head: usize,
+    /// A sequence that has such a slot, the one of the largest weight.
+    pub sequence: u32,
+    /// The weight on all such slots together.
+    pub weight: f32,
 }
 
 impl Step {

@@ -6,7 +6,7 @@ use super::array::Format;
 use super::dump::Dump;
 use super::intake::{Intake, Pass};
 use super::located::Source;
-use super::npz::{Manifest, SCHEMA_VERSION};
+use super::manifest::{Manifest, SCHEMA_VERSION};
 use super::{Plan, quoted};
 use crate::input;
 use crate::number::counted;
@@ -135,7 +135,7 @@ pub(super) struct Lines {
 fn parse(mut fields: Map<String, Value>, name: &str) -> Result<Manifest> {
     fields.entry("schema_version").or_insert_with(|| SCHEMA_VERSION.into());
     fields.entry("engine").or_insert_with(|| "an engine without a name".into());
-    super::npz::parse(Value::Object(fields).to_string().as_bytes(), name)
+    super::manifest::parse(Value::Object(fields).to_string().as_bytes(), name)
 }
 
 impl Lines {

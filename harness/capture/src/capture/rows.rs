@@ -1,18 +1,14 @@
 //! Arrays that hold the rows of all sequences of a pass: each sequence's rows become those of its step.
 
 use super::array::{self, Array, Shapes, Target};
-use super::intake::{Intake, Pass};
+use super::intake::{Intake, PASS, Pass, TABLES};
 use super::names::Named;
 use super::{Step, quoted, shortened};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::Axis;
 use qdiff_engine::ops::Tensor;
-use std::collections::BTreeMap;
 use std::io::Read;
-
-/// What a pass is called before its number.
-pub(super) const PASS: &str = "pass";
 
 /// Most characters of what is said of an array.
 const SAID: usize = 500;
@@ -20,39 +16,8 @@ const SAID: usize = 500;
 /// Whole numbers that an engine gives its kernels.
 const POSITIONS: &str = "positions";
 const SLOTS: &str = "slots";
-pub(super) const TABLES: &str = "tables";
-
-/// The rows of a pass, by sequence.
-#[derive(Clone, Debug, Default)]
-pub(super) struct PassRows {
-    /// Index of the step of each sequence that has rows.
-    pub(super) steps: Vec<usize>,
-    /// Which of the pass's rows are of each.
-    rows: Vec<Vec<usize>>,
-}
-
 /// A step and a node by their numbers, the values, and the format that they are stored in.
 type Taken = (usize, usize, Tensor<f32>, DType);
-
-impl PassRows {
-    /// Of passes with rows of these sequences, whose steps follow each other by pass and sequence.
-    pub(super) fn of(orders: &[Vec<u32>]) -> Vec<Self> {
-        let mut step = 0;
-        let mut of_pass = |order: &Vec<u32>| {
-            let mut rows = BTreeMap::<u32, Vec<usize>>::new();
-            order.iter().enumerate().for_each(|(row, sequence)| rows.entry(*sequence).or_default().push(row));
-            let steps = (step..step + rows.len()).collect();
-            step += rows.len();
-            Self { steps, rows: rows.into_values().collect() }
-        };
-        orders.iter().map(&mut of_pass).collect()
-    }
-
-    /// Rows of all sequences.
-    fn count(&self) -> usize {
-        self.rows.iter().map(Vec::len).sum()
-    }
-}
 
 impl Intake<'_> {
     /// The number of the pass of this name, if there is one.

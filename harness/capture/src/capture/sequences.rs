@@ -1,6 +1,6 @@
 //! A pass over several sequences, taken apart: each sequence's rows and slots of the caches become a step of its own.
 
-use super::{Collector, Step, Want};
+use super::{Collector, Foreign, Step, Want};
 use anyhow::Result;
 use qdiff_engine::cpu::{Group, Row, Sequences};
 use qdiff_engine::model::{Axis, Graph, Node, StageId};
@@ -9,19 +9,6 @@ use qdiff_engine::ops::{Anatomy, Tensor};
 use qdiff_engine::tap::{Part, TapSink};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// A row of attention weights that looks at slots of the cache that its sequence does not have.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Foreign {
-    /// Position of the query.
-    pub position: usize,
-    /// Its head.
-    pub head: usize,
-    /// A sequence that has such a slot, the one of the largest weight.
-    pub sequence: u32,
-    /// The weight on all such slots together.
-    pub weight: f32,
-}
 
 /// Collects what is wanted of a pass, for each sequence by itself.
 #[derive(Debug)]

@@ -10,13 +10,13 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{self as system, Pid, Signal, WaitOptions};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, PipeReader, Read as _, Write as _};
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The argument with which `qdiff` starts itself as a keeper.
@@ -30,6 +30,9 @@ const STUBBORN: Duration = Duration::from_secs(5);
 
 /// How often it is looked meanwhile whether they ended.
 const LOOK: Duration = Duration::from_millis(1);
+
+/// What each keeper has a copy of: the supervisor sees when there is none any more.
+pub(super) static ALIVE: OnceLock<PipeWriter> = OnceLock::new();
 
 /// The socket to a keeper. Its command ends with the last copy of it.
 pub type Line = Arc<UnixStream>;
@@ -51,7 +54,7 @@ pub enum State {
 /// If the system gives no process.
 pub fn start(line: &str, set: impl FnOnce(&mut Command)) -> io::Result<(Child, Line)> {
     let (ours, theirs) = UnixStream::pair()?;
-    let alive = super::alive();
+    let alive = ALIVE.get().map(|alive| alive.as_raw_fd());
     let passed: Vec<RawFd> = [Some(theirs.as_raw_fd()), alive].into_iter().flatten().collect();
     let mut command = Command::new(PROGRAM);
     command.arg0("qdiff").arg(COMMAND).arg(line).args(passed.iter().map(ToString::to_string)).process_group(0);

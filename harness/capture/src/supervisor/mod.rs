@@ -14,8 +14,7 @@ use board::Board;
 pub use board::Posted;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::ffi::OsStr;
-use std::io::{PipeReader, PipeWriter};
-use std::os::fd::{AsRawFd as _, RawFd};
+use std::io::PipeReader;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -26,9 +25,6 @@ use std::sync::OnceLock;
 pub(crate) const TOLD_TO_END: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
 
 static BOARD: OnceLock<&'static Board> = OnceLock::new();
-
-/// What each keeper has a copy of: the supervisor sees when there is none any more.
-static ALIVE: OnceLock<PipeWriter> = OnceLock::new();
 
 /// How the work ended.
 pub enum Ended {
@@ -55,7 +51,7 @@ pub fn split() -> Option<Ended> {
         -1 => None,
         0 => {
             let _ = BOARD.set(board);
-            let _ = ALIVE.set(alive);
+            let _ = keeper::ALIVE.set(alive);
             // SAFETY: plain calls; there is one thread, so nobody reads the environment meanwhile.
             unsafe {
                 // Told to end with its supervisor, however that ends.
@@ -150,11 +146,6 @@ pub fn doing(text: impl FnOnce() -> String) -> Option<Posted> {
 /// Names a path that must not outlive this process, until the result is dropped.
 pub(crate) fn path(path: &Path) -> Option<Posted> {
     BOARD.get().map(|board| board.path(path.as_os_str().as_bytes()))
-}
-
-/// The descriptor that a keeper is given a copy of.
-fn alive() -> Option<RawFd> {
-    ALIVE.get().map(|alive| alive.as_raw_fd())
 }
 
 /// Says with which exit code this process is about to end: no other is believed.

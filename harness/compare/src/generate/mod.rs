@@ -5,27 +5,26 @@
 //! nothing; whether rounding made it, or a bug and where, is said by running both sides on the same tokens and judging
 //! every stage ([`Pair`]).
 
+mod plan;
 pub mod repetition;
 mod replay;
 mod side;
 
+pub use plan::{OtherDraw, Plan};
 pub use side::{GeneratedText, GenerationSide, SideSampler, Stop};
 
-use crate::capture::{Passes, Want};
+use crate::capture::Want;
 use crate::diagnose::Diagnosis;
 use crate::llama::Model;
 use crate::llama::sampler::LlamaSampler;
 use crate::metrics::{largest, largest_difference, margin};
-use crate::mutations::{CatalogueEntry, Mutation};
-use crate::pair::{Pair, Recording, Tokens};
+use crate::pair::{Pair, Recording};
 use crate::runners::{Faults, RunnerKind};
-use crate::sampling::Sampling;
 use anyhow::Result;
 use qdiff_engine::sampler::Drawn;
 use replay::SamplerReplay;
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::collections::BTreeSet;
 
 /// Tokens shown of each side at the fork.
 const BEST: usize = 5;
@@ -57,23 +56,6 @@ pub struct Choice {
     pub margin: f64,
     /// Where its draw fell; absent where nothing is drawn, or the side does not tell.
     pub draw: Option<Drawn>,
-}
-
-/// Another token than llama.cpp's, drawn by the engine's samplers from its very logits.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub struct OtherDraw {
-    /// Index of the generated token.
-    pub index: usize,
-    /// The known faults of samplers with which llama.cpp's draw what these drew, all along the reference's text.
-    pub causes: Vec<CatalogueEntry>,
-}
-
-impl OtherDraw {
-    /// The names of its causes.
-    pub fn names(&self) -> String {
-        let names: Vec<&str> = self.causes.iter().map(|c| c.name.as_str()).collect();
-        names.join(" or ")
-    }
 }
 
 /// Where the texts part.
@@ -149,30 +131,6 @@ impl Generation {
         let silent = |s: &GeneratedText| (s.stop == Stop::NotANumber).then_some(s.tokens.len());
         let silent = silent(&self.subject).or(silent(&self.reference));
         self.fork.as_ref().map(|f| f.index).or(silent)
-    }
-}
-
-/// What is to be generated.
-#[derive(Clone, Copy, Debug)]
-pub struct Plan<'a> {
-    /// The prompt.
-    pub prompt: &'a [u32],
-    /// Most tokens of it that are run at once.
-    pub ubatch: usize,
-    /// At most so many tokens.
-    pub most: usize,
-    /// How they are drawn.
-    pub sampling: &'a Sampling,
-    /// What is wrong with the engine's samplers.
-    pub spoiled: &'a [&'static Mutation],
-    /// The tokens at which the subject ends a text.
-    pub ends: &'a BTreeSet<u32>,
-}
-
-impl<'a> Plan<'a> {
-    /// The prompt, and so many tokens after it: `forced`, or the runner's own choices.
-    pub fn tokens(&self, decode: usize, forced: Option<&'a [u32]>) -> Tokens<'a> {
-        Tokens { prompt: self.prompt, passes: Passes::Of(self.ubatch), decode, forced }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the ids of a vocabulary are: listed or not, padding or not; and whether padding ever wins.
 
-use super::picks::{Pick, pick};
+use super::pick::{Pick, pick};
 use super::rows::At;
 use crate::loaded::LoadedModel;
 use crate::number::Real;

@@ -6,21 +6,25 @@
 //! their f64 values; `ids` says what the ids are; `picks` what would be chosen.
 
 mod ids;
+mod pick;
 mod picks;
 mod rows;
 
 pub use ids::{Ids, Padding};
-pub use picks::{Choices, Pick, RowChoice};
+pub use pick::Pick;
+pub use picks::{Choices, RowChoice};
 pub use rows::{Places, Seen};
 
-use crate::capture::{Filter, Step};
+use crate::capture::Filter;
 use crate::loaded::LoadedModel;
 use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::pair::Recording;
-use crate::verdict::{Side, pattern};
+use crate::verdict::pattern;
 use anyhow::{Context as _, Result};
+use picks::Sides;
 use qdiff_engine::model::Node;
+use rows::row_of;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -133,8 +137,6 @@ pub fn study(
     })
 }
 
-type Sides<'a> = (&'a Recording, Option<&'a Recording>);
-
 /// The worst of every kind first, then the choice and the largest of padding: each id once.
 fn suspects(
     opened: &LoadedModel, oracle: &Oracle<'_>, node: &Node, (subject, reference): Sides<'_>, seen: &Seen,
@@ -169,25 +171,4 @@ fn suspects(
             })
         })
         .collect()
-}
-
-/// One row of logits.
-fn row_of(node: &Node, step: &Step, row: usize) -> Option<Vec<f32>> {
-    let stored = step.stages.get(&node.id)?;
-    let there = row < *stored.shape().first()? && step.has_row(node.id, step.first + step.offset(row));
-    there.then(|| stored.slice(0, row..row + 1).data)
-}
-
-/// Every row of logits that is asked for: index of the step, and of the row.
-fn asked<'a>(node: &'a Node, side: Side<'a>, filter: &'a Filter) -> impl Iterator<Item = (usize, usize)> + 'a {
-    let steps = side.capture.steps.iter().enumerate();
-    steps.flat_map(move |(index, step)| {
-        let kept = step.stages.contains_key(&node.id);
-        let rows = 0..if kept { step.rows() } else { 0 };
-        let asked = move |&r: &usize| {
-            let position = step.first + step.offset(r);
-            filter.position(position) && step.has_row(node.id, position)
-        };
-        rows.filter(asked).map(move |r| (index, r))
-    })
 }

@@ -1,23 +1,14 @@
 //! What would be chosen next: on both sides, and without some ids.
 
-use super::rows::{At, Seen};
-use super::{Ids, Padding, Sides, asked, row_of};
+use super::ids::{Ids, Padding};
+use super::pick::{Pick, pick};
+use super::rows::{At, Seen, asked, row_of};
 use crate::capture::Filter;
-use crate::number::Real;
+use crate::pair::Recording;
 use qdiff_engine::model::Node;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeSet;
-
-/// A choice: the largest logit.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
-pub struct Pick {
-    /// The id, the lowest among equals.
-    pub id: usize,
-    /// By how much it leads the second.
-    #[serde(with = "Real")]
-    pub margin: f32,
-}
 
 /// The choices of one row.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
@@ -61,24 +52,8 @@ impl Choices {
     }
 }
 
-/// The largest of the logits of which `counts` holds.
-pub(super) fn pick(row: &[f32], counts: impl Fn(usize) -> bool) -> Option<Pick> {
-    let (mut best, mut second): (Option<usize>, f32) = (None, f32::NEG_INFINITY);
-    for (id, &v) in row.iter().enumerate() {
-        if !counts(id) || v.is_nan() {
-            continue;
-        }
-        match best {
-            Some(b) if v > row[b] => {
-                second = row[b];
-                best = Some(id);
-            }
-            Some(_) => second = second.max(v),
-            None => best = Some(id),
-        }
-    }
-    best.map(|id| Pick { id, margin: row[id] - second })
-}
+/// The subject, and the reference where there is one.
+pub(super) type Sides<'a> = (&'a Recording, Option<&'a Recording>);
 
 /// The choices of every row, with and without the ids `without`, and what padding does to them.
 pub(super) fn choices(
@@ -115,19 +90,4 @@ pub(super) fn choices(
         last,
     };
     (choices, padding)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_lowest_of_equals_is_chosen_and_nan_never() {
-        let row = [1.0, f32::NAN, 3.0, 3.0, 2.5];
-        let all = pick(&row, |_| true).unwrap();
-        assert_eq!((all.id, all.margin), (2, 0.0));
-        let less = pick(&row, |id| id != 2 && id != 3).unwrap();
-        assert_eq!((less.id, less.margin), (4, 1.5));
-        assert_eq!(pick(&row, |_| false), None);
-    }
 }

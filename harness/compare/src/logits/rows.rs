@@ -1,6 +1,5 @@
 //! Once through all logits, row by row, beside their f64 values.
 
-use super::row_of;
 use crate::capture::{Filter, Step};
 use crate::metrics::{argmax, distance, largest};
 use crate::number::Real;
@@ -247,4 +246,27 @@ pub(super) fn hidden_apart(
         }
     }
     worst.map(Real)
+}
+
+/// One row of logits.
+pub(super) fn row_of(node: &Node, step: &Step, row: usize) -> Option<Vec<f32>> {
+    let stored = step.stages.get(&node.id)?;
+    let there = row < *stored.shape().first()? && step.has_row(node.id, step.first + step.offset(row));
+    there.then(|| stored.slice(0, row..row + 1).data)
+}
+
+/// Every row of logits that is asked for: index of the step, and of the row.
+pub(super) fn asked<'a>(
+    node: &'a Node, side: Side<'a>, filter: &'a Filter,
+) -> impl Iterator<Item = (usize, usize)> + 'a {
+    let steps = side.capture.steps.iter().enumerate();
+    steps.flat_map(move |(index, step)| {
+        let kept = step.stages.contains_key(&node.id);
+        let rows = 0..if kept { step.rows() } else { 0 };
+        let asked = move |&r: &usize| {
+            let position = step.first + step.offset(r);
+            filter.position(position) && step.has_row(node.id, position)
+        };
+        rows.filter(asked).map(move |r| (index, r))
+    })
 }

@@ -1,66 +1,13 @@
 //! Blocks of quantised weights decoded wrongly. Each fault changes the bytes of a row, or what comes of them, around
 //! ggml's own `to_float`; where a block has what, its format says ([`qdiff_engine::quant::Format`]).
 
+use super::stored_row::{DecodeFault, Row};
 use super::{Apply, Fits, Mutation, Param};
-use crate::llama::gguf::to_float;
 use half::f16;
-use qdiff_engine::model::{Node, WeightSource};
+use qdiff_engine::model::WeightSource;
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::{Contraction, Gather};
-use qdiff_engine::quant::{Content, Format, GgmlType, Offset, Part};
-
-/// Decodes a row wrongly into `out`, with a parameter; gives false where its format knows no such fault.
-pub(super) type DecodeFault = fn(&Row<'_>, f64, &mut [f32]) -> bool;
-
-/// A row as it is stored.
-pub(super) struct Row<'a> {
-    source: &'a dyn WeightSource,
-    tensor: &'a str,
-    row: usize,
-    ty: GgmlType,
-}
-
-impl<'a> Row<'a> {
-    fn of(source: &'a dyn WeightSource, tensor: &'a str, row: usize) -> Self {
-        Self { source, tensor, row, ty: source.ggml_type(tensor) }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        self.source.row_bytes(self.tensor, self.row)
-    }
-
-    /// The format, if its quants have `low` bits in [`Part::Quants`] and `high` in [`Part::HighBits`].
-    fn of_bits(&self, low: usize, high: impl Fn(usize) -> bool) -> Option<&'static Format> {
-        self.ty.format().filter(|f| f.bits(Part::Quants) == low && high(f.bits(Part::HighBits)))
-    }
-
-    fn decode(&self, bytes: &[u8], out: &mut [f32]) -> bool {
-        to_float(self.ty.id() as _, bytes, out);
-        true
-    }
-
-    /// Decodes after `edit` has changed every block.
-    fn edited(&self, edit: impl Fn(&mut [u8]), out: &mut [f32]) -> bool {
-        let mut bytes = self.bytes().to_vec();
-        bytes.chunks_exact_mut(self.ty.type_size()).for_each(edit);
-        self.decode(&bytes, out)
-    }
-
-    /// As [`Self::edited`], of the field that says `part`; false where there is none.
-    fn edited_in(&self, part: Part, format: Option<&Format>, edit: impl Fn(&mut [u8]), out: &mut [f32]) -> bool {
-        let field = format.and_then(|f| f.field(part));
-        field.is_some_and(|f| self.edited(|block| edit(&mut block[f.bytes.clone()]), out))
-    }
-}
-
-/// The node with its weight decoded so. Formats that know no such fault are read as they are.
-pub(super) fn decoding(node: &Node, by: DecodeFault, value: f64) -> Node {
-    node.reading(move |source, tensor, row, out| {
-        if !by(&Row::of(source, tensor, row), value, out) {
-            source.rows(tensor, row, out);
-        }
-    })
-}
+use qdiff_engine::quant::{Content, Format, Offset, Part};
 
 /// A K format: the first super-block alone is decoded.
 fn early_return(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {

@@ -1,59 +1,16 @@
 //! The blocks of a tensor that differ: where they stand, and in which field.
 
-use super::{Compared, DESCRIBED, Mismatch, cause, field};
-use crate::number::{Real, same};
+use super::check::{BlockDiff, FieldDiff, Mismatch};
+use super::compared::{Compared, DESCRIBED};
+use super::{cause, field};
+use crate::number::same;
 use half::f16;
 use qdiff_engine::model::Graph;
 use qdiff_engine::quant::{Content, Field, Format, Part};
 use rayon::prelude::*;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 /// Rows compared by one task.
 const ROWS: usize = 64;
-
-/// A block that differs.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct BlockDiff {
-    /// Row of the tensor.
-    pub row: usize,
-    /// Block in the row.
-    pub block: usize,
-    /// First byte of the block in the file.
-    pub offset: u64,
-    /// Index in the row of the first differing value; of the block's first, where no value differs.
-    pub index: usize,
-    /// The subject's value there.
-    #[serde(with = "Real")]
-    pub got: f32,
-    /// ggml's value there.
-    #[serde(with = "Real")]
-    pub want: f32,
-    /// Values of the block that differ.
-    pub values: usize,
-    /// The fields that differ: by their bytes, or, where those are equal, by
-    /// what the values say of them; empty where they say nothing.
-    pub fields: Vec<FieldDiff>,
-}
-
-/// A field of a block that differs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct FieldDiff {
-    /// ggml's name of the field.
-    pub name: String,
-    /// What it says.
-    pub meaning: String,
-    /// First differing byte in the file; of the field's first, where bytes are equal and it was decoded wrongly.
-    pub offset: u64,
-    /// Bytes of it that differ.
-    pub bytes: usize,
-    /// Bits of it that differ.
-    pub bits: u32,
-    /// The subject's content; empty where it was decoded wrongly.
-    pub got: String,
-    /// What belongs there; empty where it was decoded wrongly.
-    pub want: String,
-}
 
 /// What the part says, in words.
 fn meaning(part: Part) -> &'static str {

@@ -2,8 +2,18 @@
 //!
 //! A weight is `s·t` with a number `t` of the format's table and a scale `s` of a run of weights.
 
-use super::field::{FITTED, factor};
 use qdiff_engine::quant::{Codes, Format, Part};
+
+/// Relative distance that a fit may leave.
+pub(super) const FITTED: f64 = 1e-4;
+
+/// The factor on the second of each pair that gives the first, by least squares,
+/// where none is further off than fits a `size`.
+pub(super) fn factor(pairs: &[(f64, f64)], size: f64) -> Option<f64> {
+    let (gc, cc) = pairs.iter().fold((0.0, 0.0), |(gc, cc), (g, c)| (gc + g * c, cc + c * c));
+    let factor = gc / cc;
+    pairs.iter().all(|(g, c)| (g - factor * c).abs() <= FITTED * size).then_some(factor)
+}
 
 /// The fields that must differ for `got` to stand where `want` belongs; empty where no rule of one kind of field gives it.
 pub(super) fn decoded_wrongly(format: &Format, codes: Codes, got: &[f64], want: &[f64]) -> Vec<Part> {

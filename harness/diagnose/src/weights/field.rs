@@ -4,15 +4,12 @@
 //! A weight is `s·q − m` with a quant `q`, a scale `s` and an offset `m`. All three come out of ggml's own decoder,
 //! given the block with fields cleared or filled, so that no second decoder stands here.
 
-use super::codes;
+use super::codes::{self, FITTED, factor};
 use crate::llama::gguf::to_float;
 use qdiff_engine::quant::{Content, Format, Part};
 
 /// Share of a quant that rounding may take.
 const STEP: f64 = 1e-2;
-
-/// Relative distance that a fit may leave.
-pub(super) const FITTED: f64 = 1e-4;
 
 /// A block's weights taken apart, one entry a weight.
 struct Parts {
@@ -63,14 +60,6 @@ impl Parts {
         let plain = step.iter().all(|s| *s != 0.0 && s.is_finite());
         plain.then_some(Self { zero, step, base })
     }
-}
-
-/// The factor on the second of each pair that gives the first, by least squares,
-/// where none is further off than fits a `size`.
-pub(super) fn factor(pairs: &[(f64, f64)], size: f64) -> Option<f64> {
-    let (gc, cc) = pairs.iter().fold((0.0, 0.0), |(gc, cc), (g, c)| (gc + g * c, cc + c * c));
-    let factor = gc / cc;
-    pairs.iter().all(|(g, c)| (g - factor * c).abs() <= FITTED * size).then_some(factor)
 }
 
 /// One factor on the scaled part of every run: the scale of the block, or those of its sub-blocks.

@@ -7,135 +7,35 @@
 
 mod blocks;
 mod cause;
+mod check;
 mod codes;
+mod compared;
 mod field;
 mod kept;
 mod metadata;
 mod sides;
 
-pub use blocks::{BlockDiff, FieldDiff};
 pub use cause::WeightCause;
+pub use check::{BlockDiff, FieldDiff, Mismatch, WeightCheck};
+use compared::Compared;
 pub use metadata::KeyDiff;
 pub use sides::misread;
 
 use crate::llama::gguf::GgmlWeights;
 use crate::loaded::LoadedModel;
-use crate::number::Real;
 use crate::oracle::Oracle;
 use crate::progress::{Progress, silent};
 use anyhow::Result;
 use kept::once;
 use qdiff_engine::cuda::CudaEngine;
-use qdiff_engine::gguf::{Gguf, NotFinite};
+use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::{Graph, Model, Weight, WeightSource};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use sides::ReadBack;
 use std::collections::HashSet;
 use std::convert::Infallible;
 
-/// Blocks of a tensor that are described one by one; all are counted.
-const DESCRIBED: usize = 256;
-
 /// What is being done, as progress tells it.
 const DOING: &str = "comparing weights";
-
-/// A tensor that one side holds or reads differently.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Mismatch {
-    /// GGUF tensor.
-    pub tensor: String,
-    /// Its format.
-    pub format: String,
-    /// Row of the first differing value.
-    pub row: usize,
-    /// Its index in the row.
-    pub index: usize,
-    /// The subject's value.
-    #[serde(with = "Real")]
-    pub got: f32,
-    /// ggml's value.
-    #[serde(with = "Real")]
-    pub want: f32,
-    /// Rows that differ.
-    pub rows: usize,
-    /// Rows of the tensor.
-    #[serde(default)]
-    pub rows_total: usize,
-    /// Blocks that differ.
-    #[serde(default)]
-    pub blocks: usize,
-    /// Blocks of the tensor.
-    #[serde(default)]
-    pub blocks_total: usize,
-    /// Whether the stored bytes differ, and not only what is made of them.
-    #[serde(default)]
-    pub bytes_differ: bool,
-    /// The file that it is in, where the model is in several: what offsets count in.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub file: Option<String>,
-    /// The first blocks that differ.
-    #[serde(default)]
-    pub located: Vec<BlockDiff>,
-    /// The decoding error that reproduces every differing value looked into.
-    #[serde(default)]
-    pub cause: Option<WeightCause>,
-}
-
-/// The outcome of the check.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-pub struct WeightCheck {
-    /// Tensors compared.
-    pub tensors: usize,
-    /// Values compared.
-    pub values: u64,
-    /// Whether they were compared by an earlier run, of the same program on the same file, and found equal.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub kept: bool,
-    /// Why nothing was compared, if so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unchecked: Option<String>,
-    /// Tensors with a differing value.
-    pub mismatches: Vec<Mismatch>,
-    /// Tensors that only one of two files has, or has in another shape.
-    #[serde(default)]
-    pub unpaired: Vec<String>,
-    /// Metadata keys that two files do not share.
-    #[serde(default)]
-    pub metadata: Vec<KeyDiff>,
-    /// Tensors with NaN or infinity among their weights, in the first of two files.
-    #[serde(default)]
-    pub not_finite: Vec<NotFinite>,
-}
-
-impl WeightCheck {
-    /// Whether anything differs.
-    pub fn diverged(&self) -> bool {
-        !self.mismatches.is_empty() || !self.unpaired.is_empty() || self.metadata.iter().any(|key| key.computes)
-    }
-
-    fn count(&mut self, (n, rows): (usize, usize), mismatch: Option<Mismatch>) {
-        self.tensors += 1;
-        self.values += (n * rows) as u64;
-        self.mismatches.extend(mismatch);
-    }
-}
-
-/// One tensor on both sides.
-pub(crate) struct Compared<'a> {
-    /// Its name.
-    pub(crate) tensor: &'a str,
-    /// The side under suspicion.
-    pub(crate) subject: &'a dyn WeightSource,
-    /// The side it is held against.
-    pub(crate) reference: &'a dyn WeightSource,
-    /// Where the tensor begins in the file that is spoken of.
-    pub(crate) start: u64,
-    /// That file, where the model is in several.
-    pub(crate) file: Option<String>,
-    /// Whether both sides decode alike, so that equal bytes are equal values.
-    pub(crate) one_reader: bool,
-}
 
 /// Of a model that a run judges, every weight against the oracle's reading; `hash` is the model's.
 pub fn of_run(opened: &LoadedModel, oracle: &Oracle<'_>, hash: &str) -> WeightCheck {

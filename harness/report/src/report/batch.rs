@@ -1,7 +1,7 @@
 //! Runs that belong together: `run --prompts`, perhaps in parts. Each says
 //! which of how many it is, so that one that is not there is missed.
 
-use super::{Check, Document, Fate, Outcome, Screen};
+use super::{Check, Document, Fate, Outcome, Place, Screen};
 use crate::runners::EngineTrouble;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,17 +9,6 @@ use std::collections::BTreeMap;
 
 /// Most numbers of missing prompts in a message.
 const TOLD: usize = 10;
-
-/// The place of a run among those of a batch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Place {
-    /// SHA-256 over the model and all prompts in order, in hexadecimal: the same in all parts of a batch.
-    pub batch: String,
-    /// Which prompt it is, from 1 on.
-    pub number: usize,
-    /// How many there are in all parts.
-    pub of: usize,
-}
 
 /// The document of a command that failed, in place of its report.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

@@ -1,8 +1,9 @@
 //! What `qdiff compare` tells without a model: how far two captures are apart.
 
 use super::Outcome;
+use super::origin::grouped;
 use super::screen::{Check, Document, Fate, Next, Screen, Section, Table};
-use super::stages::{NONE, class, grouped};
+use super::stages::{NONE, class};
 use crate::compare::{Comparison, Row};
 use crate::number::{counted, number};
 

@@ -1,11 +1,16 @@
 //! What was judged, and how fine: a check of few stages must not sound like one of all.
 
-use super::run::arithmetic;
+use super::origin::grouped;
 use super::stages::{NONE, OPEN};
 use super::{Outcome, Report};
+use crate::arithmetic::{Accumulation, Arithmetic, Functions};
 use crate::metrics::largest;
 use crate::number::{counted, number, percent};
 use crate::verdict::{Local, Parts, SEVERAL, Segment, StageResult, Status};
+use qdiff_engine::dtype::DType;
+use qdiff_engine::quant::ActivationFormat;
+use serde::Serialize;
+use serde_json::Value;
 
 /// Segments listed by name.
 const NAMED: usize = 3;
@@ -276,4 +281,40 @@ fn rounded_scores(report: &Report) -> String {
     let rows = counted(known.iter().map(|(_, rows)| rows).sum(), "row");
     let more = if known.len() == 1 { "" } else { " and after it" };
     format!("; {rows} of {first}{more} known only as far as the rounded scores are")
+}
+
+/// What the subject declares: f32 throughout, an arithmetic that has a name, or what differs from f32.
+pub(super) fn arithmetic(a: &Arithmetic) -> String {
+    if let Some(name) = a.name() {
+        return name.to_string();
+    }
+    let f32 = ActivationFormat::F32;
+    let products = a.linear.iter().flat_map(|r| {
+        let activations = (r.activations != f32).then(|| named(&r.activations, "activations"));
+        [activations, (r.output != DType::F32).then(|| named(&r.output, "products"))]
+    });
+    let sums = a.linear.iter().map(|r| r.accumulation).chain(a.attention.iter().map(|r| r.accumulation));
+    let sums = sums.map(|accumulation| match accumulation {
+        Accumulation::F32 => None,
+        Accumulation::TensorCores => Some("sums of tensor cores".to_owned()),
+        Accumulation::F16 => Some("f16 sums".to_owned()),
+    });
+    let attention = a.attention.iter().flat_map(|r| [r.scores, r.context]);
+    let attention = attention.map(|format| (format != f32).then(|| named(&format, "attention")));
+    let flash = a.attention.iter().any(|r| r.flash).then(|| "flash attention".to_owned());
+    let cache = (a.kv != DType::F32).then(|| named(&a.kv, "cache"));
+    let functions = (a.functions == Functions::Fast).then(|| "fast functions".to_owned());
+    let parameters = (a.parameters != DType::F32).then(|| format!("{} parameters", a.parameters));
+    let outputs = (!a.outputs.plain()).then(|| format!("outputs in {}", a.outputs));
+    let parts = products.chain(sums).chain(attention).chain([flash, cache, functions, parameters, outputs]).flatten();
+    let parts: Vec<String> = grouped(parts, String::clone).into_iter().map(|(part, _)| part).collect();
+    if parts.is_empty() { "f32".to_owned() } else { parts.join(", ") }
+}
+
+/// A number format as a manifest calls it, of this.
+fn named(format: &impl Serialize, of: &str) -> String {
+    match serde_json::to_value(format) {
+        Ok(Value::String(name)) => format!("{name} {of}"),
+        other => unreachable!("{other:?} is no name of a number format"),
+    }
 }

@@ -29,22 +29,26 @@ mod stages;
 mod standing;
 mod sweep;
 pub mod terminal;
+mod told;
 pub mod weights;
+mod written;
 
-pub use batch::{Failure, Place, gaps};
+pub use batch::{Failure, gaps};
 pub use check::CheckReport;
 pub use generation::GenerationReport;
 pub use logits::LogitsReport;
 pub use model::{
-    Doubt, Memory, ModelInfo, Outcome, Prefix, Report, RunInfo, SCHEMA_VERSION, Seconds, SequenceInfo, Suspect,
+    Doubt, Memory, ModelInfo, Outcome, Place, Prefix, Report, RunInfo, SCHEMA_VERSION, Seconds, SequenceInfo, Suspect,
 };
 pub use oracle::{OracleReport, OracleStage};
+pub use origin::grouped;
 pub use origin::{UNKNOWN, inert};
 pub use overview::render as overview;
 pub use part::{Asked, Part};
-pub use screen::{Check, Document, Fate, Next, Screen, Section, Table, Told};
-pub use stages::{NONE, grouped};
+pub use screen::{Check, Document, Fate, Next, Screen, Section, Table};
+pub use stages::NONE;
 pub use sweep::SweepReport;
+pub use told::Told;
 pub use weights::WeightsReport;
 
 use anyhow::{Context as _, Result, bail};

@@ -1,6 +1,5 @@
 //! The content of a report, in every format.
 
-use super::Place;
 use crate::decoded::DecodedCheck;
 use crate::diagnose::Diagnosis;
 use crate::ends::EndCheck;
@@ -19,6 +18,17 @@ use std::collections::BTreeMap;
 
 /// Version of the JSON layout; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 3;
+
+/// The place of a run among those of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Place {
+    /// SHA-256 over the model and all prompts in order, in hexadecimal: the same in all parts of a batch.
+    pub batch: String,
+    /// Which prompt it is, from 1 on.
+    pub number: usize,
+    /// How many there are in all parts.
+    pub of: usize,
+}
 
 /// One run, judged.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

@@ -1,8 +1,9 @@
 //! What `qdiff verify-oracle` tells: whether the f64 evaluation itself is right.
 
 use super::Outcome;
+use super::origin::grouped;
 use super::screen::{Check, Document, Fate, Screen, Section, Table};
-use super::stages::{class, grouped, worst};
+use super::stages::{class, worst};
 use crate::metrics::largest;
 use crate::number::{counted, number, percent};
 use crate::verdict::Local;

@@ -2,7 +2,6 @@
 
 use super::Outcome;
 use super::screen::{Check, Fate, Line};
-use super::stages::grouped;
 use super::standing;
 use crate::diagnose::{Diagnosis, EXPORTER, Finding, Search, Solution, anywhere};
 use crate::ends::EndCheck;
@@ -230,6 +229,19 @@ fn causes(findings: &[Finding]) -> String {
 }
 
 /// A solution that is proved everywhere, in these words.
+/// `items` by `key`, in the order in which the keys first occur.
+pub fn grouped<T, K: PartialEq>(items: impl IntoIterator<Item = T>, key: impl Fn(&T) -> K) -> Vec<(K, Vec<T>)> {
+    let mut groups: Vec<(K, Vec<T>)> = Vec::new();
+    for item in items {
+        let key = key(&item);
+        match groups.iter_mut().find(|(k, _)| *k == key) {
+            Some((_, group)) => group.push(item),
+            None => groups.push((key, vec![item])),
+        }
+    }
+    groups
+}
+
 #[cfg(test)]
 pub(super) fn proved(what: &str) -> Solution {
     let stored = serde_json::json!({"what": what, "holds": "everywhere", "confidence": "proved", "elements": 1, "held_out": 1, "used": 0.0});

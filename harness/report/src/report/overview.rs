@@ -1,7 +1,7 @@
 //! Several reports on one screen: how many of each outcome, and a row per run, the worst first.
 
 use super::origin::UNKNOWN;
-use super::stages::grouped;
+use super::origin::grouped;
 use super::terminal::Terminal;
 use super::{Report, RunInfo, Table};
 use crate::decoded::DecodedCheck;

@@ -1,8 +1,8 @@
 //! One HTML file that needs nothing else. The report of a run has a page with
 //! charts (`html/`); all other documents have a plain one.
 
-use super::{Screen, Section, Told, html};
-use crate::shown::shown;
+use super::html::{self, escape, title};
+use super::{Screen, Section, Told};
 use anyhow::Result;
 use std::fmt::Write as _;
 
@@ -40,11 +40,6 @@ fn plain(screens: impl Iterator<Item = Screen>) -> String {
     out + "</main>\n</html>\n"
 }
 
-/// What a browser calls it.
-pub(super) fn title(screen: &Screen) -> String {
-    format!("qdiff: {} {}", screen.word, screen.title)
-}
-
 fn one(screen: &Screen, out: &mut String) {
     let _ = writeln!(out, "<p>{}</p>\n<h1>{}</h1>", escape(&screen.title), escape(&screen.line()));
     for part in screen.sections.iter().filter(|s| !s.is_empty()) {
@@ -79,9 +74,4 @@ fn section(section: &Section, out: &mut String) {
     let _ = write!(out, "<div class=\"wide\"><table>\n{}", row("th", &table.columns));
     out.extend(table.rows.iter().map(|cells| row("td", cells)));
     out.push_str("</table></div>\n");
-}
-
-/// Text as markup of an element or in the quotes of an attribute.
-pub(super) fn escape(text: &str) -> String {
-    shown(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

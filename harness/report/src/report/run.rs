@@ -1,11 +1,11 @@
 //! What a run tells.
 
-use super::judged::{self, flip};
+use super::judged::{self, arithmetic, flip};
 use super::origin::{self, inert, loosened, positions};
 use super::screen::{Check, Document, Fate, Line, Screen, Section, Table};
-use super::stages::{self, NONE, grouped};
+use super::stages::{self, NONE};
 use super::{Outcome, Report, next};
-use crate::arithmetic::{Accumulation, Arithmetic, Functions};
+use crate::arithmetic::Arithmetic;
 use crate::capture::Lengths;
 use crate::decoded::DecodedCheck;
 use crate::diagnose::{EXPORTER, Finding};
@@ -16,10 +16,6 @@ use crate::slots::SlotsCheck;
 use crate::tokens::TokensCheck;
 use crate::verdict::{Element, Gap, Local, Unjudged};
 use crate::weights::Mismatch;
-use qdiff_engine::dtype::DType;
-use qdiff_engine::quant::ActivationFormat;
-use serde::Serialize;
-use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// Findings listed; what follows is counted.
@@ -94,42 +90,6 @@ fn rounded(report: &Report) -> String {
     let a = &report.subject.arithmetic;
     let kept = if report.subject.unkept.is_some() { ", not kept" } else { "" };
     if a.outputs.plain() { String::new() } else { format!("({} arithmetic declared{kept}): ", arithmetic(a)) }
-}
-
-/// A number format as a manifest calls it, of this.
-fn named(format: &impl Serialize, of: &str) -> String {
-    match serde_json::to_value(format) {
-        Ok(Value::String(name)) => format!("{name} {of}"),
-        other => unreachable!("{other:?} is no name of a number format"),
-    }
-}
-
-/// What the subject declares: f32 throughout, an arithmetic that has a name, or what differs from f32.
-pub(super) fn arithmetic(a: &Arithmetic) -> String {
-    if let Some(name) = a.name() {
-        return name.to_string();
-    }
-    let f32 = ActivationFormat::F32;
-    let products = a.linear.iter().flat_map(|r| {
-        let activations = (r.activations != f32).then(|| named(&r.activations, "activations"));
-        [activations, (r.output != DType::F32).then(|| named(&r.output, "products"))]
-    });
-    let sums = a.linear.iter().map(|r| r.accumulation).chain(a.attention.iter().map(|r| r.accumulation));
-    let sums = sums.map(|accumulation| match accumulation {
-        Accumulation::F32 => None,
-        Accumulation::TensorCores => Some("sums of tensor cores".to_owned()),
-        Accumulation::F16 => Some("f16 sums".to_owned()),
-    });
-    let attention = a.attention.iter().flat_map(|r| [r.scores, r.context]);
-    let attention = attention.map(|format| (format != f32).then(|| named(&format, "attention")));
-    let flash = a.attention.iter().any(|r| r.flash).then(|| "flash attention".to_owned());
-    let cache = (a.kv != DType::F32).then(|| named(&a.kv, "cache"));
-    let functions = (a.functions == Functions::Fast).then(|| "fast functions".to_owned());
-    let parameters = (a.parameters != DType::F32).then(|| format!("{} parameters", a.parameters));
-    let outputs = (!a.outputs.plain()).then(|| format!("outputs in {}", a.outputs));
-    let parts = products.chain(sums).chain(attention).chain([flash, cache, functions, parameters, outputs]).flatten();
-    let parts: Vec<String> = grouped(parts, String::clone).into_iter().map(|(part, _)| part).collect();
-    if parts.is_empty() { "f32".to_owned() } else { parts.join(", ") }
 }
 
 fn diverged(report: &Report) -> String {

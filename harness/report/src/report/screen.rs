@@ -1,10 +1,9 @@
 //! The result of a command, as plain data. Its words are decided here and
 //! nowhere else; a [`super::Format`] lays it out.
 
-use super::{Outcome, Report};
+use super::Outcome;
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::any::Any;
 
 /// A label with its text.
 pub type Line = (&'static str, String);
@@ -190,33 +189,4 @@ pub trait Document: Serialize + JsonSchema + 'static {
 
     /// What it tells; `full` asks for a row per stage and layer.
     fn screen(&self, full: bool) -> Screen;
-}
-
-/// A [`Document`] of any kind.
-pub trait Told {
-    /// As [`Document::screen`].
-    fn screen(&self, full: bool) -> Screen;
-
-    /// The document itself.
-    ///
-    /// # Errors
-    /// If it has no form in JSON.
-    fn json(&self) -> anyhow::Result<String>;
-
-    /// The report of a run, if it is one: its page has charts.
-    fn run(&self) -> Option<&Report>;
-}
-
-impl<T: Document> Told for T {
-    fn screen(&self, full: bool) -> Screen {
-        Document::screen(self, full)
-    }
-
-    fn json(&self) -> anyhow::Result<String> {
-        super::json::text(&super::json::Written::of(self))
-    }
-
-    fn run(&self) -> Option<&Report> {
-        (self as &dyn Any).downcast_ref()
-    }
 }

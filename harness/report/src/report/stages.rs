@@ -1,6 +1,6 @@
 //! The stages: as the table that every format shows, and as checks one by one.
 
-use super::origin::{positions, story};
+use super::origin::{grouped, positions, story};
 use super::screen::{Check, Fate, Table};
 use super::{Outcome, Report};
 use crate::number::{counted, number, percent};
@@ -24,19 +24,6 @@ pub(super) fn table(verdict: &Verdict, full: bool) -> Table {
     let key = |s: &&StageResult| if full { s.name() } else { s.id.name.to_owned() };
     let rows = grouped(&verdict.stages, key).into_iter().map(|(name, group)| row(name, &group, !full));
     Table::new(COLUMNS, NUMBERS, rows).spare(SPARE)
-}
-
-/// `items` by `key`, in the order in which the keys first occur.
-pub fn grouped<T, K: PartialEq>(items: impl IntoIterator<Item = T>, key: impl Fn(&T) -> K) -> Vec<(K, Vec<T>)> {
-    let mut groups: Vec<(K, Vec<T>)> = Vec::new();
-    for item in items {
-        let key = key(&item);
-        match groups.iter_mut().find(|(k, _)| *k == key) {
-            Some((_, group)) => group.push(item),
-            None => groups.push((key, vec![item])),
-        }
-    }
-    groups
 }
 
 /// The one that takes most of what it is allowed.

@@ -1,11 +1,12 @@
 //! Any engine as a runner, by the command that starts it. `cmd:` runs once for all tokens and leaves a dump; `serve:` stays
 //! up, is told a step in a line of JSON on its standard input, and answers with a line when the dump of it is whole.
 
+use super::kind::CommandLine;
 use super::process::Process;
 use super::{Manifest, Reads, Runner, RunnerKind, Start, Tokens};
 use crate::arithmetic::Arithmetic;
 use crate::capture::dump::Expected;
-use crate::capture::npz::SCHEMA_VERSION;
+use crate::capture::manifest::SCHEMA_VERSION;
 use crate::capture::{Lengths, Names, Passes, Step, Store, Want, container, raw};
 use crate::home::Home;
 use crate::metrics::argmax;
@@ -32,16 +33,6 @@ const BEGUN: &str = "begun";
 
 /// What says of a dump which tokens it is of.
 const MANIFEST: &str = "manifest.json";
-
-/// A command line with placeholders in braces: `model`, the GGUF file; `dir`, the folder to dump to, which QDIFF_DUMP names
-/// too; `tokens`, a file with the ids of the prompt, one a line, or `ids`, these with commas between them; `n`, how many
-/// tokens to decode; `decoded` or `decoded_ids`, those to feed there; `ubatch`, most tokens of the prompt to run at once, or
-/// `passes`, the lengths of all passes over it, with commas between them.
-#[derive(Clone, Copy, Debug)]
-pub struct CommandLine {
-    line: &'static str,
-    serves: bool,
-}
 
 impl CommandLine {
     /// Whether the command is told this.

@@ -3,6 +3,7 @@
 pub mod command;
 pub mod cpu;
 pub mod cuda;
+mod kind;
 pub mod llama;
 mod llama_cuda;
 mod process;
@@ -11,9 +12,10 @@ mod source;
 
 pub use cpu::CPU;
 pub use cuda::{CUDA, CUDA_FAST};
+pub use kind::{CommandLine, Create, Faults, Reads, RunnerKind, Start};
 pub use llama::{LLAMA, LLAMA_CUDA};
 pub use ranks::{Origins, Ranks, Whole};
-pub use source::{Create, Faults, RUNNERS, Reads, RunnerKind, Source, Start};
+pub use source::{RUNNERS, Source};
 
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Filter, Pass, Passes, Step, Store, Want};

@@ -6,12 +6,9 @@ mod output;
 pub use mutations::MutationsCommand;
 pub use output::{Asked, Bisected, Ci, FileArgs, JsonArgs, OutputArgs, ReportArgs, Reported};
 
-use super::demo::DemoRequest;
-use super::explain::ExplainRequest;
-use super::manual::schemas;
-use super::project::Project;
-use super::stages::StagesArgs;
-use super::{Commands, dispatch};
+use super::program::CommandLine;
+use super::schemas::schemas;
+use crate::tasks::ModelRequest;
 use crate::tasks::check::CheckRequest;
 use crate::tasks::compare::CompareRequest;
 use crate::tasks::dequantise::DequantiseRequest;
@@ -21,78 +18,46 @@ use crate::tasks::judge::JudgeRequest;
 use crate::tasks::logits::LogitsRequest;
 use crate::tasks::prompts::PromptsRequest;
 use crate::tasks::record::RecordRequest;
-use crate::tasks::run::{REPORTS, RunRequest};
+use crate::tasks::run::RunRequest;
 use crate::tasks::sweep::SweepRequest;
 use crate::tasks::synth::SynthRequest;
 use crate::tasks::verify::VerifyRequest;
 use crate::tasks::weights::WeightsRequest;
-use crate::tasks::{ModelRequest, PromptRequest};
 use clap::builder::{PossibleValuesParser, Resettable};
-use clap::{Arg, ArgMatches, Subcommand};
+use clap::{Arg, Args, Subcommand};
 use std::path::PathBuf;
 
-impl Commands for Command {
-    const NAME: &'static str = "qdiff";
-    const ABOUT: &'static str =
-        "Finds the stage of the layer at which an LLM inference engine first departs from llama.cpp, and says why";
-    const AFTER_HELP: &'static str = "\
-Exit codes: 0 match, 1 diverged, 2 trouble, 3 no divergence but coverage incomplete. With
---tolerance, exit code 0 means only that your tolerances were kept; the verdict says so.
+/// The command line of `qdiff`.
+pub type Cli = CommandLine<Command>;
 
-Examples:
-  qdiff run --prompt haiku
-  qdiff run --prompt haiku --inject qkv-bias-omitted@L07
-  qdiff inspect model.gguf";
+/// What is explained.
+#[derive(Clone, Debug, Args)]
+pub struct ExplainRequest {
+    /// A saved report of `qdiff run`, as JSON
+    #[arg(value_name = "REPORT")]
+    pub report: PathBuf,
+    /// Print every operand and term of the worked example, so that a kernel can be held against it
+    #[arg(long)]
+    pub patch: bool,
+}
 
-    fn run(&self) -> anyhow::Result<u8> {
-        dispatch(self)
-    }
+/// Where the demo writes, and which bug it plants.
+#[derive(Clone, Debug, Args)]
+pub struct DemoRequest {
+    /// Folder for the model and the two reports; qdiff creates it
+    #[arg(value_name = "DIR", default_value = "qdiff-demo")]
+    pub out: PathBuf,
+    /// Bug to plant in qdiff's own CPU engine, as `qdiff run --inject` takes it
+    #[arg(long, value_name = "MUTATION", default_value = "rope-base:base=10000@L01")]
+    pub inject: String,
+}
 
-    fn prompt(&mut self) -> Option<&mut PromptRequest> {
-        Some(match self {
-            Self::Run(args) => &mut args.request.sides.tokens.prompt,
-            Self::Logits(args) => &mut args.request.sides.tokens.prompt,
-            Self::Sweep(args) => &mut args.request.tokens.prompt,
-            Self::Record(request) => &mut request.tokens.prompt,
-            Self::Generate(args) => &mut args.request.tokens.prompt,
-            Self::VerifyOracle(args) => &mut args.request.tokens.prompt,
-            _ => return None,
-        })
-    }
-
-    fn asked(&self) -> Option<Asked<'_>> {
-        let (command, files) = match self {
-            Self::Run(args) => ("run", &args.output.files),
-            Self::Check(args) => ("check", &args.output),
-            Self::Weights(args) => ("weights", &args.output),
-            Self::Logits(args) => ("logits", &args.output),
-            Self::VerifyOracle(args) => ("verify-oracle", &args.output.files),
-            Self::Compare(args) => ("compare", &args.output.files),
-            Self::Sweep(args) => ("sweep", &args.output),
-            Self::Generate(args) => ("generate", &args.output),
-            _ => return None,
-        };
-        let several = matches!(self, Self::Run(args) if args.request.several());
-        Some(Asked { command, files, reports: if several { 2 } else { 1 } })
-    }
-
-    fn take(&mut self, project: &Project, matches: &ArgMatches) {
-        let from = Project::sets_tolerance(matches).then(|| project.path.clone());
-        match self {
-            Self::Run(args) => {
-                args.request.tolerance.from = from;
-                let alone = args.request.sequences.sequences.is_none();
-                if let Some(prompts) = project.prompts(matches).filter(|_| alone) {
-                    args.request.batch.prompts = Some(prompts);
-                    args.request.batch.json_dir.get_or_insert_with(|| PathBuf::from(REPORTS));
-                }
-            }
-            Self::Compare(args) => args.request.tolerance.from = from,
-            Self::Judge(request) => request.captures.tolerance.from = from,
-            Self::Sweep(args) => args.request.tolerance.from = from,
-            _ => {}
-        }
-    }
+/// What `qdiff stages` prints.
+#[derive(Debug, Args)]
+pub struct StagesArgs {
+    /// Print the tables that the hooks of the Python package read, as its module `_stages.py`
+    #[arg(long)]
+    pub(crate) python: bool,
 }
 
 /// An option as the argument of a command.

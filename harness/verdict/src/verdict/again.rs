@@ -1,7 +1,7 @@
 //! What was judged elsewhere is judged again here, in a sample: a file that says what somebody found may say anything.
 
 use super::measured::{Measured, stages};
-use super::{Local, Policy, Side};
+use super::{Policy, Side};
 use crate::capture::Filter;
 use crate::oracle::Oracle;
 use crate::progress::silent;
@@ -14,9 +14,6 @@ use std::hash::BuildHasher as _;
 
 /// Stages that are judged again.
 const SAMPLE: usize = 8;
-
-/// Share by which two machines may differ in what they find of the same values: sums of f64 in another order.
-const SAME: f64 = 1e-3;
 
 /// What a verdict takes from others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -51,18 +48,4 @@ pub(super) fn sample(
         );
     }
     Ok(Parts { stages: all, again: chosen.len() })
-}
-
-/// Whether two residuals say the same.
-pub(super) fn same(a: Option<&Local>, b: Option<&Local>) -> bool {
-    let (a, b) = match (a, b) {
-        (Some(a), Some(b)) => (a, b),
-        (None, None) => return true,
-        _ => return false,
-    };
-    let near = |a: f64, b: f64| a.to_bits() == b.to_bits() || (a - b).abs() <= SAME * a.abs().max(b.abs()).max(SAME);
-    let counts = |l: &Local| (l.ok(), l.rows, l.inconclusive, l.bad_rows, l.first_bad, l.extent.clone());
-    // Of rows that only one machine computed the other knows no residual.
-    let alike = a.probed != b.probed || near(a.used, b.used) && near(a.residual, b.residual);
-    counts(a) == counts(b) && a.bad_positions == b.bad_positions && alike
 }

@@ -1,7 +1,8 @@
 //! A KV cache as it should be after each step.
 
 use super::grain::copied;
-use super::operands::{Block, Sink, Source, Stage, widen};
+use super::operands::widen;
+use super::source::{Block, Sink, Source, Stage};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::Graph;
 use qdiff_engine::ops::{self, Context, Tensor};

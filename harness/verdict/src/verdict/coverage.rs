@@ -1,15 +1,19 @@
 //! What was asked for, and how much of it was judged.
 
 use super::probe::MISSED;
-use super::{Local, Place, Policy, Seed, Side, StageResult, Status, Unjudged, rows};
+use super::{Local, Place, Policy, Seed, Side, StageResult, Status, rows};
 use crate::capture::{Capture, Filter, Step};
-use crate::number::Real;
-use qdiff_engine::model::{Axis, Graph, Node};
+use crate::number::{Real, counted};
+use qdiff_engine::model::{Axis, Graph, Node, StageId};
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::Elementwise;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fmt;
+
+/// Positions named of a stage at most.
+const POSITIONS: usize = 4;
 
 /// Rows that were to be judged and rows that were.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -73,6 +77,61 @@ impl Coverage {
     /// The same, whether there was a reference or not.
     pub fn complete_alone(&self) -> bool {
         self.asked > 0 && self.asked == self.judged && !self.cut
+    }
+}
+
+/// Rows of a stage that were asked for and not judged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Unjudged {
+    /// The stage.
+    pub stage: StageId,
+    /// How many.
+    pub rows: usize,
+    /// Whether that is all of it.
+    pub whole: bool,
+    /// Where they are; empty where that is every position, or where each has rows that were judged.
+    pub positions: BTreeSet<usize>,
+    /// Whether they were captured, and nothing can be told of them.
+    pub inconclusive: bool,
+}
+
+impl Unjudged {
+    /// `rows` of `all` rows of a stage that is asked for at `positions`.
+    pub(super) fn of(
+        stage: &StageResult, (rows, all): (usize, usize), mut positions: BTreeSet<usize>, alone: bool,
+    ) -> Self {
+        let locals = || stage.subject.iter().chain(&stage.reference);
+        let judged = |p: &usize| {
+            let by = |local: &Option<Local>| {
+                let evaluated = local.as_ref().and_then(|l| l.spread.positions.get(*p)).is_some_and(Option::is_some);
+                let judged = evaluated || local.as_ref().is_some_and(|l| l.passed.iter().any(|(_, at)| at == p));
+                judged && local.as_ref().is_some_and(|l| !l.inconclusive_positions.contains(p))
+            };
+            by(&stage.subject) && (alone || by(&stage.reference))
+        };
+        positions.retain(|p| rows < all && !judged(p));
+        let inconclusive = locals().any(|local| local.inconclusive > 0);
+        Self { stage: stage.id, rows, whole: rows == all, positions, inconclusive }
+    }
+}
+
+impl fmt::Display for Unjudged {
+    /// `L01.q_rope (3 rows, positions 4, 5, 6)`; the stage alone where nothing of it was judged.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.whole && !self.inconclusive {
+            return write!(f, "{}", self.stage);
+        }
+        write!(f, "{} ({}", self.stage, counted(self.rows, "row"))?;
+        if self.inconclusive {
+            f.write_str(", inconclusive")?;
+        }
+        if !self.positions.is_empty() {
+            let named: Vec<String> = self.positions.iter().take(POSITIONS).map(ToString::to_string).collect();
+            let more = if self.positions.len() > POSITIONS { ", …" } else { "" };
+            let s = if self.positions.len() == 1 { "" } else { "s" };
+            write!(f, ", position{s} {}{more}", named.join(", "))?;
+        }
+        f.write_str(")")
     }
 }
 

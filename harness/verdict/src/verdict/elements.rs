@@ -1,8 +1,8 @@
 //! The elements of the stages where faults begin, around the worst one: what a heatmap is drawn from.
 
 use super::evaluate::evaluate;
-use super::operands::Block;
 use super::rows::row_at;
+use super::source::Block;
 use super::{Place, Side, StageResult};
 use crate::capture::{Capture, Filter};
 use crate::number::{Real, rounded};

@@ -3,9 +3,11 @@
 
 use super::apply::{State, apply};
 use super::grain::{Grain, settled};
-use super::operands::{Block, Side, Sink, Source, Stage, rows_of};
-use super::probe::{self, CheckMode, Passed};
+use super::mode::CheckMode;
+use super::operands::{Expected, Side, rows_of};
+use super::probe;
 use super::segment::{self, Plan};
+use super::source::{Passed, Sink, Source, Stage, put};
 use super::tolerance::Policy;
 use crate::capture::Filter;
 use crate::oracle::Oracle;
@@ -15,12 +17,6 @@ use qdiff_engine::ops::Tensor;
 use qdiff_engine::quant::SomeRows;
 use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
-
-/// Value and bound of every element.
-pub type Valued = (Tensor<f64>, Vec<f32>);
-
-/// What a stage should be on one side, step by step.
-pub type Expected = Vec<Option<Valued>>;
 
 /// Evaluates `node` in f64 on the operands of every side, all steps, as its faults, if it carries any, read and compute
 /// it. Operands that were not captured are evaluated themselves, from the nearest captured ones on, with the nodes of
@@ -119,31 +115,6 @@ pub fn assembled(node: &Node, oracle: &Oracle<'_>, side: Side<'_>, filter: &Filt
     });
     written(node, side, &mut all);
     all
-}
-
-/// Puts a block with those of the same step.
-pub(super) fn put(node: &Node, block: Block<'_>, all: &mut Expected) {
-    let slot = &mut all[block.index];
-    match node.token_axis().filter(|a| *a < block.value.shape.len()) {
-        Some(axis) if block.rows != (0..block.step.rows()) => {
-            let mut shape = block.value.shape.clone();
-            shape[axis] = block.step.rows();
-            let (whole, bound) = slot.get_or_insert_with(|| {
-                let whole = Tensor::zeros(shape);
-                let bound = vec![0f32; whole.data.len()];
-                (whole, bound)
-            });
-            let inner: usize = block.value.shape[axis + 1..].iter().product();
-            let (part, plane) = (block.rows.len() * inner, block.step.rows() * inner);
-            for i in 0..block.value.data.len() / part.max(1) {
-                let to = i * plane + block.rows.start * inner;
-                let from = i * part..(i + 1) * part;
-                whole.data[to..to + part].copy_from_slice(&block.value.data[from.clone()]);
-                bound[to..to + part].copy_from_slice(&block.bound[from]);
-            }
-        }
-        _ => *slot = Some((block.value.into_owned(), block.bound.into_owned())),
-    }
 }
 
 /// Lets a fault of writing change what was computed. The buffer holds what the runner gave a step before.

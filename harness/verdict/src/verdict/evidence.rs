@@ -1,10 +1,10 @@
 //! One origin laid open: what its stage gave and what it should have given, row by row, for those who ask why.
 
-use super::evaluate::{Expected, assembled};
+use super::evaluate::assembled;
 use super::grain::{Grain, Parameters, settle_all};
 use super::held::Row;
-use super::inside::Rows;
-use super::operands::Side;
+use super::inside::{Rows, part};
+use super::operands::{Expected, Side};
 use super::rows::rows_given;
 use super::tolerance::ELEMENT_FACTOR;
 use super::{Place, Policy};
@@ -210,34 +210,6 @@ pub fn excerpt(
     };
     let nodes: Vec<&Node> = oracle.graph.nodes.iter().filter(|n| n.id == node.id || near(n)).collect();
     Some(part(capture, &nodes, &chosen))
-}
-
-/// The rows of these positions, of these stages.
-pub(super) fn part(capture: &Capture, nodes: &[&Node], positions: &BTreeSet<usize>) -> Capture {
-    let mut all = capture.sibling();
-    for step in &capture.steps {
-        let rows: Vec<usize> =
-            (0..step.rows()).filter(|&r| positions.contains(&(step.first + step.offset(r)))).collect();
-        let mut less = Step {
-            kept: Some(rows.iter().map(|&r| step.offset(r)).collect()),
-            last_row: step.last_row.clone(),
-            ..step.bare()
-        };
-        for node in nodes {
-            let Some(stored) = step.stages.get(&node.id) else {
-                continue;
-            };
-            let axis = node.token_axis().filter(|a| stored.shape().get(*a) == Some(&step.rows()));
-            let tensor = match axis {
-                Some(_) if rows.is_empty() => continue,
-                Some(axis) => stored.parts(axis, &rows.iter().map(|&r| r..r + 1).collect::<Vec<_>>()),
-                None => stored.get().into_owned(),
-            };
-            less.stages.insert(node.id, capture.store.keep(tensor));
-        }
-        all.steps.push(less);
-    }
-    all
 }
 
 /// Whether an element is within its own bound.

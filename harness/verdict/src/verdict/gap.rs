@@ -1,16 +1,10 @@
 //! What was not judged for want of captured stages, and the fewest stages that would have to be captured as well.
 
-use super::{Local, StageResult, Verdict};
+use super::{StageResult, Verdict};
 use crate::capture::Capture;
-use crate::number::counted;
 use qdiff_engine::model::{Graph, StageId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
-use std::fmt;
-
-/// Positions named of a stage at most.
-const POSITIONS: usize = 4;
 
 /// What is missing of a verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -24,61 +18,6 @@ pub struct Gap {
     pub add: Vec<StageId>,
     /// Whether it is the reference's capture that lacks them.
     pub of_reference: bool,
-}
-
-/// Rows of a stage that were asked for and not judged.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Unjudged {
-    /// The stage.
-    pub stage: StageId,
-    /// How many.
-    pub rows: usize,
-    /// Whether that is all of it.
-    pub whole: bool,
-    /// Where they are; empty where that is every position, or where each has rows that were judged.
-    pub positions: BTreeSet<usize>,
-    /// Whether they were captured, and nothing can be told of them.
-    pub inconclusive: bool,
-}
-
-impl Unjudged {
-    /// `rows` of `all` rows of a stage that is asked for at `positions`.
-    pub(super) fn of(
-        stage: &StageResult, (rows, all): (usize, usize), mut positions: BTreeSet<usize>, alone: bool,
-    ) -> Self {
-        let locals = || stage.subject.iter().chain(&stage.reference);
-        let judged = |p: &usize| {
-            let by = |local: &Option<Local>| {
-                let evaluated = local.as_ref().and_then(|l| l.spread.positions.get(*p)).is_some_and(Option::is_some);
-                let judged = evaluated || local.as_ref().is_some_and(|l| l.passed.iter().any(|(_, at)| at == p));
-                judged && local.as_ref().is_some_and(|l| !l.inconclusive_positions.contains(p))
-            };
-            by(&stage.subject) && (alone || by(&stage.reference))
-        };
-        positions.retain(|p| rows < all && !judged(p));
-        let inconclusive = locals().any(|local| local.inconclusive > 0);
-        Self { stage: stage.id, rows, whole: rows == all, positions, inconclusive }
-    }
-}
-
-impl fmt::Display for Unjudged {
-    /// `L01.q_rope (3 rows, positions 4, 5, 6)`; the stage alone where nothing of it was judged.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.whole && !self.inconclusive {
-            return write!(f, "{}", self.stage);
-        }
-        write!(f, "{} ({}", self.stage, counted(self.rows, "row"))?;
-        if self.inconclusive {
-            f.write_str(", inconclusive")?;
-        }
-        if !self.positions.is_empty() {
-            let named: Vec<String> = self.positions.iter().take(POSITIONS).map(ToString::to_string).collect();
-            let more = if self.positions.len() > POSITIONS { ", …" } else { "" };
-            let s = if self.positions.len() == 1 { "" } else { "s" };
-            write!(f, ", position{s} {}{more}", named.join(", "))?;
-        }
-        f.write_str(")")
-    }
 }
 
 impl Verdict {

@@ -5,8 +5,7 @@
 //! What a stage reads from a capture that was rounded where it was stored is uncertain by that rounding. An engine that
 //! rounds the values themselves reads what stands there.
 
-use super::evaluate::Expected;
-use super::operands::{Operand, Side, propagate_error};
+use super::operands::{Expected, Operand, Side, propagate_error};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::ops::anatomy::{Collective, Elementwise, RowReduction};

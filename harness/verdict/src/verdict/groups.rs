@@ -2,7 +2,8 @@
 //! it, as of a linear layer of its own, in the same arithmetic.
 
 use super::linear::{Batch, Lines};
-use super::operands::{Block, Operand, Sink, Source, Stage};
+use super::operands::Operand;
+use super::source::{Block, Sink, Source, Stage};
 use crate::arithmetic::LinearRule;
 use qdiff_engine::dtype::DType;
 use qdiff_engine::ops::Tensor;

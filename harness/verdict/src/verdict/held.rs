@@ -1,5 +1,6 @@
 //! One row of what a stage gave, held against what it should be.
 
+use super::element::share;
 use super::spread::Bins;
 use super::tolerance::{ELEMENT_FACTOR, of_sums};
 use qdiff_engine::isa::{Vectorised, vectorised};
@@ -140,14 +141,4 @@ impl Vectorised for Worst<'_> {
         }
         (worst.0, worst.1, furthest)
     }
-}
-
-/// Share of what is allowed; nothing is allowed of nothing.
-#[inline(always)]
-pub(super) fn share(difference: f64, allowed: f64) -> f64 {
-    // Infinite also of a finite value where f64, on operands that are not, has none. All is computed before it is chosen
-    // from, so that many are at once.
-    let quotient = if allowed > 0.0 { difference / allowed } else { f64::INFINITY };
-    let quotient = if difference == 0.0 { 0.0 } else { quotient };
-    if difference.is_finite() & allowed.is_finite() { quotient } else { f64::INFINITY }
 }

@@ -5,10 +5,9 @@
 
 use super::apply::{State, apply};
 use super::counted::work_in;
-use super::evaluate::{Expected, Valued, put};
-use super::evidence::part;
-use super::operands::{Computed, Side, Source, Stage};
+use super::operands::{Expected, Side, Valued};
 use super::segment::{Plan, plan};
+use super::source::{Computed, Source, Stage, put};
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Capture, Step};
 use crate::oracle::Oracle;
@@ -43,6 +42,34 @@ pub struct Rows {
     pub(crate) capture: Capture,
     /// Which of its rows, step by step.
     chosen: Vec<Vec<usize>>,
+}
+
+/// The rows of these positions, of these stages.
+pub(super) fn part(capture: &Capture, nodes: &[&Node], positions: &BTreeSet<usize>) -> Capture {
+    let mut all = capture.sibling();
+    for step in &capture.steps {
+        let rows: Vec<usize> =
+            (0..step.rows()).filter(|&r| positions.contains(&(step.first + step.offset(r)))).collect();
+        let mut less = Step {
+            kept: Some(rows.iter().map(|&r| step.offset(r)).collect()),
+            last_row: step.last_row.clone(),
+            ..step.bare()
+        };
+        for node in nodes {
+            let Some(stored) = step.stages.get(&node.id) else {
+                continue;
+            };
+            let axis = node.token_axis().filter(|a| stored.shape().get(*a) == Some(&step.rows()));
+            let tensor = match axis {
+                Some(_) if rows.is_empty() => continue,
+                Some(axis) => stored.parts(axis, &rows.iter().map(|&r| r..r + 1).collect::<Vec<_>>()),
+                None => stored.get().into_owned(),
+            };
+            less.stages.insert(node.id, capture.store.keep(tensor));
+        }
+        all.steps.push(less);
+    }
+    all
 }
 
 /// Whether a token's values are made of other tokens'.

@@ -1,7 +1,7 @@
 //! From residuals to statuses, origins and one verdict.
 
 use super::{
-    AttentionMap, Coverage, Element, ElementMap, Global, Local, LogitsRow, Measured, Parts, Policy, Segment, Side,
+    AttentionMap, Coverage, Element, ElementMap, Local, LogitsRow, Measured, Parts, Policy, Side, StageResult, Status,
     Symptom, Unjudged, again, attention, coverage, elements, health, logits, measured, unread,
 };
 use crate::capture::Filter;
@@ -14,77 +14,7 @@ use anyhow::Result;
 use qdiff_engine::model::{Graph, Node, StageId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-
-/// What is said of a stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Status {
-    /// Both sides do the stated mathematics.
-    Match,
-    /// The subject's own computation is wrong here.
-    Diverged,
-    /// The subject computes rightly on operands that an origin made wrong.
-    Inherited,
-    /// The subject meets f64, the reference does not.
-    Disputed,
-    /// NaN or infinity appears here.
-    Poisoned,
-    /// The subject does the stated mathematics, and there is no reference to hold it against.
-    Alone,
-    /// Not tapped by one side at least; judged there within the segment of a later stage.
-    Covered,
-    /// Not wrong as far as it was judged, and of some rows at least nothing can be told: what they are allowed is as much
-    /// as a fault may be.
-    Inconclusive,
-    /// Not tapped, or not judged for want of operands.
-    Missing,
-}
-
-/// Everything known of one stage of one layer.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct StageResult {
-    /// The stage.
-    #[serde(rename = "stage")]
-    pub id: StageId,
-    /// What is said of it.
-    pub status: Status,
-    /// Stages that it reads, as its op takes them.
-    #[serde(default)]
-    pub inputs: Vec<StageId>,
-    /// Whether it is where a fault begins.
-    pub origin: bool,
-    /// Whether it is wrong as it was captured, while the stages that read it were made of the right values.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub unread: bool,
-    /// Whether it is the same of a state where no later step tells whether the engine's own is wrong as well: what reads it in
-    /// this step may have had the values from elsewhere.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub kept: bool,
-    /// Residual of the subject.
-    pub subject: Option<Local>,
-    /// Residual of the reference.
-    pub reference: Option<Local>,
-    /// Distance between the two.
-    pub global: Option<Global>,
-    /// Seconds that judging it took: no part of the verdict, which is the same every time.
-    #[serde(skip)]
-    pub seconds: f64,
-}
-
-impl StageResult {
-    /// Whether values are not finite here, and no fault of the subject made them so.
-    fn overflowed(&self) -> bool {
-        let beyond = self.subject.as_ref().is_some_and(|l| l.beyond.is_some());
-        !self.origin && (self.status == Status::Poisoned || beyond)
-    }
-
-    /// The stage, printed; the whole segment where the subject is judged over one.
-    pub fn name(&self) -> String {
-        let segment = self.subject.as_ref().and_then(|l| l.segment.as_ref());
-        segment.map_or_else(|| self.id.to_string(), Segment::to_string)
-    }
-}
+use std::collections::{BTreeMap, HashSet};
 
 /// The token after each step, as both sides would choose it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -180,7 +110,7 @@ pub fn judge(
 ) -> Result<Verdict> {
     let (alone, nobody) = (reference.is_none(), subject.capture.blank());
     let sides = [subject, reference.unwrap_or(Side { capture: &nobody, arithmetic: subject.arithmetic })];
-    let asked = asked(&oracle.graph, filter, if alone { &sides[..1] } else { &sides });
+    let asked = measured::asked(&oracle.graph, filter, if alone { &sides[..1] } else { &sides });
     let measured = measured::stages(oracle, &asked, &sides, filter, policy, progress)?;
     let evaluators = Evaluators::of(measured.iter().filter_map(Measured::evaluated));
     let stages = measured::own(&oracle.graph, &asked, measured, alone);
@@ -200,7 +130,7 @@ pub fn put_together(
     measured: &[Measured],
 ) -> Result<Verdict> {
     let sides = [subject, reference];
-    let asked = asked(&oracle.graph, filter, &sides);
+    let asked = super::measured::asked(&oracle.graph, filter, &sides);
     let stages = measured::results(&oracle.graph, &asked, &sides, measured)?;
     let parts = again::sample(oracle, &asked, &sides, (filter, policy), measured)?;
     let there: HashSet<StageId> = measured.iter().map(|m| m.stage).collect();
@@ -259,22 +189,6 @@ fn origins(stages: &[StageResult]) -> Vec<&StageResult> {
     origins
 }
 
-/// The stages that are asked for; of those that a side did not capture also the ones that show them.
-pub(super) fn asked<'a>(graph: &'a Graph, filter: &Filter, sides: &[Side<'_>]) -> Vec<&'a Node> {
-    let asked = |i: &usize| filter.stage(graph.nodes[*i].id);
-    let mut all: BTreeSet<usize> = (0..graph.nodes.len()).filter(asked).collect();
-    for side in sides {
-        let captured: Vec<bool> =
-            graph.nodes.iter().map(|n| side.capture.steps.iter().any(|s| s.stages.contains_key(&n.id))).collect();
-        for index in (0..graph.nodes.len()).filter(asked) {
-            if !captured[index] {
-                all.extend(graph.after(index, &|i| captured[i]));
-            }
-        }
-    }
-    all.into_iter().map(|i| &graph.nodes[i]).collect()
-}
-
 /// Gives the stages inside judged segments their status, and tells which they are: those that are judged with another
 /// on one side, and by themselves or with another on the other.
 fn within(graph: &Graph, stages: &mut [StageResult], alone: bool) -> Vec<bool> {
@@ -302,22 +216,6 @@ fn within(graph: &Graph, stages: &mut [StageResult], alone: bool) -> Vec<bool> {
         }
     }
     covered
-}
-
-pub(super) fn own_status(subject: Option<&Local>, reference: Option<&Local>, alone: bool) -> Status {
-    let open = |local: &Local| local.inconclusive > 0;
-    match (subject, reference) {
-        (Some(s), _) if s.non_finite.is_some() => Status::Poisoned,
-        // Where both miss, the subject is wrong whatever the reference is; and without the reference its own residual
-        // still convicts it.
-        (Some(s), _) if !s.ok() => Status::Diverged,
-        (Some(_), Some(r)) if !r.ok() => Status::Disputed,
-        (Some(s), Some(r)) if open(s) || open(r) => Status::Inconclusive,
-        (Some(_), Some(_)) => Status::Match,
-        (Some(s), None) if alone && open(s) => Status::Inconclusive,
-        (Some(_), None) if alone => Status::Alone,
-        _ => Status::Missing,
-    }
 }
 
 /// Tells origins from what follows from them.

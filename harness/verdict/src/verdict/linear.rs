@@ -2,7 +2,8 @@
 //! does, and the weights as its kernels see them.
 
 use super::grain::Parameters;
-use super::operands::{Block, Operand, Sink, Source, Stage, uncancelled, widen};
+use super::operands::{Operand, uncancelled, widen};
+use super::source::{Block, Sink, Source, Stage};
 use super::ties::{self, Undecided};
 use crate::arithmetic::LinearRule;
 use crate::products::{Layer, Reading};

@@ -1,13 +1,14 @@
 //! The local check: a stage's output against the f64 evaluation of its op on that runner's own captured operands.
 
+use super::element::Element;
 use super::evaluate::{evaluate_but, probed};
 use super::foreign;
 use super::grain::Grain;
-use super::held::{Row, norm, share, size};
+use super::held::{Row, norm, size};
 use super::lost;
-use super::operands::{Block, Side, rows_of};
-use super::probe::Passed;
-use super::rows::{of_token, rows};
+use super::operands::{Side, rows_of};
+use super::rows::{of_token, row_at, rows};
+use super::source::{Block, Passed};
 use super::spread::Bins;
 use super::tolerance::{ELEMENT_FACTOR, INCONCLUSIVE, of_row, vacuous};
 use super::{Place, Policy, Seed, Segment, Spread};
@@ -15,44 +16,13 @@ use crate::capture::{Capture, Filter, Step};
 use crate::number::Real;
 use crate::oracle::Oracle;
 use qdiff_engine::model::{Graph, Node};
-use qdiff_engine::ops::Op;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::Contraction;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-
-/// One element with what it should have been.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Element {
-    /// The row.
-    pub place: Place,
-    /// Index in the row.
-    pub index: usize,
-    /// The runner's value.
-    #[serde(with = "Real")]
-    pub got: f64,
-    /// The f64 value.
-    #[serde(with = "Real")]
-    pub want: f64,
-    /// Largest difference allowed.
-    #[serde(with = "Real")]
-    pub allowed: f64,
-    /// What the other side has there, where it was captured in the same shape.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub other: Option<Real>,
-}
-
-impl Element {
-    fn of(place: Place, index: usize, got: f32, want: f64, allowed: f64) -> Self {
-        Self { place, index, got: f64::from(got), want, allowed, other: None }
-    }
-
-    /// Share of what is allowed that its difference takes.
-    pub fn share(&self) -> f64 {
-        share((self.got - self.want).abs(), self.allowed)
-    }
-}
 
 /// The local residual of one stage over a whole run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -238,7 +208,7 @@ impl Check<'_> {
         let own = lost::own_rows(self.graph, self.node, self.capture, block.index);
         for (at, mut range) in rows(self.node, &got.shape, step, block.positions()) {
             // In a cache that lost rows its own key stands before its position, and the keys behind it may be left out.
-            if let (Some(own), Op::AttnScores(_)) = (&own, &self.node.op) {
+            if let (Some(own), Anatomy::Contraction(Contraction::Scores(_))) = (&own, self.node.op.anatomy()) {
                 let own = (0..step.rows()).find(|r| step.first + step.offset(*r) == at.position).map(|r| own[r]);
                 range.end = own.map_or(range.end, |own| range.end.min(range.start + own as usize + 1));
             }
@@ -426,4 +396,13 @@ pub fn residuals<'a>(
         Some(Local { segment: Segment::of(node, &oracle.graph, side.capture), ..check.finish()? })
     });
     locals.collect()
+}
+
+/// Puts what `other` holds beside the elements of `local`.
+pub(super) fn add_other(node: &Node, local: &mut Local, other: &Capture) {
+    let elements = local.worst.iter_mut().chain(&mut local.non_finite);
+    for element in elements.chain(&mut local.spread.worst) {
+        let row = row_at(node, other, element.place);
+        element.other = row.and_then(|row| Some(Real(f64::from(*row.get(element.index)?))));
+    }
 }

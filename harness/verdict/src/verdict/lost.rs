@@ -2,7 +2,8 @@
 
 use crate::capture::{Capture, Step};
 use qdiff_engine::model::{Graph, Node};
-use qdiff_engine::ops::{Op, Tensor};
+use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
+use qdiff_engine::ops::{Anatomy, Tensor};
 use std::ops::Range;
 
 /// How far a cached row may lie off the row that was written, relative to that row's largest value: a cache may be rounded to
@@ -55,10 +56,13 @@ fn rounded(written: &[f32], cached: &[f32]) -> bool {
 /// At which row of the cache each kept token's own key stands, of scores or weights over a cache that lost rows: a query sees
 /// the rows up to there. `None` where it lost none, or nobody knows which.
 pub(super) fn own_rows(graph: &Graph, node: &Node, capture: &Capture, index: usize) -> Option<Vec<u32>> {
-    let scores = match node.op {
-        Op::AttnScores(_) => node,
-        Op::AttnWeights(_) => &graph.nodes[*node.inputs.first()?],
-        _ => return None,
+    let scores = match node.op.anatomy() {
+        Anatomy::Contraction(Contraction::Scores(_)) => node,
+        Anatomy::RowReduction(RowReduction::Exponentials(_)) => &graph.nodes[*node.inputs.first()?],
+        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => {
+            return None;
+        }
+        Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => return None,
     };
     let step = &capture.steps[index];
     let keys = &graph.nodes[*scores.inputs.get(1)?];
@@ -77,8 +81,8 @@ pub fn told(graph: &Graph, node: &Node, capture: &Capture) -> Option<String> {
         let own = own.get(r % own.len().max(1)).map_or(keys, |own| *own as usize + 1);
         row.iter().skip(own).filter(|weight| **weight > 0.0).count()
     };
-    let ahead =
-        weights.data.chunks(keys).enumerate().map(after).max().filter(|_| matches!(node.op, Op::AttnWeights(_)));
+    let chosen = matches!(node.op.anatomy(), Anatomy::RowReduction(_));
+    let ahead = weights.data.chunks(keys).enumerate().map(after).max().filter(|_| chosen);
     let seen = match ahead.unwrap_or(0) {
         0 => String::new(),
         1 => "the key after the token is seen; ".to_owned(),

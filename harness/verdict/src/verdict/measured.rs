@@ -2,10 +2,11 @@
 //! the time, and no stage waits for another: several machines can share it. What follows of all of them together, `judge`
 //! concludes.
 
-use super::judge::own_status;
-use super::probe::CheckMode;
+use super::local::add_other;
+use super::mode::CheckMode;
+use super::result::own_status;
 use super::segment::work;
-use super::{Global, Local, Policy, Side, StageResult, again, global, residuals, rows};
+use super::{Global, Local, Policy, Side, StageResult, global, residuals};
 use crate::capture::{Capture, Filter, Stored};
 use crate::oracle::Oracle;
 use crate::products::Evaluated;
@@ -18,6 +19,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
+
+/// Share by which two machines may differ in what they find of the same values: sums of f64 in another order.
+const SAME: f64 = 1e-3;
 
 /// Steps and positions of rows.
 type Rows = BTreeSet<(usize, usize)>;
@@ -72,7 +76,7 @@ impl Measured {
     pub(super) fn same(&self, other: &Self) -> bool {
         let sides = [(&self.subject, &other.subject), (&self.reference, &other.reference)];
         let errors = [self, other].map(|m| m.global.map(|g| (g.error.to_bits(), g.identical)));
-        errors[0] == errors[1] && sides.into_iter().all(|(a, b)| again::same(a.as_ref(), b.as_ref()))
+        errors[0] == errors[1] && sides.into_iter().all(|(a, b)| same(a.as_ref(), b.as_ref()))
     }
 
     /// On what the linear layers were evaluated that it was judged by.
@@ -138,7 +142,7 @@ pub(super) fn stages(
         let mut locals = locals.into_iter();
         let (mut of_subject, of_reference) = (locals.next().flatten(), locals.next().flatten());
         if let Some(local) = &mut of_subject {
-            rows::add_other(node, local, reference.capture);
+            add_other(node, local, reference.capture);
         }
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
         progress("judging against f64", done, asked.len());
@@ -168,7 +172,7 @@ pub fn measure(
 ) -> Result<Vec<Measured>> {
     let sides = [subject, reference];
     // What was not read counts as not captured here, so that more is judged than is asked for, and nothing less.
-    let mut asked = super::judge::asked(&oracle.graph, filter, &sides);
+    let mut asked = asked(&oracle.graph, filter, &sides);
     asked.retain(|node| own.contains(&node.id));
     let mut all = stages(oracle, &asked, &sides, filter, policy, progress)?;
     let digests = sides.map(|side| Digests::of(&oracle.graph, side.capture));
@@ -287,4 +291,34 @@ pub(super) fn results(
 /// The same of what was measured here.
 pub(super) fn own(graph: &Graph, asked: &[&Node], measured: Vec<Measured>, alone: bool) -> Vec<StageResult> {
     measured.into_iter().zip(asked).map(|(measured, node)| measured.result(graph, node, alone)).collect()
+}
+
+/// The stages that are asked for; of those that a side did not capture also the ones that show them.
+pub(super) fn asked<'a>(graph: &'a Graph, filter: &Filter, sides: &[Side<'_>]) -> Vec<&'a Node> {
+    let asked = |i: &usize| filter.stage(graph.nodes[*i].id);
+    let mut all: BTreeSet<usize> = (0..graph.nodes.len()).filter(asked).collect();
+    for side in sides {
+        let captured: Vec<bool> =
+            graph.nodes.iter().map(|n| side.capture.steps.iter().any(|s| s.stages.contains_key(&n.id))).collect();
+        for index in (0..graph.nodes.len()).filter(asked) {
+            if !captured[index] {
+                all.extend(graph.after(index, &|i| captured[i]));
+            }
+        }
+    }
+    all.into_iter().map(|i| &graph.nodes[i]).collect()
+}
+
+/// Whether two residuals say the same.
+fn same(a: Option<&Local>, b: Option<&Local>) -> bool {
+    let (a, b) = match (a, b) {
+        (Some(a), Some(b)) => (a, b),
+        (None, None) => return true,
+        _ => return false,
+    };
+    let near = |a: f64, b: f64| a.to_bits() == b.to_bits() || (a - b).abs() <= SAME * a.abs().max(b.abs()).max(SAME);
+    let counts = |l: &Local| (l.ok(), l.rows, l.inconclusive, l.bad_rows, l.first_bad, l.extent.clone());
+    // Of rows that only one machine computed the other knows no residual.
+    let alike = a.probed != b.probed || near(a.used, b.used) && near(a.residual, b.residual);
+    counts(a) == counts(b) && a.bad_positions == b.bad_positions && alike
 }

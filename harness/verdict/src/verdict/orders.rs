@@ -1,7 +1,8 @@
 //! Orders of summation that differ by more than the bound of a stage by itself: read off the output where the operands
 //! are known to the last bit, allowed for where they are not.
 
-use super::operands::{Operand, Source, Stage, widen};
+use super::operands::{Operand, widen};
+use super::source::{Source, Stage};
 use qdiff_engine::model::Node;
 use qdiff_engine::ops::anatomy::{Contraction, Elementwise, RowReduction};
 use qdiff_engine::ops::{Anatomy, Tensor, UNIT, rms_norm};

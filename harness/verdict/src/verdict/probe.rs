@@ -24,48 +24,26 @@
 //! rows that are always computed, need no secret: the first follow from the weights, the others from what the numbers see.
 
 mod attention;
+mod limits;
 mod random;
 
-pub use random::{MISSED, SEVERAL, Seed};
+pub use random::{MISSED, SEVERAL};
 
-use super::operands::{Source, Stage};
+use super::mode::{CheckMode, Seed};
+use super::source::{Passed, Source, Stage};
 use crate::arithmetic::Accumulation;
 use crate::memory::{PROBED_ROWS, PROBED_WEIGHTS};
-use clap::ValueEnum;
+use limits::{BLOCK, DOUBT, LANES, PROBES, worse};
 use ndarray::{ArrayView1, ArrayView2};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::isa::{Vectorised, vectorised};
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
 use qdiff_engine::ops::{Anatomy, Real, linear};
 use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, WeightSource};
-use random::{LARGEST, Random, SMALLEST};
+use random::{Random, sees};
 use rayon::prelude::*;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 use std::ops::Range;
-
-/// How linear layers and attention are checked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum CheckMode {
-    /// Every row is computed
-    Full,
-    /// Rows of linear layers and of attention are computed where random combinations of their outputs are doubtful
-    Probe,
-    /// Probes where they save time: for long prompts
-    #[default]
-    Auto,
-}
-
-/// Outputs that share a combination.
-const BLOCK: usize = 16;
-
-/// Combinations of each block.
-const PROBES: usize = 2;
-
-/// Share of what is allowed from which on a row is computed.
-const DOUBT: f64 = 0.5;
 
 /// Rows of a side that are computed whatever the probes say: those nearest to doubt.
 const COMPUTED: usize = 4;
@@ -88,45 +66,11 @@ const PAYS_PAIRS: usize = 1 << 16;
 /// Rows from which on they do: the weights are read three times.
 const PAYS_ROWS: usize = 128;
 
-/// Deviations λ that errors of a right engine exceed with probability 1e-9.
-const DEVIATIONS: f64 = 6.55;
-
 /// Outputs of a block are no more than so many times as large as the smallest, by the sum of their weights' magnitudes.
 const ALIKE: f32 = 2.0;
 
 /// Inputs that carry a row, `(Σ|x|)²/Σx²`, below which it is computed.
 const CARRIERS: f64 = 32.0;
-
-/// Rows of a stage that the probes have no doubt of, by side, step and row.
-#[derive(Default)]
-pub(super) struct Passed {
-    rows: Vec<Vec<Vec<bool>>>,
-    /// From about so many of its bounds on a single output that is off raises doubt, whatever rounding adds.
-    pub(super) sees: f64,
-    /// What the random numbers were drawn from.
-    pub(super) seed: Option<Seed>,
-}
-
-impl Passed {
-    pub(super) fn row(&self, side: usize, step: usize, row: usize) -> bool {
-        self.rows.get(side).and_then(|steps| steps.get(step)?.get(row)).is_some_and(|passed| *passed)
-    }
-
-    /// Nothing is passed of this side.
-    pub(super) fn clear(&mut self, side: usize) {
-        self.rows[side].clear();
-    }
-
-    /// All of them.
-    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, usize, usize)> {
-        let steps =
-            self.rows.iter().enumerate().flat_map(|(side, steps)| (0..steps.len()).map(move |step| (side, step)));
-        steps.flat_map(|(side, step)| {
-            let rows = &self.rows[side][step];
-            (0..rows.len()).filter(|row| rows[*row]).map(move |row| (side, step, row))
-        })
-    }
-}
 
 /// Rows of one step of a side, of one format of activations.
 struct Part<'a> {
@@ -306,15 +250,6 @@ fn blocks(weights: &dyn WeightSource, name: &str, mut random: Random) -> (Vec<Bl
     (blocks, seen)
 }
 
-/// By how many of its bounds an output of a block must be off to be seen, of the output with the smallest bound; bounds are
-/// about as the sizes of the weights.
-fn sees(sizes: impl Iterator<Item = f64> + Clone) -> f64 {
-    let (count, sum) = sizes.clone().fold((0.0, 0.0), |(n, sum), size| (n + 1.0, sum + size));
-    let norm = sizes.clone().map(|size| size * size).sum::<f64>().sqrt();
-    let Some(smallest) = sizes.filter(|size| *size > 0.0).min_by(f64::total_cmp) else { return 0.0 };
-    (DOUBT * sum / f64::sqrt(count) + DEVIATIONS * LARGEST * norm) / (SMALLEST * smallest)
-}
-
 /// Row by row of the parts, the largest share that an error takes of what is allowed; infinity where nothing can be said.
 fn probed(stage: Stage<'_>, weights: &dyn WeightSource, parts: &[&Part<'_>], blocks: &[Block]) -> Vec<f64> {
     let node = stage.node;
@@ -364,16 +299,6 @@ fn matrix<F>(numbers: &[F], n: usize) -> ArrayView2<'_, F> {
     ArrayView2::from_shape((numbers.len() / n.max(1), n), numbers).expect("whole rows")
 }
 
-/// The larger of two shares; infinite of what is not finite.
-fn worse(share: f64, error: f64, allowed: f64) -> f64 {
-    let of_error = match error.is_finite() && allowed.is_finite() {
-        true if error == 0.0 => 0.0,
-        true if allowed > 0.0 => error / allowed,
-        _ => f64::INFINITY,
-    };
-    share.max(of_error)
-}
-
 /// Appends the rows that the runner multiplied, and infinity for those that it may have rounded this way or that.
 fn operands(stage: Stage<'_>, part: &Part<'_>, n: usize, rows: &mut Vec<f64>, shares: &mut Vec<f64>) {
     let input = stage.graph.nodes[stage.node.inputs[0]].id;
@@ -415,9 +340,6 @@ impl<T: Copy + Into<f64>> Vectorised for Sums<'_, T> {
         (sums.iter().sum(), squares.iter().sum())
     }
 }
-
-/// Numbers that are added up side by side.
-const LANES: usize = 8;
 
 /// Appends what the runner's outputs are in each combination of each block, row by row.
 fn combinations(stage: Stage<'_>, part: &Part<'_>, blocks: &[Block], given: &mut Vec<f64>) {

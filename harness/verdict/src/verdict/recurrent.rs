@@ -3,7 +3,8 @@
 
 use super::caches::CacheState;
 use super::grain::Parameters;
-use super::operands::{Block, Operand, Sink, Source, Stage, forward, propagate_error, widen};
+use super::operands::{Operand, forward, propagate_error, widen};
+use super::source::{Block, Sink, Source, Stage};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::Graph;
 use qdiff_engine::ops::{Context, Tensor};

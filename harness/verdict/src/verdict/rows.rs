@@ -1,8 +1,7 @@
 //! How a stage's tensor falls into rows that are judged one by one.
 
-use super::{Local, Place};
+use super::Place;
 use crate::capture::{Capture, Step};
-use crate::number::Real;
 use qdiff_engine::model::{Axis, Graph, Node};
 use qdiff_engine::ops::Tensor;
 use std::ops::Range;
@@ -49,15 +48,6 @@ pub fn rows_given<'a>(
     node: &'a Node, step: &'a Step, given: &'a Tensor<f32>,
 ) -> impl Iterator<Item = (Place, Range<usize>)> + 'a {
     rows(node, &given.shape, step, step.positions()).filter(|(at, _)| step.has_row(node.id, at.position))
-}
-
-/// Puts what `other` holds beside the elements of `local`.
-pub(super) fn add_other(node: &Node, local: &mut Local, other: &Capture) {
-    let elements = local.worst.iter_mut().chain(&mut local.non_finite);
-    for element in elements.chain(&mut local.spread.worst) {
-        let row = row_at(node, other, element.place);
-        element.other = row.and_then(|row| Some(Real(f64::from(*row.get(element.index)?))));
-    }
 }
 
 /// What `capture` holds in the row `at`.

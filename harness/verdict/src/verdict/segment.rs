@@ -12,9 +12,9 @@
 //! A stage inside a segment counts as judged with it: a fault in it shows, but the finding can name the segment only.
 
 use super::apply::{State, apply};
-use super::evaluate::{Expected, Valued, put};
 use super::linear::ROWS_AT_ONCE;
-use super::operands::{Computed, Side, Sink, Source, Stage, widen};
+use super::operands::{Expected, Side, Valued, widen};
+use super::source::{Computed, Sink, Source, Stage, put};
 use crate::capture::{Capture, Step};
 use crate::oracle::Oracle;
 use crate::products::Work;

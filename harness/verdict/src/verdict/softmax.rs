@@ -8,7 +8,7 @@
 //! pass where the rounding is a small share of the scores.
 
 use super::grain::Grain;
-use super::operands::{Source, Stage};
+use super::source::{Source, Stage};
 use super::tolerance::{ELEMENT_FACTOR, INCONCLUSIVE, of_row};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::Node;

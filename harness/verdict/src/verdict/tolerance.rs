@@ -1,6 +1,6 @@
 //! What is allowed: one table of factors, and the user's own rules.
 
-use super::probe::{CheckMode, Seed};
+use super::mode::{CheckMode, Seed};
 use crate::capture::{matches, stages_like};
 use crate::products::OracleChoice;
 use globset::GlobMatcher;

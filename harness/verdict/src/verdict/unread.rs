@@ -10,8 +10,8 @@
 //! them. Of rows that the last step wrote, what reads them tells only that it had the right values: the state, or what was
 //! captured of it, is wrong ([`StageResult::kept`]). Nothing is said where a path to the end was not captured.
 
-use super::evidence::part;
-use super::judge::own_status;
+use super::inside::part;
+use super::result::own_status;
 use super::{Local, Policy, Side, StageResult, Status, residuals};
 use crate::capture::{Capture, Filter};
 use crate::oracle::Oracle;

@@ -3,7 +3,7 @@
 use super::super::work::Meter;
 use super::scene::Scene;
 use super::terms::Sums;
-use crate::number::Real;
+use crate::number::{Float, Real};
 use crate::verdict::{Evidence, right};
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::{Contraction, Elementwise, RowReduction};
@@ -18,7 +18,10 @@ const KEPT: usize = 32_768;
 const SHORT: usize = 8;
 
 /// Lists of numbers, each with its name.
-pub type Operands = Vec<(String, Vec<f32>)>;
+type Lists = Vec<(String, Vec<f32>)>;
+
+/// The same as a report keeps them.
+pub type Operands = Vec<(String, Vec<Real>)>;
 
 /// A wrong element, worked out.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -77,7 +80,7 @@ impl Example {
             products: matches!(e.node.op.anatomy(), Anatomy::Contraction(_)),
             operands: operands
                 .into_iter()
-                .map(|(name, values)| (name, values.into_iter().take(KEPT).collect()))
+                .map(|(name, values)| (name, values.into_iter().take(KEPT).map(|x| Real(x.decimal())).collect()))
                 .collect(),
         })
     }
@@ -89,7 +92,8 @@ impl Example {
         match self.operands.as_slice() {
             [(a, left), (b, right)] if self.products => {
                 let mut order: Vec<usize> = (0..left.len().min(right.len())).collect();
-                let product = |k: usize| f64::from(left[k]) * f64::from(right[k]);
+                let held = |x: Real| f64::from(f32::narrow(x.0));
+                let product = |k: usize| held(left[k]) * held(right[k]);
                 let all = order.len();
                 if !whole && all > SHORT {
                     order.sort_by(|i, j| product(*j).abs().total_cmp(&product(*i).abs()));
@@ -98,7 +102,7 @@ impl Example {
                 }
                 let _ = writeln!(text, "| k | {a} | {b} | product |\n| ---: | ---: | ---: | ---: |");
                 for k in &order {
-                    let _ = writeln!(text, "| {k} | {} | {} | {:e} |", left[*k], right[*k], product(*k));
+                    let _ = writeln!(text, "| {k} | {} | {} | {:e} |", left[*k].0, right[*k].0, product(*k));
                 }
                 if order.len() < all {
                     let rest: f64 = (0..all).filter(|k| !order.contains(k)).map(product).sum();
@@ -109,7 +113,7 @@ impl Example {
             others => {
                 for (name, values) in others {
                     let shown = if whole { values.len() } else { values.len().min(SHORT) };
-                    let list: Vec<String> = values.iter().take(shown).map(ToString::to_string).collect();
+                    let list: Vec<String> = values.iter().take(shown).map(|x| x.0.to_string()).collect();
                     let more =
                         if shown < values.len() { format!(", … ({} in all)", values.len()) } else { String::new() };
                     let _ = writeln!(text, "- {name}: {}{more}", list.join(", "));
@@ -126,7 +130,7 @@ impl Example {
 }
 
 /// What an element is made of: the formula, and the operands by name.
-fn operands(e: &Evidence<'_>, (r, i): (usize, usize)) -> Option<(&'static str, Operands)> {
+fn operands(e: &Evidence<'_>, (r, i): (usize, usize)) -> Option<(&'static str, Lists)> {
     let meter = Meter::new(u64::MAX);
     let scene = Scene::of(e, &meter);
     let (row, graph) = (&e.rows[r], &e.oracle.graph);
@@ -191,7 +195,7 @@ fn operands(e: &Evidence<'_>, (r, i): (usize, usize)) -> Option<(&'static str, O
                 }
                 Elementwise::Function(_) => "a function of the element",
             };
-            let mut all: Vec<(String, Vec<f32>)> =
+            let mut all: Lists =
                 (0..e.node.inputs.len()).filter_map(|k| Some((name(k), vec![element(k, at)?]))).collect();
             if let Elementwise::Rotation(rope) = kind {
                 let d = scene.e.oracle.graph.config.head_dim;

@@ -39,7 +39,7 @@ pub struct RightEngine {
 /// A row for each kind of engine.
 pub(super) fn render(all: &[FalseAlarms], out: &mut String) {
     out.push_str("\n## How near right engines come to an alarm\n");
-    super::missing("false-alarms", all.is_empty(), out);
+    super::missing::missing("false-alarms", all.is_empty(), out);
     for measured in all {
         let _ = writeln!(
             out,

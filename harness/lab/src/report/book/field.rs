@@ -48,7 +48,7 @@ pub enum Judgement {
 /// The findings, defects first.
 pub(super) fn render(all: &[Field], out: &mut String) {
     out.push_str("\n## What qdiff found in the field\n\nIn engines and files as they were, with nothing planted.\n");
-    super::missing("field", all.is_empty(), out);
+    super::missing::missing("field", all.is_empty(), out);
     for (judgement, heading, by) in [
         (Judgement::Defect, "Defects", "Found"),
         (Judgement::Legitimate, "Differences between correct engines, explained", "Shown"),

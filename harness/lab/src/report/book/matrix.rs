@@ -14,7 +14,7 @@ pub(super) fn render(all: &[Runs], out: &mut String) {
          above 100 % a stage would be wrong. Rows judged include those of stages that were not tapped and are checked\n\
          as part of the next tapped one.\n",
     );
-    super::missing("runs", all.iter().all(|runs| runs.runs.is_empty()), out);
+    super::missing::missing("runs", all.iter().all(|runs| runs.runs.is_empty()), out);
     // The paths of a model together, models in the order in which they first appear.
     let models = grouped(all.iter().flat_map(|runs| &runs.runs), |run| &run.model.sha256);
     let paths = models.into_iter().flat_map(|(_, runs)| grouped(runs, |run| (&run.subject, run.path())));

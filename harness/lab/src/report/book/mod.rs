@@ -2,51 +2,31 @@
 //! the JSON files of its folders and of nothing else.
 
 mod alarms;
+mod contents;
 mod cost;
 mod field;
 mod large;
 mod matrix;
+mod missing;
 mod runs;
 mod summary;
 mod verdicts;
 
 pub use alarms::{FalseAlarms, RightEngine};
+pub use contents::Book;
+use contents::OnFile;
 pub use cost::{Long, Taken, VerdictCost};
 pub use field::{Field, FieldFinding, Judgement};
 pub use large::{LargeMachine, LargeModel, LargeRun, LargeSeconds};
+pub use missing::RESULTS_VERSION;
+use missing::missing;
 pub use runs::{Digest, Figures, Rows, Runs, StageDigest};
 
-use crate::report::bench::{Bench, VerdictBench};
-use crate::score::Score;
 use anyhow::{Context as _, Result, bail};
 use qdiff::input;
 use qdiff::report::{Document as _, SCHEMA_VERSION, file, markdown};
 use serde::Deserialize;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-
-/// Version of the layout of results; raised when a field changes its meaning.
-pub const RESULTS_VERSION: u32 = 1;
-
-/// Everything that is told.
-#[derive(Default)]
-pub struct Book {
-    field: Vec<Field>,
-    runs: Vec<Runs>,
-    alarms: Vec<FalseAlarms>,
-    scores: Vec<Score>,
-    benches: Vec<OnFile>,
-    costs: Vec<VerdictCost>,
-    large: Vec<LargeModel>,
-}
-
-/// What `qdiff-lab bench` measured.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OnFile {
-    Cuda(Box<Bench>),
-    Verdict(VerdictBench),
-}
 
 impl Book {
     /// Reads every JSON file of `folders`, each folder in order of names.
@@ -123,12 +103,5 @@ impl Book {
         large::render(&self.large, &mut out);
         verdicts::render(&self.runs, &mut out);
         out
-    }
-}
-
-/// Says that nothing of `kind` was measured: a gap is told, not left out.
-fn missing(kind: &str, so: bool, out: &mut String) {
-    if so {
-        let _ = writeln!(out, "\nMissing: no result of kind `{kind}`.");
     }
 }

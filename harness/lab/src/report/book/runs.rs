@@ -164,7 +164,7 @@ impl Runs {
     /// The figures of `reports`, which ran on one machine.
     pub fn new(title: &str, reports: &[Report]) -> Self {
         Self {
-            schema_version: super::RESULTS_VERSION,
+            schema_version: super::missing::RESULTS_VERSION,
             kind: "runs".to_owned(),
             title: title.to_owned(),
             machine: reports.first().map_or_else(Machine::this, |r| r.machine.clone()),

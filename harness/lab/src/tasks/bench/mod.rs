@@ -2,100 +2,29 @@
 
 mod cuda;
 mod llama_bench;
+mod request;
 mod soak;
 mod verdict;
 
-use crate::report::bench::{BenchReport, Speed, SpeedRow, WholeRun, usual_depth};
+pub use request::{BenchRequest, Measure};
+
+use crate::report::bench::{BenchReport, Speed, SpeedRow, WholeRun};
 use anyhow::{Context as _, Result, ensure};
-use clap::{Args, ValueEnum};
 use qdiff::capture::{Filter, Store, Want};
 use qdiff::llama::context::TappedContext;
 use qdiff::loaded::LoadedModel;
-use qdiff::products::OracleChoice;
 use qdiff::room::Room;
-use qdiff::tasks::{Console, GemmRequest, PromptRequest, ThreadsRequest, values};
-use qdiff::verdict::CheckMode;
+use qdiff::tasks::Console;
 use qdiff_engine::cpu::CpuEngine;
 use qdiff_engine::tap::NoTaps;
-use std::path::{Path, PathBuf};
+use request::median;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// Prompt length and decode steps of the speed measurement, in tokens.
 const PREFILL: usize = 64;
 const STEPS: usize = 16;
-
-/// What to measure.
-#[derive(Clone, Debug, Args)]
-pub struct BenchRequest {
-    /// What to measure
-    #[arg(long, value_enum, default_value_t = Measure::Speed)]
-    pub measure: Measure,
-    #[command(flatten)]
-    pub prompt: PromptRequest,
-    #[command(flatten)]
-    pub threads: ThreadsRequest,
-    #[command(flatten)]
-    pub gemm: GemmRequest,
-    /// Rounds; both sides run in each, and the medians are printed
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..), help_heading = "How to run it")]
-    pub rounds: u16,
-    /// Tokens of context before the first decode step that is timed (`--measure cuda`)
-    #[arg(long, value_name = "TOKENS", default_value_t = usual_depth(), env = "QDIFF_DEPTH", help_heading = "How to run it")]
-    pub depth: usize,
-    /// Leave llama.cpp out, and so the ratios (`--measure cuda`)
-    #[arg(long, env = "QDIFF_ALONE", help_heading = "How to run it")]
-    pub alone: bool,
-    /// llama.cpp's own program to measure it, `llama-bench`, built with CUDA: the faster of it and of llama.cpp in this
-    /// process is what counts (`--measure cuda`)
-    #[arg(long, value_name = "PROGRAM", env = "QDIFF_LLAMA_BENCH", help_heading = "How to run it")]
-    pub llama_bench: Option<PathBuf>,
-    /// Stages that are tapped where some are (`--measure cuda`), such as 'L*.attn_*'; unless given, the residual stream
-    /// after each layer and the logits
-    #[arg(long, value_name = "GLOB", value_delimiter = ',', env = "QDIFF_TAPS", value_parser = values::STAGE,
-          hide_possible_values = true, help_heading = "What to run")]
-    pub taps: Vec<String>,
-    /// Further models to measure (`--measure verdict`)
-    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "What to run")]
-    pub also: Vec<PathBuf>,
-    /// Tokens of the prompts (`--measure verdict`), each length twice the one before for the growth to be told
-    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [64, 128, 256, 512, 1024], help_heading = "What to run")]
-    pub lengths: Vec<usize>,
-    /// How the stages are checked (`--measure verdict`); of more than 512 tokens `full` is left out where the CPU computes it
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [CheckMode::Full, CheckMode::Probe], help_heading = "How to run it")]
-    pub check: Vec<CheckMode>,
-    /// Where linear layers are evaluated in f64 (`--measure verdict`)
-    #[arg(long, value_name = "WHERE", value_enum, value_delimiter = ',', default_values_t = [OracleChoice::Cpu], help_heading = "How to run it")]
-    pub oracle: Vec<OracleChoice>,
-    /// Print the change against the figures of an earlier --json file (`--measure cuda`)
-    #[arg(long, value_name = "FILE", env = "QDIFF_BASELINE", help_heading = "Output", display_order = 99)]
-    pub baseline: Option<PathBuf>,
-}
-
-impl BenchRequest {
-    /// The prompt's tokens, repeated or cut to `length`.
-    fn cycled(&self, opened: &LoadedModel, length: usize) -> Result<Vec<u32>> {
-        let ready = self.prompt.ready(opened, 0)?;
-        Ok(ready.tokens.iter().copied().cycle().take(length).collect())
-    }
-}
-
-/// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Measure {
-    /// Prefill and decode of the CPU engine, untapped, against llama.cpp
-    Speed,
-    /// Prefill and decode of the CUDA engine, with and without taps, against llama.cpp on the same card
-    Cuda,
-    /// Decode steps of the fused CUDA path to the end of the context: host and device memory must stay flat
-    Soak,
-    /// Wall time and peak memory of a whole `run -n 0` against llama.cpp loading and doing the tapped prefill alone
-    Run,
-    /// That tapped prefill alone: what `run` is measured against
-    TappedPrefill,
-    /// Judging the CPU engine, by tokens, layers, models, check and oracle, against llama.cpp's tapped prefill
-    Verdict,
-}
 
 /// Measures.
 ///
@@ -111,11 +40,6 @@ pub fn bench(request: &BenchRequest, console: Console<'_>) -> Result<BenchReport
         Measure::Soak => soak::run(request, console)?,
         Measure::Cuda => BenchReport::Cuda { now: cuda::measure(request)?, before },
     })
-}
-
-fn median(mut x: Vec<f64>) -> f64 {
-    x.sort_by(f64::total_cmp);
-    (x[(x.len() - 1) / 2] + x[x.len() / 2]) / 2.0
 }
 
 fn speed(request: &BenchRequest) -> Result<Speed> {

@@ -1,9 +1,8 @@
 //! One HTML file that needs nothing else: no network, no fonts, no library.
 //! Several runs are behind an overview, each parsed when it is opened.
 
-use super::json::Written;
-use super::page::{escape, title};
-use super::{Document as _, Report, overview, stages, standing};
+use super::written::Written;
+use super::{Document as _, Report, Screen, overview, stages, standing};
 use crate::shown::shown;
 use crate::verdict::BIN_OF_ONE;
 use anyhow::Result;
@@ -138,6 +137,16 @@ fn hash(text: &str) -> String {
     let digest = sha2::Sha256::digest(text.as_bytes());
     let encoded = base64::engine::general_purpose::STANDARD.encode(digest);
     format!("sha256-{encoded}")
+}
+
+/// Text as markup of an element or in the quotes of an attribute.
+pub(super) fn escape(text: &str) -> String {
+    shown(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// What a browser calls it.
+pub(super) fn title(screen: &Screen) -> String {
+    format!("qdiff: {} {}", screen.word, screen.title)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! attention weights, `stream` what holds of the hidden state, the cache and the tokens from step to step.
 
 mod attention;
+mod seen;
 mod stream;
 mod values;
 
@@ -14,41 +15,9 @@ use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::{Contraction, Elementwise, Gather, RowReduction, State};
 use rayon::prelude::*;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+pub use seen::Symptom;
+use seen::{COARSE, Seen};
 use std::borrow::Cow;
-
-/// Something suspicious that is seen without a reference.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Symptom {
-    /// Where it shows.
-    pub stage: StageId,
-    /// The step, as captures name it.
-    pub step: String,
-    /// What is seen.
-    pub what: String,
-    /// The stage that most likely makes it.
-    pub likely: StageId,
-    /// Whether no correct model does it; else it is merely odd.
-    pub broken: bool,
-}
-
-impl std::fmt::Display for Symptom {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}: {}", self.stage, self.step, self.what)?;
-        if self.likely == self.stage {
-            return Ok(());
-        }
-        write!(f, "; look at {}", self.likely)
-    }
-}
-
-/// A finding of one of the looks: what is seen, and which input of the stage
-/// (by its place among them) makes it, if not the stage itself.
-type Seen = (String, Option<usize>);
-
-/// Unit roundoff of the formats in which a row may well round to one value, or to nothing.
-const COARSE: f64 = 0.01;
 
 /// Unit roundoff of what the values of a stage were rounded to; 0 of f32.
 fn unit(capture: &Capture, id: StageId) -> f64 {

@@ -6,10 +6,11 @@
 mod scores;
 mod softmax;
 
-use super::{BLOCK, DOUBT, LANES, Seed, worse};
+use super::limits::{BLOCK, DOUBT, LANES, worse};
 use crate::arithmetic::Accumulation;
 use crate::capture::Stored;
-use crate::verdict::operands::{Source, Stage};
+use crate::verdict::mode::Seed;
+use crate::verdict::source::{Source, Stage};
 use crate::verdict::tolerance::{ELEMENT_FACTOR, of_sums};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};

@@ -1,14 +1,11 @@
 //! What probes draw their random numbers from: everything that they look at. Whoever makes an error that these numbers do not
 //! see has changed the values, and with them the numbers.
 
-use super::{DEVIATIONS, DOUBT, PROBES};
-use crate::verdict::operands::{Source, Stage};
+use super::limits::{DEVIATIONS, DOUBT, PROBES};
+use crate::verdict::mode::Seed;
+use crate::verdict::source::{Source, Stage};
 use rayon::prelude::*;
-use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
-use std::fmt;
-use std::str::FromStr;
 
 /// Range of the magnitudes of the random numbers: far enough from zero for every output to count, and no two alike.
 pub(super) const SMALLEST: f64 = 0.75;
@@ -39,50 +36,6 @@ const fn missed(times: f64) -> f64 {
         probe += 1;
     }
     all
-}
-
-/// What random numbers are drawn from; in hexadecimal where people read or write it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
-#[schemars(with = "String")]
-pub struct Seed(pub u64);
-
-impl fmt::Display for Seed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl FromStr for Seed {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let digits = text.strip_prefix("0x").unwrap_or(text);
-        let all = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
-        let seed = all.then(|| u64::from_str_radix(digits, 16).ok()).flatten();
-        seed.map(Self).ok_or_else(|| "a seed is up to 16 hexadecimal digits, as reports tell it".to_owned())
-    }
-}
-
-impl Serialize for Seed {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Seed {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        /// Reports wrote the number once.
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Written {
-            Digits(String),
-            Number(u64),
-        }
-        match Written::deserialize(deserializer)? {
-            Written::Digits(text) => text.parse().map_err(serde::de::Error::custom),
-            Written::Number(seed) => Ok(Self(seed)),
-        }
-    }
 }
 
 impl Seed {
@@ -123,6 +76,15 @@ fn pieces(whole: &mut Sha256, count: usize, piece: usize, hash: impl Fn(usize, u
     all.iter().for_each(|hash| whole.update(hash));
 }
 
+/// By how many of its bounds an output of a block must be off to be seen, of the output with the smallest bound; bounds are
+/// about as the sizes of the weights.
+pub(super) fn sees(sizes: impl Iterator<Item = f64> + Clone) -> f64 {
+    let (count, sum) = sizes.clone().fold((0.0, 0.0), |(n, sum), size| (n + 1.0, sum + size));
+    let norm = sizes.clone().map(|size| size * size).sum::<f64>().sqrt();
+    let Some(smallest) = sizes.filter(|size| *size > 0.0).min_by(f64::total_cmp) else { return 0.0 };
+    (DOUBT * sum / f64::sqrt(count) + DEVIATIONS * LARGEST * norm) / (SMALLEST * smallest)
+}
+
 /// splitmix64 (Steele, Lea & Flood 2014).
 pub(super) struct Random(u64);
 
@@ -147,7 +109,7 @@ impl Random {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::probe::{BLOCK, sees};
+    use crate::verdict::probe::limits::BLOCK;
 
     const TRIALS: u64 = 100_000;
 

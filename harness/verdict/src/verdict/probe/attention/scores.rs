@@ -4,7 +4,9 @@
 //! whose scores are evaluated one by one, and what stands beyond them is not looked at.
 
 use super::{EXACT, LANES, Look, Row, Shares, TILE, fold, largest};
-use crate::verdict::probe::{BLOCK, LARGEST, PROBES, Random, SMALLEST, Seed, sees, worse};
+use crate::verdict::mode::Seed;
+use crate::verdict::probe::limits::{BLOCK, PROBES, worse};
+use crate::verdict::probe::random::{LARGEST, Random, SMALLEST, sees};
 use qdiff_engine::isa::{Vectorised, vectorised};
 use qdiff_engine::ops::{Attention, Real, Tensor, attn_scores};
 use rayon::prelude::*;

@@ -2,6 +2,7 @@
 //! Numbers are those of the score's synthetic models and its prompt of 150 tokens.
 
 mod attention;
+mod bug;
 mod digits;
 mod fused;
 mod prefill;
@@ -9,17 +10,8 @@ mod products;
 mod rows;
 mod tiles;
 
-/// What is known of a bug that the CUDA engine plants.
-pub struct CudaBug {
-    /// Its name, as the engine has it.
-    pub name: &'static str,
-    /// What is computed instead, where and when.
-    pub what: &'static str,
-}
-
-const fn bug(name: &'static str, what: &'static str) -> CudaBug {
-    CudaBug { name, what }
-}
+pub use bug::CudaBug;
+use bug::bug;
 
 /// Every bug.
 pub fn all() -> impl Iterator<Item = &'static CudaBug> {

@@ -1,0 +1,99 @@
+//! Structs of device addresses and counts, which kernels take as fields of their parameters.
+
+/// An address on the device; 0 is none.
+pub type Ptr = u64;
+
+/// `struct Batch` of `batch.cuh`: where the rows of a step stand on the device. All 0 for one sequence from a position on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Batch {
+    /// Of each row its position.
+    pub positions: Ptr,
+    /// Of each row the slot that it is written to.
+    pub slots: Ptr,
+    /// Of each sequence the slots of its positions, one sequence after another.
+    pub tables: Ptr,
+    /// Of each row where in `tables` its sequence begins.
+    pub starts: Ptr,
+}
+
+/// `struct Stream` of `stream.cuh`: the residual stream, and where it is tapped.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stream {
+    /// What the halves are added to.
+    pub base: Ptr,
+    /// Halves of a product; none for the base alone.
+    pub halves: [Ptr; 2],
+    /// Where the product is tapped.
+    pub product_tap: Ptr,
+    /// Where the sum is tapped.
+    pub sum_tap: Ptr,
+}
+
+/// `struct Best` of `best.cuh`: who looks for the largest logit.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Best {
+    /// The largest number that stands for a logit and its id.
+    pub largest: Ptr,
+    /// Blocks that are done.
+    pub arrived: Ptr,
+    /// Where the id goes, in pinned host memory; none where nobody asks.
+    pub token: Ptr,
+}
+
+/// How a block goes through its rows: `struct Walk` of `rows.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Walk {
+    /// Tiles at a time.
+    pub tiles: i32,
+    /// Sets of so many tiles.
+    pub sets: i32,
+    /// Groups of a row at a time.
+    pub chunk: i32,
+    /// Chunks in shared memory at once.
+    pub stages: i32,
+    /// Bytes of a tile in a stage.
+    pub stride: i32,
+}
+
+/// `struct Operand` of `operand.cuh`: where rows stand prepared for the tensor cores.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Operand {
+    /// Their parts.
+    pub parts: Ptr,
+    /// What a token's sums are multiplied with.
+    pub inverse: Ptr,
+    /// Sums of groups.
+    pub sums: Ptr,
+}
+
+/// `struct Shared` of `shares.cuh`: a product of which some tiles stand in shares.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Shared {
+    /// The first; none where there is no product.
+    pub at: Ptr,
+    /// From where the others count.
+    pub rest: Ptr,
+    /// Elements from share to share.
+    pub stride: u64,
+    /// How many.
+    pub shares: i32,
+    /// The first token of a tile in shares.
+    pub token0: i32,
+    /// Of that token's tile the first element in shares.
+    pub row0: i32,
+}
+
+/// Where a matrix stands as halves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wide {
+    /// Images of its rows.
+    pub images: Ptr,
+    /// Its minima; none where the format has none.
+    pub minima: Ptr,
+}

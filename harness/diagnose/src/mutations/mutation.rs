@@ -1,0 +1,297 @@
+//! What a mutation is.
+
+use super::chain::Chain;
+use super::stored_row::{DecodeFault, decoding};
+use crate::prompts::Ready;
+use crate::verdict::Evidence;
+use qdiff_engine::model::{Graph, Node};
+use qdiff_engine::tokenizer::{Split, Tokenizer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// A parameter of a mutation.
+#[derive(Debug)]
+pub struct Param {
+    /// Name in `NAME:PARAM=VALUE`.
+    pub name: &'static str,
+    /// What it means, with its unit.
+    pub help: &'static str,
+    /// Value where none is given.
+    pub default: f64,
+    /// Further values that the search for a cause tries.
+    pub search: &'static [f64],
+}
+
+impl Param {
+    pub(super) const fn new(name: &'static str, help: &'static str, default: f64) -> Self {
+        Self { name, help, default, search: &[] }
+    }
+
+    /// What its help says of each value, of one that stands for a choice.
+    fn words(&self) -> impl Iterator<Item = (f64, &'static str)> {
+        let choices = self.help.split(", ").filter_map(|choice| choice.split_once(": "));
+        choices.filter_map(|(number, word)| Some((number.parse().ok()?, word)))
+    }
+
+    pub(super) const fn searched(self, search: &'static [f64]) -> Self {
+        Self { search, ..self }
+    }
+}
+
+/// What it means that a mutation fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Explains {
+    /// It reproduces the subject's values to f32 rounding.
+    Value,
+    /// It reproduces the size of the error, element by element, which is rounding of another
+    /// arithmetic; the values themselves depend on an order nobody declared.
+    Rounding,
+    /// It says which part alone is wrong, not by what rule.
+    Place,
+}
+
+/// What of an engine a mutation is the fault of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultSite {
+    /// A stage: a node of the graph.
+    Stage,
+    /// What makes tokens of the prompt.
+    Tokenizer,
+    /// What draws a token from logits.
+    Samplers,
+    /// What ends a text.
+    Ends,
+    /// Nothing that qdiff can spoil.
+    Elsewhere,
+}
+
+/// Reads lists of parameter values off the evidence.
+pub type Propose = fn(&Evidence<'_>) -> Vec<Vec<f64>>;
+
+/// Lists of parameter values for a stage of a graph.
+pub(super) type Guess = fn(&Graph, &Node) -> Vec<Vec<f64>>;
+
+/// `x` in so many digits after its first.
+pub(crate) fn to_digits(x: f64, digits: usize) -> f64 {
+    format!("{x:.digits$e}").parse().unwrap_or(x)
+}
+
+/// Values of an only parameter that are worth trying.
+pub(super) fn each(values: impl IntoIterator<Item = f64>) -> Vec<Vec<f64>> {
+    values.into_iter().map(|v| vec![v]).collect()
+}
+
+/// The tokens that a faulty tokenizer makes of a prompt; none where it changes nothing.
+pub type Encode = fn(&Tokenizer, &Ready) -> Option<Vec<u32>>;
+
+/// A fault of the tokenizer's rules: the words that it makes of a text, which the vocabulary then takes apart.
+#[derive(Debug)]
+pub struct Splitting {
+    pub(super) split: Split,
+    /// A text of which it makes other tokens, if it does of any with this vocabulary.
+    pub shown_by: &'static str,
+}
+
+impl Splitting {
+    /// Whether it makes other tokens of `text`.
+    pub fn shows(&self, tokenizer: &Tokenizer, text: &str) -> bool {
+        tokenizer.encode_split(text, true, self.split) != tokenizer.encode(text, true)
+    }
+}
+
+/// The tokens at which a faulty engine ends a text.
+pub type Ends = fn(&Tokenizer) -> BTreeSet<u32>;
+
+/// Whether a stage is of the kind that a mutation happens to: by op and role.
+pub type Fits = fn(&Graph, &Node) -> bool;
+
+/// The node with the fault in it, for these values of the parameters; `None`
+/// where they are none that it can have there, or change nothing.
+pub type Apply = fn(&Node, &[f64], &Graph) -> Option<Node>;
+
+/// A named way to be wrong. In its texts `{stage}`, `{input}` and `{weight}` stand for the names of the stage that it
+/// is told of, of its first operand and of its first weight.
+#[derive(Debug)]
+pub struct Mutation {
+    /// Name, as in `--inject NAME`.
+    pub name: &'static str,
+    /// Stages it happens to, if it is the fault of a stage.
+    pub fits: Option<Fits>,
+    /// What is wrong, in one sentence, as the report tells it.
+    pub story: &'static str,
+    /// How to recognise it without this tool, or where it is found.
+    pub seen: &'static str,
+    /// How to mend it.
+    pub remedy: &'static str,
+    /// Its parameters.
+    pub params: &'static [Param],
+    /// What it means that it explains a stage.
+    pub explains: Explains,
+    /// Whether it is the fault of every row of a run, or of none.
+    pub whole_run: bool,
+    /// Puts it into a node that it fits; see [`Mutation::applied`].
+    pub(super) apply: Apply,
+    /// Of a fault of decoding blocks of weights: how they are decoded.
+    pub(super) decode: Option<DecodeFault>,
+    /// Whether it gives the same values every time, and so can be recognised by evaluating it.
+    pub recurs: bool,
+    /// Whether it says something of all of the stage, such as an exchange, which a part alone does not show.
+    pub entire: bool,
+    /// Whether its parameter is one number of the model, the same in all layers.
+    pub of_model: bool,
+    /// Of a fault of the samplers: what becomes of them.
+    pub chain: Option<fn(&mut Chain)>,
+    /// Of a fault of what ends a text: the tokens that do.
+    pub ends: Option<Ends>,
+    /// Of a fault of the tokenizer: what it makes of a prompt.
+    pub(super) encode: Option<Encode>,
+    /// Of one of its rules: which.
+    pub splitting: Option<Splitting>,
+    /// Values worth trying where nothing of the stage itself is known; without it those of a mutation that has no number
+    /// of its own, or a list of them.
+    pub(super) guess: Option<Guess>,
+    /// Values worth trying, read off the evidence; without it the defaults and the search lists are tried.
+    pub propose: Option<Propose>,
+}
+
+impl Mutation {
+    /// What most mutations have in common.
+    pub(super) const PLAIN: Mutation = Mutation {
+        name: "",
+        fits: None,
+        story: "",
+        seen: "",
+        remedy: "",
+        params: &[],
+        explains: Explains::Value,
+        whole_run: false,
+        apply: |_, _, _| None,
+        decode: None,
+        recurs: true,
+        entire: false,
+        of_model: false,
+        chain: None,
+        ends: None,
+        encode: None,
+        splitting: None,
+        guess: None,
+        propose: None,
+    };
+
+    /// What those have in common that happen to any stage.
+    pub(super) const ANYWHERE: Mutation = Mutation { fits: Some(|_, _| true), ..Self::PLAIN };
+
+    /// Whether it can happen to this stage.
+    pub fn concerns(&self, graph: &Graph, node: &Node) -> bool {
+        self.fits.is_some_and(|fits| fits(graph, node))
+    }
+
+    /// Whether it may explain this stage.
+    pub fn may_explain(&self, graph: &Graph, node: &Node) -> bool {
+        self.recurs && self.concerns(graph, node)
+    }
+
+    /// The node with the fault in it; `None` where it does not happen to such a stage, or changes nothing there.
+    pub fn applied(&self, node: &Node, values: &[f64], graph: &Graph) -> Option<Node> {
+        let new = if self.concerns(graph, node) { (self.apply)(node, values, graph)? } else { return None };
+        let value = values.first().copied().unwrap_or(0.0);
+        Some(self.decode.map(|by| decoding(&new, by, value)).unwrap_or(new))
+    }
+
+    /// The tokens that a tokenizer with it makes of `prompt`; `None` where they are the right ones, or it is no such fault.
+    pub fn tokens(&self, tokenizer: &Tokenizer, prompt: &Ready) -> Option<Vec<u32>> {
+        let split = |s: &Splitting| tokenizer.encode_split(&prompt.text, true, s.split);
+        let made = match self.encode {
+            Some(encode) => encode(tokenizer, prompt),
+            None => self.splitting.as_ref().map(split),
+        };
+        made.filter(|made| *made != tokenizer.encode(&prompt.text, true))
+    }
+
+    /// Whether it splits some texts otherwise so that it shows with this vocabulary, and `text` is none of them.
+    pub fn untested_by(&self, tokenizer: &Tokenizer, text: &str) -> bool {
+        self.splitting.as_ref().is_some_and(|s| !s.shows(tokenizer, text) && s.shows(tokenizer, s.shown_by))
+    }
+
+    /// What it is the fault of.
+    pub fn site(&self) -> FaultSite {
+        match self {
+            m if m.fits.is_some() => FaultSite::Stage,
+            m if m.encode.is_some() || m.splitting.is_some() => FaultSite::Tokenizer,
+            m if m.chain.is_some() => FaultSite::Samplers,
+            m if m.ends.is_some() => FaultSite::Ends,
+            _ => FaultSite::Elsewhere,
+        }
+    }
+
+    /// What is wrong where its parameters have these values. The name of a parameter in braces stands for what its help says
+    /// of the value: `{kind}` of `0: GELU, 1: quick GELU` for GELU.
+    pub fn story(&self, values: &[f64]) -> String {
+        let filled = |story: String, (param, value): (&Param, &f64)| match param.words().find(|(v, _)| v == value) {
+            Some((_, word)) => story.replace(&format!("{{{}}}", param.name), word),
+            None => story,
+        };
+        self.params.iter().zip(values).fold(self.story.to_owned(), filled)
+    }
+
+    /// What is wrong, whatever the values: what parameters stand for is told beside them.
+    pub fn choices(&self) -> String {
+        let all = |story: String, param: &Param| {
+            let words: Vec<&str> = param.words().map(|(_, word)| word).collect();
+            story.replace(&format!("{{{}}}", param.name), &words.join(" or "))
+        };
+        self.params.iter().fold(self.story.to_owned(), all)
+    }
+
+    /// The values of its parameters where none are given.
+    pub fn defaults(&self) -> Vec<f64> {
+        self.params.iter().map(|p| p.default).collect()
+    }
+
+    /// Values worth trying of a stage that was not captured.
+    pub fn guesses(&self, graph: &Graph, node: &Node) -> Vec<Vec<f64>> {
+        let listed = matches!(self.params, [one] if !one.search.is_empty());
+        match self.guess {
+            Some(guess) => guess(graph, node),
+            None if self.propose.is_none() || listed => self.usual(),
+            None => Vec::new(),
+        }
+    }
+
+    /// Values worth trying whatever the evidence: the defaults, and those that an only parameter is searched in.
+    pub fn usual(&self) -> Vec<Vec<f64>> {
+        let searched = if let [one] = self.params { one.search } else { &[] };
+        [vec![self.defaults()], each(searched.iter().copied())].concat()
+    }
+}
+
+/// `text` of a mutation as it reads of `node`, whose names stand in its placeholders.
+pub fn told(text: &str, node: &Node, graph: &Graph) -> String {
+    let mut told = text.replace("{stage}", &node.id.to_string()).replace("<arch>", &graph.config.arch);
+    if let Some(&input) = node.inputs.first() {
+        told = told.replace("{input}", &graph.nodes[input].id.to_string());
+    }
+    if let Some(weight) = node.weights.first() {
+        told = told.replace("{weight}", &weight.name);
+    }
+    told
+}
+
+/// A mutation as reports name it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CatalogueEntry {
+    /// Its name in the catalogue.
+    pub name: String,
+    /// What is wrong.
+    pub story: String,
+    /// How to mend it.
+    pub remedy: String,
+}
+
+impl From<&Mutation> for CatalogueEntry {
+    fn from(m: &Mutation) -> Self {
+        Self { name: m.name.to_owned(), story: m.choices(), remedy: m.remedy.to_owned() }
+    }
+}

@@ -1,0 +1,79 @@
+//! What `qdiff run` is asked.
+
+use super::confirm::ConfirmRequest;
+use super::request::{FilterRequest, RanksRequest, SequencesRequest, ToleranceRequest};
+use super::sides::SidesRequest;
+use super::values;
+use crate::capture::container;
+use crate::runners::Source;
+use crate::shard::Shard;
+use clap::Args;
+use std::path::PathBuf;
+
+/// Folder of reports where none is named.
+pub const REPORTS: &str = "qdiff-report";
+
+/// What to run and judge.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "What is judged")]
+pub struct RunRequest {
+    #[command(flatten)]
+    pub sides: SidesRequest,
+    #[command(flatten)]
+    pub sequences: SequencesRequest,
+    #[command(flatten)]
+    pub ranks: RanksRequest,
+    #[command(flatten)]
+    pub batch: BatchRequest,
+    #[command(flatten)]
+    pub filter: FilterRequest,
+    #[command(flatten)]
+    pub tolerance: ToleranceRequest,
+    /// Tap only these stages of the subject, such as 'L*.layer_out,logits': the rest runs as it does untapped, and is
+    /// judged within the segment that ends in the next tapped stage; repeatable
+    #[arg(long, value_name = "GLOB", value_delimiter = ',', conflicts_with = "repeat", env = "QDIFF_TAPS",
+          value_parser = values::STAGE, hide_possible_values = true)]
+    pub taps: Vec<String>,
+    /// Run the subject so often, and compare the runs bit by bit: a race shows before all else. Left out, a subject that
+    /// diverges runs once more where it took less than 30 s; 0 leaves that out
+    #[arg(long, value_name = "N", env = "QDIFF_REPEAT")]
+    pub repeat: Option<u16>,
+    #[command(flatten)]
+    pub confirm: ConfirmRequest,
+}
+
+impl RunRequest {
+    /// Whether there is a report for each of several runs.
+    pub fn several(&self) -> bool {
+        let recorded = [Some(&self.sides.subject), self.sides.reference.as_ref()];
+        let sequences = |source: &Source| match source {
+            Source::Recorded(folder) => {
+                container::any_manifest(folder).is_ok_and(|manifest| manifest.sequences.is_some())
+            }
+            Source::Auto | Source::Live(_) | Source::Nobody => false,
+        };
+        self.batch.prompts.is_some()
+            || self.sequences.sequences.is_some()
+            || recorded.into_iter().flatten().any(sequences)
+    }
+}
+
+/// Many prompts, with the model loaded once.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Many prompts")]
+pub struct BatchRequest {
+    /// Many prompts, with the model loaded once: a file with a prompt a line, each as --prompt takes it, or a folder of .txt files
+    #[arg(long, value_name = "FILE|DIR")]
+    pub prompts: Option<PathBuf>,
+    /// Only this part of --prompts, such as 1/4: for CI matrices
+    #[arg(long, value_name = "PART/PARTS", requires = "prompts")]
+    pub shard: Option<Shard>,
+    /// Where --prompts writes a JSON report per prompt, which `qdiff report` puts together
+    #[arg(
+        long,
+        value_name = "DIR",
+        requires = "prompts",
+        default_value_if("prompts", clap::builder::ArgPredicate::IsPresent, REPORTS)
+    )]
+    pub json_dir: Option<PathBuf>,
+}
