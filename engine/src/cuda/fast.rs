@@ -439,18 +439,24 @@ mod tests {
         for graph in &graphs() {
             let options = Options { step: 8, context: 16, path: Path::Fast, ..Options::default() };
             // Before its kernels are loaded a card's blocks are guessed by its threads.
-            let asked = |threads| {
+            let asked = |clusters, processors, threads| {
                 with_calls(graph, &options, |calls| {
-                    let functions = Functions::bare(1, threads, 227 << 10);
+                    let mut functions = Functions::bare(processors, threads, 227 << 10);
+                    functions.clusters = clusters;
                     let decoder = decoder_of(graph).expect("a decoder");
                     let calls = Calls { functions: &functions, ..calls };
                     let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false, narrow: false };
-                    let kept = |call: Call| (call.kernel(), call.shared);
-                    calls_of(fused.decode(7, 5)).map(kept).collect::<Vec<_>>()
+                    let told = |call: Call| ((call.kernel(), call.shared), call.grid);
+                    calls_of(fused.decode(7, 5)).map(told).unzip::<_, _, Vec<_>, Vec<_>>()
                 })
             };
-            let (many, few) = (asked(2048), asked(256));
-            assert_eq!(many, few);
+            for clusters in [true, false] {
+                let (many, few) = (asked(clusters, 1, 2048), asked(clusters, 1, 256));
+                assert_eq!(many.0, few.0);
+                // From Hopper on a block of the head is a multiprocessor's; elsewhere the card holds so many.
+                assert_eq!(many.1 == few.1, clusters);
+                assert_ne!(many.1, asked(clusters, 2, 2048).1);
+            }
         }
     }
 
