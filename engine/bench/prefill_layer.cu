@@ -26,6 +26,9 @@
 namespace halved {
 #include "prefill/wide_products.cu"
 }
+#ifndef KEY_TILES
+#define KEY_TILES 2 // tiles of keys
+#endif
 namespace rows {
 #include "prefill/attention_rows.cu"
 }
@@ -130,6 +133,7 @@ static Operand operand_of(int tokens, int n, int parts) {
     const size_t rows = (tokens + OPERAND_TOKENS - 1) / OPERAND_TOKENS * OPERAND_TOKENS;
     return {room<u8>(rows * (n + 63) / 64 * 2 * parts * PART_BYTES), room<float>(tokens), room<u8>(rows * ((n + 255) / 256) * EIGHT_SUMS)};
 }
+constexpr int SHARE_COST = 4; // what a share costs besides its pieces, in pieces
 static int shares_of(int tiles, int slots, int pieces) {
     // As many as end soonest: in so many rounds of so many pieces each, and what begins and ends a share.
     int shares = 1, least = 1 << 30;
@@ -176,6 +180,27 @@ static Weights copy_of(const Weights &w, int n, int m) {
 }
 static void forget(const void *at) { CK(cudaFree((void *)at)); }
 
+// How tiles are made, as `cut` of engine/src/cuda/prefill.rs has it: so many at once, the others in shares.
+struct Cut {
+    int whole, shares;
+};
+static Cut cut_of(int tiles, int slots, int pieces) {
+    Cut best = {tiles, 1};
+    int least = (tiles + slots - 1) / slots * (pieces + SHARE_COST);
+    for (int whole = 0; whole < tiles; whole += slots) {
+        for (int shares = 2; shares <= std::min(8, (pieces + SHARE_COST - 1) / SHARE_COST); shares++) {
+            const int rest = ((tiles - whole) * shares + slots - 1) / slots * ((pieces + shares - 1) / shares + SHARE_COST);
+            const int cost = whole / slots * (pieces + SHARE_COST) + rest;
+            if (cost < least) least = cost, best = {whole, shares};
+        }
+    }
+    if (const char *asked = getenv("SHARES")) best = {atoi(asked) > 1 ? 0 : tiles, atoi(asked)};
+    return best;
+}
+static __global__ void add_up(Shared shared, int m, float *sum) {
+    for (int i = threadIdx.x; i < m; i += blockDim.x) sum[(size_t)blockIdx.x * m + i] = shared.two(blockIdx.x, m, i, i).x;
+}
+
 // The same from halves: microseconds.
 template <typename F>
 static double wide_of(const char *what, const Operand &x, const std::vector<ProductsParams> &turns, int copies, double before,
@@ -198,13 +223,19 @@ static double wide_of(const char *what, const Operand &x, const std::vector<Prod
     }
     const int bytes = WIDE_STAGES * (WIDE_STAGE + WIDE_EIGHT), of_tokens = (tokens + OPERAND_TOKENS - 1) / OPERAND_TOKENS;
     CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    const int shares = same ? 1 : shares_of(copies * tiles * of_tokens, processors, pieces);
+    const int row_tiles = copies * tiles, all_tiles = row_tiles * of_tokens;
+    const Cut cut = same ? Cut{all_tiles, 1} : cut_of(all_tiles, processors, pieces);
     const size_t stride = (size_t)tokens * m;
+    const int token0 = cut.whole / row_tiles * OPERAND_TOKENS;
+    Shared shared[3];
+    float *parts[3];
     for (int i = 0; i < copies; i++) {
-        float *y = room<float>(stride * shares);
-        for (auto &p : wide) p.y[i] = y, p.shares = shares;
+        const size_t of_share = (size_t)std::max(0, tokens - token0) * m;
+        float *y = room<float>(stride), *rest = (parts[i] = room<float>((cut.shares - 1) * of_share + 1)) - of_share - (size_t)token0 * m;
+        for (auto &p : wide) p.y[i] = y, p.rest[i] = rest, p.whole = cut.whole, p.shares = cut.shares, p.token0 = token0;
+        shared[i] = {y, rest, of_share, cut.shares, token0, std::min(m, std::max(0, cut.whole % row_tiles - i * tiles) * WIDE_ROWS)};
     }
-    const int grid = std::min(copies * tiles * of_tokens * shares, processors);
+    const int grid = std::min(cut.whole + (all_tiles - cut.whole) * cut.shares, processors);
     size_t turn = 0;
     auto run = [&] { kernel<<<grid, halved::THREADS, bytes>>>(wide[turn++ % wide.size()]); };
     run();
@@ -219,17 +250,21 @@ static double wide_of(const char *what, const Operand &x, const std::vector<Prod
         printf("%-9s %-5s %5d x %6d, %d tokens: %zu of %zu bits of one share are others than from blocks\n", what, About<F>::name(), n, m,
                tokens, others, stride);
     } else {
-        const Off off = off_of(wide[0].y[0], stride, shares, m, rows, want, all);
+        // Its shares added up by the kernel that reads them, as a row with every element its own.
+        float *sum = room<float>(stride);
+        add_up<<<tokens, 256>>>(shared[0], m, sum);
+        const Off off = off_of(sum, stride, 1, m, rows, want, all);
+        forget(sum);
         us = time_of(run);
         cudaFuncAttributes about;
         CK(cudaFuncGetAttributes(&about, kernel));
-        printf("%-9s %-5s %5d x %6d x%d  %4d tiles x %d shares, of halves,              %3d registers, %4zu spilt  %8.1f us  %6.1f "
+        printf("%-9s %-5s %5d x %6d x%d  %4d tiles, %3d of them in %d shares, of halves, %3d registers, %4zu spilt  %8.1f us  %6.1f "
                "TFLOP/s  off by %.3f u of the sum of magnitudes at most, %.3f in the mean; %.2f times as fast\n",
-               what, About<F>::name(), n, m, copies, copies * tiles * of_tokens, shares, about.numRegs, about.localSizeBytes, us,
+               what, About<F>::name(), n, m, copies, all_tiles, all_tiles - cut.whole, cut.shares, about.numRegs, about.localSizeBytes, us,
                2.0 * n * m * copies * tokens / us / 1e6, off.most, off.mean, before / us);
     }
     for (int i = 0; i < copies; i++) {
-        forget(wide[0].y[i]);
+        forget(wide[0].y[i]), forget(parts[i]);
         for (auto &p : wide) forget(p.images[i]), forget(p.minima[i]);
     }
     return us;
@@ -245,7 +280,8 @@ static Took products_of(const char *what, int n, int m, int copies, int tokens) 
     float *x = normal((size_t)tokens * n, 1.0f);
     const Operand to = operand_of(tokens, n, PartsOf<Part>::COUNT);
     PrepareRowsParams prepare = {x, to, n};
-    prepare_rows<Part><<<tokens, 256>>>(prepare);
+    CK(cudaFuncSetAttribute(prepare_rows<Part>, cudaFuncAttributeMaxDynamicSharedMemorySize, 4 * n));
+    prepare_rows<Part><<<tokens, 256, 4 * n>>>(prepare);
     typedef Stage<Piece<F, Part>, Part> S;
     constexpr int EACH = S::BYTES, MORE = S::EIGHTS ? 2 * MINIMA : 0, STAGES = 2 * (4 * EACH + MORE + 1024) <= 222 << 10 ? 4 : 3;
     auto *kernel = products<Part, F, F, F, EACH, STAGES>;
@@ -320,14 +356,14 @@ static void attention_of(int heads, int kv_heads, int tokens, int first) {
     float *q = normal((size_t)tokens * heads * D, 1), *k = normal((size_t)keys * kv_heads * D, 1);
     float *v = normal((size_t)keys * kv_heads * D, 1);
     CacheTilesParams cut = {k, v, room<u8>((size_t)kv_heads * tiles * CacheTile<D>::BYTES), kv_heads, keys};
-    auto prepare = [&] { cache_tiles<KvF32, D, CacheTile<D>::KEYS><<<dim3(tiles, kv_heads), 256>>>(cut); };
+    auto prepare = [&] { cache_tiles<KvF32, D, CacheTile<D>::KEYS><<<dim3(tiles, kv_heads), CacheTile<D>::KEYS * D / 4>>>(cut); };
     rows::AttentionRowsParams p = {q, cut.tiles, room<float>((size_t)tokens * heads * D), nullptr, nullptr,
                                    heads, kv_heads, first, tokens, 0.125f};
     if (first == 0 || tokens < 64) p.scores_tap = room<float>((size_t)heads * tokens * keys), p.weights_tap = room<float>((size_t)heads * tokens * keys);
-    const int bytes = 2 * CacheTile<D>::BYTES;
-    CK(cudaFuncSetAttribute(rows::attention_rows<D, false, CacheTile<D>::BYTES>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    CK(cudaFuncSetAttribute(rows::attention_rows<D, true, CacheTile<D>::BYTES>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    auto run = [&] { (p.scores_tap ? rows::attention_rows<D, true, CacheTile<D>::BYTES> : rows::attention_rows<D, false, CacheTile<D>::BYTES>)<<<dim3((tokens * group + rows::ROWS - 1) / rows::ROWS, kv_heads), rows::THREADS, bytes>>>(p); };
+    constexpr int TILES = D == 64 ? KEY_TILES : 1, bytes = 2 * TILES * CacheTile<D>::BYTES;
+    CK(cudaFuncSetAttribute(rows::attention_rows<D, false, CacheTile<D>::BYTES, TILES>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    CK(cudaFuncSetAttribute(rows::attention_rows<D, true, CacheTile<D>::BYTES, TILES>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    auto run = [&] { (p.scores_tap ? rows::attention_rows<D, true, CacheTile<D>::BYTES, TILES> : rows::attention_rows<D, false, CacheTile<D>::BYTES, TILES>)<<<dim3((tokens * group + rows::ROWS - 1) / rows::ROWS, kv_heads), TILES * rows::THREADS, bytes>>>(p); };
     prepare();
     run();
     CK(cudaDeviceSynchronize());
@@ -377,7 +413,7 @@ static void attention_of(int heads, int kv_heads, int tokens, int first) {
         }
     }
     cudaFuncAttributes about;
-    CK(cudaFuncGetAttributes(&about, rows::attention_rows<D, false, CacheTile<D>::BYTES>));
+    CK(cudaFuncGetAttributes(&about, rows::attention_rows<D, false, CacheTile<D>::BYTES, TILES>));
     const double tapped = p.scores_tap ? time_of(run) : 0;
     p.scores_tap = p.weights_tap = nullptr;
     printf("attention    %d x %d heads of %d, %d tokens after %d: %3d registers, %zu spilt, %8.1f us, tapped %8.1f, tiles %6.1f; off by u: scores "
@@ -425,19 +461,19 @@ int main(int count, char **words) {
     const int n = 896, f = 4864, H = 14, G = 2, D = 64;
     const Operand to = operand_of(T, f, 2);
     float *base = normal((size_t)T * n, 1), *shares = normal((size_t)8 * T * n, 1), *sum = room<float>((size_t)T * n);
-    NormRowsParams norm = {base, {shares, (unsigned long long)T * n, 4}, sum, normal(n, 1), to, nullptr, nullptr, n, 1e-6f};
-    printf("norm_rows    %8.1f us\n", time_of([&] { norm_rows<HalfPart><<<T, 128>>>(norm); }));
-    ActRowsParams act = {{normal((size_t)T * f, 1), 0, 1}, {normal((size_t)T * f, 1), 0, 1}, to, nullptr, nullptr, nullptr, f};
-    printf("act_rows     %8.1f us\n", time_of([&] { act_rows<HalfPart><<<T, 304>>>(act); }));
+    NormRowsParams norm = {base, {shares, shares, (unsigned long long)T * n, 4, 0, 0}, sum, normal(n, 1), to, nullptr, nullptr, n, 1e-6f};
+    printf("norm_rows    %8.1f us\n", time_of([&] { norm_rows<HalfPart><<<T, 128, 4 * n>>>(norm); }));
+    ActRowsParams act = {{normal((size_t)T * f, 1), nullptr, 0, 1, T, 0}, {normal((size_t)T * f, 1), nullptr, 0, 1, T, 0}, to, nullptr, nullptr, nullptr, f};
+    printf("act_rows     %8.1f us\n", time_of([&] { act_rows<HalfPart><<<T, 256, 4 * f>>>(act); }));
     PrepareRowsParams prepare = {base, to, n};
-    printf("prepare_rows %8.1f us\n", time_of([&] { prepare_rows<HalfPart><<<T, 128>>>(prepare); }));
+    printf("prepare_rows %8.1f us\n", time_of([&] { prepare_rows<HalfPart><<<T, 128, 4 * n>>>(prepare); }));
     float *q = room<float>((size_t)T * H * D), *k = room<float>((size_t)T * G * D), *v = room<float>((size_t)T * G * D);
     HeadRowsParams heads = {};
     const float *p[3] = {normal((size_t)4 * T * H * D, 1), normal((size_t)4 * T * G * D, 1), normal((size_t)4 * T * G * D, 1)};
-    for (int i = 0; i < 3; i++) heads.product[i] = {p[i], (unsigned long long)T * D * (i ? G : H), 4}, heads.bias[i] = normal(H * D, 1);
+    for (int i = 0; i < 3; i++) heads.product[i] = {p[i], p[i], (unsigned long long)T * D * (i ? G : H), 4, 0, 0}, heads.bias[i] = normal(H * D, 1);
     heads.frequency = normal(D / 2, 0.1f), heads.q = q, heads.k_cache = k, heads.v_cache = v;
     heads.heads = H, heads.kv_heads = G;
-    printf("head_rows    %8.1f us\n", time_of([&] { head_rows<KvF32, 64><<<T, 256>>>(heads); }));
+    printf("head_rows    %8.1f us\n", time_of([&] { head_rows<KvF32, 64><<<T, 288>>>(heads); }));
     attention_of<64>(14, 2, T, 0);
     attention_of<64>(14, 2, T, 8192 - T);
     attention_of<128>(12, 2, T, 0);

@@ -31,6 +31,13 @@ static Operand operand(int tokens, int n) {
     return {(u8 *)unwritten(groups * PartsOf<Part>::COUNT * PART_BYTES / 4), unwritten(tokens), (u8 *)unwritten(sums / 4)};
 }
 
+// An element's shares, added up.
+static float added(const float *at, const float *rest, size_t stride, int shares, size_t i) {
+    float sum = at[i];
+    for (int s = 1; s < shares; s++) sum += rest[s * stride + i];
+    return sum;
+}
+
 // The shares of a product of prepared rows, added up.
 template <class F, class Part, int STAGES = 3>
 static std::vector<float> product(const Operand &x, const Matrix &w, int tokens, int shares) {
@@ -43,8 +50,7 @@ static std::vector<float> product(const Operand &x, const Matrix &w, int tokens,
     launch({(unsigned)(tokens + TOKENS - 1) / TOKENS, (unsigned)(w.m + made::OUTPUTS - 1) / made::OUTPUTS, (unsigned)shares},
            made::THREADS, SHARED, [&] { made::products<Part, F, F, F, STAGE, STAGES>(p); });
     std::vector<float> sum(count);
-    const Shared all{p.y[0], count, shares};
-    for (size_t i = 0; i < count; i++) sum[i] = all.one(i);
+    for (size_t i = 0; i < count; i++) sum[i] = added(p.y[0], p.y[0], count, shares, i);
     return sum;
 }
 
@@ -64,7 +70,7 @@ static void products(int n, int m, int tokens, int shares) {
     const Matrix w = matrix<F>(n, m);
     const auto x = vector_of(tokens * n);
     PrepareRowsParams p{copied(x), operand<Part>(tokens, n), n};
-    launch({(unsigned)tokens}, 64, 0, [&] { prepare_rows<Part>(p); });
+    launch({(unsigned)tokens}, 64, 4 * n, [&] { prepare_rows<Part>(p); });
     compare_products("product", product<F, Part, STAGES>(p.to, w, tokens, shares), w, Doubles(x.begin(), x.end()), tokens);
 }
 
@@ -75,7 +81,7 @@ static void three_products(int n, int tokens) {
     const Matrix w[3] = {matrix<A>(n, 130), matrix<A>(n, 40), matrix<B>(n, 200)};
     const auto x = vector_of(tokens * n);
     PrepareRowsParams prepare{copied(x), operand<HalfPart>(tokens, n), n};
-    launch({(unsigned)tokens}, 64, 0, [&] { prepare_rows<HalfPart>(prepare); });
+    launch({(unsigned)tokens}, 64, 4 * n, [&] { prepare_rows<HalfPart>(prepare); });
     typedef made::Stage<Piece<A, HalfPart>, HalfPart> First;
     constexpr int STAGE = made::Stage<Piece<B, HalfPart>, HalfPart>::BYTES;
     made::ProductsParams p{};
@@ -100,32 +106,38 @@ static WidenParams widened(const Matrix &w) {
     return p;
 }
 // Products of up to three matrices as halves; of a step whose tokens' parts of the last tile nobody wrote.
+// `whole`: tiles that are made at once; the others in shares.
 template <class A, class B, class C>
-static void wide_products(int n, std::vector<int> m, int tokens, int shares) {
-    printf("wide_products<%s, %s, %s> of %d, %d tokens, %d shares\n", format<A>().name, format<B>().name, format<C>().name, n, tokens, shares);
+static void wide_products(int n, std::vector<int> m, int tokens, int shares, int whole = 0) {
+    printf("wide_products<%s, %s, %s> of %d, %d tokens, %d shares after %d tiles\n", format<A>().name, format<B>().name, format<C>().name, n,
+           tokens, shares, whole);
     const auto x = vector_of(tokens * n);
     PrepareRowsParams prepare{copied(x), operand<HalfPart>(tokens, n), n};
-    launch({(unsigned)tokens}, 64, 0, [&] { prepare_rows<HalfPart>(prepare); });
+    launch({(unsigned)tokens}, 64, 4 * n, [&] { prepare_rows<HalfPart>(prepare); });
     halved::WideProductsParams p{};
-    p.x = prepare.to, p.n = n, p.tokens = tokens;
+    p.x = prepare.to, p.n = n, p.tokens = tokens, p.whole = whole, p.shares = shares;
     std::vector<Matrix> w = {matrix<A>(n, m[0])};
     if (m.size() > 1) w.push_back(matrix<B>(n, m[1]));
     if (m.size() > 2) w.push_back(matrix<C>(n, m[2]));
-    unsigned tiles = 0;
+    int tiles = 0, first[3];
+    for (int i = 0; i < (int)w.size(); i++) first[i] = tiles, tiles += (m[i] + WIDE_ROWS - 1) / WIDE_ROWS;
+    p.token0 = whole / tiles * OPERAND_TOKENS;
+    std::vector<Shared> made;
     for (int i = 0; i < (int)w.size(); i++) {
-        const WidenParams made = i == 0 ? widened<A>(w[i]) : i == 1 ? widened<B>(w[i]) : widened<C>(w[i]);
-        p.images[i] = made.images, p.minima[i] = made.minima, p.m[i] = m[i], p.y[i] = unwritten((size_t)shares * tokens * m[i]);
-        tiles += (m[i] + WIDE_ROWS - 1) / WIDE_ROWS;
+        const WidenParams wide = i == 0 ? widened<A>(w[i]) : i == 1 ? widened<B>(w[i]) : widened<C>(w[i]);
+        const size_t stride = (size_t)(tokens - p.token0) * m[i];
+        p.images[i] = wide.images, p.minima[i] = wide.minima, p.m[i] = m[i], p.y[i] = unwritten((size_t)tokens * m[i]);
+        p.rest[i] = unwritten((shares - 1) * stride) - stride - (size_t)p.token0 * m[i];
+        made.push_back({p.y[i], p.rest[i], stride, shares, p.token0, std::min(m[i], std::max(0, whole % tiles - first[i]) * WIDE_ROWS)});
     }
-    p.shares = shares;
-    const unsigned items = tiles * ((tokens + OPERAND_TOKENS - 1) / OPERAND_TOKENS) * shares;
+    const unsigned all = tiles * ((tokens + OPERAND_TOKENS - 1) / OPERAND_TOKENS), items = whole + (all - whole) * shares;
     launch({std::min(items, 2u)}, halved::THREADS, WIDE_STAGES * (WIDE_STAGE + WIDE_EIGHT),
            [&] { halved::wide_products<ImageOf<Piece<A, HalfPart>>, ImageOf<Piece<B, HalfPart>>, ImageOf<Piece<C, HalfPart>>>(p); });
     for (int i = 0; i < (int)w.size(); i++) {
-        const size_t count = (size_t)tokens * m[i];
-        const Shared all{p.y[i], count, shares};
-        std::vector<float> y(count);
-        for (size_t k = 0; k < count; k++) y[k] = all.one(k);
+        std::vector<float> y;
+        for (int t = 0; t < tokens; t++) {
+            for (int o = 0; o < m[i]; o++) y.push_back(made[i].two(t, m[i], o, o).x);
+        }
         compare_products("wide product", y, w[i], Doubles(x.begin(), x.end()), tokens);
     }
 }
@@ -137,14 +149,23 @@ static void rows(int n, int tokens, int shares, int threads) {
     const Matrix w = matrix<Q8_0>(n, 24);
     const size_t count = (size_t)tokens * n;
     const auto base = vector_of(count), parts = vector_of(count * shares), second = vector_of(count * shares), weight = vector_of(n);
-    const Shared a{copied(parts), count, shares}, b{copied(second), count, shares};
+    // The first token's in one share, of the second elements from 32 on in all: only operands of halves come with such a cut.
+    const int token0 = PartsOf<Part>::COUNT == 2 ? 1 : 0, row0 = token0 ? 32 : 0;
+    auto shared = [&](const std::vector<float> &all) {
+        const float *at = copied(all);
+        return Shared{at, at, count, shares, token0, row0};
+    };
+    const Shared a = shared(parts), b = shared(second);
     NormRowsParams norm{copied(base), a, unwritten(count), copied(weight), operand<Part>(tokens, n), unwritten(count),
                         unwritten(count), n, 1e-6f};
-    launch({(unsigned)tokens}, threads, 0, [&] { norm_rows<Part>(norm); });
+    launch({(unsigned)tokens}, threads, 4 * n, [&] { norm_rows<Part>(norm); });
     Doubles normed, sums, product_of;
     for (int t = 0; t < tokens; t++) {
         std::vector<float> x(n);
-        for (int i = 0; i < n; i++) x[i] = base[t * n + i] + a.one(t * n + i), sums.push_back(x[i]), product_of.push_back(a.one(t * n + i));
+        for (int i = 0; i < n; i++) {
+            const float product = a.two(t, n, i, i).x;
+            x[i] = base[t * n + i] + product, sums.push_back(x[i]), product_of.push_back(product);
+        }
         const Doubles y = norm_of(x, weight);
         normed.insert(normed.end(), y.begin(), y.end());
     }
@@ -154,7 +175,7 @@ static void rows(int n, int tokens, int shares, int threads) {
     compare_products("of the norm", product<Q8_0, Part>(norm.to, w, tokens, 1), w, normed, tokens);
 
     ActRowsParams act{a, b, operand<Part>(tokens, n), unwritten(count), unwritten(count), unwritten(count), n};
-    launch({(unsigned)tokens}, threads, 0, [&] { act_rows<Part>(act); });
+    launch({(unsigned)tokens}, threads, 4 * n, [&] { act_rows<Part>(act); });
     Doubles y;
     for (size_t i = 0; i < count; i++) y.push_back((double)act.gate_tap[i] / (1 + std::exp(-(double)act.gate_tap[i])) * act.up_tap[i]);
     Doubles size = magnitudes(y);
@@ -174,7 +195,8 @@ static void heads(int heads, int kv_heads, int tokens, int first, int shares) {
     Type *cache[2] = {room<Type>((size_t)capacity * width[1]), room<Type>((size_t)capacity * width[1])};
     for (int i = 0; i < 3; i++) {
         parts[i] = vector_of(tokens * width[i] * shares), bias[i] = vector_of(width[i]);
-        p.product[i] = {copied(parts[i]), (unsigned long long)tokens * width[i], shares};
+        const float *at = copied(parts[i]);
+        p.product[i] = {at, at, (unsigned long long)tokens * width[i], shares, 0, 0};
         p.proj_tap[i] = unwritten(tokens * width[i]);
         if (!NORM) p.bias[i] = copied(bias[i]);
         else if (i < 2) p.head_norm[i] = copied(head_norm[i]);
@@ -209,9 +231,9 @@ static void heads(int heads, int kv_heads, int tokens, int first, int shares) {
 // `broken`: a key, or a value, that holds no number, or a key 1e9 times as large as others: it is seen by
 // its own and later tokens alone.
 enum Broken { NOTHING, KEY, VALUE, HUGE };
-template <class Kv, int D, bool TAPPED>
+template <class Kv, int D, bool TAPPED, int TILES = 2>
 static void attention(int heads, int kv_heads, int tokens, int first, Broken broken = NOTHING) {
-    printf("attention_rows<%d bytes, %d> of %d heads by %d, %d tokens after %d\n", (int)sizeof(typename Kv::Type), D, heads,
+    printf("attention_rows<%d bytes, %d, %d> of %d heads by %d, %d tokens after %d\n", (int)sizeof(typename Kv::Type), D, TILES, heads,
            kv_heads, tokens, first);
     typedef typename Kv::Type Type;
     const int keys = first + tokens, group = heads / kv_heads, tiles = (keys + CacheTile<D>::KEYS - 1) / CacheTile<D>::KEYS;
@@ -230,13 +252,13 @@ static void attention(int heads, int kv_heads, int tokens, int first, Broken bro
         kept[c][i] = Kv::get(cache[c][i] = Kv::put(v));
     }
     CacheTilesParams cut{cache[0], cache[1], room<u8>((size_t)kv_heads * tiles * CacheTile<D>::BYTES), kv_heads, keys};
-    launch({(unsigned)tiles, (unsigned)kv_heads}, 256, 0, [&] { cache_tiles<Kv, D, CacheTile<D>::KEYS>(cut); });
+    launch({(unsigned)tiles, (unsigned)kv_heads}, CacheTile<D>::KEYS * D / 4, 0, [&] { cache_tiles<Kv, D, CacheTile<D>::KEYS>(cut); });
     const size_t pairs = (size_t)heads * tokens * keys;
     attending::AttentionRowsParams p{copied(q), cut.tiles, unwritten(tokens * heads * D),
                                      TAPPED ? unwritten(pairs) : nullptr, TAPPED ? unwritten(pairs) : nullptr,
                                      heads, kv_heads, first, tokens, 1.0f / std::sqrt((float)D)};
-    launch({(unsigned)(tokens * group + attending::ROWS - 1) / attending::ROWS, (unsigned)kv_heads}, attending::THREADS,
-           2 * CacheTile<D>::BYTES, [&] { attending::attention_rows<D, TAPPED, CacheTile<D>::BYTES>(p); });
+    launch({(unsigned)(tokens * group + attending::ROWS - 1) / attending::ROWS, (unsigned)kv_heads}, TILES * attending::THREADS,
+           2 * TILES * CacheTile<D>::BYTES, [&] { attending::attention_rows<D, TAPPED, CacheTile<D>::BYTES, TILES>(p); });
     Doubles scores, score_size, weights, context;
     for (int h = 0; h < heads; h++) {
         for (int t = 0; t < tokens; t++) {
@@ -308,6 +330,9 @@ int main() {
     wide_products<Q8_0, Q8_0, Q8_0>(1120, {24}, 9, 3), wide_products<F16, F16, F16>(160, {40}, 7, 1);
     wide_products<Q6_K, Q6_K, Q6_K>(768, {17}, 6, 2), wide_products<Q4_K, Q4_K, Q6_K>(512, {33, 16, 16}, 12, 1);
     wide_products<Q4_K, Q4_K, Q4_K>(1280, {20}, 131, 7), wide_products<Q5_K, Q6_K, Q4_1>(768, {130, 9, 9}, 4, 1);
+    // Tiles at once, then a cut within a matrix, between two, at a tile of tokens, and of all tiles but one token's.
+    wide_products<Q5_0, Q5_0, Q8_0>(352, {130, 20, 24}, 130, 2, 5), wide_products<Q4_K, Q4_K, Q4_K>(1280, {130, 130}, 131, 3, 6);
+    wide_products<Q8_0, Q8_0, Q8_0>(1120, {24}, 131, 3, 1), wide_products<Q6_K, Q6_K, Q6_K>(768, {140, 17}, 130, 2, 1);
     wide_products<Q5_1, Q5_1, Q5_1>(864, {20}, 5, 5), wide_products<Q4_1, Q5_0, Q5_1>(160, {20, 20, 20}, 3, 1);
 #else
     rows<HalfPart>(896, 2, 3, 128), rows<BrainPart>(96, 3, 1, 32), rows<HalfPart>(1568, 2, 2, 64);
@@ -316,6 +341,8 @@ int main() {
     attention<KvF32, 128, false>(2, 1, 35, 0), attention<KvF32, 32, true>(4, 2, 33, 64), attention<KvF32, 64, true>(14, 2, 10, 0);
     attention<KvF32, 64, true>(7, 1, 20, 50, KEY), attention<KvF32, 64, false>(4, 2, 20, 30, VALUE);
     attention<KvF32, 128, false>(4, 2, 20, 10, VALUE), attention<KvF32, 64, true>(2, 1, 20, 50, HUGE);
+    attention<KvF32, 64, true, 1>(7, 1, 20, 150), attention<KvF16, 128, false, 1>(6, 1, 12, 40), attention<KvF32, 32, true, 1>(4, 2, 33, 64);
+    attention<KvF32, 64, true>(7, 1, 20, 330), attention<KvF32, 128, true>(2, 1, 40, 150, VALUE);
     attention<KvF16, 32, true>(16, 1, 40, 3, KEY), attention<KvF32, 32, false>(16, 1, 40, 3);
 #endif
     printf("%d wrong\n", wrong);

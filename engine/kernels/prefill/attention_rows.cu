@@ -2,18 +2,18 @@
 // accuracy: q, keys, values and weights as two halves each, of whose products the smallest
 // is left out, at most 2^-22 of the whole. A row is a token's query of one of the heads
 // that share a head of the cache; a block walks over the keys that its rows see, tile by
-// tile (`cache.cuh`). A warp takes
-// 16 rows and half the keys of each tile, with a running maximum and sum, so that scores
-// need no memory unless they are tapped; what the two warps of a row have is put together
+// tile (`cache.cuh`), TILES of them at once. A warp takes
+// 16 rows and half the keys of one of these, with a running maximum and sum, so that scores
+// need no memory unless they are tapped; what the warps of a row have is put together
 // at the end. A tapped weight goes the way of the sums: it is written as it is multiplied
 // with its value, and rescaled and divided by the total as they are.
-// Grid (ceil(T H / G / ROWS), G), block THREADS.
+// Grid (ceil(T H / G / ROWS), G), block TILES * THREADS.
 // q [T, H, D], out [T, H, D]; taps [H, T, N].
 
 #include "prefill/cache.cuh"
 
 constexpr int ROWS = 64;
-constexpr int THREADS = 4 * ROWS;
+constexpr int THREADS = 4 * ROWS; // of a tile
 constexpr int SPAN = 32; // of elements, or keys, that the tensor cores sum at once: they round towards zero
 
 struct AttentionRowsParams {
@@ -25,8 +25,8 @@ struct AttentionRowsParams {
     float scale;
 };
 
-template <int D, bool TAPPED, int TILE_BYTES>
-__global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant__ AttentionRowsParams p) {
+template <int D, bool TAPPED, int TILE_BYTES, int TILES>
+__global__ void __launch_bounds__(TILES *THREADS) attention_rows(const __grid_constant__ AttentionRowsParams p) {
     typedef CacheTile<D> Tile;
     static_assert(TILE_BYTES == Tile::BYTES, "bytes of a tile in engine/src/cuda/prefill.rs");
     constexpr int KEYS = Tile::KEYS, MINE = KEYS / 2, PLANE = Tile::PLANE, BYTES = Tile::BYTES;
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant_
     let_begin();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % (ROWS / 16), kv_head = blockIdx.y, group = p.heads / p.kv_heads;
     const int keys = p.first + p.tokens, tiles = (keys + KEYS - 1) / KEYS;
-    const int half = threadIdx.x / (2 * ROWS), key0 = half * MINE; // of each tile
+    const int part = threadIdx.x / (2 * ROWS), half = part % 2, of_round = part / 2, key0 = half * MINE; // of a tile
     // The longest first: the last tokens see the most keys.
     const int row0 = (gridDim.x - 1 - blockIdx.x) * ROWS + 16 * warp;
     const int block_end = min((int)(gridDim.x - blockIdx.x) * ROWS, p.tokens * group);
@@ -50,9 +50,10 @@ __global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant_
     }
     wait_for_turn();
     const u8 *from = p.tiles + (size_t)kv_head * tiles * BYTES;
-    auto fetch = [&](int tile) {
-        u8 *to = shared + tile % 2 * BYTES;
-        for (int i = 16 * threadIdx.x; i < BYTES; i += 16 * THREADS) copy16(to + i, from + (size_t)tile * BYTES + i);
+    auto fetch = [&](int round) {
+        u8 *to = shared + round % 2 * TILES * BYTES;
+        const int tile = round * TILES, bytes = min(TILES, walked - tile) * BYTES;
+        for (int i = 16 * threadIdx.x; i < bytes; i += 16 * TILES * THREADS) copy16(to + i, from + (size_t)tile * BYTES + i);
         end_copies();
     };
     fetch(0);
@@ -92,12 +93,14 @@ __global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant_
     float largest[2] = {-3.402823466e38f, -3.402823466e38f}, total[2] = {0.0f, 0.0f};
     float sum[D / 8][4] = {};
     auto row_of = [&](int r) { return ((size_t)head[r] * p.tokens + token[r]) * keys; };
-    for (int tile = 0; tile < walked; tile++) {
-        if (tile + 1 < walked) fetch(tile + 1);
-        else end_copies();
-        wait_for_copies<1>();
-        __syncthreads();
-        const u8 *k_tile = shared + tile % 2 * BYTES, *v_tile = k_tile + 2 * PLANE;
+    auto own_key = [&](int n) { return n % KEYS / MINE == half && n / KEYS % TILES == of_round; };
+    for (int round = 0; round * TILES < walked; round++) {
+        wait_for_copies<0>();
+        __syncthreads(); // also for the round before, whose place the next one takes
+        if ((round + 1) * TILES < walked) fetch(round + 1);
+        const int tile = round * TILES + of_round;
+        if (tile >= walked) break;
+        const u8 *k_tile = shared + (round % 2 * TILES + of_round) * BYTES, *v_tile = k_tile + 2 * PLANE;
         const float *of_keys = (const float *)(k_tile + Tile::SCALES) + key0;
         const typename Tile::Last of_values = *(const typename Tile::Last *)(k_tile + Tile::LAST);
         const u32 without = of_values.without[key0 / 32] >> (key0 % 32) & (MINE < 32 ? (1u << MINE % 32) - 1 : ~0u);
@@ -147,7 +150,7 @@ __global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant_
             rescale[r] = expf(largest[r] - most);
             if (TAPPED && p.weights_tap && rescale[r] != 1.0f && t < p.tokens) {
                 for (int n = lane % 4; n < n0; n += 4) {
-                    if (n % KEYS / MINE == half) p.weights_tap[row_of(r) + n] *= rescale[r];
+                    if (own_key(n)) p.weights_tap[row_of(r) + n] *= rescale[r];
                 }
             }
             float e_sum = 0.0f;
@@ -199,36 +202,47 @@ __global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant_
                 for (int e = 0; e < 4; e++) sum[j][e] = fmaf(c[e], of, sum[j][e]);
             }
         }
-        __syncthreads();
     }
-    // Both halves put together, where the tiles stood.
-    constexpr int PAIR = THREADS / 2; // of the threads of two warps that share rows
+    // All parts put together, where the tiles stood.
+    constexpr int PARTS = 2 * TILES, PART = THREADS / 2; // threads of warps that share no row
     float4 *measured = (float4 *)shared;
-    float *sums = (float *)(measured + THREADS) + threadIdx.x % PAIR;
-    static_assert(16 * THREADS + 4 * PAIR * D / 2 <= 2 * BYTES, "what the halves leave must fit where the tiles stood");
+    float *sums = (float *)(measured + PARTS * PART) + threadIdx.x % PART;
+    static_assert(4 * PART * (4 * PARTS + (PARTS - 1) * D / 2) <= 2 * TILES * BYTES, "what they leave must fit where the tiles stood");
+    __syncthreads();
     measured[threadIdx.x] = make_float4(largest[0], largest[1], total[0], total[1]);
 #pragma unroll
     for (int k = 0; k < D / 2; k++) {
-        if (half == 1) sums[k * PAIR] = sum[k / 4][k % 4];
+        if (part > 0) sums[((part - 1) * D / 2 + k) * PART] = sum[k / 4][k % 4];
     }
     __syncthreads();
-    const float4 theirs = measured[threadIdx.x ^ PAIR];
-    float factor[2];
+    float factor[2], of_part[PARTS][2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const float their_largest = r == 0 ? theirs.x : theirs.y, most = fmaxf(largest[r], their_largest);
-        const float their_factor = expf(their_largest - most);
-        factor[r] = expf(largest[r] - most);
-        total[r] = total[r] * factor[r] + (r == 0 ? theirs.z : theirs.w) * their_factor;
+        auto of_thread = [&](int i, int what) { return ((const float *)&measured[i * PART + threadIdx.x % PART])[what]; };
+        float most = largest[r];
 #pragma unroll
-        for (int k = 0; k < D / 2; k++) {
-            if (half == 0 && k % 4 / 2 == r) sum[k / 4][k % 4] = sum[k / 4][k % 4] * factor[r] + sums[k * PAIR] * their_factor;
+        for (int i = 0; i < PARTS; i++) most = fmaxf(most, of_thread(i, r));
+        factor[r] = expf(largest[r] - most);
+        total[r] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < PARTS; i++) {
+            of_part[i][r] = expf(of_thread(i, r) - most);
+            total[r] = fmaf(of_thread(i, 2 + r), of_part[i][r], total[r]);
         }
+    }
+#pragma unroll
+    for (int k = 0; k < D / 2; k++) {
+        if (part > 0) break;
+        const int r = k % 4 / 2;
+        float &of = sum[k / 4][k % 4];
+        of *= of_part[0][r];
+#pragma unroll
+        for (int i = 1; i < PARTS; i++) of = fmaf(sums[((i - 1) * D / 2 + k) * PART], of_part[i][r], of);
     }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         if (token[r] >= p.tokens) continue;
-        if (half == 0) {
+        if (part == 0) {
             float *out = p.out + ((size_t)token[r] * p.heads + head[r]) * D + lane % 4 * 2;
 #pragma unroll
             for (int j = 0; j < D / 8; j++) {
@@ -236,7 +250,7 @@ __global__ void __launch_bounds__(THREADS) attention_rows(const __grid_constant_
             }
         }
         for (int n = lane % 4; TAPPED && n < keys; n += 4) {
-            if (n % KEYS / MINE != half) continue;
+            if (!own_key(n)) continue;
             const bool visible = n <= p.first + token[r];
             if (p.scores_tap && !visible) p.scores_tap[row_of(r) + n] = 0.0f;
             if (p.weights_tap) {

@@ -41,8 +41,9 @@ __global__ void head_rows(const __grid_constant__ HeadRowsParams p) {
             const int i = head * D + lane + 32 * j, k = i + D / 2;
             a[j] = b[j] = 0.0f;
             if (lane + 32 * j >= D / 2) continue;
-            a[j] = tap(p.proj_tap[part], row + i, p.product[part].one(row + i));
-            b[j] = tap(p.proj_tap[part], row + k, p.product[part].one(row + k));
+            const float2 two = p.product[part].two(t, heads * D, i, k);
+            a[j] = tap(p.proj_tap[part], row + i, two.x);
+            b[j] = tap(p.proj_tap[part], row + k, two.y);
             if (p.bias[part]) {
                 a[j] = tap(p.biased_tap[part], row + i, a[j] + p.bias[part][i]);
                 b[j] = tap(p.biased_tap[part], row + k, b[j] + p.bias[part][k]);

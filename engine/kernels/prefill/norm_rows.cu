@@ -1,8 +1,7 @@
 // The sum of the residual stream and a product that stands in shares, and its norm as an
 // operand of `products.cu`. A block a token, grid (T).
-// base, sum [T, n]; shares [shares, T, n], none where nothing is added; weight [n].
+// base, sum, product [T, n], which is none where nothing is added; weight [n].
 
-#include "prefill/operand.cuh"
 #include "prefill/shares.cuh"
 
 struct NormRowsParams {
@@ -22,11 +21,18 @@ __global__ void __launch_bounds__(MOST_ROW_THREADS) norm_rows(const __grid_const
     wait_for_turn();
     const size_t t = blockIdx.x, at = t * p.n;
     const float4 *weight = (const float4 *)p.weight;
-    auto get = [&](int i) {
-        const float4 v = *(const float4 *)(p.base + at + 4 * i);
-        if (!p.product.at) return v;
-        const float4 a = tap4(p.product_tap, at + 4 * i, p.product.four(at + 4 * i));
-        return tap4(p.sum, at + 4 * i, make_float4(v.x + a.x, v.y + a.y, v.z + a.z, v.w + a.w));
+    auto get = [&](int first, float4 *made) {
+        load_fours(p.base + at, first, 0, p.n / 4, made);
+        if (!p.product.at) return;
+        float4 product[AHEAD];
+        p.product.fours(t, p.n, first, product);
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            const int i = first + k * blockDim.x;
+            if (i >= p.n / 4) break;
+            const float4 v = made[k], a = tap4(p.product_tap, at + 4 * i, product[k]);
+            made[k] = tap4(p.sum, at + 4 * i, make_float4(v.x + a.x, v.y + a.y, v.z + a.z, v.w + a.w));
+        }
     };
     Row<decltype(get)> row = {get, p.n};
     float squares = 0.0f, most = 0.0f;

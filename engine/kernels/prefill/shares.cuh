@@ -1,21 +1,38 @@
 #pragma once
 
-// A product whose sums stand in shares, to be added up in their order.
+#include "prefill/row.cuh"
+
+// A product [T, n] of which some tiles stand in shares of their sums, to be added up in their
+// order: those of tokens from `token0` on, but of its first OPERAND_TOKENS only the elements
+// from `row0` on.
 struct Shared {
-    const float *at;
+    const float *at, *rest; // the first share, and from where the others count
     unsigned long long stride; // elements from share to share
-    int shares;
-    __device__ __forceinline__ float one(size_t i) const {
-        float sum = at[i];
-        for (int s = 1; s < shares; s++) sum += at[s * stride + i];
+    int shares, token0, row0;
+    // From which element of token t's row on.
+    __device__ __forceinline__ int cut_from(size_t t, int n) const {
+        return (int)t < token0 ? n : (int)t < token0 + OPERAND_TOKENS ? row0 : 0;
+    }
+    // Elements i and k of token t's row, both before the cut or both behind it.
+    __device__ __forceinline__ float2 two(size_t t, int n, int i, int k) const {
+        const size_t row = t * n;
+        float2 sum = make_float2(at[row + i], at[row + k]);
+        if (i < cut_from(t, n)) return sum;
+        for (int s = 1; s < shares; s++) sum.x += rest[s * stride + row + i], sum.y += rest[s * stride + row + k];
         return sum;
     }
-    __device__ __forceinline__ float4 four(size_t i) const {
-        float4 sum = *(const float4 *)(at + i);
+    // Of token t's row, as `load_fours`.
+    __device__ __forceinline__ void fours(size_t t, int n, int first, float4 *sum) const {
+        const size_t row = t * n;
+        const int from = cut_from(t, n) / 4;
+        load_fours(at + row, first, 0, n / 4, sum);
         for (int s = 1; s < shares; s++) {
-            const float4 v = *(const float4 *)(at + s * stride + i);
-            sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
+            float4 v[AHEAD];
+            load_fours(rest + s * stride + row, first, from, n / 4, v);
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++) {
+                sum[k] = make_float4(sum[k].x + v[k].x, sum[k].y + v[k].y, sum[k].z + v[k].z, sum[k].w + v[k].w);
+            }
         }
-        return sum;
     }
 };

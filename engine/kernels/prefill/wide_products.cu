@@ -2,9 +2,10 @@
 // on Hopper. Two warpgroups multiply, 64 outputs of OPERAND_TOKENS tokens each, and scale and
 // add in f32 in turns; a thread of a third brings pieces of x and of the weights in bulk,
 // WIDE_STAGES at once, and the first of the weights before the block's turn. No barrier of the
-// block stands in the loop. Blocks stay, and take one tile of a share of the sum after another:
-// what the next is made of comes while the last is written.
-// Grid (blocks), block THREADS. y [shares, T, m].
+// block stands in the loop. Blocks stay, and take one tile after another: what the next is made
+// of comes while the last is written. The last tiles, which would keep some blocks busy alone, are
+// made in shares of their sums (`shares.cuh`).
+// Grid (blocks), block THREADS. y [T, m].
 
 #include "fused/rows.cuh"
 #include "prefill/wide.cuh"
@@ -15,9 +16,9 @@ constexpr int THREADS = 128 * 3;
 struct WideProductsParams {
     Operand x;
     const u8 *images[3], *minima[3];
-    float *y[3];
+    float *y[3], *rest[3]; // the first share, and from where the others count
     int m[3]; // 0 where there is none
-    int n, tokens, shares;
+    int n, tokens, whole, shares, token0; // tiles that are made at once; of the others so many, of tokens from token0 on
 };
 
 // A tile of a share of one matrix' sum.
@@ -159,14 +160,14 @@ __device__ __forceinline__ void consume(const WideProductsParams &p, const Own &
 
 // A block's part of a tile of one matrix, of tokens, and of a share.
 template <typename I>
-__device__ __forceinline__ void work(const WideProductsParams &p, Stages &stages, int which, int at, int tile, int share) {
-    const int pieces = padded_groups(p.n) / PIECE, eights = (p.n / 32 + 7) / 8, of_share = (pieces + p.shares - 1) / p.shares;
+__device__ __forceinline__ void work(const WideProductsParams &p, Stages &stages, int which, int at, int tile, int share, int shares) {
+    const int pieces = padded_groups(p.n) / PIECE, eights = (p.n / 32 + 7) / 8, of_share = (pieces + shares - 1) / shares;
     const int begin = share * of_share;
     const Own own = {p.images[which] + (size_t)at * pieces * I::BYTES,
                      p.minima[which] + (size_t)at * eights * WIDE_MINIMA,
                      p.x.parts + (size_t)tile * pieces * WIDE_TOKENS,
                      p.x.sums + (size_t)tile * eights * WIDE_SUMS,
-                     p.y[which] + (size_t)share * p.tokens * p.m[which],
+                     share == 0 ? p.y[which] : p.rest[which] + (size_t)share * (p.tokens - p.token0) * p.m[which],
                      p.m[which],
                      at * WIDE_ROWS,
                      tile * OPERAND_TOKENS,
@@ -190,18 +191,20 @@ __global__ void __launch_bounds__(THREADS, 1) wide_products(const __grid_constan
     __syncthreads();
     const int of_tokens = (p.tokens + OPERAND_TOKENS - 1) / OPERAND_TOKENS;
     auto tiles_of = [&](int which) { return (p.m[which] + WIDE_ROWS - 1) / WIDE_ROWS; };
-    const int tiles = tiles_of(0) + tiles_of(1) + tiles_of(2);
+    const int tiles = tiles_of(0) + tiles_of(1) + tiles_of(2), cut = tiles * of_tokens - p.whole;
     Stages stages = {shared, full, empty, 0, 0};
     if (threadIdx.x > 128 * CONSUMERS) return;
     if (threadIdx.x < 128 * CONSUMERS) wait_for_turn();
 #pragma unroll 1
-    for (int item = blockIdx.x; item < tiles * of_tokens * p.shares; item += gridDim.x) {
-        int which = 0, at = item % tiles;
+    for (int item = blockIdx.x; item < p.whole + cut * p.shares; item += gridDim.x) {
+        const bool whole = item < p.whole;
+        const int share = whole ? 0 : (item - p.whole) / cut, shares = whole ? 1 : p.shares;
+        const int all = item - share * cut, tile = all / tiles;
+        int which = 0, at = all % tiles;
         for (; which < 2 && at >= tiles_of(which); which++) at -= tiles_of(which);
-        const int tile = item / tiles % of_tokens, share = item / tiles / of_tokens;
         // Matrices of one kind share its code.
-        if (which == 2 && !same_type<C, A> && !same_type<C, B>) work<C>(p, stages, which, at, tile, share);
-        else if (!same_type<B, A> && (which == 1 || which == 2 && !same_type<C, A>)) work<B>(p, stages, which, at, tile, share);
-        else work<A>(p, stages, which, at, tile, share);
+        if (which == 2 && !same_type<C, A> && !same_type<C, B>) work<C>(p, stages, which, at, tile, share, shares);
+        else if (!same_type<B, A> && (which == 1 || which == 2 && !same_type<C, A>)) work<B>(p, stages, which, at, tile, share, shares);
+        else work<A>(p, stages, which, at, tile, share, shares);
     }
 }

@@ -232,6 +232,11 @@ impl CudaEngine {
         self.functions.load(&self.context, &self.arch, &calls)
     }
 
+    /// What ends all ranks, whatever they wait for; nothing where it runs a whole graph.
+    pub fn ending(&self) -> Option<impl Fn() + Send + Sync + 'static> {
+        self.communicator.as_ref().map(Communicator::ending)
+    }
+
     /// Name of the GPU.
     pub fn device(&self) -> &str {
         &self.device

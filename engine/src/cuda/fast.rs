@@ -439,18 +439,23 @@ mod tests {
         for graph in &graphs() {
             let options = Options { step: 8, context: 16, path: Path::Fast, ..Options::default() };
             // Before its kernels are loaded a card's blocks are guessed by its threads.
-            let asked = |threads| {
+            let asked = |shared: u32, processors, threads| {
                 with_calls(graph, &options, |calls| {
-                    let functions = Functions::bare(1, threads, 227 << 10);
+                    let functions = Functions::bare(processors, threads, shared << 10);
                     let decoder = decoder_of(graph).expect("a decoder");
                     let calls = Calls { functions: &functions, ..calls };
                     let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false, narrow: false };
-                    let kept = |call: Call| (call.kernel(), call.shared);
-                    calls_of(fused.decode(7, 5)).map(kept).collect::<Vec<_>>()
+                    let told = |call: Call| ((call.kernel(), call.shared), call.grid);
+                    calls_of(fused.decode(7, 5)).map(told).unzip::<_, _, Vec<_>, Vec<_>>()
                 })
             };
-            let (many, few) = (asked(2048), asked(256));
-            assert_eq!(many, few);
+            // Rows of gate and up stand in shared memory, or come set after set to as many blocks as the card holds.
+            for (shared, whole) in [(227, true), (40, false)] {
+                let (many, few) = (asked(shared, 1, 2048), asked(shared, 1, 32));
+                assert_eq!(many.0, few.0);
+                assert_eq!(many.1 == few.1, whole);
+                assert_ne!(many.1, asked(shared, 2, 2048).1);
+            }
         }
     }
 

@@ -176,7 +176,8 @@ kernels! {
         x: Operand, w: [Planes; 3], y: [Ptr; 3], m: [i32; 3], n: i32, tokens: i32, first: i32,
     }
     WideProducts(WideProductsParams) "prefill/wide_products.cu" {
-        x: Operand, images: [Ptr; 3], minima: [Ptr; 3], y: [Ptr; 3], m: [i32; 3], n: i32, tokens: i32, shares: i32,
+        x: Operand, images: [Ptr; 3], minima: [Ptr; 3], y: [Ptr; 3], rest: [Ptr; 3], m: [i32; 3], n: i32, tokens: i32,
+        whole: i32, shares: i32, token0: i32,
     }
     Widen(WidenParams) "prefill/widen.cu" { w: Planes, images: Ptr, minima: Ptr, n: i32, m: i32, }
     HeadRows(HeadRowsParams) "prefill/head_rows.cu" {
@@ -247,7 +248,7 @@ impl Params {
 }
 
 /// What kernels include, by path below `engine/kernels`.
-const HEADERS: [(&str, &str); 21] = [
+const HEADERS: [(&str, &str); 22] = [
     ("barriers.cuh", include_str!("../../kernels/barriers.cuh")),
     ("batch.cuh", include_str!("../../kernels/batch.cuh")),
     ("blocks.cuh", include_str!("../../kernels/blocks.cuh")),
@@ -264,6 +265,7 @@ const HEADERS: [(&str, &str); 21] = [
     ("fused/rows.cuh", include_str!("../../kernels/fused/rows.cuh")),
     ("fused/stream.cuh", include_str!("../../kernels/fused/stream.cuh")),
     ("prefill/operand.cuh", include_str!("../../kernels/prefill/operand.cuh")),
+    ("prefill/row.cuh", include_str!("../../kernels/prefill/row.cuh")),
     ("prefill/shares.cuh", include_str!("../../kernels/prefill/shares.cuh")),
     ("prefill/pieces.cuh", include_str!("../../kernels/prefill/pieces.cuh")),
     ("prefill/warpgroups.cuh", include_str!("../../kernels/prefill/warpgroups.cuh")),

@@ -71,16 +71,22 @@ pub struct Operand {
     pub sums: Ptr,
 }
 
-/// `struct Shared` of `shares.cuh`: a product that stands in shares.
+/// `struct Shared` of `shares.cuh`: a product of which some tiles stand in shares.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shared {
     /// The first; none where there is no product.
     pub at: Ptr,
+    /// From where the others count.
+    pub rest: Ptr,
     /// Elements from share to share.
     pub stride: u64,
     /// How many.
     pub shares: i32,
+    /// The first token of a tile in shares.
+    pub token0: i32,
+    /// Of that token's tile the first element in shares.
+    pub row0: i32,
 }
 
 /// Where a matrix stands as halves.

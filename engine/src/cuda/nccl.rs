@@ -10,10 +10,17 @@ use crate::ops::anatomy::Collective;
 use cudarc::driver::{CudaStream, result};
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// What the library is called, the name that packages install first.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
+
+/// How long a rank that stands in a call of the library is waited for before its communicator is ended all the same: the call
+/// may wait for room among what is queued, which only that end makes.
+const IN_A_CALL: Duration = Duration::from_secs(2);
 
 /// `ncclFloat32` and `ncclSum` of nccl.h.
 const FLOAT32: c_int = 7;
@@ -93,15 +100,42 @@ pub struct Exchange {
     pub tokens: usize,
 }
 
-/// A rank among others.
-pub struct Communicator {
-    nccl: Arc<Nccl>,
-    handle: Handle,
-    rank: usize,
+/// The communicators of all ranks.
+struct All {
+    nccl: Nccl,
+    each: Vec<Member>,
 }
 
-// SAFETY: NCCL lets any thread use a communicator, one at a time; who has the communicator has it alone.
-unsafe impl Send for Communicator {}
+/// That of a rank.
+struct Member {
+    /// Null once it has ended.
+    handle: AtomicPtr<c_void>,
+    /// Held while the rank is in a call of the library.
+    calling: Mutex<()>,
+}
+
+impl Member {
+    /// Ends it, which also ends what its card waits for. Nobody waits for the other ranks, as `ncclCommDestroy` may.
+    fn end(&self, nccl: &Nccl) {
+        let until = Instant::now() + IN_A_CALL;
+        let mut held = self.calling.try_lock();
+        while held.is_err() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+            held = self.calling.try_lock();
+        }
+        let handle = self.handle.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        if !handle.is_null() {
+            // SAFETY: made in `all`, and ended by who took it out. After an error there is nobody to tell of another.
+            let _ = unsafe { (nccl.abort)(handle) };
+        }
+    }
+}
+
+/// A rank among others.
+pub struct Communicator {
+    all: Arc<All>,
+    rank: usize,
+}
 
 impl Communicator {
     /// One for each of the first `ranks` cards.
@@ -114,14 +148,21 @@ impl Communicator {
                 "several ranks on GPUs need NVLink multicast off: set NCCL_NVLS_ENABLE=0 and run again".to_owned(),
             ));
         }
-        let nccl = Arc::new(Nccl::load()?);
+        let nccl = Nccl::load()?;
         let (cards, mut handles): (Vec<c_int>, Vec<Handle>) =
             (0..ranks).map(|i| (i as c_int, std::ptr::null_mut())).unzip();
         // SAFETY: as many handles and cards as are said.
         let code = unsafe { (nccl.init_all)(handles.as_mut_ptr(), ranks as c_int, cards.as_ptr()) };
         nccl.checked(code, "joining the ranks")?;
-        let of = |(rank, handle)| Self { nccl: nccl.clone(), handle, rank };
-        Ok(handles.into_iter().enumerate().map(of).collect())
+        let member = |handle| Member { handle: AtomicPtr::new(handle), calling: Mutex::new(()) };
+        let all = Arc::new(All { nccl, each: handles.into_iter().map(member).collect() });
+        Ok((0..ranks).map(|rank| Self { all: all.clone(), rank }).collect())
+    }
+
+    /// What ends all ranks: a rank that fails calls it, for the others would wait for ever.
+    pub fn ending(&self) -> impl Fn() + Send + Sync + 'static {
+        let all = self.all.clone();
+        move || all.each.iter().for_each(|member| member.end(&all.nccl))
     }
 
     /// Queues the exchange, for which all ranks must ask.
@@ -129,13 +170,18 @@ impl Communicator {
     /// # Safety
     /// The addresses must be good for the extents that it names, on the card of the stream, which is this rank's.
     pub unsafe fn exchange(&self, e: &Exchange, stream: &CudaStream) -> Result<(), CudaError> {
-        let (nccl, queue) = (&*self.nccl, stream.cu_stream().cast());
+        let (nccl, queue, member) = (&self.all.nccl, stream.cu_stream().cast(), &self.all.each[self.rank]);
+        let _calling = member.calling.lock().unwrap_or_else(PoisonError::into_inner);
+        let handle = member.handle.load(Ordering::Acquire);
+        if handle.is_null() {
+            return Err(CudaError::Failed("another rank has ended".to_owned()));
+        }
         match e.of {
             Collective::Sum => {
                 let count = e.tokens * e.widths[self.rank];
                 let (from, to) = (e.from as *const c_void, e.to as *mut c_void);
                 // SAFETY: the caller vouches for the addresses.
-                let code = unsafe { (nccl.all_reduce)(from, to, count, FLOAT32, SUM, self.handle, queue) };
+                let code = unsafe { (nccl.all_reduce)(from, to, count, FLOAT32, SUM, handle, queue) };
                 nccl.checked(code, "an all-reduce")
             }
             Collective::Concatenation => {
@@ -146,7 +192,7 @@ impl Communicator {
                     let (count, root) = (e.tokens * width, root as c_int);
                     let (from, to) = (e.from as *const c_void, at as *mut c_void);
                     // SAFETY: the caller vouches for the addresses; only the root's own part is read.
-                    let code = unsafe { (nccl.broadcast)(from, to, count, FLOAT32, root, self.handle, queue) };
+                    let code = unsafe { (nccl.broadcast)(from, to, count, FLOAT32, root, handle, queue) };
                     nccl.checked(code, "an all-gather")?;
                     at += 4 * count as u64;
                 }
@@ -181,7 +227,6 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // SAFETY: made in `all`, ended once. Nobody waits for the other ranks, as `ncclCommDestroy` may.
-        let _ = unsafe { (self.nccl.abort)(self.handle) };
+        self.all.each[self.rank].end(&self.all.nccl);
     }
 }

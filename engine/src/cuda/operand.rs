@@ -12,7 +12,7 @@ pub(super) const PIECE: usize = constant!("prefill/pieces.cuh", "PIECE") as usiz
 /// Blocks of a product that a multiprocessor is to hold.
 const BLOCKS: usize = constant!("prefill/products.cu", "BLOCKS") as usize;
 /// Bytes of shared memory that CUDA takes for itself for each block.
-const RESERVED: usize = 1 << 10;
+pub(super) const RESERVED: usize = 1 << 10;
 /// Bytes of a part of a group of an operand, and of the sums of eight groups.
 const PART_BYTES: usize = constant!("prefill/operand.cuh", "PART_BYTES") as usize;
 const EIGHT_SUMS: usize = constant!("prefill/operand.cuh", "EIGHT_SUMS") as usize;
@@ -20,8 +20,8 @@ const EIGHT_SUMS: usize = constant!("prefill/operand.cuh", "EIGHT_SUMS") as usiz
 const OPERAND_TOKENS: usize = constant!("prefill/operand.cuh", "OPERAND_TOKENS") as usize;
 /// Bytes of shared memory for eight groups' minima.
 const MINIMA: usize = constant!("prefill/products.cu", "MINIMA") as usize;
-/// Elements of all shares of a product: few outputs are shared out, many need no sharing.
-pub const SHARED: usize = 4 << 20;
+/// Elements of all shares of a product but the first: few outputs are shared out, many need no sharing.
+pub const SHARED: usize = 8 << 20;
 
 /// What the elements of an operand are split into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +70,13 @@ impl fmt::Display for Part {
 pub fn cache_tile(head_dim: usize) -> (usize, usize) {
     let keys = if head_dim <= 64 { 64 } else { 32 };
     (keys, 4 * keys * head_dim * 2 + 4 * keys + 16)
+}
+
+/// Tiles of the caches that a block takes at once, if it may have so many bytes of shared memory: two, and the next two, of
+/// heads of 64 elements. The registers of wider ones are for few threads.
+pub fn tiles_at_once(head_dim: usize, limit: usize) -> u32 {
+    let (_, bytes) = cache_tile(head_dim);
+    if head_dim == 64 && 4 * bytes <= limit { 2 } else { 1 }
 }
 
 /// Of a format: the pitches of its planes in a stage (`pieces.cuh`), whether its minima meet sums of x, and how many numbers

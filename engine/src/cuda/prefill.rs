@@ -9,27 +9,53 @@ use super::fast::Fused;
 use super::kernels::*;
 use super::launch::Call;
 use super::layouts::{Best, Ptr, Shared, Stream, Wide};
-use super::operand::{OUTPUTS, PIECE, Part, SHARED, TOKENS, cache_tile, product_of};
+use super::operand::{OUTPUTS, PIECE, Part, RESERVED, SHARED, TOKENS, cache_tile, product_of, tiles_at_once};
 use super::weights::{Planes, Weight};
 use super::wide;
 use crate::quant::GgmlType;
 
-/// Threads of a block of the kernels that take the heads of a token, or a tile of a cache.
-const HEAD_THREADS: u32 = 256;
-/// Elements of a row that a thread is to have of those that it makes an operand of, fewer where it is short: it keeps
-/// [`MOST_KEPT`] (`Row` of `operand.cuh`).
+/// Warps of a block of the kernel that takes the heads of a token, at most.
+const HEAD_WARPS: usize = 12;
+/// Elements of a row that a thread is to have at least of those that it makes an operand of.
 const KEPT: usize = 8;
-const MOST_KEPT: usize = 16;
-/// Elements of a row from which on more threads would leave a multiprocessor room for few rows.
-const LONG: usize = 4096;
+/// Threads that make rows on a multiprocessor: as many as its registers are for.
+const MAKING: usize = 1024;
+/// Rows that a multiprocessor is to make at once, if its shared memory holds as many (`Row` of `row.cuh`).
+const ROWS_AT_ONCE: usize = 4;
 const PRODUCT_THREADS: u32 = constant!("prefill/products.cu", "THREADS");
 /// Threads of a block that makes a row, at most.
-const ROW_THREADS: usize = constant!("prefill/operand.cuh", "MOST_ROW_THREADS") as usize;
+const ROW_THREADS: usize = constant!("prefill/row.cuh", "MOST_ROW_THREADS") as usize;
 const ATTENTION_THREADS: u32 = constant!("prefill/attention_rows.cu", "THREADS");
 const ATTENTION_ROWS: usize = constant!("prefill/attention_rows.cu", "ROWS") as usize;
 /// What a share costs besides its pieces, in pieces, and the most shares that its reader adds up fast.
 const SHARE_COST: usize = 4;
 const MOST_SHARES: usize = 8;
+
+/// How the tiles of a product are made: so many at once, and then the others in shares of their sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cut {
+    whole: usize,
+    shares: usize,
+}
+
+/// The cut of `tiles` tiles with which a product of `pieces` pieces ends soonest, where `slots` blocks run at once: each round
+/// of them takes as long as its shares have pieces, and what begins and ends one. `most` says in how many shares at most what
+/// is left of so many tiles may stand.
+fn cut(tiles: usize, slots: usize, pieces: usize, most: impl Fn(usize) -> usize) -> Cut {
+    let cost = |cut: &Cut| {
+        let rest = ((tiles - cut.whole) * cut.shares).div_ceil(slots);
+        cut.whole.div_ceil(slots) * (pieces + SHARE_COST) + rest * (pieces.div_ceil(cut.shares) + SHARE_COST)
+    };
+    let of_rounds = |rounds: usize| {
+        let whole = rounds * slots;
+        let shares = 2..=most(whole).min(MOST_SHARES).min(pieces.div_ceil(SHARE_COST));
+        shares.map(move |shares| Cut { whole, shares })
+    };
+    // In shares only if that is sooner.
+    let in_shares = (0..tiles.div_ceil(slots)).flat_map(of_rounds);
+    let all = [Cut { whole: tiles, shares: 1 }].into_iter().chain(in_shares);
+    all.min_by_key(cost).expect("one at least")
+}
 
 /// How a product is made: in how many shares, and where each of its matrices' stand.
 struct Made {
@@ -141,42 +167,75 @@ impl Fused<'_> {
             Some(wide) => wide::products(self.calls.memory.operand, &weights, &wide, span.tokens),
             None => self.product(&weights, &own, span.tokens),
         };
-        let outputs = span.tokens * weights.iter().map(|w| w.m).sum::<usize>();
-        let most = (SHARED / outputs).min(MOST_SHARES);
-        let shares = self.shares(&call, weights[0].n, most);
-        let mut free = self.calls.memory.parts;
+        let (row_tiles, token_tiles, slots) = match call.params {
+            Params::WideProducts(_) => {
+                (call.grid.0 as usize, call.grid.1 as usize, self.calls.functions.resident(&call))
+            }
+            _ => (call.grid.1 as usize, call.grid.0 as usize, self.calls.functions.resident(&call)),
+        };
+        let (pieces, slots) = ((weights[0].n / 32).div_ceil(PIECE), slots as usize);
+        let outputs: usize = weights.iter().map(|w| w.m).sum();
+        // Tokens of a share, where so many tiles are made at once.
+        let token0 = |whole: usize| (whole / row_tiles * wide::TOKENS).min(span.tokens);
+        let made = match call.params {
+            Params::WideProducts(_) => cut(row_tiles * token_tiles, slots, pieces, |whole| {
+                1 + SHARED / (outputs * (span.tokens - token0(whole)))
+            }),
+            // Its blocks are of one share each.
+            _ => match cut(row_tiles * token_tiles, slots, pieces, |whole| {
+                if whole == 0 { SHARED / (outputs * span.tokens) } else { 0 }
+            }) {
+                Cut { shares: 1, .. } => Cut { whole: 0, shares: 1 },
+                cut => cut,
+            },
+        };
+        let (mut free, mut tile) = (self.calls.memory.parts, 0);
         let mut place = |(w, own): (&&Weight, &Ptr)| {
-            let stride = w.m * span.tokens;
-            let here = free;
-            free += (4 * shares * stride) as u64;
-            Shared { at: if shares == 1 { *own } else { here }, stride: stride as u64, shares: shares as i32 }
+            let first = tile;
+            tile += w.m.div_ceil(wide::ROWS);
+            match call.params {
+                Params::WideProducts(_) => {
+                    let token0 = token0(made.whole);
+                    let stride = w.m * (span.tokens - token0);
+                    // Of tokens before the cut nothing stands there, and nothing of the first share.
+                    let rest = free.wrapping_sub(4 * (stride + w.m * token0) as u64);
+                    free += 4 * ((made.shares - 1) * stride) as u64;
+                    let row0 = (made.whole % row_tiles).saturating_sub(first) * wide::ROWS;
+                    Shared {
+                        at: *own,
+                        rest,
+                        stride: stride as u64,
+                        shares: made.shares as i32,
+                        token0: token0 as i32,
+                        row0: row0.min(w.m) as i32,
+                    }
+                }
+                _ => {
+                    let (stride, here) = (w.m * span.tokens, free);
+                    free += 4 * (made.shares * stride) as u64;
+                    let at = if made.shares == 1 { *own } else { here };
+                    Shared { at, rest: at, stride: stride as u64, shares: made.shares as i32, token0: 0, row0: 0 }
+                }
+            }
         };
         let at: Vec<Shared> = std::iter::zip(&weights, &own).map(&mut place).collect();
-        let y = std::array::from_fn(|i| at.get(i).map_or(0, |shared| shared.at));
-        let (tiles, most) = (call.grid.0 * call.grid.1, self.calls.functions.resident(&call));
+        let of = |what: fn(&Shared) -> Ptr| std::array::from_fn(|i| at.get(i).map_or(0, what));
         match &mut call.params {
             Params::Products(params) => {
-                params.y = y;
-                call.grid.2 = shares as u32;
+                params.y = of(|shared| shared.at);
+                call.grid.2 = made.shares as u32;
             }
             // Its blocks stay, and take one tile after another.
             Params::WideProducts(params) => {
-                (params.y, params.shares) = (y, shares as i32);
-                call.grid = ((tiles * shares as u32).min(most), 1, 1);
+                (params.y, params.rest) = (of(|shared| shared.at), of(|shared| shared.rest));
+                (params.whole, params.shares) = (made.whole as i32, made.shares as i32);
+                params.token0 = token0(made.whole) as i32;
+                let items = made.whole + (row_tiles * token_tiles - made.whole) * made.shares;
+                call.grid = (items.min(slots) as u32, 1, 1);
             }
             other => unreachable!("{other:?} is no product"),
         }
         Made { jobs: vec![Job::Kernel(call)], at }
-    }
-
-    /// The shares, of `most` at most, that a product of rows of `n` elements ends soonest with: each round of blocks that
-    /// the card holds at once takes as long as a share has pieces, and what begins and ends one.
-    fn shares(&self, call: &Call, n: usize, most: usize) -> usize {
-        let (tiles, slots) = (call.grid.0 * call.grid.1, self.calls.functions.resident(call));
-        let pieces = (n / 32).div_ceil(PIECE);
-        let cost =
-            |&shares: &usize| (tiles * shares as u32).div_ceil(slots) as usize * (pieces.div_ceil(shares) + SHARE_COST);
-        (1..=most.min(pieces.div_ceil(SHARE_COST))).min_by_key(cost).unwrap_or(1)
     }
 
     /// The matrices as halves, where all of them stand so and no bug is to be planted in the other kernel.
@@ -232,9 +291,9 @@ impl Fused<'_> {
     fn rows(&self, params: impl Into<Params>, readers: &[usize], span: Span) -> Job {
         let part = Part::of(&self.formats(readers));
         let n = self.weight(readers[0]).n;
-        let each = if n < LONG { KEPT } else { MOST_KEPT };
-        let threads = n.div_ceil(each).next_multiple_of(32).clamp(32, ROW_THREADS);
-        Job::Kernel(Call::new(params, (span.tokens as u32, 1, 1), threads as u32).of(&[&part]))
+        let rows = (self.limit() / (4 * n + RESERVED)).clamp(1, ROWS_AT_ONCE);
+        let threads = (MAKING / rows).min(n.div_ceil(KEPT)).next_multiple_of(32).min(ROW_THREADS);
+        Job::Kernel(Call::new(params, (span.tokens as u32, 1, 1), threads as u32).of(&[&part]).shared(4 * n as u32))
     }
 
     /// Biases or norms of heads, RoPE, both caches.
@@ -258,7 +317,10 @@ impl Fused<'_> {
             first: span.first as i32,
             eps: layer.normed[0].map_or(0.0, |i| self.eps(i)),
         };
-        Call::new(params, (span.tokens as u32, 1, 1), HEAD_THREADS)
+        let heads = config.n_heads + 2 * config.n_kv_heads;
+        // Warps that have as many heads each as the others.
+        let warps = heads.div_ceil(heads.div_ceil(HEAD_WARPS));
+        Call::new(params, (span.tokens as u32, 1, 1), 32 * warps as u32)
             .of(&[&self.calls.options.kv_kernel(), &config.head_dim])
     }
 
@@ -290,7 +352,8 @@ impl Fused<'_> {
             kv_heads: kv_heads as i32,
             keys: span.keys() as i32,
         };
-        let cut = Call::new(cut, (span.keys().div_ceil(keys) as u32, kv_heads as u32, 1), HEAD_THREADS).of(&[
+        let blocks = (span.keys().div_ceil(keys) as u32, kv_heads as u32, 1);
+        let cut = Call::new(cut, blocks, (keys * config.head_dim / 4) as u32).of(&[
             &self.calls.options.kv_kernel(),
             &config.head_dim,
             &keys,
@@ -309,10 +372,11 @@ impl Fused<'_> {
         };
         let tapped = params.scores_tap != 0 || params.weights_tap != 0;
         let rows = span.tokens * config.n_heads / kv_heads;
-        let attention =
-            Call::new(params, (rows.div_ceil(ATTENTION_ROWS) as u32, kv_heads as u32, 1), ATTENTION_THREADS)
-                .of(&[&config.head_dim, &tapped, &bytes])
-                .shared(2 * bytes as u32);
+        let at_once = tiles_at_once(config.head_dim, self.limit());
+        let blocks = (rows.div_ceil(ATTENTION_ROWS) as u32, kv_heads as u32, 1);
+        let attention = Call::new(params, blocks, at_once * ATTENTION_THREADS)
+            .of(&[&config.head_dim, &tapped, &bytes, &at_once])
+            .shared(2 * at_once * bytes as u32);
         vec![Job::Kernel(cut), Job::Kernel(attention)]
     }
 }
@@ -320,11 +384,14 @@ impl Fused<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::calls::Calls;
     use crate::cuda::calls::calls_of;
     use crate::cuda::fast::decoder_of;
+    use crate::cuda::functions::Functions;
     use crate::cuda::options::{Options, Path};
     use crate::cuda::testing::{graphs, with_calls, with_calls_where};
     use crate::model::Graph;
+    use proptest::prelude::*;
 
     /// Of each launch its nodes, and the addresses and numbers that its kernels are given.
     fn launches(graph: &Graph, tokens: usize, wants: &dyn Fn(usize) -> bool) -> Vec<(Vec<usize>, Vec<u64>)> {
@@ -364,33 +431,61 @@ mod tests {
             let options = Options { step: 512, context: 600, path: Path::Fast, ..Options::default() };
             with_calls_where(graph, &options, wide, |calls| {
                 let decoder = decoder_of(graph).expect("a decoder");
-                let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false, narrow: false };
-                for tokens in [1, 2, 65, 512] {
-                    let span = Span { tokens, first: 0 };
-                    let layer = &decoder.layers[0];
-                    for nodes in [&layer.proj[..], &[layer.attn_out], &[layer.gate, layer.up], &[layer.down]] {
-                        let made = fused.products(nodes, span);
-                        let [Job::Kernel(call)] = &made.jobs[..] else { panic!("{:?}", made.jobs) };
-                        let (y, m, tokens, shares) = match call.params {
-                            Params::Products(params) if !wide => {
-                                (params.y, params.m, params.tokens, call.grid.2 as i32)
-                            }
-                            Params::WideProducts(params) if wide => (params.y, params.m, params.tokens, params.shares),
-                            _ => panic!("{call:?}"),
-                        };
-                        let mut end = calls.memory.parts;
-                        for (i, shared) in made.at.iter().enumerate() {
-                            assert_eq!((y[i], shares), (shared.at, shared.shares));
-                            assert_eq!(shared.stride, (m[i] * tokens) as u64);
-                            if shared.shares > 1 {
-                                assert_eq!(shared.at, end, "shares of one product begin where another's end");
-                                end += 4 * shared.stride * shared.shares as u64;
-                            }
+                // Of a card that holds few blocks some tiles are made at once, and others in shares.
+                for processors in [1, 3, 100] {
+                    let functions = Functions::bare(processors, 512, 227 << 10);
+                    let calls = Calls { functions: &functions, ..calls };
+                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false, narrow: false };
+                    for tokens in [1, 2, 65, 512] {
+                        let layer = &decoder.layers[0];
+                        for nodes in [&layer.proj[..], &[layer.attn_out], &[layer.gate, layer.up], &[layer.down]] {
+                            fits(fused.products(nodes, Span { tokens, first: 0 }), calls.memory.parts);
                         }
-                        assert!(end <= calls.memory.parts + 4 * SHARED as u64, "{tokens} tokens");
                     }
                 }
             });
+        }
+    }
+
+    /// The shares of a product are where its reader looks for them, beside each other, and no more than there is room for.
+    fn fits(made: Made, parts: u64) {
+        let [Job::Kernel(call)] = &made.jobs[..] else { panic!("{:?}", made.jobs) };
+        let mut end = parts;
+        for (i, shared) in made.at.iter().enumerate() {
+            let rows = match &call.params {
+                Params::Products(params) => {
+                    assert_eq!((params.y[i], call.grid.2 as i32, 0), (shared.at, shared.shares, shared.token0));
+                    assert_eq!(shared.rest, shared.at);
+                    (0, params.m[i], params.tokens)
+                }
+                Params::WideProducts(params) => {
+                    assert_eq!((params.y[i], params.rest[i]), (shared.at, shared.rest));
+                    assert_eq!((params.shares, params.token0), (shared.shares, shared.token0));
+                    (1, params.m[i], params.tokens)
+                }
+                _ => panic!("{call:?}"),
+            };
+            let (first, m, tokens) = rows;
+            assert_eq!(shared.stride, (m * (tokens - shared.token0)) as u64);
+            if shared.shares > 1 {
+                let begins = shared.rest.wrapping_add(4 * (first * shared.stride + (m * shared.token0) as u64));
+                assert_eq!(begins, end, "shares of one product begin where another's end");
+                end += 4 * shared.stride * (shared.shares as u64 - first);
+            }
+        }
+        assert!(end <= parts + 4 * SHARED as u64);
+    }
+
+    proptest! {
+        /// Each tile is made once, in rounds that are no longer than those of tiles made at once.
+        #[test]
+        fn a_cut_makes_every_tile_no_later(tiles in 1usize..2000, slots in 1usize..300, pieces in 1usize..200, most in 0usize..10) {
+            let made = cut(tiles, slots, pieces, |whole| if whole % 3 == 0 { most } else { 2 });
+            prop_assert!(made.whole <= tiles && (made.whole == tiles) == (made.shares == 1));
+            prop_assert!(made.shares == 1 || made.whole.is_multiple_of(slots));
+            let rest = ((tiles - made.whole) * made.shares).div_ceil(slots) * (pieces.div_ceil(made.shares) + SHARE_COST);
+            let took = made.whole.div_ceil(slots) * (pieces + SHARE_COST) + rest;
+            prop_assert!(took <= tiles.div_ceil(slots) * (pieces + SHARE_COST));
         }
     }
 }

@@ -13,9 +13,9 @@ use super::weights::Weight;
 use crate::quant::GgmlType;
 
 /// Rows of an image, bytes of its halves, and tokens of a tile.
-const ROWS: usize = constant!("prefill/wide.cuh", "WIDE_ROWS") as usize;
+pub(super) const ROWS: usize = constant!("prefill/wide.cuh", "WIDE_ROWS") as usize;
 const HALVES: usize = constant!("prefill/wide.cuh", "WIDE_WEIGHTS") as usize;
-const TOKENS: usize = constant!("prefill/operand.cuh", "OPERAND_TOKENS") as usize;
+pub(super) const TOKENS: usize = constant!("prefill/operand.cuh", "OPERAND_TOKENS") as usize;
 /// Bytes of the minima of an image's rows in eight groups.
 const MINIMA: usize = constant!("prefill/wide.cuh", "WIDE_MINIMA") as usize;
 /// Bytes of shared memory of a block.
@@ -83,10 +83,13 @@ pub fn products(x: Operand, weights: &[&Weight], wide: &[Wide], tokens: usize) -
         images: std::array::from_fn(|i| wide.get(i).map_or(0, |w| w.images)),
         minima: std::array::from_fn(|i| wide.get(i).map_or(0, |w| w.minima)),
         y: [0; 3],
+        rest: [0; 3],
         m: std::array::from_fn(|i| weights.get(i).map_or(0, |w| w.m as i32)),
         n: weights[0].n as i32,
         tokens: tokens as i32,
+        whole: 0,
         shares: 1,
+        token0: 0,
     };
     let tiles: usize = weights.iter().map(|w| w.m.div_ceil(ROWS)).sum();
     let [a, b, c] = std::array::from_fn(|i| image_of(weights.get(i).unwrap_or(&weights[0]).ty));

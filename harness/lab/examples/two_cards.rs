@@ -9,7 +9,7 @@ use qdiff::runners::cuda::of_ranks;
 use qdiff::runners::{Faults, LLAMA, Tokens};
 use qdiff_engine::cuda::faults::RankBug;
 use qdiff_engine::cuda::{CudaEngine, Options, Path};
-use qdiff_engine::model::{Placement, Slice, Slices, StageId};
+use qdiff_engine::model::{Graph, Placement, Slice, Slices, StageId, WeightSource};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -109,5 +109,21 @@ fn main() -> Result<()> {
         );
     }
     println!("{found} of {} found at their stage and rank", bugs.len());
+    ends(&graph, &weights, &options, &pair, tokens)
+}
+
+/// A rank that fails ends the other, which would wait for its part for ever, and its own error is told.
+fn ends(
+    graph: &Graph, weights: &dyn WeightSource, options: &Options, pair: &Pair<'_>, tokens: Tokens<'_>,
+) -> Result<()> {
+    for rank in 0..2 {
+        let mut engines = CudaEngine::ranks(graph, weights, *options)?;
+        let place: StageId = format!("r{rank}.L01.ffn_down").parse()?;
+        let index = engines[rank].graph().index(place).context("no such stage")?;
+        engines[rank].plant_rank(index, RankBug::Fails)?;
+        let (start, mut runner) = (Instant::now(), of_ranks(engines, options));
+        let error = pair.record(&mut runner, tokens).err().context("a rank failed, and nobody was told")?;
+        println!("rank {rank} fails | ended after {:.1} s | {error:#}", start.elapsed().as_secs_f64());
+    }
     Ok(())
 }

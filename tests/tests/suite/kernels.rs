@@ -4,7 +4,7 @@
 use qdiff_engine::cuda::compile::{Source, cached, compile};
 use qdiff_engine::cuda::kernel::Kernel;
 use qdiff_engine::cuda::kernels::File;
-use qdiff_engine::cuda::operand::{Part, cache_tile, product_of};
+use qdiff_engine::cuda::operand::{Part, cache_tile, product_of, tiles_at_once};
 use qdiff_engine::cuda::tiles::most_held;
 use qdiff_engine::cuda::wide::image_of;
 use qdiff_engine::cuda::{CudaError, read_by_kernels};
@@ -70,8 +70,13 @@ fn arguments(file: File) -> Vec<String> {
             [("KvF32", 64), ("KvF16", 128), ("KvF32", 32)].map(of).to_vec()
         }
         File::AttentionRows => {
-            let of = |(d, tapped)| format!("{d}, {tapped}, {}", cache_tile(d).1);
-            [(64, false), (64, true), (128, false), (128, true), (32, true)].map(of).to_vec()
+            // Of a card with much shared memory, and of one with little.
+            let of = |(d, tapped, kib): (usize, bool, usize)| {
+                format!("{d}, {tapped}, {}, {}", cache_tile(d).1, tiles_at_once(d, kib << 10))
+            };
+            let much =
+                [(64, false), (64, true), (128, false), (128, true), (32, true)].map(|(d, tapped)| (d, tapped, 222));
+            much.into_iter().chain([(64, false, 94), (64, true, 94)]).map(of).collect()
         }
         File::FfnAct => {
             let of =

@@ -6,6 +6,7 @@ use super::{Fault, Site};
 use crate::cuda::calls::Job;
 use crate::cuda::kernels::*;
 use crate::cuda::launch::Call;
+use crate::cuda::layouts::Shared;
 use crate::model::Role;
 use crate::ops::Op;
 
@@ -49,12 +50,12 @@ fn in_three_shares(site: &mut Site<'_>) {
                 call.grid.2 = 3;
             }
             Params::WideProducts(params) => {
-                params.y[0] = parts;
-                params.shares = 3;
+                (params.y[0], params.rest[0]) = (parts, parts);
+                (params.whole, params.shares, params.token0) = (0, 3, 0);
             }
             Params::NormRows(params) => {
-                params.product.at = parts;
-                params.product.shares = 3;
+                let stride = u64::from(call.grid.0) * params.n as u64;
+                params.product = Shared { at: parts, rest: parts, stride, shares: 3, token0: 0, row0: 0 };
             }
             _ => {}
         }

@@ -53,6 +53,7 @@ impl CudaEngine {
         let count: usize = e.tokens * e.widths[0];
         match bug {
             RankBug::BeforeItsPart => {}
+            RankBug::Fails => return Err(CudaError::Failed("a rank that was made to fail".to_owned())),
             RankBug::NotAwaited => self.exchange_on(&e, &self.copies)?,
             RankBug::NotReduced => {
                 self.exchange_on(&e, &self.stream)?;

@@ -40,6 +40,8 @@ pub enum RankBug {
     NotAwaited,
     /// The rank puts the parts together in the reverse order.
     Reversed,
+    /// The rank fails, and never asks for the exchange.
+    Fails,
 }
 
 /// A launch in the hands of a fault.

@@ -43,8 +43,9 @@ fn ranks(model: &Model, graph: &Graph, options: Options) -> Result<Ranks<'static
 /// A runner of these engines, each of a rank.
 pub fn of_ranks(engines: Vec<CudaEngine>, options: &Options) -> Ranks<'static> {
     let name = engines.first().map_or(CUDA.name.to_owned(), |engine| format!("{} ({})", CUDA.name, engine.device()));
+    let end = engines.first().and_then(CudaEngine::ending);
     let engines = engines.into_iter().map(|engine| Box::new(engine) as Box<dyn Rank>);
-    Ranks::of(engines.collect(), None, manifest(name, options))
+    Ranks::of(engines.collect(), Box::new(move || end.iter().for_each(|end| end())), manifest(name, options))
 }
 
 /// The engine's fused CUDA forward pass.

@@ -12,7 +12,7 @@ use qdiff_engine::ops::{Anatomy, anatomy};
 use qdiff_engine::quant::ActivationFormat;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::resume_unwind;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 /// The engine of one rank.
@@ -48,18 +48,20 @@ impl Rank for CudaEngine {
 /// An engine for every rank, each in a thread of its own.
 pub struct Ranks<'a> {
     engines: Vec<Box<dyn Rank + 'a>>,
-    /// Where ranks in one memory meet.
-    meet: Option<Arc<SharedMemory>>,
+    end: End,
     manifest: Manifest,
 }
 
+/// Ends what ranks wait for of each other.
+type End = Box<dyn Fn() + Send + Sync>;
+
 /// Lets nobody wait for a rank that panics.
-struct Ending<'m>(Option<&'m SharedMemory>);
+struct Ending<'e>(&'e End);
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.into_iter().for_each(SharedMemory::end);
+            (self.0)();
         }
     }
 }
@@ -74,13 +76,14 @@ impl<'a> Ranks<'a> {
             let peers = Peers { rank, exchange: meet.clone() };
             Box::new(CpuEngine::of_rank(graph, weights.clone(), peers).with_kv(kv)) as Box<dyn Rank + 'a>
         };
-        Self::of((0..graph.ranks()).map(engine).collect(), Some(meet.clone()), manifest)
+        let engines = (0..graph.ranks()).map(engine).collect();
+        Self::of(engines, Box::new(move || meet.end()), manifest)
     }
 
-    /// These engines, each of a rank.
-    pub(super) fn of(engines: Vec<Box<dyn Rank + 'a>>, meet: Option<Arc<SharedMemory>>, manifest: Manifest) -> Self {
+    /// These engines, each of a rank; `end` ends what they wait for of each other.
+    pub(super) fn of(engines: Vec<Box<dyn Rank + 'a>>, end: End, manifest: Manifest) -> Self {
         let name = format!("{}, {}", manifest.name, counted(engines.len(), "rank"));
-        Self { engines, meet, manifest: Manifest { name, ..manifest } }
+        Self { engines, end, manifest: Manifest { name, ..manifest } }
     }
 }
 
@@ -90,18 +93,26 @@ impl Runner for Ranks<'_> {
     }
 
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
-        let meet = self.meet.as_deref();
+        let (end, failed) = (&self.end, Mutex::new(None));
         let one = |engine: &mut Box<dyn Rank + '_>| {
-            let _ending = Ending(meet);
+            let _ending = Ending(end);
             let mut taps = Collector::new(want, engine.position(), tokens);
-            engine.step(tokens, &mut taps).map(|()| taps.finish())
+            if let Err(error) = engine.step(tokens, &mut taps) {
+                // The first is the reason of the others.
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                end();
+            }
+            taps.finish()
         };
         let steps = thread::scope(|scope| {
             let running: Vec<_> = self.engines.iter_mut().map(|engine| scope.spawn(|| one(engine))).collect();
             let joined = running.into_iter().map(|rank| rank.join().unwrap_or_else(|e| resume_unwind(e)));
-            joined.collect::<Result<Vec<_>>>()
+            joined.collect::<Vec<_>>()
         });
-        together(steps?)
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None => together(steps),
+        }
     }
 }
 
@@ -210,5 +221,57 @@ impl Runner for Whole<'_> {
 
     fn vary(&mut self, run: usize) -> Result<Option<&'static str>> {
         self.inner.vary(run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arithmetic::Arithmetic;
+    use anyhow::bail;
+    use qdiff_engine::cpu::Exchange as _;
+    use qdiff_engine::ops::Tensor;
+    use std::panic::catch_unwind;
+
+    /// A rank that fails, or waits for one that never comes.
+    struct One {
+        fails: bool,
+        meet: Arc<SharedMemory>,
+    }
+
+    impl Rank for One {
+        fn position(&self) -> usize {
+            0
+        }
+
+        fn step(&mut self, _: &[u32], _: &mut Collector) -> Result<()> {
+            if self.fails {
+                bail!("no more memory");
+            }
+            let meet = self.meet.clone();
+            let waited = catch_unwind(move || meet.exchange(0, Arc::new(Tensor::zeros(vec![1]))));
+            ensure!(waited.is_ok(), "another rank has ended");
+            Ok(())
+        }
+    }
+
+    /// Its error is told, whichever rank it is, and not that of a rank that waited for it.
+    #[test]
+    fn a_rank_that_fails_ends_the_others() {
+        for failing in 0..2 {
+            let meet = Arc::new(SharedMemory::new(2));
+            let one = |rank| Box::new(One { fails: rank == failing, meet: meet.clone() }) as Box<dyn Rank>;
+            let (engines, end) = ((0..2).map(one).collect(), meet.clone());
+            let manifest = Manifest {
+                name: "two".to_owned(),
+                arithmetic: Arithmetic::default(),
+                injected: Vec::new(),
+                stored: None,
+                unkept: None,
+            };
+            let mut ranks = Ranks::of(engines, Box::new(move || end.end()), manifest);
+            let error = ranks.step(&[1], &Want::nothing()).expect_err("a rank fails");
+            assert_eq!(error.to_string(), "no more memory");
+        }
     }
 }

@@ -145,11 +145,11 @@ fn costs(book: &Book) -> Vec<Row> {
     book.costs.iter().map(row).collect()
 }
 
-/// How fast the engine on a GPU is beside llama.cpp: every measurement of one card in a row.
+/// How fast the engine on a GPU is beside llama.cpp: every measurement of one card that was made beside it, in a row.
 fn speeds(book: &Book) -> Vec<Row> {
     let benches = book.benches.iter().filter_map(|bench| match bench {
-        OnFile::Cuda(bench) => Some(bench),
-        OnFile::Verdict(_) => None,
+        OnFile::Cuda(bench) if bench.rows.iter().any(|row| row.ratio.is_some()) => Some(bench),
+        OnFile::Cuda(_) | OnFile::Verdict(_) => None,
     });
     let rows = grouped(benches, |bench| &bench.device).into_iter().filter_map(|(device, benches)| {
         let of = |what: &str| {

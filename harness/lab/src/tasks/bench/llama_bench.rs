@@ -53,8 +53,12 @@ pub fn add(
 fn hold_against(bench: &mut Bench, what: &str, speeds: Vec<f64>) {
     let (least, most) = speeds.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), &s| (a.min(s), b.max(s)));
     let speed = super::median(speeds);
+    // Where llama.cpp was left out of this process, what is not tapped is held against this alone.
+    let alone = !bench.rows.iter().any(|row| row.who.starts_with("llama.cpp"));
     for row in bench.rows.iter_mut().filter(|row| row.what == what) {
-        row.ratio = row.ratio.map(|ratio| ratio.min(row.tokens_per_second / speed));
+        let ratio = row.tokens_per_second / speed;
+        let untapped = alone && !row.who.contains("taps");
+        row.ratio = row.ratio.map(|before| before.min(ratio)).or(untapped.then_some(ratio));
     }
     let share = bench.weight_bytes as f64 * speed / bench.bandwidth;
     bench.rows.push(BenchRow {
@@ -82,9 +86,9 @@ mod tests {
 
     #[test]
     fn the_faster_of_both_is_what_counts() {
-        let row = |what: &str, speed: f64, ratio| BenchRow {
+        let of = |who: &str, what: &str, speed: f64, ratio| BenchRow {
             what: what.to_owned(),
-            who: "cuda-fast".to_owned(),
+            who: who.to_owned(),
             tokens_per_second: speed,
             spread: None,
             of_bandwidth: None,
@@ -92,10 +96,18 @@ mod tests {
         };
         let json = r#"{"device": "", "bandwidth": 1.0, "model": "", "format": "", "weight_bytes": 0, "rounds": 1, "rows": [], "kernels": []}"#;
         let mut bench: Bench = serde_json::from_str(json).expect("a bench");
-        bench.rows = vec![row("decode", 20.0, Some(4.0)), row("decode", 20.0, None), row("prefill", 20.0, Some(4.0))];
+        let row = |what, speed, ratio| of("cuda-fast", what, speed, ratio);
+        let tapped = of("cuda-fast, taps read back", "decode", 20.0, None);
+        let theirs = of("llama.cpp (cuda), beside cuda-fast", "decode", 5.0, None);
+        bench.rows = vec![row("decode", 20.0, Some(4.0)), theirs, row("prefill", 20.0, Some(4.0))];
         hold_against(&mut bench, "decode", vec![9.0, 10.0, 11.0]);
         hold_against(&mut bench, "prefill", vec![4.0]);
         let ratios: Vec<_> = bench.rows.iter().map(|row| row.ratio).collect();
         assert_eq!(ratios, [Some(2.0), None, Some(4.0), None, None]);
+        // Alone with it.
+        bench.rows = vec![row("decode", 20.0, None), tapped];
+        hold_against(&mut bench, "decode", vec![10.0]);
+        let ratios: Vec<_> = bench.rows.iter().map(|row| row.ratio).collect();
+        assert_eq!(ratios, [Some(2.0), None, None]);
     }
 }
