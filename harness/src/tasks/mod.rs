@@ -18,6 +18,7 @@ mod repeat;
 pub(crate) mod request;
 pub(crate) mod run;
 mod sequences;
+mod serving;
 mod sides;
 pub(crate) mod sweep;
 pub(crate) mod synth;
