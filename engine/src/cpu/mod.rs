@@ -123,6 +123,29 @@ impl<'a> CpuEngine<'a> {
         self.sequences.share(from, to, tokens)
     }
 
+    /// Takes a sequence back to its first `to` tokens, as an engine does with a rejected draft. Cache rows that no sequence has
+    /// any more are filled with NaN, so that whoever still reads them is found.
+    ///
+    /// # Errors
+    /// If the sequence has fewer tokens; a model with recurrent layers, whose states cannot be taken back.
+    pub fn take_back(&mut self, sequence: u32, to: usize) -> Result<(), RowsError> {
+        if !self.looked_back_to.is_empty() {
+            return Err(RowsError::States);
+        }
+        let freed = self.sequences.take_back(sequence, to)?;
+        let slots = self.sequences.slots();
+        for (node, kept) in self.graph.nodes.iter().zip(&mut self.kept) {
+            let (Op::KvCache(_), Some(cache)) = (&node.op, kept) else { continue };
+            let (cache, row) = (Arc::make_mut(cache), crate::model::row_len(node));
+            for slot in freed.iter().filter(|slot| **slot < slots) {
+                cache.data[slot * row..][..row].fill(f32::NAN);
+            }
+            cache.data.truncate(slots * row);
+            cache.shape[0] = slots;
+        }
+        Ok(())
+    }
+
     /// Runs `tokens` at the next positions of sequence 0 through all stages and gives the logits `[T, V]`.
     ///
     /// # Panics
@@ -158,6 +181,9 @@ impl<'a> CpuEngine<'a> {
             let zeros = || Arc::new(Tensor::zeros(Graph::extent(&self.graph.nodes[index], 0, 0)));
             before.insert(index, self.kept[index].clone().unwrap_or_else(zeros));
         }
+        // Rows may take slots that others had before.
+        let (taken, slots) = (self.sequences.slots(), slots_of(rows.len(), &groups));
+        let reuses = slots.iter().enumerate().any(|(i, slot)| *slot != taken + i);
         let weights = self.weights.clone();
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
         let positions: Vec<u32> = rows.iter().map(|row| row.position).collect();
@@ -179,6 +205,12 @@ impl<'a> CpuEngine<'a> {
                 let reads = Reads { values: &values, before: &before };
                 Arc::new(by_sequence(&self.graph, node, reads, &context, &groups, whole))
             };
+            if reuses && matches!(node.op, Op::KvCache(_)) {
+                drop(value);
+                let cache = self.kept[index].as_mut().expect("a cache is kept");
+                place(Arc::make_mut(cache), taken, &slots, sequences.slots());
+                value = cache.clone();
+            }
             if let Some(intervention) = &mut self.intervention {
                 // What is kept is changed with it, not a copy of it.
                 let keeps = self.kept[index].take().is_some();
@@ -205,6 +237,29 @@ impl<'a> CpuEngine<'a> {
         }
         self.sequences = sequences;
         Ok(output.expect("a graph has stages"))
+    }
+}
+
+/// The slot of each row of a step.
+fn slots_of(rows: usize, groups: &[Group]) -> Vec<usize> {
+    let mut slots = vec![0; rows];
+    for group in groups {
+        for (&row, &position) in group.rows.iter().zip(&group.positions) {
+            slots[row] = group.slots[position as usize];
+        }
+    }
+    slots
+}
+
+/// Moves the rows of a step, which were added to a cache behind its first `taken` rows, to their slots, of which there are
+/// `all`.
+fn place(cache: &mut Tensor<f32>, taken: usize, slots: &[usize], all: usize) {
+    let row = cache.row_len();
+    let fresh = cache.data.split_off(taken * row);
+    cache.data.resize(all * row, f32::NAN);
+    cache.shape[0] = all;
+    for (values, slot) in fresh.chunks(row).zip(slots) {
+        cache.data[slot * row..][..row].copy_from_slice(values);
     }
 }
 

@@ -1,11 +1,12 @@
 //! The rows of a step, of one sequence or of several, and the slots of the caches that each sequence has.
 //!
-//! Slots are taken in the order of the rows. A sequence has a table of slots: slot `table[p]` holds its position p. A row
-//! sees the slots of its own sequence, up to its own position. Two sequences that share a prefix have the same slots there.
+//! Rows take slots in order, the lowest free slot first. A sequence has a table of slots: slot `table[p]` holds its position p.
+//! A row sees the slots of its own sequence, up to its own position. Two sequences that share a prefix have the same slots
+//! there. A sequence may take tokens back, as after a rejected draft: slots that no other sequence has are free again.
 
 use crate::model::Axis;
 use crate::ops::Tensor;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 /// A token of a step.
@@ -53,6 +54,16 @@ pub enum RowsError {
         /// Tokens of `from`.
         there: usize,
     },
+    /// A sequence is to take back tokens that it does not have.
+    #[error("sequence {sequence} has {has} tokens and cannot go back to {to}; name a length that it had")]
+    Back {
+        /// The sequence.
+        sequence: u32,
+        /// Its tokens.
+        has: usize,
+        /// The length to go back to.
+        to: usize,
+    },
     /// Something that is only defined for one sequence.
     #[error(
         "injected faults are of one sequence, and there are several; run each sequence by itself, or without faults"
@@ -63,6 +74,9 @@ pub enum RowsError {
         "the model has recurrent layers, and several sequences at once are not supported for it yet; run each sequence by itself"
     )]
     Recurrent,
+    /// Tokens to take back from recurrent layers, whose states are those after the last token.
+    #[error("the model has recurrent layers, whose states cannot be taken back yet; run the sequence again instead")]
+    States,
 }
 
 /// The sequences of an engine.
@@ -70,15 +84,17 @@ pub enum RowsError {
 pub struct Sequences {
     /// By sequence, the slot of each position.
     tables: BTreeMap<u32, Vec<usize>>,
-    /// Slots that are taken.
+    /// One more than the last slot that a sequence has.
     taken: usize,
+    /// Slots before it that no sequence has.
+    free: BTreeSet<usize>,
 }
 
 impl Sequences {
     /// Sequence 0 alone, with so many tokens; none where that is 0.
     pub fn one(tokens: usize) -> Self {
         let tables = (tokens > 0).then(|| (0, (0..tokens).collect()));
-        Self { tables: tables.into_iter().collect(), taken: tokens }
+        Self { tables: tables.into_iter().collect(), taken: tokens, free: BTreeSet::new() }
     }
 
     /// Tokens of a sequence.
@@ -100,6 +116,28 @@ impl Sequences {
         Ok(())
     }
 
+    /// Takes a sequence back to its first `to` tokens. Gives the slots that become free by that.
+    ///
+    /// # Errors
+    /// If the sequence has fewer tokens.
+    pub fn take_back(&mut self, sequence: u32, to: usize) -> Result<Vec<usize>, RowsError> {
+        let has = self.tokens(sequence);
+        if to > has {
+            return Err(RowsError::Back { sequence, has, to });
+        }
+        let Some(table) = self.tables.get_mut(&sequence) else { return Ok(Vec::new()) };
+        let mut freed = table.split_off(to);
+        if to == 0 {
+            self.tables.remove(&sequence);
+        }
+        freed.retain(|slot| self.owner(*slot).is_none());
+        self.free.extend(&freed);
+        while self.taken.checked_sub(1).is_some_and(|last| self.free.remove(&last)) {
+            self.taken -= 1;
+        }
+        Ok(freed)
+    }
+
     /// The sequences after a step of `rows`, and the rows by sequence.
     ///
     /// # Errors
@@ -114,8 +152,10 @@ impl Sequences {
             if table.len() != position as usize {
                 return Err(RowsError::Position { sequence, expected: table.len(), found: position });
             }
-            table.push(after.taken);
-            after.taken += 1;
+            table.push(after.free.pop_first().unwrap_or_else(|| {
+                after.taken += 1;
+                after.taken - 1
+            }));
             let group = groups.entry(sequence).or_default();
             group.rows.push(index);
             group.tokens.push(token);
@@ -128,9 +168,10 @@ impl Sequences {
         Ok((after, groups.into_values().collect()))
     }
 
-    /// Whether there is one sequence alone, so that slot and position are the same.
+    /// Whether there is one sequence alone, and slot and position are the same.
     pub fn is_one(&self) -> bool {
-        self.tables.len() == 1
+        let in_order = |table: &Vec<usize>| table.iter().enumerate().all(|(position, slot)| position == *slot);
+        self.tables.len() == 1 && self.tables.values().all(in_order)
     }
 
     /// The first sequence that has the slot.
@@ -138,7 +179,7 @@ impl Sequences {
         self.tables.iter().find(|(_, table)| table.contains(&slot)).map(|(sequence, _)| *sequence)
     }
 
-    /// Slots that are taken.
+    /// One more than the last slot that a sequence has: an axis of keys has so many entries.
     pub fn slots(&self) -> usize {
         self.taken
     }

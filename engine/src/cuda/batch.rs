@@ -4,10 +4,12 @@
 //! attention finds the slots that the row sees. All of it is data in device memory (`kernels/batch.cuh`).
 
 use super::device::Doing as _;
+use super::captured::clear;
 use super::layouts::Batch;
 use super::memory::is_own_state;
 use super::{CudaEngine, CudaError, Path};
 use crate::cpu::{Group, Row, RowsError, Sequences};
+use crate::model::row_len;
 use crate::tap::TapSink;
 use cudarc::driver::result;
 
@@ -55,6 +57,30 @@ impl CudaEngine {
         Ok(())
     }
 
+    /// Takes a sequence back to its first `to` tokens. Cache rows that no sequence has any more are filled with NaN, so that
+    /// whoever still reads them is found.
+    ///
+    /// # Errors
+    /// If CUDA fails, the sequence has fewer tokens, or the engine is not the tapped one.
+    pub fn take_back(&mut self, sequence: u32, to: usize) -> Result<(), CudaError> {
+        self.takes_sequences()?;
+        let mut sequences = self.sequences();
+        let freed = sequences.take_back(sequence, to).map_err(refused)?;
+        self.context.bind_to_thread().doing("taking up the device")?;
+        // What is on its way to the host may still be read from these rows.
+        self.copies.synchronize().doing("waiting for copies")?;
+        for (node, cache) in self.graph.nodes.iter().zip(&self.memory.outputs).filter(|(node, _)| node.op.has_state()) {
+            let bytes = self.options.kv.size() * row_len(node);
+            for slot in &freed {
+                clear(cache.at + (slot * bytes) as u64, bytes, &self.stream)?;
+            }
+        }
+        self.position = sequences.slots();
+        self.mirror.rows = self.mirror.rows.min(freed.into_iter().min().unwrap_or(usize::MAX));
+        self.several = Some(sequences);
+        Ok(())
+    }
+
     /// Runs rows of any sequences, by the tapped path. What is wanted has a row for each; an axis of keys has so many entries
     /// as there are slots taken: in a cache they are slots. Of scores and weights they are positions in the sequence of the
     /// row, and 0 beyond the position of the row.
@@ -70,6 +96,8 @@ impl CudaEngine {
         let recurrent = self.graph.nodes.iter().any(is_own_state);
         let (after, groups) = self.sequences().after(rows).map_err(refused)?;
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
+        // Rows may take slots that others had: of all that were ever taken, the rest comes before these.
+        self.position = after.slots() - rows.len();
         if after.is_one() {
             // Slot and position are the same.
             self.several = None;

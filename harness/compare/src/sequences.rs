@@ -1,5 +1,5 @@
 //! A run of several sequences, in passes that have rows of more than one: each sequence becomes a recording of its own, as
-//! if it had run alone.
+//! if it had run alone. What a sequence is after it took tokens back is one more.
 
 use crate::capture::{Capture, Fed, Plan, Step, Want};
 use crate::memory::Extent;
@@ -46,13 +46,18 @@ pub fn passes(
     let want = Want::new(&pair.oracle.graph, &pair.filter, &taps, store);
     let what = format!("running {}", runner.manifest().name);
     let mut numbered = plan.steps(tokens).into_iter();
-    for (i, Fed { prefixes, rows }) in fed.iter().enumerate() {
+    for (i, Fed { backs, prefixes, rows }) in fed.iter().enumerate() {
         (pair.progress)(&what, i, fed.len());
+        for &(sequence, to) in backs {
+            runner.take_back(sequence, to)?;
+        }
         for &(from, to, length) in prefixes {
             runner.share(from, to, length)?;
         }
         for mut step in runner.rows(rows, &want)? {
-            step.index = numbered.next().map_or(step.index, |numbered| numbered.index);
+            if let Some(numbered) = numbered.next() {
+                (step.index, step.sequence) = (numbered.index, numbered.sequence);
+            }
             each(step)?;
         }
         store.trouble()?;
@@ -61,7 +66,7 @@ pub fn passes(
     Ok(())
 }
 
-/// The same. Gives a recording of each sequence; one that begins with a prefix of another holds the steps of that prefix too.
+/// The same. Gives a recording of each run of a sequence; one that begins with a prefix of another holds the steps of that prefix too.
 ///
 /// # Errors
 /// As [`passes`].
@@ -75,11 +80,11 @@ pub fn record(pair: &Pair<'_>, runner: &mut dyn Runner, plan: &Plan, tokens: &[u
     Ok(split(&pair.oracle.graph, Recording { capture, manifest, fed: Vec::new(), chose: None, seconds }, plan))
 }
 
-/// A recording of each sequence of a recording that holds all steps of `plan`.
+/// A recording of each run of a sequence, of a recording that holds all steps of `plan`.
 pub fn split(graph: &Graph, recording: Recording, plan: &Plan) -> Vec<Recording> {
     let Recording { mut capture, manifest, seconds, .. } = recording;
     let (steps, store) = (std::mem::take(&mut capture.steps), capture.store.clone());
-    let seconds = seconds / plan.sequences().max(1) as f64;
+    let seconds = seconds / plan.runs().max(1) as f64;
     let recording = |steps: Vec<Step>| {
         let (elements, unmatched) = (capture.elements.clone(), capture.unmatched.clone());
         let capture = Capture { steps, elements, unmatched, cut: capture.cut, ..capture.sibling() };

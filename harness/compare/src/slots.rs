@@ -183,6 +183,10 @@ impl Run {
     }
 
     fn pass(&mut self, pass: usize, fed: &Fed, said: &RowsSaid) {
+        for &(sequence, to) in &fed.backs {
+            self.tables[sequence as usize].truncate(to);
+            self.holders.values_mut().for_each(|held| held.retain(|&(of, token)| of != sequence || token < to));
+        }
         for &(from, to, length) in &fed.prefixes {
             let prefix = self.tables[from as usize][..length].to_vec();
             for (token, slot) in prefix.iter().enumerate() {

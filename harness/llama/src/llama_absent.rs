@@ -235,6 +235,14 @@ pub mod context {
         pub fn share(&mut self, _: u32, _: u32, _: usize) -> Result<()> {
             match self.0 {}
         }
+
+        /// Takes a sequence back.
+        ///
+        /// # Errors
+        /// Never called.
+        pub fn take_back(&mut self, _: u32, _: usize) -> Result<()> {
+            match self.0 {}
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use super::request::{CaptureRequest, FilterRequest, ModelRequest, PositionsReque
 use super::request::{FaultRequest, PassesRequest, TokensRequest};
 use super::run::{RunRequest, Runs};
 use super::sides::{Input, SideChoice, SidesRequest, WhyRequest};
-use super::{Console, values};
+use super::{Console, serving, values};
 use crate::capture::Lengths;
 use crate::loaded::LoadedModel;
 use crate::pair::Pair;
@@ -13,7 +13,7 @@ use crate::report::check::{Case, CheckReport, Fared};
 use crate::runners::CommandLine;
 use crate::runners::Source;
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use qdiff_engine::dtype::DType;
 
 /// What the battery is run on.
@@ -24,6 +24,12 @@ pub struct CheckRequest {
     /// Leave the long cases out
     #[arg(long, help_heading = "What to run")]
     pub quick: bool,
+    /// Run batches of sequences instead, as an engine that serves does: each sequence must give what it gives alone
+    #[arg(long, help_heading = "What to run")]
+    pub serving: bool,
+    /// With --serving, what a sequence must give beside others: what arithmetic allows, or the very bits that it gives alone
+    #[arg(long, value_name = "WHAT", default_value = "bound", requires = "serving", help_heading = "What to run")]
+    pub expect: Expect,
     /// The runner under suspicion
     #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE_SUBJECT,
           help_heading = "Sides")]
@@ -47,6 +53,16 @@ pub struct CheckRequest {
     pub kv_type: DType,
     #[command(flatten)]
     pub why: WhyRequest,
+}
+
+/// What a sequence must give beside others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Expect {
+    /// What its arithmetic allows.
+    #[default]
+    Bound,
+    /// Bit for bit what it gives alone.
+    Bitwise,
 }
 
 /// The tokens of a case.
@@ -76,10 +92,10 @@ struct Plan {
 }
 
 /// The built-in prompt that the texts are cut from.
-const TEXT: &str = "long";
+pub(super) const TEXT: &str = "long";
 
 /// Tokens fed at once where a case is not about parts.
-const WHOLE: usize = 512;
+pub(super) const WHOLE: usize = 512;
 
 /// Decode steps of a case that is about others.
 const USUAL: usize = 2;
@@ -181,6 +197,9 @@ impl Plan {
 /// # Errors
 /// Whatever keeps all of it from being run. What keeps a single case from it stands in its place.
 pub fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport> {
+    if request.serving {
+        return serving::check(request, console);
+    }
     let opened = request.model.open()?;
     let command = if let Source::Live(kind) = &request.subject { kind.command() } else { None };
     let plans: Vec<(&Plan, Option<String>)> =

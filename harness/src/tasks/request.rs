@@ -369,7 +369,9 @@ pub struct FaultRequest {
 pub struct SequencesRequest {
     /// Deal the tokens of the prompt out to several sequences, whose rows share passes: in 7,5+1+17@0 the first pass feeds 7
     /// tokens of sequence 0. The second pass feeds 5 more, 1 token of sequence 1, and 17 tokens of sequence 2, which begins
-    /// with the 7 cached tokens of sequence 0 (17@0:4: with the first 4 of them). Nothing is decoded. Each sequence has a report
+    /// with the 7 cached tokens of sequence 0 (17@0:4: with the first 4 of them). In 9,5,1~4 sequence 0 takes its last 4 tokens
+    /// back before the third pass, as after a rejected draft (1~all: all of them). Nothing is decoded. Each sequence has a
+    /// report, and each has one more for what follows tokens that it took back
     #[arg(long, value_name = "LIST")]
     pub sequences: Option<Plan>,
 }

@@ -2,12 +2,14 @@
 
 use super::run::{Judged, Runs};
 use super::sides::Input;
-use crate::capture::{Plan, Step};
+use crate::capture::{Passes, Plan, Step};
 use crate::memory;
 use crate::prompts::Ready;
 use crate::report::{Prefix, Report, SequenceInfo};
+use crate::runners::{EngineTrouble, Tokens};
 use crate::slots::SlotsCheck;
 use crate::tokens;
+use crate::verdict::Race;
 use anyhow::{Result, bail};
 use std::time::Instant;
 
@@ -17,6 +19,17 @@ impl Runs<'_> {
     /// # Errors
     /// Whatever keeps a side from running, or a stage from being judged.
     pub(super) fn sequences(&self, ready: &Ready, plan: &Plan, given: &str) -> Result<Vec<Report>> {
+        let judged = self.sequences_beside(ready, plan, given, false)?;
+        Ok(judged.into_iter().map(|(report, _)| report).collect())
+    }
+
+    /// The same; with `alone`, the subject also runs each of them by itself, and the first bits that are others are given.
+    ///
+    /// # Errors
+    /// As [`Self::sequences`].
+    pub(super) fn sequences_beside(
+        &self, ready: &Ready, plan: &Plan, given: &str, alone: bool,
+    ) -> Result<Vec<(Report, Option<Race>)>> {
         let pair = &self.pair;
         pair.filter.check(&pair.oracle.graph, plan.tokens())?;
         let tokenizing = Instant::now();
@@ -35,11 +48,21 @@ impl Runs<'_> {
             let steps = &subject.capture.steps;
             let info = SequenceInfo {
                 number: number as u32,
-                of: plan.sequences(),
+                of: plan.runs(),
                 plan: plan.to_string(),
                 prefix: prefix(steps, number as u32),
             };
-            let tokens = steps.iter().flat_map(|step| step.tokens.iter().copied()).collect();
+            let tokens: Vec<u32> = steps.iter().flat_map(|step| step.tokens.iter().copied()).collect();
+            let lengths: Vec<usize> = steps.iter().map(|step| step.tokens.len()).collect();
+            let other = match self.sides.chosen.live_subject().filter(|_| alone) {
+                Some(kind) => {
+                    let passes = Passes::Lengths(&lengths);
+                    let by_itself = Tokens { prompt: &tokens, passes, decode: 0, forced: None };
+                    let by_itself = self.sides.elsewhere(pair, kind, by_itself).map_err(EngineTrouble::of)?;
+                    Race::between(&pair.oracle.graph, &by_itself.capture, &subject.capture, 2)
+                }
+                None => None,
+            };
             let name = format!("{}, sequence {number}", ready.name);
             let own = Ready { name, text: String::new(), message: None, tokens };
             let judged = Judged {
@@ -54,7 +77,7 @@ impl Runs<'_> {
                 slots: slots.as_ref().map(|slots| slots.concerning(number as u32)),
             };
             let length = own.tokens.len();
-            reports.push(self.report(&Input::new(own, 0, length), given, subject, judged));
+            reports.push((self.report(&Input::new(own, 0, length), given, subject, judged), other));
         }
         if reports.is_empty() {
             bail!("--sequences names no sequence");

@@ -140,6 +140,78 @@ fn the_least_weight_on_a_slot_of_another_sequence_is_found() {
     }
 }
 
+/// Tokens that a sequence took back are gone: what follows is a run of its own, judged against llama.cpp, which takes them back
+/// too. What was there before is judged as well, and a capture holds both.
+#[test]
+fn what_follows_a_rejected_draft_is_judged() {
+    let folder = folder();
+    let line = "--length 24 --sequences 9+2,5+1,1~4+1,4~all+1";
+    let said = folder.qdiff(&format!("run -m model.gguf --subject cpu {line}")).exits(0);
+    assert!(said.stdout.contains("4 runs: 4 MATCH"), "{said}");
+    let mut runs = Vec::new();
+    for file in files(&folder.join("qdiff-report")) {
+        let run = &folder.json(&format!("qdiff-report/{file}/report.json"))["run"];
+        let (prefix, tokens) = (&run["sequence"]["prefix"]["tokens"], run["tokens"].as_array().unwrap().len());
+        runs.push((run["sequence"]["number"].as_u64().unwrap(), tokens, prefix.as_u64()));
+    }
+    runs.sort_unstable();
+    assert_eq!(runs, [(0, 14, None), (1, 5, None), (2, 11, Some(10)), (3, 4, None)]);
+    folder.qdiff(&format!("record -m model.gguf {line} --out several")).exits(0);
+    let said = folder.qdiff("run -m model.gguf --subject capture:several").exits(0);
+    assert!(said.stdout.contains("4 runs: 4 MATCH"), "{said}");
+}
+
+/// Writes a row of a cache that was taken back where the row that replaces it belongs.
+struct NotTakenBack {
+    old: Vec<f32>,
+}
+
+impl Intervene for NotTakenBack {
+    fn change(&mut self, site: Site<'_>) {
+        if site.node.id != StageId::layer(1, "k_cache") {
+            return;
+        }
+        let row = site.output.row_len();
+        match site.context.positions {
+            [9, 10, ..] => self.old = site.output.row(10).to_vec(),
+            [10] => site.output.data[10 * row..][..row].copy_from_slice(&self.old),
+            _ => {}
+        }
+    }
+}
+
+/// A cache row of a rejected draft that is still there is found in what follows the draft, and nowhere else.
+#[test]
+fn a_cache_row_of_a_rejected_draft_is_found() {
+    let folder = folder();
+    let opened = LoadedModel::new(&folder.join("model.gguf")).unwrap();
+    let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
+    let (plan, tokens): (Plan, Vec<u32>) = ("9,5,1~4".parse().unwrap(), (0..15).map(|i| 3 + i * 7 % 200).collect());
+    let mut cpu = Cpu::intervened(&opened.model, Box::new(NotTakenBack { old: Vec::new() }));
+    for (number, subject) in record(&pair, &mut cpu, &plan, &tokens).unwrap().iter().enumerate() {
+        let diagnosis = pair.judge(subject, None).unwrap();
+        let origins: Vec<String> = diagnosis.verdict.origins().iter().map(|origin| origin.id.to_string()).collect();
+        assert_eq!(origins, if number == 1 { vec!["L01.k_cache"] } else { Vec::new() }, "run {number}");
+    }
+}
+
+/// The battery of an engine that serves: every batch gives what its sequences give alone, to the bit on the CPU engine.
+#[test]
+fn the_battery_of_batches_matches() {
+    let folder = folder();
+    for subject in ["cpu --expect bitwise", "llama --reference none"] {
+        let said = folder.qdiff(&format!("check -m model.gguf --serving --quick --json check.json --subject {subject}"));
+        let report = folder.json("check.json");
+        let cases = report["cases"].as_array().unwrap();
+        let left = cases.iter().filter(|case| case["fared"] == "left-out").count();
+        assert_eq!((cases.len(), left), (13, 3), "{said}");
+        let ran = cases.iter().filter(|case| case["fared"] == "run");
+        let worst = if subject.starts_with("llama") { "INCOMPLETE" } else { "MATCH" };
+        ran.for_each(|case| assert_eq!(case["outcome"], worst, "{case}"));
+    }
+    folder.refuses("check -m model.gguf --serving --subject 'cmd: cat {tokens}'", &["runs one sequence at a time"]);
+}
+
 /// What cannot be run as several sequences is refused with the remedy.
 #[test]
 fn sequences_that_cannot_be_run_are_refused() {
@@ -155,6 +227,7 @@ fn sequences_that_cannot_be_run_are_refused() {
         ("--sequences 2+2 --reference capture:one", "'--sequences' cannot be used with a capture"),
         ("--length 4 --sequences 2+2 --subject cpu --inject rope-base", "--inject changes a run of one sequence"),
         ("--length 4 --sequences 2+2 --ubatch 2", "cannot be used with '--ubatch'"),
+        ("--sequences 2,3~5", "sequence 0 cannot take 5 back in pass 2: it has 2 tokens"),
         ("--sequences 2+2@0", "sequence 1 cannot begin with sequence 0 in pass 1"),
     ] {
         let refused = folder.qdiff(&format!("run -m model.gguf {options}")).exits(2);

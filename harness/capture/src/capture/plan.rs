@@ -16,26 +16,54 @@ const SEQUENCES: usize = 256;
 pub struct Share {
     /// Its tokens; none where the sequence has no part in the pass.
     pub tokens: usize,
+    /// What it takes back before the pass.
+    pub back: Option<Back>,
     /// The sequence that it begins with.
     pub prefix: Option<u32>,
     /// With how many tokens of it; all that it had before the pass where `None`.
     pub length: Option<usize>,
 }
 
+/// Tokens that a sequence takes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Back {
+    /// The last ones, so many: a draft of which that much was rejected.
+    Last(usize),
+    /// All of them: it ends, and its slots are free.
+    All,
+}
+
 /// Passes as people write them. In `7,5+1+17@0` the first pass feeds 7 tokens of sequence 0. The second pass feeds 5 more of
 /// sequence 0, one of sequence 1 and 17 of sequence 2, which begins with what sequence 0 had before (its 7 tokens). With
-/// `17@0:4` it begins with the first 4 of these.
+/// `17@0:4` it begins with the first 4 of these. In `9,5,1~4` the last 4 tokens are taken back before the third pass. With
+/// `1~all` all of them are: the sequence begins anew.
+///
+/// What a sequence is after it took tokens back is a run of its own: what it had is judged, and what it has then is judged as
+/// if the tokens that were taken back had never been. Such runs have the numbers after those of the sequences.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Plan(pub Vec<Vec<Share>>);
 
-/// A pass that runs: sequences that begin with a prefix, and rows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A pass that runs: sequences that take tokens back, sequences that begin with a prefix, and rows; in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fed {
+    /// Which sequence goes back, and to how many tokens.
+    pub backs: Vec<(u32, usize)>,
     /// Whose prefix, which sequence begins with it, and its length.
     pub prefixes: Vec<(u32, u32, usize)>,
     /// The rows of all sequences, one sequence after another.
     pub rows: Vec<Row>,
+}
+
+/// What a pass feeds of a run.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    /// The run.
+    run: usize,
+    /// The run that it begins with, and with how many tokens of it.
+    begins: Option<(usize, usize)>,
+    /// Tokens that it is fed.
+    tokens: usize,
 }
 
 impl Plan {
@@ -55,6 +83,11 @@ impl Plan {
         self.0.iter().map(Vec::len).max().unwrap_or(0)
     }
 
+    /// How many runs there are: one of each sequence, and one each time that a sequence goes on after it took tokens back.
+    pub fn runs(&self) -> usize {
+        self.turns().iter().flatten().map(|turn| turn.run + 1).max().unwrap_or(0).max(self.sequences())
+    }
+
     /// Rows of the pass that has most of them.
     pub fn longest(&self) -> usize {
         let rows = |pass: &Vec<Share>| pass.iter().map(|share| share.tokens).sum();
@@ -68,8 +101,14 @@ impl Plan {
     pub fn fed(&self, tokens: &[u32]) -> Vec<Fed> {
         let (mut lengths, mut rest) = (vec![0usize; self.sequences()], tokens.iter().copied());
         let mut pass = |shares: &Vec<Share>| {
+            let mut fed = Fed::default();
+            for (s, share) in shares.iter().enumerate() {
+                if let Some(back) = share.back {
+                    lengths[s] = back.from(lengths[s]);
+                    fed.backs.push((s as u32, lengths[s]));
+                }
+            }
             let before = lengths.clone();
-            let mut fed = Fed { prefixes: Vec::new(), rows: Vec::new() };
             for (s, share) in shares.iter().enumerate() {
                 if let Some(from) = share.prefix {
                     lengths[s] = share.length.unwrap_or(before[from as usize]);
@@ -86,24 +125,63 @@ impl Plan {
         self.0.iter().map(&mut pass).collect()
     }
 
+    /// What each pass feeds, by run. Runs of a pass stand in the order of their sequences.
+    fn turns(&self) -> Vec<Vec<Turn>> {
+        /// The run of a sequence, the tokens that the sequence has, and whether some were taken back since it was fed.
+        #[derive(Clone, Copy)]
+        struct Now {
+            run: usize,
+            length: usize,
+            back: bool,
+        }
+        let mut runs = self.sequences();
+        let mut now: Vec<Now> = (0..runs).map(|run| Now { run, length: 0, back: false }).collect();
+        let mut pass = |shares: &Vec<Share>| {
+            for (s, share) in shares.iter().enumerate() {
+                if let Some(back) = share.back {
+                    now[s] = Now { length: back.from(now[s].length), back: true, ..now[s] };
+                }
+            }
+            let (mut turns, before) = (Vec::new(), now.clone());
+            for (s, share) in shares.iter().enumerate().filter(|(_, share)| share.tokens > 0) {
+                let mut begins = None;
+                if now[s].back {
+                    begins = Some((now[s].run, now[s].length)).filter(|(_, length)| *length > 0);
+                    now[s] = Now { run: runs, back: false, ..now[s] };
+                    runs += 1;
+                }
+                if let Some(from) = share.prefix.map(|from| before[from as usize]) {
+                    now[s].length = share.length.unwrap_or(from.length);
+                    begins = Some((from.run, now[s].length));
+                }
+                now[s].length += share.tokens;
+                turns.push(Turn { run: now[s].run, begins, tokens: share.tokens });
+            }
+            turns
+        };
+        self.0.iter().map(&mut pass).collect()
+    }
+
     /// The steps in which these tokens are fed, without stages: pass by pass, and in a pass one sequence after another. The steps
-    /// of a sequence are numbered as those of a run of it alone, its prefix included.
+    /// of a run are numbered as those of a run of it alone, its prefix included, and have its number as their sequence.
     ///
     /// # Panics
     /// If there are fewer tokens than [`Self::tokens`].
     pub fn steps(&self, tokens: &[u32]) -> Vec<Step> {
-        let (mut steps, mut lengths) = (Vec::new(), vec![Vec::new(); self.sequences()]);
-        for Fed { prefixes, rows } in self.fed(tokens) {
-            for (from, to, length) in prefixes {
-                lengths[to as usize] = cut(&lengths[from as usize], length);
-            }
-            for rows in rows.chunk_by(|a, b| a.sequence == b.sequence) {
-                let Row { sequence, position, .. } = rows[0];
-                let own = &mut lengths[sequence as usize];
-                // The number waits until all passes of the sequence are known.
-                let step = Step::new(position as usize, rows.iter().map(|row| row.token).collect());
-                steps.push(Step { sequence, index: own.len(), ..step });
-                own.push(rows.len());
+        let (mut steps, mut lengths) = (Vec::new(), vec![Vec::new(); self.runs()]);
+        for (Fed { rows, .. }, turns) in self.fed(tokens).iter().zip(self.turns()) {
+            let before = lengths.clone();
+            let mut rows = rows.as_slice();
+            for Turn { run, begins, tokens } in turns {
+                if let Some((from, length)) = begins {
+                    lengths[run] = cut(&before[from], length);
+                }
+                let (own, others) = rows.split_at(tokens);
+                rows = others;
+                // The number waits until all passes of the run are known.
+                let step = Step::new(own[0].position as usize, own.iter().map(|row| row.token).collect());
+                steps.push(Step { sequence: run as u32, index: lengths[run].len(), ..step });
+                lengths[run].push(tokens);
             }
         }
         for step in &mut steps {
@@ -113,29 +191,26 @@ impl Plan {
         steps
     }
 
-    /// Deals `steps`, which are those of [`Self::steps`], out to the sequences. A sequence that begins with a prefix of another
-    /// one has copies of its steps, from `copy`, which is told how many tokens of a step belong to the prefix.
+    /// Deals `steps`, which are those of [`Self::steps`], out to the runs. A run that begins with tokens of another one has copies
+    /// of its steps, from `copy`, which is told how many tokens of a step belong to the prefix.
     pub fn dealt(&self, steps: Vec<Step>, copy: impl Fn(&Step, usize) -> Step) -> Vec<Vec<Step>> {
-        let mut all: Vec<Vec<Step>> = (0..self.sequences()).map(|_| Vec::new()).collect();
+        let mut all: Vec<Vec<Step>> = (0..self.runs()).map(|_| Vec::new()).collect();
         let mut steps = steps.into_iter();
-        for pass in &self.0 {
+        for turns in self.turns() {
             let before: Vec<usize> = all.iter().map(Vec::len).collect();
-            for (s, share) in pass.iter().enumerate() {
-                if let Some(from) = share.prefix.map(|from| from as usize) {
+            for Turn { run, begins, .. } in turns {
+                if let Some((from, length)) = begins {
                     let theirs = &all[from][..before[from]];
                     let lengths: Vec<usize> = theirs.iter().map(|step| step.tokens.len()).collect();
-                    let kept = cut(&lengths, share.length.unwrap_or(usize::MAX));
-                    all[s] = theirs.iter().zip(kept).map(|(step, tokens)| copy(step, tokens)).collect();
+                    all[run] = theirs.iter().zip(cut(&lengths, length)).map(|(step, n)| copy(step, n)).collect();
                 }
-                if share.tokens > 0 {
-                    all[s].extend(steps.next());
-                }
+                all[run].extend(steps.next());
             }
         }
-        for of_sequence in &mut all {
-            let lengths: Vec<usize> = of_sequence.iter().map(|step| step.tokens.len()).collect();
+        for of_run in &mut all {
+            let lengths: Vec<usize> = of_run.iter().map(|step| step.tokens.len()).collect();
             let passes = Passes::Lengths(&lengths).of_run(lengths.iter().sum(), 0);
-            for (i, step) in of_sequence.iter_mut().enumerate() {
+            for (i, step) in of_run.iter_mut().enumerate() {
                 step.index = passes[i].index;
                 // Another part of the prefill follows: this one chooses nothing.
                 if passes.get(i + 1).is_some_and(|next| next.index == 0) {
@@ -163,9 +238,20 @@ impl Plan {
     /// Refuses a plan that cannot be run.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         ensure!(self.sequences() <= SEQUENCES, "more than {SEQUENCES} sequences");
-        let mut lengths = vec![0usize; self.sequences()];
+        let (mut lengths, mut fed) = (vec![0usize; self.sequences()], vec![false; self.sequences()]);
         for (i, pass) in self.0.iter().enumerate() {
             ensure!(pass.iter().any(|share| share.tokens > 0), "pass {} feeds no token", i + 1);
+            for (s, share) in pass.iter().enumerate() {
+                fed[s] |= share.tokens > 0;
+                let Some(back) = share.back else { continue };
+                let there = lengths[s];
+                ensure!(
+                    back.tokens(there).is_some_and(|n| (1..=there).contains(&n)),
+                    "sequence {s} cannot take {back} back in pass {}: it has {there} tokens",
+                    i + 1
+                );
+                lengths[s] = back.from(there);
+            }
             let before = lengths.clone();
             for (s, share) in pass.iter().enumerate() {
                 if let Some(from) = share.prefix {
@@ -182,10 +268,34 @@ impl Plan {
                 lengths[s] += share.tokens;
             }
         }
-        if let Some(s) = lengths.iter().position(|length| *length == 0) {
+        if let Some(s) = fed.iter().position(|fed| !fed) {
             bail!("sequence {s} is fed no token");
         }
         Ok(())
+    }
+}
+
+impl Back {
+    /// How many tokens that is of `length`; none where there are not as many.
+    fn tokens(self, length: usize) -> Option<usize> {
+        match self {
+            Self::Last(tokens) => Some(tokens).filter(|tokens| *tokens <= length),
+            Self::All => Some(length),
+        }
+    }
+
+    /// What is left of `length` tokens.
+    fn from(self, length: usize) -> usize {
+        length - self.tokens(length).unwrap_or(length)
+    }
+}
+
+impl Display for Back {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Last(tokens) => write!(f, "{tokens}"),
+            Self::All => f.write_str("all"),
+        }
     }
 }
 
@@ -207,10 +317,15 @@ impl FromStr for Share {
         let (tokens, prefix) = text.split_once('@').map_or((text, None), |(tokens, from)| (tokens, Some(from)));
         let problem = || {
             format!(
-                "`{text}` says nothing of a sequence: a number of tokens such as 17, 17@0 to begin with sequence 0, or 17@0:4 to \
-                 begin with its first 4 tokens"
+                "`{text}` says nothing of a sequence: a number of tokens such as 17, 17@0 to begin with sequence 0, 17@0:4 to begin \
+                 with its first 4 tokens, 17~3 to take 3 tokens back before, or 17~all to take all of them back"
             )
         };
+        let (tokens, back) = tokens.split_once('~').map_or((tokens, None), |(tokens, back)| (tokens, Some(back.trim())));
+        let back = back.map(|back| match back {
+            "all" => Ok(Back::All),
+            back => back.parse().map(Back::Last),
+        });
         let (from, length) = match prefix.map(|prefix| prefix.split_once(':').ok_or(prefix)) {
             Some(Ok((from, length))) => (Some(from), Some(length)),
             Some(Err(from)) => (Some(from), None),
@@ -218,6 +333,7 @@ impl FromStr for Share {
         };
         Ok(Self {
             tokens: tokens.trim().parse().with_context(problem)?,
+            back: back.transpose().with_context(problem)?,
             prefix: from.map(|from| from.trim().parse()).transpose().with_context(problem)?,
             length: length.map(|length| length.trim().parse()).transpose().with_context(problem)?,
         })
@@ -266,8 +382,9 @@ impl Display for Plan {
             if run.len() > 1 {
                 write!(f, "{}x", run.len())?;
             }
-            for (s, Share { tokens, prefix, length }) in run[0].iter().enumerate() {
+            for (s, Share { tokens, back, prefix, length }) in run[0].iter().enumerate() {
                 write!(f, "{}{tokens}", if s == 0 { "" } else { "+" })?;
+                back.map_or(Ok(()), |back| write!(f, "~{back}"))?;
                 prefix.map_or(Ok(()), |from| write!(f, "@{from}"))?;
                 length.map_or(Ok(()), |length| write!(f, ":{length}"))?;
             }
@@ -291,7 +408,9 @@ mod tests {
         let row = |sequence, position, token| Row { sequence, position, token };
         let some = [fed[1].rows[0], fed[1].rows[5], fed[1].rows[6], fed[1].rows[22]];
         assert_eq!(some, [row(0, 7, 7), row(1, 0, 12), row(2, 7, 13), row(2, 23, 29)]);
-        for text in ["7,5+1+17@0", "5", "3x1+2,0+4", "2+0,0+1@0", "7,5+1+17@0:4"] {
+        for text in [
+            "7,5+1+17@0", "5", "3x1+2,0+4", "2+0,0+1@0", "7,5+1+17@0:4", "9,5,1~4", "9+7,0~all+1,0+1,4+1", "9,3+4@0,0+2~all@0:5",
+        ] {
             assert_eq!(text.parse::<Plan>().unwrap().to_string(), text);
         }
     }
@@ -318,10 +437,34 @@ mod tests {
     }
 
     #[test]
+    fn what_follows_tokens_that_were_taken_back_is_a_run_of_its_own() {
+        // A draft of 5 of which one is kept, while another sequence decodes; then it ends, and begins anew.
+        let plan: Plan = "9+2,5+1,1~4+1,4~all+1".parse().unwrap();
+        let tokens: Vec<u32> = (0..24).collect();
+        let fed = plan.fed(&tokens);
+        assert_eq!((&fed[2].backs[..], &fed[3].backs[..]), (&[(0, 10)][..], &[(0, 0)][..]));
+        assert_eq!((fed[2].rows[0].position, fed[3].rows[0].position), (10, 0));
+        assert_eq!((plan.sequences(), plan.runs()), (2, 4));
+        let steps = plan.steps(&tokens);
+        let labels: Vec<String> = steps.iter().map(Step::label).collect();
+        assert_eq!(
+            labels,
+            ["prefill", "s1.prefill", "prefill@9", "s1.step1", "s2.step1", "s1.step2", "s3.prefill", "s1.step3"]
+        );
+        let begun = |step: &Step, tokens: usize| Step { tokens: step.tokens[..tokens].to_vec(), ..step.bare() };
+        let dealt = plan.dealt(steps, begun);
+        let tokens = |run: usize| dealt[run].iter().flat_map(|step| step.tokens.clone()).collect::<Vec<_>>();
+        assert_eq!(tokens(0), (0..9).chain(11..16).collect::<Vec<_>>());
+        assert_eq!(tokens(2), (0..9).chain([11, 17]).collect::<Vec<_>>());
+        assert_eq!(tokens(3), [19, 20, 21, 22]);
+        assert_eq!(dealt[2].iter().map(|step| step.first).collect::<Vec<_>>(), [0, 9, 10]);
+    }
+
+    #[test]
     fn plans_that_cannot_be_run_are_refused() {
         for text in [
             "", "0", "5+0", "5+3@0", "5,3@0", "5,1+3@2", "5,0+0@0", "2x1,2x0+1@0", "a", "0x1", "1+@0", "-1",
-            "99999999x1", "5,1+3@0:0", "5,1+3@0:6", "5,1+3@0:", "5,1+3:4",
+            "99999999x1", "5~1", "5,1~0", "5,1~6", "5,0~all", "5,1~", "5,1~x", "5,1+2~all", "5,1+3@0:0", "5,1+3@0:6", "5,1+3@0:", "5,1+3:4",
         ] {
             assert!(text.parse::<Plan>().is_err(), "{text}");
         }

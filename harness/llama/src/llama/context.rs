@@ -56,7 +56,7 @@ pub struct TappedContext {
     // Freed before the taps that it points to.
     context: Context,
     taps: Box<Taps>,
-    /// Which slots of the cache each sequence has: llama.cpp takes them in the order of the rows.
+    /// Which slots of the cache each sequence has: llama.cpp gives rows the free ones in order.
     sequences: Sequences,
 }
 
@@ -104,6 +104,21 @@ impl TappedContext {
             let memory = sys::llama_get_memory(self.context.raw);
             sys::llama_memory_seq_cp(memory, from as i32, to as i32, 0, tokens as i32);
         }
+        Ok(())
+    }
+
+    /// Takes a sequence back to its first `to` tokens. Cells that no sequence has any more are free.
+    ///
+    /// # Errors
+    /// If the sequence has fewer tokens, or llama.cpp cannot take a part of it back, as in recurrent layers.
+    pub fn take_back(&mut self, sequence: u32, to: usize) -> Result<()> {
+        self.sequences.take_back(sequence, to)?;
+        // SAFETY: the context's own memory, and a sequence that it was made for.
+        let done = unsafe {
+            let memory = sys::llama_get_memory(self.context.raw);
+            sys::llama_memory_seq_rm(memory, sequence as i32, to as i32, -1)
+        };
+        ensure!(done, "llama.cpp cannot take sequence {sequence} back to {to} tokens");
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use super::stages::NONE;
 use super::{ModelInfo, Outcome, Report, origin};
 use crate::metrics::largest;
 use crate::number::{Real, counted, percent};
+use qdiff_engine::model::StageId;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -83,8 +84,37 @@ pub struct Run {
     /// Injected faults that change no stage by more than rounding may.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inert: Vec<String>,
+    /// Of a batch, the first bits that are others than those of a sequence by itself, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other: Option<Other>,
     /// The command that repeats it.
     pub command: String,
+}
+
+/// Bits that a sequence gives beside others, and not alone.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Other {
+    /// The sequence.
+    pub sequence: u32,
+    /// The first stage that has such bits.
+    pub stage: StageId,
+    /// The first position there.
+    pub position: usize,
+    /// Elements of the stage, in that step, that differ.
+    pub elements: usize,
+    /// Whether the stage is right within rounding all the same.
+    pub right: bool,
+}
+
+impl Other {
+    fn words(&self) -> String {
+        let Self { sequence, stage, position, elements, right } = self;
+        let by = if *right { "rounding may have made them: another order of sums" } else { "more than rounding" };
+        format!(
+            "sequence {sequence} gives other bits than alone, first at {stage}, position {position}, in {}: {by}",
+            counted(*elements, "element")
+        )
+    }
 }
 
 impl Fared {
@@ -103,8 +133,37 @@ impl Fared {
             seconds: report.seconds.total() - report.seconds.weights,
             unexercised: report.run.unexercised.clone(),
             inert: report.run.inert.clone(),
+            other: None,
             command: report.run.repeat(),
         }))
+    }
+
+    /// What became of a batch whose sequences gave `reports`: the one that fared worst speaks for all. Where other bits than those
+    /// of a run alone are a fault, `other` is one.
+    ///
+    /// # Panics
+    /// If there is no report.
+    pub fn batch(reports: &[&Report], other: Option<Other>) -> Self {
+        let worst = reports.iter().min_by_key(|report| report.outcome.rank()).expect("a batch has sequences");
+        let Self::Run(mut run) = Self::run(worst) else { unreachable!("a report is of a run") };
+        let own = |report: &&&Report| match Self::run(report) {
+            Self::Run(run) => Some(run),
+            _ => None,
+        };
+        let all: Vec<Box<Run>> = reports.iter().filter_map(|report| own(&report)).collect();
+        let sequence = worst.run.sequence.as_ref().filter(|_| run.outcome != Outcome::Match);
+        run.headline = sequence.map_or(String::new(), |of| format!("sequence {}: ", of.number)) + &run.headline;
+        run.used = largest(all.iter().map(|run| run.used));
+        run.tokens = all.iter().map(|run| run.tokens).sum();
+        run.seconds = all.iter().map(|run| run.seconds).sum();
+        run.unexercised.retain(|what| all.iter().all(|run| run.unexercised.contains(what)));
+        if let Some(other) = other {
+            if run.outcome == Outcome::Match {
+                (run.outcome, run.headline) = (Outcome::Diverged, other.words());
+            }
+            run.other = Some(other);
+        }
+        Self::Run(run)
     }
 }
 

@@ -128,6 +128,10 @@ impl Runner for Cpu<'_> {
         Ok(self.engine.share(from, to, tokens)?)
     }
 
+    fn take_back(&mut self, sequence: u32, to: usize) -> Result<()> {
+        Ok(self.engine.take_back(sequence, to)?)
+    }
+
     fn vary(&mut self, run: usize) -> Result<Option<&'static str>> {
         Ok(match run % 3 {
             2 => {

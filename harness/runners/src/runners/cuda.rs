@@ -137,6 +137,10 @@ impl Runner for Cuda {
         Ok(self.engine.share(from, to, tokens)?)
     }
 
+    fn take_back(&mut self, sequence: u32, to: usize) -> Result<()> {
+        Ok(self.engine.take_back(sequence, to)?)
+    }
+
     fn vary(&mut self, run: usize) -> Result<Option<&'static str>> {
         let (circumstances, words) = match run % 3 {
             2 => (Circumstances { load: true, ..Circumstances::default() }, "while another stream loads the card"),

@@ -113,4 +113,8 @@ impl Runner for Llama {
     fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {
         self.session.share(from, to, tokens)
     }
+
+    fn take_back(&mut self, sequence: u32, to: usize) -> Result<()> {
+        self.session.take_back(sequence, to)
+    }
 }

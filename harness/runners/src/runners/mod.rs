@@ -125,6 +125,14 @@ pub trait Runner {
         bail!("{} runs one sequence at a time", self.manifest().name)
     }
 
+    /// Takes a sequence back to its first `to` tokens, as an engine does with a rejected draft; to none where it ends.
+    ///
+    /// # Errors
+    /// If that cannot be, or the runner runs one sequence at a time.
+    fn take_back(&mut self, _sequence: u32, _to: usize) -> Result<()> {
+        bail!("{} takes no tokens back", self.manifest().name)
+    }
+
     /// Runs what of `tokens` waits for nobody's choice, where the engine writes its dump itself and is told one step after the
     /// other; [`Self::dump`] goes on from there.
     ///
@@ -186,6 +194,10 @@ impl Runner for TapFiltered<'_> {
 
     fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {
         self.inner.share(from, to, tokens)
+    }
+
+    fn take_back(&mut self, sequence: u32, to: usize) -> Result<()> {
+        self.inner.take_back(sequence, to)
     }
 
     fn begin(&mut self, tokens: Tokens<'_>) -> Result<()> {

@@ -100,12 +100,19 @@ token; a second turn after decode steps; one token repeated; ids from 131,072 on
 positions 256 and 4,096. qdiff leaves out a case that the model is too small for, or that the
 subject's command takes no option for; the verdict names it.
 
+With --serving the cases are batches: sequences of unequal lengths in one pass; sequences that join
+and leave, whose cache slots others take; a prefill in parts beside decode steps; cached prefixes,
+one of which outlives the sequence that wrote it; drafts of which 0 to 5 tokens are rejected.
+Every sequence is judged as if it had run alone. The subject runs several sequences: cpu, cuda or
+llama.
+
 Exit codes: 0 every case that was run matches; 1 a case diverged; 2 trouble; 3 no divergence, but
 a case could not be judged whole.
 
 Examples:
   qdiff check
   qdiff check -m model.gguf --subject cpu --quick --json check.json
+  qdiff check --serving --subject cuda --expect bitwise
   qdiff check --subject 'cmd: ./engine {model} {tokens} {decoded} {passes}'")]
     Check(Reported<CheckRequest>),
     /// Say what a GGUF file is and what the graph will use of it

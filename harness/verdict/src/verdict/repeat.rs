@@ -2,7 +2,7 @@
 //! same bits, before anything else is worth judging.
 
 use super::Place;
-use super::rows::{place, row_len};
+use super::rows::{place, rows};
 use crate::capture::Capture;
 use crate::number::{Real, counted};
 use qdiff_engine::model::{Graph, StageId};
@@ -69,9 +69,13 @@ impl Race {
                 let (Some(x), Some(y)) = (a.get(node.id), b.get(node.id)) else {
                     continue;
                 };
-                let differs = |(x, y): (&f32, &f32)| x.to_bits() != y.to_bits();
-                let elements = x.data.iter().zip(&y.data).filter(|p| differs(*p)).count();
-                if elements == 0 && x.shape == y.shape {
+                // Scores of keys that a row does not see are nothing that a run gave.
+                let bits = |data: &[f32], flat: usize| data.get(flat).map(|value| value.to_bits());
+                let mut differing = rows(node, &x.shape, a, a.positions())
+                    .flat_map(|(at, part)| part.clone().map(move |flat| (at, flat, flat - part.start)))
+                    .filter(|&(_, flat, _)| bits(&x.data, flat) != bits(&y.data, flat));
+                let found = differing.next();
+                if found.is_none() && x.shape == y.shape {
                     continue;
                 }
                 if !stages.contains(&node.id) {
@@ -80,13 +84,13 @@ impl Race {
                 if race.is_some() {
                     continue;
                 }
-                let flat = x.data.iter().zip(&y.data).position(differs).unwrap_or(0);
-                let n = row_len(&x.shape);
+                let elements = found.iter().count() + differing.count();
+                let (at, flat, index) = found.unwrap_or((place(node, &x.shape, a, &a.positions(), 0), 0, 0));
                 race = Some(Self {
                     run,
                     stage: node.id,
-                    at: place(node, &x.shape, a, &a.positions(), flat / n),
-                    index: flat % n,
+                    at,
+                    index,
                     first: x.data.get(flat).copied().unwrap_or(f32::NAN),
                     other: y.data.get(flat).copied().unwrap_or(f32::NAN),
                     elements,

@@ -31,13 +31,21 @@ impl SeenByAll {
     /// # Panics
     /// If a run has other passes than were named.
     fn begin(&mut self) {
-        let Fed { prefixes, rows } = self.passes.pop_front().expect("a pass that was named");
+        let Fed { backs, prefixes, rows } = self.passes.pop_front().expect("a pass that was named");
+        for (sequence, to) in backs {
+            self.sequences.take_back(sequence, to).expect("tokens that are there");
+        }
         for (from, to, tokens) in prefixes {
             self.sequences.share(from, to, tokens).expect("a prefix that is there");
         }
         let (after, groups) = self.sequences.after(&rows).expect("rows that follow");
         self.sequences = after;
-        self.slots.extend(rows.iter().map(|row| (row.position, row.sequence)));
+        self.slots.resize(self.sequences.slots(), (0, 0));
+        for group in &groups {
+            for &position in &group.positions {
+                self.slots[group.slots[position as usize]] = (position, group.sequence);
+            }
+        }
         self.group = groups.into_iter().find(|group| group.sequence == self.sequence);
     }
 
