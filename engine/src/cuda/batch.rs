@@ -3,8 +3,8 @@
 //! Each row has a position, a slot of the caches that it is written to, and the block table of its sequence, through which
 //! attention finds the slots that the row sees. All of it is data in device memory (`kernels/batch.cuh`).
 
-use super::device::Doing as _;
 use super::captured::clear;
+use super::device::Doing as _;
 use super::layouts::Batch;
 use super::memory::is_own_state;
 use super::{CudaEngine, CudaError, Path};

@@ -10,7 +10,8 @@ use super::{demo, devices, exit, explain, inspect, manual, mutations, prompts, r
 use crate::report::{Told, inert as inert_of};
 use crate::tasks::run::REPORTS;
 use crate::tasks::{
-    Console, PromptRequest, check, dequantise, fetch, generate, judge, logits, record, sweep, synth, verify, weights,
+    Console, PromptRequest, check, dequantise, fetch, generate, judge, logits, record, serving, sweep, synth, verify,
+    weights,
 };
 use clap::{ArgMatches, Args};
 use std::path::PathBuf;
@@ -82,6 +83,7 @@ Examples:
 fn dispatch(command: &Command) -> anyhow::Result<u8> {
     match command {
         Command::Run(args) => run::run(args),
+        Command::Check(args) if args.request.serving => reported(serving::check, args),
         Command::Check(args) => reported(check::check, args),
         Command::Inspect(args) => inspect::run(args),
         Command::Weights(args) => reported(weights::weights, args),

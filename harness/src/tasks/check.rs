@@ -5,7 +5,7 @@ use super::request::{CaptureRequest, FilterRequest, ModelRequest, PositionsReque
 use super::request::{FaultRequest, PassesRequest, TokensRequest};
 use super::run::{RunRequest, Runs};
 use super::sides::{Input, SideChoice, SidesRequest, WhyRequest};
-use super::{Console, serving, values};
+use super::{Console, values};
 use crate::capture::Lengths;
 use crate::loaded::LoadedModel;
 use crate::pair::Pair;
@@ -197,9 +197,6 @@ impl Plan {
 /// # Errors
 /// Whatever keeps all of it from being run. What keeps a single case from it stands in its place.
 pub fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport> {
-    if request.serving {
-        return serving::check(request, console);
-    }
     let opened = request.model.open()?;
     let command = if let Source::Live(kind) = &request.subject { kind.command() } else { None };
     let plans: Vec<(&Plan, Option<String>)> =

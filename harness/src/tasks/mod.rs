@@ -20,7 +20,7 @@ pub(crate) mod request;
 pub(crate) mod run;
 mod run_request;
 mod sequences;
-mod serving;
+pub(crate) mod serving;
 mod sides;
 pub(crate) mod sweep;
 pub(crate) mod synth;

@@ -3,12 +3,12 @@
 //! Each case is a plan of passes as `run --sequences` takes it. Every row is judged on its own operands, as if its sequence had run
 //! alone; so the answer is not that two runs differ, but which sequence, stage and position is wrong.
 
+use super::Console;
 use super::check::{CheckRequest, Expect, TEXT, WHOLE};
 use super::request::{CaptureRequest, FilterRequest, PositionsRequest, PromptRequest, SequencesRequest, TokensRequest};
 use super::run::Runs;
 use super::run_request::RunRequest;
 use super::sides::{SideChoice, SidesRequest};
-use super::Console;
 use crate::capture::Plan;
 use crate::loaded::LoadedModel;
 use crate::pair::Pair;
@@ -40,14 +40,33 @@ const BATCHES: [Batch; 13] = [
     batch("join", "a sequence joins while another decodes", "7,1+5,1+1,0+1"),
     batch("leave", "a sequence ends, the others go on, and a new one takes its slots", "6+4,1+1,0~all+1,0+1+9,0+1+1"),
     batch("chunks", "a prefill in parts of 15, 16, 1 and 17 beside decode steps", "15+3,16+1,1+1,17+1"),
-    batch("prefix", "a sequence begins with 16 cached tokens of another, at once and later", "17,1+1+9@0:16,1+1+1,0+0+0+5@0:16"),
+    batch(
+        "prefix",
+        "a sequence begins with 16 cached tokens of another, at once and later",
+        "17,1+1+9@0:16,1+1+1,0+0+0+5@0:16",
+    ),
     batch("prefix-of-the-dead", "a cached prefix outlives the sequence that wrote it", "12,0+4@0:11,0~all+1,0+1+7@1:9"),
     batch("draft", "drafts of 5 tokens, of which 5, 4, 3, 2, 1 and none are rejected", "9,5,5~5,5~4,5~3,5~2,5~1,1"),
-    batch("draft-beside", "rejected drafts of two sequences in one pass, beside a third that decodes", "6+9+3,4+4+1,1~3+2~1+1,1+1+1"),
+    batch(
+        "draft-beside",
+        "rejected drafts of two sequences in one pass, beside a third that decodes",
+        "6+9+3,4+4+1,1~3+2~1+1,1+1+1",
+    ),
     batch("reuse", "all slots are free, and others take them", "9+8,0~all+0~all+7,0+0+1,11+0+1"),
-    Batch { long: true, ..batch("around-32", "prompts of 31, 32 and 33 tokens in one pass, then decode steps", "31+32+33,1+1+1") },
-    Batch { long: true, positions: "0,62-66", ..batch("around-64", "prompts of 63, 64 and 65 tokens", "63+64+65,2x1+1+1") },
-    Batch { long: true, positions: "0,126-130", ..batch("around-128", "prompts of 127, 128 and 129 tokens", "127+128+129,2x1+1+1") },
+    Batch {
+        long: true,
+        ..batch("around-32", "prompts of 31, 32 and 33 tokens in one pass, then decode steps", "31+32+33,1+1+1")
+    },
+    Batch {
+        long: true,
+        positions: "0,62-66",
+        ..batch("around-64", "prompts of 63, 64 and 65 tokens", "63+64+65,2x1+1+1")
+    },
+    Batch {
+        long: true,
+        positions: "0,126-130",
+        ..batch("around-128", "prompts of 127, 128 and 129 tokens", "127+128+129,2x1+1+1")
+    },
 ];
 
 impl Batch {
@@ -98,7 +117,7 @@ impl Batch {
 /// # Errors
 /// Whatever keeps all of it from being run, such as a subject that runs one sequence at a time. What keeps a single case from it
 /// stands in its place.
-pub(super) fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport> {
+pub fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport> {
     let opened = request.model.open()?;
     let requests: Vec<RunRequest> = BATCHES.iter().map(|batch| batch.request(request)).collect();
     let first = &requests[0];
@@ -141,7 +160,13 @@ fn fared(judged: &[(Report, Option<Race>)]) -> Fared {
         let (race, sequence) = (race.as_ref()?, report.run.sequence.as_ref()?);
         let stage = report.diagnosis.verdict.stages.iter().find(|stage| stage.id == race.stage);
         let right = stage.is_some_and(|stage| !stage.origin);
-        Some(Other { sequence: sequence.number, stage: race.stage, position: race.at.position, elements: race.elements, right })
+        Some(Other {
+            sequence: sequence.number,
+            stage: race.stage,
+            position: race.at.position,
+            elements: race.elements,
+            right,
+        })
     });
     Fared::batch(&reports, others.min_by_key(|other| other.right))
 }

@@ -195,19 +195,21 @@ fn a_cache_row_of_a_rejected_draft_is_found() {
     }
 }
 
-/// The battery of an engine that serves: every batch gives what its sequences give alone, to the bit on the CPU engine.
+/// The battery of an engine that serves: every batch is right. Bits that differ from those of a sequence alone are right on
+/// their operands: products of 12 rows may add in another order than those of 11.
 #[test]
 fn the_battery_of_batches_matches() {
     let folder = folder();
-    for subject in ["cpu --expect bitwise", "llama --reference none"] {
-        let said = folder.qdiff(&format!("check -m model.gguf --serving --quick --json check.json --subject {subject}"));
+    for subject in ["cpu", "cpu --expect bitwise", "llama"] {
+        let said =
+            folder.qdiff(&format!("check -m model.gguf --serving --quick --json check.json --subject {subject}"));
         let report = folder.json("check.json");
         let cases = report["cases"].as_array().unwrap();
         let left = cases.iter().filter(|case| case["fared"] == "left-out").count();
         assert_eq!((cases.len(), left), (13, 3), "{said}");
-        let ran = cases.iter().filter(|case| case["fared"] == "run");
-        let worst = if subject.starts_with("llama") { "INCOMPLETE" } else { "MATCH" };
-        ran.for_each(|case| assert_eq!(case["outcome"], worst, "{case}"));
+        let ran = cases.iter().filter(|case| case["fared"] == "run" && case["other"]["right"] != true);
+        assert!(ran.clone().count() > 6, "{said}");
+        ran.for_each(|case| assert_eq!(case["outcome"], "match", "{case}"));
     }
     folder.refuses("check -m model.gguf --serving --subject 'cmd: cat {tokens}'", &["runs one sequence at a time"]);
 }

@@ -321,7 +321,8 @@ impl FromStr for Share {
                  with its first 4 tokens, 17~3 to take 3 tokens back before, or 17~all to take all of them back"
             )
         };
-        let (tokens, back) = tokens.split_once('~').map_or((tokens, None), |(tokens, back)| (tokens, Some(back.trim())));
+        let (tokens, back) =
+            tokens.split_once('~').map_or((tokens, None), |(tokens, back)| (tokens, Some(back.trim())));
         let back = back.map(|back| match back {
             "all" => Ok(Back::All),
             back => back.parse().map(Back::Last),
@@ -409,7 +410,8 @@ mod tests {
         let some = [fed[1].rows[0], fed[1].rows[5], fed[1].rows[6], fed[1].rows[22]];
         assert_eq!(some, [row(0, 7, 7), row(1, 0, 12), row(2, 7, 13), row(2, 23, 29)]);
         for text in [
-            "7,5+1+17@0", "5", "3x1+2,0+4", "2+0,0+1@0", "7,5+1+17@0:4", "9,5,1~4", "9+7,0~all+1,0+1,4+1", "9,3+4@0,0+2~all@0:5",
+            "7,5+1+17@0", "5", "3x1+2,0+4", "2+0,0+1@0", "7,5+1+17@0:4", "9,5,1~4", "9+7,0~all+1,0+1,4+1",
+            "9,3+4@0,0+2~all@0:5",
         ] {
             assert_eq!(text.parse::<Plan>().unwrap().to_string(), text);
         }
@@ -464,7 +466,8 @@ mod tests {
     fn plans_that_cannot_be_run_are_refused() {
         for text in [
             "", "0", "5+0", "5+3@0", "5,3@0", "5,1+3@2", "5,0+0@0", "2x1,2x0+1@0", "a", "0x1", "1+@0", "-1",
-            "99999999x1", "5~1", "5,1~0", "5,1~6", "5,0~all", "5,1~", "5,1~x", "5,1+2~all", "5,1+3@0:0", "5,1+3@0:6", "5,1+3@0:", "5,1+3:4",
+            "99999999x1", "5~1", "5,1~0", "5,1~6", "5,0~all", "5,1~", "5,1~x", "5,1+2~all", "5,1+3@0:0", "5,1+3@0:6",
+            "5,1+3@0:", "5,1+3:4",
         ] {
             assert!(text.parse::<Plan>().is_err(), "{text}");
         }

@@ -112,7 +112,7 @@ a case could not be judged whole.
 Examples:
   qdiff check
   qdiff check -m model.gguf --subject cpu --quick --json check.json
-  qdiff check --serving --subject cuda --expect bitwise
+  qdiff check --serving --expect bitwise
   qdiff check --subject 'cmd: ./engine {model} {tokens} {decoded} {passes}'")]
     Check(Reported<CheckRequest>),
     /// Say what a GGUF file is and what the graph will use of it
