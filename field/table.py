@@ -40,7 +40,9 @@ def of_row(name, row):
         # The cause of the first stage alone: a cause of a later one would be read as its.
         told = [run["findings"][0] for run in bad if run["findings"]]
         confirmed = [one["cause"] for one in told if one["trial"] == "confirmed" and one["cause"] and one["stage"] == first]
-        cause = "; ".join(dict.fromkeys(confirmed)) or "no confirmed cause"
+        # Where no law of values is wrong, but rows are missing, the shape of the error says it all.
+        seen = [one["seen"] for one in told if one.get("seen") and "extent" in one["seen"] and one["stage"] == first]
+        cause = "; ".join(dict.fromkeys(confirmed or seen)) or "no confirmed cause"
         trials = {run["findings"][0]["trial"] for run in bad if run["findings"]}
         ways = ["prediction"] if "confirmed" in trials else []
         if "fixed" in row:
@@ -64,6 +66,29 @@ def shown(run):
         return None
     absent = re.search(r"\((\d+) stages? not dumped\)", run["headline"])
     return run["stages_total"] - int(absent[1]) if absent else run["stages"]
+
+
+def of_release(run):
+    """What one run of a release showed: its verdict, and of each wrong kind of stage what is wrong with it."""
+    if run["outcome"] == "trouble":
+        return "trouble: " + (run["log"] or [""])[-1].split(" / ")[-1][:120]
+    wrong = {}
+    for one in run["findings"]:
+        stage = one["stage"].split(".")[-1]
+        cause = one["cause"] if one["trial"] == "confirmed" else None
+        wrong.setdefault(cause or "no confirmed cause", {})[stage] = None
+    return run["outcome"].upper() + ("" if not wrong else ": " + "; ".join(f"{' '.join(stages)}: {cause}" for cause, stages in wrong.items()))
+
+
+def history(told):
+    """The section of an engine's older releases."""
+    keys = [(run["model"], run["run"]) for run in told["releases"][0]["rows"]]
+    text = "\nOlder releases, the oldest first (`scripts/field --history`). A cell has the wrong stages of a run, of all layers, with their cause:\n\n"
+    text += line(["release", *(f"{model}, {run}" for model, run in keys)]) + line(["---"] * (1 + len(keys)))
+    for release in told["releases"]:
+        cells = [of_release(run) for run in release["rows"]] or [release["status"]] * len(keys)
+        text += line([release["version"], *cells])
+    return text
 
 
 def line(cells):
@@ -90,6 +115,9 @@ def written(folder, engines):
         if result["rows"]:
             text += line(["setting", "model", "verdict", "first stage", "cause", "confirmed", "effect", "used", "coverage", "note"]) + line(["---"] * 10)
             text += "".join(line(of_row(name, row)) for row in result["rows"])
+        old = folder / "results" / f"{name}.history.json"
+        if old.exists():
+            text += history(json.loads(old.read_text()))
         reports = sorted((folder / "reports").glob(f"{name}*.md"))
         if reports:
             text += "\nReports, ready to be filed, not sent: " + ", ".join(f"[{one.stem}](field/reports/{one.name})" for one in reports) + "\n"
