@@ -32,7 +32,7 @@ def verdict(path):
     # The same captures lie elsewhere where they were fetched.
     report["run"] = report["run"]["tokens"]
     report["model"]["path"] = None
-    # How many stages come from parts is said of parts alone.
+    # Only a verdict made of parts has the number of stages that came from parts.
     report["verdict"].pop("parts", None)
     # Whether the weights were compared in this run or in one before.
     report["weights"].pop("kept", None)
@@ -87,7 +87,7 @@ def main():
         (folder / "right" / f"capture-00003-of-{SHARDS:05}.npz").write_bytes(b"no archive")
         said = run(*words[:2], f"{folder}/right", *words[3:], code=None)
         right &= said.returncode == 2 and "part 3/6" in said.stderr
-        print(f"| damaged | two | {said.returncode} | {'part 3/6 told of' if 'part 3/6' in said.stderr else 'NOTHING TOLD'} | |")
+        print(f"| damaged | two | {said.returncode} | {'part 3/6 named' if 'part 3/6' in said.stderr else 'NOTHING NAMED'} | |")
     ray.shutdown()
     cluster.shutdown()
     sys.exit(not right)

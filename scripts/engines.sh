@@ -31,7 +31,7 @@ table() {
     for dtype in "$@"; do
         log "$name in $dtype ..."
         mkdir "$work/$dtype"
-        # What engines say of themselves on the way is told only where they fail.
+        # The output of an engine is printed only if the engine fails.
         PYTHONPATH=$root/tap/python${PYTHONPATH:+:$PYTHONPATH} "$python" "$root/tests/engines/${name}_bugs.py" \
             "$model" "$work/llama" "$work/$dtype" "$dtype" ${DEVICE:-} >"$work/said" 2>&1 || {
             tail -n 5 "$work/said" >&2

@@ -6,8 +6,8 @@
     scripts/judge-ray mine llama --model MODEL --shards 8 --address auto --report report.html
 
 SUBJECT, REFERENCE and --model are folders or files that every machine sees, or URLs of any file system that fsspec knows
-(s3://, gs://, …; its package for that must be there). Of a capture at a URL a machine fetches the manifest and the file of
-its part alone. Whatever stands behind -- goes to `qdiff judge`.
+(s3://, gs://, …; its package for that must be there). From a capture at a URL each machine fetches the manifest and the file of
+its part alone. All words after -- go to `qdiff judge`.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 //!
 //! Usage: engine-candle MODEL TOKENS DECODED      files with one token id a line: the prompt, and what is fed after it
 
-// Of candle-transformers, as it stands there but for the taps.
+// The model of candle-transformers, unchanged but for the taps.
 #[expect(dead_code)]
 mod models {
     pub mod quantized_qwen2;
@@ -36,7 +36,7 @@ thread_local! {
     static LAYER: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Says which layer the taps that follow stand in.
+/// Sets the layer of the next taps.
 fn in_layer(layer: Option<usize>) {
     LAYER.set(layer);
 }
