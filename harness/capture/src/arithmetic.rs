@@ -87,7 +87,7 @@ impl Named {
 
     /// Spelled out: tensors, results and cache in the format; sums in f32, or in what tensor cores have for it.
     pub fn arithmetic(self) -> Arithmetic {
-        // Of these ops the names alone are meant.
+        // Only the names of these ops count.
         let scores = Op::AttnScores(Attention { n_heads: 1, n_kv_heads: 1, head_dim: 1 });
         let of_flash = [Op::Residual, scores, Op::AttnWeights(Softmax { scale: 1.0 })];
         let residual = [Op::Embed, Op::Residual];

@@ -43,7 +43,7 @@ pub fn guard(path: &Path) -> Guard {
     guarded(Left::Path(path.to_path_buf()), supervisor::path(path))
 }
 
-/// Guards a command, which is ended with all that it started. A keeper does that by itself after a crash.
+/// Guards a command, which is ended with all that it started. A keeper does that without help after a crash.
 pub fn guard_command(line: Line) -> Guard {
     guarded(Left::Command(line), None)
 }

@@ -29,7 +29,7 @@ pub fn open(path: &Path) -> Result<File> {
 /// The content of a plain file of at most `most` bytes.
 ///
 /// # Errors
-/// As [`open`]; and a longer one, of which no more than that is read.
+/// As [`open`]; also a longer file, of which only that much is read.
 pub fn bytes(path: &Path, most: u64) -> Result<Vec<u8>> {
     let file = open(path)?;
     // Nothing is read of a sparse file that is too long.

@@ -1,4 +1,4 @@
-//! What is said beside the outcome: on standard error as far as it is asked for, and whole in a log file.
+//! Messages beside the outcome: on standard error at the chosen verbosity, and whole in a log file.
 
 use crate::shown::shown_lines;
 use anyhow::{Context as _, Result};
@@ -38,7 +38,7 @@ pub fn start(verbosity: u8, file: Option<&Path>) -> Result<()> {
         _ => Some(Level::Chatter),
     };
     let file = file.map(|path| {
-        // A FIFO that nobody reads is an error, and not waited for.
+        // A FIFO without a reader is an error, and not waited for.
         let mut options = File::options();
         let file = options.write(true).create(true).truncate(true).custom_flags(libc::O_NONBLOCK).open(path);
         file.with_context(|| format!("--log: cannot write {}; choose a folder you can write to", path.display()))

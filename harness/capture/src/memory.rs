@@ -14,7 +14,7 @@ use std::time::Duration;
 /// How often it is looked.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The least that may be taken where nobody says it.
+/// The smallest limit if none is set.
 const LEAST: u64 = 1 << 30;
 
 /// What is taken before any stage is: the program, the vocabulary on both sides.
@@ -75,7 +75,7 @@ pub fn watch() {
                 thread::sleep(LOOK);
             }
         };
-        // Where there is no thread for it, nothing is told.
+        // Without a thread for it, nothing is reported.
         let _ = thread::Builder::new().stack_size(1 << 16).spawn(look);
     });
 }

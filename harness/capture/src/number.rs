@@ -68,7 +68,7 @@ pub struct Real(pub f64);
 
 /// What may be kept in a [`Real`].
 pub trait Float: Copy {
-    /// The shortest decimal that stands for it, as a double.
+    /// The shortest decimal that reads back as this number, as a double.
     fn decimal(self) -> f64;
     /// The nearest value.
     fn narrow(wide: f64) -> Self;

@@ -1,4 +1,4 @@
-//! How long work tells of itself.
+//! Progress of long work.
 
 /// Told what is being done, how much of it is done, and of how much.
 pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);

@@ -1,4 +1,4 @@
-//! How tokens are drawn: as it is asked for, and as reports tell it.
+//! How tokens are drawn: the options, and their form in reports.
 
 use clap::Args;
 use qdiff_engine::sampler::Step;

@@ -48,7 +48,7 @@ impl Shard {
     }
 
     /// The stages of this part: whole layers, one after the other, so cut that the part with the most products has as few
-    /// as can be. What stands before the layers goes with the first, what stands behind them is a layer of its own.
+    /// as can be. Stages before the layers go with the first layer, stages after them count as a layer.
     ///
     /// # Errors
     /// More parts than layers.
@@ -56,7 +56,7 @@ impl Shard {
         let layers = layers(graph);
         ensure!(
             self.of <= layers.len(),
-            "the model falls into {} parts at most, its layers and what stands behind them; {} were asked for",
+            "the model has at most {} parts: its layers, and one for the stages after them; {} were requested",
             layers.len(),
             self.of
         );

@@ -17,8 +17,8 @@ pub fn unseen(c: char) -> bool {
         )
 }
 
-/// `text` on one line, with whatever cannot be seen as an escape: `\n`, `\u{202e}`. Nor does it hold the beginning of
-/// an old command of GitHub Actions, `##[error]`, which works wherever it stands.
+/// `text` on one line, with invisible characters as escapes: `\n`, `\u{202e}`. Nor does it hold the beginning of
+/// an old command of GitHub Actions, `##[error]`, which works anywhere in a line.
 pub fn shown(text: &str) -> String {
     kept(text, |_| false)
 }

@@ -1,4 +1,4 @@
-//! An array of a capture, whatever holds it: its shape is held against the stage's, its elements are converted and
+//! An array of a capture, in any container: its shape is held against the stage's, its elements are converted and
 //! brought into the stage's order.
 
 use super::view::{Choice, View, gather};
@@ -113,7 +113,7 @@ impl<R: Read> Array<R> {
         }
     }
 
-    /// The next elements, `bytes` as they stand in the file.
+    /// The next elements, `bytes` as in the file.
     fn bytes(&mut self, bytes: &mut [u8]) -> Result<()> {
         self.data.read_exact(bytes).map_err(|e| match e.kind() {
             ErrorKind::UnexpectedEof => anyhow!("ends before its last element"),
@@ -291,8 +291,8 @@ impl Target<'_> {
     }
 }
 
-/// Reads one array into `store`, its axes in this order. `most` bounds the bytes of an array where no graph says what it
-/// holds. Of the logits the row of the step's last token may stand alone: then the others become NaN, and the second
+/// Reads one array into `store`, its axes in this order. `most` bounds the bytes of an array where no graph gives its
+/// size. Logits may hold only the row of the step's last token: then the other rows become NaN, and the second
 /// value is true.
 ///
 /// # Errors
@@ -324,8 +324,8 @@ pub(super) fn read<R: Read>(
     target.finish(stored, alone, element, store)
 }
 
-/// Reads what several targets take of one array, in one pass: tensors, and the format in which they stood. `views` are
-/// given for the array's shape.
+/// Reads the parts of one array that several targets take, in one pass: tensors, and their format in the file. `views`
+/// are given for the array's shape.
 ///
 /// # Errors
 /// As [`read`]; views that the array has not, or that are more than their stage can be.

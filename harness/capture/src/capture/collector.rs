@@ -24,8 +24,8 @@ pub struct Want {
 }
 
 impl Want {
-    /// What `filter` asks for of a runner that can hand out the stages `taps`, its operands, and the logits of the last
-    /// token of every step, whatever is asked for: they choose the next.
+    /// What `filter` selects from a runner that can hand out the stages `taps`, the operands, and the logits of the
+    /// last token of every step, in any case: they choose the next.
     pub fn new(graph: &Graph, filter: &Filter, taps: &dyn Fn(&Node) -> bool, store: &Arc<Store>) -> Arc<Self> {
         let set = filter.capture_set(graph, taps);
         let stages = graph.nodes.iter().filter(|n| set.contains(&n.id));
@@ -80,12 +80,12 @@ impl Want {
     }
 }
 
-/// Collects what is wanted of one step.
+/// Collects the selected values of one step.
 #[derive(Debug)]
 pub struct Collector {
     want: Arc<Want>,
     step: Step,
-    /// Of a stage that comes in parts, those that came.
+    /// The parts so far of a stage that comes in parts.
     parts: Vec<f32>,
 }
 
@@ -136,7 +136,7 @@ impl Collector {
         (wanted, total)
     }
 
-    /// Keeps what is wanted of a stage's tensor; gives false if it was given before.
+    /// Keeps the selected values of a stage's tensor; gives false if it was given before.
     pub fn take(&mut self, id: StageId, tensor: Arc<Tensor<f32>>) -> bool {
         if Some(id) == self.want.choice && tensor.rows() > 0 {
             let row = tensor.row(tensor.rows() - 1);

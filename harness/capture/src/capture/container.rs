@@ -85,7 +85,7 @@ impl Container {
         ];
         let held: Vec<&str> = held.into_iter().filter(|(is, _)| *is).map(|(_, what)| what).collect();
         let shown = folder.display();
-        ensure!(held.len() < 2, "{shown} holds {}: which of them is the capture cannot be told", held.join(" and "));
+        ensure!(held.len() < 2, "{shown} holds {}: it is not clear which of them is the capture", held.join(" and "));
         let of = |part: Option<Shard>| part.map(|shard| shard.of);
         ensure!(
             npz.windows(2).all(|w| of(w[0].0) == of(w[1].0)),
@@ -131,7 +131,7 @@ pub fn check_run(folder: &Path, expected: &Expected) -> Result<()> {
     dump::check_trouble(folder)?;
     let container = Container::of(folder)?;
     let raw = matches!(container, Container::Raw);
-    // What does not read as a manifest is told by whoever reads it as one.
+    // The reader of the manifest reports a bad manifest.
     let dump =
         if raw { Lines::open(folder)?.dump()? } else { any_manifest(folder).ok().and_then(|manifest| manifest.dump) };
     expected.check(dump.as_ref(), &container.files(folder)?, raw)
@@ -158,7 +158,7 @@ fn archives<'a>(folder: &Path, all: &'a [(Option<Shard>, PathBuf)], names: &Name
     let more = if absent.len() > NAMED { format!(" and {} more", absent.len() - NAMED) } else { String::new() };
     ensure!(
         absent.is_empty(),
-        "{} lacks {}{more}, of the {of} parts that it was recorded in: fetch what is missing, or record it again",
+        "{} lacks {}{more}, of the {of} parts that it was recorded in: fetch the missing parts, or record it again",
         folder.display(),
         absent[..absent.len().min(NAMED)].join(", ")
     );
@@ -193,7 +193,7 @@ pub fn any_manifest(folder: &Path) -> Result<Manifest> {
     };
     ensure!(
         ranks.ranks == all.len(),
-        "{} has folders of {}, and the run had {}; fetch what is missing, or run again",
+        "{} has folders of {}, and the run had {}; fetch the missing folders, or run again",
         folder.display(),
         counted(all.len(), "rank"),
         ranks.ranks
@@ -288,8 +288,8 @@ pub fn held(folder: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
 ///
 /// # Errors
 /// A folder that holds no container, or more than one. An array that belongs to no stage (with a map such arrays are
-/// passed over), stands there twice, is of no format of [`qdiff_engine::dtype::DType`], is not wholly there, or holds more than a
-/// few times what its stage can have: no more memory is taken than that.
+/// passed over), occurs twice, is of no format of [`qdiff_engine::dtype::DType`], is not wholly there, or holds more
+/// than a few times what its stage can have: no more memory is taken than that.
 pub fn read(
     folder: &Path, manifest: &Manifest, stages: (&Graph, &Names), shapes: Shapes, store: &Arc<Store>,
 ) -> Result<Capture> {
@@ -361,7 +361,7 @@ fn taken(
 pub fn step(folder: &Path, index: usize, step: Step, stages: (&Graph, &Names), store: &Arc<Store>) -> Result<Step> {
     let name = folder.display().to_string();
     let lines = Lines::open(folder).context("an engine that stays up dumps in lines, which tap/qdiff_tap.h writes")?;
-    ensure!(lines.ended(index), "{name}: step {index} was said to be whole, and no line ends it");
+    ensure!(lines.ended(index), "{name}: the engine reported step {index} as whole, but no line ends it");
     let mut intake = Intake::of_steps(&name, vec![step], stages, Shapes::Known, store);
     for pass in intake.passes() {
         lines.read(pass, folder, index, &mut intake)?;

@@ -21,7 +21,7 @@ pub(super) fn remedy(given: &[usize], expected: &[usize]) -> String {
     } else if given.len() == expected.len() + 1 && given.ends_with(expected) {
         format!("it holds a batch of {}; say in a map which of them, as in `ARRAY[0] = STAGE`", given[0])
     } else if given.len() == expected.len() && sorted(given) == sorted(expected) {
-        "its axes stand in another order; say in a map which, as in `ARRAY = STAGE : 1,0,2`".to_owned()
+        "its axes are in another order; a map gives the order, as in `ARRAY = STAGE : 1,0,2`".to_owned()
     } else if count(given) == count(expected) && given.len() < expected.len() {
         format!(
             "it has axes in one that the stage has apart; write it as {expected:?}, or name it in a map, which does"
@@ -30,7 +30,7 @@ pub(super) fn remedy(given: &[usize], expected: &[usize]) -> String {
         let rest = ":, ".repeat(axis);
         let repeated = (got % want == 0).then(|| {
             format!(
-                ", or every {} of them, `[{rest}::{}]`, where each stands there so often",
+                ", or every {} of them, `[{rest}::{}]`, where each occurs so often",
                 ordinal(got / want),
                 got / want
             )

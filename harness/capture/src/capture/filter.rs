@@ -1,4 +1,4 @@
-//! Which stages, layers and positions are asked for.
+//! The selection of stages, layers and positions.
 
 use crate::nearest::hint;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -6,7 +6,7 @@ use globset::{Glob, GlobMatcher};
 use qdiff_engine::model::{Graph, Node, StageId};
 use std::collections::{BTreeSet, HashSet};
 
-/// What of a run is asked for; empty parts ask for everything.
+/// The selected part of a run; an empty list selects everything.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     stages: Vec<GlobMatcher>,
@@ -48,7 +48,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Whether the stage is asked for.
+    /// Whether the stage is selected.
     pub fn stage(&self, id: StageId) -> bool {
         let layer = match (&self.layers, id.layer) {
             (None, _) => true,
@@ -59,12 +59,12 @@ impl Filter {
         layer && (self.stages.is_empty() || self.stages.iter().any(|m| matches(m, id)))
     }
 
-    /// Whether every position is asked for.
+    /// Whether every position is selected.
     pub fn every_position(&self) -> bool {
         self.positions.is_none()
     }
 
-    /// Whether the position is asked for.
+    /// Whether the position is selected.
     pub fn position(&self, position: usize) -> bool {
         position >= self.since && self.positions.as_ref().is_none_or(|p| p.contains(&position))
     }
@@ -80,8 +80,9 @@ impl Filter {
         Some((0..tokens).filter(|p| positions.contains(p)).collect())
     }
 
-    /// The stages that must be captured to judge those asked for: they, and their operands. Of what a runner cannot
-    /// hand out (`taps`), the stages around it: before it those it is evaluated from, after it those that show it.
+    /// The stages that must be captured to judge the selected ones: these and their operands. For a stage that a runner
+    /// cannot hand out (`taps`), the stages around it: before it those it is evaluated from, after it those that show
+    /// it.
     pub fn capture_set(&self, graph: &Graph, taps: &dyn Fn(&Node) -> bool) -> HashSet<StageId> {
         let known = |i: usize| taps(&graph.nodes[i]);
         let mut wanted = BTreeSet::new();

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::Read;
 use std::sync::Arc;
 
-/// Most characters of what is said of an array, with its remedy.
+/// Most characters of a message about an array, with its remedy.
 const SAID: usize = 500;
 
 /// What a pass is called before its number.
@@ -70,11 +70,11 @@ pub(super) struct Intake<'a> {
     tables: HashMap<(usize, Option<u16>, String), Entries>,
     /// Of stages that several arrays come to, by step and node.
     parts: BTreeMap<(usize, usize), (Named, Parts)>,
-    /// Of a run of several sequences, its passes.
+    /// The passes of a run of several sequences.
     pub(super) passes: Vec<PassRows>,
     /// The lines of the map that some array fits.
     pub(super) fitting: HashSet<usize>,
-    /// Whether an array may stand in several files of the capture, the same in all of them.
+    /// Whether an array may be in several files of the capture, the same in all of them.
     pub(super) repeats: bool,
 }
 
@@ -292,7 +292,7 @@ impl<'a> Intake<'a> {
         let (step, id) = (&mut self.capture.steps[step], self.graph.nodes[node].id);
         if let Some(there) = step.stages.get(&id) {
             let same = there.shape() == stored.shape() && there.digest() == stored.digest();
-            ensure!(same, "stands in another file of the capture as well, with other values");
+            ensure!(same, "is in another file of the capture as well, with other values");
             return Ok(());
         }
         if alone {

@@ -1,4 +1,4 @@
-//! Arrays that stand somewhere in a file: number format, shape, strides and offset are said elsewhere, and checked here.
+//! Arrays at an offset in a file: number format, shape, strides and offset come from elsewhere, and are checked here.
 
 use super::array::{Array, Format};
 use crate::input;
@@ -45,7 +45,7 @@ impl Source {
         Ok(bytes)
     }
 
-    /// The array of this shape whose first element stands at `offset`, and whose elements along an axis are `strides`
+    /// The array of this shape whose first element is at `offset`, and whose elements along an axis are `strides`
     /// elements apart; row-major where there are none.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl Source {
             "of shape {shape:?} at offset {offset} is not wholly in its file, which has {} bytes",
             self.length
         );
-        // As the elements lie: whatever the order of the axes, the file is read once from front to back.
+        // In the order of the file: for any order of the axes, the file is read once from front to back.
         axes.sort_by_key(|&(axis, _, stride)| (std::cmp::Reverse(stride), axis));
         let lies = axes.iter().map(|(axis, ..)| *axis).collect();
         let total = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64)).context("is larger than any file")?;

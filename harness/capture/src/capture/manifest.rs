@@ -69,8 +69,8 @@ pub struct Manifest {
     /// What it computed in; plain f32 where it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arithmetic: Option<Declared>,
-    /// What the arrays were rounded to on the way into them, whatever the engine computed in; seen in the arrays where it
-    /// is not given.
+    /// What the arrays were rounded to on the way into them, independent of the engine's arithmetic; read off the
+    /// arrays if it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Formats>,
     /// How it chose `decoded`; where it is not given, as the largest of its logits.
@@ -86,7 +86,7 @@ pub struct Manifest {
     /// Which dump it is, as a tap says; absent where another program wrote the capture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dump: Option<Dump>,
-    /// Of a run of several sequences, the sequence of each row of each pass; as `sequences` has them where it is empty.
+    /// The sequence of each row of each pass, in a run of several sequences; if it is empty, `sequences` has them.
     #[serde(skip)]
     pub orders: Vec<Vec<u32>>,
     /// Why the run is known to be cut short; seen from the container.
@@ -114,7 +114,7 @@ pub enum Sampler {
 /// What an engine says of the end of its text.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct RecordedEnd {
-    /// The token at which it stopped: drawn after the last step, and fed to none. Absent where it did not stop by itself.
+    /// The token at which it stopped: drawn after the last step, and fed to none. Absent if it was stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<u32>,
     /// All tokens at which it would have; not compared where absent.
@@ -177,7 +177,7 @@ impl Manifest {
         }
     }
 
-    /// Has the first `prompt` of all tokens stand as the prompt, as far as the others were fed one by one.
+    /// Makes the first `prompt` of all tokens the prompt, as far as the others were fed one by one.
     pub fn divide(&mut self, prompt: usize) {
         if self.sequences.is_some() {
             return;
@@ -231,7 +231,7 @@ impl Manifest {
         }
         if let Some(ranks) = &self.ranks {
             ensure!(self.schema_version >= SCHEMA_VERSION, "`ranks` need schema_version {SCHEMA_VERSION}");
-            ensure!(self.sequences.is_none(), "it names `ranks` and `sequences`; dump each sequence by itself");
+            ensure!(self.sequences.is_none(), "it names `ranks` and `sequences`; dump each sequence alone");
             let known = self.rank.is_none_or(|rank| usize::from(rank) < ranks.ranks);
             ensure!(known, "it is of a rank that `ranks` ({ranks}) does not have");
         }

@@ -9,7 +9,7 @@
 //! way    = order of axes, "join" axis, "sum", "same"
 //! ```
 //!
-//! `{L}` in a name is the layer's number; `{0..3}` and `{a,b}` stand for several arrays, as in a shell.
+//! `{L}` in a name is the layer's number; `{0..3}` and `{a,b}` mean several arrays, as in a shell.
 
 use super::view::Choice;
 use super::{Step, quoted};
@@ -26,7 +26,7 @@ const KEYS: &str = "{N}";
 /// Most arrays that a stage is put together of.
 const MOST_PARTS: usize = 1024;
 
-/// Deepest that tables stand in tables.
+/// Greatest depth of tables within tables.
 const DEEPEST: usize = 4;
 
 /// How several arrays become one stage.
@@ -178,7 +178,7 @@ impl Rule {
         self.taken.is_empty() && self.way.is_none()
     }
 
-    /// The tables that are asked.
+    /// The tables to look in.
     pub(super) fn tables(&self) -> Vec<&str> {
         fn bound<'a>(of: &'a Bound, all: &mut Vec<&'a str>) {
             if let Bound::Table(table) = of {
@@ -308,7 +308,7 @@ impl<'a> Parser<'a> {
 
     fn items(&mut self) -> Result<Vec<Item>> {
         self.depth += 1;
-        ensure!(self.depth <= DEEPEST, "tables stand in tables more than {DEEPEST} deep");
+        ensure!(self.depth <= DEEPEST, "tables are nested more than {DEEPEST} deep");
         let mut items = Vec::new();
         loop {
             items.push(self.item()?);
@@ -370,7 +370,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The names that braces in a name stand for; the layer's stay.
+/// The names that braces in a name expand to; the layer's braces stay.
 fn expanded(name: &str) -> Result<Vec<String>> {
     let mut done = vec![String::new()];
     let mut rest = name;

@@ -206,18 +206,18 @@ pub struct Capture {
     pub cut: bool,
     /// Lines of the map that fit no array, as errors call them.
     pub unmatched: Vec<String>,
-    /// Of a run of several sequences, what the engine gave its kernels for the rows of each pass.
+    /// What the engine gave its kernels for the rows of each pass of a run of several sequences.
     pub rows: Vec<RowsSaid>,
 }
 
 /// The whole numbers that an engine gave its kernels for the rows of a pass, as far as it was captured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RowsSaid {
-    /// Of each row its position.
+    /// The position of each row.
     pub positions: Option<Vec<i64>>,
-    /// Of each row the cache slot that it was written to.
+    /// The cache slot that each row was written to.
     pub slots: Option<Vec<i64>>,
-    /// Of each sequence that has rows, the slots of its positions, by sequence.
+    /// The slots of the positions of each sequence that has rows.
     pub tables: BTreeMap<u32, Vec<i64>>,
     /// The sequence of each row, in the order of the rows of the pass.
     pub sequences: Vec<u32>,

@@ -9,7 +9,7 @@ use std::io::Read;
 /// Longest header of an npy array in bytes: ours and numpy's have 128.
 const HEADER: u64 = 1 << 16;
 
-/// Brackets of a header that stand in each other at most: the shape in the
+/// Greatest depth of nested brackets in a header: the shape in the
 /// dictionary, and the fields of a structured type, which is refused with its name.
 const BRACKETS: usize = 4;
 
@@ -57,8 +57,9 @@ fn header(mut file: impl Read) -> Result<Vec<u8>> {
     Ok(start)
 }
 
-/// What the elements are, and whether their highest byte comes first. numpy knows neither bf16 nor fp8: those of
-/// `ml_dtypes` are bytes to it (`V2`, `V1`), and many write the bits as integers. Of two bytes `ml_dtypes` has bf16 alone.
+/// The format of the elements, and whether their highest byte comes first. numpy knows neither bf16 nor fp8: those of
+/// `ml_dtypes` are bytes to it (`V2`, `V1`), and many write the bits as integers. The only type of two bytes in
+/// `ml_dtypes` is bf16.
 fn format(dtype: &npyz::DType, declared: Option<DType>) -> Result<(Format, bool)> {
     let npyz::DType::Plain(plain) = dtype else { bail!("has dtype {}; write float32 or float16", dtype.descr()) };
     let own = match (plain.type_char(), plain.size_field()) {

@@ -2,7 +2,7 @@
 //! recorded in parts: each holds the stages of some layers, and those that they are computed from.
 //!
 //! Any engine that writes a container can be a subject. The arrays are named `prefill/L07.q_rope`, `step1/logits`, …,
-//! shaped as the graph says; whatever is not there counts as missing. A prefill in ubatches has a step for each:
+//! with the graph's shapes; an absent array counts as missing. A prefill in ubatches has a step for each:
 //! `prefill`, `prefill@512`, `prefill@1024`, by the position of the first token.
 
 use super::array::Shapes;
@@ -168,7 +168,7 @@ pub(super) fn open(path: &Path) -> Result<ZipArchive<BufReader<File>>> {
 /// Reads the arrays of an archive called `name` that belong to stages of `graph` into `store`.
 ///
 /// # Errors
-/// A file that is no npz; an array that belongs to no stage (with a map such arrays are passed over), stands there
+/// A file that is no npz; an array that belongs to no stage (with a map such arrays are passed over), occurs
 /// twice, has another checksum than the archive says, or holds more than a few times what its stage can have: an
 /// archive is never unpacked further than that.
 pub fn arrays<R: Read + Seek>(
@@ -184,7 +184,7 @@ pub fn arrays<R: Read + Seek>(
 /// # Errors
 /// As [`arrays`].
 pub(super) fn take<R: Read + Seek>(intake: &mut Intake<'_>, mut zip: ZipArchive<R>, name: &str) -> Result<()> {
-    ensure!(!zip.has_duplicate_names(), "{name} holds two arrays of one name; which of them counts cannot be told");
+    ensure!(!zip.has_duplicate_names(), "{name} holds two arrays of one name; it is not clear which of them counts");
     let deflated = deflated(&mut zip).with_context(|| format!("{name} is no npz archive"))?;
     let entries = zip.len();
     for (pass, i) in intake.passes().into_iter().flat_map(|pass| (0..entries).map(move |i| (pass, i))) {

@@ -49,7 +49,7 @@ impl Passes<'_> {
     }
 }
 
-/// The steps in which `prompt` and then `decoded` are fed, each decoded token by itself. Without stages.
+/// The steps in which `prompt` and then `decoded` are fed, each decoded token alone. Without stages.
 ///
 /// # Panics
 /// If the passes have other tokens than the prompt.

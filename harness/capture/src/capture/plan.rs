@@ -125,7 +125,7 @@ impl Plan {
         self.0.iter().map(&mut pass).collect()
     }
 
-    /// What each pass feeds, by run. Runs of a pass stand in the order of their sequences.
+    /// What each pass feeds, by run. Runs of a pass are in the order of their sequences.
     fn turns(&self) -> Vec<Vec<Turn>> {
         /// The run of a sequence, the tokens that the sequence has, and whether some were taken back since it was fed.
         #[derive(Clone, Copy)]
@@ -192,7 +192,7 @@ impl Plan {
     }
 
     /// Deals `steps`, which are those of [`Self::steps`], out to the runs. A run that begins with tokens of another one has copies
-    /// of its steps, from `copy`, which is told how many tokens of a step belong to the prefix.
+    /// of its steps, from `copy`, whose argument is the number of tokens of a step that belong to the prefix.
     pub fn dealt(&self, steps: Vec<Step>, copy: impl Fn(&Step, usize) -> Step) -> Vec<Vec<Step>> {
         let mut all: Vec<Vec<Step>> = (0..self.runs()).map(|_| Vec::new()).collect();
         let mut steps = steps.into_iter();

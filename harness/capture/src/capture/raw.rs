@@ -73,7 +73,7 @@ pub struct Place {
     file: String,
     /// Byte at which the first element stands.
     offset: u64,
-    /// Of a step of several sequences, the one whose rows it holds; of all its rows where it is not given.
+    /// The sequence whose rows it holds, in a step of several sequences; all rows if it is absent.
     #[serde(default)]
     sequence: Option<u32>,
 }
@@ -175,8 +175,7 @@ impl Lines {
         }
         let begun = lines.places.iter().filter(|place| place.step == lines.ends.len()).count();
         if begun > 0 {
-            lines.cut =
-                Some(format!("{} of step {} stand there without its end", counted(begun, "array"), lines.ends.len()));
+            lines.cut = Some(format!("{} of step {} without its end", counted(begun, "array"), lines.ends.len()));
             lines.places.retain(|place| place.step < lines.ends.len());
         }
         Ok(lines)
@@ -264,7 +263,7 @@ impl Lines {
         Ok(Self { alone, ..self }.ended_by(manifest, missing))
     }
 
-    /// The manifest with what is known of the end of the run.
+    /// The manifest with the known facts about the end of the run.
     fn ended_by(self, mut manifest: Manifest, missing: Option<String>) -> Manifest {
         let alone = self.alone;
         // A manifest.json names all steps; without one, only the closing line says that there were no more.
@@ -320,8 +319,8 @@ impl Lines {
             all.extend(tokens);
         }
         ensure!(!sizes.is_empty(), "{name} holds no step that is whole: nothing can be judged");
-        // Parts of one size, the last of them shorter; then tokens one by one. Whether one that stands alone is the last
-        // part or the first that was decoded makes no step another.
+        // Parts of one size, the last of them shorter; then tokens one by one. A single token may be the last
+        // part or the first that was decoded: the steps are the same.
         let ubatch = sizes[0];
         let parts = 1 + sizes[1..].iter().take_while(|size| **size == ubatch && ubatch > 1).count();
         let short = sizes.get(parts).is_some_and(|size| (2..ubatch).contains(size));

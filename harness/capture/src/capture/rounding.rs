@@ -25,7 +25,7 @@ pub struct Rounding {
 }
 
 impl Rounding {
-    /// Of what an engine gives on as `outputs`.
+    /// The rounding of the values that an engine passes on as `outputs`.
     ///
     /// # Errors
     /// A pattern that fits no stage, an op that the graph does not have, or two patterns that fit one stage and differ.
@@ -55,7 +55,7 @@ impl Rounding {
             let (Some(format), Some(given)) = (self.stored.get(&node.id), step.get(node.id)) else { continue };
             if let Some(i) = given.data.iter().position(|v| !format.holds(*v)) {
                 bail!(
-                    "its storage is said to be {format}, and element {i} of {} in {} is {}, which is no {format}",
+                    "its storage is declared as {format}, and element {i} of {} in {} is {}, which is no {format}",
                     node.id,
                     step.label(),
                     given.data[i]
@@ -85,7 +85,7 @@ impl Capture {
         let narrower = |(id, element): &(&StageId, &DType)| !integers.contains(*id) && !own(**id).within(**element);
         let coarser = self.elements.iter().filter(narrower);
         let coarser: Vec<(StageId, DType)> = coarser.map(|(id, element)| (*id, *element)).collect();
-        // Whatever is said: an array of f16 holds no more.
+        // For any declaration: an array of f16 holds no more.
         for (id, element) in &coarser {
             self.rounding.stored.entry(*id).or_insert(*element);
         }

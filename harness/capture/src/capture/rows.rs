@@ -10,7 +10,7 @@ use qdiff_engine::model::Axis;
 use qdiff_engine::ops::Tensor;
 use std::io::Read;
 
-/// Most characters of what is said of an array.
+/// Most characters of a message about an array.
 const SAID: usize = 500;
 
 /// Whole numbers that an engine gives its kernels.
@@ -132,7 +132,7 @@ impl Intake<'_> {
         Ok(Step::new(0, vec![0; count]))
     }
 
-    /// Which row of the last rows of all sequences is that of a group, as sequences stand in the pass.
+    /// Which row of the last rows of all sequences is that of a group, in the order of sequences in the pass.
     fn last(&self, number: usize, group: usize) -> usize {
         let lasts = |group: usize| self.passes[number].rows[group].last().copied();
         let own = lasts(group);

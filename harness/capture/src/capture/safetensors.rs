@@ -43,7 +43,7 @@ impl<'de> Deserialize<'de> for Header {
                     if name == "__metadata__" {
                         map.next_value::<IgnoredAny>()?;
                     } else if all.insert(name, map.next_value()?).is_some() {
-                        return Err(A::Error::custom("two arrays have one name; which of them counts cannot be told"));
+                        return Err(A::Error::custom("two arrays have one name; it is not clear which of them counts"));
                     }
                 }
                 Ok(Header(all))

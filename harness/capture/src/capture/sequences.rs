@@ -10,7 +10,7 @@ use qdiff_engine::tap::{Part, TapSink};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Collects what is wanted of a pass, for each sequence by itself.
+/// Collects the selected values of a pass, for each sequence separately.
 #[derive(Debug)]
 pub struct PassCollector {
     want: Arc<Want>,
@@ -38,7 +38,7 @@ impl PassCollector {
         Ok(Self { want: want.clone(), rows: rows.len(), after, groups, by_position: false })
     }
 
-    /// Of an engine whose scores and weights are of the positions of a row's own sequence, not of slots.
+    /// For an engine whose scores and weights are by position of a row's own sequence, not by slot.
     #[must_use]
     pub fn with_keys_by_position(self) -> Self {
         Self { by_position: true, ..self }
@@ -68,7 +68,7 @@ impl PassCollector {
         self.groups.iter().any(|(_, collector)| collector.wants(id))
     }
 
-    /// Keeps what is wanted of a stage's tensor; gives false if it was given before.
+    /// Keeps the selected values of a stage's tensor; gives false if it was given before.
     pub fn take(&mut self, node: &Node, tensor: Arc<Tensor<f32>>) -> bool {
         let alone = self.after.is_one();
         let mut first = true;
@@ -154,7 +154,7 @@ fn foreign(group: &Group, after: &Sequences, heads: usize, weights: &Tensor<f32>
 pub struct PassTaps<'a> {
     graph: &'a Graph,
     pass: &'a mut PassCollector,
-    /// Of a stage that comes in parts, those that came.
+    /// The parts so far of a stage that comes in parts.
     parts: Vec<f32>,
 }
 

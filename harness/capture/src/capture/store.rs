@@ -219,7 +219,7 @@ impl Stored {
         }
     }
 
-    /// The number format in which it stood in a file; f32 of what was computed here.
+    /// The number format of the values in a file; f32 for values computed here.
     pub fn element(&self) -> DType {
         self.element
     }
@@ -229,7 +229,7 @@ impl Stored {
         Some(self.element).filter(|element| *element != DType::F32)
     }
 
-    /// The same, which stood in a file in this format.
+    /// The same values, with this as their format in a file.
     pub(super) fn stood_as(mut self, element: DType) -> Self {
         self.element = element;
         self

@@ -19,7 +19,7 @@ pub(super) enum Choice {
     At(i64),
     /// `from:to:step`; negative ends count from the end.
     Slice(Option<i64>, Option<i64>, usize),
-    /// These entries, in this order; what is no index may stand there as long as nothing is taken from it.
+    /// These entries, in this order; an entry may be no index as long as nothing is taken from it.
     Rows(Vec<i64>),
     /// `...`: as many whole axes as are left over.
     Rest,
@@ -307,7 +307,7 @@ struct Piece {
 }
 
 /// The elements of several views of an array of `total` elements, which `read` gives from the first to the last, or passes
-/// over where it is asked for none.
+/// over if none of them is selected.
 ///
 /// # Errors
 /// Those of `read`; views in too many pieces, or by a table with an entry that is no index.
@@ -401,7 +401,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is chosen, in whatever order the axes lie: the elements that numpy would give.
+        /// For any selection and any order of axes: the elements that numpy would give.
         #[test]
         fn takes_what_numpy_takes(
             shape in prop::collection::vec(1usize..5, 1..4), reverse: bool,
@@ -425,7 +425,7 @@ mod tests {
                     // All in one, then in two.
                     let n = plain.data.len();
                     let part = (1..=n).filter(|p| n.is_multiple_of(*p)).nth(a % 3).unwrap_or(1);
-                    // Rows in an order of their own have no other axes, and that is said.
+                    // Rows in an order of their own have no other axes: an error says so.
                     let Ok(two) = view.reshape(&[None]).and_then(|one| one.reshape(&[None, Some(part)])) else { break };
                     view = two;
                     plain.shape = vec![n / part, part];

@@ -1,5 +1,5 @@
 //! Memory that a process shares with its supervisor: what it is doing, its last words, and what must not outlive it. It is
-//! written in place and needs nobody to send it, so it tells of a process that died in the middle of anything.
+//! written in place and needs no sender, so it also describes a process that died at any point.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -82,7 +82,7 @@ impl Board {
         post(&self.paths, path)
     }
 
-    /// The last words of the process; the first that are said stay.
+    /// The last words of the process; the first message stays.
     pub(super) fn words(&self, text: &[u8]) {
         self.words.claim(text);
     }
@@ -92,7 +92,7 @@ impl Board {
         self.code.store(u32::from(code) + 1, Ordering::Release);
     }
 
-    /// The exit code that was said.
+    /// The exit code that was posted.
     pub(super) fn code(&self) -> Option<u8> {
         self.code.load(Ordering::Acquire).checked_sub(1)?.try_into().ok()
     }

@@ -1,9 +1,10 @@
 //! A process between qdiff and the command of an engine. Linux gives it every process below the command whose parent has ended
 //! (it is their *child subreaper*), so a process that calls `setsid` or forks twice is found as any other. The keeper starts
-//! the command and nothing else: whatever stands below it came from the command, and nothing of anybody else's does.
+//! the command and nothing else: so all processes below it came from the command.
 //!
-//! It ends all of them when the command ends, when it is asked to, and when whoever asked for the command is gone, however
-//! that came about: the socket between the two is closed then. After that it says how the command ended, and ends.
+//! It ends all of them when the command ends, on request, and when the process that requested the command is gone,
+//! however that came about: the socket between the two is closed then. After that it says how the command ended, and
+//! ends.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};

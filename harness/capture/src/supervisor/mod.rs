@@ -4,7 +4,7 @@
 //! half written, and ends as the command promises.
 //!
 //! The two share a board of memory, to which the worker posts what it is doing before it calls into C, and the
-//! paths it is writing. Beside it there is a pipe that says when the last keeper of a command has ended (see [`keeper`]). Nothing
+//! paths it is writing. A pipe beside it shows when the last keeper of a command has ended (see [`keeper`]). Nothing
 //! else passes between them, so supervision costs one `fork` at the start.
 
 mod board;
@@ -30,7 +30,7 @@ static BOARD: OnceLock<&'static Board> = OnceLock::new();
 pub enum Ended {
     /// With this exit code.
     Code(u8),
-    /// It was told to end by this signal, and did.
+    /// It received this signal, and ended.
     Told(i32),
     /// It died: what to say of it.
     Died(String),
@@ -52,7 +52,7 @@ pub fn split() -> Option<Ended> {
         0 => {
             let _ = BOARD.set(board);
             let _ = keeper::ALIVE.set(alive);
-            // SAFETY: plain calls; there is one thread, so nobody reads the environment meanwhile.
+            // SAFETY: plain calls; there is one thread, so nothing reads the environment meanwhile.
             unsafe {
                 // Told to end with its supervisor, however that ends.
                 libc::prctl(libc::PR_SET_PDEATHSIG, SIGTERM);
@@ -100,7 +100,7 @@ fn again(mut call: impl FnMut() -> libc::c_int) {
 }
 
 fn ended(board: &Board, status: ExitStatus) -> Ended {
-    // A library that ends the process by itself, as libgomp does where it gets no thread, speaks no verdict of ours.
+    // A library that ends the process, as libgomp does without a thread, gives no verdict of qdiff.
     if let Some(code) = board.code().filter(|code| status.code() == Some((*code).into())) {
         return Ended::Code(code);
     }
@@ -138,7 +138,7 @@ pub(crate) fn remove(path: &Path) {
     let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
 }
 
-/// Says what this process is about to do, until the result is dropped: for whoever must tell of its death.
+/// Says what this process is about to do, until the result is dropped: for the supervisor, which reports its death.
 pub fn doing(text: impl FnOnce() -> String) -> Option<Posted> {
     BOARD.get().map(|board| board.doing(&text()))
 }

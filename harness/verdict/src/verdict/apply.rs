@@ -25,7 +25,7 @@ use std::ops::ControlFlow;
 /// Elements that a stage evaluates at once, unless one row has more: few enough that what becomes of them stays in the caches.
 const ELEMENTS_AT_ONCE: usize = 1 << 16;
 
-/// Of a cache, what every side has of it so far.
+/// Each side's cache so far.
 pub(super) type State = HashMap<usize, CacheState>;
 
 /// The op on the operands of the given sides.
@@ -69,7 +69,7 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
     };
     let arithmetic = source.side.arithmetic;
     let attention = arithmetic.attention(step.tokens.len());
-    // Of a cache that lost rows a query sees those up to its own.
+    // In a cache that lost rows a query sees the rows up to its own.
     let positions = lost::own_rows(stage.graph, node, source.side.capture, index).unwrap_or_else(|| step.positions());
     let tokens = step.kept_tokens();
     let mut from = 0;

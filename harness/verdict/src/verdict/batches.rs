@@ -1,5 +1,5 @@
 //! The same tokens in steps of different size: how far one run is from
-//! another, row by row, whatever step a row was computed in.
+//! another, row by row, in whichever step a row was computed.
 
 use super::global::same_bits;
 use super::rows::row_len;
@@ -18,8 +18,8 @@ pub fn largest_difference(graph: &Graph, a: &Capture, b: &Capture, filter: &Filt
         .max_by(|x, y| x.1.error.total_cmp(&y.1.error))
 }
 
-/// The stage's rows side by side, by position. Of a cache its last state is
-/// compared: that is what all steps together left in it.
+/// The stage's rows side by side, by position. For a cache its last state is
+/// compared: the result of all steps together.
 fn difference(node: &Node, a: &Capture, b: &Capture, filter: &Filter) -> Option<Global> {
     let mut worst: Option<Global> = None;
     let mut note = |at: Place, x: &[f32], y: &[f32]| {

@@ -28,7 +28,7 @@ pub(super) fn caches(
     let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
     let width: usize = row_shape.iter().product();
     let format = source.side.arithmetic.kv.into();
-    // Of the cache that is judged; within a segment what counts is what the engine has.
+    // Only for the judged cache; within a segment the engine's own rows count.
     let copied = !source.resumes && source.computed.is_none() && copied(node, stage.graph, source.side);
     for &index in &source.steps {
         let step = source.step(index);
@@ -79,7 +79,7 @@ pub(super) fn caches(
         }
         let context = Context { tokens: &[], positions: &[], source: stage.weights, weights: &node.weights };
         ops::advance(&node.op, &mut state.values, &[&rows], &context);
-        // A cache is a copy, and so is what it is uncertain by.
+        // A cache is a copy, and so is its uncertainty.
         ops::advance(&node.op, &mut state.deltas, &[&deltas], &context);
         state.known.extend(fresh);
         if step.rows() == 0 {

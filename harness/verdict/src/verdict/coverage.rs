@@ -1,4 +1,4 @@
-//! What was asked for, and how much of it was judged.
+//! What was selected, and how much of it was judged.
 
 use super::probe::MISSED;
 use super::{Local, Place, Policy, Seed, Side, StageResult, Status, rows};
@@ -26,15 +26,15 @@ pub struct Coverage {
     pub stages: usize,
     /// Stages of the whole graph.
     pub stages_total: usize,
-    /// Of the rows judged, those that stand inside a segment on one side at least: judged together with a later stage.
+    /// The judged rows that are inside a segment on one side at least: judged together with a later stage.
     pub within: usize,
     /// Whether the subject gave the logits of the prompt's last token alone: the other positions are not asked for.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub last_row: bool,
-    /// Of the rows judged, those that probes passed on one side at least: what they should be was not put together.
+    /// The judged rows that probes passed on one side at least: their f64 values were not computed one by one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probed: Option<Probed>,
-    /// Where positions stand in segments alone: what the stages are called that a shift of all positions would change, and of
+    /// If only segments contain positions: the names of the stages that a shift of all positions would change, and of
     /// which none was judged in any layer. Scores are those of a shift of all positions as well, but for rounding.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blind: Vec<String>,
@@ -57,7 +57,7 @@ pub struct Coverage {
 pub struct Probed {
     /// Stage rows, on one side at least.
     pub rows: usize,
-    /// About how many of its bounds a single element of any of them must be off by to raise doubt, whatever rounding adds.
+    /// About how many of its bounds a single element of any of them must be off by to raise doubt, for any rounding.
     pub sees: Real,
     /// Chance at most that errors of several elements, which cancel, pass in a row, where the largest is 10 times that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,7 +69,7 @@ pub struct Probed {
 }
 
 impl Coverage {
-    /// Whether all that was asked for was judged.
+    /// Whether the whole selection was judged.
     pub fn complete(&self) -> bool {
         !self.alone && self.complete_alone()
     }
@@ -80,7 +80,7 @@ impl Coverage {
     }
 }
 
-/// Rows of a stage that were asked for and not judged.
+/// Selected rows of a stage that were not judged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Unjudged {
     /// The stage.
@@ -91,12 +91,12 @@ pub struct Unjudged {
     pub whole: bool,
     /// Where they are; empty where that is every position, or where each has rows that were judged.
     pub positions: BTreeSet<usize>,
-    /// Whether they were captured, and nothing can be told of them.
+    /// Whether they were captured, but are inconclusive.
     pub inconclusive: bool,
 }
 
 impl Unjudged {
-    /// `rows` of `all` rows of a stage that is asked for at `positions`.
+    /// `rows` of `all` rows of a stage that is selected at `positions`.
     pub(super) fn of(
         stage: &StageResult, (rows, all): (usize, usize), mut positions: BTreeSet<usize>, alone: bool,
     ) -> Self {
@@ -135,7 +135,7 @@ impl fmt::Display for Unjudged {
     }
 }
 
-/// Counts what was asked for and judged, and tells what was not.
+/// Counts the selected and the judged rows, and lists those not judged.
 pub(super) fn count(
     graph: &Graph, asked: &[&Node], stages: &[StageResult], (within, alone): (&[bool], bool), subject: Side<'_>,
     (filter, policy): (&Filter, &Policy),
@@ -243,8 +243,8 @@ fn for_last_row(graph: &Graph, capture: &Capture) -> Vec<bool> {
     only
 }
 
-/// Rows of `node` in `step` that the filter asks for, captured or not. Of a cache nothing is asked in a step of which no
-/// token is asked for, and of what is there for the last row alone (`last`) that row alone.
+/// Rows of `node` in `step` that the filter selects, captured or not. No row of a cache is selected in a step without a
+/// selected token; a stage that exists for the last row alone (`last`) has that row alone.
 fn rows_asked(node: &Node, step: &Step, filter: &Filter, last: bool) -> usize {
     let positions: Vec<u32> = (step.first..step.keys()).map(|p| p as u32).collect();
     if !positions.iter().any(|&p| filter.position(p as usize)) {

@@ -48,7 +48,7 @@ pub struct ElementMap {
 }
 
 /// A part of some rows in cells. A cell shows one element: that which is the
-/// furthest from f64 by what it is allowed. Values in three digits.
+/// furthest from f64 relative to its bound. Values in three digits.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Elements {
     /// Index of the first element.
@@ -80,7 +80,7 @@ pub(super) fn maps(
     oracle: &Oracle<'_>, origins: &[&StageResult], subject: Side<'_>, reference: &Capture, filter: &Filter,
 ) -> Vec<ElementMap> {
     let map = |stage: &&StageResult| {
-        // Of a wrong extent no element has its place.
+        // With a wrong extent no element has its place.
         let local = stage.subject.as_ref().filter(|l| l.extent.is_none())?;
         let worst = local.non_finite.as_ref().or(local.worst.as_ref())?;
         let (at, index) = (worst.place, worst.index);
@@ -131,7 +131,7 @@ fn rows(
         }
         ControlFlow::Continue(())
     };
-    // A cache goes on from its first row, whatever is asked for.
+    // A cache starts at its first row, for any selection.
     let asked = if node.token_axis().is_some() { &filter.since(first) } else { filter };
     evaluate(node, oracle, &[subject], asked, sink);
     rows

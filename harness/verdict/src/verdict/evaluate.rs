@@ -88,7 +88,7 @@ pub(super) fn probed(
     probe::passed(stage, &sources, (policy.mode, policy.seed))
 }
 
-/// Of a linear layer whose operands were captured these outputs alone, of which the capture must hold no others.
+/// Only these outputs of a linear layer whose operands were captured; the capture must hold no others.
 pub fn outputs(node: &Node, oracle: &Oracle<'_>, side: Side<'_>, filter: &Filter, outputs: Range<usize>) -> Expected {
     let (graph, source): (_, &dyn WeightSource) = (&oracle.graph, &oracle.weights);
     let faulty = node.faults.read.as_ref().map(|fault| FaultyWeights { source, fault: fault.as_ref() });

@@ -73,7 +73,7 @@ pub struct Evidence<'a> {
     pub misshapen: Vec<usize>,
     /// The user's own tolerance for this stage.
     pub rule: Option<f64>,
-    /// What is asked for.
+    /// The selection.
     pub filter: &'a Filter,
 }
 
@@ -201,7 +201,7 @@ pub fn excerpt(
     node.token_axis().filter(|_| total > limit)?;
     let rows: usize = capture.steps.iter().map(Step::rows).sum();
     let room = (limit / (total / rows.max(1)).max(1)).max(SAMPLE);
-    // The first token of a step stands where a decoded one stands: kept, so that what a buffer still holds can be told.
+    // The first token of a step has the place of a decoded one: kept, so that old values of a buffer can be recognised.
     let mut chosen: BTreeSet<usize> = capture.steps.iter().map(|s| s.first).collect();
     chosen.extend(bad.iter().step_by(bad.len().div_ceil(room).max(1)));
     let near = |other: &Node| match (other.id.layer, node.id.layer) {

@@ -13,7 +13,7 @@ pub struct Gap {
     pub stages: Vec<StageId>,
     /// Rows asked for and not judged.
     pub rows: usize,
-    /// The stages to capture as well: each is shown by itself, and shows those
+    /// The stages to capture as well: each is judged alone, and shows those
     /// before it up to the last that is captured.
     pub add: Vec<StageId>,
     /// Whether it is the reference's capture that lacks them.
@@ -21,7 +21,7 @@ pub struct Gap {
 }
 
 impl Verdict {
-    /// What was asked for and not judged, of the captures that were judged;
+    /// The selected rows that were not judged, in the judged captures;
     /// `None` where nothing is missing, or only a reference.
     pub fn gap(&self, graph: &Graph, subject: &Capture, reference: Option<&Capture>) -> Option<Gap> {
         if self.coverage.asked <= self.coverage.judged {
@@ -43,7 +43,7 @@ impl Verdict {
     }
 }
 
-/// The fewest stages that show all of `open`, from the last of the graph on: a stage shows those before it. Of a
+/// The fewest stages that show all of `open`, from the last of the graph on: a stage shows those before it. In a
 /// segment that says too little, the stage in its middle.
 fn additions(
     graph: &Graph, open: &[&StageResult], capture: &Capture, unjudged: impl Fn(&StageResult) -> bool,

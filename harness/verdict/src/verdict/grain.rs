@@ -1,9 +1,9 @@
 //! Values that an engine, or a capture of it, holds in a number format narrower than f32.
 //!
-//! The rounding of a stage's own value is read off, as ties are: what stands there may be any number that rounds to it, and
-//! the one nearest to f64's is taken. So a value is held to its neighbours in the format, whatever the bound of its sums.
-//! What a stage reads from a capture that was rounded where it was stored is uncertain by that rounding. An engine that
-//! rounds the values themselves reads what stands there.
+//! The rounding of a stage's own value is read off, as ties are: the value behind it may be any number that rounds to
+//! it, and the one nearest to f64's is taken. So a value is held to its neighbours in the format, independent of the
+//! bound of its sums. What a stage reads from a capture that was rounded where it was stored is uncertain by that
+//! rounding. An engine that rounds the values themselves reads the rounded values.
 
 use super::operands::{Expected, Operand, Side, propagate_error};
 use qdiff_engine::dtype::DType;
@@ -23,7 +23,7 @@ pub struct Grain {
 }
 
 impl Grain {
-    /// Of what `side` holds of a node of `graph`.
+    /// The grain of a node of `graph` as `side` holds it.
     pub(crate) fn of(node: &Node, graph: &Graph, side: Side<'_>) -> Self {
         let rounding = &side.capture.rounding;
         let stored = rounding.stored(node.id);
@@ -48,12 +48,13 @@ impl Grain {
     /// Whether `got` says no more of `want` than that a format does not reach it.
     pub(crate) fn exceeded(self, got: f32, want: f64) -> bool {
         let at_end = |format: DType| format != DType::F32 && f64::from(got.abs()) == format.largest();
-        // Where it is settled already, it is what stands there.
+        // If it is settled already, it is the captured value.
         let settled = f64::from(got) == want && (at_end(self.output) || at_end(self.stored));
         settled || self.output.exceeded(got, want) || self.stored.exceeded(got, want)
     }
 
-    /// Of what rounds to `got`, what is nearest to `want`; told as the value that `got` then errs by no more from.
+    /// The number nearest to `want` that rounds to `got`, given as the value from which `got` then errs no more than
+    /// that.
     pub fn settle(self, got: f32, want: f64) -> f64 {
         let off = f64::from(got) - want;
         let reach = if self.exceeded(got, want) { f64::INFINITY } else { self.reach(got) };
@@ -100,7 +101,7 @@ pub fn settle_all(node: &Node, graph: &Graph, side: Side<'_>, expected: &mut Exp
     }
 }
 
-/// An operand that was rounded to `format` where it was stored. What stands at the end of the format, or beyond it, may
+/// An operand that was rounded to `format` where it was stored. A value at the end of the format, or beyond it, may
 /// have been anything there: it is taken for the largest number, and infinitely uncertain.
 pub(super) fn uncertain<'a>(format: DType, mut stored: Cow<'a, Tensor<f32>>) -> Operand<'a> {
     let largest = format.largest();

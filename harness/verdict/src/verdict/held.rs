@@ -9,7 +9,7 @@ pub(super) fn norm(values: impl Iterator<Item = f64>) -> f64 {
     values.map(|v| v * v).sum::<f64>().sqrt()
 }
 
-/// The norm that a row's errors are told in; 1 of a row of zeros.
+/// The norm that a row's errors are relative to; 1 for a row of zeros.
 pub(super) fn size(want: &[f64]) -> f64 {
     let norm = norm(want.iter().copied());
     if norm > 0.0 { norm } else { 1.0 }
@@ -23,7 +23,7 @@ pub struct Row {
     pub residual: f64,
     /// Relative L2 distance that it is allowed.
     pub(super) allowed: f64,
-    /// The element that takes the largest share, and what it is allowed.
+    /// The element with the largest error / bound ratio, and its bound.
     pub(super) worst: usize,
     pub(super) worst_allowed: f64,
     /// Smallest rule that would have let it pass.
@@ -61,7 +61,7 @@ impl Row {
 /// Elements that are looked at side by side.
 const LANES: usize = 8;
 
-/// Of a row the sums of squares of the differences and of what they should be, the largest of these, and the sums of the
+/// A row's sums of squares of the differences and of the f64 values, the largest of these, and the sums of the
 /// squares and of the fourth powers of the bounds.
 struct Norms<'a> {
     got: &'a [f32],
@@ -99,8 +99,8 @@ impl Vectorised for Norms<'_> {
     }
 }
 
-/// Of a row the largest share that an element takes of what it is allowed, its place, and the largest difference. Counts
-/// the shares.
+/// The largest error / bound ratio in a row, its place, and the largest difference. Counts
+/// the ratios.
 struct Worst<'a> {
     got: &'a [f32],
     want: &'a [f64],

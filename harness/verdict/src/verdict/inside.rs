@@ -1,7 +1,7 @@
-//! What stands at the end of a segment if some of its nodes are otherwise.
+//! The values at the end of a segment if some of its nodes compute otherwise.
 //!
 //! The segment is evaluated once as it should be. Each way to be otherwise is then evaluated from the first node on that
-//! differs: on all tokens as far as tokens see each other, and after that on as few rows as are asked for.
+//! differs: on all tokens as far as tokens see each other, and after that only on the requested rows.
 
 use super::apply::{State, apply};
 use super::counted::work_in;
@@ -36,7 +36,7 @@ pub struct Inside<'a> {
     right: Computed<'a>,
 }
 
-/// Some rows of what was captured around a segment.
+/// Some rows of the captured tensors around a segment.
 pub struct Rows {
     /// They alone.
     pub(crate) capture: Capture,
@@ -163,7 +163,7 @@ impl<'a> Inside<'a> {
         self.differ(others).iter().map(of).sum()
     }
 
-    /// Whether the last node sees one token alone, so that [`Self::many`] tells what it gives.
+    /// Whether the last node sees one token alone, so that [`Self::many`] gives its values.
     pub fn ends_token_by_token(&self) -> bool {
         !crosses(self.node)
     }
@@ -174,8 +174,8 @@ impl<'a> Inside<'a> {
     }
 
     /// What the last node gives in one row, of step `step`, for each of several ways; nothing of those that need what is
-    /// not at hand. Nodes that ways leave as they are take one pass over their weights for all of these ways. Of `some`
-    /// columns alone, where these are asked for: then nothing of ways that make the last layer by themselves.
+    /// not at hand. Nodes that ways leave as they are take one pass over their weights for all of these ways. With
+    /// `some`, only these columns, and nothing for ways that make the last layer alone.
     pub fn many(
         &self, ways: &[&Otherwise], (step, row): (usize, usize), some: Option<&Range<usize>>,
     ) -> Vec<Option<Valued>> {
@@ -222,7 +222,7 @@ impl<'a> Inside<'a> {
         known.into_iter().map(|known| known?.remove(&last?)).collect()
     }
 
-    /// Nodes at the end of `rest` of which a column is made by itself: the last layer, and a sum that it goes into.
+    /// Nodes at the end of `rest` whose columns are made separately: the last layer, and a sum that it goes into.
     fn by_columns(&self, rest: &[usize]) -> Vec<usize> {
         let nodes = &self.oracle.graph.nodes;
         let plain = |i: usize| nodes[i].op.anatomy().is_layer();
@@ -313,7 +313,7 @@ impl<'a> Inside<'a> {
         values
     }
 
-    /// The last of `nodes`, which follow on what is known.
+    /// The last of `nodes`, which follow the known operands.
     fn rest<'n>(
         &self, node: impl Fn(usize) -> &'n Node, nodes: &[usize], capture: &Capture, mut known: Computed<'_>,
     ) -> Expected {
@@ -330,7 +330,7 @@ impl<'a> Inside<'a> {
         self.capture.steps.iter().map(|_| None).collect()
     }
 
-    /// Steps of a node that are asked for; a state goes through all.
+    /// The requested steps of a node; a state goes through all.
     fn steps(&self, index: usize) -> Vec<usize> {
         let has_state = self.oracle.graph.nodes[index].has_state();
         let wanted = &self.plan[&index];
@@ -364,7 +364,7 @@ impl<'a> Inside<'a> {
             passed: None,
         };
         let flow = apply(stage, &[source], &mut State::new(), &mut |block| {
-            // Attention over rows that nobody knows cannot be evaluated.
+            // Attention over unknown rows cannot be evaluated.
             if block.known.is_none_or(|known| !known.contains(&false)) {
                 put(node, block, &mut values);
             }

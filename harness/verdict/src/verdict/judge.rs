@@ -120,7 +120,7 @@ pub fn judge(
     Ok(Verdict { evaluators, ..verdict })
 }
 
-/// The verdict of stages that were judged elsewhere, each by itself: the one that [`judge`] gives. A stage that was not is
+/// The verdict of stages that were judged elsewhere, each alone: the one that [`judge`] gives. A stage that was not is
 /// missing.
 ///
 /// # Errors
@@ -140,7 +140,7 @@ pub fn put_together(
     Ok(Verdict { evaluators, parts: Some(parts), ..verdict })
 }
 
-/// What follows of the stages, each judged by itself, together. Of those that are `absent` nobody knows whether they were wrong.
+/// What follows from the separately judged stages together. Whether `absent` stages were wrong is unknown.
 fn conclude(
     oracle: &Oracle<'_>, asked: &[&Node], [subject, reference]: [Side<'_>; 2], (filter, policy): (&Filter, &Policy),
     (mut stages, alone): (Vec<StageResult>, bool), absent: &HashSet<StageId>,
@@ -189,8 +189,8 @@ fn origins(stages: &[StageResult]) -> Vec<&StageResult> {
     origins
 }
 
-/// Gives the stages inside judged segments their status, and tells which they are: those that are judged with another
-/// on one side, and by themselves or with another on the other.
+/// Gives the stages inside judged segments their status, and returns them: those that are judged with another
+/// on one side, and alone or with another on the other.
 fn within(graph: &Graph, stages: &mut [StageResult], alone: bool) -> Vec<bool> {
     let mut inside = [vec![false; graph.nodes.len()], vec![false; graph.nodes.len()]];
     for stage in stages.iter() {

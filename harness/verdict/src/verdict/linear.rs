@@ -27,7 +27,7 @@ pub(super) struct Batch<'a> {
     stage: Stage<'a>,
     /// What multiplies.
     layer: Layer<'a>,
-    /// Of the layer's weight.
+    /// The layer's weight.
     name: &'a str,
     /// Inputs and outputs of the layer.
     extent: (usize, usize),
@@ -149,7 +149,7 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
 }
 
 impl<'a> Batch<'a> {
-    /// Of a layer of `extent` inputs and outputs that is applied to so many rows for each token.
+    /// For a layer of `extent` inputs and outputs that is applied to so many rows for each token.
     pub(super) fn new(stage: Stage<'a>, extent: (usize, usize), lines: usize) -> Self {
         let (layer, name) = (stage.products.layer(stage.node.id), stage.node.weights[0].name.as_str());
         Self { stage, layer, name, extent, lines, rows: Vec::new(), lots: Vec::new() }
@@ -321,7 +321,7 @@ impl<'a> Batch<'a> {
                         stored.push(s);
                         let m = f64::from(*m);
                         extra += m * r;
-                        // The product rounds by itself, and may cancel.
+                        // The product has a rounding of its own, and may cancel.
                         reach += (m * u).powi(2) + (2.0 * UNIT * m * s).powi(2);
                     }
                     extra += quant::half_products(ty, format, bytes, values, &stored);

@@ -64,7 +64,7 @@ pub struct Local {
     /// Rows judged of which probes have no doubt: what they should be was not put together.
     #[serde(default, skip_serializing_if = "none")]
     pub probed: usize,
-    /// About how many of its bounds a single element of those must be off by to be doubted, whatever rounding adds.
+    /// About how many of its bounds a single element of those must be off by to be doubted, for any rounding.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sees: Option<Real>,
     /// What the random numbers of those probes were drawn from, where any were drawn: a hash of the values and weights.
@@ -73,7 +73,7 @@ pub struct Local {
     /// Their steps and positions.
     #[serde(skip)]
     pub(super) passed: BTreeSet<(usize, usize)>,
-    /// Of a state, which rows are beyond what is allowed in which step: steps and positions.
+    /// The rows of a state beyond their bound: steps and positions.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) bad_at: BTreeSet<(usize, usize)>,
     /// Rows beyond what is allowed of which all elements are the same bit by bit, as of memory that nobody wrote to.
@@ -174,7 +174,7 @@ struct Check<'a> {
     seen: bool,
     /// Last step of another extent than it should have.
     short: Option<usize>,
-    /// Of all elements so far.
+    /// Over all elements so far.
     bins: Bins,
 }
 
@@ -254,7 +254,7 @@ impl Check<'_> {
         local.used = f64::INFINITY;
         local.residual = f64::INFINITY;
         local.worst = None;
-        // Once per step, whatever blocks it falls into.
+        // Once per step, for any number of blocks.
         if self.short != Some(block.index) {
             self.short = Some(block.index);
             for position in step.first..step.keys() {
@@ -268,7 +268,7 @@ impl Check<'_> {
         &mut self, at: Place, (got, want, bound): (&[f32], &[f64], &[f32]), terms: Option<&[f32]>, block: &Block<'_>,
     ) {
         let (local, grain) = (&mut self.local, self.grain);
-        // Of an element that a format does not reach nothing is known.
+        // Nothing is known about an element outside the format's range.
         let exceeded = !grain.exact() && got.iter().zip(want).any(|(g, w)| grain.exceeded(*g, *w));
         let within = |(g, w): (&f32, &f64)| if exceeded && grain.exceeded(*g, *w) { *w as f32 } else { *g };
         let got = &if exceeded { got.iter().zip(want).map(within).collect() } else { Cow::Borrowed(got) };
@@ -322,7 +322,7 @@ impl Check<'_> {
             }
         }
         if let Some(index) = infinite {
-            // Of the first that is not finite, the operands tell where it began.
+            // The operands of the first value that is not finite show where it began.
             if local.non_finite.is_none() {
                 local.poisoned_input = block.poisoned;
                 local.non_finite = Some(Element::of(at, index, got[index], want[index], 0.0));

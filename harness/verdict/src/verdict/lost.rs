@@ -32,7 +32,7 @@ pub(super) fn between(
 ) -> Option<Range<usize>> {
     let (rows, keys) = (cache.rows(), earlier + fresh);
     let lost = keys.checked_sub(rows).filter(|lost| *lost > 0)?;
-    // A cache that was short before tells of no position.
+    // A cache that was short before shows no position.
     let before = before.filter(|before| before.rows() == earlier);
     // Whether a row is that of a position, as far as it is known.
     let is = |row: usize, position: usize| match position.checked_sub(earlier) {
@@ -53,8 +53,8 @@ fn rounded(written: &[f32], cached: &[f32]) -> bool {
     written.len() == cached.len() && written.iter().zip(cached).all(|(w, c)| (w - c).abs() <= ROUNDED * largest)
 }
 
-/// At which row of the cache each kept token's own key stands, of scores or weights over a cache that lost rows: a query sees
-/// the rows up to there. `None` where it lost none, or nobody knows which.
+/// The row of the cache with each kept token's own key, for scores or weights over a cache that lost rows: a query sees
+/// the rows up to there. `None` where it lost none, or unknown ones.
 pub(super) fn own_rows(graph: &Graph, node: &Node, capture: &Capture, index: usize) -> Option<Vec<u32>> {
     let scores = match node.op.anatomy() {
         Anatomy::Contraction(Contraction::Scores(_)) => node,
@@ -67,7 +67,7 @@ pub(super) fn own_rows(graph: &Graph, node: &Node, capture: &Capture, index: usi
     let step = &capture.steps[index];
     let keys = &graph.nodes[*scores.inputs.get(1)?];
     let lost = rows(graph, keys, capture, index)?;
-    // What a query without a row of its own should see, nobody knows.
+    // A query without a row of its own has no defined view.
     (lost.end <= step.first).then(|| shifted(step, &lost))
 }
 
@@ -115,13 +115,13 @@ mod tests {
             let (before, written) = (cache(0..earlier), cache(earlier..keys));
             let found = between(&left, (Some(&before), earlier), (Some(&written), fresh));
             prop_assert_eq!(found, Some(lost.clone()));
-            // Where nobody knows what was written, a row of an earlier step must stand behind the gap.
+            // If the written rows are unknown, a row of an earlier step must follow the gap.
             let found = between(&left, (Some(&before), earlier), (None, fresh));
             prop_assert_eq!(found, Some(lost.clone()).filter(|lost| lost.end < earlier || *lost == (0..keys)));
         }
     }
 
-    /// Rows that are alike do not tell which of them is gone.
+    /// Equal rows do not show which of them is gone.
     #[test]
     fn of_equal_rows_none_is_named() {
         let left = cache([0, 0, 0, 1].into_iter());

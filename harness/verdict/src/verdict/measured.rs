@@ -1,4 +1,4 @@
-//! What judging gives of each stage by itself: both residuals, and the distance between the sides. It takes nearly all of
+//! What judging gives for each stage alone: both residuals, and the distance between the sides. It takes nearly all of
 //! the time, and no stage waits for another: several machines can share it. What follows of all of them together, `judge`
 //! concludes.
 
@@ -26,7 +26,7 @@ const SAME: f64 = 1e-3;
 /// Steps and positions of rows.
 type Rows = BTreeSet<(usize, usize)>;
 
-/// What judging gave of one stage by itself.
+/// The measurements of one stage, judged alone.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Measured {
     /// The stage.
@@ -84,7 +84,7 @@ impl Measured {
         Some((self.stage, self.evaluated.as_ref()?))
     }
 
-    /// Of a stage that was not judged.
+    /// A stage that was not judged.
     fn nothing(stage: StageId) -> Self {
         Self {
             stage,
@@ -116,10 +116,10 @@ impl Measured {
     }
 }
 
-/// Judges each of these stages by itself; `reference` holds nothing where there is none.
+/// Judges each of these stages alone; `reference` holds nothing where there is none.
 ///
 /// # Errors
-/// If a GPU that was asked for cannot be used, or gives other values than the CPU.
+/// If a requested GPU cannot be used, or gives other values than the CPU.
 pub(super) fn stages(
     oracle: &Oracle<'_>, asked: &[&Node], sides: &[Side<'_>; 2], filter: &Filter, policy: &Policy,
     progress: Progress<'_>,
@@ -162,7 +162,7 @@ pub(super) fn stages(
     Ok(measured)
 }
 
-/// Those of the stages of a part of the work that are asked for, each by itself, with checksums of what it was judged on.
+/// The selected stages of a part of the work, each judged alone, with checksums of the arrays that it was judged on.
 ///
 /// # Errors
 /// If a captured tensor could not be kept or read back.
@@ -171,7 +171,7 @@ pub fn measure(
     policy: &Policy, progress: Progress<'_>,
 ) -> Result<Vec<Measured>> {
     let sides = [subject, reference];
-    // What was not read counts as not captured here, so that more is judged than is asked for, and nothing less.
+    // What was not read counts as not captured here, so that more is judged than is selected, never less.
     let mut asked = asked(&oracle.graph, filter, &sides);
     asked.retain(|node| own.contains(&node.id));
     let mut all = stages(oracle, &asked, &sides, filter, policy, progress)?;
@@ -229,7 +229,7 @@ impl Digests {
         Self(captured.map(|node| (node.id, steps(node.id).map(digest).collect())).collect())
     }
 
-    /// Of all that a stage may be judged on; `None` where it was not captured itself.
+    /// The checksum of all arrays that a stage may be judged on; `None` where the stage was not captured.
     fn values(&self, graph: &Graph, capture: &Capture, node: &Node) -> Option<u32> {
         let all = read_of(graph, capture, node).into_iter().filter_map(|id| self.0.get(&id)).flatten();
         let all: Vec<u32> = all.copied().collect();
@@ -278,13 +278,13 @@ pub(super) fn results(
             );
         }
         let mut measured = (*measured).clone();
-        // A report does not tell them, so that they stand beside it.
+        // A report does not contain them, so they are beside it.
         for (local, passed) in [&mut measured.subject, &mut measured.reference].into_iter().zip(&measured.passed) {
             local.iter_mut().for_each(|local| local.passed.clone_from(passed));
         }
         Ok(measured.result(graph, node, false))
     };
-    // The first in graph order is told, whichever is looked at first.
+    // The first in graph order is reported, in any order of work.
     asked.par_iter().map(one).collect::<Vec<_>>().into_iter().collect()
 }
 
@@ -293,7 +293,7 @@ pub(super) fn own(graph: &Graph, asked: &[&Node], measured: Vec<Measured>, alone
     measured.into_iter().zip(asked).map(|(measured, node)| measured.result(graph, node, alone)).collect()
 }
 
-/// The stages that are asked for; of those that a side did not capture also the ones that show them.
+/// The selected stages; for stages that a side did not capture, also the stages that show them.
 pub(super) fn asked<'a>(graph: &'a Graph, filter: &Filter, sides: &[Side<'_>]) -> Vec<&'a Node> {
     let asked = |i: &usize| filter.stage(graph.nodes[*i].id);
     let mut all: BTreeSet<usize> = (0..graph.nodes.len()).filter(asked).collect();

@@ -2,8 +2,10 @@
 //!
 //! `evaluate` says what a stage should be on a runner's own `operands`: `apply` its op (`linear` in the runner's
 //! arithmetic, with `ties`, or `probe` without computing it; sums in the `orders` that are in use; `caches` as they grow, other states from step to step, `recurrent`), `segment` where some were not captured. `local` holds the stage to
-//! it, row by row (`held`), `global` compares the two runners, both for each stage by itself (`measured`); `judge` gives every stage its status and finds the origins, `unread` tells what was captured and never read, `coverage` counts, `again` judges some stages again that parts told of, `health` looks
-//! for what no correct model does. `spread`, `elements`, `attention` and `logits` keep what charts are drawn from.
+//! it, row by row (`held`), `global` compares the two runners, both for each stage by itself (`measured`); `judge`
+//! gives every stage its status and finds the origins, `unread` finds what was captured and never read, `coverage`
+//! counts, `again` judges some stages again that parts reported, `health` looks for what no correct model does.
+//! `spread`, `elements`, `attention` and `logits` keep what charts are drawn from.
 
 mod again;
 mod apply;

@@ -24,7 +24,7 @@ pub type Valued = (Tensor<f64>, Vec<f32>);
 /// What a stage should be on one side, step by step.
 pub type Expected = Vec<Option<Valued>>;
 
-/// An operand: as captured, hence exact; rounded where it was stored, or evaluated, hence uncertain.
+/// An operand: as captured, so exact; rounded where it was stored, or evaluated, so uncertain.
 pub(super) enum Operand<'a> {
     Captured(Cow<'a, Tensor<f32>>),
     Stored(Cow<'a, Tensor<f32>>, Vec<f32>),
@@ -120,8 +120,8 @@ pub(super) fn widen(bound: &mut [f32], by: impl IntoIterator<Item = f32>) {
 }
 
 /// How uncertain operands make what the node computes: see
-/// [`ops::propagate_error`]. A fault in the op's place carries errors as the op; what stands in a rotation's, as one by any
-/// angle.
+/// [`ops::propagate_error`]. A fault in the op's place carries errors as the op; a fault in a rotation's place, as one
+/// by any angle.
 pub(super) fn propagate_error(
     node: &Node, operands: &[&Tensor<f64>], deltas: &[Option<&[f32]>], value: &Tensor<f64>, context: &Context<'_>,
 ) -> Vec<f32> {

@@ -1,4 +1,4 @@
-//! Orders of summation that differ by more than the bound of a stage by itself: read off the output where the operands
+//! Orders of summation that differ by more than the bound of one stage: read off the output where the operands
 //! are known to the last bit, allowed for where they are not.
 
 use super::operands::{Operand, widen};

@@ -17,7 +17,7 @@
 //! weights alone, so that none hides among larger ones; and a row that few inputs carry, whose outputs' bounds do not go
 //! with the size of their weights, is computed. Errors of several outputs of a block may cancel: r is drawn from a
 //! continuum, so that no two are equal, and twice; and neighbours, of which faults take several at once, share no block.
-//! How often they cancel all the same is told ([`MISSED`]).
+//! [`MISSED`] is how often they still cancel.
 //!
 //! *Not foreseen.* The numbers are drawn from a hash of the very values and weights ([`Seed`]), so that a verdict is the same
 //! whenever it is made, and nobody can write errors that they do not see: other errors make other numbers. Blocks, and the
@@ -45,7 +45,7 @@ use rayon::prelude::*;
 use std::cell::OnceCell;
 use std::ops::Range;
 
-/// Rows of a side that are computed whatever the probes say: those nearest to doubt.
+/// Rows of a side that are computed in any case: those nearest to doubt.
 const COMPUTED: usize = 4;
 
 /// Rows that are taken through the weights together.
@@ -250,7 +250,7 @@ fn blocks(weights: &dyn WeightSource, name: &str, mut random: Random) -> (Vec<Bl
     (blocks, seen)
 }
 
-/// Row by row of the parts, the largest share that an error takes of what is allowed; infinity where nothing can be said.
+/// The largest error / bound ratio for each row of the parts; infinity where it is unknown.
 fn probed(stage: Stage<'_>, weights: &dyn WeightSource, parts: &[&Part<'_>], blocks: &[Block]) -> Vec<f64> {
     let node = stage.node;
     let name = &node.weights[0].name;
@@ -263,7 +263,7 @@ fn probed(stage: Stage<'_>, weights: &dyn WeightSource, parts: &[&Part<'_>], blo
     let magnitudes: Vec<f32> = rows.iter().map(|v| v.abs() as f32).collect();
     let (x, magnitudes) = (matrix(&rows, n), matrix(&magnitudes, n));
     let factor = f64::from(linear::bound_factor(n));
-    // Of some blocks, row by row: the largest share, and squares of the errors and of what is allowed.
+    // For each row of some blocks: the largest ratio, and squares of the errors and of the bounds.
     let of_some = |(chunk, blocks_of): (usize, &[Block])| {
         let (combined, absolute) = combine(weights, name, n, blocks_of);
         let expected = x.dot(&matrix(&combined, n).t());
@@ -363,7 +363,7 @@ fn combinations(stage: Stage<'_>, part: &Part<'_>, blocks: &[Block], given: &mut
     }
 }
 
-/// Of each block the combinations of its weights, and the sum of their magnitudes.
+/// The combinations of each block's weights, and the sum of their magnitudes.
 fn combine(weights: &dyn WeightSource, name: &str, n: usize, blocks: &[Block]) -> (Vec<f64>, Vec<f32>) {
     let (mut combined, mut absolute) = (vec![0f64; blocks.len() * PROBES * n], vec![0f32; blocks.len() * n]);
     let by_block = combined.par_chunks_mut(PROBES * n).zip(absolute.par_chunks_mut(n)).zip(blocks);

@@ -5,7 +5,7 @@ use qdiff_engine::model::StageId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is said of a stage.
+/// The status of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -23,7 +23,7 @@ pub enum Status {
     Alone,
     /// Not tapped by one side at least; judged there within the segment of a later stage.
     Covered,
-    /// Not wrong as far as it was judged, and of some rows at least nothing can be told: what they are allowed is as much
+    /// Not wrong as far as it was judged, and at least some rows are inconclusive: their bound is as large
     /// as a fault may be.
     Inconclusive,
     /// Not tapped, or not judged for want of operands.
@@ -36,7 +36,7 @@ pub struct StageResult {
     /// The stage.
     #[serde(rename = "stage")]
     pub id: StageId,
-    /// What is said of it.
+    /// Its status.
     pub status: Status,
     /// Stages that it reads, as its op takes them.
     #[serde(default)]
@@ -75,12 +75,12 @@ impl StageResult {
     }
 }
 
-/// What is said of a stage by its own residuals alone.
+/// The status of a stage by its own residuals alone.
 pub(super) fn own_status(subject: Option<&Local>, reference: Option<&Local>, alone: bool) -> Status {
     let open = |local: &Local| local.inconclusive > 0;
     match (subject, reference) {
         (Some(s), _) if s.non_finite.is_some() => Status::Poisoned,
-        // Where both miss, the subject is wrong whatever the reference is; and without the reference its own residual
+        // Where both miss, the subject is wrong with any reference; and without the reference its own residual
         // still convicts it.
         (Some(s), _) if !s.ok() => Status::Diverged,
         (Some(_), Some(r)) if !r.ok() => Status::Disputed,

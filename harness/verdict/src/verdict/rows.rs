@@ -64,7 +64,7 @@ pub(super) fn row_at(node: &Node, capture: &Capture, at: Place) -> Option<Vec<f3
         if row >= *stored.shape().get(axis)? {
             return None;
         }
-        // Of one token there is a row for each head, whichever axis counts them.
+        // One token has a row for each head, on whichever axis the heads are.
         let tensor = stored.slice(axis, row..row + 1);
         let n = row_len(&tensor.shape);
         let start = at.head.unwrap_or(0) * n;

@@ -1,5 +1,5 @@
 //! Segments: where operands of a stage were not captured, the smallest
-//! subgraph from captured tensors to the stage stands for it.
+//! subgraph from captured tensors to the stage replaces it.
 //!
 //! A fused kernel or a third-party dump hands out only some stages. Such a stage is judged by evaluating everything
 //! between it and the nearest captured tensors in f64. What a correct runner may be off by follows the same path: each
@@ -158,7 +158,7 @@ pub(super) fn evaluate(
             let source = Source {
                 index: 0,
                 side,
-                // A state goes through steps that nobody asks for.
+                // A state also goes through steps that are not selected.
                 steps: group.iter().copied().filter(|&s| node.has_state() || steps[s]).collect(),
                 computed: Some(&computed),
                 resumes: true,
@@ -175,7 +175,7 @@ pub(super) fn evaluate(
                     let steps = block.value.data.iter().map(|v| narrow.half_step(*v) as f32);
                     widen(block.bound.to_mut(), steps);
                 }
-                // Attention over rows that nobody knows cannot be evaluated.
+                // Attention over unknown rows cannot be evaluated.
                 if block.known.is_none_or(|known| !known.contains(&false)) {
                     put(node, block, &mut values);
                 }
@@ -232,7 +232,7 @@ mod tests {
     use qdiff_engine::model::Role;
     use qdiff_synth::Synth;
 
-    /// A stage counts with the layers of its segment, of which none is judged by itself: together they take as much.
+    /// A stage counts with the layers of its segment, of which none is judged alone: together they take as much.
     #[test]
     fn the_layers_of_a_segment_are_work_of_its_end() {
         let folder = tempfile::tempdir().unwrap();

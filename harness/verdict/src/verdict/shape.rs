@@ -16,7 +16,7 @@ const FITTED: f64 = 1e-3;
 /// Wrong elements that a rule must hold of to be one.
 pub const FEW: usize = 4;
 
-/// Columns that are told as those that are right: no more than these.
+/// Most columns that are reported as the correct ones.
 const FEWEST: usize = 3;
 
 /// Rows that are compared with rows from elsewhere, and whose rank is taken.
@@ -196,8 +196,8 @@ fn fit(wrong: &[Wrong]) -> Option<String> {
     }
 }
 
-/// Rows that show something else than their own values: what should stand in another row or some columns on, or what
-/// the subject gave at another step or in another layer.
+/// Rows that show something else than their own values: values that belong to another row or some columns on, or values
+/// that the subject gave at another step or in another layer.
 fn equal(e: &Evidence<'_>) -> Option<String> {
     let bad: Vec<_> = e.bad_rows().take(ROWS).collect();
     let steps = &e.side.capture.steps;
@@ -278,7 +278,7 @@ fn rank(e: &Evidence<'_>) -> Option<String> {
     let norm = |r: &[f64]| r.iter().map(|v| v * v).sum::<f64>().sqrt();
     let apart = |a: &[f64], b: &[f64]| norm(&a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<_>>());
     if rows.iter().all(|r| apart(r, &rows[0]) <= FITTED * norm(&rows[0])) {
-        return Some("the same residual in every row, whatever the token".to_owned());
+        return Some("the same residual in every row, for every token".to_owned());
     }
     let rank = pivots(rows.clone());
     let full = rows.len().min(width);

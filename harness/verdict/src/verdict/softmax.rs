@@ -3,9 +3,9 @@
 //! A score of a thousand, which massive keys give, is known to a quarter in f16 and to 2 in bf16, and a weight to a factor of
 //! 1.06 or to none. But the weights of a row are held to more than their scores: all of them are exponentials over one sum.
 //! So the scores are read off the weights, each within its own rounding, and the sum is theirs; what remains is held to the
-//! bound of f32. A row that passes is what scores give that round to those that stand there. Where a rounded score says
-//! little of a weight, that is all that is known, and it is counted ([`super::Local::by_operands`]); it is taken for a
-//! pass where the rounding is a small share of the scores.
+//! bound of f32. A row passes if its weights follow from scores that round to the captured ones. Where a rounded score
+//! says little of a weight, that is all that is known, and it is counted ([`super::Local::by_operands`]); it is taken
+//! for a pass where the rounding is a small share of the scores.
 
 use super::grain::Grain;
 use super::source::{Source, Stage};
@@ -96,7 +96,7 @@ pub(super) fn settle(
     by_operands
 }
 
-/// How uncertain an exponent may be of which anything is told: twice as much is still one of an f64.
+/// Largest uncertainty of an exponent that is judged: twice as much is still an exponent of an f64.
 const FURTHEST: f64 = 350.0;
 
 /// What a query sees: scores as the exponential takes them, how uncertain they are, and its weights.
@@ -141,7 +141,7 @@ impl Row<'_> {
         });
         let scale = if low <= high { sums_to(wanted, (low, high)) } else { (low * high).sqrt().clamp(ends.0, ends.1) };
         let off = (of(scale).sum::<f64>() - 1.0).abs();
-        // Weights that fit each score by itself, and do not sum to one, are none.
+        // Weights that fit each score alone, and do not sum to one, are none.
         let scale = if off <= 2.0 * all { scale } else { sums_to(wanted, ends) };
         Some(of(scale).collect())
     }

@@ -22,7 +22,7 @@ pub struct Block<'a> {
     pub index: usize,
     /// Rows of the step; of a cache, which has no axis of tokens, all of them.
     pub rows: Range<usize>,
-    /// Of a cache, which rows are known: those whose operands were captured.
+    /// The known rows of a cache: those whose operands were captured.
     pub known: Option<&'a [bool]>,
     /// What the rows should be, shaped as the stage.
     pub value: Cow<'a, Tensor<f64>>,
@@ -105,7 +105,7 @@ pub(super) struct Source<'a> {
 #[derive(Default)]
 pub(super) struct Passed {
     pub(super) rows: Vec<Vec<Vec<bool>>>,
-    /// From about so many of its bounds on a single output that is off raises doubt, whatever rounding adds.
+    /// From about so many of its bounds on a single output that is off raises doubt, for any rounding.
     pub(super) sees: f64,
     /// What the random numbers were drawn from.
     pub(super) seed: Option<Seed>,
@@ -133,7 +133,7 @@ impl Passed {
 }
 
 impl<'a> Source<'a> {
-    /// Whether any of the rows is asked for.
+    /// Whether any of the rows is selected.
     pub(super) fn asked(&self, step: &Step, rows: &Range<usize>) -> bool {
         self.filter.is_none_or(|filter| rows.clone().any(|r| filter.position(step.first + step.offset(r))))
     }

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize, Serializer};
 /// Elements kept with their values.
 const WORST: usize = 8;
 
-/// A share of what is allowed that stands for itself and everything above, NaN included.
+/// An error / bound ratio that also counts everything above, NaN included.
 pub const BEYOND: f32 = 1e9;
 
-/// Bin of the histogram in which an element uses between one and two times what it is allowed.
+/// Bin of the histogram for errors of one to two times the bound.
 pub const BIN_OF_ONE: usize = 24;
 
 /// Bins of the histogram.
@@ -32,7 +32,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Notes a row of `position` that uses `share` of what it is allowed.
+    /// Notes a row of `position` that uses `share` of its bound.
     pub(super) fn row(&mut self, position: usize, share: f64) {
         if self.positions.len() <= position {
             self.positions.resize(position + 1, None);

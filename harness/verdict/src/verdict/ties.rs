@@ -1,9 +1,9 @@
-//! Quantised activations whose rounding stands at a tie.
+//! Quantised activations whose rounding is at a tie.
 //!
 //! A quantiser whose last bit nobody can follow (CUDA's fast division) may round a value at a tie to either side, and a
-//! whole quant's step follows. What the runner then computed tells which side it took: a row has hundreds of outputs,
-//! and few ties. So ties are read off the outputs instead of being allowed for, and what remains is held to the bound
-//! of the sums alone.
+//! whole quant's step follows. The values that the runner then computed show which side it took: a row has hundreds of
+//! outputs, and few ties. So ties are read off the outputs instead of being allowed for, and what remains is held to
+//! the bound of the sums alone.
 
 use qdiff_engine::model::WeightSource;
 use qdiff_engine::quant::Tie;
@@ -19,7 +19,7 @@ pub(super) struct Undecided {
     pub given: Vec<f32>,
 }
 
-/// Takes each tie, in the `[T, m]` outputs `y`, the way that leaves less of the distance to what was given.
+/// Takes each tie, in the `[T, m]` outputs `y`, the way that leaves the smaller distance to the given values.
 pub(super) fn settle(rows: &[Undecided], (weights, name): (&dyn WeightSource, &str), y: &mut [f64]) {
     if rows.is_empty() {
         return;

@@ -1,14 +1,15 @@
-//! Stages that are wrong as they were captured, while all that follows was made of the right values: what was captured is
+//! Stages that are wrong as captured, while all later stages were made from the right values: the captured array is
 //! not what the engine went on from. An exporter dumps a buffer too late, or another one, or in another layout.
 //!
-//! Every captured stage that reads such a one, also through stages that were not captured, looks wrong by itself, for it is
+//! Every captured stage that reads such a one, also through stages that were not captured, looks wrong alone, for it is
 //! held against operands that it never read. It is judged once more as if the stage had not been captured, from the operands
 //! before it. Only where that brings all of them within what is allowed, at all rows, and where that is small beside what
-//! they were off by before, the stage is said to be unread. Two that the same stages read are judged together too: an exporter
-//! that exchanges their names is wrong in both, and neither alone brings the readers in order. What reads a state may have kept
-//! the values of this step, and a later step reads the state: rows of a state are said to be unread where a later step read
-//! them. Of rows that the last step wrote, what reads them tells only that it had the right values: the state, or what was
-//! captured of it, is wrong ([`StageResult::kept`]). Nothing is said where a path to the end was not captured.
+//! they were off by before, the stage is called unread. Two that the same stages read are judged together too: an
+//! exporter that exchanges their names is wrong in both, and neither alone brings the readers in order. What reads a
+//! state may have kept the values of this step, and a later step reads the state: rows of a state are called unread
+//! where a later step read them. The readers of rows that the last step wrote show only that they had the right values:
+//! the state, or its capture, is wrong ([`StageResult::kept`]). Nothing is reported where a path to the end was not
+//! captured.
 
 use super::inside::part;
 use super::result::own_status;
@@ -60,7 +61,7 @@ pub(super) fn mark(
             let local = without(oracle, subject, (filter, policy), reader, (&known, positions))?;
             let all = positions.is_some() || local.rows >= before.rows;
             let right = local.ok() && local.inconclusive == 0 && local.rows > 0 && all;
-            // Of what is no number a reader gave one.
+            // NaN was captured, and a reader gave numbers.
             let far = before.residual.is_nan() || before.residual > TELLING * local.allowed;
             // The rows of a state are no rows of what reads it.
             let telling = far && (of_state || before.bad_positions.is_superset(&of_stage));
@@ -102,9 +103,9 @@ fn groups(graph: &Graph, of: &[usize], captured: &dyn Fn(usize) -> bool) -> Vec<
     alone.chain(two).collect()
 }
 
-/// Whether later steps tell of every wrong row of a state what the engine has there: the row is older than the step in which
-/// it is wrong, so that this step read it; or a later step read it. Of the last step's own rows nothing tells but what became
-/// of those before.
+/// Whether later steps show the engine's own value of every wrong row of a state: the row is older than the step in
+/// which it is wrong, so that this step read it; or a later step read it. For the last step's own rows the only
+/// evidence is what became of those before.
 fn read_later(local: &Local, id: StageId, capture: &Capture) -> bool {
     let with_it = || capture.steps.iter().filter(|step| step.stages.contains_key(&id));
     let bad = &local.bad_at;

@@ -32,7 +32,7 @@ pub(super) fn check(t: &Tensor<f32>, positions: &[u32], own: Option<&[u32]>, uni
         .collect();
     for (r, (row, seen)) in rows.iter().enumerate() {
         let sum: f64 = row.iter().map(|&v| f64::from(v)).sum();
-        // Of the smallest weights a coarse format may leave nothing.
+        // A coarse format may round the smallest weights to zero.
         let lost = if unit > 0.0 { unit * (1.0 + *seen as f64 * unit) } else { 0.0 };
         if (sum - 1.0).abs() > BROKEN + lost {
             return Some((format!("attention weights of a query sum to {sum:.4}, not to 1"), None));

@@ -25,8 +25,9 @@ fn unit(capture: &Capture, id: StageId) -> f64 {
     of(capture.rounding.output(id)) + of(capture.rounding.stored(id))
 }
 
-/// Looks at every captured stage; what is suspicious, first first. Of each
-/// stage the first step that shows something is told. In stages that `overflowed`, values that are not finite break nothing.
+/// Looks at every captured stage, and gives suspicious ones in order. For each
+/// stage it gives the first step that shows something. In stages that `overflowed`, values that are not finite break
+/// nothing.
 pub fn check(graph: &Graph, capture: &Capture, overflowed: impl Fn(StageId) -> bool + Sync) -> Vec<Symptom> {
     let look = |node: &Node| of_stage(graph, capture, node, overflowed(node.id));
     let mut symptoms: Vec<Symptom> = graph.nodes.par_iter().filter_map(look).collect();

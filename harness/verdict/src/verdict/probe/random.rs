@@ -21,7 +21,7 @@ pub const SEVERAL: f64 = 10.0;
 /// [`SEVERAL`] times what is seen of a single one.
 ///
 /// With `E` the largest error, its share `r·E` of a combination has the density `1/(2·w·E)` where it can be, w the width of
-/// the range of the magnitudes of r; so, whatever the others are, a combination is within ±δ with probability `δ/(w·E)` at
+/// the range of the magnitudes of r; so, for any others, a combination is within ±δ with probability `δ/(w·E)` at
 /// most. Combinations are independent, and doubt begins at `δ = DOUBT·a`. What is seen of a single output is
 /// `(DOUBT·a + λ·LARGEST·‖b‖)/SMALLEST` or more, and `‖b‖` is no less than `a`.
 pub const MISSED: f64 = missed(SEVERAL);
@@ -153,7 +153,7 @@ mod tests {
                 most = most.max(passing);
             }
         }
-        // What is told is not far from what is so, and of a single one what is seen is seen.
+        // The stated probability is close to the true one, and a single output of the stated size is seen.
         assert!(most as f64 > 0.1 * missed(1.0) * TRIALS as f64, "{most}");
         let mut one = [0.0; BLOCK];
         one[5] = seen;

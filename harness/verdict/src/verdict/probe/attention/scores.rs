@@ -1,7 +1,7 @@
 //! Scores. Keys are combined as the outputs of a linear layer are, [`BLOCK`] neighbours at a time: `u = Σ r·k`, and then for
 //! each query `Σ r·s − u·q = Σ r·e`. A random number is divided by what its key's scores are like in size, so that each error
-//! counts by its own bound, and neighbours make a block whatever their sizes: a query sees whole blocks but for the last,
-//! whose scores are evaluated one by one, and what stands beyond them is not looked at.
+//! counts by its own bound, and neighbours of any size make a block: a query sees whole blocks but for the last,
+//! whose scores are evaluated one by one, and scores beyond them are not looked at.
 
 use super::{EXACT, LANES, Look, Row, Shares, TILE, fold, largest};
 use crate::verdict::mode::Seed;
@@ -17,7 +17,7 @@ const SAMPLED: usize = 32;
 
 /// The keys of one head, combined.
 struct Keys {
-    /// Of each combination, the random number of each key by its size.
+    /// The random number of each key divided by its size, for each combination.
     numbers: [Vec<f64>; PROBES],
     /// Block by block the combinations.
     combined: Vec<f64>,
@@ -199,7 +199,7 @@ impl Look<'_> {
 fn uneven<'k>(q: &[f64], of: &Keys, seen: usize, key: impl Fn(usize) -> &'k [f64]) -> f64 {
     let by_size = |n: usize| {
         let reach: f64 = q.iter().zip(key(n)).map(|(q, k)| (q * k).abs()).sum();
-        // Of the two numbers one has the sign, both about the size.
+        // One of the two numbers has the sign, both have about the size.
         reach * of.numbers[0][n].abs() / ((SMALLEST + LARGEST) / 2.0)
     };
     let blocks = (0..seen / BLOCK).map(|b| {

@@ -64,7 +64,7 @@ struct Weights<'a> {
     given: &'a [[f32; LANES]],
     seen: usize,
     scale: f64,
-    /// Of the whole row.
+    /// Over the whole row.
     keys: usize,
     /// Factor on the bound.
     functions: f64,
@@ -204,7 +204,7 @@ mod tests {
                 expected.element(f64::from(*g) - y, f64::from(*b));
             }
             let (got, want) = (row.share(), expected.share());
-            // Of one key alone nothing is off, and both are 0.
+            // With one key nothing is off, and both are 0.
             prop_assert!((got - want).abs() <= 1e-4 * want, "{got} {want}");
             for wrong in [f32::NAN, f32::INFINITY] {
                 let mut scores = scores.clone();
