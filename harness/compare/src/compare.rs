@@ -1,7 +1,7 @@
-//! Two captures without a model: what can be said of them, and no more.
+//! Two captures without a model: what they show, and no more.
 //!
 //! No stage can be held against its own mathematics, for there are no weights. What is left is how far the two are
-//! apart, and what is wrong whatever the weights are: values that are not finite, shapes that differ.
+//! apart, and what is wrong with any weights: values that are not finite, shapes that differ.
 
 use crate::capture::manifest::Manifest;
 use crate::capture::{Capture, Filter, Names, Shapes, Store, container};
@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What can be said of a stage.
+/// The result of a stage.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Row {
     /// The stage.
@@ -22,11 +22,11 @@ pub struct Row {
     pub id: StageId,
     /// How far the two are apart; `None` where one of them does not have it.
     pub global: Option<Global>,
-    /// What is wrong with the subject's, whatever the weights are.
+    /// The defect of the subject's values that is one with any weights.
     pub wrong: Option<String>,
 }
 
-/// What can be said of two captures.
+/// The result for two captures.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Comparison {
     /// Stages that either has, in graph order.
@@ -58,7 +58,7 @@ pub fn comparable(a: (&Path, &Manifest), b: (&Path, &Manifest)) -> Result<()> {
     );
     ensure!(
         !otherwise,
-        "{a} and {b} are captures in steps of different size; `qdiff compare {a} {b} -m MODEL` judges each by itself"
+        "{a} and {b} are captures in steps of different size; `qdiff compare {a} {b} -m MODEL` judges each alone"
     );
     Ok(())
 }
@@ -97,7 +97,7 @@ pub fn compare(a: &Path, b: &Path, store: &Arc<Store>) -> Result<Comparison> {
     Ok(Comparison { rows, tokens: x.tokens.len() + x.decoded.len(), engines: manifests.map(|m| m.name()) })
 }
 
-/// What is wrong with the subject's stage, whatever the weights are.
+/// The defect of the subject's stage that is one with any weights.
 fn wrong(id: StageId, subject: &Capture, reference: &Capture) -> Option<String> {
     let steps = subject.steps.iter().zip(&reference.steps);
     for (s, r) in steps {

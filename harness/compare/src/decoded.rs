@@ -238,7 +238,7 @@ mod tests {
         assert_eq!((argmin.chosen, argmin.larger, argmin.smallest), (1, 4, true));
         let second = other(&row, 4, 1).unwrap();
         assert_eq!((second.chosen, second.larger, second.smallest), (1, 2, false));
-        // Of the three largest any may be drawn.
+        // Any of the three largest may be drawn.
         assert!(other(&row, 4, 3).is_none() && other(&row, 0, 3).is_some());
     }
 }

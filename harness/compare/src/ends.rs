@@ -117,7 +117,7 @@ impl Ends {
         let tokenizer = match (&opened.tokenizer, fault) {
             (Ok(tokenizer), _) => tokenizer,
             (Err(e), None) => return Ok(Self { tokens: right, unlisted: Some(e.to_string()) }),
-            (Err(e), Some(m)) => bail!("`{}` changes which tokens end a text, and these cannot be told: {e}", m.name),
+            (Err(e), Some(m)) => bail!("`{}` changes which tokens end a text, and these cannot be read: {e}", m.name),
         };
         let Some((fault, ends)) = fault.and_then(|m| Some((m, m.ends?(tokenizer)))) else {
             // Where the file does not say which it is, llama.cpp's choice is as good as any.

@@ -1,4 +1,4 @@
-//! Two engines side by side: a [`pair`] and what is asked of it (stages, logits, tokens, texts, many prompts).
+//! Two engines side by side: a [`pair`] and its comparisons (stages, logits, tokens, texts, many prompts).
 
 use qdiff_capture::{arithmetic, capture, memory, metrics, number, progress, room, sampling, supervisor};
 use qdiff_diagnose::{diagnose, mutations};

@@ -46,11 +46,11 @@ pub struct Settings {
     pub memory: Option<Size>,
     /// Work that the search for causes may take, as a multiple of the usual.
     pub budget: f64,
-    /// Time that an engine behind a command may take, for all it is told to do or for one step.
+    /// Time that an engine behind a command may take, for its whole run or for one step.
     pub timeout: Duration,
 }
 
-/// Time for an engine behind a command, where nobody says it.
+/// Default time for an engine behind a command.
 pub const TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Default for Settings {
@@ -76,21 +76,21 @@ pub struct Pair<'a> {
     pub opened: &'a LoadedModel,
     /// The third opinion.
     pub oracle: Oracle<'a>,
-    /// Of a graph that is cut over ranks, the whole one.
+    /// The whole graph, if the graph is cut over ranks.
     pub whole: Option<Graph>,
-    /// What is asked for.
+    /// The selection.
     pub filter: Filter,
     /// What is allowed.
     pub policy: Policy,
     /// What the subject's arrays are called, where they are read from a dump.
     pub names: Names,
-    /// What was judged elsewhere already, each stage by itself: then no stage is judged here.
+    /// Stages that were judged elsewhere, each alone: then no stage is judged here.
     pub measured: Option<Vec<Measured>>,
     /// How they run.
     pub settings: Settings,
-    /// Where progress is told.
+    /// Where progress is reported.
     pub progress: Progress<'a>,
-    /// Where is told which stages are wrong before it is known why: a line.
+    /// Takes a line that names the wrong stages, before their causes are known.
     pub told: &'a (dyn Fn(&str) + Sync),
 }
 
@@ -113,7 +113,7 @@ pub struct Recording {
 pub struct Chose {
     /// As its manifest says.
     pub sampler: Option<Sampler>,
-    /// Whether it is known to have chosen by itself: of a capture it is not.
+    /// Whether it surely made its own choices: for a capture this is unknown.
     pub alone: bool,
 }
 
@@ -125,7 +125,7 @@ impl Recording {
 }
 
 impl<'a> Pair<'a> {
-    /// On this model; every stage is asked for, and no rule allows more than the bounds.
+    /// On this model; every stage is selected, and no rule allows more than the bounds.
     ///
     /// # Errors
     /// As [`Oracle::new`].
@@ -266,7 +266,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Runs the reference, and beside it the subject that `make` makes, whose decode steps wait for the tokens that the
-    /// reference chose: one of them leaves the CPU to the other. Of the subject's time what it took beyond the reference
+    /// reference chose: one of them leaves the CPU to the other. Only the subject's time beyond the reference
     /// counts.
     ///
     /// # Errors
@@ -277,7 +277,7 @@ impl<'a> Pair<'a> {
         let (chose, choices) = mpsc::channel::<Vec<u32>>();
         let ended = AtomicBool::new(false);
         let progress = |what: &str, done: usize, total: usize| {
-            // One of them tells of itself at a time.
+            // One of them reports progress at a time.
             if ended.load(Ordering::Relaxed) {
                 (self.progress)(what, done, total);
             }
@@ -324,7 +324,7 @@ impl<'a> Pair<'a> {
             Ok(())
         })?;
         let (seconds, mut manifest) = (start.elapsed().as_secs_f64(), runner.manifest().clone());
-        // Of an engine that hands out its steps as it dumps them.
+        // For an engine that hands out its steps as it dumps them.
         let stages = capture.steps.iter().flat_map(|step| &step.stages);
         capture.elements = stages.filter_map(|(id, stored)| Some((*id, stored.narrow()?))).collect();
         if !capture.elements.is_empty() {
@@ -370,7 +370,7 @@ impl<'a> Pair<'a> {
         .inspect(|_| progress(&what, total, total))
     }
 
-    /// Reads what an engine dumped that was told to run `tokens`.
+    /// Reads the dump of an engine that had to run `tokens`.
     fn dumped(&self, folder: &Path, tokens: Tokens<'_>, names: &Names) -> Result<Recording> {
         let mut manifest = container::manifest(folder).context("what the engine dumped")?;
         if manifest.model_sha256.is_some() {
@@ -382,7 +382,7 @@ impl<'a> Pair<'a> {
         let told = tokens.forced.is_none_or(|forced| manifest.decoded == forced);
         ensure!(
             manifest.tokens == tokens.prompt && told && manifest.decoded.len() == tokens.decode,
-            "the engine dumped a run of other tokens than it was told to run: {given} of a prompt and {decoded} decoded, for {} \
+            "the engine dumped a run of other tokens than it should run: {given} of a prompt and {decoded} decoded, for {} \
              and {}{}",
             tokens.prompt.len(),
             tokens.decode,
@@ -395,7 +395,7 @@ impl<'a> Pair<'a> {
         let wanted = Lengths(tokens.lengths());
         ensure!(
             lengths == wanted.0,
-            "the engine ran passes of {} tokens, and was told to run passes of {wanted}",
+            "the engine ran passes of {} tokens, and should run passes of {wanted}",
             Lengths(lengths)
         );
         let mut recording = self.read(folder, &manifest, names, "run by its command")?;
@@ -479,7 +479,7 @@ impl<'a> Pair<'a> {
         for run in 2..=runs {
             let mut runner = make()?;
             let words = runner.vary(run)?.map(str::to_owned);
-            // One that chooses cannot be told which tokens to take: as far as it takes the same, it is compared.
+            // An engine that chooses takes no tokens to decode: it is compared as far as it chooses the same.
             let forced = tokens.forced.filter(|_| !runner.chooses(tokens));
             let again = self.record(runner.as_mut(), Tokens { forced, ..tokens })?;
             let graph = &self.oracle.graph;
@@ -498,7 +498,7 @@ impl<'a> Pair<'a> {
         confirm(&self.oracle, &subject.side(), &others, (&self.filter, &self.policy), diagnosis, self.progress);
     }
 
-    /// Judges the one against the other, or by itself where there is none, and looks for what explains it.
+    /// Judges the one against the other, or alone where there is none, and looks for what explains it.
     ///
     /// # Errors
     /// As [`judge`]; captured tensors that could not be read back.
@@ -523,7 +523,7 @@ impl<'a> Pair<'a> {
         if let [first, others @ ..] = verdict.origins().as_slice() {
             let more =
                 if others.is_empty() { String::new() } else { format!(", {} more", counted(others.len(), "stage")) };
-            (self.told)(&format!("wrong by itself: {}{more}; looking for causes", verdict.name(first.id)));
+            (self.told)(&format!("wrong on its own inputs: {}{more}; looking for causes", verdict.name(first.id)));
         }
         let varies = varies(&verdict)?;
         let mut diagnosis = explain(&self.oracle, &side, verdict, rules, budget, self.progress);

@@ -45,7 +45,7 @@ pub enum WrongBy {
     },
     /// It was written nowhere.
     NoSlot {
-        /// What stands for its slot.
+        /// The name of its slot.
         slot: i64,
     },
     /// It was written to a slot that another row is read from.
@@ -164,7 +164,7 @@ struct Run {
     check: SlotsCheck,
     /// The last pass in which each sequence has rows.
     last: Vec<usize>,
-    /// Of each sequence the slot of each of its tokens, where it is known.
+    /// The slot of each token of each sequence, where it is known.
     tables: Vec<Vec<Option<i64>>>,
     /// The rows that were written to each slot.
     holders: HashMap<i64, Vec<(u32, usize)>>,
@@ -286,7 +286,7 @@ mod tests {
     }
 
     fn check(plan: &Plan, said: &[RowsSaid]) -> SlotsCheck {
-        SlotsCheck::of(plan, &vec![0; plan.tokens()], said).expect("positions and slots were said")
+        SlotsCheck::of(plan, &vec![0; plan.tokens()], said).expect("positions and slots are declared")
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub fn sweep(
     Ok(passes)
 }
 
-/// Judges recordings of the same tokens that were fed in other steps, each by itself, and holds them against the one in the
+/// Judges recordings of the same tokens that were fed in other steps, each alone, and holds them against the one in the
 /// fewest steps.
 ///
 /// # Errors
@@ -118,7 +118,7 @@ fn fed(manifest: &manifest::Manifest) -> String {
     }
 }
 
-/// One pass, judged; without what it is held against.
+/// One pass, judged; without the run that it is compared with.
 fn judged(
     pair: &Pair<'_>, (ubatch, fed): (usize, String), subject: &Recording, reference: &Recording,
     heard: &mut impl FnMut(&Verdict),

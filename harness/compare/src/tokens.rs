@@ -1,5 +1,5 @@
 //! The stage `tokens`: the engine's tokenizer against llama.cpp's, on the text
-//! of the prompt. The run goes on with llama.cpp's tokens, whatever is found.
+//! of the prompt. The run goes on with llama.cpp's tokens in any case.
 
 use crate::generate::quoted;
 use crate::loaded::LoadedModel;
@@ -141,7 +141,7 @@ pub fn check(opened: &LoadedModel, prompt: &Ready, fault: Option<&Mutation>) -> 
     }))
 }
 
-/// Recorded tokens against those of the prompt that they are said to be of.
+/// Recorded tokens against those of the prompt that the command names.
 pub fn recorded(opened: &LoadedModel, prompt: &Ready, tokens: &[u32]) -> TokensCheck {
     match &opened.tokenizer {
         Ok(_) if opened.is_read_alone() => {
@@ -185,7 +185,7 @@ pub fn compare(
         subject: ours.get(same).map(|id| named(*id, &tokenizer.piece(*id, true))),
         reference: theirs.get(same).map(|id| named(*id, &piece(*id))),
         at: (!text.is_empty()).then(|| place.map_or(text.len(), |t| t.span.start)),
-        // Of the engine's own tokenizer alone it is known.
+        // It is known only for the engine's own tokenizer.
         rule: place.filter(|_| ours == right).map(|t| t.rule.to_string()),
     };
     // One that changes nothing explains nothing.

@@ -112,7 +112,7 @@ fn main() -> Result<()> {
     ends(&graph, &weights, &options, &pair, tokens)
 }
 
-/// A rank that fails ends the other, which would wait for its part for ever, and its own error is told.
+/// A rank that fails ends the other, which would wait for its part for ever, and its own error is reported.
 fn ends(
     graph: &Graph, weights: &dyn WeightSource, options: &Options, pair: &Pair<'_>, tokens: Tokens<'_>,
 ) -> Result<()> {
@@ -122,7 +122,7 @@ fn ends(
         let index = engines[rank].graph().index(place).context("no such stage")?;
         engines[rank].plant_rank(index, RankBug::Fails)?;
         let (start, mut runner) = (Instant::now(), of_ranks(engines, options));
-        let error = pair.record(&mut runner, tokens).err().context("a rank failed, and nobody was told")?;
+        let error = pair.record(&mut runner, tokens).err().context("a rank failed without an error")?;
         println!("rank {rank} fails | ended after {:.1} s | {error:#}", start.elapsed().as_secs_f64());
     }
     Ok(())

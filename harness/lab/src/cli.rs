@@ -47,7 +47,7 @@ Examples:
 Examples:
   qdiff-lab schema score")]
     Schema {
-        /// Of what
+        /// The kind of JSON file
         #[arg(value_enum)]
         of: Written,
     },

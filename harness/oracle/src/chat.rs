@@ -43,7 +43,7 @@ pub fn render(source: &str, conversation: &Conversation) -> Result<String> {
         .stderr(Stdio::piped())
         .spawn()
         .context("cannot start qdiff once more to render the chat template")?;
-    // It reads all before it writes anything, so this cannot block for ever; one that died is told of below.
+    // It reads all before it writes anything, so this cannot block for ever; a process that died is reported below.
     let _ = child.stdin.take().map(|mut stdin| stdin.write_all(&job));
     let done = child.wait_with_output()?;
     match done.status.code() {
@@ -61,7 +61,7 @@ pub fn render(source: &str, conversation: &Conversation) -> Result<String> {
 
 /// What the process started by [`render`] does; gives its exit code.
 pub fn serve() -> u8 {
-    // What fails in the template engine is told as an error.
+    // A failure of the template engine is an error.
     std::panic::set_hook(Box::new(|_| {}));
     match limit().and_then(|()| answer()) {
         Ok(text) => match std::io::stdout().write_all(text.as_bytes()) {

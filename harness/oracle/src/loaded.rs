@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use unicode_normalization::is_nfc;
 
-/// What to do where llama.cpp is asked for, and there is no GGUF.
+/// The remedy where llama.cpp is needed, and there is no GGUF.
 pub const NO_LLAMA: &str = "is a folder of safetensors, and this asks llama.cpp, which reads only GGUF files: convert it with \
     llama.cpp's convert_hf_to_gguf.py and name the GGUF";
 
@@ -36,7 +36,7 @@ enum Other {
     Llama(Arc<llama::Model>, Arc<Index>),
     /// A folder, of which llama.cpp reads nothing: the tokens at which it says that a text ends.
     Folder(BTreeSet<u32>),
-    /// Of a GGUF nothing: this build has no llama.cpp.
+    /// Nothing for a GGUF: this build has no llama.cpp.
     Absent,
 }
 

@@ -105,8 +105,8 @@ impl<'a> Output<'a> {
         self.github.as_ref().map_or(Ok(()), |github| put(&github.publish(told, absent)?))
     }
 
-    /// Shows what is told and writes every file, with what is `absent` among it. `courtesy` is written where no file
-    /// was asked for, into a folder, and fails with a remark only.
+    /// Prints the reports and writes every file, with the `absent` ones among them. `courtesy` is written where no file
+    /// was requested, into a folder, and fails with a remark only.
     pub(super) fn serve(&self, told: &[&dyn Told], absent: &[String], courtesy: Option<PathBuf>) -> Result<()> {
         if told.len() != 1 {
             let reports: Vec<_> = told.iter().filter_map(|t| t.run()).collect();
@@ -125,7 +125,8 @@ impl<'a> Output<'a> {
 }
 
 impl Output<'_> {
-    /// Shows a report that is no match, where it was shown in a row among several, and writes it where no file was asked for.
+    /// Shows a report that is no match, where it was shown in a row among several, and writes it where no file was
+    /// requested.
     pub(super) fn serve_one(&self, report: &Report, among: bool, folder: &Path) -> Result<()> {
         if report.outcome != Outcome::Match && among && !self.full {
             tell(&format!("\n{}", terminal().render(&report.screen(false))))?;

@@ -63,7 +63,7 @@ pub struct CommandLine<C: Commands> {
     /// Say on stderr what is being done, and what llama.cpp warns of; twice, all that llama.cpp says
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
-    /// Write all that to a file, whatever is shown
+    /// Write all messages to a file, also those not shown
     #[arg(long, global = true, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// Do the work in the process that was started: for a debugger, and to measure what the other one costs

@@ -41,7 +41,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<u8> {
                 complain(&failure.line());
                 absent.push(failure.line());
             }
-            Saved::Part(_) => bail!("parts of a verdict are put together by themselves"),
+            Saved::Part(_) => bail!("parts of a verdict do not go together with reports"),
         }
     }
     for gap in gaps {

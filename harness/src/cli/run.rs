@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Runs both sides, judges, reports; gives the exit code.
 pub(super) fn run(args: &Bisected<RunRequest>) -> Result<u8> {
     let (batch, several) = (&args.request.batch, args.request.several());
-    // Even one prompt of several is told as several are.
+    // Even one prompt of several is printed as several are.
     let output = Output::new(&args.output, if several { 2 } else { 1 })?;
     let Ran { reports, failures } = judge(&args.request, console())?;
     let absent: Vec<String> = failures.iter().map(Failure::line).collect();

@@ -1,4 +1,4 @@
-//! Standard output and standard error: who reads, and what is printed.
+//! Standard output and standard error: whether a terminal reads them, and what is printed.
 
 use super::exit;
 use crate::report::terminal::{self, Terminal};

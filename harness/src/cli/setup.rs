@@ -113,7 +113,7 @@ fn begin() {
     }
 }
 
-/// A line on standard error, but where only the verdict is asked for.
+/// A line on standard error, unless only the verdict is requested.
 fn found(text: &str) {
     if !QUIET.load(Ordering::Relaxed) {
         complain(text);

@@ -12,8 +12,8 @@ const HEAD: &str = "\
 
 T tokens of this step, N tokens so far; E width of the residual stream, H query heads, G heads of keys and values, D width of
 a head, F width of the feed-forward network, X experts, K of them that a token takes, M any width of a delta net, V size of the
-vocabulary. Most names are those of modules, and the module's output is the stage where nothing else is said. A dash is what is
-never materialised, or not known of an engine. `qdiff stages` prints this page from the
+vocabulary. Most names are those of modules, and the module's output is the stage if the table names no other.
+A dash is a value that is never materialised, or that is not known for an engine. `qdiff stages` prints this page from the
 tables in `engine/src/model/dialect`.
 ";
 
@@ -25,7 +25,7 @@ A row is a stage, whether it is in a layer, what is taken (output, input, part, 
 the decoder has it, which part, call or columns, and whether the module must have a bias for it (None: either way).\"\"\"
 ";
 
-/// Prints every stage, in order: what it is, its shape, and where it is in other engines.
+/// Prints every stage, in order: its meaning, its shape, and its name in other engines.
 pub(super) fn run(args: &StagesArgs) -> Result<u8> {
     let graphs: Vec<(&str, Graph)> =
         ARCHITECTURES.iter().map(|(name, build)| (*name, skeleton(*build, KINDS))).collect();
@@ -63,7 +63,7 @@ fn page(graphs: &[(&str, Graph)], stages: &[(Vec<&str>, Node)]) -> String {
     let names: Vec<&str> = DIALECTS.iter().map(|dialect| dialect.name).collect();
     let rule = "| --- ".repeat(names.len() + 5);
     let mut table =
-        format!("{HEAD}\n| stage | shape | what it is | llama.cpp | GGUF | {} |\n{rule}|\n", names.join(" | "));
+        format!("{HEAD}\n| stage | shape | meaning | llama.cpp | GGUF | {} |\n{rule}|\n", names.join(" | "));
     for (having, node) in stages {
         let only = if having.len() < graphs.len() { format!(" ({} only)", having.join(", ")) } else { String::new() };
         let shape = symbolic(node);
@@ -107,7 +107,7 @@ fn python(stages: &[(Vec<&str>, Node)]) -> String {
     text
 }
 
-/// The name of a tensor of the node, whatever its layer.
+/// The name of a tensor of the node, for any layer.
 fn in_any_layer(node: &Node, name: &str) -> String {
     name.replace(&format!("blk.{}.", node.id.layer.unwrap_or(0)), "blk.N.")
 }

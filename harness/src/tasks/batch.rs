@@ -29,7 +29,7 @@ impl Batch {
 
 /// One prompt of several.
 pub(super) struct Entry {
-    /// Its place among all prompts, whatever the shard.
+    /// Its place among all prompts, for any shard.
     pub(super) index: usize,
     /// What `--prompt` would take.
     pub(super) given: String,

@@ -142,7 +142,7 @@ impl Plan {
         if places > config.context {
             return Some(format!("it takes {places} tokens, and the model's context is {}", config.context));
         }
-        let untold = |what: &str, needed: &str| format!("the subject's command is told no {what}: it needs {needed}");
+        let untold = |what: &str, needed: &str| format!("the subject's command takes no {what}: it needs {needed}");
         match command {
             Some(command) if self.tokens > self.ubatch && !command.parts() => Some(untold("parts", "{ubatch}")),
             Some(command) if !self.passes.is_empty() && !command.passes() => Some(untold("passes", "{passes}")),
@@ -151,7 +151,7 @@ impl Plan {
         }
     }
 
-    /// As `qdiff run` would be asked for it.
+    /// The request to `qdiff run` for this case.
     fn request(&self, opened: &LoadedModel, all: &CheckRequest) -> Result<RunRequest> {
         let mut prompt = PromptRequest {
             model: all.model.clone(),
@@ -195,7 +195,7 @@ impl Plan {
 /// Runs the battery.
 ///
 /// # Errors
-/// Whatever keeps all of it from being run. What keeps a single case from it stands in its place.
+/// Anything that keeps all cases from running. An error of a single case is in its place.
 pub fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport> {
     let opened = request.model.open()?;
     let command = if let Source::Live(kind) = &request.subject { kind.command() } else { None };

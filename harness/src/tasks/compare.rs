@@ -25,8 +25,8 @@ pub struct CompareRequest {
     /// Folder of the capture it is held against
     #[arg(value_name = "REFERENCE")]
     pub b: PathBuf,
-    /// GGUF file that the captures are of: every stage is judged. Without it they are only held apart, whatever
-    /// QDIFF_MODEL and qdiff.toml say
+    /// GGUF file that the captures are of: every stage is judged. Without it qdiff only measures their distance and
+    /// ignores QDIFF_MODEL and qdiff.toml
     #[arg(short, long, help_heading = "What to run")]
     pub model: Option<PathBuf>,
     #[command(flatten)]
@@ -47,7 +47,7 @@ pub struct CompareRequest {
 pub enum Compared {
     /// Every stage was judged.
     Judged(Box<Report>),
-    /// They have other steps: each was judged by itself.
+    /// They have other steps: each was judged alone.
     Agreed(SweepReport),
     /// Without a model: how far they are apart.
     Apart(Comparison),

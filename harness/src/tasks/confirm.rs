@@ -75,7 +75,7 @@ impl ConfirmRequest {
             }
             Some(Confirm::Recorded(_)) if chosen.live_subject().is_some() => {
                 bail!(
-                    "--confirm capture:DIR is about a recorded subject; this one runs by itself, so often as --confirm N says"
+                    "--confirm capture:DIR is about a recorded subject; qdiff runs this one again, as often as --confirm N says"
                 )
             }
             Some(Confirm::Recorded(folder)) => {
@@ -93,7 +93,7 @@ impl ConfirmRequest {
         }
     }
 
-    /// Tries the causes of a diagnosis. What is wrong stays as it was found, whatever keeps the subject from running again.
+    /// Tries the causes of a diagnosis. The findings stay, even if the subject cannot run again.
     ///
     /// # Errors
     /// A capture that is named and cannot be read.
@@ -148,7 +148,7 @@ fn other(sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, number):
     let OtherTokens { prompt, passes, decoded } = other;
     let ready = Ready { name: "other tokens".to_owned(), text: String::new(), message: None, tokens: prompt };
     let input = Input::new(ready, decoded.len(), passes.iter().copied().max().unwrap_or(1));
-    // A command may be told the size of parts, and not which comes first.
+    // A command may take the size of parts, and not which comes first.
     let listed = kind.command().is_none_or(|command| command.passes());
     let input = sides.chosen.taken(if listed { input.in_passes(passes) } else { input });
     let decoded = &decoded[..input.tokens(None).decode];

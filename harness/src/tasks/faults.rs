@@ -28,7 +28,7 @@ pub(super) fn read(given: &[String]) -> Result<Vec<Injection>> {
     given.iter().map(|text| Injection::parse(text)).collect()
 }
 
-/// Whether they ask for an engine that interprets a graph of faults; tokenizer and samplers stand beside every engine.
+/// Whether they ask for an engine that interprets a graph of faults; tokenizer and samplers go with every engine.
 ///
 /// # Errors
 /// A subject that can take none of them.

@@ -41,7 +41,8 @@ pub struct GenerateRequest {
     pub sampling: Sampling,
 }
 
-/// Generates on both sides, and says where the texts part and why. Every pair of tokens is told as soon as it is there.
+/// Generates on both sides, and says where the texts part and why. Every pair of tokens is printed as soon as it
+/// exists.
 ///
 /// # Errors
 /// Whatever keeps a side from running.

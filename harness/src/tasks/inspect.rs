@@ -80,7 +80,7 @@ pub struct Usage {
     pub bytes_a_token: u64,
 }
 
-/// Reads the file; what keeps it from being run stands beside it.
+/// Reads the file; the reason why it cannot run is beside it.
 ///
 /// # Errors
 /// If it is none.

@@ -1,4 +1,4 @@
-//! Two captures judged on several machines: each judges the stages of some layers by themselves, and what they found is put
+//! Two captures judged on several machines: each judges the stages of some layers, and their results are put
 //! together to the verdict that one machine gives.
 
 use super::Console;
@@ -102,7 +102,7 @@ fn asked(request: &CompareRequest) -> Result<Asked> {
     let manifests = [container::manifest(a)?, container::manifest(b)?];
     comparable((a, &manifests[0]), (b, &manifests[1]))?;
     if fed_otherwise(&manifests[0], &manifests[1]) {
-        bail!("the captures have other steps, and are judged each by itself: use `qdiff compare`");
+        bail!("the captures have other steps, and are judged separately: use `qdiff compare`");
     }
     Ok(Asked {
         model,
@@ -187,7 +187,7 @@ pub fn merge(parts: Vec<(&Path, Part)>, console: Console<'_>) -> Result<Merged> 
             let id = measured.stage;
             ensure!(
                 own.contains(&id) && once.insert(id),
-                "{}: {id} is none of its part, or stands there twice",
+                "{}: {id} is none of its part, or occurs twice",
                 path.display()
             );
             ensure!(!measured.contradicts_itself(), "{}: what it says of {id} contradicts itself", path.display());

@@ -39,7 +39,7 @@ pub use request::{GemmRequest, ModelRequest, PromptRequest, ThreadsRequest};
 pub struct Console<'a> {
     /// How much of it is done.
     pub progress: Progress<'a>,
-    /// The CPU engine takes the place of a GPU, and why; refused where nobody reads it, and told when the work begins.
+    /// The CPU engine takes the place of a GPU, and why; refused with `--ci`, and reported when the work begins.
     pub instead: &'a dyn Fn(&str) -> Result<()>,
     /// The request is checked, and the work begins.
     pub begin: &'a dyn Fn(),

@@ -43,7 +43,7 @@ pub struct Shown {
 /// The prompt that is named, or all that are built in.
 ///
 /// # Errors
-/// As [`resolve`]; a model that cannot be read, or that tokens are asked of and nobody named.
+/// As [`resolve`]; a model that cannot be read, or that tokens need and no option named.
 pub fn prompts(request: &PromptsRequest) -> Result<Vec<Shown>> {
     let known = request.name.as_deref().map(|given| named(given, request.raw)).transpose()?;
     let listed = !matches!(known, Some(None));

@@ -71,7 +71,7 @@ pub struct Recorded {
 /// Runs one runner, and writes every step as soon as it is done.
 ///
 /// # Errors
-/// A folder that cannot be written, or whatever keeps the runner from running.
+/// A folder that cannot be written, or anything that keeps the runner from running.
 pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded> {
     let (kind, injections) = sides::subject(&request.runner, &request.faults, console)?;
     npz::check_target(&request.out)?;

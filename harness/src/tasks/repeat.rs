@@ -83,7 +83,7 @@ pub(crate) fn quote(text: &str) -> String {
     }
 }
 
-/// The filters in force; empty if everything was asked for.
+/// The filters in force; empty if everything is selected.
 pub(super) fn filters(args: &RunRequest) -> String {
     let mut words = Vec::new();
     if !args.filter.stages.is_empty() {
@@ -114,7 +114,8 @@ mod tests {
         "--oracle cuda", "--inject rope-base@L01", "--tolerance logits=0.5",
     ];
 
-    /// Others: filters, which stand beside the command; what a run may take of the machine; the prompts, of which it is one.
+    /// Others: filters, which are beside the command; what a run may take of the machine; the prompts, of which it is
+    /// one.
     const LEFT_OUT: [&str; 9] =
         ["stages", "layers", "positions", "threads", "memory", "tmp", "prompts", "shard", "json_dir"];
 

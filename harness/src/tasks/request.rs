@@ -245,7 +245,7 @@ pub struct PassesRequest {
 }
 
 impl PassesRequest {
-    /// The lengths, for a prompt of so many tokens; none where none were asked for.
+    /// The lengths, for a prompt of so many tokens; none by default.
     ///
     /// # Errors
     /// Passes of fewer or more tokens than the prompt has.
@@ -335,7 +335,7 @@ pub struct ToleranceRequest {
 }
 
 impl ToleranceRequest {
-    /// What is allowed, and how it is checked. Whether an injected fault acts is told of rows that are computed.
+    /// The bounds, and how they are checked. Only computed rows show whether an injected fault acts.
     ///
     /// # Errors
     /// As [`Policy::new`] and [`products::ready`].
@@ -377,7 +377,7 @@ pub struct SequencesRequest {
 }
 
 impl SequencesRequest {
-    /// The plan, for a prompt of so many tokens; none where none was asked for.
+    /// The plan, for a prompt of so many tokens; none by default.
     ///
     /// # Errors
     /// A plan of fewer or more tokens than the prompt has.

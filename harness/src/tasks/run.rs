@@ -42,10 +42,10 @@ pub struct Ran {
 }
 
 /// Runs both sides and judges them, prompt after prompt. One of several that
-/// cannot be run is told of, and the others are run all the same.
+/// cannot be run is reported, and the others still run.
 ///
 /// # Errors
-/// Whatever keeps all of them from being run; of a single prompt, whatever keeps it from being judged.
+/// Anything that keeps all of them from running; for a single prompt, anything that keeps it from being judged.
 pub fn run(request: &RunRequest, console: Console<'_>) -> Result<Ran> {
     judged(request, None, console)
 }
@@ -63,10 +63,10 @@ pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, cons
         bail!("--repeat runs the subject again, and a recorded capture cannot; leave it out");
     }
     if live.is_none() && !request.taps.is_empty() {
-        bail!("--taps is about a subject that runs; a recorded capture holds what was tapped");
+        bail!("--taps is about a subject that runs; a recorded capture has its taps already");
     }
     if live.is_some_and(|kind| kind.command().is_some()) && !request.taps.is_empty() {
-        bail!("--taps is about qdiff's own runners; what a command dumps is told to it");
+        bail!("--taps is about qdiff's own runners; a command's own options choose its dumps");
     }
     request.confirm.check(&chosen)?;
     let plan = chosen.plan(request.sequences.sequences.as_ref())?;
@@ -197,7 +197,7 @@ impl<'a> Runs<'a> {
             if request.repeat.is_none() && live.is_some() && short && verdict.diverged() {
                 let (found, took) = again(2);
                 late = took;
-                // What was found in the first run stands, whatever became of the second.
+                // The findings of the first run stay, for any result of the second.
                 let failed = |e: anyhow::Error| Repeated { failed: Some(format!("{e:#}")), ..Repeated::default() };
                 repeated = Some(found.unwrap_or_else(failed));
             }
@@ -304,7 +304,7 @@ impl<'a> Runs<'a> {
         let write = |entry: &batch::Entry, text: String| {
             folder.map_or(Ok(()), |folder| file::write(&folder.join(entry.file()), text.as_bytes()))
         };
-        // Of an earlier run nothing may stand for what this one does not reach.
+        // No file of an earlier run may pass for one that this run does not reach.
         for path in folder.iter().flat_map(|f| batch.entries.iter().map(|e| f.join(e.file()))) {
             file::remove(&path)?;
         }

@@ -1,4 +1,4 @@
-//! What `qdiff run` is asked.
+//! The arguments of `qdiff run`.
 
 use super::confirm::ConfirmRequest;
 use super::request::{FilterRequest, RanksRequest, SequencesRequest, ToleranceRequest};

@@ -23,7 +23,7 @@ impl Runs<'_> {
         Ok(judged.into_iter().map(|(report, _)| report).collect())
     }
 
-    /// The same; with `alone`, the subject also runs each of them by itself, and the first bits that are others are given.
+    /// The same; with `alone`, the subject also runs each of them alone, and the first different bits are given.
     ///
     /// # Errors
     /// As [`Self::sequences`].

@@ -97,7 +97,7 @@ impl Default for WhyRequest {
 }
 
 impl SidesRequest {
-    /// What the subject is held against: where nobody says it, llama.cpp, or nobody where llama.cpp cannot read the model.
+    /// The reference: by default llama.cpp, or none where llama.cpp cannot read the model.
     fn reference(&self) -> Source {
         let usual = if self.of_folder() { Source::Nobody } else { Source::Live(&LLAMA) };
         self.reference.clone().unwrap_or(usual)
@@ -350,7 +350,7 @@ impl<'a> SideChoice<'a> {
         input.check(pair).map(|()| input)
     }
 
-    /// What both sides can be told of `input`: a command may take no decode steps, or the prompt as a whole.
+    /// The part of `input` that both sides can take: a command may take no decode steps, or the prompt as a whole.
     pub(super) fn taken(&self, input: Input) -> Input {
         let sides = [&self.subject, &self.reference];
         let commands =
@@ -359,7 +359,7 @@ impl<'a> SideChoice<'a> {
             return input;
         }
         let decode = if commands().all(|command| command.decodes()) { input.decode } else { 0 };
-        // Where nobody chooses any, whatever tokens there are do: each stage is held against f64 on its own operands.
+        // If no side chooses tokens, any tokens do: each stage is held against f64 on its own operands.
         let unchosen = self.subject.waits() && (self.reference.waits() || matches!(self.reference, Side::Nobody));
         let cycled = || input.ready.tokens.iter().copied().cycle().take(decode).collect();
         let forced = if unchosen { Some(cycled()) } else { input.forced };
@@ -386,13 +386,13 @@ impl<'a> SideChoice<'a> {
 }
 
 impl Sides<'_> {
-    /// Runs or reads the reference and the subject on the same tokens. What of the subject can fail without the reference comes
-    /// first: a capture is read, and a command is run as far as it need not be told what the reference chose.
+    /// Runs or reads the reference and the subject on the same tokens. Work of the subject that needs no reference
+    /// comes first: a capture is read, and a command is run as far as it does not need the reference's choices.
     ///
     /// # Errors
     /// What keeps a side from running or being read; of the subject as [`EngineTrouble`].
     pub(super) fn record(&self, pair: &Pair<'_>, input: &Input) -> Result<(Recording, Option<Recording>)> {
-        // Of what is read, dumped, or tapped by kernels that not every stage leaves, nothing is known yet.
+        // The stages that are read, dumped, or tapped by kernels without every stage are not known yet.
         let known = |side: &Side| matches!(side, Side::Live(kind) if kind.command().is_none() && !kind.device);
         let of_subject = |node: &Node| self.taps.stage(node.id);
         let mut live: Vec<&dyn Fn(&Node) -> bool> = Vec::new();
@@ -404,8 +404,8 @@ impl Sides<'_> {
         }
         pair.make_room(input.tokens(None), &live)?;
         let tapped = |kind: &RunnerKind, tokens: Tokens<'_>| self.tapped(pair, kind, tokens);
-        // An engine that is not told which tokens to decode chooses them, and the reference is fed these; so it is with one
-        // whose reference waits to be told.
+        // An engine that takes no tokens to decode chooses them, and the reference is fed these; so it is with one
+        // whose reference waits for tokens.
         let alone = |kind: &RunnerKind| kind.command().is_some_and(|command| input.decode == 0 || !command.forced());
         if let (Side::Live(subject), Side::Live(reference)) = (&self.chosen.subject, &self.chosen.reference)
             && (alone(subject) || self.chosen.reference.waits() && !self.chosen.subject.waits())

@@ -129,7 +129,7 @@ impl TypedValueParser for SourceParser {
         let nobody = PossibleValue::new("none").help("nobody: by its own operands, and by what no correct model does");
         let beside = self.recorded.then_some(recorded).into_iter().chain(self.nobody.then_some(nobody));
         let command = PossibleValue::new("cmd:COMMAND").help("any engine, by the command that dumps a run of it");
-        let served = PossibleValue::new("serve:COMMAND").help("any engine that stays up and is told steps");
+        let served = PossibleValue::new("serve:COMMAND").help("any engine that stays up and reads steps from stdin");
         let commands = [command, served].into_iter().filter(|_| self.command);
         Some(Box::new([auto].into_iter().chain(live).chain(beside).chain(commands)))
     }

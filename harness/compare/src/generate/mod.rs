@@ -1,8 +1,8 @@
 //! Free-running generation on two sides: each draws its own tokens with the
 //! same chain of samplers and the same seed, and feeds them back to itself.
 //!
-//! Where the texts part, the logits before the first different token say by how little or much. By itself that proves
-//! nothing; whether rounding made it, or a bug and where, is said by running both sides on the same tokens and judging
+//! Where the texts part, the logits before the first different token say by how little or much. Alone that proves
+//! nothing; to separate rounding from a bug, qdiff runs both sides on the same tokens and judges
 //! every stage ([`Pair`]).
 
 mod plan;
@@ -78,7 +78,7 @@ pub struct Fork {
 /// How far a choice is from another one, and how far an error of the logits can move it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Reach {
-    /// Of a greedy choice, the reference's margin; of a draw, how far it lies
+    /// The reference's margin of a greedy choice; how far a draw lies
     /// from the nearer edge of its token's share.
     pub needed: f64,
     /// What logits off by the error can move that by: a margin by twice the
@@ -170,7 +170,7 @@ pub fn generate(
         if let (Some((token, logits)), Some(ours)) = (&theirs, &mut shadow) {
             ours.draw(index, logits, *token)?;
         }
-        // llama.cpp does not tell where its draw fell; ours, which is the same, does.
+        // llama.cpp does not report where its draw fell; qdiff's own sampler, which draws the same, does.
         let told_by = left.drawn().or(shadow.as_ref().filter(|s| s.same()).and_then(|s| s.sampler.drawn()));
         // Up to the fork both sides have a token at every index.
         if let (None, Some((b, there)), Some((a, here))) = (&fork, theirs, our) {

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// Tokens that must repeat for a text to be called repetitive.
 const LEAST_TOKENS: usize = 12;
-/// How often the same tokens must stand in a row.
+/// How often the same tokens must follow each other.
 const LEAST_TIMES: usize = 3;
 
 /// The end of a text that repeats itself.

@@ -82,7 +82,7 @@ mod tests {
     use clap::{Args as _, FromArgMatches as _};
     use std::collections::BTreeSet;
 
-    /// What is said of an engine that draws `picks` of so many rows of logits, greedily or from a seed.
+    /// The result for an engine that draws `picks` from so many rows of logits, greedily or from a seed.
     fn said(line: &str, rows: &[Vec<f32>], picks: impl Fn(&[f32]) -> u32) -> Option<(usize, String)> {
         let command = Sampling::augment_args(clap::Command::new("generate").no_binary_name(true));
         let sampling = Sampling::from_arg_matches(&command.get_matches_from(line.split_whitespace())).unwrap();

@@ -26,7 +26,7 @@ pub enum SideSampler {
 pub enum Stop {
     /// The model ended it.
     EndOfGeneration,
-    /// It has as many tokens as were asked for.
+    /// It has the requested number of tokens.
     Length,
     /// A logit is NaN, and nothing can be drawn.
     NotANumber,
@@ -85,7 +85,7 @@ impl<'a> GenerationSide<'a> {
     }
 
     /// The next token and the logits `[V]` it was drawn from; `None` once the text has ended, be it that a logit is
-    /// NaN. `ends` tells which tokens end one.
+    /// NaN. `ends` are the tokens that end a text.
     ///
     /// # Errors
     /// As [`Runner::step`]; and fewer logits than tokens.
@@ -132,7 +132,7 @@ impl<'a> GenerationSide<'a> {
         if let SideSampler::Ours(s) = &self.draw { s.drawn() } else { None }
     }
 
-    /// What was said; `text` makes text of tokens.
+    /// The generated text; `text` makes text of tokens.
     pub fn finish(self, text: impl Fn(&[u32]) -> String) -> GeneratedText {
         let steps = self.tokens.len().saturating_sub(1);
         GeneratedText {

@@ -1,7 +1,7 @@
 //! The garbage-logit question on its own: is every logit the product of its row
 //! with the hidden state, at every position and for every id?
 //!
-//! That comes first, because all ids can be wrong with no outlier among them. Then what looks suspicious by itself:
+//! That comes first, because all ids can be wrong with no outlier among them. Then values that look suspicious alone:
 //! outliers, values that are not finite, values that an earlier step left. `rows` goes through the logits once, with
 //! their f64 values; `ids` says what the ids are; `picks` what would be chosen.
 

@@ -60,11 +60,11 @@ pub struct Seen {
     pub zero: usize,
     /// Other wrong logits that equal, bit by bit, what the step before left at their address.
     pub stale: usize,
-    /// Of these others, those that equal the position before, bit by bit.
+    /// Other wrong logits that equal the position before, bit by bit.
     pub repeated: usize,
     /// Logits that lie further from the other side's than the others of their row: beyond 12 robust deviations.
     pub outliers: usize,
-    /// Of these, how many are wrong by their own product.
+    /// Outliers that are wrong by their own product.
     pub outliers_wrong: usize,
     /// Per id, in how many rows it is wrong.
     #[serde(skip)]
@@ -255,7 +255,7 @@ pub(super) fn row_of(node: &Node, step: &Step, row: usize) -> Option<Vec<f32>> {
     there.then(|| stored.slice(0, row..row + 1).data)
 }
 
-/// Every row of logits that is asked for: index of the step, and of the row.
+/// Every selected row of logits: index of the step, and of the row.
 pub(super) fn asked<'a>(
     node: &'a Node, side: Side<'a>, filter: &'a Filter,
 ) -> impl Iterator<Item = (usize, usize)> + 'a {

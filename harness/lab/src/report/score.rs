@@ -21,7 +21,7 @@ impl Document for Score {
             Grading::Words => "a cause in the right words",
         };
         let headline = format!(
-            "of {} that are not inert {} are found at their stage (all are asked for), {} have {cause} (90 of 100), {} a false one (none), {} (none)",
+            "of {} that are not inert {} are found at their stage (all), {} have {cause} (90 of 100), {} a false one (none), {} (none)",
             counted(independent.len(), "independent fault"),
             count(|c| c.detected && c.stage_right),
             count(Case::cause_right),
@@ -114,7 +114,7 @@ fn not_right(group: &Group) -> impl Iterator<Item = &Case> {
     group.counted().filter(|c| !(c.stage_right && c.cause_right()))
 }
 
-/// Those that are not told right, with what was planted and what is told.
+/// The faults that are not named right, with what was planted and what is reported.
 fn missed(group: &Group) -> Section {
     let rows = not_right(group).map(|c| {
         let bug = match &c.planted {

@@ -62,7 +62,7 @@ pub fn book(request: &BookRequest) -> Result<Option<String>> {
     }
     let Some(path) = &request.out else { return Ok(Some(Book::read(&request.folders)?.render())) };
     if format_of(path)?.extension != "md" {
-        bail!("{}: folders of results are told in markdown", path.display());
+        bail!("{}: folders of results are printed in markdown", path.display());
     }
     file::check(path, "--out")?;
     file::write(path, Book::read(&request.folders)?.render().as_bytes()).map(|()| None)

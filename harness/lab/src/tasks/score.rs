@@ -142,7 +142,7 @@ fn command(request: &ScoreRequest) -> String {
     words.into_iter().flatten().fold("qdiff-lab score".to_owned(), |all, word| all + " " + &word)
 }
 
-/// Who plants faults in the engine that is asked for.
+/// The code that plants faults in the selected engine.
 fn sources(subject: ScoreSubject) -> Result<Vec<&'static FaultSource>> {
     match subject {
         ScoreSubject::Cpu => Ok(vec![&INDEPENDENT, &KERNELS, &ROUND_TRIPS]),

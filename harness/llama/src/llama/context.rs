@@ -20,7 +20,8 @@ struct Context {
 }
 
 impl Context {
-    /// A context for `cells` tokens, at most `step` of them in a step; whatever `params` points to must outlive it.
+    /// A context for `cells` tokens, at most `step` of them in a step; everything that `params` points to must outlive
+    /// it.
     fn new(model: &Arc<Model>, (cells, step): (usize, usize), mut params: sys::llama_context_params) -> Result<Self> {
         params.n_ctx = cells.next_multiple_of(256) as u32;
         params.n_batch = step as u32;

@@ -1,14 +1,14 @@
 //! What the device gives held against the CPU, within what two orders of the same sums may differ by.
 //!
 //! A sum of n products in a precision of unit roundoff v is off by no more than `n·v·Σ|W·x|` in any order (Higham 2002,
-//! section 3.1; the products of f32 weights with f64 rows round once more, hence n + 1), two of them by twice that.
+//! section 3.1; the products of f32 weights with f64 rows round once more, so n + 1), two of them by twice that.
 
 use qdiff_engine::ops::{Context, Tensor, linear};
 
 /// Rows of each batch that are evaluated on the CPU as well.
 pub(super) const ROWS: usize = 8;
 
-/// Sums that are less are not told apart: f32 loses products on the way there.
+/// Smaller sums are not compared: f32 loses products on the way there.
 const NOTHING: f64 = f32::MIN_POSITIVE as f64;
 
 /// `count` of `rows`, all over them, the first and the last among them.
@@ -63,7 +63,7 @@ pub(super) fn errors(
     })
 }
 
-/// Where the elements of `rows` stand in those rows alone, and in all rows; the row and the output.
+/// The places of the elements of `rows` in those rows alone, and in all rows; the row and the output.
 fn pairs(rows: &[usize], m: usize) -> impl Iterator<Item = (usize, usize, usize, usize)> {
     rows.iter().enumerate().flat_map(move |(i, &row)| (0..m).map(move |o| (i * m + o, row * m + o, row, o)))
 }

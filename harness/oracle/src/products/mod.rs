@@ -49,7 +49,7 @@ const LEAST_HELD: usize = 2;
 /// What the stages that are evaluated on the CPU as well are drawn from.
 const SEED: u32 = 0x71d1_ff00;
 
-/// A stage that is judged by linear layers: by itself, or by those of the segment that ends in it.
+/// A stage that is judged by linear layers: its own, or those of the segment that ends in it.
 pub struct Work {
     /// The stage.
     pub stage: StageId,
@@ -89,7 +89,7 @@ pub struct Evaluators {
 }
 
 impl Evaluators {
-    /// Of these stages.
+    /// The products of these stages.
     pub fn of<'a>(all: impl Iterator<Item = (StageId, &'a Evaluated)>) -> Self {
         let mut evaluators = Self::default();
         for (stage, Evaluated { device, held, because }) in all {
@@ -103,7 +103,7 @@ impl Evaluators {
     }
 }
 
-/// Evaluates products; on the CPU until it is told otherwise.
+/// Evaluates products; on the CPU by default.
 #[derive(Default)]
 pub struct Products(Mutex<State>);
 
@@ -125,7 +125,7 @@ struct State {
     trouble: Option<String>,
 }
 
-/// Says what is missing to evaluate where it is asked for.
+/// Names what is missing to evaluate on the requested device.
 ///
 /// # Errors
 /// A GPU asked for that is not there, or a library: with its remedy.
@@ -142,7 +142,7 @@ impl Products {
     /// leave the CPU less to do than it takes to bring rows to a GPU and back.
     ///
     /// # Errors
-    /// If the GPU was asked for and cannot be used.
+    /// If the GPU was requested and cannot be used.
     pub fn begin(&self, choice: OracleChoice, every_row: bool, work: &[Work]) -> Result<()> {
         let mut state = self.state();
         state.choice = Some(choice);

@@ -110,7 +110,7 @@ fn on(device: Option<&str>, held: bool, because: Option<&str>) -> Evaluated {
     Evaluated { device: device.map(str::to_owned), held, because: because.map(str::to_owned) }
 }
 
-/// Of each stage it is told what the GPU and what the CPU did, and the first reason stays.
+/// Each stage records what the GPU and what the CPU did, and the first reason stays.
 #[test]
 fn what_evaluated_a_stage_is_told() {
     let products = Products::default();
@@ -119,7 +119,7 @@ fn what_evaluated_a_stage_is_told() {
     layer.on_cpu("first".to_owned());
     layer.on_cpu("second".to_owned());
     products.note(OTHER, |evaluated| evaluated.device = Some("a GPU".to_owned()));
-    // Of the stage that is judged, wherever in its segment the layer stands.
+    // For the judged stage, wherever in its segment the layer is.
     assert_eq!(products.evaluated(STAGE), None);
     let both = on(Some("a GPU"), false, Some("first"));
     assert_eq!(products.evaluated(OTHER), Some(both.clone()));
@@ -150,7 +150,7 @@ fn what_turns_out_wrong_is_held_in_every_row() {
     }
 }
 
-/// Where a GPU was asked for, its failure leaves no verdict; where it was chosen, the CPU goes on and it is told.
+/// If a GPU was requested, its failure leaves no verdict; if qdiff chose it, the CPU goes on and the report says so.
 #[test]
 fn a_device_that_fails_is_told() {
     let because = "CUDA: CUDA_ERROR_OUT_OF_MEMORY in taking device memory for weights";

@@ -84,7 +84,7 @@ pub struct Run {
     /// Injected faults that change no stage by more than rounding may.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inert: Vec<String>,
-    /// Of a batch, the first bits that are others than those of a sequence by itself, where that was asked for.
+    /// The first bits of a batch that differ from those of a sequence alone, if that was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other: Option<Other>,
     /// The command that repeats it.

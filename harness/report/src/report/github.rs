@@ -68,7 +68,7 @@ pub(super) fn annotations(told: &[&dyn Told], absent: &[String]) -> String {
 fn annotation(screen: &Screen) -> String {
     let level = match screen.outcome {
         Outcome::Match => return String::new(),
-        // Of what could not be run at all more is unknown than of what was judged in part.
+        // A run that failed leaves more unknown than a run that was judged in part.
         Outcome::Incomplete if !screen.checks.iter().any(|check| matches!(check.fate, Fate::Error(_))) => "warning",
         _ => "error",
     };

@@ -83,8 +83,8 @@ pub fn read(path: &Path) -> Result<Saved> {
     parse(&bytes, &shown.to_string())
 }
 
-/// The same of the bytes of a file called `shown`. What a report comes to is told from what it holds, not from its word
-/// for it.
+/// The same of the bytes of a file called `shown`. The outcome of a report is computed from its contents, not taken
+/// from its word for it.
 ///
 /// # Errors
 /// As [`read`].

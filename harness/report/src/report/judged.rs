@@ -269,7 +269,8 @@ pub(super) fn parts(report: &Report) -> Option<String> {
     let Parts { stages, again } = report.diagnosis.verdict.parts.as_ref()?;
     let stages = counted(*stages, "stage");
     Some(format!(
-        "of {stages} that parts tell of, {again} drawn at random were judged again here, with the same result; the others are taken from the parts as they are"
+        "parts have {stages}: {again} drawn at random were judged again here, with the same result; the others are \
+         taken from the parts as they are"
     ))
 }
 

@@ -131,7 +131,7 @@ mod tests {
             (Outcome::Diverged, 1, 0),
             (Outcome::ReferenceSuspect, 1, 0),
             (Outcome::OracleSuspect, 0, 1),
-            // What was not judged is no pass, also where each of it is said to be skipped.
+            // Unjudged stages are no pass, also where each one is marked as skipped.
             (Outcome::Incomplete, 1, 0),
         ] {
             let screen = Screen { checks: vec![passed(), skipped()], ..Screen::new("a run", outcome, "so it is") };

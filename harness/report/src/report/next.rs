@@ -7,7 +7,7 @@ use crate::mutations::Explains;
 use crate::number::counted;
 use qdiff_engine::model::StageId;
 
-/// Layers of a segment up to which every stage of it is asked for; of more, the last stage of each layer comes first.
+/// Most layers of a segment whose stages are all listed; with more, the last stage of each layer comes first.
 const WHOLE: usize = 2;
 
 /// Stages that are named one by one.

@@ -278,7 +278,7 @@ mod tests {
         located(layer, None, Some(proved(what)))
     }
 
-    /// Two numbers that differ by what a fit is off were told as two causes, and one tensor in 24 layers as 24.
+    /// Two numbers that differ by the error of a fit were reported as two causes, and one tensor in 24 layers as 24.
     #[test]
     fn causes_that_differ_in_the_last_digit_or_the_layer_alone_are_one() {
         let fitted = [named(0, "scaled:by=1.138629437"), named(1, "scaled:by=1.138629435")];

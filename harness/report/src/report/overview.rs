@@ -34,7 +34,7 @@ pub fn render(reports: &[&Report], terminal: Terminal) -> String {
 /// A cause that several runs have.
 #[derive(Serialize)]
 pub(super) struct Common {
-    /// In how many, what it is, and where it is seen first.
+    /// In how many, its name, and where it is seen first.
     text: String,
     /// Their indices among the reports given.
     runs: Vec<usize>,

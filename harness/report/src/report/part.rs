@@ -82,7 +82,7 @@ impl Part {
     pub fn line(&self) -> String {
         let count = |which: fn(&Measured) -> bool| self.stages.iter().filter(|stage| which(stage)).count();
         let (judged, wrong) = (count(Measured::judged), count(Measured::wrong));
-        let by_itself = if judged < self.stages.len() { " by themselves on both sides" } else { "" };
+        let by_itself = if judged < self.stages.len() { " alone on both sides" } else { "" };
         format!(
             "part {} of a verdict: {judged} of {} judged{by_itself}, {}",
             self.shard,
@@ -97,8 +97,8 @@ impl Part {
 /// and of the manifests' content, and its stages are of the values.
 const PLACES: [&str; 3] = ["model", "subject", "reference"];
 
-/// The checksum of the part that is written in these bytes, whatever it says of it and however it is laid out, and wherever
-/// its model and its captures lie.
+/// The checksum of the part that is written in these bytes, independent of the one that it names, of its layout, and of
+/// where its model and its captures lie.
 ///
 /// # Errors
 /// What is no JSON.

@@ -124,7 +124,7 @@ fn beside(report: &Report) -> Vec<String> {
     let chosen = report.decoded.as_ref().and_then(|decoded| decoded.first.as_ref()).map(|first| first.step);
     let ended = report.end.as_ref().and_then(|end| end.wrong.as_ref()).map(|wrong| wrong.index);
     let mut all = [wrong_choice(report), wrong_end(report)];
-    // Of one token both say what is wrong, and that it ended the text says more.
+    // For one token both name the fault, and that it ended the text says more.
     if ended.is_some() && ended <= chosen {
         all.reverse();
     }

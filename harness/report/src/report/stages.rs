@@ -26,7 +26,7 @@ pub(super) fn table(verdict: &Verdict, full: bool) -> Table {
     Table::new(COLUMNS, NUMBERS, rows).spare(SPARE)
 }
 
-/// The one that takes most of what it is allowed.
+/// The one with the largest error / bound ratio.
 pub(super) fn worst<'a>(locals: impl Iterator<Item = (StageId, &'a Local)>) -> Option<(StageId, &'a Local)> {
     locals.max_by(|a, b| a.1.used.total_cmp(&b.1.used))
 }

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use qdiff_engine::model::StageId;
 
-    /// What fitted one run was called proved, whatever the next tokens would have said.
+    /// A cause that fitted one run was called proved, without a test on other tokens.
     #[test]
     fn each_outcome_has_its_word() {
         let told = |trial: Option<Trial>| {

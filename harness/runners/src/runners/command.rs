@@ -1,5 +1,5 @@
 //! Any engine as a runner, by the command that starts it. `cmd:` runs once for all tokens and leaves a dump; `serve:` stays
-//! up, is told a step in a line of JSON on its standard input, and answers with a line when the dump of it is whole.
+//! up, reads a step as a line of JSON from its standard input, and answers with a line when the dump of it is whole.
 
 use super::kind::CommandLine;
 use super::process::Process;
@@ -35,17 +35,17 @@ const BEGUN: &str = "begun";
 const MANIFEST: &str = "manifest.json";
 
 impl CommandLine {
-    /// Whether the command is told this.
+    /// Whether the command has this placeholder.
     fn takes(&self, placeholder: &str) -> bool {
         self.serves || self.line.contains(&format!("{{{placeholder}}}"))
     }
 
-    /// Whether it is told how many tokens to decode.
+    /// Whether it takes the number of tokens to decode.
     pub fn decodes(&self) -> bool {
         self.takes("n") || self.forced()
     }
 
-    /// Whether it is told which tokens to feed.
+    /// Whether it takes the tokens to feed.
     pub fn forced(&self) -> bool {
         self.takes("decoded") || self.takes("decoded_ids")
     }
@@ -55,24 +55,24 @@ impl CommandLine {
         !self.serves && self.forced()
     }
 
-    /// Whether it is told the parts of the prompt.
+    /// Whether it takes the parts of the prompt.
     pub fn parts(&self) -> bool {
         self.takes("ubatch") || self.passes()
     }
 
-    /// Whether it is told passes of any lengths.
+    /// Whether it takes passes of any lengths.
     pub fn passes(&self) -> bool {
         self.takes("passes")
     }
 
-    /// Refuses a command that is told no tokens, or begins with a program that is not there.
+    /// Refuses a command that takes no tokens, or begins with a program that is not there.
     ///
     /// # Errors
     /// What is missing.
     pub fn check(&self) -> Result<()> {
         ensure!(
             self.takes("tokens") || self.takes("ids"),
-            "`{RUN} {}` is told no tokens: it needs {{tokens}}, a file of ids, or {{ids}}",
+            "`{RUN} {}` takes no tokens: it needs {{tokens}}, a file of ids, or {{ids}}",
             self.line
         );
         let Some(program) = self.program() else { return Ok(()) };
@@ -91,7 +91,7 @@ impl CommandLine {
         if self.serves { SERVE } else { RUN }
     }
 
-    /// The first word, where the shell takes it for a program or a command of its own whatever comes behind it.
+    /// The first word, where the shell takes it for a program or a command of its own for any words behind it.
     fn program(&self) -> Option<&str> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
         self.line.split_whitespace().next().filter(|word| word.chars().all(plain))
@@ -142,7 +142,7 @@ pub struct Engine {
     manifest: Manifest,
     /// Holds the dump and the files of ids, each run in a folder of its own.
     home: Home,
-    /// The same, whatever the command makes of its path.
+    /// The same, independent of what the command does with its path.
     own: OwnFolder,
     /// Where it dumps.
     dump: PathBuf,
@@ -209,20 +209,20 @@ impl Engine {
         let (command, decode) = (self.command, tokens.decode);
         ensure!(
             decode == 0 || command.decodes(),
-            "`{}` is told of no decode steps: it needs {{n}}, or {{decoded}} for the ids to feed, and {decode} are asked for",
+            "`{}` takes no decode steps: it needs {{n}}, or {{decoded}} for the ids to feed, and {decode} are requested",
             self.manifest.name
         );
         let lengths = Lengths(tokens.fed().map(<[u32]>::len).collect());
         match tokens.passes {
             Passes::Of(most) => ensure!(
                 lengths.0.len() == 1 || command.parts(),
-                "`{}` is told of no parts of the prompt: it needs {{ubatch}}, and parts of {most} tokens are asked for",
+                "`{}` takes no parts of the prompt: it needs {{ubatch}}, and parts of {most} tokens are requested",
                 self.manifest.name
             ),
             Passes::Lengths(_) => ensure!(
                 lengths.0.len() == 1 || command.passes(),
-                "`{}` is told of no passes: it needs {{passes}}, their lengths with commas between them, and passes of \
-                 {lengths} tokens are asked for",
+                "`{}` takes no passes: it needs {{passes}}, their lengths with commas between them, and passes of \
+                 {lengths} tokens are requested",
                 self.manifest.name
             ),
         }
@@ -270,7 +270,7 @@ impl Engine {
         if let Some(error) = answer.get("error") {
             bail!("`{}` says of step {step}: {error}", self.manifest.name);
         }
-        ensure!(answer["step"] == step, "`{}` answers {answer}, and step {step} was asked for", self.manifest.name);
+        ensure!(answer["step"] == step, "`{}` answers {answer} to a request for step {step}", self.manifest.name);
         if let Some(expected) = begun {
             container::check_run(&self.dump, &expected).context("what the engine dumped")?;
         }
@@ -290,10 +290,10 @@ impl Engine {
         container::step(&self.dump, index, step, (&self.graph, &self.names), store)
     }
 
-    /// Writes the manifest for an engine that wrote none: it ran what it was told.
+    /// Writes the manifest for an engine that wrote none: it ran the given tokens.
     fn complete(&self, tokens: Tokens<'_>, decoded: &[u32]) -> Result<()> {
         let there = self.dump.join(MANIFEST).symlink_metadata().is_ok();
-        // Which tokens it chose by itself, it says by itself.
+        // Only the engine can name the tokens that it chose.
         if there || self.chooses(tokens) {
             return Ok(());
         }
@@ -365,7 +365,7 @@ impl Runner for Engine {
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
         ensure!(
             self.command.serves,
-            "`{}` runs all tokens at once and cannot be asked for one after the other; an engine that stays up can, as \
+            "`{}` runs all tokens at once and cannot take one after the other; an engine that stays up can, as \
              `{SERVE} COMMAND`",
             self.manifest.name
         );

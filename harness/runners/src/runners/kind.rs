@@ -34,7 +34,7 @@ pub struct RunnerKind {
     pub sequences: bool,
     /// Whether it runs a graph that is cut over ranks.
     pub ranks: bool,
-    /// Whether its weights stand on a device, from where they can be read back.
+    /// Whether its weights are on a device, from where they can be read back.
     pub device: bool,
     /// How it reads a matrix of a format that the engine unpacks.
     pub reads: fn(GgmlType) -> Reads,

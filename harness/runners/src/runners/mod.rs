@@ -38,10 +38,11 @@ pub struct Manifest {
     pub arithmetic: Arithmetic,
     /// Faults injected, in words.
     pub injected: Vec<String>,
-    /// Of a recording, what number format its arrays were rounded to, and how that is known; absent where they were not.
+    /// The number format that a recording's arrays were rounded to, and how that is known; absent if they were not
+    /// rounded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<String>,
-    /// Of a recording, which stages hold values that are none of the format to which its arithmetic says they are rounded.
+    /// The stages of a recording with values outside the format that its arithmetic declares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unkept: Option<String>,
 }
@@ -101,7 +102,7 @@ pub trait Runner {
         true
     }
 
-    /// Runs `tokens` at the next positions and gives what is wanted of them.
+    /// Runs `tokens` at the next positions and gives the selected stages.
     ///
     /// # Errors
     /// Whatever keeps the step from finishing or a wanted stage from being seen.
@@ -133,7 +134,7 @@ pub trait Runner {
         bail!("{} takes no tokens back", self.manifest().name)
     }
 
-    /// Runs what of `tokens` waits for nobody's choice, where the engine writes its dump itself and is told one step after the
+    /// Runs the `tokens` that wait for no choice, where the engine writes its dump itself and takes one step after the
     /// other; [`Self::dump`] goes on from there.
     ///
     /// # Errors
@@ -151,7 +152,7 @@ pub trait Runner {
         Ok(None)
     }
 
-    /// Whether it chooses by itself what it decodes of `tokens`.
+    /// Whether it makes its own choices when it decodes `tokens`.
     fn chooses(&self, _tokens: Tokens<'_>) -> bool {
         false
     }

@@ -43,7 +43,7 @@ pub(super) struct Process {
     talk: Option<Talk>,
 }
 
-/// What a program is told that stays up, and its answers.
+/// The requests to a program that stays up, and its answers.
 struct Talk {
     tell: Sender<String>,
     lines: Receiver<String>,
@@ -79,7 +79,7 @@ impl Process {
         Ok(Self { line: line.to_owned(), keeper, link, _guard: guard, status: None, said, silent, talk })
     }
 
-    /// Waits until it ends by itself, for `most` at the longest.
+    /// Waits until it ends, for `most` at the longest.
     ///
     /// # Errors
     /// If it takes longer, or ends otherwise than with exit code 0; with the last of what it said.
@@ -98,8 +98,8 @@ impl Process {
     /// If it ends, or does not answer within `most`.
     pub(super) fn ask<T>(&mut self, line: &str, most: Duration, is_answer: impl Fn(&str) -> Option<T>) -> Result<T> {
         let start = Instant::now();
-        let talk = self.talk.as_ref().context("it was started to be asked nothing")?;
-        // That it reads no more is told by how it ended, below.
+        let talk = self.talk.as_ref().context("it was started without a connection for requests")?;
+        // If it reads no more, the code below reports how it ended.
         let _ = talk.tell.send(line.to_owned());
         loop {
             // Asked here: of one that never stops talking there is always a line.
@@ -123,7 +123,7 @@ impl Process {
     fn ending(&mut self, most: Duration) -> Result<Option<ExitStatus>> {
         if self.status.is_none() {
             let state = keeper::state(&self.link, most);
-            // Else the error of a command that an interrupt ended is told, and not the interrupt.
+            // Else the error of a command that an interrupt ended is reported, and not the interrupt.
             cleanup::wait_if_interrupted();
             match state {
                 State::Runs => {}
@@ -167,7 +167,7 @@ impl Drop for Process {
     }
 }
 
-/// Hands to `stdin` what it is told.
+/// Writes the requests to `stdin`.
 fn feed(mut stdin: ChildStdin, told: &Receiver<String>) {
     for line in told {
         if stdin.write_all(line.as_bytes()).and_then(|()| stdin.flush()).is_err() {

@@ -130,7 +130,7 @@ fn together(steps: Vec<Step>) -> Result<Step> {
     Ok(all)
 }
 
-/// Where the stages of a cut graph stand in the whole one.
+/// The places of a cut graph's stages in the whole one.
 #[derive(Debug)]
 pub struct Origins(HashMap<StageId, Origin>);
 
@@ -215,7 +215,7 @@ impl Runner for Whole<'_> {
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
         let own = want.of_others(&self.whole, |id| self.origins.of(id));
         let step = self.inner.step(tokens, &own)?;
-        ensure!(step.tokens == tokens, "{} ran other tokens than it was told", self.manifest().name);
+        ensure!(step.tokens == tokens, "{} ran other tokens than it was given", self.manifest().name);
         Ok(self.origins.cut(&step, &want.store))
     }
 
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Its error is told, whichever rank it is, and not that of a rank that waited for it.
+    /// Its error is reported, whichever rank it is, and not that of a rank that waited for it.
     #[test]
     fn a_rank_that_fails_ends_the_others() {
         for failing in 0..2 {

@@ -45,9 +45,9 @@ pub enum Source {
     Auto,
     /// A runner that runs.
     Live(&'static RunnerKind),
-    /// A recorded capture, of whatever engine, in this folder.
+    /// A recorded capture, of any engine, in this folder.
     Recorded(PathBuf),
-    /// Nobody: the other side is judged by itself.
+    /// None: the other side is judged alone.
     Nobody,
 }
 

@@ -251,7 +251,7 @@ Examples:
   qdiff prompts -m model.gguf
   qdiff prompts haiku --tokens -m model.gguf")]
     Prompts(PromptsRequest),
-    /// List every stage: what it is, its shape, and where it is in other engines
+    /// List every stage: its meaning, its shape, and its name in other engines
     #[command(after_help = "\
 Examples:
   qdiff stages")]
@@ -279,7 +279,7 @@ Examples:
   qdiff schema run
   qdiff schema capture")]
     Schema {
-        /// Of what
+        /// The kind of JSON file
         #[arg(value_parser = PossibleValuesParser::new(schemas().map(|(name, _)| name)), default_value = "run")]
         of: String,
     },

@@ -28,7 +28,7 @@ pub struct Bench {
     pub rows: Vec<BenchRow>,
     /// The kernels of a decode step of the fast path.
     pub kernels: Vec<Kernel>,
-    /// Those of a prefill of it, each launch by itself.
+    /// The kernels of its prefill, each launch alone.
     #[serde(default)]
     pub prefill_kernels: Vec<Kernel>,
     /// What the card was at.
@@ -48,7 +48,7 @@ pub struct Bench {
     pub step: Option<DecodeStep>,
 }
 
-/// Tokens of context before the first timed decode step, where nothing is said of it.
+/// Default number of tokens of context before the first timed decode step.
 pub const fn usual_depth() -> usize {
     512
 }
@@ -79,7 +79,7 @@ pub struct Kernel {
     pub name: String,
     /// Launches in a step.
     pub launches: usize,
-    /// Seconds they take in a step: inside it, or without a handover each timed by itself.
+    /// Seconds they take in a step: inside it, or without a handover each timed alone.
     pub seconds: f64,
     /// How much of that lies between the end of the launch before and the first block that goes on.
     #[serde(default)]
@@ -123,9 +123,9 @@ pub struct TapRow {
 pub struct StageBytes {
     /// The stage.
     pub stage: String,
-    /// Of the prefill.
+    /// Bytes of the prefill.
     pub prefill: u64,
-    /// Of a decode step.
+    /// Bytes of a decode step.
     pub decode: u64,
 }
 
@@ -141,7 +141,7 @@ pub struct BenchRow {
     /// In the fastest measurement, and of 95 in 100 at least.
     #[serde(default)]
     pub spread: Option<[f64; 2]>,
-    /// Of the bytes per second that the card copies, those of the weights of a decode step; for prefill nothing.
+    /// Bytes per second of a decode step's weights, as a share of the card's copying speed; absent for prefill.
     pub of_bandwidth: Option<f64>,
     /// Against llama.cpp on the same card in the same run: the faster of it in this process and of llama-bench, where both were
     /// measured.
@@ -228,7 +228,7 @@ impl Bench {
                         }),
                     ),
                 ),
-                kernels("Kernels of a prefill, each launch by itself", &self.prefill_kernels),
+                kernels("Kernels of a prefill, each launch alone", &self.prefill_kernels),
             ],
         )
     }

@@ -20,7 +20,7 @@ pub use cuda::{Bench, BenchRow, CardState, DecodeStep, Kernel, StageBytes, TapRo
 pub enum BenchReport {
     /// The CPU engine.
     Speed(Speed),
-    /// The CUDA engine on its card, with an earlier measurement of it to be told beside.
+    /// The CUDA engine on its card, with an earlier measurement to print beside it.
     Cuda {
         /// The figures.
         #[serde(flatten)]

@@ -26,7 +26,7 @@ pub struct VerdictBench {
     pub gpu: Option<Gpu>,
     /// Model by model, by the number of tokens, the oracle and the check.
     pub verdicts: Vec<VerdictRow>,
-    /// Of the shortest prompt of each model, the layers alone, some and all of them.
+    /// The layers of the shortest prompt of each model: some and all of them.
     pub layers: Vec<LayersRow>,
 }
 
@@ -169,7 +169,7 @@ impl VerdictBench {
         };
         let told: Vec<String> = oracles.iter().filter_map(|oracle| of(oracle)).collect();
         if told.is_empty() {
-            return "no length twice another was probed, so that no growth is told".to_owned();
+            return "no length twice another was probed, so no growth is given".to_owned();
         }
         told.join("; ")
     }
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    /// Growth is told of each oracle against itself, and a GPU pays from where it saves what opening it takes.
+    /// Growth is measured within each oracle, and a GPU pays once it saves the time of opening it.
     #[test]
     fn each_oracle_by_itself() {
         let verdicts = vec![

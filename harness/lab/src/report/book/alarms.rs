@@ -26,9 +26,9 @@ pub struct RightEngine {
     pub name: String,
     /// Captures judged.
     pub captures: usize,
-    /// Captures of which a stage was said to be wrong.
+    /// Captures with a stage that the verdict calls wrong.
     pub diverged: usize,
-    /// Rows of which nothing could be told.
+    /// Inconclusive rows.
     pub inconclusive: usize,
     /// The largest share used of what a stage is allowed, in percent.
     pub percent: u32,

@@ -5,7 +5,7 @@ use crate::report::bench::{Bench, VerdictBench};
 use crate::score::Score;
 use serde::Deserialize;
 
-/// Everything that is told.
+/// The whole contents.
 #[derive(Default)]
 pub struct Book {
     pub(super) field: Vec<Field>,

@@ -87,7 +87,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The worse of both, each figure by itself.
+    /// The worse of both, for each figure.
     pub(super) fn or(self, other: Self) -> Self {
         let worse = |a: Real, b: Real| if b.0 > a.0 || b.0.is_nan() { b } else { a };
         Self { residual: worse(self.residual, other.residual), used: worse(self.used, other.used) }

@@ -47,7 +47,7 @@ seen. Rows where rounding could hide a fault are counted as inconclusive, never 
 model file says.\n\n\
 ### What follows\n\n\
 The tables behind this page are complete and long. [Every model on every path](#every-model-on-every-path) has the verdicts.\n\
-[What qdiff found in the field](#what-qdiff-found-in-the-field) tells of engines that nobody had changed.\n\
+[What qdiff found in the field](#what-qdiff-found-in-the-field) describes bugs and differences in unchanged engines.\n\
 [How often a fault is found and named](#how-often-a-fault-is-found-and-named) has every planted fault that was missed or named\n\
 wrongly. [Speed](#speed) has times and memory. All figures come from files in `goldens/`; each table names its command.\n";
 

@@ -25,7 +25,7 @@ use std::time::Instant;
 const PREFILL: usize = 512;
 /// Decode steps timed.
 const DECODE: usize = 128;
-/// Of the tapped path, which is slow where it is tapped.
+/// For the tapped path, which is slow where it is tapped.
 const TAPPED: usize = 8;
 
 /// Replays of a decode step timed on the card.
@@ -35,7 +35,7 @@ const REPLAYS: usize = 100;
 #[derive(Default)]
 struct Reader {
     named: Option<HashSet<StageId>>,
-    /// Whether each node's is, once that was asked: it is the same in every step.
+    /// Whether each node's is, cached: it is the same in every step.
     by_node: OnceCell<Vec<bool>>,
 }
 
@@ -294,7 +294,7 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
     for (who, theirs) in &beside {
         bench.add(&format!("llama.cpp (cuda), beside {who}"), theirs, &[]);
     }
-    // Nothing of ours stands on the card any more.
+    // Nothing of qdiff is on the card any more.
     drop(llama);
     if let Some(program) = &request.llama_bench {
         llama_bench::add(&mut bench, program, &opened.path, [PREFILL.min(depth), DECODE, depth], rounds)?;
@@ -313,7 +313,7 @@ fn one(
     time(&mut engine, prompt, entry)?;
     bench.card.extend(card_state(entry.name, || time(&mut engine, prompt, entry).map(drop))?);
     let mut times = Times::new();
-    // Of the path that is slow with taps, one.
+    // One, for the path that is slow with taps.
     let rounds = if entry.steps == TAPPED { 1 } else { rounds };
     for _ in 0..rounds {
         times.push(time(&mut engine, prompt, entry)?);

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A measurement that it printed with `-o json`, of which more fields stand there.
+/// A measurement that it printed with `-o json`, which has more fields.
 #[derive(Deserialize)]
 struct Measured {
     /// Tokens a second, run by run.

@@ -42,7 +42,7 @@ pub struct BenchRequest {
     /// Further models to measure (`--measure verdict`)
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "What to run")]
     pub also: Vec<PathBuf>,
-    /// Tokens of the prompts (`--measure verdict`), each length twice the one before for the growth to be told
+    /// Tokens of the prompts (`--measure verdict`), each length twice the one before, to measure growth
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [64, 128, 256, 512, 1024], help_heading = "What to run")]
     pub lengths: Vec<usize>,
     /// How the stages are checked (`--measure verdict`); of more than 512 tokens `full` is left out where the CPU computes it

@@ -97,7 +97,7 @@ pub(super) fn element(class: &str, data: &Value) -> Result<String> {
     Ok(format!(r#"<script type="application/json" class="{class}">{}</script>"#, String::from_utf8(json)?))
 }
 
-/// JSON of which no string can end the element it stands in, or hide from whoever reads the page.
+/// JSON without strings that could end their element, or hide from the reader of the page.
 struct Inert;
 
 impl Formatter for Inert {
