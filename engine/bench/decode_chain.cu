@@ -5,7 +5,7 @@
 // decode_chain [LAYERS [POSITION]]
 //
 // The shape is that of Qwen2.5 0.5B in Q4_K_M; with -DLARGE that of the 1.5B. Without -DMARKS only the step is timed. What
-// `qdiff-lab bench --measure cuda` tells of a real model this tells in more detail: where a block is in its turn, too.
+// `qdiff-lab bench --measure cuda` prints for a real model this prints in more detail: the step of each block too.
 //
 // First both kernels of attention are held against f64: their taps, and what they leave for attn_out, at which a tap changes
 // no bit; with LAYERS 0 that is all, of few keys (for compute-sanitizer). Then a step is timed by type of the cache and kernel

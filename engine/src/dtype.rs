@@ -59,7 +59,7 @@ impl DType {
             return 0.0;
         }
         let (bits, least, _) = self.limits();
-        // The exponent as it stands in the number: exact, and subnormal numbers lie below every `least`.
+        // The exponent from the number's bits: exact, and subnormal numbers lie below every `least`.
         let exponent = (x.to_bits() >> 52 & 0x7ff) as i32 - 1023;
         f64::powi(2.0, exponent.max(least) - bits)
     }
@@ -91,7 +91,7 @@ impl DType {
         !x.is_finite() || self.round(x) == x
     }
 
-    /// Whether `got` may stand for `want` because that is beyond the largest number.
+    /// Whether `got` may replace `want` because `want` is beyond the largest number.
     pub fn exceeded(self, got: f32, want: f64) -> bool {
         // From the middle to the number after the largest on, which is rounded beyond.
         let beyond = self.largest() + self.half_step(self.largest());
@@ -131,7 +131,7 @@ impl DType {
         }
     }
 
-    /// The values that stand in `bytes`, little-endian, one for each element of `out`.
+    /// The values in `bytes`, little-endian, one for each element of `out`.
     ///
     /// # Panics
     /// If there are not as many.

@@ -30,10 +30,10 @@ pub(crate) fn isa() -> Isa {
     })
 }
 
-/// What this processor can run best of three, of which the last may stand for another.
+/// What this processor can run best of three, of which the last may replace another.
 macro_rules! by_isa {
     ($avx512:expr, $avx2:expr, $baseline:expr) => {
-        #[allow(unused_unsafe, reason = "the loop for every processor may stand for another")]
+        #[allow(unused_unsafe, reason = "the loop for every processor may replace another")]
         match $crate::isa::isa() {
             // SAFETY: `isa` saw the features on this processor.
             #[cfg(target_arch = "x86_64")]

@@ -31,7 +31,7 @@ pub struct Part<'a> {
     pub shape: &'a [usize],
     /// Flat index of the first.
     pub first: usize,
-    /// They.
+    /// The elements.
     pub values: &'a [f32],
 }
 
@@ -46,8 +46,8 @@ impl TapSink for NoTaps {
     fn part(&mut self, _: Part<'_>) {}
 }
 
-/// A stage that has just been computed and that nothing has read yet. Of a step of several sequences it holds the rows of
-/// all, and the slots of their caches in the order in which rows took them.
+/// A stage that has just been computed and that nothing has read yet. In a step of several sequences it holds the rows
+/// of all, and the slots of their caches in the order in which rows took them.
 pub struct Site<'a> {
     /// The stage.
     pub node: &'a Node,

@@ -58,7 +58,7 @@ impl Kv {
         assert!(self.entries.len() < before, "no key {key:?}");
     }
 
-    /// Aligns the data section, and each tensor in it, to `bytes`; 32 where nothing is said.
+    /// Aligns the data section, and each tensor in it, to `bytes`; 32 by default.
     pub fn align(&mut self, bytes: u32) {
         self.alignment = bytes;
         self.u32("general.alignment", bytes);

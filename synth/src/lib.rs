@@ -44,7 +44,7 @@ pub struct Synth {
     pub arch: &'static str,
     /// The architectures that there are.
     pub known: &'static [Architecture],
-    /// Further keys of the architecture, whose name stands before theirs; also in place of what it has by itself.
+    /// Further keys of the architecture, whose name is their prefix; also in place of its own keys.
     pub settings: Vec<(String, Setting)>,
     /// Width of the residual stream.
     pub n_embd: usize,
@@ -68,7 +68,7 @@ pub struct Synth {
     pub eps: f32,
     /// Whether the output matrix is the token embedding (no `output.weight`).
     pub tied: bool,
-    /// Whether gate and up of experts stand in one tensor, where the architecture may have that.
+    /// Whether gate and up of experts are in one tensor, where the architecture may have that.
     pub fused: bool,
     /// Type of the 2-D tensors.
     pub weight_type: GgmlType,
@@ -184,7 +184,7 @@ impl Synth {
         self.to_bytes_with(|_| ())
     }
 
-    /// As [`Synth::to_bytes`], with the metadata as `change` leaves them, whatever they then say.
+    /// As [`Synth::to_bytes`], with the metadata as `change` leaves them, valid or not.
     ///
     /// # Panics
     ///
@@ -341,7 +341,7 @@ impl Synth {
         }
     }
 
-    /// Whether the length of a head stands in the metadata: Qwen2's is that of the stream over the heads.
+    /// Whether the metadata have the length of a head: Qwen2's is that of the stream over the heads.
     fn says_head_dim(&self) -> bool {
         ![qwen2::ARCH, qwen2moe::ARCH, qwen2vl::ARCH].contains(&self.arch)
     }

@@ -156,8 +156,9 @@ impl<'a> CpuEngine<'a> {
         self.step_rows(&rows, taps).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Runs rows of any sequences through all stages and gives the logits `[T, V]`, a row for each. Of an axis of keys the
-    /// entries are slots, in the order in which rows took them; where a row does not see a slot, its scores and weights are 0.
+    /// Runs rows of any sequences through all stages and gives the logits `[T, V]`, a row for each. On an axis of keys
+    /// the entries are slots, in the order in which rows took them; where a row does not see a slot, its scores and
+    /// weights are 0.
     ///
     /// # Errors
     /// If there are no rows, a sequence does not go on where it ended, or there are several sequences and the graph has
@@ -310,7 +311,7 @@ struct Evaluation<'a> {
 }
 
 impl Evaluation<'_> {
-    /// The node, for early positions whatever it was before.
+    /// The node, for early positions as it was before.
     fn of(&mut self, node: &Node) -> Arc<Tensor<f32>> {
         let since = node.before.as_ref().map_or(0, |before| before.since as u32);
         let earlier = self.context.positions.iter().filter(|&&p| p < since).count();
@@ -333,7 +334,7 @@ impl Evaluation<'_> {
         mixed
     }
 
-    /// The node, whatever it was before some position. What a fault computes or writes is f64, narrowed again.
+    /// The node, as it was before some position. A fault computes and writes f64, narrowed again.
     fn of_itself(&mut self, node: &Node) -> Arc<Tensor<f32>> {
         let inputs = self.parts.clone().unwrap_or_else(|| self.reads.of(node));
         let operands: Vec<&Tensor<f32>> = inputs.iter().map(AsRef::as_ref).collect();

@@ -60,7 +60,7 @@ fn ranks_together_are_what_one_is_alone() {
             let placed = placement.place(&graph).unwrap();
             let split =
                 |node: &&Node| placed.nodes.iter().filter(|n| n.id.whole() == node.id).count() == placement.ranks;
-            assert!(graph.nodes.iter().all(|node| split(&node)), "every stage stands on every rank");
+            assert!(graph.nodes.iter().all(|node| split(&node)), "every stage is on every rank");
             for (all, alone) in run(&placed, &weights, &steps).iter().zip(&alone) {
                 for (at, node) in graph.nodes.iter().enumerate() {
                     let own = placed.nodes.iter().filter(|n| n.id.whole() == node.id);

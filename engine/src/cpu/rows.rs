@@ -220,7 +220,7 @@ impl Group {
         }
     }
 
-    /// Of a tensor of this shape the sequence's own shape, how many elements lie together, and where such runs begin.
+    /// The sequence's own shape of a tensor of this shape, how many elements lie together, and where such runs begin.
     fn places(&self, axes: &[Axis], shape: &[usize]) -> (Vec<usize>, usize, Vec<usize>) {
         assert_eq!(axes.len(), shape.len(), "a stage has the axes that the graph declares");
         let fixed = axes.iter().rev().take_while(|axis| matches!(axis, Axis::Fixed(_))).count();

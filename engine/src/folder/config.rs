@@ -1,7 +1,8 @@
 //! config.json: the hyperparameters, under the keys that llama.cpp's converter would give them in a GGUF.
 //!
 //! Every key must be known: one that is read, one whose value must be what every graph computes anyway, or one that changes
-//! nothing that a forward pass computes. What an unknown key does to the mathematics cannot be told, so it is refused.
+//! nothing that a forward pass computes. The effect of an unknown key on the mathematics is unknown, so the key is
+//! refused.
 
 use super::object::Object;
 use crate::gguf::Value;
@@ -28,7 +29,7 @@ const HEAD_DIM: &str = "head_dim";
 const ROPE_THETA: &str = "rope_theta";
 /// Where RoPE is described: in transformers 5, and before.
 const ROPE: [&str; 2] = ["rope_parameters", "rope_scaling"];
-/// Whether the head is the embedding table; where nothing is said it is not, in both architectures.
+/// Whether the head is the embedding table; by default it is not, in both architectures.
 const TIED: &str = "tie_word_embeddings";
 const VOCABULARY: &str = "vocab_size";
 
@@ -48,7 +49,7 @@ const FIXED: &[(&str, &str)] = &[
 const NEUTRAL: &[&str] = &[
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attention_dropout",
     "auto_map", "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id", "id2label", "initializer_range",
-    "is_decoder", "label2id", // Of a sliding window that is not in use.
+    "is_decoder", "label2id", // For a sliding window that is not in use.
     "max_window_layers", "sliding_window", "model_type", "output_attentions", "output_hidden_states",
     "output_router_logits", "pad_token_id", "problem_type", "return_dict", "tokenizer_class", "torch_dtype",
     "torchscript", "transformers_version", "use_bfloat16", "use_cache",
@@ -74,7 +75,7 @@ pub(super) fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     INTEGERS.iter().chain(REALS).map(|(key, suffix)| (*suffix, *key))
 }
 
-/// What stands in config.json for a key of a GGUF, without the architecture.
+/// The value in config.json for a key of a GGUF, without the architecture.
 pub(super) fn name(suffix: &str) -> Option<&'static str> {
     names().find(|(own, _)| *own == suffix).map(|(_, key)| key)
 }
@@ -179,7 +180,7 @@ fn known(keys: &Object<Json>, arch: &str) -> Result<(), String> {
             }
         }
         match key {
-            // Biases of Q, K and V, which Qwen2 has whatever stands here, and of the output projection.
+            // Biases of Q, K and V, which Qwen2 has in any case, and of the output projection.
             "attention_bias" if *value != Json::Bool(arch == qwen2::ARCH) => {
                 return refuse(if arch == qwen2::ARCH { "true" } else { "false" });
             }
@@ -336,7 +337,7 @@ mod tests {
         }
         let why = said(|keys| drop(keys.insert("rope_parameters".into(), json!({"rope_theta": 1e4})))).err().unwrap();
         assert!(why.contains("more than once"), "{why}");
-        // Of a Qwen3 the length of a head is no quotient.
+        // In Qwen3 the length of a head is no quotient.
         let why = said(|keys| {
             keys.insert("model_type".into(), json!("qwen3"));
             keys.insert("architectures".into(), json!(["Qwen3ForCausalLM"]));

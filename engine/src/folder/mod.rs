@@ -1,7 +1,7 @@
 //! A model as Hugging Face's transformers writes it: a folder with config.json, safetensors and tokenizer.json.
 //!
-//! It is read as the GGUF that llama.cpp's converter would make of it: the same keys, the same names, and the weights as they
-//! stand, mapped where they are. So whatever reads a model reads a folder. As for a GGUF, nothing of a file is believed:
+//! It is read as the GGUF that llama.cpp's converter would make of it: the same keys, the same names, and the weights
+//! mapped in place. So all code that reads a model reads a folder. As for a GGUF, nothing of a file is believed:
 //! reading never panics, and allocates no more than a small multiple of what the folder holds.
 
 mod config;
@@ -151,7 +151,7 @@ fn shards(path: &Path) -> Result<Vec<Shard>, FolderError> {
     match (there(SINGLE), there(INDEX)) {
         (true, false) => return Ok(vec![(SINGLE.to_owned(), None)]),
         (true, true) => {
-            let what = format!("stands beside {INDEX}, and engines differ in which of them they read; remove one");
+            let what = format!("is beside {INDEX}, and engines differ in which of them they read; remove one");
             return refused(SINGLE, what);
         }
         (false, false) => {
@@ -242,7 +242,7 @@ fn head(tensors: &mut Vec<TensorInfo>, parts: &[Part], config: &Config) -> Resul
     }
 }
 
-/// What stands beside the weights: the vocabulary, under the keys of a GGUF, and the tokens that end a text.
+/// The data beside the weights: the vocabulary, under the keys of a GGUF, and the tokens that end a text.
 type Beside = (Result<Vec<(String, Value)>, VocabError>, BTreeSet<u32>);
 
 /// The chat template that transformers takes: the file of its own before what tokenizer_config.json says, and of several there
@@ -294,7 +294,7 @@ fn beside(path: &Path, config: &Config) -> Result<Beside, FolderError> {
     };
     let rows = config.vocabulary as usize;
     let keys = vocab::read(text.bytes(), rows).map(|mut keys| {
-        // Which others end a text is said apart.
+        // The other tokens that end a text are passed separately.
         let end = ends.first().filter(|id| (**id as usize) < rows);
         keys.extend(end.map(|id| ("tokenizer.ggml.eos_token_id".to_owned(), Value::U32(*id))));
         keys.extend(template.map(|text| ("tokenizer.chat_template".to_owned(), config::text_value(&text))));

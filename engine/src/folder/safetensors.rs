@@ -9,7 +9,7 @@ use std::fmt;
 
 /// Longest header in bytes that the format allows.
 const MAX_HEADER: u64 = 100_000_000;
-/// What is said of the file as a whole.
+/// The header entry with metadata of the whole file.
 const METADATA: &str = "__metadata__";
 /// Most axes that a tensor of a model has.
 const MAX_AXES: usize = 4;

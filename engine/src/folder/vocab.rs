@@ -54,7 +54,7 @@ pub(super) fn read(text: &[u8], rows: usize) -> Result<Vec<(String, Value)>, Str
         let slot = id.and_then(|id| tokens.get_mut(usize::try_from(id).ok()?));
         let slot = slot.ok_or_else(|| format!("token {text:?} has no id below {rows}, the model's rows"))?;
         match slot {
-            // An added token may stand in the vocabulary as well.
+            // An added token may be in the vocabulary as well.
             Some((own, _)) if own != text => Err(format!("tokens {own:?} and {text:?} have one id")),
             _ => {
                 *slot = Some((text.to_owned(), kind));

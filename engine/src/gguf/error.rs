@@ -41,7 +41,7 @@ pub enum Problem {
     /// A model in several files that do not make one: in what, and the remedy.
     #[error("{0}")]
     Parts(String),
-    /// Something that is no GGUF file: what it is, and the remedy.
+    /// A file that is no GGUF file: its format, and the remedy.
     #[error("{0}")]
     NotGguf(String),
 }

@@ -60,7 +60,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Maps the file at `path`, whatever it holds.
+    /// Maps the file at `path`, with any contents.
     pub(crate) fn open(path: &Path) -> Result<Self, Problem> {
         let (map, opened) = map(path)?;
         let path = Some(path.to_owned());
@@ -94,7 +94,7 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// A model that stands in files of another format, each tensor within its part.
+    /// A model in files of another format, each tensor within its part.
     ///
     /// # Errors
     /// The name of a tensor that is there twice.

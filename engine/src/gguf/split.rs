@@ -2,7 +2,7 @@
 //!
 //! The first part holds the metadata and says how many parts there are; each holds tensors. What is demanded is what
 //! `llama_model_loader` (llama-model-loader.cpp) demands, and one thing more: a key that a later part shares with the first
-//! says the same there, so that no part of another model is taken where it can be told.
+//! has the same value there, so that a part of another model is refused where the keys show it.
 
 use super::error::Problem;
 use super::{Gguf, GgufError, Value};
@@ -75,7 +75,7 @@ impl Gguf {
     fn add(&mut self, part: Self) -> Result<(), Problem> {
         for mut tensor in part.tensors {
             if self.names.contains_key(&tensor.name) {
-                let what = format!("tensor {:?} stands in another part as well; fetch all parts again", tensor.name);
+                let what = format!("tensor {:?} is in another part as well; fetch all parts again", tensor.name);
                 return Err(Problem::Parts(what));
             }
             tensor.part = self.parts.len();

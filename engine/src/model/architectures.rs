@@ -49,7 +49,7 @@ pub(crate) static STAGES: LazyLock<BTreeSet<StageId>> = LazyLock::new(|| {
     nodes.map(|node| node.id.whole()).collect()
 });
 
-/// The one of `known` of whatever model `source` describes.
+/// The one of `known` for the model that `source` describes.
 fn architecture(source: &dyn Metadata, known: &[Architecture]) -> Result<Architecture, ConfigError> {
     const KEY: &str = "general.architecture";
     let found = source.text(KEY).ok_or_else(|| config::absent(source, KEY, "UTF-8 text"))?;
@@ -61,7 +61,7 @@ fn architecture(source: &dyn Metadata, known: &[Architecture]) -> Result<Archite
     })
 }
 
-/// Builds the graph of whatever model `source` describes.
+/// Builds the graph of the model that `source` describes.
 ///
 /// # Errors
 /// An architecture without a graph, or hyperparameters that are missing or impossible.

@@ -100,7 +100,7 @@ const COMPUTING: &[(&str, &[f64])] = &[
     ("use_parallel_residual", &[0.0]),
 ];
 
-/// Metadata that notes which of its keys somebody asks for.
+/// Metadata that notes which of its keys are read.
 pub(super) struct Asked<'a> {
     gguf: &'a Gguf,
     keys: RefCell<BTreeSet<String>>,

@@ -28,7 +28,7 @@ pub trait Metadata {
     fn text(&self, key: &str) -> Option<String>;
     /// Extent of a tensor in ggml order (contiguous axis first), if present.
     fn extent(&self, tensor: &str) -> Option<Vec<u64>>;
-    /// The type of the value of `key`, if present, where the source knows types: what stands there instead.
+    /// The type of the value of `key`, if present, where the source knows types: the type that was found.
     fn type_name(&self, _key: &str) -> Option<&'static str> {
         None
     }
@@ -115,7 +115,7 @@ pub(super) const EPSILON: &str = "attention.layer_norm_rms_epsilon";
 /// Tensor of the embedding table, whose rows are the vocabulary of every model.
 pub(crate) const EMBEDDING: &str = "token_embd.weight";
 
-/// What every model has, whatever its layers are made of. What only some have (the width of a feed-forward network, the
+/// Values of every model, for any kind of layer. Values of only some models (the width of a feed-forward network, the
 /// number of experts) an architecture reads itself and keeps in its nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {

@@ -116,7 +116,7 @@ impl Placement {
         if let Shares::Of(shares) = &self.vocab { shares.clone() } else { Vec::new() }
     }
 
-    /// The query heads of each rank, or its part of whatever else is split.
+    /// The query heads of each rank, or its part of any other split axis.
     fn ranges(&self, split: Split, graph: &Graph) -> Vec<Range<usize>> {
         let shares = match split {
             Split::Heads | Split::KvHeads => &self.heads,

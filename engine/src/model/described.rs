@@ -30,9 +30,9 @@ pub fn symbolic(node: &Node) -> String {
     let symbols = if of_network && node.shape.len() == 3 { of_experts.as_slice() } else { symbols };
     let symbols = if role == Role::Mixer && node.shape.len() == 2 { &["M"] } else { symbols };
     let fixed = node.shape.iter().filter(|a| matches!(a, Axis::Fixed(_))).count();
-    // Of an op of its own the axes are what they are.
+    // An op defined outside the engine has its own axes.
     let numbers = || node.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(n.to_string()) } else { None });
-    // Heads and what is in them may stand in one axis.
+    // Heads and their elements may share one axis.
     let names = if fixed > symbols.len() {
         numbers().collect()
     } else if fixed < symbols.len() {
@@ -51,7 +51,7 @@ pub fn symbolic(node: &Node) -> String {
     node.shape.iter().map(axis).collect::<Vec<_>>().join(", ")
 }
 
-/// What a stage is, in words: before or after what, and what stands in entries that nobody reads.
+/// A stage in words: before or after what, and the contents of entries that are not read.
 pub fn described(node: &Node) -> &'static str {
     match (&node.op, node.role) {
         (Op::Defined(op), _) => op.about(),
@@ -72,7 +72,7 @@ pub fn described(node: &Node) -> &'static str {
         (Op::Rope(_), _) => "rotated; each of the G heads once, not repeated for the query heads that share it",
         (Op::KvCache(_), _) => "all rows so far, this step's included, in the order of positions",
         (Op::AttnScores(_), _) => {
-            "queries times keys, neither scaled nor masked; what stands at keys after the token does not count"
+            "queries times keys, neither scaled nor masked; values at keys after the token do not count"
         }
         (Op::AttnWeights(_), _) => "softmax of the scaled and masked scores; keys after the token are 0",
         (Op::AttnContext(_), _) => "weights times values, before the output projection",

@@ -14,7 +14,7 @@ use crate::ops::{Defined, Op, Plain, RowShares, RowSoftmax, Sigmoid};
 pub(super) struct Mixture {
     /// The weights of a token's experts are divided by their sum.
     pub(super) normalised: bool,
-    /// Gate and up of all experts may stand in one tensor.
+    /// Gate and up of all experts may be in one tensor.
     pub(super) may_be_fused: bool,
     /// One more expert that every token takes, by a gate of its own: how llama.cpp announces the gate's score, its sigmoid, of
     /// that operation, and the weighted result.
@@ -27,7 +27,7 @@ pub(super) type Shared = ([&'static str; 3], &'static str);
 /// Of Qwen2-MoE, whose sigmoid llama.cpp writes as `silu(x)/x`.
 pub(super) const SHARED_OF_QWEN2: Shared = (["ffn_shexp_gate_inp", "ffn_shexp_gate", "ffn_shexp_out"], "DIV");
 
-/// Of the later ones.
+/// The later architectures.
 pub(super) const SHARED_OF_HYBRIDS: Shared =
     (["shared_expert_gate", "shared_expert_gate_sigmoid", "ffn_shexp_gated"], "UNARY");
 
@@ -45,7 +45,7 @@ pub(super) struct Experts {
     /// Width of each of them, and of the shared one.
     width: usize,
     shared_width: usize,
-    /// Whether gate and up stand in one tensor.
+    /// Whether gate and up are in one tensor.
     fused: bool,
     /// See [`Config::llama_departs`].
     pub(super) llama_departs: Option<String>,
@@ -120,7 +120,7 @@ impl Experts {
         let (of_gate, of_up) =
             ("the gate's product of each chosen expert, before SiLU", "the other product of each chosen expert");
         let (gate, up) = if fused {
-            let about = "gate and up of each chosen expert, which stand in one tensor";
+            let about = "gate and up of each chosen expert, which are in one tensor";
             let both = ("expert_gate_up", Role::Gate);
             let both = product(b, both, x, FUSED, [e, 2 * f], "ffn_moe_gate_up", about);
             let half = |b: &mut Builder, (name, role), first, emitted: &str, about| {

@@ -1,8 +1,8 @@
 //! Faults that the parameters of an op cannot say: hooks on one node.
 //!
 //! A correct graph carries none. They live here and not in the ops so that an op's file stays the definition of the op;
-//! who wants a wrong stage brings the wrongness along. All of them work in f64 and are narrowed by whoever runs in f32:
-//! one fault serves as an injection and as a hypothesis.
+//! code that needs a wrong stage brings the fault along. All of them work in f64, and an engine that runs in f32
+//! narrows them: one fault serves as an injection and as a hypothesis.
 
 use crate::ops::{Context, Tensor};
 use crate::quant::{Stored, WeightSource};

@@ -16,7 +16,7 @@ pub enum Axis {
     Tokens,
     /// All tokens so far, this step's included, N.
     Keys,
-    /// The last token of this step, after which a state is what it is.
+    /// The last token of this step, after which a state has its value.
     Last,
     /// A constant of the model.
     Fixed(usize),
@@ -45,7 +45,7 @@ pub enum EmittedLayout {
 pub struct Emission {
     /// Tensor name, the layer's suffix included; empty for an unnamed tensor, which is then known by its weight or `source`.
     pub name: String,
-    /// Of an unnamed tensor without weights, the name of what it is made of.
+    /// The name of the operand of an unnamed tensor without weights.
     pub source: String,
     /// ggml operation, as `ggml_op_name` spells it.
     pub op: &'static str,
@@ -53,7 +53,7 @@ pub struct Emission {
     pub layout: EmittedLayout,
 }
 
-/// What a stage's value is to the model, whatever op gave it. Role and op
+/// The meaning of a stage's value in the model, for any op. Role and op
 /// together name one stage of a layer, in any architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -79,7 +79,7 @@ pub enum Role {
     Up,
     /// Their product.
     FfnHidden,
-    /// What stands in the place of attention: the delta net's projections, convolution, state and output.
+    /// The replacement of attention: the delta net's projections, convolution, state and output.
     Mixer,
     /// What chooses which of a model's parts a token takes, such as experts: scores, the choice, and its weights.
     Router,
@@ -141,7 +141,7 @@ impl Node {
         input + 1 == self.inputs.len() && self.op.anatomy().looks_back()
     }
 
-    /// All nodes it reads, whatever the position.
+    /// All nodes that it reads, at any position.
     pub fn reads(&self) -> impl Iterator<Item = usize> + '_ {
         let before = self.before.iter().flat_map(|b| &b.node.inputs);
         self.inputs.iter().chain(before).copied()

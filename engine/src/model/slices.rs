@@ -56,7 +56,7 @@ impl<S: WeightSource> Slices<S> {
         &self.source
     }
 
-    /// The columns of this name, cut out when they are asked for first.
+    /// The columns of this name, cut out at their first use.
     fn columns(&self, name: &str, slice: &Slice<'_>) -> &Columns {
         let mut at = &self.cut;
         loop {

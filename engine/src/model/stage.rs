@@ -63,7 +63,7 @@ pub fn of_rank(text: &str) -> (Option<u16>, &str) {
 }
 
 impl StageId {
-    /// The same stage on no rank: what it is called in a graph that is not cut.
+    /// The same stage on no rank: its name in a graph that is not cut.
     pub const fn whole(self) -> Self {
         Self { rank: None, ..self }
     }

@@ -41,7 +41,7 @@ impl Model {
         let graph = build_of(known, &asked)?;
         asked.complete(&graph.config.arch)?;
         check::tensors(&gguf, &graph)?;
-        // Of a folder the vocabulary may be missing: llama.cpp does not read it.
+        // A folder may lack the vocabulary: llama.cpp does not read it.
         if !gguf.is_folder() {
             tokenizer::check(&gguf, graph.config.n_vocab)?;
         }

@@ -39,8 +39,8 @@ pub enum Gather {
     Columns(Columns),
 }
 
-/// Elements of a row that stand in runs at equal distances: a part of what one product gave, such as the queries of each head
-/// of which the gate stands beside them.
+/// Elements of a row in runs at equal distances: a part of one product's result, such as the queries of each head
+/// with the gate beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Columns {
     /// The first of them.
@@ -64,7 +64,7 @@ impl Columns {
         self.run * self.runs
     }
 
-    /// Which element of a row stands at each place.
+    /// The element of a row at each place.
     pub fn places(self) -> impl Iterator<Item = usize> {
         (0..self.runs).flat_map(move |run| (0..self.run).map(move |i| self.first + run * self.stride + i))
     }
@@ -213,7 +213,7 @@ impl Anatomy<'_> {
     }
 }
 
-/// The integer that a value stands for, if it is one below `count`.
+/// The integer that a value encodes, if it is below `count`.
 pub fn index<F: Real>(value: F, count: usize) -> Option<usize> {
     value.to_usize().filter(|i| *i < count && F::of(*i as f64) == value)
 }
@@ -257,7 +257,7 @@ impl Decision {
 }
 
 impl Picked {
-    /// Of each group the lines, of all tokens, that picked it; what is no group was picked by none.
+    /// The lines, of all tokens, that picked each group; a number of no group is ignored.
     pub fn lines<F: Real>(&self, chosen: &[F]) -> Vec<Vec<usize>> {
         let mut lines = vec![Vec::new(); self.groups];
         for (line, value) in chosen.iter().enumerate() {

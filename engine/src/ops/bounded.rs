@@ -175,7 +175,7 @@ fn add<const L: usize, const S: usize>(
     }
 }
 
-/// The same with every sum in a register. Written in intrinsics because the optimiser does not keep them there by itself.
+/// The same with every sum in a register. Written in intrinsics because the optimiser alone does not keep them there.
 macro_rules! vectorised {
     ($name:ident, $feature:literal, f64: $wide:literal, $load_pd:ident, $store_pd:ident, $set_pd:ident,
      $add_pd:ident, $fma_pd:ident,

@@ -27,7 +27,7 @@ pub fn forward<F: Real>(of: Collective, parts: &[&Tensor<F>]) -> Tensor<F> {
     }
 }
 
-/// Of a sum one rounding for each part but one, whatever the order: `(n-1)·u·Σ|x|`, where two parts are rounded once, by
+/// A sum has one rounding for each part but one, in any order: `(n-1)·u·Σ|x|`, where two parts are rounded once, by
 /// `u·|y|`. What is put together is copied.
 pub fn bound(of: Collective, parts: &[&Tensor<f64>], y: &Tensor<f64>) -> Vec<f32> {
     match of {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// by which everything else treats it. A gather, a contraction, a sum and a decision are defined by their anatomy alone;
 /// other definitions say what they compute, and a row reduction also how errors are carried through it.
 ///
-/// Nothing of a definition may panic on operands of the shapes that the graph declares, whatever their values: captures hold
+/// Nothing of a definition may panic on operands of the shapes that the graph declares, at any values: captures hold
 /// anything.
 pub trait Definition: Any + Debug + Send + Sync {
     /// Its name: that of its kernel, and the one by which a capture says what ops were stored in.

@@ -329,7 +329,7 @@ mod tests {
     }
 
     proptest! {
-        /// Steps of any size give what one step gives; both forms in f32 stay within the bound, whatever the decay.
+        /// Steps of any size give what one step gives; both forms in f32 stay within the bound, at any decay.
         #[test]
         fn both_forms_are_bounded(seed in 0u32..10_000, cut in 1usize..10, decay in prop::sample::select(vec![1e-4f32, 0.1, 2.0]), chunk in 1usize..7) {
             let x = operands(seed, 11, decay);

@@ -39,7 +39,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A token gives its own row, whatever stands around it.
+        /// A token gives its own row, for any neighbours.
         #[test]
         fn picks_rows(width in 1usize..9, rows in 1usize..9, picks in prop::collection::vec(0usize..1000, 1..6)) {
             let table: Vec<f32> = (0..width * rows).map(|i| i as f32).collect();

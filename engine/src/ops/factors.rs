@@ -3,11 +3,11 @@
 use super::anatomy::Elementwise;
 use super::{Anatomy, Context, Definition, Real, TINY, Tensor, UNIT};
 
-/// `y = a·b`, of two tensors of one shape; what it is to the model.
+/// `y = a·b`, of two tensors of one shape; its role in the model.
 #[derive(Debug)]
 pub struct Factors(pub &'static str);
 
-/// `y[t] = x[t]·w`, w a vector of weights; what it is to the model.
+/// `y[t] = x[t]·w`, w a vector of weights; its role in the model.
 #[derive(Debug)]
 pub struct VectorFactor(pub &'static str);
 

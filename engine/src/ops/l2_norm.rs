@@ -14,7 +14,7 @@ pub struct L2Norm {
     pub eps: f64,
     /// Runs of a row.
     pub heads: usize,
-    /// How often each run stands in the result, one after the other.
+    /// How often the result repeats each run, one after the other.
     pub repeats: usize,
 }
 

@@ -172,7 +172,7 @@ pub fn propagate_error(
         Op::Collective(of) => collective::propagate_error(*of, inputs, deltas),
         Op::Defined(op) => {
             let mut carried = op.propagate_error(inputs, deltas, y, c);
-            // What cannot be said how uncertain it is may be anything.
+            // A value of unknown uncertainty may be anything.
             carried.iter_mut().filter(|d| d.is_nan()).for_each(|d| *d = f32::INFINITY);
             carried
         }

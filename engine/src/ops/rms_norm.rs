@@ -120,7 +120,7 @@ mod tests {
             }
         }
 
-        /// A sum term by term stays within what is said of it, massive activations or not; and is one of those that
+        /// A sum term by term stays within its bound, massive activations or not; and is one of those that
         /// are repeated.
         #[test]
         fn sums_term_by_term_are_bounded(

@@ -40,7 +40,7 @@ pub struct Rope {
     pub rotated: usize,
     /// Order of the pairs.
     pub pairing: Pairing,
-    /// Of a longer context.
+    /// For a longer context.
     pub scaling: Option<Scaling>,
 }
 
@@ -152,7 +152,7 @@ pub fn propagate_error(rope: &Rope, dx: &[f32], width: usize, positions: &[f64])
     out
 }
 
-/// What uncertain operands may make of either element of a plane that is turned by an angle which nobody knows: as much as
+/// The uncertainty of either element of a plane that is turned by an unknown angle: as much as
 /// both have together.
 pub fn spread(rope: &Rope, dx: &mut [f32]) {
     for head in dx.chunks_mut(rope.head_dim) {

@@ -20,7 +20,7 @@ pub(super) fn dequantize_block(b: &[u8; 2], out: &mut [f32; 1]) {
 #[inline(always)]
 pub fn to_f32(h: u16) -> f32 {
     let magnitude = u32::from(h & 0x7fff);
-    // Subnormals are multiples of 2^-24: integers, hence exact.
+    // Subnormals are multiples of 2^-24: integers, so exact.
     let subnormal = (magnitude as f32 * (1.0 / 16_777_216.0)).to_bits();
     // Otherwise move the fields and correct the exponent's bias, 15 to 127.
     let normal = (magnitude << 13) + ((127 - 15) << 23);

@@ -12,7 +12,7 @@ pub struct Format {
     pub ty: GgmlType,
     /// The fields of a block, in the order of its bytes.
     pub fields: &'static [Field],
-    /// What stands in them.
+    /// Their contents.
     pub content: Content,
     /// What llama.cpp's kernels for CUDA are given beside them.
     pub mmq: Mmq,
@@ -124,7 +124,7 @@ pub struct Field {
     pub name: &'static str,
     /// What it says.
     pub part: Part,
-    /// Where it stands in the block.
+    /// Its place in the block.
     pub bytes: Range<usize>,
 }
 
@@ -145,7 +145,7 @@ impl Field {
         block[self.bytes.clone()].try_into().expect("the field has this length")
     }
 
-    /// Where its byte `i` stands in the block.
+    /// The place of its byte `i` in the block.
     #[inline(always)]
     pub(super) const fn at(&self, i: usize) -> usize {
         self.bytes.start + i
@@ -191,7 +191,7 @@ impl Format {
         self.field(part).filter(|_| self.bits(part) == 4).map(|field| (field, stride))
     }
 
-    /// Bits of a weight that stand in the field that says `part`.
+    /// Bits of a weight in the field that has `part`.
     pub fn bits(&self, part: Part) -> usize {
         self.field(part).map_or(0, |f| 8 * f.bytes.len() / self.ty.block_size())
     }
@@ -204,7 +204,7 @@ impl Format {
             let bits = match (field.part, self.content) {
                 (Part::Scale | Part::Offset, _) | (Part::Number, Content::F16) => half,
                 (Part::Number, Content::F32 | Content::Bf16) => [(last, 0x7f), (last - 1, 0x80)],
-                // The exponent's bits stand at the top of the third and the fourth of four u16.
+                // The exponent's bits are at the top of the third and the fourth of four u16.
                 (Part::SplitScale, _) => [(last, 0x70), (last - 2, 0xc0)],
                 (Part::Exponent, _) => [(last, 0xfc), (last, 0xfc)],
                 _ => return None,
@@ -220,7 +220,7 @@ impl Format {
         bytes.chunks_exact(ty.type_size()).enumerate().filter_map(move |(at, block)| {
             let set = |(byte, bits): &(usize, u8)| block[*byte] & bits == *bits;
             let (field, _) = exponents.iter().find(|(_, bits)| bits.iter().all(set))?;
-            // Of a power of two, the largest codes alone may be beyond the largest float.
+            // With a power of two, only the largest codes may be beyond the largest float.
             let finite = || {
                 let mut weights = vec![0f32; ty.block_size()];
                 dequantize(ty, block, &mut weights);

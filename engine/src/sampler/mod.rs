@@ -71,7 +71,7 @@ pub struct Drawn {
 pub struct Sampler {
     tokens: usize,
     chain: Vec<Step>,
-    /// Of the chain's draw.
+    /// Random numbers of the chain's draw.
     random: Option<Mt19937>,
     /// Tokens of the prompt and those drawn.
     accepted: Vec<u32>,

@@ -1,8 +1,8 @@
 //! GPT-2's alphabet: one printable character for each byte, so that a vocabulary can be written as text.
 //!
-//! Bytes that are printable in Latin-1 stand for themselves; the others take the characters from U+0100 on, in order.
+//! Bytes that are printable in Latin-1 represent themselves; the others take the characters from U+0100 on, in order.
 
-/// Whether a byte stands for itself.
+/// Whether a byte represents itself.
 fn printable(byte: u8) -> bool {
     matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF)
 }

@@ -28,7 +28,7 @@ const MAX_DEPTH: usize = 64;
 pub struct Message {
     /// `system`, `user` or `assistant`.
     pub role: String,
-    /// What was said.
+    /// The text of the turn.
     pub content: String,
 }
 

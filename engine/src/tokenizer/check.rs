@@ -1,5 +1,5 @@
-//! What llama.cpp's loader asks of a vocabulary (`llama_vocab::impl::load`). Over some of it the loader ends the process,
-//! and over some the first prompt does, so all of it is asked before.
+//! What llama.cpp's loader requires of a vocabulary (`llama_vocab::impl::load`). Over some of it the loader ends the
+//! process, and over some the first prompt does, so all of it is checked first.
 
 use super::VocabError;
 use super::vocab::{TOKEN_TYPES, TOKENS, list, merges, strings};

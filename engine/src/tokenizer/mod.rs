@@ -35,7 +35,7 @@ pub struct TextError {
 pub struct Token {
     /// Its id.
     pub id: u32,
-    /// The bytes of the text that it stands for.
+    /// The bytes of its text.
     pub span: Range<usize>,
     /// The rule that cut the word which it is of.
     pub rule: Rule,

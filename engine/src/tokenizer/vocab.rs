@@ -40,7 +40,7 @@ pub(super) const TOKEN_TYPES: &str = "tokenizer.ggml.token_type";
 /// Pre-tokenizers that split as Qwen2's.
 const PRE: &[&str] = &["qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2"];
 
-/// Texts that end a generation, whatever their type says; in this list and those below, spaces part them.
+/// Texts that end a generation, with any type; in this list and those below, spaces part them.
 const END_OF_GENERATION: &str = "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> \
     <|endoftext|> </s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> \
     <|tool_response> <｜end▁of▁sentence｜> [e~[";
@@ -68,7 +68,7 @@ const FILL_IN_MIDDLE: &[(&[&str], &str, bool)] = &[
     (&["fim_sep_token_id"], "<|file_sep|>", true),
 ];
 
-/// Texts that llama.cpp recognises in any text, whatever their type says.
+/// Texts that llama.cpp recognises in any text, with any type.
 const ALWAYS_RECOGNISED: &str = "<|channel|> <|message|> <|start|> <|constrain|>";
 
 /// What llama.cpp takes for a `gpt2` vocabulary's first and last token where the metadata names none.
@@ -257,7 +257,7 @@ fn bpe(gguf: &Gguf, ids: &HashMap<&str, u32>, tokens: usize) -> Result<Bpe, Voca
     let mut ranks = HashMap::with_capacity(list.len());
     let mut whole = String::new();
     for (rank, merge) in list.iter().enumerate() {
-        // Any bytes may stand here; what is no text can match none.
+        // Any bytes may occur here; bytes that are no text match none.
         let Ok(merge) = std::str::from_utf8(merge) else {
             continue;
         };

@@ -11,7 +11,7 @@
 
     qdiff run -m model.gguf --subject capture:mine
 
-Of an engine that computes rows of several sequences in one pass, `capture.step(tokens, sequences=[0, 0, 1])` says whose each
+For an engine that computes rows of several sequences in one pass, `capture.step(tokens, sequences=[0, 0, 1])` says whose each
 row is. Arrays then hold the rows of all of them; those of one sequence alone, such as its cache, are added with
 `sequence=1`. "positions" and "slots" (of each row the position, and the cache slot that it is written to) and, of one sequence, "tables"
 (the slots of its positions) are whole numbers that the engine gives its kernels.
@@ -104,7 +104,7 @@ class Capture:
             raise ValueError(f"{len(self._tokens)} tokens are of {len(self._sequences)} sequences: name that of each token")
 
     def add(self, stage, array, *, layer=None, dtype=None, sequence=None):
-        """Adds the output of a stage: an array of numpy, of torch on any device, of MLX, or whatever numpy.asarray takes. With
+        """Adds the output of a stage: an array of numpy, of torch on any device, of MLX, or any argument of numpy.asarray. With
         `sequence` it holds the rows of that sequence alone.
 
         `dtype` names the number format where the array has no word for it: "bf16" of the bits in uint16."""

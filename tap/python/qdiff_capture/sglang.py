@@ -11,7 +11,8 @@ A server takes the same as `--forward-hooks`, in JSON: python -m qdiff_capture.s
 Qwen2 and Qwen3 on one GPU, without speculation; the radix cache may be on. Requests are sequences 0, 1, ... in the order in which
 they came. Positions, cache slots and block tables are captured as the kernels are given them, and qdiff names the one that is
 wrong. Left out is what SGLang never materialises (projections before their bias, scores, weights of the attention), and the
-paged caches; qdiff checks these as part of the next stage that is there. CUDA graphs run no hooks, hence the last two options.
+paged caches; qdiff checks these as part of the next stage that is there. CUDA graphs run no hooks: this is
+why the last two options are needed.
 """
 
 import json

@@ -1,6 +1,6 @@
 //! What can be tapped.
 
-/// The elements of an array as they stand in the capture.
+/// The elements of an array in the capture's format.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Elements {
     /// Number format: `f32`, `f64`, `f16`, `bf16`, `f8_e4m3`, `f8_e5m2`, and for tables of indices `i32` and `i64`.
@@ -55,14 +55,14 @@ impl<A: Array + ?Sized> Array for &A {
     }
 }
 
-/// Elements in a number format of any kind, as they stand in memory.
+/// Elements in a number format of any kind, as they are in memory.
 impl Array for Elements {
     fn elements(&self) -> Result<Elements, String> {
         Ok(self.clone())
     }
 }
 
-/// A number that stands in a capture. Implement it for a narrow float of your own.
+/// A number that a capture can hold. Implement it for a narrow float of your own.
 pub trait Element: Copy {
     /// As [`Elements::format`].
     const FORMAT: &'static str;

@@ -65,7 +65,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A capture while it is written, or nothing.
 ///
 /// The first error is written into the capture as well, which qdiff then refuses with the same words, and every call after
-/// it gives it again: what is judged is whole, whatever an engine makes of errors.
+/// it gives it again: a judged dump is whole, even if an engine ignores errors.
 #[derive(Debug)]
 pub struct Tap(Option<Own>);
 
@@ -113,7 +113,7 @@ impl Tap {
         Self::rank_in_folder(Path::new(&folder), engine, (rank, ranks), fields)
     }
 
-    /// The same in this folder, whatever the environment says.
+    /// The same in this folder, independent of the environment.
     ///
     /// # Errors
     /// As [`Tap::begin`].
@@ -125,7 +125,7 @@ impl Tap {
         Ok(Self(Some(Own { process: std::process::id(), folder, dump: Mutex::new(dump) })))
     }
 
-    /// The same in this folder, whatever the environment says.
+    /// The same in this folder, independent of the environment.
     ///
     /// # Errors
     /// As [`Tap::begin`].

@@ -1,4 +1,4 @@
-//! What stands in the folder of a dump.
+//! The contents of a dump's folder.
 
 use proptest::prelude::*;
 use qdiff_tap::{Array, Element, Elements, Rows, Strided, Tap};
@@ -60,7 +60,7 @@ fn lines_name_the_elements_and_the_ends_of_steps() {
     assert_eq!(elements, [bytes(&[1f32, 2.0, 3.0, 4.0]), bytes(&[1f64, 2.0, 3.0, 4.0]), vec![1, 2, 3]].concat());
 }
 
-/// An error names what it is about, stands in the dump too, and nothing is written after it.
+/// An error names its array, the dump has the error too, and nothing is written after it.
 #[test]
 fn what_cannot_be_dumped_rightly_is_said() {
     let one = [1f32];
@@ -150,7 +150,7 @@ fn engine() {
     }
 }
 
-/// Of a run that is killed the steps that had ended stand there, and what it had of the next.
+/// After a killed run the folder has the ended steps, and the begun part of the next.
 #[test]
 fn a_run_that_is_killed_leaves_whole_steps() {
     let work = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What stands in the folder of a dump of several sequences.
+//! The contents of the folder of a dump of several sequences.
 
 use qdiff_tap::{Elements, Tap};
 use serde_json::{Value, json};

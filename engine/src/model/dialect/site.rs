@@ -101,7 +101,7 @@ impl Place {
     }
 }
 
-/// Of the projections of queries, keys and values, at `site`: with a bias, the stage is what the bias was added to.
+/// For the projections of queries, keys and values, at `site`: with a bias, the stage is what the bias was added to.
 pub(super) fn projected(node: &Node, site: Site) -> Place {
     let bias = node.op == Op::Bias;
     Place { site, note: if bias { "" } else { "where it has no bias (Qwen3)" }, bias: Some(bias) }
