@@ -87,7 +87,7 @@ static Matrix matrix(int n, int m) {
                 halves[i] = f.scales == 0 ? small() : (u16)(__float_as_uint(half_to_float(small())) >> 16);
             }
         } else if ((int)p == f.scales) {
-            // Of a block's head of scales the first two halves alone.
+            // Only the first two halves of a block's head of scales.
             for (size_t i = 0; i < f.bytes[p] * blocks / 2; i++) {
                 if (f.bytes[p] < 16 || i % 8 < 2) halves[i] = small();
             }

@@ -41,7 +41,7 @@ def compiled(bug, work):
     command = next(c for c in commands if c["file"].endswith("/" + file))
     source, text = pathlib.Path(command["file"]), pathlib.Path(command["file"]).read_text()
     if text.count(right) != 1:
-        sys.exit(f"{source}: `{right}` stands there {text.count(right)} times")
+        sys.exit(f"{source}: `{right}` occurs {text.count(right)} times")
     (work / source.name).write_text(text.replace(right, wrong))
     words = shlex.split(command["command"])
     words = words[:words.index("-o")] + ["-iquote", str(source.parent)]

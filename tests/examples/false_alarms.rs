@@ -1,5 +1,5 @@
-//! Prints how much of what is allowed engines use that are right: every variant of `qdiff_tests::variants` on every
-//! prompt, with each stage and each pair of stages left out of its capture. Ends with 1 if one is said to be wrong.
+//! Prints how much of their bounds correct engines use: every variant of `qdiff_tests::variants` on every
+//! prompt, with each stage and each pair of stages left out of its capture. The exit code is 1 if a verdict blames one.
 //!
 //! `cargo run --release -p qdiff-tests --example false_alarms [SHARE]`: with a SHARE each variant is judged on one prompt,
 //! with one of so many stages and pairs left out. Without, `QDIFF_RESULT=goldens/results/false-alarms.json` keeps it.

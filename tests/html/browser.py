@@ -94,7 +94,7 @@ class Browser:
 
     def size(self, width, height, scheme):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        # Without motion a scroll has arrived when it is asked for.
+        # Without motion a scroll ends at once.
         self.call("Emulation.setEmulatedMedia", features=[
             {"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": "reduce"}])
 

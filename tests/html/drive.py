@@ -55,7 +55,7 @@ def use(page, report, folder):
     check(seen["cells"] > 0, "no stage is drawn")
     check(seen["positions"] > 0, "no position is drawn")
     check(seen["terms"] >= 10, "the glossary is gone")
-    check(seen["nodes"] == 0 and seen["scripts"] == runs + 2, "something stands in the page that the template has not")
+    check(seen["nodes"] == 0 and seen["scripts"] == runs + 2, "the page has something that the template has not")
     check(not seen["empty"], f"empty sections: {seen['empty']}")
     check(not seen["nothing"], f"a value is missing somewhere: {seen['nothing']}")
 

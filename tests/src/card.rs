@@ -163,7 +163,7 @@ impl Card {
     /// The same card with `new` in the place of `old` in one kernel's file.
     ///
     /// # Panics
-    /// As [`Self::new`]; if `old` does not stand there.
+    /// As [`Self::new`]; if `old` does not occur.
     pub fn with_bug(&self, file: &str, old: &str, new: &str) -> Self {
         let temporary = tempfile::tempdir_in(cards()).expect("a folder");
         let folder = temporary.path().to_owned();

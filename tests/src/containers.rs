@@ -15,7 +15,7 @@ pub struct Array {
 }
 
 impl Array {
-    /// Its elements as they stand in files.
+    /// Its elements in the format of files.
     pub fn bytes(&self) -> Vec<u8> {
         self.values.iter().flat_map(|v| v.to_le_bytes()).collect()
     }

@@ -71,16 +71,16 @@ pub struct Judged {
     pub variant: Variant,
     /// Stages left out, by name, in every layer.
     pub left_out: Vec<&'static str>,
-    /// Stages that are said to be wrong.
+    /// Stages that the verdict calls wrong.
     pub wrong: Vec<String>,
-    /// Rows of which nothing could be told.
+    /// Inconclusive rows.
     pub inconclusive: usize,
     /// The largest share used of what is allowed, by stage.
     pub used: BTreeMap<&'static str, f64>,
 }
 
 impl Judged {
-    /// The stage that uses most of what it is allowed, and the share.
+    /// The stage that uses most of its bound, and the share.
     pub fn worst(&self) -> (&'static str, f64) {
         let most = self.used.iter().max_by(|a, b| a.1.total_cmp(b.1));
         most.map_or(("", 0.0), |(stage, used)| (*stage, *used))
@@ -206,9 +206,9 @@ pub fn all(opened: &LoadedModel, share: usize, mut each: impl FnMut(Judged)) {
 pub struct Total {
     /// Captures judged.
     pub captures: usize,
-    /// Those of which a stage is said to be wrong.
+    /// Those with a stage that the verdict calls wrong.
     pub alarms: Vec<Judged>,
-    /// Rows of which nothing could be told.
+    /// Inconclusive rows.
     pub inconclusive: usize,
     /// The capture that uses most of what a stage is allowed.
     pub worst: Option<Judged>,

@@ -88,7 +88,7 @@ impl Said {
     }
 }
 
-/// Everything that is asked of a folder panics if it cannot be had.
+/// Every method panics if it fails.
 impl Folder {
     /// `qdiff` with the words of `line`, in this folder, with nothing of the caller's settings. A line that begins with
     /// `qdiff-lab` calls that program.
@@ -153,7 +153,7 @@ impl Folder {
     #[track_caller]
     pub fn refuses(&self, line: &str, words: &[&str]) {
         let said = self.refused(line, words);
-        // The choice of the engine is told before the work begins, and may come before what is wrong with the work.
+        // qdiff prints the choice of the engine before the work begins, so it may come before an error.
         let lines = said.trim_end().lines().filter(|line| *line != "qdiff: no GPU: using the CPU engine").count();
         assert!(!said.contains("panicked") && lines == 1, "{line}: {said}");
     }
@@ -210,7 +210,7 @@ impl Folder {
     /// Chromium it fails: a test that did not run must not pass.
     pub fn browse(&self, page: &str) -> Value {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("html/drive.py");
-        // Screenshots go with the folder, unless somebody wants to see them.
+        // Screenshots are removed with the folder unless QDIFF_SCREENSHOTS is set.
         let kept =
             std::env::var_os("QDIFF_SCREENSHOTS").map(|kept| Path::new(&kept).join(page.trim_end_matches(".html")));
         let shots = kept.unwrap_or_else(|| self.join("shots"));

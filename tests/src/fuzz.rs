@@ -53,7 +53,7 @@ pub fn gguf(bytes: &[u8]) {
     let _ = Model::new(gguf);
 }
 
-/// The files of a small model that stands in a folder of safetensors.
+/// The files of a small model in a folder of safetensors.
 static FOLDER: LazyLock<Vec<(&str, Vec<u8>)>> = LazyLock::new(|| {
     let (n_vocab, weight_type) = (base_vocab(), GgmlType::BF16);
     let (n_embd, n_layers, n_heads, n_kv_heads, head_dim, n_ff) = (32, 1, 2, 1, 16, 32);

@@ -30,7 +30,7 @@ pub enum Bug {
     Late,
     /// The bias of the queries is not added.
     Bias,
-    /// Two outputs of the up projection stand in each other's place.
+    /// Two outputs of the up projection are exchanged.
     Swapped,
     /// The stage of this index in the graph is this many times what it should be, before it is rounded.
     Scaled(usize, f32),

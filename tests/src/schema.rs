@@ -1,4 +1,4 @@
-//! JSON schemas, held against what is said to follow them.
+//! JSON schemas, held against the documents that should follow them.
 
 use crate::empty;
 use serde_json::Value;

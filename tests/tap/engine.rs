@@ -1,4 +1,4 @@
-//! An engine in Rust that is dumped by the crate alone, as engine.c is by the header: what it computes stands in `values.txt` and
+//! An engine in Rust, dumped by the crate alone, as engine.c is by the header: its values are in `values.txt` and
 //! `values.bin` (see values.h). Every other tap goes through a buffer in which its elements are transposed.
 
 use qdiff_tap::{Elements, Rows, Strided, Tap};

@@ -2,8 +2,8 @@
 // machine with a GPU; the suite compiles it against tests/tap/stub, which runs streams and graphs in a thread.
 //
 // Usage: graph marks     QDIFF_STEP_ON before each launch of the graph
-//        graph counted   QDIFF_STEP_ON within what is captured: the steps count themselves
-//        graph forgotten none at all: what only the last replay would show must be told
+//        graph counted   QDIFF_STEP_ON inside the captured graph: the steps count themselves
+//        graph forgotten none at all: the tap must report that only the last replay would be seen
 #define QDIFF_TAP_CUDA
 #include "qdiff_tap.h"
 #include "values.h"

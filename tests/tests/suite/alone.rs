@@ -1,4 +1,4 @@
-//! A subject by itself: without a reference, repeated, and with another type
+//! A subject alone: without a reference, repeated, and with another type
 //! of KV cache on both sides.
 
 use qdiff::capture::Passes;
@@ -65,7 +65,7 @@ fn a_race_is_told_first() {
     assert_eq!(report["repeated"]["runs"], 3);
     assert!(text.contains("3 runs of the subject, bit for bit the same"), "{text}");
 
-    // Where it diverges it runs again by itself.
+    // If it diverges, qdiff runs it again.
     for repeat in ["", "--repeat 2"] {
         let (code, report, text) = folder.judged(&format!("--subject cpu -n 2 {repeat} --inject race@L01.ffn_act"));
         assert_eq!(code, 1, "{text}");
@@ -103,7 +103,7 @@ fn how_grave_a_fault_is_is_told() {
     let changed = rows.iter().filter(|row| row["subject"][0]["token"] != row["reference"][0]["token"]).count();
     assert_eq!((&together["changed"], &together["positions"]), (&changed.into(), &rows.len().into()), "{text}");
     assert!(text.contains("L01.ffn_down is off by 0.50 of a row's norm") && text.contains("KL at most"), "{text}");
-    // Where nobody knows the logits of the other side, nothing is told of them.
+    // If the other side's logits are unknown, the report has none.
     let (_, report, text) = folder.judged(&format!("{fault} --reference none"));
     assert_eq!((&report["severity"]["together"], text.contains("KL at most")), (&Value::Null, false), "{text}");
     let (_, report, _) = folder.judged("--subject cpu -n 1");
@@ -132,7 +132,7 @@ fn runs_that_differ_are_located() {
     assert!(race.words().starts_with("not the same twice at L01.ffn_act, p3 step1: a race"));
 }
 
-/// Beside each other both sides run as one after the other; what fails is told, and nobody waits for it.
+/// Both sides give the same when they run at once; a failure is reported without a wait.
 #[test]
 fn sides_that_run_beside_each_other() {
     const NO_ENGINE: RunnerKind =

@@ -116,7 +116,7 @@ fn a_batch_with_gaps_is_no_pass() {
     let suites = roxmltree::Document::parse(&xml).unwrap();
     assert_eq!(suites.root_element().attribute("errors"), Some("1"), "{xml}");
     assert!(markdown.starts_with("**INCOMPLETE:** 1 of 3"), "{markdown}");
-    // A prompt that fails stands as a failure, though it once was a match.
+    // A prompt that fails counts as a failure, though it once was a match.
     batch(&["haiku", "@absent.txt", "Two"], 2);
     let failure = folder.json(&second);
     assert_eq!(failure["kind"], "failure");

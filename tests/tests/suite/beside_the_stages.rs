@@ -63,7 +63,7 @@ fn faults_of_the_tokenizer_are_named() {
     }
 }
 
-/// What a text cannot show of the tokenizer is said to be untested; what no text can with a vocabulary is not.
+/// The report lists what a text leaves untested of the tokenizer, except what no text can test with this vocabulary.
 #[test]
 fn what_a_prompt_does_not_test_of_the_tokenizer_is_said() {
     let folder = folder_with(&exact());
@@ -109,7 +109,7 @@ fn faults_of_the_tokenizer_do_something() {
     }
 }
 
-/// A capture is held against the prompt that it is said to be of.
+/// A capture is held against the prompt that the command names.
 #[test]
 fn the_tokens_of_a_capture_are_named() {
     let folder = folder_with(&exact());
@@ -129,7 +129,7 @@ fn the_tokens_of_a_capture_are_named() {
     assert!(said.stdout.contains("--subject capture:mine"), "{said}");
 }
 
-/// A fault of the samplers is told from one of the model, and named.
+/// A fault of the samplers is separated from one of the model, and named.
 #[test]
 fn faults_of_the_samplers_are_named() {
     let folder = folder_with(&exact());

@@ -36,7 +36,7 @@ fn a_copy_has_the_format_asked_for() {
     }
 }
 
-/// What each runner does with each format is said before it is tried.
+/// qdiff prints what each runner does with each format before it runs.
 #[test]
 fn formats_of_runners_are_listed() {
     let folder = folder_with(&Synth { weight_type: GgmlType::IQ4_XS, ..Synth::default() });

@@ -51,7 +51,7 @@ fn a_part_is_judged_as_a_part() {
     let rows = |of: &str| report["verdict"]["coverage"][of].as_u64().unwrap();
     assert!(rows("judged") < rows("asked"));
     assert!(text.starts_with("INCOMPLETE"), "{text}");
-    // What is missing is told, and the least to capture as well is enough.
+    // The report names what was not captured, and the smallest addition is enough.
     let gap = &report["gap"];
     assert_eq!(gap["rows"], rows("asked") - rows("judged"));
     assert!(gap["stages"].as_array().unwrap().contains(&"L01.ffn_down".into()), "{gap}");
@@ -177,7 +177,7 @@ fn one_head_and_one_position_are_located_exactly() {
 }
 
 /// Two captures and the model: the verdict of a run. Without the model: how far
-/// apart they are, what is wrong whatever the weights are, and never a pass.
+/// apart they are, what is wrong with any weights, and never a pass.
 #[test]
 fn two_captures_are_compared() {
     let folder = folder();
@@ -192,7 +192,7 @@ fn two_captures_are_compared() {
         ("faulty theirs -m model.gguf", 1, "DIVERGED at L01.q_rope", ""),
         ("mine theirs", 3, "INCOMPLETE: without the model", "compare"),
         ("faulty theirs", 3, "INCOMPLETE: without the model", ""),
-        // What is not finite is wrong whatever the weights are.
+        // A value that is not finite is wrong with any weights.
         ("nan theirs", 1, "DIVERGED at L01.q_proj: NaN in step1, element 3", "compare_nan"),
     ] {
         let text = folder.qdiff(&format!("compare {captures}")).exits(code).stdout;
@@ -277,7 +277,7 @@ fn runs_that_fed_the_same_tokens_otherwise_are_judged_each_by_itself() {
     );
 }
 
-/// Without a model nobody says how many layers there are; names of more than any model has ended in a panic.
+/// Without a model the number of layers is unknown; names of more than any model has ended in a panic.
 #[test]
 fn captures_of_more_layers_than_a_model_has_are_refused() {
     let folder = folder();

@@ -75,7 +75,7 @@ fn every_output_names_stage_and_cause() {
                 }
                 stage => assert_eq!(place, stage, "{}", case.command),
             }
-            // A region may be told as a smaller one: a tile of one column is a column.
+            // A region may be reported as a smaller one: a tile of one column is a column.
             let cause = if kind.starts_with("one-") { "one-" } else { name };
             assert!(said.contains(&format!("({cause}")), "{cause}: {said}");
             for figure in name.split([':', ',']).skip(1) {
@@ -125,7 +125,7 @@ fn the_whole_morning_is_told() {
     assert!(book.contains(last), "the book does not show: {last}");
 }
 
-/// The biases that the book calls real stand in the file.
+/// The file has the biases that the book calls real.
 #[test]
 fn the_biases_are_those_of_the_file() {
     let book = read("docs/casebook.md");

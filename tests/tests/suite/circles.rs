@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// The names of a path, such as `crate`, `model` and `Graph`.
 type Names = Vec<String>;
 
-/// A name that a `use` brings into a file, what it stands for, and whether others get it from there.
+/// A name that a `use` brings into a file, what it means, and whether others get it from there.
 struct Use {
     public: bool,
     name: String,
@@ -127,7 +127,7 @@ impl Crate {
         }
     }
 
-    /// The module whose file defines what stands at a path.
+    /// The module whose file defines the item at a path.
     fn definition(&self, path: &[String], seen: &mut BTreeSet<Names>) -> Option<Names> {
         if !seen.insert(path.to_vec()) {
             return None;

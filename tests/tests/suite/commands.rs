@@ -34,7 +34,7 @@ const WHOLE: &str = "--tokens {tokens} --decoded {decoded} --ubatch {ubatch}";
 #[test]
 fn a_command_is_judged_as_a_runner_is() {
     let (folder, numpy) = (folder_with(&exact()), Numpy::new());
-    // Told what to decode, on the reference's choices; choosing by itself; told of the prompt alone; in parts; twice.
+    // With the reference's choices to decode; with its own choices; with the prompt alone; in parts; twice.
     for (options, more, steps) in [
         (WHOLE, "-n 3", 3),
         ("--tokens {tokens} -n {n}", "-n 2", 2),
@@ -68,7 +68,7 @@ fn a_command_is_judged_as_a_runner_is() {
     let line = format!("run -m model.gguf -n 1 --prompts prompts {}", subject("cmd", WHOLE));
     let said = numpy.qdiff(&folder, &line).exits(0);
     assert!(said.stdout.starts_with("2 runs: 2 MATCH"), "{said}");
-    // An engine that cannot be built or run says nothing of the commit that is asked about.
+    // An engine that cannot be built or run gives no evidence about the commit under test.
     folder.qdiff("run -m model.gguf --bisect --subject 'cmd: exit 1; {ids}'").exits(125);
     let left = files(&folder);
     assert!(!left.iter().any(|file| file.starts_with(".qdiff-command-")), "{left:?}");
@@ -89,7 +89,7 @@ fn what_stages_do_not_show_of_a_command_is_told() {
     }
     let (line, report) = run("cmd", &format!("{WHOLE} --bug random"), "--repeat 0");
     assert!(line.starts_with("DIVERGED at ") && report["repeated"].is_null(), "{line}");
-    // It chooses by itself, other tokens each time.
+    // It makes its own choices, other tokens each time.
     let (line, _) = run("cmd", "--tokens {tokens} -n {n} --bug random", "");
     assert!(line.starts_with("DIVERGED: not the same twice at L01.layer_out, p0: a race"), "{line}");
     let (line, report) = run("cmd", "--tokens {tokens} -n {n} --bug argmin", "");
@@ -117,16 +117,13 @@ fn an_engine_that_stays_up_is_driven_step_by_step() {
     assert!(headline(&said.stdout).contains("decode or cache, at L00.layer_out; in one batch it is right"), "{said}");
     // A command that runs once cannot be driven, and says what can.
     let said = numpy.qdiff(&folder, &format!("generate -m model.gguf -n 6 {}", subject("cmd", WHOLE))).exits(2);
-    assert!(
-        said.stderr.contains("cannot be asked for one after the other") && said.stderr.contains("serve:"),
-        "{said}"
-    );
+    assert!(said.stderr.contains("cannot take one after the other") && said.stderr.contains("serve:"), "{said}");
     let said =
         numpy.qdiff(&folder, &format!("sweep -m model.gguf -n 0 --sizes 8 {}", subject("cmd", "--tokens {tokens}")));
-    assert!(said.exits(2).stderr.contains("is told of no parts of the prompt: it needs {ubatch}"));
+    assert!(said.exits(2).stderr.contains("takes no parts of the prompt: it needs {ubatch}"));
     let turns = format!("run -m model.gguf -n 0 --length 20 --passes 9,3x1,8 {}", subject("cmd", WHOLE));
     let said = numpy.qdiff(&folder, &turns).exits(2);
-    assert!(said.stderr.contains("is told of no passes: it needs {passes}"), "{said}");
+    assert!(said.stderr.contains("takes no passes: it needs {passes}"), "{said}");
 }
 
 /// A command that leaves what an earlier run wrote, in any container, is refused; written anew, the same values are judged.
@@ -146,7 +143,7 @@ fn what_an_earlier_run_left_is_not_judged_as_a_commands() {
     for name in ["npz", "npy", "safetensors", "raw"] {
         folder.refuses(&run(&format!("cp -rp {name}/. {{dir}}")), &["is older than the run", "QDIFF_DUMP names"]);
         folder.qdiff(&run(&format!("cp -r {name}/. {{dir}}"))).exits(0);
-        // A tap that could not dump says so, whatever else is there.
+        // A tap that could not dump says so, even if the folder has other files.
         folder.refuses(&run(&format!("cp -r {name}/. {{dir}}; echo no room > {{dir}}/capture.trouble")), &["no room"]);
     }
     // A tap repeats the name of the run, which no clock can change.
@@ -166,7 +163,7 @@ fn what_an_earlier_run_left_is_not_judged_as_a_commands() {
     folder.refuses(&run("cp -r raw/. {dir}"), &["the dump began at 2001-09-09 01:46:40 UTC, before the run"]);
 }
 
-/// The battery runs a command in each case that it can be told of, and says which it cannot.
+/// The battery runs a command in each case that its arguments can express, and names the others.
 #[test]
 fn a_command_is_put_through_the_battery() {
     let (folder, numpy) = (folder_with(&exact()), Numpy::new());
@@ -185,10 +182,9 @@ fn a_command_is_put_through_the_battery() {
     };
     let (all, _, said) = cases(subject("cmd", WHOLE), 0);
     assert!(all > 5 && headline(&said.stdout).starts_with(&format!("MATCH: {all} of {all} cases match")), "{said}");
-    // Of a command that runs a prompt and nothing else, no case is passed that it was not told of.
+    // A command that only runs a prompt passes no case that its arguments do not express.
     let (ran, left, said) = cases(subject("cmd", "--tokens {tokens}"), 0);
-    for why in
-        ["one-token: the subject's command is told no decode steps", "parts: the subject's command is told no parts"]
+    for why in ["one-token: the subject's command takes no decode steps", "parts: the subject's command takes no parts"]
     {
         assert!(left.iter().any(|case| case.starts_with(why)), "{left:?}");
     }
@@ -197,7 +193,7 @@ fn a_command_is_put_through_the_battery() {
     assert!(headline(&said.stdout).contains("one-token DIVERGED at L00.attn_norm..L00.layer_out"), "{said}");
 }
 
-/// How engines fail: each is told in one line, with what they said last, and nothing is left.
+/// Failures of engines: one line reports each, with the engine's last words, and nothing is left.
 #[test]
 fn engines_that_fail_are_told_of() {
     let folder = folder_with(&exact());
@@ -210,11 +206,11 @@ fn engines_that_fail_are_told_of() {
         ("cmd: kill -9 $$; {ids}", "ended with signal: 9 (SIGKILL)"),
         ("cmd: true {ids}", "holds no arrays: a capture is a folder"),
         ("cmd: cat {tokens}; echo loading >&2; sleep 60", "took longer than 1 s (see --timeout): loading"),
-        ("cmd: ./engine --model {model}", "is told no tokens: it needs {tokens}, a file of ids, or {ids}"),
+        ("cmd: ./engine --model {model}", "takes no tokens: it needs {tokens}, a file of ids, or {ids}"),
         (&format!("cmd: {lines} # {{ids}}"), "has other tokens or another position than prefill"),
         ("serve: exit 5", "ended with exit status: 5"),
         ("serve: read line; echo '{\"error\": \"no such token\"}'; cat", "says of step 0: \"no such token\""),
-        ("serve: read line; echo '{\"step\": 7}'; cat", "answers {\"step\":7}, and step 0 was asked for"),
+        ("serve: read line; echo '{\"step\": 7}'; cat", "answers {\"step\":7} to a request for step 0"),
         ("serve: read line; echo '{\"step\": 0}'; read line", "a capture is a folder"),
         ("serve: sleep 60", "took longer than 1 s (see --timeout); it said nothing"),
     ] {

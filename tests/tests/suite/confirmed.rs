@@ -14,7 +14,7 @@ fn tried(folder: &Folder, extra: &str) -> (Value, String) {
     (first["trial"].clone(), text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// A cause that fitted one run was told as one of all runs.
+/// A cause that fitted one run was reported as one of all runs.
 #[test]
 fn a_cause_is_tried_on_other_tokens() {
     let folder = folder();
@@ -26,7 +26,7 @@ fn a_cause_is_tried_on_other_tokens() {
             "{text}"
         );
     }
-    // Of two other runs, of 45 tokens and of 51.
+    // Two other runs, of 45 and of 51 tokens.
     let (trial, text) = tried(&folder, &format!("--subject cpu {TOKENS} --inject rope-base@L01 --confirm 2"));
     assert_eq!((&trial["outcome"], &trial["tokens"]), (&"confirmed".into(), &96.into()), "{text}");
     let (trial, text) = tried(&folder, &format!("--subject cpu {TOKENS} --inject rope-base@L01 --confirm no"));

@@ -1,4 +1,4 @@
-//! Captures in every container: the same arrays get the same verdict, whatever holds them; what is no container is
+//! Captures in every container: the same arrays get the same verdict in each; what is no container is
 //! refused; what a killed run left is judged up to its last whole step.
 
 use qdiff::capture::{Names, Shapes, Store, container};
@@ -52,7 +52,7 @@ fn every_container_gets_the_verdict_of_the_npz() {
     assert_eq!(folder.judged("--subject capture:alone").1["subject"]["name"], name);
 }
 
-/// A run that was killed: whole steps are judged, the rest is said, and what the manifest promised is missing.
+/// A run that was killed: whole steps are judged, the rest is reported, and what the manifest promised is missing.
 #[test]
 fn what_a_killed_run_left_is_judged_up_to_its_last_whole_step() {
     let folder = folder();
@@ -78,7 +78,7 @@ fn what_a_killed_run_left_is_judged_up_to_its_last_whole_step() {
         "{text}"
     );
     let name = report["subject"]["name"].as_str().unwrap();
-    assert!(name.starts_with("mine, cut short: ") && name.contains("of step 2 stand there without its end"), "{name}");
+    assert!(name.starts_with("mine, cut short: ") && name.contains("of step 2 without its end"), "{name}");
     assert_eq!(report["run"]["decoded"].as_array().unwrap().len(), 1);
     // Where a manifest promised two steps after the prompt, the second is missing.
     folder.write("cut/manifest.json", manifest.to_string());
@@ -145,7 +145,7 @@ fn a_stream_that_is_cut_at_the_end_of_a_step_is_no_pass() {
     }
 }
 
-/// Shape and values of an array, and the format they stood in.
+/// Shape and values of an array, and their format in the file.
 type Read = (Vec<usize>, Vec<f32>, DType);
 
 /// The first stage of a graph of one layer, with which arrays are read that no engine gave.
@@ -158,7 +158,7 @@ impl Reader {
         Self(graph, stage)
     }
 
-    /// The values of the first stage in the first step, and the format they stood in.
+    /// The values of the first stage in the first step, and their format in the file.
     fn read(&self, folder: &Path) -> Result<Read, String> {
         let manifest = container::manifest(folder).map_err(|e| format!("{e:#}"))?;
         let names = Names::of(&self.0);
@@ -219,7 +219,7 @@ fn elements_of_every_format_are_read() {
         folder.write("a.safetensors", safetensors(&header.to_string(), &bytes));
         assert_eq!(reader.read(&folder).unwrap(), (vec![2, 3], expected.clone(), element));
         std::fs::remove_file(folder.join("a.safetensors")).unwrap();
-        // numpy has words for three of them; what ml_dtypes writes of bf16 is told by its size, the rest by the manifest.
+        // numpy has words for three of them; the size identifies bf16 as ml_dtypes writes it, the manifest the rest.
         let name = format!("prefill/{}.npy", reader.1);
         folder.create("prefill");
         let descr: &[&str] = match own {
@@ -382,7 +382,7 @@ fn safetensors_and_folders_that_lie_are_refused() {
     std::fs::remove_file(folder.join("b.safetensors")).unwrap();
     folder.create("prefill");
     folder.write(&format!("{name}.npy"), npy("<f4", "False", &[2, 3], &[0; 24]));
-    refused("holds *.safetensors and STEP/STAGE.npy: which of them is the capture cannot be told");
+    refused("holds *.safetensors and STEP/STAGE.npy: it is not clear which of them is the capture");
     std::fs::remove_file(folder.join("a.safetensors")).unwrap();
     assert_eq!(reader.read(&folder).unwrap().0, [2, 3]);
     for (file, why) in [

@@ -78,12 +78,12 @@ fn an_engine_that_feeds_argmin_is_no_match() {
         assert!(margin > 0.0 && (margin - number(&first["margin"])).abs() < 1e-6, "{first}");
         assert!(folder.text("told.xml").contains("name=\"decoded tokens\""), "{text}");
         Schema::printed("run").check(&report).unwrap();
-        // A report says it again by itself.
+        // A saved report prints the same.
         assert!(folder.qdiff("report told.json").exits(1).stdout.contains("at the decoded tokens"));
     }
 }
 
-/// What an engine declares is what it is held to, and what was given to it is nothing that it chose.
+/// An engine is held to its declaration, and tokens that were fed to it are not its choices.
 #[test]
 fn the_sampler_that_is_declared_decides() {
     let folder = folder();

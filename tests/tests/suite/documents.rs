@@ -45,7 +45,7 @@ fn the_document_is_what_the_results_make_it() {
     assert!(said.stdout == read("REPORT.md"), "REPORT.md is not what the results make it: run scripts/report");
 }
 
-/// A folder of results is told whole or not at all.
+/// A folder of results is printed whole or not at all.
 #[test]
 fn folders_that_are_no_results_are_refused() {
     let folder = folder();
@@ -95,7 +95,7 @@ fn every_command_that_takes_a_model_gets_the_default_one() {
     let commands = commands(&help(&[]));
     assert!(commands.len() > 10, "{commands:?}");
     for command in commands {
-        // The default is told by QDIFF_MODEL. Without a model `compare` does something else.
+        // QDIFF_MODEL names the default. Without a model `compare` does something else.
         let takes = help(&[&command]).contains("QDIFF_MODEL");
         let command = command.as_str();
         assert_eq!(wants_model(&[command]), takes && command != "compare", "{command}");
@@ -141,7 +141,7 @@ fn every_documented_command_is_taken() {
             parsed(&arguments).unwrap_or_else(|e| panic!("{}: {line}\n{e}", document.path));
             taken += 1;
         }
-        // The changelog also tells of what was.
+        // The changelog also describes the past.
         for span in document.spans().iter().filter(|_| document.path != "CHANGELOG.md") {
             let Some(arguments) = arguments(span) else { continue };
             // A command that is only mentioned need not have all of its arguments.
@@ -212,7 +212,7 @@ fn what_the_documents_name_is_there() {
             let word = word.trim_start_matches("./");
             let folders = ["engine/", "harness/", "synth/", "tests/", "docs/", "goldens/", "scripts/"];
             let named = folders.iter().any(|f| word.starts_with(f)) && !word.contains(|c: char| "*{<".contains(c));
-            // NAME, ARCH and the like stand for a file that the reader adds.
+            // NAME, ARCH and the like mean a file that the reader adds.
             let open =
                 word.split(['/', '.']).any(|part| part.len() > 1 && part.chars().all(|c| c.is_ascii_uppercase()));
             assert!(!named || open || root.join(word).exists(), "{path}: no file {word}");
@@ -293,7 +293,7 @@ fn the_tokens_of_a_prompt_are_one_line() {
     folder.record("haiku", "-n 0 --prompt haiku --stages embed");
     assert_eq!(folder.json("haiku/manifest.json")["tokens"], serde_json::json!(ids));
     folder.refuses("prompts haiku --tokens", &["name the model", "-m"]);
-    // Of a text of one's own as well: those that a run of it is fed.
+    // Also for a text of one's own: the tokens that a run of it is fed.
     folder.write("own.txt", "a text of my own");
     for given in ["@own.txt", "'a text of my own'", "@own.txt --raw", "@own.txt --system 'be brief'"] {
         let ids = folder.qdiff(&format!("prompts {given} --tokens -m model.gguf")).exits(0).stdout;

@@ -30,7 +30,7 @@ fn drawn() -> (u32, usize) {
     (tokens[index], index)
 }
 
-/// The subject stops by what it takes for an end, the reference by what llama.cpp does; both are told.
+/// The subject stops by what it takes for an end, the reference by what llama.cpp does; the report has both.
 #[test]
 fn the_engines_own_end_decides_and_is_judged() {
     let (token, index) = drawn();
@@ -123,7 +123,7 @@ fn a_recorded_end_is_judged() {
         folder.write("mine/manifest.json", said.to_string());
         folder.judged("--subject capture:mine --junit told.xml")
     };
-    // Where nothing is said nothing is judged: the tokens may be another engine's.
+    // Without a declaration nothing is judged: the tokens may be another engine's.
     let (code, report, _) = judged(&folder, Value::Null);
     assert_eq!((code, &report["end"]), (0, &Value::Null));
     let (code, report, text) = judged(&folder, json!({"at": token, "tokens": [other, im_end, token]}));
@@ -143,7 +143,7 @@ fn a_recorded_end_is_judged() {
         assert!(headline(&text).contains(&said) && headline(&text).contains(cause), "{text}");
         assert!(folder.text("told.xml").contains("name=\"end of generation\""), "{text}");
         Schema::printed("run").check(&report).unwrap();
-        // A report says it again by itself.
+        // A saved report prints the same.
         assert!(folder.qdiff("report told.json").exits(1).stdout.contains("at the end of generation"));
     }
     // One step more, and the end was fed.

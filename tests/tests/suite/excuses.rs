@@ -17,7 +17,7 @@ fn status(report: &Value, stage: &str) -> String {
     stages.iter().find(|s| s["stage"] == stage).unwrap()["status"].as_str().unwrap().to_owned()
 }
 
-/// Sums in f16 are allowed what sums in f16 are off by, and no more; that they are declared is told in every format.
+/// Sums in f16 get the bound of sums in f16, and no more; every format reports the declaration.
 #[test]
 fn declared_arithmetic_excuses_what_it_does_and_nothing_else() {
     let folder = folder();
@@ -43,7 +43,7 @@ fn declared_arithmetic_excuses_what_it_does_and_nothing_else() {
     assert_eq!((code, status(&report, "L00.ffn_down").as_str()), (1, "diverged"), "{text}");
 }
 
-/// A tolerance that a row of zeros keeps proves nothing of any row: no pass, and it is said.
+/// A tolerance that a row of zeros keeps proves nothing: no pass, and the report says why.
 #[test]
 fn a_tolerance_that_lets_zeros_pass_makes_no_match() {
     let folder = folder();
@@ -87,7 +87,7 @@ fn a_capture_is_judged_with_its_own_cache() {
     }
 }
 
-/// What is missing is told by stage, rows and positions, in the first line.
+/// The first line names what was not judged: stage, rows and positions.
 #[test]
 fn rows_that_were_not_judged_are_named() {
     let folder = folder();
@@ -146,7 +146,7 @@ np.savez('{name}-less/capture.npz', **a)"
     assert_eq!(logits.code, 0, "{logits}");
 }
 
-/// A stage that stands in a step twice, by one name or two, is refused.
+/// A stage that occurs twice in a step, by one name or two, is refused.
 #[test]
 fn a_stage_written_twice_is_refused() {
     let folder = folder();

@@ -1,5 +1,5 @@
-//! Mixtures of experts, through the binary: every stage of a right engine is judged and matches llama.cpp, whatever the shapes,
-//! and what a model cannot be is refused by its key.
+//! Mixtures of experts, through the binary: every stage of a right engine is judged and matches llama.cpp, in all
+//! shapes, and an impossible model is refused by the key.
 
 use qdiff_engine::quant::GgmlType;
 use qdiff_tests::synth::{Kv, Setting, Synth, patch};

@@ -8,7 +8,7 @@ fn floats(npy: &[u8]) -> Vec<f32> {
 }
 
 /// A dump that is wrong in one stage, of an engine that went on from the right values: one origin, and the engine is not
-/// blamed. What was dumped instead is told where it is known.
+/// blamed. The report names what was dumped instead, where it is known.
 #[test]
 fn a_wrong_dump_of_one_stage_is_no_fault_of_the_engine() {
     let folder = folder();
@@ -56,7 +56,7 @@ fn a_wrong_dump_of_one_stage_is_no_fault_of_the_engine() {
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("wrong in the capture alone") && words.contains(told), "{stage}: {text}");
         assert!(words.contains("look at what is captured there"), "{text}");
-        // Nothing after it is said to follow from it.
+        // No later stage is called a consequence of it.
         let stages = report["verdict"]["stages"].as_array().unwrap();
         let others = stages.iter().filter(|s| s["stage"] != stage && s["status"] != "match");
         assert_eq!(others.count(), 0, "{stage}: {text}");
@@ -83,7 +83,7 @@ fn two_names_that_were_exchanged_are_no_fault_of_the_engine() {
     assert_eq!(found, ["L00.ffn_gate", "L00.ffn_up", "L01.ffn_gate", "L01.ffn_up"], "{text}");
     assert!(findings.iter().all(|f| f["unread"] == true), "{text}");
     assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains("wrong in the capture alone"), "{text}");
-    // Of both sides alike it is said as well: they come from one exporter.
+    // It is reported also if both sides have it alike: they come from one exporter.
     std::fs::create_dir(folder.join("other")).unwrap();
     for file in ["capture.npz", "manifest.json"] {
         std::fs::copy(folder.join("right").join(file), folder.join("other").join(file)).unwrap();
@@ -150,8 +150,8 @@ fn rows_that_nobody_wrote_are_wrong_in_the_capture_alone() {
 }
 
 /// A cache that the last step is seen to write wrongly, while its own readers had the right rows: either the cache is wrong or
-/// its capture, which a later step would tell. The readers are not accused. Rows of NaN that nothing reads are told as rows
-/// that were never written.
+/// its capture, which a later step would show. The readers are not accused. Rows of NaN that nothing reads are reported
+/// as rows that were never written.
 #[test]
 fn what_no_later_step_reads_accuses_no_reader() {
     let folder = folder();

@@ -1,5 +1,5 @@
-//! Engines that are right are never said to be wrong, whatever order they sum in, whatever form of a function they take,
-//! whatever they fuse, and whatever is left out of their captures.
+//! Correct engines are never called wrong, in any order of sums, with any form of a function,
+//! with any fused ops, and with any part left out of their captures.
 
 use qdiff::loaded::LoadedModel;
 use qdiff_tests::empty;
@@ -23,7 +23,7 @@ fn a_right_engine_is_never_said_to_be_wrong() {
         println!("{style}, {order}, without {:?}: {:?}, {:?}", judged.left_out, judged.wrong, judged.worst());
     }
     assert_eq!(total.alarms.len(), 0, "of {} captures", total.captures);
-    // Nor by falling silent: what is judged is nearly all, and bounds are not out of reach.
+    // Silence does not help either: nearly all is judged, and bounds are not out of reach.
     let worst = total.worst.unwrap().worst();
     assert!((0.3..1.0).contains(&worst.1), "{worst:?}");
 }

@@ -119,7 +119,7 @@ impl Recorded {
     }
 }
 
-/// Of errors everywhere in a product only sums in f16 are called that, whatever the size of the others.
+/// Among errors everywhere in a product only sums in f16 get that cause, at any size.
 #[test]
 fn a_dense_error_is_no_sum_in_f16_unless_it_is() {
     let recorded = Recorded::new();

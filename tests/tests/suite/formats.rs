@@ -107,7 +107,7 @@ fn a_right_engine_of_a_declared_arithmetic_matches() {
     println!("worst share used {:.2} ({}); {inconclusive} rows inconclusive, {rows} judged", worst.0, worst.1);
 }
 
-/// Of a flash attention there is nothing between rotated queries and its result to be had; all of it is judged.
+/// A flash attention shows nothing between rotated queries and its result; all of it is judged.
 #[test]
 fn flash_attention_is_judged_without_what_it_never_writes() {
     let folder = empty();
@@ -142,7 +142,7 @@ fn a_right_engine_is_right_in_every_storage() {
                 let c = &verdict.coverage;
                 let share = c.judged as f64 / c.asked as f64;
                 println!("model {m}, {format}: {} of {} rows judged", c.judged, c.asked);
-                // Of 8 bits the embedding and the caches are told, and little of what is far from them.
+                // With 8 bits the embedding and the caches are judged, and little that is far from them.
                 let least = if format.unit() > 0.01 { 0.05 } else { 0.9 };
                 assert!(share > least, "model {m}, {format}: {share}");
             }
@@ -184,8 +184,8 @@ fn a_wrong_rotation_in_a_narrow_format_is_named() {
     }
 }
 
-/// An exponential that overflows f16 is told as that, also in layers where few gates are so low. Gates of a run are made lower
-/// than they are, and what follows of them is what an engine gives that computes 1/(1 + e^−g) in f16 throughout.
+/// An exponential that overflows f16 is named as such, also in layers where few gates are so low. The test lowers gates
+/// of a run; the later values are those of an engine that computes 1/(1 + e^−g) in f16 throughout.
 #[test]
 fn an_overflow_within_silu_is_told() {
     let folder = empty();
@@ -238,7 +238,7 @@ fn finds(oracle: &Oracle<'_>, index: usize, (named, format): (Named, DType), k: 
     verdict.origins().iter().map(|s| s.id).eq([oracle.graph.nodes[index].id])
 }
 
-/// Of each stage of layer 1, the smallest fault that is found: the table of docs/engine/arithmetic.md.
+/// The smallest fault that is found in each stage of layer 1: the table of docs/engine/arithmetic.md.
 #[test]
 #[ignore = "prints a table"]
 fn table_of_the_smallest_faults() {
@@ -290,7 +290,7 @@ fn an_arithmetic_that_is_not_the_engines_own_excuses_nothing() {
     }
 }
 
-/// What no engine of any format gives passes in none: each stage of a layer by itself zero, three quarters of what it is,
+/// What no engine of any format gives passes in none: each stage of a layer alone zero, three quarters of its value,
 /// or that of the layer before.
 #[test]
 fn no_format_excuses_what_is_wrong() {
@@ -332,7 +332,7 @@ fn no_format_excuses_what_is_wrong() {
     }
 }
 
-/// Faults of an engine of f32 are found in what it stores narrowly, and no cause is told that is another.
+/// Faults of an engine of f32 are found in what it stores narrowly, and no other cause is reported.
 #[test]
 fn injected_faults_are_found_in_a_narrow_capture() {
     let folder = folder();
@@ -357,7 +357,7 @@ fn injected_faults_are_found_in_a_narrow_capture() {
     }
 }
 
-/// An engine that declares to round its results, and does not: its values are held to f32, and that is said.
+/// An engine that declares to round its results, and does not: its values are held to f32, and the report says so.
 #[test]
 fn a_declared_rounding_that_is_not_kept_is_told() {
     let folder = folder();
@@ -371,14 +371,14 @@ fn a_declared_rounding_that_is_not_kept_is_told() {
     assert!(report["subject"]["unkept"].is_string(), "{text}");
 }
 
-/// What is declared stands in every format, and in the first line.
+/// Every format has the declaration, also in its first line.
 #[test]
 fn a_declared_arithmetic_stands_in_the_headline() {
     let folder = folder();
     folder.record("mine", "-n 0 --stages embed");
     declare(&folder, "mine", "arithmetic", json!("bf16"));
     declare(&folder, "mine", "storage", json!({ "default": "f32", "stages": { "emb*": "bf16" } }));
-    folder.refuses("run -m model.gguf --subject capture:mine", &["storage is said to be bf16", "which is no bf16"]);
+    folder.refuses("run -m model.gguf --subject capture:mine", &["storage is declared as bf16", "which is no bf16"]);
     round(&folder, "mine", |_| DType::Bf16);
     let (_, report, text) = folder
         .judged("--subject capture:mine --reference none --stages embed --report a.md --report a.html --report a.xml");

@@ -1,4 +1,4 @@
-//! `qdiff generate`: both sides speak, and what is said where they part.
+//! `qdiff generate`: both sides generate text, and the report on their first difference.
 
 use qdiff::capture::Passes;
 use qdiff::loaded::LoadedModel;
@@ -106,7 +106,7 @@ fn every_stage_changes_with_the_nonce() {
     assert_ne!(fresh(), fresh());
 }
 
-/// An engine that answers from memory, whatever it is asked.
+/// An engine that gives the same answer from memory to every prompt.
 #[test]
 fn a_stage_that_does_not_change_is_stale() {
     let folder = folder_with(&exact());

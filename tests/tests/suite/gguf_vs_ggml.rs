@@ -67,7 +67,7 @@ fn bit_flips_agree() {
     );
 }
 
-/// The classes of bad files: llama.cpp refuses what the parser refuses, but where that is said to be stricter.
+/// The classes of bad files: llama.cpp refuses what the parser refuses, except where the parser is stricter on purpose.
 #[test]
 fn classes_agree() {
     gguf_classes::all().agree(Asked::Header);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 fn goldens() -> Vec<PathBuf> {
     let folders = std::fs::read_dir(markdown::root().join("goldens")).unwrap();
-    // Results of other kinds stand beside them, for REPORT.md.
+    // The folder also has results of other kinds, for REPORT.md.
     let mut all: Vec<PathBuf> =
         folders.map(|entry| entry.unwrap().path()).filter(|p| p.join("manifest.json").is_file()).collect();
     all.sort();

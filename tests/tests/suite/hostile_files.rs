@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 
-/// A FIFO that nobody writes to and nobody reads.
+/// A FIFO without a writer or a reader.
 fn fifo(folder: &Folder, name: &str) {
     let path = CString::new(folder.join(name).to_str().unwrap()).unwrap();
     // SAFETY: a plain call with a path that ends with NUL.
@@ -52,7 +52,7 @@ fn nothing_waits_for_a_fifo() {
     assert!(said.stderr.contains("cannot write GITHUB_STEP_SUMMARY"), "{said}");
 }
 
-/// Of a file that is too long nothing is read.
+/// A file that is too long is not read at all.
 #[test]
 fn what_is_read_whole_is_bounded() {
     let sparse = |folder: &Folder, name: &str| File::create(folder.join(name)).unwrap().set_len(1 << 40).unwrap();

@@ -84,7 +84,7 @@ fn every_unsafe_stands_in_the_table_with_its_contract() {
 }
 
 /// A stage or a tensor is spelled where its graph declares it, and nowhere else:
-/// who knows of one by its name knows nothing of the next architecture's.
+/// code that names a stage is wrong for the next architecture.
 #[test]
 fn stages_and_tensors_are_spelled_in_the_model_alone() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -110,7 +110,7 @@ fn stages_and_tensors_are_spelled_in_the_model_alone() {
             if file.starts_with("model") || file.ends_with("tests.rs") {
                 continue;
             }
-            // Of the command line, examples in its help.
+            // For the command line: examples in its help.
             let help = file.starts_with("cli/args");
             for literal in literals(&code) {
                 let stage = stages.contains(literal) && !(folder == "engine" && files.contains(literal));

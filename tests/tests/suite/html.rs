@@ -18,7 +18,7 @@ fn check(name: &str, seen: &Value, report: &Value) {
     let (command, filters) = (&report["run"]["command"], &report["run"]["filters"]);
     let repeat = format!("{} {}", command.as_str().unwrap(), filters.as_str().unwrap());
     assert_eq!(seen["command"], repeat.trim_end(), "{name}");
-    // The remedy of the first origin is the first that is told.
+    // The remedy of the first origin is the first on the page.
     let cause = &verdict["findings"][0]["cause"];
     assert_eq!(seen["remedies"][0], cause["remedy"], "{name}");
     // An origin has its elements: subject, f64, reference, difference.
@@ -59,7 +59,7 @@ fn reports_open_and_drill_in() {
         check(name, &seen, &report);
     }
 
-    // Several runs stand in one file behind an overview, the worst first, with what is absent among them.
+    // One file has several runs behind an overview, the worst first, with what is absent among them.
     let worst = folder.json("faulty.json");
     folder.qdiff("report clean.json few.json faulty.json --report all.html").exits(1);
     let seen = folder.browse("all.html");
@@ -71,7 +71,7 @@ fn reports_open_and_drill_in() {
     assert_eq!(overview["common"], json!([]));
     check("the first of several", &seen, &worst);
 
-    // What is wrong with several of them is told once.
+    // A fault that several share is reported once.
     folder.qdiff("report last.json clean.json row.json --report common.html").exits(1);
     let common = folder.browse("common.html")["overview"]["common"].clone();
     let told = common[0].as_str().unwrap();

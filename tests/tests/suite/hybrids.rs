@@ -1,5 +1,5 @@
 //! Gated attention and gated delta nets, through the binary: every stage of a right engine is judged and matches llama.cpp,
-//! whatever the shapes and wherever a prompt is cut, and a fault is found at its stage.
+//! in all shapes and wherever a prompt is cut, and a fault is found at its stage.
 
 use qdiff_engine::quant::GgmlType;
 use qdiff_tests::folder_with;
@@ -11,7 +11,7 @@ pub(crate) fn model(arch: &'static str, integers: &[(&str, usize)]) -> Synth {
     Synth { arch, settings, ..Synth::default() }
 }
 
-/// Of the delta net: length of a head, heads of keys and of values; taps of the convolution.
+/// The delta net: length of a head, heads of keys and of values; taps of the convolution.
 pub(crate) fn net([dim, keys, values, taps]: [usize; 4]) -> [(&'static str, usize); 5] {
     [
         ("ssm.state_size", dim),

@@ -99,7 +99,7 @@ fn an_interrupted_run_is_no_pass() {
     assert_eq!(left(&folder), Vec::<String>::new());
 }
 
-/// Whoever does the work may die of anything: one line tells of it, nothing is left, and it is no verdict.
+/// The working process may die of anything: one line reports that, nothing is left, and there is no verdict.
 #[test]
 fn a_crash_is_one_line_and_leaves_nothing() {
     let deaths = [
@@ -156,7 +156,7 @@ fn a_worker_does_not_outlive_its_supervisor() {
     }
 }
 
-/// Nothing can be cleaned up where both are killed; but nothing has the name that was asked for, what is left is no capture,
+/// Nothing can be cleaned up where both are killed; but nothing has the requested name, what is left is no capture,
 /// and the next recording removes it.
 #[test]
 fn a_killed_recording_is_no_capture() {
@@ -208,7 +208,7 @@ fn a_full_disk_is_told_and_leaves_nothing() {
     }
 }
 
-/// The verdict does not depend on whether somebody reads it.
+/// The verdict does not depend on a reader of the output.
 #[test]
 fn a_closed_pipe_changes_no_verdict() {
     let folder = folder();

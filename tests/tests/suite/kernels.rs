@@ -50,7 +50,7 @@ fn arguments(file: File) -> Vec<String> {
             let mixed = [GgmlType::Q5_0, GgmlType::Q5_0, GgmlType::Q8_0].to_vec();
             let minima = [GgmlType::Q4_K, GgmlType::Q4_K, GgmlType::Q6_K].to_vec();
             let brain = [GgmlType::F16, GgmlType::BF16].to_vec();
-            // Of a card with much shared memory, and of one with little.
+            // For a card with much shared memory, and for one with little.
             let large = alone.chain([mixed, minima.clone(), brain]).map(|formats| product_of(&formats, 222 << 10).0);
             large.chain([vec![GgmlType::BF16], minima].map(|formats| product_of(&formats, 94 << 10).0)).collect()
         }
@@ -70,7 +70,7 @@ fn arguments(file: File) -> Vec<String> {
             [("KvF32", 64), ("KvF16", 128), ("KvF32", 32)].map(of).to_vec()
         }
         File::AttentionRows => {
-            // Of a card with much shared memory, and of one with little.
+            // For a card with much shared memory, and for one with little.
             let of = |(d, tapped, kib): (usize, bool, usize)| {
                 format!("{d}, {tapped}, {}, {}", cache_tile(d).1, tiles_at_once(d, kib << 10))
             };

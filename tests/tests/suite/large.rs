@@ -57,7 +57,7 @@ fn memory_does_not_grow_with_layers() {
     assert!(everything > many + 45, "{many} MiB with a bound, {everything} MiB without");
 }
 
-/// A prompt takes the room on disk of the one before, and what it takes is told of it alone.
+/// A prompt takes the room on disk of the one before, and the report counts only its own.
 #[test]
 fn prompts_take_the_same_room_one_after_the_other() {
     let folder = folder_with(&Synth { n_layers: 4, ..Synth::default() });
@@ -74,7 +74,7 @@ fn prompts_take_the_same_room_one_after_the_other() {
     assert!(told[0] == told[1] && told[0].1 > 4 * told[2].1 && told[2].1 > 0, "{told:?}");
 }
 
-/// What `scripts/large-model` writes is what REPORT.md tells: every way by itself, the first also with an empty cache.
+/// REPORT.md prints what `scripts/large-model` writes: every way alone, the first also with an empty cache.
 #[test]
 fn what_a_large_model_takes_is_told_whole() {
     let folder = folder();

@@ -18,7 +18,7 @@ fn array(name: &str, shape: &[usize], values: Vec<f32>) -> Array {
     Array { name: name.to_owned(), shape: shape.to_vec(), values }
 }
 
-/// Row `r` of an array, whatever is within it.
+/// Row `r` of an array of any rank.
 fn row(x: &Array, r: usize) -> &[f32] {
     let width = x.values.len() / x.shape[0];
     &x.values[r * width..][..width]
@@ -128,7 +128,7 @@ fn heads_that_are_interleaved_by_group_are_taken_apart() {
                 replace(step, &taken, vec![new]);
             }
         },
-        // Of the second group, its value.
+        // The value of the second group.
         changed: ("step1/qkv.0", 256 + 3 * 64 + 5),
         stage: "L00.v_biased, position 7, at decode step 1",
     });

@@ -19,7 +19,7 @@ const ASKED: &str = "QDIFF_GGUF_CHILD_ASKED";
 /// The file in a folder that names the one asked about.
 const NAME: &str = "asked";
 
-/// What is asked of a file.
+/// A question about a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Whether its header can be read, and the data lies inside.
@@ -81,7 +81,7 @@ fn folder(dir: &Path, i: usize) -> PathBuf {
     dir.join(i.to_string())
 }
 
-/// Files by name, beside each other; the first is asked about.
+/// Files by name in one folder; the question is about the first.
 pub type Beside = Vec<(String, Vec<u8>)>;
 
 /// Writes them.
@@ -95,7 +95,7 @@ pub fn loaded(files: &[Vec<u8>], asked: Asked) -> Vec<bool> {
     loaded_beside(&files.iter().map(|bytes| vec![("model.gguf".to_owned(), bytes.clone())]).collect::<Vec<_>>(), asked)
 }
 
-/// The same of files that stand beside others.
+/// The same for files beside others.
 pub fn loaded_beside(files: &[Beside], asked: Asked) -> Vec<bool> {
     let dir = empty();
     for (i, files) in files.iter().enumerate() {

@@ -59,7 +59,7 @@ fn one_damaged_block_of_a_file() {
     }
 }
 
-/// Whatever two files do not share is said.
+/// Each difference between two files is reported.
 #[test]
 fn files_of_other_tensors_are_told_apart() {
     let folder = folder();
@@ -123,7 +123,7 @@ fn what_reads_no_weight_is_refused() {
 }
 
 /// On a machine with a GPU the weights on it are the file's; on one without,
-/// what is missing is said in a line.
+/// one line names what is missing.
 #[test]
 fn the_weights_on_the_device() {
     let folder = folder_with(&Synth { weight_type: GgmlType::Q4_K, ..Synth::default() });
@@ -207,8 +207,8 @@ fn the_kinds_of_garbage_are_told_apart() {
     assert_eq!(json["study"]["suspects"][0]["why"], "non-finite", "{text}");
 }
 
-/// Wrong upstream: the logits are right products of a wrong state, and that is
-/// what is said.
+/// Wrong upstream: the logits are right products of a wrong state, and the
+/// report says so.
 #[test]
 fn a_wrong_hidden_state_is_no_wrong_logit() {
     let (code, json, text) = folder().told("logits -m model.gguf --inject residual-missing@L00");

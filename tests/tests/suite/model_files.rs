@@ -1,5 +1,5 @@
-//! Model files that are bad in one way each: `qdiff run` names key or tensor and what is expected, in one line, whatever
-//! llama.cpp makes of the same file.
+//! Model files that are bad in one way each: `qdiff run` names key or tensor and what is expected, in one
+//! line, independent of llama.cpp's answer to the same file.
 
 use super::gguf_files::{Case, Expected, classes, refused, stricter, taken};
 use super::llama_says::Asked;
@@ -17,7 +17,7 @@ fn check(case: &Case) {
         Expected::Taken => drop(folder.qdiff("inspect bad.gguf").exits(0)),
         Expected::Refused(words) | Expected::Stricter(words, _) => {
             folder.refuses("run -m bad.gguf", &[words, &["bad.gguf: "]].concat());
-            // With all that can be told of the file before the same line.
+            // All readable facts of the file come before the same line.
             let said = folder.qdiff("inspect bad.gguf").exits(2);
             assert!(words.iter().all(|word| said.stderr.contains(word)), "{words:?}: {said}");
         }
@@ -281,13 +281,13 @@ classes! {
     });
 }
 
-/// llama.cpp takes what qdiff takes, and of the rest what is said to be stricter.
+/// llama.cpp takes what qdiff takes, and what qdiff refuses on purpose.
 #[test]
 fn llama_cpp_agrees() {
     all().agree(Asked::Model);
 }
 
-/// Where llama.cpp alone knows what is wrong, its own words are told; by `inspect` after all that can be told of the file.
+/// If only llama.cpp finds the defect, qdiff prints its words; `inspect` prints all readable facts of the file first.
 #[test]
 fn what_llama_cpp_refuses() {
     let folder = empty();
@@ -319,7 +319,7 @@ fn weights_of_a_damaged_file() {
     assert!(code == 0 && headline(&text).contains("NaN or infinity in 1 tensor included"), "{text}");
 }
 
-/// Keys by which a model is computed make two files differ; those that describe a file are told.
+/// Keys by which a model is computed make two files differ; keys that describe a file are listed.
 #[test]
 fn metadata_of_two_files() {
     let folder = folder_with(&tiny());

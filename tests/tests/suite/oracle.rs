@@ -1,4 +1,4 @@
-//! `--oracle`: where linear layers are evaluated, what is said where they cannot be, and how a report tells it.
+//! `--oracle`: where linear layers are evaluated, the message where they cannot be, and the report of it.
 
 use qdiff_tests::{Folder, empty, folder};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ fn told(folder: &Folder, options: &str) -> (Value, Option<String>) {
     (report["verdict"]["evaluators"].clone(), line.map(str::to_owned))
 }
 
-/// Without a GPU, one that is asked for is an error before anything runs, and one that nobody asks for is not missed.
+/// Without a GPU, `--oracle cuda` is an error before anything runs, and `auto` gives no message.
 #[test]
 fn a_gpu_that_is_asked_for() {
     let folder = folder();

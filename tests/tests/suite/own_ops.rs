@@ -47,7 +47,7 @@ impl LayerNorm {
         y
     }
 
-    /// Of a row its deviations from the mean, its mean size, and what they are scaled by.
+    /// A row's deviations from the mean, their mean size, and the scale.
     fn parts(&self, row: &[f64]) -> (Vec<f64>, f64, f64) {
         let n = row.len() as f64;
         let (mean, size) = (row.iter().sum::<f64>() / n, row.iter().map(|v| v.abs()).sum::<f64>() / n);
@@ -142,7 +142,7 @@ impl Definition for TanhGate {
     }
 }
 
-/// An op that its anatomy says in full: name, what it is, anatomy.
+/// An op that its anatomy defines in full: name, description, anatomy.
 #[derive(Debug)]
 struct Plain(&'static str, &'static str, Anatomy<'static>);
 
@@ -394,7 +394,7 @@ fn a_cause_is_found_in_an_op_that_qdiff_does_not_know() {
     }
 }
 
-/// A choice is wrong by itself, and what follows the wrong choice is right.
+/// A choice is wrong alone, and what follows the wrong choice is right.
 #[test]
 fn a_wrong_choice_is_one_origin() {
     let opened = Opened::new();

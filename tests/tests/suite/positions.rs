@@ -4,7 +4,7 @@ use qdiff_tests::containers::{arrays, write_npy};
 use qdiff_tests::{folder, headline, screen};
 use serde_json::Value;
 
-/// Of a stage whose operands are too large only some rows are looked at, and
+/// Only some rows of a stage with too large operands are looked at, and
 /// they keep their positions; operands close by need not have been captured.
 #[test]
 fn causes_are_named_from_few_rows_and_few_stages() {
@@ -25,7 +25,7 @@ fn causes_are_named_from_few_rows_and_few_stages() {
     }
 }
 
-/// Of a run of one token every position is wrong: it was blamed on that position alone.
+/// In a run of one token every position is wrong: that position alone was blamed.
 #[test]
 fn the_only_position_is_not_wrong_alone() {
     let (code, report, text) = folder().judged("--tokens 5 -n 0 --inject one-row-wrong:position=0@L01.ffn_act");
@@ -140,14 +140,14 @@ fn a_fault_from_a_position_on_is_found_there() {
     }
 }
 
-/// Only the rows of the positions asked for are kept, and that is what is judged.
+/// Only the rows of the selected positions are kept and judged.
 #[test]
 fn rows_of_chosen_positions_are_judged_alone() {
     let folder = folder();
     folder.record("part", "--ubatch 8 --positions 9,34-35 --compress");
     let (code, report, text) = folder.judged("--subject capture:part --positions 9,34-35");
     assert_eq!(code, 0, "{text}");
-    // Of a whole run that is a part, and said to be one.
+    // Beside a whole run it is a part, and the report says so.
     let (code, whole, text) = folder.judged("--subject capture:part");
     assert_eq!(code, 3, "{text}");
     let rows = |r: &Value, of: &str| r["verdict"]["coverage"][of].as_u64().unwrap();

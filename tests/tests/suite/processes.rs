@@ -69,7 +69,7 @@ fn an_interrupt_ends_the_engine_and_nobody_else() {
             assert!(begun.elapsed() < Duration::from_secs(60), "the engine never started");
             std::thread::sleep(Duration::from_millis(10));
         }
-        // Of the two processes of qdiff, SIGKILL meets the one that works.
+        // SIGKILL ends the one of qdiff's two processes that works.
         let theirs: i32 = folder.text("theirs").trim().parse().unwrap();
         let to = match signal {
             libc::SIGKILL => child_of(qdiff.id(), theirs),
@@ -139,7 +139,7 @@ fn nothing_is_written_through_a_link_that_nobody_named() {
     assert_eq!(files(&folder.join("elsewhere")), ["capture.jsonl"]);
 }
 
-/// What can fail without the reference is told before llama.cpp runs.
+/// Errors that need no reference are reported before llama.cpp runs.
 #[test]
 fn a_subject_that_fails_is_told_before_the_reference_runs() {
     let folder = folder_with(&exact());
@@ -159,7 +159,7 @@ fn a_subject_that_fails_is_told_before_the_reference_runs() {
     assert!(folder.qdiff("run -v -m model.gguf -n 0 --subject cpu").exits(0).stderr.contains("running llama"));
 }
 
-/// Where the engine crashes, whoever reads reports is told as well, and what an earlier run wrote does not stay.
+/// If the engine crashes, the report files say so too, and none of an earlier run stays.
 #[test]
 fn a_crash_of_the_engine_stands_in_every_report() {
     let folder = folder_with(&exact());

@@ -1,4 +1,4 @@
-//! What holds for many runs: qdiff.toml, the environment, how much is said.
+//! What holds for many runs: qdiff.toml, the environment, how much is printed.
 
 use qdiff_tests::{Folder, Said, folder, markdown};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ fn a_project_sets_what_is_not_said() {
         let report = folder.json("deep/down/r.json");
         assert_eq!(report["reference"]["name"], reference);
         assert!(typed.is_empty() || report["run"]["tolerance"] == json!([tolerance]), "{report}");
-        // A tolerance that nobody typed is told, and so is who set it.
+        // The report names a tolerance that was not typed, and the file that set it.
         let told = screen.contains(&format!("tolerance  {tolerance} (set by "));
         assert_eq!(told, typed.is_empty(), "{screen}");
         let command = report["run"]["command"].as_str().unwrap();
@@ -83,7 +83,7 @@ fn a_file_that_cannot_be_read_names_itself_and_the_key() {
     }
 }
 
-/// What decides a verdict is typed or stands in a file, not in the environment.
+/// Settings that decide a verdict come from the command line or a file, not from the environment.
 #[test]
 fn the_environment_sets_no_tolerance_and_no_fault() {
     let folder = project("model = \"model.gguf\"");

@@ -115,7 +115,7 @@ fn half_at(b: &[u8], at: usize) -> f64 {
     f16::from_le_bytes([b[at], b[at + 1]]).to_f64()
 }
 
-/// The exact values that blocks of activations stand for.
+/// The exact values of blocks of activations.
 fn decode(fmt: ActivationFormat, bytes: &[u8]) -> Vec<f64> {
     let (_, _, size) = layout(fmt);
     let mut out = Vec::new();

@@ -25,7 +25,7 @@ fn the_haiku_matches_in_every_stage() {
     for stage in stages(&report) {
         assert_eq!(stage["status"], "match", "{stage}");
         for side in ["subject", "reference"] {
-            // f32 rounding level, whatever the tolerance table says.
+            // f32 rounding level, independent of the tolerance table.
             let residual = stage[side]["residual"].as_f64().unwrap();
             assert!(residual < 2e-5, "{side} of {}: {residual}", stage["stage"]);
         }
@@ -85,7 +85,7 @@ fn faults_are_named_at_their_stage_and_layer() {
             assert!(expected.contains(&status), "{faults:?}: {} is {status}", stage["stage"]);
         }
     }
-    // Of the last of them in every format, and on the page.
+    // For the last of them in every format, and on the page.
     reports::check(&folder, &folder.qdiff("report report.json").exits(1).stdout);
     let seen = folder.browse("report.html");
     assert_eq!((&seen["badge"], &seen["origins"]), (&json!("DIVERGED"), &json!(8)));

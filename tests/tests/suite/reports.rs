@@ -192,7 +192,7 @@ fn a_report_that_lies_of_its_outcome_is_shown_as_what_it_is() {
     }
 }
 
-/// What fuzzing found: of rows of which more were judged than there are, 2^64 - 1 were said to be left.
+/// What fuzzing found: a file with more judged rows than rows gave 2^64 - 1 rows left.
 #[test]
 fn a_report_that_counts_more_in_a_part_than_in_all_is_refused() {
     let folder = folder();
@@ -282,7 +282,7 @@ fn what_is_no_report_is_refused() {
     }
 }
 
-/// GitHub is told: the summary appended below its limit, one annotation.
+/// In GitHub Actions: the summary appended below its limit, one annotation.
 #[test]
 fn github_is_told() {
     let folder = folder();
@@ -303,7 +303,7 @@ fn github_is_told() {
     assert!(summary.contains("Cut here"));
 }
 
-/// The screen keeps within the columns of its terminal, 100 where there is none, whatever is to be told.
+/// The screen keeps within the columns of its terminal, 100 where there is none, for every text.
 #[test]
 fn the_widest_screen_fits_its_terminal() {
     let folder = folder();
@@ -330,7 +330,7 @@ fn the_widest_screen_fits_its_terminal() {
         for line in said.stdout.lines() {
             assert!(line.chars().count() <= most, "{}: {line}", line.chars().count());
         }
-        // How far the sides are apart is told where there is room, for it decides nothing.
+        // The distance between the sides is printed where there is room, for it decides nothing.
         let table = said.stdout.lines().find(|l| l.starts_with("stage ")).unwrap();
         assert!(if most < 80 { !table.contains("global") } else { most < 160 || table.contains("global") }, "{table}");
         assert_ne!(table.contains("global"), said.stdout.contains("not shown in"), "{said}");
@@ -375,7 +375,7 @@ fn reports_that_nobody_named_do_not_replace_each_other() {
         assert_eq!(page[..3], ["qdiff", "report", path.as_str()], "{screen}");
         folder.qdiff(&page[1..].join(" ")).exits(0);
         assert!(folder.join(page[4]).is_file(), "{screen}");
-        // The newest of a prompt has a name that can be told before.
+        // The newest file of a prompt has a predictable name.
         let newest = folder.join(&path).with_file_name("report.json");
         assert_eq!(std::fs::read_to_string(newest).unwrap(), folder.text(&path));
         written.push((path.clone(), folder.text(&path)));

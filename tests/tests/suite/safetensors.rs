@@ -73,7 +73,7 @@ fn a_bug_is_named_without_a_gguf() {
     }
 }
 
-/// A command may be the reference; one that is told its tokens waits for the subject's.
+/// A command may be the reference; one that takes tokens waits for the subject's.
 #[test]
 fn a_command_may_be_the_reference() {
     let folder = both(&small("qwen3", GgmlType::BF16, false));
@@ -85,7 +85,7 @@ fn a_command_may_be_the_reference() {
     assert!(report["reference"]["name"].as_str().unwrap().contains("run by its command"), "{text}");
     // Without one nobody chooses: the prompt is fed again, which is not what was recorded.
     let said = folder.qdiff(&format!("run -m hf -n 2 --tokens 5,6,7 --subject {command}")).exits(2);
-    assert!(said.stderr.contains("other tokens than it was told to run"), "{said}");
+    assert!(said.stderr.contains("other tokens than it should run"), "{said}");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn llama_cpp_is_asked_of_a_gguf_alone() {
     }
 }
 
-/// Of a folder these run without llama.cpp, and say nothing of it.
+/// On a folder these run without llama.cpp, and do not mention it.
 #[test]
 fn other_commands_take_a_folder() {
     let folder = both(&small("qwen2", GgmlType::BF16, false));
@@ -262,7 +262,7 @@ fn shards_are_read_by_their_index() {
         std::fs::write(folder.join(format!("hf/model-{i}.safetensors")), bytes).unwrap();
     }
     folder.write("hf/model.safetensors.index.json", json!({"weight_map": map}).to_string());
-    folder.refuses(run, &["stands beside model.safetensors.index.json"]);
+    folder.refuses(run, &["is beside model.safetensors.index.json"]);
     std::fs::remove_file(folder.join("hf/model.safetensors")).unwrap();
     let (code, report, text) = folder.told(run);
     assert_eq!(code, 0, "{text}");

@@ -116,7 +116,7 @@ fn an_inert_fault_is_said_to_be_inert() {
 fn every_command_says_that_a_fault_is_inert() {
     let folder = folder();
     let line = |verdict: &str| format!("{verdict} with injected faults that are inert here, rope-base:base=10000 in ");
-    // The first position is not rotated, whatever the base.
+    // The first position is not rotated, at any base.
     for (command, word) in [("run", "MATCH"), ("logits", "MATCH"), ("sweep", "MATCH"), ("generate", "SAME TEXT")] {
         let n = u8::from(command == "generate");
         let given = format!("{command} -m model.gguf --subject cpu -n {n} --inject rope-base");
@@ -129,7 +129,7 @@ fn every_command_says_that_a_fault_is_inert() {
         assert_eq!((&report["inert"], &report["run"]["inert"]), (&Value::Null, &Value::Null), "{text}");
         assert!(!text.contains("inert"), "{text}");
     }
-    // A capture says nothing of what was injected, so whoever records it is told.
+    // A capture does not name an injected fault, so `record` prints a warning.
     let said =
         folder.qdiff("record -m model.gguf --tokens 5 -n 0 --inject rope-base --stages logits --out one").exits(0);
     assert!(said.stdout.starts_with(line("").trim_start()) && said.stdout.contains(": recorded "), "{said}");
@@ -203,7 +203,7 @@ fn what_would_be_passed_over_is_refused() {
     folder.qdiff("run -m model.gguf --prompt hello --raw -n 0").exits(0);
 }
 
-/// Without a GPU the CPU engine stands in for it: that is said, and fails where nobody reads it. It was said before every
+/// Without a GPU the CPU engine replaces it: qdiff says so, and `--ci` makes it an error. It was said before every
 /// error as if it were the cause, with a driver to install, and with `-q`.
 #[test]
 fn another_engine_in_the_place_of_the_one_that_was_meant() {

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 const RIGHT: usize = 93;
 const FALSE: usize = 0;
 
-/// Independent faults that are not inert: all found at their stage; the causes that are told predict other tokens, and
+/// Independent faults that are not inert: all found at their stage; the reported causes predict other tokens, and
 /// as many as did; no alarm in 100 clean runs and more.
 #[test]
 fn the_score_is_kept() {

@@ -82,7 +82,7 @@ fn steady() -> insta::Settings {
     settings
 }
 
-/// A report that an earlier qdiff wrote is read, whatever its fields were called.
+/// A report that an earlier qdiff wrote is read, also with old names of fields.
 #[test]
 fn a_report_of_version_2_is_read() {
     let folder = model();

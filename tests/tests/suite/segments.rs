@@ -194,7 +194,7 @@ fn a_segment_without_a_cause_says_what_to_dump() {
         std::fs::remove_dir_all(folder.join("noisy")).unwrap();
         screen.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    // Of one layer every stage that was not dumped, by its name, with a line to paste; then the same command again.
+    // For one layer: every stage that was not dumped, by its name, with a line to paste; then the same command again.
     let screen = judged(&["layer_out", "logits"], "prefill/L01.layer_out");
     assert!(
         screen.starts_with("DIVERGED at L01.attn_norm..L01.layer_out") && screen.contains("no known cause"),
@@ -207,11 +207,11 @@ fn a_segment_without_a_cause_says_what_to_dump() {
         told.contains("once the engine dumps these stages too: qdiff run -m model.gguf --subject capture:noisy"),
         "{screen}"
     );
-    // Of many layers, the last stage of each first.
+    // For many layers: the last stage of each first.
     let screen = judged(&["logits"], "prefill/logits");
     assert!(screen.contains(" dump embed L00.layer_out L01.layer_out final_norm: 4 stages "), "{screen}");
 
-    // Of a subject that qdiff runs, `next` taps them; and that shows the stages.
+    // For a subject that qdiff runs, `next` taps them; and that shows the stages.
     let faults = "--inject scaled:by=0.9@L01.v_proj --inject scaled:by=1.1@L01.ffn_up --why-budget 0";
     let screen = folder.judged(&format!("-n 0 --subject cpu --taps embed,L*.layer_out,logits {faults}")).2;
     let (_, command) = screen.split_once("these stages tapped too:\n").unwrap_or_else(|| panic!("{screen}"));

@@ -237,8 +237,8 @@ fn sequences_that_cannot_be_run_are_refused() {
     }
 }
 
-/// The rows of all sequences of a pass may stand in one array, in every container; a map takes each sequence's rows out of the
-/// engine's own cache, by the block tables that were captured.
+/// One array may hold the rows of all sequences of a pass, in every container; a map takes each sequence's rows from
+/// the engine's own cache, by the block tables that were captured.
 #[test]
 fn arrays_of_whole_passes_are_read_from_every_container() {
     let folder = folder();

@@ -164,7 +164,7 @@ fn what_comes_from_a_missing_part_is_no_origin() {
     let files = judged(&folder, &[2, 3], "");
     let (code, report, text) = folder.told(&format!("report{files}"));
     assert_eq!((code, report["verdict"]["findings"].as_array().unwrap().len()), (3, 0), "{text}");
-    // Where nothing of it was asked, it is not missed.
+    // A part that was not requested is not missed.
     let folder = recorded("");
     let files = judged(&folder, &[2], "--layers 1");
     let (code, _, text) = folder.told(&format!("report{files}"));
@@ -238,7 +238,7 @@ fn parts_may_say_where_the_captures_lie_now() {
     name("subject", "other");
     folder.refuses(&format!("report{files}"), &["judge", "again"]);
     name("subject", "fetched-mine");
-    // What was asked of them is no place.
+    // A request to them is no place.
     name("layers", "1");
     folder.refuses(&format!("report{files}"), &["part-1.json is not what `qdiff judge` wrote", "checksum"]);
 }

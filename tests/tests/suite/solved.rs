@@ -1,5 +1,5 @@
-//! Bugs that stand in no catalogue, planted in a recorded capture: what was computed instead is solved for, with the
-//! condition, and proved; and what follows no law is told as no cause.
+//! Bugs outside the catalogue, planted in a recorded capture: qdiff derives what was computed instead, with the
+//! condition, and proved; and what follows no law gets no cause.
 
 use qdiff_tests::npz::revalue;
 use qdiff_tests::synth::Synth;
@@ -47,7 +47,7 @@ fn finding(folder: &Folder, change: impl FnOnce(&mut Arrays)) -> (Value, String)
     (first, text.split("\n\n").next().unwrap().split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// A bug: what it is called, the stage, what it does, and words that must be told of it.
+/// A bug: what it is called, the stage, what it does, and words that the report must have.
 type Bug = (&'static str, &'static str, fn(&mut Arrays), &'static [&'static str]);
 
 fn of(arrays: &Arrays, step: &str, stage: &str) -> Vec<f32> {
@@ -186,7 +186,7 @@ fn what_was_computed_instead_is_solved_for() {
     }
 }
 
-/// Noise follows no law, whatever its size; NaN is no evidence of a value.
+/// Noise of any size follows no law; NaN is no evidence of a value.
 #[test]
 fn what_follows_no_law_is_no_cause() {
     let folder = recorded();

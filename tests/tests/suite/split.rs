@@ -1,5 +1,5 @@
-//! Models in several files: llama.cpp takes what qdiff takes, every command reads them as one model, and what is wrong is
-//! told of the file in which it is.
+//! Models in several files: llama.cpp takes what qdiff takes, every command reads them as one model, and an error
+//! names the file that has it.
 
 use super::llama_says::{Asked, Beside, loaded_beside, write};
 use qdiff_engine::gguf::{Gguf, split};
@@ -41,7 +41,7 @@ fn replaced(no: usize, bytes: Vec<u8>) -> Beside {
     files
 }
 
-/// Three parts, renamed; the first is asked about.
+/// Three parts, renamed; the question is about the first.
 fn renamed(names: [&str; 3]) -> Beside {
     names.iter().zip(parts(3)).map(|(name, (_, bytes))| ((*name).to_owned(), bytes)).collect()
 }
@@ -107,8 +107,8 @@ fn cases() -> Vec<(Beside, bool, Option<&'static [&'static str]>)> {
         refused(&["model-00002-of-00003.gguf", "split.no", "missing"], with(1, |kv| kv.remove(split::NO))),
         refused(&["model-00002-of-00003.gguf", "split.no", "(u32)"], with(1, |kv| kv.u32(split::NO, 1))),
         refused(&["model-00002-of-00003.gguf", "is part 3", "expected part 2"], replaced(1, part_of(tiny(), 2))),
-        refused(&["model-00003-of-00003.gguf", "stands in another part"], replaced(2, twice)),
-        // Parts of other models, where it can be told.
+        refused(&["model-00003-of-00003.gguf", "is in another part"], replaced(2, twice)),
+        // Parts of other models, where that can be seen.
         refused(
             &["part of another model", "split.tensors.count"],
             replaced(2, part_of(Synth { n_layers: 3, ..tiny() }, 2)),

@@ -71,7 +71,7 @@ fn every_cell_gives_a_verdict() {
             let coverage = &report["verdict"]["coverage"];
             let whole = coverage["asked"] == coverage["judged"];
             told += &format!("{arch} {weight_type}: {}\n", text.lines().next().unwrap_or_default());
-            // Where llama.cpp is the outlier, that is said.
+            // If llama.cpp is the outlier, the verdict says so.
             let right = match graph(arch).config.llama_departs {
                 None => code == 0,
                 Some(_) => code == 1 && headline(&text).contains("reference is wrong here"),
@@ -112,7 +112,7 @@ fn what_is_not_supported_is_refused_by_name() {
             let Some(why) = refusal(arch, path) else { continue };
             assert!(why.contains("; use --subject cpu") || why.contains("; use --subject cuda"), "{why}");
             let folder = folder_with(&Synth { arch, ..Synth::default() });
-            // Without a GPU that is what is told.
+            // Without a GPU the message says that.
             let said = folder.qdiff(&format!("run -m model.gguf --subject {runner}")).exits(2);
             assert!(said.stderr.contains(&why) || said.stderr.contains("no CUDA"), "{why}: {said}");
         }

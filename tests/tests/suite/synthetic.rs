@@ -181,7 +181,7 @@ fn two_faults_are_two_origins() {
     assert_eq!(origins(&report), ["L00.attn_weights", "L01.ffn_act"]);
 }
 
-/// NaN is never a pass, wherever it came from and whatever is looked at.
+/// NaN is never a pass, from any source and under any filter.
 #[test]
 fn poison_is_an_origin_where_it_is_first_seen() {
     let folder = folder_with(&Synth { n_layers: 3, ..Synth::default() });
@@ -203,7 +203,7 @@ fn a_rule_that_both_miss_is_no_dispute() {
     assert_eq!(origins(&report), ["L00.ffn_down"], "{text}");
 }
 
-/// Filters narrow what is judged, and the report says so.
+/// Filters reduce the judged stages, and the report says so.
 #[test]
 fn filters_narrow_and_say_so() {
     let folder = folder();

@@ -1,5 +1,5 @@
 //! The header `tap/qdiff_tap.h`: it compiles as C and C++ without a warning, engines that include it are judged, and what it
-//! cannot dump rightly it says. The crate in `tap/rust` does the same for Rust. The engines stand in `tests/tap/`.
+//! cannot dump rightly it says. The crate in `tap/rust` does the same for Rust. The engines are in `tests/tap/`.
 
 use qdiff_tests::containers::{Array, arrays};
 use qdiff_tests::markdown::{read, root};
@@ -112,7 +112,7 @@ fn an_engine_in_c_is_judged() {
     assert_eq!(report["verdict"]["findings"][0]["stage"], "L01.layer_out", "{text}");
 }
 
-/// An engine dumps into a folder that was used before: whatever happens, what the earlier run left there is not judged.
+/// An engine dumps into a folder that was used before: files of the earlier run are never judged.
 #[test]
 fn values_of_an_earlier_run_are_not_judged() {
     let (folder, mut all) = with_values();

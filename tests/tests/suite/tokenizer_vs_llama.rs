@@ -85,7 +85,7 @@ fn random_texts() {
     TestRunner::new(config)
         .run(&(hard_text(), any::<bool>()), |(text, special)| {
             let tokens = both.check(&text, special)?;
-            // What the tokens print is the text, whatever was special in it.
+            // The tokens print the text again, with its special parts.
             prop_assert_eq!(both.ours.decode(&tokens, true), text.as_bytes());
             let explained = both.ours.explain(&text, special);
             let spans: Vec<u8> = explained.iter().flat_map(|t| text.as_bytes()[t.span.clone()].to_vec()).collect();
@@ -153,8 +153,8 @@ fn the_real_chat_template() {
 }
 
 /// Splits that the real vocabulary would hide, as it has no token across them:
-/// here a letter, a space, a digit and a full stop each merge with whatever
-/// byte follows, so that each character's class shows in the tokens.
+/// here a letter, a space, a digit and a full stop each merge with the
+/// next byte, so that each character's class shows in the tokens.
 #[test]
 fn class_of_every_character() {
     let folder = empty();
