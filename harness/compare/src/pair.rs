@@ -372,7 +372,7 @@ impl<'a> Pair<'a> {
 
     /// Reads the dump of an engine that had to run `tokens`.
     fn dumped(&self, folder: &Path, tokens: Tokens<'_>, names: &Names) -> Result<Recording> {
-        let mut manifest = container::manifest(folder).context("what the engine dumped")?;
+        let mut manifest = container::manifest(folder).context("the engine's dump")?;
         if manifest.model_sha256.is_some() {
             manifest.check_model(folder, &self.opened.sha256())?;
         }

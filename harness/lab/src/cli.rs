@@ -42,7 +42,7 @@ Examples:
 Examples:
   qdiff-lab report results --out REPORT.md")]
     Report(BookRequest),
-    /// Print the JSON schema of what qdiff-lab writes
+    /// Print the JSON schema of a file that qdiff writes or reads
     #[command(after_help = "\
 Examples:
   qdiff-lab schema score")]

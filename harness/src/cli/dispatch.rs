@@ -19,7 +19,7 @@ use std::path::PathBuf;
 impl Commands for Command {
     const NAME: &'static str = "qdiff";
     const ABOUT: &'static str =
-        "Finds the stage of the layer at which an LLM inference engine first departs from llama.cpp, and says why";
+        "Finds the bug in an LLM inference engine: the first wrong stage, its positions, and the cause";
     const AFTER_HELP: &'static str = "\
 Exit codes: 0 match, 1 diverged, 2 trouble, 3 no divergence but coverage incomplete. With
 --tolerance, exit code 0 means only that your tolerances were kept; the verdict says so.

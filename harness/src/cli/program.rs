@@ -57,10 +57,10 @@ pub struct CommandLine<C: Commands> {
     /// When to colour the output
     #[arg(long, global = true, value_enum, default_value_t = ColorChoice::Auto, env = "QDIFF_COLOR")]
     pub color: ColorChoice,
-    /// Print the verdict alone
+    /// Print only the verdict
     #[arg(short, long, global = true)]
     pub quiet: bool,
-    /// Say on stderr what is being done, and what llama.cpp warns of; twice, all that llama.cpp says
+    /// Print progress and llama.cpp's warnings on stderr; twice, all of llama.cpp's messages
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
     /// Write all messages to a file, also those not shown

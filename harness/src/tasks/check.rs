@@ -21,7 +21,7 @@ use qdiff_engine::dtype::DType;
 pub struct CheckRequest {
     #[command(flatten)]
     pub model: ModelRequest,
-    /// Leave the long cases out
+    /// Skip the long cases
     #[arg(long, help_heading = "What to run")]
     pub quick: bool,
     /// Run batches of sequences instead, as an engine that serves does: each sequence must give what it gives alone
@@ -34,7 +34,7 @@ pub struct CheckRequest {
     #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE_SUBJECT,
           help_heading = "Sides")]
     pub subject: Source,
-    /// The runner it is held against [default: llama; of a folder of safetensors, none]
+    /// The runner to compare with [default: llama, or none for a folder of safetensors]
     #[arg(long, value_name = "RUNNER", env = "QDIFF_REFERENCE", value_parser = values::LIVE, help_heading = "Sides")]
     pub reference: Option<Source>,
     #[command(flatten)]

@@ -22,7 +22,7 @@ pub struct CompareRequest {
     /// Folder of the capture under suspicion
     #[arg(value_name = "SUBJECT")]
     pub a: PathBuf,
-    /// Folder of the capture it is held against
+    /// Folder of the capture to compare with
     #[arg(value_name = "REFERENCE")]
     pub b: PathBuf,
     /// GGUF file that the captures are of: every stage is judged. Without it qdiff only measures their distance and

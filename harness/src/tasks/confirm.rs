@@ -23,9 +23,9 @@ const DECODE: usize = 8;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What is judged")]
 pub struct ConfirmRequest {
-    /// Try causes on other tokens: run the subject so often on prompts of other tokens and lengths, and withdraw what does not
-    /// hold there; `capture:DIR` takes a capture of another prompt in the place of a run. Left out, a subject that diverges
-    /// runs once more where it took less than 30 s; `no` leaves that out
+    /// Try causes on other tokens: run the subject N times on prompts of other tokens and lengths, and withdraw causes
+    /// that fail there; `capture:DIR` takes a capture of another prompt instead of a run. By default a subject that
+    /// diverges runs once more if it took less than 30 s; `no` skips that
     #[arg(long, value_name = "N|no|capture:DIR", env = "QDIFF_CONFIRM")]
     pub confirm: Option<Confirm>,
 }

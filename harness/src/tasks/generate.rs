@@ -24,13 +24,13 @@ use clap::Args;
 #[derive(Clone, Debug, Args)]
 #[command(
     mut_arg("subject", |a| a.help("The runner under suspicion, with the engine's own samplers")),
-    mut_arg("reference", |a| a.help("The runner it is held against; llama.cpp draws with its samplers"))
+    mut_arg("reference", |a| a.help("The runner to compare with; llama.cpp draws with its samplers"))
 )]
 pub struct GenerateRequest {
     #[command(flatten)]
     pub tokens: TokensRequest,
-    /// Ask for a haiku about a number that no recording can know, and see that
-    /// every stage changes with it; NUMBER repeats a run
+    /// Ask for a haiku about a number that no recording can know, and require that every stage changes with it; NUMBER
+    /// repeats a run
     #[arg(long, value_name = "NUMBER", num_args = 0..=1, help_heading = "What to run")]
     pub nonce: Option<Option<u32>>,
     #[command(flatten)]

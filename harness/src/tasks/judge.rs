@@ -28,10 +28,10 @@ use std::time::Instant;
 pub struct JudgeRequest {
     #[command(flatten)]
     pub captures: CompareRequest,
-    /// Which part of the stages, such as 1/4: whole layers
+    /// Part of the stages, such as 1/4: whole layers
     #[arg(long, value_name = "PART/PARTS", help_heading = "What is judged")]
     pub shard: Shard,
-    /// File to write, which `qdiff report` puts together with those of the other parts
+    /// File to write; `qdiff report` combines it with those of the other parts
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub out: PathBuf,
 }
@@ -190,7 +190,7 @@ pub fn merge(parts: Vec<(&Path, Part)>, console: Console<'_>) -> Result<Merged> 
                 "{}: {id} is none of its part, or occurs twice",
                 path.display()
             );
-            ensure!(!measured.contradicts_itself(), "{}: what it says of {id} contradicts itself", path.display());
+            ensure!(!measured.contradicts_itself(), "{}: its figures for {id} contradict each other", path.display());
         }
     }
     let absent: Vec<Shard> = Shard::all(of).filter(|shard| !there.contains_key(&shard.index)).collect();
@@ -218,7 +218,7 @@ pub fn merge(parts: Vec<(&Path, Part)>, console: Console<'_>) -> Result<Merged> 
     });
     let report = run::judged(&request, Some(measured), console)?.reports.pop().context("nothing was judged")?;
     if let Some(what) = report.miscounts() {
-        bail!("the parts say of {what} that it has more rows in a part than in all");
+        bail!("{what}: one part claims more rows than the whole run has");
     }
     // An empty part is not missed.
     let missed = |shard: &Shard| {

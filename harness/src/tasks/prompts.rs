@@ -17,13 +17,13 @@ pub struct PromptsRequest {
     /// Print nothing but the token ids, in one line
     #[arg(long, requires = "name")]
     pub tokens: bool,
-    /// Take the text as it stands instead of as a user turn
+    /// Take the text alone, not as a user turn
     #[arg(long, requires = "name")]
     pub raw: bool,
     /// A system prompt before the user turn
     #[arg(long, value_name = "TEXT", requires = "name")]
     pub system: Option<String>,
-    /// What makes a turn of the text
+    /// Template that makes a user turn of the text
     #[arg(long, value_enum, default_value_t = Template::Bare)]
     pub template: Template,
 }

@@ -48,7 +48,7 @@ pub struct RecordRequest {
     /// Folder to write; it must not exist
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     pub out: PathBuf,
-    /// Write it in so many parts, each with all that judging some of the layers needs: for `qdiff judge --shard`
+    /// Write N parts, each with everything that judging some of the layers needs: for `qdiff judge --shard`
     #[arg(long, value_name = "N", help_heading = "Output", value_parser = values::at_least_one)]
     pub shards: Option<usize>,
     /// Deflate the arrays: smaller by a tenth or two, and slower

@@ -53,22 +53,23 @@ pub struct PromptRequest {
     /// The model.
     #[command(flatten)]
     pub model: ModelRequest,
-    /// A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input; of a recorded subject, the prompt that its tokens should be of
+    /// A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input; for a recorded subject, the
+    /// prompt that its tokens must match
     #[arg(short, long, default_value = "haiku", env = "QDIFF_PROMPT", value_parser = values::PROMPT, hide_possible_values = true)]
     pub prompt: String,
     /// Whether a prompt or tokens were typed.
     #[arg(skip)]
     pub typed: bool,
-    /// Take the text as it stands instead of as a user turn
+    /// Take the text alone, not as a user turn
     #[arg(long, env = "QDIFF_RAW")]
     pub raw: bool,
     /// A system prompt before the user turn
     #[arg(long, value_name = "TEXT", env = "QDIFF_SYSTEM")]
     pub system: Option<String>,
-    /// What makes a turn of the text
+    /// Template that makes a user turn of the text
     #[arg(long, value_enum, default_value_t = Template::Bare, env = "QDIFF_TEMPLATE")]
     pub template: Template,
-    /// Token ids, such as 1,2,3, in the place of a prompt
+    /// Token ids, such as 1,2,3, instead of a prompt
     #[arg(long, value_delimiter = ',', env = "QDIFF_TOKENS")]
     pub tokens: Vec<u32>,
     /// Repeat or cut the tokens to this many
@@ -115,9 +116,9 @@ impl PromptRequest {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What to run")]
 pub struct RanksRequest {
-    /// Cut the model over so many ranks, as tensor parallelism does, and judge each rank's part of every stage: 2, or
-    /// 2:heads=7+7,ffn=2560+2304,vocab=whole to say how many heads, columns of the feed-forward network and ids each rank
-    /// has. The CPU engine runs each rank in a thread; the dump of a command must name the same ranks
+    /// Cut the model over N ranks, as tensor parallelism does, and judge each rank's part of every stage: 2, or
+    /// 2:heads=7+7,ffn=2560+2304,vocab=whole with the heads, columns of the feed-forward network and ids of each rank.
+    /// The CPU engine runs each rank in a thread; the dump of a command must name the same ranks
     #[arg(long, value_name = "N", env = "QDIFF_RANKS")]
     pub ranks: Option<Placement>,
 }
@@ -178,7 +179,8 @@ pub struct GemmRequest {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct TmpRequest {
-    /// Folder for temporary files: what exceeds --memory, or a dequantised copy of the model [default: the system's]
+    /// Folder for temporary files: captured stages beyond --memory, or a dequantised copy of the model [default: the
+    /// system's]
     #[arg(long, value_name = "DIR", env = "QDIFF_TMP")]
     pub tmp: Option<PathBuf>,
 }
@@ -187,8 +189,8 @@ pub struct TmpRequest {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct MemoryRequest {
-    /// Memory that qdiff may take, such as 6G or 512M: captured stages that have no room in it go to an unlinked
-    /// temporary file. What is mapped of model files counts for nothing [default: half of what is free]
+    /// Memory that qdiff may take, such as 6G or 512M: captured stages beyond it go to an unlinked temporary file.
+    /// Mapped model files do not count [default: half of the free memory]
     #[arg(long, value_name = "SIZE", env = "QDIFF_MEMORY")]
     pub memory: Option<Size>,
     #[command(flatten)]
@@ -267,7 +269,7 @@ impl PassesRequest {
 pub struct CaptureRequest {
     #[command(flatten)]
     pub runner: RunnerRequest,
-    /// Most tokens of the prompt that are run at once, on both sides; 1 is token by token
+    /// Most tokens of the prompt in one pass, on both sides; 1 is token by token
     #[arg(long, value_name = "N", default_value_t = 512, env = "QDIFF_UBATCH", value_parser = values::at_least_one)]
     pub ubatch: usize,
     /// Type of the KV cache on both sides: its rows are rounded to it [default: f32; beside a capture, the capture's]
@@ -319,11 +321,11 @@ pub struct ToleranceRequest {
     /// Allow a stage this relative L2 per row instead of its bound; repeatable, the last rule that matches wins
     #[arg(long, value_name = "GLOB=NUMBER")]
     pub tolerance: Vec<String>,
-    /// How linear layers and attention are checked: probes judge most rows of long prompts by random combinations of their
-    /// outputs, and leave those to be computed that are doubtful
+    /// How linear layers and attention are checked: probes check most rows of long prompts by random combinations of
+    /// their outputs, and doubtful rows are computed
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub check: CheckMode,
-    /// Draw the random numbers of probes from this, as a report tells it of a stage, and not from the values that are judged
+    /// Seed of the probes' random numbers, as a report prints it, instead of a hash of the judged values
     #[arg(long, value_name = "HEX")]
     pub probe_seed: Option<Seed>,
     /// Where linear layers are evaluated in f64

@@ -29,13 +29,13 @@ pub struct RunRequest {
     pub filter: FilterRequest,
     #[command(flatten)]
     pub tolerance: ToleranceRequest,
-    /// Tap only these stages of the subject, such as 'L*.layer_out,logits': the rest runs as it does untapped, and is
-    /// judged within the segment that ends in the next tapped stage; repeatable
+    /// Tap only these stages of the subject, such as 'L*.layer_out,logits': other stages run untapped, and are judged
+    /// as part of the next tapped stage; repeatable
     #[arg(long, value_name = "GLOB", value_delimiter = ',', conflicts_with = "repeat", env = "QDIFF_TAPS",
           value_parser = values::STAGE, hide_possible_values = true)]
     pub taps: Vec<String>,
-    /// Run the subject so often, and compare the runs bit by bit: a race shows before all else. Left out, a subject that
-    /// diverges runs once more where it took less than 30 s; 0 leaves that out
+    /// Run the subject N times and compare the runs bit by bit, before any other verdict. By default a subject that
+    /// diverges runs once more if it took less than 30 s; 0 skips that
     #[arg(long, value_name = "N", env = "QDIFF_REPEAT")]
     pub repeat: Option<u16>,
     #[command(flatten)]
@@ -62,13 +62,14 @@ impl RunRequest {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Many prompts")]
 pub struct BatchRequest {
-    /// Many prompts, with the model loaded once: a file with a prompt a line, each as --prompt takes it, or a folder of .txt files
+    /// Many prompts, with the model loaded once: a file with one prompt per line, each as --prompt takes it, or a
+    /// folder of .txt files
     #[arg(long, value_name = "FILE|DIR")]
     pub prompts: Option<PathBuf>,
     /// Only this part of --prompts, such as 1/4: for CI matrices
     #[arg(long, value_name = "PART/PARTS", requires = "prompts")]
     pub shard: Option<Shard>,
-    /// Where --prompts writes a JSON report per prompt, which `qdiff report` puts together
+    /// Where --prompts writes a JSON report per prompt; `qdiff report` combines them
     #[arg(
         long,
         value_name = "DIR",

@@ -33,7 +33,7 @@ pub struct SidesRequest {
     pub subject: Source,
     #[command(flatten)]
     pub map: MapRequest,
-    /// The runner it is held against [default: llama; of a folder of safetensors, none]
+    /// The runner to compare with [default: llama, or none for a folder of safetensors]
     #[arg(long, value_name = "RUNNER", env = "QDIFF_REFERENCE", value_parser = values::REFERENCE, help_heading = "Sides")]
     pub reference: Option<Source>,
     #[command(flatten)]
@@ -54,7 +54,7 @@ pub struct LiveSidesRequest {
     /// The runner under suspicion
     #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE_SUBJECT)]
     pub subject: Source,
-    /// The runner it is held against
+    /// The runner to compare with
     #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::LIVE)]
     pub reference: Source,
     #[command(flatten)]
@@ -84,8 +84,8 @@ pub struct MapRequest {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "How to run it")]
 pub struct WhyRequest {
-    /// Work that the search for causes may take, as a multiple of the usual: 4 is four times as much, 0 leaves the search
-    /// out. It is counted and not timed, so that the same cause is found on every machine
+    /// Work for the search for causes, as a multiple of the default; 0 skips the search. qdiff counts work and not
+    /// time, so every machine finds the same cause
     #[arg(long, value_name = "N TIMES", default_value_t = 1.0, env = "QDIFF_WHY_BUDGET")]
     pub why_budget: f64,
 }

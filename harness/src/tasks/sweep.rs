@@ -16,7 +16,7 @@ pub struct SweepRequest {
     /// Model and tokens; the decode steps become part of the tokens
     #[command(flatten)]
     pub tokens: TokensRequest,
-    /// Tokens fed at once, besides all of them; 1 is token by token
+    /// Tokens per pass, beside one pass of all tokens; 1 is token by token
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "7,1", env = "QDIFF_SIZES",
           value_parser = values::at_least_one, help_heading = "What to run")]
     pub sizes: Vec<usize>,

@@ -27,7 +27,7 @@ pub struct SynthRequest {
     /// File to write, or folder, which must not exist
     #[arg(value_name = "OUT.gguf")]
     pub out: PathBuf,
-    /// As what the model is written
+    /// Format of the model file
     #[arg(long, value_enum, default_value_t)]
     pub format: SynthFormat,
     /// Architecture
@@ -78,7 +78,7 @@ pub struct SynthRequest {
     /// Value of a metadata key of the architecture, such as expert_count=7 or rope.scaling.type=yarn; repeat for more
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     pub set: Vec<(String, Setting)>,
-    /// Leave a metadata key out, such as general.name; repeat for more. An engine may rely on a key that is optional
+    /// Omit a metadata key, such as general.name; repeat for more. An engine may rely on an optional key
     #[arg(long, value_name = "KEY")]
     pub without: Vec<String>,
 }

@@ -22,11 +22,11 @@ use std::path::{Path, PathBuf};
 pub struct WeightsRequest {
     #[command(flatten)]
     pub model: ModelRequest,
-    /// Whose reading is held against ggml's: cpu (the engine's reader), or cuda (bytes and values read back from the device)
+    /// Reader to compare with ggml's: cpu (the engine's reader), or cuda (bytes and values read back from the device)
     #[arg(long, value_name = "RUNNER", default_value = "cpu", env = "QDIFF_WEIGHTS_SUBJECT",
           value_parser = values::LIVE, hide_possible_values = true)]
     pub subject: Source,
-    /// Hold the file against another one instead: metadata, and tensors byte by byte and value by value
+    /// Compare with another file instead: metadata, and tensors byte by byte and value by value
     #[arg(long, value_name = "FILE.gguf", conflicts_with_all = ["subject", "inject"])]
     pub against: Option<PathBuf>,
     /// Faults, as `--inject` writes them.

@@ -209,7 +209,7 @@ fn a_report_that_counts_more_in_a_part_than_in_all_is_refused() {
         let counts = report.pointer_mut(object).unwrap();
         counts[part] = (counts[whole].as_u64().unwrap() + 1).into();
         folder.write("false.json", report.to_string());
-        folder.refuses("report false.json", &["no whole report", named, "more rows in a part than in all"]);
+        folder.refuses("report false.json", &["no whole report", named, "more rows in a part than in the whole"]);
     }
 }
 

@@ -200,7 +200,10 @@ fn parts_that_were_edited_are_refused() {
         &["wrong.json is not what `qdiff judge` wrote", "checksum"],
     );
     sealed(&folder, "part-1.json", "wrong.json", unsaid);
-    folder.refuses("report wrong.json part-2.json part-3.json", &["wrong.json", "L00.ffn_down contradicts itself"]);
+    folder.refuses(
+        "report wrong.json part-2.json part-3.json",
+        &["wrong.json", "its figures for L00.ffn_down contradict each other"],
+    );
     sealed(&folder, "part-2.json", "other.json", |part| part["stages"].as_array_mut().unwrap().push(stage.clone()));
     folder.refuses("report part-1.json other.json part-3.json", &["other.json", "L00.ffn_down is none of its part"]);
     sealed(&folder, "part-2.json", "index.json", |part| part["shard"]["index"] = 9.into());

@@ -182,7 +182,7 @@ impl<R: Read> Array<R> {
                 self.fill(&mut values)?;
                 let whole = |v: f32| (v.fract() == 0.0 && v.abs() <= EXACT).then_some(v as i64);
                 let entries: Option<Vec<i64>> = values.into_iter().map(whole).collect();
-                entries.context("is a table of the map, and holds what is no whole number")?
+                entries.context("is a table of the map, and has an entry that is no whole number")?
             }
             Format::Whole { bytes: size, signed } => {
                 let mut bytes = vec![0; size * count];

@@ -72,7 +72,7 @@ impl Expected {
     pub(super) fn check(&self, dump: Option<&Dump>, files: &[PathBuf], vouched: bool) -> Result<()> {
         let remedy = "have the command dump its own values, and nothing else, to the folder that QDIFF_DUMP names";
         if let Some(other) = dump.and_then(|dump| dump.run.as_ref()) {
-            ensure!(*other == self.run, "what was dumped is of another run than the one just made; {remedy}");
+            ensure!(*other == self.run, "the dump is of another run than the last one; {remedy}");
             if vouched {
                 return Ok(());
             }

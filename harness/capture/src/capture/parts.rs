@@ -109,7 +109,7 @@ fn added(a: f32, b: f32, element: DType) -> Result<f32> {
         DType::F16 => f16::from_f64(exact).to_f32(),
         DType::Bf16 => bf16::from_f64(exact).to_f32(),
         DType::F8E4m3 | DType::F8E5m2 => {
-            bail!("is {element}, in which nobody adds; dump the sum in the format that it has")
+            bail!("is {element}, a format that no engine adds in; dump the sum in its own format")
         }
     })
 }

@@ -34,24 +34,27 @@ pub struct ScoreRequest {
     #[arg(short, long, default_value = "haiku", requires = "model", value_parser = values::PROMPT,
           hide_possible_values = true, help_heading = "What to run")]
     pub prompt: String,
-    /// Whose faults: cpu, or cuda and cuda-fast (launches and kernels; need a GPU and a build with --features faults)
+    /// Source of the faults: cpu, or cuda and cuda-fast (launches and kernels; need a GPU and a build with --features
+    /// faults)
     #[arg(long, value_enum, default_value_t = ScoreSubject::Cpu, env = "QDIFF_SUBJECT", help_heading = "Sides")]
     pub subject: ScoreSubject,
     /// One layer for each fault instead of first, middle and last
     #[arg(long, help_heading = "What is judged")]
     pub quick: bool,
-    /// Plant every Nth fault alone
+    /// Plant only every Nth fault
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),
           help_heading = "What is judged")]
     pub every: u16,
-    /// Plant every Nth round trip alone: for each second they tell less than faults that share no code with the hypotheses
+    /// Plant only every Nth round trip: in the same time they show less than faults that share no code with the
+    /// hypotheses
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),
           help_heading = "What is judged")]
     pub round_trips: u16,
     /// Pairs of faults at once, for each source of faults
     #[arg(long, default_value_t = 12, value_name = "NUMBER", help_heading = "What is judged")]
     pub pairs: usize,
-    /// How linear layers and attention are checked: `probe` shows what probes lose, of prompts too short to need them
+    /// How linear layers and attention are checked: `probe` shows what probes miss, also on prompts too short to need
+    /// them
     #[arg(long, value_name = "MODE", value_enum, default_value_t = CheckMode::Full, help_heading = "What is judged")]
     pub check: CheckMode,
     #[command(flatten)]

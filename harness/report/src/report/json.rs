@@ -110,7 +110,7 @@ pub fn parse(bytes: &[u8], shown: &str) -> Result<Saved> {
         Some("run") | None => {
             let mut report: Box<Report> = serde_json::from_slice(bytes).with_context(whole)?;
             if let Some(what) = report.miscounts() {
-                bail!("{}: {what} has more rows in a part than in all", whole());
+                bail!("{}: {what} has more rows in a part than in the whole", whole());
             }
             report.outcome = report.comes_to();
             Saved::Report(report)

@@ -239,7 +239,7 @@ impl Engine {
         ];
         let expected = self.begins()?;
         Process::start(&self.line(&values), &self.dump, &expected.run, false)?.finish(self.timeout)?;
-        container::check_run(&self.dump, &expected).context("what the engine dumped")
+        container::check_run(&self.dump, &expected).context("the engine's dump")
     }
 
     /// The run that is about to begin: what the engine dumps must be of it.
@@ -272,7 +272,7 @@ impl Engine {
         }
         ensure!(answer["step"] == step, "`{}` answers {answer} to a request for step {step}", self.manifest.name);
         if let Some(expected) = begun {
-            container::check_run(&self.dump, &expected).context("what the engine dumped")?;
+            container::check_run(&self.dump, &expected).context("the engine's dump")?;
         }
         self.steps += 1;
         self.position += tokens.len();

@@ -36,7 +36,7 @@ pub struct ExplainRequest {
     /// A saved report of `qdiff run`, as JSON
     #[arg(value_name = "REPORT")]
     pub report: PathBuf,
-    /// Print every operand and term of the worked example, so that a kernel can be held against it
+    /// Print every operand and term of the worked example, to compare a kernel with
     #[arg(long)]
     pub patch: bool,
 }
@@ -47,7 +47,7 @@ pub struct DemoRequest {
     /// Folder for the model and the two reports; qdiff creates it
     #[arg(value_name = "DIR", default_value = "qdiff-demo")]
     pub out: PathBuf,
-    /// Bug to plant in qdiff's own CPU engine, as `qdiff run --inject` takes it
+    /// Bug to plant in qdiff's own CPU engine, in the form of `qdiff run --inject`
     #[arg(long, value_name = "MUTATION", default_value = "rope-base:base=10000@L01")]
     pub inject: String,
 }
@@ -93,7 +93,7 @@ Examples:
   qdiff run --inject rope-base:base=10000@L07
   qdiff run --tolerance 'L*.ffn_down=1e-3' --report report.html --report junit.xml")]
     Run(Box<Bisected<RunRequest>>),
-    /// Run a battery of token sequences, each of which exercises what others leave out, for one verdict
+    /// Run a battery of token sequences and give one verdict
     #[command(after_help = "\
 The cases: one token; lengths not divisible by 8; a prompt in two and more parts, and token by
 token; a second turn after decode steps; one token repeated; ids from 131,072 on; decode over
@@ -115,7 +115,7 @@ Examples:
   qdiff check --serving --expect bitwise
   qdiff check --subject 'cmd: ./engine {model} {tokens} {decoded} {passes}'")]
     Check(Reported<CheckRequest>),
-    /// Say what a GGUF file is and what the graph will use of it
+    /// Print metadata, tensors, and the stages of the graph of a model
     #[command(
         mut_arg("model", argument),
         after_help = "\
@@ -135,7 +135,7 @@ Examples:
   qdiff weights damaged.gguf --against model.gguf"
     )]
     Weights(Reported<WeightsRequest>),
-    /// Ask of every logit whether it is the product it should be, and which ids are suspicious
+    /// Check every logit against its product, and list suspicious ids
     #[command(after_help = "\
 Examples:
   qdiff logits --prompt haiku
@@ -143,12 +143,12 @@ Examples:
   qdiff logits --inject one-column-wrong:column=77 --positions 0-3 --json logits.json
   qdiff logits --subject capture:mine -m model.gguf")]
     Logits(Reported<LogitsRequest>),
-    /// Hold llama.cpp, on weights dequantised to F32, against the f64 oracle
+    /// Check the f64 evaluation against llama.cpp on weights dequantised to F32
     #[command(after_help = "\
 Examples:
   qdiff verify-oracle -n 2")]
     VerifyOracle(Reported<VerifyRequest, OutputArgs>),
-    /// Show saved reports again, in any format
+    /// Print saved reports in any format
     #[command(after_help = "\
 Examples:
   qdiff report qdiff-report/haiku/report.json --html haiku.html
@@ -172,7 +172,7 @@ Examples:
 
 Without a model only how far the two are apart can be told.")]
     Compare(Box<Bisected<CompareRequest>>),
-    /// Judge a part of two captures, as one of several machines; `qdiff report` puts the parts together
+    /// Judge a part of two captures, as one of several machines; `qdiff report` combines the parts
     #[command(
         mut_arg("model", |option| option.help("GGUF file that the captures are of").required(true)),
         after_help = "\
@@ -203,7 +203,7 @@ Examples:
   qdiff record --runner cpu --shards 2 --out in-parts"
     )]
     Record(RecordRequest),
-    /// Let subject and reference speak freely, and say where their texts part and why
+    /// Let subject and reference generate text, and judge the first different token
     #[command(after_help = "\
 Without --temp both sides take the most probable token. With it they draw, with
 llama.cpp's defaults for the other samplers and the same seed.
@@ -256,24 +256,24 @@ Examples:
 Examples:
   qdiff stages")]
     Stages(StagesArgs),
-    /// The faults that can be injected and recognised
+    /// List the faults that qdiff can inject and recognise
     #[command(after_help = "\
 Examples:
   qdiff mutations
   qdiff mutations show rope-base
   qdiff run --inject rope-base:base=10000@L07")]
     Mutations {
-        /// What of the catalogue [default: list]
+        /// Command on the catalogue [default: list]
         #[command(subcommand)]
         command: Option<MutationsCommand>,
     },
-    /// List what the engine can run on
+    /// List the devices that the engine can use
     #[command(after_help = "\
 Examples:
   qdiff devices
   qdiff devices --json devices.json")]
     Devices(JsonArgs),
-    /// Print the JSON schema of what qdiff writes and reads
+    /// Print the JSON schema of a file that qdiff writes or reads
     #[command(after_help = "\
 Examples:
   qdiff schema run
@@ -283,7 +283,7 @@ Examples:
         #[arg(value_parser = PossibleValuesParser::new(schemas().map(|(name, _)| name)), default_value = "run")]
         of: String,
     },
-    /// Print the completions of a shell
+    /// Print shell completions
     #[command(after_help = "\
 Examples:
   qdiff completions bash
@@ -298,7 +298,7 @@ Examples:
   qdiff man
   qdiff man man1")]
     Man {
-        /// Folder to write to; it is made if need be
+        /// Folder to write to; qdiff creates it
         #[arg(value_name = "DIR")]
         folder: Option<PathBuf>,
     },

@@ -91,8 +91,8 @@ pub struct Bisected<R: Args> {
     pub request: R,
     #[command(flatten)]
     pub output: OutputArgs,
-    /// Exit as `git bisect run` takes it: 125, which skips the commit, where the engine could not be built or run, or not all
-    /// could be judged; 128, which ends the bisect, for all other trouble
+    /// Exit with the codes of `git bisect run`: 125 skips a commit whose engine cannot be built or run, or cannot be
+    /// judged whole; 128, for all other trouble, ends the bisect
     #[arg(long, help_heading = "Output")]
     pub bisect: bool,
 }

@@ -27,7 +27,7 @@ pub struct BenchRequest {
     /// Tokens of context before the first decode step that is timed (`--measure cuda`)
     #[arg(long, value_name = "TOKENS", default_value_t = usual_depth(), env = "QDIFF_DEPTH", help_heading = "How to run it")]
     pub depth: usize,
-    /// Leave llama.cpp out, and so the ratios (`--measure cuda`)
+    /// Skip llama.cpp and the ratios to it (`--measure cuda`)
     #[arg(long, env = "QDIFF_ALONE", help_heading = "How to run it")]
     pub alone: bool,
     /// llama.cpp's own program to measure it, `llama-bench`, built with CUDA: the faster of it and of llama.cpp in this
@@ -45,7 +45,7 @@ pub struct BenchRequest {
     /// Tokens of the prompts (`--measure verdict`), each length twice the one before, to measure growth
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [64, 128, 256, 512, 1024], help_heading = "What to run")]
     pub lengths: Vec<usize>,
-    /// How the stages are checked (`--measure verdict`); of more than 512 tokens `full` is left out where the CPU computes it
+    /// How the stages are checked (`--measure verdict`); above 512 tokens, `full` is skipped on the CPU
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [CheckMode::Full, CheckMode::Probe], help_heading = "How to run it")]
     pub check: Vec<CheckMode>,
     /// Where linear layers are evaluated in f64 (`--measure verdict`)
