@@ -66,12 +66,12 @@ pub enum RowsError {
     },
     /// Something that is only defined for one sequence.
     #[error(
-        "injected faults are of one sequence, and there are several; run each sequence by itself, or without faults"
+        "injected faults are of one sequence, and there are several; run each sequence alone, or without faults"
     )]
     Faults,
     /// Recurrent layers, whose states are of one sequence.
     #[error(
-        "the model has recurrent layers, and several sequences at once are not supported for it yet; run each sequence by itself"
+        "the model has recurrent layers, and several sequences at once are not supported for it yet; run each sequence alone"
     )]
     Recurrent,
     /// Tokens to take back from recurrent layers, whose states are those after the last token.

@@ -151,7 +151,7 @@ fn what_a_card_does_not_run_is_refused() {
     refused(
         &folder,
         "run -m model.gguf --subject cuda --sequences 7,5+1+17@0 --length 30",
-        &["the model has recurrent layers", "run each sequence by itself"],
+        &["the model has recurrent layers", "run each sequence alone"],
     );
     refused(&folder, "run -m model.gguf --subject cuda-fast", &["there is no fused kernel", "use --subject cuda"]);
     let odd = hybrids::models().into_iter().find(|model| !in_groups(model)).unwrap();

@@ -95,7 +95,7 @@ fn segments_go_through_states() {
 #[test]
 fn several_sequences_are_refused() {
     let folder = folder_with(&model("qwen35", &[]));
-    let words = ["the model has recurrent layers", "run each sequence by itself"];
+    let words = ["the model has recurrent layers", "run each sequence alone"];
     folder.refuses("run -m model.gguf --subject cpu --sequences 7,5+1+17@0 --length 30", &words);
 }
 

@@ -1,11 +1,12 @@
 //! The verdict: each stage of each side held against its own f64 evaluation, then the stages held against each other.
 //!
-//! `evaluate` says what a stage should be on a runner's own `operands`: `apply` its op (`linear` in the runner's
-//! arithmetic, with `ties`, or `probe` without computing it; sums in the `orders` that are in use; `caches` as they grow, other states from step to step, `recurrent`), `segment` where some were not captured. `local` holds the stage to
-//! it, row by row (`held`), `global` compares the two runners, both for each stage by itself (`measured`); `judge`
-//! gives every stage its status and finds the origins, `unread` finds what was captured and never read, `coverage`
-//! counts, `again` judges some stages again that parts reported, `health` looks for what no correct model does.
-//! `spread`, `elements`, `attention` and `logits` keep what charts are drawn from.
+//! `evaluate` gives the right value of a stage on a runner's own `operands`: `apply` evaluates its op (`linear` in the
+//! runner's arithmetic, with `ties`, or `probe` without computing it; sums in the `orders` that are in use; `caches` as
+//! they grow, other states from step to step, `recurrent`), `segment` a stage whose operands were not captured. `local`
+//! holds the stage to that value, row by row (`held`), `global` compares the two runners, both for each stage alone
+//! (`measured`). `judge` gives every stage its status and finds the origins, `unread` finds captured values that no
+//! stage read, `coverage` counts, `again` judges some stages of parts again, `health` looks for what no correct model
+//! does. `spread`, `elements`, `attention` and `logits` keep the data of charts.
 
 mod again;
 mod apply;
