@@ -45,8 +45,7 @@ pub struct ScoreRequest {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),
           help_heading = "What is judged")]
     pub every: u16,
-    /// Plant only every Nth round trip: in the same time they show less than faults that share no code with the
-    /// hypotheses
+    /// Plant every Nth round trip alone: for each second they tell less than faults that share no code with the hypotheses
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),
           help_heading = "What is judged")]
     pub round_trips: u16,

@@ -175,7 +175,7 @@ pub(super) fn evaluate(
                     let steps = block.value.data.iter().map(|v| narrow.half_step(*v) as f32);
                     widen(block.bound.to_mut(), steps);
                 }
-                // Attention over unknown rows cannot be evaluated.
+                // Attention over rows that nobody knows cannot be evaluated.
                 if block.known.is_none_or(|known| !known.contains(&false)) {
                     put(node, block, &mut values);
                 }
