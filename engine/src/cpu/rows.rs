@@ -65,9 +65,7 @@ pub enum RowsError {
         to: usize,
     },
     /// Something that is only defined for one sequence.
-    #[error(
-        "injected faults are of one sequence, and there are several; run each sequence alone, or without faults"
-    )]
+    #[error("injected faults are of one sequence, and there are several; run each sequence alone, or without faults")]
     Faults,
     /// Recurrent layers, whose states are of one sequence.
     #[error(
