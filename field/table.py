@@ -91,6 +91,26 @@ def history(told):
     return text
 
 
+SEVERITY = """
+## Severity
+
+What a defect does to a text: the engine as it is released, beside the same engine with this defect mended (`scripts/field --severity`,
+from [field/severity.json](field/severity.json)). The text is the beginning of a source file of a pinned package
+([plan.json](field/plan.json)). A row is about the last 256 tokens before a length: the mean NLL in nats, the tokens whose likeliest
+successor changes, and of every 16th token the divergence KL(mended, released).
+
+"""
+
+
+def severity(told):
+    text = SEVERITY + line(["defect", "run on", "tokens", "NLL released", "NLL mended", "changed", "KL mean", "KL worst", "note"]) + line(["---"] * 9)
+    for name, one in told.items():
+        for at in one["effect"]:
+            text += line([name, f"{one['engine']}, {one['model']}", at["length"], at["nll_released"], at["nll_mended"],
+                          f"{at['changed']} of {at['of']}", at["kl_mean"], at["kl_worst"], one.get("note", "")])
+    return text
+
+
 def line(cells):
     return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
 
@@ -121,6 +141,10 @@ def written(folder, engines):
         reports = sorted((folder / "reports").glob(f"{name}*.md"))
         if reports:
             text += "\nReports, ready to be filed, not sent: " + ", ".join(f"[{one.stem}](field/reports/{one.name})" for one in reports) + "\n"
+    measured = folder / "results" / "severity.json"
+    if measured.exists():
+        text += severity(json.loads(measured.read_text()))
     text += "\n## Models\n\n" + line(["model", "how it is made"]) + line(["---", "---"])
-    text += "".join(line([name, f"`qdiff synth {options} FILE`"]) for name, options in plan["models"].items())
+    text += "".join(line([name, f"`qdiff {options} -o FILE` of `real`" if options.startswith("dequantise") else f"`qdiff synth {options} FILE`"])
+                    for name, options in plan["models"].items())
     return text

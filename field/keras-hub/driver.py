@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import torch
 from keras_hub.src.utils.transformers import convert_qwen, convert_qwen3
-from qdiff_capture import Capture
 from safetensors.torch import load_file
 
 import run
@@ -67,7 +66,7 @@ def main():
             attention = layer._self_attention_layer
             attention._query_dense_layer_norm.epsilon = attention._key_dense_layer_norm.epsilon = config["rms_norm_eps"]
     place = places(backbone, convert is convert_qwen)
-    capture = Capture(engine=f"KerasHub {importlib.metadata.version('keras-hub')}, {words.dtype}",
+    capture = run.capture(engine=f"KerasHub {importlib.metadata.version('keras-hub')}, {words.dtype}",
                       arithmetic={"float32": "f32", "bfloat16": "bf16"}[words.dtype])
     own = keras.layers.Layer.__call__
 

@@ -4,9 +4,10 @@ import pathlib
 import sys
 
 import mlx.core as mx
+import mlx.nn as nn
 import mlx_lm
+from mlx_lm.models import qwen2, qwen3
 from mlx_lm.models.cache import make_prompt_cache
-from qdiff_capture import Capture
 from qdiff_capture.mlx import hooked
 
 import run
@@ -18,8 +19,12 @@ from mlx_qwen import DTYPES, loaded
 def main():
     words = run.arguments(dtype=list(DTYPES))
     model = loaded(words.model, words.dtype)
+    if words.fix:
+        # SwiGLU with its exponential in f32, rounded after it.
+        for code in (qwen2, qwen3):
+            code.swiglu = lambda gate, x: nn.silu(gate.astype(mx.float32)).astype(gate.dtype) * x
     cache = make_prompt_cache(model)
-    capture = Capture(engine=f"mlx-lm {mlx_lm.__version__} on mlx {mx.__version__}, {words.dtype}", arithmetic=words.dtype, sampler="told")
+    capture = run.capture(engine=f"mlx-lm {mlx_lm.__version__} on mlx {mx.__version__}, {words.dtype}", arithmetic=words.dtype, sampler="told")
     with capture, hooked(model, capture):
         for tokens in words.passes:
             model(mx.array([tokens]), cache=cache)

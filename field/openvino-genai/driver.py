@@ -13,7 +13,6 @@ import numpy as np
 import openvino
 import openvino_genai
 from gguf.scripts.gguf_new_metadata import MetadataDetails, copy_with_new_metadata
-from qdiff_capture import Capture
 
 import run
 
@@ -124,7 +123,7 @@ def main():
         model = core.read_model(folder / "openvino_model.xml")
         if words.fix:
             mended(model, words.model)
-        tapped = stages(model)
+        tapped = {} if run.SCORED else stages(model)
         count = len(model.outputs)
         model.add_outputs(list(tapped.values()))
         compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32",
@@ -132,7 +131,7 @@ def main():
         request = compiled.create_infer_request()
     # A model of floating-point weights is saved with all its constants in f16.
     floating = gguf.GGUFReader(words.model).get_tensor(0).tensor_type.name in ("F32", "F16", "BF16")
-    capture = Capture(engine=f"OpenVINO GenAI {importlib.metadata.version('openvino-genai')}, f32", sampler="told",
+    capture = run.capture(engine=f"OpenVINO GenAI {importlib.metadata.version('openvino-genai')}, f32", sampler="told",
                       arithmetic={"parameters": "f16" if floating else "f32", "outputs": {"default": "f32"}})
     first = 0
     with capture:

@@ -2,7 +2,6 @@
 
 import torch
 import transformers
-from qdiff_capture import Capture
 from qdiff_capture.transformers import hooked
 
 import run
@@ -10,18 +9,76 @@ import run
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
+def rounded_tables(rotary):
+    """Rotary tables as candle 0.11.1 makes them for Qwen3: position, frequency, angle, sine and cosine in f16."""
+    frequencies = rotary.inv_freq.half()
+
+    def forward(x, position_ids):
+        angles = position_ids[..., None].half() * frequencies
+        angles = torch.cat((angles, angles), -1)
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+    rotary.forward = forward
+
+
 def main():
-    words = run.arguments(dtype=list(DTYPES), attention=["eager", "sdpa"])
+    words = run.arguments(dtype=list(DTYPES), attention=["eager", "sdpa"], rope=["exact", "f16"], batch=["none", "left", "right"])
     place = {} if words.model.is_dir() else {"gguf_file": words.model.name}
     model = transformers.AutoModelForCausalLM.from_pretrained(
         words.model.absolute() if words.model.is_dir() else words.model.parent.absolute(), **place, dtype=DTYPES[words.dtype],
         attn_implementation=words.attention, local_files_only=True).eval()
+    if words.rope == "f16":
+        rounded_tables(model.model.rotary_emb)
     cache = transformers.DynamicCache()
-    capture = Capture(engine=f"transformers {transformers.__version__}, {words.attention}, {words.dtype}",
+    capture = run.capture(engine=f"transformers {transformers.__version__}, {words.attention}, {words.dtype}",
                       arithmetic=words.dtype, sampler="told")
+    if words.batch != "none":
+        return in_a_batch(model, cache, capture, words)
     with capture, hooked(model, capture), torch.inference_mode():
         for tokens in words.passes:
             model(input_ids=torch.tensor([tokens]), past_key_values=cache, use_cache=True)
+
+
+class Unpadded:
+    """A capture of a sequence of a padded batch, without the rows and keys of its padding."""
+
+    writes = True
+
+    def __init__(self, own, keys):
+        self.own, self.keys, self.rows = own, keys, keys
+
+    def begin(self, tokens):
+        self.own.begin(tokens[self.rows])
+
+    def add(self, stage, x, layer=None):
+        if stage in ("attn_scores", "attn_weights"):  # [heads, tokens, keys]
+            x = x[:, self.rows, self.keys]
+        else:
+            x = x[self.keys if stage.endswith("_cache") else self.rows]
+        self.own.add(stage, x, layer=layer)
+
+    def end(self):
+        self.own.end()
+        self.rows = slice(None)  # Only the first pass is padded.
+
+
+def in_a_batch(model, cache, capture, words):
+    """Runs the sequence as the second of three of unequal lengths, which are padded at the left or right of the first pass, and
+    captures it alone."""
+    first, *later = words.passes
+    n, width = len(first), len(first) + 5
+    batch = [first[::-1][:n // 2 + 1], first, [*first[::-1], *first, *first, *first, *first, *first][:width]]
+    left = words.batch == "left"
+    assert left or not later, "after padding at the right no pass follows here"
+    padded = [[0] * (width - len(one)) + one if left else one + [0] * (width - len(one)) for one in batch]
+    mask = torch.tensor([[int(at >= width - len(one) if left else at < len(one)) for at in range(width)] for one in batch])
+    shown = Unpadded(capture, slice(width - n, None) if left else slice(0, n))
+    with capture, hooked(model, shown, sequence=1), torch.inference_mode():
+        for number, tokens in enumerate(words.passes):
+            ids = torch.tensor(padded if number == 0 else [tokens] * 3)
+            mask = mask if number == 0 else torch.cat((mask, torch.ones_like(ids)), 1)
+            positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1]:]
+            model(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True)
 
 
 if __name__ == "__main__":
