@@ -1,6 +1,6 @@
 #pragma once
 
-// The rows of a step of several sequences, as data. Of one sequence from position `first` on, which is the common case,
+// The rows of a step of several sequences, as data. For one sequence from position `first` on, the common case,
 // all pointers are null: row t has position first + t, and slot n of a cache holds position n.
 struct Batch {
     const int *positions; // of each row in its sequence
@@ -11,7 +11,7 @@ struct Batch {
     __device__ __forceinline__ int position(int first, int t) const { return positions ? positions[t] : first + t; }
     // The slot that holds position n of the sequence of row t.
     __device__ __forceinline__ int slot(int t, int n) const { return tables ? tables[starts[t] + n] : n; }
-    // Where element i of all rows, each of `width`, stands in a cache.
+    // The place of element i of all rows, each of `width`, in a cache.
     __device__ __forceinline__ size_t element(int first, int width, int i) const {
         return slots ? (size_t)slots[i / width] * width + i % width : (size_t)first * width + i;
     }

@@ -111,7 +111,7 @@ struct Q8_0 { // planes: 32 x i8; f16 d
 };
 
 // Four bits a weight, the low nibbles the first 16, and HIGH a fifth bit; MIN
-// whether a minimum stands beside the scale, else the middle is subtracted.
+// whether a minimum is beside the scale, else the middle is subtracted.
 template <bool HIGH, bool MIN>
 struct Nibbles { // planes: 16 bytes of nibbles; [u32 high bits;] f16 d [, f16 m]
     struct Raw { uint4 q; u32 high; u32 dm; };

@@ -1,4 +1,5 @@
-// y[t, c] = sum_j w[c, j] x[t - past + j, c] over j from 0 to past, a thread an element. What lies before the step stands in
+// y[t, c] = sum_j w[c, j] x[t - past + j, c] over j from 0 to past, a thread an element. The rows before the step are
+// in
 // `before`, the oldest row first. x, y [T, n], w [n, past + 1], before [past, n].
 
 struct ConvolutionParams {

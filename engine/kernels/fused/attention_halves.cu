@@ -152,7 +152,7 @@ __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
             }
         }
     };
-    // This lane's numbers of a chunk, where they are asked for.
+    // This lane's numbers of a chunk, if they are tapped.
     auto show = [&](float *to, int first, const float (&of)[CHUNK / 8][2]) {
         if (!to) return;
 #pragma unroll
@@ -235,7 +235,7 @@ __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
     wait_for_copies<0>();
     __syncwarp();
     turn.mark(1);
-    // This warp's sums, where its keys stood.
+    // This warp's sums, in place of its keys.
     total += __shfl_xor_sync(0xffffffffu, total, 1);
     total += __shfl_xor_sync(0xffffffffu, total, 2);
     float *sums = (float *)ring;
@@ -268,7 +268,7 @@ __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
                [&](int r) { return of_rank(whole + i, r); }, s, measure);
         const size_t at = (size_t)(kv_head * GROUP + of_head) * SPLITS + share;
         ((float4 *)p.partial.sums)[at * (D / 4) + i % (D / 4)] = s;
-        // Of a head one block brings the measures.
+        // One block of a head brings the measures.
         if (i % (D / 4) == 0) p.partial.measures[at] = make_float2(measure.x, measure.y);
     }
     if (p.weights_tap) {

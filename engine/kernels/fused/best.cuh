@@ -7,7 +7,7 @@
 
 struct Best {
     unsigned long long *largest;
-    u32 *arrived, *token; // the token in host memory; null where nobody asks
+    u32 *arrived, *token; // the token in host memory; null if not wanted
 };
 
 // A logit and its id as one number that orders as they do: larger logits above
@@ -18,7 +18,7 @@ __device__ __forceinline__ unsigned long long key_of(float v, u32 id) {
     return ((unsigned long long)bits << 32) | (0xffffffffu - id);
 }
 
-// Of all threads of all blocks, each of which brings the largest number that it has seen.
+// The largest number of all threads of all blocks, each of which brings the largest that it has seen.
 __device__ __forceinline__ void tell_best(unsigned long long most, const Best &best) {
     __shared__ unsigned long long warps[32];
     for (int step = 16; step > 0; step /= 2) {

@@ -1,7 +1,7 @@
 // The newest row of each of some caches as f32, for taps, and whether any row before
 // it is another than it was: then not the newest alone must travel. A checksum of every
-// row is kept; behind the newest stands the first row before it that has changed, or
-// all ones, as they stood there before.
+// row is kept; after the newest comes the first row before it that has changed, or
+// all ones, as they were before.
 // Grid (caches, ceil((newest + 1) / ROWS)), block THREADS. cache [rows, width], sums
 // [rows], out [width + 1].
 

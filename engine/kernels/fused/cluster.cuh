@@ -2,10 +2,10 @@
 
 #include "blocks.cuh"
 
-// Blocks that stand on neighbouring multiprocessors and read each other's shared memory: from Hopper on. For other cards a
-// kernel of them compiles, which nobody launches there.
+// Blocks on neighbouring multiprocessors that read each other's shared memory: from Hopper on. For other cards a
+// kernel of them compiles, which is never launched there.
 
-// Of a kernel: `blocks` of them, next to each other along y.
+// The cluster of a kernel: `blocks` of them, next to each other along y.
 #if __CUDA_ARCH__ >= 900
 #define OF_CLUSTERS(blocks) __cluster_dims__(1, blocks, 1)
 #else
@@ -28,7 +28,7 @@ __device__ __forceinline__ void cluster_meet() {
 #endif
 }
 
-// What stands at the place of `mine` in the shared memory of the cluster's block `rank`.
+// The value at the place of `mine` in the shared memory of the cluster's block `rank`.
 __device__ __forceinline__ float4 of_rank(const float4 *mine, int rank) {
     float4 v = *mine;
 #if __CUDA_ARCH__ >= 900

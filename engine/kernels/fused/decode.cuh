@@ -5,7 +5,7 @@
 #include "reduce.cuh"
 
 // What the fused kernels share. Those of a decode step run one token; its
-// position stands in device memory, so that a captured graph stays valid.
+// position is in device memory, so that a captured graph stays valid.
 //
 // Kernels overlap (programmatic dependent launch): each lets the next begin as
 // soon as it has begun itself, and fetches weights and constants, which nobody
@@ -44,7 +44,7 @@ __device__ __forceinline__ void wait_for_turn() {
 
 // A kernel's turn in the row.
 struct Turn {
-    Stamp *const stamps; // of the launch, a block each; null where nobody asks
+    Stamp *const stamps; // of the launch, a block each; null if not wanted
     __device__ __forceinline__ Turn(Stamp *stamps) : stamps(stamps) {
         let_begin();
         if (asked()) mine().began = now();
@@ -66,7 +66,7 @@ struct Turn {
     }
 };
 
-// Writes v out where it is asked for and gives it on, opaque to the compiler, so
+// Writes v out if it is tapped and returns it, opaque to the compiler, so
 // that no later operation is fused with the one that made it: what is tapped is
 // what is used.
 __device__ __forceinline__ float tap(float *to, size_t i, float v) {

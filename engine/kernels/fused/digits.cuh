@@ -32,8 +32,8 @@ struct Vector {
     float2 *scales; // per group: inverse scale, and sum of the elements
 };
 
-// x as digits. Of a group: four digits of 32 elements, those of elements 4w .. 4w + 3
-// as word w % 4 * 2 + w / 4, so that a lane's two words stand side by side.
+// x as digits. Layout of a group: four digits of 32 elements, those of elements 4w .. 4w + 3
+// as word w % 4 * 2 + w / 4, so that a lane's two words are side by side.
 struct Digits {
     static constexpr int BLOCK = 32; // elements that share a scale
     static constexpr int GROUP = INTEGER_GROUP - 8;
@@ -88,7 +88,7 @@ struct BlockDigits : Digits {
     static __device__ __forceinline__ float value(int low, int high) { return fmaf((float)high, 256.0f, (float)low); }
 };
 
-// x as three parts. Of a group: part by part 32 elements of two bytes, in the order of WORDS.
+// x as three parts. Layout of a group: part by part 32 elements of two bytes, in the order of WORDS.
 template <typename Part>
 struct Parts {
     static constexpr int BLOCK = 32;

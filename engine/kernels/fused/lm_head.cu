@@ -10,7 +10,7 @@ struct LmHeadParams {
     const float *norm;
     Weights w;
     float *logits;
-    Best best; // where a warp makes a tile by itself
+    Best best; // where a warp makes a tile alone
     float *norm_tap; // null where not wanted
     Walk walk;
     int n, m;
@@ -18,9 +18,10 @@ struct LmHeadParams {
     Stamp *stamps; // null where it is not timed
 };
 
-constexpr int OWN_WARPS = 16; // of a block whose warps make tiles by themselves, at most
+constexpr int OWN_WARPS = 16; // of a block whose warps make tiles alone, at most
 
-// OWN: whether a warp makes a tile by itself, of which shared memory then holds some whole. It then also tells the best.
+// OWN: whether a warp makes a tile alone, of which shared memory then holds some whole. The warp then also gives the
+// best.
 template <typename Format, bool OWN>
 __global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : MOST_WARPS), OWN ? 1 : 2) lm_head(const __grid_constant__ LmHeadParams p) {
     extern __shared__ __align__(16) u8 shared[];

@@ -142,7 +142,7 @@ __device__ __forceinline__ void hold_rows(const Walk &walk, Span span, u8 *stage
 
 // Makes the rows of a block of any length: set after set of `walk.tiles` tiles, even ones of
 // format A and odd ones of B, in pieces where they do not fit shared memory whole. As
-// `hold_rows`, but `ready` gives the vector for both formats, `rows_of` and `done` are told
+// `hold_rows`, but `ready` gives the vector for both formats, `rows_of` and `done` take
 // the set, and weights are unpacked as they are multiplied.
 template <typename A, typename B, typename RowsOf, typename Ready, typename Done>
 __device__ __forceinline__ void walk_rows(const Walk &walk, Span span, u8 *stages, Turn &turn, RowsOf rows_of,
@@ -221,7 +221,7 @@ __device__ __forceinline__ void bring_tile(const Rows &rows, int groups, u8 *to,
     for (int plane = 0; plane < T::PLANES; plane++) {
         const int width = T::width(plane, groups);
         const u8 *from = rows.w->plane[plane] + (size_t)rows.row0 * width;
-        if (width % 16 != 0) { // they stand as they are
+        if (width % 16 != 0) { // they stay unchanged
             if (lane == 0) copy_in_bulk(to, from, TILE * width, there);
         } else if (lane < TILE) {
             copy_in_bulk(to + lane * pitch_of(width), from + lane * width, width, there);
@@ -230,7 +230,7 @@ __device__ __forceinline__ void bring_tile(const Rows &rows, int groups, u8 *to,
     }
 }
 
-constexpr int OWN_STAGES = 2; // of a warp that makes tiles by itself, at most
+constexpr int OWN_STAGES = 2; // of a warp that makes tiles alone, at most
 
 // Makes the rows of a block of any length on Hopper: each of WARPS warps at most tile after tile for itself, whole, with
 // `walk.stages` stages of its own, so that no barrier of the block stands between them. `rows_of(set)` says which rows a warp's
@@ -346,7 +346,7 @@ __device__ __forceinline__ int vector_bytes(int n) {
     typedef typename Tile<A>::X XA;
     typedef typename Tile<B>::X XB;
     const int bytes = padded_groups(n) * (XA::GROUP + 8 + (same_type<XA, XB> ? 0 : XB::GROUP + 8));
-    return (bytes + 15) / 16 * 16; // what stands behind them is copied by 16 bytes
+    return (bytes + 15) / 16 * 16; // the bytes behind them are copied by 16
 }
 
 // How many times 32 fours a warp takes side by side of a vector for these formats: see `prepare`.

@@ -213,7 +213,7 @@ template <bool HIGH>
 struct KNibblesTile : BlockTile {
     static constexpr int PLANES = HIGH ? 3 : 2;
     static constexpr bool SUMS = true;
-    // What the integers of high nibbles stand for: they stay where they are.
+    // The values of the integers of high nibbles, which stay in place.
     static constexpr float HIGH_WORTH = HIGH ? 1.0f : 1.0f / 16.0f;
     static __device__ __forceinline__ int width(int plane, int groups) {
         return plane == 0 ? 16 * groups : HIGH && plane == 1 ? 4 * groups : 2 * groups;
@@ -225,7 +225,7 @@ struct KNibblesTile : BlockTile {
         u32 scales[2][2];
         u32 mins, d, dmin; // of row g + 8 (t % 2), four groups'; both rows' d; that row's dmin
     };
-    // Six bits of groups 0 to 3, or 4 to 7: their lower four stand in `last`, the others with those of the first.
+    // Six bits of groups 0 to 3, or 4 to 7: their lower four are in `last`, the others with those of the first.
     static __device__ __forceinline__ u32 first_four(u32 word) { return word & 0x3f3f3f3fu; }
     static __device__ __forceinline__ u32 last_four(u32 word, u32 last) {
         return (last & 0x0f0f0f0fu) | (word >> 2 & 0x30303030u);

@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(TILES *THREADS) attention_rows(const __grid_co
             }
         }
     }
-    // All parts put together, where the tiles stood.
+    // All parts put together, in place of the tiles.
     constexpr int PARTS = 2 * TILES, PART = THREADS / 2; // threads of warps that share no row
     float4 *measured = (float4 *)shared;
     float *sums = (float *)(measured + PARTS * PART) + threadIdx.x % PART;

@@ -1,4 +1,4 @@
-// The sum of the residual stream and a product that stands in shares, and its norm as an
+// The sum of the residual stream and a product in shares, and its norm as an
 // operand of `products.cu`. A block a token, grid (T).
 // base, sum, product [T, n], which is none where nothing is added; weight [n].
 

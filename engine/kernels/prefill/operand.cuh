@@ -9,10 +9,10 @@
 // 2^-39 of the token's largest. A row with an element that is no number, or infinite, gives
 // no numbers.
 //
-// Of each token and group of 32 elements, part by part, there stand the even and then the
+// Each token and group of 32 elements has, part by part, the even and then the
 // odd ones of the lower 16, and so those of the upper 16. So elements 4t, 4t + 2 and
 // 4t + 1, 4t + 3 meet a lane's two pairs of a matrix instruction, and four weights that
-// stand in one word, byte by byte, become two pairs of halves.
+// are in one word, byte by byte, become two pairs of halves.
 //
 // In halves, OPERAND_TOKENS tokens of a group stand together, 128 bytes each, their sixteens
 // turned by the token: as they are multiplied from shared memory, whoever brings them there,
@@ -31,7 +31,7 @@ constexpr int PART_BYTES = 64; // of a group of 32 elements
 constexpr int EIGHT_SUMS = 32; // bytes of the sums of eight groups
 constexpr int OPERAND_TOKENS = 128; // of a tile of an operand in halves
 
-// Where it stands in memory.
+// Its place in memory.
 struct Operand {
     u8 *parts;      // [T, n / 32, parts, PART_BYTES], or [tiles, padded groups, OPERAND_TOKENS, parts, PART_BYTES]
     float *inverse; // [T]: what a token's sums are multiplied with

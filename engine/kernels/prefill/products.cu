@@ -31,7 +31,8 @@ struct ProductsParams {
 // A stage of shared memory.
 template <typename P, typename Part>
 struct Stage {
-    // Of a group of a token, whose sixteen bytes are so turned that eight tokens, which are read at once, share no bank.
+    // Whether the sixteen bytes of a token's group are turned, so that eight tokens, which are read at once, share no
+    // bank.
     static constexpr bool TURNED = PartsOf<Part>::COUNT == 2;
     static constexpr int X = PartsOf<Part>::COUNT * PART_BYTES + (TURNED ? 0 : 16);
     static constexpr bool EIGHTS = P::SUMS && PartsOf<Part>::COUNT == 2; // minima are multiplied as matrices

@@ -3,7 +3,7 @@
 #include "prefill/operand.cuh"
 
 // A token's row of n elements, by all threads of a block, a multiple of 32: four elements
-// of each at a time, which stand in shared memory once they are made. So few registers are
+// of each at a time, which are in shared memory once they are made. So few registers are
 // taken that a multiprocessor holds the rows of many tokens at once.
 constexpr int MOST_ROW_THREADS = 1024; // of a block that makes a row
 constexpr int AHEAD = 2; // fours that a thread loads before it goes on with the first

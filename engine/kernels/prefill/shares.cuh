@@ -2,7 +2,7 @@
 
 #include "prefill/row.cuh"
 
-// A product [T, n] of which some tiles stand in shares of their sums, to be added up in their
+// A product [T, n] of which some tiles are in shares of their sums, to be added up in their
 // order: those of tokens from `token0` on, but of its first OPERAND_TOKENS only the elements
 // from `row0` on.
 struct Shared {

@@ -4,7 +4,7 @@
 #include "matrices.cuh"
 
 // Hopper multiplies 64 rows of weights at once, 16 of each of four warps, with TOKENS rows
-// of x that stand in shared memory, while the warps go on. A thread has of the sums what it
+// of x in shared memory, while the warps go on. A thread has of the sums what it
 // has of those of `multiply_f16`, eight tokens after another.
 
 constexpr int TOKENS = 64;

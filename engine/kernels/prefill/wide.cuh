@@ -17,7 +17,7 @@ constexpr int WIDE_WEIGHTS = WIDE_ROWS * 128; // bytes of the halves of an image
 constexpr int WIDE_TOKENS = PIECE * OPERAND_TOKENS * 128; // of a piece of the operand
 constexpr int WIDE_STAGE = 50 * 1024; // of shared memory: a piece of the operand and the largest image
 constexpr int WIDE_STAGES = 4; // of pieces, and as many of what belongs to eight groups
-// Of the minima of a tile's rows in eight groups: a row's pairs of each piece, and what their sums are multiplied with.
+// The minima of a tile's rows in eight groups: a row's pairs of each piece, and the factors of their sums.
 constexpr int WIDE_PAIRS = 16 * WIDE_ROWS;
 constexpr int WIDE_MINIMA = 20 * WIDE_ROWS;
 // Of shared memory: the operand's sums of eight groups, and the minima that meet them.
@@ -26,7 +26,7 @@ constexpr int WIDE_EIGHT = 13 * 512;
 static_assert(WIDE_EIGHT == WIDE_SUMS + WIDE_MINIMA, "said twice, since engine/src/cuda/wide.rs reads products alone");
 
 // HALVES: a number for each 16 elements of a row; FOLDED: one for both groups, whose scales are in the halves; else one for
-// each group. MINIMA: whether the format has some. TOLD: its bytes, by who takes the memory.
+// each group. MINIMA: whether the format has some. TOLD: its bytes, from the code that takes the memory.
 template <bool HALVES_, bool FOLDED_, bool MINIMA_, int TOLD = 0>
 struct Image {
     static constexpr bool HALVES = HALVES_, FOLDED = FOLDED_, MINIMA = MINIMA_;

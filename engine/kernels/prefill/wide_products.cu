@@ -1,8 +1,8 @@
-// y[t, o] = W[o, :] . x[t, :] as in `products.cu`, of weights that stand as halves (`wide.cuh`),
+// y[t, o] = W[o, :] . x[t, :] as in `products.cu`, of weights kept as halves (`wide.cuh`),
 // on Hopper. Two warpgroups multiply, 64 outputs of OPERAND_TOKENS tokens each, and scale and
 // add in f32 in turns; a thread of a third brings pieces of x and of the weights in bulk,
 // WIDE_STAGES at once, and the first of the weights before the block's turn. No barrier of the
-// block stands in the loop. Blocks stay, and take one tile after another: what the next is made
+// block is in the loop. Blocks stay, and take one tile after another: what the next is made
 // of comes while the last is written. The last tiles, which would keep some blocks busy alone, are
 // made in shares of their sums (`shares.cuh`).
 // Grid (blocks), block THREADS. y [T, m].

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(WIDE_ROWS) widen(const __grid_constant__ Widen
     __shared__ u32 integers[PIECE][WIDE_ROWS];
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, piece = blockIdx.x, tile = blockIdx.y;
     const int groups = p.n / 32, pieces = gridDim.x, eights = (groups + 7) / 8;
-    // Rows beyond the last are the last again: nobody asks for their products.
+    // Rows beyond the last are the last again: their products are not used.
     auto row_of = [&](int row) { return (size_t)min(tile * WIDE_ROWS + row, p.m - 1); };
     constexpr int EACH = P::BYTES / 16;
     for (int i = tid; i < WIDE_ROWS * EACH; i += WIDE_ROWS) {
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(WIDE_ROWS) widen(const __grid_constant__ Widen
         if (P::HIGH_UNIT == 4) *(u32 *)to = *(const u32 *)from;
         else *(uint4 *)to = *(const uint4 *)from;
     }
-    // A format may take its groups in another order; here they stand in the row's.
+    // A format may take its groups in another order; here they are in the row's.
     auto image_of = [&](int g) { return p.images + ((size_t)tile * pieces + g / PIECE) * I::BYTES; };
     const typename P::Raw raw = P::load(p.w, row_of(tid), groups, piece);
 #pragma unroll

@@ -61,7 +61,7 @@ impl Fused<'_> {
         };
         let group = config.n_heads / config.n_kv_heads;
         let kv = self.calls.options.kv;
-        // Two tiles of keys and values; at the end what the threads have summed stands in the second.
+        // Two tiles of keys and values; at the end the threads' sums are in the second.
         let sums = ATTENTION_THREADS as usize * 16 * group;
         let shared = |keys: usize| {
             let tile = 2 * keys * config.head_dim * kv.size();
@@ -96,7 +96,7 @@ impl Fused<'_> {
             stamps: 0,
         };
         // Large clusters leave few shares; small ones find room beside the kernel before, which is worth more where a share
-        // is small. Of all, a head shall have eight clusters.
+        // is small. A head shall have eight clusters in all.
         let most = if d > 64 { 8 } else { 2 };
         let fits = |&c: &u32| c <= most && 8 * heads * c <= self.calls.functions.processors;
         let cluster = [8, 4, 2].into_iter().find(fits).unwrap_or(1);

@@ -13,7 +13,7 @@ use crate::model::row_len;
 use crate::tap::TapSink;
 use cudarc::driver::result;
 
-/// What stands there.
+/// The contents of the tables.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Tables {
     positions: Vec<i32>,

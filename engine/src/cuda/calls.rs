@@ -286,7 +286,7 @@ impl Calls<'_> {
         Job::Kernel(Call::flat(params, groups).of(&[&weight.ty]))
     }
 
-    /// Brings a cache of `elements` at `from` to where it stands as f32, if it is not f32 itself.
+    /// Brings a cache of `elements` at `from` to its place as f32, if it is not f32 itself.
     pub fn read_cache(&self, from: Ptr, elements: usize) -> Option<Call> {
         let params = KvReadParams { cache: from, out: self.memory.cache_f32, count: elements as i32 };
         (self.options.kv != DType::F32).then(|| Call::flat(params, elements).of(&[&self.options.kv_kernel()]))

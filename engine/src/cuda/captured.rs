@@ -1,4 +1,4 @@
-//! Captured graphs of a decode step, one for each slot of what is tapped.
+//! Captured graphs of a decode step, one for each slot of taps.
 
 use super::CudaError;
 use super::decoder::Decoder;
@@ -98,7 +98,7 @@ impl Fast {
         self.turns[self.turn].captured.as_ref()
     }
 
-    /// Takes a bug into the graph; what was captured has none.
+    /// Takes a bug into the graph; the captured graph has none.
     #[cfg(any(test, feature = "faults"))]
     pub fn plant(&mut self, fault: &'static Replayed) {
         self.planted = Some(fault);
@@ -127,7 +127,8 @@ pub(super) fn chain(graph: &CudaGraph) -> Result<Vec<sys::CUgraphNode>, CudaErro
     let mut nodes = Vec::new();
     while count == 1 {
         nodes.push(at);
-        // SAFETY: as above; an edge's data is asked for, since one of a programmatic launch is not told without.
+        // SAFETY: as above; an edge's data is requested, since CUDA does not return an edge of a programmatic launch
+        // without it.
         unsafe {
             let mut edge = std::mem::zeroed::<sys::CUgraphEdgeData>();
             sys::cuGraphNodeGetDependentNodes_v2(nodes[nodes.len() - 1], &raw mut at, &raw mut edge, &raw mut count)

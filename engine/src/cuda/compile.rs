@@ -39,7 +39,7 @@ pub fn target((major, minor): (i32, i32)) -> String {
 /// Compiled kernels.
 #[derive(Debug)]
 pub struct Compiled {
-    /// Names of the kernels in the machine code, in the order they were asked for.
+    /// Names of the kernels in the machine code, in the order of the requests.
     pub names: Vec<String>,
     /// Machine code.
     pub cubin: Vec<u8>,
@@ -65,7 +65,7 @@ pub fn compile(source: &Source, arch: &str) -> Result<Compiled, CudaError> {
     let options = options(arch);
     let mut program = std::ptr::null_mut();
     // SAFETY: every text outlives the program, which is created here and destroyed below; every buffer has the size
-    // that was asked for.
+    // that was requested.
     unsafe {
         let create = sys::nvrtcCreateProgram(
             &raw mut program,
@@ -109,7 +109,7 @@ fn options(arch: &str) -> [String; 3] {
 /// The name that the compiler gave to a kernel.
 ///
 /// # Safety
-/// The program must have been compiled, with this kernel among the names it was asked for, and not be destroyed.
+/// The program must have been compiled, with this kernel among the requested names, and not be destroyed.
 unsafe fn lowered(program: sys::nvrtcProgram, kernel: &CStr) -> Result<String, result::NvrtcError> {
     let mut name = std::ptr::null();
     // SAFETY: as the caller's; the name lives as long as the program and is copied.

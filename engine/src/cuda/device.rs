@@ -31,13 +31,13 @@ pub enum CudaError {
         /// The compiler's words.
         log: String,
     },
-    /// No cuBLAS, and it was asked for.
+    /// No cuBLAS, and it was requested.
     #[error(
         "no cuBLAS: libcublas.so.13 is not found; install the CUDA 13 toolkit or `pip install nvidia-cublas==13.*` and put \
          its folder on LD_LIBRARY_PATH, or leave --gemm at own"
     )]
     NoCublas,
-    /// No NCCL, and several ranks were asked for.
+    /// No NCCL, and several ranks were requested.
     #[error(
         "no NCCL: libnccl.so.2 is not found; `pip install nvidia-nccl-cu13` and put its folder on LD_LIBRARY_PATH, or use \
          --subject cpu"

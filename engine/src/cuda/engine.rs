@@ -74,7 +74,7 @@ pub struct CudaEngine {
     pub(super) context: Arc<CudaContext>,
 }
 
-/// The ring of taps of an engine, made where there is none yet, and who takes what arrives, for `$taps`.
+/// The ring of taps of an engine, made if there is none yet, and the receiver of arriving values, for `$taps`.
 macro_rules! receiving {
     ($engine:ident, $taps:ident) => {{
         if $engine.readback.is_none() {
@@ -95,7 +95,7 @@ macro_rules! receiving {
 }
 pub(super) use receiving;
 
-/// Which node is which for the fused path, if that is asked for; it needs no GPU.
+/// The nodes by role for the fused path, if that path is requested; it needs no GPU.
 ///
 /// # Errors
 /// The stage or trait of the model that the kernels of this path are not made for, and what to use instead.
@@ -107,7 +107,7 @@ fn supports(graph: &Graph, options: &Options) -> Result<Option<Decoder>, CudaErr
     }
 }
 
-/// What of a model the kernels of this path are not made for, whatever the GPU and the lengths.
+/// The part of a model that the kernels of this path do not support, on any GPU and at any length.
 pub fn unsupported(graph: &Graph, path: Path) -> Option<CudaError> {
     let options = Options {
         step: 1,
@@ -126,16 +126,16 @@ pub fn unsupported(graph: &Graph, path: Path) -> Option<CudaError> {
 impl Drop for CudaEngine {
     /// Nothing is given back while something that was queued may still write to it.
     fn drop(&mut self) {
-        // After an error there is nobody to tell of another.
+        // After an error another one has no receiver.
         let _ = self.context.bind_to_thread();
         for stream in [&self.stream, &self.copies] {
-            // After an error there is nobody to tell of another.
+            // After an error another one has no receiver.
             let _ = stream.synchronize();
         }
     }
 }
 
-// SAFETY: whatever it holds of CUDA may be used by any thread, one at a time, in which its context is bound: `queue` binds it.
+// SAFETY: its CUDA objects may be used by any thread, one at a time, in which its context is bound: `queue` binds it.
 unsafe impl Send for CudaEngine {}
 
 impl CudaEngine {
@@ -232,7 +232,7 @@ impl CudaEngine {
         self.functions.load(&self.context, &self.arch, &calls)
     }
 
-    /// What ends all ranks, whatever they wait for; nothing where it runs a whole graph.
+    /// A function that ends all ranks, even while they wait; nothing if it runs a whole graph.
     pub fn ending(&self) -> Option<impl Fn() + Send + Sync + 'static> {
         self.communicator.as_ref().map(Communicator::ending)
     }
@@ -360,7 +360,7 @@ impl CudaEngine {
         self.finish(taps)
     }
 
-    /// As [`Self::step`], but what is wanted of a decode step of the fast path may be on its way still: it is given
+    /// As [`Self::step`], but the taps of a decode step of the fast path may still be on their way: they are given
     /// while the steps after it run, or by [`Self::finish`].
     ///
     /// # Errors
@@ -405,7 +405,7 @@ impl CudaEngine {
         Ok(())
     }
 
-    /// Which nodes are wanted. The fast path has room for taps only where it was asked for.
+    /// Which nodes are wanted. The fast path has room for taps only if it was requested.
     fn wanted(&self, taps: &dyn TapSink) -> Vec<bool> {
         let (room, nodes) = (self.options.taps || self.fast.is_none(), &self.graph.nodes);
         if room { taps.wanted(nodes) } else { vec![false; nodes.len()] }

@@ -1,6 +1,6 @@
 //! The fused decode step: five kernels a layer, replayed as one CUDA graph. Longer steps are in `prefill`.
 //!
-//! Position and token stand in device memory, so that the captured graph serves every step.
+//! Position and token are in device memory, so that the captured graph serves every step.
 
 use super::CudaError;
 use super::calls::{Calls, Job, Launch, Span};
@@ -16,7 +16,7 @@ use crate::ops::{Op, Pairing};
 /// Threads of a block, each where the kernel says so.
 const ARGMAX_THREADS: u32 = constant!("fused/argmax.cu", "THREADS");
 const EMBED_THREADS: u32 = 256;
-/// Of a block of `ffn_act` whose warps share out all its rows, of which a multiprocessor holds so many.
+/// Threads of a block of `ffn_act` whose warps share all its rows, and the number of such blocks in a multiprocessor.
 const SHARING_THREADS: u32 = 32 * constant!("fused/ffn_act.cu", "SHARING_WARPS");
 const SHARING_BLOCKS: usize = constant!("fused/ffn_act.cu", "SHARING_BLOCKS") as usize;
 /// Atoms that each of these warps unpacks before its turn.
@@ -271,7 +271,7 @@ impl Fused<'_> {
             splits: self.splits(deep) as i32,
             stamps: 0,
         };
-        // Of a long context several blocks bring the tapped weights of a head to their total.
+        // In a long context several blocks bring the tapped weights of a head to their total.
         let scaling = match self.tap(layer.weights) {
             0 => 0,
             _ => config.n_heads * self.calls.options.context.div_ceil(SCALED),
@@ -449,7 +449,7 @@ mod tests {
                     calls_of(fused.decode(7, 5)).map(told).unzip::<_, _, Vec<_>, Vec<_>>()
                 })
             };
-            // Rows of gate and up stand in shared memory, or come set after set to as many blocks as the card holds.
+            // Rows of gate and up are in shared memory, or come set after set to as many blocks as the card holds.
             for (shared, whole) in [(227, true), (40, false)] {
                 let (many, few) = (asked(shared, 1, 2048), asked(shared, 1, 32));
                 assert_eq!(many.0, few.0);

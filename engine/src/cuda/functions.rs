@@ -63,7 +63,7 @@ impl Functions {
         Self { processors, threads, shared, clusters: true, loaded: HashMap::new(), held: Mutex::default() }
     }
 
-    /// Blocks of a launch that the card holds at once. Of a kernel that is not loaded, as many as its threads alone
+    /// Blocks of a launch that the card holds at once. For a kernel that is not loaded, as many as its threads alone
     /// would allow, which is never fewer.
     pub fn resident(&self, call: &Call) -> u32 {
         let threads = call.block.0 * call.block.1 * call.block.2;
@@ -81,7 +81,7 @@ impl Functions {
     }
 
     /// Clusters of `cluster` blocks that the card holds at once of a launch of one kernel that is made of them: fewer than
-    /// its multiprocessors would allow, which stand in groups. Of a kernel that is not loaded as many as these.
+    /// its multiprocessors would allow, which are in groups. For a kernel that is not loaded as many as these.
     pub fn resident_clusters(&self, call: &Call, cluster: u32) -> u32 {
         let kernel = call.kernel();
         let Some(function) = self.loaded.get(&kernel) else {
@@ -154,7 +154,7 @@ impl Functions {
                 function.set_attribute(attribute, bytes as i32).doing("asking for shared memory")?;
             }
         }
-        // What was asked before a kernel was allowed as much.
+        // Answers from before the kernel was allowed as much.
         self.held = Mutex::default();
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The kernels of `engine/kernels`, and the parameters of each, declared once.
 //!
-//! A kernel takes one struct by value. Its fields stand here as Rust lays them out and in the kernel's file as CUDA
+//! A kernel takes one struct by value. Its fields are here as Rust lays them out and in the kernel's file as CUDA
 //! does; [`File::checks`] has the compiler compare the two, and `functions` asks the driver for the size of
 //! what was compiled.
 
@@ -87,7 +87,7 @@ macro_rules! kernels {
                 }
             }
 
-            /// Where they stand, as CUDA wants to be told.
+            /// Their addresses, in the form that CUDA takes.
             pub fn address(&self) -> *const c_void {
                 match self {
                     $($(#[$meta])* Self::$file(params) => std::ptr::from_ref(params).cast(),)*
@@ -230,7 +230,7 @@ kernels! {
 }
 
 impl Params {
-    /// Of the kernels of a decode step, where the blocks of a launch say when they began, had waited, and ended.
+    /// The place where the blocks of a decode kernel's launch write when they began, had waited, and ended.
     pub fn stamps(&mut self) -> Option<&mut Ptr> {
         Some(match self {
             Self::EmbedToken(params) => &mut params.stamps,
@@ -285,7 +285,7 @@ impl File {
         path.rsplit('/').next().unwrap_or(path).trim_end_matches(".cu")
     }
 
-    /// Whether the kernel, where it is launched by itself, waits for the one before it (`wait_for_turn` of `decode.cuh`).
+    /// Whether the kernel, where it is launched alone, waits for the one before it (`wait_for_turn` of `decode.cuh`).
     pub fn waits(self) -> bool {
         self.path().starts_with("prefill/")
     }
@@ -317,7 +317,7 @@ impl File {
 const SAME: &str = "template <typename, typename> constexpr bool same = false;\n\
                     template <typename T> constexpr bool same<T, T> = true;\n";
 
-/// The value of `constexpr int NAME = ...;` in a kernel's file, so that a number which both sides need stands there
+/// The value of `constexpr int NAME = ...;` in a kernel's file, so that a number which both sides need is there
 /// alone. The value may be a number, another such constant, or a product of these. Evaluated at compile time, which
 /// fails where the file says nothing of the name.
 pub const fn value_of(text: &str, name: &str) -> u32 {
@@ -344,7 +344,7 @@ const fn starts(text: &str, at: usize, with: &str) -> bool {
     true
 }
 
-/// The product that stands at `at` and ends with a semicolon.
+/// The product at `at`, which ends with a semicolon.
 const fn product(text: &str, mut at: usize) -> u32 {
     let (bytes, mut value) = (text.as_bytes(), 1);
     loop {

@@ -50,7 +50,7 @@ impl Call {
         Self::new(params, (blocks, 1, 1), FLAT_THREADS)
     }
 
-    /// Of the template's kernel for these formats, types and numbers.
+    /// Chooses the template's kernel for these formats, types and numbers.
     #[must_use]
     pub fn of(mut self, arguments: &[&dyn Display]) -> Self {
         self.arguments = arguments.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");

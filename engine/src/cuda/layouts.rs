@@ -3,17 +3,17 @@
 /// An address on the device; 0 is none.
 pub type Ptr = u64;
 
-/// `struct Batch` of `batch.cuh`: where the rows of a step stand on the device. All 0 for one sequence from a position on.
+/// `struct Batch` of `batch.cuh`: the places of a step's rows on the device. All 0 for one sequence from a position on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Batch {
-    /// Of each row its position.
+    /// The position of each row.
     pub positions: Ptr,
-    /// Of each row the slot that it is written to.
+    /// The slot that each row is written to.
     pub slots: Ptr,
-    /// Of each sequence the slots of its positions, one sequence after another.
+    /// The slots of each sequence's positions, one sequence after another.
     pub tables: Ptr,
-    /// Of each row where in `tables` its sequence begins.
+    /// For each row the place in `tables` where its sequence begins.
     pub starts: Ptr,
 }
 
@@ -35,11 +35,11 @@ pub struct Stream {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Best {
-    /// The largest number that stands for a logit and its id.
+    /// The largest number that encodes a logit and its id.
     pub largest: Ptr,
     /// Blocks that are done.
     pub arrived: Ptr,
-    /// Where the id goes, in pinned host memory; none where nobody asks.
+    /// Where the id goes, in pinned host memory; none if it is not wanted.
     pub token: Ptr,
 }
 
@@ -71,7 +71,7 @@ pub struct Operand {
     pub sums: Ptr,
 }
 
-/// `struct Shared` of `shares.cuh`: a product of which some tiles stand in shares.
+/// `struct Shared` of `shares.cuh`: a product of which some tiles are in shares.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shared {
@@ -89,7 +89,7 @@ pub struct Shared {
     pub row0: i32,
 }
 
-/// Where a matrix stands as halves.
+/// The place of a matrix's halves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wide {
     /// Images of its rows.

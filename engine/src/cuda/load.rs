@@ -24,7 +24,7 @@ impl Load {
         Ok(Self { stream, memory })
     }
 
-    /// Queues work, after whatever of it is not done yet.
+    /// Queues work after the work that is not done yet.
     pub fn queue(&mut self) -> Result<(), CudaError> {
         self.stream.synchronize().doing("waiting for a load")?;
         (0..TIMES).try_for_each(|_| self.stream.memset_zeros(&mut self.memory).doing("loading the card"))

@@ -18,7 +18,7 @@ use cudarc::driver::result;
 use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};
 
-/// Where everything of an engine stands on the device.
+/// The places of everything of an engine on the device.
 pub struct Memory {
     /// Length in bytes of it all.
     pub bytes: usize,
@@ -26,7 +26,7 @@ pub struct Memory {
     pub weights: HashMap<String, Weight>,
     /// Per node, the buffer it writes: one per stage name, which the layers share; caches have one each.
     pub outputs: Vec<Part>,
-    /// Where decode steps write what is tapped of them (`slots.rs`).
+    /// Where decode steps write their taps (`slots.rs`).
     pub slot_memory: Ptr,
     /// Per node, where the next of them does: 0 for a cache, which stands where it is, and where it is no tap.
     pub slots: Vec<Ptr>,

@@ -17,7 +17,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Takes the newest row of the cache of `node`, which stands at `cache` on the device, and gives all rows.
+    /// Takes the newest row of the cache of `node`, which is at `cache` on the device, and gives all rows.
     /// `changed` is the first row before it that is another than it was, if there is one.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ mod tests {
         let mut mirror = Mirror::default();
         let mut take = |newest: usize, value: f32| {
             let row = [value, -value];
-            let rows = mirror.take(7, 0, DType::F32, &row, newest, u32::MAX as usize).expect("no device is asked");
+            let rows = mirror.take(7, 0, DType::F32, &row, newest, u32::MAX as usize).expect("no device is used");
             rows.to_vec()
         };
         assert_eq!(take(0, 1.0), [1.0, -1.0]);

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// What the library is called, the name that packages install first.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-/// How long a rank that stands in a call of the library is waited for before its communicator is ended all the same: the call
+/// How long a rank within a call of the library is waited for before its communicator is ended anyway: the call
 /// may wait for room among what is queued, which only that end makes.
 const IN_A_CALL: Duration = Duration::from_secs(2);
 
@@ -125,7 +125,7 @@ impl Member {
         }
         let handle = self.handle.swap(std::ptr::null_mut(), Ordering::AcqRel);
         if !handle.is_null() {
-            // SAFETY: made in `all`, and ended by who took it out. After an error there is nobody to tell of another.
+            // SAFETY: made in `all`, and ended by who took it out. After an error another one has no receiver.
             let _ = unsafe { (nccl.abort)(handle) };
         }
     }
@@ -151,7 +151,7 @@ impl Communicator {
         let nccl = Nccl::load()?;
         let (cards, mut handles): (Vec<c_int>, Vec<Handle>) =
             (0..ranks).map(|i| (i as c_int, std::ptr::null_mut())).unzip();
-        // SAFETY: as many handles and cards as are said.
+        // SAFETY: as many handles and cards as the numbers given.
         let code = unsafe { (nccl.init_all)(handles.as_mut_ptr(), ranks as c_int, cards.as_ptr()) };
         nccl.checked(code, "joining the ranks")?;
         let member = |handle| Member { handle: AtomicPtr::new(handle), calling: Mutex::new(()) };

@@ -66,7 +66,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// Keys of a tile of the caches, and its bytes: `struct CacheTile` of `cache.cuh`, which the kernels are told and check.
+/// Keys of a tile of the caches, and its bytes: `struct CacheTile` of `cache.cuh`, which the kernels take and check.
 pub fn cache_tile(head_dim: usize) -> (usize, usize) {
     let keys = if head_dim <= 64 { 64 } else { 32 };
     (keys, 4 * keys * head_dim * 2 + 4 * keys + 16)
@@ -79,8 +79,8 @@ pub fn tiles_at_once(head_dim: usize, limit: usize) -> u32 {
     if head_dim == 64 && 4 * bytes <= limit { 2 } else { 1 }
 }
 
-/// Of a format: the pitches of its planes in a stage (`pieces.cuh`), whether its minima meet sums of x, and how many numbers
-/// scale a group.
+/// Layout of a format: the pitches of its planes in a stage (`pieces.cuh`), whether its minima meet sums of x, and how
+/// many numbers scale a group.
 pub(super) fn piece_of(ty: GgmlType) -> (usize, bool, usize) {
     match ty {
         GgmlType::Q4_0 => (48, false, 1),
@@ -97,10 +97,10 @@ pub(super) fn piece_of(ty: GgmlType) -> (usize, bool, usize) {
 }
 
 /// Bytes of a stage of `products.cu` for a format: the tokens, and of every row of weights its planes and its scales. The
-/// kernel is told and checks it.
+/// kernel takes the number and checks it.
 fn stage_bytes(ty: GgmlType, part: Part) -> usize {
     let (pitches, sums, scales) = piece_of(ty);
-    // Minima that stand in shared memory of their own need no sums of x here, and leave one number that scales.
+    // Minima in shared memory of their own need no sums of x here, and leave one number that scales.
     let (apart, sums, scales) = match part {
         Part::Half => (0, 0, if sums { 1 } else { scales }),
         Part::Brain => (16, if sums { 4 } else { 0 }, scales),

@@ -134,7 +134,7 @@ impl Fused<'_> {
     /// The logits of all tokens, or of the last alone.
     fn logits(&self, span: Span) -> (Vec<Job>, Span) {
         let (node, last) = (self.decoder.logits, &self.decoder.layers[self.decoder.layers.len() - 1]);
-        // Of the one row that is asked for as a decode step makes it: from the stream, where nobody looks at the norm.
+        // The one requested row as a decode step makes it: from the stream, if the norm is not tapped.
         if self.calls.options.last_logits && !self.narrow && !(self.wants)(self.decoder.final_norm) {
             let of_token = (4 * self.weight(node).n * (span.tokens - 1)) as u64;
             let x = Stream { base: self.at(last.out) + of_token, ..Stream::default() };
@@ -197,7 +197,7 @@ impl Fused<'_> {
                 Params::WideProducts(_) => {
                     let token0 = token0(made.whole);
                     let stride = w.m * (span.tokens - token0);
-                    // Of tokens before the cut nothing stands there, and nothing of the first share.
+                    // Nothing is there for tokens before the cut, and nothing of the first share.
                     let rest = free.wrapping_sub(4 * (stride + w.m * token0) as u64);
                     free += 4 * ((made.shares - 1) * stride) as u64;
                     let row0 = (made.whole % row_tiles).saturating_sub(first) * wide::ROWS;
@@ -393,7 +393,7 @@ mod tests {
     use crate::model::Graph;
     use proptest::prelude::*;
 
-    /// Of each launch its nodes, and the addresses and numbers that its kernels are given.
+    /// The nodes of each launch, and the addresses and numbers that its kernels take.
     fn launches(graph: &Graph, tokens: usize, wants: &dyn Fn(usize) -> bool) -> Vec<(Vec<usize>, Vec<u64>)> {
         let options = Options { step: 512, context: 600, path: Path::Fast, taps: true, ..Options::default() };
         with_calls(graph, &options, |calls| {
@@ -431,7 +431,7 @@ mod tests {
             let options = Options { step: 512, context: 600, path: Path::Fast, ..Options::default() };
             with_calls_where(graph, &options, wide, |calls| {
                 let decoder = decoder_of(graph).expect("a decoder");
-                // Of a card that holds few blocks some tiles are made at once, and others in shares.
+                // On a card that holds few blocks some tiles are made at once, and others in shares.
                 for processors in [1, 3, 100] {
                     let functions = Functions::bare(processors, 512, 227 << 10);
                     let calls = Calls { functions: &functions, ..calls };

@@ -65,9 +65,9 @@ struct Parcel {
 
 /// What a parcel brings.
 enum Contents {
-    /// Of a node's output, from a flat index on.
+    /// A node's output, from a flat index on.
     Piece { node: usize, first: usize },
-    /// Of a slot, from an element on.
+    /// A slot, from an element on.
     Slot { slots: Arc<Slots>, start: usize },
 }
 
@@ -118,7 +118,7 @@ impl Readback {
             let count = PARCEL.min(len - first);
             let at = self.room(count, receiver)?;
             let aside = self.device + 4 * at as u64;
-            // SAFETY: both addresses are good for `count` elements, and no parcel stands there.
+            // SAFETY: both addresses are good for `count` elements, and no parcel is there.
             unsafe { result::memcpy_dtod_async(aside, from + 4 * first as u64, 4 * count, self.compute.cu_stream()) }
                 .doing("copying a tap aside")?;
             if self.keep {
@@ -171,7 +171,7 @@ impl Readback {
         &mut self, at: usize, len: usize, from: Ptr, events: Events, span: Span, contents: Contents,
     ) -> Result<(), CudaError> {
         let to = self.pinned.as_mut_slice().doing("reading a tap")?;
-        // SAFETY: the ring's own pinned memory, of which nobody reads this part before `arrived` has happened.
+        // SAFETY: the ring's own pinned memory, and nothing reads this part before `arrived` has happened.
         unsafe { result::memcpy_dtoh_async(&mut to[at..at + len], from, self.copies.cu_stream()) }
             .doing("reading a tap")?;
         events.arrived.record(&self.copies).doing("recording an event")?;
@@ -210,7 +210,7 @@ impl Readback {
         let Some(parcel) = self.flying.pop_front() else {
             return Ok(());
         };
-        self.landed += 1; // whatever becomes of it
+        self.landed += 1; // for any result
         parcel.events.arrived.synchronize().doing("running a stage")?;
         let arrived = &self.pinned.as_slice().doing("reading a tap")?[parcel.at..parcel.at + parcel.len];
         self.spare.push(parcel.events);
@@ -258,12 +258,12 @@ impl Readback {
 
 impl Drop for Readback {
     fn drop(&mut self) {
-        // Nothing may arrive in memory that is given back. An error has no one to be told to, and nothing arrives then.
+        // Nothing may arrive in memory that is given back. An error has no receiver, and nothing arrives then.
         let _ = self.copies.synchronize();
     }
 }
 
-/// Where `len` elements may stand in the ring, `next` being the end of the newest parcel and `oldest` the begin of the
+/// The place for `len` elements in the ring, `next` being the end of the newest parcel and `oldest` the begin of the
 /// oldest.
 fn place(next: usize, oldest: Option<usize>, len: usize) -> Option<usize> {
     match oldest {

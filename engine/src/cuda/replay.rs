@@ -1,4 +1,4 @@
-//! A decode step of the fast path as one captured graph, tapped or not: what is wanted of it is written to a slot of
+//! A decode step of the fast path as one captured graph, tapped or not: its taps are written to a slot of
 //! device memory, one of two that take turns, while the other travels to the host.
 //!
 //! A graph for each slot, since the addresses of a slot are parameters of its nodes.
@@ -70,7 +70,7 @@ impl CudaEngine {
         Ok(())
     }
 
-    /// Goes on to the next slot, laid out for what is wanted at this position, and free and clear in the compute stream's
+    /// Goes on to the next slot, laid out for the taps of this position, and free and clear in the compute stream's
     /// time.
     fn next_slot(&mut self, fast: &mut Fast, wanted: &[bool]) -> Result<(), CudaError> {
         let keys = self.position + 1;
@@ -130,7 +130,7 @@ impl CudaEngine {
         unsafe { result::memcpy_htod_sync(self.memory.cache_table, &table) }.doing("copying a table to the device")
     }
 
-    /// Sends what is wanted of the decode step that was launched last.
+    /// Sends the taps of the decode step that was launched last.
     pub(super) fn send_slots(&mut self, wanted: &[bool], taps: &mut dyn TapSink) -> Result<(), CudaError> {
         // What stays on the device stands where it shall.
         let Some(fast) = self.fast.as_ref().filter(|_| !self.options.keep_taps && wanted.contains(&true)) else {

@@ -126,7 +126,7 @@ impl Schedule<'_> {
         launch
     }
 
-    /// Every launch of a kernel that a step may need, whatever its tokens: of a step of one token by this path, and
+    /// Every launch of a kernel that a step may need, for any tokens: of a step of one token by this path, and
     /// of one that walks the graph.
     pub fn kernels(&self) -> Vec<Call> {
         let one = Span { tokens: 1, first: 0 };
@@ -136,7 +136,7 @@ impl Schedule<'_> {
         // Some are others where something is tapped.
         let tapped = Self { fused: self.fused.map(|fused| Fused { wants: &|_| true, ..fused }), ..*self };
         let longer = calls_of(self.longer(one)).chain(calls_of(tapped.longer(one)));
-        // Of a long context attention is another kernel's.
+        // In a long context another kernel computes attention.
         let last = self.calls.options.context.saturating_sub(1);
         let steps = [0, last].into_iter().flat_map(|first| calls_of(self.step(&[0], first)));
         steps.chain(longer).chain(read).collect()

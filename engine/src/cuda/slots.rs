@@ -1,4 +1,4 @@
-//! Where a decode step writes what is tapped of it: one piece of device memory, which travels to the host at once.
+//! Where a decode step writes its taps: one piece of device memory, which travels to the host at once.
 
 use super::layouts::Ptr;
 use crate::model::{Graph, Node, row_len};
@@ -17,7 +17,7 @@ pub struct Place {
     pub node: usize,
     /// Its first element.
     pub at: usize,
-    /// Elements that may stand there.
+    /// Elements that it has room for.
     pub room: usize,
 }
 
@@ -35,7 +35,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Of the nodes `wanted`, of steps that see up to `keys` tokens, or some more of a context of so many.
+    /// The layout for the nodes `wanted` of steps that see up to `keys` tokens, or some more in a context of so many.
     pub fn new(graph: &Graph, wanted: &[bool], keys: usize, context: usize) -> Self {
         let mut slots =
             Self { wanted: wanted.to_vec(), keys: keys.next_multiple_of(KEYS).min(context), ..Self::default() };

@@ -17,7 +17,8 @@ const INTEGER_GROUP: usize = constant!("fused/digits.cuh", "INTEGER_GROUP") as u
 const FLOAT_GROUP: usize = constant!("fused/digits.cuh", "FLOAT_GROUP") as usize;
 /// Stages of shared memory, where rows come one set after another.
 const STAGES: usize = 2;
-/// Warps that make tiles by themselves: of a block at most, the fewest that keep the memory busy, and the stages of each at most.
+/// Warps that make tiles alone: of a block at most, the fewest that keep the memory busy, and the stages of each at
+/// most.
 const OWN_WARPS: usize = constant!("fused/lm_head.cu", "OWN_WARPS") as usize;
 const OWN_LEAST: usize = 6;
 const OWN_STAGES: usize = constant!("fused/rows.cuh", "OWN_STAGES") as usize;
@@ -104,8 +105,8 @@ impl Task {
         [all, fewer].map(|team| (32 * self.tiles * team) as u32)
     }
 
-    /// The way of a block whose warps make whole tiles by themselves, of `rows` rows that `blocks` blocks share out, its threads
-    /// and the bytes of shared memory that it takes; nothing where too few warps find room.
+    /// The way of a block whose warps make whole tiles alone, of `rows` rows that `blocks` blocks share out, its
+    /// threads and the bytes of shared memory that it takes; nothing where too few warps find room.
     pub fn own(&self, rows: usize, blocks: usize) -> Option<(Walk, u32, u32)> {
         let (vector, stride) = (self.vector(), self.stage(self.groups));
         let room = self.limit.saturating_sub(vector) / stride;
@@ -127,7 +128,7 @@ impl Task {
         (self.walk_of(tiles, 1, self.groups), bytes as u32)
     }
 
-    /// Of one set.
+    /// The way for one set.
     fn walk_of(&self, tiles: usize, stages: usize, chunk: usize) -> Walk {
         let stride = (self.stage(chunk) / self.tiles) as i32;
         Walk { tiles: tiles as i32, sets: 1, chunk: chunk as i32, stages: stages as i32, stride }

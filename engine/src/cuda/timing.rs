@@ -1,6 +1,6 @@
 //! Where the time of a step goes on the card.
 //!
-//! Kernels of a decode step overlap, so the time of each by itself says little of what it takes of the step. Their
+//! Kernels of a decode step overlap, so the time of each alone says little about its part of the step. Their
 //! blocks say when they began, had waited, and ended (`decode.cuh`), in a replay of a graph of its own.
 
 use super::CudaError;
@@ -92,7 +92,7 @@ impl CudaEngine {
         Ok(Some(TimedStep { whole: mean(&|m| m.0), launches: launches.collect() }))
     }
 
-    /// How long the captured graph of a decode step takes at this position, on the card alone: `repeats` times by itself,
+    /// How long the captured graph of a decode step takes at this position, on the card alone: `repeats` times alone,
     /// then the mean of as many in a row, in seconds. Nothing for the tapped path. A full context forgets its last
     /// token, to have a position to run at.
     ///
@@ -149,8 +149,8 @@ impl CudaEngine {
     }
 }
 
-/// Of each launch the seconds from the end of the one before until its first block goes on, and from then until its last
-/// has ended.
+/// For each launch the seconds from the end of the one before until its first block goes on, and from then until its
+/// last has ended.
 fn launches_of(mut stamps: &[Stamp], blocks: impl Iterator<Item = usize>) -> Vec<[f64; 2]> {
     let mut before = None;
     let mut all = Vec::new();

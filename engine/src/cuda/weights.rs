@@ -23,7 +23,7 @@ pub struct Weight {
     pub planes: Planes,
     /// Where each plane stands.
     pub(super) parts: Vec<Part>,
-    /// Format; vectors are F32 whatever the file holds, and matrices as [`kept_as`] says.
+    /// Format; vectors are F32 for any file, and matrices as [`kept_as`] says.
     pub ty: GgmlType,
     /// Length of a row.
     pub n: usize,
@@ -179,7 +179,7 @@ mod tests {
     }
 
     proptest! {
-        /// The plain numbers equal the weights to the last bit, whatever the bytes of the blocks are.
+        /// The plain numbers equal the weights to the last bit, for any bytes of the blocks.
         #[test]
         fn what_is_kept_is_exact(
             ty in prop::sample::select(GgmlType::ALL_SUPPORTED),

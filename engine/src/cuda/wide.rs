@@ -1,7 +1,7 @@
 //! Matrices as halves: what `prefill/wide_products.cu` multiplies on Hopper.
 //!
-//! They stand beside the blocks of the file, from which they are made on the card when a model is loaded. Halves of weights
-//! that are integers are exact, and take two bytes a weight.
+//! They are beside the blocks of the file, from which they are made on the card when a model is loaded. Halves of
+//! weights that are integers are exact, and take two bytes a weight.
 
 use super::arena::Plan;
 use super::device::Device;
@@ -40,7 +40,7 @@ pub fn image_of(ty: GgmlType) -> String {
     format!("Image<{halves}, {folded}, {minima}, {}>", image_bytes(ty))
 }
 
-/// Its bytes, which the kernel is told and checks.
+/// Its bytes, which the kernel takes and checks.
 fn image_bytes(ty: GgmlType) -> usize {
     let scales = match kind_of(ty) {
         (true, ..) => 2 * PIECE,

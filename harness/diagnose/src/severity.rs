@@ -1,4 +1,4 @@
-//! How grave what was found is: by how much the stages are off by themselves, and what all of it together does to the
+//! How grave what was found is: by how much the stages alone are off, and what all of it together does to the
 //! logits of this prompt and to the choice of tokens.
 
 use crate::diagnose::Diagnosis;
@@ -16,7 +16,7 @@ const LISTED: usize = 8;
 /// What findings do to a run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Severity {
-    /// How far each origin is off by itself, in the order of the findings: the largest relative L2 distance of a row from
+    /// How far each origin alone is off, in the order of the findings: the largest relative L2 distance of a row from
     /// what it should be.
     pub origins: Vec<Off>,
     /// The same of stages that read weights which the two sides read differently.
@@ -108,7 +108,7 @@ fn together(rows: &[LogitsRow], distance: Option<Global>) -> Option<Together> {
 }
 
 impl Severity {
-    /// By how much stages are off by themselves, in words.
+    /// By how much stages alone are off, in words.
     pub fn alone(&self) -> Option<String> {
         let size = |off: &Off| format!("{} of a row's norm", number(off.by));
         let by_size = |a: &&Off, b: &&Off| a.by.partial_cmp(&b.by).unwrap_or(Ordering::Equal);

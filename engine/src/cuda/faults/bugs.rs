@@ -1,8 +1,8 @@
 //! Bugs written into the text of a kernel: `kernels/faults/*.diff`, one file a theme.
 //!
 //! A bug begins with `@@ name file.cu`, with more files where it is in a header that several kernels read, and the block
-//! format where it is of one. After that lines begin with `-` (they stand in the kernel's file or a header of it, once),
-//! `+` (they stand there instead) or a space (both); an empty line ends an edit, and another may follow. Lines before the
+//! format if it is of one. After that lines begin with `-` (they occur in the kernel's file or a header of it, once),
+//! `+` (they replace those) or a space (both); an empty line ends an edit, and another may follow. Lines before the
 //! first bug and those that begin with `#` are comments.
 
 use crate::cuda::kernels::{File, included};
@@ -31,7 +31,7 @@ pub struct Bug {
     pub files: Vec<File>,
     /// The format of the weights that it is about, if of one.
     pub format: Option<GgmlType>,
-    /// What stands in the text, and what shall stand there.
+    /// The old text, and the new one.
     pub edits: Vec<(String, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! Bugs of the decode steps of the fused path that stand in no catalogue, each at the first stage that it spoils.
+//! Bugs of the decode steps of the fused path outside the catalogue, each at the first stage that it spoils.
 
 use super::launches::faults;
 use super::{Fault, Site};
@@ -32,7 +32,7 @@ pub(super) const FAULTS: &[Fault] = faults! {
     "power-of-two-for-the-exponential", (Op::SwiGlu, ..) => edited;
     "norm-weight-of-the-column-beside", (Op::RmsNorm(_), Role::FfnInput, _) => edited;
     "end-of-the-vocabulary-not-written", (Op::Linear, Role::Logits, _) => edited;
-    // Of the products.
+    // The products.
     "second-word-of-a-lane-not-loaded", (Op::Linear, Role::AttnOutput, _) => edited;
     "carries-between-digits-left-out", (Op::Linear, Role::AttnOutput, _) => edited;
     "largest-of-half-a-group", (Op::Linear, Role::Logits, _) => edited;

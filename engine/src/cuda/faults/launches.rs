@@ -59,7 +59,7 @@ impl Site<'_> {
         self.launch.jobs.push(Job::Kernel(call));
     }
 
-    /// The weight of another node in place of this one's, by whatever kernel reads its format.
+    /// The weight of another node in place of this one's, by the kernel that reads its format.
     fn take_weight_of(&mut self, other: &Node) {
         let weight = self.calls.memory.weight(other);
         self.launch.jobs = self.calls.linear(weight, self.input(0), self.output(), self.launch.span.tokens);

@@ -2,7 +2,8 @@
 //!
 //! The diagnosis knows those of `launches` by their definition in f64. Nothing here shares code with that: a fault changes
 //! a parameter of a launch, leaves a launch out, takes another buffer, or runs a kernel of `kernels/faults` that has the
-//! bug in it. Those of `tapped`, `fused` and `prefill` stand in no catalogue: most are lines of a kernel that stand otherwise (`bugs`).
+//! bug in it. Those of `tapped`, `fused` and `prefill` are outside the catalogue: most change lines of a kernel
+//! (`bugs`).
 
 mod bugs;
 mod fused;
@@ -34,7 +35,7 @@ pub fn all() -> &'static [Fault] {
     launches::FAULTS
 }
 
-/// Every bug of a kernel that stands in no catalogue, of the tapped path.
+/// Every bug of a kernel outside the catalogue, of the tapped path.
 pub fn tapped() -> &'static [Fault] {
     tapped::FAULTS
 }

@@ -1,4 +1,4 @@
-//! Bugs of the longer steps of the fused path that stand in no catalogue, each at the first stage that it spoils: most are
+//! Bugs of the longer steps of the fused path outside the catalogue, each at the first stage that it spoils: most are
 //! lines of a kernel (`kernels/faults`), the others of its launch.
 
 use super::launches::faults;
@@ -162,7 +162,7 @@ pub(super) const FAULTS: &[Fault] = faults! {
     "last-tile-of-outputs-not-launched", (Op::Linear, Role::Up, _) => outputs_short;
     "outputs-of-key-and-value-exchanged", (Op::Linear, Role::Key, _) => outputs_exchanged;
     "sum-starts-before-the-attention", (Op::Residual, Role::FfnOutput, _) => sum_before_attention;
-    // Of the caches and the attention.
+    // The caches and the attention.
     "value-one-slot-late", (Op::KvCache(_), Role::Value, _) => edited;
     "values-take-the-bias-of-the-keys", (Op::Bias, Role::Value, _) => edited;
     "halves-of-the-keys-exchanged", (Op::AttnScores(_), ..) => edited;

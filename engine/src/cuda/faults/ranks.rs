@@ -42,7 +42,7 @@ impl CudaEngine {
             _ => None,
         };
         if bug == RankBug::BeforeItsPart && launch.nodes.contains(&(index - 1)) {
-            // Of the node behind it the launch is made here, and its own place stays empty.
+            // The launch of the node behind it is made here, and that node's own place stays empty.
             let span = launch.span;
             for job in self.calls().of(index, span).iter().chain(&launch.jobs) {
                 self.run(job)?;

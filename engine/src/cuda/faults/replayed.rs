@@ -19,9 +19,9 @@ pub struct Replayed {
 
 #[derive(Debug)]
 enum Spoil {
-    /// Of the first launch, which takes token and position: given that of the step before.
+    /// The first launch, which takes token and position, gets those of the step before.
     First(fn(&mut EmbedTokenParams, &EmbedTokenParams)),
-    /// Of the kernel of the layer in the middle that has the bug of its name.
+    /// The kernel of the middle layer with the bug of this name.
     Middle,
 }
 

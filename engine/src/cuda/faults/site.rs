@@ -10,7 +10,7 @@ use cudarc::driver::CudaSlice;
 /// A bug that can be injected.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// The mutation that a diagnosis should name, with its parameters; of one that stands in no catalogue, its own name.
+    /// The mutation that a diagnosis should name, with its parameters; for a bug outside the catalogue, its own name.
     pub cause: &'static str,
     /// Whether it can be planted at a node of a graph.
     pub fits: fn(&Graph, &Node) -> bool,

@@ -1,4 +1,4 @@
-//! Bugs of the tapped path that stand in no catalogue: most are lines of a kernel (`kernels/faults`), the others of its
+//! Bugs of the tapped path outside the catalogue: most are lines of a kernel (`kernels/faults`), the others of its
 //! launch.
 
 use super::launches::faults;

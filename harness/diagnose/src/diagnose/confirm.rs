@@ -2,7 +2,7 @@
 //!
 //! Each explanation is evaluated on the other run's own operands with the numbers that the first run gave it. It must give
 //! every wrong element there within rounding and make no right one wrong. What fits the first run alone is withdrawn; where
-//! the two runs allow fewer conditions than the first one did, the condition is told that both allow.
+//! the two runs allow fewer conditions than the first one did, the report gives the condition that both allow.
 
 use super::searcher::{Searcher, assume};
 use super::solve::{Condition, Holds, OTHERWISE, Pair, Predicted, RIGHT, WORK, When, of_law, of_values, solve_if};
@@ -21,7 +21,7 @@ const WORK_OF_A_RUN: u64 = 3_000_000_000;
 /// Elements that are looked at of a stage that was looked at as a whole in the first run.
 const WHOLE: usize = 4 * TRIED;
 
-/// Whether anything is told of the finding that other tokens may bear out.
+/// Whether the finding has anything that other tokens can test.
 fn may_be_tried(finding: &Finding) -> bool {
     let cause = finding.cause.as_ref().is_some_and(|cause| cause.kind != Explains::Place);
     let varying = finding.solution.as_ref().is_some_and(|s| s.confidence == Confidence::Varying);
@@ -43,7 +43,7 @@ impl Diagnosis {
 }
 
 /// Holds every explanation of the run `subject` against `others`, runs of the same subject on other tokens. Those are tried
-/// first that stand first, one of each stage name; then the others while work is left. `progress` is told how many are done.
+/// first that come first, one of each stage name; then the others while work is left. `progress` takes the number done.
 pub fn confirm(
     oracle: &Oracle<'_>, subject: &Side<'_>, others: &[Side<'_>], (filter, policy): (&Filter, &Policy),
     diagnosis: &mut Diagnosis, progress: Progress<'_>,
@@ -78,12 +78,12 @@ fn run(capture: &Capture) -> OtherRun {
     OtherRun { prompt: of(false), decoded: of(true) }
 }
 
-/// What is said of a run.
+/// The result for a run.
 struct Said {
     predicted: Predicted,
-    /// Of a law the words that hold, if not all do; of a fault its name there, if a number is another.
+    /// The words of a law that hold, if not all do; a fault's name there, if a number differs.
     what: Option<String>,
-    /// Where what was told fails: what explains the other run, and holds of the first one.
+    /// If the reported cause fails: what explains the other run, and holds in the first one.
     instead: Option<Box<Solution>>,
 }
 
@@ -107,7 +107,7 @@ fn together(a: Said, b: Said) -> Said {
         }
         (Holds { elements: x, both: None }, Holds { elements: y, both })
         | (Holds { elements: x, both }, Holds { elements: y, both: None }) => Holds { elements: x + y, both },
-        // The one that was told is first in both.
+        // The reported one is first in both.
         (Holds { elements: x, both: Some(a) }, Holds { elements: y, both: Some(b) }) => {
             Holds { elements: x + y, both: Some(of_both(a, &b)) }
         }

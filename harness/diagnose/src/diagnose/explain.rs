@@ -1,8 +1,8 @@
 //! Which origin is searched when, and with how much work.
 //!
-//! The first origin is searched by itself, then the first of every other stage name, then the rest, some of them at once.
-//! What explains one is tried on the next ones before anything else is. All of a group start from what was known before it
-//! and have the same work, so that what is found depends on no clock and on no number of threads.
+//! The first origin is searched alone, then the first of every other stage name, then the rest, some of them at once.
+//! What explains one is tried on the next ones before anything else is. All of a group start from the findings before
+//! it and have the same work, so that what is found depends on no clock and on no number of threads.
 
 use super::searcher::{Known, Searcher};
 use super::shared::of_one_model;
@@ -23,7 +23,7 @@ const AT_ONCE: usize = 16;
 const EXAMPLES: usize = 3;
 
 /// Looks for a cause of every origin. `budget` is the work that may take, as a multiple of the usual; 0 searches nothing.
-/// `progress` is told how many of the origins are done.
+/// `progress` takes the number of origins done.
 pub fn explain(
     oracle: &Oracle<'_>, subject: &Side<'_>, verdict: Verdict, (filter, policy): (&Filter, &Policy), budget: f64,
     progress: Progress<'_>,

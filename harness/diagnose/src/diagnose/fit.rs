@@ -23,11 +23,11 @@ pub(super) struct Fit {
 /// Of which rows a hypothesis holds, if of any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// Of some.
+    /// Some rows.
     Rows,
-    /// Of all rows of a step: a weight is read alike for all of them.
+    /// All rows of a step: a weight is read alike for all of them.
     Steps,
-    /// Of all rows of the run: a tensor is loaded once.
+    /// All rows of the run: a tensor is loaded once.
     Run,
 }
 

@@ -50,7 +50,7 @@ impl Glance {
 
     /// Whether the layer as `node` says would give every wrong element of these outputs, as far as that is a number.
     pub(super) fn survives(&self, e: &Evidence<'_>, node: &Node, filter: &Filter) -> bool {
-        // What computes by itself reads the weight as it likes.
+        // An op defined outside the engine may read the weight in any way.
         if node.faults.compute.is_some() {
             return true;
         }

@@ -80,13 +80,13 @@ pub struct Finding {
     /// Stages of its segment, not captured, that the explanation is about; none where it is about the stage itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inside: Vec<StageId>,
-    /// Whether the stages that read it were made of the right values: what was captured is wrong, and not the engine.
+    /// Whether the stages that read it were made of the right values: the captured array is wrong, and not the engine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unread: bool,
     /// Whether it is the same of a cache where no later step tells whether the engine's own is wrong as well.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kept: bool,
-    /// Whether what was captured there seems never to have been written, which is all that is wrong.
+    /// Whether the only error is that the captured array seems never to have been written.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unwritten: bool,
     /// What explains it, if anything known does.

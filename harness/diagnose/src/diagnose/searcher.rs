@@ -84,8 +84,8 @@ impl Searcher<'_> {
         (here, inside, [solved, elsewhere])
     }
 
-    /// The finding of one origin, and what of it may explain others. What explains others is tried first, whatever work is
-    /// left.
+    /// The finding of one origin, and the part of it that may explain others. Explanations of others are tried first,
+    /// for any work left.
     pub(super) fn finding(&self, origin: &StageResult) -> (Finding, Vec<Known>) {
         let graph = &self.oracle.graph;
         let node = &graph.nodes[graph.index(origin.id).expect("an origin is a stage of the graph")];
@@ -124,18 +124,18 @@ impl Searcher<'_> {
             true => None,
             false => solve::solve(&e, (&solved, &elsewhere), self.meter),
         };
-        // What gives the values, and tells where, goes before what gives their size, or some of the stage alone.
+        // An explanation of values and places goes before one of sizes, or of a part of the stage.
         let partial = |c: &Cause| c.kind == Explains::Value;
         let proved = |s: &Solution| s.confidence == Confidence::Proved;
         let solution = solution.filter(|s| proved(s) || !cause.as_ref().is_some_and(partial));
         new.extend(solution.as_ref().filter(|s| proved(s)).map(|s| Explanation::Solved(s.known(origin.id.layer))));
-        // Of what is solved for and holds everywhere, where it shows is no cause.
+        // If a derived formula holds everywhere, the place where it shows is no cause.
         let everywhere = |s: &Solution| proved(s) && s.holds == Holds::Everywhere;
         // Scores that are kept in f16 are just that: the known fault is its name.
         let coarser =
             |s: &Solution| s.coarser && matches!(node.op.anatomy(), Anatomy::Contraction(Contraction::Scores(_)));
         let names = |c: &Cause| match c.kind {
-            // Of some of the stage: what is told of it is where.
+            // A part of the stage: its explanation is the place.
             Explains::Place => !solution.as_ref().is_some_and(everywhere),
             Explains::Value => true,
             Explains::Rounding => solution.as_ref().is_some_and(|s| coarser(s) || s.halves),

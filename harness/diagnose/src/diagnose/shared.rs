@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 /// Numbers as near as this are one that is not known better.
 const ONE: f64 = 1e-6;
 
-/// Numbers that are solved for as near as this are one: they are told in a few digits.
+/// Fitted numbers as near as this are one: they are reported in a few digits.
 const SOLVED: f64 = 1e-3;
 
 /// Values that are tried on all stages that one of them was found of.
 const TRIED: usize = 4;
 
-/// Of each number of the model, what explains stages by it: by the same value in all of them, or in none.
+/// For each number of the model, the explanations by it: with the same value in all stages, or in none.
 pub(super) fn of_one_model(searcher: &Searcher<'_>, origins: &[&StageResult], findings: &mut [Finding]) {
     let mut by_name: BTreeMap<String, Vec<(usize, f64)>> = BTreeMap::new();
     for (i, finding) in findings.iter().enumerate() {

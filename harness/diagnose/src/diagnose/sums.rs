@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 const ROWS: usize = 32;
 const COLUMNS: usize = 256;
 
-/// Finite elements without which nothing can be told.
+/// Fewest finite elements for a conclusion.
 const LEAST: usize = 32;
 
 /// Terms between two roundings: one (a loop over half), to what several instructions of a tensor core take.
@@ -30,7 +30,7 @@ const ALIKE: std::ops::RangeInclusive<f64> = 0.5..=2.0;
 /// anything else. Sums in f16 reach 0.06 to 0.17 an element, other errors of the same size stay below -0.2.
 const ODDS: (f64, f64) = (0.02, 4.0);
 
-/// Where f16 rounds to infinity, and how near to it nothing can be told.
+/// Where f16 rounds to infinity, and the distance from it within which nothing can be concluded.
 const OVERFLOW: f64 = 65_520.0;
 const NEAR: f64 = 0.02;
 
@@ -83,7 +83,7 @@ pub(super) fn of_halves(e: &Evidence<'_>) -> bool {
             stored &= !apart(f16::from_f64(w - b)) || !apart(f16::from_f64(w + b)) || !apart(f16::from_f64(*w));
         }
     }
-    // What is bf16 throughout was rounded to that; what is f16 by itself says nothing.
+    // Values that are all bf16 were rounded to bf16; values that are f16 anyway show nothing.
     if !halves || shorter || !e.grain.exact() {
         return false;
     }

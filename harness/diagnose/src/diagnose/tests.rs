@@ -1,4 +1,4 @@
-//! What is told of origins together: of numbers of the model, of declared roundings, and with how much work.
+//! The report on several origins together: on numbers of the model, of declared roundings, and with how much work.
 
 mod confirm;
 
@@ -87,8 +87,8 @@ fn without_bias(node: &Node) -> Option<Node> {
     (node.op == Op::Bias).then(|| node.left_out())
 }
 
-/// The embedding "of the id modulo 262144" was proved of a vocabulary that ends before, and the weight of a norm was told as
-/// another one's, its own: all that was wrong is that nothing was rounded.
+/// The embedding "of the id modulo 262144" was proved of a vocabulary that ends before, and the weight of a norm was
+/// reported as another one's, its own: all that was wrong is that nothing was rounded.
 #[test]
 fn what_is_declared_to_be_rounded_and_is_not_is_told_as_that() {
     with_oracle(|oracle| {
@@ -214,8 +214,8 @@ fn a_second_turn_of_a_right_engine_matches() {
     });
 }
 
-/// Of a cache that lost the decoded rows the position was said not to advance. The attention over what it holds is right by
-/// itself where queries see the rows up to their own.
+/// A report said of a cache that lost the decoded rows that the position does not advance. The attention over its rows
+/// is right alone, since queries see the rows up to their own.
 #[test]
 fn rows_that_a_second_turn_lost_are_named() {
     with_oracle(|oracle| {
@@ -239,7 +239,7 @@ fn keys_after_a_token_are_told_of_a_cache_that_lost_rows() {
             let ahead = " sees 3 keys after its token, and gives ";
             assert!(seen.iter().any(|line| of(line) && line.contains(ahead)), "{seen:#?}");
         }
-        // The exponential was said to be rounded otherwise.
+        // The report said that the exponential is rounded otherwise.
         let cause = "L00.attn_weights: keys after the token are seen, up to 3 of them; its cache lacks rows";
         assert!(found.iter().any(|line| line.starts_with(cause)), "{found:#?}");
     });
@@ -259,7 +259,7 @@ fn a_mask_that_is_off_by_the_rows_before_shows_keys_after_the_token() {
     });
 }
 
-/// A soft cap of 4e-9 was told, below which no value passed, and rows twice as far apart as they are long.
+/// A soft cap of 4e-9 was reported, below which no value passed, and rows twice as far apart as they are long.
 #[test]
 fn numbers_that_no_kernel_has_are_no_cause() {
     type Rows = fn(&mut Tensor<f64>);

@@ -1,8 +1,8 @@
 //! What the search may take. Work is counted and not timed, so that a search ends at the same place on every machine, with
-//! any number of threads, and whatever else runs there.
+//! any number of threads, and beside any other programs.
 //!
 //! The unit is a multiply-add; what else is computed counts as so many of them as it takes time. Whoever computes something
-//! counts it. Whether there is enough left is asked only where the sum is the same in every run: never while others count.
+//! counts it. The rest is compared only where the sum is the same in every run: never while others count.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -48,7 +48,7 @@ impl Meter {
         self.limit.saturating_sub(self.done())
     }
 
-    /// Whether the work is used up; then whatever was to follow is left out.
+    /// Whether the work is used up; then all later searches are left out.
     pub(super) fn over(&self) -> bool {
         let over = self.done() >= self.limit;
         if over {
@@ -57,7 +57,7 @@ impl Meter {
         over
     }
 
-    /// Of these the first that there is work left for, each of which takes what `work` says; and counts it.
+    /// The first of these that enough work is left for, each of which takes `work`; and counts it.
     pub(super) fn affordable<'t, T>(&self, all: &'t [T], work: impl Fn(&T) -> u64) -> &'t [T] {
         let mut some = 0;
         while some < all.len() && !self.over() {

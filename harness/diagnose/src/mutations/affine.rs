@@ -61,7 +61,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 return Vec::new();
             }
             let n = wrong.len() as f64;
-            // Elements that are all the same are no values to which anything was added: a constant stands there.
+            // Equal elements are a constant, not values to which something was added.
             if wrong.iter().all(|w| w.got == wrong[0].got) {
                 return Vec::new();
             }

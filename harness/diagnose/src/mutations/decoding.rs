@@ -68,7 +68,7 @@ fn low_points(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
     r.edited_in(Part::HighBits, format, |bits| bits.fill(0), out)
 }
 
-/// Magnitudes without the signs that stand beside them.
+/// Magnitudes without the signs beside them.
 fn unsigned_points(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
     r.edited_in(Part::Signs, r.ty.format(), |signs| signs.fill(0), out)
 }

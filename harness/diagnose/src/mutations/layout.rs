@@ -89,7 +89,7 @@ fn leading(e: &Evidence<'_>) -> Option<f64> {
     let name = &e.node.weights.first()?.name;
     let weights = &e.oracle.weights;
     let (n, m) = weights.extent(name);
-    // Outputs 1 and 2 lie within the first rows, whatever is searched.
+    // Outputs 1 and 2 lie within the first rows, for any search.
     let rows = (2 * (n + 1024) / n + 2).min(m);
     let mut stored = vec![0f32; rows * n];
     weights.rows(name, 0, &mut stored);

@@ -2,7 +2,7 @@
 //!
 //! A mutation rewrites one node of the graph, one that it `fits` by op and role. Run by an engine it is an
 //! injected fault; evaluated on captured operands it is a hypothesis. One file
-//! per family; what is not the fault of a stage stands in `elsewhere`.
+//! per family; `elsewhere` has the faults outside the stages.
 
 mod affine;
 mod attention;
@@ -41,7 +41,7 @@ pub use mutation::{
 };
 
 /// Every mutation, by family: the more specific families first, which is the
-/// order in which explanations that fit alike are told.
+/// order in which equally good explanations are listed.
 pub fn catalogue() -> impl Iterator<Item = &'static Mutation> {
     [
         ranks::MUTATIONS,

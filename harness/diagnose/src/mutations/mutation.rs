@@ -28,7 +28,7 @@ impl Param {
         Self { name, help, default, search: &[] }
     }
 
-    /// What its help says of each value, of one that stands for a choice.
+    /// The help of each value, for a parameter that is a choice.
     fn words(&self) -> impl Iterator<Item = (f64, &'static str)> {
         let choices = self.help.split(", ").filter_map(|choice| choice.split_once(": "));
         choices.filter_map(|(number, word)| Some((number.parse().ok()?, word)))
@@ -111,8 +111,8 @@ pub type Fits = fn(&Graph, &Node) -> bool;
 /// where they are none that it can have there, or change nothing.
 pub type Apply = fn(&Node, &[f64], &Graph) -> Option<Node>;
 
-/// A named way to be wrong. In its texts `{stage}`, `{input}` and `{weight}` stand for the names of the stage that it
-/// is told of, of its first operand and of its first weight.
+/// A named way to be wrong. In its texts `{stage}`, `{input}` and `{weight}` are replaced by the names of its
+/// stage, of the first operand and of the first weight.
 #[derive(Debug)]
 pub struct Mutation {
     /// Name, as in `--inject NAME`.
@@ -133,7 +133,7 @@ pub struct Mutation {
     pub whole_run: bool,
     /// Puts it into a node that it fits; see [`Mutation::applied`].
     pub(super) apply: Apply,
-    /// Of a fault of decoding blocks of weights: how they are decoded.
+    /// How blocks of weights are decoded, for a fault of decoding.
     pub(super) decode: Option<DecodeFault>,
     /// Whether it gives the same values every time, and so can be recognised by evaluating it.
     pub recurs: bool,
@@ -141,13 +141,13 @@ pub struct Mutation {
     pub entire: bool,
     /// Whether its parameter is one number of the model, the same in all layers.
     pub of_model: bool,
-    /// Of a fault of the samplers: what becomes of them.
+    /// The faulty samplers, for a fault of the samplers.
     pub chain: Option<fn(&mut Chain)>,
-    /// Of a fault of what ends a text: the tokens that do.
+    /// The tokens that end a text, for a fault of these.
     pub ends: Option<Ends>,
-    /// Of a fault of the tokenizer: what it makes of a prompt.
+    /// The tokens of a prompt, for a fault of the tokenizer.
     pub(super) encode: Option<Encode>,
-    /// Of one of its rules: which.
+    /// The faulty rule, for a fault of one rule.
     pub splitting: Option<Splitting>,
     /// Values worth trying where nothing of the stage itself is known; without it those of a mutation that has no number
     /// of its own, or a list of them.
@@ -226,7 +226,7 @@ impl Mutation {
         }
     }
 
-    /// What is wrong where its parameters have these values. The name of a parameter in braces stands for what its help says
+    /// What is wrong where its parameters have these values. The name of a parameter in braces is replaced by the help
     /// of the value: `{kind}` of `0: GELU, 1: quick GELU` for GELU.
     pub fn story(&self, values: &[f64]) -> String {
         let filled = |story: String, (param, value): (&Param, &f64)| match param.words().find(|(v, _)| v == value) {
@@ -236,7 +236,7 @@ impl Mutation {
         self.params.iter().zip(values).fold(self.story.to_owned(), filled)
     }
 
-    /// What is wrong, whatever the values: what parameters stand for is told beside them.
+    /// What is wrong, for any values: the meaning of the parameters is printed beside them.
     pub fn choices(&self) -> String {
         let all = |story: String, param: &Param| {
             let words: Vec<&str> = param.words().map(|(_, word)| word).collect();
@@ -260,14 +260,14 @@ impl Mutation {
         }
     }
 
-    /// Values worth trying whatever the evidence: the defaults, and those that an only parameter is searched in.
+    /// Values worth trying with any evidence: the defaults, and the search values of a single parameter.
     pub fn usual(&self) -> Vec<Vec<f64>> {
         let searched = if let [one] = self.params { one.search } else { &[] };
         [vec![self.defaults()], each(searched.iter().copied())].concat()
     }
 }
 
-/// `text` of a mutation as it reads of `node`, whose names stand in its placeholders.
+/// `text` of a mutation for `node`, with the node's names in its placeholders.
 pub fn told(text: &str, node: &Node, graph: &Graph) -> String {
     let mut told = text.replace("{stage}", &node.id.to_string()).replace("<arch>", &graph.config.arch);
     if let Some(&input) = node.inputs.first() {

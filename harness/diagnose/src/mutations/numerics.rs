@@ -142,7 +142,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "gelu-for-silu",
         fits: Some(activation),
-        story: "{kind} stands in the place of SiLU",
+        story: "{kind} is used in place of SiLU",
         seen: "right for large gates, wrong for small ones",
         remedy: "compute gate * sigmoid(gate) * up",
         params: &[Param::new("kind", "0: GELU, 1: quick GELU, 2: ReLU", 0.0).searched(&[1.0, 2.0])],
@@ -166,7 +166,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "residual-missing",
         fits: Some(residuals),
-        story: "the residual is not added: the block's output stands alone",
+        story: "the residual is not added: only the block's output is left",
         seen: "the hidden state forgets the token within a layer",
         remedy: "add the block's input to its output",
         apply: |node, _, _| Some(node.left_out()),
@@ -194,13 +194,13 @@ mod tests {
     use crate::mutations::{find, told};
     use qdiff_engine::model::{qwen3, skeleton};
 
-    /// The headline said "another activation stands in the place of SiLU (0: GELU, 1: quick GELU, 2: ReLU)", and the remedy
+    /// The headline said "another activation is used in place of SiLU (0: GELU, 1: quick GELU, 2: ReLU)", and the remedy
     /// "read <arch>.rope.freq_base".
     #[test]
     fn a_choice_and_the_architecture_are_told_by_name() {
         let mutation = find("gelu-for-silu").unwrap();
-        assert_eq!(mutation.story(&[2.0]), "ReLU stands in the place of SiLU");
-        assert_eq!(mutation.choices(), "GELU or quick GELU or ReLU stands in the place of SiLU");
+        assert_eq!(mutation.story(&[2.0]), "ReLU is used in place of SiLU");
+        assert_eq!(mutation.choices(), "GELU or quick GELU or ReLU is used in place of SiLU");
         let graph = skeleton(qwen3::graph, 1);
         let remedy = told(find("rope-base").unwrap().remedy, &graph.nodes[0], &graph);
         assert_eq!(remedy, "read qwen3.rope.freq_base from the GGUF");

@@ -74,7 +74,7 @@ const PARAMS: &[Param] = &[
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "heads-misplaced",
-        story: "heads stand in each other's place",
+        story: "heads are in the wrong places",
         seen: "the wrong heads hold what other heads should",
         remedy: "check the order of heads in the reshape and in the kernel's grid",
         params: PARAMS,
@@ -85,7 +85,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "rows-misplaced",
-        story: "rows of tokens stand in each other's place",
+        story: "rows of tokens are in the wrong places",
         seen: "the wrong positions hold what other positions should; decode steps are right",
         remedy: "check the index of the token in the kernel's grid",
         params: PARAMS,
@@ -96,7 +96,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "columns-misplaced",
-        story: "columns stand in each other's place",
+        story: "columns are in the wrong places",
         seen: "the wrong columns hold what other columns should, at every position",
         remedy: "check the index of the output in the kernel's grid",
         params: PARAMS,

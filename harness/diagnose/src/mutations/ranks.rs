@@ -66,7 +66,7 @@ fn others(graph: &Graph, node: &Node) -> Vec<Vec<f64>> {
     each((0..graph.ranks()).map(|rank| rank as f64).filter(|rank| *rank != own))
 }
 
-/// The blocks of the shard with the scales that stand as far from the beginning of the tensor.
+/// The blocks of the shard with the scales at the same distance from the beginning of the tensor.
 fn scales_of_whole(source: &dyn WeightSource, tensor: &str, row: usize, out: &mut [f32]) {
     let stored = source.stored(tensor);
     let (Some(slice), Some(format)) = (Slice::of(tensor), stored.ty.format()) else { return };

@@ -1,4 +1,4 @@
-//! Delta nets: the convolution, its window, the state, and the heads that read it; and gates that stand beside queries.
+//! Delta nets: the convolution, its window, the state, and the heads that read it; and gates beside queries.
 
 use super::Mutation;
 use qdiff_engine::model::{Graph, Node};
@@ -301,7 +301,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "attention-gate-missing",
         fits: Some(|_, n| is(n, "factors")),
         story: "the attention's result is not multiplied by its gate",
-        seen: "the layer has what attention gives, whatever the gate",
+        seen: "the layer has attention's result, for any gate",
         remedy: "multiply by the sigmoid of the gate before the output projection",
         apply: |node, _, _| Some(node.left_out()),
         ..Mutation::PLAIN

@@ -1,4 +1,4 @@
-//! A part of the output that is wrong by itself: a head, a row, a column, a tile, the tail.
+//! A part of the output that alone is wrong: a head, a row, a column, a tile, the tail.
 
 use super::{Explains, Mutation, Param, each};
 use crate::verdict::{Evidence, RowAt, Wrong, of_heads};
@@ -128,7 +128,7 @@ fn head(e: &Evidence<'_>) -> Option<usize> {
     (wrong.len() * 10 >= e.bad_rows().map(long).sum::<usize>() * 9).then_some(head)
 }
 
-const PLACE: &str = "which part is wrong is all that can be said; the values follow no known rule";
+const PLACE: &str = "only the wrong part is known; its values follow no known rule";
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
@@ -190,7 +190,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             })
         },
         propose: Some(|e| {
-            // Of one position that was judged nothing is alone.
+            // If one position was judged, no position is alone.
             let position = only(&e.wrong(), |w| Some(e.rows[w.row].place.position));
             let alone = position.filter(|p| e.rows.iter().any(|row| row.place.position != *p));
             each(alone.map(|p| p as f64))

@@ -89,7 +89,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "experts-in-other-slots",
         fits: Some(products),
-        story: "the products of a token's experts stand in the opposite order",
+        story: "the products of a token's experts are in the opposite order",
         seen: "each token has the right experts, the first of them last",
         remedy: "write an expert's product to the slot in which the token chose it",
         apply: |node, _, _| with_operand(node, 1, |x| by_row(x, |row| row.reverse())),
@@ -185,7 +185,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "shared-gate-missing",
         fits: Some(shared),
         story: "the shared expert's result is not multiplied by its gate",
-        seen: "the shared expert counts in full, whatever its score",
+        seen: "the shared expert counts in full, at any score",
         remedy: "multiply the shared expert's result by the sigmoid of its score",
         apply: |node, _, _| with_operand(node, 0, |x| x.map(|_| 1.0)),
         ..Mutation::PLAIN

@@ -180,7 +180,7 @@ fn fields(
     found
 }
 
-/// What stands in a field: an f16 as a number, else the bytes from the first differing one on, four of them.
+/// The contents of a field: an f16 as a number, else the bytes from the first differing one on, four of them.
 fn content(format: &Format, field: &Field, bytes: &[u8], first: usize) -> String {
     let half = match field.part {
         Part::Scale | Part::Offset => true,

@@ -2,7 +2,7 @@
 //! the bytes are equal and what is made of them is not.
 //!
 //! A weight is `s·q − m` with a quant `q`, a scale `s` and an offset `m`. All three come out of ggml's own decoder,
-//! given the block with fields cleared or filled, so that no second decoder stands here.
+//! given the block with fields cleared or filled, so that no second decoder is needed.
 
 use super::codes::{self, FITTED, factor};
 use crate::llama::gguf::to_float;

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 const LEAST: u64 = 1 << 25;
 
 /// What `compare` finds: from the cache where it found before that nothing differs, in the file of this hash. It must
-/// depend on nothing but that file and the code of this program; what stands on a device, or in a file that is not said, does.
+/// depend on nothing but that file and the code of this program; the contents of a device, or of a file without a hash,
+/// depend on more.
 pub fn once(model: &str, compare: impl FnOnce() -> WeightCheck) -> WeightCheck {
     match hash::of_program().zip(qdiff_engine::cache_folder()) {
         Some((program, cache)) => once_in(&cache.join("weights"), &[model, &program, &Machine::this().cpu], compare),

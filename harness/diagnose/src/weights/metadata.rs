@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Bytes of a text that are told.
+/// Bytes of a text that are shown.
 const SHOWN: usize = 60;
 /// Bytes of them before the place where two texts part.
 const BEFORE: usize = 12;
@@ -17,9 +17,9 @@ pub struct KeyDiff {
     pub key: String,
     /// The first entry that differs, where both files hold an array of equal length.
     pub index: Option<usize>,
-    /// What stands in the first file; absent where it does not have the key.
+    /// The value in the first file; absent if the file does not have the key.
     pub got: Option<String>,
-    /// What stands in the file it is held against; absent where that does not have the key.
+    /// The value in the other file; absent if that file does not have the key.
     pub want: Option<String>,
     /// Whether a model is loaded or computed by it: else it describes the file, as a name or a licence does.
     pub computes: bool,

@@ -37,7 +37,7 @@ use std::convert::Infallible;
 /// What is being done, as progress tells it.
 const DOING: &str = "comparing weights";
 
-/// Of a model that a run judges, every weight against the oracle's reading; `hash` is the model's.
+/// Compares every weight of a model that a run judges with the oracle's reading; `hash` is the model's.
 pub fn of_run(opened: &LoadedModel, oracle: &Oracle<'_>, hash: &str) -> WeightCheck {
     if opened.is_read_alone() {
         let why = "this build has no ggml: the engine's own reader gave the weights for the evaluation in f64";
@@ -52,7 +52,7 @@ pub fn check(model: &Model, subject: &dyn WeightSource, oracle: &Oracle<'_>, pro
     check
 }
 
-/// As [`check`], of the tensors as they stand on a device: bytes and values.
+/// As [`check`], for the tensors on a device: bytes and values.
 ///
 /// # Errors
 /// If CUDA fails.

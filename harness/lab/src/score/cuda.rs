@@ -51,7 +51,7 @@ pub static CUDA_FAST: FaultSource = FaultSource {
     },
 };
 
-/// Bugs of kernels that stand in no catalogue, in the tapped path.
+/// Bugs of kernels outside the catalogue, in the tapped path.
 pub static CUDA_KERNELS: FaultSource = FaultSource {
     name: "bugs of CUDA kernels in no catalogue (cuda)",
     independent: true,

@@ -1,7 +1,7 @@
 //! How often the diagnosis is right: known faults planted, the whole diagnosis
-//! run, and what it says held against what is known.
+//! run, and its result compared with the planted fault.
 //!
-//! A cause is right if it predicts: what is told after one other run, as `qdiff run` tells it, is held against the values
+//! A cause is right if it predicts: the cause after one other run, as in `qdiff run`, is held against the values
 //! that the faulty engine gives on two more prompts, of other tokens, other lengths and other parts. No words are compared.
 //!
 //! What counts are faults that share no code with the hypotheses (the CPU engine's, in [`faults`]; the CUDA engine's
@@ -49,23 +49,23 @@ pub struct Case {
     pub detected: bool,
     /// Whether the first origin, and the only one, is where it was planted.
     pub stage_right: bool,
-    /// Of a fault that was not found: what it changed of its stage's output, against a run of the same engine without
-    /// it, as a share of what is allowed there. Up to 1 it is inert.
+    /// The effect of a fault that was not found on its stage's output, against a run of the same engine without
+    /// the fault, as a share of the bound there. Up to 1 it is inert.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Real>,
-    /// What the bug computes instead, for a reader, where it stands in no catalogue.
+    /// What the bug computes instead, for a reader, if it is outside the catalogue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planted: Option<String>,
-    /// What is told of its cause, in a sentence.
+    /// The reported cause, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<String>,
     /// What that is worth on tokens that neither search nor confirmation saw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worth: Option<Worth>,
-    /// Of a score that compared words: whether the cause was the planted one.
+    /// Whether the cause was the planted one, in a score that compared words.
     #[serde(default, rename = "cause_right", skip_serializing_if = "Option::is_none")]
     named: Option<bool>,
-    /// What was told of one run alone and withdrawn on another.
+    /// The cause that one run alone gave and another run refuted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawn: Option<String>,
     /// Time of the diagnosis, in seconds: verdict, search for the cause, and its confirmation on one other run.
@@ -82,12 +82,12 @@ impl Case {
         !self.detected && self.effect.is_some_and(|e| e.0 <= 1.0)
     }
 
-    /// Whether what is told of its cause is right.
+    /// Whether the reported cause is right.
     pub fn cause_right(&self) -> bool {
         self.named.unwrap_or(self.worth == Some(Worth::Right))
     }
 
-    /// Why it is not told as it was planted; empty if it is.
+    /// Why the report does not name the planted fault; empty if it does.
     pub fn reason(&self) -> String {
         match (self.effect, self.worth) {
             (Some(effect), _) => format!("its effect is {} of what is allowed", number(effect.0)),
@@ -95,11 +95,11 @@ impl Case {
             (None, _) if !self.stage_right => "the place is wrong or not the only one".to_owned(),
             (None, _) if self.cause_right() => String::new(),
             (None, None) if self.named.is_some() && self.cause.is_some() => "another hypothesis fits".to_owned(),
-            (None, Some(_)) if self.named.is_some() => "it is not told as it was planted".to_owned(),
+            (None, Some(_)) if self.named.is_some() => "its words are not those of the planted fault".to_owned(),
             (None, Some(Worth::Right)) => String::new(),
             (None, Some(Worth::Consistent)) => "it gives the values, and not why others are right".to_owned(),
             (None, Some(Worth::False)) => "it does not give what the engine gives on other tokens".to_owned(),
-            (None, Some(Worth::Location) | None) => "the place alone is told".to_owned(),
+            (None, Some(Worth::Location) | None) => "only the place is named".to_owned(),
         }
     }
 }
@@ -111,16 +111,16 @@ pub(crate) fn median(cases: &[&Case]) -> f64 {
     seconds.get(seconds.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// What is told of a cause, held against what the faulty engine gives on two prompts that nothing was fitted on.
+/// The grade of a cause, held against what the faulty engine gives on two prompts that nothing was fitted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Worth {
     /// It gives every wrong element there and makes no right one wrong.
     Right,
-    /// It gives every wrong element there: of the conditions that were told one holds, and not the first; or it was told
+    /// It gives every wrong element there: one of the reported conditions holds, and not the first; or the report says
     /// that none is known; or the sizes of errors are all that it gives.
     Consistent,
-    /// No more than the place is told, with how the error looks; or these prompts do not tell.
+    /// Only the place is reported, with a description of the error; or these prompts do not decide.
     Location,
     /// It does not hold there.
     False,
@@ -168,7 +168,7 @@ pub struct Group {
     pub source: String,
     /// Whether they share no code with the hypotheses.
     pub independent: bool,
-    /// Whether they stand in no catalogue, so that a cause must be solved for.
+    /// Whether they are outside the catalogue, so that the solvers must find the cause.
     #[serde(default)]
     pub unlisted: bool,
     /// One fault at a time.
@@ -250,7 +250,7 @@ impl Score {
         self.groups.iter().filter(|g| g.independent).flat_map(Group::counted)
     }
 
-    /// Whether it reaches what is asked of it over independent faults that are not inert: all detected, each at its
+    /// Whether it reaches its goal over independent faults that are not inert: all detected, each at its
     /// stage, the causes of 90 of 100 right on other tokens and none of them false, and no false alarm.
     pub fn reached(&self) -> bool {
         let (all, right) = (self.independent().count(), self.independent().filter(|c| c.cause_right()).count());

@@ -24,7 +24,7 @@ const MAGNITUDES: [f64; 8] = [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7];
 /// Seconds of a core that this process took so far; 0 where the system does not say.
 fn core() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the program stands in parentheses and may hold anything; the 12th field after it counts hundredths.
+    // The name of the program is in parentheses and may hold anything; the 12th field after it counts hundredths.
     let ticks = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(11)?.parse::<u64>().ok());
     ticks.unwrap_or(0) as f64 / 100.0
 }
@@ -297,7 +297,7 @@ impl<'a> ScoreRun<'a> {
     }
 }
 
-/// What is said of the cause of a finding, with its name in the catalogue if it has one; or how the error looks.
+/// The reported cause of a finding, with its name in the catalogue if it has one; or how the error looks.
 fn told(finding: &Finding) -> String {
     finding
         .told()
@@ -308,7 +308,7 @@ fn told(finding: &Finding) -> String {
         .join("; ")
 }
 
-/// What is told of a finding is worth, which is `graded` on other runs.
+/// The worth of a finding's report, which is `graded` on other runs.
 fn worth(told: &Finding, graded: &Finding) -> Worth {
     // The sizes of errors are no values.
     let sizes = told.solution.is_none() && told.cause.as_ref().is_some_and(|c| c.kind == Explains::Rounding);
@@ -318,7 +318,7 @@ fn worth(told: &Finding, graded: &Finding) -> Worth {
         Trial::Narrowed { holds, .. } => Some(holds),
         _ => None,
     });
-    // A solution has its own; of a fault of the catalogue it stands beside.
+    // A solution has its own; for a fault of the catalogue it is beside.
     let holds = told.solution.as_ref().map(|solution| &solution.holds).or(narrowed);
     match graded.trial.as_ref().filter(|_| tells) {
         Some(Trial::Confirmed { .. }) if sizes => Worth::Consistent,

@@ -34,7 +34,7 @@ pub struct FaultSource {
     pub name: &'static str,
     /// Whether the faults share no code with the hypotheses.
     pub independent: bool,
-    /// Of bugs that stand in no catalogue: what one of them computes instead, in words for a reader.
+    /// What a bug outside the catalogue computes instead, in words for a reader.
     pub(super) unlisted: Option<fn(usize) -> &'static str>,
     /// Whether one fault may spoil several stages: then the first that is found counts.
     pub(super) several: bool,
@@ -71,7 +71,7 @@ pub(super) fn in_stages(
     stages.map(move |stage| Plant { fault, cause: cause.clone(), stage, of_format })
 }
 
-/// Of these the sources whose faults can be planted in a real model.
+/// The sources whose faults can be planted in a real model.
 ///
 /// # Errors
 /// If there is none: bugs that take a long prompt are described with the numbers of small models.
@@ -109,7 +109,7 @@ const FAULTS: FaultSource = FaultSource {
     },
 };
 
-/// Bugs of kernels that stand in no catalogue, in the CPU engine.
+/// Bugs of kernels outside the catalogue, in the CPU engine.
 pub static KERNELS: FaultSource = FaultSource {
     name: "bugs of kernels in no catalogue (cpu)",
     independent: true,
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(names(vec![&INDEPENDENT, &KERNELS, &ROUND_TRIPS, &LONG]), [INDEPENDENT.name, KERNELS.name]);
     }
 
-    /// What a contributor misspelt is told, and where the right names stand; it is no panic.
+    /// A contributor's misspelling is reported with the place of the right names; it is no panic.
     #[test]
     fn a_fault_that_names_no_mutation_is_told() {
         let graph = skeleton(qwen2::graph, 2);

@@ -51,7 +51,7 @@ struct Way {
     format: Rounding,
     kept: Kept,
     factors: Factors,
-    /// Terms of a run that is summed so by itself; the runs are added exactly. All of them where there is one.
+    /// Terms of a run that is summed so separately; the runs are added exactly. All terms if there is one run.
     chunk: usize,
     /// Lanes, and terms in a row that one of them takes.
     lanes: usize,

@@ -114,7 +114,7 @@ impl<'a> Fit<'a> {
         for Known { at: (r, i), factors: (a, b) } in of {
             let (got, want, bound) = scene.element((*r, *i));
             let weight = 1.0 / f64::from(bound).max(f64::MIN_POSITIVE);
-            // Where another token is asked for there may be none.
+            // Another token may not exist.
             scene.count(EACH * b.len());
             let Some(mut other) = terms(&scene.e.rows[*r], *i, a, b) else { continue };
             errors.push((got - want) * weight);

@@ -387,7 +387,7 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
         ));
     }
     type Map = Box<dyn Fn(usize) -> usize>;
-    // Of a single head a rule says no more than which it takes.
+    // For a single head a rule only names the head that it takes.
     let mut maps: Vec<(String, Map)> = (0..g)
         .map(|fixed| -> (String, Map) { (format!("head {fixed} of the cache"), Box::new(move |_| fixed)) })
         .collect();

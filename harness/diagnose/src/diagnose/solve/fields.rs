@@ -449,7 +449,7 @@ struct Mixed {
 
 impl Mixed {
     /// Those that give the wrong elements. The sum is linear in how often a sub-block has the scale of another, so least
-    /// squares gives it, whatever the order is.
+    /// squares gives it, for any order.
     fn all(
         scene: &Scene<'_>, sums: &Sums<'_>, (run, each): (usize, usize), apart: &dyn Fn(usize) -> Option<Rc<Apart>>,
         of_its_own: bool,

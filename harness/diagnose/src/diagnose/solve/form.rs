@@ -16,9 +16,9 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
-    /// Right values stand in the wrong place.
+    /// Right values in the wrong place.
     Moved(Moved),
-    /// Values that were given elsewhere stand there.
+    /// Values that were given elsewhere.
     Given(Given),
     /// The right value times a number, and a multiple of something else.
     Sum(Sum),
@@ -87,7 +87,7 @@ impl fmt::Display for Form {
 }
 
 impl<'a> Law<'a> {
-    /// The law of a form, where the stage has what it is about.
+    /// The law of a form, if the stage has the form's subject.
     pub(super) fn of(form: Form, scene: &'a Scene<'a>) -> Option<Self> {
         let row = form.on(scene)?;
         Some(Self { row, form: Some(form.clone()), ..Self::new(form.to_string(), form.parameters(), |_| None) })

@@ -30,7 +30,7 @@ fn through<'a>(scene: &'a Scene<'a>, what: String, f: impl Fn(f64) -> f64 + 'a) 
     })
 }
 
-/// Soft caps that a model may have; of how many rows it is asked what values are usual; and of how many caps they may be.
+/// Soft caps that a model may have; from how many rows the usual values are taken; and of how many caps they may be.
 const CAPS: std::ops::RangeInclusive<f64> = 0.1..=1e6;
 const SIZED: usize = 8;
 const PRESSED: f64 = 16.0;
@@ -73,7 +73,7 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// What may stand in the place of SwiGLU.
+/// Possible replacements of SwiGLU.
 pub(in crate::diagnose) const ACTIVATIONS: &[Activation] = &[
     ("gate times up, without SiLU", |g, u| g * u),
     ("SiLU of up times gate: the operands are exchanged", |g, u| u * sigmoid(u) * g),

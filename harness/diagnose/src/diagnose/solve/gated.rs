@@ -1,5 +1,5 @@
 //! Gate and up otherwise: cut off at a limit, with another factor in the exponent, or read from a buffer that both share as
-//! if they stood there in another order.
+//! if its order were another.
 
 use super::scene::Scene;
 use super::{Law, Row, short};
@@ -142,7 +142,7 @@ fn read_off(scene: &Scene<'_>) -> Vec<f64> {
     exact.map(|v| (v * 1e4).round() / 1e4).filter(|v| *v > 0.0).collect()
 }
 
-/// Gate and up as a buffer that both share holds them, read as if they stood there in runs of so many in turn, or the
+/// Gate and up as a buffer that both share holds them, read as if it had runs of so many in turn, or the
 /// other way round.
 fn shared<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some(width) = scene.width() else { return Vec::new() };

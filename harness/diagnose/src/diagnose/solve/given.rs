@@ -1,5 +1,5 @@
-//! Values that were given elsewhere and stand there: a constant, another stage, layer or step, a vector of the model. Values
-//! that the subject gave are compared as they are.
+//! Values from elsewhere in place of the right ones: a constant, another stage, layer or step, a vector of the model.
+//! Values that the subject gave are compared as they are.
 
 use super::form::{Form, of_layer};
 use super::scene::{Layout, Scene};
@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What stands there.
+/// The source of the values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Given {

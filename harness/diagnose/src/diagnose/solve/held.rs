@@ -40,14 +40,14 @@ pub(super) struct Held {
     pub(super) spared: Vec<At>,
     /// How far the wrong ones are off, and how far the law moves them: a law that changes nothing is none.
     pub(super) off: (f64, f64),
-    /// Of those that nothing was fitted on: their number, the largest share of what is allowed, and the bits that the law
-    /// says of them beyond that they are wrong.
+    /// The elements that nothing was fitted on: their number, the largest error / bound ratio, and the bits that the
+    /// law explains beyond the fact that they are wrong.
     pub(super) held_out: usize,
     pub(super) used: f64,
     pub(super) bits: f64,
 }
 
-/// The share of the error that a law must be of at least, which is there whatever is wrong.
+/// The share of the error that a law must be of at least, which is there for any error.
 const LEAST: f64 = 0.01;
 
 impl Held {
@@ -66,7 +66,7 @@ impl Held {
         [self.wrong.as_slice(), &self.unsaid].concat()
     }
 
-    /// What is said where no condition does.
+    /// The words without a condition.
     pub(super) fn unexplained(&self) -> Holds {
         Holds::Some { elements: self.wrong.len(), of: self.wrong.len() + self.spared.len() }
     }

@@ -1,7 +1,7 @@
-//! Index maps: which number stands in the place of an index, of a token, a column, a head, a key, a term, an id or a slot.
+//! Index maps: which number replaces an index: of a token, a column, a head, a key, a term, an id or a slot.
 //!
-//! One list serves them all: a kernel computes indices in the same few ways, and makes the same slips, whatever the index
-//! counts. Maps are data; a rule that gives some pairs is looked for among those that the pairs allow.
+//! One list serves them all: a kernel computes indices in the same few ways, and makes the same slips, for anything
+//! that the index counts. Maps are data; a rule that gives some pairs is looked for among those that the pairs allow.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub enum Index {
     By(i64),
     /// i + by, round the end.
     Round(i64),
-    /// This one, whatever i is.
+    /// This one, for any i.
     Is(usize),
     /// The last.
     End,
@@ -178,14 +178,14 @@ impl Index {
         all
     }
 
-    /// Maps that give something of what may stand in the place of each of these indices: the simpler first.
+    /// Maps that give a possible replacement of each of these indices: the simpler first.
     pub(super) fn giving(sources: &Sources) -> Vec<Self> {
         let Some((&(i, n), first)) = sources.iter().min_by_key(|(_, first)| first.len()) else { return Vec::new() };
         let longest = sources.keys().map(|(_, n)| *n).max().unwrap_or(n);
         let mut all = Vec::new();
         for &o in first.iter().take(4) {
             let by = o as i64 - i as i64;
-            // A shift round the end may be told from the other side.
+            // A shift round the end has a second name, from the other side.
             let other = if by > 0 { by - n as i64 } else { by + n as i64 };
             all.extend([Self::By(by), Self::Round(by), Self::Round(other), Self::Is(o), Self::Apart(i ^ o)]);
             all.extend((i > o && o > 0).then_some(Self::AtMost(o + 1)));
@@ -230,14 +230,14 @@ fn permuted(sources: &Sources, m: usize) -> Option<Index> {
             unknown => *unknown = Some(inside.collect()),
         }
     }
-    // What is right already stands in its own place.
+    // Right elements are in their own place.
     let place = |(r, some): (usize, Option<Vec<usize>>)| some.map_or(Some(r), |some| some.first().copied());
     let order: Vec<usize> = order.into_iter().enumerate().map(place).collect::<Option<_>>()?;
     let all: BTreeSet<usize> = order.iter().copied().collect();
     (all.len() == m && order.iter().enumerate().any(|(r, o)| r != *o)).then_some(Index::Permuted(order))
 }
 
-/// What may stand in the place of an index, of so many.
+/// The possible replacements of an index, of so many.
 pub(super) type Sources = BTreeMap<(usize, usize), Vec<usize>>;
 
 #[cfg(test)]
@@ -246,7 +246,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever pairs a map gives, it is among the maps that give them, and so is every other that is told of them.
+        /// For any pairs that a map gives, the map is among those found for the pairs, and all found maps give the
+        /// pairs.
         #[test]
         fn a_map_is_read_off_its_pairs(n in 8usize..100, which in 0usize..200) {
             let all = Index::slips(n);

@@ -51,7 +51,7 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, attention: &'a At
         None => (scene.token(row).1 + i) / attention.head_dim,
     };
     let group = move |row: &RowAt, i: usize| grouped(attention, head(row, i));
-    // Of the cache: key, and element of the head.
+    // In the cache: key, and element of the head.
     let cached = move |row: &RowAt, i: usize, (key, at): (usize, usize)| -> Option<f64> {
         let cache = scene.operand(row.step, 1)?;
         let index = (key * attention.n_kv_heads + group(row, i)) * attention.head_dim + at;

@@ -45,7 +45,7 @@ fn choices(scene: &Scene<'_>) -> Vec<(String, Taken)> {
         ("all keys but the first".to_owned(), Rc::new(|k, p, _| k <= p && k > 0)),
         ("the query's own key alone".to_owned(), Rc::new(|k, p, _| k == p)),
     ];
-    // Windows as wide as what was given says.
+    // Windows as wide as the given values show.
     let mut reach = 0;
     let rows: BTreeSet<usize> = scene.fit.iter().map(|(r, _)| *r).collect();
     for r in rows {
@@ -342,7 +342,7 @@ pub(super) fn of_weights(
     (token < tokens).then(|| (0..n).map(at).collect())
 }
 
-/// The slope of the logarithm of what was given over the scaled scores, in the row that shows it best.
+/// The slope of the logarithm of the given values over the scaled scores, in the row that shows it best.
 fn factor(scene: &Scene<'_>, scale: f64) -> Option<f64> {
     let mut best: Option<(f64, f64)> = None;
     for &(r, _) in &scene.fit {

@@ -2,7 +2,7 @@
 //!
 //! `y = Σ_b Σ_r a[b·m + r] · Σ_s M[r][s] · x[b·m + s]`, with one matrix M for all runs b. A right kernel has the identity; one
 //! that reads values in another order, leaves a lane out, takes one twice or with the wrong sign has another matrix of small
-//! whole numbers. It is linear in M, so least squares on the wrong elements gives it, whatever the order is.
+//! whole numbers. It is linear in M, so least squares on the wrong elements gives it, for any order.
 
 use super::factors::called;
 use super::form::Form;
@@ -113,7 +113,7 @@ fn fitted(scene: &Scene<'_>, sums: &Sums<'_>, m: usize) -> Option<Vec<Vec<i8>>> 
     let whole = |v: &f64| ((v - v.round()).abs() <= WHOLE && v.abs() < 9.0).then_some(v.round() as i8);
     let numbers: Vec<i8> = least_squares(&rows, &target)?.iter().map(whole).collect::<Option<_>>()?;
     let matrix: Vec<Vec<i8>> = numbers.chunks(m).map(<[i8]>::to_vec).collect();
-    // What is left of the terms alone is told of groups of them (`terms`).
+    // A law about left-out terms names groups of them (`terms`).
     let moved = matrix.iter().enumerate().any(|(r, row)| (0..m).any(|s| s != r && row[s] != 0));
     moved.then_some(matrix)
 }

@@ -1,10 +1,10 @@
-//! What was computed instead: an origin that no known fault explains is solved for what stands there and under which
+//! What was computed instead: for an origin that no known fault explains, the solvers look for the formula and its
 //! condition.
 //!
 //! A solver proposes [`Law`]s: for every element of the stage what it would be if the kernel did one certain thing
 //! otherwise. Parameters are fitted on half of the wrong elements. A law holds if *every* wrong element is what it says,
-//! within the bound of rounding, those of the other half too; right elements that it would change must then be told from
-//! the wrong ones by a condition (`when`). Nothing is concluded from the size of an error, and nothing from NaN.
+//! within the bound of rounding, those of the other half too; a condition must then separate the right elements that it
+//! would change from the wrong ones (`when`). Nothing is concluded from the size of an error, and nothing from NaN.
 
 mod accumulated;
 mod altered;
@@ -74,7 +74,7 @@ pub enum Confidence {
 /// What the subject computed instead, found without the catalogue.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Solution {
-    /// What stands in the place of the right values, as a sentence without its end.
+    /// What replaces the right values, as a sentence without its end.
     pub what: String,
     /// Where.
     pub holds: Holds,
@@ -92,7 +92,7 @@ pub struct Solution {
     /// The solver that found it, and the law in its words.
     #[serde(skip)]
     pub(super) words: (usize, String),
-    /// The number of the model that stands otherwise: what it is called, and what it would be.
+    /// The number of the model that differs: its name, and its value here.
     #[serde(skip)]
     pub(super) of_model: Option<(&'static str, f64)>,
     /// Wrong elements that it gives.
@@ -144,7 +144,7 @@ impl Known {
     }
 }
 
-/// What is said of a stage in `layer` as it may be said of any layer: names of tensors and stages of the layer, and of those
+/// The words about a stage in `layer` made general: names of tensors and stages of the layer, and of those
 /// beside it, without its number.
 pub fn anywhere(text: &str, layer: Option<u16>) -> String {
     let Some(layer) = layer else { return text.to_owned() };
@@ -177,11 +177,11 @@ struct Law<'a> {
     /// Numbers that were read off the wrong elements.
     parameters: usize,
     row: Alternative<'a>,
-    /// The number of the model that it says is another: what it is called, and what it would be.
+    /// The number of the model that it says is another: its name, and its value here.
     of_model: Option<(&'static str, f64)>,
     /// Whether it has a number of its own for each part: then it may be of any of them.
     parts: bool,
-    /// One that often comes to the same, and what is told where it holds as well.
+    /// A law that often comes to the same, and the words where it holds as well.
     twin: Option<(Box<Law<'a>>, String)>,
 }
 
@@ -208,7 +208,7 @@ impl<'a> Law<'a> {
 
 type Solver = for<'a> fn(&'a Scene<'a>) -> Vec<Law<'a>>;
 
-/// The simpler first: of two laws that hold, the first is told.
+/// The simpler first: if two laws hold, the first is reported.
 const SOLVERS: &[Solver] = &[
     undeclared::laws,
     given::laws,
@@ -237,8 +237,8 @@ const SOLVERS: &[Solver] = &[
     structure::laws,
 ];
 
-/// What explains every wrong element, if a solver finds it with the work that is left. What is `known`, as proved of the
-/// same stage in other layers, is tried first, whatever work is left, and needs no number of elements to be shown.
+/// What explains every wrong element, if a solver finds it with the work that is left. A `known` law, as proved of the
+/// same stage in other layers, is tried first, for any work left, and needs no number of elements to be shown.
 ///
 /// What is known of stages of other names, `elsewhere`, comes next.
 pub(super) fn solve(e: &Evidence<'_>, (known, elsewhere): (&[Known], &[Known]), meter: &Meter) -> Option<Solution> {
@@ -267,7 +267,7 @@ pub(super) fn solve_if(
     if let Some(found) = elsewhere.iter().find_map(alike) {
         return Some(found);
     }
-    // What cannot say why others are right is told if no solver can.
+    // A law without a reason why other elements are right is reported if no solver finds one.
     let mut consistent = None;
     for (number, solver) in SOLVERS.iter().enumerate() {
         if meter.over() {

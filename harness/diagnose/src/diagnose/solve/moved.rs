@@ -1,5 +1,5 @@
 //! The stage's right values in the wrong place of the step: another row, head, column or slot, a transposed tile, or rows
-//! that lie as far apart as those of another buffer. Which value stands in which place is read off the wrong elements, and
+//! that lie as far apart as those of another buffer. The places of the values are read off the wrong elements, and
 //! must be a rule.
 
 use super::form::Form;
@@ -23,7 +23,7 @@ pub enum Moved {
     Along {
         /// The axis.
         axis: Axis,
-        /// Which place's value stands in a place.
+        /// The source of the value in a place.
         index: Index,
     },
     /// In the transposed place of a tile of so many tokens by as many columns.
@@ -73,7 +73,7 @@ struct Counted {
 }
 
 impl Moved {
-    /// The place whose value stands in this one.
+    /// The place whose value is in this one.
     fn from(&self, (t, j): Place, (tokens, width): Place, by: &Counted) -> Option<Place> {
         let head = by.head;
         match self {
@@ -237,7 +237,7 @@ fn of_axis(scene: &Scene<'_>) -> (Axis, Vec<Index>) {
     (axis, if scene.of_pairs() { Vec::new() } else { Index::giving(&of_rows(scene)) })
 }
 
-/// What should stand in this place of the step, cut to a row.
+/// The right values of this place of the step, cut to a row.
 fn stands(scene: &Scene<'_>, row: &RowAt, place: impl Fn(usize) -> Place) -> bool {
     let Some((value, bounds)) = scene.e.expected[row.step].as_ref() else { return false };
     let (layout, (got, want, bound), from) = (scene.layout(), scene.e.row(row), scene.token(row).1);
@@ -261,7 +261,7 @@ fn stands(scene: &Scene<'_>, row: &RowAt, place: impl Fn(usize) -> Place) -> boo
 /// Rows that are looked at.
 const ROWS: usize = 48;
 
-/// Which tokens' rows stand in each wrong row. One that none gives ends it.
+/// The tokens whose rows are in each wrong row. A row from no token ends the search.
 fn of_rows(scene: &Scene<'_>) -> Sources {
     let e = scene.e;
     let mut all = Sources::new();
@@ -278,7 +278,7 @@ fn of_rows(scene: &Scene<'_>) -> Sources {
     all
 }
 
-/// Which heads stand in the place of each wrong one, where rows are heads.
+/// The heads in the place of each wrong one, where rows are heads.
 fn of_heads(scene: &Scene<'_>) -> Sources {
     let e = scene.e;
     let heads = e.rows.iter().filter_map(|r| r.place.head).max().map_or(0, |last| last + 1);
@@ -299,7 +299,7 @@ fn of_heads(scene: &Scene<'_>) -> Sources {
     all
 }
 
-/// Leaves of what may stand there what both say.
+/// Keeps the candidates that both have.
 fn meet(all: &mut Sources, key: (usize, usize), some: Vec<usize>) {
     all.entry(key).and_modify(|known| known.retain(|o| some.contains(o))).or_insert(some);
 }
@@ -330,7 +330,7 @@ pub(super) fn columns<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     all
 }
 
-/// Which columns' values stand in each wrong column of the fitted rows: those that give it in all of them.
+/// The columns whose values are in each wrong column of the fitted rows: those that give it in all of them.
 fn of_columns(scene: &Scene<'_>, width: usize) -> Option<Sources> {
     let e = scene.e;
     let mut all = Sources::new();
@@ -362,7 +362,7 @@ pub(super) fn keys<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     sources.flat_map(|(axis, sources)| laws(scene, axis, Index::giving(&sources))).collect()
 }
 
-/// Which keys' values stand in the place of each wrong one: by their numbers, and by their distance from the query.
+/// The keys whose values are in the place of each wrong one: by their numbers, and by their distance from the query.
 fn of_keys(scene: &Scene<'_>) -> Option<[(Axis, Sources); 2]> {
     let e = scene.e;
     if !scene.of_pairs() {

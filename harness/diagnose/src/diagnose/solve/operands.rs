@@ -22,7 +22,7 @@ struct Displaced {
     place: Box<dyn Fn(Place, Place) -> Option<Place>>,
     /// Another stage in its place.
     stage: Option<StageId>,
-    /// Whether it is what stood there after the step before.
+    /// Whether it is the value after the step before.
     before: bool,
 }
 
@@ -306,7 +306,7 @@ fn embeddings<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         ("half the id".to_owned(), Box::new(|id| id / 2)),
         ("twice the id".to_owned(), Box::new(|id| id * 2)),
     ];
-    // Of a table as small every id is its own.
+    // In such a small table every id is its own.
     for m in (3..20).map(|bits| 1usize << bits).filter(|m| *m < rows) {
         others.push((format!("the id modulo {m}"), Box::new(move |id| id % m)));
         others.push((format!("the id rounded down to a multiple of {m}"), Box::new(move |id| id / m * m)));
@@ -347,7 +347,7 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
     }
     let pairs: Vec<String> = other.iter().take(4).map(|(own, other)| format!("of {other} for {own}")).collect();
     let more = if other.len() > 4 { format!(" and {} more", other.len() - 4) } else { String::new() };
-    // All of one id, below those it stands for: a limit.
+    // All of one id, below the ids that it replaces: a limit.
     let limit = other.values().next().copied().filter(|one| other.iter().all(|(own, o)| o == one && own > one));
     if let Some(limit) = limit.filter(|_| other.len() > 1) {
         return Some(Law::new(

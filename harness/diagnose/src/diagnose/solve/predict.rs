@@ -1,8 +1,9 @@
 //! A law that was found in one run, held against another run of other tokens: it must give the wrong elements there with the
 //! numbers, and under the condition, that the first run gave it.
 //!
-//! What a solver proposes looks at one run. So the solver is given the other run, and must propose a law in the same words,
-//! which hold the law's numbers; conditions are data, and are asked of the elements of the other run as they are.
+//! A solver's proposal depends on one run. So the solver is given the other run, and must propose a law in the same
+//! words, which hold the law's numbers; conditions are data, and are tested on the elements of the other run as they
+//! are.
 
 use super::held::{Held, held};
 use super::when::{self, Holds, Seen, When};
@@ -36,7 +37,7 @@ pub(in crate::diagnose) enum Predicted {
     Silent(&'static str),
 }
 
-/// The condition that a law was told with.
+/// The reported condition of a law.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::diagnose) enum Condition {
     /// It holds everywhere.
@@ -45,7 +46,7 @@ pub(in crate::diagnose) enum Condition {
     Simplest,
     /// It holds from this position on.
     Since(usize),
-    /// It holds of some elements, and nothing is said of which.
+    /// It holds for some elements, without a condition.
     Unsaid,
 }
 
@@ -64,7 +65,7 @@ pub(in crate::diagnose) const RIGHT: &str = "elements are right that it would ma
 /// Wrong elements.
 pub(in crate::diagnose) const OTHERWISE: &str = "elements are wrong otherwise";
 
-/// What a law that a solver found says of the other run, and its words if fewer of them hold than were told.
+/// The prediction of a solver's law for the other run, and its words if fewer of them hold than were reported.
 pub(in crate::diagnose) fn of_law(pair: Pair<'_>, solution: &Solution) -> (Predicted, Option<String>) {
     let (solver, what) = &solution.words;
     if let Some(form) = &solution.law {
@@ -197,7 +198,7 @@ fn judged<'s>(
     if is_same(&options, &both, condition) {
         return Predicted::Holds { elements, both: Some(both) };
     }
-    // What is about two features was not asked of a run that one tells apart.
+    // Conditions on two features were not tried on a run that one feature separates.
     let both = match at_first.filter(|_| both.is_empty()) {
         Some(other) => {
             let wrong = [other.all_wrong(), held.all_wrong()];
@@ -214,7 +215,7 @@ fn judged<'s>(
     }
 }
 
-/// Of a run in which nothing is wrong: what `both` runs allow of the conditions that the first one does.
+/// For a run without an error: the conditions of the first run that `both` runs allow.
 fn without_wrong(options: &[When], both: Vec<When>, condition: Condition) -> Predicted {
     match both.is_empty() {
         true => Predicted::Fails(RIGHT),
@@ -223,7 +224,7 @@ fn without_wrong(options: &[When], both: Vec<When>, condition: Condition) -> Pre
     }
 }
 
-/// Whether the condition that was told is among those that both runs allow.
+/// Whether the reported condition is among those that both runs allow.
 fn is_same(options: &[When], both: &[When], condition: Condition) -> bool {
     match condition {
         Condition::None | Condition::Unsaid => false,
@@ -246,8 +247,8 @@ fn laws_of<'a>(scene: &'a Scene<'a>, (solver, what): (usize, &str)) -> Vec<Law<'
     each.filter(|law| alike(&law.what, what)).collect()
 }
 
-/// Whether two sentences say the same, word for word, but for what numbers with a fraction may be off that are told in four
-/// digits.
+/// Whether two sentences are the same, word for word, but for the error of numbers with a fraction, which are reported
+/// in four digits.
 pub(in crate::diagnose) fn alike(a: &str, b: &str) -> bool {
     let (a, b) = (numbers(a), numbers(b));
     let near = |(a, b): (&&str, &&str)| {

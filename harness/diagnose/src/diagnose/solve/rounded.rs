@@ -276,7 +276,7 @@ fn outputs<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             let (got, want, bound) = scene.e.row(row);
             let near = |((g, w), b): ((&f32, &f64), &f32)| {
                 let rounded = f64::from((f.round)(*w as f32));
-                // A value near the middle of a step goes either way; what was given must be a number of the format.
+                // A value near the middle of a step goes either way; the given value must be a number of the format.
                 let step = 2.0 * f.unit * w.abs() + f64::from(*b);
                 let member = (f.round)(*g).to_bits() == g.to_bits();
                 let inward = !f.cuts_off() || f64::from(g.abs()) <= w.abs() + f64::from(*b) * 4.0;

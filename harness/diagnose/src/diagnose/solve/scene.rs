@@ -1,4 +1,4 @@
-//! What solvers look at: some rows of the stage, its wrong elements, and the values that may stand in their place.
+//! What solvers look at: some rows of the stage, its wrong elements, and the values that may be in their place.
 
 use super::super::work::Meter;
 use super::{At, Law, Row};
@@ -17,7 +17,7 @@ const ROWS: usize = 64;
 /// Wrong elements that parameters are fitted on.
 const FITTED: usize = 512;
 
-/// Wrong elements that a law must give before more is asked of it.
+/// Wrong elements that a law must give before it is tested further.
 const GLANCE: usize = 8;
 
 /// One origin with what surrounds it.
@@ -35,7 +35,7 @@ pub(super) struct Scene<'a> {
     by_column: bool,
     /// Stages that this one is an input of, or of an input of theirs.
     after: BTreeSet<StageId>,
-    /// Elements of a token's vector that alone are asked for at the moment.
+    /// The only elements of a token's vector that are needed at the moment.
     glance: RefCell<Option<Vec<usize>>>,
     tensors: RefCell<Tensors>,
     vectors: RefCell<HashMap<String, Option<Rc<Vec<f32>>>>>,
@@ -98,7 +98,7 @@ impl<'a> Scene<'a> {
         (!scene.fit.is_empty() && scene.fit.iter().all(|at| finite(&scene, at))).then_some(scene)
     }
 
-    /// The same, whatever is wrong of it.
+    /// The same, for any wrong elements.
     pub(super) fn of(e: &'a Evidence<'a>, meter: &'a Meter) -> Self {
         let is_wrong = |r: usize| {
             let (got, want, bound) = e.row(&e.rows[r]);
@@ -156,7 +156,7 @@ impl<'a> Scene<'a> {
         told
     }
 
-    /// Whether this element of a token's vector is asked for.
+    /// Whether this element of a token's vector is needed.
     pub(super) fn asks(&self, element: usize) -> bool {
         let within = |some: &Vec<usize>| some.last() >= Some(&element) && some.contains(&element);
         self.glance.borrow().as_ref().is_none_or(within)
@@ -204,7 +204,7 @@ impl<'a> Scene<'a> {
         self.tensor(step, node.id)
     }
 
-    /// The shape of what was given in a step.
+    /// The shape of the given values of a step.
     pub(super) fn shape(&self, step: usize) -> &[usize] {
         self.e.given[step].as_ref().map_or(&[], |t| &t.shape)
     }
@@ -214,7 +214,7 @@ impl<'a> Scene<'a> {
         self.layout().token(self.shape(row.step), row.range.start)
     }
 
-    /// The element with what was given, what should be, and its bound.
+    /// The element: given value, right value, and bound.
     pub(super) fn element(&self, (r, i): At) -> (f64, f64, f32) {
         let (got, want, bound) = self.e.row(&self.e.rows[r]);
         (f64::from(got[i]), want[i], bound[i])
@@ -235,12 +235,12 @@ impl<'a> Scene<'a> {
         )
     }
 
-    /// Whether a stage is made of this one: what stands there is made of what stands here, and explains nothing.
+    /// Whether a stage is made of this one: its values come from this stage's values, and explain nothing.
     pub(super) fn follows(&self, id: StageId) -> bool {
         self.after.contains(&id)
     }
 
-    /// Tensors of the same step whose tokens have vectors as long: what may stand there, or be added. Those of this layer
+    /// Tensors of the same step whose tokens have vectors as long: possible values, or addends. Those of this layer
     /// first, then the stage in other layers and those of the layers beside it.
     pub(super) fn alike(&self) -> Vec<StageId> {
         let (graph, node, Some(width)) = (&self.e.oracle.graph, self.node(), self.width()) else {

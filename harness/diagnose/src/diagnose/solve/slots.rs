@@ -1,9 +1,10 @@
 //! Rows of a cache that are written to the wrong slots. It has two effects: the slot that is written in their place holds
 //! them and loses what belongs there, and their own keeps what it held.
 //!
-//! Which row stands in which slot is read off the wrong slots. A rule `f(p)` for the slot of position p, and of which
-//! positions it holds, is then carried out for the whole run: a slot holds the last row that was written to it. One that
-//! nobody wrote must be as it was after the step before; where that is not captured, nothing is said of it.
+//! The rows in the wrong slots are read off. A rule `f(p)` for the slot of position p, with the
+//! positions that it holds for, is then carried out for the whole run: a slot holds the last row that was written to
+//! it. One that nothing wrote must be as it was after the step before; if that is not captured, nothing is concluded
+//! from it.
 
 use super::form::Form;
 use super::index::Index;
@@ -42,9 +43,9 @@ pub enum Slot {
     Number,
     /// By its number in the part and twice the part's first.
     NumberAndTwice,
-    /// Of the part's first row.
+    /// The position of the part's first row.
     PartFirst,
-    /// Of the part's last row.
+    /// The position of the part's last row.
     PartLast,
     /// In reverse order within the part.
     PartMirrored,
@@ -201,7 +202,7 @@ fn part<'a>(scene: &'a Scene<'_>, position: usize) -> &'a Step {
     steps.iter().find(|s| (s.first..s.keys()).contains(&position)).unwrap_or(&steps[0])
 }
 
-/// Whether what wrong slots hold that have no row is what stood there after the step before, or zero.
+/// Whether wrong slots without a row hold their values after the step before, or zero.
 fn known(scene: &Scene<'_>) -> bool {
     let e = scene.e;
     scene.rows.iter().map(|&r| &e.rows[r]).filter(|row| row.bad).all(|row| {
@@ -231,7 +232,7 @@ fn stands(scene: &Scene<'_>, row: &RowAt, position: usize) -> bool {
         .is_some_and(|other| (0..got.len()).all(|i| right(got[i], other.value[i], other.bound[i])))
 }
 
-/// Which position's row stands in which wrong slot.
+/// The position whose row is in each wrong slot.
 fn moved(scene: &Scene<'_>) -> BTreeSet<(usize, usize)> {
     let e = scene.e;
     let mut all = BTreeSet::new();
@@ -309,7 +310,7 @@ fn written(scene: &Scene<'_>, row: &RowAt, law: &Written) -> Option<Row> {
 fn places<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some(width) = scene.width() else { return Vec::new() };
     type Place = (usize, usize);
-    // The slot and column whose value stands in one, of so many rows.
+    // The slot and column whose value is in one, of so many rows.
     type Other = Rc<dyn Fn(Place, usize) -> Option<Place>>;
     let steps = &scene.e.side.capture.steps;
     let mut ways: Vec<(String, Other)> = Vec::new();

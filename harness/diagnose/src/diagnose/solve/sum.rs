@@ -171,11 +171,11 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         others.extend(powers().map(Addend::Pair));
         others.extend(powers().chain(scene.head()).flat_map(|by| [by as i64, -(by as i64)].map(Addend::Column)));
     }
-    // A rotation of slow planes goes nearly straight on: what was given is then near any sum of input and output.
+    // A rotation of slow planes goes nearly straight on: the given value is then near any sum of input and output.
     let rotates = matches!(scene.node().op.anatomy(), Anatomy::Elementwise(Elementwise::Rotation(_)));
     others.retain(|other| !(rotates && matches!(other, Addend::Stage(id, _) if input(scene, *id))));
     let mut all: Vec<Sum> = others.into_iter().filter_map(|other| fitted(scene, other)).collect();
-    // Of two sums that are one, as w + x and 2w − y are where w = x + y, that which scales nothing.
+    // If two sums are one, as w + x and 2w − y are where w = x + y, the sum that scales nothing.
     all.sort_by_key(|sum| sum.a != 1.0 && sum.a != 0.0);
     all.into_iter().filter_map(|sum| Law::of(Form::Sum(sum), scene)).collect()
 }
@@ -224,11 +224,11 @@ fn fitted(scene: &Scene<'_>, other: Addend) -> Option<Sum> {
     let usual = |x: f64| x == 0.0 || FACTORS.contains(&x.abs());
     let changes =
         usual(a) && usual(b) && a.is_finite() && b.is_finite() && !(a == 1.0 && b == 0.0) && (b != 0.0 || nothing);
-    // The stage's own values alone, of elsewhere, are told as moved; a constant alone as one, or as a limit.
+    // The stage's own values from elsewhere are reported as moved; a constant alone as a constant, or as a limit.
     let moved =
         matches!(other, Addend::Token(_) | Addend::Column(_) | Addend::Pair(_) | Addend::Before | Addend::LastBefore);
     let elsewhere = a == 0.0 && (b == 1.0 && moved || other == Addend::One);
-    // Nobody takes off what the stage does not read: another operand stands in an operand's place (`operands`).
+    // Nobody takes off what the stage does not read: another operand is in an operand's place (`operands`).
     let foreign = matches!(&other, Addend::Stage(id, _) if !input(scene, *id)) && (a, b) == (1.0, -1.0);
     let own = match &other {
         Addend::Stage(id, 0) => input(scene, *id),

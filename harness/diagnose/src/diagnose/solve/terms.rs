@@ -2,7 +2,7 @@
 //!
 //! A stage that is a sum of products, `y = Σ p_i`, errs by `Σ_g c_g · Σ_{i in g} p_i` if the terms of group g are taken
 //! 1 + c_g times: left out (−1), taken twice (1), scaled (`groups`). The c_g are fitted on the error of
-//! half of the wrong elements, each in units of its bound; they must be whole numbers, or one number, to be told.
+//! half of the wrong elements, each in units of its bound; they must be whole numbers, or one number, to be reported.
 
 use super::groups::{Groups, told};
 use super::scene::{Layout, Scene};

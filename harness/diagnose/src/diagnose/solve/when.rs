@@ -28,7 +28,7 @@ fn step<'a>(scene: &'a Scene<'_>, at: At) -> &'a crate::capture::Step {
     steps[..row.step].iter().find(wrote).unwrap_or(&steps[row.step])
 }
 
-/// Where the element stands in its token's vector.
+/// The element's place in its token's vector.
 fn column(scene: &Scene<'_>, at: At) -> i64 {
     (scene.token(row(scene, at)).1 + at.1) as i64
 }
@@ -36,7 +36,7 @@ fn column(scene: &Scene<'_>, at: At) -> i64 {
 /// The step that left the cache as it is: a row is seen again after every later step.
 const LOOKED: &str = "step that left the cache so";
 
-/// Simple ones first: of conditions that are as simple, the first is told.
+/// Simple ones first: of equally simple conditions, the first is reported.
 const FEATURES: &[Feature] = &[
     Feature {
         name: "head",
@@ -159,7 +159,7 @@ pub enum Values {
     Between(i64, i64),
     /// Those whose rest modulo the first number is between the others.
     Rest(i64, i64, i64),
-    /// These.
+    /// The listed values.
     Among(BTreeSet<i64>),
 }
 
@@ -184,9 +184,9 @@ pub enum Size {
     Negative,
     /// Above 0.
     Positive,
-    /// Of a size above this one.
+    /// Sizes above this one.
     Above(f64),
-    /// Of a size below this one.
+    /// Sizes below this one.
     Below(f64),
 }
 
@@ -214,7 +214,7 @@ impl Size {
 /// A condition on one feature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Condition {
-    /// What is asked.
+    /// The feature.
     feature: Asked,
     /// For what it holds.
     values: Values,
@@ -275,7 +275,7 @@ impl Condition {
         Self { feature: self.feature, values: bound, unseen: Some((a, b)).filter(|(a, b)| a <= b) }
     }
 
-    /// Of a condition on the length of parts: whether it is another one for parts of several tokens.
+    /// For a condition on the length of parts: whether it differs for parts of several tokens.
     fn tells_parts(&self) -> bool {
         match self.values {
             Values::From(low) => self.unseen.map_or(low, |(first, _)| first) > 2,
@@ -299,7 +299,7 @@ impl Condition {
                 }
             }
             Values::Is(_) => 0,
-            // What begins with decoding is said to be of that before it is of rows or lengths; what begins with an id, last.
+            // Conditions on decoding come before those on rows or lengths; conditions on ids come last.
             Values::From(1) if matches!(name, "decode step" | "step") => 0,
             Values::From(_) | Values::UpTo(_) => {
                 if name == "token id" {
@@ -341,7 +341,7 @@ impl fmt::Display for Condition {
     }
 }
 
-/// A condition that can be asked of elements of any run.
+/// A condition that can be tested on elements of any run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum When {
@@ -454,13 +454,13 @@ pub enum Holds {
 }
 
 impl Holds {
-    /// The conditions that are told: the simplest, and those that are about as simple and as true.
+    /// The reported conditions: the simplest, and those that are about as simple and as true.
     pub fn told(&self) -> Vec<&When> {
         let Self::Under { conditions, .. } = self else { return Vec::new() };
         let Some((first, rest)) = conditions.split_first() else { return Vec::new() };
         let mut told = vec![first];
         for when in rest {
-            // Of each feature the simplest.
+            // The simplest of each feature.
             let another = match (first, when) {
                 (When::One(simplest), When::One(c)) => {
                     let least = |known: &&When| match known {
@@ -517,7 +517,7 @@ const FROM_LAST: &str = "row counted from the part's last";
 /// How far before the query a key is.
 const DISTANCE: &str = "distance of the key from the query";
 
-/// What parts are told apart by.
+/// The features that separate parts.
 const LENGTH: &str = "number of tokens in the part";
 
 /// How features begin that tell whether a row is left over.
@@ -675,7 +675,7 @@ pub(super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
             if rest.len() == spared {
                 continue;
             }
-            // Few of them refute most conditions; one that is told is held against all.
+            // Few of them refute most conditions; a reported condition is tested on all.
             let few: Vec<usize> = rest.iter().copied().step_by(rest.len().div_ceil(512).max(1)).collect();
             for (second, other) in &known[i + 1..] {
                 let none = |b: &&Condition, of: &[usize]| of.iter().all(|&s| !b.values.has(other[s]));

@@ -82,7 +82,7 @@ fn what_holds_of_both_runs_is_confirmed() {
     });
 }
 
-/// What begins at position 16 was told as a fault of decode steps, for the prompt had 16 tokens.
+/// A fault from position 16 on was reported as a fault of decode steps, for the prompt had 16 tokens.
 #[test]
 fn a_position_and_a_decode_step_come_apart() {
     with_oracle(|oracle| {
@@ -137,7 +137,7 @@ fn a_position_and_a_token_come_apart() {
     });
 }
 
-/// What fitted the first tokens was proved, whatever it was of others: also an epsilon that is another one there.
+/// A cause that fitted the first tokens counted as proved for all others: also an epsilon that differs there.
 #[test]
 fn what_fits_the_first_run_alone_is_withdrawn() {
     with_oracle(|oracle| {

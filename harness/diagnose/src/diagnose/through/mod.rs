@@ -1,11 +1,12 @@
-//! Through a segment: stages that were not captured are made otherwise, and must give what was captured at its end.
+//! Through a segment: stages that were not captured are computed otherwise, and must give the captured values at its
+//! end.
 //!
 //! Every mutation is tried on all stages of the segment together that it concerns, as whoever wrote them made the same
 //! mistake in each, and then on each alone. Beside the mutations stand ways to be otherwise that `solve` reads off the
 //! values of a stage that was captured, and that must be guessed here: windows, soft caps, activations, scales.
 //! What fits some wrong rows is evaluated on all. It must give every wrong element within its bound, leave an eighth of
 //! the residual at most, and say [`BITS`] more of the wrong elements than that they are wrong. What else of the same kind
-//! does so too is told beside it: values at the end of a segment need not tell one of its stages from another.
+//! does so too is listed beside it: values at the end of a segment may not separate its stages.
 
 #[cfg(test)]
 mod tests;
@@ -42,7 +43,7 @@ const LITTLE: f64 = 0.5;
 /// Values of a mutation that are tried on stages alone.
 const ALONE: usize = 4;
 
-/// Digits in which a number is told if it explains as much.
+/// Digits in which a number is reported if it explains as much.
 const DIGITS: [usize; 4] = [1, 2, 4, 8];
 
 /// The mutation whose number is a factor of the scores.
@@ -61,14 +62,14 @@ enum What {
     Else(String),
 }
 
-/// A way as it is looked for in other segments: what it is, and the names of its stages.
+/// A way as it is looked for in other segments: its description, and the names of its stages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
     what: String,
     stages: Vec<&'static str>,
 }
 
-/// A way that gives what was captured.
+/// A way that gives the captured values.
 pub(super) struct Found {
     pub(super) key: Key,
     /// Where it is otherwise.
@@ -126,7 +127,7 @@ fn tried(
     }
     let inside = Inside::of(e.node, e.oracle, e.side)?;
     let finite = |row: &&RowAt| e.row(row).0.iter().all(|v| v.is_finite());
-    // A cache holds rows of earlier steps too, and what made them stands in those.
+    // A cache also holds rows of earlier steps, whose operands are in those steps.
     let own = |row: &&RowAt| (e.side.capture.steps[row.step].first..).contains(&row.place.position);
     let bad: Vec<&RowAt> = e.bad_rows().filter(finite).filter(own).collect();
     let some: [&RowAt; FEW] = [bad.len() / 2, bad.len() / 4, bad.len().checked_sub(1)?].map(|i| bad[i]);
@@ -225,7 +226,7 @@ fn otherwise(e: &Evidence<'_>, node: &Node) -> impl Iterator<Item = (String, Nod
     all.into_iter()
 }
 
-/// Heads of the values that stand in another order, where nobody captured them.
+/// Heads of the values in another order, where they were not captured.
 fn other_heads(e: &Evidence<'_>, node: &Node) -> Vec<(String, Node)> {
     let d = e.oracle.graph.config.head_dim;
     let fixed = |axis: &Axis| if let Axis::Fixed(n) = axis { Some(*n) } else { None };
@@ -350,7 +351,7 @@ impl Tried<'_> {
         let given = self.of_one(&ways, Some(&some)).unwrap_or_else(|| vec![None; ways.len()]);
         let grain = self.e.grain;
         let gives = |(value, reach): &Valued| {
-            // Of these columns alone, or of all; what has another extent is not soon told.
+            // For these columns, or for all; nodes of another extent have no quick way.
             let from = if value.data.len() == some.len() { some.start } else { 0 };
             value.data.len() + from < some.end
                 || wrong(some.clone())
@@ -394,7 +395,7 @@ impl Tried<'_> {
         (bits(self.e, &whole) >= BITS).then_some(fit)
     }
 
-    /// The way with what it is in words, and with others of its kind that give the same.
+    /// The way in words, and others of its kind that give the same.
     fn told(&self, way: &Way, all: &[Way], again: bool) -> Option<Found> {
         let graph = &self.e.oracle.graph;
         let fit = self.fits(way, again)?;

@@ -1,4 +1,4 @@
-//! Engines that show nothing but what leaves a layer, or nothing of what is within their attention, and what is told of the
+//! Engines that show only the output of layers, or nothing inside their attention, and the reports on the
 //! bugs in them. None of these is in the catalogue, or they are written once more.
 
 use super::super::{Diagnosis, explain};
@@ -16,7 +16,7 @@ use qdiff_engine::ops::{Attention, Context, Op, Tensor};
 use qdiff_engine::quant::GgmlType;
 use qdiff_synth::Synth;
 
-/// What a softmax, or what it is in the place of, gives for a row of scaled scores and the query's position.
+/// The values that a softmax, or its replacement, gives for a row of scaled scores and the query's position.
 type Weights = fn(&[f64], usize) -> Vec<f64>;
 
 fn softmax(scores: &[f64]) -> Vec<f64> {
@@ -78,7 +78,7 @@ fn softmaxes(node: &Node, weights: Weights) -> Option<Node> {
     matches!(node.op, Op::AttnWeights(_)).then(|| weighing(node, weights))
 }
 
-/// Bugs, and what must be told of them; nothing of those that follow no law that is looked for.
+/// Bugs, and the report that each must get; none for those outside all searched laws.
 const BUGS: &[(&str, Bug, Option<&str>)] = &[
     (
         "a window of 5 keys",

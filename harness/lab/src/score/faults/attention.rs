@@ -102,7 +102,7 @@ struct Cache {
     keys: usize,
 }
 
-/// Where element i of row n stands in the cache to a query head.
+/// The place of element i of row n in the cache for a query head.
 type Place = fn(&Cache, usize, usize, usize) -> usize;
 
 fn right(c: &Cache, head: usize, n: usize, i: usize) -> usize {
@@ -122,7 +122,7 @@ fn cache(s: &Spot<'_>) -> Cache {
     Cache { d: c.head_dim, heads: c.n_kv_heads, group: c.n_heads / c.n_kv_heads, keys }
 }
 
-/// Scores summed by `add` over products with the keys that stand at `place`.
+/// Scores summed by `add` over products with the keys at `place`.
 fn score(s: &mut Spot<'_>, place: Place, add: fn(f32, f32) -> f32) {
     let (h, d, c) = (s.config.n_heads, s.config.head_dim, cache(s));
     let (q, k) = (&s.inputs[0].data, &s.inputs[1].data);
@@ -140,7 +140,7 @@ fn score(s: &mut Spot<'_>, place: Place, add: fn(f32, f32) -> f32) {
     }
 }
 
-/// Context of the values that stand at `place`.
+/// Context of the values at `place`.
 fn mix(s: &mut Spot<'_>, place: Place) {
     let (h, d, c) = (s.config.n_heads, s.config.head_dim, cache(s));
     let (w, v) = (&s.inputs[0].data, &s.inputs[1].data);

@@ -28,7 +28,7 @@ enum Slip {
     Codes,
 }
 
-/// What the codes of IQ4_NL stand for.
+/// The values of the codes of IQ4_NL.
 const IQ4_NL: [f32; 16] = [-127., -104., -83., -65., -49., -35., -22., -10., 1., 13., 25., 38., 53., 69., 89., 113.];
 /// What those of MXFP4 do, twice.
 const TWICE_E2M1: [f32; 16] = [0., 1., 2., 3., 4., 6., 8., 12., -0., -1., -2., -3., -4., -6., -8., -12.];

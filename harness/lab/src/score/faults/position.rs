@@ -67,7 +67,7 @@ fn half_turned(s: &mut Spot<'_>) {
     turned(s, halves(d / 2), |p, i| p * pace(base, d / 2, i));
 }
 
-/// The rows of this step, which stand at the end of the cache, are turned.
+/// The rows of this step, at the end of the cache, are turned.
 fn values_turned(s: &mut Spot<'_>) {
     let (d, base) = (s.config.head_dim, s.config.rope_base);
     let start = s.out.len() - s.inputs[0].data.len();

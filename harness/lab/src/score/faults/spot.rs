@@ -132,7 +132,7 @@ impl<'a> Spot<'a> {
     }
 }
 
-/// The stage is not computed: its input stands alone.
+/// The stage is not computed: its input is its output.
 pub(super) fn input_alone(s: &mut Spot<'_>) {
     s.out.clone_from(&s.inputs[0].data);
 }

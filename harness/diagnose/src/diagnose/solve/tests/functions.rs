@@ -311,7 +311,7 @@ fn activations() -> Vec<Plant> {
     ]
 }
 
-/// Of a residual the second operand is what may be lost, of a bias its vector.
+/// A residual may lose its second operand, a bias its vector.
 fn sums(stage: &Stage, bias: bool) -> Vec<Plant> {
     let nodes = &stage.graph.nodes;
     let added = if bias { stage.node.weights[0].name.clone() } else { nodes[stage.node.inputs[1]].id.to_string() };

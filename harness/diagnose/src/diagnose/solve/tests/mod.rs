@@ -1,5 +1,5 @@
 //! What each solver says of another's case, and of noise: operations are planted in every kind of stage, in all of it or
-//! under a condition, and the sentence must be theirs. A sentence that is another's, or that is told of what follows no
+//! under a condition, and the sentence must be theirs. A sentence of another solver, or one about values that follow no
 //! law, is false. Small models of random shape are run by the engine; no operation is shared with the solvers.
 
 mod bench;
@@ -73,7 +73,7 @@ const CONDITIONS: &[Condition] = &[
     },
 ];
 
-/// What is told of a plant.
+/// The report on a plant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Told {
     /// What was planted, where, and nothing else.
@@ -109,7 +109,7 @@ fn told(stage: &Stage, judged: &Judged, plant: &Plant, condition: &Condition) ->
         None if condition.words.is_empty() => Told::Right,
         Some(_) if *confidence == Confidence::Consistent => Told::Unconditional,
         Some(when) if says(&when, &condition.words.replace("{p}", &first.to_string())) => Told::Right,
-        // Of a single row there is no more to say than which.
+        // A single row only has a number.
         Some(when) if judged.positions.len() == 1 && when.starts_with(&format!("at position {first} (or ")) => {
             Told::Right
         }
@@ -200,7 +200,7 @@ fn models(seed: u64) -> Vec<(Synth, (usize, usize))> {
     (0..3).map(model).collect()
 }
 
-/// One case: op, plant, condition, what is told and how it is judged.
+/// One case: op, plant, condition, the report and its grade.
 struct Case {
     stage: String,
     op: &'static str,
@@ -251,7 +251,7 @@ fn cases(seed: u64, take: impl Fn(usize) -> bool) -> Vec<Case> {
     all
 }
 
-/// Of a share of all cases, another one of each plant and condition, none is told falsely, and most are told.
+/// In a share of all cases, a different one for each plant and condition, no report is false, and most cases have one.
 #[test]
 fn no_solver_takes_what_is_not_its_own() {
     let cases = cases(1, |number| number % 11 == 3);
@@ -265,7 +265,8 @@ fn no_solver_takes_what_is_not_its_own() {
     assert!(right * 3 > cases.len(), "{right} of {}", cases.len());
 }
 
-/// Prints how every case is told: `cargo test --release -p qdiff-diagnose --lib specificity -- --ignored --nocapture`.
+/// Prints the report of every case: `cargo test --release -p qdiff-diagnose --lib specificity -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "a table of all cases, which takes minutes"]
 fn table_of_specificity() {

@@ -11,10 +11,10 @@ pub(super) struct Plant {
     pub(super) name: String,
     /// What an element is then.
     pub(super) value: Value,
-    /// What may be said of it: alternatives between `|`, all of whose fragments between `&` must be in the sentence.
-    /// Empty where nothing may be.
+    /// The allowed sentences: alternatives between `|`, all of whose fragments between `&` must be in the sentence.
+    /// Empty if none is allowed.
     pub(super) words: String,
-    /// Whether it is instead what stood there after the step before.
+    /// Whether it is instead the value after the step before.
     pub(super) stale: bool,
 }
 

@@ -279,7 +279,7 @@ fn scaled(part: &mut [f64], levels: f64) {
     part.iter_mut().for_each(|v| *v = if inverse > 0.0 { (*v * inverse).round_ties_even() / inverse } else { 0.0 });
 }
 
-/// Of a long prompt some rows alone are looked at, and one behind them has more keys: a law of groups of keys had no number
+/// Only some rows of a long prompt are looked at, and a later row has more keys: a law of groups of keys had no number
 /// for its last group, and the search ended in a panic.
 #[test]
 fn every_row_has_groups_that_were_fitted() {

@@ -6,8 +6,8 @@ use super::plants::Plant;
 /// The slot of a position, given the first of its part and how many it has.
 type Slot = fn(usize, (usize, usize)) -> usize;
 
-/// What the cache holds in a slot if rows are written to those of `f`: the last that was, or what stands there when nobody
-/// wrote it.
+/// What the cache holds in a slot if rows are written to those of `f`: the last one, or the old value if nothing
+/// wrote the slot.
 fn written(s: &Stage, at: &At, f: Slot) -> f64 {
     let parts = &s.steps[..=at.step];
     let mut written = parts.iter().flat_map(|part| (part.0..part.0 + part.1).map(|p| (p, f(p, *part))));

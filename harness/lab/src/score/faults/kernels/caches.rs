@@ -61,7 +61,7 @@ fn slot_late(s: &mut Spot<'_>) {
     });
 }
 
-/// A ring of 8 slots: row p stands in slot p mod 8, and the others stay empty.
+/// A ring of 8 slots: row p is in slot p mod 8, and the others stay empty.
 fn ring(s: &mut Spot<'_>) {
     let (width, start) = rows(s);
     let new = s.out.split_off(start);
@@ -80,7 +80,7 @@ fn early_slot_overwritten(s: &mut Spot<'_>) {
     }
 }
 
-/// A decoded row is what stands in the slot before.
+/// A decoded row is the content of the slot before.
 fn slot_before_again(s: &mut Spot<'_>) {
     let (width, start) = rows(s);
     if start > 0 && s.positions.len() == 1 {

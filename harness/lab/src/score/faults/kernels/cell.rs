@@ -70,7 +70,7 @@ pub(super) fn moved(s: &mut Spot<'_>, from: impl Fn(Cell) -> Option<(usize, usiz
     patch(s, |c, _, v| from(c).map_or(v, |(t, o)| right[t * c.width + o]));
 }
 
-/// What stood at a column when the step before was done, in its last row.
+/// The value of a column after the step before, in its last row.
 pub(super) fn stale(s: &mut Spot<'_>, here: impl Fn(Cell) -> bool) {
     let Some(old) = s.old else { return };
     let width = s.width();

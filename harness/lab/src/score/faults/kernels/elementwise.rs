@@ -72,7 +72,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     ),
     bug(
         "residual-from-before-attention",
-        "what the layer read is added, and not what it is after attention",
+        "the layer's input is added, not the stream after attention",
         |_, n, _| residual(n, &[Role::FfnOutput]),
         from_before_attention,
     ),

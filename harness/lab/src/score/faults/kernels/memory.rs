@@ -38,7 +38,7 @@ fn planes_stale(s: &mut Spot<'_>, here: impl Fn(usize) -> bool) {
 pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "buffer-of-other-norm",
-        "of two buffers in turns the wrong one is read: the norm of the layer before stands here",
+        "the wrong one of two alternating buffers is read: it holds the norm of the layer before",
         |_, n, _| norm(n, &[Role::AttnInput]) && n.id.layer > Some(0),
         |s| {
             let other = given(s, layer_before(s), |n| norm(n, &[Role::FfnInput]));

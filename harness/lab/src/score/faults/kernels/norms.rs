@@ -159,7 +159,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     ),
     bug(
         "norm-over-half-rows",
-        "each half of a row is normalised by itself, as by two blocks that exchange nothing",
+        "each half of a row is normalised alone, as by two blocks that exchange nothing",
         whole,
         |s| {
             let (inputs, eps) = (s.inputs, s.config.rms_eps);

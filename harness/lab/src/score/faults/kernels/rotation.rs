@@ -66,7 +66,7 @@ fn queries(_: &Graph, n: &Node, _: &Model) -> bool {
 pub(super) const FAULTS: &[KernelFault] = &[
     bug(
         "rope-counts-within-the-step",
-        "positions are counted from the start of the step, so that a decoded token stands at 0",
+        "positions are counted from the start of the step, so that a decoded token is at position 0",
         both,
         |s| turned(s, |at| at.angle(at.t as f64, at.i as f64)),
     ),

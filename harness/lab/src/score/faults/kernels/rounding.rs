@@ -28,7 +28,7 @@ pub(super) fn e4m3(v: f32) -> f32 {
     if v.abs() < smallest { (v * 512.0).round() / 512.0 } else { mantissa(v, 3) }
 }
 
-/// Of a row: multiples of its largest magnitude over `levels`.
+/// Rounds a row to multiples of its largest magnitude over `levels`.
 pub(super) fn quantised(row: &[f32], levels: f32) -> Vec<f32> {
     let step = row.iter().fold(0f32, |m, v| m.max(v.abs())) / levels;
     row.iter().map(|v| if step > 0.0 { (v / step).round() * step } else { 0.0 }).collect()

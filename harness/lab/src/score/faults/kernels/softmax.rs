@@ -206,7 +206,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
     ),
     bug(
         "softmax-sum-of-head-before",
-        "odd heads are divided by the sum of the head before, which stands in the same shared memory",
+        "odd heads are divided by the sum of the head before, which is in the same shared memory",
         all,
         |s| {
             let (inputs, tokens) = (s.inputs, s.positions.len());

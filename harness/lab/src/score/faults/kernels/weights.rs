@@ -80,7 +80,7 @@ fn power_scale(s: &mut Spot<'_>) {
     });
 }
 
-/// The lower half of the quants' bytes in the second block loses what stands in the upper halves of the bytes.
+/// The lower half of the quants' bytes in the second block loses the upper halves of the bytes.
 fn low_bits_alone(s: &mut Spot<'_>) {
     let quants = field(s.model, s.node, Part::Quants).unwrap_or(0..0);
     stored(s, |bytes, block| {
@@ -144,7 +144,7 @@ fn interleaved(s: &mut Spot<'_>) {
     }
 }
 
-/// Of every four blocks the scales stand in another order.
+/// The scales of every four blocks are in another order.
 fn scales_turned(s: &mut Spot<'_>) {
     let d = scale(s);
     stored(s, |bytes, block| {

@@ -20,7 +20,7 @@ pub(super) const BUGS: &[CudaBug] = &[
         "newest-row-of-the-first-head",
         "in decode steps the newest key and value are those of the first head of the cache, in heads 2 and 3",
     ),
-    bug("newest-value-is-its-key", "in decode steps the newest key stands in the place of its value"),
+    bug("newest-value-is-its-key", "in decode steps the newest key is written in place of its value"),
     bug("last-part-of-the-keys-lost", "in decode steps the last four of every whole 64 keys are missing"),
     bug("sum-of-the-last-split-lost", "in decode steps the sum lacks the last share of 64 keys, from key 128 on"),
     bug(

@@ -7,7 +7,7 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug("values-take-the-bias-of-the-keys", "in the prefill values have the bias of the keys"),
     bug(
         "halves-of-the-keys-exchanged",
-        "in the prefill the two halves of a key stand in each other's place, and the larger one does not meet the rest of the query: it counts as rounded to 11 bits",
+        "in the prefill the two halves of a key are exchanged, and the larger one does not meet the rest of the query: it counts as rounded to 11 bits",
     ),
     bug(
         "tile-turned-as-of-narrower-heads",
@@ -22,7 +22,7 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug("third-tile-read-before-it-has-come", "in the prefill keys from 128 on are those 128 before"),
     bug(
         "tiles-walked-by-all-heads",
-        "in the prefill tokens are counted with all heads and not those of a group, and queries miss tiles of 64 keys at their end: what stood there stays",
+        "in the prefill tokens are counted with all heads and not those of a group, and queries miss tiles of 64 keys at their end: old values stay there",
     ),
     bug(
         "last-queries-from-the-last-whole-tile",

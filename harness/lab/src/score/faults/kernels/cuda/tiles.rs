@@ -26,7 +26,7 @@ pub(super) const BUGS: &[CudaBug] = &[
     bug("columns-of-a-pair-crossed", "in the prefill columns 8 apart change places when they are written"),
     bug(
         "sixteens-of-columns-in-the-order-of-warps",
-        "in the prefill of 128 columns sixteens stand in another order: 0, 2, 4, 6, 1, 3, 5, 7 of those that belong there",
+        "in the prefill of 128 columns sixteens are in another order: 0, 2, 4, 6, 1, 3, 5, 7 of those that belong there",
     ),
     bug(
         "weight-tile-crossed",
@@ -108,7 +108,7 @@ pub(super) const BUGS: &[CudaBug] = &[
     ),
     bug(
         "operand-prepared-after-its-product",
-        "in the prefill the output projection takes the operand that stands there, the norm before the attention",
+        "in the prefill the output projection takes the operand of the place, the norm before the attention",
     ),
     bug(
         "last-tile-of-outputs-not-launched",
