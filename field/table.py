@@ -102,13 +102,15 @@ successor changes, and of every 16th token the divergence KL(mended, released).
 """
 
 
-def severity(told):
+def severity(told, asked):
     text = SEVERITY + line(["defect", "run on", "tokens", "NLL released", "NLL mended", "changed", "KL mean", "KL worst", "note"]) + line(["---"] * 9)
     for name, one in told.items():
         for at in one["effect"]:
             text += line([name, f"{one['engine']}, {one['model']}", at["length"], at["nll_released"], at["nll_mended"],
                           f"{at['changed']} of {at['of']}", at["kl_mean"], at["kl_worst"], one.get("note", "")])
-    return text
+    left = [f"{name}, {length} tokens" for name, one in asked.items() for length in one["lengths"]
+            if length not in [at["length"] for at in told.get(name, {"effect": []})["effect"]]]
+    return text + (f"\nNot measured yet: {'; '.join(left)}.\n" if left else "")
 
 
 def line(cells):
@@ -143,7 +145,7 @@ def written(folder, engines):
             text += "\nReports, ready to be filed, not sent: " + ", ".join(f"[{one.stem}](field/reports/{one.name})" for one in reports) + "\n"
     measured = folder / "results" / "severity.json"
     if measured.exists():
-        text += severity(json.loads(measured.read_text()))
+        text += severity(json.loads(measured.read_text()), json.loads((folder / "severity.json").read_text()))
     text += "\n## Models\n\n" + line(["model", "how it is made"]) + line(["---", "---"])
     text += "".join(line([name, f"`qdiff {options} -o FILE` of `real`" if options.startswith("dequantise") else f"`qdiff synth {options} FILE`"])
                     for name, options in plan["models"].items())
