@@ -21,9 +21,10 @@ impl Document for Score {
             Grading::Words => "a cause in the right words",
         };
         let headline = format!(
-            "of {} that are not inert {} are found at their stage (all), {} have {cause} (90 of 100), {} a false one (none), {} (none)",
-            counted(independent.len(), "independent fault"),
+            "{} of {} that are not inert are found at their stage (goal: all); {} have {cause} (goal: 90 of 100), {} a false \
+             one (goal: none); {} (goal: none)",
             count(|c| c.detected && c.stage_right),
+            counted(independent.len(), "independent fault"),
             count(Case::cause_right),
             count(|c| c.worth == Some(Worth::False)),
             counted(self.clean.alarms.len(), "false alarm")

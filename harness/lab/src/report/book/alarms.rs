@@ -43,9 +43,9 @@ pub(super) fn render(all: &[FalseAlarms], out: &mut String) {
     for measured in all {
         let _ = writeln!(
             out,
-            "\nThe graph of a small model with massive activations, evaluated in f32 as other programs do, in ten orders of \
-             summation each, with every stage and every pair of stages left out: measured by `{}`.\n\n\
-             | engine | captures | DIVERGED | rows inconclusive | largest share of what is allowed | at |\n\
+            "\nThe graph of a small model with massive activations, evaluated in f32 in the styles of other programs, each in ten \
+             orders of summation, with every stage and every pair of stages left out: measured by `{}`.\n\n\
+             | engine | captures | DIVERGED | rows inconclusive | largest error / bound | at |\n\
              | --- | ---: | ---: | ---: | ---: | --- |",
             measured.command.replace('`', "'")
         );

@@ -9,10 +9,10 @@ use qdiff::report::{Section, Table, markdown};
 pub(super) fn render(all: &[Runs], out: &mut String) {
     out.push_str(
         "\n## Every model on every path\n\n\
-         The reference is llama.cpp on the CPU where the path names no other. A share is how much of the error that\n\
-         correct f32 arithmetic may make, computed from the operands, the worst row or element of any stage took:\n\
-         above 100 % a stage would be wrong. Rows judged include those of stages that were not tapped and are checked\n\
-         as part of the next tapped one.\n",
+         The reference is llama.cpp on the CPU unless the path names another one. The worst share is the largest ratio of an\n\
+         error to its bound, over all rows and elements of all stages. The bound is the error that correct f32 arithmetic may\n\
+         make, computed from the operands: above 100 % a stage would be wrong. Rows judged include rows of stages that were\n\
+         not tapped and are checked as part of the next tapped stage.\n",
     );
     super::missing::missing("runs", all.iter().all(|runs| runs.runs.is_empty()), out);
     // The paths of a model together, models in the order in which they first appear.
