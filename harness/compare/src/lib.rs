@@ -14,6 +14,7 @@ pub mod generate;
 pub mod logits;
 pub mod nonce;
 pub mod pair;
+pub mod rl;
 pub mod sequences;
 pub mod slots;
 pub mod sweep;

@@ -10,8 +10,8 @@ use super::{demo, devices, exit, explain, inspect, manual, mutations, prompts, r
 use crate::report::{Told, inert as inert_of};
 use crate::tasks::run::REPORTS;
 use crate::tasks::{
-    Console, PromptRequest, check, dequantise, fetch, generate, judge, logits, record, serving, sweep, synth, verify,
-    weights,
+    Console, PromptRequest, check, dequantise, fetch, generate, judge, logits, record, rl, serving, sweep, synth,
+    verify, weights,
 };
 use clap::{ArgMatches, Args};
 use std::path::PathBuf;
@@ -38,6 +38,7 @@ Examples:
             Self::Run(args) => &mut args.request.sides.tokens.prompt,
             Self::Logits(args) => &mut args.request.sides.tokens.prompt,
             Self::Sweep(args) => &mut args.request.tokens.prompt,
+            Self::Rl(args) => &mut args.request.tokens.prompt,
             Self::Record(request) => &mut request.tokens.prompt,
             Self::Generate(args) => &mut args.request.tokens.prompt,
             Self::VerifyOracle(args) => &mut args.request.tokens.prompt,
@@ -54,6 +55,7 @@ Examples:
             Self::VerifyOracle(args) => ("verify-oracle", &args.output.files),
             Self::Compare(args) => ("compare", &args.output.files),
             Self::Sweep(args) => ("sweep", &args.output),
+            Self::Rl(args) => ("rl", &args.output),
             Self::Generate(args) => ("generate", &args.output),
             _ => return None,
         };
@@ -107,6 +109,7 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
         Command::Generate(args) => reported(generate::generate, args),
         Command::Compare(args) => run::compare(args),
         Command::Sweep(args) => reported(sweep::sweep, args),
+        Command::Rl(args) => reported(rl::rl, args),
         Command::Dequantise(request) => said(&dequantise::dequantise(request)?),
         Command::Demo(request) => demo::run(request, &dispatch),
         Command::FetchModel(request) => {

@@ -17,6 +17,7 @@ pub(crate) mod prompts;
 pub(crate) mod record;
 mod repeat;
 pub(crate) mod request;
+pub(crate) mod rl;
 pub(crate) mod run;
 mod run_request;
 mod sequences;

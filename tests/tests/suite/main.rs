@@ -57,6 +57,7 @@ mod quant_vs_ggml;
 mod ranks;
 mod real_model;
 mod reports;
+mod rl;
 mod safetensors;
 mod sampler_vs_llama;
 mod scope;

@@ -3,6 +3,7 @@
 
 use super::view::{Choice, View, gather};
 use super::{Step, Store, Stored, exporter};
+use crate::number::counted;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Axis, Graph, Node};
@@ -164,6 +165,19 @@ impl<R: Read> Array<R> {
             self.shape
         );
         Ok(())
+    }
+
+    /// All elements, of which there must be `count`.
+    ///
+    /// # Errors
+    /// Another number of elements.
+    pub(super) fn numbers(mut self, count: usize) -> Result<Vec<f32>> {
+        let elements = self.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        ensure!(elements == Some(count), "has shape {:?}, and the step has {}", self.shape, counted(count, "row"));
+        let mut values = vec![0f32; count];
+        self.fill(&mut values)?;
+        self.end()?;
+        Ok(values)
     }
 
     /// The entries of a table, with their shape.

@@ -165,12 +165,12 @@ fn archives<'a>(folder: &Path, all: &'a [(Option<Shard>, PathBuf)], names: &Name
     Ok(all.iter().map(|(_, path)| path.as_path()).collect())
 }
 
-/// Reads the manifest of the capture of one sequence in `folder`, and no arrays.
+/// Reads the manifest of the capture of one sequence in `folder`, and no arrays. A plan of a single sequence becomes its passes.
 ///
 /// # Errors
 /// As [`any_manifest`]; a capture of several sequences.
 pub fn manifest(folder: &Path) -> Result<Manifest> {
-    let manifest = any_manifest(folder)?;
+    let manifest = any_manifest(folder)?.alone().with_context(|| folder.display().to_string())?;
     ensure!(
         manifest.sequences.is_none(),
         "{} is a capture of several sequences, which `qdiff run --subject capture:{0}` judges",

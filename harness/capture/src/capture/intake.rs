@@ -25,6 +25,9 @@ pub(super) const PASS: &str = "pass";
 /// What an array of block tables is called.
 pub(super) const TABLES: &str = "tables";
 
+/// What an array of the logprobs is called that an engine reports.
+pub(super) const LOGPROBS: &str = "logprobs";
+
 /// The rows of a pass, by sequence.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PassRows {
@@ -194,6 +197,13 @@ impl<'a> Intake<'a> {
         if let Some((step, _, _)) = placed.filter(|(_, _, name)| *name == TABLES && !self.passes.is_empty()) {
             let table = open(declared).and_then(Array::table).map_err(bounded).with_context(problem)?;
             self.table(step, table.entries());
+            return Ok(());
+        }
+        if let Some((step, _, _)) = placed.filter(|(_, _, name)| *name == LOGPROBS) {
+            let rows = self.capture.steps[step].rows();
+            let numbers =
+                open(declared).and_then(|array| array.numbers(rows)).map_err(bounded).with_context(problem)?;
+            self.capture.steps[step].logprobs = Some(numbers);
             return Ok(());
         }
         let Some((step, all)) = placed.and_then(|(step, rank, name)| Some((step, names.get(rank, name)?))) else {

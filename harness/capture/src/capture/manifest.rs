@@ -198,6 +198,20 @@ impl Manifest {
         }
     }
 
+    /// The same of one sequence, where its plan has no other: the lengths of the passes say all that the plan says.
+    ///
+    /// # Errors
+    /// As those of `passes`.
+    pub fn alone(mut self) -> Result<Self> {
+        let Some(plan) = self.sequences.take_if(|plan| plan.runs() == 1) else { return Ok(self) };
+        if self.orders.is_empty() {
+            self.orders = plan.orders();
+        }
+        self.passes = self.orders.iter().map(Vec::len).collect();
+        self.settle_passes()?;
+        Ok(self)
+    }
+
     /// Holds `passes` against the tokens, and takes those for the prompt's that were not fed one by one.
     fn settle_passes(&mut self) -> Result<()> {
         if self.passes.is_empty() {

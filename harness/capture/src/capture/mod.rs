@@ -79,6 +79,8 @@ pub struct Step {
     /// The stages of which the row of one position alone was captured, that of the prompt's last token, as of an engine
     /// that computes no other logits: one, or one of each rank. Their other rows hold NaN and are no part of the capture.
     pub last_row: Option<(BTreeSet<StageId>, usize)>,
+    /// Of each kept token, the logprob that the engine itself reports of the token that follows it.
+    pub logprobs: Option<Vec<f32>>,
     /// Rows of attention weights that look at slots of the cache that the sequence does not have.
     pub foreign: BTreeMap<StageId, Vec<Foreign>>,
 }
@@ -99,8 +101,19 @@ pub struct Foreign {
 impl Step {
     /// A step without stages, all of whose rows are kept.
     pub fn new(first: usize, tokens: Vec<u32>) -> Self {
-        let (stages, foreign) = Default::default();
-        Self { index: 0, sequence: 0, first, tokens, kept: None, stages, choice: None, last_row: None, foreign }
+        let (stages, foreign, logprobs) = Default::default();
+        Self {
+            index: 0,
+            sequence: 0,
+            first,
+            tokens,
+            kept: None,
+            stages,
+            choice: None,
+            last_row: None,
+            logprobs,
+            foreign,
+        }
     }
 
     /// The same step without stages, all of whose rows are kept.

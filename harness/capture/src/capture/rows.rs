@@ -1,7 +1,7 @@
 //! Arrays that hold the rows of all sequences of a pass: each sequence's rows become those of its step.
 
 use super::array::{self, Array, Shapes, Target};
-use super::intake::{Intake, PASS, Pass, TABLES};
+use super::intake::{Intake, LOGPROBS, PASS, Pass, TABLES};
 use super::names::Named;
 use super::{Step, quoted, shortened};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -42,6 +42,11 @@ impl Intake<'_> {
         if [POSITIONS, SLOTS].contains(&name) {
             let table = open(declared).and_then(Array::table).with_context(problem)?;
             return self.said(number, name, table.entries()).with_context(problem);
+        }
+        if let (LOGPROBS, [step]) = (name, self.passes[number].steps.as_slice()) {
+            let numbers = open(declared).and_then(|array| array.numbers(self.capture.steps[*step].rows()));
+            self.capture.steps[*step].logprobs = Some(numbers.with_context(problem)?);
+            return Ok(());
         }
         let names = self.names;
         let Some(found) = names.get(self.rank, name) else {

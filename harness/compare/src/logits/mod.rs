@@ -24,7 +24,7 @@ use crate::verdict::pattern;
 use anyhow::{Context as _, Result};
 use picks::Sides;
 use qdiff_engine::model::Node;
-use rows::row_of;
+pub(crate) use rows::row_of;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeSet;

@@ -249,7 +249,7 @@ pub(super) fn hidden_apart(
 }
 
 /// One row of logits.
-pub(super) fn row_of(node: &Node, step: &Step, row: usize) -> Option<Vec<f32>> {
+pub(crate) fn row_of(node: &Node, step: &Step, row: usize) -> Option<Vec<f32>> {
     let stored = step.stages.get(&node.id)?;
     let there = row < *stored.shape().first()? && step.has_row(node.id, step.first + step.offset(row));
     there.then(|| stored.slice(0, row..row + 1).data)

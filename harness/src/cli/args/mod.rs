@@ -18,6 +18,7 @@ use crate::tasks::judge::JudgeRequest;
 use crate::tasks::logits::LogitsRequest;
 use crate::tasks::prompts::PromptsRequest;
 use crate::tasks::record::RecordRequest;
+use crate::tasks::rl::RlRequest;
 use crate::tasks::run::RunRequest;
 use crate::tasks::sweep::SweepRequest;
 use crate::tasks::synth::SynthRequest;
@@ -191,6 +192,21 @@ Examples:
   qdiff sweep --prompt code -n 16 --sizes 1,2,3,5,8
   qdiff sweep --prompt long --length 2000 -n 0 --sizes 64 --layers 0 --positions 0,1,63,64,1999")]
     Sweep(Reported<SweepRequest>),
+    /// Judge a trainer and a rollout, and tell what rounding does not explain of the gap of their logprobs
+    #[command(after_help = "\
+Each stage of each side is judged by itself. For each token the report has both logprobs, their gap,
+and the gap that correct arithmetic of both declared kinds may have. Reported logprobs are held
+against the logits: shifted by a position, at a temperature, over a part of the vocabulary, or
+without special tokens.
+
+Exit codes: 0 both sides are right and rounding explains the gap; 1 a side is wrong, or rounding
+does not explain it; 2 trouble; 3 no divergence, but not everything could be judged.
+
+Examples:
+  qdiff rl capture:trainer capture:rollout -m model.gguf --logprobs rollout.txt
+  qdiff rl 'cmd: python3 train.py {model} {tokens}' capture:rollout -m checkpoint
+  qdiff rl llama cpu -m model.gguf --prompt haiku -n 16")]
+    Rl(Box<Reported<RlRequest>>),
     /// Write the stages of one runner to disk, as npz with a manifest
     #[command(
         mut_arg("timeout", unheard),

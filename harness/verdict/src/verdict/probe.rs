@@ -27,6 +27,7 @@ mod attention;
 mod limits;
 mod random;
 
+pub(super) use random::Random;
 pub use random::{MISSED, SEVERAL};
 
 use super::mode::{CheckMode, Seed};
@@ -40,7 +41,7 @@ use qdiff_engine::isa::{Vectorised, vectorised};
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
 use qdiff_engine::ops::{Anatomy, Real, linear};
 use qdiff_engine::quant::{self, ActivationFormat, AsMultiplied, WeightSource};
-use random::{Random, sees};
+use random::sees;
 use rayon::prelude::*;
 use std::cell::OnceCell;
 use std::ops::Range;

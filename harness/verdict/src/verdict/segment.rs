@@ -14,6 +14,7 @@
 use super::apply::{State, apply};
 use super::linear::ROWS_AT_ONCE;
 use super::operands::{Expected, Side, Valued, widen};
+use super::probe::Random;
 use super::source::{Computed, Sink, Source, Stage, put};
 use crate::capture::{Capture, Step};
 use crate::oracle::Oracle;
@@ -64,6 +65,11 @@ pub(super) type Plan = BTreeMap<usize, Vec<bool>>;
 
 /// What evaluating `node` takes besides itself.
 pub(super) fn plan(node: &Node, graph: &Graph, capture: &Capture) -> Plan {
+    plan_of(node, graph, capture, false)
+}
+
+/// The same; `all` asks for `node` in steps too in which it was not captured.
+pub(super) fn plan_of(node: &Node, graph: &Graph, capture: &Capture, all: bool) -> Plan {
     let mut plan = Plan::new();
     let Some(target) = graph.index(node.id) else {
         return plan;
@@ -88,7 +94,7 @@ pub(super) fn plan(node: &Node, graph: &Graph, capture: &Capture) -> Plan {
             }
         }
     };
-    let wanted = (0..capture.steps.len()).map(|s| known(target, s)).collect();
+    let wanted = (0..capture.steps.len()).map(|s| all || known(target, s)).collect();
     ask(&mut plan, node, wanted, &|_| false);
     for index in (0..target).rev() {
         if let Some(steps) = plan.get(&index).cloned() {
@@ -144,8 +150,15 @@ fn products(node: &Node, step: &Step, weights: &dyn WeightSource) -> usize {
 }
 
 /// Evaluates the segment that ends in `stage`, some steps at a time.
-pub(super) fn evaluate(
-    stage: Stage<'_>, (index, side): (usize, Side<'_>), plan: &Plan, sink: &mut Sink<'_>,
+pub(super) fn evaluate(stage: Stage<'_>, side: (usize, Side<'_>), plan: &Plan, sink: &mut Sink<'_>) -> ControlFlow<()> {
+    evaluate_drawn(stage, side, plan, None, sink)
+}
+
+/// The same; with `random`, every element within the segment is moved by a random share of what it may be off by, and counts as
+/// exact after that.
+pub(super) fn evaluate_drawn(
+    stage: Stage<'_>, (index, side): (usize, Side<'_>), plan: &Plan, mut random: Option<&mut Random>,
+    sink: &mut Sink<'_>,
 ) -> ControlFlow<()> {
     let mut states: HashMap<usize, State> = HashMap::new();
     let mut of_target = State::new();
@@ -175,6 +188,9 @@ pub(super) fn evaluate(
                     let steps = block.value.data.iter().map(|v| narrow.half_step(*v) as f32);
                     widen(block.bound.to_mut(), steps);
                 }
+                if let Some(random) = random.as_deref_mut() {
+                    random.scatter(&mut block);
+                }
                 // Attention over rows that nobody knows cannot be evaluated.
                 if block.known.is_none_or(|known| !known.contains(&false)) {
                     put(node, block, &mut values);
@@ -192,7 +208,7 @@ pub(super) fn evaluate(
         last = states.filter_map(|i| Some((*i, end, computed.own.get(i)?[end].clone()?))).collect();
         let source =
             Source { index, side, steps: group, computed: Some(&computed), resumes: false, filter: None, passed: None };
-        let rounded = !side.capture.rounding.plain();
+        let rounded = !side.capture.rounding.plain() && random.is_none();
         apply(stage, &[source], &mut of_target, &mut |mut block| {
             if rounded {
                 block.bound.to_mut().iter_mut().for_each(|b| *b *= TOGETHER);

@@ -3,7 +3,7 @@
 
 use super::limits::{DEVIATIONS, DOUBT, PROBES};
 use crate::verdict::mode::Seed;
-use crate::verdict::source::{Source, Stage};
+use crate::verdict::source::{Block, Source, Stage};
 use rayon::prelude::*;
 use sha2::{Digest as _, Sha256};
 
@@ -63,7 +63,7 @@ impl Seed {
     }
 
     /// Random numbers for one of the things that are looked at with this seed.
-    pub(super) fn random(self, of: usize) -> Random {
+    pub(in crate::verdict) fn random(self, of: usize) -> Random {
         let mut streams = Random(self.0);
         Random((0..=of).fold(0, |_, _| streams.next()))
     }
@@ -86,7 +86,7 @@ pub(super) fn sees(sizes: impl Iterator<Item = f64> + Clone) -> f64 {
 }
 
 /// splitmix64 (Steele, Lea & Flood 2014).
-pub(super) struct Random(u64);
+pub(in crate::verdict) struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -95,6 +95,15 @@ impl Random {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    /// Moves every element by a share of its bound, drawn evenly from −1 to 1, and makes its bound 0.
+    pub(in crate::verdict) fn scatter(&mut self, block: &mut Block<'_>) {
+        for (value, bound) in block.value.to_mut().data.iter_mut().zip(block.bound.to_mut()) {
+            let share = (self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
+            *value += share * f64::from(*bound);
+            *bound = 0.0;
+        }
     }
 
     /// A random sign, and a magnitude from [`SMALLEST`] to [`LARGEST`].

@@ -1,0 +1,323 @@
+//! What the logprobs mean that an engine reports: a hypothesis is fitted on half of them, and named only where it gives the other half.
+
+use super::logprob;
+use crate::loaded::LoadedModel;
+use crate::number::{Real, counted, number};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Tokens that a hypothesis must give that it was not fitted on, and that the plain logprob does not give.
+const LEAST: usize = 3;
+
+/// Rows that a temperature is fitted on.
+const FITTED: usize = 8;
+
+/// `LLAMA_TOKEN_TYPE_CONTROL` and `LLAMA_TOKEN_TYPE_UNUSED` of llama.h.
+const CONTROL: i32 = 3;
+const UNUSED: i32 = 5;
+
+/// A row of logits with what is reported of the token after it.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    /// Position of the token before.
+    pub(super) at: usize,
+    /// The logprob.
+    pub(super) value: f64,
+    /// How far a right value may be from it.
+    pub(super) slack: f64,
+    pub(super) logits: Vec<f32>,
+}
+
+/// Ids that are left out of the softmax.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Left {
+    /// The special tokens.
+    Special,
+    /// The end token.
+    End,
+    /// Padding: ids that no text has.
+    Padding,
+}
+
+/// What reported logprobs are.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Meaning {
+    /// The logprob of each token.
+    Plain,
+    /// That of the token so many positions later.
+    Shifted(i32),
+    /// Each row's own token, and not the one after it.
+    Unshifted,
+    /// With the logits divided by this.
+    Temperature(Real),
+    /// Among so many largest logits.
+    TopK(usize),
+    /// Among the fewest tokens that have this probability together.
+    TopP(Real),
+    /// Among the tokens with this share of the largest probability.
+    MinP(Real),
+    /// Without some ids.
+    Without(Left),
+    /// None of these.
+    Unknown,
+}
+
+/// What reported logprobs are, and how that is known.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct Means {
+    /// What they are.
+    pub what: Meaning,
+    /// Tokens whose logprob it gives that it was not fitted on.
+    pub predicted: usize,
+    /// Of all that were looked at, those that are no plain logprob.
+    pub other: usize,
+    /// Tokens that were looked at.
+    pub tokens: usize,
+    /// Position of the first token whose logprob is not plain.
+    pub first: Option<usize>,
+    /// Another meaning that gives all the same tokens.
+    pub also: Option<Meaning>,
+}
+
+impl Meaning {
+    /// In words, as what logprobs are.
+    pub fn words(self) -> String {
+        match self {
+            Self::Plain => "the plain logprobs of the logits".to_owned(),
+            Self::Shifted(by) => {
+                let (n, way) = (counted(by.unsigned_abs() as usize, "position"), if by > 0 { "after" } else { "before" });
+                format!("shifted: each number is the logprob of the token {n} {way} its own")
+            }
+            Self::Unshifted => "shifted: each row of logits is read at its own token, not at the token that follows".to_owned(),
+            Self::Temperature(t) => format!("at temperature {}: the logits are divided by it first", number(t.0)),
+            Self::TopK(k) => format!("truncated: the softmax is over the {} of the row alone", counted(k, "largest logit")),
+            Self::TopP(p) => format!("truncated: the softmax is over the fewest tokens with probability {} together", number(p.0)),
+            Self::MinP(p) => format!("truncated: the softmax is over the tokens with at least {} of the largest probability", number(p.0)),
+            Self::Without(left) => {
+                let what = match left {
+                    Left::Special => "the special tokens",
+                    Left::End => "the end token",
+                    Left::Padding => "padding (ids that no text has)",
+                };
+                format!("a softmax that leaves out {what}")
+            }
+            Self::Unknown => "no plain logprobs of the logits: neither shifted, nor truncated, nor at a temperature, nor without special tokens".to_owned(),
+        }
+    }
+}
+
+/// What the vocabulary says of its ids.
+struct Ids {
+    special: Vec<usize>,
+    end: Vec<usize>,
+    padding: Vec<usize>,
+}
+
+impl Ids {
+    fn of(opened: &LoadedModel, rows: usize) -> Self {
+        let gguf = opened.model.gguf();
+        let types = gguf.get("tokenizer.ggml.token_type").and_then(|v| v.as_i32_array()).unwrap_or_default();
+        let end = gguf.get("tokenizer.ggml.eos_token_id").and_then(|v| v.as_u64()).map(|id| id as usize);
+        let with = |kind: i32| types.iter().enumerate().filter(move |(_, t)| **t == kind).map(|(id, _)| id);
+        let beyond = if types.is_empty() { rows..rows } else { types.len().min(rows)..rows };
+        Self {
+            special: with(CONTROL).filter(|id| *id < rows).collect(),
+            end: end.into_iter().filter(|id| *id < rows).collect(),
+            padding: with(UNUSED).chain(beyond).filter(|id| *id < rows).collect(),
+        }
+    }
+
+    fn left(&self, left: Left) -> &[usize] {
+        match left {
+            Left::Special => &self.special,
+            Left::End => &self.end,
+            Left::Padding => &self.padding,
+        }
+    }
+}
+
+/// The logits, with what a hypothesis makes of them.
+struct Rows<'a> {
+    rows: &'a [Row],
+    ids: &'a [u32],
+    vocabulary: Ids,
+}
+
+impl Rows<'_> {
+    /// What the hypothesis gives for a row; `None` where it needs a row that is not there.
+    fn predict(&self, meaning: Meaning, row: &Row) -> Option<f64> {
+        let target = *self.ids.get(row.at + 1)? as usize;
+        let among = |keep: &dyn Fn(f64) -> bool, temperature: f64| {
+            let largest = row.logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let z = |id: usize| (f64::from(row.logits[id]) - f64::from(largest)) / temperature;
+            let sum: f64 = (0..row.logits.len()).map(&z).filter(|z| keep(*z)).map(f64::exp).sum();
+            if keep(z(target)) { z(target) - sum.ln() } else { f64::NEG_INFINITY }
+        };
+        Some(match meaning {
+            Meaning::Plain | Meaning::Unknown => logprob(&row.logits, target).0,
+            Meaning::Unshifted => logprob(&row.logits, self.ids[row.at] as usize).0,
+            Meaning::Shifted(by) => {
+                let at = row.at.checked_add_signed(by as isize)?;
+                let other = self.rows.iter().find(|row| row.at == at)?;
+                logprob(&other.logits, *self.ids.get(at + 1)? as usize).0
+            }
+            Meaning::Temperature(t) => among(&|_| true, t.0),
+            Meaning::MinP(p) => among(&|z| z >= p.0.ln(), 1.0),
+            Meaning::TopK(k) => {
+                let least = nth(&row.logits, k);
+                among(&|z| z >= least, 1.0)
+            }
+            Meaning::TopP(p) => {
+                let least = nth(&row.logits, fewest(&row.logits, p.0));
+                among(&|z| z >= least, 1.0)
+            }
+            Meaning::Without(left) => {
+                let out = self.vocabulary.left(left);
+                if out.contains(&target) {
+                    return Some(f64::NEG_INFINITY);
+                }
+                let (value, _) = logprob(&row.logits, target);
+                let mass: f64 = out.iter().map(|id| logprob(&row.logits, *id).0.exp()).sum();
+                value - (-mass).ln_1p()
+            }
+        })
+    }
+
+    /// Whether the hypothesis gives what is reported.
+    fn gives(&self, meaning: Meaning, row: &Row) -> Option<bool> {
+        let want = self.predict(meaning, row)?;
+        Some(want == row.value || (want - row.value).abs() <= row.slack)
+    }
+
+    /// Tokens of `held` that the hypothesis gives and the plain one does not; none where it fails at one, or is not fitted.
+    fn predicts(&self, meaning: Meaning, fit: &[&Row], held: &[&Row]) -> usize {
+        let fails = |row: &&&Row| self.gives(meaning, row) == Some(false);
+        if fit.iter().chain(held).any(|row| fails(&row)) {
+            return 0;
+        }
+        let told =
+            |row: &&&Row| self.gives(meaning, row) == Some(true) && self.gives(Meaning::Plain, row) == Some(false);
+        held.iter().filter(told).count()
+    }
+
+    /// The temperature that fits rows best, by least squares.
+    fn temperature(&self, fit: &[&Row]) -> Option<Meaning> {
+        let fit = &fit[..fit.len().min(FITTED)];
+        let of = |log: f64| Meaning::Temperature(Real(log.exp()));
+        let error = |log: f64| -> f64 {
+            let apart = |row: &&Row| self.predict(of(log), row).map_or(0.0, |want| (want - row.value).powi(2));
+            fit.iter().map(apart).sum()
+        };
+        let grid: Vec<f64> = (-30..=30).map(|i| f64::from(i) / 10.0).collect();
+        let best = grid.into_iter().min_by(|a, b| error(*a).total_cmp(&error(*b)))?;
+        // Golden section.
+        let (mut low, mut high) = (best - 0.1, best + 0.1);
+        for _ in 0..40 {
+            let (a, b) = (high - (high - low) / 1.618_033_988_749_895, low + (high - low) / 1.618_033_988_749_895);
+            if error(a) < error(b) { high = b } else { low = a }
+        }
+        // People set temperatures of few digits.
+        let (found, short) = (f64::midpoint(low, high).exp(), |t: f64| (t * 1000.0).round() / 1000.0);
+        let near = short(found) > 0.0
+            && fit.iter().all(|row| self.gives(Meaning::Temperature(Real(short(found))), row) == Some(true));
+        Some(Meaning::Temperature(Real(if near { short(found) } else { found })))
+    }
+
+    /// What may have cut the tail off: how many logits, which probability, which share, such that all of `fit` follow.
+    fn truncated(&self, fit: &[&Row]) -> Vec<Meaning> {
+        let (mut counts, mut masses, mut shares) = ((1, usize::MAX), (0.0, 1.0), (0.0, 1.0));
+        for row in fit {
+            let Some(target) = self.ids.get(row.at + 1) else { continue };
+            let (plain, _) = logprob(&row.logits, *target as usize);
+            if !row.value.is_finite() {
+                continue;
+            }
+            // Probabilities from the largest on, and those of all before each.
+            let sorted = sorted(&row.logits);
+            let kept = |mass: f64| (plain - mass.ln() - row.value).abs() <= row.slack;
+            // Equal logits go together: where they begin, what is before them, and what is behind.
+            let (mut mass, mut at) = (0.0, 0);
+            let groups = sorted.chunk_by(|a, b| a == b).map(|equal| {
+                let (begin, before) = (at, mass);
+                (at, mass) = (at + equal.len(), mass + equal.iter().sum::<f64>());
+                (begin, at, before, mass)
+            });
+            let fitting: Vec<(usize, usize, f64, f64)> = groups.filter(|(.., mass)| kept(*mass)).collect();
+            let (Some(first), Some(last)) = (fitting.first(), fitting.last()) else { return Vec::new() };
+            counts = (counts.0.max(first.0 + 1), counts.1.min(last.1));
+            masses = (f64::max(masses.0, first.2), f64::min(masses.1, last.3));
+            let next = sorted.get(last.1).map_or(0.0, |p| p / sorted[0]);
+            shares = (f64::max(shares.0, next), f64::min(shares.1, sorted[first.0] / sorted[0]));
+        }
+        let between = |(low, high): (f64, f64)| (low < high).then(|| Real(roundest(low, high)));
+        let count = (counts.0 <= counts.1).then_some(Meaning::TopK(counts.0));
+        count.into_iter().chain(between(masses).map(Meaning::TopP)).chain(between(shares).map(Meaning::MinP)).collect()
+    }
+}
+
+/// The number of fewest digits between two.
+fn roundest(low: f64, high: f64) -> f64 {
+    let short = (1..12).find_map(|digits| {
+        let scale = 10f64.powi(digits);
+        let number = (low * scale).floor() + 1.0;
+        (number / scale < high).then_some(number / scale)
+    });
+    short.unwrap_or(f64::midpoint(low, high))
+}
+
+/// Probabilities, the largest first.
+fn sorted(logits: &[f32]) -> Vec<f64> {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut all: Vec<f64> = logits.iter().map(|z| f64::from(z - largest).exp()).collect();
+    all.sort_unstable_by(|a, b| b.total_cmp(a));
+    let sum: f64 = all.iter().sum();
+    all.iter_mut().for_each(|p| *p /= sum);
+    all
+}
+
+/// How many tokens it takes to have a probability together.
+fn fewest(logits: &[f32], probability: f64) -> usize {
+    let mut mass = 0.0;
+    let reaches = |p: &f64| {
+        mass += p;
+        mass >= probability
+    };
+    sorted(logits).iter().position(reaches).map_or(logits.len(), |i| i + 1)
+}
+
+/// The `k`th largest logit, less the largest.
+fn nth(logits: &[f32], k: usize) -> f64 {
+    let mut all = logits.to_vec();
+    let largest = all.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let (_, nth, _) = all.select_nth_unstable_by(k.clamp(1, logits.len()) - 1, |a, b| b.total_cmp(a));
+    f64::from(*nth) - f64::from(largest)
+}
+
+/// What the numbers of these rows are.
+pub(super) fn of(opened: &LoadedModel, rows: &[Row], ids: &[u32]) -> Means {
+    let vocabulary = Ids::of(opened, rows.first().map_or(0, |row| row.logits.len()));
+    let all = Rows { rows, ids, vocabulary };
+    let other: Vec<&Row> = rows.iter().filter(|row| all.gives(Meaning::Plain, row) == Some(false)).collect();
+    let first = other.first().map(|row| row.at + 1);
+    let (tokens, other) = (rows.len(), other.len());
+    let plain = Means { what: Meaning::Plain, predicted: tokens, other, tokens, first, also: None };
+    if other == 0 {
+        return plain;
+    }
+    let (fit, held): (Vec<_>, Vec<_>) = rows.iter().enumerate().partition(|(i, _)| i % 2 == 0);
+    let (fit, held): (Vec<&Row>, Vec<&Row>) =
+        (fit.into_iter().map(|(_, row)| row).collect(), held.into_iter().map(|(_, row)| row).collect());
+    let fixed = [Meaning::Shifted(1), Meaning::Shifted(-1), Meaning::Unshifted];
+    let left = [Left::End, Left::Special, Left::Padding].map(Meaning::Without);
+    let tried = fixed.into_iter().chain(left).chain(all.temperature(&fit)).chain(all.truncated(&fit));
+    let mut found: Vec<(Meaning, usize)> = tried.map(|meaning| (meaning, all.predicts(meaning, &fit, &held))).collect();
+    found.retain(|(_, predicted)| *predicted >= LEAST);
+    match found.as_slice() {
+        [] => Means { what: Meaning::Unknown, predicted: 0, ..plain },
+        [(what, predicted), others @ ..] => {
+            Means { what: *what, predicted: *predicted, also: others.first().map(|(also, _)| *also), ..plain }
+        }
+    }
+}
