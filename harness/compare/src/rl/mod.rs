@@ -18,6 +18,10 @@
 //! rounded once in f32, and the sum of `V` exponentials is off by `u·√V` as any sum; numbers in a text are rounded to their
 //! last digit.
 //!
+//! Activations that are quantised move the mean too, in the same way in every run. So the gap may differ from that of the two means by
+//! the above, with `1/RUNS` of the variance more for the means; and the difference of the means is what the declared arithmetics make
+//! of the model themselves.
+//!
 //! By the same samples each side is held against their mean, which is what the model says without rounding: so it is known which of the
 //! two is wrong, also where nothing but its logprobs is known.
 
@@ -161,11 +165,14 @@ pub fn study(
     let (mut squares, mut expected) = (0.0, 0.0);
     for at in 0..ids.len().saturating_sub(1) {
         let (Some((a, a_off)), Some((b, b_off))) = (sides[0].1.values[at], sides[1].1.values[at]) else { continue };
+        // What the declared arithmetics differ by, known as well as means of so many samples are.
+        let declared = drawn[1].mean[at] - drawn[0].mean[at];
         let variance = drawn[0].variance[at] + drawn[1].variance[at];
-        let (gap, allowed) = (b - a, TIMES * variance.sqrt() + a_off + b_off);
-        let remains = if gap.is_nan() { gap } else { (gap.abs() - allowed).max(0.0) };
+        let spread = TIMES * (variance * (1.0 + 1.0 / RUNS as f64)).sqrt() + a_off + b_off;
+        let (gap, allowed) = (b - a, declared.abs() + spread);
+        let remains = if gap.is_nan() { gap } else { ((gap - declared).abs() - spread).max(0.0) };
         squares += gap * gap;
-        expected += variance;
+        expected += declared * declared + variance;
         tokens.push(Token {
             position: at + 1,
             token: ids[at + 1],
