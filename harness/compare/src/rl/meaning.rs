@@ -298,7 +298,11 @@ fn nth(logits: &[f32], k: usize) -> f64 {
 /// What the numbers of these rows are.
 pub(super) fn of(opened: &LoadedModel, rows: &[Row], ids: &[u32]) -> Means {
     let vocabulary = Ids::of(opened, rows.first().map_or(0, |row| row.logits.len()));
-    let all = Rows { rows, ids, vocabulary };
+    named(&Rows { rows, ids, vocabulary })
+}
+
+fn named(all: &Rows<'_>) -> Means {
+    let rows = all.rows;
     let other: Vec<&Row> = rows.iter().filter(|row| all.gives(Meaning::Plain, row) == Some(false)).collect();
     let first = other.first().map(|row| row.at + 1);
     let (tokens, other) = (rows.len(), other.len());
@@ -319,5 +323,75 @@ pub(super) fn of(opened: &LoadedModel, rows: &[Row], ids: &[u32]) -> Means {
         [(what, predicted), others @ ..] => {
             Means { what: *what, predicted: *predicted, also: others.first().map(|(also, _)| *also), ..plain }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VOCABULARY: usize = 200;
+
+    /// Rows of logits drawn by chance, some of them equal, with what `meaning` makes of them.
+    fn told(meaning: Option<Meaning>, off: impl Fn(usize) -> f64) -> Means {
+        let mut state = 1u64;
+        let mut unit = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1u64 << 24) as f32
+        };
+        let rows: Vec<Row> = (0..24)
+            .map(|at| Row {
+                at,
+                value: 0.0,
+                slack: 1e-4,
+                logits: (0..VOCABULARY).map(|_| (unit() * 64.0).floor() / 8.0).collect(),
+            })
+            .collect();
+        // The tokens that are likely: a truncation keeps them.
+        let likely =
+            |row: &Row| crate::metrics::argmax(&row.logits.iter().map(|z| f64::from(*z)).collect::<Vec<_>>()) as u32;
+        let ids: Vec<u32> = std::iter::once(0).chain(rows.iter().map(likely)).collect();
+        let vocabulary = || Ids { special: vec![3, 5], end: vec![5], padding: vec![198, 199] };
+        let all = Rows { rows: &rows, ids: &ids, vocabulary: vocabulary() };
+        let value = |row: &Row| meaning.and_then(|m| all.predict(m, row)).unwrap_or(-1.0) + off(row.at);
+        let told: Vec<Row> = rows.iter().map(|row| Row { value: value(row), ..row.clone() }).collect();
+        named(&Rows { rows: &told, ids: &ids, vocabulary: vocabulary() })
+    }
+
+    /// Each meaning is named as itself, with its parameter; what is none of them stays unknown.
+    #[test]
+    fn each_meaning_is_named() {
+        let exact = |_| 0.0;
+        for meaning in [
+            Meaning::Plain,
+            Meaning::Unshifted,
+            Meaning::Temperature(Real(0.7)),
+            Meaning::Temperature(Real(1.3)),
+            Meaning::TopK(40),
+            Meaning::TopP(Real(0.9)),
+            Meaning::MinP(Real(0.25)),
+            Meaning::Without(Left::Special),
+        ] {
+            let found = told(Some(meaning), exact);
+            match (meaning, found.what) {
+                (Meaning::TopK(_), Meaning::TopK(_)) => {}
+                (Meaning::TopP(Real(a)), Meaning::TopP(Real(b))) | (Meaning::MinP(Real(a)), Meaning::MinP(Real(b))) => {
+                    assert!((a - b).abs() < 0.05, "{meaning:?} {found:?}");
+                }
+                _ => assert_eq!(found.what, meaning, "{found:?}"),
+            }
+            assert!(meaning == Meaning::Plain || found.predicted >= LEAST, "{found:?}");
+        }
+    }
+
+    /// A part that fits the tokens that were looked at first, and a value that nothing gives, are no meaning.
+    #[test]
+    fn what_does_not_predict_is_not_named() {
+        assert_eq!(told(Some(Meaning::Plain), |at| 0.01 * (at % 5) as f64).what, Meaning::Unknown);
+        assert_eq!(
+            told(Some(Meaning::Temperature(Real(0.7))), |at| if at == 17 { 0.01 } else { 0.0 }).what,
+            Meaning::Unknown
+        );
+        assert_eq!(told(None, |_| 0.0).what, Meaning::Unknown);
     }
 }
