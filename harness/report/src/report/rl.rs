@@ -60,7 +60,8 @@ impl RlReport {
         if !wrong.is_empty() {
             return (Outcome::Diverged, wrong.join("; "));
         }
-        let beyond: Vec<&Token> = self.logprobs.tokens.iter().filter(|token| !(token.remains.0 <= 0.0)).collect();
+        let beyond: Vec<&Token> =
+            self.logprobs.tokens.iter().filter(|token| token.remains.0.is_nan() || token.remains.0 > 0.0).collect();
         if let Some(worst) = worst(&beyond).first() {
             let (of, all) = (beyond.len(), counted(self.logprobs.tokens.len(), "token"));
             let text = format!(
