@@ -114,7 +114,7 @@ pub fn rl(request: &RlRequest, console: Console<'_>) -> Result<RlReport> {
             rollout.record(&pair, Tokens::whole(&whole, 0))?
         }
         Side::Live(kind) => {
-            // A command that waits to be told what to feed is told the prompt again, where nobody chose anything.
+            // If nobody chose the tokens to decode, a command that must be given them gets those of the prompt again.
             let waits = kind.command().is_some_and(|command| command.waits());
             let cycled: Vec<u32> = prompt.iter().copied().cycle().take(decode).collect();
             let forced = forced.as_deref().or_else(|| waits.then_some(cycled.as_slice()));

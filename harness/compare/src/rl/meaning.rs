@@ -71,7 +71,7 @@ pub struct Means {
     pub what: Meaning,
     /// Tokens whose logprob it gives that it was not fitted on.
     pub predicted: usize,
-    /// Of all that were looked at, those that are no plain logprob.
+    /// Tokens whose reported number is no plain logprob.
     pub other: usize,
     /// Tokens that were looked at.
     pub tokens: usize,

@@ -47,7 +47,7 @@ pub const RUNS: usize = 16;
 /// Standard deviations that are allowed, by their estimate from so many runs.
 pub const TIMES: f64 = 10.0;
 
-/// Rows of logits that tell what logprobs mean: more tell no more.
+/// Most rows of logits that are compared with reported logprobs to find out what those mean.
 const ROWS: usize = 256;
 
 /// A token of both runs.

@@ -24,15 +24,15 @@ pub struct RlReport {
     pub model: ModelInfo,
     /// The tokens of both runs.
     pub tokens: Vec<u32>,
-    /// The trainer, judged by itself.
+    /// The trainer, judged alone.
     pub trainer: RlSide,
-    /// The rollout, judged by itself.
+    /// The rollout, judged alone.
     pub rollout: RlSide,
     /// Their logprobs.
     pub logprobs: Study,
 }
 
-/// One side, judged by itself.
+/// One side, judged alone.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct RlSide {
     /// What it is, and its arithmetic.
@@ -65,7 +65,7 @@ impl RlReport {
         if let Some(worst) = worst(&beyond).first() {
             let (of, all) = (beyond.len(), counted(self.logprobs.tokens.len(), "token"));
             let text = format!(
-                "no stage is wrong by itself, and at {of} of {all} rounding does not explain the gap of the logprobs: {} nats at p{}, \
+                "no stage is wrong, but at {of} of {all} rounding does not explain the gap of the logprobs: {} nats at p{}, \
                  of which rounding allows {}",
                 number(worst.gap.0),
                 worst.position,
@@ -186,7 +186,7 @@ impl Document for RlReport {
     }
 }
 
-/// Who a side is, what was judged of it, and what its logprobs are.
+/// A side in words: its name, the rows that were judged, and what its logprobs are.
 fn told(side: &RlSide, of: &OfSide) -> String {
     let coverage = &side.diagnosis.verdict.coverage;
     let first = side
