@@ -193,7 +193,9 @@ Examples:
   qdiff sweep --prompt long --length 2000 -n 0 --sizes 64 --layers 0 --positions 0,1,63,64,1999")]
     Sweep(Reported<SweepRequest>),
     /// Judge a trainer and a rollout, and tell what rounding does not explain of the gap of their logprobs
-    #[command(after_help = "\
+    #[command(
+        mut_arg("decode", |option| option.help("Decode steps of the rollout after the prompt, by its own choices")),
+        after_help = "\
 Each stage of each side is judged by itself. For each token the report has both logprobs, their gap,
 and the gap that correct arithmetic of both declared kinds may have. Reported logprobs are held
 against the logits: shifted by a position, at a temperature, over a part of the vocabulary, or
@@ -205,7 +207,8 @@ does not explain it; 2 trouble; 3 no divergence, but not everything could be jud
 Examples:
   qdiff rl capture:trainer capture:rollout -m model.gguf --logprobs rollout.txt
   qdiff rl 'cmd: python3 train.py {model} {tokens}' capture:rollout -m checkpoint
-  qdiff rl llama cpu -m model.gguf --prompt haiku -n 16")]
+  qdiff rl llama cpu -m model.gguf --prompt haiku -n 16"
+    )]
     Rl(Box<Reported<RlRequest>>),
     /// Write the stages of one runner to disk, as npz with a manifest
     #[command(
