@@ -1,5 +1,5 @@
 //! Bugs of ranks on two cards: each is planted in the CUDA engine, which runs one rank a card, and must be found at its stage and
-//! rank. `scripts/two-cards` runs it.
+//! rank. `scripts/two-cards` runs it. With a second word, `speed`, it times prefill and decode of the model instead.
 
 use anyhow::{Context as _, Result, ensure};
 use qdiff::loaded::LoadedModel;
@@ -10,7 +10,9 @@ use qdiff::runners::{Faults, LLAMA, Tokens};
 use qdiff_engine::cuda::faults::RankBug;
 use qdiff_engine::cuda::{CudaEngine, Options, Path};
 use qdiff_engine::model::{Graph, Placement, Slice, Slices, StageId, WeightSource};
+use qdiff_engine::tap::NoTaps;
 use std::path::PathBuf;
+use std::thread;
 use std::time::Instant;
 
 /// Where a bug is, and what.
@@ -26,8 +28,11 @@ enum Planted {
 }
 
 fn main() -> Result<()> {
-    let path: PathBuf = std::env::args().nth(1).context("usage: two_cards MODEL.gguf")?.into();
+    let path: PathBuf = std::env::args().nth(1).context("usage: two_cards MODEL.gguf [speed]")?.into();
     let opened = LoadedModel::new(&path)?;
+    if std::env::args().nth(2).is_some_and(|word| word == "speed") {
+        return speed(&opened);
+    }
     let settings = Settings { threads: 8, ..Settings::default() };
     let pair = Pair::new(&opened, settings, &silent)?.placed(&Placement::even(2))?;
     let prompt: Vec<u32> = (0..24).map(|i| (i * 37 + 11) % opened.n_tokens() as u32).collect();
@@ -125,5 +130,55 @@ fn ends(
         let error = pair.record(&mut runner, tokens).err().context("a rank failed without an error")?;
         println!("rank {rank} fails | ended after {:.1} s | {error:#}", start.elapsed().as_secs_f64());
     }
+    Ok(())
+}
+
+/// Tokens of the timed prefill, and decode steps that are timed after it.
+const PREFILL: usize = 512;
+const DECODE: usize = 64;
+
+/// Tokens a second of prefill and of decode, untapped: one rank by either path, and two ranks.
+fn speed(opened: &LoadedModel) -> Result<()> {
+    let pair = Pair::new(opened, Settings { threads: 8, ..Settings::default() }, &silent)?.placed(&Placement::even(2))?;
+    let (cut, weights) = (pair.engine_graph()?, Slices::new(&opened.model));
+    let of = |path| Options { step: PREFILL, context: PREFILL + DECODE, path, last_logits: true, ..Options::default() };
+    println!("untapped | prefill of {PREFILL}, tokens/s | decode after it, tokens/s");
+    let ids = opened.n_tokens() as u32;
+    for (what, path) in [("cuda-fast, one card", Path::Fast), ("cuda, one card", Path::Tapped)] {
+        timed(what, &mut [CudaEngine::new(&opened.model, of(path))?], ids)?;
+    }
+    timed("cuda, two ranks", &mut CudaEngine::ranks(&cut, &weights, of(Path::Tapped))?, ids)
+}
+
+/// Prints the medians of three rounds, after one that is not timed. A rank waits for the others in every layer, so one tells
+/// the time of all.
+fn timed(what: &str, ranks: &mut [CudaEngine], ids: u32) -> Result<()> {
+    let tokens: Vec<u32> = (0..PREFILL as u32).map(|i| (i * 37 + 11) % ids).collect();
+    let one = |engine: &mut CudaEngine| -> Result<[f64; 2]> {
+        let (mut prefills, mut steps) = (Vec::new(), Vec::new());
+        for round in 0..4 {
+            engine.rewind(0);
+            let start = Instant::now();
+            engine.step(&tokens, &mut NoTaps)?;
+            let prefill = start.elapsed().as_secs_f64();
+            for token in &tokens[..DECODE] {
+                let start = Instant::now();
+                engine.step(&[*token], &mut NoTaps)?;
+                steps.extend((round > 0).then(|| start.elapsed().as_secs_f64()));
+            }
+            prefills.extend((round > 0).then_some(prefill));
+        }
+        Ok([prefills, steps].map(|mut seconds| {
+            seconds.sort_by(f64::total_cmp);
+            seconds[seconds.len() / 2]
+        }))
+    };
+    let all = thread::scope(|scope| {
+        let running: Vec<_> = ranks.iter_mut().map(|rank| scope.spawn(|| one(rank))).collect();
+        let joined = running.into_iter().map(|rank| rank.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
+        joined.collect::<Result<Vec<_>>>()
+    })?;
+    let [prefill, step] = all[0];
+    println!("{what} | {:.0} | {:.0}", PREFILL as f64 / prefill, 1.0 / step);
     Ok(())
 }
