@@ -49,18 +49,19 @@ static Walk walk(int tiles, int sets, int chunk, int stages) {
 static size_t bytes_of(const Walk &walk) { return (size_t)walk.stages * walk.tiles * walk.stride; }
 
 template <class F, int HELD>
-static void half_linear(int n, int m, int piece = 1 << 30) {
-    printf("half_linear<%s, %d> of %d x %d\n", format<F>().name, HELD, n, m);
+static void half_linear(int n, int m, int piece = 1 << 30, int sets = 1) {
+    printf("half_linear<%s, %d> of %d x %d, %d to a block\n", format<F>().name, HELD, n, m, sets);
     const Matrix w = matrix<F>(n, m);
     const auto x = vector_of(n);
     Doubles y, size;
     w.times(Doubles(x.begin(), x.end()), y, size);
     const int groups = n / 32, block = std::max(format<F>().block / 32, 1);
     const int first = std::min(((groups + 1) / 2 + block - 1) / block * block, groups);
-    const Walk way = walk<F, F>(1, 1, std::min(first, piece), piece < first ? 2 : 1);
-    std::vector<Stamp> stamps((m + 15) / 16 * 2 + 1);
+    const Walk way = walk<F, F>(1, sets, std::min(first, piece), piece < first || sets > 1 ? 2 : 1);
+    const int tiles = (m + 15) / 16, blocks = (tiles + sets - 1) / sets;
+    std::vector<Stamp> stamps(blocks * 2 + 1);
     halves::HalfLinearParams p{copied(x), w.planes, {unwritten(m), unwritten(m)}, way, n, m, first, stamps.data()};
-    launch({(unsigned)(m + 15) / 16, 2}, 32 * MOST_WARPS, vector_bytes<F, F>(32 * first) + bytes_of(way),
+    launch({(unsigned)blocks, 2}, 32 * MOST_WARPS, vector_bytes<F, F>(32 * first) + bytes_of(way),
            [&] { halves::half_linear<F, HELD>(p); });
     std::vector<float> sum(m);
     for (int i = 0; i < m; i++) sum[i] = p.y[0][i] + p.y[1][i];
@@ -394,6 +395,7 @@ int main() {
     // Held or not, whole or in pieces, with an odd number of groups or tiles that are not full.
     half_linear<Q6_K, 1>(2560, 40), half_linear<Q6_K, 0>(1280, 16, 8), half_linear<Q6_K, 1>(256, 16), half_linear<Q6_K, 2>(4864, 16);
     half_linear<Q5_K, 1>(2560, 16), half_linear<Q5_K, 3>(8960, 16), half_linear<Q4_K, 2>(4864, 16), half_linear<Q4_K, 0>(8960, 16);
+    half_linear<Q6_K, 0>(1280, 72, 8, 2), half_linear<Q4_K, 0>(2560, 56, 1 << 30, 4), half_linear<Q5_0, 0>(1024, 40, 6, 3);
     half_linear<Q8_0, 12>(1568, 24), half_linear<Q8_0, 0>(1568, 16, 8), half_linear<Q4_0, 7>(1024, 16);
     half_linear<Q4_0, 0>(96, 16, 2), half_linear<Q4_1, 5>(96, 16), half_linear<Q5_0, 7>(1024, 24);
     half_linear<Q5_1, 5>(544, 20), half_linear<F16, 7>(512, 16), half_linear<BF16, 0>(512, 33), half_linear<F32, 3>(704, 16);

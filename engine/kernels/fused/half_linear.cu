@@ -1,6 +1,7 @@
 // Half of y = W x of one token, for ffn_down: a block makes a tile of rows over one
-// half of their length; who reads them adds the halves (Stream in stream.cuh).
-// Grid (ceil(m / TILE), 2). x [n], W [m, n] in blocks, y [2, m].
+// half of their length, or one such tile after another where the card does not hold a block
+// for each; who reads them adds the halves (Stream in stream.cuh).
+// Grid (blocks, 2). x [n], W [m, n] in blocks, y [2, m].
 
 #include "fused/rows.cuh"
 
@@ -18,21 +19,22 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 2) half_linear(const __grid_c
     typedef ResultsOf<1, HELD> Sums;
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
-    const int row = blockIdx.x * TILE + threadIdx.x, all = p.n / 32;
+    const int all = p.n / 32;
     const Span span = blockIdx.y == 0 ? Span{0, p.first, all} : Span{p.first, all - p.first, all};
     const float4 *x = (const float4 *)p.x + span.first * 8;
-    auto rows_of = [&](int) { return Rows{&p.w, (int)blockIdx.x * TILE, p.m}; };
+    auto rows_of = [&](int set) { return Rows{&p.w, (int)(set * gridDim.x + blockIdx.x) * TILE, p.m}; };
     auto ready = [&] {
         return prepare_both<Format, Format, run_of<Format>, 3>(shared, 32 * span.groups, [&](int i) { return __ldcg(x + i); });
     };
-    auto done = [&](Sums sums) {
+    auto done = [&](int set, Sums sums) {
+        const int row = rows_of(set).row0 + threadIdx.x;
         if (threadIdx.x < TILE && row < p.m) p.y[blockIdx.y][row] = sums(0, threadIdx.x);
     };
     u8 *stages = shared + vector_bytes<Format, Format>(32 * p.first);
     if constexpr (HELD > 0) {
-        hold_rows<Format, 1, HELD>(p.walk, span, stages, turn, rows_of, [&] { return ready().a; }, done);
+        hold_rows<Format, 1, HELD>(p.walk, span, stages, turn, [&](int) { return rows_of(0); }, [&] { return ready().a; },
+                                   [&](Sums sums) { done(0, sums); });
     } else {
-        walk_rows<Format, Format>(p.walk, span, stages, turn, [&](int, int) { return rows_of(0); }, ready,
-                                  [&](int, Sums sums) { done(sums); });
+        walk_rows<Format, Format>(p.walk, span, stages, turn, [&](int set, int) { return rows_of(set); }, ready, done);
     }
 }

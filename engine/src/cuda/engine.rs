@@ -158,6 +158,8 @@ impl CudaEngine {
                 "{ranks} ranks need a GPU each, and there are {cards}; lower --ranks, or use --subject cpu"
             )));
         }
+        // The logits of a cut graph are of all tokens: the ranks exchange their parts whole.
+        let options = Options { last_logits: false, ..options };
         let each = Communicator::all(ranks)?.into_iter().enumerate();
         each.map(|(rank, of)| Self::on(rank, graph.of_rank(rank as u16), source, options, Some(of))).collect()
     }

@@ -126,9 +126,14 @@ impl Fused<'_> {
         (self.calls.functions.shared as usize).saturating_sub(STATIC_BYTES)
     }
 
+    /// Bytes of shared memory that a launch may ask for if a multiprocessor is to hold two of its blocks.
+    fn limit_of_two(&self) -> usize {
+        (self.calls.functions.shared as usize / 2).saturating_sub(STATIC_BYTES + BLOCK_BYTES)
+    }
+
     /// The launch with as many blocks as the card holds at once, which take `sets` sets of tiles in turn, of as many warps as
-    /// let it hold most. `with` puts the walk where the launch has it. Its shared memory does not depend on how many blocks
-    /// that are: it is asked for before that is known.
+    /// let it hold most. `with` puts the walk where the launch has it, and says how many rows of blocks there are. Its shared
+    /// memory does not depend on how many blocks that are: it is asked for before that is known.
     fn streamed(&self, task: &Task, sets: usize, with: impl Fn(Walk) -> Call) -> Call {
         let (walk, shared) = task.walk(sets.max(2));
         let call = |threads: u32, each: usize| {
@@ -139,7 +144,8 @@ impl Fused<'_> {
         let resident = |threads: u32| self.calls.functions.resident(&call(threads, 1)) as usize;
         let [all, fewer] = task.threads();
         let threads = if resident(fewer) > resident(all) { fewer } else { all };
-        let blocks = resident(threads).min(sets).max(1);
+        let rows = call(threads, 1).grid.1 as usize;
+        let blocks = (resident(threads) / rows).min(sets).max(1);
         let mut call = call(threads, sets.div_ceil(blocks));
         call.grid.0 = blocks as u32;
         call
@@ -289,18 +295,33 @@ impl Fused<'_> {
         // Whole blocks of weights.
         let first = groups.div_ceil(2).next_multiple_of(w.ty.block_size().div_ceil(32)).min(groups);
         let task = self.task(&[w], first, 1);
-        let (walk, shared) = task.walk(1);
-        let params = HalfLinearParams {
-            x: self.at(layer.act),
-            w: w.planes,
-            y: self.calls.memory.halves,
-            walk,
-            n: w.n as i32,
-            m: w.m as i32,
-            first: first as i32,
-            stamps: 0,
+        let with = |held: usize| {
+            move |walk| {
+                let params = HalfLinearParams {
+                    x: self.at(layer.act),
+                    w: w.planes,
+                    y: self.calls.memory.halves,
+                    walk,
+                    n: w.n as i32,
+                    m: w.m as i32,
+                    first: first as i32,
+                    stamps: 0,
+                };
+                Call::new(params, (1, 2, 1), THREADS).of(&[&w.ty, &held])
+            }
         };
-        Call::new(params, (w.m.div_ceil(TILE) as u32, 2, 1), THREADS).of(&[&w.ty, &task.held(w.ty)]).shared(shared)
+        // A block for each tile, if the card holds all of them at once.
+        let ((walk, shared), tiles) = (task.walk(1), w.m.div_ceil(TILE));
+        let each = if shared as usize <= self.limit_of_two() { 2 } else { 1 };
+        if 2 * tiles <= each * self.calls.functions.processors as usize {
+            let mut call = with(task.held(w.ty))(walk).shared(shared);
+            call.grid.0 = tiles as u32;
+            return call;
+        }
+        // Or two blocks a multiprocessor that take tiles in turn: one multiplies while the other waits for its weights.
+        let two = Task { limit: self.limit_of_two(), ..task.clone() };
+        let fits = two.walk(2).1 as usize <= two.limit;
+        self.streamed(if fits { &two } else { &task }, tiles, with(0))
     }
 
     /// Norm, gate, up and their product.

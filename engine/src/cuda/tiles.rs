@@ -139,6 +139,17 @@ impl Task {
         self.vector() + self.stage(self.groups) <= self.limit
     }
 
+    /// Groups of the pieces of a row, of which `STAGES` fit: as long as can be, but of those that give the warps of a tile
+    /// the fewest atoms one after another.
+    fn piece(&self, room: usize) -> usize {
+        let least = self.formats.iter().map(|ty| (ty.block_size() / 32).max(2)).max().unwrap_or(2);
+        let atom = self.formats.iter().map(|&ty| atom(ty).0).max().unwrap_or(1);
+        let of = |groups: usize| groups.div_ceil(atom).div_ceil(WARPS / self.tiles);
+        let turns = |&piece: &usize| self.groups / piece * of(piece) + of(self.groups % piece);
+        let fitting = (least..self.groups).step_by(least).filter(|&piece| STAGES * self.stage(piece) <= room);
+        fitting.min_by_key(|piece| (turns(piece), usize::MAX - piece)).unwrap_or(least)
+    }
+
     /// The way through `sets` sets of tiles, and the bytes of shared memory that it takes. Where no way is small enough
     /// for the card it is the smallest, which the card then refuses.
     pub fn walk(&self, sets: usize) -> (Walk, u32) {
@@ -146,12 +157,7 @@ impl Task {
         let (chunk, stages) = match room / self.stage(self.groups) {
             1.. if sets == 1 => (self.groups, 1),
             STAGES.. => (self.groups, STAGES),
-            // Pieces of a row.
-            _ => {
-                let least = self.formats.iter().map(|ty| (ty.block_size() / 32).max(2)).max().unwrap_or(2);
-                let pieces = (2..=self.groups).map(|pieces| self.groups.div_ceil(pieces).next_multiple_of(least));
-                (pieces.into_iter().find(|&chunk| STAGES * self.stage(chunk) <= room).unwrap_or(least), STAGES)
-            }
+            _ => (self.piece(room), STAGES),
         };
         let walk = Walk { sets: sets as i32, ..self.walk_of(self.tiles, stages, chunk) };
         (walk, (self.vector() + stages * self.stage(chunk)) as u32)

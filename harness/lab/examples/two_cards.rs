@@ -139,9 +139,16 @@ const DECODE: usize = 64;
 
 /// Tokens a second of prefill and of decode, untapped: one rank by either path, and two ranks.
 fn speed(opened: &LoadedModel) -> Result<()> {
-    let pair = Pair::new(opened, Settings { threads: 8, ..Settings::default() }, &silent)?.placed(&Placement::even(2))?;
+    let pair =
+        Pair::new(opened, Settings { threads: 8, ..Settings::default() }, &silent)?.placed(&Placement::even(2))?;
     let (cut, weights) = (pair.engine_graph()?, Slices::new(&opened.model));
-    let of = |path| Options { step: PREFILL, context: PREFILL + DECODE, path, last_logits: true, ..Options::default() };
+    let of = |path| Options {
+        step: PREFILL,
+        context: PREFILL + DECODE,
+        path,
+        last_logits: path == Path::Fast,
+        ..Options::default()
+    };
     println!("untapped | prefill of {PREFILL}, tokens/s | decode after it, tokens/s");
     let ids = opened.n_tokens() as u32;
     for (what, path) in [("cuda-fast, one card", Path::Fast), ("cuda, one card", Path::Tapped)] {
