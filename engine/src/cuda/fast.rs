@@ -470,12 +470,13 @@ mod tests {
                     calls_of(fused.decode(7, 5)).map(told).unzip::<_, _, Vec<_>, Vec<_>>()
                 })
             };
-            // Rows of gate and up are in shared memory, or come set after set to as many blocks as the card holds.
-            for (shared, whole) in [(227, true), (40, false)] {
-                let (many, few) = (asked(shared, 1, 2048), asked(shared, 1, 32));
+            // Rows of gate and up stand in shared memory and ffn_down has a block for each tile, or both come set after set
+            // to as many blocks as the card holds.
+            for (shared, processors, whole) in [(227, 64, true), (227, 1, false), (40, 1, false)] {
+                let (many, few) = (asked(shared, processors, 2048), asked(shared, processors, 32));
                 assert_eq!(many.0, few.0);
                 assert_eq!(many.1 == few.1, whole);
-                assert_ne!(many.1, asked(shared, 2, 2048).1);
+                assert_ne!(many.1, asked(shared, 2 * processors, 2048).1);
             }
         }
     }
