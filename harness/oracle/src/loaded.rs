@@ -158,14 +158,15 @@ impl LoadedModel {
         }
     }
 
-    /// The weight format of most bytes.
-    pub fn main_format(&self) -> String {
+    /// The weight format of most bytes, and whether it is that of all.
+    pub fn main_format(&self) -> (String, bool) {
         let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
         for t in &self.model.gguf().tensors {
             *bytes.entry(t.ggml_type.to_string()).or_default() += t.size;
         }
+        let alone = bytes.len() == 1;
         let most = bytes.into_iter().max_by_key(|(_, n)| *n);
-        most.map_or_else(String::new, |(format, _)| format)
+        (most.map_or_else(String::new, |(format, _)| format), alone)
     }
 
     /// What the oracle reads of it.

@@ -341,12 +341,13 @@ impl<'a> Runs<'a> {
 /// The model as reports name it.
 pub(super) fn describe(opened: &LoadedModel, sha256: String) -> ModelInfo {
     let config = &opened.model.graph().config;
+    let (format, alone) = opened.main_format();
     ModelInfo {
         path: opened.path.display().to_string(),
         name: config.name.clone(),
         arch: config.arch.clone(),
         layers: config.n_layers,
-        format: format!("(mostly {})", opened.main_format()),
+        format: if alone { format!("({format})") } else { format!("(mostly {format})") },
         folder: opened.is_folder(),
         sha256,
     }

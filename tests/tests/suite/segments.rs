@@ -59,15 +59,15 @@ fn a_weak_check_does_not_sound_like_a_strong_one() {
     let folder = folder();
     let shift = "a shift of all positions may not show, for no q_rope, k_rope or k_cache was dumped";
     for (taps, told, shifted) in [
-        (&["logits"][..], "logits alone, one segment of 47 stages, is correct on both sides; an error below ", true),
+        (&["logits"][..], "logits alone, one segment of 47 stages, is correct on both sides; in ", true),
         (
             &["embed", "layer_out", "logits"],
-            "4 stages, and the 3 segments between them (43 stages not dumped), are correct on both sides; an error below ",
+            "4 stages, and the 3 segments between them (43 stages not dumped), are correct on both sides; in ",
             true,
         ),
         (
             &["embed", "k_cache", "layer_out", "logits"],
-            "6 stages, and the 5 segments between them (41 stages not dumped), are correct on both sides; an error below ",
+            "6 stages, and the 5 segments between them (41 stages not dumped), are correct on both sides; in ",
             false,
         ),
     ] {
@@ -78,7 +78,8 @@ fn a_weak_check_does_not_sound_like_a_strong_one() {
         let text = words(&text);
         assert!(text.starts_with(&format!("MATCH: {told}")), "{text}");
         assert!(
-            text.contains("of a row may not show") && text.contains("segments an error is sure to show in"),
+            text.contains("of its size may not show")
+                && text.contains("segments an error shows once it changes rows of the last stage: "),
             "{text}"
         );
         assert!(!text.contains("all 47 stages") && text.contains(shift) == shifted, "{text}");

@@ -269,6 +269,10 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
     }
     let head: Head = serde_json::from_slice(bytes).with_context(|| format!("{name} is not JSON"))?;
     if !(OLDEST..=SCHEMA_VERSION).any(|version| head.schema_version == version) {
+        ensure!(
+            !head.schema_version.is_null(),
+            "{name} has no schema_version; add \"schema_version\": {SCHEMA_VERSION} if docs/engine/capture-format.md is what it follows"
+        );
         bail!(
             "{name} has schema_version {}, this qdiff reads {OLDEST} to {SCHEMA_VERSION}; record it again",
             quoted(&head.schema_version.to_string())

@@ -114,12 +114,20 @@ fn coarsest(report: &Report) -> Vec<(&Segment, f64)> {
     all
 }
 
+/// The stage by whose rows a segment is judged.
+fn end(segment: &Segment) -> String {
+    segment.stages.last().map_or_else(String::new, ToString::to_string)
+}
+
 /// What would not show in segments.
 fn unseen(report: &Report) -> String {
     let all = coarsest(report);
     let error = all.first().map_or_else(String::new, |(segment, shows)| {
-        let within = if all.len() == 1 { String::new() } else { format!(" in {segment}") };
-        format!("; an error below {} of a row may not show{within}", number(*shows))
+        format!(
+            "; in {segment}, an error that changes a row of {} by less than {} of its size may not show",
+            end(segment),
+            number(*shows)
+        )
     });
     match shift(report) {
         shift if shift.is_empty() => error,
@@ -144,7 +152,12 @@ fn shift(report: &Report) -> String {
 pub(super) fn segments(report: &Report) -> Option<String> {
     let all = coarsest(report);
     let told = |(segment, shows): &(&Segment, f64)| {
-        format!("{segment} ({}): from {} of a row on", counted(segment.stages.len(), "stage"), number(*shows))
+        format!(
+            "{segment} ({}): from {} of a row of {} on",
+            counted(segment.stages.len(), "stage"),
+            number(*shows),
+            end(segment)
+        )
     };
     let named: Vec<String> = all.iter().take(NAMED).map(told).collect();
     let more = match all.len().saturating_sub(NAMED) {
@@ -153,7 +166,8 @@ pub(super) fn segments(report: &Report) -> Option<String> {
     };
     let shift =
         Some(shift(report)).filter(|shift| !shift.is_empty()).map_or_else(String::new, |shift| format!("; {shift}"));
-    (!all.is_empty()).then(|| format!("an error is sure to show in {}{more}{shift}", named.join("; ")))
+    (!all.is_empty())
+        .then(|| format!("an error shows once it changes rows of the last stage: {}{more}{shift}", named.join("; ")))
 }
 
 /// That the subject's values are the reference's, where most of them are.

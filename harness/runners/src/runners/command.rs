@@ -238,8 +238,21 @@ impl Engine {
             ("passes", lengths.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
         ];
         let expected = self.begins()?;
-        Process::start(&self.line(&values), &self.dump, &expected.run, false)?.finish(self.timeout)?;
-        container::check_run(&self.dump, &expected).context("the engine's dump")
+        let line = self.line(&values);
+        let run = Process::start(&line, &self.dump, &expected.run, false).and_then(|run| run.finish(self.timeout));
+        let dumped = run.and_then(|()| {
+            ensure!(
+                std::fs::read_dir(&self.dump)?.next().is_some(),
+                "`{}` wrote nothing into {{dir}}, which QDIFF_DUMP names too; it must dump its arrays into that folder",
+                self.manifest.name
+            );
+            container::check_run(&self.dump, &expected).context("the engine's dump")
+        });
+        let Some(word) = unknown(&line) else { return dumped };
+        dumped.with_context(|| {
+            let names = values.each_ref().map(|(name, _)| format!("{{{name}}}")).join(", ");
+            format!("the command has {word}, which qdiff does not replace; qdiff replaces {{model}}, {{dir}}, {names}")
+        })
     }
 
     /// The run that is about to begin: what the engine dumps must be of it.
@@ -314,6 +327,14 @@ impl Engine {
         })?;
         dump.write(MANIFEST, &manifest.to_string())
     }
+}
+
+/// The first word in braces: a placeholder that is none, or a word of the shell.
+fn unknown(line: &str) -> Option<&str> {
+    let braces = line.match_indices('{').filter_map(|(at, _)| Some(&line[at..=at + line[at..].find('}')?]));
+    braces
+        .into_iter()
+        .find(|word| word.len() > 2 && word[1..word.len() - 1].bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
 }
 
 impl Runner for Engine {

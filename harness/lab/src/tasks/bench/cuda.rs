@@ -253,7 +253,7 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
         bandwidth: bandwidth()?,
         link: link()?,
         model: opened.model.graph().config.name.clone(),
-        format: opened.main_format(),
+        format: opened.main_format().0,
         weight_bytes: 0,
         rounds,
         rows: Vec::new(),
