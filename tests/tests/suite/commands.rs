@@ -155,7 +155,7 @@ fn what_an_earlier_run_left_is_not_judged_as_a_commands() {
             format!("cp raw/*.bin raw/manifest.json $QDIFF_DUMP\n{lines}\ntouch -d 2001-01-01 $QDIFF_DUMP/*\n");
         folder.write("dump.sh", script);
         let said = folder.qdiff(&run("sh dump.sh")).exits(code);
-        assert_eq!(said.stderr.contains("of another run than the one just made"), code == 2, "{said}");
+        assert_eq!(said.stderr.contains("of another run than the last one"), code == 2, "{said}");
     }
     // A dump that was made without that name, and then copied: its files are new, and it began before the run.
     let head = r#"{"schema_version":3,"dump":{"nonce":"1","started":1000000000}}"#;
@@ -204,7 +204,7 @@ fn engines_that_fail_are_told_of() {
         ("cmd: echo one >&2; echo out of memory >&2; exit 3; {ids}", "exit status: 3: one / out of memory"),
         ("cmd: exit 4; {ids}", "exit status: 4; it said nothing on stderr"),
         ("cmd: kill -9 $$; {ids}", "ended with signal: 9 (SIGKILL)"),
-        ("cmd: true {ids}", "holds no arrays: a capture is a folder"),
+        ("cmd: true {ids}", "wrote nothing into {dir}, which QDIFF_DUMP names too"),
         ("cmd: cat {tokens}; echo loading >&2; sleep 60", "took longer than 1 s (see --timeout): loading"),
         ("cmd: ./engine --model {model}", "takes no tokens: it needs {tokens}, a file of ids, or {ids}"),
         (&format!("cmd: {lines} # {{ids}}"), "has other tokens or another position than prefill"),

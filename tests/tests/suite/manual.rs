@@ -49,6 +49,8 @@ fn stage() -> Folder {
     }
     folder.record("mine", "-n 0 --runner cpu");
     folder.record("llama", "-n 0 --runner llama");
+    folder.record("trainer", "-n 0 --runner llama");
+    folder.record("rollout", "-n 0 --runner cpu");
     // A command that is there, and is no engine.
     folder.write("engine", "#!/bin/sh\nexit 1\n");
     std::fs::set_permissions(folder.join("engine"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();

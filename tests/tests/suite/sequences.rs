@@ -336,7 +336,7 @@ fn arrays_of_whole_passes_are_read_from_every_container() {
 fn a_plan_of_one_sequence_is_its_passes() {
     let folder = folder();
     folder.qdiff("record -m model.gguf --length 14 --sequences 7,5,1,1 --out planned").exits(0);
-    assert_eq!(folder.json("planned/manifest.json")["sequences"], "7,5,1,1");
+    assert_eq!(folder.json("planned/manifest.json")["sequences"], "7,5,2x1");
     let command = "cp planned/manifest.json planned/capture.npz {dir}/; : {tokens} {passes}";
     let run = format!("run -m model.gguf --length 14 --passes 7,5,1,1 -n 0 --subject 'cmd: {command}'");
     folder.qdiff(&run).exits(0);

@@ -319,8 +319,8 @@ fn parts_that_do_not_belong_together_are_refused() {
     folder.refuses("report part-1.json other.json part-3.json", &["part-1.json and other.json", "different verdicts"]);
     std::fs::copy(folder.join("part-2.json"), folder.join("again.json")).unwrap();
     folder.refuses(&format!("report{files} again.json"), &["part-2.json and again.json", "2/3", "leave one out"]);
-    folder.refuses("judge mine llama -m model.gguf --shard 9/9 --out x.json", &["--shard", "parts at most"]);
-    folder.refuses("record -m model.gguf --prompt haiku --shards 99 --out x", &["--shards", "parts at most"]);
+    folder.refuses("judge mine llama -m model.gguf --shard 9/9 --out x.json", &["--shard", "at most 3 parts"]);
+    folder.refuses("record -m model.gguf --prompt haiku --shards 99 --out x", &["--shards", "at most 3 parts"]);
     // The engine was mended and recorded again after its first part was judged.
     std::fs::remove_dir_all(folder.join("mine")).unwrap();
     alike(&folder, "mine", &format!("--shards {PARTS} --inject scaled:by=1.01@L00.ffn_down"));

@@ -232,7 +232,8 @@ fn own_manifest(folder: &Path, run: Option<&Path>) -> Result<Manifest> {
     if is_raw && path.symlink_metadata().is_err() {
         return Lines::open(folder)?.manifest(None, &lines.display().to_string());
     }
-    ensure!(folder.symlink_metadata().is_ok(), "there is no folder {}; did the engine run?", folder.display());
+    let gone = folder.symlink_metadata().is_err();
+    ensure!(!gone, "cannot read {name}: there is no folder {}; did the engine run? {CAPTURE}", folder.display());
     let bytes = input::bytes(&path, LONGEST).with_context(|| format!("cannot read {name}: {CAPTURE}"))?;
     if is_raw { Lines::open(folder)?.manifest(Some(bytes), &name) } else { manifest::parse(&bytes, &name) }
 }

@@ -1,10 +1,19 @@
 //! What the logprobs mean that an engine reports: a hypothesis is fitted on half of them, and named only where it gives the other half.
 
-use super::logprob;
 use crate::loaded::LoadedModel;
 use crate::number::{Real, counted, number};
+use qdiff_engine::ops::UNIT;
 use schemars::JsonSchema;
 use serde::Serialize;
+
+/// `z[id] - log Σ exp z[i]`, and by how much f32 may be off.
+pub(super) fn logprob(row: &[f32], id: usize) -> (f64, f64) {
+    let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = row.iter().map(|z| f64::from(z - largest).exp()).sum();
+    let (z, top, log) = (f64::from(row[id]), f64::from(largest), sum.ln());
+    let off = UNIT * (2.0 * z.abs() + 2.0 * top.abs() + 2.0 * log + (row.len() as f64).sqrt() + 4.0);
+    (z - top - log, off)
+}
 
 /// Tokens that a hypothesis must give that it was not fitted on, and that the plain logprob does not give.
 const LEAST: usize = 3;

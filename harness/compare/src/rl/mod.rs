@@ -36,7 +36,7 @@ use crate::number::Real;
 use crate::pair::{Pair, Recording};
 use crate::verdict::{Seed, drawn};
 use anyhow::Result;
-use meaning::Row;
+use meaning::{Row, logprob};
 use qdiff_engine::ops::UNIT;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -114,15 +114,6 @@ struct Logprobs {
 struct Samples {
     mean: Vec<f64>,
     variance: Vec<f64>,
-}
-
-/// `z[id] - log Σ exp z[i]`, and by how much f32 may be off.
-fn logprob(row: &[f32], id: usize) -> (f64, f64) {
-    let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = row.iter().map(|z| f64::from(z - largest).exp()).sum();
-    let (z, top, log) = (f64::from(row[id]), f64::from(largest), sum.ln());
-    let off = UNIT * (2.0 * z.abs() + 2.0 * top.abs() + 2.0 * log + (row.len() as f64).sqrt() + 4.0);
-    (z - top - log, off)
 }
 
 /// Compares the logprobs of `ids` that both sides give. `given` are those that the sides report, where they are no arrays of a capture.

@@ -197,9 +197,7 @@ impl CheckReport {
     fn told(&self, outcome: Outcome) -> String {
         let of = |wanted: Outcome| self.runs().filter(move |(_, run)| run.outcome == wanted);
         let (ran, right) = (self.runs().count(), of(Outcome::Match).count());
-        let all = self.cases.len();
-        let run = if ran == all { String::new() } else { format!(" that ran, of {all},") };
-        let mut parts = vec![format!("{right} of {}{run} match", counted(ran, "case"))];
+        let mut parts = vec![format!("{right} of {} match", counted(ran, "case"))];
         if outcome != Outcome::Match {
             parts.extend(of(outcome).next().map(|(case, run)| format!("{} {}", case.name, run.line())));
         }

@@ -205,8 +205,7 @@ Exit codes: 0 both sides are right and rounding explains the gap; 1 a side is wr
 does not explain it; 2 trouble; 3 no divergence, but not everything could be judged.
 
 Examples:
-  qdiff rl capture:trainer capture:rollout -m model.gguf --logprobs rollout.txt
-  qdiff rl 'cmd: python3 train.py {model} {tokens}' capture:rollout -m checkpoint
+  qdiff rl capture:trainer capture:rollout -m model.gguf
   qdiff rl llama cpu -m model.gguf --prompt haiku -n 16"
     )]
     Rl(Box<Reported<RlRequest>>),
