@@ -451,7 +451,7 @@ mod tests {
         let labels: Vec<String> = steps.iter().map(Step::label).collect();
         assert_eq!(
             labels,
-            ["prefill", "s1.prefill", "prefill@9", "s1.step1", "s2.step1", "s1.step2", "s3.prefill", "s1.step3"]
+            ["prefill", "s1.prefill", "prefill@9", "s1.step1", "s2.step2", "s1.step2", "s3.prefill", "s1.step3"]
         );
         let begun = |step: &Step, tokens: usize| Step { tokens: step.tokens[..tokens].to_vec(), ..step.bare() };
         let dealt = plan.dealt(steps, begun);
