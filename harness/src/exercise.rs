@@ -13,6 +13,9 @@ const IDS: (u32, &str) = (1 << 17, "ids from 131,072 on");
 /// Tokens that a tile or a vector most often takes.
 const TILE: usize = 8;
 
+/// What a run without them leaves out.
+pub const DECODE_STEPS: &str = "decode steps";
+
 /// What these steps leave out that the model has room for, a few words each.
 pub fn unexercised(graph: &Graph, capture: &Capture) -> Vec<String> {
     let steps = &capture.steps;
@@ -33,7 +36,7 @@ pub fn unexercised(graph: &Graph, capture: &Capture) -> Vec<String> {
     note(tokens.len() > 1, "attention to an earlier token");
     note(parts > 1, "a prompt in several parts");
     note(!whole, "a token count not divisible by 8");
-    note(!decode.is_empty(), "decode steps");
+    note(!decode.is_empty(), DECODE_STEPS);
     note(turns, "several tokens after a decode step");
     note(several, "a token that comes again");
     for (position, what) in POSITIONS {

@@ -259,7 +259,7 @@ impl<'a> Runs<'a> {
             command: repeat::command(request, given),
             filters: repeat::filters(request),
             inert: self.sides.faults.inert(&diagnosis.verdict, &pair.policy),
-            unexercised: exercise::unexercised(graph, &subject.capture),
+            unexercised: self.sides.chosen.why_unexercised(exercise::unexercised(graph, &subject.capture)),
         };
         run.spell(&diagnosis.verdict, |token| opened.piece(token));
         let mut report = Report {

@@ -6,12 +6,13 @@ use super::request::{CaptureRequest, FaultRequest, PassesRequest, TokensRequest}
 use super::values;
 use crate::capture::{Filter, Names, Passes, Plan, RowsSaid, container, manifest};
 use crate::compare::comparable;
+use crate::exercise::DECODE_STEPS;
 use crate::llama;
 use crate::loaded::NO_LLAMA;
 use crate::mutations::{FaultSite, Injection};
 use crate::pair::{Pair, Recording, Settings, Tokens};
 use crate::prompts::Ready;
-use crate::runners::{EngineTrouble, Faults, LLAMA, Runner as _, RunnerKind, Source, TapFiltered};
+use crate::runners::{CommandLine, EngineTrouble, Faults, LLAMA, Runner as _, RunnerKind, Source, TapFiltered};
 use crate::sequences;
 use crate::verdict::Repeated;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -352,19 +353,35 @@ impl<'a> SideChoice<'a> {
 
     /// The part of `input` that both sides can take: a command may take no decode steps, or the prompt as a whole.
     pub(super) fn taken(&self, input: Input) -> Input {
-        let sides = [&self.subject, &self.reference];
-        let commands =
-            || sides.into_iter().filter_map(|side| if let Side::Live(kind) = side { kind.command() } else { None });
         if self.recorded().is_some() {
             return input;
         }
-        let decode = if commands().all(|command| command.decodes()) { input.decode } else { 0 };
+        let decode = if self.decodes() { input.decode } else { 0 };
         // If no side chooses tokens, any tokens do: each stage is held against f64 on its own operands.
         let unchosen = self.subject.waits() && (self.reference.waits() || matches!(self.reference, Side::Nobody));
         let cycled = || input.ready.tokens.iter().copied().cycle().take(decode).collect();
         let forced = if unchosen { Some(cycled()) } else { input.forced };
-        let ubatch = if commands().all(|command| command.parts()) { input.ubatch } else { input.ready.tokens.len() };
+        let ubatch =
+            if self.commands().all(|command| command.parts()) { input.ubatch } else { input.ready.tokens.len() };
         Input { decode, ubatch, forced, ..input }
+    }
+
+    fn commands(&self) -> impl Iterator<Item = CommandLine> {
+        let sides = [&self.subject, &self.reference];
+        sides.into_iter().filter_map(|side| if let Side::Live(kind) = side { kind.command() } else { None })
+    }
+
+    /// Whether every command takes decode steps.
+    fn decodes(&self) -> bool {
+        self.commands().all(|command| command.decodes())
+    }
+
+    /// The same with why a command left decode steps out.
+    pub(super) fn why_unexercised(&self, mut left: Vec<String>) -> Vec<String> {
+        if let Some(steps) = left.iter_mut().find(|what| *what == DECODE_STEPS).filter(|_| !self.decodes()) {
+            steps.push_str(" (the command takes neither {n} nor {decoded})");
+        }
+        left
     }
 
     /// What the subject's dump calls the stages.

@@ -205,6 +205,10 @@ fn engines_that_fail_are_told_of() {
         ("cmd: exit 4; {ids}", "exit status: 4; it said nothing on stderr"),
         ("cmd: kill -9 $$; {ids}", "ended with signal: 9 (SIGKILL)"),
         ("cmd: true {ids}", "wrote nothing into {dir}, which QDIFF_DUMP names too"),
+        (
+            "cmd: cat {tokens} > {out}/x",
+            "the command has {out}, which qdiff does not replace; qdiff replaces {model}, {dir}, ",
+        ),
         ("cmd: cat {tokens}; echo loading >&2; sleep 60", "took longer than 1 s (see --timeout): loading"),
         ("cmd: ./engine --model {model}", "takes no tokens: it needs {tokens}, a file of ids, or {ids}"),
         (&format!("cmd: {lines} # {{ids}}"), "has other tokens or another position than prefill"),

@@ -20,6 +20,7 @@ fn what_is_no_capture_is_refused() {
     std::fs::copy(folder.join("good/capture.npz"), folder.join("bad/capture.npz")).unwrap();
     for (at, value, expected) in [
         ("/schema_version", json!(99), &["schema_version 99", "record it again"][..]),
+        ("/schema_version", Value::Null, &["has no schema_version; add \"schema_version\": "]),
         ("/model_sha256", json!("00"), &["another model", "-m"]),
         ("/arithmetic/accumulation", json!("f16"), &["accumulation", "linear", "attention"]),
         ("/arithmetic/attention", json!([{"scores": "q8_0"}]), &["must have no blocks"]),

@@ -79,7 +79,8 @@ fn a_weak_check_does_not_sound_like_a_strong_one() {
         assert!(text.starts_with(&format!("MATCH: {told}")), "{text}");
         assert!(
             text.contains("of its size may not show")
-                && text.contains("segments an error shows once it changes rows of the last stage: "),
+                && text
+                    .contains("segments an error shows if it changes a row of the segment's last stage by at least "),
             "{text}"
         );
         assert!(!text.contains("all 47 stages") && text.contains(shift) == shifted, "{text}");

@@ -61,12 +61,12 @@ pub enum Meaning {
     Unshifted,
     /// With the logits divided by this.
     Temperature(Real),
-    /// Among so many largest logits.
-    TopK(usize),
-    /// Among the fewest tokens that have this probability together.
-    TopP(Real),
-    /// Among the tokens with this share of the largest probability.
-    MinP(Real),
+    /// Among so many largest logits: all counts between these give the same numbers.
+    TopK([usize; 2]),
+    /// Among the fewest tokens that have a probability together, which lies between these.
+    TopP([Real; 2]),
+    /// Among the tokens with a share of the largest probability, which lies between these.
+    MinP([Real; 2]),
     /// Without some ids.
     Without(Left),
     /// None of these.
@@ -101,9 +101,22 @@ impl Meaning {
             }
             Self::Unshifted => "shifted: each row of logits is read at its own token, not at the token that follows".to_owned(),
             Self::Temperature(t) => format!("at temperature {}: the logits are divided by it first", number(t.0)),
-            Self::TopK(k) => format!("truncated: the softmax is over the {} of the row alone", counted(k, "largest logit")),
-            Self::TopP(p) => format!("truncated: the softmax is over the fewest tokens with probability {} together", number(p.0)),
-            Self::MinP(p) => format!("truncated: the softmax is over the tokens with at least {} of the largest probability", number(p.0)),
+            Self::TopK([least, most]) if least == most => {
+                format!("truncated: the softmax is over the {} of the row alone", counted(least, "largest logit"))
+            }
+            Self::TopK([least, most]) => {
+                format!("truncated: the softmax is over the largest logits of the row alone, {least} to {most} of them")
+            }
+            Self::TopP([low, high]) => format!(
+                "truncated: the softmax is over the fewest tokens that have a probability of {} to {} together",
+                number(low.0),
+                number(high.0)
+            ),
+            Self::MinP([low, high]) => format!(
+                "truncated: the softmax is over the tokens whose probability is at least {} to {} of the largest",
+                number(low.0),
+                number(high.0)
+            ),
             Self::Without(left) => {
                 let what = match left {
                     Left::Special => "the special tokens",
@@ -173,13 +186,16 @@ impl Rows<'_> {
                 logprob(&other.logits, *self.ids.get(at + 1)? as usize).0
             }
             Meaning::Temperature(t) => among(&|_| true, t.0),
-            Meaning::MinP(p) => among(&|z| z >= p.0.ln(), 1.0),
-            Meaning::TopK(k) => {
+            Meaning::MinP(between) => {
+                let least = roundest(between).ln();
+                among(&|z| z >= least, 1.0)
+            }
+            Meaning::TopK([k, _]) => {
                 let least = nth(&row.logits, k);
                 among(&|z| z >= least, 1.0)
             }
-            Meaning::TopP(p) => {
-                let least = nth(&row.logits, fewest(&row.logits, p.0));
+            Meaning::TopP(between) => {
+                let least = nth(&row.logits, fewest(&row.logits, roundest(between)));
                 among(&|z| z >= least, 1.0)
             }
             Meaning::Without(left) => {
@@ -188,8 +204,8 @@ impl Rows<'_> {
                     return Some(f64::NEG_INFINITY);
                 }
                 let (value, _) = logprob(&row.logits, target);
-                let mass: f64 = out.iter().map(|id| logprob(&row.logits, *id).0.exp()).sum();
-                value - (-mass).ln_1p()
+                let odds = |id: &usize| (f64::from(row.logits[*id]) - f64::from(row.logits[target])).exp();
+                value - (-value.exp() * out.iter().map(odds).sum::<f64>()).ln_1p()
             }
         })
     }
@@ -260,14 +276,14 @@ impl Rows<'_> {
             let next = sorted.get(last.1).map_or(0.0, |p| p / sorted[0]);
             shares = (f64::max(shares.0, next), f64::min(shares.1, sorted[first.0] / sorted[0]));
         }
-        let between = |(low, high): (f64, f64)| (low < high).then(|| Real(roundest(low, high)));
-        let count = (counts.0 <= counts.1).then_some(Meaning::TopK(counts.0));
+        let between = |(low, high): (f64, f64)| (low < high).then_some([Real(low), Real(high)]);
+        let count = (counts.0 <= counts.1).then_some(Meaning::TopK([counts.0, counts.1]));
         count.into_iter().chain(between(masses).map(Meaning::TopP)).chain(between(shares).map(Meaning::MinP)).collect()
     }
 }
 
-/// The number of fewest digits between two.
-fn roundest(low: f64, high: f64) -> f64 {
+/// The number of fewest digits between two: people set such ones.
+fn roundest([Real(low), Real(high)]: [Real; 2]) -> f64 {
     let short = (1..12).find_map(|digits| {
         let scale = 10f64.powi(digits);
         let number = (low * scale).floor() + 1.0;
@@ -327,6 +343,13 @@ fn named(all: &Rows<'_>) -> Means {
     let tried = fixed.into_iter().chain(left).chain(all.temperature(&fit)).chain(all.truncated(&fit));
     let mut found: Vec<(Meaning, usize)> = tried.map(|meaning| (meaning, all.predicts(meaning, &fit, &held))).collect();
     found.retain(|(_, predicted)| *predicted >= LEAST);
+    // What was fitted on half of the rows and gives the others is told as narrowly as all of them allow.
+    let every: Vec<&Row> = rows.iter().collect();
+    let narrowed = all.truncated(&every);
+    let same = |a: &Meaning, b: &Meaning| std::mem::discriminant(a) == std::mem::discriminant(b);
+    for (meaning, _) in &mut found {
+        *meaning = narrowed.iter().copied().find(|narrow| same(narrow, meaning)).unwrap_or(*meaning);
+    }
     match found.as_slice() {
         [] => Means { what: Meaning::Unknown, predicted: 0, ..plain },
         [(what, predicted), others @ ..] => {
@@ -376,16 +399,19 @@ mod tests {
             Meaning::Unshifted,
             Meaning::Temperature(Real(0.7)),
             Meaning::Temperature(Real(1.3)),
-            Meaning::TopK(40),
-            Meaning::TopP(Real(0.9)),
-            Meaning::MinP(Real(0.25)),
+            Meaning::TopK([40, 40]),
+            Meaning::TopP([Real(0.9), Real(0.9)]),
+            Meaning::MinP([Real(0.25), Real(0.25)]),
             Meaning::Without(Left::Special),
         ] {
             let found = told(Some(meaning), exact);
             match (meaning, found.what) {
-                (Meaning::TopK(_), Meaning::TopK(_)) => {}
-                (Meaning::TopP(Real(a)), Meaning::TopP(Real(b))) | (Meaning::MinP(Real(a)), Meaning::MinP(Real(b))) => {
-                    assert!((a - b).abs() < 0.05, "{meaning:?} {found:?}");
+                (Meaning::TopK([k, _]), Meaning::TopK([least, most])) => {
+                    assert!((least..=most).contains(&k) && most - least < 10, "{found:?}");
+                }
+                (Meaning::TopP([p, _]), Meaning::TopP([low, high]))
+                | (Meaning::MinP([p, _]), Meaning::MinP([low, high])) => {
+                    assert!(low.0 <= p.0 && p.0 <= high.0 && high.0 - low.0 < 0.05, "{found:?}");
                 }
                 _ => assert_eq!(found.what, meaning, "{found:?}"),
             }

@@ -152,12 +152,7 @@ fn shift(report: &Report) -> String {
 pub(super) fn segments(report: &Report) -> Option<String> {
     let all = coarsest(report);
     let told = |(segment, shows): &(&Segment, f64)| {
-        format!(
-            "{segment} ({}): from {} of a row of {} on",
-            counted(segment.stages.len(), "stage"),
-            number(*shows),
-            end(segment)
-        )
+        format!("{} in {segment} ({})", number(*shows), counted(segment.stages.len(), "stage"))
     };
     let named: Vec<String> = all.iter().take(NAMED).map(told).collect();
     let more = match all.len().saturating_sub(NAMED) {
@@ -166,8 +161,12 @@ pub(super) fn segments(report: &Report) -> Option<String> {
     };
     let shift =
         Some(shift(report)).filter(|shift| !shift.is_empty()).map_or_else(String::new, |shift| format!("; {shift}"));
-    (!all.is_empty())
-        .then(|| format!("an error shows once it changes rows of the last stage: {}{more}{shift}", named.join("; ")))
+    (!all.is_empty()).then(|| {
+        format!(
+            "an error shows if it changes a row of the segment's last stage by at least {}{more}{shift}",
+            named.join("; ")
+        )
+    })
 }
 
 /// That the subject's values are the reference's, where most of them are.

@@ -150,13 +150,21 @@ pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
     if local.bad_rows >= local.rows {
         return format!("all positions{since}");
     }
-    let s = if local.bad_positions.len() == 1 { "" } else { "s" };
-    format!("position{s} {}{since}", few(&local.bad_positions, local.bad_positions.len(), ", "))
+    let (all, count) = (&local.bad_positions, local.bad_positions.len());
+    let s = if count == 1 { "" } else { "s" };
+    let which = match (all.first(), all.last()) {
+        (Some(first), Some(last)) if count > FEW && last - first + 1 == count => format!("{first}..{last}"),
+        _ => few(all, count, ", "),
+    };
+    format!("position{s} {which}{since}")
 }
 
-/// The first six of `all` in words, and a sign that there are more.
+/// Items that are named where there may be more.
+const FEW: usize = 6;
+
+/// The first ones of `all` in words, and a sign that there are more.
 pub(super) fn few<T: ToString>(items: impl IntoIterator<Item = T>, all: usize, between: &str) -> String {
-    let mut list: Vec<String> = items.into_iter().take(6).map(|item| item.to_string()).collect();
+    let mut list: Vec<String> = items.into_iter().take(FEW).map(|item| item.to_string()).collect();
     if all > list.len() {
         list.push("…".to_owned());
     }
