@@ -291,7 +291,7 @@ impl Searcher<'_> {
         let explained = |f: &(usize, Candidate, Fit)| f.1.0.explains == Explains::Value && f.2.whole;
         // Each takes a pass over the weights: the first that explains all ends it.
         for candidate in costly {
-            if found.iter().any(explained) || self.meter.over() {
+            if found.iter().any(explained) || self.meter.half() {
                 break;
             }
             self.meter.count(evaluated);

@@ -67,6 +67,15 @@ impl Meter {
         &all[..some]
     }
 
+    /// Whether half of the work is used up: what costs much leaves the rest to what follows.
+    pub(super) fn half(&self) -> bool {
+        let half = self.done() >= self.limit / 2;
+        if half {
+            self.short.store(true, Ordering::Relaxed);
+        }
+        half
+    }
+
     /// Whether something was left out.
     pub(super) fn was_short(&self) -> bool {
         self.short.load(Ordering::Relaxed)

@@ -138,7 +138,7 @@ impl<'a> ScoreRun<'a> {
         // One false sentence on the screen is one too many, wherever it stands.
         let worth = if worths.contains(&Worth::False) { Some(Worth::False) } else { worths.first().copied() };
         let withdrawn = diagnosis.findings.iter().find_map(|f| match &f.trial {
-            Some(Trial::Withdrawn { told, .. }) => Some(told.clone()),
+            Some(Trial::Withdrawn { told, because, .. }) => Some(format!("{told}: {because}")),
             _ => None,
         });
         let shown = worths.iter().position(|w| Some(*w) == worth).map(|i| &diagnosis.findings[i]);
@@ -310,8 +310,11 @@ fn told(finding: &Finding) -> String {
 
 /// The worth of a finding's report, which is `graded` on other runs.
 fn worth(told: &Finding, graded: &Finding) -> Worth {
-    // The sizes of errors are no values.
-    let sizes = told.solution.is_none() && told.cause.as_ref().is_some_and(|c| c.kind == Explains::Rounding);
+    // The sizes of errors are no values, and neither is the space that they lie in.
+    let sizes = match &told.solution {
+        Some(solution) => !solution.gives_values(),
+        None => told.cause.as_ref().is_some_and(|c| c.kind == Explains::Rounding),
+    };
     let tells = told.solution.is_some() || told.cause.as_ref().is_some_and(|c| c.kind != Explains::Place);
     let partly = told.solution.is_none() && told.cause.as_ref().is_some_and(|c| !c.whole);
     let narrowed = told.trial.as_ref().and_then(|trial| match trial {

@@ -13,6 +13,8 @@ pub struct Sampling {
     pub pairs: usize,
     /// One of so many of all these plants is taken.
     pub every: usize,
+    /// From this one on.
+    pub first: usize,
 }
 
 impl Sampling {
@@ -33,7 +35,7 @@ impl Sampling {
             }
             chosen.extend(of_key.into_iter().cloned());
         }
-        chosen.into_iter().step_by(self.every).collect()
+        chosen.into_iter().skip(self.first % self.every).step_by(self.every).collect()
     }
 
     /// Pairs of plants in different stages, drawn by a fixed rule.

@@ -45,6 +45,12 @@ pub struct ScoreRequest {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),
           help_heading = "What is judged")]
     pub every: u16,
+    /// The first fault that --every plants: other numbers below N give other samples
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, help_heading = "What is judged")]
+    pub first: u16,
+    /// Plant only the faults of these names, and run nothing without a fault; repeatable
+    #[arg(long, value_name = "NAME", help_heading = "What is judged")]
+    pub only: Vec<String>,
     /// Plant every Nth round trip alone: for each second they tell less than faults that share no code with the hypotheses
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),
           help_heading = "What is judged")]
@@ -109,6 +115,7 @@ pub fn score(request: &ScoreRequest, console: Console<'_>) -> Result<Score> {
         threads,
         check: request.check,
         round_trips: request.round_trips.into(),
+        only: &request.only,
         progress: console.progress,
     };
     match &request.model {
@@ -137,6 +144,8 @@ fn command(request: &ScoreRequest) -> String {
         name.map(|name| format!("--model {} --prompt {}", name.display(), request.prompt)),
         request.quick.then(|| "--quick".to_owned()),
         (request.every > 1).then(|| format!("--every {}", request.every)),
+        (request.first > 0).then(|| format!("--first {}", request.first)),
+        (!request.only.is_empty()).then(|| format!("--only {}", request.only.join(" --only "))),
         (request.round_trips > 1).then(|| format!("--round-trips {}", request.round_trips)),
         (request.check == CheckMode::Probe).then(|| "--check probe".to_owned()),
         Some(format!("--pairs {}", request.pairs)),
@@ -172,6 +181,8 @@ struct Tally<'a> {
     check: CheckMode,
     /// One of so many round trips is planted.
     round_trips: usize,
+    /// Names of faults; of none all are planted.
+    only: &'a [String],
     progress: &'a dyn Fn(&str, usize, usize),
 }
 
@@ -195,7 +206,9 @@ impl Tally<'_> {
     ) -> Result<()> {
         for source in self.sources.clone().into_iter().filter(|source| of(source)) {
             let every = sampling.every * if source.independent { 1 } else { self.round_trips };
-            let group = run.group(source, Sampling { every, ..sampling }, wanted, self.progress)?;
+            let chosen =
+                |p: &Plant, n: &Node| wanted(p, n) && (self.only.is_empty() || self.only.contains(&p.cause.mutation));
+            let group = run.group(source, Sampling { every, ..sampling }, chosen, self.progress)?;
             match self.score.groups.iter_mut().find(|g| g.source == group.source) {
                 Some(known) => {
                     known.cases.extend(group.cases);
@@ -218,14 +231,17 @@ impl Tally<'_> {
             model.write(&path)?;
             LoadedModel::new(&path)
         };
-        let every = request.every.into();
-        let sampling = Sampling { all_three: !request.quick, pairs: request.pairs, every };
+        let (every, first) = (request.every.into(), request.first.into());
+        let sampling = Sampling { all_three: !request.quick, pairs: request.pairs, every, first };
 
         let main = open("main", &Synth { n_layers: 3, ..Synth::default() })?;
         self.planted("qwen2 Q8_0, 3 layers", &main, sampling, &|_, _| true)?;
+        if !self.only.is_empty() {
+            return Ok(());
+        }
         self.score.graded = self.run("qwen2 Q8_0, 3 layers", &main, &some_tokens(SHORT))?.graded()?;
 
-        let alone = Sampling { all_three: false, pairs: 0, every };
+        let alone = Sampling { all_three: false, pairs: 0, every, first };
         let qwen3 = open("qwen3", &Synth { arch: "qwen3", ..Synth::default() })?;
         self.planted("qwen3 Q8_0, 2 layers", &qwen3, alone, &|p, n| {
             matches!((&n.op, n.role), (Op::RmsNorm(_), Role::Query | Role::Key))
@@ -280,8 +296,12 @@ impl Tally<'_> {
         opened.check(&prompt, DECODE)?;
         let name = opened.model.graph().config.name.clone();
         let run = self.run(&name, &opened, &prompt)?;
-        let sampling = Sampling { all_three: false, pairs: request.pairs, every: request.every.into() };
+        let (every, first) = (request.every.into(), request.first.into());
+        let sampling = Sampling { all_three: false, pairs: request.pairs, every, first };
         self.groups(&run, sampling, &|_| true, &|_, _| true)?;
+        if !self.only.is_empty() {
+            return Ok(());
+        }
         self.score.graded = run.graded()?;
         for ubatch in [prompt.len(), 8] {
             run.clean(&[ubatch], &mut self.score.clean)?;

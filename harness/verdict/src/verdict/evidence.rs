@@ -127,6 +127,11 @@ impl<'a> Evidence<'a> {
         Parameters(&self.oracle.weights, self.side.arithmetic.parameters)
     }
 
+    /// The same, if the stage should give something else.
+    pub fn assuming(&self, expected: Expected) -> Self {
+        Self::judged(self.oracle, self.node, self.side, (self.filter, self.rule), expected)
+    }
+
     /// The same of some of its rows.
     pub fn of_rows(&self, rows: &'a Rows) -> Self {
         let side = Side { capture: &rows.capture, ..self.side };
@@ -203,7 +208,9 @@ pub fn excerpt(
     let room = (limit / (total / rows.max(1)).max(1)).max(SAMPLE);
     // The first token of a step has the place of a decoded one: kept, so that old values of a buffer can be recognised.
     let mut chosen: BTreeSet<usize> = capture.steps.iter().map(|s| s.first).collect();
-    chosen.extend(bad.iter().step_by(bad.len().div_ceil(room).max(1)));
+    // So is the token before a wrong one, whose values may stand in its place.
+    let wrong = bad.iter().step_by(bad.len().div_ceil(room).max(1));
+    chosen.extend(wrong.flat_map(|&p| [p.saturating_sub(1), p]));
     let near = |other: &Node| match (other.id.layer, node.id.layer) {
         (Some(other), Some(own)) => other == own || other + 1 == own,
         _ => node.inputs.iter().any(|&i| oracle.graph.nodes[i].id == other.id),

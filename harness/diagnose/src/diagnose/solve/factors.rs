@@ -324,15 +324,20 @@ fn other_rows<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
     let linear = scene.e.oracle.graph.nodes.iter().filter(|n| n.op.anatomy().is_layer()).filter(near);
     for name in linear.map(|node| &node.weights[0].name).filter(|name| weights.extent(name).0 == n) {
         let rows = weights.extent(name).1;
-        let mut starts = vec![(0i64, "the same number")];
+        let mut starts = vec![(0i64, "the same number".to_owned())];
         if name == own {
-            starts = vec![(-1, "the number one less"), (1, "the number one more")];
+            starts = vec![(-1, "the number one less".to_owned()), (1, "the number one more".to_owned())];
             starts.extend([
-                (-(m as i64) / 2, "the number half the outputs less"),
-                (m as i64 / 2, "the number half the outputs more"),
+                (-(m as i64) / 2, "the number half the outputs less".to_owned()),
+                (m as i64 / 2, "the number half the outputs more".to_owned()),
             ]);
+            // Those of the tile beside.
+            let tiles = (1..9).map(|bits| 1i64 << bits).filter(|by| 2 * by < m as i64);
+            starts.extend(
+                tiles.flat_map(|by| [(-by, format!("a number {by} less")), (by, format!("a number {by} more"))]),
+            );
         } else if first > 0 {
-            starts.push((-(first as i64), "as many rows on as outputs are wrong before it"));
+            starts.push((-(first as i64), String::new()));
         }
         for (by, which) in starts {
             let what = match by {

@@ -3,9 +3,11 @@
 use super::given::{Given, Kin};
 use super::lanes::Lanes;
 use super::moved::Moved;
+use super::rank::Rank;
 use super::scene::Scene;
 use super::slots::Written;
 use super::sum::Sum;
+use super::twice::Twice;
 use super::{Alternative, Law};
 use qdiff_engine::model::StageId;
 use schemars::JsonSchema;
@@ -26,6 +28,10 @@ pub enum Form {
     Written(Written),
     /// Factors of a sum's terms meet others within each run of them.
     Lanes(Lanes),
+    /// Combinations of a few vectors are added.
+    Rank(Rank),
+    /// Two of these, one upon the other.
+    Twice(Twice),
 }
 
 impl Form {
@@ -37,6 +43,8 @@ impl Form {
             Self::Sum(sum) => Some(sum.on(scene)),
             Self::Written(written) => written.on(scene),
             Self::Lanes(lanes) => lanes.on(scene),
+            Self::Rank(rank) => rank.on(scene),
+            Self::Twice(twice) => twice.on(scene),
         }
     }
 
@@ -47,6 +55,9 @@ impl Form {
             Self::Given(given) => Self::Given(given.in_layer(by)?),
             Self::Sum(sum) => Self::Sum(sum.in_layer(by)?),
             Self::Written(_) | Self::Lanes(_) => self.clone(),
+            // The vectors are of the layer.
+            Self::Rank(_) => return None,
+            Self::Twice(twice) => Self::Twice(twice.each(|form| form.in_layer(by))?),
         })
     }
 
@@ -57,12 +68,13 @@ impl Form {
             Self::Given(Given::Stage { kin: Kin::Own, before, at, .. }) => {
                 Some(Self::Given(Given::Stage { stage: id, kin: Kin::Own, before: *before, at: *at }))
             }
-            Self::Given(_) | Self::Sum(_) | Self::Written(_) | Self::Lanes(_) => None,
+            Self::Twice(twice) => Some(Self::Twice(twice.each(|form| form.of_stage(id))?)),
+            Self::Given(_) | Self::Sum(_) | Self::Written(_) | Self::Lanes(_) | Self::Rank(_) => None,
         }
     }
 
     /// Numbers that were read off the wrong elements.
-    fn parameters(&self) -> usize {
+    pub(super) fn parameters(&self) -> usize {
         match self {
             Self::Moved(Moved::Along { index, .. }) => index.parameters(),
             Self::Moved(_) => 1,
@@ -70,6 +82,8 @@ impl Form {
             Self::Given(_) => 0,
             Self::Sum(_) | Self::Written(_) => 2,
             Self::Lanes(lanes) => lanes.parameters(),
+            Self::Rank(rank) => rank.parameters(),
+            Self::Twice(twice) => twice.parameters(),
         }
     }
 }
@@ -82,6 +96,8 @@ impl fmt::Display for Form {
             Self::Sum(sum) => sum.fmt(f),
             Self::Written(written) => written.fmt(f),
             Self::Lanes(lanes) => lanes.fmt(f),
+            Self::Rank(rank) => rank.fmt(f),
+            Self::Twice(twice) => twice.fmt(f),
         }
     }
 }

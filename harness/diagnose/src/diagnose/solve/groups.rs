@@ -13,6 +13,8 @@ pub(super) enum Groups {
     Runs(usize),
     /// Terms modulo a number.
     Lanes(usize),
+    /// Terms in runs, dealt out to so many lanes in turn.
+    Dealt { run: usize, lanes: usize },
     /// Terms counted from the last one, up to so many; the rest is one group.
     FromEnd(usize),
     /// Runs within a stretch of terms; the rest is the first group.
@@ -24,6 +26,7 @@ impl Groups {
         match self {
             Self::Runs(n) => term / n,
             Self::Lanes(n) => term % n,
+            Self::Dealt { run, lanes } => term / run % lanes,
             Self::FromEnd(n) => (terms - 1 - term).min(n),
             Self::Near { from, len, run } => match term.checked_sub(from) {
                 Some(at) if at < len => 1 + at / run,
@@ -40,7 +43,7 @@ impl Groups {
             Self::Lanes(n) => {
                 terms.chunks(n).for_each(|turn| sums.iter_mut().zip(turn).for_each(|(sum, term)| *sum += term));
             }
-            Self::FromEnd(_) | Self::Near { .. } => {
+            Self::Dealt { .. } | Self::FromEnd(_) | Self::Near { .. } => {
                 terms.iter().enumerate().for_each(|(k, term)| sums[self.of(k, terms.len())] += term);
             }
         }
@@ -51,6 +54,7 @@ impl Groups {
         match self {
             Self::Runs(n) => terms.div_ceil(n),
             Self::Lanes(n) => n.min(terms),
+            Self::Dealt { run, lanes } => lanes.min(terms.div_ceil(run)),
             Self::FromEnd(n) => n + 1,
             Self::Near { len, run, .. } => 1 + len.div_ceil(run),
         }
@@ -113,6 +117,14 @@ pub(super) fn which(scene: &Scene<'_>, kind: Groups, same: &[usize], terms: usiz
         Groups::Lanes(n) if run && first == last => format!("every {n}th of the {many}, those ≡ {first} mod {n},"),
         Groups::Lanes(n) if run => format!("{many} ≡ {first}..{last} mod {n}"),
         Groups::Lanes(n) => format!("{many} ≡ {} mod {n}", list()),
+        Groups::Dealt { run: n, lanes } if run => {
+            format!("{many} ≡ {}..{} mod {}", first * n, (last + 1) * n - 1, n * lanes)
+        }
+        Groups::Dealt { run: n, lanes } => {
+            let runs: Vec<String> = same.iter().take(6).map(|g| format!("{}..{}", g * n, (g + 1) * n - 1)).collect();
+            let more = if same.len() > 6 { format!(" and {} more", same.len() - 6) } else { String::new() };
+            format!("{many} ≡ {}{more} mod {}", runs.join(", "), n * lanes)
+        }
         Groups::FromEnd(n) if *same == [0] && n > 0 => format!("the last {one}"),
         Groups::FromEnd(n) if run && first == 0 && last < n => format!("the last {} {many}", last + 1),
         Groups::FromEnd(n) if run && last == n => format!("all {many} but the last {first}"),

@@ -22,8 +22,8 @@ fn survives(scene: &Scene<'_>, law: &Law<'_>) -> bool {
     let Some(&first) = scene.rows.first() else { return true };
     let row = &scene.e.rows[first];
     let Some(other) = scene.glance(law) else { return true };
-    let (got, want, bound) = scene.e.row(row);
-    (0..got.len()).filter(|&i| !right(got[i], want[i], bound[i])).all(|i| {
+    let (got, ..) = scene.e.row(row);
+    scene.wrong_of(row).into_iter().all(|i| {
         let (alternative, reach) = (other.value[i], other.bound[i]);
         let allowed = allowed(alternative, reach) + scene.e.grain.reach(got[i]);
         alternative.is_nan() || (f64::from(got[i]) - alternative).abs() <= allowed
@@ -85,13 +85,13 @@ pub(super) fn held(scene: &Scene<'_>, law: &Law<'_>) -> Option<Held> {
         let row = &e.rows[r];
         scene.count(EACH * row.range.len());
         let Some(other) = (law.row)(row) else {
-            if row.bad && scene.wrong_in(r) {
+            if scene.wrong_in(r) {
                 return None;
             }
             continue;
         };
         let (got, want, bound) = e.row(row);
-        for i in 0..got.len() {
+        for i in (0..got.len()).filter(|&i| scene.looks_at(row, i)) {
             let (alternative, reach) = (other.value[i], other.bound[i]);
             if alternative.is_nan() {
                 if !right(got[i], want[i], bound[i]) && unsaid.len() < UNSAID {

@@ -28,6 +28,7 @@ mod moved;
 mod norm;
 mod operands;
 mod predict;
+mod rank;
 mod rounded;
 mod scene;
 mod slots;
@@ -38,6 +39,7 @@ mod terms;
 #[cfg(test)]
 mod tests;
 mod tiles;
+mod twice;
 mod undeclared;
 mod when;
 mod within;
@@ -111,6 +113,11 @@ impl Solution {
             Holds::Everywhere => self.what.clone(),
             holds => format!("{}, {holds}", self.what),
         }
+    }
+
+    /// Whether it says what values are, and takes no number of a row from the row itself.
+    pub fn gives_values(&self) -> bool {
+        !matches!(self.law, Some(Form::Rank(_)))
     }
 
     /// The same as it is looked for in other layers; it was found in `layer`.
@@ -235,6 +242,8 @@ const SOLVERS: &[Solver] = &[
     lanes::laws,
     moved::keys,
     structure::laws,
+    twice::laws,
+    rank::laws,
 ];
 
 /// What explains every wrong element, if a solver finds it with the work that is left. A `known` law, as proved of the

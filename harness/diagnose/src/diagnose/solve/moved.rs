@@ -240,12 +240,11 @@ fn of_axis(scene: &Scene<'_>) -> (Axis, Vec<Index>) {
 /// The right values of this place of the step, cut to a row.
 fn stands(scene: &Scene<'_>, row: &RowAt, place: impl Fn(usize) -> Place) -> bool {
     let Some((value, bounds)) = scene.e.expected[row.step].as_ref() else { return false };
-    let (layout, (got, want, bound), from) = (scene.layout(), scene.e.row(row), scene.token(row).1);
+    let (layout, (got, ..), from) = (scene.layout(), scene.e.row(row), scene.token(row).1);
     let (tokens, _, width) = layout.extents(&value.shape);
-    let wrong = (0..got.len()).filter(|&i| !right(got[i], want[i], bound[i]));
-    let mut any = false;
+    let wrong = scene.wrong_of(row);
+    let any = !wrong.is_empty();
     for i in wrong {
-        any = true;
         let (t, j) = place(from + i);
         if t >= tokens || j >= width {
             return false;
@@ -265,11 +264,15 @@ const ROWS: usize = 48;
 fn of_rows(scene: &Scene<'_>) -> Sources {
     let e = scene.e;
     let mut all = Sources::new();
-    for &r in scene.rows.iter().filter(|&&r| e.rows[r].bad).take(ROWS) {
+    for &r in scene.rows.iter().filter(|&&r| scene.wrong_in(r)).take(ROWS) {
         let row = &e.rows[r];
         let Some((value, _)) = e.expected[row.step].as_ref() else { continue };
         let (token, (tokens, ..)) = (scene.token(row).0, scene.layout().extents(&value.shape));
         let some: Vec<usize> = (0..tokens).filter(|&t| t != token && stands(scene, row, |j| (t, j))).collect();
+        // A slot that nothing was written to tells nothing of where others went.
+        if some.is_empty() && scene.node().has_state() && e.row(row).0.iter().all(|v| *v == 0.0) {
+            continue;
+        }
         if some.is_empty() {
             return Sources::new();
         }
@@ -283,7 +286,7 @@ fn of_heads(scene: &Scene<'_>) -> Sources {
     let e = scene.e;
     let heads = e.rows.iter().filter_map(|r| r.place.head).max().map_or(0, |last| last + 1);
     let mut all = Sources::new();
-    for &r in scene.rows.iter().filter(|&&r| e.rows[r].bad).take(ROWS) {
+    for &r in scene.rows.iter().filter(|&&r| scene.wrong_in(r)).take(ROWS) {
         let row = &e.rows[r];
         let (Some(own), Some(len), token) = (row.place.head, head(scene, row), scene.token(row).0) else {
             return Sources::new();

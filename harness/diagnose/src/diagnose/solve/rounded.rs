@@ -102,15 +102,37 @@ pub(super) struct Quantised {
     /// Values that share a scale; 0 for the whole row.
     run: usize,
     levels: f32,
+    /// What becomes of a whole number that is kept in two digits of 8 bits.
+    digits: fn(i32) -> i32,
+}
+
+const fn quantised_to(name: &'static str, run: usize, levels: f32) -> Quantised {
+    Quantised { name, run, levels, digits: |q| q }
+}
+
+/// The lower digit as a signed number, the upper one as it is without what the lower one carries.
+const fn without_carry(name: &'static str, run: usize) -> Quantised {
+    Quantised { name, run, levels: 32767.0, digits: |q| (q & !0xff) + (q as i8) as i32 }
 }
 
 pub(super) const QUANTISED: &[Quantised] = &[
-    Quantised { name: "int8, one scale a row", run: 0, levels: 127.0 },
-    Quantised { name: "int8, one scale for 32", run: 32, levels: 127.0 },
-    Quantised { name: "int8, one scale for 128", run: 128, levels: 127.0 },
-    Quantised { name: "int4, one scale a row", run: 0, levels: 7.0 },
-    Quantised { name: "int4, one scale for 32", run: 32, levels: 7.0 },
-    Quantised { name: "int4, one scale for 128", run: 128, levels: 7.0 },
+    quantised_to("int8, one scale a row", 0, 127.0),
+    quantised_to("int8, one scale for 32", 32, 127.0),
+    quantised_to("int8, one scale for 128", 128, 127.0),
+    quantised_to("int4, one scale a row", 0, 7.0),
+    quantised_to("int4, one scale for 32", 32, 7.0),
+    quantised_to("int4, one scale for 128", 128, 7.0),
+    without_carry("two digits of 8 bits, one scale a row, without what the lower one carries,", 0),
+    without_carry("two digits of 8 bits, one scale for 32, without what the lower one carries,", 32),
+    without_carry("two digits of 8 bits, one scale for 128, without what the lower one carries,", 128),
+    Quantised {
+        digits: |q| q & !0xff,
+        ..quantised_to("the upper of two digits of 8 bits, one scale a row,", 0, 32767.0)
+    },
+    Quantised {
+        digits: |q| q & !0xff,
+        ..quantised_to("the upper of two digits of 8 bits, one scale for 32,", 32, 32767.0)
+    },
 ];
 
 impl Quantised {
@@ -120,7 +142,7 @@ impl Quantised {
             let largest = part.iter().fold(0f32, |m, v| m.max(v.abs()));
             let scale = largest / self.levels;
             if scale > 0.0 {
-                part.iter_mut().for_each(|v| *v = (*v / scale).round() * scale);
+                part.iter_mut().for_each(|v| *v = (self.digits)((*v / scale).round() as i32) as f32 * scale);
             }
         }
     }
@@ -156,7 +178,11 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             of(what, Rc::new(|row: &mut [f32]| row.iter_mut().for_each(|v| *v = (f.round)(*v))), operands.1)
         };
         all.extend(FORMATS.iter().map(|f| f.law(told, law)));
-        all.extend(QUANTISED.iter().map(|q| of(told(q.name), Rc::new(|row: &mut [f32]| q.apply(row)), operands.1)));
+        all.extend(
+            QUANTISED
+                .iter()
+                .map(|q| of(told(q.name.trim_end_matches(',')), Rc::new(|row: &mut [f32]| q.apply(row)), operands.1)),
+        );
     }
     all
 }

@@ -33,12 +33,50 @@ pub(super) struct Scene<'a> {
     pub(super) fit: Vec<At>,
     fitted: BTreeSet<usize>,
     by_column: bool,
+    part: Part,
     /// Stages that this one is an input of, or of an input of theirs.
     after: BTreeSet<StageId>,
     /// The only elements of a token's vector that are needed at the moment.
     glance: RefCell<Option<Vec<usize>>>,
     tensors: RefCell<Tensors>,
     vectors: RefCell<HashMap<String, Option<Rc<Vec<f32>>>>>,
+}
+
+/// So many of them at most, as far apart as each other.
+pub(super) fn evenly<T: Copy>(all: Vec<T>, most: usize) -> Vec<T> {
+    match all.len() {
+        n if n <= most => all,
+        n => (0..most).map(|i| all[i * n / most]).collect(),
+    }
+}
+
+/// Which elements of a stage are looked at; of all others nothing is asked.
+#[derive(Clone, Debug)]
+pub(super) enum Part {
+    All,
+    /// Those of these columns of a token's vector.
+    Columns(BTreeSet<usize>),
+    /// Those at these positions.
+    Positions(BTreeSet<usize>),
+}
+
+impl Part {
+    fn has(&self, e: &Evidence<'_>, row: &RowAt, i: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Positions(some) => some.contains(&row.place.position),
+            Self::Columns(some) => {
+                let shape = e.given[row.step].as_ref().map_or(&[][..], |t| &t.shape);
+                some.contains(&(Layout::of(e.node).token(shape, row.range.start).1 + i))
+            }
+        }
+    }
+
+    /// The wrong elements of a row that are looked at.
+    fn wrong(&self, e: &Evidence<'_>, row: &RowAt) -> Vec<usize> {
+        let (got, want, bound) = e.row(row);
+        (0..got.len()).filter(|&i| !right(got[i], want[i], bound[i]) && self.has(e, row, i)).collect()
+    }
 }
 
 /// Stages as they were given, by step; nothing for those that were not captured.
@@ -93,25 +131,27 @@ fn followers(e: &Evidence<'_>) -> BTreeSet<StageId> {
 impl<'a> Scene<'a> {
     /// `None` where there is no wrong element that is a number, or the extent itself is wrong.
     pub(super) fn new(e: &'a Evidence<'a>, meter: &'a Meter) -> Option<Self> {
+        Self::within(e, meter, Part::All)
+    }
+
+    /// The same of a part of its elements.
+    pub(super) fn within(e: &'a Evidence<'a>, meter: &'a Meter, part: Part) -> Option<Self> {
         let finite = |scene: &Self, &(r, i): &At| scene.e.row(&scene.e.rows[r]).0[i].is_finite();
-        let scene = e.misshapen.is_empty().then(|| Self::of(e, meter))?;
+        let scene = e.misshapen.is_empty().then(|| Self::of_part(e, meter, part))?;
         (!scene.fit.is_empty() && scene.fit.iter().all(|at| finite(&scene, at))).then_some(scene)
     }
 
     /// The same, for any wrong elements.
     pub(super) fn of(e: &'a Evidence<'a>, meter: &'a Meter) -> Self {
-        let is_wrong = |r: usize| {
-            let (got, want, bound) = e.row(&e.rows[r]);
-            got.iter().zip(want).zip(bound).any(|((g, w), b)| !right(*g, *w, *b))
-        };
+        Self::of_part(e, meter, Part::All)
+    }
+
+    fn of_part(e: &'a Evidence<'a>, meter: &'a Meter, part: Part) -> Self {
+        let is_wrong = |r: usize| !part.wrong(e, &e.rows[r]).is_empty();
         let all = 0..e.rows.len();
         let (bad, good): (Vec<usize>, Vec<usize>) = all.partition(|&r| e.rows[r].bad && is_wrong(r));
-        let thin = |rows: Vec<usize>| -> Vec<usize> {
-            let step = rows.len().div_ceil(ROWS).max(1);
-            rows.into_iter().step_by(step).collect()
-        };
         // Neighbours tell a condition: right rows are thinned only as far as must be.
-        let (bad, good) = (thin(bad), thin(good));
+        let (bad, good) = (evenly(bad, ROWS), evenly(good, ROWS));
         let looked_at: BTreeSet<usize> = bad.iter().chain(&good).copied().collect();
         let by_column = bad.len() < 2;
         let fitted: BTreeSet<usize> = bad.iter().copied().step_by(2).collect();
@@ -123,6 +163,7 @@ impl<'a> Scene<'a> {
             fit: Vec::new(),
             fitted,
             by_column,
+            part,
             after: followers(e),
             glance: RefCell::default(),
             tensors: RefCell::default(),
@@ -130,12 +171,10 @@ impl<'a> Scene<'a> {
         };
         let mut fit: Vec<At> = Vec::new();
         for &r in &bad {
-            let (got, want, bound) = e.row(&e.rows[r]);
-            let wrong = (0..got.len()).filter(|&i| scene.fitted(r, i) && !right(got[i], want[i], bound[i]));
-            fit.extend(wrong.map(|i| (r, i)));
+            let wrong = scene.part.wrong(e, &e.rows[r]).into_iter();
+            fit.extend(wrong.filter(|&i| scene.fitted(r, i)).map(|i| (r, i)));
         }
-        let step = fit.len().div_ceil(FITTED).max(1);
-        scene.fit = fit.into_iter().step_by(step).collect();
+        scene.fit = evenly(fit, FITTED);
         scene
     }
 
@@ -148,8 +187,7 @@ impl<'a> Scene<'a> {
     pub(super) fn glance(&self, law: &Law<'_>) -> Option<Row> {
         let row = &self.e.rows[self.rows[0]];
         let from = self.token(row).1;
-        let (got, want, bound) = self.e.row(row);
-        let wrong = (0..got.len()).filter(|&i| !right(got[i], want[i], bound[i]));
+        let wrong = self.wrong_of(row).into_iter();
         self.glance.replace(Some(wrong.map(|i| from + i).take(GLANCE).collect()));
         let told = (law.row)(row);
         self.glance.replace(None);
@@ -164,8 +202,22 @@ impl<'a> Scene<'a> {
 
     /// Whether a bad row has wrong elements, and is not only off as a whole.
     pub(super) fn wrong_in(&self, row: usize) -> bool {
-        let (got, want, bound) = self.e.row(&self.e.rows[row]);
-        got.iter().zip(want).zip(bound).any(|((g, w), b)| !right(*g, *w, *b))
+        self.e.rows[row].bad && !self.wrong_of(&self.e.rows[row]).is_empty()
+    }
+
+    /// The wrong elements of a row.
+    pub(super) fn wrong_of(&self, row: &RowAt) -> Vec<usize> {
+        self.part.wrong(self.e, row)
+    }
+
+    /// Whether an element of a row is looked at.
+    pub(super) fn looks_at(&self, row: &RowAt, i: usize) -> bool {
+        self.part.has(self.e, row, i)
+    }
+
+    /// What counts the work.
+    pub(super) fn meter(&self) -> &'a Meter {
+        self.meter
     }
 
     /// Counts so many multiply-adds.

@@ -51,15 +51,20 @@ pub enum Addend {
 
 impl Addend {
     fn values(&self, scene: &Scene<'_>, row: &RowAt) -> Option<Vec<f64>> {
+        Some(self.bounded(scene, row)?.0)
+    }
+
+    /// The values, and how far off they may be: a right value of the stage is as uncertain as its bound says.
+    fn bounded(&self, scene: &Scene<'_>, row: &RowAt) -> Option<(Vec<f64>, Vec<f32>)> {
         let (token, from) = scene.token(row);
         let all = from..from + row.range.len();
-        let wide = |part: &[f32]| part.iter().map(|v| f64::from(*v)).collect();
-        match self {
+        let wide = |part: &[f32]| part.iter().map(|v| f64::from(*v)).collect::<Vec<f64>>();
+        let exact: Option<Vec<f64>> = match self {
             Self::Nothing => Some(vec![0.0; row.range.len()]),
             Self::One => Some(vec![1.0; row.range.len()]),
             Self::Weight(name) => scene.shared_vector(name)?.get(all).map(wide),
             Self::Token(_) | Self::Column(_) | Self::Pair(_) => {
-                let (value, _) = scene.e.expected[row.step].as_ref()?;
+                let (value, bound) = scene.e.expected[row.step].as_ref()?;
                 let layout = scene.layout();
                 let (tokens, _, width) = layout.extents(&value.shape);
                 let place = |j: usize| match self {
@@ -68,7 +73,8 @@ impl Addend {
                     Self::Pair(by) if j ^ by < width => Some((token, j ^ by)),
                     _ => Some((token, j)),
                 };
-                all.map(|j| place(j).map(|(t, j)| value.data[layout.at(&value.shape, t, j)])).collect()
+                let at = |j: usize| place(j).map(|(t, j)| layout.at(&value.shape, t, j));
+                return all.map(|j| at(j).map(|at| (value.data[at], bound[at]))).collect();
             }
             Self::Before => {
                 let tensor = scene.tensor(row.step.checked_sub(1)?, scene.node().id)?;
@@ -88,7 +94,8 @@ impl Addend {
                 (all.end <= width)
                     .then(|| all.map(|j| f64::from(tensor.data[layout.at(&tensor.shape, token, j)])).collect())
             }
-        }
+        };
+        exact.map(|values| (values, vec![0.0; row.range.len()]))
     }
 }
 
@@ -146,13 +153,14 @@ impl Sum {
     pub(super) fn on<'a>(&self, scene: &'a Scene<'a>) -> Alternative<'a> {
         let Self { a, b, other, .. } = self.clone();
         Box::new(move |row: &RowAt| {
-            let z = other.values(scene, row)?;
+            let (z, off) = other.bounded(scene, row)?;
             let (_, want, bound) = scene.e.row(row);
             let value = want.iter().zip(&z).map(|(w, z)| a * w + b * z).collect();
-            let reach = |((w, z), k): ((&f64, &f64), &f32)| {
-                (f64::from(*k) * a.abs().max(1.0) + UNIT * ((a * w).abs() + (b * z).abs())) as f32
+            let reach = |i: usize| {
+                let sum = f64::from(bound[i]) * a.abs().max(1.0) + f64::from(off[i]) * b.abs();
+                (sum + UNIT * ((a * want[i]).abs() + (b * z[i]).abs())) as f32
             };
-            Some(Row { value, bound: want.iter().zip(&z).zip(bound).map(reach).collect() })
+            Some(Row { value, bound: (0..z.len()).map(reach).collect() })
         })
     }
 }

@@ -5,7 +5,7 @@
 //! half of the wrong elements, each in units of its bound; they must be whole numbers, or one number, to be reported.
 
 use super::groups::{Groups, told};
-use super::scene::{Layout, Scene};
+use super::scene::{Layout, Scene, evenly};
 use super::{At, Law, Row};
 use crate::verdict::RowAt;
 use qdiff_engine::model::WeightSource as _;
@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 /// Elements that are fitted at most, and rows of a weight that are read for them.
 const ELEMENTS: usize = 768;
-const OUTPUTS: usize = 48;
+const OUTPUTS: usize = 512;
 
 /// Outputs of a layer that are all looked at, and of a wider one how many in a row.
 const NARROW: usize = 1024;
@@ -52,8 +52,7 @@ impl<'a> Sums<'a> {
                 if width <= NARROW {
                     outputs.extend(0..width);
                 } else {
-                    let step = wrong.len().div_ceil(OUTPUTS).max(1);
-                    outputs.extend(wrong.iter().copied().step_by(step));
+                    outputs.extend(evenly(wrong.into_iter().collect(), OUTPUTS));
                     // Right ones too, whole runs of them, which show where the law does not hold.
                     let runs = (0..8).map(|i| i * (width - RUN) / 7);
                     outputs.extend(runs.flat_map(|first| first..first + RUN));
@@ -205,8 +204,7 @@ impl<'a> Sums<'a> {
             self.outputs.is_empty() || self.outputs.contains(&(from + i))
         };
         let chosen: Vec<At> = self.scene.fit.iter().filter(looked_at).copied().collect();
-        let step = chosen.len().div_ceil(most).max(1);
-        chosen.into_iter().step_by(step).collect()
+        evenly(chosen, most)
     }
 
     /// Terms of the longest sum, and ways to sort them into groups for a fit to so many elements.
@@ -218,6 +216,9 @@ impl<'a> Sums<'a> {
         // As many lanes as terms are single terms.
         let mut kinds: Vec<Groups> =
             [2, 4, 8, 16, 32, 64, 128].into_iter().filter(|n| *n < terms).map(Groups::Lanes).collect();
+        // Lanes that read several values at a time: fewer numbers to tell than of single terms.
+        let dealt = [2, 4, 8, 16, 32].into_iter().flat_map(|run| [8, 16, 32].map(|lanes| Groups::Dealt { run, lanes }));
+        kinds.extend(dealt.filter(|kind| matches!(kind, Groups::Dealt { run, lanes } if 2 * run * lanes <= terms)));
         let mut run = terms.next_power_of_two() / 2;
         while run >= 1 && terms.div_ceil(run) <= GROUPS {
             kinds.push(Groups::Runs(run));

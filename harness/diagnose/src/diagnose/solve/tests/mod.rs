@@ -7,6 +7,7 @@ mod functions;
 mod plants;
 mod products;
 mod slots;
+mod twice;
 
 use super::{Confidence, Holds, Solution};
 use bench::{At, Bench, Judged, Stage};

@@ -14,6 +14,7 @@ mod norms;
 mod precision;
 mod products;
 mod rotation;
+mod round;
 mod rounding;
 mod softmax;
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub fn all() -> impl Iterator<Item = &'static KernelFault> {
         softmax::FAULTS,
         elementwise::FAULTS,
         memory::FAULTS,
+        round::FAULTS,
     ]
     .into_iter()
     .flatten()
