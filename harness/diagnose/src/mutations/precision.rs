@@ -15,7 +15,8 @@ const CHUNK: usize = 16;
 const COARSER: f64 = 8192.0;
 
 fn round(x: f64) -> f64 {
-    f16::from_f64(x).to_f64()
+    // By way of f32: `from_f64` looks at the upper 32 bits alone.
+    f16::from_f32(x as f32).to_f64()
 }
 
 /// The products of a linear layer, rounded to f16 after every chunk of terms.

@@ -207,8 +207,10 @@ pub fn excerpt(
     let rows: usize = capture.steps.iter().map(Step::rows).sum();
     let room = (limit / (total / rows.max(1)).max(1)).max(SAMPLE);
     // The first token of a step has the place of a decoded one: kept, so that old values of a buffer can be recognised.
-    let mut chosen: BTreeSet<usize> = capture.steps.iter().map(|s| s.first).collect();
-    // So is the token before a wrong one, whose values may stand in its place.
+    // So is the last one of a step, whose values the next step may find.
+    let ends = |s: &Step| [s.first, s.keys().saturating_sub(1)];
+    let mut chosen: BTreeSet<usize> = capture.steps.iter().flat_map(ends).collect();
+    // So is the token before a wrong one: its values may have been written in the wrong place.
     let wrong = bad.iter().step_by(bad.len().div_ceil(room).max(1));
     chosen.extend(wrong.flat_map(|&p| [p.saturating_sub(1), p]));
     let near = |other: &Node| match (other.id.layer, node.id.layer) {

@@ -55,7 +55,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             continue;
         }
         let (longest, kinds) = sums.kinds(fit.longest(), first.len());
-        let mut rough = kinds.iter().filter(|k| k.count(longest) <= ROUGH).rev().take(3);
+        let few = |k: &&Groups| k.count(longest) <= ROUGH && !matches!(k, Groups::Dealt { .. });
+        let mut rough = kinds.iter().filter(few).rev().take(3);
         if !rough.any(|kind| fit.promises(*kind, longest)) {
             continue;
         }

@@ -112,8 +112,19 @@ impl Moved {
             let (tokens, _, width) = layout.extents(&value.shape);
             let (head, position) = (head(scene, row)?, row.place.position);
             let counted = Counted { head, position, part: part(scene, position) };
+            // Of a token's row by its number in the part: some rows of it may be all that is here.
+            let other = match &moved {
+                Self::Along { axis: Axis::Token, index } => {
+                    let (number, all) = scene.number(row.step, token);
+                    Some(index.of(number, all).and_then(|number| scene.numbered(row.step, number)))
+                }
+                _ => None,
+            };
             let of = |j: usize| {
-                let (t, j) = moved.from((token, j), (tokens, width), &counted)?;
+                let (t, j) = match other {
+                    Some(token) => (token.filter(|t| *t < tokens)?, j),
+                    None => moved.from((token, j), (tokens, width), &counted)?,
+                };
                 Some(layout.at(&value.shape, t, j))
             };
             let all: Vec<Option<usize>> = (from..from + row.range.len()).map(of).collect();
@@ -276,7 +287,12 @@ fn of_rows(scene: &Scene<'_>) -> Sources {
         if some.is_empty() {
             return Sources::new();
         }
-        meet(&mut all, (token, tokens), some);
+        if scene.node().has_state() {
+            meet(&mut all, (token, tokens), some);
+        } else {
+            let number = |t: usize| scene.number(row.step, t).0;
+            meet(&mut all, scene.number(row.step, token), some.into_iter().map(number).collect());
+        }
     }
     all
 }

@@ -91,9 +91,10 @@ pub(super) static FORMATS: [&Format; 8] = [
 /// A name, and what becomes of a number.
 pub(super) type Rounding = (&'static str, fn(f64) -> f64);
 
-/// The formats of half as many bits as f32, as numbers of f64 are rounded to them.
+/// The formats of half as many bits as f32, as numbers of f64 are rounded to them: by way of f32, since `from_f64` looks at
+/// the upper 32 bits alone and takes what lies a little beyond the middle of two numbers for the middle.
 pub(super) const HALVES: [Rounding; 2] =
-    [("bf16", |x| bf16::from_f64(x).to_f64()), ("f16", |x| f16::from_f64(x).to_f64())];
+    [("bf16", |x| bf16::from_f32(x as f32).to_f64()), ("f16", |x| f16::from_f32(x as f32).to_f64())];
 
 /// Rows of a scale: quantised together.
 #[derive(Clone, Copy)]

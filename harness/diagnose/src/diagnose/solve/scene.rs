@@ -266,6 +266,18 @@ impl<'a> Scene<'a> {
         self.layout().token(self.shape(row.step), row.range.start)
     }
 
+    /// The number of a row of tokens in its part, and how many tokens the part has: some rows of it may be all that is here.
+    pub(super) fn number(&self, step: usize, token: usize) -> (usize, usize) {
+        let step = &self.e.side.capture.steps[step];
+        if token < step.rows() { (step.offset(token), step.tokens.len()) } else { (token, step.tokens.len()) }
+    }
+
+    /// The row of tokens with that number in the part, if it is here.
+    pub(super) fn numbered(&self, step: usize, number: usize) -> Option<usize> {
+        let step = &self.e.side.capture.steps[step];
+        (0..step.rows()).find(|&token| step.offset(token) == number)
+    }
+
     /// The element: given value, right value, and bound.
     pub(super) fn element(&self, (r, i): At) -> (f64, f64, f32) {
         let (got, want, bound) = self.e.row(&self.e.rows[r]);

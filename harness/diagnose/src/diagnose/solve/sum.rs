@@ -68,7 +68,10 @@ impl Addend {
                 let layout = scene.layout();
                 let (tokens, _, width) = layout.extents(&value.shape);
                 let place = |j: usize| match self {
-                    Self::Token(by) => Some((usize::try_from(token as i64 + by).ok().filter(|t| *t < tokens)?, j)),
+                    Self::Token(by) => {
+                        let number = usize::try_from(scene.number(row.step, token).0 as i64 + by).ok()?;
+                        Some((scene.numbered(row.step, number).filter(|t| *t < tokens)?, j))
+                    }
                     Self::Column(by) => Some((token, (j as i64 + by).rem_euclid(width as i64) as usize)),
                     Self::Pair(by) if j ^ by < width => Some((token, j ^ by)),
                     _ => Some((token, j)),
