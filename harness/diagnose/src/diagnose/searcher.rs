@@ -58,7 +58,7 @@ pub(super) struct Known {
 enum Explanation {
     Here(&'static str, Vec<f64>),
     Inside(through::Key),
-    Solved(solve::Known),
+    Solved(Box<solve::Known>),
 }
 
 impl Searcher<'_> {
@@ -70,12 +70,12 @@ impl Searcher<'_> {
             match &known.explanation {
                 Explanation::Here(name, values) => here.extend(find(name).map(|m| (m, values.clone()))),
                 Explanation::Inside(key) => inside.push(key.clone()),
-                Explanation::Solved(law) => solved.push(law.clone()),
+                Explanation::Solved(law) => solved.push((**law).clone()),
             }
         }
         for known in others {
             if let Explanation::Solved(law) = &known.explanation {
-                elsewhere.push(law.clone());
+                elsewhere.push((**law).clone());
             } else if let Explanation::Here(name, values) = &known.explanation {
                 let of_values = find(name).filter(|m| m.explains == Explains::Value);
                 here.extend(of_values.map(|m| (m, values.clone())));
@@ -128,7 +128,9 @@ impl Searcher<'_> {
         let partial = |c: &Cause| c.kind == Explains::Value;
         let proved = |s: &Solution| s.confidence == Confidence::Proved;
         let solution = solution.filter(|s| proved(s) || !cause.as_ref().is_some_and(partial));
-        new.extend(solution.as_ref().filter(|s| proved(s)).map(|s| Explanation::Solved(s.known(origin.id.layer))));
+        new.extend(
+            solution.as_ref().filter(|s| proved(s)).map(|s| Explanation::Solved(Box::new(s.known(origin.id.layer)))),
+        );
         // If a derived formula holds everywhere, the place where it shows is no cause.
         let everywhere = |s: &Solution| proved(s) && s.holds == Holds::Everywhere;
         // Scores that are kept in f16 are just that: the known fault is its name.

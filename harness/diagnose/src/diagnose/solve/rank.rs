@@ -84,18 +84,16 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         return Vec::new();
     }
     let rows: Vec<usize> = scene.rows.iter().copied().filter(|&r| scene.wrong_in(r) && scene.fitted(r, 0)).collect();
-    // Most of what is wrong of a row must be told by the other elements of it.
-    let wide = |r: &usize| scene.wrong_of(&scene.e.rows[*r]).len() >= 2 * EACH * MOST;
     let errors: Option<Vec<Vec<f64>>> = rows.iter().map(|&r| error(scene, &scene.e.rows[r])).collect();
-    let Some(mut errors) = errors.filter(|all| all.len() > 2 * MOST && rows.iter().any(|r| wide(r))) else {
-        return Vec::new();
-    };
+    let Some(mut errors) = errors.filter(|all| all.len() > 2 * MOST) else { return Vec::new() };
+    // Most of what is wrong of a row must be told by the other elements of it.
+    let wrong = rows.iter().map(|&r| scene.wrong_of(&scene.e.rows[r]).len()).max().unwrap_or(0);
     scene.count(errors.len() * width * MOST * 3);
     let size = |row: &Vec<f64>| dot(row, row);
     let first = errors.iter().map(size).fold(0f64, f64::max);
     let mut vectors: Vec<Vec<f64>> = Vec::new();
     let mut all = Vec::new();
-    while vectors.len() < MOST {
+    while vectors.len() < MOST.min(wrong / EACH) {
         let Some(largest) = errors.iter().max_by(|a, b| size(a).total_cmp(&size(b))) else { break };
         let length = size(largest).sqrt();
         if length <= 1e-12 * first.sqrt() {
