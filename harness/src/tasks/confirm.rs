@@ -196,9 +196,10 @@ impl Plan {
         let by = usize::from(number.max(1));
         // A few rows beyond whole tiles of up to 32, of which it has one more than the first.
         let part = prompt.min(ubatch.max(1)).next_multiple_of(32).max(1) + 3 + 4 * (by - 1);
-        // A part of an odd number of tokens, behind which even rows are at odd positions.
+        // Behind the short part even rows are at odd positions, and rows that fill no whole tile are not those whose keys
+        // fill none: of 4k + 1 tokens and 4n + 3, the keys of every tile up to 32 end elsewhere than the rows do.
         let longer = prompt.max(part) + decode + 3 * by;
-        let longer = longer + usize::from((longer % part).is_multiple_of(2));
+        let longer = longer + (5 - longer % part % 4) % 4;
         let plan = |prompt: usize, part: usize| Self { prompt, ubatch: part, decode };
         if longer + decode <= context {
             return Some(plan(longer, part));
@@ -214,7 +215,9 @@ impl Plan {
     }
 }
 
-/// So many ids below `ids`: of three tokens two that are drawn, and one of the first run at another place.
+/// So many ids below `ids`: of three tokens two that are drawn, and one of the first run at another place. In the middle one
+/// token stands again and again, as long as a whole tile: what a kernel keeps for a tile of tokens, such as the largest of
+/// them, is another number there than in tiles of many tokens, and a law that holds of these alone fails.
 fn drawn(first: &[u32], tokens: usize, ids: usize, number: u16) -> Vec<u32> {
     let mut old: Vec<u32> = Vec::new();
     for token in first {
@@ -243,7 +246,14 @@ fn drawn(first: &[u32], tokens: usize, ids: usize, number: u16) -> Vec<u32> {
         // A few draws find another one, unless there is but one id.
         known.unwrap_or_else(|| (0..8).map(|_| draw()).find(|token| elsewhere(i, *token)).unwrap_or(0))
     };
-    (0..tokens).map(each).collect()
+    let mut all: Vec<u32> = (0..tokens).map(each).collect();
+    let tile = (tokens / 4).checked_ilog2().map_or(0, |bits| 1 << bits.min(6));
+    let stretch = 2 * tile..3 * tile;
+    let other = |token: &u32| !first.iter().skip(stretch.start).take(tile).any(|old| old == token);
+    if let Some(token) = all[stretch.clone()].iter().copied().find(other) {
+        all[stretch].fill(token);
+    }
+    all
 }
 
 /// Another capture of the subject.

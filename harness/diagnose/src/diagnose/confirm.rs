@@ -18,6 +18,9 @@ use std::collections::BTreeSet;
 /// The work that trying explanations on one run may take: about 3 seconds of a core.
 const WORK_OF_A_RUN: u64 = 3_000_000_000;
 
+/// What the first one may take instead, however wide its stage is: about 8 seconds.
+const WORK_OF_THE_FIRST: u64 = 8_000_000_000;
+
 /// Elements that are looked at of a stage that was looked at as a whole in the first run.
 const WHOLE: usize = 4 * TRIED;
 
@@ -59,7 +62,8 @@ pub fn confirm(
     for (done, i) in order.into_iter().enumerate() {
         progress("trying causes on other tokens", done, all);
         let Some(origin) = origins.iter().find(|origin| origin.id == findings[i].id) else { continue };
-        let meter = Meter::new(left);
+        let first = if done == 0 { WORK_OF_THE_FIRST * others.len() as u64 } else { 0 };
+        let meter = Meter::new(left.max(first));
         let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
         let first = of(*subject);
         let each = others.iter().map(|other| tried(&first, &of(*other), origin, (&findings[i], others.len() == 1)));

@@ -211,7 +211,7 @@ pub fn excerpt(
     let ends = |s: &Step| [s.first, s.keys().saturating_sub(1)];
     let mut chosen: BTreeSet<usize> = capture.steps.iter().flat_map(ends).collect();
     // So is the token before a wrong one: its values may have been written in the wrong place.
-    let wrong = bad.iter().step_by(bad.len().div_ceil(room).max(1));
+    let wrong = bad.iter().step_by(bad.len().div_ceil((room / 2).max(SAMPLE)).max(1));
     chosen.extend(wrong.flat_map(|&p| [p.saturating_sub(1), p]));
     let near = |other: &Node| match (other.id.layer, node.id.layer) {
         (Some(other), Some(own)) => other == own || other + 1 == own,

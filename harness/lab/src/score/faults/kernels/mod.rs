@@ -19,6 +19,7 @@ mod rounding;
 mod softmax;
 #[cfg(test)]
 mod tests;
+mod tiles;
 mod weights;
 
 pub use cell::KernelFault;
@@ -40,6 +41,7 @@ pub fn all() -> impl Iterator<Item = &'static KernelFault> {
         elementwise::FAULTS,
         memory::FAULTS,
         round::FAULTS,
+        tiles::FAULTS,
     ]
     .into_iter()
     .flatten()

@@ -1,0 +1,166 @@
+//! What a condition may ask of an element.
+
+use super::super::At;
+use super::super::scene::Scene;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use std::borrow::Cow;
+
+/// What a condition may ask of an element, and how it is called.
+pub(super) struct Feature {
+    pub(super) name: &'static str,
+    /// Whether all elements of a row have the same.
+    pub(super) by_row: bool,
+    pub(super) of: fn(&Scene<'_>, At) -> Option<i64>,
+}
+
+fn row<'a>(scene: &'a Scene<'_>, at: At) -> &'a crate::verdict::RowAt {
+    &scene.e.rows[at.0]
+}
+
+/// The step that ran the element's token: of a row of a cache, the one that wrote it.
+fn step<'a>(scene: &'a Scene<'_>, at: At) -> &'a crate::capture::Step {
+    let (row, steps) = (row(scene, at), &scene.e.side.capture.steps);
+    let wrote = |s: &&crate::capture::Step| (s.first..s.keys()).contains(&row.place.position);
+    steps[..row.step].iter().find(wrote).unwrap_or(&steps[row.step])
+}
+
+/// The element's place in its token's vector.
+fn column(scene: &Scene<'_>, at: At) -> i64 {
+    (scene.token(row(scene, at)).1 + at.1) as i64
+}
+
+/// The step that left the cache as it is: a row is seen again after every later step.
+pub(super) const LOOKED: &str = "step that left the cache so";
+
+/// Simple ones first: of equally simple conditions, the first is reported.
+pub(super) const FEATURES: &[Feature] = &[
+    Feature {
+        name: "head",
+        by_row: false,
+        of: |s, at| row(s, at).place.head.map(|h| h as i64).or_else(|| Some(column(s, at) / s.head()? as i64)),
+    },
+    Feature {
+        name: "column",
+        by_row: false,
+        of: |s, at| (!s.of_pairs() && row(s, at).place.head.is_none()).then(|| column(s, at)),
+    },
+    Feature {
+        name: "column of the head",
+        by_row: false,
+        of: |s, at| match row(s, at).place.head {
+            Some(_) => (!s.of_pairs()).then_some(at.1 as i64),
+            None => Some(column(s, at) % s.head()? as i64),
+        },
+    },
+    Feature { name: "key", by_row: false, of: |s, at| s.of_pairs().then_some(at.1 as i64) },
+    Feature {
+        name: DISTANCE,
+        by_row: false,
+        of: |s, at| s.of_pairs().then(|| row(s, at).place.position as i64 - at.1 as i64),
+    },
+    Feature { name: "position", by_row: true, of: |s, at| Some(row(s, at).place.position as i64) },
+    Feature { name: "decode step", by_row: true, of: |s, at| (!longer(s)).then(|| step(s, at).index as i64) },
+    // Where some have several tokens.
+    Feature { name: "step", by_row: true, of: |s, at| longer(s).then(|| step(s, at).index as i64) },
+    Feature {
+        // A cache is looked at after every step, whoever wrote its rows.
+        name: LOOKED,
+        by_row: true,
+        of: |s, at| s.node().has_state().then(|| s.e.side.capture.steps[row(s, at).step].index as i64),
+    },
+    Feature {
+        name: "row of the part",
+        by_row: true,
+        of: |s, at| Some(row(s, at).place.position as i64 - step(s, at).first as i64),
+    },
+    Feature {
+        name: FROM_LAST,
+        by_row: true,
+        of: |s, at| Some((step(s, at).keys() - 1) as i64 - row(s, at).place.position as i64),
+    },
+    Feature { name: LENGTH, by_row: true, of: |s, at| Some(step(s, at).tokens.len() as i64) },
+    Feature {
+        name: "token id",
+        by_row: true,
+        of: |s, at| {
+            let step = step(s, at);
+            let token = row(s, at).place.position.checked_sub(step.first)?;
+            step.tokens.get(token).map(|t| i64::from(*t))
+        },
+    },
+    Feature { name: "rows left over after whole tiles of 4", by_row: true, of: left_over::<4> },
+    Feature { name: "rows left over after whole tiles of 8", by_row: true, of: left_over::<8> },
+    Feature { name: "rows left over after whole tiles of 16", by_row: true, of: left_over::<16> },
+    Feature { name: "rows left over after whole tiles of 32", by_row: true, of: left_over::<32> },
+    Feature { name: "rows left over after whole tiles of 64", by_row: true, of: left_over::<64> },
+    Feature { name: "keys left over after whole tiles of 4", by_row: false, of: keys_left_over::<4> },
+    Feature { name: "keys left over after whole tiles of 8", by_row: false, of: keys_left_over::<8> },
+    Feature { name: "keys left over after whole tiles of 16", by_row: false, of: keys_left_over::<16> },
+    Feature { name: "keys left over after whole tiles of 32", by_row: false, of: keys_left_over::<32> },
+    Feature { name: "keys left over after whole tiles of 64", by_row: false, of: keys_left_over::<64> },
+];
+
+/// Whether steps after the prefill have several tokens.
+fn longer(scene: &Scene<'_>) -> bool {
+    scene.e.side.capture.steps.iter().any(|step| step.index > 0 && step.tokens.len() > 1)
+}
+
+/// Whether the row is among those that are left over when whole tiles of M rows of the part are taken.
+fn left_over<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    let (position, step) = (row(scene, at).place.position, step(scene, at));
+    let first = step.first + step.tokens.len() / M * M;
+    Some(i64::from(position >= first))
+}
+
+/// Whether the key is among those that are left over when whole tiles of M are taken of all keys that the part can see.
+fn keys_left_over<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    let keys = step(scene, at).keys();
+    scene.of_pairs().then(|| i64::from(at.1 >= keys / M * M))
+}
+
+/// One of the features, in JSON by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked(pub(super) usize);
+
+impl Asked {
+    pub(super) fn feature(self) -> &'static Feature {
+        &FEATURES[self.0]
+    }
+}
+
+impl Serialize for Asked {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.feature().name)
+    }
+}
+
+impl<'de> Deserialize<'de> for Asked {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(from)?;
+        let found = FEATURES.iter().position(|feature| feature.name == name);
+        found.map(Self).ok_or_else(|| D::Error::custom(format!("`{name}` is no feature of an element")))
+    }
+}
+
+impl JsonSchema for Asked {
+    fn schema_name() -> Cow<'static, str> {
+        "Feature".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        String::json_schema(generator)
+    }
+}
+
+/// The rows of a part, counted from its end.
+pub(super) const FROM_LAST: &str = "row counted from the part's last";
+
+/// How far before the query a key is.
+pub(super) const DISTANCE: &str = "distance of the key from the query";
+
+/// The features that separate parts.
+pub(super) const LENGTH: &str = "number of tokens in the part";
+
+/// What features have in their names that tell whether a row or a key is left over.
+pub(super) const LEFT_OVER: &str = "left over after whole tiles";

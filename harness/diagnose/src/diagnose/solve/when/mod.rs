@@ -1,0 +1,354 @@
+//! When: the simplest condition that holds of every wrong element and of none that is right although a law would change
+//! it: on position, step, row of the part, token, head, column, key, or the size of the value.
+
+mod features;
+mod separating;
+mod words;
+
+pub(super) use separating::{Seen, separating};
+
+use super::scene::Scene;
+use super::{At, UNEXPLAINED};
+use features::{Asked, FEATURES, LEFT_OVER, LENGTH};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// Values of a feature.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Values {
+    /// This one.
+    Is(i64),
+    /// This one and larger ones.
+    From(i64),
+    /// This one and smaller ones.
+    UpTo(i64),
+    /// Those from the first to the second.
+    Between(i64, i64),
+    /// Those whose rest modulo the first number is between the others.
+    Rest(i64, i64, i64),
+    /// The listed values.
+    Among(BTreeSet<i64>),
+}
+
+impl Values {
+    fn has(&self, v: i64) -> bool {
+        match self {
+            Self::Is(value) => v == *value,
+            Self::From(low) => v >= *low,
+            Self::UpTo(high) => v <= *high,
+            Self::Between(low, high) => (*low..=*high).contains(&v),
+            Self::Rest(m, low, high) => (*low..=*high).contains(&v.rem_euclid(*m)),
+            Self::Among(some) => some.contains(&v),
+        }
+    }
+}
+
+/// Sizes of right values.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Size {
+    /// Below 0.
+    Negative,
+    /// Above 0.
+    Positive,
+    /// Sizes above this one.
+    Above(f64),
+    /// Sizes below this one.
+    Below(f64),
+}
+
+impl Size {
+    fn has(self, want: f64) -> bool {
+        match self {
+            Self::Negative => want < 0.0,
+            Self::Positive => want > 0.0,
+            Self::Above(low) => want.abs() > low,
+            Self::Below(high) => want.abs() < high,
+        }
+    }
+
+    fn words(self) -> String {
+        let number = crate::number::number;
+        match self {
+            Self::Negative => "where the right value is negative".to_owned(),
+            Self::Positive => "where the right value is positive".to_owned(),
+            Self::Above(low) => format!("where the right value is larger than {} in size", number(low)),
+            Self::Below(high) => format!("where the right value is smaller than {} in size", number(high)),
+        }
+    }
+}
+
+/// A condition on one feature.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Condition {
+    /// The feature.
+    feature: Asked,
+    /// For what it holds.
+    values: Values,
+    /// Values beside these, from the first to the second, that no element had: nothing is known of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unseen: Option<(i64, i64)>,
+}
+
+impl Condition {
+    /// What it says of a value; nothing of one that was not seen.
+    fn says(&self, value: Option<i64>) -> Option<bool> {
+        let Some(value) = value else { return Some(false) };
+        match self.unseen {
+            Some((a, b)) if (a..=b).contains(&value) => None,
+            _ => Some(self.values.has(value)),
+        }
+    }
+
+    /// With what is not known of values between those that it holds of and those of which it does not, which `no` are.
+    fn beside(&self, no: impl Iterator<Item = i64>) -> Self {
+        let unseen = match self.values {
+            Values::From(low) => no.filter(|v| *v < low).max().map(|below| (below + 1, low - 1)),
+            Values::UpTo(high) => no.filter(|v| *v > high).min().map(|above| (high + 1, above - 1)),
+            _ => None,
+        };
+        Self { unseen: unseen.filter(|(a, b)| a <= b), ..self.clone() }
+    }
+
+    /// Whether another one says the same, but for where a bound lies that runs leave open.
+    fn alike(&self, other: &Self) -> bool {
+        let bounds = matches!(
+            (&self.values, &other.values),
+            (Values::From(_), Values::From(_)) | (Values::UpTo(_), Values::UpTo(_))
+        );
+        self.feature == other.feature && (bounds || self.values == other.values)
+    }
+
+    /// With what another run shows of values that were not seen before.
+    fn with(&self, scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Self {
+        let Some((mut a, mut b)) = self.unseen else { return self.clone() };
+        let values = |of: &[At]| -> Vec<i64> {
+            let all = of.iter().filter_map(|&at| (self.feature.feature().of)(scene, at));
+            all.filter(|v| (a..=b).contains(v)).collect()
+        };
+        let (yes, no) = (values(wrong), values(spared));
+        let mut bound = self.values.clone();
+        match &mut bound {
+            Values::From(low) => {
+                *low = yes.into_iter().min().unwrap_or(*low);
+                (a, b) = (no.into_iter().max().map_or(a, |v| v + 1), *low - 1);
+            }
+            Values::UpTo(high) => {
+                *high = yes.into_iter().max().unwrap_or(*high);
+                (a, b) = (*high + 1, no.into_iter().min().map_or(b, |v| v - 1));
+            }
+            _ => {}
+        }
+        Self { feature: self.feature, values: bound, unseen: Some((a, b)).filter(|(a, b)| a <= b) }
+    }
+
+    /// For a condition on the length of parts: whether it differs for parts of several tokens.
+    fn tells_parts(&self) -> bool {
+        match self.values {
+            Values::From(low) => self.unseen.map_or(low, |(first, _)| first) > 2,
+            Values::UpTo(high) => high > 1,
+            _ => false,
+        }
+    }
+
+    /// How much there is to it.
+    fn weight(&self) -> usize {
+        let name = self.feature.feature().name;
+        match &self.values {
+            Values::Is(_) if name.contains(LEFT_OVER) => 2,
+            // Parts of several lengths that differ by nothing else tell a kernel's choice between two paths. Where all are of one
+            // length, it says no more than prefill and decode.
+            Values::Is(_) | Values::From(_) | Values::UpTo(_) if name == LENGTH => {
+                if self.tells_parts() {
+                    0
+                } else {
+                    2
+                }
+            }
+            Values::Is(_) => 0,
+            // Conditions on decoding come before those on rows or lengths; conditions on ids come last.
+            Values::From(1) if matches!(name, "decode step" | "step") => 0,
+            Values::From(_) | Values::UpTo(_) => {
+                if name == "token id" {
+                    3
+                } else {
+                    1
+                }
+            }
+            Values::Rest(_, a, b) if a == b => 2,
+            Values::Rest(..) | Values::Between(..) => 3,
+            Values::Among(_) => 4,
+        }
+    }
+}
+
+/// A condition that can be tested on elements of any run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum When {
+    /// On one feature.
+    One(Condition),
+    /// On two.
+    Both(Condition, Condition),
+    /// On the size of the right value.
+    Size(Size),
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(c) => c.fmt(f),
+            Self::Both(a, b) => write!(f, "{a} and {b}"),
+            Self::Size(size) => f.write_str(&size.words()),
+        }
+    }
+}
+
+impl When {
+    /// That something holds from a position on.
+    pub(super) fn since(position: usize) -> Self {
+        let feature = FEATURES.iter().position(|feature| feature.name == "position").map_or(Asked(0), Asked);
+        Self::One(Condition { feature, values: Values::From(position as i64), unseen: None })
+    }
+
+    /// Whether it says the same as another, but for where a bound lies that runs leave open.
+    pub fn alike(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::One(a), Self::One(b)) => a.alike(b),
+            (Self::Both(a, b), Self::Both(c, d)) => a.alike(c) && b.alike(d),
+            _ => self == other,
+        }
+    }
+
+    /// Whether it is the one that something holds from this position on.
+    pub(super) fn is_since(&self, position: usize) -> bool {
+        let Self::One(since) = Self::since(position) else { return false };
+        matches!(self, Self::One(c) if c.feature == since.feature && c.values == since.values)
+    }
+
+    /// With what another run shows of values that were not seen before.
+    pub(super) fn with(&self, scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Self {
+        match self {
+            Self::One(c) => Self::One(c.with(scene, wrong, spared)),
+            other => other.clone(),
+        }
+    }
+
+    /// How much there is to it.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Self::One(c) => c.weight(),
+            Self::Both(a, b) => a.weight() + b.weight(),
+            Self::Size(_) => 0,
+        }
+    }
+
+    /// Whether it holds of an element; of one without such a feature it does not. Nothing where that is not known.
+    pub(super) fn says(&self, scene: &Scene<'_>, at: At) -> Option<bool> {
+        let of = |c: &Condition| c.says((c.feature.feature().of)(scene, at));
+        match self {
+            Self::One(c) => of(c),
+            Self::Both(a, b) => match (of(a), of(b)) {
+                (Some(false), _) | (_, Some(false)) => Some(false),
+                (Some(true), Some(true)) => Some(true),
+                _ => None,
+            },
+            Self::Size(size) => Some(size.has(scene.element(at).1)),
+        }
+    }
+
+    /// Whether it holds of any element of the run, as far as rows tell: of a row of which it may hold, it holds of some element.
+    pub(super) fn somewhere(&self, scene: &Scene<'_>) -> bool {
+        let of = |c: &Condition, at: At| {
+            let feature = c.feature.feature();
+            !feature.by_row || (feature.of)(scene, at).is_some_and(|v| c.values.has(v))
+        };
+        (0..scene.e.rows.len()).map(|row| (row, 0)).any(|at| match self {
+            Self::One(c) => of(c, at),
+            Self::Both(a, b) => of(a, at) && of(b, at),
+            Self::Size(_) => true,
+        })
+    }
+}
+
+/// Where a law holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Holds {
+    /// Wherever it makes a difference.
+    Everywhere,
+    /// Under each of these conditions, the simplest first: no run that it was tried on tells them apart.
+    Under {
+        /// The conditions.
+        conditions: Vec<When>,
+        /// Whether another run allows them too.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        tried: bool,
+    },
+    /// In some of the elements that it would change; nothing says which.
+    Some {
+        /// So many.
+        elements: usize,
+        /// Of so many.
+        of: usize,
+    },
+}
+
+impl Holds {
+    /// The reported conditions: the simplest, and those that are about as simple and as true.
+    pub fn told(&self) -> Vec<&When> {
+        let Self::Under { conditions, .. } = self else { return Vec::new() };
+        let Some((first, rest)) = conditions.split_first() else { return Vec::new() };
+        let mut told = vec![first];
+        for when in rest {
+            // The simplest of each feature.
+            let another = match (first, when) {
+                (When::One(simplest), When::One(c)) => {
+                    let least = |known: &&When| match known {
+                        When::One(known) => known.feature != c.feature || known.weight() == c.weight(),
+                        _ => true,
+                    };
+                    c.weight() <= simplest.weight().max(1) && told.iter().all(least)
+                }
+                (When::Both(..), When::Both(a, b)) => told.iter().all(|known| match known {
+                    When::Both(c, d) => (c.feature, d.feature) != (a.feature, b.feature),
+                    _ => true,
+                }),
+                _ => false,
+            };
+            if another && told.len() < 3 {
+                told.push(when);
+            }
+        }
+        told
+    }
+}
+
+impl fmt::Display for Holds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Everywhere => Ok(()),
+            Self::Some { elements, of } => write!(f, "in {elements} of the {of} {UNEXPLAINED}"),
+            Self::Under { tried, .. } => {
+                let told: Vec<String> = self.told().iter().map(ToString::to_string).collect();
+                match (told.as_slice(), tried) {
+                    ([], _) => Ok(()),
+                    ([one], _) => f.write_str(one),
+                    ([first, others @ ..], true) => {
+                        write!(f, "{first} (or {}: both runs allow it)", others.join(", or "))
+                    }
+                    ([first, others @ ..], false) => {
+                        write!(
+                            f,
+                            "{first} (or {}: a run of other tokens and another length tells)",
+                            others.join(", or ")
+                        )
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The search for conditions.
+
+use super::super::At;
+use super::super::scene::Scene;
+use super::features::{Asked, FEATURES, Feature, LEFT_OVER};
+use super::{Condition, Size, Values, When};
+use std::collections::BTreeSet;
+
+const MODULI: [i64; 12] = [2, 3, 4, 5, 7, 8, 16, 32, 64, 128, 256, 512];
+
+/// Conditions on a feature that hold of all of `yes`.
+fn conditions(feature: usize, yes: &BTreeSet<i64>) -> Vec<Condition> {
+    let (Some(&low), Some(&high)) = (yes.first(), yes.last()) else { return Vec::new() };
+    let name = FEATURES[feature].name;
+    let mut all = Vec::new();
+    let mut add = |values| all.push(Condition { feature: Asked(feature), values, unseen: None });
+    if name.contains(LEFT_OVER) {
+        if low == high {
+            add(Values::Is(low));
+        }
+        return all;
+    }
+    if low == high {
+        add(Values::Is(low));
+    }
+    if matches!(name, "decode step" | "step") && low > 1 {
+        add(Values::From(1));
+    }
+    add(Values::From(low));
+    add(Values::UpTo(high));
+    for m in MODULI.into_iter().filter(|m| yes.len() > 1 && high - low >= *m) {
+        let residues: BTreeSet<i64> = yes.iter().map(|v| v.rem_euclid(m)).collect();
+        let (Some(&a), Some(&b)) = (residues.first(), residues.last()) else { continue };
+        if residues.len() as i64 != m && b - a + 1 == residues.len() as i64 {
+            add(Values::Rest(m, a, b));
+        }
+    }
+    add(Values::Between(low, high));
+    if (2..=6).contains(&yes.len()) {
+        add(Values::Among(yes.clone()));
+    }
+    all
+}
+
+/// Elements of a run that a law gives, and right ones that it would change.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Seen<'a, 's> {
+    pub(in super::super) scene: &'a Scene<'s>,
+    pub(in super::super) wrong: &'a [At],
+    pub(in super::super) spared: &'a [At],
+}
+
+impl Seen<'_, '_> {
+    fn elements(&self, are_wrong: bool) -> &[At] {
+        if are_wrong { self.wrong } else { self.spared }
+    }
+}
+
+/// The conditions that hold of all wrong elements of these runs and of none that is spared, the simpler first: on one
+/// feature; where there is none, on the size of the value; where there is none either, the simplest on two features.
+pub(in super::super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
+    let of = |f: &Feature, are_wrong: bool| -> Option<Vec<i64>> {
+        let values = |run: &Seen<'_, '_>| -> Option<Vec<i64>> {
+            run.elements(are_wrong).iter().map(|&at| (f.of)(run.scene, at)).collect()
+        };
+        Some(runs.iter().map(values).collect::<Option<Vec<_>>>()?.concat())
+    };
+    let spared = runs.iter().map(|run| run.spared.len()).sum::<usize>();
+    let known = |(i, f): (usize, &Feature)| {
+        let (yes, no) = (of(f, true)?, of(f, false)?);
+        Some((conditions(i, &yes.into_iter().collect()), no))
+    };
+    let known: Vec<(Vec<Condition>, Vec<i64>)> = FEATURES.iter().enumerate().filter_map(known).collect();
+    let none = |c: &Condition, no: &[i64]| no.iter().all(|v| !c.values.has(*v));
+    let one = known.iter().flat_map(|(options, no)| {
+        let fitting = options.iter().filter(|c| none(c, no));
+        fitting.map(|c| c.beside(no.iter().copied())).collect::<Vec<_>>()
+    });
+    let mut found: Vec<Condition> = one.collect();
+    if !found.is_empty() {
+        found.sort_by_key(Condition::weight);
+        return found.into_iter().map(When::One).collect();
+    }
+    if let Some(size) = by_size(runs) {
+        return vec![When::Size(size)];
+    }
+    let mut both: Vec<(usize, When)> = Vec::new();
+    for (i, (options, no)) in known.iter().enumerate() {
+        for a in options {
+            let rest: Vec<usize> = (0..spared).filter(|&s| a.values.has(no[s])).collect();
+            if rest.len() == spared {
+                continue;
+            }
+            // Few of them refute most conditions; a reported condition is tested on all.
+            let few: Vec<usize> = rest.iter().copied().step_by(rest.len().div_ceil(512).max(1)).collect();
+            for (second, other) in &known[i + 1..] {
+                let none = |b: &&Condition, of: &[usize]| of.iter().all(|&s| !b.values.has(other[s]));
+                for b in second.iter().filter(|b| none(b, &few) && none(b, &rest)) {
+                    let least = both.iter().map(|(w, _)| *w).min().unwrap_or(usize::MAX - 1);
+                    let too_much = |weight: usize| weight > least + 1 || weight >= least && both.len() == MOST;
+                    // With what was not seen beside it, a condition says no more.
+                    if too_much(a.weight() + b.weight()) {
+                        continue;
+                    }
+                    let first = a.beside((0..spared).filter(|&s| b.values.has(other[s])).map(|s| no[s]));
+                    let then = b.beside(rest.iter().map(|&s| other[s]));
+                    let when = When::Both(first, then);
+                    let weight = when.weight();
+                    if too_much(weight) {
+                        continue;
+                    }
+                    both.retain(|(known, _)| *known <= weight + 1);
+                    both.push((weight, when));
+                }
+            }
+        }
+    }
+    both.sort_by_key(|(weight, _)| *weight);
+    let least = both.first().map_or(0, |(weight, _)| *weight);
+    both.into_iter().filter(|(weight, _)| *weight <= least + 1).map(|(_, when)| when).collect()
+}
+
+/// Conditions on two features that are looked at.
+const MOST: usize = 64;
+
+/// A condition on the sign or the size of the right value.
+fn by_size(runs: &[Seen<'_, '_>]) -> Option<Size> {
+    let range = |are_wrong: bool, f: fn(f64) -> f64| {
+        let all = runs.iter().flat_map(|run| run.elements(are_wrong).iter().map(move |&at| (run.scene, at)));
+        all.map(|(scene, at)| f(scene.element(at).1))
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)))
+    };
+    let (yes, no) = (range(true, |v| v), range(false, |v| v));
+    if yes.1 < 0.0 && no.0 >= 0.0 {
+        return Some(Size::Negative);
+    }
+    if yes.0 > 0.0 && no.1 <= 0.0 {
+        return Some(Size::Positive);
+    }
+    let (yes, no) = (range(true, f64::abs), range(false, f64::abs));
+    if yes.0 > no.1 {
+        return Some(Size::Above(f64::midpoint(yes.0, no.1)));
+    }
+    (yes.1 < no.0).then(|| Size::Below(f64::midpoint(yes.1, no.0)))
+}

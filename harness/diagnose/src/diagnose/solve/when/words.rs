@@ -1,0 +1,101 @@
+//! Conditions in words.
+
+use super::features::{DISTANCE, FROM_LAST, LEFT_OVER, LENGTH, LOOKED};
+use super::{Condition, Values};
+use std::fmt;
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.feature.feature().name;
+        match &self.values {
+            Values::Is(left) if name.contains(LEFT_OVER) => {
+                let which = if *left == 1 { name.to_owned() } else { name.replace("left over after", "of") };
+                let of_keys = name.starts_with("keys");
+                write!(f, "{} the {which} of each part", if of_keys { "at" } else { "in" })
+            }
+            Values::Is(value) => f.write_str(&at(name, *value)),
+            Values::From(low) => f.write_str(&from(name, *low)),
+            Values::UpTo(high) => f.write_str(&up_to(name, *high)),
+            Values::Rest(m, a, b) => f.write_str(&rest(name, *m, (*a, *b))),
+            Values::Between(low, high) => f.write_str(&among(name, &format!("{low} to {high}"))),
+            Values::Among(some) => {
+                let list: Vec<String> = some.iter().map(ToString::to_string).collect();
+                f.write_str(&among(name, &list.join(", ")))
+            }
+        }?;
+        match self.unseen {
+            Some((a, b)) if a == b => write!(f, " ({a} was not seen)"),
+            Some((a, b)) => write!(f, " ({a} to {b} were not seen)"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn at(name: &str, value: i64) -> String {
+    match (name, value) {
+        ("decode step" | "step", 0) => "in the prefill only".to_owned(),
+        (FROM_LAST, 0) => "in the last row of each part".to_owned(),
+        (FROM_LAST, n) => format!("in the row {n} before the last of each part"),
+        ("row of the part", n) => format!("in row {n} of the part"),
+        (LOOKED, 0) => "in the cache as the prefill left it".to_owned(),
+        (LOOKED, n) => format!("in the cache as step {n} left it"),
+        (DISTANCE, 0) => "at the query's own key".to_owned(),
+        (DISTANCE, n) => format!("at the key {n} before the query"),
+        (LENGTH, n) => format!("in parts of {n} token{}", if n == 1 { "" } else { "s" }),
+        _ => format!("at {name} {value}"),
+    }
+}
+
+fn from(name: &str, low: i64) -> String {
+    match (name, low) {
+        ("decode step", 1) => "in decode steps only".to_owned(),
+        ("step", 1) => "in the steps after the prefill only".to_owned(),
+        (FROM_LAST, 1) => "in all rows of each part but the last".to_owned(),
+        (FROM_LAST, n) => format!("in all rows of each part but the last {n}"),
+        (LENGTH, n) => format!("in parts of {n} tokens and more"),
+        (DISTANCE, n) => format!("at keys {n} and more before the query"),
+        ("row of the part", n) => format!("from row {n} of the part on"),
+        (LOOKED, n) => format!("in the cache as step {n} and later steps left it"),
+        _ => format!("from {name} {low} on"),
+    }
+}
+
+fn up_to(name: &str, high: i64) -> String {
+    match (name, high) {
+        (FROM_LAST, n) => format!("in the last {} rows of each part", n + 1),
+        (LENGTH, n) => format!("in parts of up to {n} tokens"),
+        (DISTANCE, n) => format!("at keys up to {n} before the query"),
+        ("row of the part", n) => format!("up to row {n} of the part"),
+        (LOOKED, 0) => "in the cache as the prefill left it".to_owned(),
+        (LOOKED, n) => format!("in the cache as the steps up to {n} left it"),
+        _ => format!("up to {name} {high}"),
+    }
+}
+
+/// Values in a list, or from one to another.
+fn among(name: &str, list: &str) -> String {
+    match name {
+        FROM_LAST => format!("in the rows {list} before the last of each part"),
+        "row of the part" => format!("in rows {list} of the part"),
+        LENGTH => format!("in parts of {list} tokens"),
+        DISTANCE => format!("at the keys {list} before the query"),
+        LOOKED => format!("in the cache as steps {list} left it"),
+        "column of the head" => format!("at columns {list} of the head"),
+        _ => format!("at {name}s {list}"),
+    }
+}
+
+/// Values whose rest modulo m lies between two numbers.
+fn rest(name: &str, m: i64, (a, b): (i64, i64)) -> String {
+    let what = match name {
+        FROM_LAST => "number of later rows in the part",
+        LOOKED => "number of the step that left the cache so",
+        name => name,
+    };
+    match (m, a, b) {
+        (2, 0, 0) => format!("where the {what} is even"),
+        (2, 1, 1) => format!("where the {what} is odd"),
+        _ if a == b => format!("where {what} mod {m} = {a}"),
+        _ => format!("where {what} mod {m} is {a} to {b}"),
+    }
+}
