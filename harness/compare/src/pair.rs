@@ -6,7 +6,7 @@
 use crate::arithmetic::{Arithmetic, Declared};
 use crate::capture::manifest::{Manifest as CaptureManifest, Sampler};
 use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
-use crate::diagnose::{Confidence, Diagnosis, confirm, explain};
+use crate::diagnose::{Diagnosis, confirm, explain, unsteady};
 use crate::loaded::LoadedModel;
 use crate::memory::{self, Extent, Size};
 use crate::number::counted;
@@ -21,7 +21,7 @@ use crate::verdict::{Measured, Policy, Race, Repeated, Side, Verdict, judge, put
 use anyhow::{Context as _, Result, anyhow, ensure};
 use qdiff_engine::cuda::Gemm;
 use qdiff_engine::dtype::DType;
-use qdiff_engine::model::{Graph, Node, Placement, Slice};
+use qdiff_engine::model::{Graph, Node, Placement, Slice, StageId};
 use std::cell::OnceCell;
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -498,21 +498,25 @@ impl<'a> Pair<'a> {
         confirm(&self.oracle, &subject.side(), &others, (&self.filter, &self.policy), diagnosis, self.progress);
     }
 
+    /// Takes back causes at stages that gave other values in another run of `subject` on the same tokens.
+    pub fn unsteady(&self, subject: &Recording, differing: &[StageId], diagnosis: &mut Diagnosis) {
+        unsteady(&self.oracle, &subject.side(), (&self.filter, &self.policy), diagnosis, differing);
+    }
+
     /// Judges the one against the other, or alone where there is none, and looks for what explains it.
     ///
     /// # Errors
     /// As [`judge`]; captured tensors that could not be read back.
     pub fn judge(&self, subject: &Recording, reference: Option<&Recording>) -> Result<Diagnosis> {
-        self.judge_repeated(subject, reference, |_| Ok(false))
+        self.judge_then(subject, reference, |_| ())
     }
 
-    /// The same of a subject that may run again: `varies` is given the verdict, and says whether the subject gave other
-    /// values on the same tokens. What explains one run is proved of none then.
+    /// The same; `then` is given the verdict before causes are looked for.
     ///
     /// # Errors
-    /// As [`Self::judge`] and `varies`.
-    pub fn judge_repeated(
-        &self, subject: &Recording, reference: Option<&Recording>, varies: impl FnOnce(&Verdict) -> Result<bool>,
+    /// As [`Self::judge`].
+    pub fn judge_then(
+        &self, subject: &Recording, reference: Option<&Recording>, then: impl FnOnce(&Verdict),
     ) -> Result<Diagnosis> {
         let (side, other) = (subject.side(), reference.map(Recording::side));
         let (rules, budget) = ((&self.filter, &self.policy), self.settings.budget);
@@ -525,12 +529,8 @@ impl<'a> Pair<'a> {
                 if others.is_empty() { String::new() } else { format!(", {} more", counted(others.len(), "stage")) };
             (self.told)(&format!("wrong on its own inputs: {}{more}; looking for causes", verdict.name(first.id)));
         }
-        let varies = varies(&verdict)?;
-        let mut diagnosis = explain(&self.oracle, &side, verdict, rules, budget, self.progress);
-        if varies {
-            let solutions = diagnosis.findings.iter_mut().filter_map(|f| f.solution.as_mut());
-            solutions.for_each(|solution| solution.confidence = Confidence::Varying);
-        }
+        then(&verdict);
+        let diagnosis = explain(&self.oracle, &side, verdict, rules, budget, self.progress);
         self.oracle.products.trouble()?;
         subject.capture.store.trouble()?;
         Ok(diagnosis)

@@ -1,12 +1,15 @@
 //! Bugs of ranks on two cards: each is planted in the CUDA engine, which runs one rank a card, and must be found at its stage and
-//! rank. `scripts/two-cards` runs it. With a second word, `speed`, it times prefill and decode of the model instead.
+//! rank. A cause is tried on other tokens, as `qdiff run` does, and no cause may be false there. `scripts/two-cards` runs it. With a second word, `speed`, it times prefill and decode of the model instead.
 
 use anyhow::{Context as _, Result, ensure};
+use qdiff::capture::Passes;
+use qdiff::diagnose::Trial;
 use qdiff::loaded::LoadedModel;
 use qdiff::pair::{Pair, Settings};
 use qdiff::progress::silent;
 use qdiff::runners::cuda::of_ranks;
 use qdiff::runners::{Faults, LLAMA, Tokens};
+use qdiff::tasks::OtherTokens;
 use qdiff_engine::cuda::faults::RankBug;
 use qdiff_engine::cuda::{CudaEngine, Options, Path};
 use qdiff_engine::model::{Graph, Placement, Slice, Slices, StageId, WeightSource};
@@ -40,7 +43,7 @@ fn main() -> Result<()> {
     let reference = pair.run(&LLAMA, tokens, Faults::default())?;
     let tokens = Tokens { forced: Some(&reference.fed), ..tokens };
     let (graph, weights) = (pair.engine_graph()?, Slices::new(&opened.model));
-    let options = Options { step: 32, context: 64, path: Path::Tapped, taps: true, ..Options::default() };
+    let options = Options { step: 64, context: 128, path: Path::Tapped, taps: true, ..Options::default() };
     let bugs: [(&str, &str, Planted); 12] = [
         ("rows of the query weight one too early", "r1.L01.q_proj", Planted::Shifted),
         ("key head of the other rank", "r1.L01.k_proj", Planted::Other(0)),
@@ -55,23 +58,36 @@ fn main() -> Result<()> {
         ("exchange that nobody waits for", "r0.L03.ffn_down", Planted::Exchange(RankBug::NotAwaited)),
         ("shards of the logits reversed", "r1.logits", Planted::Exchange(RankBug::Reversed)),
     ];
+    let ids = opened.n_tokens().min(opened.model.graph().config.n_vocab);
+    let other = OtherTokens::new(&prompt, (prompt.len(), 3), (options.context, ids), 1).context("no other tokens")?;
     let judged = |what: &str, plant: &dyn Fn(&mut [CudaEngine]) -> Result<()>| -> Result<(Vec<String>, Vec<String>)> {
         let start = Instant::now();
-        let mut engines = CudaEngine::ranks(&graph, &weights, options)?;
-        plant(&mut engines)?;
-        let mut runner = of_ranks(engines, &options);
-        let subject = pair.record(&mut runner, tokens)?;
+        let record = |tokens: Tokens<'_>| {
+            let mut engines = CudaEngine::ranks(&graph, &weights, options)?;
+            plant(&mut engines)?;
+            pair.record(&mut of_ranks(engines, &options), tokens)
+        };
+        let subject = record(tokens)?;
         let ran = start.elapsed().as_secs_f64();
-        let diagnosis = pair.judge(&subject, Some(&reference))?;
+        let mut diagnosis = pair.judge(&subject, Some(&reference))?;
+        if diagnosis.tells_causes() {
+            let (passes, decode) = (Passes::Lengths(&other.passes), other.decoded.len());
+            let elsewhere = record(Tokens { prompt: &other.prompt, passes, decode, forced: Some(&other.decoded) })?;
+            pair.confirm(&subject, &[elsewhere], &mut diagnosis);
+        }
         let origins = diagnosis.verdict.origins().iter().map(|s| s.id.to_string()).collect();
-        let causes = diagnosis.findings.iter().filter_map(|f| Some(f.cause.as_ref()?.name.to_string())).collect();
+        let causes = diagnosis
+            .findings
+            .iter()
+            .filter_map(|f| Some(format!("{}: {}", fate(f.trial.as_ref())?, f.told().unwrap_or_default())));
+        let causes = causes.collect();
         eprintln!("{what}: run {ran:.1} s, judged {:.1} s", start.elapsed().as_secs_f64() - ran);
         Ok((origins, causes))
     };
     let (origins, _) = judged("clean", &|_| Ok(()))?;
     ensure!(origins.is_empty(), "clean ranks diverge at {origins:?}");
     println!("clean | MATCH | every shard judged");
-    let mut found = 0;
+    let (mut found, mut confirmed) = (0, 0);
     for (what, place, planted) in &bugs {
         let id: StageId = place.parse()?;
         let rank = usize::from(id.rank.context("a bug is of a rank")?);
@@ -106,15 +122,30 @@ fn main() -> Result<()> {
         };
         let right = origins.iter().any(|o| o == place) && origins.iter().all(at);
         found += usize::from(right);
+        confirmed += usize::from(causes.first().is_some_and(|c| c.starts_with("confirmed")));
         println!(
             "{what} | {place} | {} | {} | {}",
             origins.join(" "),
             if right { "found" } else { "NOT FOUND" },
-            causes.join(" ")
+            causes.join("; ")
         );
     }
-    println!("{found} of {} found at their stage and rank", bugs.len());
+    println!(
+        "{found} of {} found at their stage and rank, {confirmed} with a cause that holds on other tokens",
+        bugs.len()
+    );
     ends(&graph, &weights, &options, &pair, tokens)
+}
+
+/// What became of a cause on other tokens; `None` where none was told.
+fn fate(trial: Option<&Trial>) -> Option<&'static str> {
+    Some(match trial? {
+        Trial::Confirmed { .. } => "confirmed",
+        Trial::Narrowed { .. } => "narrowed",
+        Trial::Withdrawn { .. } => "withdrawn",
+        Trial::Silent { .. } => "not told by the other run",
+        Trial::Untried { .. } => "not tried",
+    })
 }
 
 /// A rank that fails ends the other, which would wait for its part for ever, and its own error is reported.

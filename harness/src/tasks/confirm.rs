@@ -181,6 +181,9 @@ impl OtherTokens {
     }
 }
 
+/// Tokens of a prompt of which the other run has twice as many.
+const DOUBLED: usize = 256;
+
 /// How long the other run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
@@ -191,18 +194,23 @@ struct Plan {
 
 impl Plan {
     /// Another length, and parts of other lengths: longer, so that positions of the first run that were decoded are of the
-    /// prompt; shorter where there is no more room. `None` where there is none at all.
+    /// prompt; twice as long where that takes little, so that a position that wraps comes apart from one that is moved;
+    /// shorter where there is no more room. `None` where there is none at all.
     fn new(prompt: usize, (ubatch, decode): (usize, usize), context: usize, number: u16) -> Option<Self> {
         let by = usize::from(number.max(1));
-        // A few rows beyond whole tiles of up to 32, of which it has one more than the first.
-        let part = prompt.min(ubatch.max(1)).next_multiple_of(32).max(1) + 3 + 4 * (by - 1);
-        // Behind the short part even rows are at odd positions, and rows that fill no whole tile are not those whose keys
-        // fill none: of 4k + 1 tokens and 4n + 3, the keys of every tile up to 32 end elsewhere than the rows do.
-        let longer = prompt.max(part) + decode + 3 * by;
-        let longer = longer + (5 - longer % part % 4) % 4;
+        // A part of an odd number of tokens comes first, behind which even rows are at odd positions.
+        let first = 5 + 2 * by;
+        let least = if prompt <= DOUBLED { 2 * prompt } else { prompt + decode + 1 };
+        // The other part has an odd number of tokens where the prompt has an even one, and the other way round.
+        let odd = if prompt % 4 == 1 { 3 } else { 1 };
+        let few = if (prompt + by).is_multiple_of(2) { 2 } else { odd };
+        // Tiles of 4, 8, 16 and 32 rows leave different numbers of rows over, and others than the prompt leaves.
+        let over = 28 - 8 * ((by - 1) % 3) + few;
+        let more_than = prompt.min(ubatch.max(1)).max(least.saturating_sub(first)).max(first);
+        let part = (more_than + 1).saturating_sub(over).next_multiple_of(32) + over;
         let plan = |prompt: usize, part: usize| Self { prompt, ubatch: part, decode };
-        if longer + decode <= context {
-            return Some(plan(longer, part));
+        if part + first + decode <= context {
+            return Some(plan(part + first, part));
         }
         let shorter = context.checked_sub(decode)?.min(prompt.saturating_sub(by));
         (shorter > 1).then(|| plan(shorter, (shorter * 2 / 3).max(1)))
@@ -283,6 +291,17 @@ mod tests {
             assert!(prompt == 1 || tokens.iter().any(|token| first.contains(token)));
         }
         assert_eq!(Plan::new(2, (2, 0), 2, 1), None);
+        // Rows that tiles leave over, by which a tile is told from another.
+        for prompt in 3..200 {
+            let [small, large] = Plan::new(prompt, (prompt, 3), 4096, 1).unwrap().passes()[..] else {
+                panic!("{prompt}")
+            };
+            assert!(small + large >= 2 * prompt && small % 2 == 1, "{prompt}: {small}, {large}");
+            assert_ne!(large % 2, prompt % 2);
+            let over = [4, 8, 16, 32].map(|tile| large % tile);
+            assert!(over.is_sorted_by(|a, b| a < b) && over[0] > 0, "{prompt}: {large}");
+            assert!([4, 8, 16, 32].iter().all(|tile| large % tile != prompt % tile), "{prompt}: {large}");
+        }
         // A prompt of one token after the other has no shorter parts.
         assert_ne!(drawn(&[1, 2, 3], 20, 300, 1), drawn(&[1, 2, 3], 20, 300, 2));
         assert_eq!(drawn(&[0], 3, 1, 1), [0, 0, 0]);

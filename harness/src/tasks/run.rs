@@ -192,7 +192,7 @@ impl<'a> Runs<'a> {
         }
         let judging = Instant::now();
         let mut late = Duration::ZERO;
-        let mut diagnosis = pair.judge_repeated(&subject, reference.as_ref(), |verdict| {
+        let mut diagnosis = pair.judge_then(&subject, reference.as_ref(), |verdict| {
             let short = subject.seconds < AGAIN.as_secs_f64();
             if request.repeat.is_none() && live.is_some() && short && verdict.diverged() {
                 let (found, took) = again(2);
@@ -201,10 +201,12 @@ impl<'a> Runs<'a> {
                 let failed = |e: anyhow::Error| Repeated { failed: Some(format!("{e:#}")), ..Repeated::default() };
                 repeated = Some(found.unwrap_or_else(failed));
             }
-            Ok(repeated.as_ref().is_some_and(|repeated| repeated.race.is_some()))
         })?;
         let trying = Instant::now();
         request.confirm.confirm(&self.sides, pair, (&input, &subject), &mut diagnosis)?;
+        if let Some(race) = repeated.as_ref().and_then(|repeated| repeated.race.as_ref()) {
+            pair.unsteady(&subject, &race.differing, &mut diagnosis);
+        }
         late += trying.elapsed();
         if opened.is_folder() {
             let causes = diagnosis.findings.iter_mut().filter_map(|finding| finding.cause.as_mut());

@@ -72,7 +72,7 @@ fn a_race_is_told_first() {
         assert_eq!(report["repeated"]["race"]["stage"], "L01.ffn_act", "{text}");
         assert!(text.starts_with("DIVERGED: not the same twice at L01.ffn_act"), "{text}");
         for finding in report["verdict"]["findings"].as_array().unwrap() {
-            assert!(finding["solution"].is_null() || finding["solution"]["confidence"] == "varying", "{finding}");
+            assert!(finding["solution"].is_null(), "{finding}");
         }
     }
     let (code, report, text) = folder.judged("--subject cpu -n 2 --repeat 0 --inject race@L01.ffn_act");

@@ -4,6 +4,7 @@
 //! every wrong element there within rounding and make no right one wrong. What fits the first run alone is withdrawn; where
 //! the two runs allow fewer conditions than the first one did, the report gives the condition that both allow.
 
+use super::doubt::among_layers;
 use super::searcher::{Searcher, assume};
 use super::solve::{Condition, Holds, OTHERWISE, Pair, Predicted, RIGHT, WORK, When, of_law, of_values, solve_if};
 use super::work::Meter;
@@ -27,8 +28,7 @@ const WHOLE: usize = 4 * TRIED;
 /// Whether the finding has anything that other tokens can test.
 fn may_be_tried(finding: &Finding) -> bool {
     let cause = finding.cause.as_ref().is_some_and(|cause| cause.kind != Explains::Place);
-    let varying = finding.solution.as_ref().is_some_and(|s| s.confidence == Confidence::Varying);
-    (cause || finding.solution.is_some()) && !varying && !finding.unwritten
+    (cause || finding.solution.is_some()) && !finding.unwritten
 }
 
 impl Diagnosis {
@@ -71,6 +71,9 @@ pub fn confirm(
         settle(&first, origin, &mut findings[i], said, tokens);
         left -= meter.done().min(left);
     }
+    let meter = Meter::new(0);
+    let searcher = Searcher { oracle, subject: *subject, filter, policy, known: &[], meter: &meter, examples: false };
+    among_layers(&searcher, &origins, findings);
 }
 
 /// The tokens of a capture.

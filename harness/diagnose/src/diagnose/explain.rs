@@ -4,6 +4,7 @@
 //! What explains one is tried on the next ones before anything else is. All of a group start from the findings before
 //! it and have the same work, so that what is found depends on no clock and on no number of threads.
 
+use super::doubt::among_layers;
 use super::searcher::{Known, Searcher};
 use super::shared::of_one_model;
 use super::work::{Meter, USUAL};
@@ -78,6 +79,7 @@ pub fn explain(
     let meter = Meter::new(0);
     let searcher = Searcher { oracle, subject: *subject, filter, policy, known: &[], meter: &meter, examples: false };
     of_one_model(&searcher, &origins, &mut findings);
+    among_layers(&searcher, &origins, &mut findings);
     let with_example = findings.iter_mut().filter(|finding| finding.example.is_some());
     with_example.skip(EXAMPLES).for_each(|finding| finding.example = None);
     for finding in findings.iter_mut().filter(|finding| finding.unread) {

@@ -1,6 +1,7 @@
 //! Why: what explains the origins of a verdict. The catalogue of mutations is evaluated on the subject's own operands.
 
 mod confirm;
+mod doubt;
 mod explain;
 mod fit;
 mod glance;
@@ -15,6 +16,7 @@ mod trial;
 mod work;
 
 pub use confirm::confirm;
+pub use doubt::unsteady;
 pub use explain::explain;
 pub use solve::{Confidence, Example, Holds, Solution, When, anywhere};
 pub use trial::{OtherRun, Trial};

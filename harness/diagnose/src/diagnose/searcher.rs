@@ -6,7 +6,7 @@ use super::solve::{self, Confidence, Example, Holds, Solution};
 use super::work::Meter;
 use super::{Cause, Finding, sums, through};
 use crate::capture::{Capture, Filter};
-use crate::mutations::{CauseId, Explains, Mutation, catalogue, find, told};
+use crate::mutations::{CauseId, Explains, Mutation, catalogue, find};
 use crate::number::counted;
 use crate::oracle::Oracle;
 use crate::verdict::{
@@ -198,11 +198,11 @@ impl Searcher<'_> {
     }
 
     fn cause(&self, node: &Node, (m, values): &Candidate, fit: &Fit, before: f64, ties: Vec<CauseId>) -> Cause {
-        let graph = &self.oracle.graph;
+        let (story, remedy) = m.told(values, node, &self.oracle.graph);
         Cause {
             name: named(m, values, fit),
-            story: told(&m.story(values), node, graph),
-            remedy: told(m.remedy, node, graph),
+            story,
+            remedy,
             kind: m.explains,
             before,
             after: fit.after,

@@ -29,7 +29,7 @@ pub enum Trial {
     },
     /// It does not hold of the other run, and is no cause.
     Withdrawn {
-        /// Tokens of the other run.
+        /// Tokens of the other run; 0 where something else speaks against it.
         tokens: usize,
         /// What it said.
         told: String,

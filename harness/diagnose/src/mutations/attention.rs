@@ -141,7 +141,7 @@ fn interleaved(node: &Node, _: &[f64], _: &Graph) -> Option<Node> {
     })
 }
 
-const LAYOUT: Param = Param::new("as", "0: transposed, [G*D, N]; 1: head by head, [G, N, D]", 0.0).searched(&[1.0]);
+const LAYOUT: Param = Param::new("as", "0: transposed, 1: one head after the other", 0.0).searched(&[1.0]);
 
 /// The scale that the weights were made with: the slope of ln w over s, within rows, by least squares.
 fn fitted_scale(e: &Evidence<'_>) -> Option<f64> {
@@ -284,7 +284,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "v-cache-layout",
         fits: Some(context),
-        story: "the values are read in another order than they are cached in",
+        story: "the values are read in another order than they are cached in: {as}",
         seen: "the weights are right and the context is not; with one cached row it may be right",
         remedy: "read V with the strides it was written with; K's are not V's where V is kept transposed",
         params: &[LAYOUT],
@@ -294,7 +294,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "k-cache-layout",
         fits: Some(scores),
-        story: "the keys are read in another order than they are cached in",
+        story: "the keys are read in another order than they are cached in: {as}",
         seen: "cache and queries are right and the scores are not",
         remedy: "read K with the strides it was written with",
         params: &[LAYOUT],

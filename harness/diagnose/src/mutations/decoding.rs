@@ -226,7 +226,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::decoding(
             "nibble-order",
             nibble_order,
-            "the halves of the quant bytes are taken in the wrong order (0: low for high, 1: neighbours in one byte)",
+            "the halves of the quant bytes are taken in the wrong order: {kind}",
             "the low halves of a run come first, then the high halves",
         )
     },

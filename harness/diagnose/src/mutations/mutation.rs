@@ -236,13 +236,20 @@ impl Mutation {
         self.params.iter().zip(values).fold(self.story.to_owned(), filled)
     }
 
+    /// What is wrong with `node`, and how to mend it, with the names of tensors and stages.
+    pub fn told(&self, values: &[f64], node: &Node, graph: &Graph) -> (String, String) {
+        let mistaken = self.applied(node, values, graph).and_then(|other| Some(other.weights.first()?.name.clone()));
+        let story = self.story(values).replace(OTHER, &mistaken.map_or_else(String::new, |name| format!(": {name}")));
+        (told(&story, node, graph), told(self.remedy, node, graph))
+    }
+
     /// What is wrong, for any values: the meaning of the parameters is printed beside them.
     pub fn choices(&self) -> String {
         let all = |story: String, param: &Param| {
             let words: Vec<&str> = param.words().map(|(_, word)| word).collect();
             story.replace(&format!("{{{}}}", param.name), &words.join(" or "))
         };
-        self.params.iter().fold(self.story.to_owned(), all)
+        self.params.iter().fold(self.story.replace(OTHER, ""), all)
     }
 
     /// The values of its parameters where none are given.
@@ -266,6 +273,9 @@ impl Mutation {
         [vec![self.defaults()], each(searched.iter().copied())].concat()
     }
 }
+
+/// The tensor that is used in the place of the node's own, as stories name it.
+const OTHER: &str = ": {other}";
 
 /// `text` of a mutation for `node`, with the node's names in its placeholders.
 pub fn told(text: &str, node: &Node, graph: &Graph) -> String {

@@ -191,7 +191,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
 
 #[cfg(test)]
 mod tests {
-    use crate::mutations::{find, told};
+    use crate::mutations::find;
     use qdiff_engine::model::{qwen3, skeleton};
 
     /// The headline said "another activation is used in place of SiLU (0: GELU, 1: quick GELU, 2: ReLU)", and the remedy
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(mutation.story(&[2.0]), "ReLU is used in place of SiLU");
         assert_eq!(mutation.choices(), "GELU or quick GELU or ReLU is used in place of SiLU");
         let graph = skeleton(qwen3::graph, 1);
-        let remedy = told(find("rope-base").unwrap().remedy, &graph.nodes[0], &graph);
+        let (_, remedy) = find("rope-base").unwrap().told(&[1e4], &graph.nodes[0], &graph);
         assert_eq!(remedy, "read qwen3.rope.freq_base from the GGUF");
     }
 }

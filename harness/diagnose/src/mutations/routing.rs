@@ -157,7 +157,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "expert-weights-ignored",
         fits: Some(sums),
-        story: "the experts' results are added without their weights",
+        story: "the experts' results are added without their weights, {kind}",
         seen: "all experts of a token count alike",
         remedy: "multiply each expert's result by its weight before the sum",
         params: &[Param::new("kind", "0: as they are, 1: as a mean", 0.0).searched(&[1.0])],

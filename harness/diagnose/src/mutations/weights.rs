@@ -118,7 +118,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "tensor-mapped-wrong",
         fits: Some(|_, n| n.id.layer.is_some() && !n.weights.is_empty()),
-        story: "the weight of another layer is used",
+        story: "the weight of another layer is used: {other}",
         seen: "one stage, or all of a layer, wrong everywhere with the size of the right one",
         remedy: "check the map from tensor names to layers: the number in {weight} is the layer's",
         params: &[Param::new("off", "layers by which the weight is off", -1.0)],
@@ -138,7 +138,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "tensor-taken-for-another",
         // Gate and up taken for each other have a name of their own.
         fits: Some(|_, n| n.id.layer.is_some() && !n.weights.is_empty() && !matches!(n.role, Role::Gate | Role::Up)),
-        story: "another tensor of the same extent in the same layer is used",
+        story: "another tensor of the same extent in the same layer is used: {other}",
         seen: "one stage wrong everywhere with a plausible size: k for v, q for the attention output",
         remedy: "check the names under which the layer's tensors are looked up: {stage} takes {weight}",
         params: &[Param::new(

@@ -2,7 +2,7 @@
 //! the reading of a weight alone, tried on rows that differ.
 
 use super::Compared;
-use crate::mutations::{CauseId, Mutation, catalogue, told};
+use crate::mutations::{CauseId, Mutation, catalogue};
 use crate::number::same;
 use qdiff_engine::model::fault::Read;
 use qdiff_engine::model::{Graph, Node};
@@ -52,10 +52,11 @@ pub(super) fn find(c: &Compared<'_>, graph: &Graph, differing: &[usize]) -> Opti
     let all: Vec<_> = candidates(node, graph, c.tensor).collect();
     let (mutation, values, fault) =
         all.into_par_iter().find_first(|(_, _, fault)| reproduces(c, fault.as_ref(), &sample))?;
+    let (story, remedy) = mutation.told(&values, node, graph);
     Some(WeightCause {
         name: CauseId::new(mutation, &values),
-        story: told(mutation.story, node, graph),
-        remedy: told(mutation.remedy, node, graph),
+        story,
+        remedy,
         rows: sample.len(),
         whole: reproduces(c, fault.as_ref(), &right),
     })

@@ -8,6 +8,7 @@ use crate::ends::EndCheck;
 use crate::mutations::{CauseId, Explains};
 use crate::number::counted;
 use crate::verdict::Verdict;
+use std::collections::BTreeSet;
 
 /// The words if nothing in the catalogue fits.
 pub const UNKNOWN: &str = "no known cause";
@@ -173,23 +174,34 @@ pub(super) fn few<T: ToString>(items: impl IntoIterator<Item = T>, all: usize, b
 
 /// `72: q_biased k_biased v_biased in 24 layers, L00..L23: one cause, qkv-bias-omitted`.
 pub(super) fn origins(findings: &[Finding]) -> String {
-    let layers_of = |(name, group): (&'static str, Vec<&Finding>)| {
-        let mut layers: Vec<u16> = group.iter().filter_map(|f| f.id.layer).collect();
-        layers.sort_unstable();
-        (name, layers)
+    let places_of = |(name, group): (&'static str, Vec<&Finding>)| {
+        let layers: BTreeSet<u16> = group.iter().filter_map(|f| f.id.layer).collect();
+        let ranks: BTreeSet<u16> = group.iter().filter_map(|f| f.id.rank).collect();
+        (name, layers, ranks)
     };
-    let named = grouped(findings, |f| f.id.name).into_iter().map(layers_of);
-    // Stages of the same layers share a line.
-    let places: Vec<String> = grouped(named, |(_, layers)| layers.clone())
+    let named = grouped(findings, |f| f.id.name).into_iter().map(places_of);
+    // Stages of the same layers and ranks share a line.
+    let places: Vec<String> = grouped(named, |(_, layers, ranks)| (layers.clone(), ranks.clone()))
         .into_iter()
-        .map(|(layers, names)| {
-            let names: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
+        .map(|((layers, ranks), names)| {
+            let names: Vec<&str> = names.iter().map(|(name, ..)| *name).collect();
+            let layers: Vec<u16> = layers.into_iter().collect();
             let range = match layers.as_slice() {
                 [] => String::new(),
                 [one] => format!(" in L{one:02}"),
-                [a, .., b] => format!(" in {} layers, L{a:02}..L{b:02}", layers.len()),
+                [a, .., b] if usize::from(b - a) + 1 == layers.len() => {
+                    format!(" in {} layers, L{a:02}..L{b:02}", layers.len())
+                }
+                all => {
+                    let named = few(all.iter().map(|l| format!("L{l:02}")), all.len(), " ");
+                    format!(" in {} layers, {named}", all.len())
+                }
             };
-            format!("{}{range}", names.join(" "))
+            let of_ranks = match ranks.len() {
+                0 => String::new(),
+                _ => format!(", {}", few(ranks.iter().map(|r| format!("r{r}")), ranks.len(), " ")),
+            };
+            format!("{}{range}{of_ranks}", names.join(" "))
         })
         .collect();
     format!("{}: {}: {}", findings.len(), places.join("; "), causes(findings))

@@ -7,10 +7,6 @@ use crate::number::{counted, number};
 /// How far the cause of a finding may be relied on, and what it explains of the run; nothing where no cause is known.
 pub(super) fn words(finding: &Finding) -> Option<String> {
     match (&finding.solution, &finding.cause) {
-        (Some(s), _) if s.confidence == Confidence::Varying => Some(format!(
-            "fits one run alone: it gives all {} of it within rounding, and another run on the same tokens gave other values",
-            wrong(s.elements)
-        )),
         (Some(s), _) => Some(format!("{}; {}", standing(finding), of_solution(s))),
         (None, Some(c)) if c.kind == Explains::Place => Some(of_cause(c)),
         (None, Some(c)) => Some(format!("{}; {}", standing(finding), of_cause(c))),
@@ -21,7 +17,8 @@ pub(super) fn words(finding: &Finding) -> Option<String> {
 /// A cause that did not hold on other tokens.
 pub(super) fn withdrawn(finding: &Finding) -> Option<String> {
     let Some(Trial::Withdrawn { tokens, told, because }) = &finding.trial else { return None };
-    Some(format!("one explanation fits this run alone: \"{told}\"; on {}, {because}", others(*tokens)))
+    let on = if *tokens == 0 { String::new() } else { format!("on {}, ", others(*tokens)) };
+    Some(format!("one explanation fits this run alone: \"{told}\"; {on}{because}"))
 }
 
 fn wrong(elements: usize) -> String {

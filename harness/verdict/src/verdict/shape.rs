@@ -52,8 +52,9 @@ pub fn describe(e: &Evidence<'_>) -> String {
     words.extend(tile(e, &wrong, &columns, width));
     if wrong.iter().all(|w| w.got == 0.0) {
         words.push("all of them are zero: not written, or cleared".to_owned());
-    } else if wrong.iter().all(|w| !w.got.is_finite()) {
-        words.push("all of them are NaN or infinite".to_owned());
+    } else if let n @ 1.. = wrong.iter().filter(|w| !w.got.is_finite()).count() {
+        let of = if n == wrong.len() { "all".to_owned() } else { n.to_string() };
+        words.push(format!("{of} of them are NaN or infinite"));
     } else if let Some(fit) = fit(&wrong) {
         words.push(fit);
     } else {
@@ -80,11 +81,26 @@ pub fn pattern(columns: &[usize], width: usize) -> String {
             let step = columns[1] - columns[0];
             if columns.len() > 2 && columns.windows(2).all(|w| w[1] - w[0] == step) {
                 format!("every {} column from {first} on", ordinal(step))
+            } else if let Some((run, stride)) = runs(columns, width) {
+                format!("runs of {run} columns, one every {stride} from column {first} on")
             } else {
                 format!("{} columns of {width}, scattered", columns.len())
             }
         }
     }
+}
+
+/// The length and the distance of runs of columns, where there are at least two of one length at one distance; the end of a
+/// row may cut the last one.
+fn runs(columns: &[usize], width: usize) -> Option<(usize, usize)> {
+    let runs: Vec<&[usize]> = columns.chunk_by(|a, b| a + 1 == *b).collect();
+    let ([first, second, ..], [rest @ .., last]) = (runs.as_slice(), runs.as_slice()) else { return None };
+    let (run, stride) = (first.len(), second[0] - first[0]);
+    let cut = last.len() < run && last[last.len() - 1] + 1 == width;
+    let alike = rest.iter().all(|r| r.len() == run) && (last.len() == run || cut);
+    let apart = runs.windows(2).all(|pair| pair[1][0] - pair[0][0] == stride);
+    // Up to the end of the row: what stops earlier is more than a pattern.
+    (run > 1 && alike && apart && last[0] + stride >= width).then_some((run, stride))
 }
 
 /// Which positions, where it is not all of them.
@@ -318,6 +334,10 @@ mod tests {
         assert_eq!(pattern(&[3, 35, 67, 99], 100), "every 32nd column from 3 on");
         assert_eq!(pattern(&[1, 12, 23], 100), "every 11th column from 1 on");
         assert_eq!(pattern(&[3, 5, 67], 100), "3 columns of 100, scattered");
+        let second_tile: Vec<usize> = (0..240).filter(|c| c / 64 % 2 == 1).collect();
+        assert_eq!(pattern(&second_tile, 240), "runs of 64 columns, one every 128 from column 64 on");
+        assert_eq!(pattern(&second_tile[..64], 240), "a run of 64 columns, 64 to 127");
+        assert_eq!(pattern(&second_tile, 400), "112 columns of 400, scattered");
         // It said "4863 columns of 4864, scattered".
         let all_but = |right: usize| (0..4864).filter(|c| *c != right).collect::<Vec<_>>();
         assert_eq!(pattern(&all_but(17), 4864), "in every column but 17");

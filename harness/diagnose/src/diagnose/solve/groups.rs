@@ -3,6 +3,7 @@
 
 use super::scene::Scene;
 use super::short;
+use crate::number::ordinal;
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
 
@@ -114,7 +115,9 @@ pub(super) fn which(scene: &Scene<'_>, kind: Groups, same: &[usize], terms: usiz
             Some(m) => format!("{many} ≡ {}..{} mod {}", first * n, (first + 1) * n - 1, m * n),
             None => format!("runs {} of {n} {many} each", list()),
         },
-        Groups::Lanes(n) if run && first == last => format!("every {n}th of the {many}, those ≡ {first} mod {n},"),
+        Groups::Lanes(n) if run && first == last => {
+            format!("every {} of the {many}, those ≡ {first} mod {n},", ordinal(n))
+        }
         Groups::Lanes(n) if run => format!("{many} ≡ {first}..{last} mod {n}"),
         Groups::Lanes(n) => format!("{many} ≡ {} mod {n}", list()),
         Groups::Dealt { run: n, lanes } if run => {

@@ -69,8 +69,6 @@ pub enum Confidence {
     Proved,
     /// It gives every wrong element, but why others are right is not known.
     Consistent,
-    /// It gives every wrong element of one run, and another run on the same tokens gave other values.
-    Varying,
 }
 
 /// What the subject computed instead, found without the catalogue.

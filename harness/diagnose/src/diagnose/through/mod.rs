@@ -14,7 +14,7 @@ mod tests;
 use super::fit::{Fit, Scope, fit};
 use super::searcher::{Searcher, named};
 use super::solve::{ACTIVATIONS, BITS, alike};
-use crate::mutations::{CauseId, Explains, FaultSite, Mutation, catalogue, find, to_digits, told};
+use crate::mutations::{CauseId, Explains, FaultSite, Mutation, catalogue, find, to_digits};
 use crate::verdict::{
     Evidence, Expected, Inside, Otherwise, RowAt, Rows, Valued, right, settle_all, tolerance::ELEMENT_FACTOR,
 };
@@ -402,11 +402,10 @@ impl Tried<'_> {
         let stages = way.stages(graph);
         let at = &graph.nodes[*way.others.keys().next()?];
         let (mut story, remedy, known) = match &way.what {
-            What::Known(m, values) => (
-                told(&m.story(values), at, graph),
-                told(m.remedy, at, graph),
-                Some((named(m, values, &fit), m.explains)),
-            ),
+            What::Known(m, values) => {
+                let (story, remedy) = m.told(values, at, graph);
+                (story, remedy, Some((named(m, values, &fit), m.explains)))
+            }
             What::Else(what) => (what.clone(), String::new(), None),
         };
         let alike = |other: &&Way| match (&way.what, &other.what) {

@@ -1,0 +1,85 @@
+//! Causes that something else in the run speaks against: they are taken back, and the report says why.
+
+use super::searcher::Searcher;
+use super::work::Meter;
+use super::{Diagnosis, Finding, Trial, anywhere};
+use crate::capture::Filter;
+use crate::mutations::Explains;
+use crate::oracle::Oracle;
+use crate::verdict::{Policy, Side, StageResult};
+use qdiff_engine::model::StageId;
+
+/// A cause that explains at most one in so many layers of a stage that is wrong in all of them is of none.
+const ONE_IN: usize = 4;
+
+/// Why a cause is taken back that varies.
+const UNSTEADY: &str = "another run on the same tokens gave other values";
+
+/// Takes causes back at stages that gave other values in another run on the same tokens: at the first of them, and at the
+/// others where other tokens did not bear the cause out.
+pub fn unsteady(
+    oracle: &Oracle<'_>, subject: &Side<'_>, (filter, policy): (&Filter, &Policy), diagnosis: &mut Diagnosis,
+    differing: &[StageId],
+) {
+    let meter = Meter::new(0);
+    let searcher = Searcher { oracle, subject: *subject, filter, policy, known: &[], meter: &meter, examples: false };
+    let origins = diagnosis.verdict.origins();
+    for finding in diagnosis.findings.iter_mut().filter(|f| differing.contains(&f.id)) {
+        let confirmed = matches!(finding.trial, Some(Trial::Confirmed { .. }));
+        if is_told(finding) && (!confirmed || differing.first() == Some(&finding.id)) {
+            take_back(&searcher, &origins, finding, (0, UNSTEADY.to_owned()));
+        }
+    }
+}
+
+/// Takes back causes of the same stage in several layers: those in the words of one that other tokens spoke against, and
+/// those that explain few of the layers. An engine runs the same code in each.
+pub(super) fn among_layers(searcher: &Searcher<'_>, origins: &[&StageResult], findings: &mut [Finding]) {
+    let mut names: Vec<&str> = findings.iter().filter(|f| f.id.layer.is_some()).map(|f| f.id.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        let of_stage: Vec<usize> = (0..findings.len()).filter(|&i| counts(&findings[i], name)).collect();
+        let mut because = of_stage.iter().filter_map(|&i| match &findings[i].trial {
+            Some(Trial::Withdrawn { tokens, told, because }) => {
+                Some((anywhere(told, findings[i].id.layer), (*tokens, because.clone())))
+            }
+            _ => None,
+        });
+        let withdrawn: Vec<(String, (usize, String))> = because.by_ref().collect();
+        for &i in &of_stage {
+            let told = findings[i].told().map(|told| anywhere(&told, findings[i].id.layer));
+            if let Some((_, why)) = withdrawn.iter().find(|(known, _)| Some(known) == told.as_ref()) {
+                take_back(searcher, origins, &mut findings[i], why.clone());
+            }
+        }
+        let (told, rest): (Vec<usize>, Vec<usize>) = of_stage.iter().partition(|&&i| is_told(&findings[i]));
+        if told.is_empty() || told.len() * ONE_IN > of_stage.len() {
+            continue;
+        }
+        for i in told {
+            let others = format!("in {} other layers the stage is wrong otherwise", rest.len());
+            take_back(searcher, origins, &mut findings[i], (0, others));
+        }
+    }
+}
+
+/// Whether a finding is one of the stage `name` that the engine computed wrongly.
+fn counts(finding: &Finding, name: &str) -> bool {
+    finding.id.name == name && finding.id.layer.is_some() && !finding.unread && !finding.kept && !finding.unwritten
+}
+
+/// Whether it says why, and not only where.
+fn is_told(finding: &Finding) -> bool {
+    finding.solution.is_some() || finding.cause.as_ref().is_some_and(|cause| cause.kind != Explains::Place)
+}
+
+/// Leaves of a finding where it is, and what it looks like.
+fn take_back(
+    searcher: &Searcher<'_>, origins: &[&StageResult], finding: &mut Finding, (tokens, because): (usize, String),
+) {
+    let Some(origin) = origins.iter().find(|origin| origin.id == finding.id) else { return };
+    let (told, shape) = (finding.told().unwrap_or_default(), searcher.shape(origin));
+    let trial = Some(Trial::Withdrawn { tokens, told, because });
+    *finding = Finding { inside: Vec::new(), cause: None, solution: None, shape, key: None, trial, ..finding.clone() };
+}
