@@ -9,7 +9,7 @@ use qdiff::pair::{Pair, Settings};
 use qdiff::progress::silent;
 use qdiff::runners::cuda::of_ranks;
 use qdiff::runners::{Faults, LLAMA, Tokens};
-use qdiff::tasks::OtherTokens;
+use qdiff::tasks::{Order, OtherTokens};
 use qdiff_engine::cuda::faults::RankBug;
 use qdiff_engine::cuda::{CudaEngine, Options, Path};
 use qdiff_engine::model::{Graph, Placement, Slice, Slices, StageId, WeightSource};
@@ -59,7 +59,8 @@ fn main() -> Result<()> {
         ("shards of the logits reversed", "r1.logits", Planted::Exchange(RankBug::Reversed)),
     ];
     let ids = opened.n_tokens().min(opened.model.graph().config.n_vocab);
-    let other = OtherTokens::new(&prompt, (prompt.len(), 3), (options.context, ids), 1).context("no other tokens")?;
+    let other = OtherTokens::new(&prompt, (prompt.len(), 3), (options.context, ids), (1, Order::SmallFirst))
+        .context("no other tokens")?;
     let judged = |what: &str, plant: &dyn Fn(&mut [CudaEngine]) -> Result<()>| -> Result<(Vec<String>, Vec<String>)> {
         let start = Instant::now();
         let record = |tokens: Tokens<'_>| {

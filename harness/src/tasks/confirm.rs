@@ -143,13 +143,15 @@ fn other(sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, number):
     let Passes::Of(ubatch) = first.passes else { bail!("--passes names the passes of this prompt alone") };
     let config = &pair.opened.model.graph().config;
     let ids = pair.opened.n_tokens().min(config.n_vocab);
-    let other = OtherTokens::new(first.prompt, (ubatch, first.decode.min(DECODE)), (config.context, ids), number)
+    // A command may take the size of parts, and not which comes first.
+    let listed = kind.command().is_none_or(|command| command.passes());
+    let order = if listed { Order::SmallFirst } else { Order::LargeFirst };
+    let decode = first.decode.min(DECODE);
+    let other = OtherTokens::new(first.prompt, (ubatch, decode), (config.context, ids), (number, order))
         .context("the context has no room for other tokens")?;
     let OtherTokens { prompt, passes, decoded } = other;
     let ready = Ready { name: "other tokens".to_owned(), text: String::new(), message: None, tokens: prompt };
     let input = Input::new(ready, decoded.len(), passes.iter().copied().max().unwrap_or(1));
-    // A command may take the size of parts, and not which comes first.
-    let listed = kind.command().is_none_or(|command| command.passes());
     let input = sides.chosen.taken(if listed { input.in_passes(passes) } else { input });
     let decoded = &decoded[..input.tokens(None).decode];
     let ran = sides.elsewhere(pair, kind, input.tokens(Some(decoded)));
@@ -172,9 +174,9 @@ impl OtherTokens {
     /// Those of run `number`, from 1 on, after a run of the tokens `prompt` in parts of `ubatch` and `decode` more, in a
     /// context of so many tokens with ids below `ids`. `None` where there is no room.
     pub fn new(
-        prompt: &[u32], (ubatch, decode): (usize, usize), (context, ids): (usize, usize), number: u16,
+        prompt: &[u32], (ubatch, decode): (usize, usize), (context, ids): (usize, usize), (number, order): (u16, Order),
     ) -> Option<Self> {
-        let plan = Plan::new(prompt.len(), (ubatch, decode), context, number)?;
+        let plan = Plan::new(prompt.len(), (ubatch, decode), (context, number, order))?;
         let mut tokens = drawn(prompt, plan.prompt + plan.decode, ids, number);
         let decoded = tokens.split_off(plan.prompt);
         Some(Self { prompt: tokens, passes: plan.passes(), decoded })
@@ -183,6 +185,15 @@ impl OtherTokens {
 
 /// Tokens of a prompt of which the other run has twice as many.
 const DOUBLED: usize = 256;
+
+/// Which of the two parts of the other run comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The small one, where each part is named.
+    SmallFirst,
+    /// The large one, where the largest part alone is named.
+    LargeFirst,
+}
 
 /// How long the other run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,21 +207,24 @@ impl Plan {
     /// Another length, and parts of other lengths: longer, so that positions of the first run that were decoded are of the
     /// prompt; twice as long where that takes little, so that a position that wraps comes apart from one that is moved;
     /// shorter where there is no more room. `None` where there is none at all.
-    fn new(prompt: usize, (ubatch, decode): (usize, usize), context: usize, number: u16) -> Option<Self> {
+    ///
+    /// Rows of the second part are even where their positions are odd: the part before has an odd number of tokens. One of
+    /// the two parts has an odd number of them where the prompt has an even one, and the other way round.
+    fn new(
+        prompt: usize, (ubatch, decode): (usize, usize), (context, number, order): (usize, u16, Order),
+    ) -> Option<Self> {
         let by = usize::from(number.max(1));
-        // A part of an odd number of tokens comes first, behind which even rows are at odd positions.
-        let first = 5 + 2 * by;
+        let small = 5 + 2 * by + usize::from(order == Order::LargeFirst);
         let least = if prompt <= DOUBLED { 2 * prompt } else { prompt + decode + 1 };
-        // The other part has an odd number of tokens where the prompt has an even one, and the other way round.
         let odd = if prompt % 4 == 1 { 3 } else { 1 };
-        let few = if (prompt + by).is_multiple_of(2) { 2 } else { odd };
+        let few = if order == Order::SmallFirst && (prompt + by).is_multiple_of(2) { 2 } else { odd };
         // Tiles of 4, 8, 16 and 32 rows leave different numbers of rows over, and others than the prompt leaves.
         let over = 28 - 8 * ((by - 1) % 3) + few;
-        let more_than = prompt.min(ubatch.max(1)).max(least.saturating_sub(first)).max(first);
+        let more_than = prompt.min(ubatch.max(1)).max(least.saturating_sub(small)).max(small);
         let part = (more_than + 1).saturating_sub(over).next_multiple_of(32) + over;
         let plan = |prompt: usize, part: usize| Self { prompt, ubatch: part, decode };
-        if part + first + decode <= context {
-            return Some(plan(part + first, part));
+        if part + small + decode <= context {
+            return Some(plan(part + small, part));
         }
         let shorter = context.checked_sub(decode)?.min(prompt.saturating_sub(by));
         (shorter > 1).then(|| plan(shorter, (shorter * 2 / 3).max(1)))
@@ -280,7 +294,7 @@ mod tests {
         for (prompt, ubatch, decode, context) in
             [(16, 512, 8, 32768), (1, 1, 0, 64), (40, 7, 3, 2048), (512, 512, 8, 1024), (60, 16, 4, 64)]
         {
-            let plan = Plan::new(prompt, (ubatch, decode), context, 1).unwrap();
+            let plan = Plan::new(prompt, (ubatch, decode), (context, 1, Order::SmallFirst)).unwrap();
             assert!(plan.prompt + plan.decode <= context && plan.prompt != prompt, "{plan:?}");
             assert_ne!(plan.ubatch.min(plan.prompt), ubatch.min(prompt), "{plan:?}");
             let first: Vec<u32> = (0..prompt as u32).map(|i| i % 37 * 3).collect();
@@ -290,14 +304,14 @@ mod tests {
             assert!(first.iter().zip(&tokens).all(|(a, b)| a != b), "{tokens:?}");
             assert!(prompt == 1 || tokens.iter().any(|token| first.contains(token)));
         }
-        assert_eq!(Plan::new(2, (2, 0), 2, 1), None);
+        assert_eq!(Plan::new(2, (2, 0), (2, 1, Order::SmallFirst)), None);
         // Rows that tiles leave over, by which a tile is told from another.
-        for prompt in 3..200 {
-            let [small, large] = Plan::new(prompt, (prompt, 3), 4096, 1).unwrap().passes()[..] else {
-                panic!("{prompt}")
-            };
-            assert!(small + large >= 2 * prompt && small % 2 == 1, "{prompt}: {small}, {large}");
-            assert_ne!(large % 2, prompt % 2);
+        for (prompt, order) in (3..200).flat_map(|p| [(p, Order::SmallFirst), (p, Order::LargeFirst)]) {
+            let plan = Plan::new(prompt, (prompt, 3), (4096, 1, order)).unwrap();
+            let [small, large] = plan.passes()[..] else { panic!("{prompt}") };
+            let before = if order == Order::SmallFirst { small } else { large };
+            assert!(small + large >= 2 * prompt && before % 2 == 1, "{prompt}: {small}, {large}");
+            assert!([small, large].iter().any(|part| part % 2 != prompt % 2), "{prompt}: {small}, {large}");
             let over = [4, 8, 16, 32].map(|tile| large % tile);
             assert!(over.is_sorted_by(|a, b| a < b) && over[0] > 0, "{prompt}: {large}");
             assert!([4, 8, 16, 32].iter().all(|tile| large % tile != prompt % tile), "{prompt}: {large}");

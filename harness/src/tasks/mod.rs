@@ -31,7 +31,7 @@ pub(crate) mod weights;
 
 use crate::progress::Progress;
 use anyhow::Result;
-pub use confirm::OtherTokens;
+pub use confirm::{Order, OtherTokens};
 pub(crate) use repeat::quote;
 pub use request::{GemmRequest, ModelRequest, PromptRequest, ThreadsRequest};
 

@@ -198,7 +198,7 @@ impl Searcher<'_> {
     }
 
     fn cause(&self, node: &Node, (m, values): &Candidate, fit: &Fit, before: f64, ties: Vec<CauseId>) -> Cause {
-        let (story, remedy) = m.told(values, node, &self.oracle.graph);
+        let (story, remedy) = m.told(values, (node, true), &self.oracle.graph);
         Cause {
             name: named(m, values, fit),
             story,

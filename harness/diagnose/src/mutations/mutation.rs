@@ -236,9 +236,10 @@ impl Mutation {
         self.params.iter().zip(values).fold(self.story.to_owned(), filled)
     }
 
-    /// What is wrong with `node`, and how to mend it, with the names of tensors and stages.
-    pub fn told(&self, values: &[f64], node: &Node, graph: &Graph) -> (String, String) {
-        let mistaken = self.applied(node, values, graph).and_then(|other| Some(other.weights.first()?.name.clone()));
+    /// What is wrong with `node`, and how to mend it, with the names of tensors and stages; `alone`: with no other stage.
+    pub fn told(&self, values: &[f64], (node, alone): (&Node, bool), graph: &Graph) -> (String, String) {
+        let other = self.applied(node, values, graph).filter(|_| alone);
+        let mistaken = other.and_then(|other| Some(other.weights.first()?.name.clone()));
         let story = self.story(values).replace(OTHER, &mistaken.map_or_else(String::new, |name| format!(": {name}")));
         (told(&story, node, graph), told(self.remedy, node, graph))
     }

@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(mutation.story(&[2.0]), "ReLU is used in place of SiLU");
         assert_eq!(mutation.choices(), "GELU or quick GELU or ReLU is used in place of SiLU");
         let graph = skeleton(qwen3::graph, 1);
-        let (_, remedy) = find("rope-base").unwrap().told(&[1e4], &graph.nodes[0], &graph);
+        let (_, remedy) = find("rope-base").unwrap().told(&[1e4], (&graph.nodes[0], true), &graph);
         assert_eq!(remedy, "read qwen3.rope.freq_base from the GGUF");
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn find(c: &Compared<'_>, graph: &Graph, differing: &[usize]) -> Opti
     let all: Vec<_> = candidates(node, graph, c.tensor).collect();
     let (mutation, values, fault) =
         all.into_par_iter().find_first(|(_, _, fault)| reproduces(c, fault.as_ref(), &sample))?;
-    let (story, remedy) = mutation.told(&values, node, graph);
+    let (story, remedy) = mutation.told(&values, (node, true), graph);
     Some(WeightCause {
         name: CauseId::new(mutation, &values),
         story,

@@ -11,7 +11,7 @@ use qdiff::number::Real;
 use qdiff::pair::{Pair, Recording, Settings};
 use qdiff::progress::silent;
 use qdiff::runners::{CPU, Faults, LLAMA, Tokens};
-use qdiff::tasks::OtherTokens;
+use qdiff::tasks::{Order, OtherTokens};
 use qdiff::verdict::{CheckMode, effect};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Config, Node, Role, StageId};
@@ -84,7 +84,7 @@ impl<'a> ScoreRun<'a> {
         let ids = self.pair.opened.n_tokens().min(config.n_vocab);
         let first = (self.prompt.len(), self.decode);
         let OtherTokens { prompt, passes, decoded } =
-            OtherTokens::new(&self.prompt, first, (config.context, ids), number)
+            OtherTokens::new(&self.prompt, first, (config.context, ids), (number, Order::SmallFirst))
                 .context("the context has no room for other tokens")?;
         let (passes, decode) = (Passes::Lengths(&passes), decoded.len());
         let tokens = Tokens { prompt: &prompt, passes, decode, forced: Some(&decoded) };

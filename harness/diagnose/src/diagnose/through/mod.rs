@@ -403,7 +403,7 @@ impl Tried<'_> {
         let at = &graph.nodes[*way.others.keys().next()?];
         let (mut story, remedy, known) = match &way.what {
             What::Known(m, values) => {
-                let (story, remedy) = m.told(values, at, graph);
+                let (story, remedy) = m.told(values, (at, stages.len() == 1), graph);
                 (story, remedy, Some((named(m, values, &fit), m.explains)))
             }
             What::Else(what) => (what.clone(), String::new(), None),
