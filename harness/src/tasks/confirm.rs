@@ -209,7 +209,8 @@ impl Plan {
     /// shorter where there is no more room. `None` where there is none at all.
     ///
     /// Rows of the second part are even where their positions are odd: the part before has an odd number of tokens. One of
-    /// the two parts has an odd number of them where the prompt has an even one, and the other way round.
+    /// the two parts has an odd number of them where the prompt has an even one, and the other way round. For the same reason
+    /// the keys of every tile end elsewhere than the rows do.
     fn new(
         prompt: usize, (ubatch, decode): (usize, usize), (context, number, order): (usize, u16, Order),
     ) -> Option<Self> {
