@@ -4,7 +4,8 @@
 // nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -DMARKS -I engine/kernels engine/bench/decode_chain.cu -o decode_chain
 // decode_chain [LAYERS [POSITION]]
 //
-// The shape is that of Qwen2.5 0.5B in Q4_K_M; with -DLARGE that of the 1.5B. Without -DMARKS only the step is timed. What
+// The shape is that of Qwen2.5 0.5B in Q4_K_M; with -DLARGE that of the 1.5B, with -DHUGE that of the 7B, whose ffn_act, ffn_down and
+// head come through rings of at most -DRING_STAGES (4) stages of -DOF_RINGS (16) warps. Without -DMARKS only the step is timed. What
 // `qdiff-lab bench --measure cuda` prints for a real model this prints in more detail: the step of each block too.
 //
 // First both kernels of attention are held against f64: their taps, and what they leave for attn_out, at which a tap changes
@@ -23,7 +24,7 @@
 
 #include "fused/best.cuh"
 #include "fused/shares.cuh"
-#include "fused/stream.cuh"
+#include "fused/ring.cuh"
 #include "kv.cuh"
 namespace qkv {
 #include "fused/attn_qkv.cu"
@@ -56,7 +57,16 @@ namespace head {
         }                                                                                        \
     } while (0)
 
-#ifndef LARGE
+#ifdef HUGE
+#define LARGE
+#ifndef RING_STAGES
+#define RING_STAGES 4
+#endif
+#ifndef OF_RINGS
+#define OF_RINGS 16
+#endif
+constexpr int E = 3584, F = 18944, H = 28, G = 4, D = 128, V = 152064, LAYERS = 28;
+#elif !defined(LARGE)
 constexpr int E = 896, F = 4864, H = 14, G = 2, D = 64, V = 151936, LAYERS = 24;
 #else
 constexpr int E = 1536, F = 8960, H = 12, G = 2, D = 128, V = 151936, LAYERS = 28;
@@ -98,6 +108,18 @@ struct Walked {
     Walk walk;
     int threads, shared;
 };
+#ifdef HUGE
+static int processors;
+// A ring of the stages that there are room for, at most RING_STAGES, for a vector of n and `tiles` tiles of a block: `ring` of engine/src/cuda/tiles.rs.
+static Walked ring(const Format &f, int n, int tiles, int &stages) {
+    int stride = 0;
+    for (int i = 0; i < f.planes; i++) stride += TILE * (f.bytes[i] % 16 ? 4 : (f.bytes[i] / 16 | 1) * 16);
+    const int vector = n / 32 * INTEGER_GROUP, parts = (tiles + OF_RINGS) * TILE * 4, room = (222 << 10) - vector - parts;
+    stages = std::min(room / (OF_RINGS * stride), RING_STAGES);
+    return {{OF_RINGS, 1, PIECE, stages, stride}, 32 * OF_RINGS, vector + stages * OF_RINGS * stride + parts};
+}
+#define BY_STAGES(stages, kernel) (stages == 1 ? kernel(1) : stages == 2 ? kernel(2) : stages == 3 ? kernel(3) : stages == 4 ? kernel(4) : stages == 5 ? kernel(5) : kernel(6))
+#endif
 static Walked walk(std::vector<Format> formats, int n, int tiles, int sets, int besides, int stages = 1) {
     const int groups = n / 32;
     int stride = 0;
@@ -116,7 +138,9 @@ struct Launch {
 enum Way { FLOATS, HALVES, HALVES_ON_TENSOR_CORES };
 static const char *const WAYS[] = {"a cache of f32", "a cache of f16", "a cache of f16, attention_halves"};
 
+#ifndef HUGE
 static int processors;
+#endif
 struct Attended {
     const float *q;
     const void *k, *v;
@@ -281,7 +305,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
     used = 0;
     int *position_at = take<int>(4);
     CK(cudaMemcpy(position_at, &position, 4, cudaMemcpyHostToDevice));
-    float *x[2] = {take<float>(4 * E), take<float>(4 * E)}, *q = take<float>(4 * E), *act = take<float>(4 * F);
+    float *x[2] = {take<float>(4 * E), take<float>(4 * E)}, *q = take<float>(4 * H * D), *act = take<float>(4 * F);
     float *norm = take<float>(4 * E), *bias = take<float>(4 * E), *frequency = take<float>(4 * D);
     float *logits = take<float>(4 * V);
     float *halves[2] = {take<float>(4 * E), take<float>(4 * E)};
@@ -347,8 +371,9 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             if (l % 2) project(qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, D, 1, false, 4, 4, 4>, qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF16, D, 1, false, 4, 4, 4>);
             else project(qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, D, 1, false, 4, 4, 7>, qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF16, D, 1, false, 4, 4, 7>);
 #else
-            if (l % 2) project(qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 1, false, 2, 2, 2>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 1, false, 2, 2, 2>);
-            else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, 2, 2, 2>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, 2, 2, 2>);
+            constexpr int HELD = E > 2048 ? 0 : 2;
+            if (l % 2) project(qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 1, false, HELD, HELD, HELD>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 1, false, HELD, HELD, HELD>);
+            else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, HELD, HELD, HELD>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, HELD, HELD, HELD>);
 #endif
         }
         attend(way, {q, cache[0], cache[1], partial, position_at, nullptr, nullptr}, launch);
@@ -359,7 +384,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #ifndef LARGE
             launch("attn_out", out::attn_out<Q5_0, D, 2>, p, dim3(E / TILE), w.threads, w.shared);
 #else
-            launch("attn_out", out::attn_out<Q4_K, D, 1>, p, dim3(E / TILE), w.threads, w.shared);
+            launch("attn_out", out::attn_out<Q4_K, D, (E > 2048 ? 0 : 1)>, p, dim3(E / TILE), w.threads, w.shared);
 #endif
         }
         {
@@ -367,6 +392,12 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             const int pairs = 2, blocks = (F / TILE + pairs - 1) / pairs;
             const Walked w = walk({fq}, E, 2 * pairs, 1, 0);
             auto *kernel = ffn::ffn_act<Q5_0, Q5_0, 4, 7>;
+#elif defined(HUGE)
+            int blocks = processors, stages;
+            const Walked w = ring(fq, E, F / 8 / blocks + 1, stages);
+#define KERNEL(n) ffn::ffn_act<Q4_K, Q4_K, 0, n>
+            auto *kernel = BY_STAGES(stages, KERNEL);
+#undef KERNEL
 #else
             // All rows of a block in shared memory, three blocks to a multiprocessor.
             const int tiles = F / (TILE / 2), count = (tiles + 3 * processors - 1) / (3 * processors);
@@ -381,13 +412,27 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
         }
         {
             const int first = (F / 256 + 1) / 2 * 8;
-            const Walked w = walk({fd}, first * 32, 1, 1, 0);
-            down::HalfLinearParams p = {act, wd, {halves[0], halves[1]}, w.walk, F, E, first};
-            const dim3 grid(E / TILE, 2);
-#ifndef LARGE
-            auto *of_q4 = down::half_linear<Q4_K, 2>, *of_q6 = down::half_linear<Q6_K, 2>;
+#ifdef HUGE
+            int blocks = std::min(processors, E / TILE), stages;
+            const Walked w = ring(fd, F, E / TILE / blocks + 2, stages);
 #else
-            auto *of_q4 = down::half_linear<Q4_K, 0>, *of_q6 = down::half_linear<Q6_K, 0>;
+            const Walked w = walk({fd}, first * 32, 1, 1, 0);
+#endif
+            down::HalfLinearParams p = {act, wd, {halves[0], halves[1]}, w.walk, F, E, first};
+#ifndef LARGE
+            const dim3 grid(E / TILE, 2);
+            auto *of_q4 = down::half_linear<Q4_K, 2, 0>, *of_q6 = down::half_linear<Q6_K, 2, 0>;
+#elif defined(HUGE)
+            const dim3 grid(blocks);
+#define KERNEL(n) down::half_linear<Q4_K, 0, n>
+            auto *of_q4 = BY_STAGES(stages, KERNEL);
+#undef KERNEL
+#define KERNEL(n) down::half_linear<Q6_K, 0, n>
+            auto *of_q6 = BY_STAGES(stages, KERNEL);
+#undef KERNEL
+#else
+            const dim3 grid(E / TILE, 2);
+            auto *of_q4 = down::half_linear<Q4_K, 0, 0>, *of_q6 = down::half_linear<Q6_K, 0, 0>;
 #endif
             launch("half_linear", l % 2 ? of_q4 : of_q6, p, grid, w.threads, w.shared);
         }
@@ -403,12 +448,20 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
         const size_t before = used;
         const Weights w = weights(f, E, V);
         step_bytes += used - before;
+#ifdef HUGE
+        int stages;
+        const Walked k = ring(f, E, V / TILE / processors + 1, stages);
+#define KERNEL(n) head::lm_head<OfHead, false, n>
+        auto *kernel = BY_STAGES(stages, KERNEL);
+#undef KERNEL
+#else
         Walked k = walk({f}, E, 1, 1, 0);
         const int vector = k.shared - k.walk.stride, room = (227 << 10) - (5 << 10) - vector;
         const int warps = std::min(room / k.walk.stride, head::OWN_WARPS), stages = std::min(room / k.walk.stride / warps, OWN_STAGES);
         const int sets = (V / TILE + processors * warps - 1) / (processors * warps);
         k = {{warps, sets, E / 32, stages, k.walk.stride}, 32 * warps, vector + stages * warps * k.walk.stride};
-        auto *kernel = head::lm_head<OfHead, true>;
+        auto *kernel = head::lm_head<OfHead, true, 0>;
+#endif
         head::LmHeadParams p = {Stream{x[1], {halves[0], halves[1]}}, norm, w, logits, {}, nullptr, k.walk, E, V, 1e-6f};
         launch("lm_head", kernel, p, dim3(processors), k.threads, k.shared);
     }
@@ -507,7 +560,7 @@ int main(int argc, char **argv) {
     CK(cudaGetDeviceProperties(&about, 0));
     processors = about.multiProcessorCount, card = about.name;
     printf("attention_halves: %d shares of %d blocks for each head of the cache\n", splits_of(HALVES_ON_TENSOR_CORES), CLUSTER);
-    const size_t bytes = (size_t)1500 << 20;
+    const size_t bytes = (size_t)(E > 2048 ? 5000 : 1500) << 20;
     CK(cudaMalloc(&arena, bytes));
     const std::vector<u16> rows = noise_of_halves((size_t)CAPACITY * G * D);
     std::vector<int> depths = {1, 64, 65, 640, 2049};

@@ -2,7 +2,7 @@
 // by thread on a CPU.
 #include "fixtures.h"
 
-#include "fused/stream.cuh"
+#include "fused/ring.cuh"
 #include "fused/best.cuh"
 #include "fused/shares.cuh"
 #include "kv.cuh"
@@ -48,6 +48,15 @@ static Walk walk(int tiles, int sets, int chunk, int stages) {
 }
 static size_t bytes_of(const Walk &walk) { return (size_t)walk.stages * walk.tiles * walk.stride; }
 
+// A ring of so many stages for each warp, the sums of `tiles` tiles of a block, and the bytes of both: `ring` of engine/src/cuda/tiles.rs.
+template <class F>
+static Walk ring(int warps, int stages) {
+    int stride = 0;
+    for (int bytes : format<F>().bytes) stride += TILE * (bytes % 16 ? 4 : (bytes / 16 | 1) * 16);
+    return {warps, 1, PIECE, stages, stride};
+}
+static size_t bytes_of_ring(const Walk &walk, int tiles) { return bytes_of(walk) + (size_t)(tiles + walk.tiles) * TILE * 4; }
+
 template <class F, int HELD>
 static void half_linear(int n, int m, int piece = 1 << 30, int sets = 1) {
     printf("half_linear<%s, %d> of %d x %d, %d to a block\n", format<F>().name, HELD, n, m, sets);
@@ -62,7 +71,7 @@ static void half_linear(int n, int m, int piece = 1 << 30, int sets = 1) {
     std::vector<Stamp> stamps(blocks * 2 + 1);
     halves::HalfLinearParams p{copied(x), w.planes, {unwritten(m), unwritten(m)}, way, n, m, first, stamps.data()};
     launch({(unsigned)blocks, 2}, 32 * MOST_WARPS, vector_bytes<F, F>(32 * first) + bytes_of(way),
-           [&] { halves::half_linear<F, HELD>(p); });
+           [&] { halves::half_linear<F, HELD, 0>(p); });
     std::vector<float> sum(m);
     for (int i = 0; i < m; i++) sum[i] = p.y[0][i] + p.y[1][i];
     compare("product", sum.data(), y, size, PRODUCT);
@@ -72,6 +81,22 @@ static void half_linear(int n, int m, int piece = 1 << 30, int sets = 1) {
         if (stamps[i].began == said && stamps[i].waited == said && stamps[i].ended == said) continue;
         printf("  stamp %zu is another's\n", i), wrong++;
     }
+}
+
+template <class F, int RING>
+static void half_linear_in_rings(int n, int m, int blocks, int warps) {
+    printf("half_linear<%s, %d stages> of %d x %d by %d blocks of %d\n", format<F>().name, RING, n, m, blocks, warps);
+    const Matrix w = matrix<F>(n, m);
+    const auto x = vector_of(n);
+    Doubles y, size;
+    w.times(Doubles(x.begin(), x.end()), y, size);
+    const Walk way = ring<F>(warps, RING);
+    halves::HalfLinearParams p{copied(x), w.planes, {unwritten(m), unwritten(m)}, way, n, m, 0, nullptr};
+    launch({(unsigned)blocks}, 32 * warps, vector_bytes<F, F>(n) + bytes_of_ring(way, m / TILE / blocks + 2),
+           [&] { halves::half_linear<F, 0, RING>(p); });
+    std::vector<float> sum(m);
+    for (int i = 0; i < m; i++) sum[i] = p.y[0][i] + p.y[1][i];
+    compare("product", sum.data(), y, size, PRODUCT);
 }
 
 template <class A, class B, int TILES, int HELD>
@@ -86,7 +111,8 @@ static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * 
     gate.times(normed, g, g_size), up.times(normed, u, u_size);
     Walk way = walk<A, B>(TILES, sets, n / 32, sets > 1 ? 2 : 1);
     if (TILES == 1) way.tiles = ((m + 7) / 8 + blocks - 1) / blocks, threads = 32 * gated::SHARING_WARPS;
-    const size_t parts = TILES == 1 ? (size_t)way.tiles * ((n / 32 + Tile<A>::ATOM - 1) / Tile<A>::ATOM) * TILE * 4 : 0;
+    if (TILES == 0) way = ring<A>(threads / 32, HELD);
+    const size_t parts = TILES == 0 ? bytes_of_ring(way, m / 8 / blocks + 1) - bytes_of(way) : TILES == 1 ? (size_t)way.tiles * ((n / 32 + Tile<A>::ATOM - 1) / Tile<A>::ATOM) * TILE * 4 : 0;
     const Stream stream{copied(base), {copied(first), copied(second)}, unwritten(n), unwritten(n)};
     gated::FfnActParams p{stream, copied(weight), gate.planes, up.planes, unwritten(m), unwritten(n), unwritten(m),
                           unwritten(m), nullptr, way, n, m, 1e-6f};
@@ -102,23 +128,25 @@ static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * 
     compare("act", p.y, y, act_size, 1e-5);
 }
 
-template <class F, bool OWN>
+template <class F, bool OWN, int RING = 0>
 static void lm_head(int n, int m, int tiles, int blocks, int stages = 2) {
-    printf("lm_head<%s, %d> of %d x %d\n", format<F>().name, OWN, n, m);
+    printf("lm_head<%s, %d, %d> of %d x %d\n", format<F>().name, OWN, RING, n, m);
     const Matrix w = matrix<F>(n, m);
     const auto x = vector_of(n), weight = vector_of(n);
     Doubles y, size;
     w.times(norm_of(x, weight), y, size);
     const int sets = ((m + TILE * tiles - 1) / (TILE * tiles) + blocks - 1) / blocks;
-    const Walk way = walk<F, F>(tiles, sets, n / 32, stages);
+    constexpr bool TELLS = OWN || RING > 0;
+    const Walk way = RING > 0 ? ring<F>(tiles, RING) : walk<F, F>(tiles, sets, n / 32, stages);
     unsigned long long largest = 0;
     u32 arrived = 0, token = ~0u;
     head::LmHeadParams p{Stream{copied(x), {}, nullptr, nullptr}, copied(weight), w.planes, unwritten(m),
-                         {&largest, &arrived, OWN ? &token : nullptr}, nullptr, way, n, m, 1e-6f};
-    launch({(unsigned)blocks}, 32 * (OWN ? tiles : MOST_WARPS), vector_bytes<F, F>(n) + bytes_of(way), [&] { head::lm_head<F, OWN>(p); });
+                         {&largest, &arrived, TELLS ? &token : nullptr}, nullptr, way, n, m, 1e-6f};
+    launch({(unsigned)blocks}, 32 * (TELLS ? tiles : MOST_WARPS), vector_bytes<F, F>(n) + bytes_of_ring(way, m / TILE / blocks + 1),
+           [&] { head::lm_head<F, OWN, RING>(p); });
     compare("logits", p.logits, y, size, PRODUCT);
     const bool told = token == (u32)(std::max_element(p.logits, p.logits + m) - p.logits);
-    if (OWN && (!told || largest || arrived)) printf("  the best is not %u\n", token), wrong++;
+    if (TELLS && (!told || largest || arrived)) printf("  the best is not %u\n", token), wrong++;
 }
 
 template <class Q, class K, class V, class Kv, int D, int PAIRS, bool NORM, int HELD_Q, int HELD_K, int HELD_V>
@@ -399,6 +427,11 @@ int main() {
     half_linear<Q8_0, 12>(1568, 24), half_linear<Q8_0, 0>(1568, 16, 8), half_linear<Q4_0, 7>(1024, 16);
     half_linear<Q4_0, 0>(96, 16, 2), half_linear<Q4_1, 5>(96, 16), half_linear<Q5_0, 7>(1024, 24);
     half_linear<Q5_1, 5>(544, 20), half_linear<F16, 7>(512, 16), half_linear<BF16, 0>(512, 33), half_linear<F32, 3>(704, 16);
+    // Through rings: tiles that two blocks share, warps with pieces of two tiles and more, of one alone, and with none.
+    half_linear_in_rings<Q6_K, 2>(1280, 80, 3, 3), half_linear_in_rings<Q4_K, 4>(512, 48, 3, 16), half_linear_in_rings<Q5_K, 3>(768, 112, 2, 4);
+    half_linear_in_rings<Q6_K, 4>(256, 64, 1, 8), half_linear_in_rings<Q4_K, 1>(2816, 16, 1, 5);
+    ffn_act<Q4_K, Q4_K, 0, 4>(768, 80, 3, 1, 32 * 5), ffn_act<Q6_K, Q6_K, 0, 3>(1280, 48, 2, 1, 32 * 16), ffn_act<Q5_K, Q5_K, 0, 2>(256, 32, 3, 1, 32 * 7);
+    lm_head<Q6_K, false, 3>(1536, 208, 5, 2), lm_head<Q4_K, false, 4>(512, 96, 16, 3), lm_head<Q5_K, false, 2>(256, 64, 3, 2);
     ffn_act<Q5_0, Q5_0, 4, 7>(896, 72, 3, 1), ffn_act<Q4_K, Q4_K, 2, 2>(1536, 32, 2, 1);
     ffn_act<Q4_K, Q4_K, 2, 0>(512, 200, 4, 4), ffn_act<Q4_K, Q4_K, 2, 0>(1536, 100, 3, 3, 192), ffn_act<F16, F16, 2, 7>(896, 16, 1, 1);
     ffn_act<F16, Q8_0, 2, 0>(256, 80, 2, 3), ffn_act<Q4_K, Q6_K, 2, 0>(512, 48, 3, 1), ffn_act<Q8_0, Q4_K, 2, 0>(2816, 16, 1, 1);

@@ -41,7 +41,8 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, int part, int he
         asm volatile("" : "+f"(bias_a), "+f"(bias_b), "+f"(norm_a), "+f"(norm_b), "+f"(sine), "+f"(cosine));
     };
     constants();
-    Norm<RUN> norm(p.x, p.norm, p.norm_tap, p.n);
+    // Where no weights are held, registers are left for all of a vector of 4,096 elements.
+    Norm<RUN, HELD == 0 ? 2 * RUN : RUN> norm(p.x, p.norm, p.norm_tap, p.n);
     auto rows_of = [&](int tile) {
         return Rows{&p.w[part], head * D + pair0 + tile / 2 * TILE + tile % 2 * (D / 2), (head + 1) * D};
     };

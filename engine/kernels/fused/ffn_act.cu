@@ -2,7 +2,7 @@
 // tiles: rows of gate and the same rows of up; sets of them go round the blocks.
 // Grid (blocks). x [n], gate and up [m, n] in blocks, y [m].
 
-#include "fused/stream.cuh"
+#include "fused/ring.cuh"
 
 struct FfnActParams {
     Stream x;
@@ -19,16 +19,18 @@ struct FfnActParams {
 constexpr int SHARING_WARPS = 6; // of a block whose warps share out all its rows
 constexpr int SHARING_BLOCKS = 3; // of these, of a multiprocessor
 
-// TILES: of a block at a time; or 1, where all of them fit shared memory: 8 rows of gate and the same 8 of up each then.
+// TILES: of a block at a time; or 1, where all of them fit shared memory: 8 rows of gate and the same 8 of up each then. Likewise 0,
+// where they come through rings of HELD stages.
 template <typename Gate, typename Up, int TILES, int HELD>
-__global__ void __launch_bounds__(32 * (TILES == 1 ? SHARING_WARPS : MOST_WARPS), TILES == 1 ? SHARING_BLOCKS : 2)
+__global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? SHARING_WARPS : MOST_WARPS),
+                                  TILES == 0 ? 1 : TILES == 1 ? SHARING_BLOCKS : 2)
     ffn_act(const __grid_constant__ FfnActParams p) {
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
     constexpr int PAIRS = TILES / 2, RUN = run_of<Gate, Up>;
     Norm<RUN> norm(p.x, p.norm, p.norm_tap, p.n);
     auto ready = [&] {
-        norm.measure(p.n, p.eps);
+        norm.template measure<TILES == 0 ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
         turn.mark(1);
         return prepare_both<Gate, Up, RUN, 1>(shared, p.n, norm);
     };
@@ -37,6 +39,18 @@ __global__ void __launch_bounds__(32 * (TILES == 1 ? SHARING_WARPS : MOST_WARPS)
         p.y[row] = tap(p.y_tap, row, g / (1.0f + expf(-g)) * u);
     };
     u8 *stages = shared + vector_bytes<Gate, Up>(p.n);
+    if constexpr (TILES == 0) {
+        constexpr int ROWS = TILE / 2;
+        const int blocks = p.n / 256, tiles = p.m / ROWS;
+        auto rows_of = [&](int tile) { return Eights{{&p.gate, &p.up}, {tile * ROWS, tile * ROWS}}; };
+        ring_rows<Gate, HELD>(p.walk, part_of(tiles, 0) * blocks, part_of(tiles, 1) * blocks, blocks, stages, turn, rows_of,
+                              [&] { return ready().a; }, [&](RingSums sums) {
+                                  for (int row = sums.first() * ROWS + threadIdx.x; row < sums.end() * ROWS; row += blockDim.x) {
+                                      write(row, sums(row / ROWS, row % ROWS), sums(row / ROWS, row % ROWS + ROWS));
+                                  }
+                              });
+        return;
+    }
     if constexpr (TILES == 1) {
         constexpr int ROWS = TILE / 2;
         const int groups = p.n / 32, tiles = (p.m + ROWS - 1) / ROWS;
@@ -56,7 +70,7 @@ __global__ void __launch_bounds__(32 * (TILES == 1 ? SHARING_WARPS : MOST_WARPS)
         });
         return;
     }
-    typedef ResultsOf<TILES == 1 ? 2 : TILES, HELD> Sums;
+    typedef ResultsOf<TILES < 2 ? 2 : TILES, HELD> Sums;
     auto first_of = [&](int set) { return (int)(set * gridDim.x + blockIdx.x) * TILE * PAIRS; };
     auto rows_of = [&](int set, int tile) {
         return Rows{tile % 2 == 0 ? &p.gate : &p.up, first_of(set) + tile / 2 * TILE, p.m};

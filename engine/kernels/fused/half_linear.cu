@@ -1,9 +1,10 @@
 // Half of y = W x of one token, for ffn_down: a block makes a tile of rows over one
 // half of their length, or one such tile after another where the card does not hold a block
-// for each; who reads them adds the halves (Stream in stream.cuh).
-// Grid (blocks, 2). x [n], W [m, n] in blocks, y [2, m].
+// for each; who reads them adds the halves (Stream in stream.cuh). Or, with stages of a ring,
+// a block makes its share of all rows end to end: of a row that it ends and did not begin the second half.
+// Grid (blocks, 2), with a ring (blocks), which are no more than tiles. x [n], W [m, n] in blocks, y [2, m].
 
-#include "fused/rows.cuh"
+#include "fused/ring.cuh"
 
 struct HalfLinearParams {
     const float *x;
@@ -14,11 +15,30 @@ struct HalfLinearParams {
     Stamp *stamps; // null where it is not timed
 };
 
-template <typename Format, int HELD>
-__global__ void __launch_bounds__(32 * MOST_WARPS, 2) half_linear(const __grid_constant__ HalfLinearParams p) {
+template <typename Format, int HELD, int RING>
+__global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RING > 0 ? 1 : 2) half_linear(const __grid_constant__ HalfLinearParams p) {
     typedef ResultsOf<1, HELD> Sums;
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
+    if constexpr (RING > 0) {
+        const int blocks = p.n / 256, pieces = p.m / TILE * blocks;
+        const float4 *x = (const float4 *)p.x;
+        auto rows_of = [&](int tile) { return Eights::of(&p.w, tile * TILE); };
+        auto ready = [&] {
+            return prepare_both<Format, Format, run_of<Format>, 3>(shared, p.n, [&](int i) { return __ldcg(x + i); }).a;
+        };
+        auto done = [&](RingSums sums) {
+            for (int row = sums.first() * TILE + threadIdx.x; row < sums.end() * TILE; row += blockDim.x) {
+                const int tile = row / TILE;
+                const float sum = sums(tile, row % TILE);
+                if (sums.begins(tile)) p.y[0][row] = sum;
+                if (sums.ends(tile)) p.y[1][row] = sums.begins(tile) ? 0.0f : sum;
+            }
+        };
+        ring_rows<Format, RING>(p.walk, part_of(pieces, 0), part_of(pieces, 1), blocks, shared + vector_bytes<Format, Format>(p.n),
+                                turn, rows_of, ready, done);
+        return;
+    }
     const int all = p.n / 32;
     const Span span = blockIdx.y == 0 ? Span{0, p.first, all} : Span{p.first, all - p.first, all};
     const float4 *x = (const float4 *)p.x + span.first * 8;

@@ -3,14 +3,14 @@
 // x [n], W [V, n] in blocks, logits [V].
 
 #include "fused/best.cuh"
-#include "fused/stream.cuh"
+#include "fused/ring.cuh"
 
 struct LmHeadParams {
     Stream x;
     const float *norm;
     Weights w;
     float *logits;
-    Best best; // where a warp makes a tile alone
+    Best best; // but where whole sets of tiles are made one after another
     float *norm_tap; // null where not wanted
     Walk walk;
     int n, m;
@@ -20,33 +20,47 @@ struct LmHeadParams {
 
 constexpr int OWN_WARPS = 16; // of a block whose warps make tiles alone, at most
 
-// OWN: whether a warp makes a tile alone, of which shared memory then holds some whole. The warp then also gives the
-// best.
-template <typename Format, bool OWN>
-__global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : MOST_WARPS), OWN ? 1 : 2) lm_head(const __grid_constant__ LmHeadParams p) {
+// OWN: whether a warp makes a tile alone, of which shared memory then holds some whole. RING: stages of the ring of a warp, where
+// tiles come through such. The warp then also gives the best.
+template <typename Format, bool OWN, int RING>
+__global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : RING > 0 ? RING_WARPS : MOST_WARPS), OWN || RING > 0 ? 1 : 2)
+    lm_head(const __grid_constant__ LmHeadParams p) {
+    static_assert(OWN_WARPS == RING_WARPS, "the norm is measured alike");
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
     constexpr int RUN = run_of<Format>;
     Norm<RUN> norm(p.x, p.norm, p.norm_tap, p.n);
     auto ready = [&] {
-        norm.template measure<OWN ? OWN_WARPS : MOST_WARPS>(p.n, p.eps);
+        norm.template measure<(OWN || RING > 0) ? OWN_WARPS : MOST_WARPS>(p.n, p.eps);
         turn.mark(1);
         return prepare_both<Format, Format, RUN, 1>(shared, p.n, norm);
     };
     u8 *stages = shared + vector_bytes<Format, Format>(p.n);
     // Sets go round the blocks, so that at any time they read one piece of memory together.
     auto first_of = [&](int set) { return (set * gridDim.x + blockIdx.x) * p.walk.tiles * TILE; };
+    unsigned long long most = 0;
+    auto give = [&](int row, float sum) {
+        p.logits[row] = sum;
+        const unsigned long long key = key_of(sum, row);
+        most = key > most ? key : most;
+    };
+    if constexpr (RING > 0) {
+        const int blocks = p.n / 256, tiles = p.m / TILE;
+        auto rows_of = [&](int tile) { return Eights::of(&p.w, tile * TILE); };
+        ring_rows<Format, RING>(p.walk, part_of(tiles, 0) * blocks, part_of(tiles, 1) * blocks, blocks, stages, turn, rows_of,
+                                [&] { return ready().a; }, [&](RingSums sums) {
+                                    for (int row = sums.first() * TILE + threadIdx.x; row < sums.end() * TILE; row += blockDim.x) {
+                                        give(row, sums(row / TILE, row % TILE));
+                                    }
+                                });
+        if (p.best.token) tell_best(most, p.best);
+        return;
+    }
     if constexpr (OWN) {
-        unsigned long long most = 0;
         own_rows<Format, OWN_WARPS>(
             p.walk, p.n / 32, stages, turn,
             [&](int set) { return Rows{&p.w, (int)(first_of(set) + threadIdx.x / 32 * TILE), p.m}; },
-            [&] { return ready().a; },
-            [&](int row, float sum) {
-                p.logits[row] = sum;
-                const unsigned long long key = key_of(sum, row);
-                most = key > most ? key : most;
-            });
+            [&] { return ready().a; }, give);
         if (p.best.token) tell_best(most, p.best);
         return;
     }

@@ -42,21 +42,21 @@ struct Stream {
     }
 };
 
-// RMSNorm of x, four elements at a time. The first RUN fours of a thread (`four_of`) and their
+// RMSNorm of x, four elements at a time. The first KEPT fours of a thread (`four_of`) and their
 // weights are kept; what a thread has besides is read again.
-template <int RUN>
+template <int RUN, int KEPT = RUN>
 struct Norm {
     const Stream &x;
     const float *weight;
     float *tapped; // by one block
-    float4 first[RUN], factor[RUN];
+    float4 first[KEPT], factor[KEPT];
     float inverse_n, scale;
     // Before the wait.
     __device__ __forceinline__ Norm(const Stream &x, const float *weight, float *tap_of, int n)
         : x(x), weight(weight), tapped(blockIdx.x == 0 ? tap_of : nullptr) {
         inverse_n = 1.0f / (float)n;
 #pragma unroll
-        for (int k = 0; k < RUN; k++) {
+        for (int k = 0; k < KEPT; k++) {
             const int i = four_of<RUN>(k);
             factor[k] = 4 * i < n ? ((const float4 *)weight)[i] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
@@ -69,8 +69,8 @@ struct Norm {
             squares = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, squares))));
         };
 #pragma unroll
-        for (int k = 0; k < RUN; k++) first[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if constexpr (RUN == 1) { // one loop: its code is fetched once
+        for (int k = 0; k < KEPT; k++) first[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if constexpr (KEPT == 1) { // one loop: its code is fetched once
 #pragma unroll 1
             for (int i = threadIdx.x; i < n / 4; i += blockDim.x) {
                 const float4 v = x.at(i, blockIdx.x == 0);
@@ -79,13 +79,13 @@ struct Norm {
             }
         } else { // all that is kept is on its way before the first is used
 #pragma unroll
-            for (int k = 0; k < RUN; k++) {
+            for (int k = 0; k < KEPT; k++) {
                 if (four_of<RUN>(k) < n / 4) first[k] = x.at(four_of<RUN>(k), blockIdx.x == 0);
             }
 #pragma unroll
-            for (int k = 0; k < RUN; k++) add(first[k]);
+            for (int k = 0; k < KEPT; k++) add(first[k]);
 #pragma unroll 1
-            for (int k = RUN; four_of<RUN>(k) < n / 4; k++) add(x.at(four_of<RUN>(k), blockIdx.x == 0));
+            for (int k = KEPT; four_of<RUN>(k) < n / 4; k++) add(x.at(four_of<RUN>(k), blockIdx.x == 0));
         }
         scale = __frsqrt_rn(fmaf(block_sum<WARPS>(squares), inverse_n, eps));
     }
@@ -93,7 +93,7 @@ struct Norm {
         float4 v, w;
         bool kept = false;
 #pragma unroll
-        for (int k = 0; k < RUN; k++) {
+        for (int k = 0; k < KEPT; k++) {
             if (i == four_of<RUN>(k)) v = first[k], w = factor[k], kept = true;
         }
         if (!kept) v = x.at(i, false), w = ((const float4 *)weight)[i];

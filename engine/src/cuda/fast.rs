@@ -295,7 +295,7 @@ impl Fused<'_> {
         // Whole blocks of weights.
         let first = groups.div_ceil(2).next_multiple_of(w.ty.block_size().div_ceil(32)).min(groups);
         let task = self.task(&[w], first, 1);
-        let with = |held: usize| {
+        let with = |held: usize, ring: i32| {
             move |walk| {
                 let params = HalfLinearParams {
                     x: self.at(layer.act),
@@ -307,21 +307,29 @@ impl Fused<'_> {
                     first: first as i32,
                     stamps: 0,
                 };
-                Call::new(params, (1, 2, 1), THREADS).of(&[&w.ty, &held])
+                Call::new(params, (1, if ring > 0 { 1 } else { 2 }, 1), THREADS).of(&[&w.ty, &held, &ring])
             }
         };
         // A block for each tile, if the card holds all of them at once.
         let ((walk, shared), tiles) = (task.walk(1), w.m.div_ceil(TILE));
         let each = if shared as usize <= self.limit_of_two() { 2 } else { 1 };
         if 2 * tiles <= each * self.calls.functions.processors as usize {
-            let mut call = with(task.held(w.ty))(walk).shared(shared);
+            let mut call = with(task.held(w.ty), 0)(walk).shared(shared);
             call.grid.0 = tiles as u32;
+            return call;
+        }
+        // Or a block a multiprocessor that takes its share of all rows, if none of them is then shared out among three.
+        let blocks = self.calls.functions.processors as usize;
+        let ring = self.task(&[w], groups, 1).ring(tiles / blocks + 2);
+        if let Some((walk, threads, shared)) = ring.filter(|_| w.m.is_multiple_of(TILE) && tiles >= blocks) {
+            let mut call = with(0, walk.stages)(walk).shared(shared);
+            (call.grid.0, call.block.0) = (blocks as u32, threads);
             return call;
         }
         // Or two blocks a multiprocessor that take tiles in turn: one multiplies while the other waits for its weights.
         let two = Task { limit: self.limit_of_two(), ..task.clone() };
         let fits = two.walk(2).1 as usize <= two.limit;
-        self.streamed(if fits { &two } else { &task }, tiles, with(0))
+        self.streamed(if fits { &two } else { &task }, tiles, with(0, 0))
     }
 
     /// Norm, gate, up and their product.
@@ -369,6 +377,14 @@ impl Fused<'_> {
             (call.grid.0, call.block.0) = (tiles.div_ceil(each) as u32, SHARING_THREADS);
             return call;
         }
+        // Or through rings, of tiles alike.
+        let blocks = tiles.min(self.calls.functions.processors as usize);
+        let ring = self.task(&[gate, up], gate.n / 32, 1).ring(tiles.div_ceil(blocks));
+        if let Some((walk, threads, shared)) = ring.filter(|_| gate.m.is_multiple_of(TILE)) {
+            let mut call = with(0, walk.stages as usize)(walk).shared(shared);
+            (call.grid.0, call.block.0) = (blocks as u32, threads);
+            return call;
+        }
         let task = self.task(&[gate, up], gate.n / 32, 2);
         self.streamed(&task, gate.m.div_ceil(TILE), with(2, 0))
     }
@@ -389,13 +405,13 @@ impl Fused<'_> {
     pub(super) fn lm_head_of(&self, x: Stream, made: Ptr, best: Best) -> Call {
         let (norm, logits) = (self.decoder.final_norm, self.decoder.logits);
         let w = self.weight(logits);
-        let with = |own: bool, walk| {
+        let with = |own: bool, ring: i32, walk| {
             let params = LmHeadParams {
                 x,
                 norm: self.vector(norm),
                 w: w.planes,
                 logits: made,
-                best: if own { best } else { Best::default() },
+                best: if own || ring > 0 { best } else { Best::default() },
                 norm_tap: self.tap(norm),
                 walk,
                 n: w.n as i32,
@@ -403,19 +419,27 @@ impl Fused<'_> {
                 eps: self.eps(norm),
                 stamps: 0,
             };
-            Call::new(params, (1, 1, 1), THREADS).of(&[&w.ty, &own])
+            Call::new(params, (1, 1, 1), THREADS).of(&[&w.ty, &own, &ring])
         };
         // From Hopper on, of whole tiles: a block a multiprocessor, whose warps wait for nobody.
         let processors = self.calls.functions.processors;
         let own = self.task(&[w], w.n / 32, 1).own(w.m, processors as usize);
         if let Some((walk, threads, shared)) = own.filter(|_| self.calls.functions.clusters && w.m.is_multiple_of(TILE))
         {
-            let mut call = with(true, walk).shared(shared);
+            let mut call = with(true, 0, walk).shared(shared);
             (call.grid.0, call.block.0) = (processors, threads);
             return call;
         }
+        // Or through rings.
+        let (tiles, blocks) = (w.m / TILE, (w.m / TILE).min(processors as usize).max(1));
+        let ring = self.task(&[w], w.n / 32, 1).ring(tiles.div_ceil(blocks));
+        if let Some((walk, threads, shared)) = ring.filter(|_| w.m.is_multiple_of(TILE)) {
+            let mut call = with(false, walk.stages, walk).shared(shared);
+            (call.grid.0, call.block.0) = (blocks as u32, threads);
+            return call;
+        }
         let tiles = 2;
-        self.streamed(&self.task(&[w], w.n / 32, tiles), w.m.div_ceil(TILE * tiles), |walk| with(false, walk))
+        self.streamed(&self.task(&[w], w.n / 32, tiles), w.m.div_ceil(TILE * tiles), |walk| with(false, 0, walk))
     }
 
     /// The next token, into host memory.

@@ -248,7 +248,7 @@ impl Params {
 }
 
 /// What kernels include, by path below `engine/kernels`.
-const HEADERS: [(&str, &str); 22] = [
+const HEADERS: [(&str, &str); 23] = [
     ("barriers.cuh", include_str!("../../kernels/barriers.cuh")),
     ("batch.cuh", include_str!("../../kernels/batch.cuh")),
     ("blocks.cuh", include_str!("../../kernels/blocks.cuh")),
@@ -262,6 +262,7 @@ const HEADERS: [(&str, &str); 22] = [
     ("fused/shares.cuh", include_str!("../../kernels/fused/shares.cuh")),
     ("fused/digits.cuh", include_str!("../../kernels/fused/digits.cuh")),
     ("fused/tile.cuh", include_str!("../../kernels/fused/tile.cuh")),
+    ("fused/ring.cuh", include_str!("../../kernels/fused/ring.cuh")),
     ("fused/rows.cuh", include_str!("../../kernels/fused/rows.cuh")),
     ("fused/stream.cuh", include_str!("../../kernels/fused/stream.cuh")),
     ("prefill/operand.cuh", include_str!("../../kernels/prefill/operand.cuh")),

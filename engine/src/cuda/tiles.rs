@@ -22,6 +22,10 @@ const STAGES: usize = 2;
 const OWN_WARPS: usize = constant!("fused/lm_head.cu", "OWN_WARPS") as usize;
 const OWN_LEAST: usize = 6;
 const OWN_STAGES: usize = constant!("fused/rows.cuh", "OWN_STAGES") as usize;
+/// Warps of a block that brings its rows through rings, groups of a piece, and stages of a warp's ring at most: more brought no speed.
+const RING_WARPS: usize = constant!("fused/ring.cuh", "RING_WARPS") as usize;
+const PIECE: usize = constant!("fused/ring.cuh", "PIECE") as usize;
+const RING_STAGES: usize = 4;
 /// Threads of a block.
 pub const THREADS: u32 = 32 * WARPS as u32;
 
@@ -118,6 +122,23 @@ impl Task {
         let sets = rows.div_ceil(TILE).div_ceil(blocks * warps);
         let walk = Walk { sets: sets as i32, ..self.walk_of(warps, stages, self.groups) };
         Some((walk, 32 * warps as u32, (vector + warps * stages * stride) as u32))
+    }
+
+    /// The way of a block whose warps bring `tiles` tiles at most through rings, its threads and the bytes of shared memory that it
+    /// takes; nothing for rows of several formats or without blocks of 256 weights, and where there is no room.
+    pub fn ring(&self, tiles: usize) -> Option<(Walk, u32, u32)> {
+        let ty = self.formats[0];
+        if ty.block_size() != 32 * PIECE || self.formats.iter().any(|&other| other != ty) {
+            return None;
+        }
+        let pitch = |width: usize| if width.is_multiple_of(16) { (width.div_ceil(16) | 1) * 16 } else { 4 };
+        let stride: usize = weights::plane_lengths(ty).map(|width| TILE * pitch(width)).sum();
+        (4..=RING_WARPS).rev().step_by(4).find_map(|warps| {
+            let besides = self.vector() + (tiles + warps) * TILE * size_of::<f32>();
+            let stages = (self.limit.saturating_sub(besides) / (warps * stride)).min(RING_STAGES);
+            let walk = Walk { stride: stride as i32, ..self.walk_of(warps, stages, PIECE) };
+            (stages > 1).then_some((walk, 32 * warps as u32, (besides + warps * stages * stride) as u32))
+        })
     }
 
     /// The way of a block that has `tiles` tiles in shared memory, whose atoms its warps share out, and the bytes that it takes.
@@ -224,6 +245,20 @@ mod tests {
                 prop_assert!(shared as usize >= task.vector() + (walk.tiles * walk.stages * walk.stride) as usize);
                 let made = TILE * blocks * (walk.tiles * walk.sets) as usize;
                 prop_assert!(made >= rows && made - TILE * blocks * walk.tiles as usize <= rows);
+            }
+        }
+
+        #[test]
+        fn rings_fit_the_card_and_hold_pieces(task in task(), tiles in 1usize..80) {
+            if let Some((walk, threads, shared)) = task.ring(tiles) {
+                prop_assert!(shared as usize <= task.limit && threads == 32 * walk.tiles as u32);
+                prop_assert!((2..=RING_STAGES).contains(&(walk.stages as usize)) && walk.stride % 16 == 0);
+                // A piece as `Tile::hold` finds it, whose last plane may be that of 2 bytes in words.
+                prop_assert!(walk.stride as usize >= weights::plane_lengths(task.formats[0]).map(|len| TILE * len).sum());
+                let parts = TILE * size_of::<f32>() * (tiles + walk.tiles as usize);
+                prop_assert_eq!(shared as usize, task.vector() + (walk.tiles * walk.stages * walk.stride) as usize + parts);
+            } else {
+                prop_assert!(task.formats.iter().any(|ty| *ty != task.formats[0] || ty.block_size() != 256) || task.limit < task.vector() + (64 << 10));
             }
         }
 
