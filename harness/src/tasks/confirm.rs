@@ -215,14 +215,23 @@ impl Plan {
         prompt: usize, (ubatch, decode): (usize, usize), (context, number, order): (usize, u16, Order),
     ) -> Option<Self> {
         let by = usize::from(number.max(1));
-        let small = 5 + 2 * by + usize::from(order == Order::LargeFirst);
         let least = if prompt <= DOUBLED { 2 * prompt } else { prompt + decode + 1 };
         let odd = if prompt % 4 == 1 { 3 } else { 1 };
         let few = if order == Order::SmallFirst && (prompt + by).is_multiple_of(2) { 2 } else { odd };
         // Tiles of 4, 8, 16 and 32 rows leave different numbers of rows over, and others than the prompt leaves.
         let over = 28 - 8 * ((by - 1) % 3) + few;
-        let more_than = prompt.min(ubatch.max(1)).max(least.saturating_sub(small)).max(small);
-        let part = (more_than + 1).saturating_sub(over).next_multiple_of(32) + over;
+        let parts = |small: usize| {
+            let more_than = prompt.min(ubatch.max(1)).max(least.saturating_sub(small)).max(small);
+            (small, (more_than + 1).saturating_sub(over).next_multiple_of(32) + over)
+        };
+        // The numbers of tokens of both runs, and those with the next one, have no divisor in common but 2: splits of the
+        // tokens leave some over in one of the runs.
+        let apart = |(small, large): &(usize, usize)| {
+            (0..2).all(|more| common_divisor(prompt + more, small + large + more) <= 2)
+        };
+        let first = 5 + 2 * by + usize::from(order == Order::LargeFirst);
+        let small_ones = || (first..first + 32).step_by(2).map(parts);
+        let (small, part) = small_ones().find(apart).or_else(|| small_ones().next())?;
         let plan = |prompt: usize, part: usize| Self { prompt, ubatch: part, decode };
         if part + small + decode <= context {
             return Some(plan(part + small, part));
@@ -236,6 +245,11 @@ impl Plan {
         let (whole, rest) = (self.prompt / self.ubatch, self.prompt % self.ubatch);
         Some(rest).filter(|rest| *rest > 0).into_iter().chain(std::iter::repeat_n(self.ubatch, whole)).collect()
     }
+}
+
+/// The largest number that divides both.
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
 /// So many ids below `ids`: of three tokens two that are drawn, and one of the first run at another place. In the middle one
@@ -312,6 +326,7 @@ mod tests {
             let [small, large] = plan.passes()[..] else { panic!("{prompt}") };
             let before = if order == Order::SmallFirst { small } else { large };
             assert!(small + large >= 2 * prompt && before % 2 == 1, "{prompt}: {small}, {large}");
+            assert!((3..40).all(|n| prompt % n > 0 || (small + large) % n > 0), "{prompt}: {small}, {large}");
             assert!([small, large].iter().any(|part| part % 2 != prompt % 2), "{prompt}: {small}, {large}");
             let over = [4, 8, 16, 32].map(|tile| large % tile);
             assert!(over.is_sorted_by(|a, b| a < b) && over[0] > 0, "{prompt}: {large}");

@@ -32,8 +32,8 @@ pub fn unsteady(
     }
 }
 
-/// Takes back causes of the same stage in several layers: those in the words of one that other tokens spoke against, and
-/// those that explain few of the layers. An engine runs the same code in each.
+/// Takes back causes of the same stage in several layers: those in the words of one that other tokens spoke against, unless
+/// other tokens bear them out, and those that explain few of the layers. An engine runs the same code in each.
 pub(super) fn among_layers(searcher: &Searcher<'_>, origins: &[&StageResult], findings: &mut [Finding]) {
     let mut names: Vec<&str> = findings.iter().filter(|f| f.id.layer.is_some()).map(|f| f.id.name).collect();
     names.sort_unstable();
@@ -48,6 +48,9 @@ pub(super) fn among_layers(searcher: &Searcher<'_>, origins: &[&StageResult], fi
         });
         let withdrawn: Vec<(String, (usize, String))> = because.by_ref().collect();
         for &i in &of_stage {
+            if matches!(findings[i].trial, Some(Trial::Confirmed { .. })) {
+                continue;
+            }
             let told = findings[i].told().map(|told| anywhere(&told, findings[i].id.layer));
             if let Some((_, why)) = withdrawn.iter().find(|(known, _)| Some(known) == told.as_ref()) {
                 take_back(searcher, origins, &mut findings[i], why.clone());
