@@ -11,6 +11,36 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 PACKAGE = "qdiff_capture"
 
+# Where the documents are in the environment that the wheel is installed in.
+DOCUMENTS = "share/doc/qdiff"
+
+# The page of the wheel `qdiff-llm`.
+PAGE = f"""# qdiff
+
+`qdiff` finds the first wrong stage of an LLM inference engine: which layer, at which positions, and why. It runs the engine and
+llama.cpp on the same model with the same tokens, and holds every stage against a float64 evaluation of its own operands.
+
+```
+qdiff demo                    a small model, a planted bug, and the report of it: no download
+qdiff run --help              your own engine: --subject 'cmd: ./engine {{model}} {{tokens}} {{dir}}'
+qdiff explain REPORT.json     one wrong element worked out
+```
+
+The wheel holds the program and the Python module `{PACKAGE}`, with which an engine dumps its stages. It needs Linux and a
+processor with AVX2.
+
+## Documents
+
+The documents are in the wheel. This command prints their folder:
+
+```
+python3 -c "import sysconfig; print(sysconfig.get_path('data') + '/{DOCUMENTS}')"
+```
+
+Begin with `README.md`. `docs/bring-your-own-engine.md` shows how an engine dumps its stages, `docs/guard.md` puts an engine
+under guard in continuous integration, and `docs/reading-a-report.md` explains a report line by line.
+"""
+
 
 def project():
     """What pyproject.toml says under [project]; before Python 3.11 there is no reader of TOML."""
@@ -26,24 +56,30 @@ def get_requires_for_build_wheel(config_settings=None):
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """The wheel of this folder alone: the module that writes captures, for every platform."""
     about = project()
-    return write(wheel_directory, about["name"], about, "py3-none-any", {})
+    return write(wheel_directory, about["name"], about, "py3-none-any", {}, {})
 
 
-def build_program(wheel_directory, program, glibc):
-    """The wheel `qdiff-llm`: the module and the program. The program needs the C library of version `glibc`."""
+def build_program(wheel_directory, program, glibc, documents):
+    """The wheel `qdiff-llm`: the module, the program, and the files under `documents`. The program needs the C library of
+    version `glibc`."""
     tag = f"py3-none-manylinux_{glibc.replace('.', '_')}_{platform.machine()}"
-    about = project() | {"description": "Finds the first wrong stage of an LLM inference engine, and says why"}
-    return write(wheel_directory, "qdiff-llm", about, tag, {"qdiff": pathlib.Path(program).read_bytes()})
+    about = project() | {"description": "Finds the first wrong stage of an LLM inference engine, and says why", "page": PAGE}
+    documents = pathlib.Path(documents)
+    shipped = {path.relative_to(documents).as_posix(): path.read_bytes() for path in sorted(documents.rglob("*")) if path.is_file()}
+    return write(wheel_directory, "qdiff-llm", about, tag, {"qdiff": pathlib.Path(program).read_bytes()}, shipped)
 
 
-def write(folder, name, about, tag, scripts):
-    """Writes a wheel with the module and `scripts` (name -> bytes) into `folder`, and returns its file name."""
+def write(folder, name, about, tag, scripts, documents):
+    """Writes a wheel with the module, `scripts` and `documents` (name -> bytes) into `folder`, and returns its file name."""
     stem = f"{name.replace('-', '_')}-{about['version']}"
     metadata = (f"Metadata-Version: 2.4\nName: {name}\nVersion: {about['version']}\n"
                 f"Summary: {about['description']}\nLicense-Expression: {about['license']}\n"
                 f"Requires-Python: {about['requires-python']}\nRequires-Dist: {about['dependencies']}\n")
+    if "page" in about:
+        metadata += f"Description-Content-Type: text/markdown\n\n{about['page']}"
     files = {f"{PACKAGE}/{path.name}": path.read_bytes() for path in sorted((HERE / PACKAGE).glob("*.py"))}
     files |= {f"{stem}.data/scripts/{script}": data for script, data in scripts.items()}
+    files |= {f"{stem}.data/data/{DOCUMENTS}/{document}": data for document, data in documents.items()}
     files[f"{stem}.dist-info/METADATA"] = metadata.encode()
     files[f"{stem}.dist-info/WHEEL"] = (
         f"Wheel-Version: 1.0\nGenerator: qdiff\nRoot-Is-Purelib: {str(not scripts).lower()}\nTag: {tag}\n").encode()
