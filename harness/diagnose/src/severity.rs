@@ -3,11 +3,11 @@
 
 use crate::diagnose::Diagnosis;
 use crate::number::{Real, counted, number};
-use crate::verdict::{Global, LogitsRow};
+use crate::verdict::{Global, Local, LogitsRow};
 use crate::weights::Mismatch;
 use qdiff_engine::model::{Graph, StageId};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::cmp::Ordering;
 
 /// Tensors that are listed.
@@ -32,9 +32,45 @@ pub struct Severity {
 pub struct Off {
     /// The stage.
     pub stage: StageId,
-    /// Relative L2 distance of its worst row.
-    #[serde(with = "Real")]
-    pub by: f64,
+    /// Relative L2 distance of its worst row; null where no row has one, and `unmeasured` then says why.
+    #[serde(deserialize_with = "finite")]
+    pub by: Option<f64>,
+    /// Why there is no distance; absent where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmeasured: Option<Unmeasured>,
+}
+
+/// Why a stage has no distance from what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unmeasured {
+    /// Its shape is another one, so that no row can be compared.
+    Extent,
+    /// It has NaN or infinity.
+    NotFinite,
+}
+
+impl Off {
+    fn of(stage: StageId, local: &Local) -> Self {
+        let by = Some(local.residual).filter(|by| by.is_finite());
+        let why = if local.extent.is_some() { Unmeasured::Extent } else { Unmeasured::NotFinite };
+        Self { stage, by, unmeasured: by.is_none().then_some(why) }
+    }
+
+    /// `off by 0.25 of a row's norm`.
+    fn size(&self) -> String {
+        match (self.by, self.unmeasured) {
+            (Some(by), _) => format!("off by {} of a row's norm", number(by)),
+            (None, Some(Unmeasured::Extent)) => "of another shape".to_owned(),
+            (None, _) => "NaN or infinite".to_owned(),
+        }
+    }
+}
+
+/// A distance as earlier versions wrote it too: `"Infinity"` is none.
+fn finite<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    let by: Option<Real> = Option::deserialize(deserializer)?;
+    Ok(by.map(|by| by.0).filter(|by| by.is_finite()))
 }
 
 /// How far a stage is off that reads other weights.
@@ -76,13 +112,12 @@ pub fn of(graph: &Graph, diagnosis: &Diagnosis, mismatches: &[Mismatch]) -> Opti
         return None;
     }
     let local = |id: StageId| verdict.stages.iter().find(|stage| stage.id == id)?.subject.as_ref();
-    let origins = diagnosis.findings.iter().filter_map(|f| Some(Off { stage: f.id, by: local(f.id)?.residual }));
+    let origins = diagnosis.findings.iter().filter_map(|f| Some(Off::of(f.id, local(f.id)?)));
     let readers = mismatches.iter().take(LISTED).flat_map(|mismatch| {
         let reads = graph.nodes.iter().filter(|node| node.weights.iter().any(|w| w.name == mismatch.tensor));
         reads.filter_map(|node| {
             let local = local(node.id).filter(|local| local.segment.is_none())?;
-            let off = Off { stage: node.id, by: local.residual };
-            Some(OffByWeights { tensor: mismatch.tensor.clone(), off, rounding: local.ok() })
+            Some(OffByWeights { tensor: mismatch.tensor.clone(), off: Off::of(node.id, local), rounding: local.ok() })
         })
     });
     // What is wrong in the capture alone did nothing to the engine.
@@ -110,26 +145,33 @@ fn together(rows: &[LogitsRow], distance: Option<Global>) -> Option<Together> {
 impl Severity {
     /// By how much stages alone are off, in words.
     pub fn alone(&self) -> Option<String> {
-        let size = |off: &Off| format!("{} of a row's norm", number(off.by));
-        let by_size = |a: &&Off, b: &&Off| a.by.partial_cmp(&b.by).unwrap_or(Ordering::Equal);
-        let all = || self.origins.iter();
-        let origins = match (all().min_by(by_size), all().max_by(by_size)) {
-            (Some(least), Some(most)) if self.origins.len() > 1 => Some(format!(
-                "by themselves, {} are off by {} ({}) to {} ({})",
-                counted(self.origins.len(), "stage"),
-                number(least.by),
+        let measured = || self.origins.iter().filter_map(|off| Some((off, off.by?)));
+        let by_size = |a: &(&Off, f64), b: &(&Off, f64)| a.1.total_cmp(&b.1);
+        let unmeasured = |off: &&Off| off.by.is_none();
+        let origins = match (measured().min_by(by_size), measured().max_by(by_size)) {
+            (Some((least, low)), Some((most, high))) if measured().count() > 1 => Some(format!(
+                "each alone, {} are off by {} ({}) to {} ({}) of a row's norm",
+                counted(measured().count(), "stage"),
+                number(low),
                 least.stage,
-                size(most),
+                number(high),
                 most.stage
             )),
-            (Some(only), _) => Some(format!("{} is off by {}, by itself", only.stage, size(only))),
+            (Some((only, _)), _) => Some(format!("{} alone is {}", only.stage, only.size())),
             _ => None,
         };
+        let first = self.origins.iter().find(unmeasured).map(|first| {
+            let more = match self.origins.iter().filter(unmeasured).count() - 1 {
+                0 => String::new(),
+                n => format!(", and so are {n} more"),
+            };
+            format!("{} is {}{more}", first.stage, first.size())
+        });
         let weights = self.weights.iter().map(|OffByWeights { tensor, off, rounding }| {
             let rounding = if *rounding { ", no more than rounding may do" } else { "" };
-            format!("with what the engine reads of {tensor}, {} is off by {}{rounding}", off.stage, size(off))
+            format!("with what the engine reads of {tensor}, {} is {}{rounding}", off.stage, off.size())
         });
-        let words: Vec<String> = origins.into_iter().chain(weights).collect();
+        let words: Vec<String> = origins.into_iter().chain(first).chain(weights).collect();
         (!words.is_empty()).then(|| words.join("; "))
     }
 

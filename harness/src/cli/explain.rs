@@ -3,8 +3,10 @@
 use super::args::ExplainRequest;
 use super::exit;
 use super::say::say;
-use crate::report::UNKNOWN;
+use crate::diagnose::Finding;
+use crate::number::counted;
 use crate::report::json::{self, Saved};
+use crate::report::{grouped, story};
 use anyhow::{Result, bail};
 use std::fmt::Write as _;
 
@@ -20,14 +22,21 @@ pub(super) fn run(request: &ExplainRequest) -> Result<u8> {
     }
     for finding in findings {
         let Some(example) = &finding.example else { continue };
-        let cause = finding.told().unwrap_or_else(|| UNKNOWN.to_owned());
-        let _ = writeln!(text, "## {}: {cause}\n\n{}", finding.id, example.markdown(request.patch));
-        if let Some(cause) = finding.cause.as_ref().filter(|cause| !cause.remedy.is_empty()) {
-            let _ = writeln!(text, "Remedy: {}\n", cause.remedy);
+        let _ = writeln!(text, "## {}: {}\n\n{}", finding.id, story(finding), example.markdown(request.patch));
+        if let Some(remedy) = finding.mended() {
+            let _ = writeln!(text, "Remedy: {remedy}\n");
         }
     }
-    if text.is_empty() {
-        let _ = writeln!(text, "This report has no worked example.");
+    let without: Vec<&Finding> = findings.iter().filter(|finding| finding.example.is_none()).collect();
+    if !without.is_empty() {
+        let origins = counted(without.len(), if without.len() == findings.len() { "origin" } else { "more origin" });
+        let _ = writeln!(text, "{origins} without a worked example, which qdiff makes of the first ones:\n");
+    }
+    for (told, alike) in grouped(without, |finding| story(finding)) {
+        let names: Vec<String> = alike.iter().map(|finding| finding.id.to_string()).collect();
+        let (names, of) = (names.join(", "), if alike.len() > 1 { " of the first" } else { "" });
+        let remedy = alike[0].mended().map_or_else(String::new, |remedy| format!(". Remedy{of}: {remedy}"));
+        let _ = writeln!(text, "- {names}: {told}{remedy}");
     }
     say(&text)?;
     Ok(exit::of(report.outcome))

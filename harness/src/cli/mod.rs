@@ -20,6 +20,7 @@ mod say;
 mod schemas;
 mod setup;
 mod stages;
+mod verify;
 
 use crate::report::Failure;
 use crate::runners::EngineTrouble;

@@ -31,7 +31,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
         return pipe(text);
     }
     file::write(path, text.as_bytes())?;
-    remark(&terminal().line("report", &path.display().to_string()))
+    remark(&terminal().line("report", &file::near(path)))
 }
 
 impl JsonArgs {
@@ -154,11 +154,11 @@ pub(super) fn failed(asked: &Asked<'_>, failure: &Failure) {
 fn offer(told: &dyn Told, folder: &Path) -> Result<()> {
     let subject = told.run().map_or("report", |report| report.subject.name.as_str());
     let written = own::make(folder);
-    match written.and_then(|()| file::keep(folder, &file::name(subject), told.json()?.as_bytes())) {
+    match written.and_then(|()| file::keep(folder, &file::of_subject(subject), told.json()?.as_bytes())) {
         Ok(path) => {
-            let (path, page) = (path.display(), path.with_extension("html"));
-            let command = format!("qdiff report {path} --html {}", page.display());
-            remark(&(terminal().line("report", &path.to_string()) + &terminal().shell("page", &command) + "\n"))
+            let (path, page) = (file::near(&path), file::near(&path.with_extension("html")));
+            let command = format!("qdiff report {path} --html {page}");
+            remark(&(terminal().line("report", &path) + &terminal().shell("page", &command) + "\n"))
         }
         Err(e) => {
             complain(&format!("no report file: {e:#}"));

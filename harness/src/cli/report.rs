@@ -5,6 +5,7 @@ use super::exit;
 use super::output::Output;
 use super::say::{complain, say, terminal};
 use super::setup::console;
+use super::verify;
 use crate::report::json::{self, Saved};
 use crate::report::{Outcome, Report, Told, gaps};
 use crate::tasks::judge::{Merged, merge};
@@ -19,6 +20,9 @@ pub(super) fn run(args: &ReportArgs) -> Result<u8> {
     }
     if let Some(path) = args.inputs.iter().find(|p| p.is_dir()) {
         bail!("{} is a folder: name the reports in it, which are JSON files", path.display());
+    }
+    if args.verify {
+        return verify::run(args);
     }
     let saved = args.inputs.iter().map(|path| json::read(path)).collect::<Result<Vec<Saved>>>()?;
     if saved.iter().any(|saved| matches!(saved, Saved::Part(_))) {

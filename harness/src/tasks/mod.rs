@@ -10,6 +10,7 @@ pub(crate) mod devices;
 mod faults;
 pub(crate) mod fetch;
 pub(crate) mod generate;
+mod hashed;
 pub(crate) mod inspect;
 pub(crate) mod judge;
 pub(crate) mod logits;

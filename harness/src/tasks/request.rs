@@ -129,7 +129,7 @@ pub struct RanksRequest {
 pub struct TokensRequest {
     #[command(flatten)]
     pub prompt: PromptRequest,
-    /// Decode steps after the prompt, fed with the reference's choices, or with those of an engine that chooses by itself
+    /// Decode steps after the prompt, fed with the tokens that the reference chooses, or the engine if it chooses its own
     #[arg(short = 'n', long, default_value_t = 8, env = "QDIFF_DECODE")]
     pub decode: usize,
 }

@@ -1,7 +1,7 @@
 //! A trainer and a rollout on the same tokens: both judged, and the gap of their logprobs held against what rounding may do.
 
 use super::request::{RunnerRequest, TokensRequest};
-use super::sides::WhyRequest;
+use super::sides::{Side, WhyRequest, fed_again};
 use super::{Console, run, values};
 use crate::capture::manifest::Manifest;
 use crate::capture::{Names, container};
@@ -9,7 +9,7 @@ use crate::diagnose::Diagnosis;
 use crate::pair::{Pair, Recording, Settings, Tokens};
 use crate::report::rl::{RlReport, RlSide};
 use crate::rl::{Given, study};
-use crate::runners::{EngineTrouble, Faults, RunnerKind, Source};
+use crate::runners::{EngineTrouble, Faults, Source};
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -39,33 +39,23 @@ pub struct RlRequest {
 }
 
 /// One side, as far as it is known without the model.
-#[expect(clippy::large_enum_variant, reason = "two of them a process")]
-enum Side {
-    Live(&'static RunnerKind),
-    Recorded(PathBuf, Manifest),
+fn open(source: &Source) -> Result<Side> {
+    match source {
+        Source::Nobody => bail!("`none` gives no logprobs; name a runner, a command or a capture"),
+        // A capture of one sequence.
+        Source::Recorded(folder) => Ok(Side::Recorded(folder.clone(), container::manifest(folder)?)),
+        Source::Auto | Source::Live(_) => Side::open(source),
+    }
 }
 
-impl Side {
-    fn open(source: &Source) -> Result<Self> {
-        Ok(match source {
-            Source::Recorded(folder) => Self::Recorded(folder.clone(), container::manifest(folder)?),
-            Source::Nobody => bail!("`none` gives no logprobs; name a runner, a command or a capture"),
-            Source::Auto | Source::Live(_) => Self::Live(source.runner(false)?.0),
-        })
-    }
-
-    fn recorded(&self) -> Option<(&Path, &Manifest)> {
-        if let Self::Recorded(folder, manifest) = self { Some((folder, manifest)) } else { None }
-    }
-
-    /// Reads it, or runs it on these tokens.
-    fn record(&self, pair: &Pair<'_>, tokens: Tokens<'_>) -> Result<Recording> {
-        match self {
-            Self::Recorded(folder, manifest) => {
-                pair.read(folder, manifest, &Names::of(&pair.oracle.graph), &manifest.how())
-            }
-            Self::Live(kind) => pair.run(kind, tokens, Faults::default()).map_err(EngineTrouble::of),
+/// Reads a side, or runs it on these tokens.
+fn record(side: &Side, pair: &Pair<'_>, tokens: Tokens<'_>) -> Result<Recording> {
+    match side {
+        Side::Recorded(folder, manifest) => {
+            pair.read(folder, manifest, &Names::of(&pair.oracle.graph), &manifest.how())
         }
+        Side::Live(kind) => pair.run(kind, tokens, Faults::default()).map_err(EngineTrouble::of),
+        Side::Nobody => bail!("a side that does not run has no logprobs"),
     }
 }
 
@@ -79,7 +69,7 @@ fn all(manifest: &Manifest) -> Vec<u32> {
 /// # Errors
 /// Whatever keeps a side from running or being read; sides of different tokens.
 pub fn rl(request: &RlRequest, console: Console<'_>) -> Result<RlReport> {
-    let (trainer, rollout) = (Side::open(&request.trainer)?, Side::open(&request.rollout)?);
+    let (trainer, rollout) = (open(&request.trainer)?, open(&request.rollout)?);
     let given = [&request.trainer_logprobs, &request.logprobs].map(|path| path.as_deref().map(Given::read).transpose());
     let [of_trainer, of_rollout] = given;
     let (of_trainer, of_rollout) = (of_trainer?, of_rollout?);
@@ -111,23 +101,22 @@ pub fn rl(request: &RlRequest, console: Console<'_>) -> Result<RlReport> {
     let rollout = match &rollout {
         Side::Live(kind) if kind.command().is_some_and(|command| !command.decodes()) => {
             let whole = [prompt.as_slice(), forced.as_deref().unwrap_or_default()].concat();
-            rollout.record(&pair, Tokens::whole(&whole, 0))?
+            record(&rollout, &pair, Tokens::whole(&whole, 0))?
         }
-        Side::Live(kind) => {
+        Side::Live(_) => {
             // If nobody chose the tokens to decode, a command that must be given them gets those of the prompt again.
-            let waits = kind.command().is_some_and(|command| command.waits());
-            let cycled: Vec<u32> = prompt.iter().copied().cycle().take(decode).collect();
-            let forced = forced.as_deref().or_else(|| waits.then_some(cycled.as_slice()));
-            rollout.record(&pair, Tokens { forced, ..Tokens::whole(&prompt, decode) })?
+            let again = fed_again(&prompt, decode);
+            let forced = forced.as_deref().or_else(|| rollout.waits().then_some(again.as_slice()));
+            record(&rollout, &pair, Tokens { forced, ..Tokens::whole(&prompt, decode) })?
         }
-        Side::Recorded(..) => rollout.record(&pair, Tokens::whole(&prompt, 0))?,
+        Side::Recorded(..) | Side::Nobody => record(&rollout, &pair, Tokens::whole(&prompt, 0))?,
     };
     let fed = |recording: &Recording| {
         recording.capture.steps.iter().flat_map(|step| step.tokens.iter().copied()).collect::<Vec<u32>>()
     };
     let ids = fed(&rollout);
     ensure!(ids.len() > 1, "the run has one token, which follows none: there is no logprob to compare");
-    let trainer = trainer.record(&pair, Tokens::whole(&ids, 0))?;
+    let trainer = record(&trainer, &pair, Tokens::whole(&ids, 0))?;
     ensure!(fed(&trainer) == ids, "the trainer ran other tokens than the rollout; give both the same");
     let study = study(&opened, &pair, [&trainer, &rollout], &ids, [of_trainer.as_ref(), of_rollout.as_ref()])?;
     let judged = |recording: &Recording| -> Result<Diagnosis> { pair.judge(recording, None) };

@@ -3,7 +3,7 @@
 use super::batch::{self, Batch};
 pub use super::run_request::{REPORTS, RunRequest};
 use super::sides::{Input, SideChoice, Sides};
-use super::{Console, repeat, verify};
+use super::{Console, hashed, repeat, verify};
 use crate::capture::Filter;
 use crate::decoded;
 use crate::diagnose::Diagnosis;
@@ -351,6 +351,7 @@ pub(super) fn describe(opened: &LoadedModel, sha256: String) -> ModelInfo {
         layers: config.n_layers,
         format: if alone { format!("({format})") } else { format!("(mostly {format})") },
         folder: opened.is_folder(),
+        hashed_by: hashed::command(opened.model.gguf()),
         sha256,
     }
 }

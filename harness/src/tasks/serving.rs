@@ -83,7 +83,7 @@ impl Batch {
         (quick && self.long).then(|| "--quick".to_owned())
     }
 
-    /// As `qdiff run` would be asked for it.
+    /// The request for `qdiff run`.
     fn request(&self, all: &CheckRequest) -> RunRequest {
         let plan = self.plan();
         let prompt = PromptRequest {
@@ -115,8 +115,8 @@ impl Batch {
 /// Runs the battery.
 ///
 /// # Errors
-/// Whatever keeps all of it from being run, such as a subject that runs one sequence at a time. What keeps a single case from it
-/// stands in its place.
+/// Whatever keeps all of it from being run, such as a subject that runs one sequence at a time. An error of a single case is
+/// the result of that case.
 pub fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport> {
     let opened = request.model.open()?;
     let requests: Vec<RunRequest> = BATCHES.iter().map(|batch| batch.request(request)).collect();

@@ -30,7 +30,8 @@ pub struct SidesRequest {
     #[command(flatten)]
     pub passes: PassesRequest,
     /// The runner under suspicion
-    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::SUBJECT, help_heading = "Sides")]
+    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::SUBJECT, help_heading = "Sides",
+          long_help = values::subject_help())]
     pub subject: Source,
     #[command(flatten)]
     pub map: MapRequest,
@@ -53,7 +54,8 @@ type Recorded = (Vec<Recording>, Option<Vec<Recording>>, Vec<RowsSaid>);
 #[command(next_help_heading = "Sides")]
 pub struct LiveSidesRequest {
     /// The runner under suspicion
-    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE_SUBJECT)]
+    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE_SUBJECT,
+          long_help = values::subject_help())]
     pub subject: Source,
     /// The runner to compare with
     #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::LIVE)]
@@ -121,7 +123,7 @@ impl SidesRequest {
 
 /// Where one side comes from, as far as that is known without the model.
 #[expect(clippy::large_enum_variant, reason = "two of them a process")]
-enum Side {
+pub(super) enum Side {
     /// A runner.
     Live(&'static RunnerKind),
     /// A capture: its folder and manifest.
@@ -131,7 +133,11 @@ enum Side {
 }
 
 impl Side {
-    fn open(source: &Source) -> Result<Self> {
+    /// Finds the runner, or reads the manifest of the capture.
+    ///
+    /// # Errors
+    /// A runner that this machine does not have; a folder that is no capture.
+    pub(super) fn open(source: &Source) -> Result<Self> {
         Ok(match source {
             Source::Recorded(folder) => Self::Recorded(folder.clone(), container::any_manifest(folder)?),
             Source::Nobody => Self::Nobody,
@@ -140,11 +146,12 @@ impl Side {
     }
 
     /// Whether it is a command that feeds what somebody else chose.
-    fn waits(&self) -> bool {
+    pub(super) fn waits(&self) -> bool {
         matches!(self, Self::Live(kind) if kind.command().is_some_and(|command| command.waits()))
     }
 
-    fn recorded(&self) -> Option<(&Path, &manifest::Manifest)> {
+    /// The folder and the manifest of a capture.
+    pub(super) fn recorded(&self) -> Option<(&Path, &manifest::Manifest)> {
         if let Self::Recorded(folder, manifest) = self { Some((folder, manifest)) } else { None }
     }
 }
@@ -359,8 +366,7 @@ impl<'a> SideChoice<'a> {
         let decode = if self.decodes() { input.decode } else { 0 };
         // If no side chooses tokens, any tokens do: each stage is held against f64 on its own operands.
         let unchosen = self.subject.waits() && (self.reference.waits() || matches!(self.reference, Side::Nobody));
-        let cycled = || input.ready.tokens.iter().copied().cycle().take(decode).collect();
-        let forced = if unchosen { Some(cycled()) } else { input.forced };
+        let forced = if unchosen { Some(fed_again(&input.ready.tokens, decode)) } else { input.forced };
         let ubatch =
             if self.commands().all(|command| command.parts()) { input.ubatch } else { input.ready.tokens.len() };
         Input { decode, ubatch, forced, ..input }
@@ -527,6 +533,11 @@ impl Sides<'_> {
         let tokens = input.tokens(Some(&first.fed));
         pair.repeat(&|| Ok(Box::new(self.tapped(pair, kind, tokens)?)), tokens, first, runs)
     }
+}
+
+/// The tokens of `prompt` again, `n` of them, for decode steps where no side chooses tokens.
+pub(super) fn fed_again(prompt: &[u32], n: usize) -> Vec<u32> {
+    prompt.iter().copied().cycle().take(n).collect()
 }
 
 impl Input {

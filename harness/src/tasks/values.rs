@@ -3,7 +3,7 @@
 use crate::mutations::{FaultSite, Mutation, catalogue};
 use crate::nearest::nearest;
 use crate::prompts::BUILT_IN;
-use crate::runners::{RUNNERS, Source};
+use crate::runners::{PLACEHOLDERS, RUNNERS, Source};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
@@ -133,4 +133,15 @@ impl TypedValueParser for SourceParser {
         let commands = [command, served].into_iter().filter(|_| self.command);
         Some(Box::new([auto].into_iter().chain(live).chain(beside).chain(commands)))
     }
+}
+
+/// The help of a subject, with what a command of it may name.
+pub(super) fn subject_help() -> String {
+    // clap takes {n} for the end of a line, so the names have no braces here.
+    let line = |(name, what): (&str, &str)| format!("\n  {name:<11} {what}");
+    let lines: String = PLACEHOLDERS.map(line).concat();
+    format!(
+        "The runner under suspicion\n\nqdiff replaces these names in a command where they are in braces, as in {{model}}:{lines}\nserve: \
+         takes model and dir alone"
+    )
 }

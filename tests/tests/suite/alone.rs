@@ -102,7 +102,10 @@ fn how_grave_a_fault_is_is_told() {
     assert!((together["kl"].as_f64().unwrap() - largest).abs() <= 1e-6 * largest && largest > 0.0, "{text}");
     let changed = rows.iter().filter(|row| row["subject"][0]["token"] != row["reference"][0]["token"]).count();
     assert_eq!((&together["changed"], &together["positions"]), (&changed.into(), &rows.len().into()), "{text}");
-    assert!(text.contains("L01.ffn_down is off by 0.50 of a row's norm") && text.contains("KL at most"), "{text}");
+    assert!(
+        text.contains("L01.ffn_down alone is off by 0.50 of a row's norm") && text.contains("KL at most"),
+        "{text}"
+    );
     // If the other side's logits are unknown, the report has none.
     let (_, report, text) = folder.judged(&format!("{fault} --reference none"));
     assert_eq!((&report["severity"]["together"], text.contains("KL at most")), (&Value::Null, false), "{text}");

@@ -55,7 +55,7 @@ fn a_wrong_dump_of_one_stage_is_no_fault_of_the_engine() {
         assert_eq!(findings[0]["unread"], true, "{text}");
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("wrong in the capture alone") && words.contains(told), "{stage}: {text}");
-        assert!(words.contains("look at what is captured there"), "{text}");
+        assert!(words.contains("mend the capture of this stage"), "{text}");
         // No later stage is called a consequence of it.
         let stages = report["verdict"]["stages"].as_array().unwrap();
         let others = stages.iter().filter(|s| s["stage"] != stage && s["status"] != "match");

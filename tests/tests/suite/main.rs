@@ -47,6 +47,7 @@ mod llama_says;
 mod locate;
 mod manual;
 mod model_files;
+mod newcomers;
 mod oracle;
 mod own_ops;
 mod positions;

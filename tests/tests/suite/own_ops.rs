@@ -284,6 +284,7 @@ fn screen(opened: &Opened, diagnosis: Diagnosis) -> String {
             format: String::new(),
             folder: false,
             sha256: "0".repeat(64),
+            hashed_by: None,
         },
         run: RunInfo {
             prompt: "numbers".to_owned(),

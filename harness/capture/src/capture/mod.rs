@@ -79,7 +79,7 @@ pub struct Step {
     /// The stages of which the row of one position alone was captured, that of the prompt's last token, as of an engine
     /// that computes no other logits: one, or one of each rank. Their other rows hold NaN and are no part of the capture.
     pub last_row: Option<(BTreeSet<StageId>, usize)>,
-    /// Of each kept token, the logprob that the engine itself reports of the token that follows it.
+    /// The logprob that the engine itself reports for the token after each kept token.
     pub logprobs: Option<Vec<f32>>,
     /// Rows of attention weights that look at slots of the cache that the sequence does not have.
     pub foreign: BTreeMap<StageId, Vec<Foreign>>,

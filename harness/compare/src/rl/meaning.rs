@@ -343,7 +343,7 @@ fn named(all: &Rows<'_>) -> Means {
     let tried = fixed.into_iter().chain(left).chain(all.temperature(&fit)).chain(all.truncated(&fit));
     let mut found: Vec<(Meaning, usize)> = tried.map(|meaning| (meaning, all.predicts(meaning, &fit, &held))).collect();
     found.retain(|(_, predicted)| *predicted >= LEAST);
-    // What was fitted on half of the rows and gives the others is told as narrowly as all of them allow.
+    // A meaning was fitted on half of the rows and gives the others; now all rows narrow its numbers.
     let every: Vec<&Row> = rows.iter().collect();
     let narrowed = all.truncated(&every);
     let same = |a: &Meaning, b: &Meaning| std::mem::discriminant(a) == std::mem::discriminant(b);

@@ -71,7 +71,11 @@ pub struct Search {
 }
 
 /// What to do about a stage that is wrong in the capture alone.
-pub const EXPORTER: &str = "look at what is captured there: another buffer or layout than the next stages read, or the right one at another moment";
+pub const EXPORTER: &str = "mend the capture of this stage: it may take another buffer or layout than the next stages read, or take the buffer too early or too late";
+
+/// What to do about a cache that lacks rows, or holds others.
+const CACHE: &str = "write the row of each token to the cache slot of its position, unchanged and in every step, and keep the \
+                     rows of earlier steps; if the engine does so, dump the whole cache";
 
 /// An origin with its evidence.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -91,6 +95,15 @@ pub struct Finding {
     /// Whether the only error is that the captured array seems never to have been written.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unwritten: bool,
+    /// Whether `shape` itself says what is wrong: an extent, rows that a cache lacks, or slots of another sequence.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub evident: bool,
+    /// Whether causes were tried on some rows of the stage alone, for it has very many elements.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub excerpt: bool,
+    /// How to mend it, where no cause of the catalogue says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
     /// What explains it, if anything known does.
     pub cause: Option<Cause>,
     /// What was computed instead, solved for where nothing known explains it.
@@ -120,6 +133,9 @@ impl Finding {
             unread: false,
             kept: false,
             unwritten: false,
+            evident: false,
+            excerpt: false,
+            remedy: None,
             cause,
             solution,
             shape,
@@ -127,6 +143,18 @@ impl Finding {
             example: None,
             key: None,
         }
+    }
+
+    /// What is wrong, where it needs no cause to be known: the words of [`Finding::shape`].
+    pub fn plain(&self) -> Option<&str> {
+        let known = self.cause.is_some() || self.solution.is_some();
+        ((self.evident || self.unwritten) && !known).then_some(self.shape.as_str())
+    }
+
+    /// How to mend it, as far as that is known.
+    pub fn mended(&self) -> Option<&str> {
+        let of_cause = self.cause.as_ref().filter(|_| self.solution.is_none()).map(|cause| cause.remedy.as_str());
+        of_cause.or(self.remedy.as_deref()).filter(|remedy| !remedy.is_empty())
     }
 
     /// What was computed instead, with its name in the catalogue where it has one.

@@ -4,7 +4,7 @@ use super::fit::{Fit, Scope, fit};
 use super::glance::Glance;
 use super::solve::{self, Confidence, Example, Holds, Solution};
 use super::work::Meter;
-use super::{Cause, Finding, sums, through};
+use super::{CACHE, Cause, Finding, sums, through};
 use crate::capture::{Capture, Filter};
 use crate::mutations::{CauseId, Explains, Mutation, catalogue, find};
 use crate::number::counted;
@@ -16,7 +16,7 @@ use crate::verdict::{
 use crate::verdict::{foreign, lost};
 use qdiff_engine::model::Node;
 use qdiff_engine::ops::Anatomy;
-use qdiff_engine::ops::anatomy::Contraction;
+use qdiff_engine::ops::anatomy::{Contraction, State};
 use rayon::prelude::*;
 use std::collections::BTreeSet;
 
@@ -104,6 +104,7 @@ impl Searcher<'_> {
             let finding = Finding {
                 unread: origin.unread,
                 kept: origin.kept,
+                evident: true,
                 ..Finding::of(origin.id, (inside, cause, solution, shape))
             };
             return (finding, Vec::new());
@@ -168,7 +169,10 @@ impl Searcher<'_> {
             }
         };
         let example = if self.examples { Example::of(&e) } else { None };
-        let finding = Finding { example, ..finding };
+        let lacks = !e.misshapen.is_empty();
+        let of_cache = matches!(node.op.anatomy(), Anatomy::State(State::Rows(_)));
+        let remedy = (of_cache && (lacks || finding.solution.is_some())).then(|| CACHE.to_owned());
+        let finding = Finding { example, evident: lacks, excerpt: tried.is_some(), remedy, ..finding };
         let stage = origin.id.name;
         (finding, new.into_iter().map(|explanation| Known { stage, explanation }).collect())
     }

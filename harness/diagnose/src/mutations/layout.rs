@@ -146,7 +146,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "lm-head-transposed",
         fits: Some(head),
-        story: "the output projection is read transposed, so every id is wrong and none is an outlier by itself",
+        story: "the output projection is read transposed, so every id is wrong, and no id more than others",
         seen: "one token for ever; large logits at scattered ids that move with the position; a manual dot product with the same stride confirms the wrong value",
         remedy: "{weight} is [vocab][n_embd]; to cuBLAS it is column-major [n_embd, vocab]: use OP_T with lda = n_embd",
         apply: |node, _, _| Some(node.computing(transposed)),

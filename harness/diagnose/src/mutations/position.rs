@@ -203,7 +203,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(rotations),
         story: "the rotation takes another position than the token's",
         seen: "position 0 is rotated although it must not be",
-        remedy: "the first token of the prompt is at position 0; a decoded one at the number of tokens before it",
+        remedy: "give each token the number of tokens before it in its sequence as its position: 0 for the first token",
         params: &[Param::new("by", "positions too far", 1.0).searched(&[-1.0])],
         apply: |node, values, _| {
             let by = values[0];
@@ -215,9 +215,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "decode-offset",
         fits: Some(rotations),
-        story: "decode steps take a position that jumps, by the prompt's length for instance",
+        story: "decode steps take another position than the token's, at the same distance in every step",
         seen: "the prefill is right and the first decoded token is not",
-        remedy: "a decoded token is at the number of tokens before it; do not add the prompt's length again",
+        remedy: "give a decoded token the number of tokens before it as its position; count the tokens of the cache once, and add nothing",
         params: &[Param::new("by", "positions too far in every step but the first", 16.0).searched(&[1.0, -1.0])],
         apply: |node, values, _| {
             let by = values[0];

@@ -107,7 +107,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(|_, n| n.op.anatomy().is_layer() && n.role != Role::FfnOutput),
         story: "sums are accumulated in f16 (COMPUTE_16F): small errors everywhere, larger in long sums",
         seen: "errors of 1e-3 in every product; FAST_16F only rounds the operands",
-        remedy: "use CUBLAS_COMPUTE_32F, whatever the type of the operands",
+        remedy: "use CUBLAS_COMPUTE_32F, for operands of every type",
         explains: Explains::Rounding,
         apply: |node, _, _| in_half(node, 0),
         ..Mutation::PLAIN

@@ -125,7 +125,7 @@ struct State {
     trouble: Option<String>,
 }
 
-/// Names what is missing to evaluate on the requested device.
+/// Says why nothing can be evaluated on the requested device.
 ///
 /// # Errors
 /// A GPU asked for that is not there, or a library: with its remedy.

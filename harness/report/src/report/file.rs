@@ -1,7 +1,7 @@
 //! Files that appear whole under their name, or not at all.
 
 use crate::prompts::UNNAMED;
-use crate::{cleanup, hash};
+use crate::{cleanup, hash, runners};
 use anyhow::{Context as _, Result, bail};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -89,7 +89,10 @@ pub fn list(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
 /// As [`write()`].
 pub fn keep(folder: &Path, name: &str, content: &[u8]) -> Result<PathBuf> {
     let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
-    let named = |n: usize| if n == 1 { format!("{name}-{now}.json") } else { format!("{name}-{now}-{n}.json") };
+    // The folder may have the name already.
+    let doubled = folder.file_name().is_some_and(|folder| folder == name);
+    let first = if doubled { now.to_string() } else { format!("{name}-{now}") };
+    let named = |n: usize| if n == 1 { format!("{first}.json") } else { format!("{first}-{n}.json") };
     let path =
         (1..).map(|n| folder.join(named(n))).find(|p| p.symlink_metadata().is_err()).context("no name is free")?;
     write(&path, content)?;
@@ -100,17 +103,88 @@ pub fn keep(folder: &Path, name: &str, content: &[u8]) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The folder of a prompt's reports. A prompt that has no name of its own is known by its tokens.
+/// The folder of a prompt's reports. A prompt that has no name of its own is known by its tokens, and a file in another
+/// folder by its name and tokens.
 pub fn of_prompt(prompt: &str, tokens: &[u32]) -> String {
-    if !UNNAMED.contains(&prompt) {
+    let of_file = Path::new(prompt).file_name().and_then(|file| file.to_str()).filter(|file| *file != prompt);
+    if of_file.is_none() && !UNNAMED.contains(&prompt) {
         return name(prompt);
     }
     let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
-    format!("{}-{:.8}", name(prompt), hash::sha256(&bytes))
+    format!("{}-{:.8}", name(of_file.unwrap_or(prompt)), hash::sha256(&bytes))
+}
+
+/// Most characters of a subject in the name of a file.
+const SHORT: usize = 40;
+
+/// Programs that run another one, which their arguments name.
+const STARTERS: [&str; 7] = ["env", "sh", "bash", "node", "uv", "uvx", "time"];
+
+/// A subject as the beginning of a file's name. A command is known by its program: `cmd: python3 bin/engine.py {tokens}` is
+/// `engine_py`.
+pub fn of_subject(subject: &str) -> String {
+    let command = [runners::RUN, runners::SERVE].iter().find_map(|kind| subject.strip_prefix(kind));
+    let program = |word: &&str| {
+        let base = word.rsplit('/').next().unwrap_or(word);
+        let starter = STARTERS.contains(&base) || base.starts_with("python");
+        !starter && !word.starts_with(['-', '{']) && !word.contains('=')
+    };
+    let program = command.map(|line| line.split_whitespace().find(program).unwrap_or("command"));
+    let short = program.map_or(subject, |word| word.rsplit('/').next().unwrap_or(word));
+    // `cpu (recorded)` is cpu_recorded.
+    let words: Vec<String> = name(short).split('_').filter(|word| !word.is_empty()).map(str::to_owned).collect();
+    words.join("_").chars().take(SHORT).collect()
+}
+
+/// `path` as it is shown: from the current folder, where it lies in it.
+pub fn near(path: &Path) -> String {
+    let here = std::env::current_dir().ok();
+    let near =
+        here.as_deref().and_then(|here| path.strip_prefix(here).ok()).filter(|near| !near.as_os_str().is_empty());
+    near.unwrap_or(path).display().to_string()
 }
 
 /// `name` as part of a file's name.
 pub fn name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     name.chars().map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A report of a command had the whole command line in its path, of 120 characters and more.
+    #[test]
+    fn a_path_has_the_program_of_a_command_and_the_name_of_a_file() {
+        for (subject, short) in [
+            ("cmd: /home/me/engines/mine/target/release/engine --model {model} {tokens}", "engine"),
+            ("cmd: OMP_NUM_THREADS=1 python3 -u tools/engine.py {model}", "engine_py"),
+            ("serve: ./engine", "engine"),
+            ("cmd: {model}", "command"),
+            ("llama.cpp (cpu)", "llama_cpp_cpu"),
+        ] {
+            assert_eq!(of_subject(subject), short);
+        }
+        assert!(of_subject(&"long ".repeat(30)).len() <= SHORT);
+        assert_eq!(of_prompt("haiku", &[1]), "haiku");
+        assert_eq!(of_prompt("notes.txt", &[1]), "notes_txt");
+        let of_file = of_prompt("/home/me/prompts/notes.txt", &[1]);
+        assert!(of_file.starts_with("notes_txt-") && of_file.len() == 18, "{of_file}");
+        assert_ne!(of_file, of_prompt("/home/you/notes.txt", &[2]));
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(near(&here.join("a/b.json")), "a/b.json");
+        assert_eq!(near(Path::new("/elsewhere/b.json")), "/elsewhere/b.json");
+    }
+
+    #[test]
+    fn a_name_is_not_doubled() {
+        let folder = tempfile::tempdir().unwrap();
+        let dump = folder.path().join("dump");
+        std::fs::create_dir(&dump).unwrap();
+        let written = keep(&dump, "dump", b"{}").unwrap();
+        assert!(!written.file_name().unwrap().to_str().unwrap().contains("dump"), "{written:?}");
+        let written = keep(&dump, "cpu", b"{}").unwrap();
+        assert!(written.file_name().unwrap().to_str().unwrap().starts_with("cpu-"), "{written:?}");
+    }
 }

@@ -4,6 +4,7 @@
 //! `run`, `check`, `generation`, `logits`, `weights`, `sweep`, `comparison` and `oracle` make the screens;
 //! `stages` and `origin` are what several of them say. A [`Format`] decides nothing and computes no metric of its own.
 
+mod badge;
 mod batch;
 pub mod check;
 mod comparison;
@@ -43,7 +44,7 @@ pub use model::{
 };
 pub use oracle::{OracleReport, OracleStage};
 pub use origin::grouped;
-pub use origin::{UNKNOWN, inert};
+pub use origin::{UNKNOWN, inert, story};
 pub use overview::render as overview;
 pub use part::{Asked, Part};
 pub use rl::RlReport;
@@ -70,11 +71,12 @@ pub struct Format {
 }
 
 /// Every format that is a file.
-pub static FORMATS: [Format; 4] = [
+pub static FORMATS: [Format; 5] = [
     Format { name: "json", extension: "json", several: false, render: json::render },
     Format { name: "markdown", extension: "md", several: true, render: markdown::render },
     Format { name: "html", extension: "html", several: true, render: page::render },
     Format { name: "junit", extension: "xml", several: true, render: junit::render },
+    Format { name: "badge", extension: "svg", several: false, render: badge::render },
 ];
 
 /// The format with the extension of `path`.

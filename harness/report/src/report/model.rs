@@ -255,6 +255,9 @@ pub struct ModelInfo {
     /// SHA-256 of the file, in hexadecimal; of several, and of a folder, of config.json and the files of weights one after
     /// the other.
     pub sha256: String,
+    /// A command that prints this hash, for a model of several files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hashed_by: Option<String>,
 }
 
 /// Identifies the run.

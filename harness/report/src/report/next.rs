@@ -83,7 +83,7 @@ pub(super) fn dump(report: &Report) -> Vec<Line> {
 /// Whether it is known what is wrong, and not only where.
 fn known(finding: &Finding) -> bool {
     let named = finding.cause.as_ref().is_some_and(|c| c.kind != Explains::Place);
-    named || finding.solution.is_some() || finding.unread
+    named || finding.solution.is_some() || finding.unread || finding.evident
 }
 
 /// The stages of the segment that a finding was judged over and that were not captured: all of them, or, of a segment

@@ -71,12 +71,12 @@ pub(super) fn ended(outcome: Outcome, headline: String) -> Fate {
 }
 
 /// What is wrong of a finding: the cause, and what the residual looks like where the cause does not say all of it.
-pub(super) fn story(finding: &Finding) -> String {
+pub fn story(finding: &Finding) -> String {
     let cause = finding.told().unwrap_or_else(|| UNKNOWN.to_owned());
-    let what = match finding.shape.as_str() {
-        "" => cause,
-        shape if finding.unwritten => shape.to_owned(),
-        shape => format!("{cause}: {shape}"),
+    let what = match (finding.plain(), finding.shape.as_str()) {
+        (Some(plain), _) => plain.to_owned(),
+        (None, "") => cause,
+        (None, shape) => format!("{cause}: {shape}"),
     };
     match () {
         () if finding.unread => format!("{what}; {UNREAD}"),
@@ -92,15 +92,14 @@ pub(super) fn why(diagnosis: &Diagnosis) -> Vec<Line> {
     let first = diagnosis.findings.first();
     lines.extend(first.and_then(standing::words).map(|words| ("cause", words)));
     lines.extend(first.and_then(standing::withdrawn).map(|words| ("withdrawn", words)));
-    if let Some(c) = first.filter(|f| f.solution.is_none()).and_then(|f| f.cause.as_ref()) {
-        if !c.ties.is_empty() {
-            lines.push(("fits too", list(&c.ties)));
-        }
-        lines.push(("remedy", c.remedy.clone()));
+    if let Some(c) = first.filter(|f| f.solution.is_none()).and_then(|f| f.cause.as_ref())
+        && !c.ties.is_empty()
+    {
+        lines.push(("fits too", list(&c.ties)));
     }
-    if unread && !lines.iter().any(|(name, _)| *name == "remedy") {
-        lines.push(("remedy", EXPORTER.to_owned()));
-    }
+    let exporter = unread.then(|| EXPORTER.to_owned());
+    let remedy = first.and_then(Finding::mended).map(str::to_owned).filter(|_| exporter.is_none());
+    lines.extend(exporter.or(remedy).map(|remedy| ("remedy", remedy)));
     let Search { budget, unfinished, .. } = diagnosis.search;
     if unfinished > 0 {
         let origins = counted(unfinished, "origin");
@@ -215,8 +214,8 @@ fn causes(findings: &[Finding]) -> String {
     let mut unknown = 0;
     for f in findings {
         let cause = f.cause.as_ref().filter(|c| c.kind != Explains::Place).map(|c| &c.name);
-        let unwritten = || f.unwritten.then(|| f.shape.clone());
-        match (f.solution.as_ref().map(Solution::told).or_else(unwritten), cause) {
+        let plain = || f.plain().map(str::to_owned);
+        match (f.solution.as_ref().map(Solution::told).or_else(plain), cause) {
             (Some(told), _) => {
                 let key = anywhere(&told, f.id.layer);
                 match solved.iter_mut().find(|(known, _)| *known == key) {

@@ -221,27 +221,29 @@ fn facts(report: &Report) -> Vec<Line> {
     let mut facts: Vec<Line> = Vec::new();
     // How grave it is comes before what was run.
     facts.extend(report.severity.as_ref().and_then(Severity::words).map(|words| ("effect", words)));
-    facts.extend([
-        ("model", format!("{} {}, {}, sha256 {}", m.name, m.format, counted(m.layers, "layer"), shorten(&m.sha256))),
-        (
-            "run",
-            format!(
-                "{}: {}{} + {}; subject {}, reference {}",
-                run.prompt,
-                counted(run.tokens.len(), "prompt token"),
-                if let Some(sequence) = &run.sequence {
-                    sequence.words()
-                } else if run.passes.is_empty() {
-                    String::new()
-                } else {
-                    format!(" in passes of {}", Lengths(run.passes.clone()))
-                },
-                counted(run.decoded.len(), "decode step") + &cut,
-                report.subject.name,
-                report.reference.name
-            ),
+    facts.push((
+        "model",
+        format!("{} {}, {}, sha256 {}", m.name, m.format, counted(m.layers, "layer"), shorten(&m.sha256)),
+    ));
+    facts.extend(m.hashed_by.iter().map(|command| ("hash", format!("the sha256 is what `{command}` prints"))));
+    facts.extend([(
+        "run",
+        format!(
+            "{}: {}{}{}{cut}; subject {}, reference {}",
+            run.prompt,
+            counted(run.tokens.len(), "prompt token"),
+            if let Some(sequence) = &run.sequence {
+                sequence.words()
+            } else if run.passes.is_empty() {
+                String::new()
+            } else {
+                format!(" in passes of {}", Lengths(run.passes.clone()))
+            },
+            decoded(run.decoded.len()),
+            report.subject.name,
+            report.reference.name
         ),
-    ]);
+    )]);
     let declared = arithmetic(&report.subject.arithmetic);
     if let Some(stored) = &report.subject.stored {
         let told = "what that rounding makes uncertain is allowed for";
@@ -280,6 +282,11 @@ fn facts(report: &Report) -> Vec<Line> {
     facts
 }
 
+/// ` + 8 decode steps`; nothing where there are none.
+pub(super) fn decoded(steps: usize) -> String {
+    if steps == 0 { String::new() } else { format!(" + {}", counted(steps, "decode step")) }
+}
+
 /// On what linear layers were evaluated, where a GPU had a part in it or was to have one.
 fn oracle(evaluators: &Evaluators) -> Option<String> {
     let Evaluators { devices, on_device, held, on_cpu, because } = evaluators;
@@ -300,7 +307,7 @@ fn oracle(evaluators: &Evaluators) -> Option<String> {
 
 fn evidence(report: &Report) -> Vec<Line> {
     let verdict = &report.diagnosis.verdict;
-    let mut lines = Vec::new();
+    let mut lines = stages::legend(verdict);
     if let Some((first, local)) = first_origin(report) {
         of_origin(first, local, &mut lines);
     }
@@ -390,7 +397,8 @@ fn tokens(report: &Report) -> String {
     };
     let kind = flip(report);
     format!(
-        "first other choice after step {}: {} for {} (which it prefers by {}; the logits differ by up to {}): {kind}",
+        "the first different choice is after step {}: the subject takes {}, the reference {}. In the subject, the logit of its own \
+         choice is {} higher; the logits of the two sides differ by up to {}: {kind}",
         t.step,
         report.run.name(t.subject),
         report.run.name(t.reference),
@@ -410,7 +418,8 @@ fn findings(report: &Report) -> Section {
                 let stage = verdict.stages.iter().find(|stage| stage.id == f.id);
                 let local = stage.and_then(|stage| stage.subject.as_ref()).filter(|local| local.non_finite.is_none());
                 let before = local.map_or_else(|| NONE.to_owned(), |local| number(local.residual));
-                (before, NONE.to_owned(), if f.unread { EXPORTER.to_owned() } else { String::new() })
+                let remedy = if f.unread { EXPORTER } else { f.mended().unwrap_or_default() };
+                (before, NONE.to_owned(), remedy.to_owned())
             }
         };
         vec![verdict.name(f.id), positions(verdict, f), origin::story(f), before, after, remedy]

@@ -1,7 +1,7 @@
 //! The stages: as the table that every format shows, and as checks one by one.
 
 use super::origin::{grouped, positions, story};
-use super::screen::{Check, Fate, Table};
+use super::screen::{Check, Fate, Line, Table};
 use super::{Outcome, Report};
 use crate::number::{counted, number, percent};
 use crate::verdict::{Local, Place, StageResult, Status, Verdict};
@@ -15,6 +15,10 @@ const SPARE: &[usize] = &[7, 6, 5];
 
 /// Why a row is inconclusive.
 pub(super) const OPEN: &str = "what they are allowed is as much as a fault may be";
+
+/// What an inherited status means.
+const INHERITED: &str = "right on its own inputs, which a wrong stage before it changed: mend the stages marked DIVERGED first, and this one \
+                         needs nothing";
 
 /// What stands where nothing was measured.
 pub const NONE: &str = "-";
@@ -79,14 +83,39 @@ const BY_WEIGHT: [(Status, &str); 9] = [
     (Status::Match, "match"),
 ];
 
+/// The worst status of a group, with its layers where other layers have another one: `DIVERGED L02`, `inherited L02..L23`.
 fn status(group: &[&StageResult]) -> String {
-    let has = |(status, word)| Some((group.iter().find(|s| s.status == status)?, word));
-    match BY_WEIGHT.into_iter().find_map(has) {
-        Some((first, word)) if group.len() > 1 && !matches!(first.status, Status::Match | Status::Alone) => {
-            where_of(first.id).map_or_else(|| word.to_owned(), |of| format!("{word} {of}"))
-        }
-        worst => worst.map_or(NONE, |(_, word)| word).to_owned(),
+    let of = |status: Status| -> Vec<usize> { (0..group.len()).filter(|&i| group[i].status == status).collect() };
+    let Some((worst, word, at)) =
+        BY_WEIGHT.into_iter().map(|(status, word)| (status, word, of(status))).find(|(.., at)| !at.is_empty())
+    else {
+        return NONE.to_owned();
+    };
+    if at.len() == group.len() || matches!(worst, Status::Match | Status::Alone) {
+        return word.to_owned();
     }
+    let named = |i: usize| where_of(group[i].id).unwrap_or_default();
+    let (first, last) = (at[0], at[at.len() - 1]);
+    let layers = match at.len() {
+        1 => named(first),
+        n if last - first + 1 == n => format!("{}..{}", named(first), named(last)),
+        2 => format!("{}, {}", named(first), named(last)),
+        _ => format!("{}, {}, …", named(first), named(at[1])),
+    };
+    format!("{word} {layers}").trim_end().to_owned()
+}
+
+/// What the less plain words of the table mean, as far as it has them, and what to do about them.
+pub(super) fn legend(verdict: &Verdict) -> Vec<Line> {
+    let has = |status| verdict.stages.iter().any(|s| s.status == status);
+    let mut lines = Vec::new();
+    if has(Status::Inherited) {
+        lines.push(("inherited", INHERITED.to_owned()));
+    }
+    if has(Status::Covered) {
+        lines.push(("covered", "not captured, and judged as a part of the next stage that was captured".to_owned()));
+    }
+    lines
 }
 
 /// Rank and layer of a stage, as far as it has them: `r1.L07`.
@@ -118,7 +147,7 @@ fn fate(report: &Report, stage: &StageResult) -> Fate {
     let passed = |words: &str| Fate::Passed(words.to_owned());
     match stage.status {
         Status::Match => passed(""),
-        Status::Inherited => passed("inherited: correct on operands that an origin made wrong"),
+        Status::Inherited => passed(&format!("inherited: {INHERITED}")),
         Status::Alone => passed("correct against f64; no reference ran"),
         Status::Covered if stage.subject.is_some() => {
             passed("correct; the reference does not give it, and is checked at its next stage")

@@ -7,7 +7,7 @@ use crate::number::{counted, number};
 /// How far the cause of a finding may be relied on, and what it explains of the run; nothing where no cause is known.
 pub(super) fn words(finding: &Finding) -> Option<String> {
     match (&finding.solution, &finding.cause) {
-        (Some(s), _) => Some(format!("{}; {}", standing(finding), of_solution(s))),
+        (Some(s), _) => Some(format!("{}; {}", standing(finding), of_solution(s, finding.excerpt))),
         (None, Some(c)) if c.kind == Explains::Place => Some(of_cause(c)),
         (None, Some(c)) => Some(format!("{}; {}", standing(finding), of_cause(c))),
         (None, None) => None,
@@ -32,9 +32,10 @@ fn others(tokens: usize) -> String {
 /// What other tokens say of a cause.
 fn standing(finding: &Finding) -> String {
     let sizes = finding.solution.is_none() && finding.cause.as_ref().is_some_and(|c| c.kind == Explains::Rounding);
+    // The elements of the other run are not those of this one.
     let gives = |elements: usize| {
         let does = if sizes { "accounts for the size of" } else { "gives" };
-        format!("it {does} all {} there", wrong(elements))
+        format!("it {does} all {} of {} in that run", wrong(elements), finding.id)
     };
     match &finding.trial {
         Some(Trial::Confirmed { elements, tokens, there }) => {
@@ -46,7 +47,7 @@ fn standing(finding: &Finding) -> String {
             format!("narrowed by {}: {what}, and why other elements are right is not known", others(*tokens))
         }
         Some(Trial::Narrowed { elements: 0, tokens, .. }) => {
-            format!("narrowed by {}: nothing is wrong there, and both runs allow its condition", others(*tokens))
+            format!("narrowed by {}: nothing is wrong in that run, and both runs allow its condition", others(*tokens))
         }
         Some(Trial::Narrowed { elements, tokens, .. }) => {
             format!("narrowed by {}: {}, and both runs allow its condition", others(*tokens), gives(*elements))
@@ -59,8 +60,8 @@ fn standing(finding: &Finding) -> String {
     }
 }
 
-fn of_solution(s: &Solution) -> String {
-    let all = wrong(s.elements);
+fn of_solution(s: &Solution, excerpt: bool) -> String {
+    let all = wrong(s.elements) + if excerpt { " of the rows that were tried" } else { "" };
     let why = if s.confidence == Confidence::Consistent { "; why others are right is not known" } else { "" };
     format!("in this run it gives all {all} within rounding, {} of them not used to find it{why}", s.held_out)
 }
@@ -103,14 +104,17 @@ mod tests {
         for (trial, word) in [
             (
                 Some(Trial::Confirmed { elements, tokens, there: None }),
-                "confirmed on 40 other tokens: it gives all 7 wrong elements there; ",
+                "confirmed on 40 other tokens: it gives all 7 wrong elements of L01.stage in that run; ",
             ),
             (
                 narrowed(7, false),
-                "narrowed by 40 other tokens: it gives all 7 wrong elements there, and both runs allow",
+                "narrowed by 40 other tokens: it gives all 7 wrong elements of L01.stage in that run, and both runs allow",
             ),
-            (narrowed(7, true), "narrowed by 40 other tokens: it gives all 7 wrong elements there, and why other"),
-            (narrowed(0, false), "narrowed by 40 other tokens: nothing is wrong there, and both runs allow"),
+            (
+                narrowed(7, true),
+                "narrowed by 40 other tokens: it gives all 7 wrong elements of L01.stage in that run, and why other",
+            ),
+            (narrowed(0, false), "narrowed by 40 other tokens: nothing is wrong in that run, and both runs allow"),
             (
                 Some(Trial::Silent { tokens, because: because.clone() }),
                 "fits this run; 40 other tokens do not tell more: so;",

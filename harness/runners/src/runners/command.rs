@@ -25,6 +25,19 @@ pub const RUN: &str = "cmd:";
 /// What stands before a command that stays up.
 pub const SERVE: &str = "serve:";
 
+/// What qdiff replaces in a command: the word in braces, and what takes its place.
+pub const PLACEHOLDERS: [(&str, &str); 9] = [
+    ("model", "the model: a GGUF file, or a folder of safetensors"),
+    ("dir", "the folder to dump to; the variable QDIFF_DUMP names it too"),
+    ("tokens", "a file with the ids of the prompt, one a line"),
+    ("ids", "these ids, with commas between them"),
+    ("n", "how many tokens to decode, where the engine chooses them"),
+    ("decoded", "a file with the ids to feed at the decode steps, one a line"),
+    ("decoded_ids", "these ids, with commas between them"),
+    ("ubatch", "the most tokens of the prompt in one pass"),
+    ("passes", "the lengths of all passes over the prompt, with commas between them"),
+];
+
 /// The folder that a command dumps to, in the one of its run.
 const DUMP: &str = "dump";
 
@@ -250,8 +263,8 @@ impl Engine {
         });
         let Some(word) = unknown(&line) else { return dumped };
         dumped.with_context(|| {
-            let names = values.each_ref().map(|(name, _)| format!("{{{name}}}")).join(", ");
-            format!("the command has {word}, which qdiff does not replace; qdiff replaces {{model}}, {{dir}}, {names}")
+            let names = PLACEHOLDERS.map(|(name, _)| format!("{{{name}}}")).join(", ");
+            format!("the command has {word}, which qdiff does not replace; qdiff replaces {names}")
         })
     }
 

@@ -93,10 +93,7 @@ impl RunnerKind {
     }
 }
 
-/// A command line with placeholders in braces: `model`, the GGUF file; `dir`, the folder to dump to, which QDIFF_DUMP names
-/// too; `tokens`, a file with the ids of the prompt, one a line, or `ids`, these with commas between them; `n`, how many
-/// tokens to decode; `decoded` or `decoded_ids`, those to feed there; `ubatch`, most tokens of the prompt to run at once, or
-/// `passes`, the lengths of all passes over it, with commas between them.
+/// A command line with the words of [`PLACEHOLDERS`](super::PLACEHOLDERS) in braces.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandLine {
     pub(super) line: &'static str,

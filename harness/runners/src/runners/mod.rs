@@ -10,6 +10,7 @@ mod process;
 mod ranks;
 mod source;
 
+pub use command::{PLACEHOLDERS, RUN, SERVE};
 pub use cpu::CPU;
 pub use cuda::{CUDA, CUDA_FAST};
 pub use kind::{CommandLine, Create, Faults, Reads, RunnerKind, Start};

@@ -153,7 +153,11 @@ Examples:
     #[command(after_help = "\
 Examples:
   qdiff report qdiff-report/haiku/report.json --html haiku.html
-  qdiff report a.json b.json --report junit.xml")]
+  qdiff report a.json b.json --report junit.xml
+  qdiff report a.json --badge badge.svg
+  qdiff report a.json --verify
+
+--verify: exit code 0 the run gives the same verdict again; 1 it does not; 2 trouble.")]
     Report(ReportArgs),
     /// Work out one wrong element of a saved report: operands, terms, both sums
     #[command(after_help = "\
@@ -192,11 +196,11 @@ Examples:
   qdiff sweep --prompt code -n 16 --sizes 1,2,3,5,8
   qdiff sweep --prompt long --length 2000 -n 0 --sizes 64 --layers 0 --positions 0,1,63,64,1999")]
     Sweep(Reported<SweepRequest>),
-    /// Judge a trainer and a rollout, and tell what rounding does not explain of the gap of their logprobs
+    /// Judge a trainer and a rollout, and find the gap of their logprobs that rounding does not explain
     #[command(
         mut_arg("decode", |option| option.help("Decode steps of the rollout after the prompt, by its own choices")),
         after_help = "\
-Each stage of each side is judged by itself. For each token the report has both logprobs, their gap,
+Each stage of each side is judged alone. For each token the report has both logprobs, their gap,
 and the gap that correct arithmetic of both declared kinds may have. Reported logprobs are held
 against the logits: shifted by a position, at a temperature, over a part of the vocabulary, or
 without special tokens.

@@ -1,5 +1,7 @@
 //! Where a report goes, and what a command that makes one takes beside it.
 
+use crate::runners::Source;
+use crate::tasks::values;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 
@@ -17,7 +19,8 @@ pub struct OutputArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct FileArgs {
-    /// Also write the report to a file; its extension chooses the format: .md, .html, .json or .xml (JUnit); repeatable
+    /// Also write the report to a file; its extension chooses the format: .md, .html, .json, .xml (JUnit) or .svg (badge);
+    /// repeatable
     #[arg(long, value_name = "FILE", env = "QDIFF_REPORT")]
     pub report: Vec<PathBuf>,
     /// Also write the report as JSON; `-` writes it to standard output, and the screen to stderr
@@ -32,6 +35,9 @@ pub struct FileArgs {
     /// Also write the report as JUnit XML, or `-`
     #[arg(long, value_name = "FILE", env = "QDIFF_JUNIT")]
     pub junit: Option<PathBuf>,
+    /// Also write a badge for a README (SVG), with the hashes of model, tokens and report, or `-`
+    #[arg(long, value_name = "FILE", env = "QDIFF_BADGE")]
+    pub badge: Option<PathBuf>,
     /// Also report to a CI system
     #[arg(long, value_enum, value_name = "SYSTEM", env = "QDIFF_CI")]
     pub ci: Option<Ci>,
@@ -40,8 +46,8 @@ pub struct FileArgs {
 impl FileArgs {
     /// The files by the names of their formats.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, &Path)> {
-        let Self { report: _, json, markdown, html, junit, ci: _ } = self;
-        let all = [("json", json), ("markdown", markdown), ("html", html), ("junit", junit)];
+        let Self { report: _, json, markdown, html, junit, badge, ci: _ } = self;
+        let all = [("json", json), ("markdown", markdown), ("html", html), ("junit", junit), ("badge", badge)];
         all.into_iter().filter_map(|(name, path)| Some((name, path.as_deref()?)))
     }
 }
@@ -103,6 +109,15 @@ pub struct ReportArgs {
     /// Reports that `run --json` wrote
     #[arg(value_name = "FILE", required = true)]
     pub inputs: Vec<PathBuf>,
+    /// Run each report again instead, and compare model, tokens, verdict, origins and coverage
+    #[arg(long)]
+    pub verify: bool,
+    /// The model for --verify, if it is not where the report says
+    #[arg(short, long, value_name = "MODEL", requires = "verify")]
+    pub model: Option<PathBuf>,
+    /// The subject for --verify. qdiff starts no command that a report names: give it here
+    #[arg(long, value_name = "RUNNER", requires = "verify", value_parser = values::SUBJECT, hide_possible_values = true)]
+    pub subject: Option<Source>,
     #[command(flatten)]
     pub output: OutputArgs,
 }

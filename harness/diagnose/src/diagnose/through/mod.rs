@@ -258,7 +258,7 @@ fn other_heads(e: &Evidence<'_>, node: &Node) -> Vec<(String, Node)> {
             let bound = (0..bound.len()).map(|at| bound[from(at)]).collect();
             (Tensor { shape: value.shape, data }, bound)
         });
-        (format!("the heads of the values stand in the order {}", list.join(" ")), node)
+        (format!("the heads of the values are in the order {}", list.join(" ")), node)
     };
     orders.into_iter().map(other).collect()
 }

@@ -148,9 +148,9 @@ function origins() {
     const more = all.length > firsts.length ? el("div", {}, `and ${all.length - firsts.length} more, to `, link(last)) : null;
     return { attributes: { class: "bad" }, cells: [
       el("div", {}, ...firsts.flatMap((o, i) => [i ? " " : "", link(o)]), more),
-      solved(f) || (f.cause ? el("div", {}, f.cause.story, under(f), " (", el("code", {}, f.cause.name), ")") : "no known cause. " + f.shape),
+      solved(f) || (f.cause ? el("div", {}, f.cause.story, under(f), " (", el("code", {}, f.cause.name), ")") : (f.evident || f.unwritten ? f.shape : "no known cause. " + f.shape)),
       f.cause ? `${short(f.cause.before)} → ${short(f.cause.after)}` : "",
-      (f.unread ? "Wrong in the capture alone: the engine went on from the right values. " : "") + (f.cause ? f.cause.remedy : ""),
+      (f.unread ? "Wrong in the capture alone: the engine went on from the right values. " : "") + (f.cause ? f.cause.remedy : f.remedy || ""),
     ] };
   });
   const before = report.weights.mismatches.map((m) => ({ attributes: { class: "bad" }, cells: [
