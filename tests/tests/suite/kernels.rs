@@ -19,12 +19,16 @@ fn arguments(file: File) -> Vec<String> {
             read_by_kernels().map(|ty| ty.to_string()).collect()
         }
         File::Unary => listed(&["Sigmoid", "Silu"]),
-        // Warps that make whole tiles, and warps that share one.
-        File::LmHead => read_by_kernels().flat_map(|ty| [true, false].map(|own| format!("{ty}, {own}"))).collect(),
-        // With as much unpacked ahead as a kind of format may have, and with nothing.
+        // Warps that make whole tiles, warps that share one, and warps with a ring each.
+        File::LmHead => {
+            let alone = read_by_kernels().flat_map(|ty| [true, false].map(|own| format!("{ty}, {own}, 0")));
+            alone.chain(in_rings().map(|(ty, stages)| format!("{ty}, false, {stages}"))).collect()
+        }
+        // With as much unpacked ahead as a kind of format may have, with nothing, and with rings.
         File::HalfLinear => {
-            let held = |ty: GgmlType| [most_held(ty), 0].map(|held| format!("{ty}, {held}"));
-            read_by_kernels().flat_map(held).collect()
+            let held = |ty: GgmlType| [most_held(ty), 0].map(|held| format!("{ty}, {held}, 0"));
+            let rings = in_rings().map(|(ty, stages)| format!("{ty}, 0, {stages}"));
+            read_by_kernels().flat_map(held).chain(rings).collect()
         }
         File::AttnOut => {
             let of = |(ty, d)| format!("{ty}, {d}, {}", most_held(ty) / 2);
@@ -84,10 +88,16 @@ fn arguments(file: File) -> Vec<String> {
             let held = |(ty, tiles)| of((ty, ty, tiles, most_held(ty)));
             let alike = [(GgmlType::Q5_0, 4), (GgmlType::Q4_K, 2), (GgmlType::F16, 2)].map(held);
             let rest = [of((GgmlType::Q4_K, GgmlType::Q6_K, 2, 0)), of((GgmlType::Q4_K, GgmlType::Q4_K, 1, 1))];
-            alike.into_iter().chain(rest).collect()
+            let rings = in_rings().map(|(ty, stages)| of((ty, ty, 0, stages)));
+            alike.into_iter().chain(rest).chain(rings).collect()
         }
         _ => listed(&[""]),
     }
+}
+
+/// Formats whose blocks of 256 weights warps bring through rings, with stages of a ring.
+fn in_rings() -> impl Iterator<Item = (GgmlType, usize)> {
+    [(GgmlType::Q4_K, 2), (GgmlType::Q4_K, 4), (GgmlType::Q6_K, 3)].into_iter()
 }
 
 /// Bytes that a thread may keep in local memory: what two blocks of a multiprocessor's registers leave over of the
