@@ -210,34 +210,38 @@ impl Plan {
     ///
     /// Rows of the second part are even where their positions are odd: the part before has an odd number of tokens. One of
     /// the two parts has an odd number of them where the prompt has an even one, and the other way round. For the same reason
-    /// the keys of every tile end elsewhere than the rows do.
+    /// the keys of every tile end elsewhere than the rows do. Of tiles of 4 rows 3 are left over somewhere, which may be
+    /// dealt out as a whole tile is, or not.
     fn new(
         prompt: usize, (ubatch, decode): (usize, usize), (context, number, order): (usize, u16, Order),
     ) -> Option<Self> {
         let by = usize::from(number.max(1));
-        let least = if prompt <= DOUBLED { 2 * prompt } else { prompt + decode + 1 };
-        let odd = if prompt % 4 == 1 { 3 } else { 1 };
-        let few = if order == Order::SmallFirst && (prompt + by).is_multiple_of(2) { 2 } else { odd };
+        let odd = if prompt % 4 == 3 { 1 } else { 3 };
+        let (few, first, step) = match order {
+            Order::SmallFirst if (prompt + by).is_multiple_of(2) => (2, 3 + 4 * by, 4),
+            Order::SmallFirst => (odd, 3 + 4 * by, 4),
+            Order::LargeFirst => (odd, 6 + 2 * by, 2),
+        };
         // Tiles of 4, 8, 16 and 32 rows leave different numbers of rows over, and others than the prompt leaves.
         let over = 28 - 8 * ((by - 1) % 3) + few;
-        let parts = |small: usize| {
-            let more_than = prompt.min(ubatch.max(1)).max(least.saturating_sub(small)).max(small);
-            (small, (more_than + 1).saturating_sub(over).next_multiple_of(32) + over)
-        };
         // The numbers of tokens of both runs, and those with the next one, have no divisor in common but 2: splits of the
         // tokens leave some over in one of the runs.
-        let apart = |(small, large): &(usize, usize)| {
-            (0..2).all(|more| common_divisor(prompt + more, small + large + more) <= 2)
+        let apart = |plan: &Self| (0..2).all(|more| common_divisor(prompt + more, plan.prompt + more) <= 2);
+        let longer = |least: usize| {
+            let plan = |small: usize| {
+                let more_than = prompt.min(ubatch.max(1)).max(least.saturating_sub(small)).max(small);
+                let large = (more_than + 1).saturating_sub(over).next_multiple_of(32) + over;
+                Self { prompt: small + large, ubatch: large, decode }
+            };
+            let mut plans = (0..16).map(|i| plan(first + step * i)).filter(|plan| plan.prompt + decode <= context);
+            let any = plans.clone().next();
+            plans.find(apart).or(any)
         };
-        let first = 5 + 2 * by + usize::from(order == Order::LargeFirst);
-        let small_ones = || (first..first + 32).step_by(2).map(parts);
-        let (small, part) = small_ones().find(apart).or_else(|| small_ones().next())?;
-        let plan = |prompt: usize, part: usize| Self { prompt, ubatch: part, decode };
-        if part + small + decode <= context {
-            return Some(plan(part + small, part));
-        }
-        let shorter = context.checked_sub(decode)?.min(prompt.saturating_sub(by));
-        (shorter > 1).then(|| plan(shorter, (shorter * 2 / 3).max(1)))
+        let twice = if prompt <= DOUBLED { longer(2 * prompt) } else { None };
+        twice.or_else(|| longer(prompt + decode + 1)).or_else(|| {
+            let shorter = context.checked_sub(decode)?.min(prompt.saturating_sub(by));
+            (shorter > 1).then(|| Self { prompt: shorter, ubatch: (shorter * 2 / 3).max(1), decode })
+        })
     }
 
     /// Tokens of each part: what whole parts leave over comes first.
@@ -326,6 +330,7 @@ mod tests {
             let [small, large] = plan.passes()[..] else { panic!("{prompt}") };
             let before = if order == Order::SmallFirst { small } else { large };
             assert!(small + large >= 2 * prompt && before % 2 == 1, "{prompt}: {small}, {large}");
+            assert!([prompt, small, large].iter().any(|part| part % 4 == 3), "{prompt}: {small}, {large}");
             assert!((3..40).all(|n| prompt % n > 0 || (small + large) % n > 0), "{prompt}: {small}, {large}");
             assert!([small, large].iter().any(|part| part % 2 != prompt % 2), "{prompt}: {small}, {large}");
             let over = [4, 8, 16, 32].map(|tile| large % tile);
