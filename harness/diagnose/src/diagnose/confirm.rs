@@ -27,8 +27,7 @@ const WHOLE: usize = 4 * TRIED;
 
 /// Whether the finding has anything that other tokens can test.
 fn may_be_tried(finding: &Finding) -> bool {
-    let cause = finding.cause.as_ref().is_some_and(|cause| cause.kind != Explains::Place);
-    (cause || finding.solution.is_some()) && !finding.unwritten
+    finding.says_why() && !finding.unwritten
 }
 
 impl Diagnosis {
@@ -286,8 +285,8 @@ fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, sai
     let Said { predicted, what, instead } = said;
     if let Some(solution) = instead {
         let trial = Some(Trial::Confirmed { elements: solution.elements, tokens, there: None });
-        let (solution, inside, shape) = (Some(*solution), Vec::new(), String::new());
-        *finding = Finding { inside, cause: None, solution, shape, key: None, trial, ..finding.clone() };
+        finding.leave_place(String::new());
+        (finding.solution, finding.trial) = (Some(*solution), trial);
         return;
     }
     let because = str::to_owned;
@@ -307,8 +306,7 @@ fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, sai
         Predicted::Silent(why) => Trial::Silent { tokens, because: because(why) },
         Predicted::Fails(why) => {
             let told = finding.told().unwrap_or_default();
-            let shape = first.shape(origin);
-            *finding = Finding { inside: Vec::new(), cause: None, solution: None, shape, key: None, ..finding.clone() };
+            finding.leave_place(first.shape(origin));
             Trial::Withdrawn { tokens, told, because: because(why) }
         }
     };

@@ -4,7 +4,6 @@ use super::searcher::Searcher;
 use super::work::Meter;
 use super::{Diagnosis, Finding, Trial, anywhere};
 use crate::capture::Filter;
-use crate::mutations::Explains;
 use crate::oracle::Oracle;
 use crate::verdict::{Policy, Side, StageResult};
 use qdiff_engine::model::StageId;
@@ -26,7 +25,7 @@ pub fn unsteady(
     let origins = diagnosis.verdict.origins();
     for finding in diagnosis.findings.iter_mut().filter(|f| differing.contains(&f.id)) {
         let confirmed = matches!(finding.trial, Some(Trial::Confirmed { .. }));
-        if is_told(finding) && (!confirmed || differing.first() == Some(&finding.id)) {
+        if finding.says_why() && (!confirmed || differing.first() == Some(&finding.id)) {
             take_back(&searcher, &origins, finding, (0, UNSTEADY.to_owned()));
         }
     }
@@ -40,29 +39,33 @@ pub(super) fn among_layers(searcher: &Searcher<'_>, origins: &[&StageResult], fi
     names.dedup();
     for name in names {
         let of_stage: Vec<usize> = (0..findings.len()).filter(|&i| counts(&findings[i], name)).collect();
-        let mut because = of_stage.iter().filter_map(|&i| match &findings[i].trial {
-            Some(Trial::Withdrawn { tokens, told, because }) => {
-                Some((anywhere(told, findings[i].id.layer), (*tokens, because.clone())))
-            }
-            _ => None,
-        });
-        let withdrawn: Vec<(String, (usize, String))> = because.by_ref().collect();
+        let spoken_against: Vec<(String, (usize, String))> = of_stage
+            .iter()
+            .filter_map(|&i| match &findings[i].trial {
+                Some(Trial::Withdrawn { tokens, told, because }) => {
+                    Some((anywhere(told, findings[i].id.layer), (*tokens, because.clone())))
+                }
+                _ => None,
+            })
+            .collect();
         for &i in &of_stage {
             if matches!(findings[i].trial, Some(Trial::Confirmed { .. })) {
                 continue;
             }
             let told = findings[i].told().map(|told| anywhere(&told, findings[i].id.layer));
-            if let Some((_, why)) = withdrawn.iter().find(|(known, _)| Some(known) == told.as_ref()) {
+            if let Some((_, why)) = spoken_against.iter().find(|(known, _)| Some(known) == told.as_ref()) {
                 take_back(searcher, origins, &mut findings[i], why.clone());
             }
         }
-        let (told, rest): (Vec<usize>, Vec<usize>) = of_stage.iter().partition(|&&i| is_told(&findings[i]));
-        if told.is_empty() || told.len() * ONE_IN > of_stage.len() {
-            continue;
-        }
-        for i in told {
-            let others = format!("in {} other layers the stage is wrong otherwise", rest.len());
-            take_back(searcher, origins, &mut findings[i], (0, others));
+        let told: Vec<usize> = of_stage.iter().copied().filter(|&i| findings[i].says_why()).collect();
+        if told.len() * ONE_IN <= of_stage.len() {
+            let others = format!(
+                "in {} other layers the same stage is wrong, and no cause is known",
+                of_stage.len() - told.len()
+            );
+            for i in told {
+                take_back(searcher, origins, &mut findings[i], (0, others.clone()));
+            }
         }
     }
 }
@@ -72,17 +75,12 @@ fn counts(finding: &Finding, name: &str) -> bool {
     finding.id.name == name && finding.id.layer.is_some() && !finding.unread && !finding.kept && !finding.unwritten
 }
 
-/// Whether it says why, and not only where.
-fn is_told(finding: &Finding) -> bool {
-    finding.solution.is_some() || finding.cause.as_ref().is_some_and(|cause| cause.kind != Explains::Place)
-}
-
 /// Leaves of a finding where it is, and what it looks like.
 fn take_back(
     searcher: &Searcher<'_>, origins: &[&StageResult], finding: &mut Finding, (tokens, because): (usize, String),
 ) {
     let Some(origin) = origins.iter().find(|origin| origin.id == finding.id) else { return };
-    let (told, shape) = (finding.told().unwrap_or_default(), searcher.shape(origin));
-    let trial = Some(Trial::Withdrawn { tokens, told, because });
-    *finding = Finding { inside: Vec::new(), cause: None, solution: None, shape, key: None, trial, ..finding.clone() };
+    let told = finding.told().unwrap_or_default();
+    finding.leave_place(searcher.shape(origin));
+    finding.trial = Some(Trial::Withdrawn { tokens, told, because });
 }

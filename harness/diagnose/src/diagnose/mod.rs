@@ -145,6 +145,17 @@ impl Finding {
         }
     }
 
+    /// Whether it says why, and not only where.
+    pub(crate) fn says_why(&self) -> bool {
+        self.solution.is_some() || self.cause.as_ref().is_some_and(|cause| cause.kind != Explains::Place)
+    }
+
+    /// Takes the cause back: what is left is the place, and `shape`, what that looks like.
+    pub(crate) fn leave_place(&mut self, shape: String) {
+        (self.cause, self.solution, self.key, self.shape) = (None, None, None, shape);
+        self.inside.clear();
+    }
+
     /// What is wrong, where it needs no cause to be known: the words of [`Finding::shape`].
     pub fn plain(&self) -> Option<&str> {
         let known = self.cause.is_some() || self.solution.is_some();

@@ -47,7 +47,7 @@ pub(super) fn of_one_model(searcher: &Searcher<'_>, origins: &[&StageResult], fi
             Some(causes) => {
                 found.iter().zip(causes).for_each(|((i, _), cause)| findings[*i].cause = Some(cause));
             }
-            None => found.iter().for_each(|(i, _)| located(searcher, origins[*i], &mut findings[*i])),
+            None => found.iter().for_each(|(i, _)| findings[*i].leave_place(searcher.shape(origins[*i]))),
         }
     }
     let mut by_law: BTreeMap<&'static str, Vec<(usize, f64)>> = BTreeMap::new();
@@ -57,7 +57,7 @@ pub(super) fn of_one_model(searcher: &Searcher<'_>, origins: &[&StageResult], fi
         }
     }
     for found in by_law.into_values().filter(|found| !is_one(found, SOLVED)) {
-        found.iter().for_each(|(i, _)| located(searcher, origins[*i], &mut findings[*i]));
+        found.iter().for_each(|(i, _)| findings[*i].leave_place(searcher.shape(origins[*i])));
     }
 }
 
@@ -67,10 +67,4 @@ fn near(a: f64, b: f64, within: f64) -> bool {
 
 fn is_one(found: &[(usize, f64)], within: f64) -> bool {
     found.iter().all(|(_, value)| near(*value, found[0].1, within))
-}
-
-/// Leaves of a finding where it is, and what it looks like.
-fn located(searcher: &Searcher<'_>, origin: &StageResult, finding: &mut Finding) {
-    let shape = searcher.shape(origin);
-    *finding = Finding { inside: Vec::new(), cause: None, solution: None, shape, key: None, ..finding.clone() };
 }

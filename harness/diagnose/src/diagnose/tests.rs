@@ -23,7 +23,11 @@ use qdiff_synth::Synth;
 type Bug<'b> = &'b dyn Fn(&Node) -> Option<Node>;
 
 fn with_oracle(test: impl FnOnce(&Oracle<'_>)) {
-    let model = Synth { n_layers: 3, weight_type: GgmlType::F32, n_vocab: 600, ..Synth::default() };
+    with_layers(3, test);
+}
+
+fn with_layers(n_layers: usize, test: impl FnOnce(&Oracle<'_>)) {
+    let model = Synth { n_layers, weight_type: GgmlType::F32, n_vocab: 600, ..Synth::default() };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     model.write(&path).unwrap();
@@ -85,6 +89,36 @@ fn epsilon(node: &Node, of: impl Fn(u16) -> Option<f64>) -> Option<Node> {
 
 fn without_bias(node: &Node) -> Option<Node> {
     (node.op == Op::Bias).then(|| node.left_out())
+}
+
+/// In the first layer the bias is left out, in the others nothing is known to give what it gives.
+#[test]
+fn a_cause_of_one_layer_in_four_is_taken_back() {
+    let garbled = |out: Output<'_>| {
+        for v in &mut out.value.data {
+            *v += (v.to_bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as f64 / 512.0 - 4.0;
+        }
+    };
+    let bug = |node: &Node| match node.id.layer {
+        _ if node.op != Op::Bias => None,
+        Some(0) => Some(node.left_out()),
+        _ => Some(node.writing(garbled)),
+    };
+    for (layers, taken_back) in [(3, false), (4, true)] {
+        with_layers(layers, |oracle| {
+            let found = explained(oracle, &captured(oracle, &bug), &Arithmetic::default(), 1.0);
+            let of_first: Vec<_> = found.findings.iter().filter(|f| f.id.layer == Some(0)).collect();
+            assert!(of_first.len() >= 3, "{:#?}", told(&found));
+            for f in of_first {
+                let why = match &f.trial {
+                    Some(super::Trial::Withdrawn { because, .. }) => because.as_str(),
+                    _ => "",
+                };
+                assert_eq!(why.contains("in 3 other layers"), taken_back, "{layers}: {f:?}");
+                assert_eq!(f.says_why(), !taken_back, "{layers}: {f:?}");
+            }
+        });
+    }
 }
 
 /// The embedding "of the id modulo 262144" was proved of a vocabulary that ends before, and the weight of a norm was

@@ -15,6 +15,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 
+/// Kernels cut rows, keys and columns at multiples of this number.
+const CUT: i64 = 4;
+
 /// Values of a feature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -154,6 +157,16 @@ impl Condition {
         }
     }
 
+    /// Whether a bound is at no number that kernels cut by, and so may be where the rows of this run happened to end.
+    fn may_be_chance(&self) -> bool {
+        let (bound, unseen) = match self.values {
+            Values::From(low) => (low, self.unseen.map_or(low, |(first, _)| first)..=low),
+            Values::UpTo(high) => (high, high + 1..=self.unseen.map_or(high, |(_, last)| last) + 1),
+            _ => return false,
+        };
+        bound > 2 && !unseen.into_iter().any(|v| v % CUT == 0)
+    }
+
     /// How much there is to it.
     fn weight(&self) -> usize {
         let name = self.feature.feature().name;
@@ -241,7 +254,7 @@ impl When {
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::One(c) => c.weight(),
-            Self::Both(a, b) => a.weight() + b.weight(),
+            Self::Both(a, b) => [a, b].into_iter().map(|c| c.weight() + usize::from(c.may_be_chance())).sum(),
             Self::Size(_) => 0,
         }
     }
@@ -350,5 +363,29 @@ impl fmt::Display for Holds {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_by_chance_comes_after_a_tile() {
+        let condition = |values, unseen| Condition { feature: Asked(0), values, unseen };
+        let by_chance = [condition(Values::From(33), None), condition(Values::UpTo(12), Some((13, 14)))];
+        let cut = [
+            condition(Values::From(33), Some((30, 32))),
+            condition(Values::UpTo(12), Some((13, 15))),
+            condition(Values::UpTo(15), None),
+            condition(Values::From(1), None),
+            condition(Values::Is(13), None),
+        ];
+        for c in by_chance {
+            assert!(c.may_be_chance(), "{c:?}");
+            let both = |other: &Condition| When::Both(c.clone(), other.clone()).weight();
+            assert!(cut.iter().all(|other| both(other) > c.weight() + other.weight()), "{c:?}");
+        }
+        assert!(cut.iter().all(|c| !c.may_be_chance()));
     }
 }
