@@ -3,15 +3,46 @@
 
 use super::scene::{Layout, Scene};
 use super::{Law, Row, short};
+use crate::capture::{Capture, Step};
 use crate::verdict::RowAt;
 use qdiff_engine::model::Node;
 use qdiff_engine::ops::anatomy::RowReduction;
 use qdiff_engine::ops::{Anatomy, UNIT};
 use std::collections::BTreeSet;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Whether a key is taken: `(key, position of the query, keys there are)`.
-type Taken = Rc<dyn Fn(usize, usize, usize) -> bool>;
+pub(in super::super) type Taken = Arc<dyn Fn(usize, usize, usize) -> bool + Send + Sync>;
+
+/// Choices of keys that go by the parts of the prompt, and by what is decoded after it; none of a run in one part, nor of
+/// several sequences, whose positions are not told apart here.
+pub(in super::super) fn by_parts(capture: &Capture) -> Vec<(String, Taken)> {
+    let parts: Arc<[usize]> = capture.steps.iter().map(|step| step.first).collect();
+    let prompt = capture.steps.iter().filter(|step| step.index == 0).map(Step::keys).max().unwrap_or(0);
+    let first = move |p: usize| parts.iter().copied().filter(|first| *first <= p).max().unwrap_or(0);
+    if capture.steps.len() < 2 || capture.steps.iter().any(|step| step.sequence != capture.steps[0].sequence) {
+        return Vec::new();
+    }
+    let [own, rows, cached] = [first.clone(), first.clone(), first];
+    vec![
+        (
+            "the keys of the query's own part alone: those in the cache are not seen".to_owned(),
+            Arc::new(move |k, p, _| k <= p && k >= own(p)),
+        ),
+        (
+            "the keys up to the query's row in its part, which is taken for its position".to_owned(),
+            Arc::new(move |k, p, _| k <= p - rows(p)),
+        ),
+        (
+            "the keys that were in the cache before the part: those of the part itself are not seen".to_owned(),
+            Arc::new(move |k, p, _| k < cached(p) || cached(p) == 0 && k <= p),
+        ),
+        (
+            "the keys of the prompt alone: those of decoded tokens are not seen".to_owned(),
+            Arc::new(move |k, p, _| k <= p && k < prompt),
+        ),
+    ]
+}
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Anatomy::RowReduction(RowReduction::Exponentials(softmax)) = scene.node().op.anatomy() else {
@@ -39,12 +70,13 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
 /// Choices of keys that are not the right one.
 fn choices(scene: &Scene<'_>) -> Vec<(String, Taken)> {
     let mut all: Vec<(String, Taken)> = vec![
-        ("the keys before the query's own, which is not seen".to_owned(), Rc::new(|k, p, _| k < p)),
-        ("one key too many: the next token is seen".to_owned(), Rc::new(|k, p, _| k <= p + 1)),
-        ("all keys of the part: nothing is masked".to_owned(), Rc::new(|_, _, _| true)),
-        ("all keys but the first".to_owned(), Rc::new(|k, p, _| k <= p && k > 0)),
-        ("the query's own key alone".to_owned(), Rc::new(|k, p, _| k == p)),
+        ("the keys before the query's own, which is not seen".to_owned(), Arc::new(|k, p, _| k < p)),
+        ("one key too many: the next token is seen".to_owned(), Arc::new(|k, p, _| k <= p + 1)),
+        ("all keys of the part: nothing is masked".to_owned(), Arc::new(|_, _, _| true)),
+        ("all keys but the first".to_owned(), Arc::new(|k, p, _| k <= p && k > 0)),
+        ("the query's own key alone".to_owned(), Arc::new(|k, p, _| k == p)),
     ];
+    all.extend(by_parts(scene.e.side.capture));
     // Windows as wide as the given values show.
     let mut reach = 0;
     let rows: BTreeSet<usize> = scene.fit.iter().map(|(r, _)| *r).collect();
@@ -56,40 +88,40 @@ fn choices(scene: &Scene<'_>) -> Vec<(String, Taken)> {
     for window in [reach + 1, 4, 8, 16, 32, 64, 128, 256, 512, 1024] {
         all.push((
             format!("keys less than {window} before the query: a sliding window"),
-            Rc::new(move |k, p, _| k <= p && p - k < window),
+            Arc::new(move |k, p, _| k <= p && p - k < window),
         ));
-        all.push((format!("the first {window} keys alone"), Rc::new(move |k, p, _| k <= p && k < window)));
+        all.push((format!("the first {window} keys alone"), Arc::new(move |k, p, _| k <= p && k < window)));
         let block = format!("the keys of the query's own block of {window}");
-        all.push((block, Rc::new(move |k, p, _| k <= p && k / window == p / window)));
+        all.push((block, Arc::new(move |k, p, _| k <= p && k / window == p / window)));
         let block = format!("all keys up to the end of the query's own {window}: later ones are not masked");
-        all.push((block, Rc::new(move |k, p, n| k < (p + 1).next_multiple_of(window).min(n))));
+        all.push((block, Arc::new(move |k, p, n| k < (p + 1).next_multiple_of(window).min(n))));
         let block = format!("the keys before the query's own {window}");
-        all.push((block, Rc::new(move |k, p, _| k < p / window * window)));
+        all.push((block, Arc::new(move |k, p, _| k < p / window * window)));
         all.push((
             format!("the keys before the query's own {window}, and its own key"),
-            Rc::new(move |k, p, _| k < p / window * window || k == p),
+            Arc::new(move |k, p, _| k < p / window * window || k == p),
         ));
         let last = format!("the last {window} keys and the first");
-        all.push((last, Rc::new(move |k, p, _| k <= p && (p - k < window || k == 0))));
+        all.push((last, Arc::new(move |k, p, _| k <= p && (p - k < window || k == 0))));
         if window > 1 {
             all.push((
                 format!("whole tiles of {window} keys: the tail is left out"),
-                Rc::new(move |k, p, _| k <= p && k < (p + 1) / window * window),
+                Arc::new(move |k, p, _| k <= p && k < (p + 1) / window * window),
             ));
         }
     }
     for m in [2usize, 4, 8, 16, 32] {
         for r in 0..m {
-            all.push((format!("the keys but those ≡ {r} mod {m}"), Rc::new(move |k, p, _| k <= p && k % m != r)));
+            all.push((format!("the keys but those ≡ {r} mod {m}"), Arc::new(move |k, p, _| k <= p && k % m != r)));
         }
         all.push((
             format!("the keys but the last where (keys mod {m}) = 1"),
-            Rc::new(move |k, p, _| k <= p && !(k == p && (p + 1) % m == 1)),
+            Arc::new(move |k, p, _| k <= p && !(k == p && (p + 1) % m == 1)),
         ));
     }
     for lost in 1..=4usize {
-        all.push((format!("all keys but the last {lost}"), Rc::new(move |k, p, _| k + lost <= p)));
-        all.push((format!("all keys but the first {lost}"), Rc::new(move |k, p, _| k <= p && k >= lost)));
+        all.push((format!("all keys but the last {lost}"), Arc::new(move |k, p, _| k + lost <= p)));
+        all.push((format!("all keys but the first {lost}"), Arc::new(move |k, p, _| k <= p && k >= lost)));
     }
     all
 }

@@ -51,6 +51,7 @@ pub use example::Example;
 pub use form::Form;
 pub(super) use functions::ACTIVATIONS;
 use held::{Held, held};
+pub(super) use keys::{Taken, by_parts as keys_by_parts};
 pub(super) use predict::{Condition, OTHERWISE, Pair, Predicted, RIGHT, WORK, alike, of_law, of_values};
 use scene::Scene;
 use schemars::JsonSchema;

@@ -28,6 +28,13 @@ pub enum Moved {
     },
     /// In the transposed place of a tile of so many tokens by as many columns.
     Tile(usize),
+    /// A buffer of tokens by heads is taken for one of heads by tokens, or the other way round.
+    Heads {
+        /// Elements of a head.
+        head: usize,
+        /// Whether it is written as heads by tokens; else it is read so.
+        written: bool,
+    },
     /// As if rows lay so far apart.
     Stride {
         /// Elements from one row to the next.
@@ -91,6 +98,13 @@ impl Moved {
                 Some((t, j / head * head + by.position - back))
             }
             Self::Tile(tile) => Some(transposed((t, j), *tile, (tokens, width))),
+            Self::Heads { head: d, written } => {
+                let (at, heads) = (t * width + j, width / d);
+                let (tokens, heads) = if *written { (tokens, heads) } else { (heads, tokens) };
+                let (outer, inner) = (at / (tokens * d), at % (tokens * d) / d);
+                let at = (inner * heads + outer) * d + at % d;
+                Some((at / width, at % width))
+            }
             Self::Stride { stride, written: false, .. } => {
                 let at = t * stride + j;
                 Some((at / width, at % width)).filter(|(t, _)| *t < tokens)
@@ -113,22 +127,16 @@ impl Moved {
             let (head, position) = (head(scene, row)?, row.place.position);
             let counted = Counted { head, position, part: part(scene, position) };
             // Of a token's row by its number in the part: some rows of it may be all that is here.
-            let other = match &moved {
-                Self::Along { axis: Axis::Token, index } => {
-                    let (number, all) = scene.number(row.step, token);
-                    Some(index.of(number, all).and_then(|number| scene.numbered(row.step, number)))
-                }
-                _ => None,
-            };
+            let numbered = !scene.node().has_state() && !matches!(moved, Self::Along { axis: Axis::Part, .. });
+            let (own, all) = if numbered { scene.number(row.step, token) } else { (token, tokens) };
             let of = |j: usize| {
-                let (t, j) = match other {
-                    Some(token) => (token.filter(|t| *t < tokens)?, j),
-                    None => moved.from((token, j), (tokens, width), &counted)?,
-                };
-                Some(layout.at(&value.shape, t, j))
+                let (t, j) = moved.from((own, j), (all, width), &counted)?;
+                let t = if numbered { scene.numbered(row.step, t)? } else { t };
+                (t < tokens).then(|| layout.at(&value.shape, t, j))
             };
             let all: Vec<Option<usize>> = (from..from + row.range.len()).map(of).collect();
-            if all.iter().all(Option::is_none) {
+            // Beyond the end of a buffer anything may stand.
+            if all.iter().all(Option::is_none) && matches!(moved, Self::Along { .. }) {
                 return None;
             }
             Some(Row {
@@ -158,6 +166,10 @@ impl fmt::Display for Moved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (axis, index) = match self {
             Self::Tile(n) => return write!(f, "each tile of {n} tokens by {n} columns is transposed"),
+            Self::Heads { written, .. } => {
+                let (is, taken) = if *written { ("written", "read") } else { ("read", "written") };
+                return write!(f, "the buffer is {is} as heads by tokens, and {taken} as tokens by heads");
+            }
             Self::Stride { stride, width, written } => {
                 let verb = if *written { "written" } else { "read" };
                 return write!(f, "rows are {verb} with a stride of {stride} elements instead of {width}");
@@ -423,7 +435,9 @@ pub(super) fn places<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         let width = scene.width().unwrap_or(0);
         let apart = strides(scene, width).into_iter();
         let apart = apart.flat_map(|stride| [false, true].map(|written| Moved::Stride { stride, width, written }));
-        let moved = TILES.map(Moved::Tile).into_iter().chain(apart);
+        let heads =
+            scene.head().into_iter().flat_map(|head| [false, true].map(|written| Moved::Heads { head, written }));
+        let moved = TILES.map(Moved::Tile).into_iter().chain(heads).chain(apart);
         all.extend(moved.filter_map(|moved| Law::of(Form::Moved(moved), scene)));
     }
     all

@@ -275,7 +275,10 @@ impl<'a> Scene<'a> {
     /// The row of tokens with that number in the part, if it is here.
     pub(super) fn numbered(&self, step: usize, number: usize) -> Option<usize> {
         let step = &self.e.side.capture.steps[step];
-        (0..step.rows()).find(|&token| step.offset(token) == number)
+        match &step.kept {
+            Some(kept) => kept.binary_search(&number).ok(),
+            None => Some(number).filter(|number| *number < step.tokens.len()),
+        }
     }
 
     /// The element: given value, right value, and bound.

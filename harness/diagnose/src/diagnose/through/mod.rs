@@ -13,7 +13,7 @@ mod tests;
 
 use super::fit::{Fit, Scope, fit};
 use super::searcher::{Searcher, named};
-use super::solve::{ACTIVATIONS, BITS, alike};
+use super::solve::{ACTIVATIONS, BITS, Taken, alike, keys_by_parts};
 use crate::mutations::{CauseId, Explains, FaultSite, Mutation, catalogue, find, to_digits};
 use crate::verdict::{
     Evidence, Expected, Inside, Otherwise, RowAt, Rows, Valued, right, settle_all, tolerance::ELEMENT_FACTOR,
@@ -22,6 +22,7 @@ use qdiff_engine::model::{Axis, Graph, Node, Role, StageId, WeightSource as _};
 use qdiff_engine::ops::anatomy::{Activation, Elementwise, RowReduction};
 use qdiff_engine::ops::{self, Anatomy, Softmax, Tensor, UNIT};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The share of the residual that may be left.
 const LEFT: f64 = 0.125;
@@ -210,12 +211,15 @@ fn otherwise(e: &Evidence<'_>, node: &Node) -> impl Iterator<Item = (String, Nod
     let mut all = other_heads(e, node);
     match node.op.anatomy() {
         Anatomy::RowReduction(RowReduction::Exponentials(_)) => {
+            let mut choices = keys_by_parts(e.side.capture);
             // Behind a window of w keys the first w positions are right.
             let first = e.bad_rows().map(|row| row.place.position).min().unwrap_or(0);
             if first > 0 {
-                let what = format!("the softmax is over keys less than {first} before the query: a sliding window");
-                all.push((what, windowed(node, first)));
+                let name = format!("keys less than {first} before the query: a sliding window");
+                choices.push((name, Arc::new(move |k, p, _| k <= p && p - k < first)));
             }
+            let over = |(name, taken)| (format!("the softmax is over {name}"), choosing(node, taken));
+            all.extend(choices.into_iter().map(over));
         }
         Anatomy::Elementwise(Elementwise::Gated(Activation::Silu)) => {
             all.extend(ACTIVATIONS.iter().map(|(what, f)| (format!("{what} stands there"), activated(node, *f))));
@@ -292,15 +296,17 @@ fn fitted<'a>(e: &'a Evidence<'a>, inside: &Inside<'_>) -> Vec<Number<'a>> {
     all
 }
 
-/// A softmax over the last `window` keys.
-fn windowed(node: &Node, window: usize) -> Node {
+/// A softmax over chosen keys.
+fn choosing(node: &Node, taken: Taken) -> Node {
     let op = node.op.clone();
     node.computing(move |inputs, c| {
         let mut scores = inputs[0].clone();
         let (tokens, keys) = (scores.shape[1], scores.shape[2].max(1));
         for (row, s) in scores.data.chunks_mut(keys).enumerate() {
-            let seen = (c.positions[row % tokens] as usize + 1).saturating_sub(window);
-            s[..seen.min(keys)].fill(-1e30);
+            let position = c.positions[row % tokens] as usize;
+            for (key, score) in s.iter_mut().enumerate().filter(|(key, _)| !taken(*key, position, keys)) {
+                *score = if key <= position { -1e30 } else { *score };
+            }
         }
         ops::forward_with_bound(&op, &[&scores], c)
     })

@@ -3,6 +3,7 @@
 //! law, is false. Small models of random shape are run by the engine; no operation is shared with the solvers.
 
 mod bench;
+mod classics;
 mod functions;
 mod plants;
 mod products;
