@@ -331,7 +331,7 @@ fn of_heads(scene: &Scene<'_>) -> Sources {
 }
 
 /// Keeps the candidates that both have.
-fn meet(all: &mut Sources, key: (usize, usize), some: Vec<usize>) {
+pub(super) fn meet(all: &mut Sources, key: (usize, usize), some: Vec<usize>) {
     all.entry(key).and_modify(|known| known.retain(|o| some.contains(o))).or_insert(some);
 }
 

@@ -1,10 +1,13 @@
 //! Norms: another mean of squares, another root, another weight.
 
+use super::index::{Index, Sources};
 use super::scene::{Layout, Scene};
 use super::{Law, Row};
-use crate::verdict::RowAt;
+use crate::verdict::{RowAt, right};
 use qdiff_engine::ops::anatomy::RowReduction;
 use qdiff_engine::ops::{Anatomy, RmsNorm, UNIT};
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::rc::Rc;
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
@@ -100,6 +103,24 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Row { value, bound })
         }));
     }
+    if norm.groups > 1 {
+        let own = own.clone();
+        let what = "the mean of squares is over all heads of the token together, not over each";
+        all.push(Law::new(what, 0, move |row: &RowAt| {
+            let scale = 1.0 / (mean(&whole(scene, row)?) + eps).sqrt();
+            normed_by(scene, row, &|_, _| scale, &|i| f64::from(own[i % run]), run)
+        }));
+    }
+    for index in tokens(scene, (run, eps), &own) {
+        let own = own.clone();
+        let what = format!("the mean is that of the {} in the part", index.told("token", "t"));
+        all.push(Law::new(what, index.parameters(), move |row: &RowAt| {
+            let (number, count) = scene.number(row.step, scene.token(row).0);
+            let other = of_token(scene, row, scene.numbered(row.step, index.of(number, count)?)?)?;
+            let scale = move |at: usize, _: &[f64]| 1.0 / (mean(&other[at / run * run..][..run]) + eps).sqrt();
+            normed_by(scene, row, &scale, &|i| f64::from(own[i % run]), run)
+        }));
+    }
     for by in [-1i64, 1] {
         let own = own.clone();
         let what =
@@ -111,18 +132,6 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                 1.0 / ((mean(&x[at..][..run]) + mean(&other[at..][..run])) / 2.0 + eps).sqrt()
             };
             normed_by(scene, row, &scale, &|i| f64::from(own[i % run]), run)
-        }));
-    }
-    for by in [-1i64, 1] {
-        let (own, eps) = (own.clone(), norm.eps);
-        let what = format!("the mean is that of the token {} in the part", if by < 0 { "before" } else { "after" });
-        all.push(Law::new(what, 0, move |row: &RowAt| {
-            let other = operand(scene, row, by)?;
-            let scale = move |at: usize| {
-                let part = &other[at / run * run..][..run];
-                1.0 / (mean(part) + eps).sqrt()
-            };
-            normed_by(scene, row, &|at, _| scale(at), &|i| f64::from(own[i % run]), run)
         }));
     }
     all
@@ -169,6 +178,11 @@ fn scales(norm: &RmsNorm, run: usize) -> Vec<(String, Scale)> {
         ),
         ("nothing is normalised: the factor is 1".to_owned(), Box::new(|_| 1.0)),
     ];
+    let padded = [run.next_power_of_two(), run.next_multiple_of(64), run.next_multiple_of(256)];
+    for n in padded.into_iter().filter(|n| *n > run).collect::<BTreeSet<_>>() {
+        let what = format!("the sum of squares is divided by {n} instead of their number, {run}");
+        all.push((what, Box::new(move |x| root(mean(x) * run as f64 / n as f64))));
+    }
     type Chosen = Box<dyn Fn(usize) -> bool>;
     let mut parts: Vec<(String, Chosen)> = Vec::new();
     let mut lost = 1;
@@ -236,12 +250,55 @@ fn scales(norm: &RmsNorm, run: usize) -> Vec<(String, Scale)> {
 
 /// The operand's vector of the token so many rows away, from where a row begins on.
 pub(super) fn operand(scene: &Scene<'_>, row: &RowAt, by: i64) -> Option<Vec<f64>> {
+    of_token(scene, row, usize::try_from(scene.token(row).0 as i64 + by).ok()?)
+}
+
+/// The same of a token by its row.
+fn of_token(scene: &Scene<'_>, row: &RowAt, token: usize) -> Option<Vec<f64>> {
+    let from = scene.token(row).1;
+    elements(scene, row, token, |_| from..from + row.range.len())
+}
+
+/// The operand's vector of a row's token, all of it.
+fn whole(scene: &Scene<'_>, row: &RowAt) -> Option<Vec<f64>> {
+    elements(scene, row, scene.token(row).0, |width| 0..width)
+}
+
+fn elements(scene: &Scene<'_>, row: &RowAt, token: usize, of: impl FnOnce(usize) -> Range<usize>) -> Option<Vec<f64>> {
     let graph = &scene.e.oracle.graph;
     let layout = Layout::of(&graph.nodes[*scene.node().inputs.first()?]);
-    let (tensor, (token, from)) = (scene.operand(row.step, 0)?, scene.token(row));
-    let (tokens, ..) = layout.extents(&tensor.shape);
-    let token = usize::try_from(token as i64 + by).ok().filter(|t| *t < tokens)?;
-    Some((from..from + row.range.len()).map(|j| f64::from(tensor.data[layout.at(&tensor.shape, token, j)])).collect())
+    let tensor = scene.operand(row.step, 0)?;
+    let (tokens, _, width) = layout.extents(&tensor.shape);
+    let value = |j: usize| f64::from(tensor.data[layout.at(&tensor.shape, token, j)]);
+    (token < tokens).then(|| of(width).map(value).collect())
+}
+
+/// Wrong rows that are looked at.
+const ROWS: usize = 48;
+
+/// The maps that give the tokens of the part whose means are in wrong rows.
+fn tokens(scene: &Scene<'_>, (run, eps): (usize, f64), weight: &[f32]) -> Vec<Index> {
+    let mut all = Sources::new();
+    for &r in scene.rows.iter().filter(|&&r| scene.wrong_in(r)).take(ROWS) {
+        let row = &scene.e.rows[r];
+        let (Some(x), (got, _, bound), token) = (operand(scene, row, 0), scene.e.row(row), scene.token(row).0) else {
+            return Vec::new();
+        };
+        let wrong = scene.wrong_of(row);
+        let gives = |other: &usize| {
+            let Some(other) = of_token(scene, row, *other) else { return false };
+            let scale = |i: usize| 1.0 / (mean(&other[i / run * run..][..run]) + eps).sqrt();
+            wrong.iter().take(8).all(|&i| right(got[i], x[i] * scale(i) * f64::from(weight[i % run]), bound[i]))
+        };
+        let rows = scene.e.side.capture.steps[row.step].rows();
+        let some: Vec<usize> = (0..rows).filter(|other| *other != token).filter(gives).collect();
+        if some.is_empty() {
+            return Vec::new();
+        }
+        let some = some.into_iter().map(|other| scene.number(row.step, other).0).collect();
+        super::moved::meet(&mut all, scene.number(row.step, token), some);
+    }
+    Index::giving(&all)
 }
 
 /// Every run of a row times its factor, times the weight.

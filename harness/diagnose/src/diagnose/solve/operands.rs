@@ -322,9 +322,53 @@ fn embeddings<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Scene::exact(values.into_iter().map(f64::from).collect()))
         })
     };
-    let mut all: Vec<Law<'a>> = others.into_iter().map(law).collect();
-    all.extend(found(scene, &weight.name, (n, rows)));
+    let mut all = by_place(scene, &weight.name, n);
+    all.extend(others.into_iter().map(law));
     all
+}
+
+/// Embeddings of other ids that no rule gives.
+pub(super) fn ids<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let (Anatomy::Gather(Gather::Rows), Some(weight)) = (scene.node().op.anatomy(), scene.node().weights.first())
+    else {
+        return Vec::new();
+    };
+    let extent = scene.e.oracle.weights.extent(&weight.name);
+    found(scene, &weight.name, extent).into_iter().collect()
+}
+
+/// Embeddings of tokens at other places of the sequence.
+fn by_place<'a>(scene: &'a Scene<'a>, table: &'a str, n: usize) -> Vec<Law<'a>> {
+    let steps = &scene.e.side.capture.steps;
+    if steps.iter().any(|step| step.sequence != steps[0].sequence) {
+        return Vec::new();
+    }
+    let sequence: Rc<BTreeMap<usize, u32>> =
+        Rc::new(steps.iter().flat_map(|step| (step.first..).zip(step.tokens.iter().copied())).collect());
+    let (prompt, parts) = (scene.prompt(), scene.parts());
+    let first = move |p: usize| parts.iter().copied().filter(|first| *first <= p).max().unwrap_or(p);
+    let again = first.clone();
+    type Place = Box<dyn Fn(usize) -> Option<usize>>;
+    let places: [(&str, Place); 5] = [
+        ("the token before in the sequence", Box::new(|p| p.checked_sub(1))),
+        ("the token after in the sequence", Box::new(|p| Some(p + 1))),
+        (
+            "the prompt's token with the number that the row has in its part: each part begins at the prompt's beginning",
+            Box::new(move |p| Some(p - first(p))),
+        ),
+        ("the first token of the part", Box::new(move |p| Some(again(p)))),
+        ("the prompt's last token", Box::new(move |_| prompt.checked_sub(1))),
+    ];
+    let law = |(what, place): (&str, Place)| {
+        let sequence = sequence.clone();
+        Law::new(format!("the embedding of {what} stands there"), 0, move |row: &RowAt| {
+            let id = *sequence.get(&place(row.place.position)?)?;
+            let mut values = vec![0f32; n];
+            scene.weights().rows(table, id as usize, &mut values);
+            Some(Scene::exact(values.into_iter().map(f64::from).collect()))
+        })
+    };
+    places.into_iter().map(law).collect()
 }
 
 /// Embeddings of other ids, without a rule: each is looked up in the table.

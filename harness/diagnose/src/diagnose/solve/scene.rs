@@ -2,6 +2,7 @@
 
 use super::super::work::Meter;
 use super::{At, Law, Row};
+use crate::capture::Step;
 use crate::verdict::{Evidence, Parameters, RowAt, right};
 use qdiff_engine::model::{Axis, Node, Role, StageId};
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
@@ -279,6 +280,17 @@ impl<'a> Scene<'a> {
             Some(kept) => kept.binary_search(&number).ok(),
             None => Some(number).filter(|number| *number < step.tokens.len()),
         }
+    }
+
+    /// Positions of the prompt: the first one that is decoded.
+    pub(super) fn prompt(&self) -> usize {
+        let steps = self.e.side.capture.steps.iter().filter(|step| step.index == 0);
+        steps.map(Step::keys).max().unwrap_or(0)
+    }
+
+    /// The first position of each part.
+    pub(super) fn parts(&self) -> Vec<usize> {
+        self.e.side.capture.steps.iter().map(|step| step.first).collect()
     }
 
     /// The element: given value, right value, and bound.

@@ -212,7 +212,7 @@ fn norms() -> Vec<Plant> {
         weight("1 + weight", "1 is added to the weight", |w| 1.0 + w),
         weight("weight twice", "the weight is applied twice", |w| w * w),
         weight("weight in bf16", "its weight is wrong|the weight is rounded to bf16", |w| FORMATS[0].1(w)),
-        Plant::new("the mean of the row before", "the mean is that of the token before in the part", move |s, at| {
+        Plant::new("the mean of the row before", "the mean is that of the token 1 before in the part", move |s, at| {
             if at.token == 0 {
                 return s.own(at);
             }
