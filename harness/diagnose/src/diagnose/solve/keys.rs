@@ -14,9 +14,22 @@ use std::sync::Arc;
 /// Whether a key is taken: `(key, position of the query, keys there are)`.
 pub(in super::super) type Taken = Arc<dyn Fn(usize, usize, usize) -> bool + Send + Sync>;
 
-/// Choices of keys that go by the parts of the prompt, and by what is decoded after it; none of a run in one part, nor of
-/// several sequences, whose positions are not told apart here.
-pub(in super::super) fn by_parts(capture: &Capture) -> Vec<(String, Taken)> {
+/// Choices of keys that kernels make most often, where they make a wrong one.
+pub(in super::super) fn usual(capture: &Capture) -> Vec<(String, Taken)> {
+    let mut all: Vec<(String, Taken)> = vec![
+        ("the keys before the query's own, which is not seen".to_owned(), Arc::new(|k, p, _| k < p)),
+        ("one key too many: the next token is seen".to_owned(), Arc::new(|k, p, _| k <= p + 1)),
+        ("all keys of the part: nothing is masked".to_owned(), Arc::new(|_, _, _| true)),
+        ("all keys but the first".to_owned(), Arc::new(|k, p, _| k <= p && k > 0)),
+        ("the query's own key alone".to_owned(), Arc::new(|k, p, _| k == p)),
+    ];
+    all.extend(by_parts(capture));
+    all
+}
+
+/// Those that go by the parts of the prompt, and by what is decoded after it; none of a run in one part, nor of several
+/// sequences, whose positions are not told apart here.
+fn by_parts(capture: &Capture) -> Vec<(String, Taken)> {
     let parts: Arc<[usize]> = capture.steps.iter().map(|step| step.first).collect();
     let prompt = capture.steps.iter().filter(|step| step.index == 0).map(Step::keys).max().unwrap_or(0);
     let first = move |p: usize| parts.iter().copied().filter(|first| *first <= p).max().unwrap_or(0);
@@ -44,6 +57,14 @@ pub(in super::super) fn by_parts(capture: &Capture) -> Vec<(String, Taken)> {
     ]
 }
 
+/// The same where the prompt alone is read so: single tokens have kernels of their own.
+pub(in super::super) fn in_prefill(capture: &Capture, (name, taken): &(String, Taken)) -> (String, Taken) {
+    let prompt = capture.steps.iter().filter(|step| step.index == 0).map(Step::keys).max().unwrap_or(0);
+    let taken = taken.clone();
+    let other = move |k, p, n| if p < prompt { taken(k, p, n) } else { k <= p };
+    (format!("{name}, in the prefill only"), Arc::new(other))
+}
+
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Anatomy::RowReduction(RowReduction::Exponentials(softmax)) = scene.node().op.anatomy() else {
         return Vec::new();
@@ -69,14 +90,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
 
 /// Choices of keys that are not the right one.
 fn choices(scene: &Scene<'_>) -> Vec<(String, Taken)> {
-    let mut all: Vec<(String, Taken)> = vec![
-        ("the keys before the query's own, which is not seen".to_owned(), Arc::new(|k, p, _| k < p)),
-        ("one key too many: the next token is seen".to_owned(), Arc::new(|k, p, _| k <= p + 1)),
-        ("all keys of the part: nothing is masked".to_owned(), Arc::new(|_, _, _| true)),
-        ("all keys but the first".to_owned(), Arc::new(|k, p, _| k <= p && k > 0)),
-        ("the query's own key alone".to_owned(), Arc::new(|k, p, _| k == p)),
-    ];
-    all.extend(by_parts(scene.e.side.capture));
+    let mut all = usual(scene.e.side.capture);
     // Windows as wide as the given values show.
     let mut reach = 0;
     let rows: BTreeSet<usize> = scene.fit.iter().map(|(r, _)| *r).collect();

@@ -15,6 +15,7 @@ mod factors;
 mod fields;
 mod form;
 mod functions;
+mod fused;
 mod gated;
 mod given;
 mod groups;
@@ -51,7 +52,7 @@ pub use example::Example;
 pub use form::Form;
 pub(super) use functions::ACTIVATIONS;
 use held::{Held, held};
-pub(super) use keys::{Taken, by_parts as keys_by_parts};
+pub(super) use keys::{Taken, in_prefill as keys_in_prefill, usual as usual_keys};
 pub(super) use predict::{Condition, OTHERWISE, Pair, Predicted, RIGHT, WORK, alike, of_law, of_values};
 use scene::Scene;
 use schemars::JsonSchema;
@@ -225,6 +226,7 @@ const SOLVERS: &[Solver] = &[
     gated::laws,
     operands::laws,
     moved::places,
+    fused::laws,
     slots::laws,
     keys::laws,
     tiles::laws,

@@ -13,7 +13,7 @@ mod tests;
 
 use super::fit::{Fit, Scope, fit};
 use super::searcher::{Searcher, named};
-use super::solve::{ACTIVATIONS, BITS, Taken, alike, keys_by_parts};
+use super::solve::{ACTIVATIONS, BITS, Taken, alike, keys_in_prefill, usual_keys};
 use crate::mutations::{CauseId, Explains, FaultSite, Mutation, catalogue, find, to_digits};
 use crate::verdict::{
     Evidence, Expected, Inside, Otherwise, RowAt, Rows, Valued, right, settle_all, tolerance::ELEMENT_FACTOR,
@@ -211,13 +211,15 @@ fn otherwise(e: &Evidence<'_>, node: &Node) -> impl Iterator<Item = (String, Nod
     let mut all = other_heads(e, node);
     match node.op.anatomy() {
         Anatomy::RowReduction(RowReduction::Exponentials(_)) => {
-            let mut choices = keys_by_parts(e.side.capture);
+            let mut choices = usual_keys(e.side.capture);
             // Behind a window of w keys the first w positions are right.
             let first = e.bad_rows().map(|row| row.place.position).min().unwrap_or(0);
             if first > 0 {
                 let name = format!("keys less than {first} before the query: a sliding window");
                 choices.push((name, Arc::new(move |k, p, _| k <= p && p - k < first)));
             }
+            let in_prefill: Vec<_> = choices.iter().map(|choice| keys_in_prefill(e.side.capture, choice)).collect();
+            choices.extend(in_prefill);
             let over = |(name, taken)| (format!("the softmax is over {name}"), choosing(node, taken));
             all.extend(choices.into_iter().map(over));
         }
