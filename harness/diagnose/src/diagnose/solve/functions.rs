@@ -197,6 +197,13 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
             Some(rotated(&other, &operand(scene, row)?, row.place.position as f64))
         })
     }));
+    let half = rope.rotated as f64 / 2.0;
+    all.extend([half - 1.0, half + 1.0].map(|by| {
+        let other = Rope { base: rope.base.powf(half / by), ..rope.clone() };
+        Law::new(exponents(by, half), 1, move |row: &RowAt| {
+            Some(rotated(&other, &operand(scene, row)?, row.place.position as f64))
+        })
+    }));
     // Counted from the part's first token on.
     let number = move |row: &RowAt| {
         let x = operand(scene, row)?;
@@ -247,6 +254,11 @@ fn bases(scene: &Scene<'_>, rope: &Rope) -> Vec<f64> {
     );
     all.retain(|base| *base > 1.0 && (base - rope.base).abs() > 1e-9 * rope.base);
     all
+}
+
+/// A slip in the exponents of the frequencies of a rotation: their number is divided by `by` instead of `half`.
+pub(in super::super) fn exponents(by: f64, half: f64) -> String {
+    format!("the frequencies are base^(−i/{by}) instead of base^(−i/{half})")
 }
 
 /// The angle by which each plane of a rotation was turned, against the frequency of the plane.

@@ -116,7 +116,8 @@ pub(super) fn held(scene: &Scene<'_>, law: &Law<'_>) -> Option<Held> {
             wrong.push((r, i));
             off.0 += (f64::from(got[i]) - want[i]).abs();
             off.1 += (alternative - want[i]).abs();
-            if !scene.fitted(r, i) {
+            let fitted = law.of_even.map_or_else(|| scene.fitted(r, i), |run| i % run % 2 == 0);
+            if !fitted {
                 held_out += 1;
                 used = used.max(share);
                 bits += ((f64::from(got[i]) - want[i]).abs() / allowed).max(1.0).log2();

@@ -50,7 +50,7 @@ use crate::number::Real;
 use crate::verdict::{Evidence, FEW, RowAt};
 pub use example::Example;
 pub use form::Form;
-pub(super) use functions::ACTIVATIONS;
+pub(super) use functions::{ACTIVATIONS, exponents};
 use held::{Held, held};
 pub(super) use keys::{Taken, in_prefill as keys_in_prefill, usual as usual_keys};
 pub(super) use predict::{Condition, OTHERWISE, Pair, Predicted, RIGHT, WORK, alike, of_law, of_values};
@@ -188,6 +188,8 @@ struct Law<'a> {
     of_model: Option<(&'static str, f64)>,
     /// Whether it has a number of its own for each part: then it may be of any of them.
     parts: bool,
+    /// Whether its numbers are read off every other element of each run of so many, and not off some rows.
+    of_even: Option<usize>,
     /// A law that often comes to the same, and the words where it holds as well.
     twin: Option<(Box<Law<'a>>, String)>,
 }
@@ -203,6 +205,7 @@ impl<'a> Law<'a> {
             row: Box::new(row),
             of_model: None,
             parts: false,
+            of_even: None,
             twin: None,
         }
     }

@@ -59,7 +59,7 @@ const NOWHERE: &str = "its condition holds nowhere there";
 /// The work is used up.
 pub(in crate::diagnose) const WORK: &str = "the work for it was used up";
 /// Numbers are read off each part.
-const OF_PARTS: &str = "it has a number of its own for each part, and predicts none";
+const OF_PARTS: &str = "it has a number of its own for each row or column, and predicts none";
 /// Right elements.
 pub(in crate::diagnose) const RIGHT: &str = "elements are right that it would make wrong";
 /// Wrong elements.

@@ -43,18 +43,17 @@ fn of_rows<'a>(scene: &'a Scene<'a>) -> Law<'a> {
         _ => "",
     };
     let head = scene.head();
-    let of = if head.is_some() || scene.of_pairs() { "each wrong head of a row" } else { "each wrong row" };
-    Law::new(format!("{of} is multiplied by a factor of its own{divided}"), 1, move |row: &RowAt| {
+    let of = match head.is_some() || scene.of_pairs() {
+        true if !heads_share(scene) => "each wrong head of a row",
+        _ => "each wrong row",
+    };
+    let law = Law::new(format!("{of} is multiplied by a factor of its own{divided}"), 1, move |row: &RowAt| {
         let (got, want, bound) = scene.e.row(row);
         let run = head.unwrap_or(got.len()).max(1);
         let mut value = vec![f64::NAN; got.len()];
         for first in (0..got.len()).step_by(run) {
             let part = first..(first + run).min(got.len());
-            let fitted = || part.clone().step_by(2);
-            let (gw, ww) = fitted().fold((0.0, 0.0), |(gw, ww), i| {
-                let weight = 1.0 / (f64::from(bound[i]) + UNIT * want[i].abs() + f64::MIN_POSITIVE).powi(2);
-                (gw + weight * f64::from(got[i]) * want[i], ww + weight * want[i] * want[i])
-            });
+            let (gw, ww) = factor((got, want, bound), part.clone().step_by(2));
             let wrong = part.clone().any(|i| !crate::verdict::right(got[i], want[i], bound[i]));
             if !wrong {
                 part.for_each(|i| value[i] = changed(want[i], bound[i]));
@@ -62,13 +61,45 @@ fn of_rows<'a>(scene: &'a Scene<'a>) -> Law<'a> {
             }
             let told = part.clone().filter(|&i| want[i].abs() > 8.0 * f64::from(bound[i])).count();
             if ww > 0.0 && told >= RUN {
-                part.skip(1).step_by(2).for_each(|i| value[i] = want[i] * gw / ww);
+                part.for_each(|i| value[i] = want[i] * gw / ww);
             } else if row.bad {
                 return None;
             }
         }
         Some(Row { value, bound: bound.to_vec() })
+    });
+    Law { of_even: Some(head.unwrap_or(usize::MAX)), ..law }
+}
+
+/// Numerator and denominator of the factor of these elements, each in units of its bound.
+fn factor((got, want, bound): (&[f32], &[f64], &[f32]), some: impl Iterator<Item = usize>) -> (f64, f64) {
+    some.fold((0.0, 0.0), |(gw, ww), i| {
+        let weight = 1.0 / (f64::from(bound[i]) + UNIT * want[i].abs() + f64::MIN_POSITIVE).powi(2);
+        (gw + weight * f64::from(got[i]) * want[i], ww + weight * want[i] * want[i])
     })
+}
+
+/// Factors as near as this are one: both are read off rounded values.
+const SHARED: f64 = 1e-5;
+
+/// Whether the wrong heads of a token have one factor, in every token that has several.
+fn heads_share(scene: &Scene<'_>) -> bool {
+    let mut by_token: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
+    for &r in scene.rows.iter().filter(|&&r| scene.wrong_in(r)) {
+        let (row, (token, _)) = (&scene.e.rows[r], scene.token(&scene.e.rows[r]));
+        let run = scene.head().unwrap_or(row.range.len()).max(1);
+        let (got, want, bound) = scene.e.row(row);
+        let factors = (0..got.len()).step_by(run).filter_map(|first| {
+            let part = first..(first + run).min(got.len());
+            let wrong = part.clone().any(|i| !crate::verdict::right(got[i], want[i], bound[i]));
+            let (gw, ww) = factor((got, want, bound), part);
+            (wrong && ww > 0.0).then_some(gw / ww)
+        });
+        by_token.entry((row.step, token)).or_default().extend(factors);
+    }
+    let mut several = by_token.values().filter(|factors| factors.len() > 1).peekable();
+    several.peek().is_some()
+        && several.all(|factors| factors.iter().all(|f| (f - factors[0]).abs() <= SHARED * factors[0].abs()))
 }
 
 /// A factor, or an offset, for each column.

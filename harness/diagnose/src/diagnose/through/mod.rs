@@ -13,7 +13,7 @@ mod tests;
 
 use super::fit::{Fit, Scope, fit};
 use super::searcher::{Searcher, named};
-use super::solve::{ACTIVATIONS, BITS, Taken, alike, keys_in_prefill, usual_keys};
+use super::solve::{ACTIVATIONS, BITS, Taken, alike, exponents, keys_in_prefill, usual_keys};
 use crate::mutations::{CauseId, Explains, FaultSite, Mutation, catalogue, find, to_digits};
 use crate::verdict::{
     Evidence, Expected, Inside, Otherwise, RowAt, Rows, Valued, right, settle_all, tolerance::ELEMENT_FACTOR,
@@ -49,6 +49,9 @@ const DIGITS: [usize; 4] = [1, 2, 4, 8];
 
 /// The mutation whose number is a factor of the scores.
 const SCALE: &str = "attn-scale-wrong";
+
+/// The mutation whose number is the base of the rotation.
+const BASE: &str = "rope-base";
 
 /// A way to be otherwise.
 #[derive(Clone)]
@@ -208,15 +211,21 @@ fn reads_otherwise(e: &Evidence<'_>, node: &Node) -> bool {
 
 /// Ways of a stage that are no mutations.
 fn otherwise(e: &Evidence<'_>, node: &Node) -> impl Iterator<Item = (String, Node)> + use<> {
-    let mut all = other_heads(e, node);
+    let (mut all, graph) = (other_heads(e, node), &e.oracle.graph);
+    if let Some(base) = find(BASE).filter(|base| base.concerns(graph, node)) {
+        // The same planes as with another base.
+        let half = graph.config.head_dim as f64 / 2.0;
+        let planes = |by: f64| base.applied(node, &[graph.config.rope_base.powf(half / by)], graph);
+        all.extend([half - 1.0, half + 1.0].into_iter().filter_map(|by| Some((exponents(by, half), planes(by)?))));
+    }
     match node.op.anatomy() {
         Anatomy::RowReduction(RowReduction::Exponentials(_)) => {
             let mut choices = usual_keys(e.side.capture);
-            // Behind a window of w keys the first w positions are right.
+            // Behind a window of w keys the first w positions are right; the next one may lack a key of little weight.
             let first = e.bad_rows().map(|row| row.place.position).min().unwrap_or(0);
-            if first > 0 {
-                let name = format!("keys less than {first} before the query: a sliding window");
-                choices.push((name, Arc::new(move |k, p, _| k <= p && p - k < first)));
+            for window in (first.saturating_sub(2)..=first).rev().filter(|window| *window > 0) {
+                let name = format!("keys less than {window} before the query: a sliding window");
+                choices.push((name, Arc::new(move |k, p, _| k <= p && p - k < window)));
             }
             let in_prefill: Vec<_> = choices.iter().map(|choice| keys_in_prefill(e.side.capture, choice)).collect();
             choices.extend(in_prefill);
@@ -282,6 +291,12 @@ struct Number<'a> {
 fn fitted<'a>(e: &'a Evidence<'a>, inside: &Inside<'_>) -> Vec<Number<'a>> {
     let graph = &e.oracle.graph;
     let mut all: Vec<Number<'a>> = Vec::new();
+    if let Some(m) = find(BASE) {
+        let rotations: Vec<usize> = inside.nodes().filter(|&i| m.concerns(graph, &graph.nodes[i])).collect();
+        let base = graph.config.rope_base;
+        let way = Box::new(move |base: f64| Way::known(m, &[base], &rotations, graph));
+        all.push(Number { way, range: (base / 1e3, base * 1e3) });
+    }
     for index in inside.nodes() {
         let node = &graph.nodes[index];
         let Anatomy::RowReduction(RowReduction::Exponentials(&Softmax { scale })) = node.op.anatomy() else { continue };

@@ -354,11 +354,7 @@ impl fmt::Display for Holds {
                         write!(f, "{first} (or {}: both runs allow it)", others.join(", or "))
                     }
                     ([first, others @ ..], false) => {
-                        write!(
-                            f,
-                            "{first} (or {}: a run of other tokens and another length tells)",
-                            others.join(", or ")
-                        )
+                        write!(f, "{first} (or {}: this run allows each)", others.join(", or "))
                     }
                 }
             }
