@@ -63,7 +63,8 @@ fn a_capture_with_caches_in_blocks_is_held_to_them() {
         manifest["arithmetic"]["kv"] = declared.into();
         folder.write("apart/manifest.json", manifest.to_string());
         let (code, report, text) = folder.judged("--subject capture:apart");
-        assert_eq!((code, &report["verdict"]["first_wrong"]), (1, &wrong.into()), "{declared}\n{text}");
+        let origin = report["verdict"]["stages"].as_array().unwrap().iter().find(|stage| stage["origin"] == true);
+        assert_eq!((code, &origin.unwrap()["stage"]), (1, &wrong.into()), "{declared}\n{text}");
     }
 }
 
