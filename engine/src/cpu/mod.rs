@@ -17,9 +17,9 @@ pub use ranks::{Exchange, Peers, SharedMemory};
 pub use rows::{Group, Row, RowsError, Sequences};
 
 use crate::model::fault::{Faults, FaultyWeights, Output};
-use crate::model::{Graph, Node, WeightSource};
+use crate::model::{Graph, Node, WeightSource, row_len};
 use crate::ops::{self, Context, Op, Tensor};
-use crate::quant::{self, ActivationFormat};
+use crate::quant::{ActivationFormat, KvType};
 use crate::tap::{Intervene, Site, TapSink};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,8 +35,8 @@ pub struct CpuEngine<'a> {
     looked_back_to: Vec<usize>,
     intervention: Option<Box<dyn Intervene + 'a>>,
     sequences: Sequences,
-    /// What operands become on their way into a state.
-    kv: ActivationFormat,
+    /// What rows become on their way into a cache.
+    kv: KvType,
     /// The other ranks, where it runs the stages of one.
     peers: Option<Peers>,
 }
@@ -78,14 +78,14 @@ impl<'a> CpuEngine<'a> {
             weights,
             intervention: None,
             sequences: Sequences::default(),
-            kv: ActivationFormat::F32,
+            kv: KvType::F32,
             peers,
         }
     }
 
-    /// The same engine with its caches in `format`, one without blocks.
-    pub fn with_kv(self, format: ActivationFormat) -> Self {
-        Self { kv: format, ..self }
+    /// The same engine with caches of these formats. A head must be whole blocks of them.
+    pub fn with_kv(self, kv: KvType) -> Self {
+        Self { kv, ..self }
     }
 
     /// Lets `intervention` change what stages give.
@@ -136,7 +136,7 @@ impl<'a> CpuEngine<'a> {
         let slots = self.sequences.slots();
         for (node, kept) in self.graph.nodes.iter().zip(&mut self.kept) {
             let (Op::KvCache(_), Some(cache)) = (&node.op, kept) else { continue };
-            let (cache, row) = (Arc::make_mut(cache), crate::model::row_len(node));
+            let (cache, row) = (Arc::make_mut(cache), row_len(node));
             for slot in freed.iter().filter(|slot| **slot < slots) {
                 cache.data[slot * row..][..row].fill(f32::NAN);
             }
@@ -305,7 +305,7 @@ struct Evaluation<'a> {
     /// What all ranks gave, where the node puts that together.
     parts: Option<Vec<Arc<Tensor<f32>>>>,
     context: Context<'a>,
-    kv: ActivationFormat,
+    kv: KvType,
     /// What the node keeps from one step to the next.
     kept: &'a mut Option<Arc<Tensor<f32>>>,
 }
@@ -338,7 +338,7 @@ impl Evaluation<'_> {
     fn of_itself(&mut self, node: &Node) -> Arc<Tensor<f32>> {
         let inputs = self.parts.clone().unwrap_or_else(|| self.reads.of(node));
         let operands: Vec<&Tensor<f32>> = inputs.iter().map(AsRef::as_ref).collect();
-        let Faults { left_out, read, compute, write } = &node.faults;
+        let Faults { left_out, read, compute, write, .. } = &node.faults;
         let computed = compute.as_ref().map(|fault| {
             let mut wide: Vec<Tensor<f64>> = operands.iter().map(|t| t.wide()).collect();
             if let Op::Defined(_) = &node.op
@@ -359,10 +359,10 @@ impl Evaluation<'_> {
             match (&computed, &node.op) {
                 // No reader of the last step holds a cache any more: changed in place.
                 (Some(rows), Op::KvCache(_)) => {
-                    advance(&node.op, Arc::make_mut(state), &[rows], self.kv, &self.context)
+                    advance(node, Arc::make_mut(state), &[rows], self.kv.of(node), &self.context)
                 }
                 (Some(faulty), _) => *state = Arc::new(faulty.clone()),
-                (None, op) => advance(op, Arc::make_mut(state), &operands, self.kv, &self.context),
+                (None, _) => advance(node, Arc::make_mut(state), &operands, self.kv.of(node), &self.context),
             }
             state.clone()
         } else if let Some(computed) = computed {
@@ -402,16 +402,16 @@ fn copy_rows(to: &mut Tensor<f32>, from: &Tensor<f32>, axis: usize, count: usize
 
 /// Goes on from a state with operands as it holds them in its format.
 fn advance(
-    op: &Op, state: &mut Tensor<f32>, operands: &[&Tensor<f32>], format: ActivationFormat, context: &Context<'_>,
+    node: &Node, state: &mut Tensor<f32>, operands: &[&Tensor<f32>], format: ActivationFormat, context: &Context<'_>,
 ) {
-    if format == ActivationFormat::F32 || !matches!(op, Op::KvCache(_)) {
-        return ops::advance(op, state, operands, context);
+    if format == ActivationFormat::F32 || !matches!(node.op, Op::KvCache(_)) {
+        return ops::advance(&node.op, state, operands, context);
     }
     let held = operands.iter().map(|x| {
         let mut held = Tensor::<f64>::zeros(x.shape.clone());
-        quant::emulate(format, &x.data, &mut held.data);
+        node.faults.held(format, row_len(node), &x.data, &mut held.data);
         held.narrow()
     });
     let held: Vec<Tensor<f32>> = held.collect();
-    ops::advance(op, state, &held.iter().collect::<Vec<_>>(), context);
+    ops::advance(&node.op, state, &held.iter().collect::<Vec<_>>(), context);
 }

@@ -5,7 +5,7 @@
 //! narrows them: one fault serves as an injection and as a hypothesis.
 
 use crate::ops::{Context, Tensor};
-use crate::quant::{Stored, WeightSource};
+use crate::quant::{self, ActivationFormat, GgmlType, Stored, WeightSource};
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,6 +16,19 @@ pub type Read = dyn Fn(&dyn WeightSource, &str, usize, &mut [f32]) + Send + Sync
 /// Computes something else than the op: the value in the shape that the op would have given, and the
 /// forward error bound of each element. For a cache: of the rows that are appended.
 pub type Compute = dyn Fn(&[&Tensor<f64>], &Context<'_>) -> (Tensor<f64>, Vec<f32>) + Send + Sync;
+
+/// Holds a row of a cache in blocks otherwise than ggml does: writes the values that the row is read as.
+pub type Hold = dyn Fn(&Held<'_>, &mut [f32]) + Send + Sync;
+
+/// A row of a cache in blocks.
+pub struct Held<'a> {
+    /// ggml's type of the blocks.
+    pub ty: GgmlType,
+    /// The row as it was given to the cache.
+    pub given: &'a [f32],
+    /// Its blocks as ggml stores them.
+    pub bytes: &'a [u8],
+}
 
 impl Output<'_> {
     /// What the buffer held at a flat index after the step before; zero before the first.
@@ -49,6 +62,8 @@ pub struct Faults {
     pub read: Option<Arc<Read>>,
     /// What is computed.
     pub compute: Option<Arc<Compute>>,
+    /// How the rows of a cache in blocks are held; nothing in a cache without blocks.
+    pub hold: Option<Arc<Hold>>,
     /// What is written.
     pub write: Option<Arc<Write>>,
 }
@@ -56,15 +71,31 @@ pub struct Faults {
 impl Faults {
     /// Whether the node is as the op says.
     pub fn none(&self) -> bool {
-        !self.left_out && self.read.is_none() && self.compute.is_none() && self.write.is_none()
+        let computes = self.compute.is_some() || self.hold.is_some();
+        !self.left_out && self.read.is_none() && !computes && self.write.is_none()
+    }
+
+    /// Rows of `width` elements as a cache holds them in `format`: exact values.
+    pub fn held(&self, format: ActivationFormat, width: usize, given: &[f32], out: &mut [f64]) {
+        let (Some(hold), Some(ty)) = (&self.hold, format.stored_as()) else {
+            return quant::emulate(format, given, out);
+        };
+        let mut values = vec![0f32; width];
+        for (given, out) in given.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+            hold(&Held { ty, given, bytes: &quant::store(format, given) }, &mut values);
+            out.iter_mut().zip(&values).for_each(|(out, v)| *out = f64::from(*v));
+        }
     }
 }
 
 impl fmt::Debug for Faults {
     /// Which of the hooks are there: a function has no words.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hooks = [self.left_out, self.read.is_some(), self.compute.is_some(), self.write.is_some()];
-        f.debug_list().entries(["left out", "read", "compute", "write"].iter().zip(hooks).filter(|h| h.1)).finish()
+        let hooks =
+            [self.left_out, self.read.is_some(), self.compute.is_some(), self.hold.is_some(), self.write.is_some()];
+        f.debug_list()
+            .entries(["left out", "read", "compute", "hold", "write"].iter().zip(hooks).filter(|h| h.1))
+            .finish()
     }
 }
 

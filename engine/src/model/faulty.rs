@@ -1,7 +1,7 @@
 //! Nodes with one thing changed.
 
 use super::Node;
-use super::fault::{Faults, Output};
+use super::fault::{Faults, Held, Output};
 use crate::ops::{Context, Op, Tensor};
 use crate::quant::WeightSource;
 use std::sync::Arc;
@@ -27,6 +27,11 @@ impl Node {
         &self, fault: impl Fn(&[&Tensor<f64>], &Context<'_>) -> (Tensor<f64>, Vec<f32>) + Send + Sync + 'static,
     ) -> Node {
         Node { faults: Faults { compute: Some(Arc::new(fault)), ..self.faults.clone() }, ..self.clone() }
+    }
+
+    /// Its rows held in another way, if it is a cache in blocks.
+    pub fn holding(&self, fault: impl Fn(&Held<'_>, &mut [f32]) + Send + Sync + 'static) -> Node {
+        Node { faults: Faults { hold: Some(Arc::new(fault)), ..self.faults.clone() }, ..self.clone() }
     }
 
     /// Something else written.

@@ -8,7 +8,11 @@
 //! `quantize_mmq_q8_1`, in the layouts D4 and DS4, for the matrix-matrix ones (ggml-cuda/quantize.cu).
 //!
 //! Engines that follow ggml's code without its vector instructions, such as candle, round halves away from zero.
+//!
+//! The formats of caches with 4 and 5 bits are in `cached.rs`.
 
+use super::GgmlType;
+use super::cached::Code;
 use crate::dtype::DType;
 use crate::isa::{Vectorised, vectorised};
 use half::{bf16, f16};
@@ -56,6 +60,16 @@ pub enum ActivationFormat {
     /// CUDA's `quantize_mmq_q8_1`, layout DS4: an f16 scale per 32, and the
     /// f16 sum of the values as they were before quantisation.
     Q8_1MmqDs4,
+    /// Rows of a cache: 5 bits, an f16 scale and an f16 offset per 32.
+    Q5_1,
+    /// Rows of a cache: 5 bits and an f16 scale per 32.
+    Q5_0,
+    /// Rows of a cache: 4 bits, an f16 scale and an f16 offset per 32.
+    Q4_1,
+    /// Rows of a cache: 4 bits and an f16 scale per 32.
+    Q4_0,
+    /// Rows of a cache: one of 16 numbers that are not evenly spaced, and an f16 scale per 32.
+    Iq4Nl,
 }
 
 impl From<DType> for ActivationFormat {
@@ -71,6 +85,24 @@ impl From<DType> for ActivationFormat {
 }
 
 impl ActivationFormat {
+    /// The number format that it is; `None` for TF32, and where values share a scale.
+    pub fn number(self) -> Option<DType> {
+        DType::ALL.into_iter().find(|dtype| Self::from(*dtype) == self)
+    }
+
+    /// ggml's type of the blocks of a cache; `None` where values share no scale, or ggml stores no cache so.
+    pub fn stored_as(self) -> Option<GgmlType> {
+        Some(match self {
+            Self::Q8_0 => GgmlType::Q8_0,
+            Self::Q5_1 => GgmlType::Q5_1,
+            Self::Q5_0 => GgmlType::Q5_0,
+            Self::Q4_1 => GgmlType::Q4_1,
+            Self::Q4_0 => GgmlType::Q4_0,
+            Self::Iq4Nl => GgmlType::IQ4_NL,
+            _ => return None,
+        })
+    }
+
     /// Most that becoming it changes a value by, as a share of the value; `None` where nothing is changed, or where values
     /// share a scale.
     pub fn unit(self) -> Option<f64> {
@@ -88,7 +120,12 @@ impl ActivationFormat {
             | Self::Q8KAway
             | Self::Q8_1Mmvq
             | Self::Q8_1MmqD4
-            | Self::Q8_1MmqDs4 => return None,
+            | Self::Q8_1MmqDs4
+            | Self::Q5_1
+            | Self::Q5_0
+            | Self::Q4_1
+            | Self::Q4_0
+            | Self::Iq4Nl => return None,
         };
         Some(f64::powi(2.0, -bits))
     }
@@ -98,6 +135,7 @@ impl ActivationFormat {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 | Self::F8E4m3 | Self::F8E5m2 | Self::Tf32 | Self::Tf32Truncated => 1,
             Self::Q8_0 | Self::Q8_0Ref | Self::Q8_1 | Self::Q8_1Mmvq | Self::Q8_1MmqD4 | Self::Q8_1MmqDs4 => 32,
+            Self::Q5_1 | Self::Q5_0 | Self::Q4_1 | Self::Q4_0 | Self::Iq4Nl => 32,
             Self::Q8K | Self::Q8KAway => 256,
         }
     }
@@ -128,6 +166,11 @@ impl ActivationFormat {
 pub fn emulate(fmt: ActivationFormat, x: &[f32], out: &mut [f64]) {
     assert_eq!(x.len(), out.len(), "activations and their emulation differ in length");
     assert!(x.len().is_multiple_of(fmt.block_size()), "{} activations are not whole blocks", x.len());
+    if let (Some(_), Some(ty)) = (Code::of(fmt), fmt.stored_as()) {
+        let mut values = vec![0f32; x.len()];
+        super::dequantize(ty, &store(fmt, x), &mut values);
+        return out.iter_mut().zip(values).for_each(|(out, v)| *out = f64::from(v));
+    }
     match fmt {
         ActivationFormat::Q8K | ActivationFormat::Q8KAway => {
             let nearest: fn(f32) -> i32 = match fmt {
@@ -147,6 +190,27 @@ pub fn emulate(fmt: ActivationFormat, x: &[f32], out: &mut [f64]) {
             }
         }
     }
+}
+
+/// The bytes of rows of a cache, as ggml's CPU backend stores them: blocks of the type [`ActivationFormat::stored_as`].
+///
+/// # Panics
+/// If `x` is no multiple of 32 long, or the format has no blocks that ggml stores caches in.
+pub fn store(fmt: ActivationFormat, x: &[f32]) -> Vec<u8> {
+    assert!(x.len().is_multiple_of(32), "{} elements are not whole blocks", x.len());
+    let mut bytes = Vec::new();
+    for x in x.as_chunks().0 {
+        match Code::of(fmt) {
+            Some(code) => code.store(x, &mut bytes),
+            None => {
+                assert_eq!(fmt, ActivationFormat::Q8_0, "ggml stores caches so");
+                let (scale, quants) = q8_block(fmt, x);
+                bytes.extend(f16::from_f32(scale).to_le_bytes());
+                bytes.extend(quants.map(|q| q.clamp(-128, 127) as u8));
+            }
+        }
+    }
+    bytes
 }
 
 /// Blocks of 32 in 8 bits.
@@ -216,6 +280,15 @@ pub fn uncertainty(fmt: ActivationFormat, x: &[f32], dx: Option<&[f32]>) -> Vec<
             (round(fmt, (v + d) as f32) - round(fmt, (v - d) as f32)).abs() as f32
         };
         return x.iter().enumerate().map(around).collect();
+    }
+    if let Some(code) = Code::of(fmt) {
+        let (mut values, mut out) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+        emulate(fmt, x, &mut values);
+        let blocks = x.as_chunks().0.iter().zip(values.as_chunks().0).zip(out.as_chunks_mut().0);
+        for (b, ((x, values), out)) in blocks.enumerate() {
+            code.reach(x, (&std::array::from_fn(|i| d(32 * b + i)), values), out);
+        }
+        return out;
     }
     let mut out = Vec::with_capacity(x.len());
     for (b, block) in x.chunks_exact(size).enumerate() {

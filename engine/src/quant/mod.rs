@@ -9,6 +9,7 @@
 
 pub mod activations;
 mod bf16;
+mod cached;
 mod codebook;
 mod f16;
 mod f32;
@@ -24,6 +25,7 @@ mod iq3_xxs;
 mod iq4_nl;
 mod iq4_xs;
 mod k_blocks;
+mod kv;
 mod mxfp4;
 mod nibbles;
 mod nvfp4;
@@ -48,8 +50,9 @@ mod types;
 #[cfg(test)]
 mod tests;
 
-pub use activations::{ActivationFormat, Tie, emulate, settled, sum_residuals, ties, uncertainty};
+pub use activations::{ActivationFormat, Tie, emulate, settled, store, sum_residuals, ties, uncertainty};
 pub use format::{Codes, Content, Field, Format, Mmq, Offset, Part, Quants};
+pub use kv::{CACHES, KvType, NoKvType};
 pub use products::{AsMultiplied, WithoutOffsets, block_offsets, half_products, takes_sums};
 pub use source::{SomeRows, Stored, WeightSource};
 pub use types::GgmlType;

@@ -1,11 +1,11 @@
 //! What a runner computes in. Declared, not guessed: the bounds of the verdict follow from it.
 
 use crate::formats::{Formats, OfStages, name_or_map};
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Weight, WeightSource};
 use qdiff_engine::ops::{Attention, Op, Softmax, half_sum};
-use qdiff_engine::quant::{ActivationFormat, GgmlType};
+use qdiff_engine::quant::{ActivationFormat, GgmlType, KvType};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
@@ -18,8 +18,9 @@ pub struct Arithmetic {
     pub linear: Vec<LinearRule>,
     /// Products of the attention: the first rule that fits decides, as above.
     pub attention: Vec<AttentionRule>,
-    /// Number type of the KV cache: its rows are copies, rounded to it.
-    pub kv: DType,
+    /// Formats of the key cache and of the value cache, such as `f16`, or `q8_0/q4_1` where they differ: the rows of a cache are
+    /// copies, rounded to its format.
+    pub kv: KvType,
     /// Exponential, sine, cosine, division and roots.
     pub functions: Functions,
     /// What the model's tensors are rounded to when they are loaded.
@@ -112,7 +113,7 @@ impl Named {
         Arithmetic {
             linear: vec![LinearRule { accumulation, ..LinearRule::default() }],
             attention: vec![attention],
-            kv: number,
+            kv: number.into(),
             functions: Functions::Precise,
             parameters: number,
             outputs,
@@ -164,7 +165,8 @@ pub struct AttentionRule {
     /// Largest number of tokens in a step that it is about; any where absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up_to: Option<usize>,
-    /// What query and key become before their product.
+    /// What query and key become before their product. A format with blocks is the query's alone: the key is as the cache has
+    /// it.
     pub scores: ActivationFormat,
     /// What weights and values become before theirs.
     pub context: ActivationFormat,
@@ -230,6 +232,25 @@ impl Functions {
     }
 }
 
+/// Lengths of the heads of all caches.
+fn heads(graph: &Graph) -> impl Iterator<Item = usize> {
+    graph.nodes.iter().filter_map(|node| if let Op::KvCache(cache) = &node.op { Some(cache.head_dim) } else { None })
+}
+
+/// Refuses caches of which a block would reach over two heads.
+///
+/// # Errors
+/// The formats, and the length of a head.
+pub fn check_heads(kv: KvType, graph: &Graph) -> Result<()> {
+    let block = kv.block_size();
+    match heads(graph).find(|head| !head.is_multiple_of(block)) {
+        Some(head) => bail!(
+            "a KV cache in {kv} has blocks of {block} elements, and a head of this model has {head}; take --kv-type f16"
+        ),
+        None => Ok(()),
+    }
+}
+
 impl Arithmetic {
     /// Refuses what cannot be: formats that do not exist, or whose blocks do not fit the rows of a model.
     ///
@@ -244,14 +265,12 @@ impl Arithmetic {
                 rule.weights
             );
         }
-        for rule in &self.attention {
-            let blocks = [rule.scores, rule.context].map(ActivationFormat::block_size);
-            ensure!(
-                blocks == [1, 1],
-                "attention: {:?} and {:?} cannot both be the operands; they must have no blocks",
-                rule.scores,
-                rule.context
-            );
+        check_heads(self.kv, graph)?;
+        for AttentionRule { scores, context, .. } in &self.attention {
+            if let Some(head) = heads(graph).find(|head| !head.is_multiple_of(scores.block_size())) {
+                bail!("attention: {scores:?} has blocks of {}, and a head has {head} elements", scores.block_size());
+            }
+            ensure!(context.block_size() == 1, "attention: {context:?} has blocks; weights need a format without them");
         }
         let linear = graph.nodes.iter().filter(|n| n.op.anatomy().is_layer());
         for Weight { name, .. } in linear.flat_map(|n| &n.weights) {

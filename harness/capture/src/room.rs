@@ -1,7 +1,7 @@
 //! How much a runner must have room for.
 
 use qdiff_engine::cuda::Gemm;
-use qdiff_engine::dtype::DType;
+use qdiff_engine::quant::KvType;
 
 /// How much a runner must have room for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,5 +17,5 @@ pub struct Room {
     /// Linear layers of the CUDA engine.
     pub gemm: Gemm,
     /// Type of the KV cache.
-    pub kv: DType,
+    pub kv: KvType,
 }

@@ -3,7 +3,7 @@
 //! What `qdiff run` does between reading its arguments and telling the outcome, for whoever needs it as a whole: other
 //! commands, the score of the mutations, tests.
 
-use crate::arithmetic::{Arithmetic, Declared};
+use crate::arithmetic::{Arithmetic, Declared, check_heads};
 use crate::capture::manifest::{Manifest as CaptureManifest, Sampler};
 use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
 use crate::diagnose::{Diagnosis, confirm, explain, unsteady};
@@ -20,8 +20,8 @@ use crate::supervisor;
 use crate::verdict::{Measured, Policy, Race, Repeated, Side, Verdict, judge, put_together};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use qdiff_engine::cuda::Gemm;
-use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node, Placement, Slice, StageId};
+use qdiff_engine::quant::KvType;
 use std::cell::OnceCell;
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -38,8 +38,8 @@ pub struct Settings {
     pub threads: usize,
     /// Linear layers of the CUDA engine.
     pub gemm: Gemm,
-    /// Type of both sides' KV caches.
-    pub kv: DType,
+    /// Types of both sides' KV caches.
+    pub kv: KvType,
     /// Where captured tensors stay.
     pub store: Arc<Store>,
     /// Memory that all may take together, where captured tensors share it with the rest.
@@ -58,7 +58,7 @@ impl Default for Settings {
         Self {
             threads: 1,
             gemm: Gemm::Own,
-            kv: DType::F32,
+            kv: KvType::F32,
             store: Store::usual(None),
             memory: None,
             budget: 1.0,
@@ -131,6 +131,7 @@ impl<'a> Pair<'a> {
     /// As [`Oracle::new`].
     pub fn new(opened: &'a LoadedModel, settings: Settings, progress: Progress<'a>) -> Result<Self> {
         let oracle = opened.oracle()?;
+        check_heads(settings.kv, &oracle.graph)?;
         let (filter, policy) = (Filter::default(), Policy::default());
         let names = Names::of(&oracle.graph);
         Ok(Self {

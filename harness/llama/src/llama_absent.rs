@@ -196,12 +196,18 @@ pub mod context {
     use crate::room::Room;
     use anyhow::Result;
     use qdiff_engine::cpu::Row;
-    use qdiff_engine::model::Graph;
+    use qdiff_engine::model::{Graph, Node};
+    use qdiff_engine::quant::KvType;
     use std::convert::Infallible;
     use std::sync::Arc;
 
     /// A context with taps.
     pub struct TappedContext(Infallible);
+
+    /// Whether llama.cpp would read the caches with flash attention.
+    pub fn flash(_: KvType) -> bool {
+        false
+    }
 
     impl TappedContext {
         /// A context of a model.
@@ -210,6 +216,11 @@ pub mod context {
         /// Never called.
         pub fn new(model: &Arc<Model>, _: &Graph, _: Room) -> Result<Self> {
             match model.never {}
+        }
+
+        /// Whether it can hand out a stage.
+        pub fn taps(&self, _: &Node) -> bool {
+            match self.0 {}
         }
 
         /// Runs `tokens`.

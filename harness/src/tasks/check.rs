@@ -14,7 +14,7 @@ use crate::runners::CommandLine;
 use crate::runners::Source;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use qdiff_engine::dtype::DType;
+use qdiff_engine::quant::KvType;
 
 /// What the battery is run on.
 #[derive(Clone, Debug, Args)]
@@ -41,16 +41,16 @@ pub struct CheckRequest {
     pub faults: FaultRequest,
     #[command(flatten)]
     pub runner: RunnerRequest,
-    /// Type of the KV cache on both sides: its rows are rounded to it
+    /// Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values
     #[arg(
         long,
         value_name = "TYPE",
-        value_parser = values::kv_type(),
+        value_parser = values::KvTypes,
         default_value_t,
         env = "QDIFF_KV_TYPE",
         help_heading = "How to run it"
     )]
-    pub kv_type: DType,
+    pub kv_type: KvType,
     #[command(flatten)]
     pub why: WhyRequest,
 }

@@ -12,7 +12,7 @@ use crate::verdict::CheckMode;
 use clap::ValueEnum as _;
 use clap::builder::PossibleValue;
 use qdiff_engine::cuda::Gemm;
-use qdiff_engine::dtype::DType;
+use qdiff_engine::quant::KvType;
 use std::fmt::Display;
 
 /// The command that repeats the run of the prompt `given`.
@@ -24,7 +24,7 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
     // Then the capture names the tokens.
     let unnamed = recorded && !prompt.typed;
     let ids: Vec<String> = prompt.tokens.iter().map(ToString::to_string).collect();
-    let kv = capture.kv_type.filter(|kv| *kv != DType::F32 && !recorded);
+    let kv = capture.kv_type.filter(|kv| *kv != KvType::F32 && !recorded);
     let option = |name: &str, value: &dyn Display| format!("{name} {}", quote(&value.to_string()));
     let one_of = |name: &str, value: Option<PossibleValue>| value.map(|value| option(name, &value.get_name()));
     let words = [

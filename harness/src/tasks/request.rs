@@ -11,8 +11,8 @@ use crate::verdict::{CheckMode, Policy, Seed};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use qdiff_engine::cuda::Gemm;
-use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Placement};
+use qdiff_engine::quant::KvType;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -272,9 +272,10 @@ pub struct CaptureRequest {
     /// Most tokens of the prompt in one pass, on both sides; 1 is token by token
     #[arg(long, value_name = "N", default_value_t = 512, env = "QDIFF_UBATCH", value_parser = values::at_least_one)]
     pub ubatch: usize,
-    /// Type of the KV cache on both sides: its rows are rounded to it [default: f32; beside a capture, the capture's]
-    #[arg(long, value_name = "TYPE", value_parser = values::kv_type(), env = "QDIFF_KV_TYPE")]
-    pub kv_type: Option<DType>,
+    /// Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values [default: f32; beside a capture, the
+    /// capture's]
+    #[arg(long, value_name = "TYPE", value_parser = values::KvTypes, env = "QDIFF_KV_TYPE")]
+    pub kv_type: Option<KvType>,
 }
 
 impl CaptureRequest {

@@ -4,11 +4,11 @@ use crate::mutations::{FaultSite, Mutation, catalogue};
 use crate::nearest::nearest;
 use crate::prompts::BUILT_IN;
 use crate::runners::{PLACEHOLDERS, RUNNERS, Source};
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
-use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{ARCHITECTURES, KINDS, skeleton};
+use qdiff_engine::quant::{CACHES, KvType, NoKvType};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 
@@ -21,12 +21,23 @@ pub fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A type of the KV cache.
-pub fn kv_type() -> impl TypedValueParser<Value = DType> {
-    let all = [DType::F32, DType::F16, DType::Bf16];
-    let help = ["24 bits of mantissa", "IEEE binary16, 11 bits of mantissa", "bfloat16, 8 bits of mantissa"];
-    let named = all.into_iter().zip(help).map(|(dtype, help)| PossibleValue::new(dtype.name()).help(help));
-    PossibleValuesParser::new(named).map(|name| DType::named(&name).unwrap_or_default())
+/// Reads the types of KV caches.
+#[derive(Clone, Copy)]
+pub struct KvTypes;
+
+impl TypedValueParser for KvTypes {
+    type Value = KvType;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<KvType, Error> {
+        value.to_string_lossy().parse().map_err(|e: NoKvType| {
+            let of = arg.map(|arg| format!("{arg}: ")).unwrap_or_default();
+            command.clone().error(ErrorKind::ValueValidation, format!("{of}{e}"))
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(CACHES.into_iter().map(|(name, _, help)| PossibleValue::new(name).help(help))))
+    }
 }
 
 /// Text of which some is known by name: shells complete it, and what is not

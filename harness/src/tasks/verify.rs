@@ -17,8 +17,8 @@ use crate::runners::{Faults, LLAMA, Tokens};
 use crate::verdict::{StageResult, Verdict, residuals};
 use anyhow::{Context as _, Result};
 use clap::Args;
-use qdiff_engine::dtype::DType;
 use qdiff_engine::quant::GgmlType;
+use qdiff_engine::quant::KvType;
 use rayon::prelude::*;
 use std::collections::HashSet;
 
@@ -84,7 +84,7 @@ fn no_number(verdict: &Verdict) -> Option<String> {
 /// Names of the stages where llama.cpp misses f64 even with F32 weights.
 fn failing(pair: &Pair<'_>, prompt: &[u32], fed: &[u32]) -> Result<HashSet<&'static str>> {
     let tokens = Tokens { forced: Some(fed), ..Tokens::whole(prompt, fed.len()) };
-    let settings = Settings { kv: DType::F32, ..pair.settings.clone() };
+    let settings = Settings { kv: KvType::F32, ..pair.settings.clone() };
     let stages = on_f32(pair.opened, tokens, settings, pair.progress)?;
     Ok(stages.into_iter().filter(|s| !s.local.ok()).map(|s| s.stage.name).collect())
 }

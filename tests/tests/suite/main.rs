@@ -55,6 +55,7 @@ mod probes;
 mod processes;
 mod project;
 mod quant_vs_ggml;
+mod quantised_caches;
 mod ranks;
 mod real_model;
 mod reports;

@@ -85,6 +85,8 @@ fn activations() -> impl Strategy<Value = Vec<f32>> {
         4 => proptest::collection::vec(value, 512),
         2 => proptest::collection::vec(grid, 512),
         1 => Just(vec![0.0; 512]),
+        // Both ends of a block at one magnitude, and zeros between: either may be the largest.
+        1 => (0.5_f32..8.0).prop_map(|v| (0..512).map(|i| [v, 0.0, -v, 0.0, 0.3 * v, 0.0][i % 6]).collect()),
     ]
 }
 
@@ -110,6 +112,16 @@ fn layout(fmt: ActivationFormat) -> (sys::ggml_type, usize, usize) {
         other => unreachable!("{other:?} is no format of ggml's CPU backend"),
     }
 }
+
+/// The formats of caches in blocks, as ggml's CPU backend writes and reads them.
+const CACHES: [(ActivationFormat, GgmlType); 6] = [
+    (ActivationFormat::Q8_0, GgmlType::Q8_0),
+    (ActivationFormat::Q5_1, GgmlType::Q5_1),
+    (ActivationFormat::Q5_0, GgmlType::Q5_0),
+    (ActivationFormat::Q4_1, GgmlType::Q4_1),
+    (ActivationFormat::Q4_0, GgmlType::Q4_0),
+    (ActivationFormat::Iq4Nl, GgmlType::IQ4_NL),
+];
 
 fn half_at(b: &[u8], at: usize) -> f64 {
     f16::from_le_bytes([b[at], b[at + 1]]).to_f64()
@@ -322,6 +334,20 @@ proptest! {
         }
     }
 
+    /// A row of a cache is what ggml reads of what ggml wrote, to the last bit.
+    #[test]
+    fn emulated_rows_of_caches_are_ggmls(x in activations()) {
+        for (fmt, ty) in CACHES {
+            let bytes = from_float(ty.id() as sys::ggml_type, &x, 32, ty.type_size());
+            let want = to_float(ty, &bytes, x.len());
+            let mut got = vec![0.0; x.len()];
+            quant::emulate(fmt, &x, &mut got);
+            for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                prop_assert_eq!(*got, f64::from(*want), "{:?} [{}]: {}", fmt, i, x[i]);
+            }
+        }
+    }
+
     /// The rounding of ggml's reference, and of Q8_K what candle makes of it: another quant at halves alone.
     #[test]
     fn halves_that_are_rounded_away_from_zero_are_emulated(x in activations()) {
@@ -390,7 +416,8 @@ proptest! {
             ActivationFormat::F32, ActivationFormat::F16, ActivationFormat::Bf16,
             ActivationFormat::Tf32, ActivationFormat::Tf32Truncated, ActivationFormat::Q8_0,
             ActivationFormat::Q8_0Ref, ActivationFormat::Q8_1Mmvq, ActivationFormat::Q8_1MmqD4,
-            ActivationFormat::Q8K, ActivationFormat::Q8KAway,
+            ActivationFormat::Q8K, ActivationFormat::Q8KAway, ActivationFormat::Q5_1, ActivationFormat::Q5_0,
+            ActivationFormat::Q4_1, ActivationFormat::Q4_0, ActivationFormat::Iq4Nl,
         ] {
             let (mut a, mut b) = (vec![0.0; x.len()], vec![0.0; x.len()]);
             quant::emulate(fmt, &x, &mut a);

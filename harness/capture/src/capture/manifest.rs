@@ -7,6 +7,7 @@ use crate::formats::Formats;
 use anyhow::{Context as _, Result, bail, ensure};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::Placement;
+use qdiff_engine::quant::KvType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -149,9 +150,9 @@ impl Manifest {
         format!("recorded{when}{end}")
     }
 
-    /// Type of its KV cache.
-    pub fn kv(&self) -> DType {
-        self.arithmetic.as_ref().map_or_else(DType::default, |a| a.arithmetic().kv)
+    /// Types of its KV caches.
+    pub fn kv(&self) -> KvType {
+        self.arithmetic.as_ref().map_or_else(KvType::default, |a| a.arithmetic().kv)
     }
 
     /// The steps that the arrays belong to, without stages.

@@ -79,8 +79,10 @@ impl Capture {
         self.rounding.check(graph, self)?;
         let said = declared.filter(|d| !d.plain()).map(ToString::to_string);
         // What the engine itself rounds to, the rows of its caches too, is not coarser for being stored so.
-        let caches: HashSet<StageId> = graph.nodes.iter().filter(|n| n.has_state()).map(|n| n.id).collect();
-        let own = |id| if caches.contains(&id) { arithmetic.kv } else { self.rounding.output(id) };
+        let caches = graph.nodes.iter().filter(|n| n.has_state());
+        let caches: HashMap<StageId, DType> =
+            caches.map(|n| (n.id, arithmetic.kv.of(n).number().unwrap_or_default())).collect();
+        let own = |id| caches.get(&id).copied().unwrap_or_else(|| self.rounding.output(id));
         let integers: HashSet<StageId> = graph.nodes.iter().filter(|n| of_integers(n)).map(|n| n.id).collect();
         let narrower = |(id, element): &(&StageId, &DType)| !integers.contains(*id) && !own(**id).within(**element);
         let coarser = self.elements.iter().filter(narrower);

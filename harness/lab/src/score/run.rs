@@ -13,9 +13,9 @@ use qdiff::progress::silent;
 use qdiff::runners::{CPU, Faults, LLAMA, Tokens};
 use qdiff::tasks::{Order, OtherTokens};
 use qdiff::verdict::{CheckMode, effect};
-use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Config, Node, Role, StageId};
 use qdiff_engine::ops::Op;
+use qdiff_engine::quant::KvType;
 use std::time::Instant;
 
 /// Magnitudes that graded faults are injected at, the largest first.
@@ -49,7 +49,7 @@ impl<'a> ScoreRun<'a> {
     /// # Errors
     /// If the model cannot be read on either side, or llama.cpp fails.
     pub fn new(
-        name: String, opened: &'a LoadedModel, prompt: &[u32], decode: usize, (threads, kv): (usize, DType),
+        name: String, opened: &'a LoadedModel, prompt: &[u32], decode: usize, (threads, kv): (usize, KvType),
     ) -> Result<Self> {
         let pair = Pair::new(opened, Settings { threads, kv, ..Settings::default() }, &silent)?;
         let tokens = Tokens::whole(prompt, decode);
@@ -238,7 +238,7 @@ impl<'a> ScoreRun<'a> {
             let first = diagnosis.findings.first().map(|f| f.id).or(disputed);
             if let Some(id) = first {
                 let (name, n, Settings { threads, kv, .. }) = (&self.name, self.prompt.len(), &self.pair.settings);
-                let what = format!("{name}, {n} tokens in parts of {ubatch}, {threads} threads, cache in {kv:?}");
+                let what = format!("{name}, {n} tokens in parts of {ubatch}, {threads} threads, cache in {kv}");
                 clean.alarms.push((what, id.to_string()));
             }
         }

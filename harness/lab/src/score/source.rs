@@ -6,8 +6,8 @@ use qdiff::loaded::LoadedModel;
 use qdiff::mutations::{CauseId, Injection, Mutation, catalogue, find};
 use qdiff::room::Room;
 use qdiff::runners::{Runner, cpu::Cpu};
-use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Model, Node, StageId};
+use qdiff_engine::quant::KvType;
 
 /// A fault and the stage it is planted in.
 #[derive(Clone, Debug)]
@@ -154,7 +154,7 @@ pub static ROUND_TRIPS: FaultSource = FaultSource {
         for plant in plants {
             Injection::parse(&format!("{}@{}", plant.cause, plant.stage))?.rewrite(&mut graph)?;
         }
-        Ok(Box::new(Cpu::new(&opened.model, graph, DType::F32, Vec::new())))
+        Ok(Box::new(Cpu::new(&opened.model, graph, KvType::F32, Vec::new())))
     },
 };
 

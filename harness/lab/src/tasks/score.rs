@@ -16,6 +16,7 @@ use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Node, Role};
 use qdiff_engine::ops::Op;
 use qdiff_engine::quant::GgmlType;
+use qdiff_engine::quant::KvType;
 use qdiff_synth::Synth;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -265,7 +266,7 @@ impl Tally<'_> {
     /// Prompts of several lengths, whole and in parts, llama.cpp on one and two threads, with every type of cache.
     fn clean(&mut self, name: &str, opened: &LoadedModel) -> Result<()> {
         (self.progress)(&format!("{name}: clean runs"), 0, 1);
-        let f32 = DType::F32;
+        let f32 = KvType::F32;
         for (threads, kv, length, ubatches) in [
             (1, f32, 1, &[1][..]),
             (2, f32, 1, &[1]),
@@ -273,8 +274,8 @@ impl Tally<'_> {
             (2, f32, 9, &[9]),
             (1, f32, 40, &[40, 16, 7]),
             (2, f32, 40, &[40, 16, 7]),
-            (1, DType::F16, 40, &[40, 16]),
-            (1, DType::Bf16, 40, &[40]),
+            (1, DType::F16.into(), 40, &[40, 16]),
+            (1, DType::Bf16.into(), 40, &[40]),
         ] {
             let prompt = some_tokens(length);
             let run = ScoreRun::new(name.to_owned(), opened, &prompt, DECODE, (threads, kv))?.checked(self.check);
@@ -284,7 +285,7 @@ impl Tally<'_> {
     }
 
     fn run<'o>(&self, name: &str, opened: &'o LoadedModel, prompt: &[u32]) -> Result<ScoreRun<'o>> {
-        let settings = (self.threads, DType::F32);
+        let settings = (self.threads, KvType::F32);
         Ok(ScoreRun::new(name.to_owned(), opened, prompt, DECODE, settings)?.checked(self.check))
     }
 

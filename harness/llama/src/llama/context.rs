@@ -8,9 +8,9 @@ use crate::supervisor;
 use anyhow::{Context as _, Result, bail, ensure};
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::cpu::{Row, RowsError, Sequences};
-use qdiff_engine::dtype::DType;
-use qdiff_engine::model::Graph;
-use std::sync::Arc;
+use qdiff_engine::model::{Graph, Node};
+use qdiff_engine::quant::{ActivationFormat, KvType};
+use std::sync::{Arc, Once};
 
 /// A model that runs: its KV cache, and how far it is filled.
 struct Context {
@@ -62,25 +62,25 @@ pub struct TappedContext {
 }
 
 impl TappedContext {
-    /// A context with `room`, and every stage of `graph` tappable: flash
-    /// attention off, a step in one ubatch, all its rows as outputs.
+    /// A context with `room`, a step in one ubatch, all its rows as outputs. Every stage of `graph` is tappable, but for those
+    /// within flash attention, which is on where values are cached in blocks alone.
     ///
     /// # Errors
-    /// If llama.cpp cannot make the context.
+    /// If llama.cpp cannot make the context; types of a KV cache that it does not have.
     pub fn new(model: &Arc<Model>, graph: &Graph, room: Room) -> Result<Self> {
-        let mut taps = Box::new(Taps::new(graph));
+        let flash = flash(room.kv);
+        if room.kv.block_size() > 1 {
+            unrotated();
+        }
+        let mut taps = Box::new(Taps::new(graph, flash));
         // SAFETY: a call that only fills a structure.
         let mut params = unsafe { sys::llama_context_default_params() };
         params.n_threads = room.threads as i32;
         params.n_threads_batch = room.threads as i32;
-        params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_DISABLED;
-        params.type_k = match room.kv {
-            DType::F32 => sys::GGML_TYPE_F32,
-            DType::F16 => sys::GGML_TYPE_F16,
-            DType::Bf16 => sys::GGML_TYPE_BF16,
-            DType::F8E4m3 | DType::F8E5m2 => bail!("llama.cpp has no KV cache in {}", room.kv),
-        };
-        params.type_v = params.type_k;
+        params.flash_attn_type =
+            if flash { sys::LLAMA_FLASH_ATTN_TYPE_ENABLED } else { sys::LLAMA_FLASH_ATTN_TYPE_DISABLED };
+        params.type_k = cache_type(room.kv.keys, room.kv)?;
+        params.type_v = cache_type(room.kv.values, room.kv)?;
         params.offload_kqv = model.on_gpu;
         params.op_offload = false;
         params.n_outputs_max = room.step as u32;
@@ -92,6 +92,11 @@ impl TappedContext {
         params.cb_eval_user_data = std::ptr::from_mut::<Taps>(&mut taps).cast();
         let context = Context::new(model, (room.context, room.step), params)?;
         Ok(Self { context, taps, sequences: Sequences::default() })
+    }
+
+    /// Whether it can hand out the stage `node`.
+    pub fn taps(&self, node: &Node) -> bool {
+        self.taps.emitted(node.id)
     }
 
     /// Lets sequence `to`, which is empty, begin with the first `tokens` tokens of sequence `from`, in the same cells.
@@ -171,6 +176,32 @@ impl TappedContext {
         self.sequences = collected.after().clone();
         Ok(collected.finish())
     }
+}
+
+/// Whether llama.cpp reads the caches with flash attention, which it demands for values in blocks. For all else it is off, so
+/// that scores and weights can be tapped.
+pub fn flash(kv: KvType) -> bool {
+    kv.values.block_size() > 1
+}
+
+/// Lets llama.cpp store rows in blocks as they are: it would multiply keys and values by a Hadamard matrix first, and undo that
+/// behind the attention, which no stage of the graph does.
+fn unrotated() {
+    static ONCE: Once = Once::new();
+    // SAFETY: the other threads of this process read the environment through the standard library, which locks it, or are
+    // ggml's, which read it when a model is loaded.
+    ONCE.call_once(|| unsafe { std::env::set_var("LLAMA_ATTN_ROT_DISABLE", "1") });
+}
+
+/// ggml's type of a cache.
+fn cache_type(cache: ActivationFormat, kv: KvType) -> Result<sys::ggml_type> {
+    Ok(match (cache, cache.stored_as()) {
+        (_, Some(ty)) => ty.id() as sys::ggml_type,
+        (ActivationFormat::F32, _) => sys::GGML_TYPE_F32,
+        (ActivationFormat::F16, _) => sys::GGML_TYPE_F16,
+        (ActivationFormat::Bf16, _) => sys::GGML_TYPE_BF16,
+        _ => bail!("llama.cpp has no KV cache in {kv}; take --reference none, or another --kv-type"),
+    })
 }
 
 /// A context as llama.cpp's users have it: no taps, flash attention, KV cache in f16.

@@ -7,8 +7,9 @@ use super::gguf::to_float;
 use crate::capture::PassCollector;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
-use qdiff_engine::model::{EmittedLayout, Graph, Node};
-use qdiff_engine::ops::Tensor;
+use qdiff_engine::model::{EmittedLayout, Graph, Node, StageId};
+use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
+use qdiff_engine::ops::{Anatomy, Tensor};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
@@ -35,7 +36,10 @@ pub(super) struct Taps {
 }
 
 impl Taps {
-    pub(super) fn new(graph: &Graph) -> Self {
+    /// Taps of a context, whose attention is `flash` attention or not.
+    pub(super) fn new(graph: &Graph, flash: bool) -> Self {
+        let mut graph = graph.clone();
+        graph.nodes.iter_mut().filter(|_| flash).for_each(of_flash);
         let mut taps = Self {
             graph: graph.clone(),
             by_name: HashMap::new(),
@@ -45,6 +49,9 @@ impl Taps {
         };
         for (index, node) in graph.nodes.iter().enumerate() {
             let emission = &node.emission;
+            if emission.op.is_empty() {
+                continue;
+            }
             if emission.name.is_empty() {
                 let sources = node.weights.iter().map(|weight| &weight.name).chain([&emission.source]);
                 for name in sources.filter(|name| !name.is_empty()) {
@@ -82,6 +89,11 @@ impl Taps {
                 self.by_source.get(&(name, op)).copied()
             })
         }
+    }
+
+    /// Whether llama.cpp announces the stage.
+    pub(super) fn emitted(&self, id: StageId) -> bool {
+        self.graph.nodes.iter().any(|node| node.id == id && !node.emission.op.is_empty())
     }
 
     /// Whether some stage goes on from a state.
@@ -130,6 +142,22 @@ impl Taps {
         } else {
             Err(format!("{}: llama.cpp emits it twice in a step", node.id))
         }
+    }
+}
+
+/// Says how flash attention announces a stage: scores and weights not at all, the context under its own name as a view of the
+/// kernel's output, and values in rows.
+fn of_flash(node: &mut Node) {
+    let emission = &mut node.emission;
+    match node.op.anatomy() {
+        Anatomy::Contraction(Contraction::Scores(_)) | Anatomy::RowReduction(RowReduction::Exponentials(_)) => {
+            emission.op = "";
+        }
+        Anatomy::Contraction(Contraction::Context(_)) => emission.op = "RESHAPE",
+        Anatomy::State(_) if emission.layout == EmittedLayout::ValueCacheTransposed => {
+            emission.layout = EmittedLayout::KeyCache;
+        }
+        _ => {}
     }
 }
 
@@ -217,15 +245,15 @@ unsafe fn copy(
             }
             EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed => {
                 let (rows, width) = (shape[0], shape[1] * shape[2]);
-                let elements = sys::ggml_nbytes(t) / sys::ggml_type_size(t.type_);
+                let (size, block) = (sys::ggml_type_size(t.type_), sys::ggml_blck_size(t.type_) as usize);
+                let elements = sys::ggml_nbytes(t) / size * block;
                 let cells = elements / width;
-                if cells < rows || !elements.is_multiple_of(width) {
+                if cells < rows || !elements.is_multiple_of(width) || !width.is_multiple_of(block) {
                     return Err(mismatch());
                 }
                 // Only what is there is converted: the rest holds anything.
                 let values = |from: usize, count: usize, out: &mut [f32]| {
-                    let size = sys::ggml_type_size(t.type_);
-                    to_float(t.type_, &bytes[from * size..][..count * size], &mut out[..count]);
+                    to_float(t.type_, &bytes[from / block * size..][..count / block * size], &mut out[..count]);
                 };
                 out.resize(want, 0.0);
                 if node.emission.layout == EmittedLayout::KeyCache {

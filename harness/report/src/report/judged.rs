@@ -8,7 +8,7 @@ use crate::metrics::largest;
 use crate::number::{counted, number, percent};
 use crate::verdict::{Local, Parts, SEVERAL, Segment, StageResult, Status};
 use qdiff_engine::dtype::DType;
-use qdiff_engine::quant::ActivationFormat;
+use qdiff_engine::quant::{ActivationFormat, KvType};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -316,7 +316,7 @@ pub(super) fn arithmetic(a: &Arithmetic) -> String {
     let attention = a.attention.iter().flat_map(|r| [r.scores, r.context]);
     let attention = attention.map(|format| (format != f32).then(|| named(&format, "attention")));
     let flash = a.attention.iter().any(|r| r.flash).then(|| "flash attention".to_owned());
-    let cache = (a.kv != DType::F32).then(|| named(&a.kv, "cache"));
+    let cache = (a.kv != KvType::F32).then(|| named(&a.kv, "cache"));
     let functions = (a.functions == Functions::Fast).then(|| "fast functions".to_owned());
     let parameters = (a.parameters != DType::F32).then(|| format!("{} parameters", a.parameters));
     let outputs = (!a.outputs.plain()).then(|| format!("outputs in {}", a.outputs));

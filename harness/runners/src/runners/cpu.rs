@@ -6,8 +6,8 @@ use crate::arithmetic::Arithmetic;
 use crate::capture::{Collector, PassCollector, Step, Want};
 use anyhow::{Context as _, Result};
 use qdiff_engine::cpu::{CpuEngine, Row};
-use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Model};
+use qdiff_engine::quant::KvType;
 use qdiff_engine::tap::Intervene;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub const CPU: RunnerKind = RunnerKind {
         };
         if graph.placement.is_some() {
             let manifest = manifest(room.kv, faults.words);
-            return Ok(Box::new(Ranks::on_cpu(&opened.model, &graph, room.kv.into(), manifest)));
+            return Ok(Box::new(Ranks::on_cpu(&opened.model, &graph, room.kv, manifest)));
         }
         Ok(Box::new(Cpu::new(&opened.model, graph, room.kv, faults.words)))
     }),
@@ -48,7 +48,7 @@ pub struct Cpu<'a> {
     load: Option<Load>,
 }
 
-fn manifest(kv: DType, injected: Vec<String>) -> Manifest {
+fn manifest(kv: KvType, injected: Vec<String>) -> Manifest {
     let arithmetic = Arithmetic { kv, ..Arithmetic::default() };
     Manifest { name: CPU.name.to_owned(), arithmetic, injected, stored: None, unkept: None }
 }
@@ -86,10 +86,10 @@ impl Drop for Load {
 }
 
 impl<'a> Cpu<'a> {
-    /// A runner of `graph` with a KV cache of type `kv`; `injected` says which faults it carries.
-    pub fn new(model: &'a Model, graph: Graph, kv: DType, injected: Vec<String>) -> Self {
+    /// A runner of `graph` with KV caches of types `kv`; `injected` says which faults it carries.
+    pub fn new(model: &'a Model, graph: Graph, kv: KvType, injected: Vec<String>) -> Self {
         Self {
-            engine: CpuEngine::new(graph, model).with_kv(kv.into()),
+            engine: CpuEngine::new(graph, model).with_kv(kv),
             manifest: manifest(kv, injected),
             pool: None,
             load: None,
@@ -98,7 +98,7 @@ impl<'a> Cpu<'a> {
 
     /// The engine as it is, with something that changes what stages give.
     pub fn intervened(model: &'a Model, intervention: Box<dyn Intervene + 'a>) -> Self {
-        let plain = Self::new(model, model.graph().clone(), DType::F32, Vec::new());
+        let plain = Self::new(model, model.graph().clone(), KvType::F32, Vec::new());
         Self { engine: plain.engine.intervened(intervention), ..plain }
     }
 }

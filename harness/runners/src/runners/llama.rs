@@ -1,16 +1,15 @@
 //! llama.cpp as a runner.
 
 use super::{Manifest, Reads, Runner, RunnerKind, Start, llama_cuda};
-use crate::arithmetic::{Arithmetic, AttentionRule};
+use crate::arithmetic::{Arithmetic, AttentionRule, LinearRule};
 use crate::capture::{Step, Want};
-use crate::llama::context::TappedContext;
+use crate::llama::context::{TappedContext, flash};
 use crate::llama::{Load, Model, built_in, cuda_backend, dot_types};
 use crate::room::Room;
 use anyhow::{Result, bail};
 use qdiff_engine::cpu::Row;
-use qdiff_engine::dtype::DType;
-use qdiff_engine::model::{Graph, WeightSource as _};
-use qdiff_engine::quant::GgmlType;
+use qdiff_engine::model::{Graph, Node, WeightSource as _};
+use qdiff_engine::quant::{ActivationFormat, GgmlType, KvType};
 use std::sync::Arc;
 
 /// llama.cpp on the CPU.
@@ -74,11 +73,18 @@ impl Llama {
     /// # Errors
     /// If llama.cpp cannot make the context.
     pub fn new(model: &Arc<Model>, graph: &Graph, room: Room) -> Result<Self> {
-        let cpu =
-            || Arithmetic { linear: dot_types(), attention: attention(room.kv), kv: room.kv, ..Arithmetic::default() };
-        let (name, arithmetic) = match model.on_gpu {
-            true => ("llama.cpp (cuda)", llama_cuda::arithmetic(room.kv)),
-            false => ("llama.cpp (cpu)", cpu()),
+        let (name, arithmetic) = match (model.on_gpu, room.kv.number()) {
+            (true, Some(kv)) => ("llama.cpp (cuda)", llama_cuda::arithmetic(kv)),
+            (true, None) => bail!(
+                "qdiff does not know what llama.cpp's CUDA kernels round beside a KV cache in {}; take --kv-type f16, or llama \
+                 in place of llama-cuda",
+                room.kv
+            ),
+            (false, _) => {
+                let linear = dot_types();
+                let attention = attention(room.kv, &linear);
+                ("llama.cpp (cpu)", Arithmetic { linear, attention, kv: room.kv, ..Arithmetic::default() })
+            }
         };
         Ok(Self {
             session: TappedContext::new(model, graph, room)?,
@@ -87,19 +93,32 @@ impl Llama {
     }
 }
 
-/// Cached keys and values are weights to ggml: what they are multiplied with
-/// takes their dot type, and is summed in f32.
-fn attention(kv: DType) -> Vec<AttentionRule> {
-    let rule = AttentionRule { scores: kv.into(), context: kv.into(), ..AttentionRule::default() };
-    match kv {
-        DType::F32 => Vec::new(),
-        _ => vec![rule],
-    }
+/// Cached keys and values are weights to ggml: what they are multiplied with takes their dot type, and is summed in f32. Values
+/// in blocks are read by flash attention (`ggml_compute_forward_flash_attn_ext_f16_one_chunk`), which makes f32 of them and
+/// keeps weights and sums in f32. Beside it, keys in f32 are cast to f16.
+fn attention(kv: KvType, dot_types: &[LinearRule]) -> Vec<AttentionRule> {
+    let dot_type = |cache: ActivationFormat| {
+        let of_blocks = |ty: GgmlType| dot_types.iter().find(|rule| rule.weights == ty.name());
+        cache.stored_as().and_then(of_blocks).map_or(cache, |rule| rule.activations)
+    };
+    let flash = flash(kv);
+    let scores = match kv.keys {
+        ActivationFormat::F32 if flash => ActivationFormat::F16,
+        keys => dot_type(keys),
+    };
+    let context = if flash { ActivationFormat::F32 } else { dot_type(kv.values) };
+    let plain = [scores, context] == [ActivationFormat::F32; 2];
+    let rule = AttentionRule { scores, context, ..AttentionRule::default() };
+    if plain { Vec::new() } else { vec![rule] }
 }
 
 impl Runner for Llama {
     fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    fn taps(&self, node: &Node) -> bool {
+        self.session.taps(node)
     }
 
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {

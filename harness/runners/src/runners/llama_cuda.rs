@@ -39,7 +39,7 @@ pub(super) fn arithmetic(kv: DType) -> Arithmetic {
     Arithmetic {
         linear: FORMATS.iter().flat_map(rules).collect(),
         attention: attention(kv),
-        kv,
+        kv: kv.into(),
         functions: Functions::Fast,
         ..Arithmetic::default()
     }

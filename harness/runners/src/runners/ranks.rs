@@ -9,7 +9,7 @@ use qdiff_engine::cpu::{CpuEngine, Peers, SharedMemory};
 use qdiff_engine::cuda::CudaEngine;
 use qdiff_engine::model::{Graph, Model, Node, Slices, StageId};
 use qdiff_engine::ops::{Anatomy, anatomy};
-use qdiff_engine::quant::ActivationFormat;
+use qdiff_engine::quant::KvType;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,7 +69,7 @@ impl Drop for Ending<'_> {
 impl<'a> Ranks<'a> {
     /// The ranks that `graph` is cut over by the CPU interpreter, on slices of the weights of `model`: they add up through
     /// memory that all share.
-    pub fn on_cpu(model: &'a Model, graph: &Graph, kv: ActivationFormat, manifest: Manifest) -> Self {
+    pub fn on_cpu(model: &'a Model, graph: &Graph, kv: KvType, manifest: Manifest) -> Self {
         let meet = Arc::new(SharedMemory::new(graph.ranks()));
         let weights = Arc::new(Slices::new(model));
         let engine = |rank| {

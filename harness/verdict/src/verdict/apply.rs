@@ -10,6 +10,7 @@ use super::lost;
 use super::operands::{Operand, forward, propagate_error, rows_of, uncancelled, widen};
 use super::orders;
 use super::recurrent;
+use super::scores::stored_sums;
 use super::softmax;
 use super::source::{Block, Sink, Source, Stage};
 use crate::arithmetic::Accumulation;
@@ -131,8 +132,11 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
             weights: &node.weights,
         };
         let flash = attention.flash && matches!(anatomy, Anatomy::Contraction(Contraction::Context(_)));
+        // A format with blocks is the query's alone.
+        let of_query = format.block_size() > 1;
         let rounded = operands.iter().enumerate().map(|(i, x)| match i {
             0 if flash => x.rounded_at_a_scale(format),
+            1 if of_query => x.rounded(plain),
             _ => x.rounded(format),
         });
         let rounded: Vec<_> = rounded.collect();
@@ -144,6 +148,9 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
             deltas = vec![Some(scaled)];
         }
         let (mut value, mut bound) = forward(node, &inputs, &context);
+        if let (true, Anatomy::Contraction(Contraction::Scores(a))) = (of_query, anatomy) {
+            stored_sums((a, format), &operands[0], &inputs, &mut value, &mut bound);
+        }
         let uncertain = deltas.iter().any(Option::is_some);
         // Of captured operands alone: what a segment makes of them may be anything.
         let rounded_terms = terms.filter(|_| source.computed.is_none() && (uncertain || narrow != DType::F32));

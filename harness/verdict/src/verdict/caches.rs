@@ -1,11 +1,12 @@
 //! A KV cache as it should be after each step.
 
 use super::grain::copied;
-use super::operands::widen;
+use super::operands::{Operand, widen};
 use super::source::{Block, Sink, Source, Stage};
 use qdiff_engine::dtype::DType;
-use qdiff_engine::model::Graph;
+use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::ops::{self, Context, Tensor};
+use qdiff_engine::quant::ActivationFormat;
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 
@@ -19,6 +20,15 @@ pub(super) struct CacheState {
     pub(super) lost: bool,
 }
 
+/// Rows as the cache holds them, and how uncertain that is.
+fn held(node: &Node, format: ActivationFormat, width: usize, given: &Operand<'_>) -> (Tensor<f64>, Option<Vec<f32>>) {
+    let (mut values, uncertain) = given.rounded(format);
+    if node.faults.hold.is_some() {
+        node.faults.held(format, width, &given.narrow(), &mut values.data);
+    }
+    (values, uncertain)
+}
+
 /// The cache after each step, from all rows captured so far. A row that was
 /// not captured is not known; without a step's rows, no later cache is.
 pub(super) fn caches(
@@ -27,7 +37,9 @@ pub(super) fn caches(
     let node = stage.node;
     let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
     let width: usize = row_shape.iter().product();
-    let format = source.side.arithmetic.kv.into();
+    let format = source.side.arithmetic.kv.of(node);
+    // A fault changes the rows before they go into blocks.
+    let late = node.faults.compute.is_some() && format.block_size() > 1;
     // Only for the judged cache; within a segment the engine's own rows count.
     let copied = !source.resumes && source.computed.is_none() && copied(node, stage.graph, source.side);
     for &index in &source.steps {
@@ -51,7 +63,10 @@ pub(super) fn caches(
         match source.operand(stage.graph, node.inputs[0], index, &(0..step.rows())) {
             Some(given) if given.shape().iter().product::<usize>() == step.rows() * width => {
                 poisoned = !given.finite();
-                let (given, uncertain) = given.rounded(format);
+                let (given, uncertain) = match late {
+                    true => given.rounded(ActivationFormat::F32),
+                    false => held(node, format, width, &given),
+                };
                 let uncertain = uncertain.filter(|_| !copied);
                 for (r, row) in given.data.chunks_exact(width).enumerate() {
                     let at = step.offset(r);
@@ -76,6 +91,10 @@ pub(super) fn caches(
             let (faulty, bound) = fault(&[&rows], &context);
             rows = faulty;
             widen(&mut deltas.data, bound);
+            if late {
+                let (values, uncertain) = held(node, format, width, &Operand::Computed(&rows, &deltas.data));
+                (rows, deltas.data) = (values, uncertain.unwrap_or(deltas.data));
+            }
         }
         let context = Context { tokens: &[], positions: &[], source: stage.weights, weights: &node.weights };
         ops::advance(&node.op, &mut state.values, &[&rows], &context);

@@ -71,7 +71,8 @@ impl Grain {
 /// Whether a cache is stored as the rows that go into it are, so that it is a copy of them to the last bit: what rounds to
 /// the same in both places.
 pub(super) fn copied(cache: &Node, graph: &Graph, side: Side<'_>) -> bool {
-    let (rounding, kv) = (&side.capture.rounding, side.arithmetic.kv);
+    // What has blocks is no copy of its rows.
+    let (rounding, Some(kv)) = (&side.capture.rounding, side.arithmetic.kv.of(cache).number()) else { return false };
     // A cache that is stored as the engine has it says no format of its own.
     let held = if rounding.stored(cache.id) == DType::F32 { kv } else { rounding.stored(cache.id) };
     let alike = |&i: &usize| rounding.stored(graph.nodes[i].id) == held;

@@ -44,6 +44,7 @@ mod recurrent;
 mod repeat;
 mod result;
 mod rows;
+mod scores;
 mod segment;
 mod shape;
 mod softmax;

@@ -8,6 +8,7 @@ use crate::verdict::{Expected, RowAt, Side, assembled, settle_all, work_of};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::Contraction;
+use qdiff_engine::quant::{ActivationFormat, KvType};
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let (node, declared) = (scene.node(), scene.e.side.arithmetic);
@@ -19,9 +20,9 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         );
         all.push((what, Arithmetic { parameters: DType::F32, ..declared.clone() }));
     }
-    if declared.kv != DType::F32 && matches!(node.op.anatomy(), Anatomy::State(_)) {
+    if declared.kv.of(node) != ActivationFormat::F32 && matches!(node.op.anatomy(), Anatomy::State(_)) {
         let what = format!("rows of the cache are not rounded as declared: {} is declared", declared.kv);
-        all.push((what, Arithmetic { kv: DType::F32, ..declared.clone() }));
+        all.push((what, Arithmetic { kv: KvType::F32, ..declared.clone() }));
     }
     let multiplies = match node.op.anatomy() {
         Anatomy::Contraction(Contraction::Weight(None)) => !declared.linear.is_empty(),

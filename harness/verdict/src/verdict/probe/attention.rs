@@ -89,6 +89,8 @@ pub(super) fn shares(stage: Stage<'_>, source: &Source<'_>, step: usize, seed: &
     }
     let look = |format| Look { stage, source, step, given, positions: at.positions(), format };
     match node.op.anatomy() {
+        // There the query alone is rounded.
+        Anatomy::Contraction(Contraction::Scores(_)) if rule.scores.block_size() > 1 => None,
         Anatomy::Contraction(Contraction::Scores(a)) => look(rule.scores).scores(a, seed()),
         Anatomy::RowReduction(RowReduction::Exponentials(softmax)) => {
             look(ActivationFormat::F32).weights(softmax, side.arithmetic.functions.factor())
