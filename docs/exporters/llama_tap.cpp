@@ -1,4 +1,5 @@
-// Runs llama.cpp's CPU backend on the tokens that it is given, and dumps every stage through llama.cpp's own eval callback.
+// Runs llama.cpp on the tokens that it is given, and dumps every stage through llama.cpp's own eval callback: its CPU backend, or
+// the GPUs that it was built for.
 //
 //     c++ -std=c++17 -I tap -I llama.cpp/include -I llama.cpp/ggml/include docs/exporters/llama_tap.cpp
 //         -L BUILD -lllama -lggml -lggml-cpu -lggml-base -o llama_tap
@@ -6,7 +7,9 @@
 //     qdiff run --subject 'cmd: ./llama_tap {model} stages {tokens} {decoded} f32'
 //
 // Which tensor is which stage is read from the table that `qdiff stages` prints. TOKENS and DECODED are files with one id a
-// line: the prompt, and what is fed after it, token by token. The last word is the number type of the KV cache.
+// line: the prompt, and what is fed after it, token by token. The last word is the number type of the KV cache. A word after it
+// names llama.cpp's split mode (none, layer, row or tensor), which takes GPUs: with flash attention, as `tensor` needs it, so that
+// neither scores nor weights are shown. What the GPUs have in parts llama.cpp gives as a whole.
 
 #include "qdiff_tap.h"
 
@@ -37,13 +40,14 @@ struct Taps {
     std::map<std::string, Stage> stages; // by what the callback shows: "Qcur ROPE", "MUL_MAT with blk.N.attn_output.weight"
     qdiff_tap *qd;
     int64_t keys, cells, kv_heads; // tokens so far; those that the caches have room for
+    std::vector<uint8_t> fetched;  // a tensor that is not in host memory
 };
 
-// The rows `| stage | shape | ... | llama.cpp |` of the table.
+// The rows `| stage | shape | meaning | llama.cpp | ...` of the table.
 static std::map<std::string, Stage> stages(const char *path) {
     std::map<std::string, Stage> found;
     std::ifstream file(path);
-    const std::regex row(R"(\| `(\w+)`[^|]*\| \[([^\]]*)\] \|.*\| ([^|]*) \|)");
+    const std::regex row(R"(\| `(\w+)`[^|]*\| \[([^\]]*)\] \|[^|]*\| ([^|]*) \|.*)");
     std::smatch part;
     for (std::string line; std::getline(file, line);) {
         if (std::regex_match(line, part, row)) {
@@ -110,12 +114,19 @@ static bool callback(ggml_tensor *t, bool ask, void *user) {
             dims.back() = taps.keys; // keys are padded
         }
     }
-    QDIFF_TAP(taps.qd, stage->name.c_str(), layer, t->data, types.at(t->type), ndim, dims.data(), strides.data());
+    const ggml_tensor *owner = t->view_src ? t->view_src : t;
+    const void *data = t->data;
+    if (owner->buffer && !ggml_backend_buffer_is_host(owner->buffer)) {
+        taps.fetched.resize(ggml_nbytes(t));
+        ggml_backend_tensor_get(t, taps.fetched.data(), 0, taps.fetched.size());
+        data = taps.fetched.data();
+    }
+    QDIFF_TAP(taps.qd, stage->name.c_str(), layer, data, types.at(t->type), ndim, dims.data(), strides.data());
     return true;
 }
 
 // The arithmetic, as JSON: into what this ggml turns activations for the weights of the file, and the KV cache.
-static std::string arithmetic(const char *model, ggml_type kv) {
+static std::string arithmetic(const char *model, ggml_type kv, bool on_gpu) {
     gguf_context *file = gguf_init_from_file(model, {true, nullptr});
     std::set<ggml_type> types;
     for (int64_t i = file ? gguf_get_n_tensors(file) : 0; i-- > 0;) {
@@ -123,6 +134,20 @@ static std::string arithmetic(const char *model, ggml_type kv) {
     }
     gguf_free(file);
     std::string rules;
+    if (on_gpu) {
+        // ggml-cuda: mmvq.cu for up to 8 tokens, mmq.cu for more, whose sums some formats want; fattn-mma-f16.cuh.
+        const std::set<ggml_type> plain = {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16};
+        const std::set<ggml_type> summed = {GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_1, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K};
+        for (ggml_type type : types) {
+            if (!plain.count(type)) {
+                const std::string weights = std::string("{\"weights\": \"") + ggml_type_name(type) + "\", ";
+                rules += (rules.empty() ? "" : ", ") + weights + "\"up_to\": 8, \"activations\": \"q8_1_mmvq\"}, " + weights +
+                         "\"activations\": \"q8_1_mmq_" + (summed.count(type) ? "ds4" : "d4") + "\"}";
+            }
+        }
+        return "\"arithmetic\": {\"linear\": [" + rules + "], \"attention\": [{\"scores\": \"f16\", \"context\": \"f16\", " +
+               "\"accumulation\": \"f16\"}], \"functions\": \"fast\", \"kv\": \"" + ggml_type_name(kv) + "\"}";
+    }
     for (ggml_type type : types) {
         const ggml_type dot = ggml_get_type_traits_cpu(type)->vec_dot_type;
         if (dot != GGML_TYPE_F32) {
@@ -143,8 +168,12 @@ static std::vector<int32_t> ids(const char *path) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 6) {
-        die("usage: llama_tap MODEL STAGES TOKENS DECODED f32|f16|bf16");
+    const std::map<std::string, llama_split_mode> splits = {
+        {"none", LLAMA_SPLIT_MODE_NONE}, {"layer", LLAMA_SPLIT_MODE_LAYER},
+        {"row", LLAMA_SPLIT_MODE_ROW}, {"tensor", LLAMA_SPLIT_MODE_TENSOR}};
+    const bool on_gpu = argc == 7;
+    if ((argc != 6 && !on_gpu) || (on_gpu && !splits.count(argv[6]))) {
+        die("usage: llama_tap MODEL STAGES TOKENS DECODED f32|f16|bf16 [none|layer|row|tensor]");
     }
     const std::map<std::string, ggml_type> numbers = {
         {"f32", GGML_TYPE_F32}, {"f16", GGML_TYPE_F16}, {"bf16", GGML_TYPE_BF16}};
@@ -162,19 +191,26 @@ int main(int argc, char **argv) {
 
     ggml_backend_dev_t cpu_alone[] = {nullptr};
     llama_model_params how = llama_model_default_params();
-    how.devices = cpu_alone;
-    how.n_gpu_layers = 0;
+    how.devices = on_gpu ? nullptr : cpu_alone;
+    how.n_gpu_layers = on_gpu ? 999 : 0;
+    how.split_mode = on_gpu ? splits.at(argv[6]) : how.split_mode;
     how.use_extra_bufts = false; // repacked weights are multiplied by other kernels, with other activations
     llama_model *model = llama_model_load_from_file(argv[1], how);
     if (!model) {
         die(std::string("llama.cpp cannot load ") + argv[1]);
     }
-    const std::string declared = arithmetic(argv[1], kv);
-    Taps taps = {stages(argv[2]), QDIFF_BEGIN_WITH("llama.cpp", declared.c_str()), 0, 0, llama_model_n_head_kv(model)};
+    const std::string declared = arithmetic(argv[1], kv, on_gpu), name = on_gpu ? std::string("llama.cpp, split ") + argv[6] : "llama.cpp";
+    Taps taps = {stages(argv[2]), QDIFF_BEGIN_WITH(name.c_str(), declared.c_str()), 0, 0, llama_model_n_head_kv(model), {}};
+    taps.stages["kqv_out RESHAPE"] = taps.stages.at("kqv_out CONT"); // of flash attention
+    for (auto at = taps.stages.begin(); on_gpu && how.split_mode == LLAMA_SPLIT_MODE_TENSOR && at != taps.stages.end();) {
+        // A sum of which each GPU has a part: ggml ends the process where it is read (ggml-backend-meta.cpp).
+        at = at->second.name == "attn_out" || at->second.name == "ffn_down" ? taps.stages.erase(at) : std::next(at);
+    }
     llama_context_params params = llama_context_default_params();
     params.n_ctx = (uint32_t)(prompt.size() + decoded.size());
     params.n_batch = params.n_ubatch = params.n_outputs_max = (uint32_t)prompt.size(); // the prompt in one step
-    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED; // which shows neither scores nor weights
+    // Which shows neither scores nor weights.
+    params.flash_attn_type = on_gpu ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     params.type_k = params.type_v = kv;
     params.cb_eval = callback;
     params.cb_eval_user_data = &taps;

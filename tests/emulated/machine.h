@@ -132,36 +132,36 @@ static uint32_t __cvta_generic_to_shared(const void *) { return 0; } // for inst
 
 // Where a thread goes on, and going from one to another: on this machine without a call of the system.
 #if defined(__x86_64__)
-typedef void *Context; // its stack, on which lies what a function keeps
-extern "C" void machine_switch(Context *from, Context to) __attribute__((visibility("hidden")));
+typedef void *FiberContext; // its stack, on which lies what a function keeps
+extern "C" void machine_switch(FiberContext *from, FiberContext to) __attribute__((visibility("hidden")));
 asm(".text\n.p2align 4\n.type machine_switch, @function\nmachine_switch:\n"
     "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
     "mov %rsp, (%rdi)\nmov %rsi, %rsp\n"
     "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
-static void begin_at(Context &context, char *stack, size_t bytes, void (*entry)()) {
+static void begin_at(FiberContext &context, char *stack, size_t bytes, void (*entry)()) {
     void **top = (void **)(((uintptr_t)stack + bytes) / 16 * 16);
     top[-2] = (void *)entry; // where it returns to first
     context = top - 8;
 }
-static void go(Context &from, Context &to) { machine_switch(&from, to); }
+static void go(FiberContext &from, FiberContext &to) { machine_switch(&from, to); }
 #else
-typedef ucontext_t Context;
-static void begin_at(Context &context, char *stack, size_t bytes, void (*entry)()) {
+typedef ucontext_t FiberContext;
+static void begin_at(FiberContext &context, char *stack, size_t bytes, void (*entry)()) {
     getcontext(&context);
     context.uc_stack.ss_sp = stack, context.uc_stack.ss_size = bytes, context.uc_link = nullptr;
     makecontext(&context, entry, 0);
 }
-static void go(Context &from, Context &to) { swapcontext(&from, &to); }
+static void go(FiberContext &from, FiberContext &to) { swapcontext(&from, &to); }
 #endif
 
 // The block that runs.
 struct Fiber {
-    Context context;
+    FiberContext context;
     std::unique_ptr<char[]> stack;
     bool done;
 };
 static std::vector<Fiber> fibers;
-static Context scheduler;
+static FiberContext scheduler;
 static std::function<void()> kernel_body;
 // A block, or those of a cluster: threads of one, and what counts for all.
 constexpr int MOST_BLOCKS = 8;

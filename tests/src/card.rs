@@ -149,7 +149,7 @@ impl Card {
                 .output();
             let compiled = compiled.expect("a C++ compiler, which llama.cpp needs too");
             assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-            for other in ["libnvrtc.so", "libcublas.so"] {
+            for other in ["libnvrtc.so", "libcublas.so", "libnccl.so.2"] {
                 std::fs::copy(&library, made.join(other)).expect("a library");
             }
             // If two tests make it at once, the second finds the folder of the first.
@@ -186,8 +186,10 @@ impl Card {
     }
 
     /// The environment in which `qdiff` finds it.
-    pub fn environment(&self) -> [(&'static str, &Path); 3] {
-        [("LD_LIBRARY_PATH", &self.libraries), ("QDIFF_EMULATED", &self.folder), ("XDG_CACHE_HOME", &self.folder)]
+    pub fn environment(&self) -> [(&'static str, &Path); 4] {
+        let multicast = ("NCCL_NVLS_ENABLE", Path::new("0"));
+        let [libraries, folder] = [self.libraries.as_path(), self.folder.as_path()];
+        [("LD_LIBRARY_PATH", libraries), ("QDIFF_EMULATED", folder), ("XDG_CACHE_HOME", folder), multicast]
     }
 }
 

@@ -22,6 +22,7 @@ use super::memory::{Memory, is_own_state};
 use super::mirror::Mirror;
 use super::nccl::{Communicator, Exchange};
 use super::options::{Circumstances, Gemm, Options, Path};
+use super::rank_graph::RankGraph;
 use super::readback::Readback;
 use super::schedule::Schedule;
 use super::{CudaError, devices, wide};
@@ -44,8 +45,10 @@ pub struct CudaEngine {
     /// For the fast path.
     pub(super) fast: Option<Fast>,
     blas: Option<Blas>,
+    /// The decode step of a rank, once one ran: before the communicator, which ends after it.
+    pub(super) rank_graph: Option<RankGraph>,
     /// The other ranks, where it runs the stages of one.
-    communicator: Option<Communicator>,
+    pub(super) communicator: Option<Communicator>,
     pub(super) readback: Option<Readback>,
     /// Tapped caches.
     pub(super) mirror: Mirror,
@@ -193,6 +196,7 @@ impl CudaEngine {
                 Gemm::Own => None,
                 Gemm::Cublas => Some(Blas::new(&stream)?),
             },
+            rank_graph: None,
             communicator,
             readback: None,
             copies: context.new_stream().doing("making a stream")?,
@@ -386,6 +390,7 @@ impl CudaEngine {
                 self.send_slots(&wanted, taps)?;
                 self.land(sent, taps)?;
             }
+            (None, &[token]) if self.captures(tokens.len(), &wanted) => self.step_of_rank(token, &wanted, taps)?,
             (fast, _) => {
                 self.fast = fast;
                 return self.by_nodes(tokens, taps);
@@ -468,7 +473,7 @@ impl CudaEngine {
         for part in 0..parts {
             for launch in self.schedule(&|i| wanted[i]).part((part, parts), tokens, self.position) {
                 let nodes = || launch.nodes.iter().copied().filter(|&i| wanted[i]);
-                if !launch.keeps {
+                if !launch.keeps && !self.is_planted(&launch) {
                     self.poison(nodes(), launch.span)?;
                 }
                 #[cfg(any(test, feature = "faults"))]
@@ -556,7 +561,7 @@ impl CudaEngine {
     }
 
     /// Sends the output of node `i` of a longer step to the host.
-    fn send(&mut self, i: usize, span: Span, taps: &mut dyn TapSink) -> Result<(), CudaError> {
+    pub(super) fn send(&mut self, i: usize, span: Span, taps: &mut dyn TapSink) -> Result<(), CudaError> {
         let (node, mut from) = (&self.graph.nodes[i], self.memory.outputs[i].at);
         let len = Graph::extent(node, span.tokens, span.keys()).iter().product();
         if matches!(node.op, Op::KvCache(_))

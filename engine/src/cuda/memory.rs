@@ -125,12 +125,14 @@ impl Memory {
         let part = Split::of(&weights.values().filter(|w| w.m > 1).map(|w| w.ty).collect::<Vec<_>>());
         let (tile_keys, tile_bytes) = cache_tile(config.head_dim);
         let tiles = config.n_kv_heads * options.context.div_ceil(tile_keys);
-        let (slot_bytes, caches) = match options.path == Path::Fast && options.taps {
-            true => {
+        let (slot_bytes, caches) = match options.path {
+            Path::Fast if options.taps => {
                 let (count, bytes) = taken(graph, options.context);
                 (count * bytes, graph.nodes.iter().filter(|n| n.op.has_state()).count())
             }
-            false => (0, 0),
+            // A decode step of a rank is a graph, too (`rank_graph.rs`).
+            Path::Tapped if options.taps && graph.placement.is_some() => (taken(graph, options.context).1, 0),
+            _ => (0, 0),
         };
         let joins = |node: &Node| node.op == Op::Collective(Collective::Concatenation);
         let gathered = if graph.nodes.iter().any(joins) { options.step * config.n_vocab } else { 0 };
@@ -192,17 +194,14 @@ impl Memory {
         Ok(())
     }
 
-    /// Puts the planes of another tensor in the place of those of `name`; with `scales` only those behind its quants.
+    /// Puts the planes of another tensor in the place of those of `name`; with `scales` only those of its scales.
     #[cfg(any(test, feature = "faults"))]
     pub fn replace(&self, name: &str, other: &str, scales: bool, source: &dyn WeightSource) -> Result<(), CudaError> {
         let weight = &self.weights[name];
-        for (i, (part, bytes)) in
-            weight.parts.iter().zip(weights::split(weight.ty, source.stored(other).bytes)).enumerate()
-        {
-            if !scales || i > 0 {
-                // SAFETY: the part was planned with the plane's length, which slices of one extent share.
-                unsafe { result::memcpy_htod_sync(part.at, &bytes[..part.bytes]) }.doing("planting a bug")?;
-            }
+        let planes = weight.parts.iter().zip(weights::split(weight.ty, source.stored(other).bytes));
+        for (part, bytes) in planes.skip(if scales { weights::planes_of_quants(weight.ty) } else { 0 }) {
+            // SAFETY: the part was planned with the plane's length, which slices of one extent share.
+            unsafe { result::memcpy_htod_sync(part.at, &bytes[..part.bytes]) }.doing("planting a bug")?;
         }
         Ok(())
     }

@@ -34,6 +34,7 @@ mod nccl;
 pub mod operand;
 mod options;
 pub mod prefill;
+mod rank_graph;
 mod readback;
 mod replay;
 mod schedule;

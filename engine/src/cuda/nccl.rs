@@ -131,6 +131,11 @@ impl Member {
     }
 }
 
+/// What a rank says that waits for others in vain.
+pub fn ended() -> CudaError {
+    CudaError::Failed("another rank has ended".to_owned())
+}
+
 /// A rank among others.
 pub struct Communicator {
     all: Arc<All>,
@@ -165,6 +170,11 @@ impl Communicator {
         move || all.each.iter().for_each(|member| member.end(&all.nccl))
     }
 
+    /// Whether this rank was ended, by itself or by another one.
+    pub fn has_ended(&self) -> bool {
+        self.all.each[self.rank].handle.load(Ordering::Acquire).is_null()
+    }
+
     /// Queues the exchange, for which all ranks must ask.
     ///
     /// # Safety
@@ -174,7 +184,7 @@ impl Communicator {
         let _calling = member.calling.lock().unwrap_or_else(PoisonError::into_inner);
         let handle = member.handle.load(Ordering::Acquire);
         if handle.is_null() {
-            return Err(CudaError::Failed("another rank has ended".to_owned()));
+            return Err(ended());
         }
         match e.of {
             Collective::Sum => {

@@ -66,6 +66,11 @@ impl Slots {
         self.wanted == wanted
     }
 
+    /// The place of a node, if it has one.
+    pub fn place(&self, node: usize) -> Option<&Place> {
+        self.places.iter().find(|place| place.node == node)
+    }
+
     /// Where the nodes write in the slot at `start`; 0 where they do not: a cache stands where it is.
     pub fn addresses(&self, start: Ptr) -> Vec<Ptr> {
         let mut all = vec![0; self.wanted.len()];

@@ -74,11 +74,20 @@ pub fn plain(ty: GgmlType, weights: &[f32]) -> Vec<u8> {
     }
 }
 
+fn is_quants(part: quant::Part) -> bool {
+    matches!(part, quant::Part::Quants | quant::Part::HighBits)
+}
+
+/// How many planes stand before those of the scales.
+#[cfg(any(test, feature = "faults"))]
+pub fn planes_of_quants(ty: GgmlType) -> usize {
+    ty.format().map_or(0, |format| format.fields.iter().filter(|field| is_quants(field.part)).count())
+}
+
 /// The bytes of a block by plane: the quants, their upper bits, and its scales, these in one plane where a power of two
 /// keeps them aligned, else each in its own. A plain number is one plane.
 fn ranges(ty: GgmlType) -> Vec<Range<usize>> {
     let format = ty.format().unwrap_or_else(|| unreachable!("{ty}: no format without kernels is kept on a device"));
-    let is_quants = |part| matches!(part, quant::Part::Quants | quant::Part::HighBits);
     let of = |part| format.field(part).map(|f| f.bytes.clone());
     let mut planes: Vec<_> = [quant::Part::Quants, quant::Part::HighBits].into_iter().filter_map(of).collect();
     let scales: Vec<_> = format.fields.iter().filter(|f| !is_quants(f.part)).map(|f| f.bytes.clone()).collect();

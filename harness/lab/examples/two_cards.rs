@@ -1,7 +1,9 @@
 //! Bugs of ranks on two cards: each is planted in the CUDA engine, which runs one rank a card, and must be found at its stage and
-//! rank. A cause is tried on other tokens, as `qdiff run` does, and no cause may be false there. `scripts/two-cards` runs it. With a second word, `speed`, it times prefill and decode of the model instead.
+//! rank. A cause is tried on other tokens, as `qdiff run` does, and no cause may be false there. `scripts/two-cards` runs it. With a
+//! second model it times prefill and decode of that one; a dash in the place of the first one plants nothing. It writes a result for
+//! REPORT.md.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use qdiff::capture::Passes;
 use qdiff::diagnose::Trial;
 use qdiff::loaded::LoadedModel;
@@ -11,10 +13,11 @@ use qdiff::runners::cuda::of_ranks;
 use qdiff::runners::{Faults, LLAMA, Tokens};
 use qdiff::tasks::{Order, OtherTokens};
 use qdiff_engine::cuda::faults::RankBug;
-use qdiff_engine::cuda::{CudaEngine, Options, Path};
+use qdiff_engine::cuda::{CudaEngine, Options, Path, devices};
 use qdiff_engine::model::{Graph, Placement, Slice, Slices, StageId, WeightSource};
 use qdiff_engine::tap::NoTaps;
-use std::path::PathBuf;
+use qdiff_lab::report::book::{RESULTS_VERSION, RankCase, RankSpeed, Ranks};
+use std::path::Path as FilePath;
 use std::thread;
 use std::time::Instant;
 
@@ -31,13 +34,29 @@ enum Planted {
 }
 
 fn main() -> Result<()> {
-    let path: PathBuf = std::env::args().nth(1).context("usage: two_cards MODEL.gguf [speed]")?.into();
-    let opened = LoadedModel::new(&path)?;
-    if std::env::args().nth(2).is_some_and(|word| word == "speed") {
-        return speed(&opened);
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let (Some(model), Some(json)) = (words.first(), words.get(1)) else {
+        bail!("usage: two_cards MODEL.gguf OUT.json [TIMED.gguf]")
+    };
+    let names = devices()?.into_iter().take(2).map(|device| device.name);
+    let mut result = Ranks {
+        kind: "ranks".to_owned(),
+        schema_version: RESULTS_VERSION,
+        cards: names.collect::<Vec<_>>().join(", "),
+        bugs: if model == "-" { Vec::new() } else { planted(&LoadedModel::new(FilePath::new(model))?)? },
+        timed: [PREFILL, DECODE],
+        speed: Vec::new(),
+    };
+    if let Some(timed) = words.get(2) {
+        result.speed = speed(&LoadedModel::new(FilePath::new(timed))?)?;
     }
+    Ok(std::fs::write(json, serde_json::to_string_pretty(&result)? + "\n")?)
+}
+
+/// Plants each bug, and says what is found.
+fn planted(opened: &LoadedModel) -> Result<Vec<RankCase>> {
     let settings = Settings { threads: 8, ..Settings::default() };
-    let pair = Pair::new(&opened, settings, &silent)?.placed(&Placement::even(2))?;
+    let pair = Pair::new(opened, settings, &silent)?.placed(&Placement::even(2))?;
     let prompt: Vec<u32> = (0..24).map(|i| (i * 37 + 11) % opened.n_tokens() as u32).collect();
     let tokens = Tokens::whole(&prompt, 3);
     let reference = pair.run(&LLAMA, tokens, Faults::default())?;
@@ -88,7 +107,7 @@ fn main() -> Result<()> {
     let (origins, _) = judged("clean", &|_| Ok(()))?;
     ensure!(origins.is_empty(), "clean ranks diverge at {origins:?}");
     println!("clean | MATCH | every shard judged");
-    let (mut found, mut confirmed) = (0, 0);
+    let mut cases: Vec<RankCase> = Vec::new();
     for (what, place, planted) in &bugs {
         let id: StageId = place.parse()?;
         let rank = usize::from(id.rank.context("a bug is of a rank")?);
@@ -121,21 +140,20 @@ fn main() -> Result<()> {
                 || matches!(planted, Planted::Exchange(RankBug::BeforeItsPart | RankBug::NotAwaited))
                     && origin.ends_with(&id.whole().to_string())
         };
-        let right = origins.iter().any(|o| o == place) && origins.iter().all(at);
-        found += usize::from(right);
-        confirmed += usize::from(causes.first().is_some_and(|c| c.starts_with("confirmed")));
-        println!(
-            "{what} | {place} | {} | {} | {}",
-            origins.join(" "),
-            if right { "found" } else { "NOT FOUND" },
-            causes.join("; ")
-        );
+        let found = origins.iter().any(|o| o == place) && origins.iter().all(at);
+        let word = if found { "found" } else { "NOT FOUND" };
+        println!("{what} | {place} | {} | {word} | {}", origins.join(" "), causes.join("; "));
+        cases.push(RankCase { what: (*what).to_owned(), stage: (*place).to_owned(), origins, found, causes });
     }
+    let (found, confirmed) = (cases.iter().filter(|c| c.found), cases.iter().filter(|c| c.confirmed()));
     println!(
-        "{found} of {} found at their stage and rank, {confirmed} with a cause that holds on other tokens",
-        bugs.len()
+        "{} of {} found at their stage and rank, {} with a cause that holds on other tokens",
+        found.count(),
+        bugs.len(),
+        confirmed.count()
     );
-    ends(&graph, &weights, &options, &pair, tokens)
+    ends(&graph, &weights, &options, &pair, tokens)?;
+    Ok(cases)
 }
 
 /// What became of a cause on other tokens; `None` where none was told.
@@ -170,7 +188,7 @@ const PREFILL: usize = 512;
 const DECODE: usize = 64;
 
 /// Tokens a second of prefill and of decode, untapped: one rank by either path, and two ranks.
-fn speed(opened: &LoadedModel) -> Result<()> {
+fn speed(opened: &LoadedModel) -> Result<Vec<RankSpeed>> {
     let pair =
         Pair::new(opened, Settings { threads: 8, ..Settings::default() }, &silent)?.placed(&Placement::even(2))?;
     let (cut, weights) = (pair.engine_graph()?, Slices::new(&opened.model));
@@ -183,15 +201,17 @@ fn speed(opened: &LoadedModel) -> Result<()> {
     };
     println!("untapped | prefill of {PREFILL}, tokens/s | decode after it, tokens/s");
     let ids = opened.n_tokens() as u32;
-    for (what, path) in [("cuda-fast, one card", Path::Fast), ("cuda, one card", Path::Tapped)] {
-        timed(what, &mut [CudaEngine::new(&opened.model, of(path))?], ids)?;
+    let mut all = Vec::new();
+    for (what, path) in [("qdiff, cuda-fast", Path::Fast), ("qdiff, cuda", Path::Tapped)] {
+        all.push(timed(what, &mut [CudaEngine::new(&opened.model, of(path))?], ids)?);
     }
-    timed("cuda, two ranks", &mut CudaEngine::ranks(&cut, &weights, of(Path::Tapped))?, ids)
+    all.push(timed("qdiff, cuda, two ranks", &mut CudaEngine::ranks(&cut, &weights, of(Path::Tapped))?, ids)?);
+    Ok(all)
 }
 
 /// Prints the medians of three rounds, after one that is not timed. A rank waits for the others in every layer, so one tells
 /// the time of all.
-fn timed(what: &str, ranks: &mut [CudaEngine], ids: u32) -> Result<()> {
+fn timed(what: &str, ranks: &mut [CudaEngine], ids: u32) -> Result<RankSpeed> {
     let tokens: Vec<u32> = (0..PREFILL as u32).map(|i| (i * 37 + 11) % ids).collect();
     let one = |engine: &mut CudaEngine| -> Result<[f64; 2]> {
         let (mut prefills, mut steps) = (Vec::new(), Vec::new());
@@ -218,6 +238,7 @@ fn timed(what: &str, ranks: &mut [CudaEngine], ids: u32) -> Result<()> {
         joined.collect::<Result<Vec<_>>>()
     })?;
     let [prefill, step] = all[0];
-    println!("{what} | {:.0} | {:.0}", PREFILL as f64 / prefill, 1.0 / step);
-    Ok(())
+    let (prefill, decode) = (PREFILL as f64 / prefill, 1.0 / step);
+    println!("{what} | {prefill:.0} | {decode:.0}");
+    Ok(RankSpeed { engine: what.to_owned(), cards: ranks.len(), prefill, decode })
 }

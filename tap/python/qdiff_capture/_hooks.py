@@ -61,11 +61,13 @@ class Hooks:
         if after is not None:
             self.undo.append(module.register_forward_hook(after, with_kwargs=True).remove)
 
-    def function(self, code, name, see, within=contextlib.nullcontext):
-        """Shows what a function that is looked up as code.name gives."""
+    def function(self, code, name, see, within=contextlib.nullcontext, before=None):
+        """Shows what a function that is looked up as code.name gives; to `before` what it takes, as long as it is that."""
         own = getattr(code, name)
 
         def seen(*args, **kwargs):
+            if before is not None:
+                before(*args, **kwargs)
             with within():
                 out = own(*args, **kwargs)
             see(out)

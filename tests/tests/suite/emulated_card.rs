@@ -65,6 +65,15 @@ fn other_ways_to_run_match() {
     assert!(said.stdout.starts_with("3 runs: 3 MATCH"), "{said}");
 }
 
+/// A rank on each of two cards: a prompt in parts, and decode steps that are replayed as one graph with its taps and collectives.
+#[test]
+fn ranks_match() {
+    let card = Card::new();
+    let of = |weight_type| Synth { weight_type, ..Synth::default() };
+    matches(&card, &of(GgmlType::Q8_0), "--ranks 2 -n 3 --prompt haiku --ubatch 8");
+    matches(&card, &of(GgmlType::F16), "--ranks 2:vocab=whole -n 3 --kv-type f16");
+}
+
 /// Angles scaled for a longer context, in whole heads and in parts of them.
 #[test]
 fn longer_contexts_match() {

@@ -11,7 +11,7 @@ use crate::cuda::kernels::ResidualParams;
 use crate::cuda::launch::Call;
 use crate::cuda::nccl::Exchange;
 use crate::model::WeightSource;
-use cudarc::driver::result;
+use cudarc::driver::{CudaStream, result, sys};
 
 impl CudaEngine {
     /// Plants a bug at the collective that is node `index` of the rank's graph.
@@ -20,6 +20,8 @@ impl CudaEngine {
     /// If the kernels that it takes do not load.
     pub fn plant_rank(&mut self, index: usize, bug: RankBug) -> Result<(), CudaError> {
         self.rank_bug = Some((index, bug));
+        // The captured graph has no bug.
+        self.rank_graph = None;
         self.load_kernels()
     }
 
@@ -32,6 +34,31 @@ impl CudaEngine {
     ) -> Result<(), CudaError> {
         self.context.bind_to_thread().doing("taking up the device")?;
         self.memory.replace(name, other, scales, source)
+    }
+
+    /// Whether the planted bug makes this launch otherwise.
+    pub(in crate::cuda) fn changes(&self, launch: &Launch) -> bool {
+        self.rank_bug.is_some_and(|(index, bug)| {
+            let exchange = matches!(launch.jobs.first(), Some(Job::Exchange(_)));
+            launch.nodes.contains(&index) && exchange
+                || bug == RankBug::BeforeItsPart && launch.nodes.contains(&(index - 1))
+        })
+    }
+
+    /// Lets a step that is captured end after an exchange that nobody waits for: CUDA captures nothing else.
+    pub(in crate::cuda) fn join_copies(&self) -> Result<(), CudaError> {
+        match self.rank_bug {
+            Some((_, RankBug::NotAwaited)) => self.after(&self.stream, &self.copies),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets `later` wait for what `earlier` was given so far.
+    fn after(&self, later: &CudaStream, earlier: &CudaStream) -> Result<(), CudaError> {
+        let untimed = Some(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
+        let event = self.context.new_event(untimed).doing("making an event")?;
+        event.record(earlier).doing("recording an event")?;
+        later.wait(&event).doing("planting a bug")
     }
 
     /// Runs the launch of a stage with the bug that is planted there; gives false where none is.
@@ -49,12 +76,18 @@ impl CudaEngine {
             }
             return Ok(true);
         }
-        let Some(e) = exchange(launch).filter(|_| launch.nodes.contains(&index)) else { return Ok(false) };
+        let Some(e) = exchange(launch).filter(|_| self.changes(launch)) else { return Ok(false) };
         let count: usize = e.tokens * e.widths[0];
         match bug {
             RankBug::BeforeItsPart => {}
             RankBug::Fails => return Err(CudaError::Failed("a rank that was made to fail".to_owned())),
-            RankBug::NotAwaited => self.exchange_on(&e, &self.copies)?,
+            RankBug::NotAwaited => {
+                let captured = self.stream.capture_status().doing("planting a bug")?;
+                if captured == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE {
+                    self.after(&self.copies, &self.stream)?;
+                }
+                self.exchange_on(&e, &self.copies)?;
+            }
             RankBug::NotReduced => {
                 self.exchange_on(&e, &self.stream)?;
                 // SAFETY: both are buffers of so many elements.

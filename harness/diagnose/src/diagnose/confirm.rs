@@ -14,6 +14,7 @@ use crate::mutations::{CauseId, Explains, Mutation, find};
 use crate::oracle::Oracle;
 use crate::progress::Progress;
 use crate::verdict::{Evidence, Policy, Side, StageResult, TRIED, excerpt, work_of};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 /// The work that trying explanations on one run may take: about 3 seconds of a core.
@@ -184,14 +185,24 @@ fn of_both_runs(here: &Evidence<'_>, there: &Evidence<'_>, meter: &Meter) -> Opt
                 _ => None,
             }
         };
+        // A law that takes a condition on two features is told if no other one takes less.
+        let second = RefCell::new(None);
         let accept = |solution: &Solution| {
-            solution.confidence == Confidence::Proved && holds(solution).is_some_and(|(elements, _)| elements > 0)
+            let held =
+                holds(solution).filter(|(elements, _)| *elements > 0 && solution.confidence == Confidence::Proved);
+            let Some((elements, holds)) = held else { return false };
+            let simple = !holds.on_two_features();
+            if !simple {
+                second.borrow_mut().get_or_insert_with(|| (Solution { holds, ..solution.clone() }, elements));
+            }
+            simple
         };
         let found = solve_if(from, (&[], &[]), &own, &accept);
         let found = found.and_then(|solution| {
             let (elements, holds) = holds(&solution)?;
             Some((Solution { holds, ..solution }, elements))
         });
+        let found = found.or(second.into_inner());
         meter.count(own.done());
         found
     };

@@ -1,6 +1,6 @@
 //! The results that a report is made of.
 
-use super::{FalseAlarms, Field, LargeModel, Runs, VerdictCost};
+use super::{FalseAlarms, Field, LargeModel, Ranks, Runs, VerdictCost};
 use crate::report::bench::{Bench, VerdictBench};
 use crate::score::Score;
 use serde::Deserialize;
@@ -15,6 +15,7 @@ pub struct Book {
     pub(super) benches: Vec<OnFile>,
     pub(super) costs: Vec<VerdictCost>,
     pub(super) large: Vec<LargeModel>,
+    pub(super) ranks: Vec<Ranks>,
 }
 
 /// What `qdiff-lab bench` measured.

@@ -8,6 +8,7 @@ mod field;
 mod large;
 mod matrix;
 mod missing;
+mod ranks;
 mod runs;
 mod summary;
 mod verdicts;
@@ -20,6 +21,7 @@ pub use field::{Field, FieldFinding, Judgement};
 pub use large::{LargeMachine, LargeModel, LargeRun, LargeSeconds};
 pub use missing::RESULTS_VERSION;
 use missing::missing;
+pub use ranks::{RankCase, RankSpeed, Ranks};
 pub use runs::{Digest, Figures, Rows, Runs, StageDigest};
 
 use anyhow::{Context as _, Result, bail};
@@ -69,6 +71,7 @@ impl Book {
             "bench" => self.benches.push(serde_json::from_slice(&bytes).with_context(whole)?),
             "cost" => self.costs.push(serde_json::from_slice(&bytes).with_context(whole)?),
             "large-model" => self.large.push(serde_json::from_slice(&bytes).with_context(whole)?),
+            "ranks" => self.ranks.push(serde_json::from_slice(&bytes).with_context(whole)?),
             kind => bail!("{name} is of kind `{kind}`, which no section tells"),
         }
         Ok(())
@@ -90,6 +93,7 @@ impl Book {
             out = out + "\n" + &markdown::screen(&score.screen(true), 3);
         }
         missing("score", self.scores.is_empty(), &mut out);
+        ranks::render(&self.ranks, &mut out);
         out.push_str("\n## Speed\n");
         for bench in &self.benches {
             let screen = match bench {
