@@ -34,6 +34,7 @@ pub fn unsteady(
 /// Takes back causes of the same stage in several layers: those in the words of one that other tokens spoke against, unless
 /// other tokens bear them out, and those that explain few of the layers. An engine runs the same code in each.
 pub(super) fn among_layers(searcher: &Searcher<'_>, origins: &[&StageResult], findings: &mut [Finding]) {
+    of_wrong_caches(searcher, origins, findings);
     let mut names: Vec<&str> = findings.iter().filter(|f| f.id.layer.is_some()).map(|f| f.id.name).collect();
     names.sort_unstable();
     names.dedup();
@@ -66,6 +67,19 @@ pub(super) fn among_layers(searcher: &Searcher<'_>, origins: &[&StageResult], fi
             for i in told {
                 take_back(searcher, origins, &mut findings[i], (0, others.clone()));
             }
+        }
+    }
+}
+
+/// Takes back that a cache holds rows of the one in another layer where that one is wrong itself: rows that were never
+/// written, or that all layers share, are the same in both.
+fn of_wrong_caches(searcher: &Searcher<'_>, origins: &[&StageResult], findings: &mut [Finding]) {
+    let graph = &searcher.oracle.graph;
+    let has_state = |id: StageId| graph.index(id).is_some_and(|i| graph.nodes[i].has_state());
+    for finding in findings.iter_mut().filter(|finding| has_state(finding.id)) {
+        let source = finding.source(graph).filter(|source| origins.iter().any(|origin| origin.id == *source));
+        if let Some(source) = source {
+            take_back(searcher, origins, finding, (0, format!("{source} is wrong itself")));
         }
     }
 }

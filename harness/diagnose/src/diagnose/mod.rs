@@ -21,10 +21,10 @@ pub use explain::explain;
 pub use solve::{Confidence, Example, Holds, Solution, When, anywhere};
 pub use trial::{OtherRun, Trial};
 
-use crate::mutations::{CauseId, Explains};
+use crate::mutations::{CauseId, Explains, find};
 use crate::number::Real;
 use crate::verdict::Verdict;
-use qdiff_engine::model::StageId;
+use qdiff_engine::model::{Graph, StageId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -148,6 +148,19 @@ impl Finding {
     /// Whether it says why, and not only where.
     pub(crate) fn says_why(&self) -> bool {
         self.solution.is_some() || self.cause.as_ref().is_some_and(|cause| cause.kind != Explains::Place)
+    }
+
+    /// The other stage whose values stand in the place of its own, by its cause.
+    fn source(&self, graph: &Graph) -> Option<StageId> {
+        let of_law = self.solution.as_ref().and_then(|solution| solution.law.as_ref()?.source());
+        let node = graph.index(self.id).map(|i| &graph.nodes[i])?;
+        let of_cause = || {
+            let cause = self.cause.as_ref()?;
+            let values: Vec<f64> = cause.name.parameters.iter().map(|(_, value)| *value).collect();
+            let other = find(&cause.name.mutation)?.applied(node, &values, graph)?;
+            other.inputs.iter().map(|&i| graph.nodes[i].id).find(|id| id.name == self.id.name && *id != self.id)
+        };
+        of_law.or_else(of_cause).filter(|id| *id != self.id)
     }
 
     /// Takes the cause back: what is left is the place, and `shape`, what that looks like.

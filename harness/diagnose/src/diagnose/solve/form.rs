@@ -73,6 +73,11 @@ impl Form {
         }
     }
 
+    /// The stage whose values it puts there.
+    pub(in super::super) fn source(&self) -> Option<StageId> {
+        if let Self::Given(Given::Stage { stage, .. }) = self { Some(*stage) } else { None }
+    }
+
     /// Numbers that were read off the wrong elements.
     pub(super) fn parameters(&self) -> usize {
         match self {

@@ -57,7 +57,7 @@ impl fmt::Display for Rank {
             1 => f.write_str("to every row a multiple of one vector is added, the same vector for all tokens"),
             n => write!(f, "to every row a combination of {n} vectors is added, the same vectors for all tokens"),
         }?;
-        f.write_str(": a term of low rank, as of an adapter")
+        f.write_str(": a term of low rank")
     }
 }
 

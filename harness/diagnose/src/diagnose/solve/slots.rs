@@ -150,7 +150,7 @@ impl fmt::Display for Written {
         f.write_str(match (self.as_well, self.keeps) {
             (true, _) => " as well as to its own",
             (false, true) => ", and its own keeps what it held",
-            (false, false) => ", and its own holds no row of this run",
+            (false, false) => ", and not to its own",
         })
     }
 }

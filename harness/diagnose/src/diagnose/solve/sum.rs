@@ -12,6 +12,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// A share of the right value that is none.
+const NOTHING: f64 = 1e-6;
+
 /// `a` times the right value plus `b` times something else.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sum {
@@ -125,6 +128,8 @@ impl fmt::Display for Sum {
         let Self { a, b, other, own } = self;
         match (other, *a, *b) {
             (Addend::Nothing, -1.0, _) => f.write_str("the sign is wrong"),
+            // Of so little the sign and the last digit are those of rounding.
+            (Addend::Nothing, a, _) if a.abs() < NOTHING => f.write_str("next to nothing of the right value is left"),
             (Addend::Nothing, a, _) => write!(f, "the right value times {} stands there", short(a)),
             (Addend::One, 1.0, b) => write!(f, "a constant is added: {}", short(b)),
             (Addend::One, a, b) => write!(f, "the right value times {} plus {} stands there", short(a), short(b)),
