@@ -210,8 +210,8 @@ pub fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport
     let chosen = SideChoice::new(&first.sides, console)?;
     let mut pair = Pair::new(&opened, first.sides.settings()?, console.progress)?;
     pair.told = console.found;
-    let injected =
-        InjectedFaults::new(opened.model.graph(), &super::faults::read(&request.faults.inject)?, &[])?.stages.words;
+    let injections = super::faults::read(&request.faults.inject)?;
+    let injected = InjectedFaults::new((opened.model.graph(), request.kv_type), &injections, &[])?.stages.words;
     let mut runs = Runs::new(&first, chosen, pair)?;
     (console.begin)();
     let mut report = CheckReport::new(runs.model.clone(), injected);

@@ -7,6 +7,7 @@ use crate::runners::{Faults, RunnerKind, Source};
 use crate::verdict::{Policy, StageResult, Status, Verdict, judge};
 use anyhow::{Result, bail};
 use qdiff_engine::model::{Graph, StageId};
+use qdiff_engine::quant::KvType;
 
 /// Faults of a subject.
 #[derive(Default)]
@@ -41,12 +42,12 @@ pub(super) fn rewriting(injections: &[Injection], subject: &Source) -> Result<bo
 }
 
 impl InjectedFaults {
-    /// The faults to inject into the engine's graph: of stages, and of those `parts` that the command runs.
+    /// The faults to inject into the engine's graph, with KV caches of these types: of stages, and of those `parts` that the command runs.
     ///
     /// # Errors
     /// A fault that applies nowhere in the model, or of a part that is not run; two of the tokenizer, or of what ends a
     /// text.
-    pub(super) fn new(graph: &Graph, injections: &[Injection], parts: &[FaultSite]) -> Result<Self> {
+    pub(super) fn new((graph, kv): (&Graph, KvType), injections: &[Injection], parts: &[FaultSite]) -> Result<Self> {
         let mut injected = Self::default();
         for injection in injections {
             let mutation = injection.mutation;
@@ -60,7 +61,7 @@ impl InjectedFaults {
                 part @ FaultSite::Samplers if parts.contains(&part) => injected.samplers.push(mutation),
                 _ => {
                     let faulty = injected.stages.graph.get_or_insert_with(|| graph.clone());
-                    let (words, places) = injection.apply(faulty)?;
+                    let (words, places) = injection.apply(faulty, kv)?;
                     injected.stages.words.push(words);
                     injected.places.push(places);
                 }

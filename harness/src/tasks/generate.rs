@@ -60,7 +60,7 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
         None => request.tokens.ready(&opened)?,
     };
     let injected = InjectedFaults::new(
-        opened.model.graph(),
+        (opened.model.graph(), pair.settings.kv),
         &injections,
         &[FaultSite::Tokenizer, FaultSite::Samplers, FaultSite::Ends],
     )?;

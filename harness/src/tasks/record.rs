@@ -104,7 +104,7 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
         }
     };
     input.check(&pair)?;
-    let faults = InjectedFaults::new(&pair.engine_graph()?, &injections, &[])?;
+    let faults = InjectedFaults::new((&pair.engine_graph()?, pair.settings.kv), &injections, &[])?;
     let what = input.tokens(None);
     (console.begin)();
     let plan = request.sequences.plan(what.prompt.len())?.cloned();

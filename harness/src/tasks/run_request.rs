@@ -48,13 +48,14 @@ impl RunRequest {
         let recorded = [Some(&self.sides.subject), self.sides.reference.as_ref()];
         let sequences = |source: &Source| match source {
             Source::Recorded(folder) => {
-                container::any_manifest(folder).is_ok_and(|manifest| manifest.sequences.is_some())
+                Some(container::any_manifest(folder).is_ok_and(|manifest| manifest.sequences.is_some()))
             }
-            Source::Auto | Source::Live(_) | Source::Nobody => false,
+            Source::Auto | Source::Live(_) | Source::Nobody => None,
         };
-        self.batch.prompts.is_some()
-            || self.sequences.sequences.is_some()
-            || recorded.into_iter().flatten().any(sequences)
+        let planned: Vec<bool> = recorded.into_iter().flatten().filter_map(sequences).collect();
+        // Beside a capture without a plan, a plan is of one sequence.
+        let several = !planned.is_empty() && !planned.contains(&false);
+        self.batch.prompts.is_some() || self.sequences.sequences.is_some() || several
     }
 }
 

@@ -208,7 +208,7 @@ impl<'a> SideChoice<'a> {
     /// # Errors
     /// A fault that cannot be read, a runner that is not there or cannot take it, a recording that is none.
     pub(super) fn new(request: &'a SidesRequest, console: Console<'_>) -> Result<Self> {
-        let (subject, injections) = if let Source::Auto | Source::Live(_) = &request.subject {
+        let (mut subject, injections) = if let Source::Auto | Source::Live(_) = &request.subject {
             let (kind, injections) = subject(&request.subject, &request.faults, console)?;
             (Side::Live(kind), injections)
         } else {
@@ -217,12 +217,20 @@ impl<'a> SideChoice<'a> {
             (Side::open(&request.subject)?, injections)
         };
         let reference = request.reference();
-        let reference = Side::open(&reference).map_err(|e| match reference {
+        let mut reference = Side::open(&reference).map_err(|e| match reference {
             Source::Live(kind) if kind.llama && llama::built_in().is_err() => {
                 anyhow!("{e}, or leave llama.cpp out (--reference none)")
             }
             _ => e,
         })?;
+        if let (Side::Recorded(_, a), Side::Recorded(_, b)) = (&mut subject, &mut reference)
+            && a.sequences.is_some() != b.sequences.is_some()
+        {
+            // Beside a capture without a plan, a plan of one sequence is its passes.
+            for (manifest, source) in [(a, &request.subject), (b, &request.reference())] {
+                *manifest = manifest.clone().alone().with_context(|| source.to_string())?;
+            }
+        }
         let chosen = Self { request, subject, reference, injections };
         let of_llama = |side: &Side| matches!(side, Side::Live(kind) if kind.llama);
         if request.of_folder() && (of_llama(&chosen.subject) || of_llama(&chosen.reference)) {
@@ -403,7 +411,7 @@ impl<'a> SideChoice<'a> {
     /// # Errors
     /// Faults that apply nowhere in it.
     pub(super) fn on(self, pair: &Pair<'_>, parts: &[FaultSite]) -> Result<Sides<'a>> {
-        let faults = InjectedFaults::new(&pair.engine_graph()?, &self.injections, parts)?;
+        let faults = InjectedFaults::new((&pair.engine_graph()?, pair.settings.kv), &self.injections, parts)?;
         Ok(Sides { chosen: self, faults, taps: Filter::default() })
     }
 }

@@ -44,7 +44,7 @@ pub fn sweep(request: &SweepRequest, console: Console<'_>) -> Result<SweepReport
     let prompt = request.tokens.ready(&opened)?;
     let decode = request.tokens.decode;
     pair.filter.check(&pair.oracle.graph, prompt.tokens.len() + decode)?;
-    let faults = InjectedFaults::new(opened.model.graph(), &injections, &[])?;
+    let faults = InjectedFaults::new((opened.model.graph(), pair.settings.kv), &injections, &[])?;
     (console.begin)();
     let what = Tokens::whole(&prompt.tokens, decode);
     let decoded = pair.decode(reference, what)?;

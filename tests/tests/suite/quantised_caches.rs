@@ -80,7 +80,10 @@ fn sequences_with_caches_in_blocks_match() {
 #[test]
 fn caches_that_cannot_be_are_refused() {
     let folder = folder();
-    folder.refuses("run -m model.gguf --subject cpu --kv-type q4_k", &["`q4_k` is no type of a KV cache", "iq4_nl"]);
+    folder.refuses_options(
+        "run -m model.gguf --subject cpu --kv-type q4_k",
+        &["`q4_k` is no type of a KV cache", "iq4_nl"],
+    );
     folder.refuses("run -m model.gguf --subject cpu --kv-type f8_e4m3", &["llama.cpp has no KV cache in f8_e4m3"]);
     qdiff_synth::Synth { n_embd: 192, head_dim: 48, ..Default::default() }.write(&folder.join("heads.gguf")).unwrap();
     folder.refuses(

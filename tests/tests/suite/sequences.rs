@@ -1,6 +1,7 @@
 //! Several sequences in one run: rows of several of them in a pass, a prefix that is shared, a prefill in chunks.
 
 use qdiff::capture::Plan;
+use qdiff::diagnose::{Finding, Trial};
 use qdiff::loaded::LoadedModel;
 use qdiff::pair::{Pair, Settings};
 use qdiff::progress::silent;
@@ -10,11 +11,15 @@ use qdiff::sequences::{record, runner};
 use qdiff_engine::model::StageId;
 use qdiff_engine::tap::{Intervene, Site};
 use qdiff_lab::score::faults::sequences::SeenByAll;
+use qdiff_lab::score::faults::serving::{FAULTS, FaultyServing};
 use qdiff_tests::containers::{Array, arrays, write_npy, write_safetensors};
 use qdiff_tests::{files, folder};
 
 /// Sequence 0 has a prefill in chunks of 7 and 5, sequence 1 has one token, sequence 2 begins with the first chunk of sequence 0.
 const PLAN: &str = "7,5+1+17@0,1+1+1";
+
+/// Bugs of serving of which a cause is confirmed, as was measured last.
+const CONFIRMED: usize = 1;
 
 /// A pass of several sequences could not be run. Each sequence is judged like a sequence that runs alone, against llama.cpp with
 /// the same passes.
@@ -331,6 +336,50 @@ fn arrays_of_whole_passes_are_read_from_every_container() {
     );
 }
 
+/// Each bug of an engine that serves is found at the stage that has it, in a sequence that it is wrong for, and nowhere else. No
+/// reference ran. Causes that another run confirms hold in a third one, too.
+#[test]
+fn bugs_of_serving_are_found_at_their_stage() {
+    let folder = folder();
+    let opened = LoadedModel::new(&folder.join("model.gguf")).unwrap();
+    let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
+    let (plan, config): (Plan, _) = (PLAN.parse().unwrap(), &opened.model.graph().config);
+    let tokens = |by: u32| (0..33).map(|i| 3 + (i * 7 + by) % 200).collect::<Vec<u32>>();
+    let mut confirmed = Vec::new();
+    for fault in FAULTS {
+        let run = |by: u32| {
+            let faulty = FaultyServing::new(fault, 1, plan.fed(&tokens(by)), config.rope_base, config.head_dim);
+            let mut cpu = Cpu::intervened(&opened.model, Box::new(faulty));
+            record(&pair, &mut cpu, &plan, &tokens(by)).unwrap()
+        };
+        let (subjects, second, third) = (run(0), run(31), run(77));
+        let mut found = 0;
+        for (number, ((subject, second), third)) in subjects.iter().zip(second).zip(third).enumerate() {
+            let mut diagnosis = pair.judge(subject, None).unwrap();
+            let origins: Vec<&str> = diagnosis.verdict.origins().iter().map(|origin| origin.id.name).collect();
+            assert!(
+                origins.iter().all(|name| *name == fault.stage),
+                "{} in sequence {number}: {origins:?}",
+                fault.name
+            );
+            found += origins.len();
+            pair.confirm(subject, &[second], &mut diagnosis);
+            let told = |f: &Finding| matches!(f.trial, Some(Trial::Confirmed { .. } | Trial::Narrowed { .. }));
+            let causes: Vec<bool> = diagnosis.findings.iter().map(told).collect();
+            let mut graded = diagnosis.clone();
+            pair.confirm(subject, &[third], &mut graded);
+            for ((finding, cause), told) in graded.findings.iter().zip(causes).zip(&diagnosis.findings) {
+                let refuted = matches!(finding.trial, Some(Trial::Withdrawn { .. }));
+                assert!(!(cause && refuted), "{}: a false cause, {:?}: {:?}", fault.name, told.solution, finding.trial);
+                confirmed.extend(cause.then_some(fault.name));
+            }
+        }
+        assert!(found > 0, "{} is not found", fault.name);
+    }
+    confirmed.dedup();
+    assert!(confirmed.len() >= CONFIRMED, "{confirmed:?}");
+}
+
 /// A plan of one sequence says no more than its passes. A command that dumped such a plan was refused.
 #[test]
 fn a_plan_of_one_sequence_is_its_passes() {
@@ -340,4 +389,11 @@ fn a_plan_of_one_sequence_is_its_passes() {
     let command = "cp planned/manifest.json planned/capture.npz {dir}/; : {tokens} {passes}";
     let run = format!("run -m model.gguf --length 14 --passes 7,5,1,1 -n 0 --subject 'cmd: {command}'");
     folder.qdiff(&run).exits(0);
+    // Beside a capture that names its passes, it is another capture of them, on either side.
+    folder.record("ordinary", "--length 14 --passes 7,5,1,1 -n 0");
+    for [a, b] in [["planned", "ordinary"], ["ordinary", "planned"]] {
+        let said = folder.qdiff(&format!("compare {a} {b} -m model.gguf")).exits(0);
+        assert!(said.stdout.contains("MATCH"), "{said}");
+        folder.qdiff(&format!("run -m model.gguf --subject capture:{a} --reference capture:{b}")).exits(0);
+    }
 }

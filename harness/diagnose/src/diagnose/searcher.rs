@@ -380,6 +380,7 @@ fn as_computed(node: &Node, e: &Evidence<'_>) -> bool {
         && !node.faults.left_out
         && node.faults.read.is_none()
         && node.faults.compute.is_none()
+        && node.faults.hold.is_none()
 }
 
 /// What an origin holds where all that is wrong seems never to have been written: rows of one value, and of NaN unless what
@@ -432,5 +433,11 @@ fn ties(found: &[(Candidate, Fit)]) -> Vec<CauseId> {
 fn candidates(e: &Evidence<'_>) -> Vec<Candidate> {
     let values = |m: &Mutation| m.propose.map_or_else(|| m.usual(), |propose| propose(e));
     let fitting = catalogue().filter(|m| m.may_explain(&e.oracle.graph, e.node));
-    fitting.flat_map(|m| values(m).into_iter().map(move |values| (m, values))).collect()
+    let all = fitting.flat_map(|m| values(m).into_iter().map(move |values| (m, values)));
+    // In a cache without blocks nothing is held otherwise.
+    let without_blocks = e.side.arithmetic.kv.of(e.node).block_size() == 1;
+    let holds = |(m, values): &Candidate| {
+        m.applied(e.node, values, &e.oracle.graph).is_some_and(|node| node.faults.hold.is_some())
+    };
+    all.filter(|candidate| !(without_blocks && holds(candidate))).collect()
 }

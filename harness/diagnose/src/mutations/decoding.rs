@@ -6,7 +6,7 @@ use super::{Apply, Fits, Mutation, Param};
 use half::f16;
 use qdiff_engine::model::WeightSource;
 use qdiff_engine::ops::Anatomy;
-use qdiff_engine::ops::anatomy::{Contraction, Gather};
+use qdiff_engine::ops::anatomy::{Contraction, Gather, State};
 use qdiff_engine::quant::{Content, Format, Offset, Part};
 
 /// A K format: the first super-block alone is decoded.
@@ -129,15 +129,15 @@ fn unsigned(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
 }
 
 fn as_f16(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
+    let Some((source, tensor, mut row)) = r.of_weight else { return false };
     if r.ty.format().is_some_and(|f| matches!(f.content, Content::F32 | Content::F16)) {
         return false;
     }
     // The bytes from the row's start, two a weight, on into the rows below it.
-    let (_, rows) = r.source.extent(r.tensor);
+    let (_, rows) = source.extent(tensor);
     let mut bytes = Vec::with_capacity(2 * out.len());
-    let mut row = r.row;
     while bytes.len() < 2 * out.len() && row < rows {
-        bytes.extend_from_slice(r.source.row_bytes(r.tensor, row));
+        bytes.extend_from_slice(source.row_bytes(tensor, row));
         row += 1;
     }
     bytes.resize(2 * out.len(), 0);
@@ -178,8 +178,11 @@ impl Mutation {
 
     /// The fault of decoding `by`.
     const fn decoding(name: &'static str, by: DecodeFault, story: &'static str, remedy: &'static str) -> Self {
-        let fits: Fits = |_, n| {
-            matches!(n.op.anatomy(), Anatomy::Contraction(Contraction::Weight(None)) | Anatomy::Gather(Gather::Rows))
+        let fits: Fits = |_, n| match n.op.anatomy() {
+            Anatomy::Contraction(Contraction::Weight(None)) | Anatomy::Gather(Gather::Rows) => true,
+            // Of a cache in blocks.
+            Anatomy::State(State::Rows(_)) => true,
+            _ => false,
         };
         let apply: Apply = |node, _, _| Some(node.clone());
         Self { name, fits: Some(fits), story, seen: FOUND, remedy, apply, decode: Some(by), ..Self::PLAIN }

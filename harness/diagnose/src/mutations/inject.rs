@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use globset::{Glob, GlobMatcher};
 use qdiff_engine::model::{Before, Graph, Node, StageId, of_rank};
 use qdiff_engine::ops::Anatomy;
+use qdiff_engine::quant::KvType;
 
 /// A fault to inject: `NAME[:PARAM=VALUE,…][@TARGET,…]`, a target being a
 /// layer (`L07`), a pattern of stage ids (`L07.q_*`) or of the tensors they read
@@ -100,11 +101,11 @@ impl Injection {
         Ok(Self { mutation, values, targets, since })
     }
 
-    /// Rewrites `graph`; gives the stages that were changed.
+    /// Rewrites `graph`, whose caches have the types `kv`; gives the stages that were changed.
     ///
     /// # Errors
     /// If the model has no stage or layer to inject into.
-    pub fn rewrite(&self, graph: &mut Graph) -> Result<Vec<StageId>> {
+    pub fn rewrite(&self, graph: &mut Graph, kv: KvType) -> Result<Vec<StageId>> {
         if self.mutation.fits.is_none() {
             bail!(
                 "`{0}` is the fault of no stage; `qdiff mutations show {0}` says where it is injected",
@@ -118,18 +119,26 @@ impl Injection {
             bail!("layer {layer} does not exist; the model has layers 0 to {last}");
         }
         let right = graph.clone();
-        let mut changed = Vec::new();
+        let (mut changed, mut without_blocks) = (Vec::new(), false);
         for (node, old) in graph.nodes.iter_mut().zip(&right.nodes) {
             let aimed = self.targets.is_empty() || self.targets.iter().any(|t| t.covers(old));
             let Some(new) = self.mutation.applied(old, &self.values, &right).filter(|_| aimed) else {
                 continue;
             };
+            // In a cache without blocks nothing is held otherwise.
+            if new.faults.hold.is_some() && kv.of(old).block_size() == 1 {
+                without_blocks = true;
+                continue;
+            }
             if matches!(old.op.anatomy(), Anatomy::Collective(_)) && new.inputs != old.inputs {
                 bail!("`{}` cannot be injected: ranks run apart; it is an explanation alone", self.mutation.name);
             }
             *node = new;
             node.before = (self.since > 0).then(|| Before { since: self.since, node: Box::new(old.clone()) });
             changed.push(node.id);
+        }
+        if changed.is_empty() && without_blocks {
+            bail!("`{}` is a fault of KV caches in blocks; add --kv-type q8_0", self.mutation.name);
         }
         if changed.is_empty() {
             let mut names = right.stage_names();
@@ -147,8 +156,8 @@ impl Injection {
     ///
     /// # Errors
     /// As [`Self::rewrite`].
-    pub fn apply(&self, graph: &mut Graph) -> Result<(String, Vec<StageId>)> {
-        let changed = self.rewrite(graph)?;
+    pub fn apply(&self, graph: &mut Graph, kv: KvType) -> Result<(String, Vec<StageId>)> {
+        let changed = self.rewrite(graph, kv)?;
         let what = CauseId::new(self.mutation, &self.values);
         let from = if self.since == 0 { String::new() } else { format!(" from position {} on", self.since) };
         Ok((format!("{what} in {}{from}", counted(changed.len(), "stage")), changed))

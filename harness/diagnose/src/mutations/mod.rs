@@ -6,6 +6,7 @@
 
 mod affine;
 mod attention;
+mod cached;
 mod chain;
 mod copies;
 mod decoding;
@@ -53,6 +54,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutation> {
         recurrent::MUTATIONS,
         numerics::MUTATIONS,
         decoding::MUTATIONS,
+        cached::MUTATIONS,
         logits::MUTATIONS,
         copies::MUTATIONS,
         order::MUTATIONS,

@@ -173,12 +173,13 @@ mod tests {
     use crate::mutations::Injection;
     use qdiff_engine::model::{Role, StageId, qwen2, skeleton};
     use qdiff_engine::ops::Op;
+    use qdiff_engine::quant::KvType;
 
     /// What an injection changes, in a graph of three layers.
     fn changed(text: &str) -> Vec<StageId> {
         let mut graph = skeleton(qwen2::graph, 3);
         let right = graph.clone();
-        let told = Injection::parse(text).unwrap().rewrite(&mut graph).unwrap();
+        let told = Injection::parse(text).unwrap().rewrite(&mut graph, KvType::F32).unwrap();
         let touched = graph.nodes.iter().zip(&right.nodes);
         let touched = touched.filter(|(new, old)| !new.faults.none() || new.weights != old.weights);
         assert_eq!(touched.map(|(new, _)| new.id).collect::<Vec<_>>(), told, "{text}");

@@ -6,7 +6,7 @@ use crate::number::counted;
 use anyhow::{Result, bail};
 use qdiff_engine::model::fault::Read;
 use qdiff_engine::model::{Model, WeightSource};
-use qdiff_engine::quant::{GgmlType, Stored};
+use qdiff_engine::quant::{GgmlType, KvType, Stored};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub fn misread(model: &Model, injections: &[Injection]) -> Result<(Arc<Read>, Ve
         let mut graph = model.graph().clone();
         let name = injection.mutation.name;
         let mut tensors = 0;
-        for id in injection.rewrite(&mut graph)? {
+        for id in injection.rewrite(&mut graph, KvType::F32)? {
             let at = graph.index(id).expect("a stage that was just rewritten");
             let (old, new) = (&model.graph().nodes[at], &graph.nodes[at]);
             let weights = old.weights.iter().filter(|_| new.before.is_none());

@@ -1,5 +1,6 @@
 //! Where faults come from, and the runner that carries them.
 
+use super::faults::cached::{self, CacheFault};
 use super::faults::{self, FaultyStages};
 use anyhow::{Context as _, Result, ensure};
 use qdiff::loaded::LoadedModel;
@@ -7,7 +8,6 @@ use qdiff::mutations::{CauseId, Injection, Mutation, catalogue, find};
 use qdiff::room::Room;
 use qdiff::runners::{Runner, cpu::Cpu};
 use qdiff_engine::model::{Graph, Model, Node, StageId};
-use qdiff_engine::quant::KvType;
 
 /// A fault and the stage it is planted in.
 #[derive(Clone, Debug)]
@@ -130,6 +130,26 @@ pub static KERNELS: FaultSource = FaultSource {
     },
 };
 
+/// Bugs of caches in blocks, in the CPU engine. Which of them happen to a run, the types of its caches say.
+pub static CACHES: FaultSource = FaultSource {
+    name: "bugs of caches in blocks (cpu)",
+    independent: true,
+    unlisted: Some(|fault| cached::FAULTS[fault].what),
+    several: false,
+    prompt: SHORT,
+    plants: |graph, _| {
+        let of = |(fault, bug): (usize, &CacheFault)| {
+            in_stages(fault, &unlisted(bug.name), false, graph, |n| n.has_state()).collect::<Vec<_>>()
+        };
+        Ok(cached::FAULTS.iter().enumerate().flat_map(of).collect())
+    },
+    subject: |opened, plants, room| {
+        let caches = plants.iter().map(|p| (&cached::FAULTS[p.fault], p.stage)).collect();
+        let faulty = FaultyStages::of_caches(&opened.model, room.kv, caches);
+        Ok(Box::new(Cpu::intervened(&opened.model, Box::new(faulty)).with_kv(room.kv)))
+    },
+};
+
 /// The catalogue itself, run by the CPU engine.
 pub static ROUND_TRIPS: FaultSource = FaultSource {
     name: "round trips (rewritten graph, cpu)",
@@ -143,18 +163,19 @@ pub static ROUND_TRIPS: FaultSource = FaultSource {
             let here = |n: &Node| {
                 // A format that has no fifth bit cannot lose it.
                 let known = || n.weights.iter().all(|w| m.is_known_to(model, &w.name));
-                m.applied(n, &values, graph).is_some() && known()
+                // Nor is anything held otherwise in a cache without blocks.
+                m.applied(n, &values, graph).is_some_and(|new| new.faults.hold.is_none()) && known()
             };
             in_stages(index, &CauseId::new(m, &values), m.decodes(), graph, here).collect::<Vec<_>>()
         };
         Ok(catalogue().enumerate().filter(|(_, m)| m.recurs).flat_map(of).collect())
     },
-    subject: |opened, plants, _| {
+    subject: |opened, plants, room| {
         let mut graph = opened.model.graph().clone();
         for plant in plants {
-            Injection::parse(&format!("{}@{}", plant.cause, plant.stage))?.rewrite(&mut graph)?;
+            Injection::parse(&format!("{}@{}", plant.cause, plant.stage))?.rewrite(&mut graph, room.kv)?;
         }
-        Ok(Box::new(Cpu::new(&opened.model, graph, KvType::F32, Vec::new())))
+        Ok(Box::new(Cpu::new(&opened.model, graph, room.kv, Vec::new())))
     },
 };
 

@@ -1,7 +1,8 @@
 //! The score of the diagnosis: faults are planted in small synthetic models or in a real one, diagnosed, and counted.
 
+use crate::score::faults::cached::FAULTS;
 use crate::score::{
-    Clean, FaultSource, Grading, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, Sampling, Score, ScoreRun,
+    CACHES, Clean, FaultSource, Grading, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, Sampling, Score, ScoreRun,
     of_real_models,
 };
 use anyhow::Result;
@@ -201,6 +202,24 @@ impl Tally<'_> {
         Ok(())
     }
 
+    /// Bugs of caches in blocks, of types apart for keys and values: `quick` takes four types, else each is there for both.
+    fn caches(&mut self, opened: &LoadedModel, sampling: Sampling, quick: bool) -> Result<()> {
+        let all = ["q8_0/q4_1", "iq4_nl/q5_0", "q5_1/q8_0", "q4_0/q5_1", "q5_0/iq4_nl", "q4_1/q4_0"];
+        for text in all.into_iter().take(if quick { 2 } else { all.len() }) {
+            let (kv, name): (KvType, _) = (text.parse()?, format!("qwen2 Q8_0, 3 layers, caches in {text}"));
+            let settings = (self.threads, kv);
+            let run = ScoreRun::new(name, opened, &some_tokens(SHORT), DECODE, settings)?.checked(self.check);
+            let sources = std::mem::replace(&mut self.sources, vec![&CACHES]);
+            let done = self.groups(&run, sampling, &|_| true, &|p, n| FAULTS[p.fault].concerns(n, kv));
+            self.sources = sources;
+            done?;
+            if self.only.is_empty() {
+                run.clean(&[SHORT, 7], &mut self.score.clean)?;
+            }
+        }
+        Ok(())
+    }
+
     fn groups(
         &mut self, run: &ScoreRun<'_>, sampling: Sampling, of: &dyn Fn(&FaultSource) -> bool,
         wanted: &dyn Fn(&Plant, &Node) -> bool,
@@ -237,6 +256,9 @@ impl Tally<'_> {
 
         let main = open("main", &Synth { n_layers: 3, ..Synth::default() })?;
         self.planted("qwen2 Q8_0, 3 layers", &main, sampling, &|_, _| true)?;
+        if request.subject == ScoreSubject::Cpu {
+            self.caches(&main, Sampling { all_three: false, pairs: 0, ..sampling }, request.quick)?;
+        }
         if !self.only.is_empty() {
             return Ok(());
         }

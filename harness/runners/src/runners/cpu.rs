@@ -96,6 +96,12 @@ impl<'a> Cpu<'a> {
         }
     }
 
+    /// The same with KV caches of these types.
+    #[must_use]
+    pub fn with_kv(self, kv: KvType) -> Self {
+        Self { engine: self.engine.with_kv(kv), manifest: manifest(kv, self.manifest.injected), ..self }
+    }
+
     /// The engine as it is, with something that changes what stages give.
     pub fn intervened(model: &'a Model, intervention: Box<dyn Intervene + 'a>) -> Self {
         let plain = Self::new(model, model.graph().clone(), KvType::F32, Vec::new());

@@ -147,7 +147,7 @@ impl Way {
     fn known(mutation: &'static Mutation, values: &[f64], nodes: &[usize], graph: &Graph) -> Option<Self> {
         let other = |&i: &usize| {
             let node = mutation.applied(&graph.nodes[i], values, graph)?;
-            node.faults.write.is_none().then_some((i, node))
+            (node.faults.write.is_none() && node.faults.hold.is_none()).then_some((i, node))
         };
         let others: Otherwise = nodes.iter().filter_map(other).collect();
         (!others.is_empty()).then(|| Self { what: What::Known(mutation, values.to_vec()), others })

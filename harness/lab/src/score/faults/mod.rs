@@ -8,20 +8,24 @@
 
 mod attention;
 mod buffers;
+pub mod cached;
 mod decoding;
 pub mod kernels;
 mod layout;
 mod numerics;
 mod position;
 pub mod sequences;
+pub mod serving;
 mod spot;
 mod weights;
 
+use cached::CacheFault;
 pub use spot::{Fault, Spoil, Spot};
 use spot::{context, fault, input_alone, linear, norm, residual, rope, scores, softmax};
 
 use qdiff_engine::model::{Model, Node, StageId};
 use qdiff_engine::ops::Tensor;
+use qdiff_engine::quant::KvType;
 use qdiff_engine::tap::{Intervene, Site};
 use std::collections::HashMap;
 
@@ -44,6 +48,9 @@ pub fn all() -> impl Iterator<Item = &'static Fault> {
 pub struct FaultyStages<'a> {
     model: &'a Model,
     places: Vec<(Spoil, StageId)>,
+    /// Bugs of caches of these types.
+    kv: KvType,
+    caches: Vec<(&'static CacheFault, StageId)>,
     others: HashMap<StageId, Vec<f32>>,
     old: HashMap<StageId, Vec<f32>>,
 }
@@ -51,7 +58,13 @@ pub struct FaultyStages<'a> {
 impl<'a> FaultyStages<'a> {
     /// Each fault in its stage.
     pub fn new(model: &'a Model, places: Vec<(Spoil, StageId)>) -> Self {
-        Self { model, places, others: HashMap::new(), old: HashMap::new() }
+        let (others, old) = Default::default();
+        Self { model, places, kv: KvType::F32, caches: Vec::new(), others, old }
+    }
+
+    /// Each bug in its cache, which has one of these types.
+    pub fn of_caches(model: &'a Model, kv: KvType, caches: Vec<(&'static CacheFault, StageId)>) -> Self {
+        Self { kv, caches, ..Self::new(model, Vec::new()) }
     }
 
     /// Whether a fault may want to see what this stage gives: one of its own layer or of the one before, or its like.
@@ -63,7 +76,7 @@ impl<'a> FaultyStages<'a> {
     }
 
     /// What a stage gives with a fault.
-    fn spoiled(&self, spoil: Spoil, site: &Site<'_>) -> Tensor<f32> {
+    fn spoiled(&self, spoil: impl Fn(&mut Spot<'_>), site: &Site<'_>) -> Tensor<f32> {
         let Tensor { mut shape, mut data } = site.output.clone();
         spoil(&mut Spot {
             node: site.node,
@@ -73,6 +86,7 @@ impl<'a> FaultyStages<'a> {
             tokens: site.context.tokens,
             positions: site.context.positions,
             model: self.model,
+            kv: self.kv,
             others: &self.others,
             old: self.old.get(&site.node.id).map(Vec::as_slice),
             out: &mut data,
@@ -91,6 +105,9 @@ impl Intervene for FaultyStages<'_> {
                 *site.output = self.spoiled(spoil, &site);
                 self.old.insert(id, site.output.data.clone());
             }
+        }
+        for (fault, _) in self.caches.clone().into_iter().filter(|(_, place)| *place == id) {
+            *site.output = self.spoiled(|s| fault.spoil(s), &site);
         }
         if self.seen_later(site.node) {
             self.others.insert(id, site.output.data.clone());

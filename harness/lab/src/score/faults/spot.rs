@@ -2,6 +2,7 @@
 
 use qdiff_engine::model::{Config, Graph, Model, Node, Role, StageId, WeightSource as _};
 use qdiff_engine::ops::{Op, Tensor};
+use qdiff_engine::quant::KvType;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -65,6 +66,8 @@ pub struct Spot<'a> {
     pub(super) positions: &'a [u32],
     /// All weights.
     pub(super) model: &'a Model,
+    /// Types of the caches.
+    pub(super) kv: KvType,
     /// What other stages gave in this step.
     pub(super) others: &'a HashMap<StageId, Vec<f32>>,
     /// What the stage gave a step before.

@@ -15,7 +15,7 @@ mod precision;
 mod products;
 mod rotation;
 mod round;
-mod rounding;
+pub(super) mod rounding;
 mod softmax;
 #[cfg(test)]
 mod tests;
