@@ -4,7 +4,6 @@ Python packaging specifications). It needs nothing, so that `pip wheel --no-deps
 import base64
 import hashlib
 import pathlib
-import platform
 import sys
 import zipfile
 
@@ -26,8 +25,8 @@ qdiff run --help              your own engine: --subject 'cmd: ./engine {{model}
 qdiff explain REPORT.json     one wrong element worked out
 ```
 
-The wheel holds the program and the Python module `{PACKAGE}`, with which an engine dumps its stages. It needs Linux and a
-processor with AVX2.
+The wheel holds the program and the Python module `{PACKAGE}`, with which an engine dumps its stages. It needs Linux; on x86-64,
+a processor with AVX2.
 
 ## Documents
 
@@ -59,10 +58,10 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     return write(wheel_directory, about["name"], about, "py3-none-any", {}, {})
 
 
-def build_program(wheel_directory, program, glibc, documents):
+def build_program(wheel_directory, program, glibc, machine, documents):
     """The wheel `qdiff-llm`: the module, the program, and the files under `documents`. The program needs the C library of
-    version `glibc`."""
-    tag = f"py3-none-manylinux_{glibc.replace('.', '_')}_{platform.machine()}"
+    version `glibc` and the processor `machine`."""
+    tag = f"py3-none-manylinux_{glibc.replace('.', '_')}_{machine}"
     about = project() | {"description": "Finds the first wrong stage of an LLM inference engine, and says why", "page": PAGE}
     documents = pathlib.Path(documents)
     shipped = {path.relative_to(documents).as_posix(): path.read_bytes() for path in sorted(documents.rglob("*")) if path.is_file()}

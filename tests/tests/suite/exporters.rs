@@ -210,7 +210,7 @@ fn the_recipe_for_a_command_in_python_works() {
     let engine = recipe.split_once("```python\n").unwrap().1.split_once("```").unwrap().0;
     let folder = folder();
     folder.record("recorded", "-n 0 --stages embed,layer_out,logits");
-    folder.write("engine.py", engine);
+    folder.write("command.py", engine);
     // What the recipe leaves to the reader: an engine.
     folder.write("my_engine.py", MY_ENGINE);
     let numpy = Said::from(Command::new(markdown::root().join("scripts/fetch-numpy")).output().unwrap()).exits(0);

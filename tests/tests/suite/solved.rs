@@ -105,7 +105,7 @@ const BUGS: &[Bug] = &[
                 }
             });
         },
-        &["the values of L00.ffn_gate stand there", "from row 17 of the part on"],
+        &["the values of L00.ffn_gate are there instead", "from row 17 of the part on"],
     ),
     (
         "the last key forgotten where one is left over",

@@ -130,8 +130,9 @@ pub fn of_subject(subject: &str) -> String {
         !starter && !word.starts_with(['-', '{']) && !word.contains('=')
     };
     let program = command.map(|line| line.split_whitespace().find(program).unwrap_or("command"));
-    let short = program.map_or(subject, |word| word.rsplit('/').next().unwrap_or(word));
-    // `cpu (recorded)` is cpu_recorded.
+    // `numpy (run by its command, arithmetic not declared: f32 assumed)` is numpy, and `cpu (recorded)` is cpu_recorded.
+    let engine = subject.split([',', ')']).next().unwrap_or(subject).trim_end_matches(" (run by its command");
+    let short = program.map_or(engine, |word| word.rsplit('/').next().unwrap_or(word));
     let words: Vec<String> = name(short).split('_').filter(|word| !word.is_empty()).map(str::to_owned).collect();
     words.join("_").chars().take(SHORT).collect()
 }
@@ -163,6 +164,8 @@ mod tests {
             ("serve: ./engine", "engine"),
             ("cmd: {model}", "command"),
             ("llama.cpp (cpu)", "llama_cpp_cpu"),
+            ("numpy (run by its command, arithmetic not declared: f32 assumed)", "numpy"),
+            ("mine (recorded, arithmetic not declared: f32 assumed)", "mine_recorded"),
         ] {
             assert_eq!(of_subject(subject), short);
         }

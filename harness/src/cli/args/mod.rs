@@ -248,8 +248,8 @@ Examples:
     Dequantise(DequantiseRequest),
     /// Write a small model with random weights, for tests of an engine
     #[command(after_help = "\
-The file is a GGUF that llama.cpp loads, with a vocabulary and a chat template: some hundred
-kilobytes, written in a second. Test an engine with several: tied and untied, head dimensions
+The file is a GGUF of some megabytes that llama.cpp loads, with a vocabulary and a chat
+template, written in a second. Test an engine with several: tied and untied, head dimensions
 other than embedding / heads, each block format, without keys that are optional.
 
 Examples:

@@ -42,9 +42,9 @@ fn orders(terms: usize) -> Vec<(String, Order)> {
             all.push((format!("at the other end of each {by}"), Box::new(reversed)));
             let half = by / 2;
             let apart = move |k: usize, n: usize| (k / by * by + k % by % 2 * half + k % by / 2).min(n - 1);
-            all.push((format!("as if each {by} stood in two halves, one in turn of each"), Box::new(apart)));
+            all.push((format!("as if each {by} were two halves, interleaved"), Box::new(apart)));
             let together = move |k: usize, n: usize| (k / by * by + k % by % half * 2 + k % by / half).min(n - 1);
-            all.push((format!("as if each {by} stood in pairs, not in halves"), Box::new(together)));
+            all.push((format!("as if each {by} were pairs, not two halves"), Box::new(together)));
         }
         by *= 2;
     }

@@ -101,7 +101,7 @@ pub(in crate::diagnose) const ACTIVATIONS: &[Activation] = &[
 
 fn activations<'a>(scene: &'a Scene<'a>) -> impl Iterator<Item = Law<'a>> {
     ACTIVATIONS.iter().map(move |&(what, f)| {
-        Law::new(format!("{what} stands there"), 0, move |row: &RowAt| {
+        Law::new(format!("the stage computes {what}"), 0, move |row: &RowAt| {
             let (gate, up) = (scene.operand(row.step, 0)?, scene.operand(row.step, 1)?);
             let (gate, up) = (gate.data.get(row.range.clone())?, up.data.get(row.range.clone())?);
             let value: Vec<f64> = gate.iter().zip(up).map(|(g, u)| f(f64::from(*g), f64::from(*u))).collect();
@@ -296,7 +296,7 @@ fn rotations<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     );
     push("all tokens of a part are rotated as its first".to_owned(), Rc::new(move |p| first(p) as f64));
     push("rotated the other way round".to_owned(), Rc::new(|p| -(p as f64)));
-    push(format!("rotated as position {}, whatever the token's", q0.round()), Rc::new(move |_| q0.round()));
+    push(format!("rotated as position {}, for every token", q0.round()), Rc::new(move |_| q0.round()));
     let scale = if p0 == 0 { 1.0 } else { q0 / p0 as f64 };
     push(format!("positions are multiplied by {}", short(scale)), Rc::new(move |p| p as f64 * scale));
     for m in [8usize, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096] {

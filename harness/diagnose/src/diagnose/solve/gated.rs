@@ -85,7 +85,7 @@ fn functions(scene: &Scene<'_>) -> Vec<(String, Function)> {
         add(format!("the exponent of SiLU is cut off at {l} from above"), |g, u, l| g / (1.0 + (-g).min(l).exp()) * u);
     }
     let factors = [
-        ("2^(−g) stands in the place of e^(−g)", std::f64::consts::LN_2),
+        ("2^(−g) is taken for e^(−g)", std::f64::consts::LN_2),
         ("the exponent is multiplied by log2(e) twice", std::f64::consts::LOG2_E),
         ("the exponent is −2·g", 2.0),
         ("the exponent is −g/2", 0.5),
@@ -110,15 +110,15 @@ fn functions(scene: &Scene<'_>) -> Vec<(String, Function)> {
         ("the leaky ReLU, 0.01·x below 0,", |x| if x > 0.0 { x } else { 0.01 * x }),
     ];
     for (name, f) in others {
-        all.push((format!("{name} of the gate times up stands there"), Rc::new(move |g, u| f(g) * u)));
-        let what = format!("{name} of up times gate stands there: the operands are exchanged");
+        all.push((format!("the stage computes {name} of the gate times up"), Rc::new(move |g, u| f(g) * u)));
+        let what = format!("the stage computes {name} of up times gate: the operands are exchanged");
         all.push((what, Rc::new(move |g, u| f(u) * g)));
     }
-    all.push(("SiLU of the gate times 1 + up stands there".to_owned(), Rc::new(|g, u| silu(g) * (1.0 + u))));
-    all.push(("the sigmoid of up times gate stands there".to_owned(), Rc::new(move |g, u| sigmoid(u) * g)));
+    all.push(("the stage computes SiLU of the gate times 1 + up".to_owned(), Rc::new(|g, u| silu(g) * (1.0 + u))));
+    all.push(("the stage computes the sigmoid of up times gate".to_owned(), Rc::new(move |g, u| sigmoid(u) * g)));
     all.push(("gate and up are multiplied by the sigmoid of up".to_owned(), Rc::new(move |g, u| g * u * sigmoid(u))));
-    all.push(("SiLU of the sum of gate and up stands there".to_owned(), Rc::new(|g, u| silu(g + u))));
-    all.push(("SiLU of up alone stands there, without the gate".to_owned(), Rc::new(|_, u| silu(u))));
+    all.push(("the stage computes SiLU of the sum of gate and up".to_owned(), Rc::new(|g, u| silu(g + u))));
+    all.push(("the stage computes SiLU of up alone, without the gate".to_owned(), Rc::new(|_, u| silu(u))));
     all
 }
 
@@ -150,12 +150,10 @@ fn shared<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let both = runs.flat_map(|run| [true, false].map(|in_turn| (run, in_turn)));
     both.map(|(run, in_turn)| {
         let what = match in_turn {
-            true => format!(
-                "gate and up are read as if they stood in runs of {run} in turn, where they stand one after the other"
-            ),
-            false => format!(
-                "gate and up are read as if they stood one after the other, where they stand in runs of {run} in turn"
-            ),
+            true => format!("gate and up are read as if interleaved in runs of {run}; they come one after the other"),
+            false => {
+                format!("gate and up are read as if one came after the other; they are interleaved in runs of {run}")
+            }
         };
         Law::new(what, 1, move |row: &RowAt| {
             let (gate, up) = (scene.operand(row.step, 0)?, scene.operand(row.step, 1)?);

@@ -63,31 +63,36 @@ impl fmt::Display for Given {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Stage { stage: id, kin, before, at } = self else {
             return match self {
-                Self::Constant(0.0) => f.write_str("zeros stand there: never written, or cleared"),
-                Self::Constant(value) => write!(f, "the constant {value} stands there"),
-                Self::Weight(name) => write!(f, "the weight {name} itself stands there"),
+                Self::Constant(0.0) => f.write_str("zeros are there instead: never written, or cleared"),
+                Self::Constant(value) => write!(f, "the constant {value} is there instead"),
+                Self::Weight(name) => write!(f, "the weight {name} itself is there instead"),
                 Self::Stage { .. } => Ok(()),
             };
         };
         match (kin, before, at) {
-            (_, _, Place::SlotBefore) => f.write_str("what the slot before holds stands there once more"),
-            (Kin::Own, _, Place::LastToken) => f.write_str("the last row of the step before stands there"),
+            (_, _, Place::SlotBefore) => f.write_str("what the slot before holds is there once more"),
+            (Kin::Own, _, Place::LastToken) => f.write_str("the last row of the step before is there instead"),
             (Kin::Own, ..) => {
-                f.write_str("what the step before left in the buffer stands there: not written in this step")
+                f.write_str("what the step before left in the buffer is there instead: not written in this step")
             }
             (Kin::Input, false, Place::Token) => {
-                write!(f, "its own input {id} stands there: the stage is skipped")
+                write!(f, "its own input {id} is there instead: the stage is skipped")
             }
-            (Kin::Other, false, Place::Token) => write!(f, "the values of {id} stand there"),
-            (_, true, Place::Token | Place::LastToken) => write!(f, "what {id} held in the step before stands there"),
+            (Kin::Other, false, Place::Token) => write!(f, "the values of {id} are there instead"),
+            (_, true, Place::Token | Place::LastToken) => {
+                write!(f, "what {id} held in the step before is there instead")
+            }
             (_, false, Place::Address) => {
-                write!(f, "the values of {id} stand there, counted from the beginning of its buffer")
+                write!(f, "the values of {id} are there instead, counted from the beginning of its buffer")
             }
             (_, true, _) => {
-                write!(f, "what {id} held in the step before stands there, counted from the beginning of its buffer")
+                write!(
+                    f,
+                    "what {id} held in the step before is there instead, counted from the beginning of its buffer"
+                )
             }
-            (_, false, Place::LastToken) => write!(f, "the last row of {id} stands there"),
-            (_, false, Place::Position) => write!(f, "what {id} holds of the position stands there"),
+            (_, false, Place::LastToken) => write!(f, "the last row of {id} is there instead"),
+            (_, false, Place::Position) => write!(f, "what {id} holds of the position is there instead"),
         }
     }
 }

@@ -126,7 +126,7 @@ impl Moved {
             let (tokens, _, width) = layout.extents(&value.shape);
             let (head, position) = (head(scene, row)?, row.place.position);
             let counted = Counted { head, position, part: part(scene, position) };
-            // Of a token's row by its number in the part: some rows of it may be all that is here.
+            // A token's row is found by its number in the part: perhaps only some rows of the part were captured.
             let numbered = !scene.node().has_state() && !matches!(moved, Self::Along { axis: Axis::Part, .. });
             let (own, all) = if numbered { scene.number(row.step, token) } else { (token, tokens) };
             let of = |j: usize| {
@@ -179,43 +179,47 @@ impl fmt::Display for Moved {
         let side = |by: &i64| if *by < 0 { "before" } else { "after" };
         match (axis, index) {
             (Axis::Token, Index::Apart(1)) => f.write_str("the rows of neighbouring tokens are exchanged"),
-            (Axis::Token, Index::Mirrored) => f.write_str("the rows of the part stand in reverse order"),
+            (Axis::Token, Index::Mirrored) => f.write_str("the rows of the part are in reverse order"),
             (Axis::Token, Index::By(_)) => {
-                write!(f, "the row of the {} in the part stands there", index.told("token", "t"))
+                write!(f, "the row of the {} in the part is there instead", index.told("token", "t"))
             }
-            (Axis::Token, _) => write!(f, "the row of the part's {} stands there", index.told("token", "t")),
-            (Axis::Slot, Index::Is(slot)) => write!(f, "row {slot} stands there"),
-            (Axis::Slot, Index::By(by)) => write!(f, "the row {} {} stands there", by.abs(), side(by)),
+            (Axis::Token, _) => write!(f, "the row of the part's {} is there instead", index.told("token", "t")),
+            (Axis::Slot, Index::Is(slot)) => write!(f, "row {slot} is there instead"),
+            (Axis::Slot, Index::By(by)) => write!(f, "the row {} {} is there instead", by.abs(), side(by)),
             (Axis::Slot, Index::Apart(m)) if m.is_power_of_two() => write!(f, "rows {m} apart are exchanged"),
             (Axis::Slot, Index::Mod(m)) => write!(f, "slots are counted modulo {m}"),
-            (Axis::Slot, Index::Reversed(m)) => write!(f, "rows stand in reverse order in groups of {m}"),
-            (Axis::Slot, Index::First(m)) => write!(f, "the first row of every {m} stands there"),
-            (Axis::Slot, _) => write!(f, "the {} stands there", index.told("row", "r")),
-            (Axis::Part, _) => write!(f, "its part's {} stands there", index.told("row", "r")),
-            (Axis::Key, _) => write!(f, "the value of the {} stands there", index.told("key", "k")),
+            (Axis::Slot, Index::Reversed(m)) => write!(f, "rows are in reverse order in groups of {m}"),
+            (Axis::Slot, Index::First(m)) => write!(f, "the first row of every {m} is there instead"),
+            (Axis::Slot, _) => write!(f, "the {} is there instead", index.told("row", "r")),
+            (Axis::Part, _) => write!(f, "its part's {} is there instead", index.told("row", "r")),
+            (Axis::Key, _) => write!(f, "the value of the {} is there instead", index.told("key", "k")),
             (Axis::Back, Index::AtMost(m)) => {
-                write!(f, "the value of the key {0} before the query stands there for all keys further back", m - 1)
+                write!(f, "the value of the key {0} before the query is there instead for all keys further back", m - 1)
             }
             (Axis::Back, _) => {
-                write!(f, "the value of a key at another distance stands there, at the {}", index.told("distance", "d"))
+                write!(
+                    f,
+                    "the value of a key at another distance is there instead, at the {}",
+                    index.told("distance", "d")
+                )
             }
-            (Axis::Head, Index::Is(head)) => write!(f, "the values of head {head} stand there"),
+            (Axis::Head, Index::Is(head)) => write!(f, "the values of head {head} are there instead"),
             (Axis::Head, Index::Round(by)) if *by < 0 => {
-                write!(f, "the values of the head {} before, round the end, stand there", by.abs())
+                write!(f, "the values of the head {} before, round the end, are there instead", by.abs())
             }
             (Axis::Head, Index::Round(by)) => {
-                write!(f, "the values of the head {by} further on, round the end, stand there")
+                write!(f, "the values of the head {by} further on, round the end, are there instead")
             }
-            (Axis::Head, _) => write!(f, "the values of the {} stand there", index.told("head", "h")),
-            (Axis::Column | Axis::OfHead(_), Index::Is(c)) => write!(f, "the value of column {c} stands there"),
+            (Axis::Head, _) => write!(f, "the values of the {} are there instead", index.told("head", "h")),
+            (Axis::Column | Axis::OfHead(_), Index::Is(c)) => write!(f, "the value of column {c} is there instead"),
             (Axis::Column | Axis::OfHead(_), Index::Apart(m)) if m.is_power_of_two() => {
                 write!(f, "columns {m} apart are exchanged")
             }
             (Axis::Column | Axis::OfHead(_), Index::Apart(m)) => {
-                write!(f, "the value of the column whose number differs in the bits of {m} stands there")
+                write!(f, "the value of the column whose number differs in the bits of {m} is there instead")
             }
-            (Axis::Column, Index::Mirrored) => f.write_str("the columns of the row stand in reverse order"),
-            (Axis::OfHead(_), Index::Mirrored) => f.write_str("the columns of each head stand in reverse order"),
+            (Axis::Column, Index::Mirrored) => f.write_str("the columns of the row are in reverse order"),
+            (Axis::OfHead(_), Index::Mirrored) => f.write_str("the columns of each head are in reverse order"),
             (Axis::Column | Axis::OfHead(_), Index::Turned { each, rows }) => {
                 let of = if matches!(axis, Axis::Column) { format!("each {each}") } else { "each head".to_owned() };
                 write!(f, "the columns of {of} are transposed, read as {rows} by {}", each / rows)
@@ -228,10 +232,10 @@ impl fmt::Display for Moved {
                 }
             }
             (Axis::Column | Axis::OfHead(_), Index::By(_) | Index::Round(_)) => {
-                write!(f, "the value of the {} stands there", index.told("column", "c"))
+                write!(f, "the value of the {} is there instead", index.told("column", "c"))
             }
             (Axis::Column | Axis::OfHead(_), _) => {
-                write!(f, "the value of the {} stands there", index.told("column", "c"))
+                write!(f, "the value of the {} is there instead", index.told("column", "c"))
             }
         }
     }

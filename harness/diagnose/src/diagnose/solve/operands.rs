@@ -313,7 +313,7 @@ fn embeddings<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         others.push((format!("the id, at most {}", m - 1), Box::new(move |id| id.min(m - 1))));
     }
     let law = |(what, other): (String, Other)| {
-        Law::new(format!("the embedding of {what} stands there"), 0, move |row: &RowAt| {
+        Law::new(format!("the embedding of {what} is there instead"), 0, move |row: &RowAt| {
             let step = &scene.e.side.capture.steps[row.step];
             let id = *step.tokens.get(row.place.position.checked_sub(step.first)?)? as usize;
             let other = Some(other(id)).filter(|id| *id < rows)?;
@@ -361,7 +361,7 @@ fn by_place<'a>(scene: &'a Scene<'a>, table: &'a str, n: usize) -> Vec<Law<'a>> 
     ];
     let law = |(what, place): (&str, Place)| {
         let sequence = sequence.clone();
-        Law::new(format!("the embedding of {what} stands there"), 0, move |row: &RowAt| {
+        Law::new(format!("the embedding of {what} is there instead"), 0, move |row: &RowAt| {
             let id = *sequence.get(&place(row.place.position)?)?;
             let mut values = vec![0f32; n];
             scene.weights().rows(table, id as usize, &mut values);
@@ -395,7 +395,7 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
     let limit = other.values().next().copied().filter(|one| other.iter().all(|(own, o)| o == one && own > one));
     if let Some(limit) = limit.filter(|_| other.len() > 1) {
         return Some(Law::new(
-            format!("the embedding of the id, at most {limit}, stands there"),
+            format!("the embedding of the id, at most {limit}, is there instead"),
             1,
             move |row: &RowAt| {
                 let mut values = vec![0f32; n];
@@ -405,7 +405,7 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
         ));
     }
     (!other.is_empty()).then(|| {
-        let what = format!("the embedding of another id stands there: {}{more}", pairs.join(", "));
+        let what = format!("the embedding of another id is there instead: {}{more}", pairs.join(", "));
         Law::new(what, 1, move |row: &RowAt| {
             let own = id(row)?;
             let mut values = vec![0f32; n];

@@ -301,6 +301,6 @@ mod tests {
             assert!(!alike("scaled by 0.7071, and 3 added", other), "{other}");
         }
         assert!(!alike("ε is 1e-5", "ε is 1e-6"));
-        assert!(!alike("L01.ffn_up stands there", "L02.ffn_up stands there"));
+        assert!(!alike("L01.ffn_up is there instead", "L02.ffn_up is there instead"));
     }
 }

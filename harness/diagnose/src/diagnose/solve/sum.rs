@@ -130,18 +130,20 @@ impl fmt::Display for Sum {
             (Addend::Nothing, -1.0, _) => f.write_str("the sign is wrong"),
             // Of so little the sign and the last digit are those of rounding.
             (Addend::Nothing, a, _) if a.abs() < NOTHING => f.write_str("next to nothing of the right value is left"),
-            (Addend::Nothing, a, _) => write!(f, "the right value times {} stands there", short(a)),
+            (Addend::Nothing, a, _) => write!(f, "the right value times {} is there instead", short(a)),
             (Addend::One, 1.0, b) => write!(f, "a constant is added: {}", short(b)),
-            (Addend::One, a, b) => write!(f, "the right value times {} plus {} stands there", short(a), short(b)),
+            (Addend::One, a, b) => write!(f, "the right value times {} plus {} is there instead", short(a), short(b)),
             (_, 1.0, 1.0) if *own => write!(f, "{other} is added twice"),
             (_, 1.0, 1.0) => write!(f, "{other} is added as well"),
             (_, 1.0, -1.0) if *own => write!(f, "{other} is not added"),
             (_, 1.0, -1.0) => write!(f, "{other} is subtracted"),
             (_, 1.0, -2.0) if *own => write!(f, "{other} is subtracted instead of added"),
             (_, 1.0, b) => write!(f, "{} times {other} is added", short(b)),
-            (_, 0.0, 1.0) => write!(f, "{other} alone stands there"),
-            (_, 0.0, b) => write!(f, "{} times {other} stands there", short(b)),
-            (_, a, b) => write!(f, "{} times the right value plus {} times {other} stands there", short(a), short(b)),
+            (_, 0.0, 1.0) => write!(f, "{other} alone is there instead"),
+            (_, 0.0, b) => write!(f, "{} times {other} is there instead", short(b)),
+            (_, a, b) => {
+                write!(f, "{} times the right value plus {} times {other} is there instead", short(a), short(b))
+            }
         }
     }
 }

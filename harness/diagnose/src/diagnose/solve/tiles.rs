@@ -42,8 +42,8 @@ const JOINED: [(Joined, &str); 9] = [
     (Joined::Sum, "the sum is not rescaled when the maximum moves, the result is"),
     (Joined::Mean, "the results of the tiles are put together as if each had the same sum"),
     (Joined::Added, "the results of the tiles are added up, each divided by its own sum"),
-    (Joined::Last, "the last tile's result alone stands there"),
-    (Joined::First, "the first tile's result alone stands there"),
+    (Joined::Last, "the last tile's result alone is there instead"),
+    (Joined::First, "the first tile's result alone is there instead"),
     (Joined::WithoutLast, "the last tile is left out of sum and result"),
     (Joined::WithoutFirst, "the first tile is left out of sum and result"),
 ];

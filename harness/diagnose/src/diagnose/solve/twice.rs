@@ -1,5 +1,5 @@
 //! Two laws in one stage, the second upon what the first gives: a stale row in every second token, and a tail that is
-//! scaled. Neither gives all wrong elements, so neither is found while all are asked for.
+//! scaled. Neither gives all wrong elements, so a search that requires all finds neither.
 //!
 //! What the two do shows in which share of a column's, or of a row's, elements is wrong: where both laws act it is larger
 //! than where one does. So the wrong elements are cut in two there, or between prefill and decoding; one part is solved
@@ -45,7 +45,7 @@ pub struct Twice {
 
 impl Conditional {
     /// The first law that holds of every wrong element of the scene that is looked at, under each of the conditions that
-    /// are about as simple: another run tells which.
+    /// are about as simple: another run decides between them.
     fn of(scene: &Scene<'_>) -> Vec<Self> {
         for law in SOLVERS.iter().flat_map(|solver| solver(scene)) {
             if scene.over() {

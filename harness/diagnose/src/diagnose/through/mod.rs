@@ -233,7 +233,7 @@ fn otherwise(e: &Evidence<'_>, node: &Node) -> impl Iterator<Item = (String, Nod
             all.extend(choices.into_iter().map(over));
         }
         Anatomy::Elementwise(Elementwise::Gated(Activation::Silu)) => {
-            all.extend(ACTIVATIONS.iter().map(|(what, f)| (format!("{what} stands there"), activated(node, *f))));
+            all.extend(ACTIVATIONS.iter().map(|(what, f)| (format!("the stage computes {what}"), activated(node, *f))));
         }
         Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => {}
         Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => {}

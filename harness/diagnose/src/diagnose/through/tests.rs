@@ -119,7 +119,7 @@ const BUGS: &[(&str, Bug, Option<&str>)] = &[
             let up = |x: &[&Tensor<f64>], _: &Context<'_>| (x[1].clone(), vec![0f32; x[1].data.len()]);
             (n.op == Op::SwiGlu).then(|| n.computing(up))
         },
-        Some("as from a fault in L01.ffn_act: up alone, without the gate stands there"),
+        Some("as from a fault in L01.ffn_act: the stage computes up alone, without the gate"),
     ),
     (
         "weights of the layer before",

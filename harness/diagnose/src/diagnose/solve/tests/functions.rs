@@ -68,7 +68,7 @@ fn softmaxes() -> Vec<Plant> {
         Plant::new("own block of 16", "the query's own block of", over(|k, p| k <= p && k / 16 == p / 16)),
         Plant::new(
             "every 16th key not seen",
-            "keys but those ≡ 5 mod 16|zeros stand there",
+            "keys but those ≡ 5 mod 16|zeros are there instead",
             over(|k, p| k <= p && k % 16 != 5),
         ),
         Plant::new(
@@ -292,8 +292,8 @@ fn activations() -> Vec<Plant> {
             g.min(0.35) * sigmoid(g.min(0.35)) * u
         }),
         of("softplus", "softplus", |g, u| (1.0 + g.exp()).ln() * u),
-        of("powers of two", "2^(−g) stands in the place of e^(−g)|approximat", |g, u| g / (1.0 + (-g).exp2()) * u),
-        Plant::new("gate and up in turn", "read as if they stood in runs of 8 in turn", |s, at| {
+        of("powers of two", "2^(−g) is taken for e^(−g)|approximat", |g, u| g / (1.0 + (-g).exp2()) * u),
+        Plant::new("gate and up in turn", "read as if interleaved in runs of 8", |s, at| {
             let width = s.width(at.step);
             let x = |place: usize| f64::from(s.x(place / width, at, 0).unwrap()[place % width]);
             let first = at.column / 8 * 16 + at.column % 8;
@@ -330,12 +330,14 @@ fn sums(stage: &Stage, bias: bool) -> Vec<Plant> {
         })
     };
     let mut all = vec![
-        with("left out", format!("{added} is not added|its own input {input} stands there"), |a, _| a, 0),
+        with("left out", format!("{added} is not added|its own input {input} is there instead"), |a, _| a, 0),
         with("added twice", format!("{added} is added twice"), |a, b| a + 2.0 * b, 0),
         with("subtracted", format!("{added} is subtracted instead of added"), |a, b| a - b, 0),
         with(
             "the other alone",
-            format!("{input} is not added|{added} alone stands|{added} itself stands|its own input {added} stands"),
+            format!(
+                "{input} is not added|{added} alone is there instead|{added} itself is there instead|its own input {added} is there instead"
+            ),
             |_, b| b,
             0,
         ),

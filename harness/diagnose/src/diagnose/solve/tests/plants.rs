@@ -80,12 +80,12 @@ fn kept(x: f64, bits: i32, least: i32, largest: f64) -> f64 {
 /// What may happen to any stage.
 pub(super) fn common(stage: &Stage) -> Vec<Plant> {
     let mut all = vec![
-        Plant::new("zeros", "zeros stand there", |_, _| 0.0),
+        Plant::new("zeros", "zeros are there instead", |_, _| 0.0),
         Plant::new("a constant", "the constant 0.37", |_, _| 0.37),
-        Plant::new("half", "the right value times 0.5 stands there", |s, at| 0.5 * s.own(at)),
+        Plant::new("half", "the right value times 0.5 is there instead", |s, at| 0.5 * s.own(at)),
         Plant::new(
             "1 % more",
-            "the right value times 1.010 stands there|the right value times 1.01 stands there",
+            "the right value times 1.010 is there instead|the right value times 1.01 is there instead",
             |s, at| 1.01 * s.own(at),
         ),
         Plant::new("negated", "the sign is wrong", |s, at| -s.own(at)),
@@ -125,13 +125,13 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
     let mut all = vec![
         moved(
             "the row before",
-            "row of the token 1 before in the part stands|as it is of the token 1 before",
+            "row of the token 1 before in the part is there instead|as it is of the token 1 before",
             |t, _| t - 1,
             |c, _| c,
         ),
         moved(
             "three rows on",
-            "row of the token 3 after in the part stands|as it is of the token 3 after",
+            "row of the token 3 after in the part is there instead|as it is of the token 3 after",
             |t, _| t + 3,
             |c, _| c,
         ),
@@ -142,22 +142,17 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
             |t, _| t ^ 1,
             |c, _| c,
         ),
-        moved("the column on", "the value of the column 1 after&stands there", |t, _| t, |c, n| (c + 1) % n),
+        moved("the column on", "the value of the column 1 after&is there instead", |t, _| t, |c, n| (c + 1) % n),
         moved(
             "columns exchanged",
-            "columns 16 apart are exchanged|the column 16 before stands|the column 16 after&stands|the two elements of a pair are exchanged",
+            "columns 16 apart are exchanged|the column 16 before is there instead|the column 16 after&is there instead|the two elements of a pair are exchanged",
             |t, _| t,
             |c, _| c ^ 16,
         ),
-        moved(
-            "columns reversed",
-            "columns of the row stand in reverse order|in the bits of",
-            |t, _| t,
-            |c, n| n - 1 - c,
-        ),
+        moved("columns reversed", "columns of the row are in reverse order|in the bits of", |t, _| t, |c, n| n - 1 - c),
         moved("rows of each 8 reversed", "token at the other end of each 8", |t, _| t / 8 * 8 + 7 - t % 8, |c, _| c),
         moved("the first row of each 4", "first token of each 4|the token 1 before", |t, _| t / 4 * 4, |c, _| c),
-        moved("one column", "the value of column 5 stands there", |t, _| t, |_, _| 5),
+        moved("one column", "the value of column 5 is there instead", |t, _| t, |_, _| 5),
         Plant::new("a factor of the column", "each wrong column is multiplied by a factor of its own", |s, at| {
             s.own(at) * (1.0 + 0.3 * drawn(at.column, 5))
         }),
@@ -176,9 +171,11 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
         }));
     }
     for (id, values) in stage.alike.iter().take(2).cloned() {
-        all.push(Plant::new("another stage", format!("{id} stand there|input {id} stands there"), move |_, at| {
-            f64::from(values[at.step].data[at.index])
-        }));
+        all.push(Plant::new(
+            "another stage",
+            format!("{id} are there instead|input {id} is there instead"),
+            move |_, at| f64::from(values[at.step].data[at.index]),
+        ));
     }
     let d = stage.head_dim();
     if crate::verdict::of_heads(&stage.node) && stage.width(0) > d {
@@ -187,7 +184,7 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
         };
         all.push(Plant::new(
             "head 0 in all",
-            "the values of head 0 stand there|the values of the head 1 before|the value of the column",
+            "the values of head 0 are there instead|the values of the head 1 before|the value of the column",
             move |s, at| head(s, at, 0).unwrap(),
         ));
         let next = "the head 1 further on|the head 1 before|the value of the column|the values of head";

@@ -87,7 +87,7 @@ pub(super) fn groups(stage: &Stage) -> Vec<Plant> {
             plant("a key of two tiles", "the first key of every tile of 16 but the first is taken twice|keys 16, 32 are taken twice|key 16 is taken twice".into(), |i, _| {
                 1.0 + f64::from(i > 0 && i % 16 == 0)
             }),
-            Plant::new("weights of row t mod 8", "the weights of the part's token t mod 8 for token t is taken|token t mod 8|before in the part stands", |s, at| {
+            Plant::new("weights of row t mod 8", "the weights of the part's token t mod 8 for token t is taken|token t mod 8|before in the part is there instead", |s, at| {
                 s.moved_query(at, at.token % 8, |at| terms(s, at).iter().sum())
             }),
         ]);

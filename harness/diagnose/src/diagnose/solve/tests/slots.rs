@@ -27,7 +27,7 @@ pub(super) fn plants() -> Vec<Plant> {
         plant("by the row in the part", "to the slot of its number in the part", |p, part| p - part.0),
         plant(
             "one row lost in another slot",
-            "each row, that of position 20 alone, is written|row 20 stands there|to slot",
+            "each row, that of position 20 alone, is written|row 20 is there instead|to slot",
             |p, _| {
                 if p == 20 { 4 } else { p }
             },

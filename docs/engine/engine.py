@@ -2,7 +2,7 @@
 
 Usage: engine.py MODEL --tokens FILE [-n N] [--decoded FILE] [--ubatch N | --passes N,N,…]     one run; tokens are ids, one a line
        engine.py MODEL --serve                                              a line of JSON for each step
-       --bug base      the rotary base is another
+       --bug base      the rotary base is 10000, not that of the file
        --bug cache     a decoded token overwrites the last row of the cache
        --bug argmin    the next token is that of the smallest logit
        --bug random    L01 ends in other values each time
@@ -59,7 +59,7 @@ class Dump:
     """Lines and elements in the folder that QDIFF_DUMP names."""
 
     def __init__(self):
-        folder = os.environ["QDIFF_DUMP"]
+        folder = os.environ.get("QDIFF_DUMP") or sys.exit("QDIFF_DUMP names no folder: start this engine with qdiff")
         self.bin, self.lines = (open(os.path.join(folder, name), "wb") for name in ("a.bin", "capture.jsonl"))
         self.step = 0
         self.line({"schema_version": 3, "engine": "numpy"})
@@ -87,7 +87,7 @@ class Engine:
         key = lambda name: metadata["qwen2." + name]
         self.layers, self.heads, self.kv_heads = key("block_count"), key("attention.head_count"), key("attention.head_count_kv")
         self.eps = np.float32(key("attention.layer_norm_rms_epsilon"))
-        self.base = 100.0 if bug == "base" else key("rope.freq_base")
+        self.base = 10000.0 if bug == "base" else key("rope.freq_base")
         self.bug = bug
         self.cache = [(np.zeros(0), np.zeros(0))] * self.layers
         self.position = 0
