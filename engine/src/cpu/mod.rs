@@ -359,10 +359,12 @@ impl Evaluation<'_> {
             match (&computed, &node.op) {
                 // No reader of the last step holds a cache any more: changed in place.
                 (Some(rows), Op::KvCache(_)) => {
-                    advance(node, Arc::make_mut(state), &[rows], self.kv.of(node), &self.context)
+                    advance(node, Arc::make_mut(state), &[rows], self.kv.of(node.is_of_values()), &self.context)
                 }
                 (Some(faulty), _) => *state = Arc::new(faulty.clone()),
-                (None, _) => advance(node, Arc::make_mut(state), &operands, self.kv.of(node), &self.context),
+                (None, _) => {
+                    advance(node, Arc::make_mut(state), &operands, self.kv.of(node.is_of_values()), &self.context)
+                }
             }
             state.clone()
         } else if let Some(computed) = computed {

@@ -22,7 +22,7 @@ use super::memory::{Memory, is_own_state};
 use super::mirror::Mirror;
 use super::nccl::{Communicator, Exchange};
 use super::options::{Circumstances, Gemm, Options, Path};
-use super::rank_graph::RankGraph;
+use super::rank_step::RankGraph;
 use super::readback::Readback;
 use super::schedule::Schedule;
 use super::{CudaError, devices, wide};

@@ -35,6 +35,7 @@ pub mod operand;
 mod options;
 pub mod prefill;
 mod rank_graph;
+mod rank_step;
 mod readback;
 mod replay;
 mod schedule;

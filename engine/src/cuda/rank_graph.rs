@@ -11,22 +11,12 @@ use super::engine::{CudaEngine, receiving};
 use super::launch::Call;
 use super::layouts::Ptr;
 use super::nccl::ended;
+use super::rank_step::RankGraph;
 use super::slots::{Place, Slots};
 use crate::tap::TapSink;
-use cudarc::driver::{CudaGraph, CudaStream, result, sys};
+use cudarc::driver::{CudaStream, result, sys};
 use std::ptr;
 use std::sync::Arc;
-
-/// A captured decode step.
-pub(super) struct RankGraph {
-    graph: CudaGraph,
-    /// The kernels that may change, in the order of the launches: what they were given last, and their nodes.
-    kernels: Vec<(Call, sys::CUgraphNode)>,
-    /// Which nodes are tapped.
-    wanted: Vec<bool>,
-    /// Where those stand that are copied.
-    slots: Arc<Slots>,
-}
 
 impl CudaEngine {
     /// Whether a step of so many tokens, of which these nodes are wanted, runs as a captured graph: a decode step of a rank. The
@@ -164,13 +154,6 @@ impl CudaEngine {
             let _ = launch;
             false
         }
-    }
-}
-
-impl RankGraph {
-    /// Which nodes are copied to the slot.
-    fn copied(&self, graph: &crate::model::Graph) -> Vec<bool> {
-        self.wanted.iter().zip(&graph.nodes).map(|(wanted, node)| *wanted && !node.op.has_state()).collect()
     }
 }
 

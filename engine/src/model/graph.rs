@@ -130,6 +130,11 @@ impl Node {
         self.shape.iter().position(|a| *a == Axis::Tokens)
     }
 
+    /// Whether it belongs to the values of attention, and not to the keys.
+    pub fn is_of_values(&self) -> bool {
+        self.role == Role::Value
+    }
+
     /// Whether it goes on from what it gave a step before: see
     /// [`Op::has_state`].
     pub fn has_state(&self) -> bool {

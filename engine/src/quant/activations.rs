@@ -166,7 +166,7 @@ impl ActivationFormat {
 pub fn emulate(fmt: ActivationFormat, x: &[f32], out: &mut [f64]) {
     assert_eq!(x.len(), out.len(), "activations and their emulation differ in length");
     assert!(x.len().is_multiple_of(fmt.block_size()), "{} activations are not whole blocks", x.len());
-    if let (Some(_), Some(ty)) = (Code::of(fmt), fmt.stored_as()) {
+    if let (Some(_), Some(ty)) = (code_of(fmt), fmt.stored_as()) {
         let mut values = vec![0f32; x.len()];
         super::dequantize(ty, &store(fmt, x), &mut values);
         return out.iter_mut().zip(values).for_each(|(out, v)| *out = f64::from(v));
@@ -200,7 +200,7 @@ pub fn store(fmt: ActivationFormat, x: &[f32]) -> Vec<u8> {
     assert!(x.len().is_multiple_of(32), "{} elements are not whole blocks", x.len());
     let mut bytes = Vec::new();
     for x in x.as_chunks().0 {
-        match Code::of(fmt) {
+        match code_of(fmt) {
             Some(code) => code.store(x, &mut bytes),
             None => {
                 assert_eq!(fmt, ActivationFormat::Q8_0, "ggml stores caches so");
@@ -281,7 +281,7 @@ pub fn uncertainty(fmt: ActivationFormat, x: &[f32], dx: Option<&[f32]>) -> Vec<
         };
         return x.iter().enumerate().map(around).collect();
     }
-    if let Some(code) = Code::of(fmt) {
+    if let Some(code) = code_of(fmt) {
         let (mut values, mut out) = (vec![0.0; x.len()], vec![0.0; x.len()]);
         emulate(fmt, x, &mut values);
         let blocks = x.as_chunks().0.iter().zip(values.as_chunks().0).zip(out.as_chunks_mut().0);
@@ -316,6 +316,18 @@ pub fn uncertainty(fmt: ActivationFormat, x: &[f32], dx: Option<&[f32]>) -> Vec<
         }
     }
     out
+}
+
+/// How blocks of a cache are coded, of formats that have codes.
+fn code_of(fmt: ActivationFormat) -> Option<Code> {
+    Some(match fmt {
+        ActivationFormat::Q4_0 => Code::Centred(8),
+        ActivationFormat::Q5_0 => Code::Centred(16),
+        ActivationFormat::Q4_1 => Code::Offset(15),
+        ActivationFormat::Q5_1 => Code::Offset(31),
+        ActivationFormat::Iq4Nl => Code::Table,
+        _ => return None,
+    })
 }
 
 /// A rounding that the engine may have taken the other way, because its

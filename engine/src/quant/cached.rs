@@ -2,7 +2,6 @@
 //! `…_q5_1_ref` and `…_iq4_nl_ref` in ggml-quants.c, which its CPU backend calls for these formats. Q8_0 is in
 //! `activations.rs`: there the backend has code of its own.
 
-use super::ActivationFormat;
 use super::iq4_nl::LEVELS;
 use half::f16;
 
@@ -31,17 +30,6 @@ struct Fields {
 }
 
 impl Code {
-    pub(super) fn of(fmt: ActivationFormat) -> Option<Self> {
-        Some(match fmt {
-            ActivationFormat::Q4_0 => Self::Centred(8),
-            ActivationFormat::Q5_0 => Self::Centred(16),
-            ActivationFormat::Q4_1 => Self::Offset(15),
-            ActivationFormat::Q5_1 => Self::Offset(31),
-            ActivationFormat::Iq4Nl => Self::Table,
-            _ => return None,
-        })
-    }
-
     fn fields(self, x: &[f32; 32]) -> Fields {
         match self {
             Self::Centred(half) => {

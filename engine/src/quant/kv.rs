@@ -2,7 +2,6 @@
 
 use super::ActivationFormat;
 use crate::dtype::DType;
-use crate::model::{Node, Role};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -49,9 +48,9 @@ impl KvType {
     /// f32 for both.
     pub const F32: Self = Self { keys: ActivationFormat::F32, values: ActivationFormat::F32 };
 
-    /// The format of a cache of the graph.
-    pub fn of(self, cache: &Node) -> ActivationFormat {
-        if cache.role == Role::Value { self.values } else { self.keys }
+    /// The format of the cache of values, or of that of keys.
+    pub fn of(self, values: bool) -> ActivationFormat {
+        if values { self.values } else { self.keys }
     }
 
     /// The one number format of both caches, if it is one without blocks.

@@ -23,7 +23,9 @@ fn matches(card: &Card, model: &Synth, extra: &str) {
     let coverage = &report["verdict"]["coverage"];
     assert_eq!(coverage["asked"], coverage["judged"], "{text}");
     let stages = report["verdict"]["stages"].as_array().unwrap();
-    assert!(stages.len() > 40 && stages.iter().all(|stage| stage["status"] == "match"), "{text}");
+    // Partial sums of ranks, which the reference does not give, are judged with the sum.
+    let right = |stage: &Value| ["match", "covered"].iter().any(|status| stage["status"] == *status);
+    assert!(stages.len() > 40 && stages.iter().all(right), "{text}");
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn what_is_no_capture_is_refused() {
         ("/schema_version", Value::Null, &["has no schema_version; add \"schema_version\": "]),
         ("/model_sha256", json!("00"), &["another model", "-m"]),
         ("/arithmetic/accumulation", json!("f16"), &["accumulation", "linear", "attention"]),
-        ("/arithmetic/attention", json!([{"scores": "q8_0"}]), &["must have no blocks"]),
+        ("/arithmetic/attention", json!([{"context": "q8_0"}]), &["weights need a format without them"]),
         ("/arithmetic/linear", json!([{"weights": "q9_9"}]), &["no weight format is called `q9_9`"]),
         ("/decoded", json!([]), &["step1/", "belongs to no stage"]),
         // The logits of two tokens where the manifest speaks of one: cut short

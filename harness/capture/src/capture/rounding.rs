@@ -81,7 +81,7 @@ impl Capture {
         // What the engine itself rounds to, the rows of its caches too, is not coarser for being stored so.
         let caches = graph.nodes.iter().filter(|n| n.has_state());
         let caches: HashMap<StageId, DType> =
-            caches.map(|n| (n.id, arithmetic.kv.of(n).number().unwrap_or_default())).collect();
+            caches.map(|n| (n.id, arithmetic.kv.of(n.is_of_values()).number().unwrap_or_default())).collect();
         let own = |id| caches.get(&id).copied().unwrap_or_else(|| self.rounding.output(id));
         let integers: HashSet<StageId> = graph.nodes.iter().filter(|n| of_integers(n)).map(|n| n.id).collect();
         let narrower = |(id, element): &(&StageId, &DType)| !integers.contains(*id) && !own(**id).within(**element);

@@ -435,7 +435,7 @@ fn candidates(e: &Evidence<'_>) -> Vec<Candidate> {
     let fitting = catalogue().filter(|m| m.may_explain(&e.oracle.graph, e.node));
     let all = fitting.flat_map(|m| values(m).into_iter().map(move |values| (m, values)));
     // In a cache without blocks nothing is held otherwise.
-    let without_blocks = e.side.arithmetic.kv.of(e.node).block_size() == 1;
+    let without_blocks = e.side.arithmetic.kv.of(e.node.is_of_values()).block_size() == 1;
     let holds = |(m, values): &Candidate| {
         m.applied(e.node, values, &e.oracle.graph).is_some_and(|node| node.faults.hold.is_some())
     };

@@ -126,7 +126,7 @@ impl Injection {
                 continue;
             };
             // In a cache without blocks nothing is held otherwise.
-            if new.faults.hold.is_some() && kv.of(old).block_size() == 1 {
+            if new.faults.hold.is_some() && kv.of(old.is_of_values()).block_size() == 1 {
                 without_blocks = true;
                 continue;
             }

@@ -37,7 +37,7 @@ pub(super) fn caches(
     let node = stage.node;
     let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
     let width: usize = row_shape.iter().product();
-    let format = source.side.arithmetic.kv.of(node);
+    let format = source.side.arithmetic.kv.of(node.is_of_values());
     // A fault changes the rows before they go into blocks.
     let late = node.faults.compute.is_some() && format.block_size() > 1;
     // Only for the judged cache; within a segment the engine's own rows count.

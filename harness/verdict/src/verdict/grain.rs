@@ -72,7 +72,9 @@ impl Grain {
 /// the same in both places.
 pub(super) fn copied(cache: &Node, graph: &Graph, side: Side<'_>) -> bool {
     // What has blocks is no copy of its rows.
-    let (rounding, Some(kv)) = (&side.capture.rounding, side.arithmetic.kv.of(cache).number()) else { return false };
+    let (rounding, Some(kv)) = (&side.capture.rounding, side.arithmetic.kv.of(cache.is_of_values()).number()) else {
+        return false;
+    };
     // A cache that is stored as the engine has it says no format of its own.
     let held = if rounding.stored(cache.id) == DType::F32 { kv } else { rounding.stored(cache.id) };
     let alike = |&i: &usize| rounding.stored(graph.nodes[i].id) == held;

@@ -20,7 +20,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         );
         all.push((what, Arithmetic { parameters: DType::F32, ..declared.clone() }));
     }
-    if declared.kv.of(node) != ActivationFormat::F32 && matches!(node.op.anatomy(), Anatomy::State(_)) {
+    if declared.kv.of(node.is_of_values()) != ActivationFormat::F32 && matches!(node.op.anatomy(), Anatomy::State(_)) {
         let what = format!("rows of the cache are not rounded as declared: {} is declared", declared.kv);
         all.push((what, Arithmetic { kv: KvType::F32, ..declared.clone() }));
     }

@@ -41,7 +41,7 @@ enum Of {
 impl CacheFault {
     /// Whether it can be planted in this stage where the caches have these formats.
     pub fn concerns(&self, node: &Node, kv: KvType) -> bool {
-        let format = kv.of(node);
+        let format = kv.of(node.is_of_values());
         let Some(kind) = Kind::of(format) else { return false };
         let of = match self.of {
             Of::Every => true,
@@ -58,7 +58,7 @@ impl CacheFault {
     pub(super) fn spoil(&self, s: &mut Spot<'_>) {
         let given = &s.inputs[0].data;
         let (width, start) = (given.len() / s.positions.len(), s.out.len() - given.len());
-        let Some(kind) = Kind::of(s.kv.of(s.node)) else { return };
+        let Some(kind) = Kind::of(s.kv.of(s.node.is_of_values())) else { return };
         for (t, x) in given.chunks(width).enumerate() {
             let at = start + t * width;
             let blocks = x.chunks(32).map(|x| kind.store(x)).collect();
