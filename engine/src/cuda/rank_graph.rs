@@ -12,6 +12,7 @@ use super::launch::Call;
 use super::layouts::Ptr;
 use super::nccl::ended;
 use super::slots::{Place, Slots};
+use crate::model::Graph;
 use crate::tap::TapSink;
 use cudarc::driver::{CudaGraph, CudaStream, result, sys};
 use std::ptr;
@@ -169,7 +170,7 @@ impl CudaEngine {
 
 impl RankGraph {
     /// Which nodes are copied to the slot.
-    fn copied(&self, graph: &crate::model::Graph) -> Vec<bool> {
+    fn copied(&self, graph: &Graph) -> Vec<bool> {
         self.wanted.iter().zip(&graph.nodes).map(|(wanted, node)| *wanted && !node.op.has_state()).collect()
     }
 }

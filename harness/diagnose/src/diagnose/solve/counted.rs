@@ -106,13 +106,14 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
 
 fn of_context<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some(sums) = Sums::new(scene).map(Rc::new) else { return Vec::new() };
-    let law = |(what, taken, _): (String, Taken, f64)| {
+    let law = |(what, taken, of_part): (String, Taken, bool)| {
         let sums = sums.clone();
         Law::new(what, 1, move |row: &RowAt| {
             let (_, want, bound) = scene.e.row(row);
-            let n = row.place.position + 1;
+            let seen = row.place.position + 1;
+            let n = if of_part { scene.e.side.capture.steps[row.step].keys() } else { seen };
             // Where all are taken once it is as it should be.
-            if (0..n).all(|k| taken(k, n) == 1.0) {
+            if (0..seen).all(|k| taken(k, n) == 1.0) {
                 return Some(Row { value: want.to_vec(), bound: bound.to_vec() });
             }
             let value = |(i, want): (usize, &f64)| {
@@ -123,7 +124,15 @@ fn of_context<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Row { value: want.iter().enumerate().map(value).collect(), bound: bound.to_vec() })
         })
     };
-    ways("every sum").into_iter().map(law).collect()
+    // Tiles of the keys that the last query of a part sees, and of those that each query sees itself.
+    let own = ways("every sum").into_iter().map(|(what, taken, _)| (what, taken, false));
+    let of_part = [4usize, 8, 16, 32, 64, 128].map(|t| {
+        let what =
+            format!("the keys after the last whole tile of {t} of all keys of the part are missing from every sum");
+        let taken: Taken = Rc::new(move |k, n| if k >= n / t * t { 0.0 } else { 1.0 });
+        (what, taken, true)
+    });
+    of_part.into_iter().chain(own).map(law).collect()
 }
 
 fn largest(s: &[f64]) -> f64 {

@@ -115,6 +115,11 @@ impl Solution {
         }
     }
 
+    /// The one that holds under one condition, where the other needs two; else this one, which comes first.
+    fn or_simpler(self, other: Self) -> Self {
+        if self.holds.on_two_features() && !other.holds.on_two_features() { other } else { self }
+    }
+
     /// Whether it says what values are, and takes no number of a row from the row itself.
     pub fn gives_values(&self) -> bool {
         !matches!(self.law, Some(Form::Rank(_)))
@@ -302,7 +307,9 @@ pub(super) fn solve_if(
                 Some(found) if found.confidence == Confidence::Proved && found.holds == Holds::Everywhere => {
                     return Some(found);
                 }
-                Some(found) if found.confidence == Confidence::Proved => proved = proved.or(Some(found)),
+                Some(found) if found.confidence == Confidence::Proved => {
+                    proved = Some(proved.map_or(found.clone(), |first: Solution| first.or_simpler(found)));
+                }
                 found => consistent = consistent.or(found),
             }
         }

@@ -311,6 +311,11 @@ pub enum Holds {
 }
 
 impl Holds {
+    /// Whether the simplest condition asks two features.
+    pub(in crate::diagnose) fn on_two_features(&self) -> bool {
+        matches!(self, Self::Under { conditions, .. } if matches!(conditions.first(), Some(When::Both(..))))
+    }
+
     /// The reported conditions: the simplest, and those that are about as simple and as true.
     pub fn told(&self) -> Vec<&When> {
         let Self::Under { conditions, .. } = self else { return Vec::new() };

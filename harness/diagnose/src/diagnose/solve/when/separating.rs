@@ -68,12 +68,24 @@ pub(in super::super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
     let spared = runs.iter().map(|run| run.spared.len()).sum::<usize>();
     let known = |(i, f): (usize, &Feature)| {
         let (yes, no) = (of(f, true)?, of(f, false)?);
-        Some((conditions(i, &yes.into_iter().collect()), no))
+        Some((conditions(i, &yes.iter().copied().collect()), no, yes))
     };
-    let known: Vec<(Vec<Condition>, Vec<i64>)> = FEATURES.iter().enumerate().filter_map(known).collect();
+    let known: Vec<(Vec<Condition>, Vec<i64>, Vec<i64>)> = FEATURES.iter().enumerate().filter_map(known).collect();
     let none = |c: &Condition, no: &[i64]| no.iter().all(|v| !c.values.has(*v));
-    let one = known.iter().flat_map(|(options, no)| {
-        let fitting = options.iter().filter(|c| none(c, no));
+    // A condition that is read off two runs is tested on none: it must tell more rows apart than chance does.
+    let rows = [true, false].map(|are_wrong| rows_of(runs, are_wrong));
+    let tells = |c: &Condition, yes: &[i64], no: &[i64], rest: &[usize]| {
+        if runs.len() < 2 {
+            return true;
+        }
+        let by_row = c.feature.feature().by_row;
+        let wrong = things(by_row, rows[0].iter().copied().zip(yes.iter().copied()));
+        let others = things(by_row, rest.iter().map(|&s| (rows[1][s], no[s])));
+        c.values.by_chance(wrong, others) <= CHANCE
+    };
+    let everything: Vec<usize> = (0..spared).collect();
+    let one = known.iter().flat_map(|(options, no, yes)| {
+        let fitting = options.iter().filter(|c| none(c, no) && tells(c, yes, no, &everything));
         fitting.map(|c| c.beside(no.iter().copied())).collect::<Vec<_>>()
     });
     let mut found: Vec<Condition> = one.collect();
@@ -85,7 +97,7 @@ pub(in super::super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
         return vec![When::Size(size)];
     }
     let mut both: Vec<(usize, When)> = Vec::new();
-    for (i, (options, no)) in known.iter().enumerate() {
+    for (i, (options, no, yes)) in known.iter().enumerate() {
         for a in options {
             let rest: Vec<usize> = (0..spared).filter(|&s| a.values.has(no[s])).collect();
             if rest.len() == spared {
@@ -93,13 +105,17 @@ pub(in super::super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
             }
             // Few of them refute most conditions; a reported condition is tested on all.
             let few: Vec<usize> = rest.iter().copied().step_by(rest.len().div_ceil(512).max(1)).collect();
-            for (second, other) in &known[i + 1..] {
+            for (second, other, yes_of_other) in &known[i + 1..] {
                 let none = |b: &&Condition, of: &[usize]| of.iter().all(|&s| !b.values.has(other[s]));
                 for b in second.iter().filter(|b| none(b, &few) && none(b, &rest)) {
                     let least = both.iter().map(|(w, _)| *w).min().unwrap_or(usize::MAX - 1);
                     let too_much = |weight: usize| weight > least + 1 || weight >= least && both.len() == MOST;
                     // With what was not seen beside it, a condition says no more.
                     if too_much(a.weight() + b.weight()) {
+                        continue;
+                    }
+                    let of_b: Vec<usize> = (0..spared).filter(|&s| b.values.has(other[s])).collect();
+                    if !tells(b, yes_of_other, other, &rest) || !tells(a, yes, no, &of_b) {
                         continue;
                     }
                     let first = a.beside((0..spared).filter(|&s| b.values.has(other[s])).map(|s| no[s]));
@@ -123,6 +139,39 @@ pub(in super::super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
 /// Conditions on two features that are looked at.
 const MOST: usize = 64;
 
+/// The chance, as a power of two, with which a condition may tell wrong rows from right ones.
+const CHANCE: f64 = -10.0;
+
+/// The run and the position of each wrong element, or of each that is spared.
+fn rows_of(runs: &[Seen<'_, '_>], are_wrong: bool) -> Vec<(usize, usize)> {
+    let of = |(i, run): (usize, &Seen<'_, '_>)| -> Vec<(usize, usize)> {
+        let position = |at: &At| run.scene.e.rows[at.0].place.position;
+        run.elements(are_wrong).iter().map(|at| (i, position(at))).collect()
+    };
+    runs.iter().enumerate().flat_map(of).collect()
+}
+
+/// How many rows these are; of a feature that elements of a row have, how many values in rows.
+fn things(by_row: bool, all: impl Iterator<Item = ((usize, usize), i64)>) -> usize {
+    all.map(|(row, v)| (row, if by_row { 0 } else { v })).collect::<BTreeSet<_>>().len()
+}
+
+impl Values {
+    /// The logarithm, to base 2, of the chance with which some condition of this kind holds of `yes` things and of none of `no` others,
+    /// if these stand in any order.
+    fn by_chance(&self, yes: usize, no: usize) -> f64 {
+        let ways = match self {
+            Self::Is(_) | Self::From(_) | Self::UpTo(_) => 2.0,
+            Self::Between(..) => no as f64 + 1.0,
+            Self::Rest(..) => (MODULI.len() * 8) as f64,
+            // A list holds of whatever it lists.
+            Self::Among(_) => return 0.0,
+        };
+        let orders: f64 = (1..=yes.min(no)).map(|i| ((yes.max(no) + i) as f64 / i as f64).log2()).sum();
+        ways.log2() - orders
+    }
+}
+
 /// A condition on the sign or the size of the right value.
 fn by_size(runs: &[Seen<'_, '_>]) -> Option<Size> {
     let range = |are_wrong: bool, f: fn(f64) -> f64| {
@@ -142,4 +191,19 @@ fn by_size(runs: &[Seen<'_, '_>]) -> Option<Size> {
         return Some(Size::Above(f64::midpoint(yes.0, no.1)));
     }
     (yes.1 < no.0).then(|| Size::Below(f64::midpoint(yes.1, no.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CHANCE, Values};
+    use std::collections::BTreeSet;
+
+    /// Two rows of seven are told apart by some range in any order of them; thirteen of four hundred are not.
+    #[test]
+    fn a_few_rows_are_told_apart_by_chance() {
+        assert!(Values::Between(92, 225).by_chance(5, 2) > CHANCE);
+        assert!(Values::UpTo(6).by_chance(13, 460) < CHANCE);
+        assert!(Values::Is(0).by_chance(150, 6) < CHANCE);
+        assert!(Values::Among(BTreeSet::from([6, 148])).by_chance(150, 400) > CHANCE);
+    }
 }
