@@ -9,7 +9,8 @@
 // Which tensor is which stage is read from the table that `qdiff stages` prints. TOKENS and DECODED are files with one id a
 // line: the prompt, and what is fed after it, token by token. The last word is the number type of the KV cache. A word after it
 // names llama.cpp's split mode (none, layer, row or tensor), which takes GPUs: with flash attention, as `tensor` needs it, so that
-// neither scores nor weights are shown. What the GPUs have in parts llama.cpp gives as a whole.
+// neither scores nor weights are shown. In the mode `tensor` ggml ends the process where a product is read of which each GPU has a part
+// (ggml-backend-meta.cpp).
 
 #include "qdiff_tap.h"
 
@@ -202,10 +203,6 @@ int main(int argc, char **argv) {
     const std::string declared = arithmetic(argv[1], kv, on_gpu), name = on_gpu ? std::string("llama.cpp, split ") + argv[6] : "llama.cpp";
     Taps taps = {stages(argv[2]), QDIFF_BEGIN_WITH(name.c_str(), declared.c_str()), 0, 0, llama_model_n_head_kv(model), {}};
     taps.stages["kqv_out RESHAPE"] = taps.stages.at("kqv_out CONT"); // of flash attention
-    for (auto at = taps.stages.begin(); on_gpu && how.split_mode == LLAMA_SPLIT_MODE_TENSOR && at != taps.stages.end();) {
-        // A sum of which each GPU has a part: ggml ends the process where it is read (ggml-backend-meta.cpp).
-        at = at->second.name == "attn_out" || at->second.name == "ffn_down" ? taps.stages.erase(at) : std::next(at);
-    }
     llama_context_params params = llama_context_default_params();
     params.n_ctx = (uint32_t)(prompt.size() + decoded.size());
     params.n_batch = params.n_ubatch = params.n_outputs_max = (uint32_t)prompt.size(); // the prompt in one step

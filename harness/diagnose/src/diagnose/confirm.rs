@@ -23,6 +23,12 @@ const WORK_OF_A_RUN: u64 = 3_000_000_000;
 /// What the first one may take instead, however wide its stage is: about 8 seconds.
 const WORK_OF_THE_FIRST: u64 = 8_000_000_000;
 
+/// What the few after it may take, if the first one took all: about a second each. A cause is told as tried, or taken back.
+const WORK_OF_THE_NEXT: u64 = 1_000_000_000;
+
+/// How many those are.
+const NEXT: usize = 3;
+
 /// Elements that are looked at of a stage that was looked at as a whole in the first run.
 const WHOLE: usize = 4 * TRIED;
 
@@ -62,8 +68,12 @@ pub fn confirm(
     for (done, i) in order.into_iter().enumerate() {
         progress("trying causes on other tokens", done, all);
         let Some(origin) = origins.iter().find(|origin| origin.id == findings[i].id) else { continue };
-        let first = if done == 0 { WORK_OF_THE_FIRST * others.len() as u64 } else { 0 };
-        let meter = Meter::new(left.max(first));
+        let least = match done {
+            0 => WORK_OF_THE_FIRST,
+            1..=NEXT => WORK_OF_THE_NEXT,
+            _ => 0,
+        };
+        let meter = Meter::new(left.max(least * others.len() as u64));
         let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
         let first = of(*subject);
         let each = others.iter().map(|other| tried(&first, &of(*other), origin, (&findings[i], others.len() == 1)));

@@ -124,7 +124,7 @@ fn of_context<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Row { value: want.iter().enumerate().map(value).collect(), bound: bound.to_vec() })
         })
     };
-    // Tiles of the keys that each query sees, and of those that the last one of its part sees.
+    // Tiles of the keys that the last query of a part sees, and of those that each query sees itself.
     let own = ways("every sum").into_iter().map(|(what, taken, _)| (what, taken, false));
     let of_part = [4usize, 8, 16, 32, 64, 128].map(|t| {
         let what =
@@ -132,7 +132,7 @@ fn of_context<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         let taken: Taken = Rc::new(move |k, n| if k >= n / t * t { 0.0 } else { 1.0 });
         (what, taken, true)
     });
-    own.chain(of_part).map(law).collect()
+    of_part.into_iter().chain(own).map(law).collect()
 }
 
 fn largest(s: &[f64]) -> f64 {
