@@ -68,6 +68,7 @@ mod screens;
 mod sections;
 mod segments;
 mod sequences;
+mod serving_bugs;
 mod shards;
 mod solved;
 mod split;

@@ -1,5 +1,6 @@
 //! Several sequences in one run: rows of several of them in a pass, a prefix that is shared, a prefill in chunks.
 
+use super::serving_bugs::{FAULTS, FaultyServing};
 use qdiff::capture::Plan;
 use qdiff::diagnose::{Finding, Trial};
 use qdiff::loaded::LoadedModel;
@@ -11,7 +12,6 @@ use qdiff::sequences::{record, runner};
 use qdiff_engine::model::StageId;
 use qdiff_engine::tap::{Intervene, Site};
 use qdiff_lab::score::faults::sequences::SeenByAll;
-use qdiff_lab::score::faults::serving::{FAULTS, FaultyServing};
 use qdiff_tests::containers::{Array, arrays, write_npy, write_safetensors};
 use qdiff_tests::{files, folder};
 
@@ -374,7 +374,7 @@ fn bugs_of_serving_are_found_at_their_stage() {
                 confirmed.extend(cause.then_some(fault.name));
             }
         }
-        assert!(found > 0, "{} is not found", fault.name);
+        assert!(found > 0, "{} is not found: {}", fault.name, fault.what);
     }
     confirmed.dedup();
     assert!(confirmed.len() >= CONFIRMED, "{confirmed:?}");

@@ -8,7 +8,7 @@ use qdiff_engine::model::Node;
 use qdiff_engine::model::fault::Held;
 use qdiff_engine::ops::anatomy::State;
 use qdiff_engine::ops::{Anatomy, Op};
-use qdiff_engine::quant::{self, ActivationFormat, CACHES, Codes, Field, GgmlType, Offset, Part};
+use qdiff_engine::quant::{self, CACHES, Codes, Field, GgmlType, Offset, Part};
 
 const CACHED: Fits = |_, n| matches!(n.op.anatomy(), Anatomy::State(State::Rows(_)));
 
@@ -92,38 +92,6 @@ fn stored_as(node: &Node, values: &[f64]) -> Option<Node> {
         quant::emulate(format, held.given, &mut values);
         out.iter_mut().zip(values).for_each(|(out, v)| *out = v as f32);
     }))
-}
-
-/// Rows multiplied by a Hadamard matrix, `n` elements at a time, before they go into blocks.
-fn rotated(node: &Node, values: &[f64]) -> Option<Node> {
-    let n = values[0] as usize;
-    (n.is_power_of_two() && n > 1).then(|| {
-        node.holding(move |held, out| {
-            let mut row = held.given.to_vec();
-            row.chunks_exact_mut(n).for_each(hadamard);
-            read(held.ty, &quant::store(format_of(held.ty), &row), out);
-        })
-    })
-}
-
-/// The fast Walsh–Hadamard transform, scaled so that it keeps lengths.
-fn hadamard(x: &mut [f32]) {
-    let mut half = 1;
-    while half < x.len() {
-        for pair in x.chunks_exact_mut(2 * half) {
-            let (a, b) = pair.split_at_mut(half);
-            a.iter_mut().zip(b).for_each(|(a, b)| (*a, *b) = (*a + *b, *a - *b));
-        }
-        half *= 2;
-    }
-    let scale = 1.0 / (x.len() as f32).sqrt();
-    x.iter_mut().for_each(|v| *v *= scale);
-}
-
-/// The format of caches that ggml stores in blocks of this type.
-fn format_of(ty: GgmlType) -> ActivationFormat {
-    let known = CACHES.into_iter().find(|(_, format, _)| format.stored_as() == Some(ty));
-    known.map_or(ActivationFormat::Q8_0, |(_, format, _)| format)
 }
 
 /// What rounds a value in units of codes.
@@ -257,15 +225,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             "cache-other-format",
             "the rows are stored as {as}, which is not the format of this cache",
             "keys and values may have formats of their own: take that of this cache when it is written",
-        )
-    },
-    Mutation {
-        params: &[Param::new("n", "elements that are rotated together", 64.0).searched(&[32.0, 128.0, 256.0])],
-        apply: |node, values, _| rotated(node, values),
-        ..cached(
-            "cache-rotated",
-            "rows are multiplied by a Hadamard matrix before they are stored, and are not turned back",
-            "undo the rotation behind the attention, and rotate queries as keys; or set LLAMA_ATTN_ROT_DISABLE=1",
         )
     },
     Mutation {

@@ -15,7 +15,6 @@ mod layout;
 mod numerics;
 mod position;
 pub mod sequences;
-pub mod serving;
 mod spot;
 mod weights;
 

@@ -8,13 +8,13 @@ pub(super) fn mantissa(v: f32, bits: u32) -> f32 {
 
 /// bfloat16, ties to even. It is called for every product of a row with weights, and `half`'s is not inlined.
 #[inline]
-pub(in crate::score::faults) fn bf16(v: f32) -> f32 {
+pub(crate) fn bf16(v: f32) -> f32 {
     let bits = v.to_bits();
     if v.is_nan() { v } else { f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & !0xffff) }
 }
 
 /// IEEE half precision.
-pub(in crate::score::faults) fn f16(v: f32) -> f32 {
+pub(crate) fn f16(v: f32) -> f32 {
     half::f16::from_f32(v).to_f32()
 }
 
