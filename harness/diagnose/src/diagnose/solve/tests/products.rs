@@ -74,11 +74,6 @@ pub(super) fn groups(stage: &Stage) -> Vec<Plant> {
             plant("the tail of 16 left out", "tile of 16 are missing|tile of 16 of all keys of the part are missing".into(), |i, n| {
                 f64::from(i < n / 16 * 16)
             }),
-            // In a decode step the part has no other keys than the query.
-            Plant::new("the tail of 8 of the part left out", "tile of 8 of all keys of the part are missing|tile of 8 are missing", |s, at| {
-                let (first, tokens) = s.steps[at.step];
-                sum(&terms(s, at), |i, _| f64::from(i < (first + tokens) / 8 * 8))
-            }),
             plant(
                 "the last 8 keys a tile of their own",
                 "the keys that the last 8 share with whole tiles of 8 are taken twice".into(),
