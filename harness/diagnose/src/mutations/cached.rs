@@ -4,10 +4,10 @@
 use super::{Fits, Mutation, Param};
 use crate::llama::gguf::to_float;
 use half::{bf16, f16};
-use qdiff_engine::model::Node;
 use qdiff_engine::model::fault::Held;
+use qdiff_engine::model::{Node, row_len};
 use qdiff_engine::ops::anatomy::State;
-use qdiff_engine::ops::{Anatomy, Op};
+use qdiff_engine::ops::{Anatomy, Op, UNIT};
 use qdiff_engine::quant::{self, CACHES, Codes, Field, GgmlType, Offset, Part};
 
 const CACHED: Fits = |_, n| matches!(n.op.anatomy(), Anatomy::State(State::Rows(_)));
@@ -94,54 +94,70 @@ fn stored_as(node: &Node, values: &[f64]) -> Option<Node> {
     }))
 }
 
-/// What rounds a value in units of codes.
-type Rounding = fn(f64) -> f64;
+/// Rows multiplied by a Hadamard matrix, `n` elements at a time, before they are stored: in any order of the sums.
+fn rotated(node: &Node, values: &[f64]) -> Option<Node> {
+    let n = values[0] as usize;
+    (n.is_power_of_two() && n > 1 && row_len(node).is_multiple_of(n)).then(|| {
+        node.computing(move |inputs, _| {
+            let (mut rows, mut bound) = (inputs[0].clone(), Vec::with_capacity(inputs[0].data.len()));
+            for run in rows.data.chunks_exact_mut(n) {
+                let reach = UNIT * run.iter().map(|v| v.abs()).sum::<f64>();
+                bound.extend(std::iter::repeat_n(reach as f32, n));
+                hadamard(run);
+            }
+            (rows, bound)
+        })
+    })
+}
 
-/// A row with codes rounded otherwise, under the scales and offsets that are right.
+/// The fast Walsh–Hadamard transform, scaled so that it keeps lengths.
+fn hadamard(x: &mut [f64]) {
+    let mut half = 1;
+    while half < x.len() {
+        for pair in x.chunks_exact_mut(2 * half) {
+            let (a, b) = pair.split_at_mut(half);
+            a.iter_mut().zip(b).for_each(|(a, b)| (*a, *b) = (*a + *b, *a - *b));
+        }
+        half *= 2;
+    }
+    let scale = 1.0 / (x.len() as f64).sqrt();
+    x.iter_mut().for_each(|v| *v *= scale);
+}
+
+/// What rounds a value in units of codes.
+type Rounding = fn(f32) -> f32;
+
+/// A row with codes rounded otherwise, in ggml's arithmetic, under the scales and offsets that are right.
 fn coded(held: &Held<'_>, rounding: Rounding, out: &mut [f32]) {
     let (Some(format), Some(scale)) = (held.ty.format(), field(held.ty, false)) else {
         return read(held.ty, held.bytes, out);
     };
     let scales = halves(held, scale);
     let offsets = field(held.ty, true).map(|field| halves(held, field));
+    let inverse = |of: f32| if of == 0.0 { 0.0 } else { 1.0 / of };
     let blocks = held.given.chunks_exact(32).zip(out.chunks_exact_mut(32)).enumerate();
     for (b, (given, out)) in blocks {
         let largest = given.iter().fold(0f32, |largest, v| if largest.abs() < v.abs() { *v } else { largest });
         let (low, high) = given.iter().fold((f32::MAX, f32::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
-        let stored = scales[b].to_f32();
-        let level = |v: f32| {
-            match (format.codes(), format.quants().map(|quants| quants.offset)) {
-                (Some(Codes { levels, .. }), _) => {
-                    let scaled = f64::from(v) / (f64::from(largest) / f64::from(levels[0]));
-                    // The number on the side to which the rounding goes.
-                    let below = levels.iter().rposition(|l| f64::from(*l) <= scaled).unwrap_or(0);
-                    let above = (below + 1).min(levels.len() - 1);
-                    f64::from(if rounding(0.75) == 0.0 { levels[below] } else { levels[above] })
-                }
-                (_, Some(Offset::PerBlock)) => {
-                    let top = if held.ty == GgmlType::Q4_1 { 15.0 } else { 31.0 };
-                    let unit = f64::from(high - low) / top;
-                    if unit == 0.0 { 0.0 } else { rounding(f64::from(v - low) / unit).clamp(0.0, top) }
-                }
-                (_, Some(Offset::ZeroPoint(zero))) if zero > 0 => {
-                    let zero = f64::from(zero);
-                    let unit = f64::from(largest) / -zero;
-                    if unit == 0.0 {
-                        0.0
-                    } else {
-                        rounding(f64::from(v) / unit + zero).clamp(0.0, 2.0 * zero - 1.0) - zero
-                    }
-                }
-                _ => {
-                    let unit = f64::from(largest.abs()) / 127.0;
-                    if unit == 0.0 { 0.0 } else { rounding(f64::from(v) / unit).clamp(-128.0, 127.0) }
-                }
+        let level = |v: f32| match (format.codes(), format.quants().map(|quants| quants.offset)) {
+            (Some(Codes { levels, .. }), _) => {
+                let scaled = v * inverse(largest / levels[0]);
+                // The number on the side to which the rounding goes.
+                let below = levels.iter().rposition(|l| *l <= scaled).unwrap_or(0);
+                levels[if rounding(0.75) == 0.0 { below } else { (below + 1).min(levels.len() - 1) }]
             }
+            (_, Some(Offset::PerBlock)) => {
+                let top = if held.ty == GgmlType::Q4_1 { 15.0 } else { 31.0 };
+                rounding((v - low) * inverse((high - low) / top)).clamp(0.0, top)
+            }
+            (_, Some(Offset::ZeroPoint(zero))) if zero > 0 => {
+                let zero = f32::from(zero);
+                rounding(v * inverse(largest / -zero) + zero).clamp(0.0, 2.0 * zero - 1.0) - zero
+            }
+            _ => rounding(v * if largest == 0.0 { 0.0 } else { 127.0 / largest.abs() }).clamp(-128.0, 127.0),
         };
-        let offset = offsets.as_ref().map_or(0.0, |all| all[b].to_f32());
-        for (out, v) in out.iter_mut().zip(given) {
-            *out = level(*v) as f32 * stored + offset;
-        }
+        let (stored, offset) = (scales[b].to_f32(), offsets.as_ref().map_or(0.0, |all| all[b].to_f32()));
+        out.iter_mut().zip(given).for_each(|(out, v)| *out = level(*v) * stored + offset);
     }
 }
 
@@ -228,12 +244,21 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         )
     },
     Mutation {
+        params: &[Param::new("n", "elements that are rotated together", 64.0).searched(&[32.0, 128.0, 256.0])],
+        apply: |node, values, _| rotated(node, values),
+        ..cached(
+            "cache-rotated",
+            "rows are multiplied by a Hadamard matrix before they are stored, and are not turned back",
+            "undo the rotation behind the attention, and rotate queries as keys; or set LLAMA_ATTN_ROT_DISABLE=1",
+        )
+    },
+    Mutation {
         params: &[Param::new("to", "0: down, 1: towards zero, 2: up", 0.0).searched(&[1.0, 2.0])],
         apply: |node, values, _| {
             let rounding: Rounding = match values[0] as usize {
-                0 => f64::floor,
-                1 => f64::trunc,
-                _ => f64::ceil,
+                0 => f32::floor,
+                1 => f32::trunc,
+                _ => f32::ceil,
             };
             Some(node.holding(move |held, out| coded(held, rounding, out)))
         },
