@@ -17,8 +17,11 @@ pub(super) fn words(finding: &Finding) -> Option<String> {
 /// A cause that did not hold on other tokens.
 pub(super) fn withdrawn(finding: &Finding) -> Option<String> {
     let Some(Trial::Withdrawn { tokens, told, because }) = &finding.trial else { return None };
-    let on = if *tokens == 0 { String::new() } else { format!("on {}, ", others(*tokens)) };
-    Some(format!("one explanation fits this run alone: \"{told}\"; {on}{because}"))
+    // Other tokens may have borne it out where something else of the run speaks against it.
+    Some(match *tokens {
+        0 => format!("one explanation fits this stage: \"{told}\"; {because}"),
+        tokens => format!("one explanation fits this run alone: \"{told}\"; on {}, {because}", others(tokens)),
+    })
 }
 
 fn wrong(elements: usize) -> String {

@@ -288,8 +288,7 @@ fn rotations<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     let side = if by < 0.0 { "before" } else { "after" };
     push(format!("rotated as the position {} {side}", by.abs()), Rc::new(move |p| p as f64 + by));
     push("rotated as position 0: not at all".to_owned(), Rc::new(|_| 0.0));
-    let (prompt, parts) = (scene.prompt(), scene.parts());
-    let first = move |p: usize| parts.iter().copied().filter(|first| *first <= p).max().unwrap_or(p);
+    let (prompt, first) = (scene.prompt(), scene.first_of_part());
     push(
         "decoded tokens are rotated as the first of them: the position stays at the prompt's length".to_owned(),
         Rc::new(move |p| p.min(prompt) as f64),

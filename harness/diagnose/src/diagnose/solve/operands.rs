@@ -345,8 +345,7 @@ fn by_place<'a>(scene: &'a Scene<'a>, table: &'a str, n: usize) -> Vec<Law<'a>> 
     }
     let sequence: Rc<BTreeMap<usize, u32>> =
         Rc::new(steps.iter().flat_map(|step| (step.first..).zip(step.tokens.iter().copied())).collect());
-    let (prompt, parts) = (scene.prompt(), scene.parts());
-    let first = move |p: usize| parts.iter().copied().filter(|first| *first <= p).max().unwrap_or(p);
+    let (prompt, first) = (scene.prompt(), scene.first_of_part());
     let again = first.clone();
     type Place = Box<dyn Fn(usize) -> Option<usize>>;
     let places: [(&str, Place); 5] = [

@@ -288,9 +288,10 @@ impl<'a> Scene<'a> {
         steps.map(Step::keys).max().unwrap_or(0)
     }
 
-    /// The first position of each part.
-    pub(super) fn parts(&self) -> Vec<usize> {
-        self.e.side.capture.steps.iter().map(|step| step.first).collect()
+    /// The first position of the part that a position is in.
+    pub(super) fn first_of_part(&self) -> impl Fn(usize) -> usize + Clone + 'static {
+        let firsts: Vec<usize> = self.e.side.capture.steps.iter().map(|step| step.first).collect();
+        move |position| firsts.iter().copied().filter(|first| *first <= position).max().unwrap_or(position)
     }
 
     /// The element: given value, right value, and bound.
