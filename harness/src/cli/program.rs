@@ -80,12 +80,12 @@ impl<C: Commands> CommandLine<C> {
     /// # Errors
     /// What clap says of it; help and version are among it.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, Error> {
-        let mut command = Self::command();
+        let mut command = without_empty(Self::command());
         let words: Vec<OsString> = words.into_iter().collect();
         let mut matches = command.try_get_matches_from_mut(&words)?;
         let project = Project::find().map_err(|e| Error::raw(ErrorKind::Io, format!("{e:#}\n")))?;
         if let Some(project) = &project {
-            command = project.apply(Self::command());
+            command = without_empty(project.apply(Self::command()));
             matches = command.try_get_matches_from_mut(&words)?;
         }
         exclusive::check(&mut command, &matches)?;
@@ -99,6 +99,13 @@ impl<C: Commands> CommandLine<C> {
         }
         Ok(line)
     }
+}
+
+/// The commands, for which an environment variable that is set to nothing is not set.
+fn without_empty(command: clap::Command) -> clap::Command {
+    let empty = |arg: &clap::Arg| arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
+    let command = command.mut_args(|arg| if empty(&arg) { arg.env(clap::builder::Resettable::Reset) } else { arg });
+    command.mut_subcommands(without_empty)
 }
 
 /// When to colour.

@@ -63,7 +63,16 @@ pub(super) fn doubt(pair: &Pair<'_>, verdict: &Verdict, reference: &Recording, t
         Ok(failing) if suspects.iter().any(|s| failing.contains(s)) => {
             (Suspect::Oracle, "llama.cpp misses f64 with F32 weights too, so qdiff itself is in doubt".to_owned())
         }
-        Ok(_) => (Suspect::Reference, "llama.cpp with F32 weights agrees with f64 on these tokens".to_owned()),
+        Ok(_) => {
+            let third = "llama.cpp with F32 weights agrees with f64 on these tokens";
+            let ran = reference.manifest.name.starts_with(LLAMA.name);
+            let reason = if ran {
+                third.to_owned()
+            } else {
+                format!("{third}; make the reference the subject to see its cause")
+            };
+            (Suspect::Reference, reason)
+        }
         Err(e) => (Suspect::Unknown, format!("which of the two is wrong could not be tested: {e:#}")),
     };
     Some(Doubt { suspect, reason })
