@@ -44,3 +44,26 @@ claim_target() {
 release_target() { one_clone keep; }
 
 one_clone() { "$root/scripts/one-clone" "$1" "$root" "$CARGO_TARGET_DIR" "$$"; }
+
+# debian RELEASE: prints the folder of an empty Debian, which is made once.
+debian() {
+    local base=$cache/debian-$1
+    [ "$(id -u)" = 0 ] || die "an empty Debian needs root"
+    command -v debootstrap >/dev/null || die "debootstrap is missing: apt-get install debootstrap"
+    mkdir -p "$cache"
+    if [ ! -d "$base" ]; then
+        log "making an empty Debian $1"
+        debootstrap --variant=minbase "$1" "$base.part" >"$base.log" 2>&1 || die "debootstrap failed, see $base.log"
+        mv "$base.part" "$base"
+    fi
+    echo "$base"
+}
+
+# copy_debian BASE ROOM: copies it, with this machine's package sources and certificates.
+copy_debian() {
+    local file
+    cp -a "$1/." "$2/"
+    for file in /etc/resolv.conf /etc/apt /etc/pip.conf /etc/ssl/certs /usr/share/ca-certificates /usr/local/share/ca-certificates; do
+        [ ! -e "$file" ] || { rm -rf "${2:?}$file" && mkdir -p "$2${file%/*}" && cp -rL "$file" "$2$file"; }
+    done
+}
