@@ -2,6 +2,7 @@
 
 use crate::score::faults::{Spoil, Spot};
 use qdiff_engine::model::{Graph, Model, Node, WeightSource as _};
+use rayon::prelude::*;
 
 /// A bug of a kernel as it can be planted.
 pub struct KernelFault {
@@ -92,33 +93,37 @@ pub(super) fn layer_before(s: &Spot<'_>) -> Option<u16> {
 
 /// `out[t][o] = f(x[t], w[row(o)])` where `here`, with x of the width of the weight's rows.
 pub(super) fn product_of(
-    s: &mut Spot<'_>, (x, weight, row): (&[f32], &str, impl Fn(usize) -> usize), here: impl Fn(Cell) -> bool,
-    f: impl Fn(Cell, &[f32], &[f32]) -> f64,
+    s: &mut Spot<'_>, (x, weight, row): (&[f32], &str, impl Fn(usize) -> usize + Sync),
+    here: impl Fn(Cell) -> bool + Sync, f: impl Fn(Cell, &[f32], &[f32]) -> f64 + Sync,
 ) {
     let (n, _) = s.extent(weight);
-    let (positions, width) = (s.positions, s.width());
-    let mut w = vec![0f32; n];
-    for o in 0..width {
+    let (model, positions, width) = (s.model, s.positions, s.width());
+    let column = |w: &mut Vec<f32>, o: usize| -> Vec<(usize, f32)> {
         let cells = (0..positions.len()).map(|t| cell(positions, width, t * width + o));
         let wrong: Vec<Cell> = cells.filter(|c| here(*c)).collect();
-        if wrong.is_empty() {
-            continue;
+        if !wrong.is_empty() {
+            model.rows(weight, row(o), w);
         }
-        s.model.rows(weight, row(o), &mut w);
-        for c in wrong {
-            s.out[c.t * width + o] = f(c, &x[c.t * n..(c.t + 1) * n], &w) as f32;
-        }
+        wrong.into_iter().map(|c| (c.t * width + o, f(c, &x[c.t * n..(c.t + 1) * n], w) as f32)).collect()
+    };
+    let wrong: Vec<_> = (0..width).into_par_iter().map_init(|| vec![0f32; n], column).collect();
+    for (at, value) in wrong.into_iter().flatten() {
+        s.out[at] = value;
     }
 }
 
 /// As [`product_of`], of the stage's own input and weight.
-pub(super) fn product(s: &mut Spot<'_>, here: impl Fn(Cell) -> bool, f: impl Fn(Cell, &[f32], &[f32]) -> f64) {
+pub(super) fn product(
+    s: &mut Spot<'_>, here: impl Fn(Cell) -> bool + Sync, f: impl Fn(Cell, &[f32], &[f32]) -> f64 + Sync,
+) {
     let (inputs, node) = (s.inputs, s.node);
     product_of(s, (&inputs[0].data, &node.weights[0].name, |o| o), here, f);
 }
 
 /// The product with every term taken `times(i, n)` times.
-pub(super) fn counted(s: &mut Spot<'_>, here: impl Fn(Cell) -> bool, times: impl Fn(usize, usize) -> f64) {
+pub(super) fn counted(
+    s: &mut Spot<'_>, here: impl Fn(Cell) -> bool + Sync, times: impl Fn(usize, usize) -> f64 + Sync,
+) {
     product(s, here, |_, x, w| {
         let mut sum = 0.0;
         for i in 0..x.len() {

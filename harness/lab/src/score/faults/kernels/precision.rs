@@ -11,7 +11,7 @@ fn swiglu(node: &Node) -> bool {
 }
 
 /// The product of operands as `x` and `w` make them.
-fn narrowed(s: &mut Spot<'_>, here: impl Fn(Cell) -> bool, x: fn(f32) -> f32, w: fn(f32) -> f32) {
+fn narrowed(s: &mut Spot<'_>, here: impl Fn(Cell) -> bool + Sync, x: fn(f32) -> f32, w: fn(f32) -> f32) {
     product(s, here, |_, a, b| a.iter().zip(b).map(|(a, b)| f64::from(x(*a)) * f64::from(w(*b))).sum());
 }
 

@@ -8,7 +8,7 @@ use qdiff_engine::quant::{Part, dequantize};
 use std::ops::Range;
 
 /// The product with what `f` makes of each row of weights.
-fn rewritten(s: &mut Spot<'_>, f: impl Fn(usize, &mut Vec<f32>)) {
+fn rewritten(s: &mut Spot<'_>, f: impl Fn(usize, &mut Vec<f32>) + Sync) {
     product(
         s,
         |_| true,
@@ -92,7 +92,7 @@ fn low_bits_alone(s: &mut Spot<'_>) {
 }
 
 /// Where a row of a matrix reads its values at inputs `i`: `f(o, i)`.
-fn reordered(s: &mut Spot<'_>, f: impl Fn(usize, usize) -> usize) {
+fn reordered(s: &mut Spot<'_>, f: impl Fn(usize, usize) -> usize + Sync) {
     rewritten(s, |o, w| {
         let right = w.clone();
         for i in 0..w.len() {
@@ -115,7 +115,7 @@ fn tiles_across(s: &mut Spot<'_>) {
 }
 
 /// Outputs from `first` on, with rows of the weight of the stage that `layer` and `role` name.
-fn of_another(s: &mut Spot<'_>, (layer, role): (Option<u16>, Role), first: usize, row: impl Fn(usize) -> usize) {
+fn of_another(s: &mut Spot<'_>, (layer, role): (Option<u16>, Role), first: usize, row: impl Fn(usize) -> usize + Sync) {
     if let Some(other) = s.other(layer, role) {
         let inputs = s.inputs;
         let rows = (inputs[0].data.as_slice(), other.weights[0].name.as_str(), row);
