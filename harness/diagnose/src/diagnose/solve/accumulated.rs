@@ -11,7 +11,7 @@ use super::held::allowed;
 use super::rounded::{HALVES, Rounding};
 use super::scene::Scene;
 use super::terms::Sums;
-use super::{Law, Row, keys, norm};
+use super::{Law, Row, attended, norm};
 use crate::verdict::RowAt;
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
 use qdiff_engine::ops::{Anatomy, UNIT};
@@ -382,7 +382,7 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static str, &'static str, Te
                     let top = seen.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                     seen.iter().map(|s| (s - top).exp()).chain(std::iter::repeat(0.0)).take(n).collect()
                 };
-                Some(keys::weights(scene, scale, row, of)?.value)
+                Some(attended::weights(scene, scale, row, of)?.value)
             };
             let terms = move |row: &RowAt, _: usize, _: (Factors, fn(f64) -> f64)| {
                 exponentials(row).map(|mut e| {

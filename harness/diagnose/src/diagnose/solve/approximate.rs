@@ -6,7 +6,7 @@
 
 use super::functions::{frequency, operand, pair};
 use super::scene::Scene;
-use super::{Law, Row, keys, norm};
+use super::{Law, Row, attended, norm};
 use crate::verdict::RowAt;
 use qdiff_engine::ops::anatomy::{Activation, Elementwise, RowReduction};
 use qdiff_engine::ops::{Anatomy, UNIT};
@@ -170,7 +170,7 @@ fn softmaxes<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
                 let sum: f64 = e.iter().sum();
                 e.iter().map(|e| e / sum).chain(std::iter::repeat(0.0)).take(n).collect()
             };
-            Some(keys::weights(scene, scale, row, weights)?.value)
+            Some(attended::weights(scene, scale, row, weights)?.value)
         })
     };
     exponentials().into_iter().map(of).collect()

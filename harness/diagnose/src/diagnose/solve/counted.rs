@@ -8,7 +8,7 @@
 use super::groups::{Groups, told};
 use super::scene::Scene;
 use super::terms::{Sums, fitted};
-use super::{Law, Row, keys};
+use super::{Law, Row, attended};
 use crate::verdict::RowAt;
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
 use qdiff_engine::ops::{Anatomy, UNIT};
@@ -142,7 +142,7 @@ fn largest(s: &[f64]) -> f64 {
 fn of_softmax<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
     let law = |what: String, taken: Taken, numerators: bool| {
         Law::new(what, 1, move |row: &RowAt| {
-            keys::weights(scene, scale, row, |s, p, n| {
+            attended::weights(scene, scale, row, |s, p, n| {
                 let seen = &s[..(p + 1).min(n)];
                 let (top, count) = (largest(seen), |k: usize| taken(k, seen.len()));
                 let sum: f64 = seen.iter().enumerate().map(|(k, s)| count(k) * (s - top).exp()).sum();
@@ -162,7 +162,7 @@ fn of_softmax<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
 /// Groups of keys in the sum that weights are divided by, from what their common factor says it was.
 fn fitted_sums<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
     let exponentials = move |row: &RowAt| -> Option<Vec<f64>> {
-        let mut all = keys::weights(scene, scale, row, |s, p, n| {
+        let mut all = attended::weights(scene, scale, row, |s, p, n| {
             let top = largest(&s[..(p + 1).min(n)]);
             s.iter().map(|s| (s - top).exp()).collect()
         })?;

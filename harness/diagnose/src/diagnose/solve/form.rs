@@ -1,5 +1,6 @@
 //! Laws as data: what a kernel does otherwise, with all its numbers, so that it can be held against any run.
 
+use super::attended::Attended;
 use super::given::{Given, Kin};
 use super::lanes::Lanes;
 use super::moved::Moved;
@@ -28,6 +29,8 @@ pub enum Form {
     Written(Written),
     /// Factors of a sum's terms meet others within each run of them.
     Lanes(Lanes),
+    /// Attention is computed otherwise.
+    Attended(Attended),
     /// Combinations of a few vectors are added.
     Rank(Rank),
     /// Two of these, one upon the other.
@@ -43,6 +46,7 @@ impl Form {
             Self::Sum(sum) => Some(sum.on(scene)),
             Self::Written(written) => written.on(scene),
             Self::Lanes(lanes) => lanes.on(scene),
+            Self::Attended(attended) => attended.on(scene),
             Self::Rank(rank) => rank.on(scene),
             Self::Twice(twice) => twice.on(scene),
         }
@@ -54,7 +58,7 @@ impl Form {
             Self::Moved(moved) => Self::Moved(moved.clone()),
             Self::Given(given) => Self::Given(given.in_layer(by)?),
             Self::Sum(sum) => Self::Sum(sum.in_layer(by)?),
-            Self::Written(_) | Self::Lanes(_) => self.clone(),
+            Self::Written(_) | Self::Lanes(_) | Self::Attended(_) => self.clone(),
             // The vectors are of the layer.
             Self::Rank(_) => return None,
             Self::Twice(twice) => Self::Twice(twice.each(|form| form.in_layer(by))?),
@@ -69,7 +73,9 @@ impl Form {
                 Some(Self::Given(Given::Stage { stage: id, kin: Kin::Own, before: *before, at: *at }))
             }
             Self::Twice(twice) => Some(Self::Twice(twice.each(|form| form.of_stage(id))?)),
-            Self::Given(_) | Self::Sum(_) | Self::Written(_) | Self::Lanes(_) | Self::Rank(_) => None,
+            Self::Given(_) | Self::Sum(_) | Self::Written(_) | Self::Lanes(_) | Self::Attended(_) | Self::Rank(_) => {
+                None
+            }
         }
     }
 
@@ -87,6 +93,7 @@ impl Form {
             Self::Given(_) => 0,
             Self::Sum(_) | Self::Written(_) => 2,
             Self::Lanes(lanes) => lanes.parameters(),
+            Self::Attended(attended) => attended.parameters(),
             Self::Rank(rank) => rank.parameters(),
             Self::Twice(twice) => twice.parameters(),
         }
@@ -101,6 +108,7 @@ impl fmt::Display for Form {
             Self::Sum(sum) => sum.fmt(f),
             Self::Written(written) => written.fmt(f),
             Self::Lanes(lanes) => lanes.fmt(f),
+            Self::Attended(attended) => attended.fmt(f),
             Self::Rank(rank) => rank.fmt(f),
             Self::Twice(twice) => twice.fmt(f),
         }

@@ -9,6 +9,7 @@
 mod accumulated;
 mod altered;
 mod approximate;
+mod attended;
 mod counted;
 mod example;
 mod factors;
@@ -22,7 +23,6 @@ mod groups;
 mod held;
 mod index;
 mod indexed;
-mod keys;
 mod lanes;
 mod maps;
 mod moved;
@@ -33,13 +33,11 @@ mod rank;
 mod rounded;
 mod scene;
 mod slots;
-mod splits;
 mod structure;
 mod sum;
 mod terms;
 #[cfg(test)]
 mod tests;
-mod tiles;
 mod twice;
 mod undeclared;
 mod when;
@@ -48,11 +46,11 @@ mod within;
 use super::work::Meter;
 use crate::number::Real;
 use crate::verdict::{Evidence, FEW, RowAt};
+pub(super) use attended::{Keys, Seats};
 pub use example::Example;
 pub use form::Form;
 pub(super) use functions::{ACTIVATIONS, exponents};
 use held::{Held, held};
-pub(super) use keys::{Taken, in_prefill as keys_in_prefill, usual as usual_keys};
 pub(super) use predict::{Condition, OTHERWISE, Pair, Predicted, RIGHT, WORK, alike, of_law, of_values};
 use scene::Scene;
 use schemars::JsonSchema;
@@ -236,9 +234,7 @@ const SOLVERS: &[Solver] = &[
     moved::places,
     fused::laws,
     slots::laws,
-    keys::laws,
-    tiles::laws,
-    splits::laws,
+    attended::laws,
     moved::columns,
     rounded::laws,
     terms::laws,

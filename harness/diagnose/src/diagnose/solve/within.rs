@@ -7,7 +7,7 @@
 use super::functions::{frequency, operand, pair};
 use super::rounded::{FORMATS, Format};
 use super::scene::Scene;
-use super::{Law, Row, keys, norm};
+use super::{Law, Row, attended, norm};
 use crate::verdict::RowAt;
 use qdiff_engine::ops::anatomy::{Activation, Elementwise, RowReduction};
 use qdiff_engine::ops::{Anatomy, UNIT};
@@ -142,7 +142,7 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evalu
                     let sum = round(4, e.iter().sum());
                     e.iter().map(|e| e / sum).chain(std::iter::repeat(0.0)).take(n).collect()
                 };
-                Some(keys::weights(scene, softmax.scale, row, of)?.value)
+                Some(attended::weights(scene, softmax.scale, row, of)?.value)
             };
             let points = &[
                 "the score is",

@@ -13,7 +13,7 @@ mod tests;
 
 use super::fit::{Fit, Scope, fit};
 use super::searcher::{Searcher, named};
-use super::solve::{ACTIVATIONS, BITS, Taken, alike, exponents, keys_in_prefill, usual_keys};
+use super::solve::{ACTIVATIONS, BITS, Keys, Seats, alike, exponents};
 use crate::mutations::{CauseId, Explains, FaultSite, Mutation, catalogue, find, to_digits};
 use crate::verdict::{
     Evidence, Expected, Inside, Otherwise, RowAt, Rows, Valued, right, settle_all, tolerance::ELEMENT_FACTOR,
@@ -22,7 +22,6 @@ use qdiff_engine::model::{Axis, Graph, Node, Role, StageId, WeightSource as _};
 use qdiff_engine::ops::anatomy::{Activation, Elementwise, RowReduction};
 use qdiff_engine::ops::{self, Anatomy, Softmax, Tensor, UNIT};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// The share of the residual that may be left.
 const LEFT: f64 = 0.125;
@@ -220,17 +219,18 @@ fn otherwise(e: &Evidence<'_>, node: &Node) -> impl Iterator<Item = (String, Nod
     }
     match node.op.anatomy() {
         Anatomy::RowReduction(RowReduction::Exponentials(_)) => {
-            let mut choices = usual_keys(e.side.capture);
+            let mut choices = Keys::usual(e.side.capture);
             // Behind a window of w keys the first w positions are right; the next one may lack a key of little weight.
             let first = e.bad_rows().map(|row| row.place.position).min().unwrap_or(0);
-            for window in (first.saturating_sub(2)..=first).rev().filter(|window| *window > 0) {
-                let name = format!("keys less than {window} before the query: a sliding window");
-                choices.push((name, Arc::new(move |k, p, _| k <= p && p - k < window)));
-            }
-            let in_prefill: Vec<_> = choices.iter().map(|choice| keys_in_prefill(e.side.capture, choice)).collect();
-            choices.extend(in_prefill);
-            let over = |(name, taken)| (format!("the softmax is over {name}"), choosing(node, taken));
-            all.extend(choices.into_iter().map(over));
+            let windows = (first.saturating_sub(2)..=first).rev().filter(|window| *window > 0);
+            choices.extend(windows.map(Keys::Window));
+            let seats = Seats::of(e.side.capture);
+            // Single tokens have kernels of their own.
+            let each = choices.into_iter().flat_map(|keys| [(keys, false), (keys, true)]);
+            all.extend(each.map(|(keys, prefill)| {
+                let where_ = if prefill { ", in the prefill only" } else { "" };
+                (format!("the softmax is over {keys}{where_}"), choosing(node, keys, (seats.clone(), prefill)))
+            }));
         }
         Anatomy::Elementwise(Elementwise::Gated(Activation::Silu)) => {
             all.extend(ACTIVATIONS.iter().map(|(what, f)| (format!("the stage computes {what}"), activated(node, *f))));
@@ -314,14 +314,16 @@ fn fitted<'a>(e: &'a Evidence<'a>, inside: &Inside<'_>) -> Vec<Number<'a>> {
 }
 
 /// A softmax over chosen keys.
-fn choosing(node: &Node, taken: Taken) -> Node {
+fn choosing(node: &Node, chosen: Keys, (seats, prefill): (Seats, bool)) -> Node {
     let op = node.op.clone();
     node.computing(move |inputs, c| {
         let mut scores = inputs[0].clone();
         let (tokens, keys) = (scores.shape[1], scores.shape[2].max(1));
         for (row, s) in scores.data.chunks_mut(keys).enumerate() {
             let position = c.positions[row % tokens] as usize;
-            for (key, score) in s.iter_mut().enumerate().filter(|(key, _)| !taken(*key, position, keys)) {
+            let seat = seats.at(position, keys);
+            let taken = |key: usize| if prefill && seat.decodes() { key <= position } else { chosen.has(key, seat) };
+            for (key, score) in s.iter_mut().enumerate().filter(|(key, _)| !taken(*key)) {
                 *score = if key <= position { -1e30 } else { *score };
             }
         }

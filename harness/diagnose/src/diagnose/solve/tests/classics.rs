@@ -194,3 +194,121 @@ fn classics_are_told() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// Attention in tiles of keys, as a kernel that shows nothing within makes it: each key's weight by the running maxima, and
+/// whether the result so far, or its sum, is brought to a new one.
+fn in_tiles(s: &[f64], tile: usize, (of_result, of_sum): (bool, bool)) -> Vec<f64> {
+    let (mut top, mut sum, mut all) = (f64::NEG_INFINITY, 0.0, Vec::new());
+    for part in s.chunks(tile) {
+        let new = part.iter().copied().fold(top, f64::max);
+        let by = (top - new).exp();
+        if of_result {
+            all.iter_mut().for_each(|w| *w *= by);
+        }
+        sum = if of_sum && !all.is_empty() { sum * by } else { sum };
+        all.extend(part.iter().map(|s| (s - new).exp()));
+        sum += part.iter().map(|s| (s - new).exp()).sum::<f64>();
+        top = new;
+    }
+    all.into_iter().map(|w| w / sum).collect()
+}
+
+/// What a kernel that gives the context alone gets wrong, with queries and caches to judge it by.
+#[test]
+fn attention_that_shows_nothing_within_is_told() {
+    type Made = fn(&[f64], usize, (usize, usize)) -> Vec<f64>;
+    fn softmax(s: &[f64]) -> Vec<f64> {
+        in_tiles(s, s.len().max(1), (true, true))
+    }
+    // Scores of all keys of the part, the query's position, and the first position and the tokens of its part.
+    let cases: [(&str, &str, Made); 10] = [
+        ("result not rescaled", "the result so far is not rescaled&in tiles of 8", |s, p, _| {
+            in_tiles(&s[..=p], 8, (false, true))
+        }),
+        ("sum not rescaled", "the sum so far is not rescaled&in tiles of 16", |s, p, _| {
+            in_tiles(&s[..=p], 16, (true, false))
+        }),
+        (
+            "softmaxes added",
+            "nothing is rescaled|each part is divided by its own sum, and by&in 2 splits",
+            |s, p, _| {
+                let parts: Vec<&[f64]> = s[..=p].chunks((p + 1).div_ceil(2)).collect();
+                let each = parts.iter().flat_map(|part| softmax(part)).collect::<Vec<_>>();
+                each.into_iter().map(|w| w / parts.len() as f64).collect()
+            },
+        ),
+        ("tile of queries", "up to the last query of its tile of 8", |s, p, (first, tokens)| {
+            softmax(&s[..((p - first) / 8 * 8 + 8).min(tokens) + first])
+        }),
+        ("edge of the cache", "all keys but the last that was in the cache", |s, p, (first, _)| {
+            let seen: Vec<f64> = (0..=p).map(|k| if first > 0 && k + 1 == first { -1e30 } else { s[k] }).collect();
+            softmax(&seen)
+        }),
+        ("small mask", "masked keys count with -3 added to their scores", |s, p, _| {
+            softmax(&s.iter().enumerate().map(|(k, s)| if k > p { s - 3.0 } else { *s }).collect::<Vec<_>>())
+        }),
+        ("small weights", "keys whose weight is below 0.02 are left out", |s, p, _| {
+            softmax(&s[..=p]).into_iter().map(|w| if w < 0.02 { 0.0 } else { w }).collect()
+        }),
+        ("cap", "a soft cap is applied to the scaled scores: c·tanh(x/c) with c = 2", |s, p, _| {
+            softmax(&s[..=p].iter().map(|s| 2.0 * (s / 2.0).tanh()).collect::<Vec<_>>())
+        }),
+        ("sink", "an attention sink|softmax off by one", |s, p, _| {
+            let mut with: Vec<f64> = s[..=p].to_vec();
+            with.push(1.5);
+            let mut all = softmax(&with);
+            all.pop();
+            all
+        }),
+        ("last tile", "whole tiles of 16 keys: the tail is left out", |s, p, _| {
+            softmax(&s[..if p < 15 { p + 1 } else { (p + 1) / 16 * 16 }])
+        }),
+    ];
+    let model = Synth {
+        n_embd: 192,
+        n_heads: 6,
+        n_kv_heads: 2,
+        head_dim: 32,
+        n_ff: 256,
+        weight_type: GgmlType::F32,
+        ..Synth::default()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    model.write(&path).unwrap();
+    let file = Gguf::open(&path).unwrap();
+    let mut bench = Bench::new(&model, &file, TOKENS);
+    let nodes = bench.oracle.graph.nodes.clone();
+    let of = |op: fn(&Op) -> bool| nodes.iter().find(|n| n.id.layer == Some(1) && op(&n.op)).unwrap();
+    let (scores, context) = (of(|op| matches!(op, Op::AttnScores(_))), of(|op| matches!(op, Op::AttnContext(_))));
+    let (given, stage) = (bench.stage(scores), bench.stage(context));
+    let hidden = [scores.id, of(|op| matches!(op, Op::AttnWeights(_))).id];
+    bench.capture.steps.iter_mut().for_each(|step| hidden.iter().for_each(|id| drop(step.stages.remove(id))));
+    let mut wrong = Vec::new();
+    let Op::AttnContext(a) = context.op else { unreachable!("the context") };
+    for (name, words, made) in cases {
+        let mut values = stage.given.clone();
+        for (step, tensor) in values.iter_mut().enumerate() {
+            let ((first, tokens), keys) = (stage.steps[step], given.given[step].shape[2]);
+            for head in 0..a.n_heads {
+                for token in 0..tokens {
+                    let row = &given.given[step].data[(head * tokens + token) * keys..][..keys];
+                    let scaled: Vec<f64> = row.iter().map(|s| f64::from(*s) / (a.head_dim as f64).sqrt()).collect();
+                    let weights = made(&scaled, first + token, (first, tokens));
+                    for column in 0..a.head_dim {
+                        let value =
+                            |k: usize| f64::from(stage.inputs[1][step].row(k)[a.kv_head(head) * a.head_dim + column]);
+                        let sum: f64 = weights.iter().enumerate().map(|(k, w)| w * value(k)).sum();
+                        tensor.data[(token * a.n_heads + head) * a.head_dim + column] = sum as f32;
+                    }
+                }
+            }
+        }
+        let judged = bench.judged(&stage, values);
+        let said = judged.solution.as_ref().map_or_else(String::new, super::Solution::told);
+        if !says(&said, words) {
+            wrong.push(format!("{name}: {said}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -83,7 +83,7 @@ fn softmaxes() -> Vec<Plant> {
         Plant::new("1 more in the sum", "1 is added to the sum", divided(|s, _| 1.0 + total(s))),
         Plant::new(
             "sums of tiles not rescaled",
-            "not rescaled when the maximum moves, in tiles of 8",
+            "the sum so far is not rescaled when the maximum moves&in tiles of 8",
             divided(|s, _| {
                 let (mut top, mut sum) = (f64::NEG_INFINITY, 0.0);
                 for part in s.chunks(8) {

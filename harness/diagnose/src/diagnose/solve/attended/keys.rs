@@ -1,0 +1,259 @@
+//! Which keys a query sees: by their place and their distance from the query, by the parts of the prompt, and by the tiles
+//! of keys and of queries that a kernel works in.
+
+use crate::capture::{Capture, Step};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+
+/// Where a query is.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super::super) struct Seat {
+    /// Its position.
+    pub(super) position: usize,
+    /// Keys that its part sees.
+    pub(super) keys: usize,
+    /// The first position of its part.
+    pub(super) first: usize,
+    /// Tokens of the prompt.
+    pub(super) prompt: usize,
+    /// Whether it is the only one of its part.
+    pub(super) single: bool,
+}
+
+impl Seat {
+    /// Whether it is of a decoded token.
+    pub(in super::super::super) fn decodes(self) -> bool {
+        self.position >= self.prompt
+    }
+}
+
+/// Where the queries of a run are.
+#[derive(Clone)]
+pub(in super::super::super) struct Seats {
+    /// The first position of each part, and its tokens.
+    parts: Arc<[(usize, usize)]>,
+    prompt: usize,
+}
+
+impl Seats {
+    pub(in super::super::super) fn of(capture: &Capture) -> Self {
+        let prompt = capture.steps.iter().filter(|step| step.index == 0).map(Step::keys).max().unwrap_or(0);
+        Self { parts: capture.steps.iter().map(|step| (step.first, step.tokens.len())).collect(), prompt }
+    }
+
+    /// The place of the query of a position, whose part sees so many keys.
+    pub(in super::super::super) fn at(&self, position: usize, keys: usize) -> Seat {
+        let own = self.parts.iter().copied().filter(|(first, _)| *first <= position).max_by_key(|(first, _)| *first);
+        let (first, tokens) = own.unwrap_or((0, 0));
+        Seat { position, keys, first, prompt: self.prompt, single: tokens == 1 }
+    }
+}
+
+/// Keys, of those there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Keys {
+    /// Those before the query's own.
+    Before,
+    /// One after the query's own as well.
+    Next,
+    /// All of the part.
+    All,
+    /// The query's own.
+    Own,
+    /// Those of its own part.
+    OwnPart,
+    /// As many as its row in the part says.
+    RowInPart,
+    /// Those that were in the cache before the part.
+    Cached,
+    /// As many as the prompt has tokens, and so many more.
+    Prompt(usize),
+    /// All but the last one that was in the cache before the part.
+    ButLastCached,
+    /// All but the first of the part.
+    ButFirstOfPart,
+    /// All but the first so many.
+    ButFirst(usize),
+    /// All but the last so many.
+    ButLast(usize),
+    /// Less than so many before the query.
+    Window(usize),
+    /// The first so many.
+    First(usize),
+    /// Those of the query's own block.
+    Block(usize),
+    /// Up to the end of its own block.
+    ToBlockEnd(usize),
+    /// Those before its own block.
+    BeforeBlock(usize),
+    /// The same, and its own key.
+    BeforeBlockAndOwn(usize),
+    /// A window, and the first key.
+    WindowAndFirst(usize),
+    /// Those of whole tiles of what it sees.
+    WholeTiles(usize),
+    /// Those of whole tiles of what its part sees.
+    WholeTilesOfPart(usize),
+    /// All but those with this rest.
+    ButRest(usize, usize),
+    /// All but the last where the number of keys has the rest 1.
+    ButLastWhere(usize),
+    /// Up to the last query of its tile of queries.
+    ToQueriesEnd(usize),
+    /// Up to the first query of its tile of queries.
+    ToQueriesStart(usize),
+    /// Tiles of keys that begin no later than the first query of its tile of queries.
+    TilesToQueriesStart {
+        /// Keys of a tile.
+        keys: usize,
+        /// Queries of a tile.
+        queries: usize,
+    },
+    /// All of the tiles of keys that its tile of queries sees something of.
+    TilesToQueriesEnd {
+        /// Keys of a tile.
+        keys: usize,
+        /// Queries of a tile.
+        queries: usize,
+    },
+}
+
+/// Tiles of keys or queries.
+pub(super) const TILES: [usize; 6] = [4, 8, 16, 32, 64, 128];
+
+impl Keys {
+    /// Whether a key is among them.
+    pub(in super::super::super) fn has(self, k: usize, seat: Seat) -> bool {
+        let Seat { position: p, keys: n, first, prompt, .. } = seat;
+        let causal = k <= p;
+        let tile_of_queries = |m: usize| p.saturating_sub(first) / m * m + first;
+        match self {
+            Self::Before => k < p,
+            Self::Next => k <= p + 1,
+            Self::All => true,
+            Self::Own => k == p,
+            Self::OwnPart => causal && k >= first,
+            Self::RowInPart => k + first <= p,
+            Self::Cached => k < first || first == 0 && causal,
+            Self::Prompt(more) => causal && k < prompt + more,
+            Self::ButLastCached => causal && (first == 0 || k != first - 1),
+            Self::ButFirstOfPart => causal && (first == 0 || k != first),
+            Self::ButFirst(m) => causal && k >= m,
+            Self::ButLast(m) => k + m <= p,
+            Self::Window(m) => causal && p - k < m,
+            Self::First(m) => causal && k < m,
+            Self::Block(m) => causal && k / m == p / m,
+            Self::ToBlockEnd(m) => k < (p + 1).next_multiple_of(m).min(n),
+            Self::BeforeBlock(m) => k < p / m * m,
+            Self::BeforeBlockAndOwn(m) => k < p / m * m || k == p,
+            Self::WindowAndFirst(m) => causal && (p - k < m || k == 0),
+            Self::WholeTiles(m) => causal && k < (p + 1) / m * m,
+            Self::WholeTilesOfPart(m) => causal && k < n / m * m,
+            Self::ButRest(r, m) => causal && k % m != r,
+            Self::ButLastWhere(m) => causal && !(k == p && (p + 1) % m == 1),
+            Self::ToQueriesEnd(m) => k < (tile_of_queries(m) + m).min(n),
+            Self::ToQueriesStart(m) => causal && k <= tile_of_queries(m),
+            Self::TilesToQueriesStart { keys, queries } => causal && k / keys * keys <= tile_of_queries(queries),
+            Self::TilesToQueriesEnd { keys, queries } => {
+                let last = (tile_of_queries(queries) + queries).min(n) - 1;
+                k < (last / keys * keys + keys).min(n)
+            }
+        }
+    }
+
+    /// Choices that kernels make most often, where they make a wrong one.
+    pub(in super::super::super) fn usual(capture: &Capture) -> Vec<Self> {
+        let mut all = vec![Self::Before, Self::Next, Self::All, Self::ButFirst(1), Self::Own];
+        // Parts of several sequences are not told apart here.
+        if capture.steps.len() > 1 && capture.steps.iter().all(|step| step.sequence == capture.steps[0].sequence) {
+            all.extend([Self::OwnPart, Self::RowInPart, Self::Cached, Self::Prompt(0), Self::Prompt(1)]);
+            all.extend([Self::ButLastCached, Self::ButFirstOfPart]);
+        }
+        all
+    }
+
+    /// All that are looked for; `reach` is a window that the given values show.
+    pub(super) fn all(capture: &Capture, reach: Option<usize>) -> Vec<Self> {
+        let mut all = Self::usual(capture);
+        for m in reach.into_iter().chain([4, 8, 16, 32, 64, 128, 256, 512, 1024]) {
+            all.extend([Self::Window(m), Self::First(m), Self::Block(m), Self::ToBlockEnd(m)]);
+            if m > 1 {
+                all.push(Self::WholeTiles(m));
+            }
+            all.extend([Self::BeforeBlock(m), Self::BeforeBlockAndOwn(m), Self::WindowAndFirst(m)]);
+        }
+        for m in [2, 4, 8, 16, 32] {
+            all.extend((0..m).map(|r| Self::ButRest(r, m)));
+            all.push(Self::ButLastWhere(m));
+        }
+        all.extend((1..=4).flat_map(|m| [Self::ButLast(m), Self::ButFirst(m)]));
+        all.extend(TILES.map(Self::WholeTilesOfPart));
+        all.extend(TILES.into_iter().flat_map(|m| [Self::ToQueriesEnd(m), Self::ToQueriesStart(m)]));
+        let both = TILES.into_iter().flat_map(|keys| TILES.map(|queries| (keys, queries)));
+        all.extend(both.clone().map(|(keys, queries)| Self::TilesToQueriesStart { keys, queries }));
+        all.extend(both.map(|(keys, queries)| Self::TilesToQueriesEnd { keys, queries }));
+        all
+    }
+}
+
+impl fmt::Display for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Before => f.write_str("the keys before the query's own, which is not seen"),
+            Self::Next => f.write_str("one key too many: the next token is seen"),
+            Self::All => f.write_str("all keys of the part: nothing is masked"),
+            Self::Own => f.write_str("the query's own key alone"),
+            Self::OwnPart => f.write_str("the keys of the query's own part alone: those in the cache are not seen"),
+            Self::RowInPart => {
+                f.write_str("the keys up to the query's row in its part, which is taken for its position")
+            }
+            Self::Cached => {
+                f.write_str("the keys that were in the cache before the part: those of the part itself are not seen")
+            }
+            Self::Prompt(0) => f.write_str("the keys of the prompt alone: those of decoded tokens are not seen"),
+            Self::Prompt(m) => write!(
+                f,
+                "the first keys alone, as many as the prompt has tokens and {m} more: the number of keys does not grow"
+            ),
+            Self::ButLastCached => f.write_str("all keys but the last that was in the cache before the part"),
+            Self::ButFirstOfPart => f.write_str("all keys but the first of the part"),
+            Self::ButFirst(1) => f.write_str("all keys but the first"),
+            Self::ButFirst(m) => write!(f, "all keys but the first {m}"),
+            Self::ButLast(m) => write!(f, "all keys but the last {m}"),
+            Self::Window(m) => write!(f, "keys less than {m} before the query: a sliding window"),
+            Self::First(m) => write!(f, "the first {m} keys alone"),
+            Self::Block(m) => write!(f, "the keys of the query's own block of {m}"),
+            Self::ToBlockEnd(m) => {
+                write!(f, "all keys up to the end of the query's own {m}: later ones are not masked")
+            }
+            Self::BeforeBlock(m) => write!(f, "the keys before the query's own {m}"),
+            Self::BeforeBlockAndOwn(m) => write!(f, "the keys before the query's own {m}, and its own key"),
+            Self::WindowAndFirst(m) => write!(f, "the last {m} keys and the first"),
+            Self::WholeTiles(m) => write!(f, "whole tiles of {m} keys: the tail is left out"),
+            Self::WholeTilesOfPart(m) => {
+                write!(f, "whole tiles of {m} of the keys that the part has: the tail is left out")
+            }
+            Self::ButRest(r, m) => write!(f, "the keys but those ≡ {r} mod {m}"),
+            Self::ButLastWhere(m) => write!(f, "the keys but the last where (keys mod {m}) = 1"),
+            Self::ToQueriesEnd(m) => write!(
+                f,
+                "all keys up to the last query of its tile of {m} of the part: the mask is that of the tile and not of the row"
+            ),
+            Self::ToQueriesStart(m) => write!(
+                f,
+                "the keys up to the first query of its tile of {m} of the part: the mask is that of the tile's first row"
+            ),
+            Self::TilesToQueriesStart { keys, queries } => write!(
+                f,
+                "the tiles of {keys} keys that begin no later than the first query of its tile of {queries}: a tile on the diagonal is skipped"
+            ),
+            Self::TilesToQueriesEnd { keys, queries } => write!(
+                f,
+                "all of the tiles of {keys} keys that its tile of {queries} queries sees something of: the tile on the diagonal is not masked"
+            ),
+        }
+    }
+}

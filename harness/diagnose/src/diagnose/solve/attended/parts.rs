@@ -1,0 +1,485 @@
+//! Attention by tiles or splits of the keys: each has a maximum, a sum and a result of its own, which must be brought to a
+//! common maximum, `l = Σ l_t·e^(m_t − m)` and `o = Σ o_t·e^(m_t − m) / l`. What weights become where that is done otherwise.
+//!
+//! A tile is a number of keys; splits are so many parts of the keys that a query sees, as long as each other but the last,
+//! or of the tiles of these keys.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How the keys fall into parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Parts {
+    /// So many keys each.
+    Tiles(usize),
+    /// So many parts.
+    Splits(usize),
+    /// So many parts, which end where a tile ends; one where there are fewer tiles.
+    Cut {
+        /// Parts.
+        splits: usize,
+        /// Keys of a tile.
+        tile: usize,
+    },
+}
+
+impl Parts {
+    pub(super) fn all() -> Vec<Self> {
+        let mut all: Vec<Self> = (0..9).map(|b| Self::Tiles(1 << b)).collect();
+        all.extend((2..=8).map(Self::Splits));
+        let both = [2, 3, 4, 8].into_iter().flat_map(|splits| [8, 16, 32, 64, 128].map(|tile| (splits, tile)));
+        all.extend(both.map(|(splits, tile)| Self::Cut { splits, tile }));
+        all
+    }
+
+    /// Where the parts of so many keys end.
+    pub(super) fn ends(self, keys: usize) -> Vec<usize> {
+        let by = |len: usize| (1..=keys.div_ceil(len)).map(|i| (i * len).min(keys)).collect();
+        match self {
+            Self::Tiles(n) => by(n),
+            Self::Splits(n) => by(keys.div_ceil(n).max(1)),
+            Self::Cut { splits, tile } => {
+                // Fewer tiles are not split.
+                let splits = if keys.div_ceil(tile) < splits { 1 } else { splits };
+                let mut ends: Vec<usize> = (1..splits).map(|i| i * keys / splits / tile * tile).collect();
+                ends.push(keys);
+                ends.retain(|end| *end > 0);
+                ends.dedup();
+                ends
+            }
+        }
+    }
+}
+
+impl fmt::Display for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tiles(n) => write!(f, "in tiles of {n} keys"),
+            Self::Splits(n) => write!(f, "in {n} splits of the keys"),
+            Self::Cut { splits, tile } => write!(f, "in {splits} splits of whole tiles of {tile} keys"),
+        }
+    }
+}
+
+/// Scores of the keys that are seen, in parts.
+pub(super) struct Parted<'s> {
+    pub(super) s: &'s [f64],
+    pub(super) ends: Vec<usize>,
+}
+
+impl<'s> Parted<'s> {
+    pub(super) fn of(s: &'s [f64], parts: Parts) -> Self {
+        Self { s, ends: parts.ends(s.len()) }
+    }
+
+    fn parts(&self) -> impl DoubleEndedIterator<Item = &'s [f64]> + '_ {
+        (0..self.ends.len()).map(|i| &self.s[if i == 0 { 0 } else { self.ends[i - 1] }..self.ends[i]])
+    }
+
+    /// The weights of each key, given its own part.
+    fn each(&self, f: impl FnMut(&[f64]) -> Vec<f64>) -> Vec<f64> {
+        self.parts().flat_map(f).collect()
+    }
+
+    fn first(&self) -> &'s [f64] {
+        self.parts().next().unwrap_or(&[])
+    }
+
+    fn last(&self) -> &'s [f64] {
+        self.parts().next_back().unwrap_or(&[])
+    }
+
+    /// Numerators with the right maximum over a sum.
+    fn over(&self, sum: f64) -> Vec<f64> {
+        exponentials(self.s, largest(self.s)).map(|e| e / sum).collect()
+    }
+
+    /// The sum of the parts, each with a maximum of its own taken off.
+    fn own_sums(&self) -> f64 {
+        self.parts().map(|part| total(part, largest(part))).sum()
+    }
+}
+
+pub(super) fn largest(s: &[f64]) -> f64 {
+    s.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
+fn exponentials(s: &[f64], top: f64) -> impl Iterator<Item = f64> + '_ {
+    s.iter().map(move |s| (s - top).exp())
+}
+
+/// What a sum is of a part's scores with a maximum taken off.
+fn total(s: &[f64], top: f64) -> f64 {
+    exponentials(s, top).sum()
+}
+
+/// What is brought to the new maximum when it moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Carried {
+    /// The sum.
+    Sum,
+    /// The result.
+    Result,
+    /// Both.
+    Both,
+}
+
+impl Carried {
+    /// What each key counts in the result, and the sum, both to be divided by e to the largest score.
+    pub(super) fn made(self, by: By, parted: &Parted<'_>, scale: f64) -> (Vec<f64>, f64) {
+        let (s, top) = (parted.s, largest(parted.s));
+        let counts = by.counts(parted, scale);
+        match self {
+            Self::Both => (counts.clone(), counts.iter().sum()),
+            Self::Sum => (exponentials(s, top).collect(), counts.iter().sum()),
+            Self::Result => (counts, total(s, top)),
+        }
+    }
+}
+
+/// By what, instead of e^(m_old − m_new).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    /// Not at all.
+    Nothing,
+    /// The wrong way round.
+    Inverse,
+    /// Powers of two.
+    PowersOfTwo,
+    /// Twice.
+    Twice,
+    /// What came before is dropped.
+    Dropped,
+    /// Maxima that are not scaled.
+    Unscaled,
+    /// Maxima that are scaled twice.
+    ScaledTwice,
+    /// The part's own maximum instead of the largest so far.
+    Own,
+    /// It is the part that is rescaled.
+    OfPart,
+}
+
+impl By {
+    const ALL: [Self; 9] = [
+        Self::Nothing,
+        Self::Inverse,
+        Self::PowersOfTwo,
+        Self::Twice,
+        Self::Dropped,
+        Self::Unscaled,
+        Self::ScaledTwice,
+        Self::Own,
+        Self::OfPart,
+    ];
+
+    /// The factor of what came before, and that of the part, where the maximum moves by so much.
+    fn factors(self, by: f64, scale: f64) -> (f64, f64) {
+        match self {
+            Self::Nothing => (1.0, 1.0),
+            Self::Inverse => ((-by).exp(), 1.0),
+            Self::PowersOfTwo => (by.exp2(), 1.0),
+            Self::Twice => ((2.0 * by).exp(), 1.0),
+            Self::Dropped => (if by < 0.0 { 0.0 } else { 1.0 }, 1.0),
+            Self::Unscaled => ((by / scale).exp(), 1.0),
+            Self::ScaledTwice => ((by * scale).exp(), 1.0),
+            Self::Own => (by.exp(), 1.0),
+            Self::OfPart => (1.0, by.exp()),
+        }
+    }
+
+    /// What each key counts in the end.
+    fn counts(self, parted: &Parted<'_>, scale: f64) -> Vec<f64> {
+        let (mut before, mut all) = (f64::NEG_INFINITY, Vec::with_capacity(parted.s.len()));
+        for part in parted.parts() {
+            let new = if self == Self::Own { largest(part) } else { largest(part).max(before) };
+            let (old, own) = if all.is_empty() { (0.0, 1.0) } else { self.factors(before - new, scale) };
+            all.iter_mut().for_each(|e| *e *= old);
+            all.extend(exponentials(part, new).map(|e| own * e));
+            before = new;
+        }
+        all
+    }
+}
+
+/// How parts are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    /// Each part's sum with a maximum of its own; numerators are right.
+    SumsAsTheyAre,
+    /// Numerators of their own part's maximum; the sum is right.
+    NumeratorsAsTheyAre,
+    /// Both.
+    BothAsTheyAre,
+    /// A softmax for each part.
+    OwnSoftmax,
+    /// The mean of these.
+    Mean,
+    /// Softmaxes of parts, weighted by e^(m_t − m) alone.
+    ByMaxima,
+    /// Divided by the sum of their own part.
+    OwnSum,
+    /// Divided by the sum up to their own part.
+    SumSoFar,
+    /// What came before is rescaled otherwise when the maximum moves.
+    Rescaled(Carried, By),
+    /// The sum of the last part with its own maximum.
+    SumOfLastAsItIs,
+    /// The sum of the last part.
+    SumOfLast,
+    /// The sum of the first part with its own maximum.
+    SumOfFirstAsItIs,
+    /// The sum takes off the first part's maximum.
+    SumOffFirst,
+    /// The sum takes off the last part's maximum.
+    SumOffLast,
+    /// Numerators take off the last part's maximum.
+    NumeratorsOffLast,
+    /// Numerators take off the first part's maximum.
+    NumeratorsOffFirst,
+    /// The last part is left out.
+    WithoutLast,
+    /// The first part is left out.
+    WithoutFirst,
+    /// The last part alone.
+    LastAlone,
+    /// The first part alone.
+    FirstAlone,
+    /// The last part counts twice.
+    LastTwice,
+    /// The first part counts twice.
+    FirstTwice,
+    /// The first key of each part but the first counts twice.
+    BoundaryTwice,
+    /// The last key of each part but the last is left out.
+    WithoutBoundary,
+}
+
+/// How exponentials and their sum take off maxima, whatever the parts are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Maxima {
+    /// None off the sum.
+    NoneOffSum,
+    /// None off the exponentials.
+    NoneOffNumerators,
+    /// At least 0 off the sum.
+    NotNegativeOffSum,
+    /// At least 0 off the exponentials.
+    NotNegativeOffNumerators,
+}
+
+impl Maxima {
+    pub(super) const ALL: [Self; 4] =
+        [Self::NoneOffSum, Self::NoneOffNumerators, Self::NotNegativeOffSum, Self::NotNegativeOffNumerators];
+
+    pub(super) fn weights(self, s: &[f64]) -> Vec<f64> {
+        let top = largest(s);
+        let (of_sum, own) = match self {
+            Self::NoneOffSum => (0.0, top),
+            Self::NoneOffNumerators => (top, 0.0),
+            Self::NotNegativeOffSum => (top.max(0.0), top),
+            Self::NotNegativeOffNumerators => (top, top.max(0.0)),
+        };
+        let sum = total(s, of_sum);
+        exponentials(s, own).map(|e| e / sum).collect()
+    }
+}
+
+impl fmt::Display for Maxima {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoneOffSum => "the sum is of exponentials from which no maximum was taken off",
+            Self::NoneOffNumerators => "no maximum is taken off the exponentials, and one off the sum",
+            Self::NotNegativeOffSum => "the sum takes off a maximum that is at least 0, exponentials the row's",
+            Self::NotNegativeOffNumerators => "exponentials take off a maximum that is at least 0, the sum the row's",
+        })
+    }
+}
+
+impl Rule {
+    pub(super) fn all() -> Vec<Self> {
+        let mut all = vec![
+            Self::SumsAsTheyAre,
+            Self::NumeratorsAsTheyAre,
+            Self::BothAsTheyAre,
+            Self::OwnSoftmax,
+            Self::Mean,
+            Self::ByMaxima,
+            Self::OwnSum,
+            Self::SumSoFar,
+        ];
+        let of = |carried: Carried| By::ALL.map(|by| Self::Rescaled(carried, by));
+        all.extend([Carried::Sum, Carried::Result, Carried::Both].into_iter().flat_map(of));
+        all.extend([
+            Self::SumOfLastAsItIs,
+            Self::SumOfLast,
+            Self::SumOfFirstAsItIs,
+            Self::SumOffFirst,
+            Self::SumOffLast,
+            Self::NumeratorsOffLast,
+            Self::NumeratorsOffFirst,
+            Self::WithoutLast,
+            Self::WithoutFirst,
+            Self::LastAlone,
+            Self::FirstAlone,
+            Self::LastTwice,
+            Self::FirstTwice,
+            Self::BoundaryTwice,
+            Self::WithoutBoundary,
+        ]);
+        all
+    }
+
+    /// The weights of the keys.
+    pub(super) fn weights(self, parted: &Parted<'_>, scale: f64) -> Vec<f64> {
+        let s = parted.s;
+        let top = largest(s);
+        let normed = |all: Vec<f64>| -> Vec<f64> {
+            let sum: f64 = all.iter().sum();
+            all.into_iter().map(|e| e / sum).collect()
+        };
+        let of_own = |f: &dyn Fn(&[f64]) -> f64| {
+            parted.each(|part| {
+                let by = f(part);
+                exponentials(part, largest(part)).map(|e| e * by).collect()
+            })
+        };
+        // Keys counted so many times.
+        let counted = |count: &dyn Fn(usize) -> f64| {
+            normed(s.iter().enumerate().map(|(k, s)| count(k) * (s - top).exp()).collect())
+        };
+        let (ends, n) = (&parted.ends, s.len());
+        let begins_last = n - parted.last().len();
+        let ends_first = parted.first().len();
+        match self {
+            Self::SumsAsTheyAre => parted.over(parted.own_sums()),
+            Self::NumeratorsAsTheyAre => {
+                let sum = total(s, top);
+                of_own(&|_| 1.0 / sum)
+            }
+            Self::BothAsTheyAre => normed(of_own(&|_| 1.0)),
+            Self::OwnSoftmax => of_own(&|part| 1.0 / total(part, largest(part))),
+            Self::Mean => {
+                let parts = ends.len() as f64;
+                of_own(&|part| 1.0 / total(part, largest(part)) / parts)
+            }
+            Self::ByMaxima => {
+                let sum: f64 = parted.parts().map(|part| (largest(part) - top).exp()).sum();
+                of_own(&|part| (largest(part) - top).exp() / sum / total(part, largest(part)))
+            }
+            Self::OwnSum => parted.each(|part| {
+                let sum = total(part, top);
+                exponentials(part, top).map(|e| e / sum).collect()
+            }),
+            Self::SumSoFar => {
+                let mut sum = 0.0;
+                parted.each(|part| {
+                    sum += total(part, top);
+                    exponentials(part, top).map(|e| e / sum).collect()
+                })
+            }
+            Self::Rescaled(carried, by) => {
+                let (all, sum) = carried.made(by, parted, scale);
+                all.into_iter().map(|e| e / sum).collect()
+            }
+            Self::SumOfLastAsItIs => parted.over(total(parted.last(), largest(parted.last()))),
+            Self::SumOfLast => parted.over(total(parted.last(), top)),
+            Self::SumOfFirstAsItIs => parted.over(total(parted.first(), largest(parted.first()))),
+            Self::SumOffFirst => parted.over(total(s, largest(parted.first()))),
+            Self::SumOffLast => parted.over(total(s, largest(parted.last()))),
+            Self::NumeratorsOffLast | Self::NumeratorsOffFirst => {
+                let of = if self == Self::NumeratorsOffLast { parted.last() } else { parted.first() };
+                let sum = total(s, top);
+                exponentials(s, largest(of)).map(|e| e / sum).collect()
+            }
+            Self::WithoutLast => counted(&|k| f64::from(u8::from(k < begins_last))),
+            Self::WithoutFirst => counted(&|k| f64::from(u8::from(k >= ends_first))),
+            Self::LastAlone => counted(&|k| f64::from(u8::from(k >= begins_last))),
+            Self::FirstAlone => counted(&|k| f64::from(u8::from(k < ends_first))),
+            Self::LastTwice => counted(&|k| if k >= begins_last { 2.0 } else { 1.0 }),
+            Self::FirstTwice => counted(&|k| if k < ends_first { 2.0 } else { 1.0 }),
+            Self::BoundaryTwice => counted(&|k| if k < n && ends.contains(&k) { 2.0 } else { 1.0 }),
+            Self::WithoutBoundary => counted(&|k| if k + 1 < n && ends.contains(&(k + 1)) { 0.0 } else { 1.0 }),
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SumsAsTheyAre => {
+                f.write_str("each part's sum is added as it is, not rescaled from its own maximum to the row's")
+            }
+            Self::NumeratorsAsTheyAre => f.write_str(
+                "exponentials are of the distance from their own part's maximum, and the sum of that from the row's",
+            ),
+            Self::BothAsTheyAre => f.write_str(
+                "nothing is rescaled from a part's own maximum to the row's, exponentials and sum alike",
+            ),
+            Self::OwnSoftmax => f.write_str("each part is divided by its own sum: a softmax of its own"),
+            Self::Mean => f.write_str("each part is divided by its own sum, and by the number of parts"),
+            Self::ByMaxima => {
+                f.write_str("the parts' softmaxes are weighted by e^(m_t − m) alone, without their sums")
+            }
+            Self::OwnSum => f.write_str("weights are divided by the sum of their own part alone"),
+            Self::SumSoFar => f.write_str("weights are divided by the sum so far, up to their own part"),
+            Self::Rescaled(Carried::Result, By::Nothing) => f.write_str(
+                "the result so far is not rescaled when the maximum moves, and its sum is: the factor e^(m_old − m_new) is missing",
+            ),
+            Self::Rescaled(Carried::Sum, By::Nothing) => f.write_str(
+                "the sum so far is not rescaled when the maximum moves: the factor e^(m_old − m_new) is missing",
+            ),
+            Self::Rescaled(Carried::Both, By::Nothing) => f.write_str(
+                "neither exponentials nor sum so far are rescaled when the maximum moves: the factor e^(m_old − m_new) is missing",
+            ),
+            Self::Rescaled(carried, by) => {
+                let what = match carried {
+                    Carried::Sum => "the sum so far",
+                    Carried::Result => "the result so far",
+                    Carried::Both => "what came before, result and sum alike,",
+                };
+                match by {
+                    By::Nothing => Ok(()),
+                    By::Inverse => write!(f, "{what} is rescaled the wrong way round, by e^(m_new − m_old)"),
+                    By::PowersOfTwo => {
+                        write!(f, "{what} is rescaled by 2^(m_old − m_new) instead of e^(m_old − m_new)")
+                    }
+                    By::Twice => write!(f, "{what} is rescaled twice when the maximum moves"),
+                    By::Dropped => write!(f, "{what} is dropped when the maximum moves"),
+                    By::Unscaled => write!(f, "{what} is rescaled by the unscaled maxima"),
+                    By::ScaledTwice => write!(f, "{what} is rescaled by maxima that are scaled twice"),
+                    By::Own => write!(
+                        f,
+                        "the factor by which {what} is rescaled is taken of the part's own maximum, not of the largest so far"
+                    ),
+                    By::OfPart => write!(f, "a part's share is rescaled, and {what} is not"),
+                }
+            }
+            Self::SumOfLastAsItIs => f.write_str("the sum is that of the last part alone, with its own maximum"),
+            Self::SumOfLast => f.write_str("the sum is that of the last part alone"),
+            Self::SumOfFirstAsItIs => f.write_str("the sum is that of the first part alone, with its own maximum"),
+            Self::SumOffFirst => f.write_str("the sum takes the first part's maximum off, exponentials the row's"),
+            Self::SumOffLast => f.write_str("the sum takes the last part's maximum off, exponentials the row's"),
+            Self::NumeratorsOffLast => {
+                f.write_str("exponentials take the last part's maximum off, the sum the row's")
+            }
+            Self::NumeratorsOffFirst => {
+                f.write_str("exponentials take the first part's maximum off, the sum the row's")
+            }
+            Self::WithoutLast => f.write_str("the last part is left out of sum and result"),
+            Self::WithoutFirst => f.write_str("the first part is left out of sum and result"),
+            Self::LastAlone => f.write_str("the last part's result alone is there instead"),
+            Self::FirstAlone => f.write_str("the first part's result alone is there instead"),
+            Self::LastTwice => f.write_str("the last part is counted twice, in sum and result"),
+            Self::FirstTwice => f.write_str("the first part is counted twice, in sum and result"),
+            Self::BoundaryTwice => f.write_str("the first key of each part but the first is counted twice"),
+            Self::WithoutBoundary => f.write_str("the last key of each part but the last is left out"),
+        }
+    }
+}
