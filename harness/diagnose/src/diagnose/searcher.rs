@@ -121,26 +121,34 @@ impl Searcher<'_> {
         new.extend(found.first().map(|((m, values), _)| Explanation::Here(m.name, values.clone())));
         let cause = found.first().map(|(candidate, fit)| self.cause(node, candidate, fit, before, ties(&found)));
         let all_of_it = |c: &Cause| c.kind == Explains::Value && c.whole;
-        let solution = match cause.as_ref().is_some_and(all_of_it) {
+        // A number that was measured on a row's statistic is tried against formulas that need none: ε tells them apart on other
+        // tokens.
+        let measured = matches!(node.op.anatomy(), Anatomy::RowReduction(_))
+            && found.first().is_some_and(|((m, values), _)| {
+                m.propose.is_some() && !m.of_model && values.iter().any(|v| v.fract() != 0.0)
+            });
+        let solution = match cause.as_ref().is_some_and(all_of_it) && !measured {
             true => None,
             false => solve::solve(&e, (&solved, &elsewhere), self.meter),
         };
         // An explanation of values and places goes before one of sizes, or of a part of the stage.
         let partial = |c: &Cause| c.kind == Explains::Value;
         let proved = |s: &Solution| s.confidence == Confidence::Proved;
+        // If a derived formula holds everywhere, the place where it shows is no cause.
+        let everywhere = |s: &Solution| proved(s) && s.holds == Holds::Everywhere;
         let solution = solution.filter(|s| proved(s) || !cause.as_ref().is_some_and(partial));
+        // Nothing is gained by another number that was measured.
+        let solution = solution.filter(|s| !measured || everywhere(s) && s.is_formula());
         new.extend(
             solution.as_ref().filter(|s| proved(s)).map(|s| Explanation::Solved(Box::new(s.known(origin.id.layer)))),
         );
-        // If a derived formula holds everywhere, the place where it shows is no cause.
-        let everywhere = |s: &Solution| proved(s) && s.holds == Holds::Everywhere;
         // Scores that are kept in f16 are just that: the known fault is its name.
         let coarser =
             |s: &Solution| s.coarser && matches!(node.op.anatomy(), Anatomy::Contraction(Contraction::Scores(_)));
         let names = |c: &Cause| match c.kind {
             // A part of the stage: its explanation is the place.
             Explains::Place => !solution.as_ref().is_some_and(everywhere),
-            Explains::Value => true,
+            Explains::Value => !measured,
             Explains::Rounding => solution.as_ref().is_some_and(|s| coarser(s) || s.halves),
         };
         let cause = cause.filter(|c| solution.is_none() || names(c));

@@ -105,6 +105,11 @@ pub struct Solution {
 }
 
 impl Solution {
+    /// Whether no number of it was measured on the values.
+    pub(super) fn is_formula(&self) -> bool {
+        self.law.is_none() && self.of_model.is_none()
+    }
+
     /// The whole of it in one sentence without its end.
     pub fn told(&self) -> String {
         match &self.holds {
