@@ -10,6 +10,7 @@ use super::scene::Scene;
 use super::terms::{Sums, least_squares};
 use super::{Law, Row};
 use crate::verdict::RowAt;
+use half::{bf16, f16};
 use qdiff_engine::model::WeightSource;
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::Gather;
@@ -139,7 +140,7 @@ fn raw<'a>(scene: &'a Scene<'a>, name: &'a str, field: &'static Field, change: B
 /// Ways to decode the rows of weight `name` otherwise, in words.
 pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'a>>) -> Vec<(String, Decoded<'a>)> {
     let Some((format, quants)) = of_format(scene, name) else {
-        return Vec::new();
+        return plain(scene, name, sums);
     };
     let (run, block) = (quants.run, format.ty.block_size());
     let low = format.bits(Part::Quants) as u32;
@@ -189,6 +190,7 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
             ));
         }
     }
+    all.extend(streams(scene, name));
     let taken_apart = Rc::new(ByRow::new());
     let taken_apart_again = taken_apart.clone();
     let mut add = |what: String, f: Value<'a>| {
@@ -329,7 +331,32 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
         let kept = (1i64 << low) - 1;
         let value = move |a: &Apart, k: usize| a.scale[k] * ((a.quant[k] as i64) & kept) as f64 + a.offset[k];
         add("the upper bits of the quants are lost".to_owned(), Rc::new(value));
-        let orders: [(&str, Place); 8] = [
+        let upper = ((1i64 << bits) - 1) & !kept;
+        let value = move |a: &Apart, k: usize| a.scale[k] * ((a.quant[k] as i64) ^ upper) as f64 + a.offset[k];
+        add("the upper bits of the quants are inverted".to_owned(), Rc::new(value));
+        for run in [64, 32, 16].into_iter().filter(|run| 2 * run <= block) {
+            let each = block / run;
+            let of = sums.and_then(|sums| upper_of(scene, sums, (run, each), &known, kept));
+            let Some(of) = of else { continue };
+            let list: Vec<String> = of.iter().map(ToString::to_string).collect();
+            let what = format!(
+                "the upper bits of the quants of each {each} runs of {run} weights are those of the runs {}",
+                list.join(" ")
+            );
+            let value = move |a: &Apart, k: usize| {
+                let other = (k / block * block + of[k / run % each] * run + k % run).min(a.quant.len() - 1);
+                let quant = ((a.quant[k] as i64) & kept) | ((a.quant[other] as i64) & !kept);
+                a.scale[k] * quant as f64 + a.offset[k]
+            };
+            add(what, Rc::new(value));
+        }
+        let orders: [(&str, Place); 14] = [
+            ("the weight 4 before", |k, _, _| k.saturating_sub(4)),
+            ("the weight 8 before", |k, _, _| k.saturating_sub(8)),
+            ("the weight 12 before", |k, _, _| k.saturating_sub(12)),
+            ("the weight 4 after", |k, _, _| k + 4),
+            ("the weight 8 after", |k, _, _| k + 8),
+            ("the weight 12 after", |k, _, _| k + 12),
             ("the weight 16 apart, in pairs", |k, _, _| k ^ 16),
             ("the weight 32 apart, in pairs", |k, _, _| k ^ 32),
             ("the weight 64 apart, in pairs", |k, _, _| k ^ 64),
@@ -425,6 +452,18 @@ fn packed<'a>(run: usize, block: usize, add: &mut impl FnMut(String, Value<'a>))
                 format!("the upper two bits of the {name} are lost{of}"),
                 Rc::new(move |a, k| made(a, k, which, &lost)),
             );
+            let exchanged = move |a: &Apart, k: usize, s: bool| {
+                if here(k) { six(a, k, s) & 0x0f | six(a, k, !s) & 0x30 } else { six(a, k, s) }
+            };
+            let other = match which {
+                (true, false) => "offsets",
+                (false, true) => "scales",
+                _ => "other ones",
+            };
+            add(
+                format!("the upper two bits of the {name} are those of the {other}{of}"),
+                Rc::new(move |a, k| made(a, k, which, &exchanged)),
+            );
             for (place, sub) in sources {
                 let mixed = move |a: &Apart, k: usize, s: bool| {
                     let other = k / block * block + sub(k % block / run) * run + k % run;
@@ -439,6 +478,121 @@ fn packed<'a>(run: usize, block: usize, add: &mut impl FnMut(String, Value<'a>))
         }
     }
 }
+
+/// For each run of a block: the run that its upper bits are those of. The sum is linear in that, so least squares gives it.
+fn upper_of(
+    scene: &Scene<'_>, sums: &Sums<'_>, (run, each): (usize, usize), apart: &dyn Fn(usize) -> Option<Rc<Apart>>,
+    kept: i64,
+) -> Option<Vec<usize>> {
+    let chosen = sums.sample(ELEMENTS);
+    if chosen.len() * 2 < each * each * 3 {
+        return None;
+    }
+    let (mut rows, mut target) = (Vec::new(), Vec::new());
+    for &(r, i) in &chosen {
+        let row = &scene.e.rows[r];
+        let (a, x) = (apart(scene.token(row).1 + i)?, sums.activations(row)?);
+        let (got, _, bound) = scene.element((r, i));
+        let weight = 1.0 / f64::from(bound).max(f64::MIN_POSITIVE);
+        let (mut sum, mut rest) = (vec![0f64; each * each], 0.0);
+        for (k, x) in x.iter().enumerate() {
+            let (first, sub) = (k / (run * each) * each * run, k / run % each);
+            rest += x * (a.scale[k] * ((a.quant[k] as i64) & kept) as f64 + a.offset[k]);
+            for c in 0..each {
+                let at = (first + c * run + k % run).min(a.quant.len() - 1);
+                sum[sub * each + c] += weight * x * a.scale[k] * ((a.quant[at] as i64) & !kept) as f64;
+            }
+        }
+        scene.count(x.len() * each * 3 + each.pow(4) / 2);
+        rows.push(sum);
+        target.push(weight * (got - rest));
+    }
+    let numbers = least_squares(&rows, &target)?;
+    let one = |part: &[f64]| {
+        let at = (0..each).find(|c| (part[*c] - 1.0).abs() <= WHOLE)?;
+        (0..each).all(|c| c == at || part[c].abs() <= WHOLE).then_some(at)
+    };
+    let of: Vec<usize> = numbers.chunks(each).map(one).collect::<Option<_>>()?;
+    of.iter().enumerate().any(|(b, c)| b != *c).then_some(of)
+}
+
+/// Rows that begin elsewhere among the blocks of the tensor.
+fn streams<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Decoded<'a>)> {
+    let ways: [(&str, i64, i64); 4] = [
+        ("rows begin one block late", 0, 1),
+        ("rows begin one block early", 0, -1),
+        ("rows are read one block further apart than they are stored", 1, 0),
+        ("rows are read one block nearer to each other than they are stored", -1, 0),
+    ];
+    let of = |(what, apart, late): (&str, i64, i64)| -> (String, Decoded<'a>) {
+        let known = ByRow::new();
+        let decode = move |row: usize| {
+            let weights = &scene.e.oracle.weights;
+            let (ty, (n, rows)) = (weights.ggml_type(name), weights.extent(name));
+            let blocks = n / ty.block_size();
+            let first = usize::try_from((row * blocks) as i64 + apart * row as i64 + late).ok()?;
+            // Within the tensor, as far as it goes.
+            let (from, skipped) = (first / blocks, first % blocks * ty.type_size());
+            let mut bytes = (from < rows).then(|| weights.row_bytes(name, from)[skipped..].to_vec())?;
+            if skipped > 0 {
+                bytes.extend_from_slice(&(from + 1 < rows).then(|| weights.row_bytes(name, from + 1))?[..skipped]);
+            }
+            let mut out = vec![0f32; n];
+            quant::dequantize(ty, &bytes, &mut out);
+            out.iter().all(|v| v.is_finite()).then(|| out.into_iter().map(f64::from).collect::<Vec<f64>>())
+        };
+        (what.to_owned(), Rc::new(move |row| known.get(row, || decode(row))))
+    };
+    ways.into_iter().map(of).collect()
+}
+
+/// Plain numbers of 16 bits that are read otherwise.
+fn plain<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'a>>) -> Vec<(String, Decoded<'a>)> {
+    type Read = fn(u16) -> f64;
+    let ways: &[(&str, Read)] = match scene.e.oracle.weights.ggml_type(name) {
+        quant::GgmlType::F16 => &[
+            ("weights of f16 below its least normal number are taken for 0", |b| {
+                if b & 0x7c00 == 0 { 0.0 } else { f16::from_bits(b).to_f64() }
+            }),
+            ("the bits of weights in f16 are read as bf16", |b| bf16::from_bits(b).to_f64()),
+            ("the bytes of weights in f16 are exchanged", |b| f16::from_bits(b.swap_bytes()).to_f64()),
+        ],
+        quant::GgmlType::BF16 => &[
+            ("the bits of weights in bf16 are read as f16", |b| f16::from_bits(b).to_f64()),
+            ("the bytes of weights in bf16 are exchanged", |b| bf16::from_bits(b.swap_bytes()).to_f64()),
+        ],
+        _ => return Vec::new(),
+    };
+    let of = |&(what, read): &(&str, Read)| -> (String, Decoded<'a>) {
+        let known = ByRow::new();
+        let decode = move |row: usize| {
+            let weights = &scene.e.oracle.weights;
+            let bytes = (row < weights.extent(name).1).then(|| weights.row_bytes(name, row))?;
+            let all: Vec<f64> = bytes.chunks_exact(2).map(|b| read(u16::from_le_bytes([b[0], b[1]]))).collect();
+            all.iter().all(|v| v.is_finite()).then_some(all)
+        };
+        (what.to_owned(), Rc::new(move |row| known.get(row, || decode(row))))
+    };
+    // Sums that are much smaller than the right ones are all within the bounds of those: they must be right by themselves.
+    let tells = |(_, decoded): &(String, Decoded<'a>)| {
+        let Some(sums) = sums else { return true };
+        let chosen = sums.sample(SHOWN);
+        let near = |&(r, i): &(usize, usize)| -> Option<bool> {
+            let row = &scene.e.rows[r];
+            let (w, x) = (decoded(scene.token(row).1 + i)?, sums.activations(row)?);
+            let (mut sum, mut size) = (0.0, 0.0);
+            for (w, x) in w.iter().zip(x.iter()) {
+                (sum, size) = (sum + w * x, size + (w * x).abs());
+            }
+            Some((scene.element((r, i)).0 - sum).abs() <= 1e-5 * size)
+        };
+        !chosen.is_empty() && chosen.iter().all(|at| near(at).unwrap_or(true))
+    };
+    ways.iter().map(of).filter(tells).collect()
+}
+
+/// Elements that plain numbers must give.
+const SHOWN: usize = 16;
 
 /// Which scale or offset each sub-block has, in each super-block alike: of so many that stand together, by number.
 struct Mixed {

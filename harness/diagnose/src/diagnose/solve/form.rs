@@ -2,10 +2,12 @@
 
 use super::attended::Attended;
 use super::given::{Given, Kin};
+use super::kept::Kept;
 use super::lanes::Lanes;
 use super::moved::Moved;
 use super::rank::Rank;
 use super::scene::Scene;
+use super::shares::Shares;
 use super::slots::Written;
 use super::sum::Sum;
 use super::twice::Twice;
@@ -29,6 +31,10 @@ pub enum Form {
     Written(Written),
     /// Factors of a sum's terms meet others within each run of them.
     Lanes(Lanes),
+    /// Later steps change what a cache keeps.
+    Kept(Kept),
+    /// A sum in splits is put together otherwise.
+    Shares(Shares),
     /// Attention is computed otherwise.
     Attended(Attended),
     /// Combinations of a few vectors are added.
@@ -46,6 +52,8 @@ impl Form {
             Self::Sum(sum) => Some(sum.on(scene)),
             Self::Written(written) => written.on(scene),
             Self::Lanes(lanes) => lanes.on(scene),
+            Self::Kept(kept) => kept.on(scene),
+            Self::Shares(shares) => shares.on(scene),
             Self::Attended(attended) => attended.on(scene),
             Self::Rank(rank) => rank.on(scene),
             Self::Twice(twice) => twice.on(scene),
@@ -58,7 +66,7 @@ impl Form {
             Self::Moved(moved) => Self::Moved(moved.clone()),
             Self::Given(given) => Self::Given(given.in_layer(by)?),
             Self::Sum(sum) => Self::Sum(sum.in_layer(by)?),
-            Self::Written(_) | Self::Lanes(_) | Self::Attended(_) => self.clone(),
+            Self::Written(_) | Self::Lanes(_) | Self::Kept(_) | Self::Shares(_) | Self::Attended(_) => self.clone(),
             // The vectors are of the layer.
             Self::Rank(_) => return None,
             Self::Twice(twice) => Self::Twice(twice.each(|form| form.in_layer(by))?),
@@ -68,14 +76,19 @@ impl Form {
     /// The same of another stage, where it says nothing of the first one but what any stage has.
     pub(super) fn of_stage(&self, id: StageId) -> Option<Self> {
         match self {
-            Self::Moved(_) | Self::Given(Given::Constant(_)) => Some(self.clone()),
+            Self::Moved(_) | Self::Given(Given::Constant(_) | Given::Unwritten(_)) => Some(self.clone()),
             Self::Given(Given::Stage { kin: Kin::Own, before, at, .. }) => {
                 Some(Self::Given(Given::Stage { stage: id, kin: Kin::Own, before: *before, at: *at }))
             }
             Self::Twice(twice) => Some(Self::Twice(twice.each(|form| form.of_stage(id))?)),
-            Self::Given(_) | Self::Sum(_) | Self::Written(_) | Self::Lanes(_) | Self::Attended(_) | Self::Rank(_) => {
-                None
-            }
+            Self::Given(_)
+            | Self::Sum(_)
+            | Self::Written(_)
+            | Self::Lanes(_)
+            | Self::Kept(_)
+            | Self::Shares(_)
+            | Self::Attended(_)
+            | Self::Rank(_) => None,
         }
     }
 
@@ -89,10 +102,12 @@ impl Form {
         match self {
             Self::Moved(Moved::Along { index, .. }) => index.parameters(),
             Self::Moved(_) => 1,
-            Self::Given(Given::Constant(_)) => 1,
+            Self::Given(Given::Constant(_) | Given::Unwritten(_)) => 1,
             Self::Given(_) => 0,
             Self::Sum(_) | Self::Written(_) => 2,
             Self::Lanes(lanes) => lanes.parameters(),
+            Self::Kept(_) => 1,
+            Self::Shares(_) => 2,
             Self::Attended(attended) => attended.parameters(),
             Self::Rank(rank) => rank.parameters(),
             Self::Twice(twice) => twice.parameters(),
@@ -108,6 +123,8 @@ impl fmt::Display for Form {
             Self::Sum(sum) => sum.fmt(f),
             Self::Written(written) => written.fmt(f),
             Self::Lanes(lanes) => lanes.fmt(f),
+            Self::Kept(kept) => kept.fmt(f),
+            Self::Shares(shares) => shares.fmt(f),
             Self::Attended(attended) => attended.fmt(f),
             Self::Rank(rank) => rank.fmt(f),
             Self::Twice(twice) => twice.fmt(f),

@@ -16,6 +16,8 @@ use std::fmt;
 pub enum Given {
     /// A number.
     Constant(f64),
+    /// The same in whole rows of a cache: what the memory held before.
+    Unwritten(f64),
     /// What a stage gave.
     Stage {
         /// The stage.
@@ -65,6 +67,12 @@ impl fmt::Display for Given {
             return match self {
                 Self::Constant(0.0) => f.write_str("zeros are there instead: never written, or cleared"),
                 Self::Constant(value) => write!(f, "the constant {value} is there instead"),
+                Self::Unwritten(value) => {
+                    write!(
+                        f,
+                        "rows are not written: the constant {value} is there instead, which the memory held before"
+                    )
+                }
                 Self::Weight(name) => write!(f, "the weight {name} itself is there instead"),
                 Self::Stage { .. } => Ok(()),
             };
@@ -101,7 +109,7 @@ impl Given {
     /// The same of a stage in another layer.
     pub(super) fn in_layer(&self, by: i32) -> Option<Self> {
         Some(match self {
-            Self::Constant(_) => self.clone(),
+            Self::Constant(_) | Self::Unwritten(_) => self.clone(),
             Self::Weight(name) => Self::Weight(super::form::weight_of_layer(name, by)?),
             Self::Stage { stage, kin, before, at } => {
                 Self::Stage { stage: of_layer(*stage, by)?, kin: *kin, before: *before, at: *at }
@@ -112,7 +120,9 @@ impl Given {
     /// What a row would be.
     pub(super) fn on<'a>(&self, scene: &'a Scene<'a>) -> Option<Alternative<'a>> {
         Some(match self.clone() {
-            Self::Constant(value) => Box::new(move |row| Some(Scene::exact(vec![value; row.range.len()]))),
+            Self::Constant(value) | Self::Unwritten(value) => {
+                Box::new(move |row| Some(Scene::exact(vec![value; row.range.len()])))
+            }
             Self::Weight(name) => {
                 let known = scene.e.oracle.graph.weights();
                 let vector = scene.vector(&name, known.iter().find(|w| w.name == name)?.extent[0]);
@@ -182,7 +192,11 @@ fn constant(scene: &Scene<'_>) -> Option<Given> {
     }
     // Where all right values lie beyond it they are cut off there.
     let beyond = |&at: &(usize, usize)| scene.element(at).1 / value >= 1.0;
-    (value == 0.0 || !scene.fit.iter().all(beyond)).then_some(Given::Constant(value))
+    let e = scene.e;
+    let whole = || e.bad_rows().all(|row| e.row(row).0.iter().all(|got| f64::from(*got) == value));
+    let unwritten = value != 0.0 && scene.node().has_state() && whole();
+    let given = if unwritten { Given::Unwritten(value) } else { Given::Constant(value) };
+    (value == 0.0 || !scene.fit.iter().all(beyond)).then_some(given)
 }
 
 /// Another stage's values, or those of the step before.
@@ -194,6 +208,9 @@ fn buffers(scene: &Scene<'_>) -> Vec<Given> {
         all.extend([Place::Address, Place::LastToken].map(|at| of(node.id, Kin::Own, true, at)));
     } else {
         all.push(of(node.id, Kin::Own, false, Place::SlotBefore));
+        // Layers that share the memory: the last one leaves its rows there.
+        let kin = graph.nodes.iter().rev().filter(|n| n.id.name == node.id.name && n.id != node.id);
+        all.extend(kin.map(|n| of(n.id, Kin::Other, false, Place::Token)));
     }
     let alike = scene.alike();
     for &id in &alike {

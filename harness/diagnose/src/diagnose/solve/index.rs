@@ -39,6 +39,13 @@ pub enum Index {
     Before(usize),
     /// i, and m − 1 from there on.
     AtMost(usize),
+    /// In the last run that there is, where there is no run of so many for i.
+    Clamped {
+        /// Indices of a run.
+        each: usize,
+        /// The last run.
+        last: usize,
+    },
     /// The transposed place in each m, read as so many rows.
     Turned {
         /// Indices that are read as a matrix.
@@ -77,6 +84,7 @@ impl Index {
             Self::Next(m) => within(i / m * m + (i % m + 1) % m),
             Self::Before(m) => within(i / m * m + (i % m + m - 1) % m),
             Self::AtMost(m) => i.min(m - 1),
+            Self::Clamped { each, last } => (i / each).min(*last) * each + i % each,
             Self::Turned { each, rows } => {
                 let columns = each / rows;
                 within(i / each * each + i % each % rows * columns + i % each / rows)
@@ -113,6 +121,9 @@ impl Index {
             Self::Next(m) => format!("{one} one further on, round the end of each {m}"),
             Self::Before(m) => format!("{one} one before, round the end of each {m}"),
             Self::AtMost(m) => format!("{one} {t} for {t} < {m}, and {one} {} from there on", m - 1),
+            Self::Clamped { each, last } => {
+                format!("same {one} of the run {last} of {each}, the last that there is, for later runs")
+            }
             Self::Turned { each, rows } => {
                 format!("{one} of the transposed place in each {each}, read as {rows} by {}", each / rows)
             }

@@ -23,6 +23,7 @@ mod groups;
 mod held;
 mod index;
 mod indexed;
+mod kept;
 mod lanes;
 mod maps;
 mod moved;
@@ -32,6 +33,7 @@ mod predict;
 mod rank;
 mod rounded;
 mod scene;
+mod shares;
 mod slots;
 mod structure;
 mod sum;
@@ -243,6 +245,7 @@ const SOLVERS: &[Solver] = &[
     moved::columns,
     rounded::laws,
     terms::laws,
+    shares::laws,
     counted::laws,
     within::laws,
     accumulated::laws,
@@ -254,6 +257,7 @@ const SOLVERS: &[Solver] = &[
     moved::keys,
     structure::laws,
     twice::laws,
+    rounded::over,
     rank::laws,
 ];
 

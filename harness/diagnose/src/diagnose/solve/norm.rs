@@ -1,5 +1,6 @@
 //! Norms: another mean of squares, another root, another weight.
 
+use super::attended::Half;
 use super::index::{Index, Sources};
 use super::scene::{Layout, Scene};
 use super::{Law, Row};
@@ -32,6 +33,17 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             normed(scene, row, run, &scale, &|i| f64::from(own[i]))
         });
         all.push(law.of_model("ε", other));
+        let weights: [(&str, Change); 3] = [
+            ("the weight is not applied", |_| 1.0),
+            ("1 is added to the weight", |w| 1.0 + w),
+            ("the weight is applied twice", |w| w * w),
+        ];
+        for (what, f) in weights {
+            let own = scene.vector(&scene.node().weights[0].name, run);
+            all.push(Law::new(format!("ε is {other:e}, and {what}"), 2, move |row: &RowAt| {
+                normed(scene, row, run, &scale, &|i| f(f64::from(own[i])))
+            }));
+        }
     }
     let right = |x: &[f64]| 1.0 / (mean(x) + norm.eps).sqrt();
     let mut weights: Vec<(String, Weight)> = vec![("the weight is not applied".to_owned(), Rc::new(|_| 1.0))];
@@ -83,6 +95,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Row { value, bound })
         }));
     }
+    all.push(twice(scene, norm, run, own.clone()));
+    all.extend(Half::ALL.into_iter().flat_map(|to| rounded(scene, norm, run, &own, to)));
     let eps = norm.eps;
     let mut parts: Vec<usize> =
         [2, 3, 4, 6, 8, 12, 16].iter().filter(|n| run.is_multiple_of(**n)).map(|n| run / n).collect();
@@ -135,6 +149,54 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         }));
     }
     all
+}
+
+/// What becomes of a weight.
+type Change = fn(f64) -> f64;
+
+/// The norm of what it gives.
+fn twice<'a>(scene: &'a Scene<'a>, norm: &RmsNorm, run: usize, own: Rc<Vec<f32>>) -> Law<'a> {
+    let eps = norm.eps;
+    Law::new("the norm is applied twice", 0, move |row: &RowAt| {
+        let mut value = operand(scene, row, 0)?;
+        for _ in 0..2 {
+            for part in value.chunks_mut(run) {
+                let scale = 1.0 / (mean(part) + eps).sqrt();
+                part.iter_mut().zip(&*own).for_each(|(v, w)| *v *= scale * f64::from(*w));
+            }
+        }
+        let bound = value.iter().map(|v| (UNIT * 24.0 * v.abs()) as f32).collect();
+        Some(Row { value, bound })
+    })
+}
+
+/// The normalised value is rounded before the weight is applied; the product as well, or not.
+fn rounded<'a>(scene: &'a Scene<'a>, norm: &RmsNorm, run: usize, own: &Rc<Vec<f32>>, to: Half) -> [Law<'a>; 2] {
+    let eps = norm.eps;
+    [false, true].map(|product| {
+        let own = own.clone();
+        let (name, again) = (to.name(), if product { ", and so is the product" } else { "" });
+        let what = format!("the normalised value is rounded to {name} before the weight is applied{again}");
+        Law::new(what, 1, move |row: &RowAt| {
+            let x = operand(scene, row, 0)?;
+            let (mut value, mut bound) = (Vec::with_capacity(x.len()), Vec::with_capacity(x.len()));
+            for part in x.chunks(run) {
+                let scale = 1.0 / (mean(part) + eps).sqrt();
+                for (v, w) in part.iter().zip(&*own) {
+                    let (v, w) = (v * scale, f64::from(*w));
+                    let off = 6.0 * UNIT * v.abs();
+                    let made = to.round(v) * w;
+                    let mut either = to.either(v, off) * w.abs();
+                    if product {
+                        either += to.either(made, either + UNIT * made.abs());
+                    }
+                    value.push(if product { to.round(made) } else { made });
+                    bound.push((either + 2.0 * UNIT * made.abs()) as f32);
+                }
+            }
+            Some(Row { value, bound })
+        })
+    })
 }
 
 /// A weight by its index.

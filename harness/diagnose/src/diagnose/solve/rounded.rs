@@ -6,10 +6,12 @@
 
 use super::scene::Scene;
 use super::terms::Sums;
-use super::{Law, Row};
+use super::{Law, Row, Solver, functions, gated, norm, operands};
 use crate::verdict::RowAt;
 use half::{bf16, f16};
-use qdiff_engine::ops::UNIT;
+use qdiff_engine::ops::anatomy::Elementwise;
+use qdiff_engine::ops::{Anatomy, UNIT};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// A coarser way to keep numbers.
@@ -161,6 +163,7 @@ const OPERANDS: [(&str, (bool, bool)); 3] = [
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let mut all = outputs(scene);
     all.extend(quantised(scene));
+    all.extend(added(scene));
     if !scene.node().op.anatomy().is_layer() {
         return all;
     }
@@ -186,6 +189,45 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         );
     }
     all
+}
+
+/// Addends that are rounded before they are added, and the sum after that or not.
+fn added<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    if !matches!(scene.node().op.anatomy(), Anatomy::Elementwise(Elementwise::Sum)) {
+        return Vec::new();
+    }
+    let graph = &scene.e.oracle.graph;
+    let inputs: Rc<[usize]> = scene.node().inputs.clone().into();
+    let mut which: Vec<(String, Option<usize>)> = vec![("both addends are".to_owned(), None)];
+    which.extend(inputs.iter().enumerate().map(|(i, &input)| (format!("{} is", graph.nodes[input].id), Some(i))));
+    let of = |format: &'static Format, (what, one): (String, Option<usize>), of_sum: bool| {
+        let (inputs, name) = (inputs.clone(), format.name.trim_end_matches(','));
+        let sum = if of_sum { ", and so is the sum" } else { "" };
+        let what = format!("{what} rounded to {name} before the sum is made{sum}");
+        Law::new(what, 1, move |row: &RowAt| {
+            let (token, from) = scene.token(row);
+            let mut value = vec![0f64; row.range.len()];
+            for i in 0..inputs.len() {
+                let tensor = scene.operand(row.step, i)?;
+                let rounds = one.is_none_or(|one| one == i);
+                let part = (token < tensor.shape[0]).then(|| tensor.row(token))?.get(from..from + value.len())?;
+                let round = |v: f32| if rounds { (format.round)(v) } else { v };
+                value.iter_mut().zip(part).for_each(|(sum, v)| *sum += f64::from(round(*v)));
+            }
+            if of_sum {
+                value.iter_mut().for_each(|v| *v = f64::from((format.round)(*v as f32)));
+            }
+            let bound = value.iter().map(|v| (UNIT * v.abs()) as f32).collect();
+            Some(Row { value, bound })
+        })
+    };
+    let ways = which.iter().flat_map(|which| [false, true].map(|of_sum| (which.clone(), of_sum)));
+    let all: Vec<_> = ways.collect();
+    FORMATS
+        .iter()
+        .flat_map(|format| all.iter().map(move |(which, of_sum)| (*format, which.clone(), *of_sum)))
+        .map(|(format, which, of_sum)| of(format, which, of_sum))
+        .collect()
 }
 
 /// How values that share a scale become whole numbers and back: by the largest size and the largest and least value.
@@ -319,6 +361,42 @@ fn outputs<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         Law { coarser: true, ..law }
     };
     FORMATS.iter().filter(fits).map(|f| f.law(told, law)).collect()
+}
+
+/// Another function of the stage's operands, whose output is rounded then.
+pub(super) fn over<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let member = |format: &&&'static Format| {
+        scene.fit.iter().all(|&at| {
+            let got = scene.element(at).0 as f32;
+            (format.round)(got).to_bits() == got.to_bits()
+        })
+    };
+    // Of a constant, or of zeros, nothing is told.
+    let several = || scene.fit.iter().map(|&at| scene.element(at).0.to_bits()).collect::<BTreeSet<_>>().len() > 8;
+    let Some(format) = FORMATS.iter().find(member).filter(|_| several()) else { return Vec::new() };
+    let solvers: [Solver; 4] = [functions::laws, norm::laws, gated::laws, operands::laws];
+    let laws = solvers.into_iter().flat_map(|solver| solver(scene)).filter(|law| !law.coarser && !law.parts);
+    let rounded = |law: Law<'a>| {
+        let (name, own) = (format.name.trim_end_matches(','), law.row);
+        Law::new(
+            format!("{}, and the output is rounded to {name}", law.what),
+            law.parameters + 1,
+            move |row: &RowAt| {
+                let mut made = own(row)?;
+                let (got, ..) = scene.e.row(row);
+                for ((value, bound), got) in made.value.iter_mut().zip(&mut made.bound).zip(got) {
+                    // Near the middle of a step it goes either way.
+                    let off = 4.0 * f64::from(*bound) + 4.0 * UNIT * value.abs();
+                    let [low, high] = [*value - off, *value + off].map(|v| f64::from((format.round)(v as f32)));
+                    let got = f64::from(*got);
+                    *value = if got == low || got == high { got } else { f64::from((format.round)(*value as f32)) };
+                    *bound = 0.0;
+                }
+                Some(made)
+            },
+        )
+    };
+    laws.map(rounded).collect()
 }
 
 /// The products of a row with operands changed.

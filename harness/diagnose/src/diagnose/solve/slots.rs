@@ -31,6 +31,9 @@ pub struct Written {
     as_well: bool,
     /// Whether their own slots, where nobody writes them, are seen to keep what they held.
     keeps: bool,
+    /// Whether they are read from there as well: slots of several positions are one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    shared: bool,
 }
 
 /// The slot of a position.
@@ -49,6 +52,8 @@ pub enum Slot {
     PartLast,
     /// In reverse order within the part.
     PartMirrored,
+    /// As far before its own as the part's first is from the first slot of its so many.
+    FromTile(usize),
 }
 
 impl Slot {
@@ -60,6 +65,7 @@ impl Slot {
             Self::PartFirst => Some(part.first),
             Self::PartLast => part.keys().checked_sub(1),
             Self::PartMirrored => (part.first + part.keys()).checked_sub(p + 1),
+            Self::FromTile(m) => p.checked_sub(part.first % m),
         }
     }
 }
@@ -146,8 +152,10 @@ impl fmt::Display for Written {
             Slot::PartFirst => f.write_str("to the slot of the part's first row"),
             Slot::PartLast => f.write_str("to the slot of the part's last row"),
             Slot::PartMirrored => f.write_str("in reverse order within its part"),
+            Slot::FromTile(m) => write!(f, "as if its part began at the first slot of its {m}"),
         }?;
         f.write_str(match (self.as_well, self.keeps) {
+            _ if self.shared => ", and read from there: its slot is that of another position",
             (true, _) => " as well as to its own",
             (false, true) => ", and its own keeps what it held",
             (false, false) => ", and not to its own",
@@ -182,17 +190,24 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             of.into_iter().chain(apart).map(Slot::Of)
         }));
         let rules = rules.chain([Slot::Of(Index::Is(s0)), Slot::PartFirst, Slot::PartLast, Slot::PartMirrored]);
+        let rules = rules.chain([4, 8, 16, 32, 64, 128, 256].map(Slot::FromTile));
+        // Rings, and pages beyond the end of a table.
+        let rings = (p0 > s0).then(|| Slot::Of(Index::Mod(p0 - s0))).filter(|_| p0 - s0 > 64);
+        let pages = [8, 16, 32, 64, 128, 256].into_iter().filter(|each| p0 % each == s0 % each && p0 > s0);
+        let rules = rules.chain(rings).chain(pages.map(|each| Slot::Of(Index::Clamped { each, last: s0 / each })));
         let pairs: BTreeMap<usize, usize> = moved.iter().copied().collect();
         let exchanged = pairs.len() == 2 && pairs.iter().all(|(p, s)| pairs.get(s) == Some(p));
         let rules = rules.chain(exchanged.then(|| Slot::Of(Index::Pairs(pairs.clone()))));
         for to in rules.filter(|to| moved.iter().all(|(p, s)| to.of(*p, part(scene, *p)) == Some(*s))) {
             for rows in domains(scene, &positions) {
-                let of = [false, true].map(|as_well| Written { to: to.clone(), rows, as_well, keeps });
+                let of = [(false, false), (true, false), (true, true)];
+                let of = of.map(|(as_well, shared)| Written { to: to.clone(), rows, as_well, keeps, shared });
                 all.extend(of.into_iter().filter_map(|written| Law::of(Form::Written(written), scene)));
             }
         }
     }
     all.extend(places(scene));
+    all.extend(super::kept::laws(scene));
     all
 }
 
@@ -282,6 +297,13 @@ fn domains(scene: &Scene<'_>, moved: &BTreeSet<usize>) -> Vec<Rows> {
 fn written(scene: &Scene<'_>, row: &RowAt, law: &Written) -> Option<Row> {
     let (slot, steps) = (scene.token(row).0, &scene.e.side.capture.steps);
     let mut holds = None;
+    if law.shared {
+        let goes = |p: usize, step: &Step| if law.rows.has(p, step) { law.to.of(p, step) } else { Some(p) };
+        let own = goes(slot, part(scene, slot))?;
+        let written = steps[..=row.step].iter().flat_map(|step| (step.first..step.keys()).map(move |p| (p, step)));
+        let last = written.rev().find(|(p, step)| goes(*p, step) == Some(own))?;
+        return expected(scene, row, last.0);
+    }
     for step in &steps[..=row.step] {
         for p in step.first..step.keys() {
             let moves = law.rows.has(p, step);

@@ -237,7 +237,12 @@ fn fitted(scene: &Scene<'_>, other: Addend) -> Option<Sum> {
         false if det > 1e-12 * ww * zz => ((gw * zz - gz * wz) / det, (ww * gz - wz * gw) / det),
         _ => return None,
     };
-    let (a, b) = (meant(a), meant(b));
+    // What one factor is meant to be tells the other more closely.
+    let (a, b) = match (meant(a), meant(b)) {
+        (near, _) if near != a && !nothing && zz > 0.0 => (near, meant((gz - near * wz) / zz)),
+        (_, near) if near != b && ww > 0.0 => (meant((gw - near * wz) / ww), near),
+        both => both,
+    };
     // A factor that is next to nothing, or beyond all use, is a fit and no kernel's.
     let usual = |x: f64| x == 0.0 || FACTORS.contains(&x.abs());
     let changes =

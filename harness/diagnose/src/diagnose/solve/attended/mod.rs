@@ -339,18 +339,18 @@ pub enum Half {
 }
 
 impl Half {
-    const ALL: [Self; 2] = [Self::Bf16, Self::F16];
+    pub(super) const ALL: [Self; 2] = [Self::Bf16, Self::F16];
 
-    fn round(self, x: f64) -> f64 {
+    pub(super) fn round(self, x: f64) -> f64 {
         half(self as usize).1(x)
     }
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         half(self as usize).0
     }
 
     /// How far a value moves that is known to `off` alone.
-    fn either(self, x: f64, off: f64) -> f64 {
+    pub(super) fn either(self, x: f64, off: f64) -> f64 {
         (self.round(x + off) - self.round(x - off)).abs()
     }
 }

@@ -111,6 +111,19 @@ fn plants(node: &Node) -> Vec<Plant> {
                 "over all heads of the token together|missing",
                 normed(|t| t, |x, _| squares(x) / x.len() as f64),
             ),
+            Plant::new("twice", "the norm is applied twice", |s, at| {
+                let (weight, run) = (&s.matrix[0], s.matrix[0].len());
+                let mut x: Vec<f64> = s.inputs[0][at.step].row(at.token)[at.column / run * run..][..run]
+                    .iter()
+                    .map(|v| f64::from(*v))
+                    .collect();
+                for _ in 0..2 {
+                    let scale =
+                        1.0 / (x.iter().map(|v| v * v).sum::<f64>() / run as f64 + s.graph.config.rms_eps).sqrt();
+                    x.iter_mut().zip(weight).for_each(|(v, w)| *v *= scale * f64::from(*w));
+                }
+                x[at.column % run]
+            }),
             Plant::new(
                 "padded",
                 "divided by 256 instead of|divided by 64 instead of",
@@ -148,6 +161,27 @@ fn plants(node: &Node) -> Vec<Plant> {
                 flat(s, at, token * s.width(at.step) + head * d + column)
             }),
         ],
+        Op::Residual => vec![Plant::new("addends in f16", "both addends are rounded to f16", |s, at| {
+            let of = |i: usize| f64::from(half::f16::from_f32(s.x(i, at, 0).unwrap()[at.column]).to_f32());
+            of(0) + of(1)
+        })],
+        Op::Linear if node.role == Role::FfnOutput => {
+            let share = |s: &Stage, at: &At, i: usize| -> f64 {
+                let (w, x) = (&s.matrix[at.column], s.x(0, at, 0).unwrap());
+                let len = w.len().div_ceil(3);
+                (i * len..w.len().min(i * len + len)).map(|k| f64::from(w[k]) * f64::from(x[k])).sum()
+            };
+            vec![
+                Plant::new(
+                    "a split twice",
+                    "of 3 splits of the sum, the share of split 0 is added twice|inputs 0..85 are taken twice",
+                    move |s, at| s.own(at) + share(s, at, 0),
+                ),
+                Plant::new("splits in f16", "in 3 splits, whose shares are rounded to f16", move |s, at| {
+                    (0..3).map(|i| half::f16::from_f32(share(s, at, i) as f32).to_f64()).sum()
+                }),
+            ]
+        }
         Op::Linear if node.role == Role::AttnOutput => vec![
             Plant::new("read padded by 16", "read with a stride of", |s, at| {
                 flat(s, at, at.token * (s.width(at.step) + 16) + at.column)

@@ -167,9 +167,11 @@ fn narrow(many: &'static str) -> Vec<Plant> {
             t.iter().enumerate().for_each(|(i, t)| lanes[i % 8] = FORMATS[2].1(lanes[i % 8] + t));
             lanes.iter().sum()
         }),
-        plant("parts in bf16", format!("each sum of 16 {many} is rounded to bf16|in bf16"), |t| {
-            t.chunks(16).map(|t| FORMATS[0].1(t.iter().sum())).sum()
-        }),
+        plant(
+            "parts in bf16",
+            format!("each sum of 16 {many} is rounded to bf16|in bf16|whose shares are rounded to bf16"),
+            |t| t.chunks(16).map(|t| FORMATS[0].1(t.iter().sum())).sum(),
+        ),
     ]
 }
 

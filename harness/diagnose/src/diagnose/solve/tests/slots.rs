@@ -1,7 +1,11 @@
 //! Rows of a cache in other slots than their own.
 
-use super::bench::{At, Stage};
+use super::bench::{At, Bench, Stage};
 use super::plants::Plant;
+use super::{CONDITIONS, planted, says};
+use qdiff_engine::gguf::Gguf;
+use qdiff_engine::model::{Node, Role};
+use qdiff_synth::Synth;
 
 /// The slot of a position, given the first of its part and how many it has.
 type Slot = fn(usize, (usize, usize)) -> usize;
@@ -13,6 +17,45 @@ fn written(s: &Stage, at: &At, f: Slot) -> f64 {
     let mut written = parts.iter().flat_map(|part| (part.0..part.0 + part.1).map(|p| (p, f(p, *part))));
     let holds = written.rfind(|(_, slot)| *slot == at.token);
     holds.map_or(0.125, |(p, _)| s.elsewhere(at, p as i64, at.column as i64).unwrap())
+}
+
+/// The same where rows are read from these slots too: positions of one slot have one row.
+fn shared(s: &Stage, at: &At, f: Slot) -> f64 {
+    let parts = &s.steps[..=at.step];
+    let own = s.steps.iter().find(|part| (part.0..part.0 + part.1).contains(&at.token)).unwrap();
+    let mut written = parts.iter().flat_map(|part| (part.0..part.0 + part.1).map(|p| (p, f(p, *part))));
+    let (last, _) = written.rfind(|(_, slot)| *slot == f(at.token, *own)).unwrap();
+    s.elsewhere(at, last as i64, at.column as i64).unwrap()
+}
+
+/// Steps since a row was written.
+fn age(s: &Stage, at: &At) -> usize {
+    at.step - s.steps.iter().position(|part| (part.0..part.0 + part.1).contains(&at.token)).unwrap()
+}
+
+/// A key that is rotated again in each step after it was written.
+fn rotated_again(s: &Stage, at: &At) -> f64 {
+    let (d, i) = (s.head_dim(), at.column % s.head_dim());
+    let angle = (at.token * age(s, at)) as f64 * s.graph.config.rope_base.powf(-2.0 * (i % (d / 2)) as f64 / d as f64);
+    let other = s.elsewhere(at, at.token as i64, (at.column - i + (i + d / 2) % d) as i64).unwrap();
+    let sign = if i < d / 2 { -1.0 } else { 1.0 };
+    s.own(at) * angle.cos() + sign * other * angle.sin()
+}
+
+/// Columns of rows, one after the other, in a buffer that doubles and leaves what it holds where it was.
+fn grown(s: &Stage, at: &At) -> f64 {
+    let (width, mut rows) = (s.width(at.step), 16);
+    let mut buffer = vec![None; rows * width];
+    for (first, tokens) in &s.steps[..=at.step] {
+        while rows < first + tokens {
+            rows *= 2;
+            buffer.resize(rows * width, None);
+        }
+        for p in *first..first + tokens {
+            (0..width).for_each(|column| buffer[column * rows + p] = Some((p, column)));
+        }
+    }
+    buffer[at.column * rows + at.token].map_or(0.0, |(p, column)| s.elsewhere(at, p as i64, column as i64).unwrap())
 }
 
 pub(super) fn plants() -> Vec<Plant> {
@@ -50,4 +93,54 @@ pub(super) fn plants() -> Vec<Plant> {
         }));
     }
     all
+}
+
+/// What later steps do to a cache, and slots that several positions share.
+fn left() -> Vec<Plant> {
+    vec![
+        Plant::new(
+            "a ring of 24",
+            "slots are counted modulo 24&and read from there|the row 24 after is there instead",
+            |s: &Stage, at: &At| shared(s, at, |p, _| p % 24),
+        ),
+        Plant::new(
+            "a table that does not grow",
+            "of the run 1 of 16&and read from there|the row 16 after is there instead",
+            |s: &Stage, at: &At| shared(s, at, |p, _| (p / 16).min(1) * 16 + p % 16),
+        ),
+        Plant::new("rotated again", "are rotated by their positions again in each later step", rotated_again),
+        Plant::new("a buffer that grows", "what it held stays at its old stride", grown),
+        Plant::new("from the page's first slot", "began at the first slot of its", |s: &Stage, at: &At| {
+            written(s, at, |p, part| p - part.0 % 16)
+        }),
+        Plant::new(
+            "read too early",
+            "what it held|rows are not written&in the rows that the step itself writes",
+            |s: &Stage, at: &At| {
+                if age(s, at) == 0 { 0.625 } else { s.own(at) }
+            },
+        ),
+    ]
+}
+
+#[test]
+fn what_later_steps_do_to_a_cache_is_told() {
+    let model = Synth { n_embd: 192, n_heads: 6, n_kv_heads: 2, head_dim: 32, n_ff: 256, ..Synth::default() };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    model.write(&path).unwrap();
+    let file = Gguf::open(&path).unwrap();
+    let mut bench = Bench::new(&model, &file, (35, 23));
+    let of_keys = |n: &&Node| n.op.has_state() && n.role == Role::Key && n.id.layer == Some(1);
+    let node = bench.oracle.graph.nodes.iter().find(of_keys).unwrap().clone();
+    let stage = bench.stage(&node);
+    let mut wrong = Vec::new();
+    for plant in left() {
+        let judged = bench.judged(&stage, planted(&stage, &plant, &CONDITIONS[0]));
+        let said = judged.solution.as_ref().map_or_else(String::new, super::Solution::told);
+        if !says(&said, &plant.words) {
+            wrong.push(format!("{}: {said}", plant.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -33,6 +33,9 @@ fn column(scene: &Scene<'_>, at: At) -> i64 {
 /// The step that left the cache as it is: a row is seen again after every later step.
 pub(super) const LOOKED: &str = "step that left the cache so";
 
+/// How many steps ago a row of a cache was written.
+pub(super) const AGE: &str = "number of steps since the row was written";
+
 /// Simple ones first: of equally simple conditions, the first is reported.
 pub(super) const FEATURES: &[Feature] = &[
     Feature {
@@ -68,6 +71,15 @@ pub(super) const FEATURES: &[Feature] = &[
         name: LOOKED,
         by_row: true,
         of: |s, at| s.node().has_state().then(|| s.e.side.capture.steps[row(s, at).step].index as i64),
+    },
+    Feature {
+        name: AGE,
+        by_row: true,
+        of: |s, at| {
+            let position = row(s, at).place.position;
+            let wrote = s.e.side.capture.steps.iter().position(|step| (step.first..step.keys()).contains(&position));
+            s.node().has_state().then(|| wrote.map(|wrote| row(s, at).step as i64 - wrote as i64)).flatten()
+        },
     },
     Feature {
         name: "row of the part",

@@ -1,6 +1,6 @@
 //! Conditions in words.
 
-use super::features::{DISTANCE, FROM_LAST, LEFT_OVER, LENGTH, LOOKED};
+use super::features::{AGE, DISTANCE, FROM_LAST, LEFT_OVER, LENGTH, LOOKED};
 use super::{Condition, Values};
 use std::fmt;
 
@@ -39,6 +39,8 @@ fn at(name: &str, value: i64) -> String {
         ("row of the part", n) => format!("in row {n} of the part"),
         (LOOKED, 0) => "in the cache as the prefill left it".to_owned(),
         (LOOKED, n) => format!("in the cache as step {n} left it"),
+        (AGE, 0) => "in the rows that the step itself writes, which later steps find written".to_owned(),
+        (AGE, n) => format!("in rows that were written {n} steps before"),
         (DISTANCE, 0) => "at the query's own key".to_owned(),
         (DISTANCE, n) => format!("at the key {n} before the query"),
         (LENGTH, n) => format!("in parts of {n} token{}", if n == 1 { "" } else { "s" }),
@@ -55,6 +57,8 @@ fn from(name: &str, low: i64) -> String {
         (LENGTH, n) => format!("in parts of {n} tokens and more"),
         (DISTANCE, n) => format!("at keys {n} and more before the query"),
         ("row of the part", n) => format!("from row {n} of the part on"),
+        (AGE, 1) => "in rows of earlier steps, as a later step left them".to_owned(),
+        (AGE, n) => format!("in rows that were written {n} steps before and earlier"),
         (LOOKED, n) => format!("in the cache as step {n} and later steps left it"),
         _ => format!("from {name} {low} on"),
     }
@@ -66,6 +70,7 @@ fn up_to(name: &str, high: i64) -> String {
         (LENGTH, n) => format!("in parts of up to {n} tokens"),
         (DISTANCE, n) => format!("at keys up to {n} before the query"),
         ("row of the part", n) => format!("up to row {n} of the part"),
+        (AGE, n) => format!("in rows that were written up to {n} steps before"),
         (LOOKED, 0) => "in the cache as the prefill left it".to_owned(),
         (LOOKED, n) => format!("in the cache as the steps up to {n} left it"),
         _ => format!("up to {name} {high}"),
@@ -80,6 +85,7 @@ fn among(name: &str, list: &str) -> String {
         LENGTH => format!("in parts of {list} tokens"),
         DISTANCE => format!("at the keys {list} before the query"),
         LOOKED => format!("in the cache as steps {list} left it"),
+        AGE => format!("in rows that were written {list} steps before"),
         "column of the head" => format!("at columns {list} of the head"),
         _ => format!("at {name}s {list}"),
     }

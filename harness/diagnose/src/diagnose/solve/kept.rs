@@ -1,0 +1,143 @@
+//! What later steps do to rows that a cache keeps: they are rotated once more, or the buffer grows and is read with the
+//! stride that it has then.
+
+use super::form::Form;
+use super::scene::Scene;
+use super::{Alternative, Law, Row};
+use crate::verdict::RowAt;
+use qdiff_engine::ops::anatomy::Elementwise;
+use qdiff_engine::ops::{Anatomy, Rope, Tensor, UNIT, rope};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What later steps do to rows of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Kept {
+    /// Each rotates them again by their positions, forwards or backwards.
+    Rotated {
+        /// Backwards.
+        back: bool,
+    },
+    /// The buffer doubles when it is full, and what is in it stays at its address.
+    Grown {
+        /// Rows of the first buffer.
+        first: usize,
+        /// Whether a head's rows lie together; else a column's do.
+        by_head: bool,
+    },
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rotated { back: false } => {
+                f.write_str("rows of earlier steps are rotated by their positions again in each later step")
+            }
+            Self::Rotated { .. } => {
+                f.write_str("rows of earlier steps are rotated back by their positions in each later step")
+            }
+            Self::Grown { first, by_head } => {
+                let one = if *by_head { "head" } else { "column" };
+                write!(
+                    f,
+                    "the buffer holds the rows of one {one} after those of another and grows from {first} rows by doubling: what it held stays at its old stride"
+                )
+            }
+        }
+    }
+}
+
+/// The number of the step that wrote a position.
+fn wrote(scene: &Scene<'_>, position: usize) -> Option<usize> {
+    scene.e.side.capture.steps.iter().position(|step| (step.first..step.keys()).contains(&position))
+}
+
+impl Kept {
+    pub(super) fn on<'a>(self, scene: &'a Scene<'a>) -> Option<Alternative<'a>> {
+        match self {
+            Self::Rotated { back } => {
+                let rope = rotation(scene)?;
+                Some(Box::new(move |row| rotated(scene, row, rope, if back { -1.0 } else { 1.0 })))
+            }
+            Self::Grown { first, by_head } => {
+                let stood = grown(scene, first, by_head)?;
+                Some(Box::new(move |row| {
+                    let (value, bound) = scene.e.expected[row.step].as_ref()?;
+                    let (layout, (slot, from)) = (scene.layout(), scene.token(row));
+                    let at = |i: usize| {
+                        let (slot, column) = stood[row.step].get(slot)?.get(from + i).copied()??;
+                        Some(layout.at(&value.shape, slot, column))
+                    };
+                    let all: Vec<Option<usize>> = (0..row.range.len()).map(at).collect();
+                    Some(Row {
+                        value: all.iter().map(|at| at.map_or(f64::NAN, |at| value.data[at])).collect(),
+                        bound: all.iter().map(|at| at.map_or(0.0, |at| bound[at])).collect(),
+                    })
+                }))
+            }
+        }
+    }
+}
+
+/// The rotation that made the rows of a cache.
+fn rotation<'a>(scene: &Scene<'a>) -> Option<&'a Rope> {
+    let made = &scene.e.oracle.graph.nodes[*scene.node().inputs.first()?];
+    let of_cache = matches!(scene.node().op.anatomy(), Anatomy::State(_));
+    match made.op.anatomy() {
+        Anatomy::Elementwise(Elementwise::Rotation(rope)) if of_cache => Some(rope),
+        _ => None,
+    }
+}
+
+/// A row that every step since it was written has rotated once more.
+fn rotated(scene: &Scene<'_>, row: &RowAt, rope: &Rope, sign: f64) -> Option<Row> {
+    let position = row.place.position;
+    let by = sign * position as f64 * (row.step - wrote(scene, position)?) as f64;
+    let (_, want, bound) = scene.e.row(row);
+    let (d, from) = (rope.head_dim, scene.token(row).1);
+    if !from.is_multiple_of(d) || !want.len().is_multiple_of(d) {
+        return None;
+    }
+    let plain = Tensor { shape: vec![1, want.len()], data: want.to_vec() };
+    let value = rope::forward(rope, &plain, &[by]).data;
+    let size = want.iter().fold(0f64, |m, v| m.max(v.abs()));
+    let reach = (UNIT * size * (8.0 + by.abs())) as f32;
+    Some(Row { value, bound: bound.iter().map(|b| b + reach).collect() })
+}
+
+/// The slot and the column whose value is in a slot and column.
+type Stood = Vec<Vec<Option<(usize, usize)>>>;
+
+/// What is in each slot after each step. Nothing if the buffer never grows.
+fn grown(scene: &Scene<'_>, first: usize, by_head: bool) -> Option<Vec<Stood>> {
+    let (width, d) = (scene.width()?, scene.e.oracle.graph.config.head_dim);
+    let run = if by_head { d } else { 1 };
+    let at = |slot: usize, column: usize, rows: usize| (column / run * rows + slot) * run + column % run;
+    let (mut rows, mut buffer, mut grows) = (first, vec![None; first * width], false);
+    let mut all = Vec::new();
+    for step in &scene.e.side.capture.steps {
+        while rows < step.keys() {
+            rows *= 2;
+            grows |= buffer.iter().any(Option::is_some);
+            buffer.resize(rows * width, None);
+        }
+        for slot in step.first..step.keys() {
+            (0..width).for_each(|column| buffer[at(slot, column, rows)] = Some((slot, column)));
+        }
+        scene.count(step.keys() * width);
+        let of_slot = |slot: usize| (0..width).map(|column| buffer[at(slot, column, rows)]).collect();
+        all.push((0..step.keys()).map(of_slot).collect());
+    }
+    grows.then_some(all)
+}
+
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let rotated = [false, true].map(|back| Kept::Rotated { back });
+    // A buffer that grows before anything is in it is as good as a larger one.
+    let grown = [256, 128, 64, 32, 16, 8, 4]
+        .into_iter()
+        .flat_map(|first| [false, true].map(|by_head| Kept::Grown { first, by_head }));
+    rotated.into_iter().chain(grown).filter_map(|kept| Law::of(Form::Kept(kept), scene)).collect()
+}
