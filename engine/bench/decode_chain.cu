@@ -6,7 +6,9 @@
 //
 // The shape is that of Qwen2.5 0.5B in Q4_K_M; with -DLARGE that of the 1.5B, with -DHUGE that of the 7B, whose ffn_act, ffn_down and
 // head come through rings of at most -DRING_STAGES (4) stages of -DOF_RINGS (16) warps. Without -DMARKS only the step is timed. What
-// `qdiff-lab bench --measure cuda` prints for a real model this prints in more detail: the step of each block too.
+// `qdiff-lab bench --measure cuda` prints for a real model this prints in more detail: the step of each block too. With HOT in the
+// environment all layers have the weights of the first, which are then in the second-level cache: what is no faster so does not wait
+// for memory.
 //
 // First both kernels of attention are held against f64: their taps, and what they leave for attn_out, at which a tap changes
 // no bit; with LAYERS 0 that is all, of few keys (for compute-sanitizer). Then a step is timed by type of the cache and kernel
@@ -436,6 +438,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #endif
             launch("half_linear", l % 2 ? of_q4 : of_q6, p, grid, w.threads, w.shared);
         }
+        if (getenv("HOT")) used = before;
     }
     {
 #ifndef LARGE

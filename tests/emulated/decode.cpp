@@ -447,8 +447,9 @@ int main() {
     attn_qkv<Q8_0, Q4_0, F32, KvF32, 64, 2, true, 0, 0, 0>(128, 2, 2, 11);
     attention<KvF32, 64, 7, Q5_0, 4>(2, 641, 64, 16), attention<KvF32, 64, 7, Q5_0, 4>(2, 16, 64, 32);
     attention<KvF16, 128, 6, Q4_K, 0>(1, 300, 64, 16), attention<KvF32, 128, 6, Q8_0, 0>(1, 1, 64, 16);
+    attention<KvF16, 128, 6, Q4_K, 0>(1, 2700, 64, 16);
     attention<KvF32, 128, 6, Q8_0, 0, 32>(1, 150, 2, 16);
-    attention<KvF32, 32, 2, Q8_0, 1>(2, 130, 64, 16), attention<KvF32, 64, 16, F16, 0>(1, 77, 3, 16);
+    attention<KvF32, 32, 2, Q8_0, 1>(2, 1300, 64, 16), attention<KvF32, 64, 16, F16, 0>(1, 77, 3, 16);
     attention<KvF32, 64, 1, F32, 0>(2, 700, 5, 16), attention<KvF16, 64, 7, Q5_0, 2>(1, 2500, 64, 16);
     // A ring that goes round and one that does not, a newest key in a chunk of its own, rows that are not there, shares and
     // blocks of a cluster that are left without keys.

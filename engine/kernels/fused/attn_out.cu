@@ -8,8 +8,7 @@
 #include "fused/shares.cuh"
 #include "fused/stream.cuh"
 
-constexpr int EARLY = 12;  // shares whose sums a thread asks for at once
-constexpr int WEIGHTS = 4; // tapped weights that it asks for at once
+constexpr int WEIGHTS = 4; // tapped weights that a thread asks for at once
 
 struct AttnOutParams {
     Partial partial;
@@ -28,6 +27,8 @@ template <int D>
 struct Context {
     static constexpr int LANES = D / 4;         // of a head
     static constexpr int EACH = SPLITS / LANES; // shares that a lane measures
+    static constexpr int EARLY = D > 64 ? 12 : 16; // shares whose sums a thread asks for at once, and of the others so many
+    static constexpr int BATCH = D > 64 ? 8 : 16;
     const Partial &partial;
     int live;           // shares
     float *tapped_by;   // what the tapped weights of the head are multiplied with, by share; null where not wanted
@@ -74,9 +75,17 @@ struct Context {
         for (int k = 0; k < EARLY; k++) add(early[k], __shfl_sync(0xffffffffu, factor[k / LANES], k % LANES, LANES));
 #pragma unroll
         for (int each = 0; each < EACH; each++) {
-#pragma unroll 8
-            for (int k = max(EARLY, each * LANES); k < min(live, (each + 1) * LANES); k++) {
-                add(__ldcg(sums + k * LANES), __shfl_sync(0xffffffffu, factor[each], k % LANES, LANES));
+#pragma unroll
+            for (int first = max(EARLY, each * LANES); first < (each + 1) * LANES; first += BATCH) {
+                if (first >= live) break;
+                const int end = min(live, (each + 1) * LANES);
+                float4 more[BATCH];
+#pragma unroll
+                for (int k = 0; k < BATCH; k++) {
+                    more[k] = first + k < end ? __ldcg(sums + (first + k) * LANES) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                }
+#pragma unroll
+                for (int k = 0; k < BATCH; k++) add(more[k], __shfl_sync(0xffffffffu, factor[each], (first + k) % LANES, LANES));
             }
         }
         return tap4(context_tap, 4 * (h * LANES + lane), make_float4(s.x * by, s.y * by, s.z * by, s.w * by));

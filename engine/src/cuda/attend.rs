@@ -27,7 +27,12 @@ impl Fused<'_> {
     /// Whether a decode step at `position` makes its attention with `attention_halves`: of a long context in a cache of
     /// halves, where the card and the model are made for it.
     pub fn deep(&self, position: usize) -> bool {
-        position + 1 >= DEEP && self.attention_halves(&self.decoder.layers[0]).is_some()
+        Self::may_be_deep(position) && self.attention_halves(&self.decoder.layers[0]).is_some()
+    }
+
+    /// Whether a context of a step at `position` is long.
+    pub fn may_be_deep(position: usize) -> bool {
+        position + 1 >= DEEP
     }
 
     /// Shares of the keys of a head of the cache.

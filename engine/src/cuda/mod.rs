@@ -50,5 +50,5 @@ pub mod wide;
 pub use device::{CudaError, Device, bandwidth, devices, free_memory, link};
 pub use engine::{CudaEngine, unsupported};
 pub use options::{Circumstances, Gemm, Options, Path};
-pub use timing::{Timed, TimedStep};
+pub use timing::{Timed, TimedStep, Work};
 pub use weights::{kept_as, read_by_kernels};

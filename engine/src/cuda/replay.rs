@@ -8,6 +8,7 @@ use super::calls::{Span, calls_of};
 use super::captured::{Captured, Fast, chain, clear};
 use super::device::Doing as _;
 use super::engine::{CudaEngine, receiving};
+use super::fast::Fused;
 #[cfg(any(test, feature = "faults"))]
 use super::kernels::Params;
 use super::launch::Call;
@@ -26,8 +27,13 @@ impl CudaEngine {
         if tapped {
             self.next_slot(fast, wanted)?;
         }
-        let deep = self.fused(fast, &|_| false).deep(self.position);
-        let mut captured = match fast.turns[fast.turn].captured.take().filter(|captured| captured.deep == deep) {
+        let captured = fast.turns[fast.turn].captured.take();
+        // What the card and the model are made for stays; to ask again takes microseconds of every step.
+        let deep = match &captured {
+            Some(captured) if captured.deep => Fused::may_be_deep(self.position),
+            _ => self.fused(fast, &|_| false).deep(self.position),
+        };
+        let mut captured = match captured.filter(|captured| captured.deep == deep) {
             Some(captured) => captured,
             None => Captured { deep, ..self.capture(fast)? },
         };

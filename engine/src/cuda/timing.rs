@@ -8,14 +8,27 @@ use super::calls::{Job, calls_of};
 use super::captured::Fast;
 use super::device::{Doing as _, time};
 use super::engine::CudaEngine;
+use super::kernels::Params;
 use super::launch::Call;
+use super::weights::Planes;
 use cudarc::driver::{CudaEvent, CudaStream, result, sys};
+
+/// What a launch must do at least.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Bytes of weights and of caches that it reads.
+    pub bytes: usize,
+    /// Additions and multiplications of its products, however many more the tensor cores make for accuracy.
+    pub operations: usize,
+}
 
 /// A launch of a decode step, in seconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timed {
     /// Name of the kernel.
     pub kernel: String,
+    /// What it does.
+    pub work: Work,
     /// From the end of the launch before until the first block goes on.
     pub handover: f64,
     /// From then until the last block has ended.
@@ -86,6 +99,7 @@ impl CudaEngine {
         let mean = |of: &dyn Fn(&Replay) -> f64| measured.iter().map(of).sum::<f64>() / measured.len() as f64;
         let launches = calls.iter().enumerate().map(|(i, call)| Timed {
             kernel: call.kernel().to_string(),
+            work: self.work(call),
             handover: mean(&|m| m.1[i][0]),
             turn: mean(&|m| m.1[i][1]),
         });
@@ -114,14 +128,14 @@ impl CudaEngine {
     }
 
     /// How long each launch of an untapped step of `tokens` from position 0 on takes, by events between them: its kernel,
-    /// or that it is a product by cuBLAS, and seconds, in their order. Forgets what was seen.
+    /// or that it is a product by cuBLAS, what it does, and seconds, in their order. Forgets what was seen.
     ///
     /// # Errors
     /// If CUDA fails.
     ///
     /// # Panics
     /// If there are more tokens than there is room for.
-    pub fn time_walk(&mut self, tokens: &[u32]) -> Result<Vec<(String, f64)>, CudaError> {
+    pub fn time_walk(&mut self, tokens: &[u32]) -> Result<Vec<(String, Work, f64)>, CudaError> {
         self.rewind(0);
         self.queue(tokens, &mut crate::tap::NoTaps)?;
         self.rewind(0);
@@ -137,15 +151,57 @@ impl CudaEngine {
             events.push(event(&self.stream)?);
         }
         self.stream.synchronize().doing("running a step")?;
-        let name = |job: &Job| match job {
-            Job::Kernel(call) => call.kernel().to_string(),
-            Job::Product(_) => "cuBLAS".to_owned(),
-            Job::Exchange(_) => "NCCL".to_owned(),
+        let told = |job: &Job| match job {
+            Job::Kernel(call) => (call.kernel().to_string(), self.work(call)),
+            Job::Product(_) => ("cuBLAS".to_owned(), Work::default()),
+            Job::Exchange(_) => ("NCCL".to_owned(), Work::default()),
         };
         let took = |pair: &[CudaEvent]| pair[0].elapsed_ms(&pair[1]).doing("reading a time");
         let times =
             events.windows(2).map(|pair| Ok(f64::from(took(pair)?) / 1e3)).collect::<Result<Vec<_>, CudaError>>()?;
-        Ok(jobs.iter().map(name).zip(times).collect())
+        Ok(jobs.iter().map(told).zip(times).map(|((name, work), time)| (name, work, time)).collect())
+    }
+
+    /// What a launch of the fast path does: of kernels that multiply no weights and read no caches, nothing.
+    fn work(&self, call: &Call) -> Work {
+        let (config, memory) = (&self.graph.config, &self.memory);
+        let product = |matrices: &[Planes], tokens: usize| {
+            let of = |planes: &&Planes| memory.weights.values().find(|w| w.planes == **planes);
+            matrices.iter().filter(|planes| planes[0] != 0).filter_map(|planes| of(&planes)).fold(
+                Work::default(),
+                |all, w| Work {
+                    bytes: all.bytes + w.m * w.ty.row_bytes(w.n),
+                    operations: all.operations + 2 * w.m * w.n * tokens,
+                },
+            )
+        };
+        // Of each query head with the keys that it sees, scores and context.
+        let attention = |seen: usize| 4 * config.n_heads * config.head_dim * seen;
+        let caches = |keys: usize| 2 * config.n_kv_heads * config.head_dim * self.options.kv.size() * keys;
+        match &call.params {
+            Params::AttnQkv(p) => product(&p.w, 1),
+            Params::AttnOut(p) => product(&[p.w], 1),
+            Params::FfnAct(p) => product(&[p.gate, p.up], 1),
+            Params::HalfLinear(p) => product(&[p.w], 1),
+            Params::LmHead(p) => product(&[p.w], 1),
+            Params::Products(p) => product(&p.w, p.tokens as usize),
+            Params::WideProducts(p) => {
+                let elements = p.n as usize * p.m.iter().map(|&m| m as usize).sum::<usize>();
+                Work { bytes: 2 * elements, operations: 2 * elements * p.tokens as usize }
+            }
+            Params::Attention(_) | Params::AttentionHalves(_) => {
+                let keys = self.position + 1;
+                Work { bytes: caches(keys), operations: attention(keys) }
+            }
+            Params::AttentionRows(p) => {
+                let (first, tokens) = (p.first as usize, p.tokens as usize);
+                Work {
+                    bytes: caches(first + tokens),
+                    operations: attention(tokens * first + tokens * (tokens + 1) / 2),
+                }
+            }
+            _ => Work::default(),
+        }
     }
 }
 

@@ -38,8 +38,10 @@ fn the_example_workflow_runs() {
 #[test]
 fn the_document_is_what_the_results_make_it() {
     let mut command = empty().command("qdiff-lab report goldens/results");
-    if markdown::root().join("goldens/h200").is_dir() {
-        command.arg("goldens/h200");
+    for card in ["goldens/h200", "goldens/h100"] {
+        if markdown::root().join(card).is_dir() {
+            command.arg(card);
+        }
     }
     let said = Said::from(command.current_dir(markdown::root()).output().unwrap()).exits(0);
     assert!(said.stdout == read("REPORT.md"), "REPORT.md is not what the results make it: run scripts/report");

@@ -84,6 +84,12 @@ pub struct Kernel {
     /// How much of that lies between the end of the launch before and the first block that goes on.
     #[serde(default)]
     pub handover: Option<f64>,
+    /// Bytes of weights and caches that they read.
+    #[serde(default)]
+    pub bytes: usize,
+    /// Additions and multiplications of their products.
+    #[serde(default)]
+    pub operations: usize,
 }
 
 /// What the card is at.
@@ -191,7 +197,7 @@ impl Bench {
                     "A decode step of cuda-fast",
                     self.step.as_ref().map_or_else(Vec::new, |s| self.of_step(s)),
                 ),
-                kernels("Kernels of a decode step", &self.kernels),
+                self.kernels("Kernels of a decode step", &self.kernels),
                 Section::table(
                     "What taps cost",
                     Table::new(
@@ -228,7 +234,7 @@ impl Bench {
                         }),
                     ),
                 ),
-                kernels("Kernels of a prefill, each launch alone", &self.prefill_kernels),
+                self.kernels("Kernels of a prefill, each launch alone", &self.prefill_kernels),
             ],
         )
     }
@@ -270,21 +276,45 @@ impl Bench {
         }));
         lines
     }
-}
 
-/// What kernels take, several launches of each.
-fn kernels(title: &str, kernels: &[Kernel]) -> Section {
-    let of = |seconds: f64, launches: usize| format!("{:.2}", 1e6 * seconds / launches as f64);
-    let inside = kernels.iter().all(|k| k.handover.is_some());
-    let rows = kernels.iter().map(|k| {
-        let mut cells = vec![k.name.clone(), k.launches.to_string()];
-        cells.extend(k.handover.filter(|_| inside).map(|handover| of(handover, k.launches)));
-        cells.extend([of(k.seconds, k.launches), format!("{:.1}", 1e6 * k.seconds)]);
-        cells
-    });
-    let columns = ["kernel", "launches", "µs handed over", "µs each", "µs a step"];
-    let columns: Vec<&str> = columns.into_iter().filter(|&c| inside || c != columns[2]).collect();
-    Section::table(title, Table::new(&columns, if inside { &[1, 2, 3, 4] } else { &[1, 2, 3] }, rows))
+    /// What kernels take, several launches of each, and how near they come to what the card can: those of a decode step in bytes,
+    /// those of a prefill in operations.
+    fn kernels(&self, title: &str, kernels: &[Kernel]) -> Section {
+        let inside = kernels.iter().all(|k| k.handover.is_some());
+        let of_work: fn(&Kernel) -> usize = if inside { |k| k.bytes } else { |k| k.operations };
+        let worked = kernels.iter().any(|k| of_work(k) > 0);
+        let of = |seconds: f64, launches: usize| format!("{:.2}", 1e6 * seconds / launches as f64);
+        let rows = kernels.iter().map(|k| {
+            let mut cells = vec![k.name.clone(), k.launches.to_string()];
+            cells.extend(k.handover.filter(|_| inside).map(|handover| of(handover, k.launches)));
+            cells.extend([of(k.seconds, k.launches), format!("{:.1}", 1e6 * k.seconds)]);
+            let each = of_work(k) as f64 / k.launches as f64;
+            let per_second = of_work(k) as f64 / k.seconds;
+            cells.extend(
+                worked
+                    .then(|| match (of_work(k), inside) {
+                        (0, _) => [NONE.to_owned(), NONE.to_owned()],
+                        (_, true) => {
+                            [format!("{:.2}", each / 1e6), format!("{:.1} %", 100.0 * per_second / self.bandwidth)]
+                        }
+                        (_, false) => [format!("{:.2}", each / 1e9), format!("{:.0}", per_second / 1e12)],
+                    })
+                    .into_iter()
+                    .flatten(),
+            );
+            cells
+        });
+        let mut columns = vec!["kernel", "launches"];
+        columns.extend(inside.then_some("µs handed over"));
+        columns.extend(["µs each", "µs a step"]);
+        columns.extend(
+            worked
+                .then_some(if inside { ["MB each", "of bandwidth"] } else { ["GFLOP each", "TFLOP/s"] })
+                .into_iter()
+                .flatten(),
+        );
+        Section::table(title, Table::new(&columns, &(1..columns.len()).collect::<Vec<_>>(), rows))
+    }
 }
 
 #[cfg(test)]
@@ -303,7 +333,7 @@ mod tests {
         new["link"] = json!(50e9);
         new["rows"][0]["spread"] = json!([3.0, 1.0]);
         new["kernels"] = json!([
-            { "name": "k", "launches": 2, "seconds": 3e-6, "handover": 1e-6 },
+            { "name": "k", "launches": 2, "seconds": 3e-6, "handover": 1e-6, "bytes": 6_000_000, "operations": 9_000_000 },
             { "name": "l", "launches": 1, "seconds": 4e-6, "handover": 0.0 },
         ]);
         new["prefill_kernels"] = old["kernels"].clone();
@@ -328,6 +358,12 @@ mod tests {
         // 8 MB at 4 TB/s.
         assert!(told("floor").is_some_and(|l| l.1 == "2.0 µs: the weights and caches at the bandwidth of a copy"));
         assert_eq!(new.of_taps(&new.taps[0])[2..], ["5.0 %", "5.00", "10.00", "20.0 %"]);
+        // 6 MB in 3 µs, of 4 TB/s.
+        let table = new.kernels("", &new.kernels).table.expect("a table");
+        assert_eq!(
+            table.rows.iter().map(|row| row[5..].to_vec()).collect::<Vec<_>>(),
+            [["3.00", "50.0 %"], [NONE, NONE]]
+        );
         assert_eq!(new.of_taps(&new.taps[1])[2..], [NONE; 4]);
     }
 }

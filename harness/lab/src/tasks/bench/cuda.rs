@@ -8,7 +8,7 @@ use qdiff::input;
 use qdiff::llama::context::Plain;
 use qdiff::llama::{Load, Model};
 use qdiff::loaded::LoadedModel;
-use qdiff_engine::cuda::{CudaEngine, Options, Path as PathOf, bandwidth, link};
+use qdiff_engine::cuda::{CudaEngine, Options, Path as PathOf, Work, bandwidth, link};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node, Role, StageId};
 use qdiff_engine::ops::anatomy::Elementwise;
@@ -167,17 +167,26 @@ fn percentile(mut all: Vec<f64>, which: usize) -> f64 {
     all[(all.len() * which / 100).min(all.len() - 1)]
 }
 
-/// Kernels of several launches, of which `launches` tells name, seconds and the part of them that is handover.
-fn kernels(launches: impl Iterator<Item = (String, f64, Option<f64>)>) -> Vec<Kernel> {
+/// Kernels of several launches, of which `launches` tells name, work, seconds and the part of them that is handover.
+fn kernels(launches: impl Iterator<Item = (String, Work, f64, Option<f64>)>) -> Vec<Kernel> {
     let mut kernels: Vec<Kernel> = Vec::new();
-    for (name, seconds, handover) in launches {
+    for (name, work, seconds, handover) in launches {
         match kernels.iter_mut().find(|k| k.name == name) {
             Some(kernel) => {
                 kernel.launches += 1;
                 kernel.seconds += seconds;
+                kernel.bytes += work.bytes;
+                kernel.operations += work.operations;
                 kernel.handover = kernel.handover.zip(handover).map(|(a, b)| a + b);
             }
-            None => kernels.push(Kernel { name, launches: 1, seconds, handover }),
+            None => kernels.push(Kernel {
+                name,
+                launches: 1,
+                seconds,
+                handover,
+                bytes: work.bytes,
+                operations: work.operations,
+            }),
         }
     }
     kernels
@@ -325,12 +334,12 @@ fn one(
     } else if entry.options.path == PathOf::Fast {
         bench.step = step(&mut engine, &times, opened.model.graph().config.n_layers)?;
         if let Some(timed) = engine.time_launches(REPLAYS)? {
-            let of = |t: qdiff_engine::cuda::Timed| (t.kernel, t.handover + t.turn, Some(t.handover));
+            let of = |t: qdiff_engine::cuda::Timed| (t.kernel, t.work, t.handover + t.turn, Some(t.handover));
             bench.kernels = kernels(timed.launches.into_iter().map(of));
             bench.step.iter_mut().for_each(|step| step.stamped = Some(timed.whole));
         }
         let walked = engine.time_walk(&prompt[..prompt.len().min(PREFILL)])?;
-        bench.prefill_kernels = kernels(walked.into_iter().map(|(name, seconds)| (name, seconds, None)));
+        bench.prefill_kernels = kernels(walked.into_iter().map(|(name, work, seconds)| (name, work, seconds, None)));
     }
     Ok(times)
 }

@@ -1,0 +1,176 @@
+// What the card gives at most to the kernels of the fast path: the limits that REPORT.md's tables of kernels are held against.
+//
+// nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I engine/kernels engine/bench/limits.cu -o limits
+//
+// 1. Memory: weights that every block brings into shared memory in bulk and nobody looks at, from memory and from the
+//    second-level cache.
+// 2. A hand-over: kernels in a row, captured as the engine captures a decode step, of which each block reads a vector of 896 floats
+//    that the kernel before wrote, and writes its part of the next. Alone; with a norm of the vector; with weights brought before the
+//    turn, as many as make 0.39 GB in 120 kernels. A layer of a decode step has five.
+// 3. Products: matrix instructions on operands that stand in shared memory, on all multiprocessors at once. The engine makes two of
+//    halves for one product of the model.
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "fused/stream.cuh"
+#include "prefill/wide.cuh"
+
+#define CK(x)                                                                                    \
+    do {                                                                                         \
+        cudaError_t e_ = (x);                                                                    \
+        if (e_) {                                                                                \
+            printf("%s:%d %s\n", __FILE__, __LINE__, cudaGetErrorString(e_));                    \
+            exit(1);                                                                             \
+        }                                                                                        \
+    } while (0)
+
+constexpr int STAGES = 6, STAGE = 32 << 10;
+
+// Brings a block's part of `bytes`, a stage at a time.
+__global__ void __launch_bounds__(32) bring(const u8 *from, size_t bytes) {
+    extern __shared__ __align__(1024) u8 shared[];
+    __shared__ __align__(8) Barrier there[STAGES];
+    if (threadIdx.x != 0) return;
+    for (int i = 0; i < STAGES; i++) make_barrier(&there[i], 1);
+    show_barriers();
+    const int all = (int)(bytes / STAGE), mine = (all - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+    for (int i = 0; i < mine + STAGES; i++) {
+        if (i >= STAGES) wait_for(&there[i % STAGES], (i / STAGES - 1) & 1);
+        if (i >= mine) continue;
+        arrive_and_expect(&there[i % STAGES], STAGE);
+        copy_in_bulk(shared + i % STAGES * STAGE, from + ((size_t)i * gridDim.x + blockIdx.x) * STAGE, STAGE, &there[i % STAGES]);
+    }
+}
+
+constexpr int N = 896, PHASES = 120, BROUGHT = 6; // 16 bytes that a thread brings
+
+// NORM: whether the vector is measured. WEIGHTS: whether a block brings some first, and multiplies.
+template <bool NORM, bool WEIGHTS>
+__global__ void __launch_bounds__(256) hand_over(const float *x, float *next, const float4 *weights) {
+    __shared__ float4 held[N / 4];
+    __shared__ float sums[8];
+    let_begin();
+    float4 w[BROUGHT];
+    if (WEIGHTS) {
+#pragma unroll
+        for (int i = 0; i < BROUGHT; i++) w[i] = __ldcs(weights + ((size_t)blockIdx.x * BROUGHT + i) * 256 + threadIdx.x);
+#pragma unroll
+        for (int i = 0; i < BROUGHT; i++) asm volatile("" : "+f"(w[i].x), "+f"(w[i].y), "+f"(w[i].z), "+f"(w[i].w));
+    }
+    wait_for_turn();
+    const int i = threadIdx.x;
+    const float4 v = i < N / 4 ? __ldcg((const float4 *)x + i) : make_float4(0, 0, 0, 0);
+    float scale = 1.0f;
+    if (NORM) scale = __frsqrt_rn(block_sum<8>(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w) / N + 1e-6f);
+    if (i < N / 4) held[i] = make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
+    __syncthreads();
+    float sum = held[i % (N / 4)].x;
+    if (WEIGHTS) {
+#pragma unroll
+        for (int k = 0; k < BROUGHT; k++) {
+            const float4 e = held[(i + 19 * k) % (N / 4)];
+            sum = fmaf(w[k].x, e.x, fmaf(w[k].y, e.y, fmaf(w[k].z, e.z, fmaf(w[k].w, e.w, sum))));
+        }
+        sum = warp_sum(sum);
+    }
+    if (i % 32 == 0) sums[i / 32] = sum;
+    __syncthreads();
+    if (i < 7 && blockIdx.x < N / 7) next[7 * blockIdx.x + i] = sums[i] * 1e-3f;
+}
+
+__global__ void __launch_bounds__(256, 1) multiply(int rounds, float *to) {
+    extern __shared__ __align__(1024) u8 shared[];
+    for (int i = threadIdx.x; i < 64 << 10 >> 2; i += blockDim.x) ((u32 *)shared)[i] = 0x3c003800u + i % 64; // halves near 1
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    float s[WIDE_THREAD_SUMS] = {};
+    const u8 *a = shared + threadIdx.x / 128 * (16 << 10), *b = shared + (32 << 10);
+#pragma unroll 1
+    for (int k = 0; k < rounds; k++) {
+        begin_wide(s);
+#pragma unroll
+        for (int step = 0; step < 8; step++) multiply_wide(s, a + step % 2 * 8192 + step / 2 % 4 * 32, b + step % 2 * 16384 + step / 2 % 4 * 32, true);
+        wait_for_wide(s);
+    }
+    float sum = 0.0f;
+    for (int i = 0; i < WIDE_THREAD_SUMS; i++) sum += s[i];
+    to[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
+
+// Microseconds of `run`, the median of many.
+template <class Run>
+static double timed(cudaStream_t s, Run run) {
+    cudaEvent_t a, b;
+    CK(cudaEventCreate(&a)); CK(cudaEventCreate(&b));
+    std::vector<float> us;
+    for (int i = 0; i < 35; i++) {
+        CK(cudaEventRecord(a, s));
+        run();
+        CK(cudaEventRecord(b, s));
+        CK(cudaEventSynchronize(b));
+        float ms;
+        CK(cudaEventElapsedTime(&ms, a, b));
+        if (i >= 4) us.push_back(1e3f * ms);
+    }
+    std::sort(us.begin(), us.end());
+    return us[us.size() / 2];
+}
+
+int main() {
+    cudaDeviceProp about;
+    CK(cudaGetDeviceProperties(&about, 0));
+    const int processors = about.multiProcessorCount;
+    cudaStream_t s;
+    CK(cudaStreamCreate(&s));
+    constexpr size_t BYTES = 768 << 20, WARM = 24 << 20;
+    u8 *memory;
+    float *x[2], *to;
+    CK(cudaMalloc(&memory, BYTES)); CK(cudaMalloc(&to, processors * 1024));
+    for (float *&v : x) CK(cudaMalloc(&v, 4 * N));
+    std::vector<u32> noise(16 << 20);
+    for (size_t i = 0; i < noise.size(); i++) noise[i] = (u32)(i * 2654435761u) & 0x3f7fffffu; // floats from 0 to 1
+    for (size_t at = 0; at < BYTES; at += 4 * noise.size()) CK(cudaMemcpy(memory + at, noise.data(), 4 * noise.size(), cudaMemcpyHostToDevice));
+    CK(cudaMemcpy(x[0], noise.data(), 4 * N, cudaMemcpyHostToDevice));
+    printf("%s, %d multiprocessors\n", about.name, processors);
+
+    CK(cudaFuncSetAttribute(bring, cudaFuncAttributeMaxDynamicSharedMemorySize, STAGES * STAGE));
+    for (size_t bytes : {BYTES, WARM}) {
+        const double us = timed(s, [&] { bring<<<processors, 32, STAGES * STAGE, s>>>(memory, bytes); });
+        printf("memory: %4zu MB brought into shared memory, %-28s %7.0f GB/s\n", bytes >> 20,
+               bytes == BYTES ? "from memory" : "from the second-level cache", bytes / us * 1e-3);
+    }
+
+    auto chain = [&](const char *what, auto kernel, bool weights) {
+        cudaLaunchConfig_t c = {};
+        cudaLaunchAttribute early[1];
+        early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        early[0].val.programmaticStreamSerializationAllowed = 1;
+        c.gridDim = dim3(processors), c.blockDim = dim3(256), c.stream = s, c.attrs = early;
+        CK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+        const size_t each = (size_t)processors * BROUGHT * 256;
+        for (int i = 0; i < PHASES; i++) {
+            c.numAttrs = i > 0;
+            CK(cudaLaunchKernelEx(&c, kernel, (const float *)x[i % 2], x[1 - i % 2], (const float4 *)memory + (weights ? i * each : 0)));
+        }
+        cudaGraph_t g;
+        cudaGraphExec_t e;
+        CK(cudaStreamEndCapture(s, &g)); CK(cudaGraphInstantiate(&e, g, 0));
+        const double us = timed(s, [&] { CK(cudaGraphLaunch(e, s)); });
+        printf("hand-over: %d kernels in a row, %-44s %6.2f us each, %6.1f us in all\n", PHASES, what, us / PHASES, us);
+        CK(cudaGraphExecDestroy(e)); CK(cudaGraphDestroy(g));
+    };
+    chain("the vector alone", hand_over<false, false>, false);
+    chain("with a norm", hand_over<true, false>, false);
+    chain("with a norm, weights from the cache", hand_over<true, true>, false);
+    chain("with a norm, weights from memory", hand_over<true, true>, true);
+
+    CK(cudaFuncSetAttribute(multiply, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 << 10));
+    constexpr int ROUNDS = 4000;
+    const double us = timed(s, [&] { multiply<<<processors, 256, 64 << 10, s>>>(ROUNDS, to); });
+    const double made = 2.0 * 64 * OPERAND_TOKENS * 16 * 8 * 2 * ROUNDS * processors / us * 1e-6;
+    CK(cudaGetLastError());
+    printf("products: %.0f TFLOP/s of halves: %.0f of the model's, each of which is two of them\n", made, made / 2);
+}
