@@ -9,20 +9,23 @@ mod fitted;
 mod keys;
 mod parts;
 mod queries;
+mod rounded;
+mod told;
 
 use super::form::Form;
 use super::held::allowed;
 use super::scene::Scene;
-use super::{Alternative, Law, Row, short};
+use super::{Alternative, Law, Row};
 use crate::verdict::RowAt;
 pub(in super::super) use keys::{Keys, Seats};
 use parts::{Maxima, Parted, Parts, Rule, largest};
 use qdiff_engine::ops::UNIT;
 pub(super) use queries::weights;
-use queries::{Made, Queries, Query, half};
+use queries::{Made, Queries, Query, over};
+pub use rounded::{Half, Rounded};
+use rounded::{exponentials, in_splits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::rc::Rc;
 
 /// What is otherwise in an attention.
@@ -291,67 +294,6 @@ impl Place {
             }
             Self::Own => p,
         }
-    }
-}
-
-/// What is rounded, and to which of the halves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Rounded {
-    /// Exponentials before they are multiplied with the values.
-    Exponentials {
-        /// The format.
-        to: Half,
-        /// Keys of a tile, whose largest score so far is taken off; 0 for all keys.
-        tile: usize,
-        /// In their sum as well.
-        sum: bool,
-    },
-    /// Weights, once they are divided by their sum.
-    Weights(Half),
-    /// The result after each tile.
-    Result {
-        /// The format.
-        to: Half,
-        /// Keys of a tile.
-        tile: usize,
-        /// Whether the share of a tile is rounded before it is added.
-        share: bool,
-    },
-    /// Scores, once they are scaled or before.
-    Scores(Half, bool),
-    /// Queries, once they are scaled or before.
-    Queries(Half, bool),
-    /// Keys.
-    Keys(Half),
-    /// Values.
-    Values(Half),
-}
-
-/// A format of half as many bits as f32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Half {
-    /// bf16.
-    Bf16,
-    /// f16.
-    F16,
-}
-
-impl Half {
-    pub(super) const ALL: [Self; 2] = [Self::Bf16, Self::F16];
-
-    pub(super) fn round(self, x: f64) -> f64 {
-        half(self as usize).1(x)
-    }
-
-    pub(super) fn name(self) -> &'static str {
-        half(self as usize).0
-    }
-
-    /// How far a value moves that is known to `off` alone.
-    pub(super) fn either(self, x: f64, off: f64) -> f64 {
-        (self.round(x + off) - self.round(x - off)).abs()
     }
 }
 
@@ -690,137 +632,6 @@ fn largest_size(s: &[f64]) -> f64 {
     s.iter().fold(0.0, |m, s| m.max(s.abs()))
 }
 
-/// The softmax over chosen keys; zero for all others.
-fn over(s: &[f64], taken: impl Fn(usize) -> bool) -> Vec<f64> {
-    let chosen = || (0..s.len()).filter(|&k| taken(k));
-    let top = chosen().map(|k| s[k]).fold(f64::NEG_INFINITY, f64::max);
-    let sum: f64 = chosen().map(|k| (s[k] - top).exp()).sum();
-    // A row that sees no key has no weights.
-    let each = |k: usize| {
-        if sum == 0.0 {
-            f64::NAN
-        } else if taken(k) {
-            (s[k] - top).exp() / sum
-        } else {
-            0.0
-        }
-    };
-    (0..s.len()).map(each).collect()
-}
-
-impl Rounded {
-    fn all() -> Vec<Self> {
-        let tiles = [0, 256, 128, 64, 32, 16, 8, 4, 2, 1];
-        let mut all = Vec::new();
-        for to in Half::ALL {
-            let of = |tile: usize| [false, true].map(|sum| Self::Exponentials { to, tile, sum });
-            all.extend(tiles.into_iter().flat_map(of));
-            all.push(Self::Weights(to));
-            all.extend([true, false].map(|scaled| Self::Scores(to, scaled)));
-            all.extend([false, true].map(|scaled| Self::Queries(to, scaled)));
-            all.extend([Self::Keys(to), Self::Values(to)]);
-            let of = |tile: usize| [false, true].map(|share| Self::Result { to, tile, share });
-            all.extend(tiles[1..].iter().copied().flat_map(of));
-        }
-        all
-    }
-
-    /// Weights with it, and how far each may be off.
-    fn weights(self, query: &Query) -> (Vec<f64>, Vec<f64>) {
-        let seen = &query.s[..=query.seat.position];
-        let top = largest(seen);
-        let relative = |s: f64, top: f64| UNIT * (8.0 + 2.0 * s.abs() + 2.0 * top.abs()) + query.off;
-        let plain = || over(seen, |_| true);
-        match self {
-            Self::Exponentials { to, tile, sum } => {
-                let (mut w, mut either, total) = exponentials(seen, query.off, (to, tile, sum));
-                w.iter_mut().chain(&mut either).for_each(|v| *v /= total);
-                (w, either)
-            }
-            Self::Weights(to) => {
-                let w = plain();
-                let either = w.iter().zip(seen).map(|(w, s)| to.either(*w, w * relative(*s, top))).collect();
-                (w.into_iter().map(|w| to.round(w)).collect(), either)
-            }
-            Self::Scores(to, scaled) => {
-                // A factor that is no power of two: what is rounded is the scaled score or the product.
-                let by = if scaled { 1.0 } else { query.scale };
-                let rounded: Vec<f64> = seen.iter().map(|s| to.round(s / by) * by).collect();
-                let moved: Vec<f64> =
-                    seen.iter().map(|s| to.either(s / by, (query.off + UNIT * s.abs()) / by) * by).collect();
-                let w = over(&rounded, |_| true);
-                let either = w.iter().zip(moved).map(|(w, moved)| 2.0 * w * moved).collect();
-                (w, either)
-            }
-            Self::Result { .. } | Self::Queries(..) | Self::Keys(_) | Self::Values(_) => (plain(), Vec::new()),
-        }
-    }
-}
-
-/// Exponentials that are rounded, of the distance from the largest score up to their own tile, and brought to that of all;
-/// how far each may be off; and their sum.
-fn exponentials(s: &[f64], off: f64, (to, tile, of_sum): (Half, usize, bool)) -> (Vec<f64>, Vec<f64>, f64) {
-    let (mut before, mut sum) = (f64::NEG_INFINITY, 0.0);
-    let (mut w, mut either): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
-    for part in s.chunks(if tile == 0 { s.len() } else { tile }) {
-        let new = part.iter().copied().fold(before, f64::max);
-        let by = if w.is_empty() { 0.0 } else { (before - new).exp() };
-        w.iter_mut().chain(&mut either).for_each(|v| *v *= by);
-        sum *= by;
-        for s in part {
-            let (e, relative) = ((s - new).exp(), UNIT * (8.0 + 2.0 * s.abs() + 2.0 * new.abs()) + off);
-            w.push(to.round(e));
-            either.push(to.either(e, e * relative) * if of_sum { 2.0 } else { 1.0 });
-            sum += if of_sum { to.round(e) } else { e };
-        }
-        before = new;
-    }
-    (w, either, sum)
-}
-
-/// A result of these scores and values that is rounded after each tile, how far it may be off, and their sum.
-fn in_tiles(s: &[f64], v: &[f64], (to, tile, share): (Half, usize, bool), relative: f64) -> (f64, f64, f64) {
-    let (mut top, mut sum, mut result, mut off) = (f64::NEG_INFINITY, 0.0, 0.0, 0.0);
-    for (s, v) in s.chunks(tile).zip(v.chunks(tile)) {
-        let new = s.iter().copied().fold(top, f64::max);
-        let by = if top == f64::NEG_INFINITY { 0.0 } else { (top - new).exp() };
-        let (mut own, mut size) = (0.0, 0.0);
-        sum *= by;
-        for (s, v) in s.iter().zip(v) {
-            let e = (s - new).exp();
-            sum += e;
-            own += e * v;
-            size += (e * v).abs();
-        }
-        let mut either = 0.0;
-        if share {
-            either += to.either(own, relative * size);
-            own = to.round(own);
-        }
-        let before = result * by + own;
-        let noise = relative * (size + (result * by).abs()) + off * by + either;
-        result = to.round(before);
-        off = off * by + either + to.either(before, noise);
-        top = new;
-    }
-    (result, off, sum)
-}
-
-/// The same of splits that are put together right; the result, divided.
-fn in_splits(query: &Query, v: &[f64], ends: &[usize], of: (Half, usize, bool), relative: f64) -> (f64, f64) {
-    let seen = &query.s[..=query.seat.position];
-    let (top, mut from, mut all) = (largest(seen), 0, (0.0, 0.0, 0.0));
-    for &end in ends {
-        let part = from..end;
-        let by = (largest(&seen[part.clone()]) - top).exp();
-        let (result, off, sum) = in_tiles(&seen[part.clone()], &v[part], of, relative);
-        all = (all.0 + by * result, all.1 + by * off, all.2 + by * sum);
-        from = end;
-    }
-    let value = all.0 / all.2;
-    (value, all.1 / all.2 + 2.0 * relative * value.abs())
-}
-
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some(queries) = Queries::of(scene) else { return Vec::new() };
     let probes = probes(&queries, PROBES);
@@ -882,160 +693,4 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     all.extend(split.filter(tried));
     all.extend(fitted::numbers(&queries).into_iter().filter(tried));
     all.into_iter().map(|attended| attended.law(&queries)).collect()
-}
-
-impl fmt::Display for HeadOf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Is(one) => write!(f, "KV head {one}"),
-            Self::Mod => f.write_str("KV head h mod n_kv"),
-            Self::Shifted => f.write_str("KV head (h + 1)·n_kv / n_heads"),
-            Self::AtMost => f.write_str("KV head h, the last at most,"),
-            Self::Next => f.write_str("the KV head after its own"),
-            Self::Before => f.write_str("the KV head before its own"),
-            Self::Mirrored => f.write_str("the KV head at the other end"),
-            Self::Listed(list) => {
-                let list: Vec<String> = list.iter().map(ToString::to_string).collect();
-                write!(f, "the KV head of the list {}", list.join(" "))
-            }
-        }
-    }
-}
-
-impl fmt::Display for Attended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Over(keys) => write!(f, "the softmax is over {keys}"),
-            Self::Divided(keys) => write!(f, "the sum that weights are divided by is over {keys}"),
-            Self::Weighed(weighed) => f.write_str(match weighed {
-                Weighed::NotDivided => "weights are not divided by their sum",
-                Weighed::PlusOne => "1 is added to the sum that weights are divided by",
-                Weighed::OffByOne => "a key with score 0 is added to the sum: softmax off by one",
-                Weighed::Alike => "all keys weigh the same",
-                Weighed::PowersOfTwo => "powers of two instead of e",
-            }),
-            Self::Padded { tile, with, part } => {
-                let score = match with {
-                    Padding::Zero => "score 0",
-                    Padding::Largest => "the largest score",
-                    Padding::Last => "the score of the last key",
-                    Padding::Early => "score 0, before the sum is rescaled to the last tile's maximum",
-                };
-                let of = if *part { " of the keys that the part has" } else { "" };
-                write!(f, "the keys that fill up the last {tile}{of} are in the sum with {score}")
-            }
-            Self::Below { limit, zero: true } => {
-                write!(f, "the exponential is 0 where the exponent is below {limit}")
-            }
-            Self::Below { limit, .. } => write!(f, "exponents are cut off at {limit} from below"),
-            Self::SumOf { tokens, heads: 0 } => {
-                let side = if *tokens < 0 { "before" } else { "after" };
-                write!(f, "weights are divided by the sum of the token {side} in the part")
-            }
-            Self::SumOf { heads, .. } => {
-                write!(f, "weights are divided by the sum of the head {heads} further on, round the end")
-            }
-            Self::Scaled { by: 1.0, instead } => {
-                write!(f, "scores are not scaled: they are multiplied by 1 instead of {}", short(*instead))
-            }
-            Self::Scaled { by, instead } => {
-                write!(f, "scores are multiplied by {} instead of {}", short(*by), short(*instead))
-            }
-            Self::Capped(cap) => {
-                write!(f, "a soft cap is applied to the scaled scores: c·tanh(x/c) with c = {}", short(*cap))
-            }
-            Self::Slope(Some(slope)) => {
-                let verb = if *slope > 0.0 { "taken off" } else { "added to" };
-                write!(f, "{} times the key's distance is {verb} its score", short(slope.abs()))
-            }
-            Self::Slope(None) => {
-                f.write_str("the key's distance times 2^(−8h/H) is taken off its score, as ALiBi does")
-            }
-            Self::Sink(score) => {
-                write!(f, "a key with score {} and no value is in the sum: an attention sink", short(*score))
-            }
-            Self::Maxima(maxima) => maxima.fmt(f),
-            Self::Joined(rule, parts) => write!(f, "{rule}, {parts}"),
-            Self::Split(inner, splits) => {
-                write!(f, "{inner}; single tokens are computed {splits}, each of them so")
-            }
-            Self::LetIn { keys, by, added: true } => {
-                write!(f, "masked keys count with {} added to their scores, not with −∞: of {keys}", short(*by))
-            }
-            Self::LetIn { keys, by, .. } => {
-                write!(f, "masked keys count with the score {}, not with −∞: of {keys}", short(*by))
-            }
-            Self::Times { but, by } => {
-                let times = if *by == 2.0 { "twice".to_owned() } else { format!("{} times", short(*by)) };
-                write!(f, "keys other than {but} count {times}, in sum and result")
-            }
-            Self::Dropped { what, limit, normed } => {
-                let which = match what {
-                    Small::Weight => format!("keys whose weight is below {limit} are left out"),
-                    Small::Exponential => format!("keys whose exponential is below {limit} are left out"),
-                    Small::Rank => format!("the {limit} keys that weigh most are taken alone"),
-                };
-                let sum = if *normed { "sum and result" } else { "the result, and not of the sum" };
-                write!(f, "{which}, of {sum}")
-            }
-            Self::Heads { of, heads } => {
-                write!(f, "query head h reads the {} of {heads} instead of h / group", of.name())
-            }
-            Self::Rows { of, from } => {
-                let of = of.name();
-                match from {
-                    Place::By(by) => {
-                        let side = if *by < 0 { "before" } else { "after" };
-                        write!(f, "the {of} of the row {} {side} are read for each key", by.abs())
-                    }
-                    Place::LastAsBefore(m) => {
-                        write!(f, "the last tile of {m} keys reads the {of} of the tile before it")
-                    }
-                    Place::LastAsFirst(m) => write!(f, "the last tile of {m} keys reads the {of} of the first tile"),
-                    Place::Mod(m) => write!(f, "every tile of {m} keys reads the {of} of the first tile"),
-                    Place::Exchanged(m) => write!(f, "tiles of {m} keys read the {of} of each other, in pairs"),
-                    Place::Reversed(m) => {
-                        write!(f, "the {of} of the key at the other end of each tile of {m} are read")
-                    }
-                    Place::Own => write!(f, "the {of} of the query's own row are read for all keys"),
-                }
-            }
-            Self::Rounded(rounded) => rounded.fmt(f),
-            Self::Scores => {
-                f.write_str("it is made of the softmax of the captured scores, not of the weights that were captured")
-            }
-        }
-    }
-}
-
-impl fmt::Display for Rounded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let once = |scaled: bool| if scaled { "once they are scaled" } else { "before they are scaled" };
-        match self {
-            Self::Exponentials { to, tile, sum } => {
-                let tiles = if *tile == 0 { String::new() } else { format!(", in tiles of {tile} keys") };
-                let sum = if *sum { ", as in their sum" } else { ", and not in their sum" };
-                let to = to.name();
-                write!(f, "exponentials are rounded to {to} before they are multiplied with the values{sum}{tiles}")
-            }
-            Self::Weights(to) => {
-                write!(f, "weights are rounded to {} before they are multiplied with the values", to.name())
-            }
-            Self::Result { to, tile, share } => {
-                let share = if *share { ", as each tile's share is before it is added" } else { "" };
-                write!(f, "the result so far is rounded to {} after each tile of {tile} keys{share}", to.name())
-            }
-            Self::Scores(to, scaled) => write!(f, "scores are rounded to {} {}", to.name(), once(*scaled)),
-            Self::Queries(to, scaled) => {
-                let once = if *scaled { "once they are scaled, before" } else { "before" };
-                write!(f, "queries are rounded to {} {once} they are multiplied with the keys", to.name())
-            }
-            Self::Keys(to) => {
-                write!(f, "keys are rounded to {} before they are multiplied with the queries", to.name())
-            }
-            Self::Values(to) => {
-                write!(f, "values are rounded to {} before they are multiplied with the weights", to.name())
-            }
-        }
-    }
 }

@@ -190,3 +190,21 @@ pub(in super::super) fn weights(
     let bound = value.iter().zip(&s).map(|(v, s)| (UNIT * v * (8.0 + s.abs())) as f32).collect();
     (value.len() >= row.range.len()).then_some(Row { value, bound })
 }
+
+/// The softmax over chosen keys; zero for all others.
+pub(super) fn over(s: &[f64], taken: impl Fn(usize) -> bool) -> Vec<f64> {
+    let chosen = || (0..s.len()).filter(|&k| taken(k));
+    let top = chosen().map(|k| s[k]).fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = chosen().map(|k| (s[k] - top).exp()).sum();
+    // A row that sees no key has no weights.
+    let each = |k: usize| {
+        if sum == 0.0 {
+            f64::NAN
+        } else if taken(k) {
+            (s[k] - top).exp() / sum
+        } else {
+            0.0
+        }
+    };
+    (0..s.len()).map(each).collect()
+}

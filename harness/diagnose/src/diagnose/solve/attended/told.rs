@@ -1,0 +1,129 @@
+//! The laws of attention in words.
+
+use super::super::short;
+use super::{Attended, HeadOf, Padding, Place, Small, Weighed};
+use std::fmt;
+
+impl fmt::Display for HeadOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Is(one) => write!(f, "KV head {one}"),
+            Self::Mod => f.write_str("KV head h mod n_kv"),
+            Self::Shifted => f.write_str("KV head (h + 1)·n_kv / n_heads"),
+            Self::AtMost => f.write_str("KV head h, the last at most,"),
+            Self::Next => f.write_str("the KV head after its own"),
+            Self::Before => f.write_str("the KV head before its own"),
+            Self::Mirrored => f.write_str("the KV head at the other end"),
+            Self::Listed(list) => {
+                let list: Vec<String> = list.iter().map(ToString::to_string).collect();
+                write!(f, "the KV head of the list {}", list.join(" "))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Attended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Over(keys) => write!(f, "the softmax is over {keys}"),
+            Self::Divided(keys) => write!(f, "the sum that weights are divided by is over {keys}"),
+            Self::Weighed(weighed) => f.write_str(match weighed {
+                Weighed::NotDivided => "weights are not divided by their sum",
+                Weighed::PlusOne => "1 is added to the sum that weights are divided by",
+                Weighed::OffByOne => "a key with score 0 is added to the sum: softmax off by one",
+                Weighed::Alike => "all keys weigh the same",
+                Weighed::PowersOfTwo => "powers of two instead of e",
+            }),
+            Self::Padded { tile, with, part } => {
+                let score = match with {
+                    Padding::Zero => "score 0",
+                    Padding::Largest => "the largest score",
+                    Padding::Last => "the score of the last key",
+                    Padding::Early => "score 0, before the sum is rescaled to the last tile's maximum",
+                };
+                let of = if *part { " of the keys that the part has" } else { "" };
+                write!(f, "the keys that fill up the last {tile}{of} are in the sum with {score}")
+            }
+            Self::Below { limit, zero: true } => {
+                write!(f, "the exponential is 0 where the exponent is below {limit}")
+            }
+            Self::Below { limit, .. } => write!(f, "exponents are cut off at {limit} from below"),
+            Self::SumOf { tokens, heads: 0 } => {
+                let side = if *tokens < 0 { "before" } else { "after" };
+                write!(f, "weights are divided by the sum of the token {side} in the part")
+            }
+            Self::SumOf { heads, .. } => {
+                write!(f, "weights are divided by the sum of the head {heads} further on, round the end")
+            }
+            Self::Scaled { by: 1.0, instead } => {
+                write!(f, "scores are not scaled: they are multiplied by 1 instead of {}", short(*instead))
+            }
+            Self::Scaled { by, instead } => {
+                write!(f, "scores are multiplied by {} instead of {}", short(*by), short(*instead))
+            }
+            Self::Capped(cap) => {
+                write!(f, "a soft cap is applied to the scaled scores: c·tanh(x/c) with c = {}", short(*cap))
+            }
+            Self::Slope(Some(slope)) => {
+                let verb = if *slope > 0.0 { "taken off" } else { "added to" };
+                write!(f, "{} times the key's distance is {verb} its score", short(slope.abs()))
+            }
+            Self::Slope(None) => {
+                f.write_str("the key's distance times 2^(−8h/H) is taken off its score, as ALiBi does")
+            }
+            Self::Sink(score) => {
+                write!(f, "a key with score {} and no value is in the sum: an attention sink", short(*score))
+            }
+            Self::Maxima(maxima) => maxima.fmt(f),
+            Self::Joined(rule, parts) => write!(f, "{rule}, {parts}"),
+            Self::Split(inner, splits) => {
+                write!(f, "{inner}; single tokens are computed {splits}, each of them so")
+            }
+            Self::LetIn { keys, by, added: true } => {
+                write!(f, "masked keys count with {} added to their scores, not with −∞: of {keys}", short(*by))
+            }
+            Self::LetIn { keys, by, .. } => {
+                write!(f, "masked keys count with the score {}, not with −∞: of {keys}", short(*by))
+            }
+            Self::Times { but, by } => {
+                let times = if *by == 2.0 { "twice".to_owned() } else { format!("{} times", short(*by)) };
+                write!(f, "keys other than {but} count {times}, in sum and result")
+            }
+            Self::Dropped { what, limit, normed } => {
+                let which = match what {
+                    Small::Weight => format!("keys whose weight is below {limit} are left out"),
+                    Small::Exponential => format!("keys whose exponential is below {limit} are left out"),
+                    Small::Rank => format!("the {limit} keys that weigh most are taken alone"),
+                };
+                let sum = if *normed { "sum and result" } else { "the result, and not of the sum" };
+                write!(f, "{which}, of {sum}")
+            }
+            Self::Heads { of, heads } => {
+                write!(f, "query head h reads the {} of {heads} instead of h / group", of.name())
+            }
+            Self::Rows { of, from } => {
+                let of = of.name();
+                match from {
+                    Place::By(by) => {
+                        let side = if *by < 0 { "before" } else { "after" };
+                        write!(f, "the {of} of the row {} {side} are read for each key", by.abs())
+                    }
+                    Place::LastAsBefore(m) => {
+                        write!(f, "the last tile of {m} keys reads the {of} of the tile before it")
+                    }
+                    Place::LastAsFirst(m) => write!(f, "the last tile of {m} keys reads the {of} of the first tile"),
+                    Place::Mod(m) => write!(f, "every tile of {m} keys reads the {of} of the first tile"),
+                    Place::Exchanged(m) => write!(f, "tiles of {m} keys read the {of} of each other, in pairs"),
+                    Place::Reversed(m) => {
+                        write!(f, "the {of} of the key at the other end of each tile of {m} are read")
+                    }
+                    Place::Own => write!(f, "the {of} of the query's own row are read for all keys"),
+                }
+            }
+            Self::Rounded(rounded) => rounded.fmt(f),
+            Self::Scores => {
+                f.write_str("it is made of the softmax of the captured scores, not of the weights that were captured")
+            }
+        }
+    }
+}
