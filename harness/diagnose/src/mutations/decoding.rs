@@ -214,13 +214,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "q4k-scale-min-swapped",
         scales_swapped,
         "the six-bit scales and offsets of the sub-blocks are taken for each other",
-        "bytes 0..4 hold scales and 4..8 offsets; bytes 8..12 scales in the low, offsets in the high halves",
+        "bytes 0 to 3 hold scales and 4 to 7 offsets; bytes 8 to 11 scales in the low, offsets in the high halves",
     ),
     Mutation::decoding(
         "kquant-scale-bits",
         scale_bits,
         "the upper two bits of the scales and offsets of sub-blocks 4 to 7 are left out",
-        "they are the top bits of bytes 0..8 of the packed scales",
+        "they are the top bits of bytes 0 to 7 of the packed scales",
     ),
     Mutation {
         params: &[

@@ -131,7 +131,9 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         let both = some.unwrap_or_default().into_iter().filter_map(|first| {
             let e = scene.e.assuming(first.assumed(scene)?);
             let then = Conditional::of(&Scene::new(&e, scene.meter())?);
-            Some(then.into_iter().map(move |then| Twice { first: first.clone(), then }).collect::<Vec<_>>())
+            // The same law twice is one law that is not known.
+            let other = |then: Conditional| (then.law != first.law).then(|| Twice { first: first.clone(), then });
+            Some(then.into_iter().filter_map(other).collect::<Vec<_>>())
         });
         both.flatten().collect::<Vec<_>>()
     };

@@ -679,6 +679,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     };
     let inner: Vec<Attended> =
         all.iter().filter(within).filter(|attended| attended.gives(&queries, &long)).cloned().collect();
+    let in_decode = !single.is_empty();
     let probes = [single, long].concat();
     let tried = |attended: &Attended| {
         queries.of_weights <= attended.of_weights() && !scene.over() && {
@@ -687,7 +688,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         }
     };
     all.retain(tried);
-    let splits = parts.into_iter().filter(|parts| !matches!(parts, Parts::Tiles(_)));
+    // Where no single token is wrong, nothing is said of them.
+    let splits = parts.into_iter().filter(|parts| in_decode && !matches!(parts, Parts::Tiles(_)));
     let split =
         splits.flat_map(|splits| inner.iter().map(move |inner| Attended::Split(Box::new(inner.clone()), splits)));
     all.extend(split.filter(tried));

@@ -24,8 +24,8 @@ impl fmt::Display for Condition {
             }
         }?;
         match self.unseen {
-            Some((a, b)) if a == b => write!(f, " ({a} was not seen)"),
-            Some((a, b)) => write!(f, " ({a} to {b} were not seen)"),
+            Some((a, b)) if a == b => write!(f, " ({a} tells nothing)"),
+            Some((a, b)) => write!(f, " ({a} to {b} tell nothing)"),
             None => Ok(()),
         }
     }
