@@ -508,6 +508,12 @@ fn upper_of(
         target.push(weight * (got - rest));
     }
     let numbers = least_squares(&rows, &target)?;
+    others(&numbers, each)
+}
+
+/// Of which run each run takes its numbers, where each takes those of one run, and some of another: `numbers` has a row of
+/// `each` factors for each run.
+fn others(numbers: &[f64], each: usize) -> Option<Vec<usize>> {
     let one = |part: &[f64]| {
         let at = (0..each).find(|c| (part[*c] - 1.0).abs() <= WHOLE)?;
         (0..each).all(|c| c == at || part[c].abs() <= WHOLE).then_some(at)
@@ -638,12 +644,7 @@ impl Mixed {
                 target.push(weight * (got - rest));
             }
             let numbers = least_squares(&rows, &target)?;
-            let one = |part: &[f64]| {
-                let at = (0..each).find(|c| (part[*c] - 1.0).abs() <= WHOLE)?;
-                (0..each).all(|c| c == at || part[c].abs() <= WHOLE).then_some(at)
-            };
-            let of: Vec<usize> = numbers.chunks(each).map(one).collect::<Option<_>>()?;
-            of.iter().enumerate().any(|(b, c)| b != *c).then_some(Self { scale, offset, of })
+            Some(Self { scale, offset, of: others(&numbers, each)? })
         };
         kinds.iter().filter_map(fitted).collect()
     }
