@@ -59,11 +59,36 @@ debian() {
     echo "$base"
 }
 
-# copy_debian BASE ROOM: copies it, with this machine's package sources and certificates.
-copy_debian() {
-    local file
-    cp -a "$1/." "$2/"
+# open_room RELEASE ARGUMENT...: a copy of an empty Debian in $room, with this machine's certificates and a clone of this
+# repository in /root/qdiff; `inside COMMAND` runs there. The script begins again with these ARGUMENTs, in a namespace that ends with its mounts.
+open_room() {
+    [ -n "${QDIFF_ROOM:-}" ] || exec env QDIFF_ROOM=1 unshare --mount --propagation private "$0" "${@:2}"
+    local base file
+    base=$(debian "$1")
+    room=$(mktemp -d)
+    trap 'umount "$room/proc" "$room/dev" ${toolchain:+"$room$toolchain"} 2>/dev/null
+        mountpoint -q "$room${toolchain:-/proc}" || rm -rf --one-file-system "$room"' EXIT
+    cp -a "$base/." "$room/"
     for file in /etc/resolv.conf /etc/apt /etc/pip.conf /etc/ssl/certs /usr/share/ca-certificates /usr/local/share/ca-certificates; do
-        [ ! -e "$file" ] || { rm -rf "${2:?}$file" && mkdir -p "$2${file%/*}" && cp -rL "$file" "$2$file"; }
+        [ ! -e "$file" ] || { rm -rf "${room:?}$file" && mkdir -p "$room${file%/*}" && cp -rL "$file" "$room$file"; }
     done
+    rm -rf "$room/etc/apt/sources.list.d"
+    cp "$base/etc/apt/sources.list" "$room/etc/apt/sources.list"
+    mount --bind /proc "$room/proc"
+    mount --bind /dev "$room/dev"
+    git clone -q --no-hardlinks "$root" "$room/root/qdiff"
+}
+
+# take_toolchain: the Rust of this machine in the room, where nothing can write to it.
+take_toolchain() {
+    toolchain=$(rustc --print sysroot)
+    mkdir -p "$room$toolchain"
+    mount --bind -o ro "$toolchain" "$room$toolchain"
+}
+
+inside() { env -i HOME=/root DEBIAN_FRONTEND=noninteractive PATH="${toolchain:-/usr}/bin:/usr/sbin:/usr/bin:/sbin:/bin" chroot "$room" bash -ec "$1"; }
+
+# install_inside LOG PACKAGE...
+install_inside() {
+    inside "apt-get update -q && apt-get install -y -q --no-install-recommends ca-certificates ${*:2}" >"$1" 2>&1 || die "apt-get failed, see $1"
 }

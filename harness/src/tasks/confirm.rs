@@ -1,11 +1,13 @@
 //! Causes tried on other tokens: the subject runs once more, on a prompt of another length.
 
 use super::sides::{Input, SideChoice, Sides};
-use crate::capture::{Passes, container, manifest};
+use crate::capture::{Passes, Plan as SequencePlan, container, in_other_run, manifest};
 use crate::diagnose::Diagnosis;
+use crate::number::counted;
 use crate::pair::{Pair, Recording};
 use crate::prompts::Ready;
-use crate::runners::RunnerKind;
+use crate::runners::{Faults, RunnerKind};
+use crate::sequences;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -103,59 +105,98 @@ impl ConfirmRequest {
         if !diagnosis.tells_causes() {
             return Ok(());
         }
-        let others = match (&self.confirm, sides.chosen.live_subject()) {
-            (Some(Confirm::Recorded(folder)), _) => vec![recorded(pair, folder)?],
-            (None, None) => {
-                diagnosis.untried("a capture cannot run again, and --confirm capture:DIR names no other one");
-                return Ok(());
-            }
-            (Some(Confirm::Runs(0)) | None, _) if pair.settings.budget == 0.0 => return Ok(()),
-            (Some(Confirm::Runs(0)), _) => {
-                diagnosis.untried("--confirm no leaves that out");
-                return Ok(());
-            }
-            (_, None) => return Ok(()),
-            (asked, Some(kind)) => {
-                if asked.is_none() && subject.seconds >= SHORT.as_secs_f64() {
-                    diagnosis.untried("the subject took 30 s or more; --confirm 1 runs it once more");
-                    return Ok(());
-                }
-                let runs = if let Some(Confirm::Runs(runs)) = asked { *runs } else { 1 };
-                let run = |number| other(sides, pair, kind, (input, number));
-                match (1..=runs).map(run).collect::<Result<Vec<_>>>() {
-                    Ok(others) => others,
-                    Err(e) => {
-                        diagnosis.untried(&format!("{e:#}"));
-                        return Ok(());
-                    }
-                }
-            }
-        };
-        pair.confirm(subject, &others, diagnosis);
+        if let Some(Confirm::Recorded(folder)) = &self.confirm {
+            pair.confirm(subject, &[recorded(pair, folder)?], diagnosis);
+            return Ok(());
+        }
+        match self.run(sides, pair, subject.seconds, |kind, number| other(sides, pair, kind, (input, number))) {
+            Ok(others) => pair.confirm(subject, &others, diagnosis),
+            Err(why) => why.iter().for_each(|why| diagnosis.untried(why)),
+        }
         Ok(())
     }
+
+    /// Tries the causes of the diagnoses of all runs of `plan` on other tokens, each in the run of its number in a plan like it.
+    ///
+    /// # Errors
+    /// A capture that is named and cannot be read, or has another number of runs.
+    pub(super) fn confirm_plan(
+        &self, sides: &Sides<'_>, pair: &Pair<'_>, (plan, tokens): (&SequencePlan, &[u32]),
+        judged: &mut [(Recording, Diagnosis)],
+    ) -> Result<()> {
+        if !judged.iter().any(|(_, diagnosis)| diagnosis.tells_causes()) {
+            return Ok(());
+        }
+        let seconds = judged.iter().map(|(subject, _)| subject.seconds).sum();
+        let live = |kind: &RunnerKind, number: u16| {
+            let like = plan.like(number.into());
+            let ids = pair.opened.n_tokens().min(pair.opened.model.graph().config.n_vocab);
+            let mut runner = sequences::runner(pair, kind, &like, Faults::default())?;
+            let tokens = drawn(tokens, like.tokens(), ids, number);
+            sequences::record(pair, runner.as_mut(), &like, &tokens).context(ELSEWHERE)
+        };
+        let others = match &self.confirm {
+            Some(Confirm::Recorded(folder)) => Ok(vec![recorded_plan(pair, folder, plan.runs())?]),
+            _ => self.run(sides, pair, seconds, live),
+        };
+        match others {
+            Ok(mut others) => {
+                for (subject, diagnosis) in judged.iter_mut().rev() {
+                    let own: Vec<Recording> = others.iter_mut().filter_map(Vec::pop).collect();
+                    pair.confirm(subject, &own, diagnosis);
+                }
+            }
+            Err(why) => judged.iter_mut().for_each(|(_, diagnosis)| why.iter().for_each(|why| diagnosis.untried(why))),
+        }
+        Ok(())
+    }
+
+    /// Runs the subject, which took so many seconds, as often as was asked for. The error says why causes are not tried; it
+    /// says nothing where none are looked for.
+    fn run<T>(
+        &self, sides: &Sides<'_>, pair: &Pair<'_>, seconds: f64, run: impl Fn(&RunnerKind, u16) -> Result<T>,
+    ) -> Result<Vec<T>, Option<String>> {
+        let Some(kind) = sides.chosen.live_subject() else {
+            return Err(Some("a capture cannot run again, and --confirm capture:DIR names no other one".to_owned()));
+        };
+        let runs = match &self.confirm {
+            Some(Confirm::Runs(0)) | None if pair.settings.budget == 0.0 => return Err(None),
+            Some(Confirm::Runs(0)) => return Err(Some("--confirm no leaves that out".to_owned())),
+            None if seconds >= SHORT.as_secs_f64() => {
+                return Err(Some("the subject took 30 s or more; --confirm 1 runs it once more".to_owned()));
+            }
+            Some(Confirm::Runs(runs)) => *runs,
+            _ => 1,
+        };
+        (1..=runs).map(|number| run(kind, number)).collect::<Result<_>>().map_err(|e| Some(format!("{e:#}")))
+    }
 }
+
+/// What failed where another run did.
+const ELSEWHERE: &str = "the subject could not run on them";
 
 /// The subject on other tokens.
 fn other(sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, number): (&Input, u16)) -> Result<Recording> {
     ensure!(pair.filter.every_position(), "--positions names positions of this prompt alone");
     let first = input.tokens(None);
-    let Passes::Of(ubatch) = first.passes else { bail!("--passes names the passes of this prompt alone") };
     let config = &pair.opened.model.graph().config;
     let ids = pair.opened.n_tokens().min(config.n_vocab);
+    let decode = first.decode.min(DECODE);
     // A command may take the size of parts, and not which comes first.
     let listed = kind.command().is_none_or(|command| command.passes());
-    let order = if listed { Order::SmallFirst } else { Order::LargeFirst };
-    let decode = first.decode.min(DECODE);
-    let other = OtherTokens::new(first.prompt, (ubatch, decode), (config.context, ids), (number, order))
-        .context("the context has no room for other tokens")?;
-    let OtherTokens { prompt, passes, decoded } = other;
+    let other = match first.passes {
+        Passes::Lengths(lengths) => OtherTokens::like(first.prompt, (lengths, decode), (config.context, ids), number),
+        Passes::Of(ubatch) => {
+            let order = if listed { Order::SmallFirst } else { Order::LargeFirst };
+            OtherTokens::new(first.prompt, (ubatch, decode), (config.context, ids), (number, order))
+        }
+    };
+    let OtherTokens { prompt, passes, decoded } = other.context("the context has no room for other tokens")?;
     let ready = Ready { name: "other tokens".to_owned(), text: String::new(), message: None, tokens: prompt };
     let input = Input::new(ready, decoded.len(), passes.iter().copied().max().unwrap_or(1));
     let input = sides.chosen.taken(if listed { input.in_passes(passes) } else { input });
     let decoded = &decoded[..input.tokens(None).decode];
-    let ran = sides.elsewhere(pair, kind, input.tokens(Some(decoded)));
-    ran.context("the subject could not run on them")
+    sides.elsewhere(pair, kind, input.tokens(Some(decoded))).context(ELSEWHERE)
 }
 
 /// Tokens that a cause is tried on.
@@ -177,9 +218,25 @@ impl OtherTokens {
         prompt: &[u32], (ubatch, decode): (usize, usize), (context, ids): (usize, usize), (number, order): (u16, Order),
     ) -> Option<Self> {
         let plan = Plan::new(prompt.len(), (ubatch, decode), (context, number, order))?;
-        let mut tokens = drawn(prompt, plan.prompt + plan.decode, ids, number);
-        let decoded = tokens.split_off(plan.prompt);
-        Some(Self { prompt: tokens, passes: plan.passes(), decoded })
+        Some(Self::of(prompt, (plan.passes(), plan.decode), ids, number))
+    }
+
+    /// The same after a run of the tokens `prompt` in passes of these lengths. A pass of one token stays one, and the others are
+    /// longer. `None` where there is no room.
+    pub fn like(
+        prompt: &[u32], (lengths, decode): (&[usize], usize), (context, ids): (usize, usize), number: u16,
+    ) -> Option<Self> {
+        let other = |(at, tokens): (usize, &usize)| in_other_run(*tokens, at + usize::from(number));
+        let passes: Vec<usize> = lengths.iter().enumerate().map(other).collect();
+        let room = passes.iter().sum::<usize>() + decode <= context;
+        room.then(|| Self::of(prompt, (passes, decode), ids, number))
+    }
+
+    fn of(prompt: &[u32], (passes, decode): (Vec<usize>, usize), ids: usize, number: u16) -> Self {
+        let length = passes.iter().sum();
+        let mut tokens = drawn(prompt, length + decode, ids, number);
+        let decoded = tokens.split_off(length);
+        Self { prompt: tokens, passes, decoded }
     }
 }
 
@@ -304,6 +361,19 @@ fn recorded(pair: &Pair<'_>, folder: &Path) -> Result<Recording> {
     pair.read(folder, &manifest, &pair.names, &manifest.how())
 }
 
+/// The runs of the sequences of another capture of the subject: so many.
+fn recorded_plan(pair: &Pair<'_>, folder: &Path, runs: usize) -> Result<Vec<Recording>> {
+    let manifest = container::manifest(folder)?;
+    let plan = manifest.sequences.clone().unwrap_or_default();
+    ensure!(
+        plan.runs() == runs,
+        "--confirm: {} is of {}, and the subject's capture of {runs}; record other tokens in passes like these",
+        folder.display(),
+        counted(plan.runs(), "sequence")
+    );
+    Ok(sequences::split(&pair.oracle.graph, recorded(pair, folder)?, &plan))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -340,6 +410,18 @@ mod tests {
         // A prompt of one token after the other has no shorter parts.
         assert_ne!(drawn(&[1, 2, 3], 20, 300, 1), drawn(&[1, 2, 3], 20, 300, 2));
         assert_eq!(drawn(&[0], 3, 1, 1), [0, 0, 0]);
+    }
+
+    #[test]
+    fn passes_are_like_those_of_the_first_run() {
+        let first: Vec<u32> = (0..60).collect();
+        let other = OtherTokens::like(&first, (&[35, 1, 24], 2), (128, 300), 1).unwrap();
+        assert!(other.passes[0] > 35 && other.passes[1] == 1 && other.passes[2] > 24, "{other:?}");
+        assert_eq!((other.prompt.len(), other.decoded.len()), (other.passes.iter().sum(), 2));
+        assert!(first.iter().zip(&other.prompt).all(|(a, b)| a != b), "{other:?}");
+        assert!(OtherTokens::like(&first, (&[35, 25], 2), (62, 300), 1).is_none());
+        let plan: SequencePlan = "20,12+1+9@0,1~2+0+7".parse().unwrap();
+        assert_eq!(plan.like(1).to_string(), "25,19+1+18@0,1~2+0+18");
     }
 
     #[test]

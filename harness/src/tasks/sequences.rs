@@ -38,13 +38,17 @@ impl Runs<'_> {
         memory::begin();
         let (subjects, references, said) = self.sides.record_sequences(pair, plan, &ready.tokens)?;
         let slots = SlotsCheck::of(plan, &ready.tokens, &said);
-        let mut references = references.into_iter().flatten();
-        let mut reports = Vec::new();
-        for (number, subject) in subjects.into_iter().enumerate() {
-            let reference = references.next();
+        let references = references.into_iter().flatten().map(Some).chain(std::iter::repeat_with(|| None));
+        let (mut judged, mut others) = (Vec::new(), Vec::new());
+        for (subject, reference) in subjects.into_iter().zip(references) {
             let judging = Instant::now();
             let diagnosis = pair.judge(&subject, reference.as_ref())?;
-            let judging = judging.elapsed().as_secs_f64();
+            judged.push((subject, diagnosis));
+            others.push((reference, judging.elapsed().as_secs_f64()));
+        }
+        self.request.confirm.confirm_plan(&self.sides, pair, (plan, &ready.tokens), &mut judged)?;
+        let mut reports = Vec::new();
+        for (number, ((subject, diagnosis), (reference, judging))) in judged.into_iter().zip(others).enumerate() {
             let steps = &subject.capture.steps;
             let info = SequenceInfo {
                 number: number as u32,

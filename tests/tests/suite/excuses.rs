@@ -106,10 +106,10 @@ fn rows_that_were_not_judged_are_named() {
     assert!(headline(&text).contains("stage rows could not be judged: logits"), "{text}");
 }
 
-/// An engine that computes the logits of the prompt's last token alone is judged by these, with or without the stages
-/// that nothing else shows, and with the prompt in one part or several.
+/// An engine that computes the last stages of the prompt's last token alone is judged by these, with or without the stages
+/// that nothing else shows, and with the prompt in one part or several. Stages that other tokens read are asked for whole.
 #[test]
-fn the_last_logits_of_a_prompt_are_enough() {
+fn the_last_rows_of_a_prompt_are_enough() {
     let folder = folder();
     for (name, of_record) in [("whole", ""), ("parts", "--ubatch 12"), ("wrong", "--inject scaled:by=0.99@logits")] {
         folder.record(name, of_record);
@@ -122,14 +122,35 @@ parts = sorted((k for k in a if k.startswith('prefill') and k.endswith('/logits'
 for k in parts[:-1]: del a[k]
 a[parts[-1]] = a[parts[-1]][-1:]
 np.savez('{name}/capture.npz', **a)
-for k in [k for k in a if k.endswith('/final_norm')]: del a[k]
 import os, shutil
-os.makedirs('{name}-less')
-shutil.copy('{name}/manifest.json', '{name}-less')
-np.savez('{name}-less/capture.npz', **a)"
+def save(kind):
+    os.makedirs('{name}-' + kind)
+    shutil.copy('{name}/manifest.json', '{name}-' + kind)
+    np.savez('{name}-' + kind + '/capture.npz', **a)
+last = ['L01.' + s for s in 'attn_out attn_residual ffn_norm ffn_gate ffn_up ffn_act ffn_down layer_out'.split()] + ['final_norm']
+for k in list(a):
+    if k.startswith('prefill') and k.split('/')[1] in last:
+        if k.split('/')[0] != parts[-1].split('/')[0]: del a[k]
+        else: a[k] = a[k][-1:]
+save('layer')
+for k in [k for k in a if k.endswith('/final_norm')]: del a[k]
+save('less')
+for stage in ['q_proj', 'k_proj']:
+    there = parts[-1].split('/')[0] + '/L01.' + stage
+    whole, a[there] = a[there], a[there][-1:]
+    save(stage)
+    a[there] = whole"
             ),
         );
-        for capture in [name.to_owned(), format!("{name}-less")] {
+        folder.refuses(
+            &format!("run -m model.gguf --subject capture:{name}-q_proj --json none.json"),
+            &["L01.q_proj of prefill", "holds the row of the last token alone", "L01.q_biased", "dump all rows"],
+        );
+        folder.refuses(
+            &format!("run -m model.gguf --subject capture:{name}-k_proj --json none.json"),
+            &["L01.k_proj", "has shape"],
+        );
+        for capture in [name.to_owned(), format!("{name}-layer"), format!("{name}-less")] {
             let (code, report, text) = folder.judged(&format!("--subject capture:{capture}"));
             assert_eq!(code, i32::from(name == "wrong"), "{capture}: {text}");
             let coverage = &report["verdict"]["coverage"];

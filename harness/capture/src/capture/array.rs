@@ -246,7 +246,7 @@ pub(super) struct Target<'a> {
     pub(super) node: &'a Node,
     pub(super) step: &'a Step,
     pub(super) shapes: Shapes,
-    /// Whether it is the logits of a part of the prompt.
+    /// Whether the row of the step's last token is enough.
     pub(super) last: bool,
     /// Whether arrays are the engine's own, and brought into the stage's shape where their elements lie in its order.
     pub(super) foreign: bool,
@@ -306,8 +306,8 @@ impl Target<'_> {
 }
 
 /// Reads one array into `store`, its axes in this order. `most` bounds the bytes of an array where no graph gives its
-/// size. Logits may hold only the row of the step's last token: then the other rows become NaN, and the second
-/// value is true.
+/// size. Where the row of the step's last token is enough and alone there, the other rows
+/// become NaN, and the second value is true.
 ///
 /// # Errors
 /// An array that has another shape than the stage may have, ends early, goes on after its last element, or has another

@@ -10,7 +10,7 @@ use super::{Capture, RowsSaid, Step, Store, Stored, quoted, shortened};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use globset::{Glob, GlobMatcher};
 use qdiff_engine::dtype::DType;
-use qdiff_engine::model::{Graph, Node, Role, of_rank};
+use qdiff_engine::model::{Graph, Node, StageId, of_rank};
 use qdiff_engine::ops::Tensor;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::Read;
@@ -66,6 +66,8 @@ pub(super) struct Intake<'a> {
     /// The rank whose stages the arrays are, where that is not in their names.
     pub(super) rank: Option<u16>,
     pub(super) graph: &'a Graph,
+    /// See [`Graph::of_last_token`].
+    pub(super) of_last_token: Vec<bool>,
     pub(super) names: &'a Names,
     pub(super) shapes: Shapes,
     pub(super) elements: Vec<(GlobMatcher, DType)>,
@@ -133,6 +135,7 @@ impl<'a> Intake<'a> {
             labels,
             rank: None,
             graph,
+            of_last_token: graph.of_last_token(),
             names,
             shapes,
             elements: Vec::new(),
@@ -269,8 +272,7 @@ impl<'a> Intake<'a> {
         let of_step = &self.capture.steps[step];
         let several = of_step.index == 0 || of_step.tokens.len() > 1;
         let node = &self.graph.nodes[named.node];
-        let last = several
-            && (named.node + 1 == self.graph.nodes.len() || node.id.rank.is_some() && node.role == Role::Logits);
+        let last = several && self.of_last_token[named.node] && node.token_axis() == Some(0);
         Target { node, step: of_step, shapes: self.shapes, last, foreign: named.rule.is_some() }
     }
 
@@ -351,7 +353,8 @@ impl<'a> Intake<'a> {
         let Self { mut capture, graph, names, fitting, .. } = self;
         let unfit = names.rules.iter().enumerate().filter(|(i, _)| !fitting.contains(i));
         capture.unmatched = unfit.map(|(_, rule)| rule.said.clone()).collect();
-        // An engine that computes the logits of the prompt's last token alone gives none for the parts before.
+        capture.steps.iter().try_for_each(|step| whole_below(graph, step).with_context(|| self.name.to_owned()))?;
+        // An engine that computes the last stages of the prompt's last token alone gives none for the parts before.
         for sequence in capture.steps.iter().map(|step| step.sequence).collect::<HashSet<_>>() {
             let of_prefill = |s: &Step| s.sequence == sequence && s.index == 0;
             let prefill = capture.steps.iter().rposition(of_prefill);
@@ -369,6 +372,29 @@ impl<'a> Intake<'a> {
         capture.store.trouble()?;
         Ok(capture)
     }
+}
+
+/// Refuses a stage with all rows that is computed from one with the last row alone.
+fn whole_below(graph: &Graph, step: &Step) -> Result<()> {
+    let Some((alone, _)) = &step.last_row else { return Ok(()) };
+    // Of each node, the stage with one row from which its other rows would be computed.
+    let mut from: Vec<Option<StageId>> = Vec::new();
+    for node in &graph.nodes {
+        let read = node.inputs.iter().find_map(|input| from[*input]);
+        if alone.contains(&node.id) {
+            from.push(Some(node.id));
+        } else if let (Some(one), true) = (read, step.stages.contains_key(&node.id)) {
+            bail!(
+                "{one} of {} holds the row of the last token alone, and {}, which is computed from it, all rows; dump all \
+                 rows of {one}, or leave it out",
+                step.label(),
+                node.id
+            );
+        } else {
+            from.push(read);
+        }
+    }
+    Ok(())
 }
 
 /// The logits of the step's last token, where they were captured.

@@ -1,7 +1,7 @@
 //! The passes of a run of several sequences: how many rows each of them has in which pass.
 
 use super::Step;
-use super::passes::{MOST, Passes};
+use super::passes::{MOST, Passes, in_other_run};
 use anyhow::{Context as _, bail, ensure};
 use qdiff_engine::cpu::Row;
 use serde::{Deserialize, Serialize};
@@ -70,6 +70,14 @@ impl Plan {
     /// Tokens that are fed in all.
     pub fn tokens(&self) -> usize {
         self.0.iter().flatten().fold(0, |sum, share| sum.saturating_add(share.tokens))
+    }
+
+    /// A plan like this one with other numbers of tokens, by [`in_other_run`], `by` places on.
+    pub fn like(&self, by: usize) -> Self {
+        let mut like = self.clone();
+        let shares = like.0.iter_mut().flatten().filter(|share| share.tokens > 0);
+        shares.enumerate().for_each(|(at, share)| share.tokens = in_other_run(share.tokens, at + by));
+        like
     }
 
     /// The sequence of each row of each pass, as [`Self::fed`] has them.

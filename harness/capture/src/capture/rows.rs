@@ -127,12 +127,12 @@ impl Intake<'_> {
         Ok(places.into_iter().zip(tensors).map(|((step, named), tensor)| (step, named.node, tensor, element)).collect())
     }
 
-    /// All rows of a pass as one step, for an array of this shape; of logits perhaps the last row of each sequence alone.
+    /// All rows of a pass as one step, for an array of this shape; of the last stages perhaps the last row of each sequence alone.
     fn whole(&self, number: usize, named: &Named, shape: &[usize]) -> Result<Step> {
         let (rows, node) = (&self.passes[number], &self.graph.nodes[named.node]);
         let by_token = matches!(node.shape.first(), Some(Axis::Tokens));
         ensure!(by_token, "is {} of all rows of a pass; dump it for each sequence", node.id);
-        let last = named.node + 1 == self.graph.nodes.len() && shape.first() == Some(&rows.steps.len());
+        let last = self.of_last_token[named.node] && shape.first() == Some(&rows.steps.len());
         let count = if last { rows.steps.len() } else { rows.count() };
         Ok(Step::new(0, vec![0; count]))
     }

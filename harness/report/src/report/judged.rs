@@ -250,7 +250,7 @@ pub(super) fn coverage(report: &Report) -> String {
         0 => String::new(),
         n => format!("; {n} inconclusive: {OPEN}"),
     };
-    let last = if c.last_row { "; of the prompt's logits the last token's alone, as captured" } else { "" };
+    let last = if c.last_row { "; the last stages have the prompt's last token alone, as captured" } else { "" };
     let rounded = rounded_scores(report);
     let probed = c.probed.map_or_else(String::new, |p| {
         let sees = format!("see a single element from about {} of its bounds on", p.sees.0.ceil());

@@ -28,7 +28,7 @@ pub struct Coverage {
     pub stages_total: usize,
     /// The judged rows that are inside a segment on one side at least: judged together with a later stage.
     pub within: usize,
-    /// Whether the subject gave the logits of the prompt's last token alone: the other positions are not asked for.
+    /// Whether the subject gave the last stages of the prompt's last token alone: their other positions are not asked for.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub last_row: bool,
     /// The judged rows that probes passed on one side at least: their f64 values were not computed one by one.
