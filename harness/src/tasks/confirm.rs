@@ -17,9 +17,10 @@ use std::time::Duration;
 /// How long a subject may have taken that runs once more for its causes.
 const SHORT: Duration = Duration::from_secs(30);
 
-/// Other runs at most, and decode steps of one.
+/// Other runs at most, and decode steps of one, where the first run has at least so many.
 const RUNS: u16 = 16;
 const DECODE: usize = 8;
+const SEVERAL: usize = 4;
 
 /// On what causes are tried.
 #[derive(Clone, Debug, Default, Args)]
@@ -181,7 +182,7 @@ fn other(sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, number):
     let first = input.tokens(None);
     let config = &pair.opened.model.graph().config;
     let ids = pair.opened.n_tokens().min(config.n_vocab);
-    let decode = first.decode.min(DECODE);
+    let decode = if first.decode < SEVERAL { first.decode } else { DECODE };
     // A command may take the size of parts, and not which comes first.
     let listed = kind.command().is_none_or(|command| command.passes());
     let other = match first.passes {
@@ -240,6 +241,9 @@ impl OtherTokens {
     }
 }
 
+/// Slots of a page, as most engines have them.
+const PAGE: usize = 16;
+
 /// Tokens of a prompt of which the other run has twice as many.
 const DOUBLED: usize = 256;
 
@@ -284,15 +288,22 @@ impl Plan {
         // The numbers of tokens of both runs, and those with the next one, have no divisor in common but 2: splits of the
         // tokens leave some over in one of the runs.
         let apart = |plan: &Self| (0..2).all(|more| common_divisor(prompt + more, plan.prompt + more) <= 2);
+        // A page begins in a decode step, and in another one than in the first run.
+        let to_page = |prompt: usize| prompt.next_multiple_of(PAGE) - prompt;
+        let paged = |plan: &Self| to_page(plan.prompt) < decode;
+        let other_step = |plan: &Self| to_page(plan.prompt) != to_page(prompt);
         let longer = |least: usize| {
             let plan = |small: usize| {
                 let more_than = prompt.min(ubatch.max(1)).max(least.saturating_sub(small)).max(small);
                 let large = (more_than + 1).saturating_sub(over).next_multiple_of(32) + over;
                 Self { prompt: small + large, ubatch: large, decode }
             };
-            let mut plans = (0..16).map(|i| plan(first + step * i)).filter(|plan| plan.prompt + decode <= context);
-            let any = plans.clone().next();
-            plans.find(apart).or(any)
+            let plans = (0..16).map(|i| plan(first + step * i)).filter(|plan| plan.prompt + decode <= context);
+            let plans: Vec<Self> = plans.collect();
+            // The simpler wish gives way first.
+            let wishes: [&dyn Fn(&Self) -> bool; 3] =
+                [&|plan| apart(plan) && paged(plan) && other_step(plan), &|plan| apart(plan) && paged(plan), &apart];
+            wishes.iter().find_map(|wish| plans.iter().find(|plan| wish(plan))).or(plans.first()).copied()
         };
         let twice = if prompt <= DOUBLED { longer(2 * prompt) } else { None };
         twice.or_else(|| longer(prompt + decode + 1)).or_else(|| {

@@ -6,7 +6,9 @@
 
 use super::doubt::among_layers;
 use super::searcher::{Searcher, assume};
-use super::solve::{Condition, Holds, OTHERWISE, Pair, Predicted, RIGHT, WORK, When, of_law, of_values, solve_if};
+use super::solve::{
+    Condition, Holds, Known, OTHERWISE, Pair, Predicted, RIGHT, WORK, When, again, of_law, of_values, solve_if,
+};
 use super::work::Meter;
 use super::{Cause, Confidence, Diagnosis, Finding, OtherRun, Solution, Trial, through};
 use crate::capture::{Capture, Filter};
@@ -65,6 +67,8 @@ pub fn confirm(
     let mut order: Vec<usize> = (0..findings.len()).filter(|&i| may_be_tried(&findings[i])).collect();
     order.sort_by_key(|&i| (0..i).any(|j| findings[j].id.name == findings[i].id.name));
     let all = order.len();
+    // What explains both runs in the place of a law that explains one, by the name of the stage.
+    let mut better: Vec<(&str, Known)> = Vec::new();
     for (done, i) in order.into_iter().enumerate() {
         progress("trying causes on other tokens", done, all);
         let Some(origin) = origins.iter().find(|origin| origin.id == findings[i].id) else { continue };
@@ -76,8 +80,14 @@ pub fn confirm(
         let meter = Meter::new(left.max(least * others.len() as u64));
         let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
         let first = of(*subject);
-        let each = others.iter().map(|other| tried(&first, &of(*other), origin, (&findings[i], others.len() == 1)));
+        let known: Vec<&Known> =
+            better.iter().filter(|(name, _)| *name == origin.id.name).map(|(_, law)| law).collect();
+        let alone = others.len() == 1;
+        let each = others.iter().map(|other| tried(&first, &of(*other), origin, (&findings[i], alone, &known)));
         let said = each.reduce(together).unwrap_or_else(|| Said::of(Predicted::Silent(WORK)));
+        if let Some(instead) = &said.instead {
+            better.push((origin.id.name, instead.known(origin.id.layer)));
+        }
         settle(&first, origin, &mut findings[i], said, tokens);
         left -= meter.done().min(left);
     }
@@ -117,10 +127,10 @@ fn together(a: Said, b: Said) -> Said {
     let predicted = match (a.predicted, b.predicted) {
         (Fails(why), _) | (_, Fails(why)) => Fails(why),
         (Silent(_), other) | (other, Silent(_)) => other,
-        (Open { elements: x, of }, Open { elements: y, of: more }) => Open { elements: x + y, of: of + more },
+        (Open { elements: x, of }, Open { elements: y, .. }) => Open { elements: x + y, of },
         (Open { elements: x, of }, Holds { elements: y, .. } | Under { elements: y, .. })
         | (Holds { elements: y, .. } | Under { elements: y, .. }, Open { elements: x, of }) => {
-            Open { elements: x + y, of: of + y }
+            Open { elements: x + y, of }
         }
         (Holds { elements: x, both: None }, Holds { elements: y, both })
         | (Holds { elements: x, both }, Holds { elements: y, both: None }) => Holds { elements: x + y, both },
@@ -146,7 +156,10 @@ fn of_both(mut some: Vec<When>, others: &[When]) -> Vec<When> {
 }
 
 /// What the explanation of a finding says of another run.
-fn tried(first: &Searcher<'_>, other: &Searcher<'_>, origin: &StageResult, (finding, alone): (&Finding, bool)) -> Said {
+fn tried(
+    first: &Searcher<'_>, other: &Searcher<'_>, origin: &StageResult,
+    (finding, alone, known): (&Finding, bool, &[&Known]),
+) -> Said {
     let graph = &first.oracle.graph;
     let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { return Said::of(Predicted::Silent(WORK)) };
     let capture = other.subject.capture;
@@ -173,34 +186,51 @@ fn tried(first: &Searcher<'_>, other: &Searcher<'_>, origin: &StageResult, (find
         (None, Some(cause)) => of_cause(other, (&here, &there), cause),
         (None, None) => (Predicted::Silent(WORK), None),
     };
-    let fails = alone && matches!(predicted, Predicted::Fails(_) | Predicted::Open { .. });
-    let instead = if fails { of_both_runs(&here, &there, first.meter) } else { None };
+    // A condition on two features in the place of one may show that the law is another.
+    let asks_more = |both: &[When]| {
+        matches!(both.first(), Some(When::Both(..)))
+            && finding.solution.as_ref().is_some_and(|solution| !solution.holds.on_two_features())
+    };
+    let asks_more = matches!(&predicted, Predicted::Under { both, .. } if asks_more(both));
+    let fails = asks_more || matches!(predicted, Predicted::Fails(_) | Predicted::Open { .. });
+    let instead = if fails && alone { of_both_runs((&here, &there), known, first.meter) } else { None };
+    let instead = instead.filter(|solution| !asks_more || !solution.holds.on_two_features());
     Said { predicted, what, instead }
+}
+
+/// Wrong elements of the other run that a law gives, and where it holds in both.
+fn holds(pair: Pair<'_>, solution: &Solution) -> Option<(usize, Holds)> {
+    let (elements, holds) = match of_law(pair, solution) {
+        (Predicted::Holds { elements, both: None }, None) => (elements, Holds::Everywhere),
+        (
+            Predicted::Holds { elements, both: Some(conditions) } | Predicted::Under { elements, both: conditions },
+            None,
+        ) => (elements, Holds::Under { conditions, tried: true }),
+        _ => return None,
+    };
+    (elements > 0 && solution.confidence == Confidence::Proved).then_some((elements, holds))
 }
 
 /// What is read off the other run where the first one misled, if it gives what the first one holds: it says which elements
 /// of that are wrong, and none of them was used to find it.
-fn of_both_runs(here: &Evidence<'_>, there: &Evidence<'_>, meter: &Meter) -> Option<Box<Solution>> {
+fn of_both_runs(
+    (here, there): (&Evidence<'_>, &Evidence<'_>), known: &[&Known], meter: &Meter,
+) -> Option<Box<Solution>> {
+    // What explains another layer of both runs.
+    for law in known {
+        let Some(solution) = again(here, law, meter) else { continue };
+        if let Some((_, holds)) = holds(Pair { first: here, other: there, meter }, &solution) {
+            return Some(Box::new(Solution { holds, ..solution }));
+        }
+    }
     let found = |from: &Evidence<'_>, to: &Evidence<'_>| {
         let own = Meter::new(meter.left() / 3);
         let pair = Pair { first: from, other: to, meter: &own };
-        let holds = |solution: &Solution| -> Option<(usize, Holds)> {
-            match of_law(pair, solution) {
-                (Predicted::Holds { elements, both: None }, None) => Some((elements, Holds::Everywhere)),
-                (
-                    Predicted::Holds { elements, both: Some(conditions) }
-                    | Predicted::Under { elements, both: conditions },
-                    None,
-                ) => Some((elements, Holds::Under { conditions, tried: true })),
-                _ => None,
-            }
-        };
+        let holds = |solution: &Solution| holds(pair, solution);
         // A law that takes a condition on two features is told if no other one takes less.
         let second = RefCell::new(None);
         let accept = |solution: &Solution| {
-            let held =
-                holds(solution).filter(|(elements, _)| *elements > 0 && solution.confidence == Confidence::Proved);
-            let Some((elements, holds)) = held else { return false };
+            let Some((elements, holds)) = holds(solution) else { return false };
             let simple = !holds.on_two_features();
             if !simple {
                 second.borrow_mut().get_or_insert_with(|| (Solution { holds, ..solution.clone() }, elements));
@@ -322,7 +352,7 @@ fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, sai
         Predicted::Under { elements, both } => {
             narrowed(finding, (elements, tokens), Holds::Under { conditions: both, tried: true })
         }
-        Predicted::Open { elements, of } => narrowed(finding, (elements, tokens), Holds::Some { elements, of }),
+        Predicted::Open { elements, of } => narrowed(finding, (elements, tokens), of),
         Predicted::Silent(WORK) => Trial::Untried { because: because(WORK) },
         Predicted::Silent(why) => Trial::Silent { tokens, because: because(why) },
         Predicted::Fails(why) => {

@@ -5,6 +5,7 @@ mod doubt;
 mod explain;
 mod fit;
 mod glance;
+mod golden;
 mod searcher;
 mod shared;
 mod solve;

@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::screen::{Check, Fate, Line};
 use super::standing;
-use crate::diagnose::{Diagnosis, EXPORTER, Finding, Search, Solution, anywhere};
+use crate::diagnose::{Diagnosis, EXPORTER, Finding, Holds, Search, Solution, anywhere};
 use crate::ends::EndCheck;
 use crate::mutations::{CauseId, Explains};
 use crate::number::counted;
@@ -102,11 +102,14 @@ pub(super) fn why(diagnosis: &Diagnosis) -> Vec<Line> {
     lines.extend(exporter.or(remedy).map(|remedy| ("remedy", remedy)));
     let Search { budget, unfinished, .. } = diagnosis.search;
     if unfinished > 0 {
-        let origins = counted(unfinished, "origin");
+        let stages = format!("{unfinished} of the {}", counted(diagnosis.findings.len(), "wrong stage"));
         let text = if budget > 0.0 {
-            format!("ended with {origins} unfinished; --why-budget {} gives it four times the work", 4.0 * budget)
+            format!(
+                "its work was used up before every cause was tried on {stages}; --why-budget {} gives it four times the work",
+                4.0 * budget
+            )
         } else {
-            format!("left out for {origins}; --why-budget 1 gives it the usual work")
+            format!("no cause was looked for at {stages}; --why-budget 1 gives it the usual work")
         };
         lines.push(("search", text));
     }
@@ -207,22 +210,19 @@ pub(super) fn origins(findings: &[Finding]) -> String {
 }
 
 /// `one cause, NAME`; where nothing fits, or where it is known and no more, that is no cause. Causes that differ in the
-/// number of the layer alone are one, and so are those whose numbers differ by no more than fits do.
+/// number of the layer alone are one, and so are those whose numbers differ by no more than fits do, and those that differ
+/// in what else may be the condition.
 fn causes(findings: &[Finding]) -> String {
-    let mut solved: Vec<(String, Vec<String>)> = Vec::new();
+    let mut solved: Vec<Told> = Vec::new();
     let mut named: Vec<(&CauseId, bool)> = Vec::new();
     let mut unknown = 0;
     for f in findings {
         let cause = f.cause.as_ref().filter(|c| c.kind != Explains::Place).map(|c| &c.name);
-        let plain = || f.plain().map(str::to_owned);
-        match (f.solution.as_ref().map(Solution::told).or_else(plain), cause) {
-            (Some(told), _) => {
-                let key = anywhere(&told, f.id.layer);
-                match solved.iter_mut().find(|(known, _)| *known == key) {
-                    Some((_, all)) => all.push(told),
-                    None => solved.push((key, vec![told])),
-                }
-            }
+        match (f.solution.as_ref().map(|s| Told::of(s, f.id.layer)).or_else(|| Told::plain(f)), cause) {
+            (Some(told), _) => match solved.iter_mut().find(|known| known.is(&told)) {
+                Some(known) => known.add(told),
+                None => solved.push(told),
+            },
             (None, Some(name)) => match named.iter_mut().find(|(known, _)| known.is_near(name)) {
                 Some((known, exact)) => *exact &= *known == name,
                 None => named.push((name, true)),
@@ -230,20 +230,62 @@ fn causes(findings: &[Finding]) -> String {
             (None, None) => unknown += 1,
         }
     }
-    let words = |(key, all): &(String, Vec<String>)| {
-        let one = all.iter().all(|told| *told == all[0]);
-        if one { all[0].clone() } else { key.clone() }
-    };
     let short = |(name, exact): &(&CauseId, bool)| {
         let others: Vec<&CauseId> = named.iter().map(|(other, _)| *other).filter(|other| other != name).collect();
         if *exact { name.to_string() } else { name.shortest(&others).to_string() }
     };
-    let known: Vec<String> = named.iter().map(short).chain(solved.iter().map(words)).collect();
+    let known: Vec<String> = named.iter().map(short).chain(solved.iter().map(Told::words)).collect();
     match (known.len(), unknown) {
         (0, _) => UNKNOWN.to_owned(),
         (1, 0) => format!("one cause, {}", known[0]),
         (n, 0) => format!("{n} causes: {}", known.join("; ")),
         (n, _) => format!("{}: {}; {UNKNOWN} of {unknown}", counted(n, "cause"), known.join("; ")),
+    }
+}
+
+/// What one or more layers are told to compute.
+struct Told<'a> {
+    /// In its own words, and without the number of the layer; `None` where layers differ.
+    own: Option<String>,
+    anywhere: String,
+    /// The law without its condition, without the number of the layer.
+    what: String,
+    holds: Option<&'a Holds>,
+}
+
+impl<'a> Told<'a> {
+    fn of(solution: &'a Solution, layer: Option<u16>) -> Self {
+        let own = solution.told();
+        let (anywhere, what) = (anywhere(&own, layer), anywhere(&solution.what, layer));
+        Self { own: Some(own), anywhere, what, holds: Some(&solution.holds) }
+    }
+
+    /// What is evident.
+    fn plain(finding: &Finding) -> Option<Self> {
+        let own = finding.plain()?.to_owned();
+        let anywhere = anywhere(&own, finding.id.layer);
+        Some(Self { own: Some(own), what: anywhere.clone(), anywhere, holds: None })
+    }
+
+    /// Whether another layer is told the same, as far as both allow the condition of one of them.
+    fn is(&self, other: &Self) -> bool {
+        let (Some(a), Some(b)) = (self.holds, other.holds) else { return self.anywhere == other.anywhere };
+        let first_of = |a: &Holds, b: &Holds| a.told().first().is_some_and(|when| b.allows(when));
+        self.anywhere == other.anywhere || self.what == other.what && (first_of(a, b) || first_of(b, a))
+    }
+
+    fn add(&mut self, other: Self) {
+        // The condition that both allow is told.
+        let narrower = |a: &Holds, b: &Holds| a.told().len() < b.told().len();
+        if self.anywhere != other.anywhere && self.holds.zip(other.holds).is_some_and(|(a, b)| narrower(b, a)) {
+            *self = other;
+        } else if self.own != other.own && self.anywhere == other.anywhere {
+            self.own = None;
+        }
+    }
+
+    fn words(&self) -> String {
+        self.own.clone().unwrap_or_else(|| self.anywhere.clone())
     }
 }
 

@@ -368,12 +368,12 @@ fn of_origin(finding: &Finding, local: &Local, lines: &mut Vec<Line>) {
         (None, Some(e)) => lines.push(("element", told("worst", e, format!(", allowed {}", number(e.allowed))))),
         (None, None) => {}
     }
-    if let Some(least) = local.least_tolerance() {
-        let used = format!("{} of what is allowed", percent(local.used));
-        // A known fault, or a large error, is nothing to tolerate.
-        let rounding = finding.cause.is_none() && least <= TOLERABLE;
-        let hint = format!("{used}; would pass with --tolerance '{}={least:.1e}'", finding.id);
-        lines.push(("tolerance", if rounding { hint } else { used }));
+    // A known fault, or a large error, is nothing to tolerate.
+    let least = local.least_tolerance().filter(|least| finding.cause.is_none() && *least <= TOLERABLE);
+    if let Some(least) = least {
+        let used = percent(local.used);
+        let option = format!("--tolerance '{}={least:.1e}'", finding.id);
+        lines.push(("tolerance", format!("the error is {used} of what is allowed; {option} would let it pass")));
     }
 }
 

@@ -47,7 +47,7 @@ fn standing(finding: &Finding) -> String {
         }
         Some(Trial::Narrowed { elements, tokens, holds: Holds::Some { .. } }) => {
             let what = gives(*elements);
-            format!("narrowed by {}: {what}, and why other elements are right is not known", others(*tokens))
+            format!("narrowed by {}: {what}, and no rule is known for where it holds", others(*tokens))
         }
         Some(Trial::Narrowed { elements: 0, tokens, .. }) => {
             format!("narrowed by {}: nothing is wrong in that run, and both runs allow its condition", others(*tokens))
@@ -77,7 +77,9 @@ fn of_cause(c: &Cause) -> String {
     match c.kind {
         Explains::Value if !finite => format!("{name} gives the wrong values, and NaN or infinity in the same places"),
         Explains::Value if c.whole => format!("{name} explains the residual {before} -> {after}"),
-        Explains::Value => format!("{name} explains every wrong element, but not the whole stage: {before} -> {after}"),
+        Explains::Value => format!(
+            "{name} explains every wrong element: of a residual of {before} it leaves {after}. It would change other elements too, which are right, and no rule is known for which"
+        ),
         Explains::Rounding if !finite => format!("{name} explains NaN and infinity, and the size of the rest"),
         Explains::Rounding => format!("{name} explains the size of the residual, {before}, and not its values"),
         Explains::Place if !finite => format!("location known, cause unknown: {name}; NaN or infinity is there"),
@@ -101,7 +103,7 @@ mod tests {
         let (elements, tokens, because) = (7, 40, "so".to_owned());
         let narrowed = |elements, open| {
             let under = Holds::Under { conditions: Vec::new(), tried: true };
-            let holds = if open { Holds::Some { elements, of: 9 } } else { under };
+            let holds = if open { Holds::Some { elements, of: 9, rows: None, elsewhere: false } } else { under };
             Some(Trial::Narrowed { elements, tokens, holds })
         };
         for (trial, word) in [
@@ -115,7 +117,7 @@ mod tests {
             ),
             (
                 narrowed(7, true),
-                "narrowed by 40 other tokens: it gives all 7 wrong elements of L01.stage in that run, and why other",
+                "narrowed by 40 other tokens: it gives all 7 wrong elements of L01.stage in that run, and no rule is",
             ),
             (narrowed(0, false), "narrowed by 40 other tokens: nothing is wrong in that run, and both runs allow"),
             (

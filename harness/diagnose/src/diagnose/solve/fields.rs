@@ -210,17 +210,17 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
     ];
     places.extend([2, 4, 8].map(|n| -> (String, From) {
         let each = n * run;
-        (format!("of the first {run} of each {each} weights"), Box::new(move |k| Some(k / each * each + k % run)))
+        (format!("of the first {run} of their {each}"), Box::new(move |k| Some(k / each * each + k % run)))
     }));
     if run < block {
         places.extend([
-            (format!("of the other {run} weights of each {}", 2 * run), Box::new(move |k| Some(k ^ run)) as From),
-            (format!("of the block's first {run} weights"), Box::new(move |k| Some(block_of(k) + k % run))),
+            (format!("of the other {run} of their {}", 2 * run), Box::new(move |k| Some(k ^ run)) as From),
+            (format!("of the first {run} of their block"), Box::new(move |k| Some(block_of(k) + k % run))),
             ("of the block before".to_owned(), Box::new(move |k: usize| k.checked_sub(block))),
             ("of the block after".to_owned(), Box::new(move |k| Some(k + block))),
         ]);
     } else {
-        places.push(("of the other block of each pair".to_owned(), Box::new(move |k| Some(k ^ block))));
+        places.push(("of the other block of their pair".to_owned(), Box::new(move |k| Some(k ^ block))));
     }
     let of_its_own = matches!(quants.offset, Offset::PerBlock | Offset::PerSubBlock);
     for (where_, from) in places {
@@ -236,19 +236,18 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
                 let (s, o) = (if scale { other } else { k }, if offset { other } else { k });
                 a.scale[s] * a.quant[k] + a.offset[o]
             };
-            add(format!("{what} {where_} is taken"), Rc::new(value));
+            add(format!("each {run} weights are decoded with {what} {where_}"), Rc::new(value));
         }
     }
     let each = if run < block { block / run } else { TOGETHER };
     let known = |row: usize| taken_apart_again.get(row, || apart(scene, name, row));
     for mixed in sums.map_or_else(Vec::new, |sums| Mixed::all(scene, sums, (run, each), &known, of_its_own)) {
-        let list: Vec<String> = mixed.of.iter().map(ToString::to_string).collect();
         let what = match (mixed.scale && !of_its_own, mixed.scale, mixed.offset) {
             (true, ..) | (_, true, false) => "scales",
             (_, false, _) => "offsets",
             _ => "scales and offsets",
         };
-        let what = format!("the {what} of each {each} runs of {run} weights are those of the runs {}", list.join(" "));
+        let what = format!("runs of {run} weights take the {what} of others: {}", taken(&mixed.of));
         let value = move |a: &Apart, k: usize| {
             let other = k / (run * each) * run * each + mixed.of[k / run % each] * run + k % run;
             let other = Some(other).filter(|o| *o < a.quant.len()).unwrap_or(k);
@@ -338,11 +337,7 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
             let each = block / run;
             let of = sums.and_then(|sums| upper_of(scene, sums, (run, each), &known, kept));
             let Some(of) = of else { continue };
-            let list: Vec<String> = of.iter().map(ToString::to_string).collect();
-            let what = format!(
-                "the upper bits of the quants of each {each} runs of {run} weights are those of the runs {}",
-                list.join(" ")
-            );
+            let what = format!("runs of {run} weights take the upper bits of their quants from others: {}", taken(&of));
             let value = move |a: &Apart, k: usize| {
                 let other = (k / block * block + of[k / run % each] * run + k % run).min(a.quant.len() - 1);
                 let quant = ((a.quant[k] as i64) & kept) | ((a.quant[other] as i64) & !kept);
@@ -412,6 +407,16 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
         add(format!("the quants are those {of}"), Rc::new(value));
     }
     all
+}
+
+/// Which run takes what belongs to which, of as many as are listed or of the fewest that say the same.
+fn taken(of: &[usize]) -> String {
+    let each = (1..=of.len())
+        .find(|n| of.len().is_multiple_of(*n) && of.iter().enumerate().all(|(i, from)| *from == of[i % n] + i / n * n));
+    let each = each.unwrap_or(of.len());
+    let others = of.iter().take(each).enumerate().filter(|(i, from)| i != *from);
+    let list: Vec<String> = others.map(|(i, from)| format!("run {i} those of run {from}")).collect();
+    format!("of each {each}, counted from 0, {}", list.join(", "))
 }
 
 /// Scales and offsets of 6 bits each, whose upper two stand apart from the others.

@@ -92,6 +92,17 @@ impl Form {
         }
     }
 
+    /// The same of another run.
+    pub(super) fn in_run(&self, scene: &Scene<'_>) -> Self {
+        if let Self::Written(written) = self { Self::Written(written.in_run(scene)) } else { self.clone() }
+    }
+
+    /// Whether what it gives no value of is another than the right one all the same: a slot that nobody writes, the softmax
+    /// over no key.
+    pub(super) fn is_wrong_where_unsaid(&self) -> bool {
+        matches!(self, Self::Written(_) | Self::Attended(_))
+    }
+
     /// The stage whose values it puts there.
     pub(in super::super) fn source(&self) -> Option<StageId> {
         if let Self::Given(Given::Stage { stage, .. }) = self { Some(*stage) } else { None }

@@ -204,6 +204,30 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
             Some(rotated(&other, &operand(scene, row)?, row.place.position as f64))
         })
     }));
+    // Planes counted over the heads of a row.
+    let heads = scene.width().map_or(1, |width| width / rope.head_dim.max(1));
+    let counted = [
+        (
+            rope.rotated,
+            "plane i of head h has the frequency of plane h·d/2 + i: they go on from head to head".to_owned(),
+        ),
+        (rope.rotated * heads, format!("the frequencies are those of one head as long as the row, of {heads} heads")),
+    ];
+    all.extend(counted.into_iter().filter(|_| heads > 1).map(|(of, what)| {
+        Law::new(what, 1, move |row: &RowAt| {
+            let x = operand(scene, row)?;
+            let (mut value, mut bound) = (x.iter().map(|v| f64::from(*v)).collect::<Vec<f64>>(), vec![0f32; x.len()]);
+            let first = scene.token(row).1 / rope.head_dim * rope.rotated / 2;
+            for i in 0..rope.rotated / 2 {
+                let (a, b) = pair(rope, i);
+                let angle = row.place.position as f64 * rope.base.powf(-2.0 * (first + i) as f64 / of as f64);
+                let reach = (UNIT * (3.0 + angle.abs() * (2.0 + i as f64)) * value[a].hypot(value[b])) as f32;
+                (value[a], value[b]) = turn(angle, (value[a], value[b]));
+                (bound[a], bound[b]) = (reach, reach);
+            }
+            Some(Row { value, bound })
+        })
+    }));
     // Counted from the part's first token on.
     let number = move |row: &RowAt| {
         let x = operand(scene, row)?;
@@ -216,6 +240,12 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
         Pairing::Norm => (Pairing::Neox, "elements half a head apart are rotated in pairs, not neighbouring ones"),
     };
     all.push(Law::new(what, 1, by_plane(other, |r, p, i, x| turn(p * frequency(r, i), x))));
+    let usual = rope.base;
+    all.extend(bases(scene, rope).into_iter().map(move |base| {
+        let rope = Rope { base, pairing: other, ..rope.clone() };
+        let what = format!("{what}, and the base is {base} instead of {usual}");
+        Law::new(what, 2, move |row: &RowAt| Some(rotated(&rope, &operand(scene, row)?, row.place.position as f64)))
+    }));
     all
 }
 

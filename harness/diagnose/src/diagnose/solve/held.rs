@@ -1,8 +1,8 @@
 //! A law held against every element of a stage.
 
 use super::scene::Scene;
-use super::when::{self, Holds, Seen, When};
-use super::{At, Law};
+use super::when::{self, Holds, Seen, SomeRows, When};
+use super::{At, Form, Law};
 use crate::verdict::{right, tolerance::ELEMENT_FACTOR};
 use qdiff_engine::ops::{Op, UNIT};
 
@@ -36,7 +36,7 @@ pub(super) struct Held {
     pub(super) wrong: Vec<At>,
     /// Wrong ones of which it does not say what they would be: a condition must hold of them as well.
     pub(super) unsaid: Vec<At>,
-    /// Right ones that it would change.
+    /// Right ones that it would change, whether it says to what or not.
     pub(super) spared: Vec<At>,
     /// How far the wrong ones are off, and how far the law moves them: a law that changes nothing is none.
     pub(super) off: (f64, f64),
@@ -67,8 +67,10 @@ impl Held {
     }
 
     /// The words without a condition.
-    pub(super) fn unexplained(&self) -> Holds {
-        Holds::Some { elements: self.wrong.len(), of: self.wrong.len() + self.spared.len() }
+    pub(super) fn unexplained(&self, scene: &Scene<'_>) -> Holds {
+        let (wrong, of) = (self.all_wrong(), self.wrong.len() + self.spared.len());
+        let rows = SomeRows::of(scene, &wrong, &self.spared);
+        Holds::Some { elements: self.wrong.len(), of, rows, elsewhere: false }
     }
 }
 
@@ -79,6 +81,7 @@ pub(super) fn held(scene: &Scene<'_>, law: &Law<'_>) -> Option<Held> {
         return None;
     }
     let (mut wrong, mut unsaid, mut spared) = (Vec::new(), Vec::new(), Vec::new());
+    let wrong_where_unsaid = law.form.as_ref().is_some_and(Form::is_wrong_where_unsaid);
     let (mut used, mut held_out, mut bits, mut off) = (0f64, 0, 0f64, (0f64, 0f64));
     // A sample first, which most laws do not survive; then all rows, so that none that is right is overlooked.
     for &r in scene.rows.iter().chain(&scene.others) {
@@ -94,8 +97,10 @@ pub(super) fn held(scene: &Scene<'_>, law: &Law<'_>) -> Option<Held> {
         for i in (0..got.len()).filter(|&i| scene.looks_at(row, i)) {
             let (alternative, reach) = (other.value[i], other.bound[i]);
             if alternative.is_nan() {
-                if !right(got[i], want[i], bound[i]) && unsaid.len() < UNSAID {
-                    unsaid.push((r, i));
+                match right(got[i], want[i], bound[i]) {
+                    true if wrong_where_unsaid && bound[i].is_finite() => spared.push((r, i)),
+                    false if unsaid.len() < UNSAID => unsaid.push((r, i)),
+                    _ => {}
                 }
                 continue;
             }

@@ -59,9 +59,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub use when::{Holds, When};
 
-/// How a sentence ends that gives the wrong elements and does not say why others are right.
-const UNEXPLAINED: &str = "elements that it would change";
-
 /// How far a solution is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -120,9 +117,9 @@ impl Solution {
         }
     }
 
-    /// The one that holds under one condition, where the other needs two; else this one, which comes first.
+    /// The one whose condition is one that kernels make, or else on one feature; of both alike this one, which comes first.
     fn or_simpler(self, other: Self) -> Self {
-        if self.holds.on_two_features() && !other.holds.on_two_features() { other } else { self }
+        if self.holds.simplicity() > other.holds.simplicity() { other } else { self }
     }
 
     /// Whether it says what values are, and takes no number of a row from the row itself.
@@ -269,17 +266,24 @@ pub(super) fn solve(e: &Evidence<'_>, (known, elsewhere): (&[Known], &[Known]), 
     solve_if(e, (known, elsewhere), meter, &|_| true)
 }
 
+/// A law of another layer, if it holds, under whatever condition.
+pub(super) fn again(e: &Evidence<'_>, known: &Known, meter: &Meter) -> Option<Solution> {
+    let scene = Scene::new(e, meter)?;
+    known.laws(&scene).iter().find_map(|law| weigh(&scene, (known.solver, law), &[]))
+}
+
+fn in_scene(scene: &Scene<'_>, law: &Known, known: &[Known]) -> Option<Solution> {
+    let laws = law.laws(scene);
+    let mut found = laws.iter().filter_map(|each| weigh(scene, (law.solver, each), known));
+    found.find(|found| found.known(scene.node().id.layer).told == law.told)
+}
+
 /// The first that `accept` takes.
 pub(super) fn solve_if(
     e: &Evidence<'_>, (known, elsewhere): (&[Known], &[Known]), meter: &Meter, accept: &dyn Fn(&Solution) -> bool,
 ) -> Option<Solution> {
     let scene = Scene::new(e, meter)?;
-    let again = |known_law: &Known| {
-        let laws = known_law.laws(&scene);
-        let mut found = laws.iter().filter_map(|law| weigh(&scene, (known_law.solver, law), known));
-        found.find(|found| found.known(e.node.id.layer).told == known_law.told)
-    };
-    if let Some(found) = known.iter().find_map(again) {
+    if let Some(found) = known.iter().find_map(|law| in_scene(&scene, law, known)) {
         return Some(found);
     }
     // One cause has one sentence: what explains another stage is tried before anything else, and must show as much.
@@ -353,7 +357,7 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
         match held.conditions(scene) {
             conditions if !conditions.is_empty() => (Holds::Under { conditions, tried: false }, Confidence::Proved),
             _ if law.parts => (Holds::Everywhere, Confidence::Proved),
-            _ => (held.unexplained(), Confidence::Consistent),
+            _ => (held.unexplained(scene), Confidence::Consistent),
         }
     };
     let mut what = law.what.clone();

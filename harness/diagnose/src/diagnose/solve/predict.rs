@@ -29,8 +29,9 @@ pub(in crate::diagnose) enum Predicted {
     Holds { elements: usize, both: Option<Vec<When>> },
     /// It gives every wrong element, under other conditions, which both runs allow.
     Under { elements: usize, both: Vec<When> },
-    /// It gives every wrong element, and would change right ones; no condition tells them apart.
-    Open { elements: usize, of: usize },
+    /// It gives every wrong element, and would change right ones; no condition tells them apart. With which ones, in the
+    /// first run if it would change right ones there, else in the other one.
+    Open { elements: usize, of: Holds },
     /// It does not hold.
     Fails(&'static str),
     /// The other run does not tell.
@@ -100,7 +101,7 @@ enum Of<'l> {
 impl Of<'_> {
     fn laws<'a>(self, scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         match self {
-            Self::Form(form) => Law::of(form.clone(), scene).into_iter().collect(),
+            Self::Form(form) => Law::of(form.in_run(scene), scene).into_iter().collect(),
             Self::Words(solver, what) => laws_of(scene, (solver, what)),
         }
     }
@@ -131,7 +132,8 @@ fn one_law(pair: Pair<'_>, law: Of<'_>, solution: &Solution) -> Predicted {
     if !wrong && all.is_empty() {
         // A law that nothing is wrong of cannot be proposed: where its condition holds, something should be wrong.
         let options = options(at_first().as_ref());
-        let nowhere: Vec<When> = options.iter().filter(|when| !when.somewhere(&scene)).cloned().collect();
+        let known = |when: &&When| condition != Condition::None || when.is_plain();
+        let nowhere: Vec<When> = options.iter().filter(|when| !when.somewhere(&scene)).filter(known).cloned().collect();
         return without_wrong(&options, nowhere, condition);
     }
     match all.iter().find_map(|law| held(&scene, law)) {
@@ -188,8 +190,17 @@ fn judged<'s>(
         held.wrong.iter().chain(&held.unsaid).all(|&at| when.says(scene, at) != Some(false))
             && !held.spared.iter().any(|&at| when.says(scene, at) == Some(true))
     };
-    let both = options.iter().filter(allowed).map(|when| when.with(scene, &held.all_wrong(), &held.spared));
-    let mut both: Vec<When> = both.collect();
+    let all_wrong = held.all_wrong();
+    let first_wrong = at_first.as_ref().map(Held::all_wrong).unwrap_or_default();
+    let first_spared = at_first.as_ref().map_or(&[][..], |held| &held.spared);
+    let runs = [
+        Seen { scene: first, wrong: &first_wrong, spared: first_spared },
+        Seen { scene, wrong: &all_wrong, spared: &held.spared },
+    ];
+    let both = options.iter().filter(allowed).map(|when| when.with(scene, &all_wrong, &held.spared));
+    // If the law would change nothing else in the first run, a condition is only what its wrong elements have in common.
+    let extent = at_first.as_ref().map_or(condition == Condition::None, |held| held.spared.is_empty());
+    let mut both: Vec<When> = both.filter(|when| !extent || when.is_plain() || when.tells(&runs)).collect();
     // The other run may show what a condition is about.
     both.sort_by_key(When::weight);
     if elements == 0 {
@@ -199,18 +210,18 @@ fn judged<'s>(
         return Predicted::Holds { elements, both: Some(both) };
     }
     // Conditions on two features were not tried on a run that one feature separates.
-    let both = match at_first.filter(|_| both.is_empty()) {
-        Some(other) => {
-            let wrong = [other.all_wrong(), held.all_wrong()];
-            when::separating(&[
-                Seen { scene: first, wrong: &wrong[0], spared: &other.spared },
-                Seen { scene, wrong: &wrong[1], spared: &held.spared },
-            ])
-        }
-        None => both,
-    };
+    if both.is_empty() && at_first.is_some() {
+        both = when::separating(&runs);
+    }
     match both.is_empty() {
-        true => Predicted::Open { elements, of: elements + held.spared.len() },
+        true => {
+            let here = at_first.filter(|held| !held.spared.is_empty()).map(|held| held.unexplained(first));
+            let there = || match held.unexplained(scene) {
+                Holds::Some { elements, of, rows, .. } => Holds::Some { elements, of, rows, elsewhere: true },
+                holds => holds,
+            };
+            Predicted::Open { elements, of: here.unwrap_or_else(there) }
+        }
         false => Predicted::Under { elements, both },
     }
 }

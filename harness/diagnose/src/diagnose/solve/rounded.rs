@@ -385,11 +385,13 @@ pub(super) fn over<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                 let mut made = own(row)?;
                 let (got, ..) = scene.e.row(row);
                 for ((value, bound), got) in made.value.iter_mut().zip(&mut made.bound).zip(got) {
-                    // Near the middle of a step it goes either way.
+                    // Near the middle of a step it goes either way; of a difference of large numbers further than a step.
                     let off = 4.0 * f64::from(*bound) + 4.0 * UNIT * value.abs();
                     let [low, high] = [*value - off, *value + off].map(|v| f64::from((format.round)(v as f32)));
+                    let member = (format.round)(*got).to_bits() == got.to_bits();
                     let got = f64::from(*got);
-                    *value = if got == low || got == high { got } else { f64::from((format.round)(*value as f32)) };
+                    let either = member && (low..=high).contains(&got);
+                    *value = if either { got } else { f64::from((format.round)(*value as f32)) };
                     *bound = 0.0;
                 }
                 Some(made)

@@ -71,7 +71,7 @@ impl Slot {
 }
 
 /// Positions that are moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Rows {
     /// All.
@@ -80,6 +80,12 @@ pub enum Rows {
     Decoded,
     /// Those of the prompt.
     Prompt,
+    /// Those of the prompt's parts that do not begin at 0.
+    LaterParts,
+    /// Those of this decode step.
+    Step(usize),
+    /// Those of decode steps with this rest modulo the first number.
+    Decoding(usize, usize),
     /// This one.
     Position(usize),
     /// Those with this rest modulo the first number.
@@ -94,21 +100,28 @@ pub enum Rows {
     UpTo(usize),
     /// From the first to the second.
     Between(usize, usize),
+    /// Those that are seen to be moved in a run: no rule is known.
+    Seen(BTreeSet<usize>),
 }
 
 impl Rows {
-    fn has(self, p: usize, part: &Step) -> bool {
+    fn has(&self, p: usize, part: &Step) -> bool {
+        let decoded = part.index > 0 && part.tokens.len() == 1;
         match self {
             Self::All => true,
-            Self::Decoded => part.index > 0 && part.tokens.len() == 1,
+            Self::Decoded => decoded,
             Self::Prompt => part.index == 0,
-            Self::Position(one) => p == one,
-            Self::Rest(m, rest) => p % m == rest,
-            Self::Number(number) => p.checked_sub(part.first) == Some(number),
+            Self::LaterParts => part.index == 0 && part.first > 0,
+            Self::Step(number) => decoded && part.index == *number,
+            Self::Decoding(m, rest) => decoded && p % m == *rest,
+            Self::Position(one) => p == *one,
+            Self::Rest(m, rest) => p % m == *rest,
+            Self::Number(number) => p.checked_sub(part.first) == Some(*number),
             Self::LastOfPart => p + 1 == part.keys(),
-            Self::From(low) => p >= low,
-            Self::UpTo(high) => p <= high,
-            Self::Between(low, high) => (low..=high).contains(&p),
+            Self::From(low) => p >= *low,
+            Self::UpTo(high) => p <= *high,
+            Self::Between(low, high) => (low..=high).contains(&&p),
+            Self::Seen(some) => some.contains(&p),
         }
     }
 }
@@ -119,10 +132,14 @@ impl fmt::Display for Written {
             write!(f, "slots are counted modulo {m}: ")?;
         }
         f.write_str("each row")?;
-        match self.rows {
+        match &self.rows {
             Rows::All => Ok(()),
             Rows::Decoded => f.write_str(" of a decode step"),
             Rows::Prompt => f.write_str(" of the prefill"),
+            Rows::LaterParts => f.write_str(" of the prefill's later parts"),
+            Rows::Step(number) => write!(f, " of decode step {number}"),
+            Rows::Decoding(m, 0) => write!(f, " of a decode step at a multiple of {m}"),
+            Rows::Decoding(m, rest) => write!(f, " of a decode step where position mod {m} = {rest}"),
             Rows::Position(p) => write!(f, ", that of position {p} alone,"),
             Rows::Rest(m, rest) => write!(f, " where position mod {m} = {rest}"),
             Rows::Number(n) => write!(f, " with number {n} in its part"),
@@ -130,6 +147,10 @@ impl fmt::Display for Written {
             Rows::From(low) => write!(f, " from position {low} on"),
             Rows::UpTo(high) => write!(f, " up to position {high}"),
             Rows::Between(low, high) => write!(f, " of positions {low} to {high}"),
+            Rows::Seen(some) => {
+                let list: Vec<String> = some.iter().map(ToString::to_string).collect();
+                write!(f, " of positions {} (no rule is known for which)", list.join(", "))
+            }
         }?;
         f.write_str(" is written ")?;
         match &self.to {
@@ -170,6 +191,13 @@ impl Written {
         let of_cache = matches!(scene.node().op.anatomy(), Anatomy::State(_));
         of_cache.then(|| -> Alternative<'a> { Box::new(move |row: &RowAt| written(scene, row, &law)) })
     }
+
+    /// The same of another run: rows that were seen in one are those that are seen in the other.
+    pub(super) fn in_run(&self, scene: &Scene<'_>) -> Self {
+        let seen = || positions(scene, &moved(scene), &self.to).unwrap_or_default();
+        let rows = if let Rows::Seen(_) = self.rows { Rows::Seen(seen()) } else { self.rows.clone() };
+        Self { rows, ..self.clone() }
+    }
 }
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
@@ -177,38 +205,65 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         return Vec::new();
     }
     let moved = moved(scene);
-    let mut all = Vec::new();
-    if let Some(&(p0, s0)) = moved.first() {
-        let positions: BTreeSet<usize> = moved.iter().map(|(p, _)| *p).collect();
+    let (mut all, mut seen) = (Vec::new(), Vec::new());
+    if let Some((s0, sources)) = moved.first() {
         let keeps = known(scene);
-        let by = Index::By(s0 as i64 - p0 as i64);
-        let rules = [by].into_iter().map(Slot::Of).chain([Slot::Number, Slot::NumberAndTwice]);
-        let rules = rules.chain((2..=64usize).flat_map(|m| {
-            let apart = m.is_power_of_two().then_some(Index::Apart(m / 2));
-            let of =
-                [Index::Mod(m), Index::First(m), Index::Last(m), Index::Reversed(m), Index::Next(m), Index::Before(m)];
-            of.into_iter().chain(apart).map(Slot::Of)
-        }));
-        let rules = rules.chain([Slot::Of(Index::Is(s0)), Slot::PartFirst, Slot::PartLast, Slot::PartMirrored]);
-        let rules = rules.chain([4, 8, 16, 32, 64, 128, 256].map(Slot::FromTile));
-        // Rings, and pages beyond the end of a table.
-        let rings = (p0 > s0).then(|| Slot::Of(Index::Mod(p0 - s0))).filter(|_| p0 - s0 > 64);
-        let pages = [8, 16, 32, 64, 128, 256].into_iter().filter(|each| p0 % each == s0 % each && p0 > s0);
-        let rules = rules.chain(rings).chain(pages.map(|each| Slot::Of(Index::Clamped { each, last: s0 / each })));
-        let pairs: BTreeMap<usize, usize> = moved.iter().copied().collect();
-        let exchanged = pairs.len() == 2 && pairs.iter().all(|(p, s)| pairs.get(s) == Some(p));
-        let rules = rules.chain(exchanged.then(|| Slot::Of(Index::Pairs(pairs.clone()))));
-        for to in rules.filter(|to| moved.iter().all(|(p, s)| to.of(*p, part(scene, *p)) == Some(*s))) {
-            for rows in domains(scene, &positions) {
-                let of = [(false, false), (true, false), (true, true)];
-                let of = of.map(|(as_well, shared)| Written { to: to.clone(), rows, as_well, keeps, shared });
-                all.extend(of.into_iter().filter_map(|written| Law::of(Form::Written(written), scene)));
+        let written = |to: &Slot, rows: &Rows| {
+            let of = [(false, false), (true, false), (true, true)];
+            let of = of.map(|(as_well, shared)| (to.clone(), rows.clone(), as_well, shared));
+            let of = of.map(|(to, rows, as_well, shared)| Written { to, rows, as_well, keeps, shared });
+            of.into_iter().filter_map(|written| Law::of(Form::Written(written), scene)).collect::<Vec<_>>()
+        };
+        let mut tried: Vec<Slot> = Vec::new();
+        for &p0 in sources.iter().rev().take(SOURCES) {
+            for to in rules(&moved, (p0, *s0)) {
+                let Some(positions) = positions(scene, &moved, &to).filter(|_| !tried.contains(&to)) else { continue };
+                let domains = domains(scene, &positions, p0.abs_diff(*s0));
+                all.extend(domains.iter().flat_map(|rows| written(&to, rows)));
+                // Where no rule gives the rows, what is done to them is told all the same.
+                if seen.is_empty() && positions.len() > 1 && positions.len() <= SEEN {
+                    seen = written(&to, &Rows::Seen(positions));
+                }
+                tried.push(to);
             }
         }
     }
     all.extend(places(scene));
     all.extend(super::kept::laws(scene));
+    all.extend(seen);
     all
+}
+
+/// Rows that are listed at most, and positions of like rows that a slot's may be.
+const SEEN: usize = 8;
+const SOURCES: usize = 4;
+
+/// Rules for slots of which the row of position `p0` is in `s0`.
+fn rules(moved: &[Moved], (p0, s0): (usize, usize)) -> Vec<Slot> {
+    let by = Index::By(s0 as i64 - p0 as i64);
+    // What is as far off as a part is long is counted from its first row.
+    let mut all = vec![Slot::Number, Slot::NumberAndTwice, Slot::Of(by)];
+    all.extend((2..=64usize).flat_map(|m| {
+        let apart = m.is_power_of_two().then_some(Index::Apart(m / 2));
+        let of = [Index::Mod(m), Index::First(m), Index::Last(m), Index::Reversed(m), Index::Next(m), Index::Before(m)];
+        of.into_iter().chain(apart).map(Slot::Of)
+    }));
+    all.extend([Slot::Of(Index::Is(s0)), Slot::PartFirst, Slot::PartLast, Slot::PartMirrored]);
+    all.extend([4, 8, 16, 32, 64, 128, 256].map(Slot::FromTile));
+    // Rings, and pages beyond the end of a table.
+    all.extend((p0 > s0 + 64).then(|| Slot::Of(Index::Mod(p0 - s0))));
+    let pages = [8, 16, 32, 64, 128, 256].into_iter().filter(|each| p0 % each == s0 % each && p0 > s0);
+    all.extend(pages.map(|each| Slot::Of(Index::Clamped { each, last: s0 / each })));
+    let pairs: BTreeMap<usize, usize> = moved.iter().filter_map(|(s, from)| Some((*from.last()?, *s))).collect();
+    let exchanged = pairs.len() == 2 && pairs.iter().all(|(p, s)| pairs.get(s) == Some(p));
+    all.extend(exchanged.then_some(Slot::Of(Index::Pairs(pairs))));
+    all
+}
+
+/// The positions whose rows are in the slots of others by a rule, if it gives them all.
+fn positions(scene: &Scene<'_>, moved: &[Moved], to: &Slot) -> Option<BTreeSet<usize>> {
+    let of = |(slot, from): &Moved| from.iter().rev().copied().find(|p| to.of(*p, part(scene, *p)) == Some(*slot));
+    moved.iter().map(of).collect()
 }
 
 /// The step that writes a position.
@@ -247,17 +302,21 @@ fn stands(scene: &Scene<'_>, row: &RowAt, position: usize) -> bool {
         .is_some_and(|other| (0..got.len()).all(|i| right(got[i], other.value[i], other.bound[i])))
 }
 
-/// The position whose row is in each wrong slot.
-fn moved(scene: &Scene<'_>) -> BTreeSet<(usize, usize)> {
+/// A slot, and the positions whose row is in it: rows may be alike.
+type Moved = (usize, Vec<usize>);
+
+/// The wrong slots that hold the row of another position.
+fn moved(scene: &Scene<'_>) -> Vec<Moved> {
     let e = scene.e;
-    let mut all = BTreeSet::new();
+    let mut all: BTreeSet<Moved> = BTreeSet::new();
     for &r in scene.rows.iter().filter(|&&r| e.rows[r].bad) {
         let row = &e.rows[r];
         let (Some((value, _)), slot) = (e.expected[row.step].as_ref(), scene.token(row).0) else { continue };
         let (slots, ..) = scene.layout().extents(&value.shape);
-        all.extend((0..slots).filter(|p| *p != slot).find(|p| stands(scene, row, *p)).map(|p| (p, slot)));
+        let from: Vec<usize> = (0..slots).filter(|p| *p != slot && stands(scene, row, *p)).collect();
+        all.extend((!from.is_empty()).then_some((slot, from)));
     }
-    all
+    all.into_iter().collect()
 }
 
 /// What belongs into a slot, cut to a row.
@@ -272,12 +331,18 @@ fn expected(scene: &Scene<'_>, row: &RowAt, slot: usize) -> Option<Row> {
     })
 }
 
-/// Positions that may be all that are moved, if these are seen to be.
-fn domains(scene: &Scene<'_>, moved: &BTreeSet<usize>) -> Vec<Rows> {
+/// Positions that may be all that are moved, if these are seen to be, `apart` from their own.
+fn domains(scene: &Scene<'_>, moved: &BTreeSet<usize>, apart: usize) -> Vec<Rows> {
     let (Some(&low), Some(&high)) = (moved.first(), moved.last()) else { return Vec::new() };
-    let mut all = vec![Rows::All, Rows::Decoded, Rows::Prompt];
+    let mut all = vec![Rows::All, Rows::Decoded, Rows::Prompt, Rows::LaterParts];
     if low == high {
         all.push(Rows::Position(low));
+    }
+    if moved.iter().all(|p| Rows::Decoded.has(*p, part(scene, *p))) {
+        // How far they are moved tells of how many slots a page is.
+        let rests = [apart, 64, 32, 16, 8, 4, 2].into_iter().filter(|m| *m > 1).map(|m| Rows::Decoding(m, low % m));
+        let steps = (low == high).then(|| Rows::Step(part(scene, low).index));
+        all.extend(rests.filter(|rows| moved.iter().all(|p| rows.has(*p, part(scene, *p)))).chain(steps));
     }
     if moved.len() > 1 {
         let rests = [2usize, 3, 4, 5, 8, 16, 32, 64].map(|m| Rows::Rest(m, low % m));
@@ -304,6 +369,10 @@ fn written(scene: &Scene<'_>, row: &RowAt, law: &Written) -> Option<Row> {
         let last = written.rev().find(|(p, step)| goes(*p, step) == Some(own))?;
         return expected(scene, row, last.0);
     }
+    // What stood there before the run is as it should be.
+    if !steps[..=row.step].iter().any(|step| (step.first..step.keys()).contains(&slot)) {
+        return expected(scene, row, slot);
+    }
     for step in &steps[..=row.step] {
         for p in step.first..step.keys() {
             let moves = law.rows.has(p, step);
@@ -328,6 +397,27 @@ fn written(scene: &Scene<'_>, row: &RowAt, law: &Written) -> Option<Row> {
     Some(Scene::exact(before.unwrap_or_else(|| vec![f64::NAN; len])))
 }
 
+/// Slots of a page; whether it is read or written in another order, in all steps or the prefill alone; and orders of slots, heads
+/// and columns in it, by the numbers of the axes.
+const PAGES: [usize; 5] = [8, 16, 32, 64, 128];
+const WAYS: [(bool, bool); 4] = [(false, false), (true, false), (false, true), (true, true)];
+const ORDERS: [[usize; 3]; 5] = [[1, 0, 2], [1, 2, 0], [0, 2, 1], [2, 0, 1], [2, 1, 0]];
+
+/// The address of a place whose axes are in this order.
+fn put_together(at: [usize; 3], order: [usize; 3], extents: [usize; 3]) -> usize {
+    order.iter().fold(0, |address, &axis| address * extents[axis] + at[axis])
+}
+
+/// The place at an address.
+fn taken_apart(mut address: usize, order: [usize; 3], extents: [usize; 3]) -> [usize; 3] {
+    let mut at = [0; 3];
+    for &axis in order.iter().rev() {
+        at[axis] = address % extents[axis];
+        address /= extents[axis];
+    }
+    at
+}
+
 /// Rows written as far apart as those of another buffer, in tiles that are transposed, or with rows for columns.
 fn places<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some(width) = scene.width() else { return Vec::new() };
@@ -349,9 +439,39 @@ fn places<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         };
         ways.push((what, Rc::new(last)));
     }
+    let d = scene.e.oracle.graph.config.head_dim;
+    // Pages of several slots, whose elements are written in one order of the axes and read in another.
+    for page in PAGES.into_iter().filter(|_| width.is_multiple_of(d) && width > d) {
+        let extents = [page, width / d, d];
+        for (order, back, prefill) in
+            ORDERS.into_iter().flat_map(|order| WAYS.map(|(back, prefill)| (order, back, prefill)))
+        {
+            let axes = ["slots", "heads", "columns"];
+            let (usual, names) = (axes.join(" by "), order.map(|axis| axes[axis]).join(" by "));
+            let (from, to) = if back { (&usual, &names) } else { (&names, &usual) };
+            let where_ = if prefill { " in the prefill" } else { "" };
+            let what = format!("pages of {page} slots are written as {from}{where_}, and read as {to}");
+            let prompt = if prefill { scene.prompt() } else { usize::MAX };
+            let other = move |(slot, j): Place, _: usize| {
+                let at = [slot % page, j / d, j % d];
+                let [s, h, c] = if back {
+                    taken_apart(put_together(at, order, extents), [0, 1, 2], extents)
+                } else {
+                    taken_apart(put_together(at, [0, 1, 2], extents), order, extents)
+                };
+                let source = slot / page * page + s;
+                // Rows of decode steps go to their own slots, and to no other.
+                match (slot < prompt, source < prompt) {
+                    (false, _) => Some((slot, j)),
+                    (true, true) => Some((source, h * d + c)),
+                    (true, false) => None,
+                }
+            };
+            ways.push((what, Rc::new(other)));
+        }
+    }
     // A part at a time.
     let parts: Rc<[(usize, usize)]> = steps.iter().map(|s| (s.first, s.keys())).collect();
-    let d = scene.e.oracle.graph.config.head_dim;
     for run in [width, d].into_iter().collect::<BTreeSet<_>>() {
         let parts = parts.clone();
         let of = if run == width { "" } else { ", head by head" };
@@ -369,7 +489,8 @@ fn places<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                 let (value, bound) = scene.e.expected[row.step].as_ref()?;
                 let (layout, (slot, from)) = (scene.layout(), scene.token(row));
                 let (rows, ..) = layout.extents(&value.shape);
-                let at = |j| other((slot, from + j), rows).map(|(s, j)| layout.at(&value.shape, s, j));
+                let there = |j| other((slot, from + j), rows).filter(|(s, _)| *s < rows);
+                let at = |j| there(j).map(|(s, j)| layout.at(&value.shape, s, j));
                 let all: Vec<Option<usize>> = (0..row.range.len()).map(at).collect();
                 Some(Row {
                     value: all.iter().map(|at| at.map_or(f64::NAN, |at| value.data[at])).collect(),

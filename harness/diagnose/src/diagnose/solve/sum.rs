@@ -138,6 +138,7 @@ impl fmt::Display for Sum {
             (_, 1.0, -1.0) if *own => write!(f, "{other} is not added"),
             (_, 1.0, -1.0) => write!(f, "{other} is subtracted"),
             (_, 1.0, -2.0) if *own => write!(f, "{other} is subtracted instead of added"),
+            (_, 1.0, b) if *own => write!(f, "{other} is multiplied by {} before it is added", short(1.0 + b)),
             (_, 1.0, b) => write!(f, "{} times {other} is added", short(b)),
             (_, 0.0, 1.0) => write!(f, "{other} alone is there instead"),
             (_, 0.0, b) => write!(f, "{} times {other} is there instead", short(b)),
@@ -161,13 +162,15 @@ impl Sum {
 
     /// What a row would be.
     pub(super) fn on<'a>(&self, scene: &'a Scene<'a>) -> Alternative<'a> {
-        let Self { a, b, other, .. } = self.clone();
+        let Self { a, b, other, own } = self.clone();
         Box::new(move |row: &RowAt| {
             let (z, off) = other.bounded(scene, row)?;
             let (_, want, bound) = scene.e.row(row);
             let value = want.iter().zip(&z).map(|(w, z)| a * w + b * z).collect();
             let reach = |i: usize| {
                 let sum = f64::from(bound[i]) * a.abs().max(1.0) + f64::from(off[i]) * b.abs();
+                // What the stage adds is multiplied first, and may cancel out in the sum.
+                let b = if own { b.abs() + 1.0 } else { b };
                 (sum + UNIT * ((a * want[i]).abs() + (b * z[i]).abs())) as f32
             };
             Some(Row { value, bound: (0..z.len()).map(reach).collect() })

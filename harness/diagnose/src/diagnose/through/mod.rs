@@ -12,6 +12,7 @@
 mod tests;
 
 use super::fit::{Fit, Scope, fit};
+use super::golden::least;
 use super::searcher::{Searcher, named};
 use super::solve::{ACTIVATIONS, BITS, Keys, Seats, alike, exponents};
 use crate::mutations::{CauseId, Explains, FaultSite, Mutation, catalogue, find, to_digits};
@@ -459,24 +460,7 @@ impl Tried<'_> {
         let nearest = coarse.iter().zip(&left).filter(|(_, left)| **left < far).min_by(|a, b| a.1.total_cmp(b.1));
         let Some(((best, _), _)) = nearest else { return Vec::new() };
         let left = |x: f64| (range.way)(x.exp()).and_then(|way| self.distances(&[&way]).pop()).unwrap_or(f64::INFINITY);
-        let (mut from, mut to) = (at(best.saturating_sub(1)), at((best + 1).min(COARSE)));
-        // The golden section (Kiefer 1953).
-        let ratio = (5f64.sqrt() - 1.0) / 2.0;
-        let inner = |from: f64, to: f64| (to - ratio * (to - from), from + ratio * (to - from));
-        let (mut a, mut b) = inner(from, to);
-        let (mut at_a, mut at_b) = (left(a), left(b));
-        for _ in 0..CLOSE {
-            if at_a < at_b {
-                (to, b, at_b) = (b, a, at_a);
-                a = inner(from, to).0;
-                at_a = left(a);
-            } else {
-                (from, a, at_a) = (a, b, at_b);
-                b = inner(from, to).1;
-                at_b = left(b);
-            }
-        }
-        let x = f64::midpoint(from, to).exp();
+        let x = least((at(best.saturating_sub(1)), at((best + 1).min(COARSE))), CLOSE, left).exp();
         DIGITS.iter().filter_map(|&digits| (range.way)(to_digits(x, digits))).collect()
     }
 

@@ -2,6 +2,7 @@
 
 use super::queries::{Made, Queries};
 use super::{Attended, HeadOf, Keys, Operand, Probe, Small, allowed, largest, probes};
+use crate::diagnose::golden::least;
 use crate::mutations::to_digits;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -324,24 +325,7 @@ fn looked_for(
     let Some(best) = (0..=COARSE).min_by(|a, b| coarse[*a].total_cmp(&coarse[*b])).filter(|i| coarse[*i] < far) else {
         return Vec::new();
     };
-    let (mut from, mut to) = (at(best.saturating_sub(1)), at((best + 1).min(COARSE)));
-    // The golden section (Kiefer 1953).
-    let ratio = (5f64.sqrt() - 1.0) / 2.0;
-    let inner = |from: f64, to: f64| (to - ratio * (to - from), from + ratio * (to - from));
-    let (mut a, mut b) = inner(from, to);
-    let (mut at_a, mut at_b) = (left(a), left(b));
-    for _ in 0..CLOSE {
-        if at_a < at_b {
-            (to, b, at_b) = (b, a, at_a);
-            a = inner(from, to).0;
-            at_a = left(a);
-        } else {
-            (from, a, at_a) = (a, b, at_b);
-            b = inner(from, to).1;
-            at_b = left(b);
-        }
-    }
-    let x = f64::midpoint(from, to).exp();
+    let x = least((at(best.saturating_sub(1)), at((best + 1).min(COARSE))), CLOSE, left).exp();
     // A power of two is a number of a few digits as well.
     let power = x.log2().round().exp2();
     let all = DIGITS.map(|digits| of(to_digits(x, digits)));

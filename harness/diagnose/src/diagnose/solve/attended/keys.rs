@@ -112,6 +112,17 @@ pub enum Keys {
         /// Queries of a tile.
         queries: usize,
     },
+    /// Whole tiles of keys up to the end of its tile of queries, and the first one at least.
+    WholeTilesToQueriesEnd {
+        /// Keys of a tile.
+        keys: usize,
+        /// Queries of a tile.
+        queries: usize,
+        /// Whether tiles of queries are counted from the part's first row, and not from position 0.
+        of_part: bool,
+        /// Whether the last tile ends with the part.
+        cut: bool,
+    },
     /// All of the tiles of keys that its tile of queries sees something of.
     TilesToQueriesEnd {
         /// Keys of a tile.
@@ -157,6 +168,11 @@ impl Keys {
             Self::ToQueriesEnd(m) => k < (tile_of_queries(m) + m).min(n),
             Self::ToQueriesStart(m) => causal && k <= tile_of_queries(m),
             Self::TilesToQueriesStart { keys, queries } => causal && k / keys * keys <= tile_of_queries(queries),
+            Self::WholeTilesToQueriesEnd { keys, queries, of_part, cut } => {
+                let end = if of_part { tile_of_queries(queries) } else { p / queries * queries } + queries;
+                let end = if cut { end.min(n) } else { end };
+                causal && k < (end / keys * keys).max(keys)
+            }
             Self::TilesToQueriesEnd { keys, queries } => {
                 let last = (tile_of_queries(queries) + queries).min(n) - 1;
                 k < (last / keys * keys + keys).min(n)
@@ -194,6 +210,10 @@ impl Keys {
         all.extend(TILES.into_iter().flat_map(|m| [Self::ToQueriesEnd(m), Self::ToQueriesStart(m)]));
         let both = TILES.into_iter().flat_map(|keys| TILES.map(|queries| (keys, queries)));
         all.extend(both.clone().map(|(keys, queries)| Self::TilesToQueriesStart { keys, queries }));
+        let ways = [(true, true), (true, false), (false, true), (false, false)];
+        all.extend(both.clone().flat_map(|(keys, queries)| {
+            ways.map(|(of_part, cut)| Self::WholeTilesToQueriesEnd { keys, queries, of_part, cut })
+        }));
         all.extend(both.map(|(keys, queries)| Self::TilesToQueriesEnd { keys, queries }));
         all
     }
@@ -250,6 +270,13 @@ impl fmt::Display for Keys {
                 f,
                 "the tiles of {keys} keys that begin no later than the first query of its tile of {queries}: a tile on the diagonal is skipped"
             ),
+            Self::WholeTilesToQueriesEnd { keys, queries, of_part, .. } => {
+                let of = if *of_part { " of the part" } else { "" };
+                write!(
+                    f,
+                    "whole tiles of {keys} keys, as many as there are up to the end of its tile of {queries} queries{of}: the tile in which that ends is left out"
+                )
+            }
             Self::TilesToQueriesEnd { keys, queries } => write!(
                 f,
                 "all of the tiles of {keys} keys that its tile of {queries} queries sees something of: the tile on the diagonal is not masked"

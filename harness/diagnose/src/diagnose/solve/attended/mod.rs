@@ -61,6 +61,8 @@ pub enum Attended {
         /// So many heads on.
         heads: usize,
     },
+    /// The sum is over the queries of the part, for each key.
+    SumOfQueries,
     /// Scores are scaled by another number.
     Scaled {
         /// This one.
@@ -413,6 +415,11 @@ impl Attended {
                 let top = largest(&query.s[..=p]);
                 query.s[..=p].iter().map(|s| (s - top).exp() / sum).collect()
             }
+            Self::SumOfQueries => {
+                let (sums, seen) = (queries.sums_over_queries(row.step, head)?, &query.s[..=p]);
+                let top = largest(seen);
+                seen.iter().zip(sums.iter()).map(|(s, sum)| (s - top).exp() / sum).collect()
+            }
             Self::Split(inner, splits) if query.seat.single => {
                 let (w, moved) = inner.split(&query, *splits)?;
                 either = moved;
@@ -561,6 +568,7 @@ impl Attended {
             | Self::Heads { .. }
             | Self::Rows { .. }
             | Self::SumOf { .. }
+            | Self::SumOfQueries
             | Self::Split(..)
             | Self::Rounded(_) => divided(sum()),
         })
@@ -569,7 +577,7 @@ impl Attended {
     /// Numbers that were read off the wrong elements.
     pub(super) fn parameters(&self) -> usize {
         match self {
-            Self::Weighed(_) | Self::Maxima(_) | Self::Scores => 0,
+            Self::Weighed(_) | Self::Maxima(_) | Self::Scores | Self::SumOfQueries => 0,
             Self::Heads { heads: HeadOf::Listed(list), .. } => list.len(),
             Self::LetIn { .. } | Self::Times { .. } | Self::Dropped { .. } | Self::Split(..) => 2,
             _ => 1,
@@ -652,6 +660,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         all.extend([false, true].into_iter().flat_map(of));
     }
     all.extend(fitted::clipped(&queries));
+    all.push(Attended::SumOfQueries);
     all.extend([-1, 1].map(|tokens| Attended::SumOf { tokens, heads: 0 }));
     all.extend((1..queries.heads().0).map(|heads| Attended::SumOf { tokens: 0, heads }));
     all.extend(Maxima::ALL.map(Attended::Maxima));

@@ -37,6 +37,8 @@ pub(super) enum Made {
 
 /// The head of the keys, and what is made of the operands.
 type How = (usize, Made);
+/// A sum for each key.
+type SumsOfKeys = Option<Rc<Vec<f64>>>;
 type Known = HashMap<(usize, usize, usize, How), Option<Rc<Query>>>;
 
 /// The stages of an attention.
@@ -51,6 +53,8 @@ pub(super) struct Queries<'a> {
     pub(super) of_weights: bool,
     seats: Seats,
     known: RefCell<Known>,
+    /// By step and head.
+    sums: RefCell<HashMap<(usize, usize), SumsOfKeys>>,
 }
 
 impl<'a> Queries<'a> {
@@ -67,8 +71,8 @@ impl<'a> Queries<'a> {
         let scores = &graph.nodes[*weights.inputs.first()?];
         let Anatomy::Contraction(Contraction::Scores(attention)) = scores.op.anatomy() else { return None };
         let (attention, seats) = (*attention, Seats::of(scene.e.side.capture));
-        let known = RefCell::default();
-        Some(Rc::new(Self { scene, scale: softmax.scale, scores, attention, of_weights, seats, known }))
+        let (known, sums) = Default::default();
+        Some(Rc::new(Self { scene, scale: softmax.scale, scores, attention, of_weights, seats, known, sums }))
     }
 
     pub(super) fn heads(&self) -> (usize, usize) {
@@ -105,6 +109,28 @@ impl<'a> Queries<'a> {
         }
         let made = self.made((step, token, position), head, how).map(Rc::new);
         self.known.borrow_mut().insert(at, made.clone());
+        made
+    }
+
+    /// For each key the sum of the exponentials of all queries of a step, each taken from its own largest score.
+    pub(super) fn sums_over_queries(&self, step: usize, head: usize) -> SumsOfKeys {
+        let made = || {
+            let part = &self.scene.e.side.capture.steps[step];
+            let mut sums = vec![0.0; part.keys()];
+            for token in 0..part.rows() {
+                let position = part.first + part.offset(token);
+                let query = self.query_at((step, token, position), head, (self.own(head), Made::AsItIs))?;
+                let seen = query.s.get(..=position)?;
+                let top = seen.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                sums.iter_mut().zip(seen).for_each(|(sum, s)| *sum += (s - top).exp());
+            }
+            Some(Rc::new(sums))
+        };
+        if let Some(known) = self.sums.borrow().get(&(step, head)) {
+            return known.clone();
+        }
+        let made = made();
+        self.sums.borrow_mut().insert((step, head), made.clone());
         made
     }
 

@@ -48,6 +48,9 @@ impl fmt::Display for Attended {
                 write!(f, "the exponential is 0 where the exponent is below {limit}")
             }
             Self::Below { limit, .. } => write!(f, "exponents are cut off at {limit} from below"),
+            Self::SumOfQueries => f.write_str(
+                "weights are divided by the sum over the queries of the part, for each key, and not by that over the keys",
+            ),
             Self::SumOf { tokens, heads: 0 } => {
                 let side = if *tokens < 0 { "before" } else { "after" };
                 write!(f, "weights are divided by the sum of the token {side} in the part")

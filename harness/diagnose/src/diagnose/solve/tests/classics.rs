@@ -141,6 +141,11 @@ fn plants(node: &Node) -> Vec<Plant> {
                 "row in its part, which is taken for its position",
                 over(|k, p, first| k + first <= p),
             ),
+            Plant::new(
+                "a bound of whole tiles",
+                "whole tiles of 8 keys, as many as there are up to the end of its tile of 4 queries:",
+                over(|k, p, _| k <= p && k < ((p / 4 * 4 + 4) / 8 * 8).max(8)),
+            ),
             Plant::new("prompt alone", "of the prompt alone", over(|k, p, _| k <= p && k < TOKENS.0)),
             Plant::new(
                 "cache alone",

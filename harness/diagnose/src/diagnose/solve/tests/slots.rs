@@ -114,6 +114,28 @@ fn left() -> Vec<Plant> {
             written(s, at, |p, part| p - part.0 % 16)
         }),
         Plant::new(
+            "pages as heads by slots",
+            "pages of 16 slots are written as heads by slots by columns, and read as slots by heads by columns",
+            |s: &Stage, at: &At| {
+                let (d, heads) = (s.head_dim(), s.width(at.step) / s.head_dim());
+                let block = at.token % 16 * heads + at.column / d;
+                let (slot, column) = (at.token / 16 * 16 + block % 16, block / 16 * d + at.column % d);
+                let rows = s.given[at.step].shape[0];
+                if slot < rows { s.elsewhere(at, slot as i64, column as i64).unwrap() } else { 0.25 }
+            },
+        ),
+        // The first part has no slots before it: nothing is said of it that is not so.
+        Plant::new(
+            "parts from the first slot on",
+            "each row of the prefill is written to the slot of its number in the part",
+            |s: &Stage, at: &At| written(s, at, |p, part| if part.1 > 1 { p - part.0 } else { p }),
+        ),
+        Plant::new(
+            "a page too early in decode steps",
+            "each row of a decode step at a multiple of 2 is written 2 slots before its own|that of position 36 alone",
+            |s: &Stage, at: &At| written(s, at, |p, part| if part.1 == 1 && p % 2 == 0 { p - 2 } else { p }),
+        ),
+        Plant::new(
             "read too early",
             "what it held|rows are not written&in the rows that the step itself writes",
             |s: &Stage, at: &At| {

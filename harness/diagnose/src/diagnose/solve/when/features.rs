@@ -66,6 +66,7 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature { name: "decode step", by_row: true, of: |s, at| (!longer(s)).then(|| step(s, at).index as i64) },
     // Where some have several tokens.
     Feature { name: "step", by_row: true, of: |s, at| longer(s).then(|| step(s, at).index as i64) },
+    Feature { name: LATER, by_row: true, of: |s, at| Some(i64::from(step(s, at).first > 0)) },
     Feature {
         // A cache is looked at after every step, whoever wrote its rows.
         name: LOOKED,
@@ -164,6 +165,9 @@ impl JsonSchema for Asked {
         String::json_schema(generator)
     }
 }
+
+/// Whether the part is another one than the first, of a prompt in parts or of a decode step.
+pub(super) const LATER: &str = "part that does not begin at position 0";
 
 /// The rows of a part, counted from its end.
 pub(super) const FROM_LAST: &str = "row counted from the part's last";

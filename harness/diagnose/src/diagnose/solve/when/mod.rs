@@ -7,9 +7,9 @@ mod words;
 
 pub(super) use separating::{Seen, separating};
 
+use super::At;
 use super::scene::Scene;
-use super::{At, UNEXPLAINED};
-use features::{Asked, FEATURES, LEFT_OVER, LENGTH};
+use features::{AGE, Asked, FEATURES, FROM_LAST, LATER, LEFT_OVER, LENGTH, LOOKED};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -17,6 +17,9 @@ use std::fmt;
 
 /// Kernels cut rows, keys and columns at multiples of this number.
 const CUT: i64 = 4;
+
+/// Pages and larger tiles begin at multiples of this one.
+const PAGE: i64 = 16;
 
 /// Values of a feature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -167,11 +170,36 @@ impl Condition {
         bound > 2 && !unseen.into_iter().any(|v| v % CUT == 0)
     }
 
+    /// Whether a kernel makes such a difference, wherever a run happens to begin and end.
+    fn is_plain(&self) -> bool {
+        match (self.feature.feature().name, &self.values) {
+            ("decode step" | "step", Values::From(1)) => true,
+            (LENGTH, Values::Is(value)) => *value == 1,
+            (FROM_LAST | "row of the part" | LOOKED | AGE, Values::Is(value)) => *value == 0,
+            (_, Values::Is(_)) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether it tells prefill from decoding.
+    fn is_of_steps(&self) -> bool {
+        matches!(self.feature.feature().name, "decode step" | "step")
+    }
+
+    /// Whether it begins or ends at a number that kernels do not cut by: where one part of the run ends and the next begins.
+    fn is_bound(&self) -> bool {
+        match self.values {
+            Values::From(bound) => bound % PAGE != 0,
+            Values::UpTo(bound) => (bound + 1) % PAGE != 0,
+            _ => false,
+        }
+    }
+
     /// How much there is to it.
     fn weight(&self) -> usize {
         let name = self.feature.feature().name;
         match &self.values {
-            Values::Is(_) if name.contains(LEFT_OVER) => 2,
+            Values::Is(_) if name.contains(LEFT_OVER) || name == LATER => 2,
             // Parts of several lengths that differ by nothing else tell a kernel's choice between two paths. Where all are of one
             // length, it says no more than prefill and decode.
             Values::Is(_) | Values::From(_) | Values::UpTo(_) if name == LENGTH => {
@@ -244,9 +272,28 @@ impl When {
 
     /// With what another run shows of values that were not seen before.
     pub(super) fn with(&self, scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Self {
+        let beside = |other: &Condition| -> Vec<At> {
+            let of = |at: At| (other.feature.feature().of)(scene, at);
+            spared.iter().copied().filter(|&at| other.says(of(at)) == Some(true)).collect()
+        };
         match self {
             Self::One(c) => Self::One(c.with(scene, wrong, spared)),
-            other => other.clone(),
+            Self::Both(a, b) => Self::Both(a.with(scene, wrong, &beside(b)), b.with(scene, wrong, &beside(a))),
+            Self::Size(size) => Self::Size(*size),
+        }
+    }
+
+    /// Whether a kernel makes such a difference, wherever a run happens to begin and end.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self, Self::One(c) if c.is_plain())
+    }
+
+    /// Whether a bound of it may be where the rows of this run happened to end.
+    fn may_be_chance(&self) -> bool {
+        match self {
+            Self::One(c) => c.may_be_chance(),
+            Self::Both(a, b) => a.may_be_chance() || b.may_be_chance(),
+            Self::Size(_) => false,
         }
     }
 
@@ -307,13 +354,79 @@ pub enum Holds {
         elements: usize,
         /// Of so many.
         of: usize,
+        /// The same of rows, where rows are wrong as a whole or not at all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rows: Option<SomeRows>,
+        /// Whether that is of another run: in this one it holds wherever it makes a difference.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        elsewhere: bool,
     },
 }
 
+/// Rows of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SomeRows {
+    /// Their positions, from the first to the last of each run of them.
+    positions: Vec<(usize, usize)>,
+    /// Of so many.
+    of: usize,
+}
+
+impl SomeRows {
+    /// Those of wrong elements; nothing where one of them has others as well.
+    pub(super) fn of(scene: &Scene<'_>, wrong: &[At], others: &[At]) -> Option<Self> {
+        let positions =
+            |of: &[At]| -> BTreeSet<usize> { of.iter().map(|at| scene.e.rows[at.0].place.position).collect() };
+        let (wrong, others) = (positions(wrong), positions(others));
+        let mut runs: Vec<(usize, usize)> = Vec::new();
+        for &p in &wrong {
+            match runs.last_mut() {
+                Some(run) if run.1 + 1 == p => run.1 = p,
+                _ => runs.push((p, p)),
+            }
+        }
+        let of = wrong.len() + others.len();
+        (wrong.is_disjoint(&others) && !others.is_empty()).then_some(Self { positions: runs, of })
+    }
+}
+
+/// Runs of positions that are listed at most.
+const LISTED: usize = 6;
+
+impl fmt::Display for SomeRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let one = |&(a, b): &(usize, usize)| if a == b { a.to_string() } else { format!("{a}–{b}") };
+        let list: Vec<String> = self.positions.iter().take(LISTED).map(one).collect();
+        let more = if self.positions.len() > LISTED { ", …" } else { "" };
+        let rows: usize = self.positions.iter().map(|(a, b)| b + 1 - a).sum();
+        write!(f, "{rows} of the {} rows that it would change, positions {}{more}", self.of, list.join(", "))
+    }
+}
+
+/// How a sentence ends that gives the wrong elements and does not say why others are right.
+const UNEXPLAINED: &str = "no rule is known for which";
+
 impl Holds {
+    /// How much its simplest condition asks: 0 is what kernels make a difference of, 2 is two features.
+    pub(in crate::diagnose) fn simplicity(&self) -> usize {
+        match self {
+            Self::Under { conditions, .. } => match conditions.first() {
+                Some(when) if when.is_plain() => 0,
+                Some(When::Both(..)) => 2,
+                _ => 1,
+            },
+            _ => 0,
+        }
+    }
+
     /// Whether the simplest condition asks two features.
     pub(in crate::diagnose) fn on_two_features(&self) -> bool {
         matches!(self, Self::Under { conditions, .. } if matches!(conditions.first(), Some(When::Both(..))))
+    }
+
+    /// Whether this condition is among those that it may be, but for where a bound lies that runs leave open.
+    pub fn allows(&self, when: &When) -> bool {
+        matches!(self, Self::Under { conditions, .. } if conditions.iter().any(|known| known.alike(when)))
     }
 
     /// The reported conditions: the simplest, and those that are about as simple and as true.
@@ -337,7 +450,9 @@ impl Holds {
                 }),
                 _ => false,
             };
-            if another && told.len() < 3 {
+            let ends_with_a_part =
+                matches!((first, when), (When::One(a), When::One(b)) if a.is_of_steps() && b.is_bound());
+            if another && told.len() < 3 && !when.may_be_chance() && !ends_with_a_part {
                 told.push(when);
             }
         }
@@ -349,7 +464,17 @@ impl fmt::Display for Holds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Everywhere => Ok(()),
-            Self::Some { elements, of } => write!(f, "in {elements} of the {of} {UNEXPLAINED}"),
+            Self::Some { elements, of, rows, elsewhere } => {
+                f.write_str(if *elsewhere {
+                    "wherever it makes a difference in this run, and in another one "
+                } else {
+                    ""
+                })?;
+                match rows {
+                    Some(rows) => write!(f, "in {rows}: {UNEXPLAINED}"),
+                    None => write!(f, "in {elements} of the {of} elements that it would change: {UNEXPLAINED}"),
+                }
+            }
             Self::Under { tried, .. } => {
                 let told: Vec<String> = self.told().iter().map(ToString::to_string).collect();
                 match (told.as_slice(), tried) {

@@ -2,7 +2,7 @@
 
 use super::super::At;
 use super::super::scene::Scene;
-use super::features::{Asked, FEATURES, Feature, LEFT_OVER};
+use super::features::{Asked, FEATURES, Feature, LATER, LEFT_OVER};
 use super::{Condition, Size, Values, When};
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ fn conditions(feature: usize, yes: &BTreeSet<i64>) -> Vec<Condition> {
     let name = FEATURES[feature].name;
     let mut all = Vec::new();
     let mut add = |values| all.push(Condition { feature: Asked(feature), values, unseen: None });
-    if name.contains(LEFT_OVER) {
+    if name.contains(LEFT_OVER) || name == LATER {
         if low == high {
             add(Values::Is(low));
         }
@@ -75,13 +75,8 @@ pub(in super::super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
     // A condition that is read off two runs is tested on none: it must tell more rows apart than chance does.
     let rows = [true, false].map(|are_wrong| rows_of(runs, are_wrong));
     let tells = |c: &Condition, yes: &[i64], no: &[i64], rest: &[usize]| {
-        if runs.len() < 2 {
-            return true;
-        }
-        let by_row = c.feature.feature().by_row;
-        let wrong = things(by_row, rows[0].iter().copied().zip(yes.iter().copied()));
-        let others = things(by_row, rest.iter().map(|&s| (rows[1][s], no[s])));
-        c.values.by_chance(wrong, others) <= CHANCE
+        let others = rest.iter().map(|&s| (rows[1][s], no[s]));
+        runs.len() < 2 || c.tells(rows[0].iter().copied().zip(yes.iter().copied()), others)
     };
     let everything: Vec<usize> = (0..spared).collect();
     let one = known.iter().flat_map(|(options, no, yes)| {
@@ -136,6 +131,31 @@ pub(in super::super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
     both.into_iter().filter(|(weight, _)| *weight <= least + 1).map(|(_, when)| when).collect()
 }
 
+impl When {
+    /// Whether it tells the wrong elements of these runs from the others by more than chance does.
+    pub(in super::super) fn tells(&self, runs: &[Seen<'_, '_>]) -> bool {
+        let Self::One(c) = self else { return false };
+        let values = |are_wrong: bool| {
+            let of = |run: &Seen<'_, '_>| -> Vec<Option<i64>> {
+                run.elements(are_wrong).iter().map(|&at| (c.feature.feature().of)(run.scene, at)).collect()
+            };
+            let values: Vec<Option<i64>> = runs.iter().flat_map(of).collect();
+            rows_of(runs, are_wrong).into_iter().zip(values).filter_map(|(row, v)| Some((row, v?))).collect::<Vec<_>>()
+        };
+        c.tells(values(true).into_iter(), values(false).into_iter())
+    }
+}
+
+/// The run and the position of a row, and the value that an element of it has.
+type InRow = ((usize, usize), i64);
+
+impl Condition {
+    fn tells(&self, wrong: impl Iterator<Item = InRow>, others: impl Iterator<Item = InRow>) -> bool {
+        let by_row = self.feature.feature().by_row;
+        self.values.by_chance(things(by_row, wrong), things(by_row, others)) <= CHANCE
+    }
+}
+
 /// Conditions on two features that are looked at.
 const MOST: usize = 64;
 
@@ -179,6 +199,10 @@ fn by_size(runs: &[Seen<'_, '_>]) -> Option<Size> {
         all.map(|(scene, at)| f(scene.element(at).1))
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)))
     };
+    let [wrong, others] = [true, false].map(|w| runs.iter().map(|run| run.elements(w).len()).sum());
+    if Values::From(0).by_chance(wrong, others) > CHANCE {
+        return None;
+    }
     let (yes, no) = (range(true, |v| v), range(false, |v| v));
     if yes.1 < 0.0 && no.0 >= 0.0 {
         return Some(Size::Negative);

@@ -1,6 +1,6 @@
 //! Conditions in words.
 
-use super::features::{AGE, DISTANCE, FROM_LAST, LEFT_OVER, LENGTH, LOOKED};
+use super::features::{AGE, DISTANCE, FROM_LAST, LATER, LEFT_OVER, LENGTH, LOOKED};
 use super::{Condition, Values};
 use std::fmt;
 
@@ -34,6 +34,8 @@ impl fmt::Display for Condition {
 fn at(name: &str, value: i64) -> String {
     match (name, value) {
         ("decode step" | "step", 0) => "in the prefill only".to_owned(),
+        (LATER, 0) => "in the part that begins at position 0".to_owned(),
+        (LATER, _) => "in parts that do not begin at position 0".to_owned(),
         (FROM_LAST, 0) => "in the last row of each part".to_owned(),
         (FROM_LAST, n) => format!("in the row {n} before the last of each part"),
         ("row of the part", n) => format!("in row {n} of the part"),
