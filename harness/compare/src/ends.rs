@@ -72,7 +72,7 @@ impl EndCheck {
             (Some(why), true) => {
                 format!("no token was wrongly taken for one; the list of ends was not compared: {why}")
             }
-            (None, true) => format!("the same {} a text as to {right}", ending(self.ends)),
+            (None, true) => format!("the same {} as {right}", counted(self.ends, "end-of-text token")),
         }
     }
 }

@@ -175,7 +175,7 @@ pub fn words(passes: &[Pass]) -> String {
             smallest.map_or("", |p| &p.fed)
         ),
         (Some((stage, 0)), _) => {
-            format!("wrong at token 0: prefill, at {stage}; however the tokens are fed")
+            format!("wrong at token 0 however the tokens are fed, at {stage}")
         }
         (Some((stage, position)), _) => {
             format!("wrong from token {position} on: prefill as well as decode, at {stage}; tokens before it are right")

@@ -81,7 +81,7 @@ impl TokensCheck {
                 [] => String::new(),
                 faults => format!("; untested by this text: {}", faults.join(", ")),
             };
-            return format!("same {} as {right}{run}{untested}", counted(self.same, "token"));
+            return format!("all {} as in {right}{run}{untested}", counted(self.same, "prompt token"));
         };
         let side = |token: &Option<NamedToken>| match token {
             Some(t) => format!("{} (id {})", t.text, t.id),

@@ -68,21 +68,38 @@ fn page(graphs: &[(&str, Graph)], stages: &[(Vec<&str>, Node)]) -> String {
         let only = if having.len() < graphs.len() { format!(" ({} only)", having.join(", ")) } else { String::new() };
         let shape = symbolic(node);
         let told = |dialect: &Dialect| dialect.place(node).map_or_else(|| "–".to_owned(), |place| place.to_string());
-        let weight = node
-            .weights
-            .first()
-            .map_or_else(|| "–".to_owned(), |weight| format!("`{}`", in_any_layer(node, &weight.name)));
+        let by_architecture = |told: fn(&Node) -> String| by_architecture(graphs, node.id.name, told);
         let own = [
             format!("`{}`{only}", node.id.name),
             format!("[{shape}]"),
             described(node).to_owned(),
-            emitted(node),
-            weight,
+            by_architecture(emitted),
+            by_architecture(weight),
         ];
         let row: Vec<String> = own.into_iter().chain(DIALECTS.iter().map(told)).collect();
         table += &format!("| {} |\n", row.join(" | "));
     }
     table
+}
+
+/// What the graphs say of a stage: the first architecture's words, then other words with the architectures that have them.
+fn by_architecture(graphs: &[(&str, Graph)], name: &str, told: fn(&Node) -> String) -> String {
+    let mut all: Vec<(String, Vec<&str>)> = Vec::new();
+    for (arch, graph) in graphs {
+        let Some(node) = graph.nodes.iter().find(|node| node.id.name == name) else { continue };
+        let words = told(node);
+        match all.iter_mut().find(|(known, _)| *known == words) {
+            Some((_, archs)) => archs.push(arch),
+            None => all.push((words, vec![arch])),
+        }
+    }
+    let others = all.iter().skip(1).map(|(words, archs)| format!("{words} ({})", archs.join(", ")));
+    all.iter().take(1).map(|(words, _)| words.clone()).chain(others).collect::<Vec<_>>().join("; ")
+}
+
+/// The tensor of the node.
+fn weight(node: &Node) -> String {
+    node.weights.first().map_or_else(|| "–".to_owned(), |weight| format!("`{}`", in_any_layer(node, &weight.name)))
 }
 
 /// The tables of the Python package.

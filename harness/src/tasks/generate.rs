@@ -23,7 +23,7 @@ use clap::Args;
 /// What to generate from, and how tokens are drawn.
 #[derive(Clone, Debug, Args)]
 #[command(
-    mut_arg("subject", |a| a.help("The runner under suspicion, with the engine's own samplers")),
+    mut_arg("subject", |a| a.help("The runner under suspicion; qdiff's samplers draw from its logits. A command must be serve:COMMAND")),
     mut_arg("reference", |a| a.help("The runner to compare with; llama.cpp draws with its samplers"))
 )]
 pub struct GenerateRequest {

@@ -21,7 +21,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What to run")]
 pub struct ModelRequest {
-    /// GGUF file, or folder of safetensors with config.json (or QDIFF_MODEL; `./scripts/qdiff` fetches a default)
+    /// GGUF file (`qdiff fetch-model` fetches one) or folder of safetensors
     #[arg(short, long, env = "QDIFF_MODEL", hide_env_values = true)]
     pub model: Option<PathBuf>,
 }
@@ -374,7 +374,7 @@ pub struct SequencesRequest {
     /// tokens of sequence 0. The second pass feeds 5 more, 1 token of sequence 1, and 17 tokens of sequence 2, which begins
     /// with the 7 cached tokens of sequence 0 (17@0:4: with the first 4 of them). In 9,5,1~4 sequence 0 takes its last 4 tokens
     /// back before the third pass, as after a rejected draft (1~all: all of them). Nothing is decoded. Each sequence has a
-    /// report, and each has one more for what follows tokens that it took back
+    /// report; passes after tokens were taken back have a separate one
     #[arg(long, value_name = "LIST")]
     pub sequences: Option<Plan>,
 }

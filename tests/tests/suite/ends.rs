@@ -44,7 +44,7 @@ fn the_engines_own_end_decides_and_is_judged() {
     let (code, report, text) = folder.generated("-n 12");
     assert_eq!((code, stops(&report)), (0, [end, end].map(String::from)), "{text}");
     assert_eq!(report["generation"]["subject"]["tokens"].as_array().unwrap().len(), index + 1);
-    assert!(text.contains("the same 3 tokens end a text as to llama.cpp"), "{text}");
+    assert!(text.contains("the same 3 end-of-text tokens as llama.cpp"), "{text}");
     // An engine that takes bos for it goes on.
     let (code, report, text) = folder.generated("-n 12 --inject bos-for-eos --junit told.xml");
     assert_eq!((code, stops(&report)), (1, ["length", end].map(String::from)), "{text}");
@@ -128,7 +128,7 @@ fn a_recorded_end_is_judged() {
     assert_eq!((code, &report["end"]), (0, &Value::Null));
     let (code, report, text) = judged(&folder, json!({"at": token, "tokens": [other, im_end, token]}));
     assert_eq!((code, &report["end"]["wrong"]), (0, &Value::Null), "{text}");
-    assert!(text.contains("the same 3 tokens end a text as to llama.cpp"), "{text}");
+    assert!(text.contains("the same 3 end-of-text tokens as llama.cpp"), "{text}");
     let (code, _, text) = judged(&folder, json!({"at": token}));
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("the list of ends was not compared"), "{text}");

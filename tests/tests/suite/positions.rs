@@ -168,7 +168,7 @@ fn prefill_is_held_against_decode() {
     sweep("clean", "", 0, "MATCH: every stage is correct, in one batch, in parts of 7 and token by token");
     let right = "fed token by token the same tokens are right";
     for (fault, layer, words) in [
-        ("qkv-bias-omitted", "L01", "at token 0: prefill, at L01.q_biased; however the tokens are fed"),
+        ("qkv-bias-omitted", "L01", "at token 0 however the tokens are fed, at L01.q_biased"),
         ("kv-position-stuck", "L01", "from token 1 on when fed token by token: decode or cache, at L01.k_cache"),
         ("mask-missing", "L00", &format!("from token 0 on in a batch: prefill, at L00.attn_weights; {right}")),
     ] {

@@ -14,7 +14,7 @@ fn the_gap_of_right_engines_is_explained() {
     let folder = folder();
     let said = folder.qdiff("rl cpu llama -m model.gguf --prompt haiku -n 6 --json rl.json");
     assert!([0, 3].contains(&said.code), "{said}");
-    assert!(said.stdout.contains("apart by no more than"), "{said}");
+    assert!(said.stdout.contains("differ by no more than"), "{said}");
     let report = folder.json("rl.json");
     let tokens = report["logprobs"]["tokens"].as_array().unwrap();
     assert_eq!(tokens.len() + 1, report["tokens"].as_array().unwrap().len());

@@ -159,7 +159,7 @@ fn products(report: &LogitsReport) -> String {
 
 fn wrong(study: &Study) -> String {
     let who = if study.seen.everywhere() {
-        format!("{} ids of {}: none is special, whichever stand out", study.wrong_ids, study.ids.rows)
+        format!("{} of {} ids: this is no fault of single ids", study.wrong_ids, study.ids.rows)
     } else {
         format!("{}: {}", counted(study.wrong_ids, "id"), few(&study.listed, study.wrong_ids, " "))
     };
@@ -190,7 +190,7 @@ fn outliers(report: &LogitsReport) -> String {
     };
     match (study.seen.outliers, study.seen.everywhere()) {
         (0, true) => {
-            format!("none: no logit is further from {from} than the others are, and all the same they are wrong")
+            format!("none, although logits are wrong: no logit is further from {from} than the others are")
         }
         (0, false) => format!("none: no logit is further from {from} than the others are"),
         (n, _) => format!(

@@ -80,11 +80,11 @@ impl RlReport {
             return (Outcome::Incomplete, "there is no token of which both sides give a logprob".to_owned());
         };
         let text = format!(
-            "at {} the logprobs are apart by no more than rounding allows: {} nats at p{}, of {}",
+            "the logprobs of {} differ by no more than rounding allows: {} of {} nats at p{}",
             counted(self.logprobs.tokens.len(), "token"),
             number(worst.gap.0),
-            worst.position,
-            allowed(worst)
+            allowed(worst),
+            worst.position
         );
         match (complete, bounded) {
             (true, true) => (Outcome::Match, text),
@@ -130,7 +130,7 @@ fn wrong(name: &str, side: &RlSide, of: &OfSide) -> Option<String> {
             means.first.unwrap_or_default()
         ),
         what => format!(
-            "the logprobs that the {name} reports are {}: this gives {} that it was not fitted on",
+            "the logprobs that the {name} reports are {}; confirmed by {} that it was not fitted on",
             what.words(),
             counted(means.predicted, "token")
         ),

@@ -246,7 +246,7 @@ fn facts(report: &Report) -> Vec<Line> {
     )]);
     let declared = arithmetic(&report.subject.arithmetic);
     if let Some(stored) = &report.subject.stored {
-        let told = "what that rounding makes uncertain is allowed for";
+        let told = "qdiff allows for this rounding";
         // The other thing that it may be.
         let undeclared = stored.ends_with("values") && report.subject.arithmetic == Arithmetic::default();
         let or = if undeclared { "; an engine that computes in it declares that as its arithmetic" } else { "" };
@@ -392,7 +392,7 @@ fn tokens(report: &Report) -> String {
         let steps = counted(verdict.tokens.len(), "step");
         return match report.decoded.as_ref().is_some_and(DecodedCheck::diverged) {
             true => format!("the logits of both sides choose the same after {steps}; the subject chose otherwise"),
-            false => format!("the same choice after {steps}"),
+            false => format!("the same choice at {} of {steps}", verdict.tokens.len()),
         };
     };
     let kind = flip(report);

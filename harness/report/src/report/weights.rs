@@ -115,7 +115,7 @@ fn tensor(m: &Mismatch) -> Vec<Line> {
         lines.push((if m.blocks == 1 { "block" } else { "first" }, place(first, file)));
         lines.extend(first.fields.iter().map(|field| ("field", self::field(field))));
         if first.fields.is_empty() {
-            lines.push(("field", "no single field: the values follow no rule of one".to_owned()));
+            lines.push(("field", "no wrong field alone makes these values".to_owned()));
         }
     }
     if m.located.len() > 1 {
@@ -161,7 +161,7 @@ fn field(f: &FieldDiff) -> String {
     )
 }
 
-/// How often each field differs in the blocks looked into.
+/// How often each field differs in the blocks that were examined.
 fn fields(m: &Mismatch) -> String {
     let mut times: BTreeMap<&str, usize> = BTreeMap::new();
     for block in &m.located {
@@ -169,9 +169,9 @@ fn fields(m: &Mismatch) -> String {
             *times.entry(&field.name).or_default() += 1;
         }
         if block.fields.is_empty() {
-            *times.entry("none alone").or_default() += 1;
+            *times.entry("no field alone").or_default() += 1;
         }
     }
     let list: Vec<String> = times.iter().map(|(f, n)| format!("{f} in {n}")).collect();
-    format!("of {} looked into: {}", counted(m.located.len(), "block"), list.join(", "))
+    format!("{} examined: {}", counted(m.located.len(), "block"), list.join(", "))
 }

@@ -230,8 +230,8 @@ Examples:
 Without --temp both sides take the most probable token. With it they draw, with
 llama.cpp's defaults for the other samplers and the same seed.
 
-Exit codes: 0 the same text, or other text by a flip that rounding made with
-every stage in order; 1 a stage is wrong; 2 trouble; 3 not everything judged.
+Exit codes: 0 the same text, or texts that differ by rounding alone (a flip);
+1 a stage, sampler, token or end of text is wrong; 2 trouble; 3 not all judged.
 
 Examples:
   qdiff generate --prompt haiku -n 64

@@ -97,8 +97,8 @@ pub struct Bisected<R: Args> {
     pub request: R,
     #[command(flatten)]
     pub output: OutputArgs,
-    /// Exit with the codes of `git bisect run`: 125 skips a commit whose engine cannot be built or run, or cannot be
-    /// judged whole; 128, for all other trouble, ends the bisect
+    /// Exit with the codes of `git bisect run`: 125 skips a commit whose engine fails or cannot be judged whole; 128, for
+    /// all other trouble, such as a missing program, ends the bisect
     #[arg(long, help_heading = "Output")]
     pub bisect: bool,
 }

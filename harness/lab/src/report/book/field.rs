@@ -47,7 +47,7 @@ pub enum Judgement {
 
 /// The findings, defects first.
 pub(super) fn render(all: &[Field], out: &mut String) {
-    out.push_str("\n## What qdiff found in the field\n\nIn engines and files as they were, with nothing planted.\n");
+    out.push_str("\n## What qdiff found in the field\n\nIn engines and files as they were, with nothing planted. [FIELD.md](FIELD.md) has the defects of released engines.\n");
     super::missing::missing("field", all.is_empty(), out);
     for (judgement, heading, by) in [
         (Judgement::Defect, "Defects", "Found"),

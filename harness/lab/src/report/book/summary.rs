@@ -29,8 +29,9 @@ can tell, the cause), INCOMPLETE (no wrong stage was found, and not everything c
 
 const WORDS: &str = "\nA planted fault is a bug that was put into an engine on purpose. Faults that share no code with qdiff's catalogue of known\n\
 bugs are called independent; only independent faults count. A fault is inert if its effect is smaller than correct rounding:\n\
-no method can find such a fault, and the tables list each one. REACHED and MISSED compare a score with its goal: every fault\n\
-at its stage, 90 of 100 causes right, no false cause, no false alarm.\n";
+no method can find such a fault, and the tables list each one. The goal of a score is: every fault at its stage, 90 of 100\n\
+causes right, no false cause, no false alarm. A model is named as its file names itself: the default model,\n\
+Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, says AWQ.\n";
 
 const LIMITS: &str = "\n### What qdiff cannot do\n\n\
 - **Other models.** qdiff knows Qwen2, Qwen2.5, Qwen3, Qwen3-Next and Qwen3.5. README.md lists the architectures. Of other\n\
@@ -106,13 +107,13 @@ fn scores(book: &Book) -> Vec<Row> {
         [
             format!("Is a planted bug of the {} engine found and named?", score.subject),
             format!(
-                "{}: {} of {} are found at their stage; {} causes are {graded}, {} are false; {alarms} in {}",
-                if score.reached() { "REACHED" } else { "MISSED" },
+                "{} of {} are found at their stage; {} causes are {graded}, {} false; {alarms} in {}; the goal is {}",
                 count(|c| c.detected && c.stage_right),
                 counted(cases.len(), "independent fault"),
                 count(Case::cause_right),
                 count(|c| c.worth == Some(Worth::False)),
                 counted(score.clean.runs, "clean run"),
+                if score.reached() { "reached" } else { "missed" },
             ),
             match score.models.as_slice() {
                 [only] => format!("{}: {only}", score.on),
@@ -179,7 +180,7 @@ fn field(book: &Book) -> Vec<Row> {
     vec![[
         "What did qdiff find in engines as they are?".to_owned(),
         format!(
-            "{}, {} between correct engines explained, {} refuted",
+            "{}, {} between correct engines explained, {} refuted; FIELD.md has released engines",
             counted(count(Judgement::Defect), "defect"),
             counted(count(Judgement::Legitimate), "difference"),
             counted(count(Judgement::Refuted), "suspicion")
