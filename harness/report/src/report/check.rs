@@ -234,7 +234,11 @@ impl Document for CheckReport {
         let columns = ["case", "what", "outcome", "used", "seconds"];
         let table = Table::new(&columns, &[3, 4], self.cases.iter().map(row));
         let wrong = self.runs().find(|(_, run)| run.outcome == self.outcome && run.outcome != Outcome::Match);
-        let next = wrong.map(|(_, run)| Next { command: run.command.clone(), why: "the first of these cases alone" });
+        let why = match self.outcome {
+            Outcome::Incomplete => "the first incomplete case alone",
+            _ => "the first wrong case alone",
+        };
+        let next = wrong.map(|(_, run)| Next { command: run.command.clone(), why });
         Screen {
             sections: vec![Section::lines("Run", facts), Section::table("Cases", table)],
             checks: self.cases.iter().map(check).collect(),
