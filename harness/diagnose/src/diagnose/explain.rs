@@ -14,6 +14,7 @@ use crate::oracle::Oracle;
 use crate::progress::Progress;
 use crate::verdict::{Policy, Side, StageResult, Verdict};
 use rayon::prelude::*;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -36,6 +37,7 @@ pub fn explain(
     let mut known: Vec<Known> = Vec::new();
     let mut all: Vec<(usize, Finding)> = Vec::new();
     let mut search = Search { budget, ..Search::default() };
+    let mut unfinished: BTreeSet<usize> = BTreeSet::new();
     let mut examples = EXAMPLES;
     let waves = waves(&origins);
     for (number, wave) in waves.iter().enumerate() {
@@ -65,13 +67,23 @@ pub fn explain(
             search.tried += meter.tried();
             // What was left out may explain it.
             let explained = finding.solution.is_some() || finding.cause.as_ref().is_some_and(|c| c.whole);
-            search.unfinished += usize::from(meter.was_short() && !explained);
+            unfinished.extend((meter.was_short() && !explained).then_some(i));
             for new in new {
                 if !known.contains(&new) {
                     known.push(new);
                 }
             }
             all.push((i, finding));
+        }
+    }
+    // What explains a later origin may be what is behind an earlier one, whose stages were not captured.
+    let meter = Meter::new(left);
+    let searcher =
+        Searcher { oracle, subject: *subject, filter, policy, known: &known, meter: &meter, examples: false };
+    for (i, finding) in all.iter_mut().filter(|(_, finding)| !finding.says_why() && !finding.evident && left > 0) {
+        if let Some(found) = searcher.by_reading(origins[*i]) {
+            *finding = Finding { example: finding.example.take(), ..found };
+            unfinished.remove(i);
         }
     }
     all.sort_by_key(|(i, _)| *i);
@@ -85,7 +97,7 @@ pub fn explain(
     for finding in findings.iter_mut().filter(|finding| finding.unread) {
         finding.cause.iter_mut().for_each(|cause| EXPORTER.clone_into(&mut cause.remedy));
     }
-    let search = Search { seconds: start.elapsed().as_secs_f64(), ..search };
+    let search = Search { unfinished: unfinished.len(), seconds: start.elapsed().as_secs_f64(), ..search };
     Diagnosis { verdict, findings, search, others: Vec::new() }
 }
 

@@ -224,6 +224,31 @@ impl Searcher<'_> {
         }
     }
 
+    /// The ways to read weights that explain other origins, each once.
+    fn readings(&self) -> Vec<through::Reads> {
+        let mut all: Vec<through::Reads> = Vec::new();
+        for known in self.known {
+            if let Explanation::Solved(law) = &known.explanation
+                && let Some((what, reading)) = law.reading()
+                && !all.iter().any(|(known, _)| known == what)
+            {
+                all.push((what.to_owned(), reading.clone()));
+            }
+        }
+        all
+    }
+
+    /// What explains the segment that ends in an origin by a way to read weights that explains other origins.
+    pub(super) fn by_reading(&self, origin: &StageResult) -> Option<Finding> {
+        let graph = &self.oracle.graph;
+        let node = &graph.nodes[graph.index(origin.id)?];
+        Segment::of(node, graph, self.subject.capture)?;
+        let e = self.evidence(node, self.subject.capture);
+        let found = through::by_reading(self, &e, &self.readings())?;
+        let (finding, _) = Self::of_segment(&e, found, residual(origin));
+        Some(Finding { unread: origin.unread, kept: origin.kept, ..finding })
+    }
+
     /// What explains a segment by stages that were not captured.
     fn inside(
         &self, e: &Evidence<'_>, (before, part): (f64, bool), known: &[through::Key],
@@ -231,7 +256,13 @@ impl Searcher<'_> {
         Segment::of(e.node, &e.oracle.graph, self.subject.capture)?;
         // Attention takes all rows before.
         let whole = part.then(|| self.evidence(e.node, self.subject.capture));
-        let found = through::through(self, whole.as_ref().unwrap_or(e), known)?;
+        let e = whole.as_ref().unwrap_or(e);
+        let found = through::by_reading(self, e, &self.readings()).or_else(|| through::through(self, e, known))?;
+        Some(Self::of_segment(e, found, before))
+    }
+
+    /// The finding of what was found in a segment.
+    fn of_segment(e: &Evidence<'_>, found: through::Found, before: f64) -> (Finding, through::Key) {
         let (after, used) = (found.fit.after, found.fit.used);
         let (elements, held_out) = found.elements;
         let what = found.story;
@@ -253,6 +284,7 @@ impl Searcher<'_> {
                         law: None,
                         words: (0, String::new()),
                         of_model: None,
+                        reads: None,
                         elements,
                         held_out,
                         used,
@@ -263,7 +295,7 @@ impl Searcher<'_> {
         let (inside, shape) = (found.stages, String::new());
         let key = Some(found.key.clone());
         let finding = Finding { key, ..Finding::of(e.node.id, (inside, cause, solution, shape)) };
-        Some((finding, found.key))
+        (finding, found.key)
     }
 
     /// What the subject gave and should have given, as far as `capture` holds it.

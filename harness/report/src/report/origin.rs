@@ -243,7 +243,7 @@ fn causes(findings: &[Finding]) -> String {
     }
 }
 
-/// What one or more layers are told to compute.
+/// A law that is reported of one or more layers.
 struct Told<'a> {
     /// In its own words, and without the number of the layer; `None` where layers differ.
     own: Option<String>,
@@ -267,7 +267,7 @@ impl<'a> Told<'a> {
         Some(Self { own: Some(own), what: anywhere.clone(), anywhere, holds: None })
     }
 
-    /// Whether another layer is told the same, as far as both allow the condition of one of them.
+    /// Whether another layer has the same law, under a condition that both layers allow.
     fn is(&self, other: &Self) -> bool {
         let (Some(a), Some(b)) = (self.holds, other.holds) else { return self.anywhere == other.anywhere };
         let first_of = |a: &Holds, b: &Holds| a.told().first().is_some_and(|when| b.allows(when));
@@ -275,7 +275,7 @@ impl<'a> Told<'a> {
     }
 
     fn add(&mut self, other: Self) {
-        // The condition that both allow is told.
+        // The report gives the condition that both allow.
         let narrower = |a: &Holds, b: &Holds| a.told().len() < b.told().len();
         if self.anywhere != other.anywhere && self.holds.zip(other.holds).is_some_and(|(a, b)| narrower(b, a)) {
             *self = other;

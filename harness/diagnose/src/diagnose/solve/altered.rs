@@ -5,6 +5,7 @@
 //! What few groups cannot explain at all is dropped before it is fitted closely.
 
 use super::factors::{Terms, others};
+use super::fields;
 use super::groups::{Groups, which};
 use super::held::EACH;
 use super::scene::Scene;
@@ -51,7 +52,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Law::new(what, parameters, move |row: &RowAt| Some(altered(scene, &sums, &terms, taken.as_ref(), row)))
         };
         if fit.is_whole() {
-            whole.push(law(what, None));
+            let reads = fields::reading(scene, &sums, &what);
+            whole.push(Law { reads, ..law(what, None) });
             continue;
         }
         let (longest, kinds) = sums.kinds(fit.longest(), first.len());

@@ -157,7 +157,7 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other
 
 /// Weights decoded otherwise, and inputs of other tokens and stages.
 fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'a>>) {
-    for (what, decoded) in fields::ways(scene, &scene.node().weights[0].name, Some(sums.as_ref())) {
+    for fields::Way { what, decoded, .. } in fields::ways(scene, &scene.node().weights[0].name, Some(sums.as_ref())) {
         all.push((
             what,
             Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| Some(products(&decoded(scene.token(row).1 + i)?, b))),

@@ -12,12 +12,15 @@ use super::{Law, Row};
 use crate::verdict::RowAt;
 use half::{bf16, f16};
 use qdiff_engine::model::WeightSource;
+use qdiff_engine::model::fault::Read;
 use qdiff_engine::ops::Anatomy;
-use qdiff_engine::ops::anatomy::Gather;
-use qdiff_engine::quant::{self, Field, Format, Offset, Part, Quants};
+use qdiff_engine::ops::anatomy::{Contraction, Gather};
+use qdiff_engine::quant::{self, Field, Format, GgmlType, Offset, Part, Quants};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A row of a weight, taken apart.
 struct Apart {
@@ -53,15 +56,14 @@ impl<T> ByRow<T> {
 /// What an element takes of another one, by index: of so many.
 type Place = fn(usize, Quants, usize) -> usize;
 
-fn of_format(scene: &Scene<'_>, name: &str) -> Option<(&'static Format, Quants)> {
-    let ty = scene.e.oracle.weights.ggml_type(name);
+fn of_format(weights: &dyn WeightSource, name: &str) -> Option<(&'static Format, Quants)> {
+    let ty = weights.ggml_type(name);
     let format = quant::FORMATS.iter().find(|f| f.ty == ty)?;
     Some((format, format.quants()?))
 }
 
-fn apart(scene: &Scene<'_>, name: &str, row: usize) -> Option<Apart> {
-    let weights = &scene.e.oracle.weights;
-    let (format, _) = of_format(scene, name)?;
+fn apart(weights: &dyn WeightSource, name: &str, row: usize) -> Option<Apart> {
+    let (format, _) = of_format(weights, name)?;
     let ((n, rows), bytes) = (weights.extent(name), format.ty.type_size());
     let stored = (row < rows).then(|| weights.row_bytes(name, row))?;
     let decode = |bytes: &[u8]| {
@@ -116,36 +118,80 @@ fn apart(scene: &Scene<'_>, name: &str, row: usize) -> Option<Apart> {
 }
 
 /// Changes the bytes of a field.
-type Bytes = Rc<dyn Fn(&mut [u8])>;
+type Bytes = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
 
 /// A weight of a row that was taken apart, by its index.
-type Value<'a> = Rc<dyn Fn(&Apart, usize) -> f64 + 'a>;
+type Value = Arc<dyn Fn(&Apart, usize) -> f64 + Send + Sync>;
+
+/// A way to read weights of one format that a law found in one of them: it may be that of others.
+#[derive(Clone)]
+pub struct Reading(pub(in crate::diagnose) Arc<Read>);
+
+impl Reading {
+    /// Weights of other formats are read as they should be.
+    fn of(
+        ty: GgmlType, decode: impl Fn(&dyn WeightSource, &str, usize) -> Option<Vec<f64>> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(move |source: &dyn WeightSource, name: &str, row: usize, out: &mut [f32]| {
+            let other = if source.ggml_type(name) == ty { decode(source, name, row) } else { None };
+            match other.filter(|other| other.len() == out.len()) {
+                Some(other) => out.iter_mut().zip(other).for_each(|(o, v)| *o = v as f32),
+                None => source.rows(name, row, out),
+            }
+        }))
+    }
+}
+
+impl fmt::Debug for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reading")
+    }
+}
+
+/// The words beside it tell it from others.
+impl PartialEq for Reading {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// A way to decode the rows of a weight otherwise, in words.
+pub(super) struct Way<'a> {
+    pub(super) what: String,
+    pub(super) decoded: Decoded<'a>,
+    /// For other weights, where it depends on the format alone.
+    pub(super) reading: Option<Reading>,
+}
 
 /// A row decoded with the bytes of a field of every block changed.
-fn raw<'a>(scene: &'a Scene<'a>, name: &'a str, field: &'static Field, change: Bytes) -> Decoded<'a> {
-    let known = ByRow::new();
-    let decode = move |row: usize| {
-        let weights = &scene.e.oracle.weights;
-        let (ty, (n, rows)) = (weights.ggml_type(name), weights.extent(name));
-        let mut bytes = (row < rows).then(|| weights.row_bytes(name, row).to_vec())?;
-        bytes.chunks_mut(ty.type_size()).for_each(|block| change(&mut block[field.bytes.clone()]));
-        let mut out = vec![0f32; n];
-        quant::dequantize(ty, &bytes, &mut out);
-        // A scale that becomes NaN or infinite tells nothing.
-        out.iter().all(|v| v.is_finite()).then(|| out.into_iter().map(f64::from).collect::<Vec<f64>>())
-    };
-    Rc::new(move |row| known.get(row, || decode(row)))
+fn changed(source: &dyn WeightSource, name: &str, row: usize, (field, change): (&Field, &Bytes)) -> Option<Vec<f64>> {
+    let (ty, (n, rows)) = (source.ggml_type(name), source.extent(name));
+    let mut bytes = (row < rows).then(|| source.row_bytes(name, row).to_vec())?;
+    bytes.chunks_mut(ty.type_size()).for_each(|block| change(&mut block[field.bytes.clone()]));
+    let mut out = vec![0f32; n];
+    quant::dequantize(ty, &bytes, &mut out);
+    // A scale that becomes NaN or infinite tells nothing.
+    out.iter().all(|v| v.is_finite()).then(|| out.into_iter().map(f64::from).collect())
+}
+
+/// The reading that a sentence about the weight of the stage is about.
+pub(super) fn reading(scene: &Scene<'_>, sums: &Sums<'_>, what: &str) -> Option<Reading> {
+    let Anatomy::Contraction(Contraction::Weight(None)) = scene.node().op.anatomy() else { return None };
+    let name = &scene.node().weights.first()?.name;
+    ways(scene, name, Some(sums)).into_iter().find(|way| way.what == what)?.reading
 }
 
 /// Ways to decode the rows of weight `name` otherwise, in words.
-pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'a>>) -> Vec<(String, Decoded<'a>)> {
-    let Some((format, quants)) = of_format(scene, name) else {
+pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'a>>) -> Vec<Way<'a>> {
+    let source: &'a dyn WeightSource = &*scene.e.oracle.weights;
+    let Some((format, quants)) = of_format(source, name) else {
         return plain(scene, name, sums);
     };
+    let ty = format.ty;
     let (run, block) = (quants.run, format.ty.block_size());
     let low = format.bits(Part::Quants) as u32;
     let bits = low + format.bits(Part::HighBits) as u32;
-    let mut all: Vec<(String, Decoded<'a>)> = Vec::new();
+    let mut all: Vec<Way<'a>> = Vec::new();
     for field in format.fields {
         let size = field.bytes.len();
         let mut changes: Vec<(String, Bytes)> = Vec::new();
@@ -153,56 +199,65 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
             let (cleared, set) = (!(1u8 << bit), 1u8 << bit);
             changes.push((
                 format!("bit {bit} of each byte is lost"),
-                Rc::new(move |b| b.iter_mut().for_each(|b| *b &= cleared)),
+                Arc::new(move |b| b.iter_mut().for_each(|b| *b &= cleared)),
             ));
             changes.push((
                 format!("bit {bit} of each byte is always set"),
-                Rc::new(move |b| b.iter_mut().for_each(|b| *b |= set)),
+                Arc::new(move |b| b.iter_mut().for_each(|b| *b |= set)),
             ));
         }
-        changes
-            .push(("the low half of each byte is lost".to_owned(), Rc::new(|b| b.iter_mut().for_each(|b| *b &= 0xf0))));
+        changes.push((
+            "the low half of each byte is lost".to_owned(),
+            Arc::new(|b| b.iter_mut().for_each(|b| *b &= 0xf0)),
+        ));
         changes.push((
             "the high half of each byte is lost".to_owned(),
-            Rc::new(|b| b.iter_mut().for_each(|b| *b &= 0x0f)),
+            Arc::new(|b| b.iter_mut().for_each(|b| *b &= 0x0f)),
         ));
         if size > 1 {
-            changes.push(("its first byte is lost".to_owned(), Rc::new(|b| b[0] = 0)));
-            changes.push(("its last byte is lost".to_owned(), Rc::new(|b| b[b.len() - 1] = 0)));
-            changes.push(("its bytes are in reverse order".to_owned(), Rc::new(|b| b.reverse())));
-            changes.push(("its bytes are read one on, round the end".to_owned(), Rc::new(|b| b.rotate_left(1))));
-            changes.push(("its bytes are read one back, round the end".to_owned(), Rc::new(|b| b.rotate_right(1))));
-            changes.push(("its first byte is read for all".to_owned(), Rc::new(|b| b.fill(b[0]))));
+            changes.push(("its first byte is lost".to_owned(), Arc::new(|b| b[0] = 0)));
+            changes.push(("its last byte is lost".to_owned(), Arc::new(|b| b[b.len() - 1] = 0)));
+            changes.push(("its bytes are in reverse order".to_owned(), Arc::new(|b| b.reverse())));
+            changes.push(("its bytes are read one on, round the end".to_owned(), Arc::new(|b| b.rotate_left(1))));
+            changes.push(("its bytes are read one back, round the end".to_owned(), Arc::new(|b| b.rotate_right(1))));
+            changes.push(("its first byte is read for all".to_owned(), Arc::new(|b| b.fill(b[0]))));
         }
         if field.part == Part::PackedScales && size.is_multiple_of(4) {
             for (from, bit) in (0..size).step_by(4).flat_map(|from| [0u8, 2, 4, 6].map(|bit| (from, bit))) {
                 let mask = !(3u8 << bit);
                 changes.push((
                     format!("bits {bit} and {} of the bytes {from}..{} are lost", bit + 1, from + 3),
-                    Rc::new(move |b| b[from..from + 4].iter_mut().for_each(|b| *b &= mask)),
+                    Arc::new(move |b| b[from..from + 4].iter_mut().for_each(|b| *b &= mask)),
                 ));
             }
         }
         for (what, change) in changes {
-            all.push((
-                format!("of the field {} of the stored blocks {what}", field.name),
-                raw(scene, name, field, change),
-            ));
+            let (known, own) = (ByRow::new(), change.clone());
+            all.push(Way {
+                what: format!("of the field {} of the stored blocks {what}", field.name),
+                decoded: Rc::new(move |row| known.get(row, || changed(source, name, row, (field, &own)))),
+                reading: Some(Reading::of(ty, move |source, name, row| changed(source, name, row, (field, &change)))),
+            });
         }
     }
     all.extend(streams(scene, name));
     let taken_apart = Rc::new(ByRow::new());
     let taken_apart_again = taken_apart.clone();
-    let mut add = |what: String, f: Value<'a>| {
-        let (known, taken_apart) = (ByRow::new(), taken_apart.clone());
+    let mut add = |what: String, f: Value| {
+        let (known, taken_apart, own) = (ByRow::new(), taken_apart.clone(), f.clone());
+        let value = |apart: &Apart, f: &Value| (0..apart.quant.len()).map(|k| f(apart, k)).collect::<Vec<f64>>();
         let decode = move |row: usize| {
-            let apart = taken_apart.get(row, || apart(scene, name, row))?;
-            Some((0..apart.quant.len()).map(|k| f(&apart, k)).collect::<Vec<f64>>())
+            let apart = taken_apart.get(row, || apart(source, name, row))?;
+            Some(value(&apart, &own))
         };
-        all.push((what, Rc::new(move |row| known.get(row, || decode(row)))));
+        all.push(Way {
+            what,
+            decoded: Rc::new(move |row| known.get(row, || decode(row))),
+            reading: Some(Reading::of(ty, move |source, name, row| Some(value(&apart(source, name, row)?, &f)))),
+        });
     };
     let block_of = move |k: usize| k / block * block;
-    type From = Box<dyn Fn(usize) -> Option<usize>>;
+    type From = Box<dyn Fn(usize) -> Option<usize> + Send + Sync>;
     let mut places: Vec<(String, From)> = vec![
         (format!("of the {run} weights before"), Box::new(move |k| k.checked_sub(run))),
         (format!("of the {run} weights after"), Box::new(move |k| Some(k + run))),
@@ -224,7 +279,7 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
     }
     let of_its_own = matches!(quants.offset, Offset::PerBlock | Offset::PerSubBlock);
     for (where_, from) in places {
-        let from: Rc<dyn Fn(usize) -> Option<usize>> = Rc::from(from);
+        let from: Arc<dyn Fn(usize) -> Option<usize> + Send + Sync> = Arc::from(from);
         let kinds: &[(&str, bool, bool)] = match of_its_own {
             true => &[("the scale", true, false), ("the offset", false, true), ("scale and offset", true, true)],
             false => &[("the scale", true, true)],
@@ -236,11 +291,11 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
                 let (s, o) = (if scale { other } else { k }, if offset { other } else { k });
                 a.scale[s] * a.quant[k] + a.offset[o]
             };
-            add(format!("each {run} weights are decoded with {what} {where_}"), Rc::new(value));
+            add(format!("each {run} weights are decoded with {what} {where_}"), Arc::new(value));
         }
     }
     let each = if run < block { block / run } else { TOGETHER };
-    let known = |row: usize| taken_apart_again.get(row, || apart(scene, name, row));
+    let known = |row: usize| taken_apart_again.get(row, || apart(source, name, row));
     for mixed in sums.map_or_else(Vec::new, |sums| Mixed::all(scene, sums, (run, each), &known, of_its_own)) {
         let what = match (mixed.scale && !of_its_own, mixed.scale, mixed.offset) {
             (true, ..) | (_, true, false) => "scales",
@@ -254,39 +309,39 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
             let (s, o) = (if mixed.scale { other } else { k }, if mixed.offset { other } else { k });
             a.scale[s] * a.quant[k] + a.offset[o]
         };
-        add(what, Rc::new(value));
+        add(what, Arc::new(value));
     }
     if quants.offset != Offset::None {
-        add("the offset is left out".to_owned(), Rc::new(|a, k| a.scale[k] * a.quant[k]));
-        add("the offset has the wrong sign".to_owned(), Rc::new(|a, k| a.scale[k] * a.quant[k] - a.offset[k]));
+        add("the offset is left out".to_owned(), Arc::new(|a, k| a.scale[k] * a.quant[k]));
+        add("the offset has the wrong sign".to_owned(), Arc::new(|a, k| a.scale[k] * a.quant[k] - a.offset[k]));
         // Those of sub-blocks are taken off.
         let sign = if matches!(quants.offset, Offset::PerSubBlock) { -1.0 } else { 1.0 };
         let value = move |a: &Apart, k: usize| sign * (a.offset[k] * a.quant[k] + a.scale[k]);
-        add("scale and offset are exchanged".to_owned(), Rc::new(value));
+        add("scale and offset are exchanged".to_owned(), Arc::new(value));
     }
     for (name, round) in HALVES {
         add(
             format!("the scale is rounded to {name} before the quants are multiplied with it"),
-            Rc::new(move |a, k| round(a.scale[k]) * a.quant[k] + a.offset[k]),
+            Arc::new(move |a, k| round(a.scale[k]) * a.quant[k] + a.offset[k]),
         );
         add(
             format!("scale times quant is rounded to {name} before the offset is added"),
-            Rc::new(move |a, k| round(a.scale[k] * a.quant[k]) + a.offset[k]),
+            Arc::new(move |a, k| round(a.scale[k] * a.quant[k]) + a.offset[k]),
         );
         if quants.offset != Offset::None {
             add(
                 format!("the offset is rounded to {name}"),
-                Rc::new(move |a, k| a.scale[k] * a.quant[k] + round(a.offset[k])),
+                Arc::new(move |a, k| a.scale[k] * a.quant[k] + round(a.offset[k])),
             );
             add(
                 format!("scale and offset are rounded to {name} before the quants are multiplied"),
-                Rc::new(move |a, k| round(a.scale[k]) * a.quant[k] + round(a.offset[k])),
+                Arc::new(move |a, k| round(a.scale[k]) * a.quant[k] + round(a.offset[k])),
             );
             add(
                 format!(
                     "weights are made in {name}: scale and offset, their product with the quants and the sum are rounded"
                 ),
-                Rc::new(move |a, k| round(round(round(a.scale[k]) * a.quant[k]) + round(a.offset[k]))),
+                Arc::new(move |a, k| round(round(round(a.scale[k]) * a.quant[k]) + round(a.offset[k]))),
             );
         }
     }
@@ -305,13 +360,13 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
             (false, 0.0) => 0.0,
             (false, s) => f(s) * (a.quant[k] + a.offset[k] / s),
         };
-        add(what.to_owned(), Rc::new(value));
+        add(what.to_owned(), Arc::new(value));
     }
     for by in [-1.0f64, 1.0, -0.5, 0.5, -2.0, 2.0, -4.0, 4.0, -8.0, 8.0, -16.0, 16.0, -32.0, 32.0] {
         let side = if by < 0.0 { "less" } else { "more" };
         let count = if by.abs() == 1.0 { "one".to_owned() } else { by.abs().to_string() };
         let what = format!("quants are {side} by {count}");
-        add(what, Rc::new(move |a, k| a.scale[k] * (a.quant[k] + by) + a.offset[k]));
+        add(what, Arc::new(move |a, k| a.scale[k] * (a.quant[k] + by) + a.offset[k]));
     }
     for bit in 0..bits.min(8) {
         let name = match bit {
@@ -321,18 +376,19 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
         };
         let without = move |q: f64| f64::from(((q as i64) & !(1 << bit)) as i16);
         let with = move |q: f64| f64::from(((q as i64) | (1 << bit)) as i16);
-        let value =
-            |f: Rc<dyn Fn(f64) -> f64>| Rc::new(move |a: &Apart, k: usize| a.scale[k] * f(a.quant[k]) + a.offset[k]);
-        add(format!("{name} of the quants is lost"), value(Rc::new(without)));
-        add(format!("{name} of the quants is always set"), value(Rc::new(with)));
+        let value = |f: Arc<dyn Fn(f64) -> f64 + Send + Sync>| {
+            Arc::new(move |a: &Apart, k: usize| a.scale[k] * f(a.quant[k]) + a.offset[k])
+        };
+        add(format!("{name} of the quants is lost"), value(Arc::new(without)));
+        add(format!("{name} of the quants is always set"), value(Arc::new(with)));
     }
     if bits > low {
         let kept = (1i64 << low) - 1;
         let value = move |a: &Apart, k: usize| a.scale[k] * ((a.quant[k] as i64) & kept) as f64 + a.offset[k];
-        add("the upper bits of the quants are lost".to_owned(), Rc::new(value));
+        add("the upper bits of the quants are lost".to_owned(), Arc::new(value));
         let upper = ((1i64 << bits) - 1) & !kept;
         let value = move |a: &Apart, k: usize| a.scale[k] * ((a.quant[k] as i64) ^ upper) as f64 + a.offset[k];
-        add("the upper bits of the quants are inverted".to_owned(), Rc::new(value));
+        add("the upper bits of the quants are inverted".to_owned(), Arc::new(value));
         for run in [64, 32, 16].into_iter().filter(|run| 2 * run <= block) {
             let each = block / run;
             let of = sums.and_then(|sums| upper_of(scene, sums, (run, each), &known, kept));
@@ -343,7 +399,7 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
                 let quant = ((a.quant[k] as i64) & kept) | ((a.quant[other] as i64) & !kept);
                 a.scale[k] * quant as f64 + a.offset[k]
             };
-            add(what, Rc::new(value));
+            add(what, Arc::new(value));
         }
         let orders: [(&str, Place); 14] = [
             ("the weight 4 before", |k, _, _| k.saturating_sub(4)),
@@ -367,7 +423,7 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
                 let upper = (a.quant[other] as i64) & !kept;
                 a.scale[k] * (((a.quant[k] as i64) & kept) | upper) as f64 + a.offset[k]
             };
-            add(format!("the upper bits of the quants are those of {of}"), Rc::new(value));
+            add(format!("the upper bits of the quants are those of {of}"), Arc::new(value));
         }
     }
     if format.fields.iter().any(|f| f.part == Part::PackedScales) {
@@ -380,11 +436,11 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
             // The offset is the scale times a constant.
             scale * (a.quant[k] + a.offset[k] / a.scale[k])
         };
-        add("the scales are taken for unsigned".to_owned(), Rc::new(value));
+        add("the scales are taken for unsigned".to_owned(), Arc::new(value));
     }
     if quants.offset == Offset::None {
         let value = |a: &Apart, k: usize| a.scale[k] * a.quant[k].rem_euclid(256.0);
-        add("the quants are taken for unsigned".to_owned(), Rc::new(value));
+        add("the quants are taken for unsigned".to_owned(), Arc::new(value));
     }
     let orders: [(&str, Place); 6] = [
         ("of the weight after", |k, _, n| (k + 1) % n),
@@ -404,7 +460,7 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
             let other = Some(place(k, quants, a.quant.len())).filter(|o| *o < a.quant.len()).unwrap_or(k);
             a.scale[k] * a.quant[other] + a.offset[k]
         };
-        add(format!("the quants are those {of}"), Rc::new(value));
+        add(format!("the quants are those {of}"), Arc::new(value));
     }
     all
 }
@@ -420,7 +476,7 @@ fn taken(of: &[usize]) -> String {
 }
 
 /// Scales and offsets of 6 bits each, whose upper two stand apart from the others.
-fn packed<'a>(run: usize, block: usize, add: &mut impl FnMut(String, Value<'a>)) {
+fn packed(run: usize, block: usize, add: &mut impl FnMut(String, Value)) {
     type Sub = fn(usize) -> usize;
     let subs = block / run;
     let sources: [(&str, Sub); 5] = [
@@ -455,7 +511,7 @@ fn packed<'a>(run: usize, block: usize, add: &mut impl FnMut(String, Value<'a>))
             let lost = move |a: &Apart, k: usize, s: bool| if here(k) { six(a, k, s) & 0x0f } else { six(a, k, s) };
             add(
                 format!("the upper two bits of the {name} are lost{of}"),
-                Rc::new(move |a, k| made(a, k, which, &lost)),
+                Arc::new(move |a, k| made(a, k, which, &lost)),
             );
             let exchanged = move |a: &Apart, k: usize, s: bool| {
                 if here(k) { six(a, k, s) & 0x0f | six(a, k, !s) & 0x30 } else { six(a, k, s) }
@@ -467,7 +523,7 @@ fn packed<'a>(run: usize, block: usize, add: &mut impl FnMut(String, Value<'a>))
             };
             add(
                 format!("the upper two bits of the {name} are those of the {other}{of}"),
-                Rc::new(move |a, k| made(a, k, which, &exchanged)),
+                Arc::new(move |a, k| made(a, k, which, &exchanged)),
             );
             for (place, sub) in sources {
                 let mixed = move |a: &Apart, k: usize, s: bool| {
@@ -478,7 +534,7 @@ fn packed<'a>(run: usize, block: usize, add: &mut impl FnMut(String, Value<'a>))
                     six(a, k, s) & 0x0f | six(a, other, s) & 0x30
                 };
                 let what = format!("the upper two bits of the {name} are those {place}{of}");
-                add(what, Rc::new(move |a, k| made(a, k, which, &mixed)));
+                add(what, Arc::new(move |a, k| made(a, k, which, &mixed)));
             }
         }
     }
@@ -528,14 +584,14 @@ fn others(numbers: &[f64], each: usize) -> Option<Vec<usize>> {
 }
 
 /// Rows that begin elsewhere among the blocks of the tensor.
-fn streams<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Decoded<'a>)> {
+fn streams<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<Way<'a>> {
     let ways: [(&str, i64, i64); 4] = [
         ("rows begin one block late", 0, 1),
         ("rows begin one block early", 0, -1),
         ("rows are read one block further apart than they are stored", 1, 0),
         ("rows are read one block nearer to each other than they are stored", -1, 0),
     ];
-    let of = |(what, apart, late): (&str, i64, i64)| -> (String, Decoded<'a>) {
+    let of = |(what, apart, late): (&str, i64, i64)| -> Way<'a> {
         let known = ByRow::new();
         let decode = move |row: usize| {
             let weights = &scene.e.oracle.weights;
@@ -552,15 +608,16 @@ fn streams<'a>(scene: &'a Scene<'a>, name: &'a str) -> Vec<(String, Decoded<'a>)
             quant::dequantize(ty, &bytes, &mut out);
             out.iter().all(|v| v.is_finite()).then(|| out.into_iter().map(f64::from).collect::<Vec<f64>>())
         };
-        (what.to_owned(), Rc::new(move |row| known.get(row, || decode(row))))
+        let decoded = Rc::new(move |row| known.get(row, || decode(row)));
+        Way { what: what.to_owned(), decoded, reading: None }
     };
     ways.into_iter().map(of).collect()
 }
 
 /// Plain numbers of 16 bits that are read otherwise.
-fn plain<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'a>>) -> Vec<(String, Decoded<'a>)> {
-    type Read = fn(u16) -> f64;
-    let ways: &[(&str, Read)] = match scene.e.oracle.weights.ggml_type(name) {
+fn plain<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'a>>) -> Vec<Way<'a>> {
+    type Bits = fn(u16) -> f64;
+    let ways: &[(&str, Bits)] = match scene.e.oracle.weights.ggml_type(name) {
         quant::GgmlType::F16 => &[
             ("weights of f16 below its least normal number are taken for 0", |b| {
                 if b & 0x7c00 == 0 { 0.0 } else { f16::from_bits(b).to_f64() }
@@ -574,7 +631,7 @@ fn plain<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'a>>) -> Ve
         ],
         _ => return Vec::new(),
     };
-    let of = |&(what, read): &(&str, Read)| -> (String, Decoded<'a>) {
+    let of = |&(what, read): &(&str, Bits)| -> Way<'a> {
         let known = ByRow::new();
         let decode = move |row: usize| {
             let weights = &scene.e.oracle.weights;
@@ -582,10 +639,11 @@ fn plain<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'a>>) -> Ve
             let all: Vec<f64> = bytes.chunks_exact(2).map(|b| read(u16::from_le_bytes([b[0], b[1]]))).collect();
             all.iter().all(|v| v.is_finite()).then_some(all)
         };
-        (what.to_owned(), Rc::new(move |row| known.get(row, || decode(row))))
+        let decoded = Rc::new(move |row| known.get(row, || decode(row)));
+        Way { what: what.to_owned(), decoded, reading: None }
     };
     // Sums that are much smaller than the right ones are all within the bounds of those: they must be right by themselves.
-    let tells = |(_, decoded): &(String, Decoded<'a>)| {
+    let tells = |Way { decoded, .. }: &Way<'a>| {
         let Some(sums) = sums else { return true };
         let chosen = sums.sample(SHOWN);
         let near = |&(r, i): &(usize, usize)| -> Option<bool> {
@@ -664,15 +722,16 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     else {
         return Vec::new();
     };
-    let law = |(what, decoded): (String, Decoded<'a>)| {
-        Law::new(what, 1, move |row: &RowAt| {
+    let law = |Way { what, decoded, reading }: Way<'a>| {
+        let law = Law::new(what, 1, move |row: &RowAt| {
             let step = &scene.e.side.capture.steps[row.step];
             let id = *step.tokens.get(row.place.position.checked_sub(step.first)?)?;
             let value = decoded(id as usize)?.to_vec();
             // Scaled and offset in f32.
             let bound = value.iter().map(|v| (4.0 * qdiff_engine::ops::UNIT * v.abs()) as f32).collect();
             Some(Row { value, bound })
-        })
+        });
+        Law { reads: reading, ..law }
     };
     ways(scene, &weight.name, None).into_iter().map(law).collect()
 }

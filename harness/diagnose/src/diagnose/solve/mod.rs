@@ -50,6 +50,7 @@ use crate::number::Real;
 use crate::verdict::{Evidence, FEW, RowAt};
 pub(super) use attended::{Keys, Seats};
 pub use example::Example;
+pub(super) use fields::Reading;
 pub use form::Form;
 pub(super) use functions::{ACTIVATIONS, exponents};
 use held::{Held, held};
@@ -94,6 +95,9 @@ pub struct Solution {
     /// The number of the model that differs: its name, and its value here.
     #[serde(skip)]
     pub(super) of_model: Option<(&'static str, f64)>,
+    /// How weights are read, where that is all of it.
+    #[serde(skip)]
+    pub(super) reads: Option<Reading>,
     /// Wrong elements that it gives.
     pub elements: usize,
     /// Those of them that nothing was fitted on.
@@ -131,7 +135,8 @@ impl Solution {
     pub(super) fn known(&self, layer: Option<u16>) -> Known {
         let (solver, what) = &self.words;
         let law = self.law.clone().map(|form| (form, layer));
-        Known { solver: *solver, law, what: anywhere(what, layer), told: anywhere(&self.told(), layer) }
+        let reads = self.reads.clone().filter(|_| self.holds == Holds::Everywhere);
+        Known { solver: *solver, law, what: anywhere(what, layer), told: anywhere(&self.told(), layer), reads }
     }
 }
 
@@ -143,9 +148,15 @@ pub(super) struct Known {
     law: Option<(Form, Option<u16>)>,
     what: String,
     told: String,
+    reads: Option<Reading>,
 }
 
 impl Known {
+    /// How weights are read, with the words for it, where that is all of it.
+    pub(super) fn reading(&self) -> Option<(&str, &Reading)> {
+        Some((&self.told, self.reads.as_ref()?))
+    }
+
     /// The laws of a stage in another layer that are this one.
     fn laws<'a>(&self, scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         let layer = scene.node().id.layer;
@@ -197,6 +208,8 @@ struct Law<'a> {
     parts: bool,
     /// Whether its numbers are read off every other element of each run of so many, and not off some rows.
     of_even: Option<usize>,
+    /// How it reads weights, where that is all of it.
+    reads: Option<Reading>,
     /// A law that often comes to the same, and the words where it holds as well.
     twin: Option<(Box<Law<'a>>, String)>,
 }
@@ -213,6 +226,7 @@ impl<'a> Law<'a> {
             of_model: None,
             parts: false,
             of_even: None,
+            reads: None,
             twin: None,
         }
     }
@@ -266,7 +280,7 @@ pub(super) fn solve(e: &Evidence<'_>, (known, elsewhere): (&[Known], &[Known]), 
     solve_if(e, (known, elsewhere), meter, &|_| true)
 }
 
-/// A law of another layer, if it holds, under whatever condition.
+/// A law of another layer, if it holds here; its condition may be another one.
 pub(super) fn again(e: &Evidence<'_>, known: &Known, meter: &Meter) -> Option<Solution> {
     let scene = Scene::new(e, meter)?;
     known.laws(&scene).iter().find_map(|law| weigh(&scene, (known.solver, law), &[]))
@@ -372,9 +386,11 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
         }
     }
     let (coarser, halves) = (law.coarser, law.halves);
-    let (words, of_model, law) = ((solver, law.what.clone()), law.of_model, law.form.clone());
+    let (words, reads) = ((solver, law.what.clone()), law.reads.clone());
+    let (of_model, law) = (law.of_model, law.form.clone());
     let elements = wrong.len();
-    let found = Solution { what, holds, confidence, coarser, halves, law, words, of_model, elements, held_out, used };
+    let found =
+        Solution { what, holds, confidence, coarser, halves, law, words, of_model, reads, elements, held_out, used };
     let layer = e.node.id.layer;
     let is_known = || known.iter().any(|known| known.told == found.known(layer).told);
     (!thin || confidence == Confidence::Proved && is_known()).then_some(found)

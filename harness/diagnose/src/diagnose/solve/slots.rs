@@ -138,7 +138,7 @@ impl fmt::Display for Written {
             Rows::Prompt => f.write_str(" of the prefill"),
             Rows::LaterParts => f.write_str(" of the prefill's later parts"),
             Rows::Step(number) => write!(f, " of decode step {number}"),
-            Rows::Decoding(m, 0) => write!(f, " of a decode step at a multiple of {m}"),
+            Rows::Decoding(m, 0) => write!(f, " of a decode step whose position is a multiple of {m}"),
             Rows::Decoding(m, rest) => write!(f, " of a decode step where position mod {m} = {rest}"),
             Rows::Position(p) => write!(f, ", that of position {p} alone,"),
             Rows::Rest(m, rest) => write!(f, " where position mod {m} = {rest}"),
@@ -220,7 +220,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                 let Some(positions) = positions(scene, &moved, &to).filter(|_| !tried.contains(&to)) else { continue };
                 let domains = domains(scene, &positions, p0.abs_diff(*s0));
                 all.extend(domains.iter().flat_map(|rows| written(&to, rows)));
-                // Where no rule gives the rows, what is done to them is told all the same.
+                // If no rule gives the rows, the report lists them.
                 if seen.is_empty() && positions.len() > 1 && positions.len() <= SEEN {
                     seen = written(&to, &Rows::Seen(positions));
                 }
@@ -339,7 +339,7 @@ fn domains(scene: &Scene<'_>, moved: &BTreeSet<usize>, apart: usize) -> Vec<Rows
         all.push(Rows::Position(low));
     }
     if moved.iter().all(|p| Rows::Decoded.has(*p, part(scene, *p))) {
-        // How far they are moved tells of how many slots a page is.
+        // They may be moved by a page: so many slots.
         let rests = [apart, 64, 32, 16, 8, 4, 2].into_iter().filter(|m| *m > 1).map(|m| Rows::Decoding(m, low % m));
         let steps = (low == high).then(|| Rows::Step(part(scene, low).index));
         all.extend(rests.filter(|rows| moved.iter().all(|p| rows.has(*p, part(scene, *p)))).chain(steps));
@@ -369,7 +369,7 @@ fn written(scene: &Scene<'_>, row: &RowAt, law: &Written) -> Option<Row> {
         let last = written.rev().find(|(p, step)| goes(*p, step) == Some(own))?;
         return expected(scene, row, last.0);
     }
-    // What stood there before the run is as it should be.
+    // Slots that were filled before the run are as they should be.
     if !steps[..=row.step].iter().any(|step| (step.first..step.keys()).contains(&slot)) {
         return expected(scene, row, slot);
     }

@@ -14,7 +14,7 @@ mod tests;
 use super::fit::{Fit, Scope, fit};
 use super::golden::least;
 use super::searcher::{Searcher, named};
-use super::solve::{ACTIVATIONS, BITS, Keys, Seats, alike, exponents};
+use super::solve::{ACTIVATIONS, BITS, Keys, Reading, Seats, alike, exponents};
 use crate::mutations::{CauseId, Explains, FaultSite, Mutation, catalogue, find, to_digits};
 use crate::verdict::{
     Evidence, Expected, Inside, Otherwise, RowAt, Rows, Valued, right, settle_all, tolerance::ELEMENT_FACTOR,
@@ -58,6 +58,7 @@ const BASE: &str = "rope-base";
 struct Way {
     what: What,
     others: Otherwise,
+    reads: Option<Reading>,
 }
 
 #[derive(Clone)]
@@ -66,12 +67,17 @@ enum What {
     Else(String),
 }
 
-/// A way as it is looked for in other segments: its description, and the names of its stages.
+/// A way as it is looked for in other segments: its description, the names of its stages, and how they read weights where
+/// that is what a law says of another stage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
     what: String,
     stages: Vec<&'static str>,
+    reads: Option<Reading>,
 }
+
+/// How weights are read, in words.
+pub(super) type Reads = (String, Reading);
 
 /// A way that gives the captured values.
 pub(super) struct Found {
@@ -106,10 +112,27 @@ pub(super) fn through(searcher: &Searcher<'_>, e: &Evidence<'_>, known: &[Key]) 
     })
 }
 
+/// What gives all that is wrong at the end of a segment if its weights are read as a law says of others.
+pub(super) fn by_reading(searcher: &Searcher<'_>, e: &Evidence<'_>, readings: &[Reads]) -> Option<Found> {
+    if readings.is_empty() {
+        return None;
+    }
+    tried(searcher, e, |segment, _| {
+        readings
+            .iter()
+            .filter_map(|reads| Way::reading(e, segment.inside, reads))
+            .find_map(|way| segment.told(&way, &[], true))
+    })
+}
+
 /// What was found at the end of the segment in another run, if it gives all that is wrong in this one.
 pub(super) fn again(searcher: &Searcher<'_>, e: &Evidence<'_>, key: &Key) -> Option<Found> {
     tried(searcher, e, |segment, all| {
         let graph = &e.oracle.graph;
+        if let Some(reads) = &key.reads {
+            let way = Way::reading(e, segment.inside, &(key.what.clone(), reads.clone()))?;
+            return segment.told(&way, &[], true);
+        }
         if let Some(way) = all.iter().find(|way| way.key(graph) == *key) {
             return segment.told(way, &[], true);
         }
@@ -150,7 +173,19 @@ impl Way {
             (node.faults.write.is_none() && node.faults.hold.is_none()).then_some((i, node))
         };
         let others: Otherwise = nodes.iter().filter_map(other).collect();
-        (!others.is_empty()).then(|| Self { what: What::Known(mutation, values.to_vec()), others })
+        (!others.is_empty()).then(|| Self { what: What::Known(mutation, values.to_vec()), others, reads: None })
+    }
+
+    /// All weights of the segment read otherwise, of which this changes any.
+    fn reading(e: &Evidence<'_>, inside: &Inside<'_>, (what, reading): &Reads) -> Option<Self> {
+        let other = |i: usize| {
+            let read = reading.0.clone();
+            let node = e.oracle.graph.nodes[i].reading(move |source, name, row, out| read(source, name, row, out));
+            (!node.weights.is_empty() && reads_otherwise(e, &node)).then_some((i, node))
+        };
+        let others: Otherwise = inside.nodes().filter_map(other).collect();
+        let (what, reads) = (What::Else(what.clone()), Some(reading.clone()));
+        (!others.is_empty()).then_some(Self { what, others, reads })
     }
 
     fn key(&self, graph: &Graph) -> Key {
@@ -158,7 +193,8 @@ impl Way {
             What::Known(m, values) => CauseId::new(m, values).to_string(),
             What::Else(what) => what.clone(),
         };
-        Key { what, stages: self.others.keys().map(|&i| graph.nodes[i].id.name).collect() }
+        let stages = self.others.keys().map(|&i| graph.nodes[i].id.name).collect();
+        Key { what, stages, reads: self.reads.clone() }
     }
 
     fn stages(&self, graph: &Graph) -> Vec<StageId> {
@@ -189,7 +225,11 @@ fn ways(e: &Evidence<'_>, inside: &Inside<'_>) -> Vec<Way> {
         }
     }
     let guessed = inside.nodes().flat_map(|i| otherwise(e, &graph.nodes[i]).map(move |(what, node)| (i, what, node)));
-    together.extend(guessed.map(|(i, what, node)| Way { what: What::Else(what), others: [(i, node)].into() }));
+    together.extend(guessed.map(|(i, what, node)| Way {
+        what: What::Else(what),
+        others: [(i, node)].into(),
+        reads: None,
+    }));
     together.extend(alone);
     together.extend(decoded);
     together
@@ -307,7 +347,7 @@ fn fitted<'a>(e: &'a Evidence<'a>, inside: &Inside<'_>) -> Vec<Number<'a>> {
         }
         let capped = move |cap: f64| {
             let what = format!("a soft cap is applied to the scaled scores: c·tanh(x/c) with c = {cap}");
-            Some(Way { what: What::Else(what), others: [(index, capped(node, scale, cap))].into() })
+            Some(Way { what: What::Else(what), others: [(index, capped(node, scale, cap))].into(), reads: None })
         };
         all.push(Number { way: Box::new(capped), range: (1.0, 1e3) });
     }

@@ -210,6 +210,8 @@ impl Keys {
         all.extend(TILES.into_iter().flat_map(|m| [Self::ToQueriesEnd(m), Self::ToQueriesStart(m)]));
         let both = TILES.into_iter().flat_map(|keys| TILES.map(|queries| (keys, queries)));
         all.extend(both.clone().map(|(keys, queries)| Self::TilesToQueriesStart { keys, queries }));
+        // Tiles of one query end with it.
+        all.extend(TILES.map(|keys| Self::WholeTilesToQueriesEnd { keys, queries: 1, of_part: false, cut: false }));
         let ways = [(true, true), (true, false), (false, true), (false, false)];
         all.extend(both.clone().flat_map(|(keys, queries)| {
             ways.map(|(of_part, cut)| Self::WholeTilesToQueriesEnd { keys, queries, of_part, cut })
@@ -270,6 +272,9 @@ impl fmt::Display for Keys {
                 f,
                 "the tiles of {keys} keys that begin no later than the first query of its tile of {queries}: a tile on the diagonal is skipped"
             ),
+            Self::WholeTilesToQueriesEnd { keys, queries: 1, .. } => {
+                write!(f, "whole tiles of {keys} keys: the tail is left out, but not that of the first")
+            }
             Self::WholeTilesToQueriesEnd { keys, queries, of_part, .. } => {
                 let of = if *of_part { " of the part" } else { "" };
                 write!(

@@ -418,7 +418,10 @@ impl Attended {
             Self::SumOfQueries => {
                 let (sums, seen) = (queries.sums_over_queries(row.step, head)?, &query.s[..=p]);
                 let top = largest(seen);
-                seen.iter().zip(sums.iter()).map(|(s, sum)| (s - top).exp() / sum).collect()
+                // A sum of one query alone may be as small as f32 can tell, where digits are lost, or smaller.
+                let small = |sum: f64| if sum < LEAST { f64::NAN } else { LEAST / sum };
+                either = sums.iter().take(seen.len()).map(|sum| 2.0 * small(*sum)).collect();
+                seen.iter().zip(sums.iter()).map(|(s, sum)| (s - top).exp() / sum + 0.0 * small(*sum)).collect()
             }
             Self::Split(inner, splits) if query.seat.single => {
                 let (w, moved) = inner.split(&query, *splits)?;
@@ -610,6 +613,9 @@ impl Attended {
     }
 }
 
+/// The least number of f32.
+const LEAST: f64 = 1.401_298_464_324_817e-45;
+
 /// A wrong element that laws are tried on first.
 #[derive(Clone)]
 struct Probe {
@@ -665,7 +671,13 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     all.extend((1..queries.heads().0).map(|heads| Attended::SumOf { tokens: 0, heads }));
     all.extend(Maxima::ALL.map(Attended::Maxima));
     let parts = Parts::all();
-    all.extend(Rule::all().into_iter().flat_map(|rule| parts.iter().map(move |parts| Attended::Joined(rule, *parts))));
+    // A tile of one key is that key.
+    let one = |rule: Rule, parts: Parts| {
+        parts == Parts::Tiles(1)
+            && matches!(rule, Rule::WithoutLast | Rule::WithoutFirst | Rule::LastAlone | Rule::FirstAlone)
+    };
+    let joined = Rule::all().into_iter().flat_map(|rule| parts.iter().map(move |parts| (rule, *parts)));
+    all.extend(joined.filter(|(rule, parts)| !one(*rule, *parts)).map(|(rule, parts)| Attended::Joined(rule, parts)));
     all.extend(fitted::heads(&queries));
     all.extend(
         Operand::ALL.into_iter().flat_map(|of| Place::all().into_iter().map(move |from| Attended::Rows { of, from })),

@@ -341,7 +341,7 @@ fn sums(stage: &Stage, bias: bool) -> Vec<Plant> {
             |_, b| b,
             0,
         ),
-        with("half of it", format!("-0.5 times {added} is added"), |a, b| a + 0.5 * b, 0),
+        with("half of it", format!("{added} is multiplied by 0.5 before it is added"), |a, b| a + 0.5 * b, 0),
         with("multiplied", String::new(), |a, b| a * b, 0),
     ];
     if bias {

@@ -124,7 +124,7 @@ fn left() -> Vec<Plant> {
                 if slot < rows { s.elsewhere(at, slot as i64, column as i64).unwrap() } else { 0.25 }
             },
         ),
-        // The first part has no slots before it: nothing is said of it that is not so.
+        // The first part has no slots before it.
         Plant::new(
             "parts from the first slot on",
             "each row of the prefill is written to the slot of its number in the part",
@@ -132,7 +132,7 @@ fn left() -> Vec<Plant> {
         ),
         Plant::new(
             "a page too early in decode steps",
-            "each row of a decode step at a multiple of 2 is written 2 slots before its own|that of position 36 alone",
+            "each row of a decode step whose position is a multiple of 2 is written 2 slots before its own|that of position 36 alone",
             |s: &Stage, at: &At| written(s, at, |p, part| if part.1 == 1 && p % 2 == 0 { p - 2 } else { p }),
         ),
         Plant::new(
