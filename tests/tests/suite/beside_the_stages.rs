@@ -71,7 +71,7 @@ fn what_a_prompt_does_not_test_of_the_tokenizer_is_said() {
         for command in ["run", "generate --subject cpu"] {
             let (code, report, screen) = folder.told(&format!("{command} -m model.gguf -n 1 --raw --prompt '{text}'"));
             assert_eq!((code, &report["tokens"]["untested"]), (0, &untested), "{screen}");
-            let said = screen.contains("as llama.cpp; untested by this text: spaces-together");
+            let said = screen.contains("as in llama.cpp; untested by this text: spaces-together");
             assert_eq!(said, untested != Value::Null, "{screen}");
         }
     }
@@ -118,7 +118,7 @@ fn the_tokens_of_a_capture_are_named() {
     // Tokens and length of the environment give way to what was typed.
     for environment in [&[][..], &[("QDIFF_TOKENS", "1,2"), ("QDIFF_LENGTH", "3")]] {
         let said = folder.qdiff_with(environment, &format!("{judge} --raw")).exits(0);
-        assert!(said.stdout.contains("as llama.cpp"), "{said}");
+        assert!(said.stdout.contains("as in llama.cpp"), "{said}");
     }
     // Nothing is decoded after it.
     let said = folder.qdiff(&format!("{judge} --raw --length 2048"));

@@ -31,7 +31,7 @@ fn a_cause_is_tried_on_other_tokens() {
         trial["tokens"].as_u64().unwrap()
     };
     let (one, two) = (tokens_of(1), tokens_of(2));
-    assert!(one > 30 && two > 2 * one - 8, "{one}, {two}");
+    assert!(one > 30 && two > 2 * one - 16, "{one}, {two}");
     let (trial, text) = tried(&folder, &format!("--subject cpu {TOKENS} --inject rope-base@L01 --confirm no"));
     assert_eq!(trial["outcome"], "untried", "{text}");
     assert!(text.contains("fits this run; not tried on other tokens: --confirm no"), "{text}");

@@ -143,13 +143,10 @@ for stage in ['q_proj', 'k_proj']:
             ),
         );
         folder.refuses(
-            &format!("run -m model.gguf --subject capture:{name}-q_proj --json none.json"),
+            &format!("run -m model.gguf --subject capture:{name}-q_proj"),
             &["L01.q_proj of prefill", "holds the row of the last token alone", "L01.q_biased", "dump all rows"],
         );
-        folder.refuses(
-            &format!("run -m model.gguf --subject capture:{name}-k_proj --json none.json"),
-            &["L01.k_proj", "has shape"],
-        );
+        folder.refuses(&format!("run -m model.gguf --subject capture:{name}-k_proj"), &["L01.k_proj", "has shape"]);
         for capture in [name.to_owned(), format!("{name}-layer"), format!("{name}-less")] {
             let (code, report, text) = folder.judged(&format!("--subject capture:{capture}"));
             assert_eq!(code, i32::from(name == "wrong"), "{capture}: {text}");
