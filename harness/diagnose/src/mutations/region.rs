@@ -2,7 +2,12 @@
 
 use super::{Explains, Mutation, Param, each};
 use crate::verdict::{Evidence, RowAt, Wrong, of_heads};
-use qdiff_engine::model::{Axis, Graph, Node};
+use qdiff_engine::model::{Axis, Graph, Node, Role};
+
+/// Whether a stage belongs to the feed-forward network.
+fn of_experts(node: &Node) -> bool {
+    matches!(node.role, Role::Router | Role::Gate | Role::Up | Role::FfnHidden | Role::FfnOutput)
+}
 
 /// A way to cut a stage's tensor into parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +28,8 @@ impl Parts {
         let d = graph.config.head_dim;
         match node.shape.as_slice() {
             [Axis::Fixed(_), ..] => Some(Self::Outer),
-            [_, Axis::Fixed(_), Axis::Fixed(_)] => Some(Self::Middle),
+            // Of experts the second axis counts the chosen ones.
+            [_, Axis::Fixed(_), Axis::Fixed(_)] => (!of_experts(node)).then_some(Self::Middle),
             [_, Axis::Fixed(width)] if width.is_multiple_of(d) && of_heads(node) => Some(Self::Runs(d)),
             _ => None,
         }

@@ -8,8 +8,11 @@ use crate::number::{counted, number};
 pub(super) fn words(finding: &Finding) -> Option<String> {
     match (&finding.solution, &finding.cause) {
         (Some(s), _) => Some(format!("{}; {}", standing(finding), of_solution(s, finding.excerpt))),
-        (None, Some(c)) if c.kind == Explains::Place => Some(of_cause(c)),
-        (None, Some(c)) => Some(format!("{}; {}", standing(finding), of_cause(c))),
+        (None, Some(c)) if c.kind == Explains::Place => Some(of_cause(c, false)),
+        (None, Some(c)) => {
+            let conditioned = matches!(&finding.trial, Some(Trial::Narrowed { holds: Holds::Under { .. }, .. }));
+            Some(format!("{}; {}", standing(finding), of_cause(c, conditioned)))
+        }
         (None, None) => None,
     }
 }
@@ -69,14 +72,17 @@ fn of_solution(s: &Solution, excerpt: bool) -> String {
     format!("in this run it gives all {all} within rounding, {} of them not used to find it{why}", s.held_out)
 }
 
-/// What it means that a cause of the catalogue fits.
-fn of_cause(c: &Cause) -> String {
+/// What it means that a cause of the catalogue fits, `conditioned` where a condition is told with it.
+fn of_cause(c: &Cause, conditioned: bool) -> String {
     let (name, before, after) = (&c.name, number(c.before), number(c.after));
     // A stage with NaN or infinity in it has no residual.
     let finite = c.before > 0.0;
     match c.kind {
         Explains::Value if !finite => format!("{name} gives the wrong values, and NaN or infinity in the same places"),
         Explains::Value if c.whole => format!("{name} explains the residual {before} -> {after}"),
+        Explains::Value if conditioned => {
+            format!("{name} explains every wrong element: of a residual of {before} it leaves {after}")
+        }
         Explains::Value => format!(
             "{name} explains every wrong element: of a residual of {before} it leaves {after}. It would change other elements too, which are right, and no rule is known for which"
         ),
