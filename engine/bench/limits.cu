@@ -7,10 +7,13 @@
 // 2. A hand-over: kernels in a row, captured as the engine captures a decode step, of which each block reads a vector of 896 floats
 //    that the kernel before wrote, and writes its part of the next. Alone; with a norm of the vector; with weights brought before the
 //    turn, as many as make 0.39 GB in 120 kernels. A layer of a decode step has five.
-// 3. Products: matrix instructions on operands that stand in shared memory, on all multiprocessors at once. The engine makes two of
+// 3. Taps: the last of these chains again and again, the host waiting for each, as it does for a token. Beside it a second stream
+//    clears a slot, and brings what the replay before wrote there to pinned memory of the host.
+// 4. Products: matrix instructions on operands that stand in shared memory, on all multiprocessors at once. The engine makes two of
 //    halves for one product of the model.
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -46,6 +49,7 @@ __global__ void __launch_bounds__(32) bring(const u8 *from, size_t bytes) {
 }
 
 constexpr int N = 896, PHASES = 120, BROUGHT = 6; // 16 bytes that a thread brings
+constexpr size_t SLOT = 4340864; // bytes that every stage of a decode step of the 0.5B brings to the host after 512 tokens
 
 // NORM: whether the vector is measured. WEIGHTS: whether a block brings some first, and multiplies.
 template <bool NORM, bool WEIGHTS>
@@ -143,7 +147,8 @@ int main() {
                bytes == BYTES ? "from memory" : "from the second-level cache", bytes / us * 1e-3);
     }
 
-    auto chain = [&](const char *what, auto kernel, bool weights) {
+    // Captures a chain for `then`.
+    auto chain = [&](auto kernel, bool weights, auto then) {
         cudaLaunchConfig_t c = {};
         cudaLaunchAttribute early[1];
         early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -158,14 +163,48 @@ int main() {
         cudaGraph_t g;
         cudaGraphExec_t e;
         CK(cudaStreamEndCapture(s, &g)); CK(cudaGraphInstantiate(&e, g, 0));
-        const double us = timed(s, [&] { CK(cudaGraphLaunch(e, s)); });
-        printf("hand-over: %d kernels in a row, %-44s %6.2f us each, %6.1f us in all\n", PHASES, what, us / PHASES, us);
+        then(e);
         CK(cudaGraphExecDestroy(e)); CK(cudaGraphDestroy(g));
     };
-    chain("the vector alone", hand_over<false, false>, false);
-    chain("with a norm", hand_over<true, false>, false);
-    chain("with a norm, weights from the cache", hand_over<true, true>, false);
-    chain("with a norm, weights from memory", hand_over<true, true>, true);
+    auto told = [&](const char *what) {
+        return [&, what](cudaGraphExec_t e) {
+            const double us = timed(s, [&] { CK(cudaGraphLaunch(e, s)); });
+            printf("hand-over: %d kernels in a row, %-44s %6.2f us each, %6.1f us in all\n", PHASES, what, us / PHASES, us);
+        };
+    };
+    chain(hand_over<false, false>, false, told("the vector alone"));
+    chain(hand_over<true, false>, false, told("with a norm"));
+    chain(hand_over<true, true>, false, told("with a norm, weights from the cache"));
+    chain(hand_over<true, true>, true, told("with a norm, weights from memory"));
+
+    cudaStream_t beside;
+    cudaEvent_t done;
+    u8 *slots[2], *host;
+    CK(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking));
+    CK(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
+    for (u8 *&slot : slots) CK(cudaMalloc(&slot, SLOT));
+    CK(cudaMallocHost(&host, SLOT));
+    chain(hand_over<true, true>, true, [&](cudaGraphExec_t e) {
+        static const char *const WHAT[] = {"alone", "beside a slot that is cleared", "beside that and one that is brought to the host"};
+        for (int much : {0, 1, 2}) {
+            std::vector<double> us;
+            for (int i = 0; i < 600; i++) {
+                const auto began = std::chrono::steady_clock::now();
+                CK(cudaGraphLaunch(e, s));
+                if (much > 0) CK(cudaMemsetAsync(slots[i % 2], 0, SLOT, beside));
+                if (much > 1) {
+                    CK(cudaEventRecord(done, s));
+                    CK(cudaStreamWaitEvent(beside, done));
+                    CK(cudaMemcpyAsync(host, slots[1 - i % 2], SLOT, cudaMemcpyDeviceToHost, beside));
+                }
+                CK(cudaStreamSynchronize(s));
+                us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - began).count());
+            }
+            CK(cudaDeviceSynchronize());
+            std::sort(us.begin(), us.end());
+            printf("taps: that chain as the host waits for it, %-50s %6.1f us\n", WHAT[much], us[us.size() / 2]);
+        }
+    });
 
     CK(cudaFuncSetAttribute(multiply, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 << 10));
     constexpr int ROUNDS = 4000;
