@@ -40,6 +40,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     };
     let longest = first.iter().map(|known| known.factors.0.len()).max().unwrap_or(0).max(1);
     let closely = LazyCell::new(|| Known::all(&sums, CLOSELY.min(TERMS / longest).max(FIRST)));
+    let readings = LazyCell::new(|| fields::readings(scene, &sums));
     let (mut whole, mut some) = (Vec::new(), Vec::new());
     for (what, terms) in others(scene, &sums) {
         if scene.over() {
@@ -52,7 +53,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Law::new(what, parameters, move |row: &RowAt| Some(altered(scene, &sums, &terms, taken.as_ref(), row)))
         };
         if fit.is_whole() {
-            let reads = fields::reading(scene, &sums, &what);
+            let reads = readings.get(&what).cloned();
             whole.push(Law { reads, ..law(what, None) });
             continue;
         }

@@ -174,11 +174,11 @@ fn changed(source: &dyn WeightSource, name: &str, row: usize, (field, change): (
     out.iter().all(|v| v.is_finite()).then(|| out.into_iter().map(f64::from).collect())
 }
 
-/// The reading that a sentence about the weight of the stage is about.
-pub(super) fn reading(scene: &Scene<'_>, sums: &Sums<'_>, what: &str) -> Option<Reading> {
-    let Anatomy::Contraction(Contraction::Weight(None)) = scene.node().op.anatomy() else { return None };
-    let name = &scene.node().weights.first()?.name;
-    ways(scene, name, Some(sums)).into_iter().find(|way| way.what == what)?.reading
+/// The ways to read the weight of a linear stage that other weights may be read by too, in words.
+pub(super) fn readings(scene: &Scene<'_>, sums: &Sums<'_>) -> HashMap<String, Reading> {
+    let Anatomy::Contraction(Contraction::Weight(None)) = scene.node().op.anatomy() else { return HashMap::new() };
+    let ways = ways(scene, &scene.node().weights[0].name, Some(sums));
+    ways.into_iter().filter_map(|way| Some((way.what, way.reading?))).collect()
 }
 
 /// Ways to decode the rows of weight `name` otherwise, in words.
