@@ -75,7 +75,8 @@ def of_release(run):
     wrong = {}
     for one in run["findings"]:
         stage = one["stage"].split(".")[-1]
-        cause = one["cause"] if one["trial"] == "confirmed" else None
+        # Where rows are missing, the shape of the error says it all.
+        cause = one["cause"] if one["trial"] == "confirmed" else one["seen"] if "extent" in (one.get("seen") or "") else None
         wrong.setdefault(cause or "no confirmed cause", {})[stage] = None
     return run["outcome"].upper() + ("" if not wrong else ": " + "; ".join(f"{' '.join(stages)}: {cause}" for cause, stages in wrong.items()))
 
