@@ -11,7 +11,7 @@ an engine.
 A row is one engine with one setting on one model, over all runs of [its plan](field/plan.json): prompts of several lengths,
 decode steps, and a second turn after decode steps. A run is named by its passes: `64` is a prompt of 64 tokens, `7+3` a prompt
 of 7 tokens and 3 decode steps, and `20,3x1,9` a prompt of 20 tokens, three decode steps, and 9 more tokens in one pass. `real` is
-Qwen2.5-Coder-0.5B-Instruct in Q4_K_M; the other models are small ones that `qdiff synth` writes.
+Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, and `real-1.5b` the same with 1.5B; the other models are small ones that `qdiff synth` writes.
 
 - **used**: the largest share of its bound that a row of a correct stage took, and that stage.
 - **coverage**: stage rows that were judged, of all rows of all stages, and in brackets the stages that the engine shows. A stage that
@@ -148,6 +148,7 @@ def written(folder, engines):
     if measured.exists():
         text += severity(json.loads(measured.read_text()), json.loads((folder / "severity.json").read_text()))
     text += "\n## Models\n\n" + line(["model", "how it is made"]) + line(["---", "---"])
+    text += "".join(line([name, f"`qdiff fetch-model {which}`"]) for name, which in plan["published"].items())
     text += "".join(line([name, f"`qdiff {options} -o FILE` of `real`" if options.startswith("dequantise") else f"`qdiff synth {options} FILE`"])
                     for name, options in plan["models"].items())
     return text
