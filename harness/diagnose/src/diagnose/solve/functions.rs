@@ -157,6 +157,8 @@ const PLANES: &[(&str, Plane)] = &[
         turn(p * r.base.powf(-4.0 * i as f64 / r.rotated as f64), x)
     }),
     ("the frequency is that of the first plane", |_, p, _, x| turn(p, x)),
+    ("the frequency is that of the plane modulo 16", |r, p, i, x| turn(p * frequency(r, i % 16), x)),
+    ("the frequency is that of the plane modulo 32", |r, p, i, x| turn(p * frequency(r, i % 32), x)),
     ("the planes' frequencies are in reverse order", |r, p, i, x| turn(p * frequency(r, r.rotated / 2 - 1 - i), x)),
     ("the position is one less", |r, p, i, x| turn((p - 1.0) * frequency(r, i), x)),
     ("the position is one more", |r, p, i, x| turn((p + 1.0) * frequency(r, i), x)),
@@ -228,13 +230,12 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
             Some(Row { value, bound })
         })
     }));
-    // Counted from the part's first token on.
-    let number = move |row: &RowAt| {
-        let x = operand(scene, row)?;
-        let position = row.place.position.checked_sub(scene.e.side.capture.steps[row.step].first)?;
-        Some(rotated(rope, &x, position as f64))
-    };
-    all.push(Law::new("rotated as its number in the part, not as its position", 1, number));
+    all.extend(numbers().into_iter().map(|(what, number)| {
+        Law::new(what, 1, move |row: &RowAt| {
+            let (x, first) = (operand(scene, row)?, scene.e.side.capture.steps[row.step].first);
+            Some(rotated(rope, &x, number(first, row.place.position.checked_sub(first)?)))
+        })
+    }));
     let (other, what) = match rope.pairing {
         Pairing::Neox => (Pairing::Norm, "neighbouring elements are rotated in pairs, not those half a head apart"),
         Pairing::Norm => (Pairing::Neox, "elements half a head apart are rotated in pairs, not neighbouring ones"),
@@ -246,6 +247,33 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
         let what = format!("{what}, and the base is {base} instead of {usual}");
         Law::new(what, 2, move |row: &RowAt| Some(rotated(&rope, &operand(scene, row)?, row.place.position as f64)))
     }));
+    all
+}
+
+/// What a rotation takes for the position: of the first position of the part, and the token's number in it.
+type Number = Box<dyn Fn(usize, usize) -> f64>;
+
+/// Ways to take another number than the position.
+fn numbers() -> Vec<(String, Number)> {
+    let mut all: Vec<(String, Number)> = vec![
+        ("rotated as its number in the part, not as its position".to_owned(), Box::new(|_, t| t as f64)),
+        (
+            "the position is rounded to bf16 before it is multiplied by the frequency".to_owned(),
+            Box::new(|first, t| f64::from(half::bf16::from_f32((first + t) as f32).to_f32())),
+        ),
+    ];
+    for by in [2, 4] {
+        let what =
+            format!("every {by} tokens of a part are rotated alike: their number in the part is divided by {by}");
+        all.push((what, Box::new(move |first, t| (first + t / by) as f64)));
+    }
+    for page in [8, 16, 32, 64, 128, 256] {
+        let what = |way: &str| {
+            format!("rotated as if the part began at a multiple of {page}: its first position is rounded {way}")
+        };
+        all.push((what("up"), Box::new(move |first, t| (first.next_multiple_of(page) + t) as f64)));
+        all.push((what("down"), Box::new(move |first, t| (first / page * page + t) as f64)));
+    }
     all
 }
 

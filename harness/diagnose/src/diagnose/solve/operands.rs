@@ -161,6 +161,9 @@ pub(super) fn columns(width: usize, head: usize) -> Vec<Column> {
         }
         by *= 2;
     }
+    if !width.is_power_of_two() {
+        all.push((format!("of the column and {} bit by bit", width - 1), |c, width| c & (width - 1), width));
+    }
     if head < width && !head.is_power_of_two() {
         all.push(("of the head's column of the first head".to_owned(), |c, head| c % head, head));
     }

@@ -133,6 +133,16 @@ fn plants(node: &Node) -> Vec<Plant> {
         Op::Rope(_) => vec![
             Plant::new("position stuck", "the position stays at the prompt's length", rotated(|_, p| p.min(TOKENS.0))),
             Plant::new("first of the part", "all tokens of a part are rotated as its first", rotated(part)),
+            Plant::new(
+                "parts begin at pages",
+                "as if the part began at a multiple of 16: its first position is rounded up",
+                rotated(|s, p| part(s, p).next_multiple_of(16) + p - part(s, p)),
+            ),
+            Plant::new(
+                "tokens in twos",
+                "every 2 tokens of a part are rotated alike",
+                rotated(|s, p| part(s, p) + (p - part(s, p)) / 2),
+            ),
         ],
         Op::AttnWeights(_) => vec![
             Plant::new("blind to the cache", "own part alone", over(|k, p, first| k <= p && k >= first)),
@@ -197,6 +207,10 @@ fn plants(node: &Node) -> Vec<Plant> {
             }),
             Plant::new("read padded to 256", "read with a stride of", |s, at| flat(s, at, at.token * 256 + at.column)),
         ],
+        Op::Bias => vec![Plant::new("a mask for the remainder", "bit by bit", |s, at| {
+            let vector = &s.matrix[0];
+            f64::from(s.x(0, at, 0).unwrap()[at.column]) + f64::from(vector[at.column & (vector.len() - 1)])
+        })],
         _ => Vec::new(),
     }
 }
