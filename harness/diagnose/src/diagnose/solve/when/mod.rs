@@ -186,9 +186,12 @@ impl Condition {
         matches!(self.feature.feature().name, "decode step" | "step")
     }
 
-    /// Whether it begins or ends at a number that kernels do not cut by: where one part of the run ends and the next begins.
+    /// Whether it says of this run the same as that a row is decoded or not: it begins or ends where a part does, at a number that
+    /// kernels do not cut by.
     fn is_bound(&self) -> bool {
         match self.values {
+            // The only row of a decode step is the first and the last of its part.
+            Values::Is(0) => matches!(self.feature.feature().name, "row of the part" | FROM_LAST),
             Values::From(bound) => bound % PAGE != 0,
             Values::UpTo(bound) => (bound + 1) % PAGE != 0,
             _ => false,
