@@ -15,7 +15,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// How long a subject may have taken that runs once more for its causes.
-const SHORT: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_secs(90);
 
 /// Other runs at most, and decode steps of one, where the first run has at least so many.
 const RUNS: u16 = 16;
@@ -28,7 +28,7 @@ const SEVERAL: usize = 4;
 pub struct ConfirmRequest {
     /// Try causes on other tokens: run the subject N times on prompts of other tokens and lengths, and withdraw causes
     /// that fail there; `capture:DIR` takes a capture of another prompt instead of a run. By default a subject that
-    /// diverges runs once more if it took less than 30 s; `no` skips that
+    /// diverges runs once more if it took less than 90 s; `no` skips that
     #[arg(long, value_name = "N|no|capture:DIR", env = "QDIFF_CONFIRM")]
     pub confirm: Option<Confirm>,
 }
@@ -164,7 +164,7 @@ impl ConfirmRequest {
             Some(Confirm::Runs(0)) | None if pair.settings.budget == 0.0 => return Err(None),
             Some(Confirm::Runs(0)) => return Err(Some("--confirm no leaves that out".to_owned())),
             None if seconds >= SHORT.as_secs_f64() => {
-                return Err(Some("the subject took 30 s or more; --confirm 1 runs it once more".to_owned()));
+                return Err(Some("the subject took 90 s or more; --confirm 1 runs it once more".to_owned()));
             }
             Some(Confirm::Runs(runs)) => *runs,
             _ => 1,

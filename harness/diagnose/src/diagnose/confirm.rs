@@ -370,8 +370,11 @@ fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, sai
 fn narrowed(finding: &mut Finding, (elements, tokens): (usize, usize), holds: Holds) -> Trial {
     if let Some(solution) = &mut finding.solution {
         solution.holds = holds.clone();
-        if matches!(holds, Holds::Some { .. }) {
-            solution.confidence = Confidence::Consistent;
+        match holds {
+            Holds::Some { .. } => solution.confidence = Confidence::Consistent,
+            // A condition that both runs allow says why others are right.
+            _ if elements > 0 => solution.confidence = Confidence::Proved,
+            _ => {}
         }
     }
     // A place that was named may be another one there.

@@ -7,6 +7,7 @@ use crate::capture::Filter;
 use crate::oracle::Oracle;
 use crate::verdict::{Policy, Side, StageResult};
 use qdiff_engine::model::StageId;
+use std::collections::BTreeSet;
 
 /// A cause that explains at most one in so many layers of a stage that is wrong in all of them is of none.
 const ONE_IN: usize = 4;
@@ -69,6 +70,44 @@ pub(super) fn among_layers(searcher: &Searcher<'_>, origins: &[&StageResult], fi
             }
         }
     }
+}
+
+/// Takes back causes of rows that are wrong in many stages, where they explain few of these: one fault in one place is behind
+/// them, and what fits a few of the stages fits by chance. Stages whose search ended early do not count.
+pub(super) fn among_rows(
+    searcher: &Searcher<'_>, origins: &[&StageResult], (findings, unfinished): (&mut [Finding], &BTreeSet<usize>),
+) {
+    let rows = |i: usize| origins[i].subject.as_ref().map(|local| &local.bad_positions);
+    let of_engine = |f: &Finding| !f.unread && !f.kept && !f.unwritten && !f.evident;
+    let counted: Vec<usize> =
+        (0..findings.len()).filter(|i| of_engine(&findings[*i]) && !unfinished.contains(i)).collect();
+    let mut taken: Vec<(usize, Vec<usize>)> = Vec::new();
+    for &i in counted.iter().filter(|&&i| findings[i].is_of_some_rows() && some_rows(origins[i])) {
+        let Some(own) = rows(i) else { continue };
+        let shares = |j: &usize| rows(*j).is_some_and(|rows| rows.is_superset(own));
+        let group: Vec<usize> = counted.iter().copied().filter(shares).collect();
+        let told = group.iter().filter(|&&j| findings[j].says_why()).count();
+        if group.len() >= ONE_IN && told * ONE_IN <= group.len() {
+            taken.push((i, group));
+        }
+    }
+    for (i, group) in taken {
+        let s = if rows(i).is_some_and(|rows| rows.len() == 1) { "" } else { "s" };
+        let unknown = group.iter().filter(|&&j| !findings[j].says_why()).count();
+        let why = format!("{unknown} other stages are wrong at the same position{s}, and no cause of theirs is known");
+        take_back(searcher, origins, &mut findings[i], (0, why));
+        let finding = &mut findings[i];
+        finding.shape = format!("wrong at the same position{s} in {} stages; {}", group.len(), finding.shape);
+    }
+}
+
+/// Whether some rows of a stage are wrong, and not all, all of the prefill, or all of the decode steps.
+fn some_rows(origin: &StageResult) -> bool {
+    origin.subject.as_ref().is_some_and(|local| {
+        let (later, bad_later) = (local.rows - local.prefill_rows, local.bad_rows - local.bad_prefill_rows);
+        let whole = |bad: usize, of: usize| bad == 0 || bad >= of;
+        !(whole(local.bad_prefill_rows, local.prefill_rows) && whole(bad_later, later))
+    })
 }
 
 /// Takes back that a cache holds rows of the one in another layer where that one is wrong itself: rows that were never

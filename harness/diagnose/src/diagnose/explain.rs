@@ -4,9 +4,9 @@
 //! What explains one is tried on the next ones before anything else is. All of a group start from the findings before
 //! it and have the same work, so that what is found depends on no clock and on no number of threads.
 
-use super::doubt::among_layers;
+use super::doubt::{among_layers, among_rows};
 use super::searcher::{Known, Searcher};
-use super::shared::of_one_model;
+use super::shared::{of_one_model, of_rows};
 use super::work::{Meter, USUAL};
 use super::{Diagnosis, EXPORTER, Finding, Search};
 use crate::capture::Filter;
@@ -91,7 +91,9 @@ pub fn explain(
     let meter = Meter::new(0);
     let searcher = Searcher { oracle, subject: *subject, filter, policy, known: &[], meter: &meter, examples: false };
     of_one_model(&searcher, &origins, &mut findings);
+    of_rows(&searcher, &origins, &mut findings);
     among_layers(&searcher, &origins, &mut findings);
+    among_rows(&searcher, &origins, (&mut findings, &unfinished));
     let with_example = findings.iter_mut().filter(|finding| finding.example.is_some());
     with_example.skip(EXAMPLES).for_each(|finding| finding.example = None);
     for finding in findings.iter_mut().filter(|finding| finding.unread) {

@@ -151,6 +151,12 @@ impl Finding {
         self.solution.is_some() || self.cause.as_ref().is_some_and(|cause| cause.kind != Explains::Place)
     }
 
+    /// Whether its cause would change rows that are right.
+    fn is_of_some_rows(&self) -> bool {
+        let of_cause = || self.cause.as_ref().is_some_and(|cause| cause.kind == Explains::Value && !cause.whole);
+        self.solution.as_ref().map_or_else(of_cause, |solution| solution.holds != Holds::Everywhere)
+    }
+
     /// The other stage whose values stand in the place of its own, by its cause.
     fn source(&self, graph: &Graph) -> Option<StageId> {
         let of_law = self.solution.as_ref().and_then(|solution| solution.law.as_ref()?.source());

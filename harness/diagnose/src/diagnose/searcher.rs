@@ -195,6 +195,14 @@ impl Searcher<'_> {
         Some(self.cause(node, candidate, &fit, residual(origin), Vec::new()))
     }
 
+    /// That each wrong row of an origin is multiplied by a factor of its own, if it is.
+    pub(super) fn own_factors(&self, origin: &StageResult) -> Option<Solution> {
+        let graph = &self.oracle.graph;
+        let node = &graph.nodes[graph.index(origin.id)?];
+        let tried = self.part(origin, TRIED);
+        solve::own_factors(&self.evidence(node, tried.as_ref().unwrap_or(self.subject.capture)), self.meter)
+    }
+
     /// What the residual of an origin looks like. More of it is looked at than hypotheses are tried on.
     pub(super) fn shape(&self, origin: &StageResult) -> String {
         let graph = &self.oracle.graph;
@@ -285,6 +293,7 @@ impl Searcher<'_> {
                         words: (0, String::new()),
                         of_model: None,
                         reads: None,
+                        listed: None,
                         elements,
                         held_out,
                         used,

@@ -1,8 +1,8 @@
 //! What is one number of the model, such as its epsilon, and comes out different from layer to layer: then it is none of
-//! them, and each was fitted to something else.
+//! them, and each was fitted to something else. The same of a constant factor of some rows.
 
-use super::Finding;
 use super::searcher::{Candidate, Searcher};
+use super::{Finding, Holds, Solution};
 use crate::mutations::{Explains, find};
 use crate::verdict::StageResult;
 use std::collections::BTreeMap;
@@ -58,6 +58,30 @@ pub(super) fn of_one_model(searcher: &Searcher<'_>, origins: &[&StageResult], fi
     }
     for found in by_law.into_values().filter(|found| !is_one(found, SOLVED)) {
         found.iter().for_each(|(i, _)| findings[*i].leave_place(searcher.shape(origins[*i])));
+    }
+}
+
+/// Constant factors of rows that no rule tells from others are no two causes: where stages differ in the factor, what is
+/// known is that each row has its own.
+pub(super) fn of_rows(searcher: &Searcher<'_>, origins: &[&StageResult], findings: &mut [Finding]) {
+    let constant = |f: &Finding| f.solution.as_ref().and_then(Solution::listed_factor);
+    let has_own = |f: &Finding| f.solution.as_ref().is_some_and(Solution::has_own_factors);
+    let found: Vec<(usize, f64)> =
+        findings.iter().enumerate().filter_map(|(i, finding)| Some((i, constant(finding)?))).collect();
+    if !is_one(&found, SOLVED) || findings.iter().any(has_own) {
+        for (i, _) in found {
+            if let Some(solution) = searcher.own_factors(origins[i]) {
+                (findings[i].solution, findings[i].cause) = (Some(solution), None);
+            }
+        }
+    }
+    let each = || findings.iter().filter(|f| has_own(f)).filter_map(|f| Some(&f.solution.as_ref()?.holds));
+    let differ = each().any(|a| each().any(|b| a != b));
+    for solution in findings.iter_mut().filter_map(|finding| finding.solution.as_mut()) {
+        solution.tell_no_list();
+        if differ && solution.has_own_factors() {
+            solution.holds = Holds::Everywhere;
+        }
     }
 }
 

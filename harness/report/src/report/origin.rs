@@ -271,13 +271,19 @@ impl<'a> Told<'a> {
     fn is(&self, other: &Self) -> bool {
         let (Some(a), Some(b)) = (self.holds, other.holds) else { return self.anywhere == other.anywhere };
         let first_of = |a: &Holds, b: &Holds| a.told().first().is_some_and(|when| b.allows(when));
-        self.anywhere == other.anywhere || self.what == other.what && (first_of(a, b) || first_of(b, a))
+        let of_some = |holds: &Holds| matches!(holds, Holds::Some { .. });
+        let alike = first_of(a, b) || first_of(b, a) || of_some(a) && of_some(b);
+        self.anywhere == other.anywhere || self.what == other.what && alike
     }
 
     fn add(&mut self, other: Self) {
         // The report gives the condition that both allow.
         let narrower = |a: &Holds, b: &Holds| a.told().len() < b.told().len();
-        if self.anywhere != other.anywhere && self.holds.zip(other.holds).is_some_and(|(a, b)| narrower(b, a)) {
+        if self.anywhere != other.anywhere && matches!(self.holds, Some(Holds::Some { .. })) {
+            // The rows are those of one stage.
+            self.own = Some(format!("{}, in some of the rows or elements that it would change", self.what));
+            self.anywhere.clone_from(&self.what);
+        } else if self.anywhere != other.anywhere && self.holds.zip(other.holds).is_some_and(|(a, b)| narrower(b, a)) {
             *self = other;
         } else if self.own != other.own && self.anywhere == other.anywhere {
             self.own = None;

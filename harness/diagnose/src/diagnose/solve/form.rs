@@ -103,6 +103,11 @@ impl Form {
         matches!(self, Self::Written(_) | Self::Attended(_))
     }
 
+    /// The number that right values are multiplied by, where that is all.
+    pub(super) fn factor(&self) -> Option<f64> {
+        if let Self::Sum(sum) = self { sum.factor() } else { None }
+    }
+
     /// The stage whose values it puts there.
     pub(in super::super) fn source(&self) -> Option<StageId> {
         if let Self::Given(Given::Stage { stage, .. }) = self { Some(*stage) } else { None }

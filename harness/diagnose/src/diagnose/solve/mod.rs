@@ -98,6 +98,9 @@ pub struct Solution {
     /// How weights are read, where that is all of it.
     #[serde(skip)]
     pub(super) reads: Option<Reading>,
+    /// Where it holds as a fact, if its condition lists rows and is no rule for them.
+    #[serde(skip)]
+    pub(super) listed: Option<Box<Holds>>,
     /// Wrong elements that it gives.
     pub elements: usize,
     /// Those of them that nothing was fitted on.
@@ -124,6 +127,25 @@ impl Solution {
     /// The one whose condition is one that kernels make, or else on one feature; of both alike this one, which comes first.
     fn or_simpler(self, other: Self) -> Self {
         if self.holds.simplicity() > other.holds.simplicity() { other } else { self }
+    }
+
+    /// The factor, where the right value times a constant is all of it, and in which rows no rule says.
+    pub(super) fn listed_factor(&self) -> Option<f64> {
+        self.law.as_ref().and_then(Form::factor).filter(|_| self.listed.is_some())
+    }
+
+    /// Whether each row, or head of it, has a factor of its own.
+    pub(super) fn has_own_factors(&self) -> bool {
+        self.words.0 == STRUCTURE && structure::is_of_rows(&self.words.1)
+    }
+
+    /// Tells rows that are listed as a fact, and not as a rule.
+    pub(super) fn tell_no_list(&mut self) {
+        let Some(listed) = self.listed.take() else { return };
+        if *listed != Holds::Everywhere {
+            self.confidence = Confidence::Consistent;
+        }
+        self.holds = *listed;
     }
 
     /// Whether it says what values are, and takes no number of a row from the row itself.
@@ -272,6 +294,15 @@ const SOLVERS: &[Solver] = &[
     rank::laws,
 ];
 
+/// The solver of factors: one of them is read off each row.
+const STRUCTURE: usize = SOLVERS.len() - 4;
+
+/// That each wrong row is multiplied by a factor of its own, if it is.
+pub(super) fn own_factors(e: &Evidence<'_>, meter: &Meter) -> Option<Solution> {
+    let scene = Scene::new(e, meter)?;
+    weigh(&scene, (STRUCTURE, &structure::of_rows(&scene)), &[])
+}
+
 /// What explains every wrong element, if a solver finds it with the work that is left. A `known` law, as proved of the
 /// same stage in other layers, is tried first, for any work left, and needs no number of elements to be shown.
 ///
@@ -374,6 +405,11 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
             _ => (held.unexplained(scene), Confidence::Consistent),
         }
     };
+    // A list of rows fits whatever they are: until other tokens bear it out it is told as a fact.
+    let (holds, listed) = match holds.by_rule() {
+        Some(holds) => (holds, None),
+        None => (holds, Some(Box::new(if law.parts { Holds::Everywhere } else { held.unexplained(scene) }))),
+    };
     let mut what = law.what.clone();
     if let Some((twin, both)) = &law.twin
         && let Some(other) = weigh(scene, (solver, twin), known)
@@ -389,8 +425,21 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
     let (words, reads) = ((solver, law.what.clone()), law.reads.clone());
     let (of_model, law) = (law.of_model, law.form.clone());
     let elements = wrong.len();
-    let found =
-        Solution { what, holds, confidence, coarser, halves, law, words, of_model, reads, elements, held_out, used };
+    let found = Solution {
+        what,
+        holds,
+        confidence,
+        coarser,
+        halves,
+        law,
+        words,
+        of_model,
+        reads,
+        listed,
+        elements,
+        held_out,
+        used,
+    };
     let layer = e.node.id.layer;
     let is_known = || known.iter().any(|known| known.told == found.known(layer).told);
     (!thin || confidence == Confidence::Proved && is_known()).then_some(found)

@@ -7,9 +7,10 @@
 
 use super::held::{Held, held};
 use super::when::{self, Holds, Seen, When};
-use super::{BITS, Form, Law, Row, SOLVERS, Scene, Solution};
+use super::{At, BITS, Form, Law, Row, SOLVERS, Scene, Solution};
 use crate::diagnose::work::Meter;
 use crate::verdict::{Evidence, Expected, RowAt};
+use std::collections::BTreeSet;
 
 /// Numbers of four digits as near as this are one.
 const NEAR: f64 = 5e-4;
@@ -55,6 +56,12 @@ pub(in crate::diagnose) enum Condition {
 const INERT: &str = "it changes nothing there";
 /// There are a few wrong elements, or they are wrong by little.
 const LITTLE: &str = "too little is wrong there to tell";
+/// Rows are told apart, and one is wrong there.
+const ONE_ROW: &str = "one row is wrong there to try it on";
+/// Nothing is wrong there, and rows are listed here.
+const NONE_WRONG: &str = "nothing is wrong there, and no rule is known for where it holds here";
+/// Right rows of the other run that bear a list of rows out.
+const SEVERAL: usize = 3;
 /// The condition holds of no element of the other run.
 const NOWHERE: &str = "its condition holds nowhere there";
 /// The work is used up.
@@ -206,12 +213,20 @@ fn judged<'s>(
     if elements == 0 {
         return without_wrong(&options, both, condition);
     }
+    let (wrong_rows, right_rows) = rows(scene, &all_wrong, &held.spared);
+    let borne_out = |when: &When| !when.is_list() || wrong_rows > 1 && right_rows >= SEVERAL;
+    let listed = options.first().is_some_and(When::is_list);
+    both.retain(borne_out);
+    if wrong_rows < 2 && both.first().map_or(listed, When::asks_several_rows) {
+        return Predicted::Silent(ONE_ROW);
+    }
     if is_same(&options, &both, condition) {
         return Predicted::Holds { elements, both: Some(both) };
     }
     // Conditions on two features were not tried on a run that one feature separates.
     if both.is_empty() && at_first.is_some() {
         both = when::separating(&runs);
+        both.retain(borne_out);
     }
     match both.is_empty() {
         true => {
@@ -226,10 +241,19 @@ fn judged<'s>(
     }
 }
 
+/// Tokens with wrong elements, and others that a law would change.
+fn rows(scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> (usize, usize) {
+    let of = |all: &[At]| -> BTreeSet<usize> { all.iter().map(|at| scene.e.rows[at.0].place.position).collect() };
+    let wrong = of(wrong);
+    (wrong.len(), of(spared).difference(&wrong).count())
+}
+
 /// For a run without an error: the conditions of the first run that `both` runs allow.
 fn without_wrong(options: &[When], both: Vec<When>, condition: Condition) -> Predicted {
+    let (lists, both): (Vec<When>, Vec<When>) = both.into_iter().partition(When::is_list);
     match both.is_empty() {
-        true => Predicted::Fails(RIGHT),
+        true if lists.is_empty() => Predicted::Fails(RIGHT),
+        true => Predicted::Silent(NONE_WRONG),
         false if is_same(options, &both, condition) => Predicted::Silent(NOWHERE),
         false => Predicted::Under { elements: 0, both },
     }

@@ -19,8 +19,8 @@ const RUN: usize = 16;
 const ROWS: usize = 3;
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let laws = [Some(of_rows(scene)), of_columns(scene, true), of_columns(scene, false)];
-    laws.into_iter().flatten().map(|law| Law { parts: true, ..law }).collect()
+    let of_columns = [true, false].into_iter().filter_map(|factor| of_columns(scene, factor));
+    std::iter::once(of_rows(scene)).chain(of_columns.map(|law| Law { parts: true, ..law })).collect()
 }
 
 /// What a right element of a row or column without a factor of its own is, as far as a law of the others goes: something
@@ -29,8 +29,16 @@ fn changed(want: f64, bound: f32) -> f64 {
     want + 64.0 * (f64::from(bound) + UNIT * want.abs())
 }
 
+/// What the words for a row and its factor begin with.
+const OF_ROWS: [&str; 2] = ["each wrong head of a row", "each wrong row"];
+
+/// Whether these are the words for a factor of each row, or of each head of it.
+pub(super) fn is_of_rows(what: &str) -> bool {
+    OF_ROWS.iter().any(|words| what.starts_with(words))
+}
+
 /// A factor for each row, or for each head of it.
-fn of_rows<'a>(scene: &'a Scene<'a>) -> Law<'a> {
+pub(super) fn of_rows<'a>(scene: &'a Scene<'a>) -> Law<'a> {
     let divided = match scene.node().op.anatomy() {
         Anatomy::RowReduction(RowReduction::MeanSquare(_)) => ": what it is divided by is wrong, its weight is right",
         Anatomy::RowReduction(RowReduction::Exponentials(_)) => {
@@ -44,8 +52,8 @@ fn of_rows<'a>(scene: &'a Scene<'a>) -> Law<'a> {
     };
     let head = scene.head();
     let of = match head.is_some() || scene.of_pairs() {
-        true if !heads_share(scene) => "each wrong head of a row",
-        _ => "each wrong row",
+        true if !heads_share(scene) => OF_ROWS[0],
+        _ => OF_ROWS[1],
     };
     let law = Law::new(format!("{of} is multiplied by a factor of its own{divided}"), 1, move |row: &RowAt| {
         let (got, want, bound) = scene.e.row(row);
@@ -68,7 +76,7 @@ fn of_rows<'a>(scene: &'a Scene<'a>) -> Law<'a> {
         }
         Some(Row { value, bound: bound.to_vec() })
     });
-    Law { of_even: Some(head.unwrap_or(usize::MAX)), ..law }
+    Law { of_even: Some(head.unwrap_or(usize::MAX)), parts: true, ..law }
 }
 
 /// Numerator and denominator of the factor of these elements, each in units of its bound.

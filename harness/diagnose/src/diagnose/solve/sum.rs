@@ -160,6 +160,11 @@ impl Sum {
         Some(Self { other, ..self.clone() })
     }
 
+    /// The factor of the right value, where nothing is added.
+    pub(super) fn factor(&self) -> Option<f64> {
+        (self.other == Addend::Nothing).then_some(self.a)
+    }
+
     /// What a row would be.
     pub(super) fn on<'a>(&self, scene: &'a Scene<'a>) -> Alternative<'a> {
         let Self { a, b, other, own } = self.clone();

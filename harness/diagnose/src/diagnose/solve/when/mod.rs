@@ -181,6 +181,26 @@ impl Condition {
         }
     }
 
+    /// Whether it lists rows instead of giving a rule for them: one position or token, several, or a range that ends where
+    /// kernels do not cut.
+    fn is_list(&self) -> bool {
+        let feature = self.feature.feature();
+        let of_ids = feature.name == "token id";
+        let of_places = ["position", "row of the part", FROM_LAST].contains(&feature.name);
+        match self.values {
+            Values::Is(value) => of_ids || of_places && value != 0,
+            Values::Between(low, high) => of_ids || of_places && (low % CUT != 0 || (high + 1) % CUT != 0),
+            Values::Among(_) => feature.by_row,
+            _ => false,
+        }
+    }
+
+    /// Whether it tells rows apart by something that one row does not show: kernels treat the first or the last one, or the
+    /// decoded ones, in their own way.
+    fn asks_several_rows(&self) -> bool {
+        self.feature.feature().by_row && (self.is_list() || !self.is_plain())
+    }
+
     /// Whether it tells prefill from decoding.
     fn is_of_steps(&self) -> bool {
         matches!(self.feature.feature().name, "decode step" | "step")
@@ -289,6 +309,24 @@ impl When {
     /// Whether a kernel makes such a difference, wherever a run happens to begin and end.
     pub(super) fn is_plain(&self) -> bool {
         matches!(self, Self::One(c) if c.is_plain())
+    }
+
+    /// Whether it lists rows instead of giving a rule for them.
+    pub(super) fn is_list(&self) -> bool {
+        match self {
+            Self::One(c) => c.is_list(),
+            Self::Both(a, b) => a.is_list() || b.is_list(),
+            Self::Size(_) => false,
+        }
+    }
+
+    /// Whether one wrong row is too little to try it on.
+    pub(super) fn asks_several_rows(&self) -> bool {
+        match self {
+            Self::One(c) => c.asks_several_rows(),
+            Self::Both(a, b) => a.asks_several_rows() || b.asks_several_rows(),
+            Self::Size(_) => false,
+        }
     }
 
     /// Whether a bound of it may be where the rows of this run happened to end.
@@ -402,7 +440,8 @@ impl fmt::Display for SomeRows {
         let list: Vec<String> = self.positions.iter().take(LISTED).map(one).collect();
         let more = if self.positions.len() > LISTED { ", …" } else { "" };
         let rows: usize = self.positions.iter().map(|(a, b)| b + 1 - a).sum();
-        write!(f, "{rows} of the {} rows that it would change, positions {}{more}", self.of, list.join(", "))
+        let s = if rows == 1 { "" } else { "s" };
+        write!(f, "{rows} of the {} rows that it would change, position{s} {}{more}", self.of, list.join(", "))
     }
 }
 
@@ -425,6 +464,17 @@ impl Holds {
     /// Whether the simplest condition asks two features.
     pub(in crate::diagnose) fn on_two_features(&self) -> bool {
         matches!(self, Self::Under { conditions, .. } if matches!(conditions.first(), Some(When::Both(..))))
+    }
+
+    /// The same with a rule as its simplest condition; nothing where that lists rows, and no condition as simple is a rule.
+    pub(super) fn by_rule(&self) -> Option<Self> {
+        let Self::Under { conditions, tried } = self else { return Some(self.clone()) };
+        if !conditions.first()?.is_list() {
+            return Some(self.clone());
+        }
+        let rule = self.told().into_iter().find(|when| when.is_plain() && !when.is_list())?.clone();
+        let others = conditions.iter().filter(|when| **when != rule).cloned();
+        Some(Self::Under { conditions: std::iter::once(rule.clone()).chain(others).collect(), tried: *tried })
     }
 
     /// Whether this condition is among those that it may be, but for where a bound lies that runs leave open.
