@@ -238,8 +238,8 @@ fn mark_origins(oracle: &Oracle<'_>, stages: &mut [StageResult], absent: &HashSe
             Status::Poisoned => {
                 // Inherited only from a stage that was judged and is poisoned
                 // itself; from one outside the filter, this is the first seen.
-                // Rows that are finite may be wrong on their own.
-                let inherited = stage.subject.as_ref().is_some_and(|l| l.poisoned_input && l.used <= 1.0)
+                // A step whose operands are finite may be wrong on its own.
+                let inherited = stage.subject.as_ref().is_some_and(|l| l.poisoned_input && !l.wrong_of_finite)
                     && node.inputs.iter().any(|&i| poisoned[i]);
                 stage.origin = !inherited;
                 // What was captured there went nowhere.

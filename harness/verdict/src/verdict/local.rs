@@ -93,6 +93,9 @@ pub struct Local {
     pub beyond: Option<Element>,
     /// Whether an operand was not finite already.
     pub poisoned_input: bool,
+    /// Whether a row is beyond what is allowed in a step whose operands are all finite.
+    #[serde(skip)]
+    pub(super) wrong_of_finite: bool,
     /// Smallest rule that would have let every row pass.
     #[serde(with = "Real")]
     pub rule: f64,
@@ -339,6 +342,7 @@ impl Check<'_> {
         local.spread.row(at.position, row.used);
         if row.used > 1.0 {
             local.note_bad(at);
+            local.wrong_of_finite |= !block.poisoned;
             local.spread.keep(element);
         }
         if local.at.is_none() || row.used > local.used {
