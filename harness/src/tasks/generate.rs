@@ -28,7 +28,9 @@ const SUBJECT: &str =
 #[derive(Clone, Debug, Args)]
 #[command(
     mut_arg("subject", |a| a.help(SUBJECT).long_help(SUBJECT)),
+    mut_arg("prompt", |a| a.help("A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input")),
     mut_arg("decode", |a| a.help("Tokens to generate")),
+    mut_arg("kv_type", |a| a.help("Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values [default: f32]")),
     mut_arg("reference", |a| a.help("The runner to compare with; llama.cpp draws with its samplers"))
 )]
 pub struct GenerateRequest {
