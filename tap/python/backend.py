@@ -17,7 +17,7 @@ DOCUMENTS = "share/doc/qdiff"
 PAGE = f"""# qdiff
 
 `qdiff` finds the first wrong stage of an LLM inference engine: which layer, at which positions, and why. It runs the engine and
-llama.cpp on the same model with the same tokens, and holds every stage against a float64 evaluation of its own operands.
+llama.cpp on the same model with the same tokens, and compares every stage with a float64 evaluation of its own operands.
 
 ```
 qdiff demo                    a small model, a planted bug, and the report of it: no download

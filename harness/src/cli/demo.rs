@@ -22,7 +22,7 @@ pub(super) fn run(request: &DemoRequest, dispatch: &dyn Fn(&Command) -> Result<u
 
     say("A small model with random weights:\n\n")?;
     command(&["synth", &model], false, dispatch)?;
-    say("\nThe engine without a bug, held against llama.cpp:\n\n")?;
+    say("\nThe engine without a bug, compared with llama.cpp:\n\n")?;
     if command(&[&judge[..], &["--html", &right]].concat(), true, dispatch)? != exit::MATCH {
         bail!("qdiff's own engine does not match on this machine, see above; please report it");
     }

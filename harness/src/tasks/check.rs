@@ -24,7 +24,7 @@ pub struct CheckRequest {
     /// Skip the long cases
     #[arg(long, help_heading = "What to run")]
     pub quick: bool,
-    /// Run batches of sequences instead, as an engine that serves does: each sequence must give what it gives alone
+    /// Run batches of sequences instead, as an engine that serves does: each sequence is judged as if it ran alone
     #[arg(long, help_heading = "What to run")]
     pub serving: bool,
     /// With --serving, what a sequence must give beside others: what arithmetic allows, or the very bits that it gives alone

@@ -91,7 +91,7 @@ fn agreed(request: &CompareRequest, manifests: &[Manifest; 2], console: Console<
     let engines = recordings.iter().map(|(_, r)| r.manifest.name.clone()).collect::<Vec<_>>().join(" and ");
     let tokens = manifests[0].tokens.len() + manifests[0].decoded.len();
     let passes = agree(&pair, recordings)?;
-    let sides = [engines, "nobody: each is held against f64 on its own operands".to_owned()];
+    let sides = [engines, "nobody: each is compared with f64 on its own operands".to_owned()];
     let given = (Vec::new(), Vec::new(), request.tolerance.words());
     Ok(SweepReport::new(("captures".to_owned(), tokens), sides, given, passes))
 }

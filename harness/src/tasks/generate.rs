@@ -20,10 +20,17 @@ use crate::weights::WeightCheck;
 use anyhow::{Result, bail};
 use clap::Args;
 
+/// What the subject is, in the short help and in the long one.
+const SUBJECT: &str =
+    "The runner under suspicion; qdiff's samplers draw from its logits. A command must be serve:COMMAND";
+
 /// What to generate from, and how tokens are drawn.
 #[derive(Clone, Debug, Args)]
 #[command(
-    mut_arg("subject", |a| a.help("The runner under suspicion; qdiff's samplers draw from its logits. A command must be serve:COMMAND")),
+    mut_arg("subject", |a| a.help(SUBJECT).long_help(SUBJECT)),
+    mut_arg("prompt", |a| a.help("A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input")),
+    mut_arg("decode", |a| a.help("Tokens to generate")),
+    mut_arg("kv_type", |a| a.help("Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values [default: f32]")),
     mut_arg("reference", |a| a.help("The runner to compare with; llama.cpp draws with its samplers"))
 )]
 pub struct GenerateRequest {

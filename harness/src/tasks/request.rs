@@ -129,7 +129,7 @@ pub struct RanksRequest {
 pub struct TokensRequest {
     #[command(flatten)]
     pub prompt: PromptRequest,
-    /// Decode steps after the prompt, fed with the tokens that the reference chooses, or the engine if it chooses its own
+    /// Decode steps after the prompt; the reference chooses their tokens, or an engine that cannot be told them
     #[arg(short = 'n', long, default_value_t = 8, env = "QDIFF_DECODE")]
     pub decode: usize,
 }
@@ -362,7 +362,7 @@ impl ToleranceRequest {
 #[command(next_help_heading = "Sides")]
 pub struct FaultRequest {
     /// Faults, as `--inject` writes them.
-    #[arg(help = "Inject a fault into the subject: NAME[:PARAM=VALUE,…][@L07, @L07.q_rope or @p3000..]; repeatable (see `qdiff mutations`)", long, value_name = "FAULT", value_parser = values::FAULT, hide_possible_values = true)]
+    #[arg(help = "Inject a fault into the subject: NAME[:PARAM=VALUE,…][@L07, @L07.q_rope or @p3000..]; repeatable (see `qdiff mutations`)", long, value_name = "MUTATION", value_parser = values::FAULT, hide_possible_values = true)]
     pub inject: Vec<String>,
 }
 

@@ -35,7 +35,7 @@ pub struct RunRequest {
           value_parser = values::STAGE, hide_possible_values = true)]
     pub taps: Vec<String>,
     /// Run the subject N times and compare the runs bit by bit, before any other verdict. By default a subject that
-    /// diverges runs once more if it took less than 30 s; 0 skips that
+    /// diverges runs once more on the same tokens if it took less than 30 s; 0 skips that
     #[arg(long, value_name = "N", env = "QDIFF_REPEAT")]
     pub repeat: Option<u16>,
     #[command(flatten)]

@@ -30,7 +30,7 @@ pub struct WeightsRequest {
     #[arg(long, value_name = "FILE.gguf", conflicts_with_all = ["subject", "inject"])]
     pub against: Option<PathBuf>,
     /// Faults, as `--inject` writes them.
-    #[arg(help = "Read weights wrongly: NAME[:PARAM=VALUE,…][@L07, @L07.q_proj or @TENSOR]; repeatable (see `qdiff mutations`)", long, value_name = "FAULT", value_parser = values::FAULT, hide_possible_values = true)]
+    #[arg(help = "Read weights wrongly: NAME[:PARAM=VALUE,…][@L07, @L07.q_proj or @TENSOR]; repeatable (see `qdiff mutations`)", long, value_name = "MUTATION", value_parser = values::FAULT, hide_possible_values = true)]
     pub inject: Vec<String>,
 }
 

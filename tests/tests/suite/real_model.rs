@@ -95,7 +95,7 @@ fn faults_are_named_at_their_stage_and_layer() {
 #[test]
 fn llama_cpp_on_f32_weights_meets_the_oracle() {
     let text = real_folder().qdiff("verify-oracle -m model.gguf -n 2").exits(0).stdout;
-    assert!(text.starts_with("MATCH: llama.cpp on F32 weights meets f64 in all 531 stages"), "{text}");
+    assert!(text.starts_with("MATCH: llama.cpp on F32 weights agrees with f64 in all 531 stages"), "{text}");
 }
 
 #[test]

@@ -27,14 +27,14 @@ use std::time::Instant;
 /// Where the products of linear layers are evaluated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OracleChoice {
-    /// On the first GPU, where there is one with room and it saves time, which takes --check full; on the CPU otherwise
+    /// With --check full, on the first GPU if it has room and saves time; else on the CPU
     #[default]
     Auto,
     /// On the CPU
     Cpu,
     /// On the first GPU; probes, rounding ties, attention and all else stay on the CPU
     Cuda,
-    /// On both, and every value of the one is held against the other
+    /// On both, and every value of the one is compared with the other's
     Both,
 }
 

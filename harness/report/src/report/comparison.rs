@@ -16,8 +16,8 @@ impl Document for Comparison {
         let (outcome, headline) = match rows.iter().find_map(|r| Some((r.id, r.wrong.as_ref()?))) {
             Some((id, wrong)) => (Outcome::Diverged, format!("at {id}: {wrong}")),
             None => {
-                let text = "without the model (-m) no stage can be held against its mathematics; \
-                            this is only how far the two are apart";
+                let text = "without the model (-m) no stage can be checked; \
+                            this only measures the distance";
                 (Outcome::Incomplete, text.to_owned())
             }
         };

@@ -288,7 +288,7 @@ fn best(choice: &Choice) -> String {
     let draw = choice
         .draw
         .map_or(String::new(), |d| format!(", drawn at {:.4} in its share {:.4} to {:.4}", d.at, d.from, d.to));
-    format!("{} by {}{draw}; best {}", choice.drawn.text, number(choice.margin), list.join("  "))
+    format!("{}, ahead by {}{draw}; best {}", choice.drawn.text, number(choice.margin), list.join("  "))
 }
 
 /// Whether the measured error of the logits accounts for the other choice.

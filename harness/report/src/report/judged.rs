@@ -40,8 +40,8 @@ pub(super) fn correct(report: &Report) -> String {
     )
 }
 
-/// `all 531 stages are`; where some were judged within segments, which were not: `5 stages, and the 4 segments between them
-/// (64 stages that were not dumped), are`.
+/// `all 531 stages are`; where some were judged within segments, which were not: `5 stages, and the 4 segments that end at
+/// them (64 stages not dumped), are`.
 fn stages(report: &Report, status: Status) -> String {
     let verdict = &report.diagnosis.verdict;
     let asked = if report.run.filters.is_empty() { "" } else { " asked for" };
@@ -60,8 +60,11 @@ fn stages(report: &Report, status: Status) -> String {
         return format!("{} alone, one segment of {}{asked}, is", only.id, counted(covered + 1, "stage"));
     }
     let segments = dumped.iter().filter(|s| segment(s).is_some()).count();
-    let between = if segments == 1 { "segment".to_owned() } else { format!("{segments} segments") };
-    format!("{}{asked}, and the {between} between them ({}), are", counted(dumped.len(), "stage"), Absent::of(report))
+    let ends = match segments {
+        1 => "segment that ends at one of them".to_owned(),
+        n => format!("{n} segments that end at them"),
+    };
+    format!("{}{asked}, and the {ends} ({}), are", counted(dumped.len(), "stage"), Absent::of(report))
 }
 
 /// Stages that were judged within segments, by who did not give them.
@@ -253,12 +256,12 @@ pub(super) fn coverage(report: &Report) -> String {
     let last = if c.last_row { "; the last stages have the prompt's last token alone, as captured" } else { "" };
     let rounded = rounded_scores(report);
     let probed = c.probed.map_or_else(String::new, |p| {
-        let sees = format!("see a single element from about {} of its bounds on", p.sees.0.ceil());
+        let sees = format!("an error of about {} times its bound shows", p.sees.0.ceil());
         let missed = p.missed.map_or_else(String::new, |missed| {
-            let several = format!(", and miss several that cancel, the largest {SEVERAL} times that, with a chance of");
+            let several = format!("; several that cancel, up to {SEVERAL} times larger, are missed with a chance of");
             format!("{several} {} at most", number(missed.0))
         });
-        format!("; {} of them by probes, which {sees}{missed} (--check full computes them)", p.rows)
+        format!("; {} of them by probes: {sees}{missed} (--check full computes them)", p.rows)
     });
     format!("{share} % ({what}); {} of {} stage rows{within}{probed}{last}{inconclusive}{rounded}", c.judged, c.asked)
 }

@@ -126,7 +126,7 @@ fn headline(report: &LogitsReport) -> String {
         }
     };
     if let Some(doubt) = &report.doubt {
-        return format!("the subject meets f64, the reference does not: {}", doubt.reason);
+        return format!("the subject agrees with f64, the reference does not: {}", doubt.reason);
     }
     let alone = if verdict.coverage.alone { "; no reference ran" } else { "" };
     let lacking = match report.outcome {
@@ -145,7 +145,7 @@ fn products(report: &LogitsReport) -> String {
     let residual = local
         .map_or_else(String::new, |l| format!("; residual {} of {} allowed", number(l.residual), number(l.allowed)));
     let other = match report.has_reference() {
-        true => format!("; of {}: {}", report.reference.name, study.seen.reference_wrong),
+        true => format!("; {} has {} wrong", report.reference.name, study.seen.reference_wrong),
         false => String::new(),
     };
     format!(
@@ -217,7 +217,7 @@ fn ids(report: &LogitsReport) -> String {
         n => format!("{n} listed by the tokenizer, {} beyond it", ids.rows - n),
     };
     let padding = match ids.first_padding {
-        Some(first) => format!("{} padding, from {first} on", ids.padding),
+        Some(first) => format!("{} listed as padding, from {first} on", ids.padding),
         None => "no padding".to_owned(),
     };
     let scanned = match ids.scanned {

@@ -39,13 +39,13 @@ impl Document for OracleReport {
     fn screen(&self, full: bool) -> Screen {
         let (outcome, headline) = match (self.stages.iter().find(|s| !s.local.ok()), self.stages.len()) {
             (Some(OracleStage { stage, .. }), _) => {
-                (Outcome::OracleSuspect, format!("at {stage}: llama.cpp on F32 weights does not meet f64"))
+                (Outcome::OracleSuspect, format!("at {stage}: llama.cpp on F32 weights does not agree with f64"))
             }
-            (None, 0) => (Outcome::Incomplete, "no stage could be held against f64".to_owned()),
+            (None, 0) => (Outcome::Incomplete, "no stage could be compared with f64".to_owned()),
             (None, n) => {
                 let (stages, used) = (counted(n, "stage"), percent(largest(self.stages.iter().map(|s| s.local.used))));
                 let worst = format!("the worst error is {used} of what f32 allows");
-                (Outcome::Match, format!("llama.cpp on F32 weights meets f64 in all {stages}; {worst}"))
+                (Outcome::Match, format!("llama.cpp on F32 weights agrees with f64 in all {stages}; {worst}"))
             }
         };
         let (tokens, steps) = (counted(self.tokens, "prompt token"), counted(self.decode, "decode step"));

@@ -71,7 +71,7 @@ fn of_outcome(report: &Report) -> String {
         Outcome::ReferenceSuspect | Outcome::OracleSuspect => {
             let at = verdict.disputed().next().map_or_else(String::new, |s| format!("at {}: ", s.id));
             let reason = report.doubt.as_ref().map_or("", |d| d.reason.as_str());
-            format!("{at}the subject meets f64, the reference does not: {reason}")
+            format!("{at}the subject agrees with f64, the reference does not: {reason}")
         }
         Outcome::Incomplete => under(report) + &judged::incomplete(report),
         Outcome::Match if verdict.coverage.alone => under(report) + &judged::incomplete(report),

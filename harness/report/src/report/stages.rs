@@ -160,7 +160,7 @@ fn fate(report: &Report, stage: &StageResult) -> Fate {
         Status::Poisoned => Fate::Skipped("poisoned by a stage before it".to_owned()),
         Status::Disputed => {
             let reason = report.doubt.as_ref().map_or("", |d| d.reason.as_str());
-            let message = format!("the subject meets f64, the reference does not: {reason}");
+            let message = format!("the subject agrees with f64, the reference does not: {reason}");
             match report.outcome {
                 Outcome::OracleSuspect => Fate::Error(message),
                 _ => Fate::Failed { kind: "disputed", message },

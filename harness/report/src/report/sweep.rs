@@ -54,7 +54,7 @@ fn judged(passes: &[Pass]) -> (Outcome, String) {
         return (Outcome::Diverged, words(passes));
     }
     if let Some(stage) = passes.iter().find_map(|p| p.disputed) {
-        let text = "the subject meets f64, the reference does not: `qdiff run` tests which of the two is wrong";
+        let text = "the subject agrees with f64, the reference does not: `qdiff run` tests which of the two is wrong";
         return (Outcome::OracleSuspect, format!("at {stage}: {text}"));
     }
     if passes.iter().all(|p| p.coverage.complete()) {

@@ -129,7 +129,8 @@ fn tensor(m: &Mismatch) -> Vec<Line> {
         return lines;
     };
     let part = if c.whole { "" } else { "; other rows are read rightly" };
-    let tried = format!("all values of {} that differ come out so, bit by bit{part}", counted(c.rows, "row"));
+    let tried =
+        format!("tried on {} of those that differ: all values are so, bit by bit{part}", counted(c.rows, "row"));
     lines.push(("cause", format!("{}: {} ({tried})", c.name, c.story)));
     lines.push(("remedy", c.remedy.clone()));
     lines
@@ -169,7 +170,7 @@ fn fields(m: &Mismatch) -> String {
             *times.entry(&field.name).or_default() += 1;
         }
         if block.fields.is_empty() {
-            *times.entry("no field alone").or_default() += 1;
+            *times.entry("no single field makes the values").or_default() += 1;
         }
     }
     let list: Vec<String> = times.iter().map(|(f, n)| format!("{f} in {n}")).collect();

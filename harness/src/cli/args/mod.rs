@@ -201,9 +201,9 @@ Examples:
         mut_arg("decode", |option| option.help("Decode steps of the rollout after the prompt, by its own choices")),
         after_help = "\
 Each stage of each side is judged alone. For each token the report has both logprobs, their gap,
-and the gap that correct arithmetic of both declared kinds may have. Reported logprobs are held
-against the logits: shifted by a position, at a temperature, over a part of the vocabulary, or
-without special tokens.
+and the gap that correct arithmetic of both declared kinds may have. Reported logprobs are
+compared with the logits: shifted by a position, at a temperature, over a part of the vocabulary,
+or without special tokens.
 
 Exit codes: 0 both sides are right and rounding explains the gap; 1 a side is wrong, or rounding
 does not explain it; 2 trouble; 3 no divergence, but not everything could be judged.
@@ -278,7 +278,7 @@ Examples:
 Examples:
   qdiff stages")]
     Stages(StagesArgs),
-    /// List the faults that qdiff can inject and recognise
+    /// List the mutations: bugs that qdiff can inject and recognise
     #[command(after_help = "\
 Examples:
   qdiff mutations

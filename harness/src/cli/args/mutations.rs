@@ -7,7 +7,7 @@ use clap::Subcommand;
 /// What of the catalogue.
 #[derive(Debug, Subcommand)]
 pub enum MutationsCommand {
-    /// A line for each fault that can be injected and recognised
+    /// A line for each mutation that can be injected and recognised
     #[command(after_help = "\
 Examples:
   qdiff mutations list

@@ -25,13 +25,14 @@ qdiff finds the bug. qdiff runs the engine and llama.cpp on the same model and t
 every step of the computation, called a stage. qdiff then computes each stage again in double precision from the inputs\n\
 that the engine itself used. Rounding explains a small error; qdiff computes how much. A stage with a larger error is wrong.\n\n\
 The answer is one of these: MATCH (every stage is correct), DIVERGED (the first wrong stage, its positions, and where qdiff\n\
-can tell, the cause), INCOMPLETE (no wrong stage was found, and not everything could be judged), or an error message.\n";
+can tell, the cause), INCOMPLETE (no wrong stage was found, and not everything could be judged), REFERENCE-SUSPECT\n\
+(llama.cpp alone is wrong), or an error message.\n";
 
 const WORDS: &str = "\nA planted fault is a bug that was put into an engine on purpose. Faults that share no code with qdiff's catalogue of known\n\
 bugs are called independent; only independent faults count. A fault is inert if its effect is smaller than correct rounding:\n\
 no method can find such a fault, and the tables list each one. The goal of a score is: every fault at its stage, 90 of 100\n\
 causes right, no false cause, no false alarm. A model is named as its file names itself: the default model,\n\
-Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, says AWQ.\n";
+Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, says AWQ, and most of its blocks are Q5_0.\n";
 
 const LIMITS: &str = "\n### What qdiff cannot do\n\n\
 - **Other models.** qdiff knows Qwen2, Qwen2.5, Qwen3, Qwen3-Next and Qwen3.5. README.md lists the architectures. Of other\n\
@@ -160,11 +161,10 @@ fn speeds(book: &Book) -> Vec<Row> {
             Some(format!("{:.2} to {:.2}", ratios.first()?, ratios.last()?))
         };
         let (prefill, decode) = (of("prefill")?, of("decode")?);
-        let models = grouped(&benches, |b| &b.model).len();
         Some([
             "How fast is qdiff's CUDA engine (cuda-fast)?".to_owned(),
             format!("{prefill} times llama.cpp in prefill, {decode} times in decode"),
-            format!("{device}, {}, {}", counted(models, "model"), counted(benches.len(), "measurement")),
+            format!("{device}, {}", counted(benches.len(), "measurement")),
         ])
     });
     rows.collect()
