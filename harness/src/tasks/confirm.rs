@@ -31,7 +31,7 @@ pub struct ConfirmRequest {
 <<<<<<< HEAD
     /// diverges runs once more if it took less than 90 s; `no` skips that
 =======
-    /// diverges runs once more on other tokens if it took less than 30 s; `no` skips that
+    /// diverges runs once more on other tokens if it took less than 90 s; `no` skips that
 >>>>>>> words2
     #[arg(long, value_name = "N|no|capture:DIR", env = "QDIFF_CONFIRM")]
     pub confirm: Option<Confirm>,
