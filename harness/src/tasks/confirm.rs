@@ -28,11 +28,7 @@ const SEVERAL: usize = 4;
 pub struct ConfirmRequest {
     /// Try causes on other tokens: run the subject N times on prompts of other tokens and lengths, and withdraw causes
     /// that fail there; `capture:DIR` takes a capture of another prompt instead of a run. By default a subject that
-<<<<<<< HEAD
-    /// diverges runs once more if it took less than 90 s; `no` skips that
-=======
     /// diverges runs once more on other tokens if it took less than 90 s; `no` skips that
->>>>>>> words2
     #[arg(long, value_name = "N|no|capture:DIR", env = "QDIFF_CONFIRM")]
     pub confirm: Option<Confirm>,
 }
