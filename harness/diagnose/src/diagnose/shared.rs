@@ -77,10 +77,15 @@ pub(super) fn of_rows(searcher: &Searcher<'_>, origins: &[&StageResult], finding
     }
     let each = || findings.iter().filter(|f| has_own(f)).filter_map(|f| Some(&f.solution.as_ref()?.holds));
     let differ = each().any(|a| each().any(|b| a != b));
-    for solution in findings.iter_mut().filter_map(|finding| finding.solution.as_mut()) {
-        solution.tell_no_list();
+    for (finding, origin) in findings.iter_mut().zip(origins) {
+        let Some(solution) = finding.solution.as_mut() else { continue };
+        let listed = solution.tell_no_list();
         if differ && solution.has_own_factors() {
             solution.holds = Holds::Everywhere;
+        }
+        // Of elements that are no whole rows, what they look like says more than how many they are.
+        if listed && matches!(solution.holds, Holds::Some { rows: None, .. }) && finding.inside.is_empty() {
+            finding.shape = searcher.shape(origin);
         }
     }
 }

@@ -139,13 +139,14 @@ impl Solution {
         self.words.0 == STRUCTURE && structure::is_of_rows(&self.words.1)
     }
 
-    /// Tells rows that are listed as a fact, and not as a rule.
-    pub(super) fn tell_no_list(&mut self) {
-        let Some(listed) = self.listed.take() else { return };
+    /// Tells rows that are listed as a fact, and not as a rule; says whether it had such.
+    pub(super) fn tell_no_list(&mut self) -> bool {
+        let Some(listed) = self.listed.take() else { return false };
         if *listed != Holds::Everywhere {
             self.confidence = Confidence::Consistent;
         }
         self.holds = *listed;
+        true
     }
 
     /// Whether it says what values are, and takes no number of a row from the row itself.
