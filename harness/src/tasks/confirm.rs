@@ -432,7 +432,7 @@ mod tests {
         assert!(first.iter().zip(&other.prompt).all(|(a, b)| a != b), "{other:?}");
         assert!(OtherTokens::like(&first, (&[35, 25], 2), (62, 300), 1).is_none());
         let plan: SequencePlan = "20,12+1+9@0,1~2+0+7".parse().unwrap();
-        assert_eq!(plan.like(1).to_string(), "25,19+1+18@0,1~2+0+18");
+        assert_eq!(plan.like(1).to_string(), "25,19+1+20@0,1~2+0+22");
     }
 
     #[test]
