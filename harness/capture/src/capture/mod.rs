@@ -77,7 +77,7 @@ pub struct Step {
     /// The last token's logits, `[V]`, which choose the next token.
     pub choice: Option<Stored>,
     /// The stages of which the row of one position alone was captured, that of the prompt's last token, as of an engine
-    /// that computes no other logits ([`Graph::of_last_token`](qdiff_engine::model::Graph::of_last_token)). Their other rows hold NaN and are no part of the capture.
+    /// that computes no other logits ([`Graph::of_last_token`]). Their other rows hold NaN and are no part of the capture.
     pub last_row: Option<(BTreeSet<StageId>, usize)>,
     /// The logprob that the engine itself reports for the token after each kept token.
     pub logprobs: Option<Vec<f32>>,
