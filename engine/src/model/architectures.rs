@@ -41,9 +41,7 @@ pub const KINDS: usize = 2;
 pub(crate) static STAGES: LazyLock<BTreeSet<StageId>> = LazyLock::new(|| {
     let nodes = ARCHITECTURES.iter().flat_map(|(_, build)| {
         let whole = skeleton(*build, KINDS);
-        let cut = Placement::even(SMALL).settled(&whole, |_| 1).and_then(|placement| placement.place(&whole));
-        // Some cannot be cut over ranks.
-        let parts = cut.map(|cut| cut.nodes).unwrap_or_default();
+        let parts = in_two(&whole).map(|cut| cut.nodes).unwrap_or_default();
         whole.nodes.into_iter().chain(parts)
     });
     nodes.map(|node| node.id.whole()).collect()
@@ -91,6 +89,16 @@ pub fn skeleton(build: BuildGraph, n_layers: usize) -> Graph {
         _ => SMALL,
     };
     build(&Invented(integer)).expect("an architecture is there in any size")
+}
+
+/// The skeleton of each of [`ARCHITECTURES`], with all kinds of layers.
+pub fn skeletons() -> impl Iterator<Item = Graph> {
+    ARCHITECTURES.iter().map(|(_, build)| skeleton(*build, KINDS))
+}
+
+/// A skeleton cut over two ranks; `None` where it cannot be cut.
+pub fn in_two(whole: &Graph) -> Option<Graph> {
+    Placement::even(SMALL).settled(whole, |_| 1).and_then(|placement| placement.place(whole)).ok()
 }
 
 /// Extent of every axis of a skeleton, and the value of its hyperparameters.

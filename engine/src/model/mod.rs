@@ -31,7 +31,9 @@ mod weights;
 
 #[cfg(test)]
 pub(crate) use architectures::Invented;
-pub use architectures::{ARCHITECTURES, Architecture, BuildGraph, FUSED, KINDS, build, build_of, skeleton};
+pub use architectures::{
+    ARCHITECTURES, Architecture, BuildGraph, FUSED, KINDS, build, build_of, in_two, skeleton, skeletons,
+};
 pub(crate) use blocks::HEAD;
 pub use builder::{Builder, NodeBuilder};
 pub use check::{LoadError, same_extent};

@@ -62,6 +62,11 @@ impl Size {
     pub fn usual() -> Self {
         Self((available().unwrap_or_default() / 2).max(LEAST))
     }
+
+    /// All that is free; `None` where nothing is known.
+    pub fn free() -> Option<Self> {
+        available().map(Self)
+    }
 }
 
 /// Looks from now on how much is taken.
@@ -116,14 +121,15 @@ fn available() -> Option<u64> {
 }
 
 /// About how many bytes a run in these steps takes besides what is kept of its stages: the caches of both sides, which may
-/// run at once, and what is computed at a time. It grows with the width of a model and the tokens of a step; with its layers only as far as caches do.
-pub fn beside(graph: &Graph, steps: &[Extent]) -> usize {
+/// run at once, and what is computed at a time of the stages that `judged` takes. It grows with the width of a model and the tokens of
+/// a step; with its layers only as far as caches do.
+pub fn beside(graph: &Graph, judged: impl Fn(&Node) -> bool, steps: &[Extent]) -> usize {
     let longest = steps.iter().map(|step| step.tokens).max().unwrap_or_default();
     let keys = steps.last().map_or(0, |step| step.keys);
     let of_longest = |node: &Node| bytes(node, Extent { tokens: longest, keys });
     let (caches, stages): (Vec<&Node>, Vec<&Node>) = graph.nodes.iter().partition(|node| node.op.has_state());
     let caches: usize = caches.into_iter().map(of_longest).sum();
-    let mut stages: Vec<usize> = stages.into_iter().map(of_longest).collect();
+    let mut stages: Vec<usize> = stages.into_iter().filter(|node| judged(node)).map(of_longest).collect();
     stages.sort_unstable_by(|a, b| b.cmp(a));
     let [largest, second] = [0, 1].map(|i| stages.get(i).copied().unwrap_or_default());
     let inputs = graph

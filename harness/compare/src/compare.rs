@@ -106,7 +106,7 @@ fn wrong(id: StageId, subject: &Capture, reference: &Capture) -> Option<String> 
         };
         let label = s.label();
         if s.kept == r.kept && a.shape != b.shape {
-            return Some(format!("shape {:?} for {:?} in {label}", a.shape, b.shape));
+            return Some(format!("shape {:?} in {label}, and the reference has {:?}", a.shape, b.shape));
         }
         let broken = |x: &[f32]| x.iter().position(|v| !v.is_finite());
         if let (Some(at), None) = (broken(&a.data), broken(&b.data)) {

@@ -227,9 +227,10 @@ impl<'a> Pair<'a> {
     /// Leaves to captured stages what memory the rest of a run does not take: of each side that runs, those that `taps` says.
     ///
     /// # Errors
-    /// If there is too little room on disk for what does not fit.
+    /// If there is too little room on disk for what does not fit, or too little memory for the longest pass.
     pub fn make_room(&self, tokens: Tokens<'_>, sides: &[&dyn Fn(&Node) -> bool]) -> Result<()> {
         let (graph, steps) = (&self.oracle.graph, tokens.extents());
+        self.check_memory(&steps)?;
         if !self.limit(&steps) || !self.filter.every_position() {
             return Ok(());
         }
@@ -240,10 +241,26 @@ impl<'a> Pair<'a> {
         self.settings.store.check_room(sides.iter().map(of_side).sum())
     }
 
+    /// Refuses passes for which the free memory is surely too small. What is taken is known to about a fifth.
+    pub(crate) fn check_memory(&self, steps: &[Extent]) -> Result<()> {
+        let Some(Size(free)) = Size::free().filter(|_| self.settings.memory.is_some()) else { return Ok(()) };
+        let judged = self.filter.capture_set(&self.oracle.graph, &|_| true);
+        let taken = memory::beside(&self.oracle.graph, |node| judged.contains(&node.id), steps) as u64;
+        let longest = steps.iter().map(|step| step.tokens).max().unwrap_or_default();
+        ensure!(
+            taken <= free + free / 4,
+            "a pass of {longest} tokens takes about {} at a time, and {} are free; feed the prompt in shorter passes with \
+             --ubatch or --passes, or judge fewer stages with --stages",
+            Size(taken),
+            Size(free)
+        );
+        Ok(())
+    }
+
     /// Leaves to captured stages what the rest of a run in these steps does not take, where that is bounded.
     pub(crate) fn limit(&self, steps: &[Extent]) -> bool {
         let Settings { store, memory: Some(Size(allowed)), .. } = &self.settings else { return false };
-        let beside = memory::beside(&self.oracle.graph, steps);
+        let beside = memory::beside(&self.oracle.graph, |_| true, steps);
         store.limit(usize::try_from(*allowed).unwrap_or(usize::MAX).saturating_sub(beside));
         true
     }

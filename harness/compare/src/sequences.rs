@@ -41,7 +41,9 @@ pub fn passes(
     let store = &pair.settings.store;
     ensure!(plan.tokens() == tokens.len(), "a plan of {} tokens for {} tokens", plan.tokens(), tokens.len());
     let fed = plan.fed(tokens);
-    pair.limit(&extents(&fed));
+    let extents = extents(&fed);
+    pair.check_memory(&extents)?;
+    pair.limit(&extents);
     let taps = |node: &Node| runner.taps(node);
     let want = Want::new(&pair.oracle.graph, &pair.filter, &taps, store);
     let what = format!("running {}", runner.manifest().name);

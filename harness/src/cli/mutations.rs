@@ -6,7 +6,7 @@ use super::say::say;
 use crate::mutations::{CauseId, FaultSite, Mutation, catalogue, find, told};
 use crate::nearest::hint;
 use anyhow::Context as _;
-use qdiff_engine::model::{ARCHITECTURES, Graph, KINDS, skeleton};
+use qdiff_engine::model::{Graph, in_two, skeletons};
 use serde_json::json;
 use std::fmt::Write as _;
 
@@ -14,12 +14,14 @@ use std::fmt::Write as _;
 pub(super) fn list(json: Option<&JsonArgs>) -> anyhow::Result<u8> {
     let width = catalogue().map(|m| m.name.len()).max().unwrap_or(0);
     let mut out = String::new();
-    for m in catalogue() {
+    let (of_ranks, others): (Vec<&Mutation>, Vec<&Mutation>) = catalogue().partition(|m| m.of_ranks());
+    for m in others.into_iter().chain(of_ranks) {
         let stages = match m.site() {
             FaultSite::Tokenizer => "tokens".to_owned(),
             FaultSite::Samplers => "token".to_owned(),
             FaultSite::Ends => "end of text".to_owned(),
-            FaultSite::Elsewhere => "not a stage's".to_owned(),
+            FaultSite::Elsewhere => "--inject cannot plant it".to_owned(),
+            FaultSite::Stage if m.of_ranks() => format!("with --ranks: {}", stages(m)),
             FaultSite::Stage => stages(m),
         };
         let _ = writeln!(out, "{:width$}  {} ({stages})", m.name, generic(m, &m.choices()));
@@ -33,7 +35,7 @@ pub(super) fn list(json: Option<&JsonArgs>) -> anyhow::Result<u8> {
 /// The stages that it happens to, over all architectures.
 fn stages(m: &Mutation) -> String {
     let (mut fitting, mut others) = (Vec::new(), false);
-    for graph in graphs() {
+    for graph in graphs(m) {
         for node in &graph.nodes {
             match m.concerns(&graph, node) {
                 true if !fitting.contains(&node.id.name) => fitting.push(node.id.name),
@@ -51,12 +53,12 @@ fn generic(m: &Mutation, text: &str) -> String {
         let node = graph.nodes.iter().find(|n| m.concerns(&graph, n))?;
         Some(told(text, node, &graph))
     };
-    graphs().find_map(first).unwrap_or_else(|| text.to_owned())
+    graphs(m).into_iter().find_map(first).unwrap_or_else(|| text.to_owned())
 }
 
-/// A layer of every architecture.
-fn graphs() -> impl Iterator<Item = Graph> {
-    ARCHITECTURES.iter().map(|(_, build)| skeleton(*build, KINDS))
+/// Every architecture, cut over ranks for a mutation that happens only there.
+fn graphs(m: &Mutation) -> Vec<Graph> {
+    if m.of_ranks() { skeletons().filter_map(|whole| in_two(&whole)).collect() } else { skeletons().collect() }
 }
 
 /// All about one.
@@ -83,6 +85,7 @@ fn page(m: &Mutation) -> String {
     let _ = writeln!(out, "  remedy     {}", generic(m, m.remedy));
     let command = match m.site() {
         FaultSite::Elsewhere => return out,
+        FaultSite::Stage if m.of_ranks() => "qdiff run --ranks 2",
         FaultSite::Stage => "qdiff run",
         // Where there are marks of turns to lose, and a system turn.
         FaultSite::Tokenizer => "qdiff run --template model",

@@ -3,7 +3,7 @@
 use super::faults::InjectedFaults;
 use super::request::{CaptureRequest, TokensRequest};
 use super::sides::LiveSidesRequest;
-use super::{Console, run, verify};
+use super::{Console, run, values, verify};
 use crate::ends::Ends;
 use crate::generate::{self as texts, Generation, Plan, Stop};
 use crate::loaded::LoadedModel;
@@ -21,13 +21,12 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 /// What the subject is, in the short help and in the long one.
-const SUBJECT: &str =
-    "The runner under suspicion; qdiff's samplers draw from its logits. A command must be serve:COMMAND";
+const SUBJECT: &str = "The runner under suspicion; qdiff's samplers draw from its logits";
 
 /// What to generate from, and how tokens are drawn.
 #[derive(Clone, Debug, Args)]
 #[command(
-    mut_arg("subject", |a| a.help(SUBJECT).long_help(SUBJECT)),
+    mut_arg("subject", |a| a.help(SUBJECT).long_help(SUBJECT).value_parser(values::STEPPED_SUBJECT)),
     mut_arg("prompt", |a| a.help("A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input")),
     mut_arg("decode", |a| a.help("Tokens to generate")),
     mut_arg("kv_type", |a| a.help("Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values [default: f32]")),

@@ -21,8 +21,23 @@ use clap::Args;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+/// The options that judge nothing here, and have one side.
+const RECORDED: &str = "What is recorded";
+
 /// What to record.
 #[derive(Clone, Debug, Args)]
+#[command(
+    mut_arg("prompt", |a| a.help("A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input")),
+    mut_arg("decode", |a| a.help("Decode steps after the prompt; the runner chooses their tokens")),
+    mut_arg("ubatch", |a| a.help("Most tokens of the prompt in one pass; 1 is token by token")),
+    mut_arg("kv_type", |a| a.help("Type of the KV cache, or two as in q8_0/q4_1 for keys and values [default: f32]")),
+    mut_arg("inject", |a| a.help(
+        "Inject a fault: NAME[:PARAM=VALUE,…][@L07, @L07.q_rope or @p3000..]; repeatable (see `qdiff mutations`)"
+    )),
+    mut_arg("stages", |a| a.help_heading(RECORDED)),
+    mut_arg("layers", |a| a.help_heading(RECORDED)),
+    mut_arg("positions", |a| a.help_heading(RECORDED))
+)]
 pub struct RecordRequest {
     #[command(flatten)]
     pub tokens: TokensRequest,

@@ -129,7 +129,7 @@ pub struct RanksRequest {
 pub struct TokensRequest {
     #[command(flatten)]
     pub prompt: PromptRequest,
-    /// Decode steps after the prompt; the reference chooses their tokens, or an engine that cannot be told them
+    /// Decode steps after the prompt. The reference chooses their tokens; a command without {decoded} chooses its own
     #[arg(short = 'n', long, default_value_t = 8, env = "QDIFF_DECODE")]
     pub decode: usize,
 }

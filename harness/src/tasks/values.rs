@@ -7,7 +7,7 @@ use crate::runners::{PLACEHOLDERS, RUNNERS, Source};
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
-use qdiff_engine::model::{ARCHITECTURES, KINDS, skeleton};
+use qdiff_engine::model::skeletons;
 use qdiff_engine::quant::{CACHES, KvType, NoKvType};
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -57,7 +57,7 @@ fn mutations(wanted: fn(&Mutation) -> bool) -> Vec<PossibleValue> {
 
 /// Stages, by name or pattern.
 pub const STAGE: Known = Known(|| {
-    let names = ARCHITECTURES.iter().flat_map(|(_, build)| skeleton(*build, KINDS).stage_names());
+    let names = skeletons().flat_map(|graph| graph.stage_names());
     let mut seen = HashSet::new();
     names.filter(|name| seen.insert(*name)).map(PossibleValue::new).collect()
 });
@@ -82,20 +82,32 @@ impl TypedValueParser for Known {
 pub struct SourceParser {
     recorded: bool,
     nobody: bool,
-    command: bool,
+    commands: Commands,
+}
+
+/// Which commands a side may be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Commands {
+    No,
+    /// Those of engines that stay up.
+    Served,
+    All,
 }
 
 /// A subject: `auto`, a runner, a command or a capture.
-pub const SUBJECT: SourceParser = SourceParser { recorded: true, nobody: false, command: true };
+pub const SUBJECT: SourceParser = SourceParser { recorded: true, nobody: false, commands: Commands::All };
 
 /// A reference: `auto`, a runner, a command, a capture, or nobody.
-pub const REFERENCE: SourceParser = SourceParser { recorded: true, nobody: true, command: true };
+pub const REFERENCE: SourceParser = SourceParser { recorded: true, nobody: true, commands: Commands::All };
 
 /// A side that runs.
-pub const LIVE: SourceParser = SourceParser { recorded: false, nobody: false, command: false };
+pub const LIVE: SourceParser = SourceParser { recorded: false, nobody: false, commands: Commands::No };
 
 /// A subject that runs.
-pub const LIVE_SUBJECT: SourceParser = SourceParser { recorded: false, nobody: false, command: true };
+pub const LIVE_SUBJECT: SourceParser = SourceParser { recorded: false, nobody: false, commands: Commands::All };
+
+/// A subject that takes one token after the other.
+pub const STEPPED_SUBJECT: SourceParser = SourceParser { recorded: false, nobody: false, commands: Commands::Served };
 
 impl TypedValueParser for SourceParser {
     type Value = Source;
@@ -103,7 +115,16 @@ impl TypedValueParser for SourceParser {
     fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Source, Error> {
         let text = value.to_string_lossy();
         match Source::of(&text) {
-            Some(Source::Live(kind)) if kind.command().is_some() && !self.command => {
+            Some(Source::Live(kind))
+                if self.commands == Commands::Served && kind.command().is_some_and(|command| !command.serves) =>
+            {
+                let text = format!(
+                    "`{kind}` runs all tokens at once and cannot take one after the other; an engine that stays up can, as \
+                     `serve: COMMAND`"
+                );
+                return Err(command.clone().error(ErrorKind::ValueValidation, text));
+            }
+            Some(Source::Live(kind)) if kind.command().is_some() && self.commands == Commands::No => {
                 let text = format!(
                     "`{kind}` is a command, which can be a side of run and logits, and the subject of check, sweep and generate"
                 );
@@ -141,7 +162,11 @@ impl TypedValueParser for SourceParser {
         let beside = self.recorded.then_some(recorded).into_iter().chain(self.nobody.then_some(nobody));
         let command = PossibleValue::new("cmd:COMMAND").help("any engine, by the command that dumps a run of it");
         let served = PossibleValue::new("serve:COMMAND").help("any engine that stays up and reads steps from stdin");
-        let commands = [command, served].into_iter().filter(|_| self.command);
+        let commands = match self.commands {
+            Commands::No => vec![],
+            Commands::Served => vec![served],
+            Commands::All => vec![command, served],
+        };
         Some(Box::new([auto].into_iter().chain(live).chain(beside).chain(commands)))
     }
 }

@@ -85,6 +85,10 @@ fn the_catalogue_is_listed_and_shown() {
             assert!(page.contains(part), "{page}");
         }
     }
+    // Nothing was filled in, and the command that was printed planted nothing.
+    let page = folder.qdiff("mutations show all-reduce-missing").stdout;
+    assert!(page.contains("qdiff run --ranks 2 --inject all-reduce-missing"), "{page}");
+    assert!(list.lines().all(|line| !line.contains("()") && !line.contains('{')), "{list}");
     folder.refuses("mutations show no-such", &[]);
     folder.refuses("run --inject ffn-allocates", &["cannot be injected"]);
     folder.refuses("run --inject special-tokens-as-text@L01", &["the fault of no stage; leave `@L01` out"]);

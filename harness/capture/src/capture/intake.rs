@@ -213,14 +213,13 @@ impl<'a> Intake<'a> {
             if names.mapped {
                 return Ok(());
             }
-            let steps = &self.capture.steps;
-            bail!(
-                "{} belongs to no stage; names are STEP/STAGE, steps {} to {}, stages such as {}",
-                problem(),
-                steps[0].label(),
-                steps[steps.len() - 1].label(),
-                self.graph.nodes[1.min(self.graph.nodes.len() - 1)].id
-            );
+            let steps = match self.capture.steps.as_slice() {
+                [only] => format!("the only step is {}", only.label()),
+                [first, .., last] => format!("steps are {} to {}", first.label(), last.label()),
+                [] => "there are no steps".to_owned(),
+            };
+            let example = self.graph.nodes[1.min(self.graph.nodes.len() - 1)].id;
+            bail!("{} belongs to no stage; names are STEP/STAGE, {steps}, stages are such as {example}", problem());
         };
         self.fitting.extend(all.iter().filter_map(|named| named.rule));
         if !names.wants(all) {

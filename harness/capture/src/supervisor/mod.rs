@@ -41,8 +41,8 @@ pub enum Ended {
 pub fn split() -> Option<Ended> {
     let board = Board::new()?;
     let (keepers, alive) = std::io::pipe().ok()?;
-    // SAFETY: no thread has been started, so the child has the whole state of its parent. Where whoever started this
-    // process ignores the death of children, so would it, and never learn how the work ended.
+    // SAFETY: no thread has been started, so the child has the whole state of its parent. SIGCHLD is reset: if its being
+    // ignored were inherited, waiting would never give how the child ended.
     let (parent, child) = unsafe {
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         (libc::getpid(), libc::fork())
@@ -83,8 +83,8 @@ fn wait(child: libc::pid_t, keepers: &PipeReader) -> ExitStatus {
     }
     let mut information = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
     let mut status = 0;
-    // SAFETY: plain calls that fill what they are given. The first leaves the child as it is, so that its number stays its
-    // own until the signals of above cannot meet another process.
+    // SAFETY: plain calls that fill what they are given. The first call does not reap the child (WNOWAIT), so its number
+    // belongs to no other process while the thread above may still send signals to it.
     unsafe {
         let wait = || libc::waitid(libc::P_PID, child as u32, information.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT);
         again(wait);

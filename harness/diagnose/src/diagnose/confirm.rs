@@ -61,7 +61,10 @@ pub fn confirm(
 ) {
     diagnosis.others = others.iter().map(|side| run(side.capture)).collect();
     let tokens: usize = diagnosis.others.iter().map(|run| run.prompt.len() + run.decoded.len()).sum();
-    let mut left = WORK_OF_A_RUN * others.len() as u64;
+    // More where the search was given more.
+    let budget = diagnosis.search.budget.max(1.0);
+    let work = |of_a_run: u64| (of_a_run as f64 * budget) as u64 * others.len() as u64;
+    let mut left = work(WORK_OF_A_RUN);
     let Diagnosis { verdict, findings, .. } = diagnosis;
     let origins = verdict.origins();
     let mut order: Vec<usize> = (0..findings.len()).filter(|&i| may_be_tried(&findings[i])).collect();
@@ -77,7 +80,7 @@ pub fn confirm(
             1..=NEXT => WORK_OF_THE_NEXT,
             _ => 0,
         };
-        let meter = Meter::new(left.max(least * others.len() as u64));
+        let meter = Meter::new(left.max(work(least)));
         let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
         let first = of(*subject);
         let known: Vec<&Known> =

@@ -18,7 +18,8 @@ pub struct Injection {
     pub mutation: &'static Mutation,
     /// The values of its parameters.
     pub values: Vec<f64>,
-    targets: Vec<Target>,
+    /// With the words that name them.
+    targets: Vec<(String, Target)>,
     /// First position that is wrong.
     since: usize,
 }
@@ -67,7 +68,7 @@ impl Injection {
                     let wrong = || format!("`{word}` is not a first position such as p3000..");
                     since = position.parse().ok().with_context(wrong)?;
                 }
-                None => targets.push(Target::parse(word)?),
+                None => targets.push((word.to_owned(), Target::parse(word)?)),
             }
         }
         let (name, params) = head.split_once(':').map_or((head, None), |(name, params)| (name, Some(params)));
@@ -113,15 +114,22 @@ impl Injection {
             );
         }
         let last = graph.config.n_layers as u16 - 1;
-        let layers =
-            self.targets.iter().filter_map(|t| if let Target::Layer(_, layer) = t { Some(*layer) } else { None });
-        if let Some(layer) = layers.into_iter().find(|layer| *layer > last) {
-            bail!("layer {layer} does not exist; the model has layers 0 to {last}");
+        for (word, target) in &self.targets {
+            match target {
+                Target::Layer(_, layer) if *layer > last => {
+                    bail!("layer {layer} does not exist; the model has layers 0 to {last}")
+                }
+                _ if graph.nodes.iter().any(|node| target.covers(node)) => {}
+                _ if word.starts_with('p') => {
+                    bail!("`{word}` is no stage of this model; `p3..` plants the fault from position 3 on")
+                }
+                _ => bail!("`{word}` is no layer, rank, stage or tensor of this model"),
+            }
         }
         let right = graph.clone();
         let (mut changed, mut without_blocks) = (Vec::new(), false);
         for (node, old) in graph.nodes.iter_mut().zip(&right.nodes) {
-            let aimed = self.targets.is_empty() || self.targets.iter().any(|t| t.covers(old));
+            let aimed = self.targets.is_empty() || self.targets.iter().any(|(_, target)| target.covers(old));
             let Some(new) = self.mutation.applied(old, &self.values, &right).filter(|_| aimed) else {
                 continue;
             };
@@ -145,6 +153,9 @@ impl Injection {
             let concerned = |n: &&Node| self.mutation.concerns(&right, n);
             names.retain(|name| right.nodes.iter().filter(concerned).any(|n| n.id.name == *name));
             match names.as_slice() {
+                [] if graph.placement.is_none() && self.mutation.of_ranks() => {
+                    bail!("`{}` is a fault of ranks; add --ranks 2", self.mutation.name)
+                }
                 [] => bail!("`{}` applies to no stage of this model", self.mutation.name),
                 names => bail!("`{}` applies to {}, and changes nothing there", self.mutation.name, names.join(" ")),
             }

@@ -4,7 +4,7 @@ use super::chain::Chain;
 use super::stored_row::{DecodeFault, decoding};
 use crate::prompts::Ready;
 use crate::verdict::Evidence;
-use qdiff_engine::model::{Graph, Node};
+use qdiff_engine::model::{Graph, Node, in_two, skeletons};
 use qdiff_engine::tokenizer::{Split, Tokenizer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -186,6 +186,12 @@ impl Mutation {
     /// Whether it can happen to this stage.
     pub fn concerns(&self, graph: &Graph, node: &Node) -> bool {
         self.fits.is_some_and(|fits| fits(graph, node))
+    }
+
+    /// Whether it happens only where a model is cut over ranks.
+    pub fn of_ranks(&self) -> bool {
+        let here = |graph: &Graph| graph.nodes.iter().any(|node| self.concerns(graph, node));
+        !skeletons().any(|whole| here(&whole)) && skeletons().filter_map(|whole| in_two(&whole)).any(|cut| here(&cut))
     }
 
     /// Whether it may explain this stage.

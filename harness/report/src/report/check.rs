@@ -109,9 +109,13 @@ pub struct Other {
 impl Other {
     fn words(&self) -> String {
         let Self { sequence, stage, position, elements, right } = self;
-        let by = if *right { "rounding may have made them: another order of sums" } else { "more than rounding" };
+        let by = if *right {
+            "another order of summation explains the difference, so no arithmetic is wrong"
+        } else {
+            "the difference is larger than rounding"
+        };
         format!(
-            "sequence {sequence} gives other bits than alone, first at {stage}, position {position}, in {}: {by}",
+            "sequence {sequence} gives other bits than alone, first at {stage}, position {position}, in {}; {by}",
             counted(*elements, "element")
         )
     }

@@ -120,6 +120,9 @@ const SHORT: usize = 40;
 /// Programs that run another one, which their arguments name.
 const STARTERS: [&str; 7] = ["env", "sh", "bash", "node", "uv", "uvx", "time"];
 
+/// What a recording's name has behind the engine's, and before the time.
+const RECORDED: &str = " (recorded";
+
 /// A subject as the beginning of a file's name. A command is known by its program: `cmd: python3 bin/engine.py {tokens}` is
 /// `engine_py`.
 pub fn of_subject(subject: &str) -> String {
@@ -130,8 +133,10 @@ pub fn of_subject(subject: &str) -> String {
         !starter && !word.starts_with(['-', '{']) && !word.contains('=')
     };
     let program = command.map(|line| line.split_whitespace().find(program).unwrap_or("command"));
-    // `numpy (run by its command, arithmetic not declared: f32 assumed)` is numpy, and `cpu (recorded)` is cpu_recorded.
+    // `numpy (run by its command, arithmetic not declared: f32 assumed)` is numpy; `cpu (recorded)` is cpu_recorded, and so is
+    // one whose dump says when.
     let engine = subject.split([',', ')']).next().unwrap_or(subject).trim_end_matches(" (run by its command");
+    let engine = engine.find(RECORDED).map_or(engine, |at| &engine[..at + RECORDED.len()]);
     let short = program.map_or(engine, |word| word.rsplit('/').next().unwrap_or(word));
     let words: Vec<String> = name(short).split('_').filter(|word| !word.is_empty()).map(str::to_owned).collect();
     words.join("_").chars().take(SHORT).collect()
@@ -162,6 +167,7 @@ mod tests {
             ("cmd: /home/me/engines/mine/target/release/engine --model {model} {tokens}", "engine"),
             ("cmd: OMP_NUM_THREADS=1 python3 -u tools/engine.py {model}", "engine_py"),
             ("serve: ./engine", "engine"),
+            ("my engine (recorded 2026-11-27 03:19:04 UTC, f32 assumed)", "my_engine_recorded"),
             ("cmd: {model}", "command"),
             ("llama.cpp (cpu)", "llama_cpp_cpu"),
             ("numpy (run by its command, arithmetic not declared: f32 assumed)", "numpy"),

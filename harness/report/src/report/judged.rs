@@ -86,8 +86,8 @@ impl Absent {
     fn judged(&self) -> &'static str {
         match self {
             Self { reference: 0, .. } => "not dumped and checked as part of the next dumped stage",
-            Self { subject: 0, .. } => "not given by the reference, where they are checked as part of its next stage",
-            _ => "not given by one side, where they are checked as part of its next stage",
+            Self { subject: 0, .. } => "missing in the reference, which is checked at its next stage instead",
+            _ => "missing on one side, which is checked at its next stage instead",
         }
     }
 }
@@ -160,7 +160,8 @@ pub(super) fn segments(report: &Report) -> Option<String> {
     let named: Vec<String> = all.iter().take(NAMED).map(told).collect();
     let more = match all.len().saturating_sub(NAMED) {
         0 => String::new(),
-        n => format!("; finer in {n} more"),
+        1 => "; smaller errors show in the other one".to_owned(),
+        n => format!("; smaller errors show in the {n} others"),
     };
     let shift =
         Some(shift(report)).filter(|shift| !shift.is_empty()).map_or_else(String::new, |shift| format!("; {shift}"));
@@ -227,7 +228,8 @@ pub(super) fn incomplete(report: &Report) -> String {
     let but = if lacking.is_empty() { lacking } else { format!("; {lacking}") };
     let right = stages(report, Status::Alone);
     let invariants = if verdict.beyond().is_some() { "" } else { ", and no invariant is broken" };
-    format!("no reference ran; {right} correct against f64{}{invariants}{but}", unseen(report))
+    let spared = if report.outcome == Outcome::Incomplete { ", though llama.cpp can run this model" } else { "" };
+    format!("no reference ran{spared}; {right} correct against f64{}{invariants}{but}", unseen(report))
 }
 
 /// How much was judged.

@@ -215,7 +215,7 @@ pub(super) fn origins(findings: &[Finding]) -> String {
 fn causes(findings: &[Finding]) -> String {
     let mut solved: Vec<Told> = Vec::new();
     let mut named: Vec<(&CauseId, bool)> = Vec::new();
-    let mut unknown = 0;
+    let mut unknown = Vec::new();
     for f in findings {
         let cause = f.cause.as_ref().filter(|c| c.kind != Explains::Place).map(|c| &c.name);
         match (f.solution.as_ref().map(|s| Told::of(s, f.id.layer)).or_else(|| Told::plain(f)), cause) {
@@ -227,7 +227,7 @@ fn causes(findings: &[Finding]) -> String {
                 Some((known, exact)) => *exact &= *known == name,
                 None => named.push((name, true)),
             },
-            (None, None) => unknown += 1,
+            (None, None) => unknown.push(f.id.to_string()),
         }
     }
     let short = |(name, exact): &(&CauseId, bool)| {
@@ -235,11 +235,14 @@ fn causes(findings: &[Finding]) -> String {
         if *exact { name.to_string() } else { name.shortest(&others).to_string() }
     };
     let known: Vec<String> = named.iter().map(short).chain(solved.iter().map(Told::words)).collect();
-    match (known.len(), unknown) {
+    match (known.len(), unknown.len()) {
         (0, _) => UNKNOWN.to_owned(),
         (1, 0) => format!("one cause, {}", known[0]),
         (n, 0) => format!("{n} causes: {}", known.join("; ")),
-        (n, _) => format!("{}: {}; {UNKNOWN} of {unknown}", counted(n, "cause"), known.join("; ")),
+        (n, all) => {
+            let unknown = few(unknown.into_iter(), all, " ");
+            format!("{}: {}; {UNKNOWN} of {unknown}", counted(n, "cause"), known.join("; "))
+        }
     }
 }
 

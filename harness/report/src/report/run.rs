@@ -365,7 +365,9 @@ fn of_origin(finding: &Finding, local: &Local, lines: &mut Vec<Line>) {
     };
     match (&local.non_finite, &local.worst) {
         (Some(e), _) => lines.push(("element", told("first NaN or infinity", e, String::new()))),
-        (None, Some(e)) => lines.push(("element", told("worst", e, format!(", allowed {}", number(e.allowed))))),
+        (None, Some(e)) => {
+            lines.push(("element", told("worst", e, format!(", {} is allowed there", number(e.allowed)))))
+        }
         (None, None) => {}
     }
     // A known fault, or a large error, is nothing to tolerate.
@@ -397,8 +399,8 @@ fn tokens(report: &Report) -> String {
     };
     let kind = flip(report);
     format!(
-        "the first different choice is after step {}: the subject takes {}, the reference {}. In the subject, the logit of its own \
-         choice is {} higher; the logits of the two sides differ by up to {}: {kind}",
+        "the first different choice is after step {}: the subject takes {}, the reference {}. The subject's logits prefer its own \
+         choice by {}; the logits of the two sides differ by up to {}: {kind}",
         t.step,
         report.run.name(t.subject),
         report.run.name(t.reference),

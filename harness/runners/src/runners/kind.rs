@@ -97,7 +97,8 @@ impl RunnerKind {
 #[derive(Clone, Copy, Debug)]
 pub struct CommandLine {
     pub(super) line: &'static str,
-    pub(super) serves: bool,
+    /// Whether it starts an engine that stays up.
+    pub serves: bool,
 }
 
 impl PartialEq for RunnerKind {

@@ -159,14 +159,16 @@ Examples:
 
 --verify: exit code 0 the run gives the same verdict again; 1 it does not; 2 trouble.")]
     Report(ReportArgs),
-    /// Work out one wrong element of a saved report: operands, terms, both sums
+    /// Work out one wrong element of each origin of a saved report: operands, terms, both sums
     #[command(after_help = "\
 qdiff prints Markdown that can be pasted into an issue. Without --patch the tables have the largest
 terms alone.
 
 Examples:
   qdiff explain a.json
-  qdiff explain qdiff-report/haiku/report.json --patch")]
+  qdiff explain qdiff-report/haiku/report.json --patch
+
+Exit codes: that of the report's verdict; 2 trouble.")]
     Explain(ExplainRequest),
     /// Judge two captures: a subject and a reference
     #[command(after_help = "\

@@ -7,7 +7,7 @@ use clap::Subcommand;
 /// What of the catalogue.
 #[derive(Debug, Subcommand)]
 pub enum MutationsCommand {
-    /// A line for each mutation that can be injected and recognised
+    /// A line for each mutation of the catalogue, with the stages where it happens
     #[command(after_help = "\
 Examples:
   qdiff mutations list

@@ -224,7 +224,12 @@ fn operands(e: &Evidence<'_>, (r, i): (usize, usize)) -> Option<(&'static str, L
             if let (Elementwise::Offset, Some(own)) = (kind, e.node.weights.first()) {
                 all.push((own.name.clone(), vec![weight(at)?]));
             }
-            (formula, all)
+            // Within a segment.
+            if all.is_empty() {
+                ("its operands were not captured, so there are no terms to show", all)
+            } else {
+                (formula, all)
+            }
         }
         Anatomy::State(_)
         | Anatomy::Gather(_)

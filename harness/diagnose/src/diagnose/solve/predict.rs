@@ -65,7 +65,7 @@ const SEVERAL: usize = 3;
 /// The condition holds of no element of the other run.
 const NOWHERE: &str = "its condition holds nowhere there";
 /// The work is used up.
-pub(in crate::diagnose) const WORK: &str = "the work for it was used up";
+pub(in crate::diagnose) const WORK: &str = "its budget of work was used up; --why-budget 4 allows more";
 /// Numbers are read off each part.
 const OF_PARTS: &str = "it has a number of its own for each row or column, and predicts none";
 /// Right elements.
