@@ -111,6 +111,11 @@ pub(super) fn check(command: &mut Command, matches: &ArgMatches) -> Result<(), E
     let Some((name, of)) = matches.subcommand() else {
         return Ok(());
     };
+    // Its own usage is printed below an error.
+    command.find_subcommand_mut(name).map_or(Ok(()), |command| check_of(command, (name, of)))
+}
+
+fn check_of(command: &mut Command, (name, of): (&str, &ArgMatches)) -> Result<(), Error> {
     let typed = |id: &str| typed(of, id);
     let judging = JUDGING.iter().find(|id| name == "compare" && typed(id) && !typed("model"));
     if let Some(id) = judging {
