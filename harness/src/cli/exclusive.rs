@@ -89,6 +89,11 @@ fn passed_over(name: &str, of: &ArgMatches) -> Option<(&'static str, &'static st
         Source::Recorded(_) | Source::Nobody => false,
     };
     let command = |s: &&Source| matches!(s, Source::Live(kind) if kind.command().is_some());
+    let fixed = |s: &&Source| match s {
+        Source::Live(kind) => kind.command().is_some_and(|command| !command.decodes()),
+        _ => false,
+    };
+    let wanted = of.try_get_one::<usize>("decode").ok().flatten().is_some_and(|n| *n > 0);
     let dumped = capture(of, "subject") || side("subject").as_ref().is_some_and(command);
     let cold = of.try_get_one::<f32>("temp").ok().flatten().is_some_and(|t| *t == 0.0);
     let found = [
@@ -100,6 +105,10 @@ fn passed_over(name: &str, of: &ArgMatches) -> Option<(&'static str, &'static st
             "it names the arrays of a capture",
         ),
         (typed(&["gemm"]).filter(|_| !sides.is_empty() && !sides.iter().any(own)), "it is about the CUDA engine"),
+        (
+            typed(&["decode"]).filter(|_| wanted && side("subject").as_ref().is_some_and(fixed)),
+            "the subject's command takes neither {n} nor {decoded}",
+        ),
         (typed(&["timeout"]).filter(|_| !side("subject").as_ref().is_some_and(command)), "it bounds a command"),
         (typed(OF_A_DRAW).filter(|_| cold), "without --temp nothing is drawn"),
     ];

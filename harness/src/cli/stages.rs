@@ -12,7 +12,7 @@ const HEAD: &str = "\
 
 T tokens of this step, N tokens so far; E width of the residual stream, H query heads, G heads of keys and values, D width of
 a head, F width of the feed-forward network, X experts, K of them that a token takes, M any width of a delta net, V size of the
-vocabulary. Most names are those of modules, and the module's output is the stage if the table names no other.
+vocabulary. A name in an engine's column is that of a module; the stage is its output unless the cell says otherwise.
 A dash is a value that is never materialised, or that is not known for an engine. `qdiff stages` prints this page from the
 tables in `engine/src/model/dialect`.
 ";

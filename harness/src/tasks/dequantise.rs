@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 /// Which model to write how.
 #[derive(Clone, Debug, Args)]
+#[command(mut_arg("model", |a| a.help(super::request::GGUF)))]
 pub struct DequantiseRequest {
     #[command(flatten)]
     pub model: ModelRequest,

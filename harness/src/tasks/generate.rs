@@ -26,6 +26,7 @@ const SUBJECT: &str = "The runner under suspicion; qdiff's samplers draw from it
 /// What to generate from, and how tokens are drawn.
 #[derive(Clone, Debug, Args)]
 #[command(
+    mut_arg("model", |a| a.help(super::request::GGUF)),
     mut_arg("subject", |a| a.help(SUBJECT).long_help(SUBJECT).value_parser(values::STEPPED_SUBJECT)),
     mut_arg("prompt", |a| a.help("A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input")),
     mut_arg("decode", |a| a.help("Tokens to generate")),

@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The model of a command for which llama.cpp must read it.
+pub const GGUF: &str = "GGUF file (`qdiff fetch-model` fetches one)";
+
 /// The model.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What to run")]
@@ -129,7 +132,7 @@ pub struct RanksRequest {
 pub struct TokensRequest {
     #[command(flatten)]
     pub prompt: PromptRequest,
-    /// Decode steps after the prompt. The reference chooses their tokens; a command without {decoded} chooses its own
+    /// Decode steps after the prompt. The reference chooses their tokens; a command that takes their number alone chooses its own
     #[arg(short = 'n', long, default_value_t = 8, env = "QDIFF_DECODE")]
     pub decode: usize,
 }

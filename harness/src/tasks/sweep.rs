@@ -12,6 +12,7 @@ use clap::Args;
 
 /// What to run in steps of which size.
 #[derive(Clone, Debug, Args)]
+#[command(mut_arg("model", |a| a.help("GGUF file, or with `--reference cpu` a folder of safetensors")))]
 pub struct SweepRequest {
     /// Model and tokens; the decode steps become part of the tokens
     #[command(flatten)]

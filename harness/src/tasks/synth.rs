@@ -24,7 +24,7 @@ pub enum SynthFormat {
 /// The model to write. Every size has a default.
 #[derive(Clone, Debug, Args)]
 pub struct SynthRequest {
-    /// File to write, or folder, which must not exist
+    /// File to write, which is replaced if it exists; with `--format safetensors` a folder, which must not exist
     #[arg(value_name = "OUT.gguf")]
     pub out: PathBuf,
     /// Format of the model file

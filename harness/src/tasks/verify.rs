@@ -24,6 +24,7 @@ use std::collections::HashSet;
 
 /// What llama.cpp is to run on F32 weights.
 #[derive(Clone, Debug, Args)]
+#[command(mut_arg("model", |a| a.help(super::request::GGUF)))]
 pub struct VerifyRequest {
     #[command(flatten)]
     pub tokens: TokensRequest,

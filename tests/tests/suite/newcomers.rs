@@ -157,7 +157,7 @@ fn the_help_lists_what_a_command_may_name() {
     let said = folder.qdiff(&format!("run -m model.gguf -n 1 --subject 'cmd: sh -c \"exit 7\" {}'", all.join(" ")));
     assert!(said.code == 2 && !said.stderr.contains("does not replace"), "{said}");
     // A word that is none is named, with the same list.
-    let said = folder.qdiff("run -m model.gguf -n 1 --subject 'cmd: sh -c \"exit 7\" {tokens} {token}'");
+    let said = folder.qdiff("run -m model.gguf -n 0 --subject 'cmd: sh -c \"exit 7\" {tokens} {token}'");
     assert!(
         said.stderr.contains("{token}, which qdiff does not replace") && said.stderr.contains(&all.join(", ")),
         "{said}"

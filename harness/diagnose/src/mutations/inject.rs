@@ -77,7 +77,9 @@ impl Injection {
             format!("no mutation is called `{name}`{}", hint(name, known, "`qdiff mutations` lists them"))
         })?;
         match mutation.site() {
-            FaultSite::Elsewhere => bail!("`{name}` cannot be injected: {}", mutation.seen),
+            FaultSite::Elsewhere => {
+                bail!("`{name}` cannot be injected; `qdiff mutations show {name}` says how it shows")
+            }
             FaultSite::Tokenizer | FaultSite::Samplers | FaultSite::Ends if head.len() < text.len() => {
                 bail!("`{name}` is the fault of no stage; leave `@{words}` out")
             }
@@ -150,14 +152,22 @@ impl Injection {
         }
         if changed.is_empty() {
             let mut names = right.stage_names();
-            let concerned = |n: &&Node| self.mutation.concerns(&right, n);
-            names.retain(|name| right.nodes.iter().filter(concerned).any(|n| n.id.name == *name));
+            let concerned: Vec<&Node> = right.nodes.iter().filter(|n| self.mutation.concerns(&right, n)).collect();
+            names.retain(|name| concerned.iter().any(|n| n.id.name == *name));
+            let mut aimed = names.clone();
+            let covered = |n: &Node| self.targets.is_empty() || self.targets.iter().any(|(_, t)| t.covers(n));
+            aimed.retain(|name| concerned.iter().any(|n| n.id.name == *name && covered(n)));
             match names.as_slice() {
                 [] if graph.placement.is_none() && self.mutation.of_ranks() => {
                     bail!("`{}` is a fault of ranks; add --ranks 2", self.mutation.name)
                 }
                 [] => bail!("`{}` applies to no stage of this model", self.mutation.name),
-                names => bail!("`{}` applies to {}, and changes nothing there", self.mutation.name, names.join(" ")),
+                names if aimed.is_empty() => {
+                    let words: Vec<&str> = self.targets.iter().map(|(word, _)| word.as_str()).collect();
+                    let (name, words) = (self.mutation.name, words.join(","));
+                    bail!("`{name}` cannot be injected at {words}; it applies to {}", names.join(" "))
+                }
+                _ => bail!("`{}` changes nothing at {}", self.mutation.name, aimed.join(" ")),
             }
         }
         Ok(changed)

@@ -40,8 +40,8 @@ pub(super) fn correct(report: &Report) -> String {
     )
 }
 
-/// `all 531 stages are`; where some were judged within segments, which were not: `5 stages, and the 4 segments that end at
-/// them (64 stages not dumped), are`.
+/// `all 531 stages are`; where some were judged within segments, which were not: `5 stages, and 64 that were not dumped,
+/// checked as 4 segments, are`.
 fn stages(report: &Report, status: Status) -> String {
     let verdict = &report.diagnosis.verdict;
     let asked = if report.run.filters.is_empty() { "" } else { " asked for" };
@@ -60,11 +60,11 @@ fn stages(report: &Report, status: Status) -> String {
         return format!("{} alone, one segment of {}{asked}, is", only.id, counted(covered + 1, "stage"));
     }
     let segments = dumped.iter().filter(|s| segment(s).is_some()).count();
-    let ends = match segments {
-        1 => "segment that ends at one of them".to_owned(),
-        n => format!("{n} segments that end at them"),
+    let checked = match segments {
+        1 => "one segment".to_owned(),
+        n => format!("{n} segments"),
     };
-    format!("{}{asked}, and the {ends} ({}), are", counted(dumped.len(), "stage"), Absent::of(report))
+    format!("{}{asked}, and {}, checked as {checked}, are", counted(dumped.len(), "stage"), Absent::of(report))
 }
 
 /// Stages that were judged within segments, by who did not give them.
@@ -95,13 +95,19 @@ impl Absent {
 impl std::fmt::Display for Absent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.subject, self.reference) {
-            (subject, 0) => write!(f, "{} not dumped", counted(subject, "stage")),
-            (0, reference) => write!(f, "{} that the reference does not give", counted(reference, "stage")),
-            (subject, reference) => {
-                write!(f, "{} not dumped, {reference} more not given by the reference", counted(subject, "stage"))
-            }
+            (subject, 0) => write!(f, "{subject} that {} not dumped", were(subject)),
+            (0, reference) => write!(f, "{reference} that the reference does not give"),
+            (subject, reference) => write!(
+                f,
+                "{subject} that {} not dumped and {reference} that the reference does not give",
+                were(subject)
+            ),
         }
     }
+}
+
+fn were(n: usize) -> &'static str {
+    if n == 1 { "was" } else { "were" }
 }
 
 /// The residual over a segment that a stage is judged by, the subject's where it has one.

@@ -325,11 +325,11 @@ fn row(s: &Suspect) -> Vec<String> {
 fn next(report: &LogitsReport) -> Next {
     let apart = report.study.hidden.is_some_and(|h| h.0 > UPSTREAM);
     let (why, command) = match (report.study.seen.wrong, apart) {
-        (0, true) => ("which stage made the hidden state wrong", "qdiff run"),
-        (0, false) => ("every other stage", "qdiff run"),
+        (0, true) => ("which stage made the hidden state wrong", "qdiff run -m"),
+        (0, false) => ("every other stage", "qdiff run -m"),
         _ => ("whether the projection is stored and read as it should be", "qdiff weights"),
     };
-    Next { command: command.to_owned(), why }
+    Next { command: format!("{command} {}", report.model.path), why }
 }
 
 impl LogitsReport {

@@ -20,7 +20,11 @@ const FUSED: &str = "--subject cuda-fast";
 pub(super) fn next(report: &Report) -> Next {
     let command = &report.run.command;
     let Some(first) = report.diagnosis.findings.first() else {
-        return Next { command: format!("{} --full", report.run.repeat()), why: "a row per layer" };
+        let repeat = report.run.repeat();
+        let full = repeat.split_whitespace().any(|word| word == "--full");
+        let (option, why) =
+            if full { ("--html report.html", "every stage on a page") } else { ("--full", "a row per layer") };
+        return Next { command: format!("{repeat} {option}"), why };
     };
     let layer = first.id.layer.map_or_else(String::new, |l| format!(" --layers {l}"));
     let alone = format!("{command} --stages '{}'{layer}", first.id.name);

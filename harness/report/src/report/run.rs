@@ -177,7 +177,7 @@ fn more(report: &Report) -> Vec<Line> {
         let tokens = report.tokens.as_ref().is_some_and(TokensCheck::diverged);
         let slots = report.slots.as_ref().is_some_and(SlotsCheck::diverged);
         if race || tokens || slots || !report.weights.mismatches.is_empty() {
-            more.push(("then", origin::headline(&report.diagnosis.verdict, first)));
+            more.push(("also", origin::headline(&report.diagnosis.verdict, first)));
         }
     }
     more.extend(beside(report).into_iter().filter(|wrong| *wrong != diverged(report)).map(|wrong| ("also", wrong)));
@@ -187,7 +187,9 @@ fn more(report: &Report) -> Vec<Line> {
         more.push(("origins", origin::origins(findings)));
         let alone: Vec<String> = findings.iter().filter(|f| f.unread).map(|f| f.id.to_string()).collect();
         if !alone.is_empty() && alone.len() < findings.len() {
-            more.push(("capture", format!("wrong in the capture alone, not in the engine: {}", alone.join(", "))));
+            let text = "the next stages were computed from right values, so these are wrong in the capture alone, unless another \
+                        fault undoes them:";
+            more.push(("capture", format!("{text} {}", alone.join(", "))));
         }
     }
     if let Some(gap) = &report.gap {

@@ -229,7 +229,7 @@ impl Engine {
         match tokens.passes {
             Passes::Of(most) => ensure!(
                 lengths.0.len() == 1 || command.parts(),
-                "`{}` takes no parts of the prompt: it needs {{ubatch}}, and parts of {most} tokens are requested",
+                "`{}` takes no parts of the prompt: it needs {{passes}} or {{ubatch}}, and parts of {most} tokens are requested",
                 self.manifest.name
             ),
             Passes::Lengths(_) => ensure!(

@@ -106,7 +106,7 @@ pub struct Bisected<R: Args> {
 /// `qdiff report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Reports that `run --json` wrote
+    /// Reports that qdiff wrote as JSON, or all parts that `judge` wrote
     #[arg(value_name = "FILE", required = true)]
     pub inputs: Vec<PathBuf>,
     /// Run each report again instead, and compare model, tokens, verdict, origins and coverage
