@@ -3,8 +3,6 @@
 
 pub(crate) mod writer;
 
-use proptest::prelude::*;
-
 use super::*;
 use writer::File;
 
@@ -79,29 +77,4 @@ fn empty_tensors_load() {
     }
     let f = File::new(1, 0).tensor("scalar", &[], 0, 0).data(32, 4).read().unwrap();
     assert_eq!((f.tensors[0].rows(), f.tensors[0].row_len()), (1, 1));
-}
-
-proptest! {
-    #[test]
-    fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _ = Gguf::from_bytes(bytes.clone());
-        let _ = Gguf::from_bytes([&b"GGUF\x03\0\0\0"[..], &bytes].concat());
-    }
-
-    #[test]
-    fn mutations_never_panic(
-        edits in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..6)
-    ) {
-        let mut bytes = small();
-        for (at, byte) in edits {
-            let at = at.index(bytes.len());
-            bytes[at] = byte;
-        }
-        if let Ok(f) = Gguf::from_bytes(bytes) {
-            for t in &f.tensors {
-                prop_assert_eq!(f.data(t).len() as u64, t.size);
-                let _ = (t.rows(), t.row_len(), t.elements());
-            }
-        }
-    }
 }
