@@ -16,7 +16,7 @@ class Failed(Exception):
 
 
 class Browser:
-    """Chromium, one page of it, and all it reported."""
+    """Chromium, one page of it at a time, and all that the page reported."""
 
     def __init__(self, program, profile):
         to_read, self.to = os.pipe()
@@ -34,6 +34,11 @@ class Browser:
         os.close(to_read)
         os.close(to_write)
         self.rest, self.id, self.events, self.session = b"", 0, [], None
+        self.tab()
+
+    def tab(self):
+        """Goes on with a new page, which knows nothing of the ones before."""
+        self.session = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ["Page", "Runtime", "Log", "Network", "Accessibility"]:

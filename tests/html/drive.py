@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Opens an HTML report in headless Chromium, uses it as a reader would, and
-takes screenshots of it.
+"""Opens HTML reports in headless Chromium, one after the other, uses each as a
+reader would, and takes screenshots of it.
 
-    drive.py REPORT.html FOLDER
+    drive.py FOLDER REPORT.html...
 
-Of several runs it looks at the overview, then opens the first of them. Fails
+The screenshots of a report go to a folder of its name in FOLDER. Of several runs it looks at the overview, then opens the first of them. Fails
 with one line if the page says anything on the console, asks for anything over
 the network, does not begin at its verdict, does not answer to a click or a key
-where the reader looks, or is wider than a phone. Prints what it saw as JSON.
+where the reader looks, or is wider than a phone. Prints what it saw of each as a
+list in JSON.
 """
 
 import json
@@ -377,15 +378,23 @@ def looks(page, seen, folder):
 
 
 def main():
-    report, folder = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
+    folder, reports = pathlib.Path(sys.argv[1]), [pathlib.Path(report).resolve() for report in sys.argv[2:]]
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if not program:
         raise Failed("no Chromium on the PATH: install it with scripts/setup --tests")
-    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         page = Browser(program, profile)
         try:
-            print(json.dumps(use(page, report, folder)))
+            seen = []
+            for report in reports:
+                shots = folder / report.stem
+                shots.mkdir(parents=True, exist_ok=True)
+                page.tab()
+                try:
+                    seen.append(use(page, report, shots))
+                except Failed as e:
+                    raise Failed(f"{report.name}: {e}") from e
+            print(json.dumps(seen))
         finally:
             page.close()
 

@@ -2,10 +2,9 @@
 //! libraries, and the kernels in plain C++.
 
 use qdiff_engine::cuda::kernels::included;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tempfile::TempDir;
 
 /// Functions that are one instruction of the machine, and what replaces it.
 const INSTRUCTIONS: [(&str, &str); 39] = [
@@ -111,13 +110,57 @@ fn cards() -> PathBuf {
     folder
 }
 
+/// The folder of what was made of these texts, which `make` fills where it is not there yet. It stays, as Cargo keeps what it has
+/// compiled.
+fn kept(texts: impl Hash, make: impl FnOnce(&Path)) -> PathBuf {
+    let mut hash = DefaultHasher::new();
+    (texts, INSTRUCTIONS).hash(&mut hash);
+    included().for_each(|file| file.hash(&mut hash));
+    let folder = cards().join(format!("{:016x}", hash.finish()));
+    if !folder.is_dir() {
+        let made = tempfile::tempdir_in(cards()).expect("a folder").keep();
+        make(&made);
+        // If two tests make it at once, the second finds the folder of the first.
+        if std::fs::rename(&made, &folder).is_err() {
+            std::fs::remove_dir_all(&made).expect("a folder of its own");
+        }
+    }
+    folder
+}
+
+/// Compiles one of the sources of `tests/emulated`, with the kernels in `folder` beside it, to a file there.
+fn compile(folder: &Path, source: &str, options: &[&str], to: &str) {
+    let mut compiler = Command::new("c++");
+    compiler.args(["-std=c++17", "-O1", "-w", "-I"]).arg(folder).arg("-I").arg(sources()).arg(sources().join(source));
+    let compiled = compiler.args(options).arg("-o").arg(folder.join(to)).output();
+    let compiled = compiled.expect("a C++ compiler, which llama.cpp needs too");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+}
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("emulated")
+}
+
+/// A program of `tests/emulated` that runs kernels, compiled with these options.
+///
+/// # Panics
+/// As [`Card::new`].
+pub fn program(source: &str, options: &[&str]) -> PathBuf {
+    let texts = ["machine.h", "fixtures.h", source].map(|name| std::fs::read_to_string(sources().join(name)));
+    let texts = texts.map(|text| text.expect("a source"));
+    let folder = kept((texts, options), |made| {
+        write_plain_kernels(made);
+        compile(made, source, options, "kernels");
+    });
+    folder.join("kernels")
+}
+
 /// An emulated card.
 pub struct Card {
     /// Its libraries.
     libraries: PathBuf,
     /// Its kernels, and what they were compiled to.
     folder: PathBuf,
-    _temporary: Option<TempDir>,
 }
 
 impl Card {
@@ -126,38 +169,17 @@ impl Card {
     /// # Panics
     /// If there is no C++ compiler, or nothing can be written.
     pub fn new() -> Self {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("emulated");
-        let source = |name: &str| std::fs::read_to_string(sources.join(name)).expect("a source");
-        let (card, machine) = (source("card.cpp"), source("machine.h"));
-        let mut hash = DefaultHasher::new();
-        (&card, &machine, INSTRUCTIONS).hash(&mut hash);
-        included().for_each(|file| file.hash(&mut hash));
-        // What was compiled of the same texts stays, as Cargo keeps what it has compiled.
-        let folder = cards().join(format!("{:016x}", hash.finish()));
-        if !folder.is_dir() {
-            let made = tempfile::tempdir_in(cards()).expect("a folder").keep();
-            write_plain_kernels(&made);
-            std::fs::write(made.join("machine.h"), machine).expect("a file");
-            let library = made.join("libcuda.so");
-            let options = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC"];
-            let compiled = Command::new("c++")
-                .args(options)
-                .arg(sources.join("card.cpp"))
-                .arg("-o")
-                .arg(&library)
-                .arg("-ldl")
-                .output();
-            let compiled = compiled.expect("a C++ compiler, which llama.cpp needs too");
-            assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        let [card, machine] = ["card.cpp", "machine.h"].map(|name| std::fs::read_to_string(sources().join(name)));
+        let (card, machine) = (card.expect("a source"), machine.expect("a source"));
+        let folder = kept((card, &machine), |made| {
+            write_plain_kernels(made);
+            std::fs::write(made.join("machine.h"), &machine).expect("a file");
+            compile(made, "card.cpp", &["-shared", "-fPIC", "-ldl"], "libcuda.so");
             for other in ["libnvrtc.so", "libcublas.so", "libnccl.so.2"] {
-                std::fs::copy(&library, made.join(other)).expect("a library");
+                std::fs::copy(made.join("libcuda.so"), made.join(other)).expect("a library");
             }
-            // If two tests make it at once, the second finds the folder of the first.
-            if std::fs::rename(&made, &folder).is_err() {
-                std::fs::remove_dir_all(&made).expect("a folder of its own");
-            }
-        }
-        Self { libraries: folder.clone(), folder, _temporary: None }
+        });
+        Self { libraries: folder.clone(), folder }
     }
 
     /// The same card with `new` in the place of `old` in one kernel's file.
@@ -165,24 +187,24 @@ impl Card {
     /// # Panics
     /// As [`Self::new`]; if `old` does not occur.
     pub fn with_bug(&self, file: &str, old: &str, new: &str) -> Self {
-        let temporary = tempfile::tempdir_in(cards()).expect("a folder");
-        let folder = temporary.path().to_owned();
-        write_plain_kernels(&folder);
-        std::fs::copy(self.folder.join("machine.h"), folder.join("machine.h")).expect("a file");
-        let text = std::fs::read_to_string(folder.join(file)).expect("a kernel");
-        assert!(text.contains(old), "{file} has no `{old}`");
-        std::fs::write(folder.join(file), text.replace(old, new)).expect("a kernel");
-        // The other kernels are what they were.
-        let (from, to) = (self.folder.join(COMPILED), folder.join(COMPILED));
-        std::fs::create_dir_all(&to).expect("a folder");
-        let kernel = format!("{}-", file.trim_end_matches(".cu"));
-        for entry in std::fs::read_dir(from).into_iter().flatten() {
-            let name = entry.expect("a file").file_name();
-            if !name.to_string_lossy().starts_with(&kernel) {
-                std::fs::copy(self.folder.join(COMPILED).join(&name), to.join(&name)).expect("a compiled kernel");
+        let folder = kept((&self.folder, file, old, new), |folder| {
+            write_plain_kernels(folder);
+            std::fs::copy(self.folder.join("machine.h"), folder.join("machine.h")).expect("a file");
+            let text = std::fs::read_to_string(folder.join(file)).expect("a kernel");
+            assert!(text.contains(old), "{file} has no `{old}`");
+            std::fs::write(folder.join(file), text.replace(old, new)).expect("a kernel");
+            // The other kernels are what they were.
+            let (from, to) = (self.folder.join(COMPILED), folder.join(COMPILED));
+            std::fs::create_dir_all(&to).expect("a folder");
+            let kernel = format!("{}-", file.trim_end_matches(".cu"));
+            for entry in std::fs::read_dir(from).into_iter().flatten() {
+                let name = entry.expect("a file").file_name();
+                if !name.to_string_lossy().starts_with(&kernel) {
+                    std::fs::copy(self.folder.join(COMPILED).join(&name), to.join(&name)).expect("a compiled kernel");
+                }
             }
-        }
-        Self { libraries: self.libraries.clone(), folder, _temporary: Some(temporary) }
+        });
+        Self { libraries: self.libraries.clone(), folder }
     }
 
     /// The environment in which `qdiff` finds it.

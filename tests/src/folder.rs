@@ -6,7 +6,7 @@ use qdiff_synth::Synth;
 use serde_json::Value;
 use std::fmt;
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
@@ -201,26 +201,37 @@ impl Folder {
         self.write(name, bytes);
     }
 
+    /// Copies a recorded capture; gives the path of its values.
+    pub fn copied(&self, from: &str, to: &str) -> PathBuf {
+        self.create(to);
+        for file in ["manifest.json", "capture.npz"] {
+            std::fs::copy(self.join(from).join(file), self.join(to).join(file)).unwrap();
+        }
+        self.join(to).join("capture.npz")
+    }
+
     /// Makes a folder in it, those above included.
     pub fn create(&self, name: &str) {
         std::fs::create_dir_all(self.join(name)).unwrap();
     }
 
-    /// Uses the HTML report `page` in Chromium as a reader would (`tests/html/drive.py`); gives what was seen. Without
-    /// Chromium it fails: a test that did not run must not pass.
-    pub fn browse(&self, page: &str) -> Value {
+    /// Uses the HTML reports of these names in Chromium as a reader would (`tests/html/drive.py`); gives what was seen of
+    /// each. Without Chromium it fails: a test that did not run must not pass.
+    pub fn browse<const N: usize>(&self, names: [&str; N]) -> [Value; N] {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("html/drive.py");
         // Screenshots are removed with the folder unless QDIFF_SCREENSHOTS is set.
-        let kept =
-            std::env::var_os("QDIFF_SCREENSHOTS").map(|kept| Path::new(&kept).join(page.trim_end_matches(".html")));
-        let shots = kept.unwrap_or_else(|| self.join("shots"));
-        let output = Command::new("python3").arg(script).arg(self.join(page)).arg(&shots).output();
+        let shots = std::env::var_os("QDIFF_SCREENSHOTS").map_or_else(|| self.join("shots"), PathBuf::from);
+        let pages = names.map(|name| self.join(format!("{name}.html")));
+        let output = Command::new("python3").arg(script).arg(&shots).args(pages).output();
         let seen = Said::from(output.expect("python3 starts")).exits(0);
-        for shot in ["light-1400.png", "light-768.png", "light-390.png", "dark.png", "phone.png"] {
-            let bytes = std::fs::read(shots.join(shot)).expect("a screenshot was taken");
-            assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 10_000, "{page}: {shot} is empty");
+        for name in names {
+            for shot in ["light-1400.png", "light-768.png", "light-390.png", "dark.png", "phone.png"] {
+                let bytes = std::fs::read(shots.join(name).join(shot)).expect("a screenshot was taken");
+                assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 10_000, "{name}: {shot} is empty");
+            }
         }
-        serde_json::from_str(&seen.stdout).expect("what was seen is JSON")
+        let seen: Vec<Value> = serde_json::from_str(&seen.stdout).expect("what was seen is JSON");
+        seen.try_into().expect("each was seen")
     }
 }
 

@@ -8,11 +8,13 @@ pub mod fuzz;
 pub mod markdown;
 pub mod narrow;
 pub mod npz;
+pub mod report;
 pub mod schema;
 pub mod variants;
 
 pub use folder::{Folder, Said, empty, files, folder, folder_with, real_folder};
 pub use qdiff_synth as synth;
+pub use report::Told;
 
 use qdiff_engine::quant::GgmlType;
 use std::path::PathBuf;
@@ -28,6 +30,16 @@ pub fn binary(name: &str) -> PathBuf {
     test.ancestors().map(|folder| folder.join(name)).find(|p| p.is_file()).unwrap_or_else(|| {
         panic!("no {name} beside the tests: run `cargo build --release --workspace --bins` first, or ./scripts/test")
     })
+}
+
+/// Whether every case of the long tables is asked for: `scripts/test-all` sets `QDIFF_TESTS=all`, and `scripts/test` leaves it out.
+pub fn whole() -> bool {
+    std::env::var_os("QDIFF_TESTS").is_some_and(|asked| asked == "all")
+}
+
+/// One case in `every`, from the first on, or all of them where [`whole`]. A table that is cut so has its kinds spread over it.
+pub fn share<T>(cases: impl IntoIterator<Item = T>, every: usize) -> impl Iterator<Item = T> {
+    cases.into_iter().step_by(if whole() { 1 } else { every })
 }
 
 /// A model whose weights both sides take as they are, so that rounding alone differs.

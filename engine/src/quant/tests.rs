@@ -5,40 +5,6 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn types_have_ggmls_numbers_and_names() {
-    for ty in GgmlType::ALL_SUPPORTED {
-        assert_eq!(GgmlType::from_id(ty.id()), Some(*ty));
-    }
-    assert_eq!(GgmlType::from_id(12), Some(GgmlType::Q4_K));
-    assert_eq!(GgmlType::Q4_K.name(), "q4_K");
-    assert_eq!(format!("[{:>5}]", GgmlType::Q4_K), "[ Q4_K]");
-    for removed in [4, 5, 31, 32, 33, 36, 37, 38, 43, u32::MAX] {
-        assert_eq!(GgmlType::from_id(removed), None);
-    }
-}
-
-#[test]
-fn every_f16_reads_as_the_half_crate_says() {
-    for bits in 0..=u16::MAX {
-        let want = half::f16::from_bits(bits).to_f32();
-        let got = f16::to_f32(bits);
-        assert!(got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()), "{bits:#06x}");
-    }
-}
-
-#[test]
-fn mins_are_read_for_the_formats_that_have_them() {
-    let mut block = [0_u8; 20];
-    block[2..4].copy_from_slice(&half::f16::from_f32(-1.5).to_le_bytes());
-    let mut mins = vec![9.0];
-    let fmt = ActivationFormat::Q8_1;
-    block_offsets(GgmlType::Q4_1, fmt, &block.repeat(2), &mut mins);
-    assert_eq!(mins, [-1.5, -1.5]);
-    block_offsets(GgmlType::Q8_0, fmt, &[0; 34], &mut mins);
-    assert!(mins.is_empty());
-}
-
-#[test]
 fn tf32_rounds_ties_to_even() {
     let last = 1.0 / 1024.0;
     for (x, want) in [
@@ -61,18 +27,6 @@ fn a_value_at_a_tie_may_become_either_neighbour() {
     let change = vec![1.0];
     assert_eq!(ties, [Tie { first: 9, change }]); // -82 -> -81
     assert!(super::ties(ActivationFormat::Q8_0, &x).is_empty());
-}
-
-#[test]
-fn a_q8_1_block_of_one_value_has_a_rounded_sum() {
-    let x = [1.0_f32; 32];
-    let mut emulated = [0.0; 32];
-    emulate(ActivationFormat::Q8_1, &x, &mut emulated);
-    let mut residuals = Vec::new();
-    sum_residuals(ActivationFormat::Q8_1, &x, &emulated, &mut residuals);
-    let d = half::f16::from_f32(1.0 / 127.0).to_f64();
-    assert_eq!(emulated, [127.0 * d; 32]);
-    assert_eq!(residuals, [32.0 - 32.0 * 127.0 * d]);
 }
 
 proptest! {

@@ -16,7 +16,8 @@ use qdiff_engine::cuda::faults::RankBug;
 use qdiff_engine::cuda::{CudaEngine, Options, Path, devices};
 use qdiff_engine::model::{Graph, Placement, Slice, Slices, StageId, WeightSource};
 use qdiff_engine::tap::NoTaps;
-use qdiff_lab::report::book::{RESULTS_VERSION, RankCase, RankSpeed, Ranks};
+use qdiff_lab::report::book::RESULTS_VERSION;
+use serde_json::{Value, json};
 use std::path::Path as FilePath;
 use std::thread;
 use std::time::Instant;
@@ -39,22 +40,20 @@ fn main() -> Result<()> {
         bail!("usage: two_cards MODEL.gguf OUT.json [TIMED.gguf]")
     };
     let names = devices()?.into_iter().take(2).map(|device| device.name);
-    let mut result = Ranks {
-        kind: "ranks".to_owned(),
-        schema_version: RESULTS_VERSION,
-        cards: names.collect::<Vec<_>>().join(", "),
-        bugs: if model == "-" { Vec::new() } else { planted(&LoadedModel::new(FilePath::new(model))?)? },
-        timed: [PREFILL, DECODE],
-        speed: Vec::new(),
+    let bugs = if model == "-" { Vec::new() } else { planted(&LoadedModel::new(FilePath::new(model))?)? };
+    let speed = match words.get(2) {
+        Some(timed) => speed(&LoadedModel::new(FilePath::new(timed))?)?,
+        None => Vec::new(),
     };
-    if let Some(timed) = words.get(2) {
-        result.speed = speed(&LoadedModel::new(FilePath::new(timed))?)?;
-    }
+    let result = json!({
+        "kind": "ranks", "schema_version": RESULTS_VERSION, "cards": names.collect::<Vec<_>>().join(", "), "bugs": bugs,
+        "timed": [PREFILL, DECODE], "speed": speed,
+    });
     Ok(std::fs::write(json, serde_json::to_string_pretty(&result)? + "\n")?)
 }
 
 /// Plants each bug, and says what is found.
-fn planted(opened: &LoadedModel) -> Result<Vec<RankCase>> {
+fn planted(opened: &LoadedModel) -> Result<Vec<Value>> {
     let settings = Settings { threads: 8, ..Settings::default() };
     let pair = Pair::new(opened, settings, &silent)?.placed(&Placement::even(2))?;
     let prompt: Vec<u32> = (0..24).map(|i| (i * 37 + 11) % opened.n_tokens() as u32).collect();
@@ -107,7 +106,7 @@ fn planted(opened: &LoadedModel) -> Result<Vec<RankCase>> {
     let (origins, _) = judged("clean", &|_| Ok(()))?;
     ensure!(origins.is_empty(), "clean ranks diverge at {origins:?}");
     println!("clean | MATCH | every shard judged");
-    let mut cases: Vec<RankCase> = Vec::new();
+    let mut cases: Vec<Value> = Vec::new();
     for (what, place, planted) in &bugs {
         let id: StageId = place.parse()?;
         let rank = usize::from(id.rank.context("a bug is of a rank")?);
@@ -143,9 +142,10 @@ fn planted(opened: &LoadedModel) -> Result<Vec<RankCase>> {
         let found = origins.iter().any(|o| o == place) && origins.iter().all(at);
         let word = if found { "found" } else { "NOT FOUND" };
         println!("{what} | {place} | {} | {word} | {}", origins.join(" "), causes.join("; "));
-        cases.push(RankCase { what: (*what).to_owned(), stage: (*place).to_owned(), origins, found, causes });
+        cases.push(json!({ "what": what, "stage": place, "origins": origins, "found": found, "causes": causes }));
     }
-    let (found, confirmed) = (cases.iter().filter(|c| c.found), cases.iter().filter(|c| c.confirmed()));
+    let found = cases.iter().filter(|case| case["found"] == true);
+    let confirmed = cases.iter().filter(|case| case["causes"][0].as_str().is_some_and(|c| c.starts_with("confirmed")));
     println!(
         "{} of {} found at their stage and rank, {} with a cause that holds on other tokens",
         found.count(),
@@ -188,7 +188,7 @@ const PREFILL: usize = 512;
 const DECODE: usize = 64;
 
 /// Tokens a second of prefill and of decode, untapped: one rank by either path, and two ranks.
-fn speed(opened: &LoadedModel) -> Result<Vec<RankSpeed>> {
+fn speed(opened: &LoadedModel) -> Result<Vec<Value>> {
     let pair =
         Pair::new(opened, Settings { threads: 8, ..Settings::default() }, &silent)?.placed(&Placement::even(2))?;
     let (cut, weights) = (pair.engine_graph()?, Slices::new(&opened.model));
@@ -211,7 +211,7 @@ fn speed(opened: &LoadedModel) -> Result<Vec<RankSpeed>> {
 
 /// Prints the medians of three rounds, after one that is not timed. A rank waits for the others in every layer, so one tells
 /// the time of all.
-fn timed(what: &str, ranks: &mut [CudaEngine], ids: u32) -> Result<RankSpeed> {
+fn timed(what: &str, ranks: &mut [CudaEngine], ids: u32) -> Result<Value> {
     let tokens: Vec<u32> = (0..PREFILL as u32).map(|i| (i * 37 + 11) % ids).collect();
     let one = |engine: &mut CudaEngine| -> Result<[f64; 2]> {
         let (mut prefills, mut steps) = (Vec::new(), Vec::new());
@@ -240,5 +240,5 @@ fn timed(what: &str, ranks: &mut [CudaEngine], ids: u32) -> Result<RankSpeed> {
     let [prefill, step] = all[0];
     let (prefill, decode) = (PREFILL as f64 / prefill, 1.0 / step);
     println!("{what} | {prefill:.0} | {decode:.0}");
-    Ok(RankSpeed { engine: what.to_owned(), cards: ranks.len(), prefill, decode })
+    Ok(json!({ "engine": what, "cards": ranks.len(), "prefill": prefill, "decode": decode }))
 }

@@ -7,7 +7,7 @@ use qdiff::pair::{Pair, Settings, Tokens};
 use qdiff::progress::silent;
 use qdiff::runners::{CPU, Faults, LLAMA, RunnerKind, Start};
 use qdiff::verdict::Race;
-use qdiff_tests::folder;
+use qdiff_tests::{Told, folder};
 use serde_json::Value;
 
 #[test]
@@ -17,7 +17,7 @@ fn without_a_reference_nothing_is_a_full_match() {
     assert!(text.starts_with("INCOMPLETE: no reference"), "{text}");
     assert_eq!(report["reference"]["name"], "none");
     assert_eq!(report["verdict"]["coverage"]["alone"], true);
-    for stage in report["verdict"]["stages"].as_array().unwrap() {
+    for stage in report.stages() {
         assert_eq!(stage["status"], "alone", "{stage}");
     }
     let health = report["verdict"]["health"].as_array().unwrap();
@@ -71,7 +71,7 @@ fn a_race_is_told_first() {
         assert_eq!(code, 1, "{text}");
         assert_eq!(report["repeated"]["race"]["stage"], "L01.ffn_act", "{text}");
         assert!(text.starts_with("DIVERGED: not the same twice at L01.ffn_act"), "{text}");
-        for finding in report["verdict"]["findings"].as_array().unwrap() {
+        for finding in report.findings() {
             assert!(finding["solution"].is_null(), "{finding}");
         }
     }
@@ -168,7 +168,7 @@ fn caches_in_f16_match_on_both_sides() {
         assert_eq!(code, 0, "{kv}\n{text}");
         assert_eq!(report["subject"]["arithmetic"]["kv"], kv);
         assert_eq!(report["reference"]["arithmetic"]["attention"][0]["scores"], kv);
-        let stages = report["verdict"]["stages"].as_array().unwrap();
+        let stages = report.stages();
         for stage in stages.iter().filter(|s| s["stage"].as_str().unwrap().ends_with("_cache")) {
             // A rounded copy, expected to the bit.
             assert_eq!(stage["subject"]["residual"], 0.0, "{stage}");

@@ -2,13 +2,8 @@
 //! judged honestly.
 
 use qdiff_tests::npz::{self, tamper};
-use qdiff_tests::{folder, headline, screen};
+use qdiff_tests::{Told, folder, headline, screen};
 use serde_json::Value;
-
-fn statuses(report: &Value) -> Vec<(&str, &str)> {
-    let stages = report["verdict"]["stages"].as_array().unwrap();
-    stages.iter().map(|s| (s["stage"].as_str().unwrap(), s["status"].as_str().unwrap())).collect()
-}
 
 #[test]
 fn a_recorded_run_gets_the_verdict_of_the_live_one() {
@@ -18,7 +13,7 @@ fn a_recorded_run_gets_the_verdict_of_the_live_one() {
         let (live_code, live, _) = folder.judged(&format!("-n 2 {inject}"));
         let (code, recorded, text) = folder.judged(&format!("--subject capture:{name}"));
         assert_eq!((code, live_code), (expected, expected), "{text}");
-        assert_eq!(statuses(&recorded), statuses(&live), "{text}");
+        assert_eq!(recorded.statuses(), live.statuses(), "{text}");
         assert!(text.contains("cpu (recorded)"), "{text}");
         assert_eq!(text.contains("explains the residual"), expected == 1, "{text}");
     }
@@ -46,7 +41,7 @@ fn a_part_is_judged_as_a_part() {
     let (code, report, text) = folder.judged("--subject capture:part");
     assert_eq!(code, 3, "{text}");
     for status in [("L00.q_biased", "match"), ("L00.ffn_down", "covered"), ("L01.ffn_down", "missing")] {
-        assert!(statuses(&report).contains(&status), "{status:?}: {text}");
+        assert!(report.statuses().contains(&status), "{status:?}: {text}");
     }
     let rows = |of: &str| report["verdict"]["coverage"][of].as_u64().unwrap();
     assert!(rows("judged") < rows("asked"));
@@ -71,16 +66,12 @@ fn changes_are_found(recorded: &str, cases: &[(&str, &str, Change, &[&str])]) {
     let folder = folder();
     folder.record("good", recorded);
     for (name, array, change, expected) in cases {
-        folder.create(name);
-        folder.write(&format!("{name}/manifest.json"), folder.text("good/manifest.json"));
-        let capture = folder.join(name).join("capture.npz");
-        std::fs::copy(folder.join("good/capture.npz"), &capture).unwrap();
-        tamper(&capture, array, *change);
+        tamper(&folder.copied("good", name), array, *change);
         let (code, report, text) = folder.judged(&format!("--subject capture:{name}"));
         assert_eq!(code, 1, "{name}\n{text}");
         // The engine computed on from the right values: what reads the changed
         // tensor does not follow from it any more, and is the only other origin.
-        let findings = report["verdict"]["findings"].as_array().unwrap();
+        let findings = report.findings();
         assert!(findings.len() <= 2, "{name}\n{text}");
         let headline = headline(&text);
         for part in *expected {

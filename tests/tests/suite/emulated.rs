@@ -1,30 +1,12 @@
 //! Kernels run on a CPU, thread by thread, against their definitions: see `tests/emulated`. A GPU
 //! proves them faster and on real models (`scripts/gpu-round`); this proves them where there is none.
 
-use qdiff_tests::card::write_plain_kernels;
-use std::path::Path;
+use qdiff_tests::card::program;
 use std::process::Command;
 
 /// Runs one of the programs of `tests/emulated`, compiled with these options.
 fn compute_their_definitions(source: &str, options: &[&str]) {
-    let folder = tempfile::tempdir().expect("a folder");
-    write_plain_kernels(folder.path());
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("emulated");
-    let program = folder.path().join("kernels");
-    let compiled = Command::new("c++")
-        .args(["-std=c++17", "-O1", "-w"])
-        .args(options)
-        .arg("-I")
-        .arg(folder.path())
-        .arg("-I")
-        .arg(&sources)
-        .arg(sources.join(source))
-        .arg("-o")
-        .arg(&program)
-        .output()
-        .expect("a C++ compiler, which llama.cpp needs too");
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    let run = Command::new(&program).output().expect("it was compiled");
+    let run = Command::new(program(source, options)).output().expect("it was compiled");
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
 }
 

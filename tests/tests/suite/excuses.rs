@@ -1,7 +1,7 @@
 //! What a capture says of itself, or a user allows it, makes no pass of what is wrong.
 
 use qdiff_tests::npz::{rewrite, tamper};
-use qdiff_tests::{Folder, folder, headline, python};
+use qdiff_tests::{Folder, Told, folder, headline, python};
 use serde_json::{Value, json};
 
 /// Writes what the capture declares of its arithmetic.
@@ -13,8 +13,7 @@ fn declare(folder: &Folder, capture: &str, arithmetic: Value) {
 }
 
 fn status(report: &Value, stage: &str) -> String {
-    let stages = report["verdict"]["stages"].as_array().unwrap();
-    stages.iter().find(|s| s["stage"] == stage).unwrap()["status"].as_str().unwrap().to_owned()
+    report.stage(stage)["status"].as_str().unwrap().to_owned()
 }
 
 /// Sums in f16 get the bound of sums in f16, and no more; every format reports the declaration.

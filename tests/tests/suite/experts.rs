@@ -3,7 +3,7 @@
 
 use qdiff_engine::quant::GgmlType;
 use qdiff_tests::synth::{Kv, Setting, Synth, patch};
-use qdiff_tests::{empty, folder_with};
+use qdiff_tests::{Told, empty, folder_with};
 use serde_json::Value;
 
 /// A model with experts, with these integers.
@@ -32,9 +32,8 @@ fn every_stage_matches_llama_cpp() {
     for model in odd() {
         let (code, report, text) = folder_with(&model).judged("-n 3 --subject cpu");
         assert_eq!(code, 0, "{model:?}\n{text}");
-        let coverage = &report["verdict"]["coverage"];
-        assert_eq!(coverage["asked"], coverage["judged"], "{model:?}");
-        let stages = report["verdict"]["stages"].as_array().unwrap();
+        assert!(report.is_whole(), "{model:?}");
+        let stages = report.stages();
         assert!(stages.len() > 50 && stages.iter().all(|stage| stage["status"] == "match"), "{text}");
     }
 }
@@ -54,7 +53,7 @@ fn the_reference_is_wrong_where_weights_are_not_normalised() {
     model.settings.push(("expert_weights_norm".to_owned(), Setting::Bool(false)));
     let (code, report, text) = folder_with(&model).judged("-n 2 --subject cpu");
     assert_eq!(code, 1, "{text}");
-    let disputed = report["verdict"]["stages"].as_array().unwrap().iter().filter(|s| s["status"] != "match");
+    let disputed = report.stages().iter().filter(|s| s["status"] != "match");
     let names: Vec<&str> = disputed.map(|s| s["stage"].as_str().unwrap()).collect();
     assert_eq!(names, ["L00.experts_out", "L01.experts_out"], "{text}");
     assert!(qdiff_tests::headline(&text).contains("the reference is wrong here"), "{text}");
@@ -71,7 +70,7 @@ fn the_reference_is_wrong_where_a_shared_gate_is_zero() {
     assert_eq!(code, 1, "{text}");
     let said = "the reference is wrong here: of finite operands it gives NaN, where f64 gives 0.5";
     assert!(qdiff_tests::headline(&text).contains(said), "{text}");
-    let stages = report["verdict"]["stages"].as_array().unwrap();
+    let stages = report.stages();
     let first = stages.iter().find(|s| s["status"] != "match").unwrap();
     assert_eq!(first["stage"], "L01.shared_weight", "{text}");
 }
@@ -94,11 +93,6 @@ fn what_a_mixture_cannot_be_is_refused_by_its_key() {
     let normalised = |kv: &mut Kv| kv.bool("qwen2moe.expert_weights_norm", true);
     folder.write("bad.gguf", model("qwen2moe", &[]).to_bytes_with(normalised));
     folder.refuses("run -m bad.gguf", &["qwen2moe.expert_weights_norm", "which llama.cpp does not do here"]);
-}
-
-fn origins(report: &Value) -> Vec<&str> {
-    let stages = report["verdict"]["stages"].as_array().unwrap();
-    stages.iter().filter(|s| s["origin"] == true).map(|s| s["stage"].as_str().unwrap()).collect()
 }
 
 /// Each fault alone: where it is found, and that it is called by its name.
@@ -124,9 +118,9 @@ fn each_fault_is_found_and_named() {
         let (code, report, text) =
             folder_with(&model(arch, &[])).judged(&format!("-n 2 --subject cpu --inject {fault}@L01"));
         let expected: Vec<String> = stages.iter().map(|stage| format!("L01.{stage}")).collect();
-        let found = origins(&report);
+        let found = report.origins();
         let named = |f: &Value| f["cause"]["name"].as_str().and_then(|n| n.split(':').next()) == Some(fault);
-        if code != 1 || found != expected || !report["verdict"]["findings"].as_array().unwrap().iter().all(named) {
+        if code != 1 || found != expected || !report.findings().iter().all(named) {
             wrong.push(format!("{arch} {fault}: exit {code}, {found:?} for {expected:?}\n{text}"));
         }
     }

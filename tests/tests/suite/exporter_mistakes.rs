@@ -1,6 +1,6 @@
 //! What an exporter got wrong is not said of the engine: the stages that read the right values tell.
 
-use qdiff_tests::{folder, npz};
+use qdiff_tests::{Told, folder, npz};
 use serde_json::{Value, json};
 
 fn floats(npy: &[u8]) -> Vec<f32> {
@@ -24,10 +24,7 @@ fn a_wrong_dump_of_one_stage_is_no_fault_of_the_engine() {
     ];
     for (i, (stage, instead, change, told)) in cases.into_iter().enumerate() {
         let dump = format!("dump-{i}");
-        std::fs::create_dir(folder.join(&dump)).unwrap();
-        for file in ["capture.npz", "manifest.json"] {
-            std::fs::copy(folder.join("right").join(file), folder.join(&dump).join(file)).unwrap();
-        }
+        folder.copied("right", &dump);
         let mut other = Vec::new();
         npz::rewrite(&folder.join("right/capture.npz"), |name, npy| {
             if name.ends_with(&format!("/{instead}")) {
@@ -49,7 +46,7 @@ fn a_wrong_dump_of_one_stage_is_no_fault_of_the_engine() {
         });
         let (code, report, text) = folder.told(&format!("run -m model.gguf --subject capture:{dump}"));
         assert_eq!(code, 1, "{stage}: {text}");
-        let findings = report["verdict"]["findings"].as_array().unwrap();
+        let findings = report.findings();
         let found: Vec<&Value> = findings.iter().map(|f| &f["stage"]).collect();
         assert_eq!(found, [&json!(stage)], "{text}");
         assert_eq!(findings[0]["unread"], true, "{text}");
@@ -57,7 +54,7 @@ fn a_wrong_dump_of_one_stage_is_no_fault_of_the_engine() {
         assert!(words.contains("wrong in the capture alone") && words.contains(told), "{stage}: {text}");
         assert!(words.contains("mend the capture of this stage"), "{text}");
         // No later stage is called a consequence of it.
-        let stages = report["verdict"]["stages"].as_array().unwrap();
+        let stages = report.stages();
         let others = stages.iter().filter(|s| s["stage"] != stage && s["status"] != "match");
         assert_eq!(others.count(), 0, "{stage}: {text}");
     }
@@ -78,16 +75,13 @@ fn two_names_that_were_exchanged_are_no_fault_of_the_engine() {
     });
     let (code, report, text) = folder.told("run -m model.gguf --subject capture:right");
     assert_eq!(code, 1, "{text}");
-    let findings = report["verdict"]["findings"].as_array().unwrap();
+    let findings = report.findings();
     let found: Vec<&str> = findings.iter().map(|f| f["stage"].as_str().unwrap()).collect();
     assert_eq!(found, ["L00.ffn_gate", "L00.ffn_up", "L01.ffn_gate", "L01.ffn_up"], "{text}");
     assert!(findings.iter().all(|f| f["unread"] == true), "{text}");
     assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains("wrong in the capture alone"), "{text}");
     // It is reported also if both sides have it alike: they come from one exporter.
-    std::fs::create_dir(folder.join("other")).unwrap();
-    for file in ["capture.npz", "manifest.json"] {
-        std::fs::copy(folder.join("right").join(file), folder.join("other").join(file)).unwrap();
-    }
+    folder.copied("right", "other");
     let said = folder.qdiff("compare -m model.gguf right other").exits(1);
     assert!(
         said.stdout.split_whitespace().collect::<Vec<_>>().join(" ").contains("wrong in the capture alone"),
@@ -114,11 +108,7 @@ fn rows_that_nobody_wrote_are_wrong_in_the_capture_alone() {
     ];
     for (i, (stage, change, unwritten, told)) in cases.into_iter().enumerate() {
         let dump = format!("dump-{i}");
-        std::fs::create_dir(folder.join(&dump)).unwrap();
-        for file in ["capture.npz", "manifest.json"] {
-            std::fs::copy(folder.join("right").join(file), folder.join(&dump).join(file)).unwrap();
-        }
-        npz::revalue(&folder.join(&dump).join("capture.npz"), |all| {
+        npz::revalue(&folder.copied("right", &dump), |all| {
             for (name, values) in all.iter_mut().filter(|(name, _)| name.ends_with(&format!("/{stage}"))) {
                 let step = name.strip_prefix("step").map_or(0, |n| n.split_once('/').unwrap().0.parse().unwrap());
                 let rows = match stage.ends_with("_cache") {
@@ -136,14 +126,14 @@ fn rows_that_nobody_wrote_are_wrong_in_the_capture_alone() {
         });
         let (code, report, text) = folder.told(&format!("run -m model.gguf --subject capture:{dump}"));
         assert_eq!(code, 1, "{stage}: {text}");
-        let findings = report["verdict"]["findings"].as_array().unwrap();
+        let findings = report.findings();
         let found: Vec<&Value> = findings.iter().map(|f| &f["stage"]).collect();
         assert_eq!(found, [&json!(stage)], "{text}");
         assert_eq!((&findings[0]["unread"], findings[0]["unwritten"] == true), (&json!(true), unwritten), "{text}");
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("wrong in the capture alone") && words.contains(told), "{stage}: {text}");
         assert_eq!(words.contains("as if never written"), unwritten, "{stage}: {text}");
-        let stages = report["verdict"]["stages"].as_array().unwrap();
+        let stages = report.stages();
         let others = stages.iter().filter(|s| s["stage"] != stage && s["status"] != "match");
         assert_eq!(others.count(), 0, "{stage}: {text}");
     }
@@ -160,11 +150,7 @@ fn what_no_later_step_reads_accuses_no_reader() {
         [("step2/L00.k_cache", 0.0, true, "no later step tells which"), ("prefill/logits", f32::NAN, false, "hold")];
     for (i, (name, value, kept, said)) in cases.into_iter().enumerate() {
         let dump = format!("dump-{i}");
-        std::fs::create_dir(folder.join(&dump)).unwrap();
-        for file in ["capture.npz", "manifest.json"] {
-            std::fs::copy(folder.join("right").join(file), folder.join(&dump).join(file)).unwrap();
-        }
-        npz::revalue(&folder.join(&dump).join("capture.npz"), |all| {
+        npz::revalue(&folder.copied("right", &dump), |all| {
             let width = all.iter().find(|(own, _)| **own == name.replace("k_cache", "k_rope")).unwrap().1.len();
             let width = if kept { width } else { all.iter().find(|(own, _)| *own == "step1/logits").unwrap().1.len() };
             let values = &mut all.iter_mut().find(|(own, _)| *own == name).unwrap().1;
@@ -173,7 +159,7 @@ fn what_no_later_step_reads_accuses_no_reader() {
         });
         let (code, report, text) = folder.told(&format!("run -m model.gguf --subject capture:{dump}"));
         assert_eq!(code, 1, "{text}");
-        let findings = report["verdict"]["findings"].as_array().unwrap();
+        let findings = report.findings();
         let found: Vec<&Value> = findings.iter().map(|f| &f["stage"]).collect();
         assert_eq!(found, [&json!(name.split_once('/').unwrap().1)], "{text}");
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -196,7 +182,7 @@ fn a_fault_of_the_engine_is_its_own() {
     ] {
         let (code, report, text) = folder.judged(&format!("--prompt haiku -n 1 --inject {fault}"));
         assert_eq!(code, 1, "{fault}: {text}");
-        let findings = report["verdict"]["findings"].as_array().unwrap();
+        let findings = report.findings();
         assert!(findings.iter().all(|f| f["unread"].is_null()), "{fault}: {text}");
     }
 }

@@ -2,7 +2,7 @@
 
 use half::f16;
 use qdiff_engine::model::{Model, WeightSource as _};
-use qdiff_tests::{Folder, exact, folder_with, npz};
+use qdiff_tests::{Folder, Told, exact, folder_with, npz};
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -113,7 +113,7 @@ impl Recorded {
         let line = format!("--subject capture:mine --reference none --stages {}", linear.join(","));
         let (code, report, text) = self.folder.judged(&line);
         assert_eq!(code, 1, "{text}");
-        let findings = report["verdict"]["findings"].as_array().unwrap();
+        let findings = report.findings();
         let cause = |f: &Value| (f["stage"].as_str().unwrap().to_owned(), f["cause"].clone());
         (findings.iter().map(cause).collect(), text)
     }

@@ -12,7 +12,7 @@ use qdiff_tests::false_alarms::write_model;
 use qdiff_tests::narrow::{BUGS, Bug, Run};
 use qdiff_tests::npz::revalue;
 use qdiff_tests::synth::{Synth, base_vocab};
-use qdiff_tests::{Folder, empty, folder, headline};
+use qdiff_tests::{Folder, Told, empty, folder, headline};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 
@@ -348,7 +348,7 @@ fn injected_faults_are_found_in_a_narrow_capture() {
         declare(&folder, &name, "storage", Value::Null);
         let (code, report, text) = folder.judged(&format!("--subject capture:{name}"));
         assert_eq!(code, 1, "{name}: {text}");
-        let findings = report["verdict"]["findings"].as_array().unwrap();
+        let findings = report.findings();
         assert_eq!(findings[0]["stage"], stage, "{text}");
         assert_eq!(findings.len(), 1, "{text}");
         let cause = &findings[0]["cause"]["name"]["mutation"];

@@ -40,7 +40,7 @@ fn check(name: &str, seen: &Value, report: &Value) {
 #[test]
 fn reports_open_and_drill_in() {
     let folder = folder();
-    for (name, extra, badge, origins) in [
+    let cases = [
         ("clean", "", "MATCH", 0),
         ("faulty", "--inject attn-scale-missing@L00 --inject lm-head-transposed", "DIVERGED", 2),
         ("last", "--inject lm-head-transposed", "DIVERGED", 1),
@@ -48,21 +48,30 @@ fn reports_open_and_drill_in() {
         ("few", "--stages q_proj --positions 3", "MATCH", 0),
         // One row, as of a decode step: it was drawn as a strip.
         ("row", "--inject lm-head-transposed --positions 3", "DIVERGED", 1),
-    ] {
-        let report = run(&folder, name, extra);
-        let seen = folder.browse(&format!("{name}.html"));
+    ];
+    let reports = cases.map(|(name, extra, ..)| run(&folder, name, extra));
+    let seen = folder.browse(cases.map(|(name, ..)| name));
+    for (((name, _, badge, origins), report), seen) in cases.into_iter().zip(&reports).zip(&seen) {
         assert_eq!(seen["badge"], badge, "{name}");
         let marked = seen["origins"].as_u64().unwrap();
         assert!(marked >= origins, "{name}: {marked}");
         let elements = seen["elements"].as_u64().unwrap();
         assert_eq!(elements > 0, badge == "DIVERGED", "{name}");
-        check(name, &seen, &report);
+        check(name, seen, report);
     }
 
     // One file has several runs behind an overview, the worst first, with what is absent among them.
     let worst = folder.json("faulty.json");
     folder.qdiff("report clean.json few.json faulty.json --report all.html").exits(1);
-    let seen = folder.browse("all.html");
+    // A fault that several share is reported once.
+    folder.qdiff("report last.json clean.json row.json --report common.html").exits(1);
+    // One run of two is no whole: the page begins with what is absent.
+    let place = json!({ "batch": "b", "number": 1, "of": 1 });
+    let version = &worst["schema_version"];
+    let failure = json!({ "schema_version": version, "kind": "failure", "batch": place, "prompt": "long", "error": "<b>it</b> broke" });
+    folder.write("failure.json", failure.to_string());
+    folder.qdiff("report clean.json failure.json --report part.html").exits(2);
+    let [seen, common, part] = folder.browse(["all", "common", "part"]);
     let overview = &seen["overview"];
     assert_eq!(overview["badge"], "DIVERGED");
     assert_eq!(overview["headline"], "3 runs: 1 DIVERGED, 2 MATCH");
@@ -70,21 +79,11 @@ fn reports_open_and_drill_in() {
     assert_eq!(overview["outcomes"], json!(["all 3", "diverged 1", "match 2"]));
     assert_eq!(overview["common"], json!([]));
     check("the first of several", &seen, &worst);
-
-    // A fault that several share is reported once.
-    folder.qdiff("report last.json clean.json row.json --report common.html").exits(1);
-    let common = folder.browse("common.html")["overview"]["common"].clone();
+    let common = &common["overview"]["common"];
     let told = common[0].as_str().unwrap();
     assert!(told.starts_with("One cause, the same in 2 of 3 runs: ") && told.contains(", first at logits: "), "{told}");
     assert_eq!(common.as_array().unwrap().len(), 1, "{told}");
-
-    // One run of two is no whole: the page begins with what is absent.
-    let place = json!({ "batch": "b", "number": 1, "of": 1 });
-    let version = &worst["schema_version"];
-    let failure = json!({ "schema_version": version, "kind": "failure", "batch": place, "prompt": "long", "error": "<b>it</b> broke" });
-    folder.write("failure.json", failure.to_string());
-    folder.qdiff("report clean.json failure.json --report part.html").exits(2);
-    let overview = &folder.browse("part.html")["overview"];
+    let overview = &part["overview"];
     assert_eq!(overview["badge"], "INCOMPLETE");
     assert_eq!(overview["absent"], json!(["Absent: long: <b>it</b> broke"]));
 }
@@ -117,7 +116,7 @@ fn hostile_names_stay_text() {
     let files = "--report hostile.html --report hostile.xml --report hostile.md";
     let said = folder.qdiff(&format!("report hostile.json {files}")).exits(1);
     assert!(!said.stdout.contains(['\u{1b}', '\0']));
-    let seen = folder.browse("hostile.html");
+    let [seen] = folder.browse(["hostile"]);
     assert_eq!(seen["badge"], "DIVERGED");
     assert!(seen["headline"].as_str().unwrap().contains("<script>alert(1)</script>"));
     let markdown = folder.text("hostile.md");

@@ -2,8 +2,8 @@
 //! in all shapes and wherever a prompt is cut, and a fault is found at its stage.
 
 use qdiff_engine::quant::GgmlType;
-use qdiff_tests::folder_with;
 use qdiff_tests::synth::{Setting, Synth};
+use qdiff_tests::{Told, folder_with};
 use serde_json::Value;
 
 pub(crate) fn model(arch: &'static str, integers: &[(&str, usize)]) -> Synth {
@@ -42,11 +42,6 @@ pub(crate) fn models() -> Vec<Synth> {
     ]
 }
 
-fn origins(report: &Value) -> Vec<&str> {
-    let stages = report["verdict"]["stages"].as_array().unwrap();
-    stages.iter().filter(|s| s["origin"] == true).map(|s| s["stage"].as_str().unwrap()).collect()
-}
-
 #[test]
 fn every_stage_matches_llama_cpp() {
     for model in models() {
@@ -55,9 +50,8 @@ fn every_stage_matches_llama_cpp() {
         for passes in ["-n 3", "--passes 20,2,1,9,2,1"] {
             let (code, report, text) = folder.judged(&format!("{passes} --subject cpu"));
             assert_eq!(code, 0, "{model:?}\n{text}");
-            let coverage = &report["verdict"]["coverage"];
-            assert_eq!(coverage["asked"], coverage["judged"], "{text}");
-            let stages = report["verdict"]["stages"].as_array().unwrap();
+            assert!(report.is_whole(), "{text}");
+            let stages = report.stages();
             assert!(stages.len() > 50 && stages.iter().all(|stage| stage["status"] == "match"), "{text}");
         }
     }
@@ -87,7 +81,7 @@ fn segments_go_through_states() {
         assert_eq!(code, 0, "{text}");
         let (code, report, text) = folder
             .judged("-n 3 --subject cpu --taps embed,*_residual,layer_out,logits --inject delta-decay-missing@L00");
-        assert_eq!((code, origins(&report)), (1, vec!["L00.attn_residual"]), "{text}");
+        assert_eq!((code, report.origins()), (1, vec!["L00.attn_residual"]), "{text}");
     }
 }
 
@@ -129,9 +123,9 @@ fn each_fault_is_found_and_named() {
             let inject = format!("-n 3 --subject cpu --inject {fault}@L{layer:02}");
             let (code, report, text) = folder_with(&model(arch, &[])).judged(&inject);
             let expected: Vec<String> = stages.iter().map(|stage| format!("L{layer:02}.{stage}")).collect();
-            let found = origins(&report);
+            let found = report.origins();
             let named = |f: &Value| f["cause"]["name"].as_str().and_then(|n| n.split(':').next()) == Some(fault);
-            let findings = report["verdict"]["findings"].as_array().unwrap();
+            let findings = report.findings();
             if code != 1 || found != expected || !findings.iter().all(named) {
                 wrong.push(format!("{arch} {fault}: exit {code}, {found:?} for {expected:?}\n{text}"));
             }

@@ -5,7 +5,7 @@
 use qdiff_engine::quant::GgmlType;
 use qdiff_tests::schema::Schema;
 use qdiff_tests::synth::{Synth, tensor_range};
-use qdiff_tests::{folder, folder_with, headline, real_folder};
+use qdiff_tests::{Told, folder, folder_with, headline, real_folder};
 use serde_json::{Value, json};
 
 fn fits_a_screen(text: &str) {
@@ -223,11 +223,10 @@ fn finding(fault: &str, decode: usize) -> (Value, Value, String) {
     let folder = folder_with(&Synth { n_layers: 6, n_heads: 8, head_dim: 32, ..Synth::default() });
     let (code, json, text) = folder.judged(&format!("-n {decode} --inject {fault}"));
     assert_eq!(code, 1, "{text}");
-    let findings = json["verdict"]["findings"].as_array().unwrap();
+    let findings = json.findings();
     assert_eq!(findings.len(), 1, "{text}");
     let finding = findings[0].clone();
-    let stages = json["verdict"]["stages"].as_array().unwrap();
-    let stage = stages.iter().find(|s| s["stage"] == finding["stage"]);
+    let stage = json.stages().iter().find(|s| s["stage"] == finding["stage"]);
     (finding, stage.unwrap().clone(), text)
 }
 

@@ -3,7 +3,7 @@
 use qdiff::hash::sha256;
 use qdiff_synth::Synth;
 use qdiff_tests::containers::{arrays, write_npy};
-use qdiff_tests::{Folder, empty, exact, folder, folder_with, headline};
+use qdiff_tests::{Folder, Told, empty, exact, folder, folder_with, headline};
 use serde_json::Value;
 use std::process::Command;
 
@@ -49,7 +49,7 @@ fn what_has_no_worked_example_is_named() {
     let folder = folder();
     let (_, report, text) = folder.judged("--subject cpu -n 0 --inject qkv-bias-omitted");
     folder.write("report.json", report.to_string());
-    let findings = report["verdict"]["findings"].as_array().unwrap();
+    let findings = report.findings();
     assert!(findings.len() > 3, "{text}");
     let told = folder.qdiff("explain report.json").exits(1).stdout;
     assert!(told.contains(&format!("{} more origins without a worked example", findings.len() - 3)), "{told}");

@@ -1,14 +1,9 @@
 //! Linear layers and attention judged by probes: nothing is found that is not there, and nothing lost that the full check finds.
 
-use qdiff_tests::{folder, npz};
+use qdiff_tests::{Told, folder, npz};
 use serde_json::{Value, json};
 
 const PROMPT: &str = "--prompt haiku -n 2";
-
-fn stages(report: &Value) -> Vec<(&str, &str)> {
-    let stages = report["verdict"]["stages"].as_array().unwrap();
-    stages.iter().map(|s| (s["stage"].as_str().unwrap(), s["status"].as_str().unwrap())).collect()
-}
 
 #[test]
 fn a_right_engine_is_right() {
@@ -17,14 +12,14 @@ fn a_right_engine_is_right() {
     assert_eq!(code, 0, "{text}");
     let (code, probed, text) = folder.judged(&format!("{PROMPT} --check probe"));
     assert_eq!(code, 0, "{text}");
-    assert_eq!(stages(&full), stages(&probed));
+    assert_eq!(full.statuses(), probed.statuses());
     let coverage = |report: &Value, key: &str| report["verdict"]["coverage"][key].clone();
     assert_eq!(coverage(&full, "judged"), coverage(&probed, "judged"));
     assert!(coverage(&full, "probed").is_null());
     assert!(coverage(&probed, "probed")["rows"].as_u64().unwrap() > 0, "{text}");
     assert!(text.contains("by probes"), "{text}");
     for of in ["q_proj", "attn_scores", "attn_weights", "attn_context"] {
-        let stages = probed["verdict"]["stages"].as_array().unwrap().iter();
+        let stages = probed.stages().iter();
         let mut stages = stages.filter(|s| s["stage"].as_str().unwrap().ends_with(of));
         assert!(stages.all(|s| s["subject"]["probed"].as_u64() > Some(0)), "{of}");
     }
@@ -52,11 +47,15 @@ fn faults_are_found_as_by_the_full_check() {
         let judged = |mode: &str| {
             let (code, report, text) = folder.judged(&format!("{PROMPT} --inject {fault} --check {mode}"));
             assert_eq!(code, 1, "{fault}: {text}");
-            let findings = report["verdict"]["findings"].as_array().unwrap();
+            let findings = report.findings();
             let findings: Vec<Value> = findings.iter().map(|f| json!([f["stage"], f["cause"]["name"]])).collect();
-            let bad = report["verdict"]["stages"].as_array().unwrap().iter();
+            let bad = report.stages().iter();
             let bad: Vec<Value> = bad.map(|s| s["subject"]["bad_positions"].clone()).collect();
-            (findings, bad, stages(&report).into_iter().map(|(a, b)| (a.to_owned(), b.to_owned())).collect::<Vec<_>>())
+            (
+                findings,
+                bad,
+                report.statuses().into_iter().map(|(a, b)| (a.to_owned(), b.to_owned())).collect::<Vec<_>>(),
+            )
         };
         assert_eq!(judged("probe"), judged("full"), "{fault}");
     }
@@ -73,34 +72,19 @@ fn a_single_element_is_seen() {
     assert_eq!(code, 0, "{text}");
     let sees = probed["verdict"]["coverage"]["probed"]["sees"].as_f64().unwrap();
     let (_, full, _) = judged("right", "full");
-    let of = |report: &Value, stage: &str| {
-        let stages = report["verdict"]["stages"].as_array().unwrap();
-        stages.iter().find(|s| s["stage"] == stage).unwrap().clone()
-    };
     for stage in ["L00.q_proj", "L01.attn_out", "L01.ffn_gate", "L00.ffn_down", "logits"] {
         // Four bounds are allowed of one element.
-        let worst = &of(&full, stage)["subject"]["worst"];
+        let worst = &full.stage(stage)["subject"]["worst"];
         let off = (sees + 1.0) * worst["allowed"].as_f64().unwrap() / 4.0;
         let [row, index] = [&worst["place"]["position"], &worst["index"]].map(|v| v.as_u64().unwrap() as usize);
-        let rows = of(&full, stage)["subject"]["rows"].as_u64().unwrap() as usize;
-        let changed = folder.join(stage);
-        std::fs::create_dir(&changed).unwrap();
-        for file in ["capture.npz", "manifest.json"] {
-            std::fs::copy(folder.join("right").join(file), changed.join(file)).unwrap();
-        }
-        npz::rewrite(&changed.join("capture.npz"), |name, mut npy| {
-            if name == format!("prefill/{stage}") {
-                let start = npz::data(&npy);
-                let width = (npy.len() - start) / 4 / rows;
-                let element = &mut npy[start + 4 * (row * width + index)..][..4];
-                let value = f32::from_le_bytes(element.try_into().unwrap());
-                element.copy_from_slice(&((f64::from(value) + off) as f32).to_le_bytes());
-            }
-            Some(npy)
+        let rows = full.stage(stage)["subject"]["rows"].as_u64().unwrap() as usize;
+        npz::tamper(&folder.copied("right", stage), &format!("prefill/{stage}"), |x| {
+            let element = &mut x[row * (x.len() / rows) + index];
+            *element = (f64::from(*element) + off) as f32;
         });
         let (code, report, text) = judged(stage, "probe");
         assert_eq!(code, 1, "{stage}: {text}");
-        let of = of(&report, stage);
+        let of = report.stage(stage);
         assert_eq!((&of["status"], &of["subject"]["bad_positions"]), (&json!("diverged"), &json!([row])), "{text}");
     }
 }
@@ -112,8 +96,7 @@ fn a_single_element_of_attention_is_seen() {
     folder.record("right", "--prompt haiku -n 0");
     let judged = |of: &str, mode: &str, stage: &str| {
         let (_, report, text) = folder.told(&format!("run -m model.gguf --subject capture:{of} --check {mode}"));
-        let stages = report["verdict"]["stages"].as_array().unwrap();
-        (stages.iter().find(|s| s["stage"] == stage).unwrap().clone(), text)
+        (report.stage(stage).clone(), text)
     };
     let (embed, _) = judged("right", "full", "embed");
     let tokens = embed["subject"]["rows"].as_u64().unwrap() as usize;
@@ -125,22 +108,12 @@ fn a_single_element_of_attention_is_seen() {
         let heads = right["subject"]["rows"].as_u64().unwrap() as usize / tokens;
         let row = if heads > 1 { 2 * tokens - 1 } else { tokens - 1 };
         let changed = |off: f64| {
-            let to = folder.join(format!("{stage}-{off}"));
-            std::fs::create_dir(&to).unwrap();
-            for file in ["capture.npz", "manifest.json"] {
-                std::fs::copy(folder.join("right").join(file), to.join(file)).unwrap();
-            }
-            npz::rewrite(&to.join("capture.npz"), |name, mut npy| {
-                if name == format!("prefill/{stage}") {
-                    let start = npz::data(&npy);
-                    let width = (npy.len() - start) / 4 / (heads * tokens);
-                    let element = &mut npy[start + 4 * (row * width + 2)..][..4];
-                    let value = f32::from_le_bytes(element.try_into().unwrap());
-                    element.copy_from_slice(&((f64::from(value) + off) as f32).to_le_bytes());
-                }
-                Some(npy)
+            let to = format!("{stage}-{off}");
+            npz::tamper(&folder.copied("right", &to), &format!("prefill/{stage}"), |x| {
+                let element = &mut x[row * (x.len() / (heads * tokens)) + 2];
+                *element = (f64::from(*element) + off) as f32;
             });
-            format!("{stage}-{off}")
+            to
         };
         let (full, text) = judged(&changed(1.0), "full", stage);
         let worst = &full["subject"]["worst"];

@@ -456,5 +456,8 @@ proptest! {
             let want = to_float(ty, &bytes, 64);
             prop_assert_eq!(mins, [want[0], want[32]]);
         }
+        let mut mins = vec![m];
+        quant::block_offsets(GgmlType::Q8_0, ActivationFormat::Q8_1, &[0; 34], &mut mins);
+        prop_assert!(mins.is_empty(), "its blocks have none");
     }
 }

@@ -1,7 +1,7 @@
 //! KV caches in blocks: through the CPU engine, llama.cpp and the verdict.
 
 use qdiff_engine::quant::CACHES;
-use qdiff_tests::folder;
+use qdiff_tests::{Told, folder};
 use serde_json::Value;
 
 /// The names of the formats with blocks.
@@ -10,7 +10,7 @@ fn blocks() -> impl Iterator<Item = &'static str> {
 }
 
 fn stages<'a>(report: &'a Value, end: &'a str) -> impl Iterator<Item = &'a Value> {
-    let all = report["verdict"]["stages"].as_array().unwrap();
+    let all = report.stages();
     all.iter().filter(move |stage| stage["stage"].as_str().unwrap().ends_with(end))
 }
 
@@ -63,8 +63,7 @@ fn a_capture_with_caches_in_blocks_is_held_to_them() {
         manifest["arithmetic"]["kv"] = declared.into();
         folder.write("apart/manifest.json", manifest.to_string());
         let (code, report, text) = folder.judged("--subject capture:apart");
-        let origin = report["verdict"]["stages"].as_array().unwrap().iter().find(|stage| stage["origin"] == true);
-        assert_eq!((code, &origin.unwrap()["stage"]), (1, &wrong.into()), "{declared}\n{text}");
+        assert_eq!((code, report.origins()[0]), (1, wrong), "{declared}\n{text}");
     }
 }
 

@@ -4,7 +4,7 @@
 use qdiff_engine::quant::GgmlType;
 use qdiff_synth::Synth;
 use qdiff_tests::markdown::root;
-use qdiff_tests::{Folder, Said, exact, folder_with};
+use qdiff_tests::{Folder, Said, Told, exact, folder_with};
 use std::process::Command;
 
 /// What a clean run of these ranks says: everything judged, every shard and every partial result among it.
@@ -13,10 +13,9 @@ fn clean(folder: &Folder, ranks: &str, more: &str) {
     let report = folder.json("out.json");
     let code = if more.contains("none") { 3 } else { 0 };
     assert_eq!(said.code, code, "{ranks} {more}: {said}");
-    let coverage = &report["verdict"]["coverage"];
-    assert_eq!(coverage["asked"], coverage["judged"], "{ranks}: {said}");
+    assert!(report.is_whole(), "{ranks}: {said}");
     let count: usize = ranks.split(':').next().unwrap().parse().unwrap();
-    let stages = report["verdict"]["stages"].as_array().unwrap();
+    let stages = report.stages();
     let named = |name: &str| stages.iter().filter(|s| s["stage"].as_str().unwrap().ends_with(name)).count();
     let layers = report["model"]["layers"].as_u64().unwrap() as usize;
     for name in [".q_proj", ".attn_out_partial", ".ffn_down_partial", ".ffn_down"] {
@@ -57,10 +56,7 @@ fn the_broken_rank_is_named() {
         let said = folder.qdiff(&line).exits(1);
         assert!(said.stdout.starts_with(&format!("DIVERGED at {origin}")), "{fault}: {said}");
         let report = folder.json("out.json");
-        let stages = report["verdict"]["stages"].as_array().unwrap();
-        let origins: Vec<&str> =
-            stages.iter().filter(|s| s["origin"] == true).map(|s| s["stage"].as_str().unwrap()).collect();
-        assert_eq!(origins, [origin], "{fault}: {said}");
+        assert_eq!(report.origins(), [origin], "{fault}: {said}");
         let first = &report["verdict"]["findings"][0];
         assert!(cause.is_empty() || first.to_string().contains(cause), "{fault}: {first:#}");
     }
@@ -106,8 +102,7 @@ fn a_command_of_two_processes_is_judged() {
         folder.qdiff_with(&[("PYTHONPATH", &path), ("OPENBLAS_NUM_THREADS", "1")], &line)
     };
     let said = judged("").exits(0);
-    let coverage = &folder.json("out.json")["verdict"]["coverage"];
-    assert_eq!(coverage["asked"], coverage["judged"], "{said}");
+    assert!(folder.json("out.json").is_whole(), "{said}");
     for (bug, origins) in [
         ("row", &["r1.L01.q_proj"][..]),
         ("twice", &["r1.L01.ffn_down"]),
@@ -120,10 +115,7 @@ fn a_command_of_two_processes_is_judged() {
         let said = judged(&format!("--bug {bug}")).exits(1);
         assert!(said.stdout.starts_with(&format!("DIVERGED at {}", origins[0])), "{bug}: {said}");
         let report = folder.json("out.json");
-        let stages = report["verdict"]["stages"].as_array().unwrap();
-        let found: Vec<&str> =
-            stages.iter().filter(|s| s["origin"] == true).map(|s| s["stage"].as_str().unwrap()).collect();
-        assert_eq!(found, origins, "{bug}: {said}");
+        assert_eq!(report.origins(), origins, "{bug}: {said}");
     }
     // The dump must be cut as it is judged.
     let line = format!(

@@ -1,12 +1,8 @@
 //! The real 491 MB model, end to end. `./scripts/test` fetches it.
 
 use crate::reports;
-use qdiff_tests::real_folder;
+use qdiff_tests::{Told, real_folder};
 use serde_json::{Value, json};
-
-fn stages(report: &Value) -> &Vec<Value> {
-    report["verdict"]["stages"].as_array().unwrap()
-}
 
 #[test]
 fn the_haiku_matches_in_every_stage() {
@@ -19,10 +15,9 @@ fn the_haiku_matches_in_every_stage() {
     assert_eq!(report["run"]["tokens"][0], 151_644);
     assert_eq!(report["run"]["decoded"].as_array().unwrap().len(), 8);
     // 22 stages in each of 24 layers, and three outside them.
-    assert_eq!(stages(&report).len(), 24 * 22 + 3);
-    let coverage = &report["verdict"]["coverage"];
-    assert_eq!(coverage["asked"], coverage["judged"]);
-    for stage in stages(&report) {
+    assert_eq!(report.stages().len(), 24 * 22 + 3);
+    assert!(report.is_whole());
+    for stage in report.stages() {
         assert_eq!(stage["status"], "match", "{stage}");
         for side in ["subject", "reference"] {
             // f32 rounding level, independent of the tolerance table.
@@ -31,7 +26,7 @@ fn the_haiku_matches_in_every_stage() {
         }
     }
     reports::check(&folder, &text);
-    let seen = folder.browse("report.html");
+    let [seen] = folder.browse(["report"]);
     assert_eq!((&seen["badge"], &seen["origins"]), (&json!("MATCH"), &json!(0)));
     assert_eq!(seen["cells"], 24 * 22 + 3);
 }
@@ -43,10 +38,9 @@ fn the_second_model_matches() {
     let model = std::env::var("QDIFF_SECOND_MODEL").expect("QDIFF_SECOND_MODEL names the second model");
     let (code, report, text) = qdiff_tests::folder().told(&format!("run -m {model} --prompt haiku -n 1"));
     assert_eq!(code, 0, "{text}");
-    assert_eq!(stages(&report).len(), 28 * 22 + 3);
-    assert!(stages(&report).iter().all(|stage| stage["status"] == "match"), "{text}");
-    let coverage = &report["verdict"]["coverage"];
-    assert_eq!(coverage["asked"], coverage["judged"]);
+    assert_eq!(report.stages().len(), 28 * 22 + 3);
+    assert!(report.stages().iter().all(|stage| stage["status"] == "match"), "{text}");
+    assert!(report.is_whole());
 }
 
 /// Alone where a fault is in every layer, several in one run where each is in a layer of its own: there every layer has
@@ -67,10 +61,10 @@ fn faults_are_named_at_their_stage_and_layer() {
         ],
     ] {
         let inject: String = faults.iter().map(|(fault, ..)| format!(" --inject {fault}")).collect();
-        let (code, text) = reports::run(&folder, &format!("-n 2{inject}"));
+        let (code, text) = reports::run(&folder, &format!("-n 2 --repeat 0{inject}"));
         assert_eq!(code, 1, "{text}");
         let report = folder.json("report.json");
-        let findings = report["verdict"]["findings"].as_array().unwrap();
+        let findings = report.findings();
         for (fault, place, first, origins) in faults {
             let of_it = |f: &&Value| f["stage"].as_str().unwrap().starts_with(place);
             let own: Vec<&Value> = findings.iter().filter(of_it).collect();
@@ -79,7 +73,7 @@ fn faults_are_named_at_their_stage_and_layer() {
             assert!(own[0]["cause"]["name"].as_str().unwrap().starts_with(name), "{fault}");
         }
         assert_eq!(findings.len(), faults.iter().map(|(.., origins)| origins).sum::<usize>(), "{text}");
-        for stage in stages(&report) {
+        for stage in report.stages() {
             let status = stage["status"].as_str().unwrap();
             let expected = if stage["origin"] == true { ["diverged"; 2] } else { ["inherited", "match"] };
             assert!(expected.contains(&status), "{faults:?}: {} is {status}", stage["stage"]);
@@ -87,7 +81,7 @@ fn faults_are_named_at_their_stage_and_layer() {
     }
     // For the last of them in every format, and on the page.
     reports::check(&folder, &folder.qdiff("report report.json").exits(1).stdout);
-    let seen = folder.browse("report.html");
+    let [seen] = folder.browse(["report"]);
     assert_eq!((&seen["badge"], &seen["origins"]), (&json!("DIVERGED"), &json!(8)));
     assert_eq!(seen["cells"], 24 * 22 + 3);
 }

@@ -2,7 +2,7 @@
 //! all say the same.
 
 use qdiff_tests::schema::Schema;
-use qdiff_tests::{Folder, Said, folder, without_reports};
+use qdiff_tests::{Folder, Said, Told, folder, without_reports};
 use serde_json::{Value, json};
 
 const FAULT: &str = "-n 2 --inject attn-scale-missing@L01";
@@ -161,7 +161,7 @@ fn check_junit(folder: &Folder, report: &Value) {
         names.push(case.attribute("name").unwrap().to_owned());
     }
     assert_eq!(names[..2], ["weights", "tokens"]);
-    let stages = report["verdict"]["stages"].as_array().unwrap();
+    let stages = report.stages();
     let expected: Vec<_> = stages.iter().map(|s| s["stage"].as_str().unwrap()).collect();
     assert_eq!(names[2..], expected);
     let failed: Vec<_> = document
@@ -169,8 +169,7 @@ fn check_junit(folder: &Folder, report: &Value) {
         .filter(|n| n.has_tag_name("failure"))
         .map(|n| n.parent().unwrap().attribute("name").unwrap())
         .collect();
-    let origins: Vec<_> = stages.iter().filter(|s| s["origin"] == true).map(|s| s["stage"].as_str().unwrap()).collect();
-    assert_eq!(failed, origins);
+    assert_eq!(failed, report.origins());
 }
 
 /// A report's word for its outcome is not taken: what it holds is.

@@ -2,7 +2,7 @@
 
 use qdiff_engine::quant::GgmlType;
 use qdiff_synth::Synth;
-use qdiff_tests::{Folder, empty};
+use qdiff_tests::{Folder, Told, empty};
 use serde_json::{Value, json};
 
 fn small(arch: &'static str, weight_type: GgmlType, tied: bool) -> Synth {
@@ -37,7 +37,7 @@ fn a_folder_is_judged_against_f64_alone() {
         assert_eq!(code, 0, "{text}");
         assert!(text.starts_with("MATCH: no reference ran; "), "{text}");
         assert_eq!((&report["model"]["folder"], &report["reference"]["name"]), (&json!(true), &json!("none")));
-        let stages = report["verdict"]["stages"].as_array().unwrap();
+        let stages = report.stages();
         assert!(!stages.is_empty() && stages.iter().all(|s| s["status"] == "alone"));
         // The tokens are those that llama.cpp makes of the GGUF's vocabulary.
         let of = |model: &str| folder.qdiff(&format!("prompts code --tokens -m {model}")).exits(0).stdout;
@@ -266,7 +266,7 @@ fn shards_are_read_by_their_index() {
     std::fs::remove_file(folder.join("hf/model.safetensors")).unwrap();
     let (code, report, text) = folder.told(run);
     assert_eq!(code, 0, "{text}");
-    assert_eq!(report["verdict"]["stages"].as_array().unwrap().len(), 45, "{text}");
+    assert_eq!(report.stages().len(), 45, "{text}");
     std::fs::remove_file(folder.join("hf/model-1.safetensors")).unwrap();
     folder.refuses(run, &["hf/model-1.safetensors", "no such file", "model.safetensors.index.json says that it holds"]);
 }

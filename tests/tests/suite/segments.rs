@@ -3,7 +3,7 @@
 //! that holds them.
 
 use qdiff_tests::npz::{rewrite, tamper};
-use qdiff_tests::{Folder, folder};
+use qdiff_tests::{Folder, Told, folder};
 
 /// Records a run, and leaves of its arrays those that `keep` accepts.
 fn thin(folder: &Folder, out: &str, extra: &str, keep: impl Fn(&str) -> bool) {
@@ -39,7 +39,7 @@ fn a_clean_run_passes_over_segments() {
             assert_eq!(coverage["judged"], coverage["asked"], "{text}");
             assert!(coverage["within"].as_u64() > Some(0), "{text}");
             assert!(words(&text).contains("checked as part of the next dumped stage"), "{text}");
-            for stage in report["verdict"]["stages"].as_array().unwrap() {
+            for stage in report.stages() {
                 let status = stage["status"].as_str().unwrap();
                 assert!(["match", "covered"].contains(&status), "{stage}");
             }
@@ -162,7 +162,7 @@ fn a_fault_is_found_in_its_segment() {
         thin(&folder, &out, &format!("--inject {fault}"), |s| keeps(TAPS[taps], s));
         let (code, report, text) = folder.judged(&format!("--subject capture:{out}"));
         assert_eq!(code, 1, "{fault}\n{text}");
-        let findings = report["verdict"]["findings"].as_array().unwrap();
+        let findings = report.findings();
         let (_, last) = segment.split_once("..").unwrap();
         let stages: Vec<&str> = findings.iter().map(|f| f["stage"].as_str().unwrap()).collect();
         assert_eq!(stages, [last], "{fault}\n{text}");

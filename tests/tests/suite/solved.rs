@@ -36,11 +36,7 @@ fn steps() -> impl Iterator<Item = (String, usize, usize)> {
 
 /// What is found in the recording after `change`: the first finding, and the headline.
 fn finding(folder: &Folder, change: impl FnOnce(&mut Arrays)) -> (Value, String) {
-    folder.create("wrong");
-    for file in ["manifest.json", "capture.npz"] {
-        std::fs::copy(folder.join("right").join(file), folder.join("wrong").join(file)).unwrap();
-    }
-    revalue(&folder.join("wrong/capture.npz"), change);
+    revalue(&folder.copied("right", "wrong"), change);
     let (code, report, text) = folder.judged("--subject capture:wrong");
     assert_eq!(code, 1, "{text}");
     let first = report["verdict"]["findings"][0].clone();

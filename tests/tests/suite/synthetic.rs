@@ -6,16 +6,11 @@ use qdiff_engine::model::{Node, Role, qwen2, skeleton};
 use qdiff_engine::ops::Op;
 use qdiff_engine::quant::GgmlType;
 use qdiff_tests::synth::Synth;
-use qdiff_tests::{Folder, folder, folder_with, screen};
+use qdiff_tests::{Folder, Told, folder, folder_with, screen};
 use serde_json::Value;
 
 fn run(folder: &Folder, extra: &str) -> (i32, Value, String) {
     folder.judged(&format!("-n 3 {extra}"))
-}
-
-fn origins(report: &Value) -> Vec<String> {
-    let stages = report["verdict"]["stages"].as_array().unwrap();
-    stages.iter().filter(|s| s["origin"] == true).map(|s| s["stage"].as_str().unwrap().to_owned()).collect()
 }
 
 /// No false alarm: both engines do their mathematics in every stage, in every
@@ -113,7 +108,7 @@ fn each_fault_is_found_and_named() {
         let (code, report, text) = run(&folder, &format!("--inject {fault}"));
         let there = graph.nodes.iter().filter(|n| n.id.layer == layer && places(n));
         let there: Vec<String> = there.map(|n| n.id.to_string()).collect();
-        let found = origins(&report);
+        let found = report.origins();
         if code != 1 || found != there || !text.starts_with(&format!("DIVERGED at {}", there[0])) {
             missed.push(format!("{fault}: exit {code}, origins {found:?} for {there:?}\n{text}"));
         }
@@ -123,7 +118,7 @@ fn each_fault_is_found_and_named() {
             "one-head-wrong" => "place",
             _ => "value",
         };
-        for finding in report["verdict"]["findings"].as_array().unwrap() {
+        for finding in report.findings() {
             let cause = &finding["cause"];
             if cause["name"].as_str().and_then(|c| c.split(':').next()) != Some(name) || cause["kind"] != kind {
                 missed.push(format!("{fault}: explained as {cause} ({})", finding["shape"]));
@@ -139,12 +134,12 @@ fn a_weight_of_another_layer_is_found() {
     let folder = folder_with(&Synth { n_layers: 3, ..Synth::default() });
     let (code, report, text) = run(&folder, "--inject tensor-mapped-wrong@L01");
     assert_eq!(code, 1, "{text}");
-    let found = origins(&report);
+    let found = report.origins();
     assert_eq!(found[0], "L01.attn_norm");
     assert!(found.iter().all(|s| s.starts_with("L01.")), "{found:?}");
     // Two norms, seven matrices, three biases.
     assert_eq!(found.len(), 12, "{found:?}");
-    for finding in report["verdict"]["findings"].as_array().unwrap() {
+    for finding in report.findings() {
         assert_eq!(finding["cause"]["name"], "tensor-mapped-wrong:off=-1", "{finding}");
     }
 }
@@ -157,7 +152,7 @@ fn stale_stages_are_found_at_decode() {
         let fault = format!("stale-from-previous-step@L01.{stage}");
         let (code, report, text) = run(&folder, &format!("--inject {fault}"));
         assert_eq!(code, 1, "{stage}\n{text}");
-        assert_eq!(origins(&report), [format!("L01.{stage}")], "{text}");
+        assert_eq!(report.origins(), [format!("L01.{stage}")], "{text}");
         assert!(text.contains("from decode step 1 on"), "{text}");
         assert!(text.contains("stale-from-previous-step explains"), "{text}");
     }
@@ -168,7 +163,7 @@ fn the_head_norm_of_qwen3_is_missed() {
     let folder = folder_with(&Synth { arch: "qwen3", ..Synth::default() });
     let (code, report, text) = run(&folder, "--inject qk-norm-omitted@L00");
     assert_eq!(code, 1, "{text}");
-    assert_eq!(origins(&report), ["L00.q_normed", "L00.k_normed"]);
+    assert_eq!(report.origins(), ["L00.q_normed", "L00.k_normed"]);
     assert!(text.contains("the norm over each head is left out"), "{text}");
 }
 
@@ -178,7 +173,7 @@ fn two_faults_are_two_origins() {
     let folder = folder();
     let (code, report, _) = run(&folder, "--inject attn-scale-missing@L00 --inject gate-up-operands-swapped@L01");
     assert_eq!(code, 1);
-    assert_eq!(origins(&report), ["L00.attn_weights", "L01.ffn_act"]);
+    assert_eq!(report.origins(), ["L00.attn_weights", "L01.ffn_act"]);
 }
 
 /// NaN is never a pass, from any source and under any filter.
@@ -188,7 +183,7 @@ fn poison_is_an_origin_where_it_is_first_seen() {
     let fault = "--inject rope-base:base=nan@L01";
     let (code, report, text) = run(&folder, fault);
     assert_eq!(code, 1, "{text}");
-    assert_eq!(origins(&report), ["L01.q_rope", "L01.k_rope"], "{text}");
+    assert_eq!(report.origins(), ["L01.q_rope", "L01.k_rope"], "{text}");
     let (code, _, text) = run(&folder, &format!("{fault} --layers 2"));
     assert_eq!(code, 1, "{text}");
     assert!(text.starts_with("DIVERGED at L02.attn_norm"), "{text}");
@@ -200,7 +195,7 @@ fn a_rule_that_both_miss_is_no_dispute() {
     let folder = folder();
     let (code, report, text) = run(&folder, "--tolerance L00.ffn_down=1e-12");
     assert_eq!(code, 1, "{text}");
-    assert_eq!(origins(&report), ["L00.ffn_down"], "{text}");
+    assert_eq!(report.origins(), ["L00.ffn_down"], "{text}");
 }
 
 /// Filters reduce the judged stages, and the report says so.
@@ -210,7 +205,7 @@ fn filters_narrow_and_say_so() {
     let fault = "--inject gate-up-operands-swapped@L01";
     let (code, report, text) = run(&folder, &format!("{fault} --stages attn_* --layers 0"));
     assert_eq!(code, 0, "{text}");
-    assert_eq!(report["verdict"]["stages"].as_array().unwrap().len(), 6);
+    assert_eq!(report.stages().len(), 6);
     assert!(text.contains("of 6 out of 47 stages"), "{text}");
     let (code, ..) = run(&folder, &format!("{fault} --stages ffn_act"));
     assert_eq!(code, 1);

@@ -60,10 +60,10 @@ pub fn book(request: &BookRequest) -> Result<Option<String>> {
     if let Some(path) = request.folders.iter().find(|p| !p.is_dir()) {
         bail!("{} is no folder; results of several runs are a folder of JSON files", path.display());
     }
-    let Some(path) = &request.out else { return Ok(Some(Book::read(&request.folders)?.render())) };
+    let Some(path) = &request.out else { return Book::read(&request.folders)?.render().map(Some) };
     if format_of(path)?.extension != "md" {
         bail!("{}: folders of results are printed in markdown", path.display());
     }
     file::check(path, "--out")?;
-    file::write(path, Book::read(&request.folders)?.render().as_bytes()).map(|()| None)
+    file::write(path, Book::read(&request.folders)?.render()?.as_bytes()).map(|()| None)
 }

@@ -2,12 +2,12 @@
 
 use qdiff::machine::Machine;
 use qdiff::metrics::largest;
-use qdiff::number::{Real, rounded};
-use qdiff::report::grouped;
-use qdiff::report::{Document as _, ModelInfo, Outcome, Report};
+use qdiff::number::{Real, number, percent, rounded};
+use qdiff::report::{Document as _, ModelInfo, NONE, Outcome, Report, grouped};
 use qdiff::verdict::{Local, StageResult};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// Runs of one model on one machine.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -88,7 +88,7 @@ pub struct Figures {
 
 impl Figures {
     /// The worse of both, for each figure.
-    pub(super) fn or(self, other: Self) -> Self {
+    fn or(self, other: Self) -> Self {
         let worse = |a: Real, b: Real| if b.0 > a.0 || b.0.is_nan() { b } else { a };
         Self { residual: worse(self.residual, other.residual), used: worse(self.used, other.used) }
     }
@@ -122,19 +122,35 @@ impl Digest {
     }
 
     /// The verdict in one word.
-    pub(super) fn word(&self) -> &str {
+    fn word(&self) -> &str {
         self.verdict.split([':', ' ']).next().unwrap_or("")
     }
 
     /// What selects the path through the engines: the options of the run but for its prompt.
-    pub(super) fn path(&self) -> String {
+    fn path(&self) -> String {
         let prompt = format!("--prompt {} ", self.prompt);
         let command = format!("{} ", self.command);
         command.replacen("qdiff run ", "", 1).replacen(&prompt, "", 1).trim().to_owned()
     }
 
+    /// A row of the table of prompts.
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.prompt.clone(),
+            format!("{} + {}", self.tokens, self.decode),
+            self.subject.clone(),
+            self.reference.clone(),
+            self.word().to_owned(),
+            format!("{} of {}", self.coverage.judged, self.coverage.asked),
+            share(self.worst(|s| s.subject)),
+            share(self.worst(|s| s.reference)),
+            format!("{} of {}", self.agreed.0, self.agreed.1),
+            number(self.kl.0),
+        ]
+    }
+
     /// The worst figures of one side over all stages.
-    pub(super) fn worst(&self, side: fn(&StageDigest) -> Option<Figures>) -> Option<Figures> {
+    fn worst(&self, side: fn(&StageDigest) -> Option<Figures>) -> Option<Figures> {
         self.stages.iter().filter_map(side).reduce(Figures::or)
     }
 }
@@ -144,6 +160,13 @@ impl StageDigest {
         let figures = |l: &Local| Figures { residual: Real(rounded(l.residual)), used: Real(rounded(l.used)) };
         let [subject, reference] = [&stage.subject, &stage.reference].map(|side| side.as_ref().map(figures));
         Self { stage: stage.id.name.to_owned(), layers: 1, subject, reference }
+    }
+
+    /// A row of the table of stages.
+    fn row(&self) -> Vec<String> {
+        let sides = [self.subject, self.reference].into_iter();
+        let figures = sides.flat_map(|f| [f.map_or_else(|| NONE.to_owned(), |f| number(f.residual.0)), share(f)]);
+        [self.stage.clone(), self.layers.to_string()].into_iter().chain(figures).collect()
     }
 }
 
@@ -164,7 +187,7 @@ impl Runs {
     /// The figures of `reports`, which ran on one machine.
     pub fn new(title: &str, reports: &[Report]) -> Self {
         Self {
-            schema_version: super::missing::RESULTS_VERSION,
+            schema_version: super::RESULTS_VERSION,
             kind: "runs".to_owned(),
             title: title.to_owned(),
             machine: reports.first().map_or_else(Machine::this, |r| r.machine.clone()),
@@ -172,8 +195,58 @@ impl Runs {
         }
     }
 
-    /// Stages over all runs.
-    pub(super) fn stages(&self) -> Vec<StageDigest> {
-        folded(self.runs.iter().flat_map(|r| r.stages.iter().cloned()), usize::max)
+    /// As the document has it: rows of its tables, commands, and the worst of each stage over all runs.
+    pub(super) fn told(&self) -> Value {
+        let stages = folded(self.runs.iter().flat_map(|r| r.stages.iter().cloned()), usize::max);
+        let commands: Vec<&str> = self.runs.iter().map(|r| r.command.as_str()).collect();
+        json!({
+            "title": self.title, "machine": self.machine, "runs": self.runs,
+            "rows": self.runs.iter().map(Digest::row).collect::<Vec<_>>(),
+            "commands": commands.join("\n"),
+            "stages": stages.iter().map(StageDigest::row).collect::<Vec<_>>(),
+        })
     }
+}
+
+/// The share of what is allowed, of one side.
+fn share(figures: Option<Figures>) -> String {
+    figures.map_or_else(|| NONE.to_owned(), |f| percent(f.used.0))
+}
+
+/// The largest share that a subject takes of what rounding allows.
+pub(super) fn worst(all: &[&Digest]) -> String {
+    share(all.iter().filter_map(|run| run.worst(|s| s.subject)).reduce(Figures::or))
+}
+
+/// A row for each model and path, over all prompts: the paths of a model together, models in the order in which they first
+/// appear.
+pub(super) fn paths(all: &[&Digest]) -> Vec<Vec<String>> {
+    let models = grouped(all, |run| &run.model.sha256);
+    let paths = models.into_iter().flat_map(|(_, runs)| grouped(runs, |run| (&run.subject, run.path())));
+    let row = |((subject, path), runs): ((&String, String), Vec<&&Digest>)| {
+        let sum = |of: fn(&Digest) -> usize| runs.iter().map(|r| of(r)).sum::<usize>();
+        let worst = |side: fn(&StageDigest) -> Option<Figures>| {
+            share(runs.iter().filter_map(|r| r.worst(side)).reduce(Figures::or))
+        };
+        vec![
+            format!("{} {}", runs[0].model.name, runs[0].model.format),
+            path,
+            subject.clone(),
+            runs.len().to_string(),
+            verdict(&runs),
+            format!("{} of {}", sum(|r| r.coverage.judged), sum(|r| r.coverage.asked)),
+            worst(|s| s.subject),
+            worst(|s| s.reference),
+        ]
+    };
+    paths.map(row).collect()
+}
+
+/// The verdict of all prompts, or how many have which.
+fn verdict(runs: &[&&Digest]) -> String {
+    let mut words = grouped(runs, |run| run.word());
+    words.sort_unstable_by_key(|(word, _)| *word);
+    let alone = words.len() == 1;
+    let told = words.iter().map(|(word, n)| if alone { (*word).to_owned() } else { format!("{} {word}", n.len()) });
+    told.collect::<Vec<_>>().join(", ")
 }
