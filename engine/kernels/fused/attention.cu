@@ -20,6 +20,7 @@ struct AttentionParams {
     const int *position_at;
     float *scores_tap, *weights_tap; // null where not wanted; [H, N]
     float scale;
+    int rehearsing; // blocks that do: those that find room before their turn
     Stamp *stamps; // null where it is not timed
 };
 
@@ -69,9 +70,10 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
     const int column = threadIdx.x % COLUMNS, keys_of = threadIdx.x / COLUMNS;
     // Before its turn a block goes through its first tile as a rehearsal that writes
     // nothing: instructions met for the first time would take longer than all that is
-    // waited for.
+    // waited for. One that begins late has no time for it.
+    const bool rehearses = (int)(blockIdx.y * gridDim.x + blockIdx.x) < p.rehearsing;
 #pragma unroll 1
-    for (int round = 0; round < 2; round++) {
+    for (int round = rehearses ? 0 : 1; round < 2; round++) {
         live = round == 1;
         if (live) turn.wait();
         if (threadIdx.x < GROUP) {

@@ -53,6 +53,10 @@ impl Fused<'_> {
         }
         let config = &self.calls.graph.config;
         let memory = self.calls.memory;
+        // A block of a ring leaves no room on its multiprocessor.
+        let rehearsing = self.qkv_ring(layer).map_or(i32::MAX, |(.., makers)| {
+            self.calls.functions.processors as i32 - makers.iter().sum::<usize>() as i32
+        });
         let params = AttentionParams {
             q: self.at(layer.rope[0]),
             k: self.at(layer.cache[0]),
@@ -62,6 +66,7 @@ impl Fused<'_> {
             scores_tap: self.tap(layer.scores),
             weights_tap: self.tap(layer.weights),
             scale: self.scale(layer),
+            rehearsing,
             stamps: 0,
         };
         let group = config.n_heads / config.n_kv_heads;
