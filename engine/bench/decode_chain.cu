@@ -12,8 +12,8 @@
 // for memory.
 //
 // First both kernels of attention are held against f64: their taps, and what they leave for attn_out, at which a tap changes
-// no bit; with LAYERS 0 that is all, of few keys (for compute-sanitizer), and rings against what PLAIN takes. Then a step is timed by type of the cache and kernel
-// of attention. Where any of it is wrong, the program says so and fails.
+// no bit; with LAYERS 0 that is all, of few keys (for compute-sanitizer), and rings against what PLAIN takes. Then a step is timed by
+// type of the cache and kernel of attention. Where any of it is wrong, the program says so and fails.
 
 #include <algorithm>
 #include <cmath>
@@ -144,7 +144,8 @@ static const char *const WAYS[] = {"a cache of f32", "a cache of f16", "a cache 
 #ifndef HUGE
 static int processors;
 #endif
-static int rehearsing = 1 << 30; // blocks of attention that do
+static bool rings = E > 2048; // of attn_qkv and attn_out
+static int early; // blocks of attention, where others begin late
 struct Attended {
     const float *q;
     const void *k, *v;
@@ -168,13 +169,14 @@ template <class Launch>
 static void attend(Way way, const Attended &a, Launch launch) {
     const float scale = 1.0f / std::sqrt((float)D);
     const dim3 grid(G, splits_of(way));
-    const att::AttentionParams p = {a.q, a.k, a.v, a.partial, a.position_at, a.scores_tap, a.weights_tap, scale, rehearsing};
+    const att::AttentionParams p = {a.q, a.k, a.v, a.partial, a.position_at, a.scores_tap, a.weights_tap, scale, early};
     auto shared = [](int size) {
         const int stage = 2 * KEYS * D * size;
         return stage + std::max(stage, att::THREADS * 16 * GROUP);
     };
-    if (way == FLOATS) launch("attention", att::attention<KvF32, D, GROUP, KEYS>, p, grid, att::THREADS, shared(4));
-    else if (way == HALVES) launch("attention", att::attention<KvF16, D, GROUP, KEYS>, p, grid, att::THREADS, shared(2));
+    auto any = [&](auto early, auto late, int size) { launch("attention", rings ? late : early, p, grid, att::THREADS, shared(size)); };
+    if (way == FLOATS) any(att::attention<KvF32, D, GROUP, KEYS, false>, att::attention<KvF32, D, GROUP, KEYS, true>, 4);
+    else if (way == HALVES) any(att::attention<KvF16, D, GROUP, KEYS, false>, att::attention<KvF16, D, GROUP, KEYS, true>, 2);
     else {
         const halved::AttentionHalvesParams h = {a.q, (const u16 *)a.k, (const u16 *)a.v, a.partial, a.position_at, a.scores_tap,
                                                  a.weights_tap, scale};
@@ -303,9 +305,6 @@ static bool held(int keys, const std::vector<u16> &noise) {
 }
 
 static const char *card;
-#ifdef HUGE
-static bool rings = true; // of attn_qkv and attn_out
-#endif
 // What the last step left of its last layer: queries, the newest row of each cache, and the residual.
 static std::vector<float> left[4];
 
@@ -377,7 +376,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
                 blocks = 0, most++;
                 for (int i = 0; i < 3; i++) blocks += makers[i] = (tiles[i] - 1) / (i == 0 ? most : (most + 1) / 2) + 1;
             } while (blocks > processors);
-            rehearsing = rings ? processors - blocks : 1 << 30;
+            early = processors - blocks;
             const Walked w = rings ? ring(l % 2 ? fq : fv, E, most, stages) : walk({fq, fv}, E, 2, 1, 0);
             if (!rings) blocks = (H + 2 * G) * D / 2 / TILE;
 #else

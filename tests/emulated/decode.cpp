@@ -239,16 +239,15 @@ struct Attended {
     Type *row(int c, int head, int key) const { return cache[c] + ((size_t)key * kv_heads + head / GROUP) * D; }
 };
 
-// Blocks of attention that rehearse: not all.
-constexpr int REHEARSING = 3;
-// The kernel that takes every cache.
+// The kernel that takes every cache; where keys are many, some of its blocks begin late.
+constexpr int EARLY = 3;
 template <int TILE_KEYS = KEYS, class Kv, int D, int GROUP>
 static void by_any(const Attended<Kv, D, GROUP> &of, int splits, bool taps = true) {
     shares::AttentionParams p{copied(of.q), of.cache[0], of.cache[1], of.partial, &of.position, taps ? of.scores : nullptr,
-                              taps ? of.weights : nullptr, of.scale, REHEARSING};
+                              taps ? of.weights : nullptr, of.scale, EARLY};
     const size_t stage = 2 * TILE_KEYS * D * sizeof(typename Kv::Type), sums = (size_t)shares::THREADS * 16 * GROUP;
     launch({(unsigned)of.kv_heads, (unsigned)splits}, shares::THREADS, stage + std::max(stage, sums),
-           [&] { shares::attention<Kv, D, GROUP, TILE_KEYS>(p); });
+           [&] { of.keys > 600 ? shares::attention<Kv, D, GROUP, TILE_KEYS, true>(p) : shares::attention<Kv, D, GROUP, TILE_KEYS, false>(p); });
 }
 // The kernel for halves.
 template <int STAGES, int CLUSTER, int D, int GROUP>

@@ -132,15 +132,15 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RIN
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
     const Shares of(__ldcg(p.position_at) + 1, p.splits);
-    if (p.weights_tap && (int)blockIdx.x >= p.makers) {
-        scale_weights<D>(p, of, blockIdx.x - p.makers, gridDim.x - p.makers, turn);
+    const int tiles = (p.m + TILE - 1) / TILE, makers = RING > 0 ? p.makers : tiles;
+    if (p.weights_tap && (int)blockIdx.x >= makers) {
+        scale_weights<D>(p, of, blockIdx.x - makers, gridDim.x - makers, turn);
         return;
     }
-    const int tiles = p.m / TILE; // of rings
-    const int first = RING > 0 ? tiles * (int)blockIdx.x / p.makers : blockIdx.x;
-    const int end = RING > 0 ? tiles * ((int)blockIdx.x + 1) / p.makers : first + 1;
+    const int first = RING > 0 ? tiles * (int)blockIdx.x / makers : blockIdx.x;
+    const int end = RING > 0 ? tiles * ((int)blockIdx.x + 1) / makers : first + 1;
     const int row = first * TILE + threadIdx.x;
-    const bool mine = threadIdx.x < (end - first) * TILE && row < p.m;
+    const bool mine = threadIdx.x < (RING > 0 ? (end - first) * TILE : TILE) && row < p.m;
     float a = 0.0f;
     auto rows_of = [&](int) { return Rows{&p.w, first * TILE, p.m}; };
     auto ready = [&] {

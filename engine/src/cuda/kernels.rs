@@ -162,7 +162,7 @@ kernels! {
     }
     Attention(AttentionParams) "fused/attention.cu" {
         q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32,
-        rehearsing: i32, stamps: Ptr,
+        early: i32, stamps: Ptr,
     }
     AttentionHalves(AttentionHalvesParams) "fused/attention_halves.cu" {
         q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32, stamps: Ptr,
