@@ -211,8 +211,8 @@ impl Fused<'_> {
     }
 
     /// How the weights of `attn_qkv` come through rings, where registers hold none of them: the way, the threads and the bytes of
-    /// shared memory of a block, and the number of blocks that make q, k and v. A tile is eight pairs. No block has more tiles than
-    /// others need, one of k or v half as many: their formats may be larger.
+    /// shared memory of a block, and the number of blocks that make q, k and v. Each block has about as many tiles of eight
+    /// pairs, one of k or v half as many, since their formats may be larger; the card holds all blocks at once.
     pub(super) fn qkv_ring(&self, layer: &Layer) -> Option<(Walk, u32, u32, [usize; 3])> {
         let parts = layer.proj.map(|i| self.weight(i));
         let whole = (self.calls.graph.config.head_dim / 2).is_multiple_of(TILE / 2) && layer.normed[0].is_none();
