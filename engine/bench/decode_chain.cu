@@ -5,14 +5,15 @@
 // decode_chain [LAYERS [POSITION]]
 //
 // The shape is that of Qwen2.5 0.5B in Q4_K_M; with -DLARGE that of the 1.5B, with -DHUGE that of the 7B, whose ffn_act, ffn_down and
-// head come through rings of at most -DRING_STAGES (4) stages of -DOF_RINGS (16) warps. Without -DMARKS only the step is timed. What
+// head come through rings of at most -DRING_STAGES (4) stages of -DOF_RINGS (16) warps, and those of attn_qkv and attn_out, unless
+// PLAIN is in the environment. Without -DMARKS only the step is timed. What
 // `qdiff-lab bench --measure cuda` prints for a real model this prints in more detail: the step of each block too. With HOT in the
 // environment all layers have the weights of the first, which are then in the second-level cache: what is no faster so does not wait
 // for memory.
 //
 // First both kernels of attention are held against f64: their taps, and what they leave for attn_out, at which a tap changes
-// no bit; with LAYERS 0 that is all, of few keys (for compute-sanitizer). Then a step is timed by type of the cache and kernel
-// of attention. Where any of it is wrong, the program says so and fails.
+// no bit; with LAYERS 0 that is all, of few keys (for compute-sanitizer), and rings against what PLAIN takes. Then a step is timed by
+// type of the cache and kernel of attention. Where any of it is wrong, the program says so and fails.
 
 #include <algorithm>
 #include <cmath>
@@ -143,6 +144,8 @@ static const char *const WAYS[] = {"a cache of f32", "a cache of f16", "a cache 
 #ifndef HUGE
 static int processors;
 #endif
+static bool rings = E > 2048; // of attn_qkv and attn_out
+static int early; // blocks of attention, where others begin late
 struct Attended {
     const float *q;
     const void *k, *v;
@@ -166,13 +169,14 @@ template <class Launch>
 static void attend(Way way, const Attended &a, Launch launch) {
     const float scale = 1.0f / std::sqrt((float)D);
     const dim3 grid(G, splits_of(way));
-    const att::AttentionParams p = {a.q, a.k, a.v, a.partial, a.position_at, a.scores_tap, a.weights_tap, scale};
+    const att::AttentionParams p = {a.q, a.k, a.v, a.partial, a.position_at, a.scores_tap, a.weights_tap, scale, early};
     auto shared = [](int size) {
         const int stage = 2 * KEYS * D * size;
         return stage + std::max(stage, att::THREADS * 16 * GROUP);
     };
-    if (way == FLOATS) launch("attention", att::attention<KvF32, D, GROUP, KEYS>, p, grid, att::THREADS, shared(4));
-    else if (way == HALVES) launch("attention", att::attention<KvF16, D, GROUP, KEYS>, p, grid, att::THREADS, shared(2));
+    auto any = [&](auto early, auto late, int size) { launch("attention", rings ? late : early, p, grid, att::THREADS, shared(size)); };
+    if (way == FLOATS) any(att::attention<KvF32, D, GROUP, KEYS, false>, att::attention<KvF32, D, GROUP, KEYS, true>, 4);
+    else if (way == HALVES) any(att::attention<KvF16, D, GROUP, KEYS, false>, att::attention<KvF16, D, GROUP, KEYS, true>, 2);
     else {
         const halved::AttentionHalvesParams h = {a.q, (const u16 *)a.k, (const u16 *)a.v, a.partial, a.position_at, a.scores_tap,
                                                  a.weights_tap, scale};
@@ -301,6 +305,8 @@ static bool held(int keys, const std::vector<u16> &noise) {
 }
 
 static const char *card;
+// What the last step left of its last layer: queries, the newest row of each cache, and the residual.
+static std::vector<float> left[4];
 
 // Times a step.
 static void chain(int layers, int position, Way way, const std::vector<u16> &noise) {
@@ -362,32 +368,69 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
         void *cache[2] = {caches[2 * l], caches[2 * l + 1]};
         const Stream stream = l == 0 ? Stream{x[0]} : Stream{x[1], {halves[0], halves[1]}};
         {
+#ifdef HUGE
+            // As `qkv_ring` of engine/src/cuda/fast.rs says.
+            const int tiles[3] = {H * D / TILE, G * D / TILE, G * D / TILE};
+            int makers[3], most = 0, blocks, stages;
+            do {
+                blocks = 0, most++;
+                for (int i = 0; i < 3; i++) blocks += makers[i] = (tiles[i] - 1) / (i == 0 ? most : (most + 1) / 2) + 1;
+            } while (blocks > processors);
+            early = processors - blocks;
+            const Walked w = rings ? ring(l % 2 ? fq : fv, E, most, stages) : walk({fq, fv}, E, 2, 1, 0);
+            if (!rings) blocks = (H + 2 * G) * D / 2 / TILE;
+#else
+            const int makers[3] = {}, blocks = (H + 2 * G) * D / 2 / TILE;
             const Walked w = walk({fq, fv}, E, 2, 1, 0);
+#endif
             qkv::AttnQkvParams p = {stream, norm, {bias, bias, bias}, {}, frequency, {wq, wk, wv}, position_at, q,
-                                    cache[0], cache[1], nullptr, {}, {}, {}, {}, w.walk, E, H, G, 1e-6f};
-            const dim3 grid((H + 2 * G) * D / 2 / TILE);
+                                    cache[0], cache[1], nullptr, {}, {}, {}, {}, w.walk, E, H, G, 1e-6f, {makers[0], makers[1], makers[2]}};
+            const dim3 grid(blocks);
             auto project = [&](auto of_floats, auto of_halves) {
                 launch("attn_qkv", way == FLOATS ? of_floats : of_halves, p, grid, w.threads, w.shared);
             };
 #ifndef LARGE
             if (l % 2) project(qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, D, 1, false, 4, 4, 4>, qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF16, D, 1, false, 4, 4, 4>);
             else project(qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, D, 1, false, 4, 4, 7>, qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF16, D, 1, false, 4, 4, 7>);
+#elif defined(HUGE)
+#define KERNEL(n) qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 0, false, n, n, n>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 0, false, n, n, n>
+#define MIXED(n) qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 0, false, n, n, n>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 0, false, n, n, n>
+#define PLAIN(v) qkv::attn_qkv<Q4_K, Q4_K, v, KvF32, D, 1, false, 0, 0, 0>, qkv::attn_qkv<Q4_K, Q4_K, v, KvF16, D, 1, false, 0, 0, 0>
+            if (!rings) l % 2 ? project(PLAIN(Q4_K)) : project(PLAIN(Q6_K));
+            else if (l % 2) stages == 2 ? project(KERNEL(2)) : stages == 3 ? project(KERNEL(3)) : project(KERNEL(4));
+            else stages == 2 ? project(MIXED(2)) : project(MIXED(3));
+            if (rings && stages > (l % 2 ? 4 : 3)) exit(1);
+#undef KERNEL
+#undef MIXED
+#undef PLAIN
 #else
-            constexpr int HELD = E > 2048 ? 0 : 2;
-            if (l % 2) project(qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 1, false, HELD, HELD, HELD>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 1, false, HELD, HELD, HELD>);
-            else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, HELD, HELD, HELD>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, HELD, HELD, HELD>);
+            if (l % 2) project(qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 1, false, 2, 2, 2>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 1, false, 2, 2, 2>);
+            else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, 2, 2, 2>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, 2, 2, 2>);
 #endif
         }
         attend(way, {q, cache[0], cache[1], partial, position_at, nullptr, nullptr}, launch);
         {
-            const Walked w = walk({fq}, E, 1, 1, 0);
-            out::AttnOutParams p = {partial, wo, stream, x[1], position_at, nullptr, nullptr, nullptr, nullptr, w.walk, E, E, H,
-                                    splits_of(way)};
-#ifndef LARGE
-            launch("attn_out", out::attn_out<Q5_0, D, 2>, p, dim3(E / TILE), w.threads, w.shared);
+#ifdef HUGE
+            int stages;
+            const int each = (E / TILE + processors - 1) / processors, makers = rings ? (E / TILE + each - 1) / each : E / TILE;
+            const Walked w = rings ? ring(fq, E, each, stages) : walk({fq}, E, 1, 1, 0);
 #else
-            launch("attn_out", out::attn_out<Q4_K, D, (E > 2048 ? 0 : 1)>, p, dim3(E / TILE), w.threads, w.shared);
+            const int makers = E / TILE;
+            const Walked w = walk({fq}, E, 1, 1, 0);
 #endif
+            out::AttnOutParams p = {partial, wo, stream, x[1], position_at, nullptr, nullptr, nullptr, nullptr, w.walk, E, E, H,
+                                    splits_of(way), makers};
+#ifndef LARGE
+            auto *kernel = out::attn_out<Q5_0, D, 2, 0>;
+#elif defined(HUGE)
+#define KERNEL(n) out::attn_out<Q4_K, D, 0, n>
+            auto *kernel = !rings ? KERNEL(0) : stages == 2 ? KERNEL(2) : stages == 3 ? KERNEL(3) : KERNEL(4);
+            if (rings && stages > 4) exit(1);
+#undef KERNEL
+#else
+            auto *kernel = out::attn_out<Q4_K, D, 1, 0>;
+#endif
+            launch("attn_out", kernel, p, dim3(makers), w.threads, w.shared);
         }
         {
 #ifndef LARGE
@@ -553,8 +596,37 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #ifdef MARKS
     CK(cudaFree(stamps));
 #endif
+    left[0] = read(q, H * D), left[3] = read(x[1], E);
+    for (int i = 0; i < 2; i++) {
+        const size_t at = (size_t)position * G * D;
+        if (way == FLOATS) left[1 + i] = read((const float *)caches[2 * layers - 2 + i] + at, G * D);
+    }
     for (void *cache : caches) CK(cudaFree(cache));
 }
+
+#ifdef HUGE
+// Whether rings and what they replace leave the same, but for the order of sums.
+static bool alike(int layers, const std::vector<u16> &noise) {
+    std::vector<float> before[4];
+    rings = false;
+    chain(layers, 640, FLOATS, noise);
+    for (int i = 0; i < 4; i++) before[i] = left[i];
+    rings = true;
+    chain(layers, 640, FLOATS, noise);
+    bool right = true;
+    for (int i = 0; i < 4; i++) {
+        double off = 0, all = 0;
+        for (size_t k = 0; k < left[i].size(); k++) {
+            off += std::pow((double)left[i][k] - before[i][k], 2), all += std::pow((double)before[i][k], 2);
+        }
+        const double by = std::sqrt(off / all);
+        const bool close = by < (layers == 1 && i < 3 ? 1e-6 : 1e-2) && all > 0;
+        printf("rings, %d layers, %s: off by %.1e of the norm%s\n", layers, i == 0 ? "queries" : i == 1 ? "keys" : i == 2 ? "values" : "residual", by, close ? "" : "  WRONG");
+        right = right && close;
+    }
+    return right;
+}
+#endif
 
 int main(int argc, char **argv) {
     setvbuf(stdout, nullptr, _IONBF, 0);
@@ -576,6 +648,10 @@ int main(int argc, char **argv) {
     for (size_t at = 0; at < bytes; at += noise.size() * 2) {
         CK(cudaMemcpy(arena + at, noise.data(), std::min(noise.size() * 2, bytes - at), cudaMemcpyHostToDevice));
     }
+#ifdef HUGE
+    for (int count = 1; layers == 0 && count <= 2; count++) right = alike(count, rows) && right;
+    rings = !getenv("PLAIN");
+#endif
     for (int position : {640, 3072, 8192, 32000}) {
         if (layers == 0 || (argc > 2 && position != atoi(argv[2]))) continue;
         for (Way way : {FLOATS, HALVES, HALVES_ON_TENSOR_CORES}) {

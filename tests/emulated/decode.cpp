@@ -2,6 +2,8 @@
 // by thread on a CPU.
 #include "fixtures.h"
 
+#include <array>
+
 #include "fused/ring.cuh"
 #include "fused/best.cuh"
 #include "fused/shares.cuh"
@@ -150,16 +152,23 @@ static void lm_head(int n, int m, int tiles, int blocks, int stages = 2) {
 }
 
 template <class Q, class K, class V, class Kv, int D, int PAIRS, bool NORM, int HELD_Q, int HELD_K, int HELD_V>
-static void attn_qkv(int n, int heads, int kv_heads, int position) {
-    printf("attn_qkv<%s, %s, %s> of %d heads of %d\n", format<Q>().name, format<K>().name, format<V>().name, heads, D);
+static void attn_qkv(int n, int heads, int kv_heads, int position, [[maybe_unused]] std::array<int, 3> makers = {}, [[maybe_unused]] int warps = 0) {
+    printf("attn_qkv<%s, %s, %s, %d> of %d heads of %d\n", format<Q>().name, format<K>().name, format<V>().name, PAIRS, heads, D);
     const Matrix w[3] = {matrix<Q>(n, heads * D), matrix<K>(n, kv_heads * D), matrix<V>(n, kv_heads * D)};
     const auto x = vector_of(n), weight = vector_of(n);
     const Doubles normed = norm_of(x, weight);
     std::vector<float> frequency, bias[3], head_norm[2] = {vector_of(D), vector_of(D)};
     for (int i = 0; i < D / 2; i++) frequency.push_back((float)std::pow(1e6, -2.0 * i / D));
     for (int i = 0; i < 3; i++) bias[i] = vector_of(w[i].m);
+    unsigned blocks = (heads + 2 * kv_heads) * D / 2 / (TILE * std::max(PAIRS, 1)), threads = 32 * MOST_WARPS;
     Walk way = walk<Q, K>(2 * PAIRS, 1, n / 32, 1);
     way.stride = std::max(way.stride, tile_bytes<V>(n / 32));
+    size_t stages = bytes_of(way);
+    if constexpr (PAIRS == 0) {
+        way = ring<Q>(warps, HELD_Q), way.stride = std::max({way.stride, ring<K>(1, 1).stride, ring<V>(1, 1).stride});
+        blocks = makers[0] + makers[1] + makers[2], threads = 32 * warps;
+        stages = bytes_of_ring(way, std::max(heads * D / TILE / makers[0], kv_heads * D / TILE / std::min(makers[1], makers[2])) + 1);
+    }
     const int capacity = position + 2;
     qkv::AttnQkvParams p{};
     p.x.base = copied(x), p.norm = copied(weight), p.frequency = copied(frequency), p.position_at = &position;
@@ -172,8 +181,9 @@ static void attn_qkv(int n, int heads, int kv_heads, int position) {
         if (!NORM) p.bias[i] = copied(bias[i]);
         else if (i < 2) p.head_norm[i] = copied(head_norm[i]);
     }
+    for (int i = 0; i < 3; i++) p.makers[i] = makers[i];
     const size_t vector = std::max({vector_bytes<Q, Q>(n), vector_bytes<K, K>(n), vector_bytes<V, V>(n)});
-    launch({(unsigned)((heads + 2 * kv_heads) * D / 2 / (TILE * PAIRS))}, 32 * MOST_WARPS, vector + bytes_of(way),
+    launch({blocks}, threads, vector + stages,
            [&] { qkv::attn_qkv<Q, K, V, Kv, D, PAIRS, NORM, HELD_Q, HELD_K, HELD_V>(p); });
     for (int part = 0; part < 3; part++) {
         Doubles y, size;
@@ -229,14 +239,15 @@ struct Attended {
     Type *row(int c, int head, int key) const { return cache[c] + ((size_t)key * kv_heads + head / GROUP) * D; }
 };
 
-// The kernel that takes every cache.
+// The kernel that takes every cache; where keys are many, some of its blocks begin late.
+constexpr int EARLY = 3;
 template <int TILE_KEYS = KEYS, class Kv, int D, int GROUP>
 static void by_any(const Attended<Kv, D, GROUP> &of, int splits, bool taps = true) {
     shares::AttentionParams p{copied(of.q), of.cache[0], of.cache[1], of.partial, &of.position, taps ? of.scores : nullptr,
-                              taps ? of.weights : nullptr, of.scale};
+                              taps ? of.weights : nullptr, of.scale, EARLY};
     const size_t stage = 2 * TILE_KEYS * D * sizeof(typename Kv::Type), sums = (size_t)shares::THREADS * 16 * GROUP;
     launch({(unsigned)of.kv_heads, (unsigned)splits}, shares::THREADS, stage + std::max(stage, sums),
-           [&] { shares::attention<Kv, D, GROUP, TILE_KEYS>(p); });
+           [&] { of.keys > 600 ? shares::attention<Kv, D, GROUP, TILE_KEYS, true>(p) : shares::attention<Kv, D, GROUP, TILE_KEYS, false>(p); });
 }
 // The kernel for halves.
 template <int STAGES, int CLUSTER, int D, int GROUP>
@@ -248,21 +259,23 @@ static void by_halves(const Attended<KvF16, D, GROUP> &of, int shares, bool taps
 }
 
 // attn_out of what a kernel of attention left.
-template <class F, int HELD, class Kv, int D, int GROUP>
+template <class F, int HELD, int RING, class Kv, int D, int GROUP>
 static together::AttnOutParams put_together(const Attended<Kv, D, GROUP> &of, int splits, const Matrix &w,
                                             const std::vector<float> &a) {
     const int n = w.n, m = w.m;
-    const Walk way = walk<F, F>(1, 1, n / 32, 1);
+    // Through rings blocks of more than two tiles each.
+    const int tiles = (m + TILE - 1) / TILE, makers = RING > 0 ? (tiles + 2) / 3 : tiles, warps = RING > 0 ? 12 : MOST_WARPS;
+    const Walk way = RING > 0 ? ring<F>(warps, RING) : walk<F, F>(1, 1, n / 32, 1);
     together::AttnOutParams o{of.partial, w.planes, Stream{copied(a), {}, nullptr, nullptr}, unwritten(m), &of.position,
-                              of.weights, unwritten(n), unwritten(m), nullptr, way, n, m, of.heads, splits};
+                              of.weights, unwritten(n), unwritten(m), nullptr, way, n, m, of.heads, splits, makers};
     const unsigned scaling = of.heads * (1 + of.keys / 1000);
-    launch({(unsigned)(m + TILE - 1) / TILE + scaling}, 32 * MOST_WARPS, vector_bytes<F, F>(n) + bytes_of(way),
-           [&] { together::attn_out<F, D, HELD>(o); });
+    launch({makers + scaling}, 32 * warps, vector_bytes<F, F>(n) + (RING > 0 ? bytes_of_ring(way, 4) : bytes_of(way)),
+           [&] { together::attn_out<F, D, HELD, RING>(o); });
     return o;
 }
 
 // What is put together of what a kernel left, against its definition.
-template <class F, int HELD, class Kv, int D, int GROUP>
+template <class F, int HELD, int RING = 0, class Kv, int D, int GROUP>
 static void attended(const Attended<Kv, D, GROUP> &of, int splits, int m) {
     const int heads = of.heads, keys = of.keys, n = heads * D;
     const auto a = vector_of(m);
@@ -286,7 +299,7 @@ static void attended(const Attended<Kv, D, GROUP> &of, int splits, int m) {
         }
     }
     const Matrix w = matrix<F>(n, m);
-    const auto o = put_together<F, HELD>(of, splits, w, a);
+    const auto o = put_together<F, HELD, RING>(of, splits, w, a);
     compare("scores", of.scores, score, score_size, PRODUCT);
     // Scores of some tens, whose rounding the exponential turns into errors of weights.
     compare("weights", of.weights, weights, Doubles(weights.size(), 1), 2e-5);
@@ -297,13 +310,13 @@ static void attended(const Attended<Kv, D, GROUP> &of, int splits, int m) {
     compare("residual", o.y, y, size, PRODUCT);
 }
 
-template <class Kv, int D, int GROUP, class F, int HELD, int TILE_KEYS = KEYS>
+template <class Kv, int D, int GROUP, class F, int HELD, int TILE_KEYS = KEYS, int RING = 0>
 static void attention(int kv_heads, int keys, int splits, int m) {
-    printf("attention<%d bytes, %d, %d> of %d keys, attn_out<%s, %d>\n", (int)sizeof(typename Kv::Type), D, GROUP, keys,
-           format<F>().name, HELD);
+    printf("attention<%d bytes, %d, %d> of %d keys, attn_out<%s, %d, %d>\n", (int)sizeof(typename Kv::Type), D, GROUP, keys,
+           format<F>().name, HELD, RING);
     const Attended<Kv, D, GROUP> of(kv_heads, keys);
     by_any<TILE_KEYS>(of, splits);
-    attended<F, HELD>(of, splits, m);
+    attended<F, HELD, RING>(of, splits, m);
 }
 
 // Whether both have the same bits, of as many numbers.
@@ -352,10 +365,10 @@ static void what_is_no_number() {
         const auto a = vector_of(16);
         by_any<>(of, SHARES);
         const auto right = of;
-        const float *right_context = put_together<F16, 0>(right, SHARES, w, a).context_tap;
+        const float *right_context = put_together<F16, 0, 0>(right, SHARES, w, a).context_tap;
         of.forget();
         by_halves<2, 2>(of, SHARES);
-        const float *context = put_together<F16, 0>(of, SHARES, w, a).context_tap;
+        const float *context = put_together<F16, 0, 0>(of, SHARES, w, a).context_tap;
         auto differ = [&](const char *which, const float *a, const float *b, size_t count) {
             for (size_t i = 0; i < count; i++) {
                 const bool close = std::fabs((double)a[i] - b[i]) <= 1e-4 * std::max(1.0, std::fabs((double)b[i]));
@@ -445,12 +458,17 @@ int main() {
     attn_qkv<F16, F16, F16, KvF32, 128, 4, true, 0, 0, 0>(256, 2, 1, 17);
     attn_qkv<Q8_0, Q8_0, Q8_0, KvF32, 32, 1, false, 1, 1, 1>(96, 4, 2, 9);
     attn_qkv<Q8_0, Q4_0, F32, KvF32, 64, 2, true, 0, 0, 0>(128, 2, 2, 11);
+    // Through rings: blocks whose pairs are of two heads, more warps than pieces, formats side by side.
+    attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, 64, 0, false, 3, 3, 3>(768, 3, 1, 19, {5, 2, 1}, 16);
+    attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, 128, 0, false, 2, 2, 2>(512, 2, 1, 640, {3, 3, 2}, 4);
+    attn_qkv<Q6_K, Q5_K, Q4_K, KvF32, 32, 0, false, 1, 1, 1>(256, 4, 2, 0, {3, 1, 4}, 8);
     attention<KvF32, 64, 7, Q5_0, 4>(2, 641, 64, 16), attention<KvF32, 64, 7, Q5_0, 4>(2, 16, 64, 32);
     attention<KvF16, 128, 6, Q4_K, 0>(1, 300, 64, 16), attention<KvF32, 128, 6, Q8_0, 0>(1, 1, 64, 16);
     attention<KvF16, 128, 6, Q4_K, 0>(1, 2700, 64, 16);
     attention<KvF32, 128, 6, Q8_0, 0, 32>(1, 150, 2, 16);
     attention<KvF32, 32, 2, Q8_0, 1>(2, 1300, 64, 16), attention<KvF32, 64, 16, F16, 0>(1, 77, 3, 16);
     attention<KvF32, 64, 1, F32, 0>(2, 700, 5, 16), attention<KvF16, 64, 7, Q5_0, 2>(1, 2500, 64, 16);
+    attention<KvF32, 128, 4, Q4_K, 0, KEYS, 2>(1, 700, 64, 112), attention<KvF16, 64, 4, Q6_K, 0, KEYS, 3>(1, 130, 64, 48);
     // A ring that goes round and one that does not, a newest key in a chunk of its own, rows that are not there, shares and
     // blocks of a cluster that are left without keys.
     attention_halves<64, 7, 3, 4>(2, 641, 7), attention_halves<64, 7, 2, 1>(1, 1025, 2);

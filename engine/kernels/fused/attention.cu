@@ -20,11 +20,13 @@ struct AttentionParams {
     const int *position_at;
     float *scores_tap, *weights_tap; // null where not wanted; [H, N]
     float scale;
+    int early; // blocks that find room before their turn, where others do not
     Stamp *stamps; // null where it is not timed
 };
 
 // KEYS of a tile: as many as make a share at least, or 32 where shared memory is small.
-template <typename Kv, int D, int GROUP, int KEYS>
+// LATE: whether some blocks find no room before their turn.
+template <typename Kv, int D, int GROUP, int KEYS, bool LATE>
 __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __grid_constant__ AttentionParams p) {
     typedef typename Kv::Type Type;
     constexpr int LANES = D / 8;            // threads that share a key when scores are made
@@ -69,9 +71,10 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
     const int column = threadIdx.x % COLUMNS, keys_of = threadIdx.x / COLUMNS;
     // Before its turn a block goes through its first tile as a rehearsal that writes
     // nothing: instructions met for the first time would take longer than all that is
-    // waited for.
+    // waited for. One that begins late has no time for it.
+    const bool late = LATE && (int)(blockIdx.y * gridDim.x + blockIdx.x) >= p.early;
 #pragma unroll 1
-    for (int round = 0; round < 2; round++) {
+    for (int round = late; round < 2; round++) {
         live = round == 1;
         if (live) turn.wait();
         if (threadIdx.x < GROUP) {

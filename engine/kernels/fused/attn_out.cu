@@ -1,12 +1,13 @@
 // attn_weights and attn_context put together of their shares, attn_out and
 // attn_residual of one token. A block makes a tile of rows; each puts the whole
 // context together for itself, D / 4 lanes a head. Where weights are tapped, blocks
-// behind these bring them to their total, so that no product waits for it.
-// Grid (ceil(m / TILE), and where weights are tapped a multiple of H more). sums and
+// behind these bring them to their total, so that no product waits for it. With stages of a
+// ring a block makes its share of the tiles, of which there are no fewer than blocks.
+// Grid (makers, and where weights are tapped a multiple of H more). sums and
 // measures as `attention` leaves them, W [m, H*D] in blocks, y [m].
 
+#include "fused/ring.cuh"
 #include "fused/shares.cuh"
-#include "fused/stream.cuh"
 
 constexpr int WEIGHTS = 4; // tapped weights that a thread asks for at once
 
@@ -19,6 +20,7 @@ struct AttnOutParams {
     float *weights_tap, *context_tap, *product_tap, *y_tap; // null where not wanted
     Walk walk;
     int n, m, heads, splits;
+    int makers; // blocks that make rows: one a tile, or fewer with rings
     Stamp *stamps; // null where it is not timed
 };
 
@@ -123,31 +125,42 @@ __device__ __forceinline__ void scale_weights(const AttnOutParams &p, const Shar
     }
 }
 
-template <typename Format, int D, int HELD>
-__global__ void __launch_bounds__(32 * MOST_WARPS, 2) attn_out(const __grid_constant__ AttnOutParams p) {
+template <typename Format, int D, int HELD, int RING>
+__global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RING > 0 ? 1 : 2)
+    attn_out(const __grid_constant__ AttnOutParams p) {
     typedef ResultsOf<1, HELD> Sums;
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
     const Shares of(__ldcg(p.position_at) + 1, p.splits);
-    const int tiles = (p.m + TILE - 1) / TILE;
-    if (p.weights_tap && (int)blockIdx.x >= tiles) {
-        scale_weights<D>(p, of, blockIdx.x - tiles, gridDim.x - tiles, turn);
+    const int tiles = (p.m + TILE - 1) / TILE, makers = RING > 0 ? p.makers : tiles;
+    if (p.weights_tap && (int)blockIdx.x >= makers) {
+        scale_weights<D>(p, of, blockIdx.x - makers, gridDim.x - makers, turn);
         return;
     }
-    const int row = blockIdx.x * TILE + threadIdx.x;
-    const bool mine = threadIdx.x < TILE && row < p.m;
+    const int first = RING > 0 ? tiles * (int)blockIdx.x / makers : blockIdx.x;
+    const int end = RING > 0 ? tiles * ((int)blockIdx.x + 1) / makers : first + 1;
+    const int row = first * TILE + threadIdx.x;
+    const bool mine = threadIdx.x < (RING > 0 ? (end - first) * TILE : TILE) && row < p.m;
     float a = 0.0f;
-    auto rows_of = [&](int) { return Rows{&p.w, (int)blockIdx.x * TILE, p.m}; };
+    auto rows_of = [&](int) { return Rows{&p.w, first * TILE, p.m}; };
     auto ready = [&] {
         if (mine) a = p.a.one(row);
         const Context<D> context{p.partial, of.live, nullptr, blockIdx.x == 0 ? p.context_tap : nullptr};
         return prepare_both<Format, Format, run_of<Format>, 1>(shared, p.n, context);
     };
+    auto finish = [&](float sum) { p.y[row] = tap(p.y_tap, row, a + tap(p.product_tap, row, sum)); };
     auto done = [&](Sums sums) {
-        if (mine) p.y[row] = tap(p.y_tap, row, a + tap(p.product_tap, row, sums(0, threadIdx.x)));
+        if (mine) finish(sums(0, threadIdx.x));
     };
     u8 *stages = shared + vector_bytes<Format, Format>(p.n);
-    if constexpr (HELD > 0) {
+    if constexpr (RING > 0) {
+        const int blocks = p.n / 256;
+        ring_rows<Format, RING, RING>(p.walk, first * blocks, end * blocks, blocks, stages, turn,
+                                [&](int tile) { return Eights::of(&p.w, tile * TILE); }, [&] { return ready().a; },
+                                [&](RingSums sums) {
+                                    if (mine) finish(sums(row / TILE, row % TILE));
+                                });
+    } else if constexpr (HELD > 0) {
         hold_rows<Format, 1, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of,
                                    [&] { return ready().a; }, done);
     } else {

@@ -1,10 +1,11 @@
 // attn_norm, q/k/v_proj, q/k/v_biased, q/k_normed, q/k_rope and both caches of
 // one token. A block makes PAIRS pairs of tiles: elements i of a head and i + d/2,
-// which RoPE rotates together. Where heads are normalised a block makes a whole head.
-// Grid ((H + 2G) * d/2 / (TILE * PAIRS)).
+// which RoPE rotates together. Where heads are normalised a block makes a whole head. PAIRS is 0 where rows come through rings of
+// HELD stages: a block then makes its share of the pairs of one part, eight to a tile.
+// Grid ((H + 2G) * d/2 / (TILE * PAIRS)); with rings as many as `makers` says of q, k and v.
 // x [E], q [H, d], caches [capacity, G, d]; wq [H*d, E], wk and wv [G*d, E].
 
-#include "fused/stream.cuh"
+#include "fused/ring.cuh"
 #include "kv.cuh"
 
 struct AttnQkvParams { // of three or two: q, k, v in this order
@@ -20,15 +21,23 @@ struct AttnQkvParams { // of three or two: q, k, v in this order
     Walk walk;
     int n, heads, kv_heads;
     float eps;
+    int makers[3]; // blocks of each part, where rows come through rings
     Stamp *stamps; // null where it is not timed
 };
 
+// The pairs of a part from `pair0` of a head on; of several heads only where rows come through rings.
+struct Pairs {
+    int part, head, pair0, count;
+};
+
 template <typename Format, typename Kv, int RUN, int D, int PAIRS, bool HEAD_NORM, int HELD>
-__device__ __forceinline__ void project(const AttnQkvParams &p, int part, int head, int pair0, u8 *shared,
-                                        Turn &turn) {
-    typedef ResultsOf<2 * PAIRS, HELD> Sums;
-    const bool mine = threadIdx.x < TILE * PAIRS;
-    const int i = pair0 + threadIdx.x; // of the head, where this thread is one of those that finish pairs
+__device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pairs, u8 *shared, Turn &turn) {
+    constexpr bool RING = PAIRS == 0;
+    const int part = pairs.part, pair0 = pairs.pair0;
+    const bool mine = threadIdx.x < (RING ? pairs.count : TILE * PAIRS);
+    const int head = pairs.head + (RING ? (pair0 + (int)threadIdx.x) / (D / 2) : 0);
+    // Of the head, where this thread is one of those that finish pairs.
+    const int i = pair0 + (int)threadIdx.x - (head - pairs.head) * (D / 2);
     const int a_at = head * D + i, b_at = a_at + D / 2, position = __ldcg(p.position_at);
     float bias_a = 0.0f, bias_b = 0.0f, norm_a = 0.0f, norm_b = 0.0f, sine = 0.0f, cosine = 0.0f;
     const float *bias = p.bias[part], *head_norm = HEAD_NORM && part < 2 ? p.head_norm[part] : nullptr;
@@ -43,20 +52,17 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, int part, int he
     constants();
     // Where no weights are held, registers are left for all of a vector of 4,096 elements.
     Norm<RUN, HELD == 0 ? 2 * RUN : RUN> norm(p.x, p.norm, p.norm_tap, p.n);
-    auto rows_of = [&](int tile) {
-        return Rows{&p.w[part], head * D + pair0 + tile / 2 * TILE + tile % 2 * (D / 2), (head + 1) * D};
-    };
     auto ready = [&] {
-        norm.measure(p.n, p.eps);
+        norm.template measure<RING ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
         turn.mark(1);
         return prepare_both<Format, Format, RUN, 1>(shared, p.n, norm);
     };
-    auto done = [&](Sums sums) {
+    // `product(i)` is that of this thread's element of the first half, or of the second.
+    auto finish = [&](auto product) {
         float a = 0.0f, b = 0.0f;
         if (mine) {
-            const int tile = threadIdx.x / TILE * 2, row = threadIdx.x % TILE;
-            a = tap(p.proj_tap[part], a_at, sums(tile, row));
-            b = tap(p.proj_tap[part], b_at, sums(tile + 1, row));
+            a = tap(p.proj_tap[part], a_at, product(0));
+            b = tap(p.proj_tap[part], b_at, product(1));
             if (bias) {
                 a = tap(p.biased_tap[part], a_at, a + bias_a);
                 b = tap(p.biased_tap[part], b_at, b + bias_b);
@@ -86,32 +92,65 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, int part, int he
         }
     };
     u8 *stages = shared + vector_bytes<Format, Format>(p.n);
-    if constexpr (HELD > 0) {
-        hold_rows<Format, 2 * PAIRS, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of,
-                                           [&] { return ready().a; }, done);
+    if constexpr (RING) {
+        constexpr int ROWS = TILE / 2; // of a tile eight rows, and the eight half a head further on
+        const int blocks = p.n / 256, first = (pairs.head * (D / 2) + pair0) / ROWS, end = first + pairs.count / ROWS;
+        auto rows_of = [&](int tile) {
+            const int row = tile * ROWS / (D / 2) * D + tile * ROWS % (D / 2);
+            return Eights{{&p.w[part], &p.w[part]}, {row, row + D / 2}};
+        };
+        ring_rows<Format, HELD, 1>(p.walk, first * blocks, end * blocks, blocks, stages, turn, rows_of, [&] { return ready().a; },
+                                [&](RingSums sums) {
+                                    const int tile = first + (int)threadIdx.x / ROWS, row = threadIdx.x % ROWS;
+                                    finish([&](int half) { return sums(tile, row + half * ROWS); });
+                                });
     } else {
-        walk_rows<Format, Format>(p.walk, Span::whole(p.n), stages, turn, [&](int, int tile) { return rows_of(tile); },
-                                  ready, [&](int, Sums sums) { done(sums); });
+        typedef ResultsOf<2 * PAIRS, HELD> Sums;
+        auto rows_of = [&](int tile) {
+            return Rows{&p.w[part], head * D + pair0 + tile / 2 * TILE + tile % 2 * (D / 2), (head + 1) * D};
+        };
+        auto done = [&](Sums sums) {
+            const int tile = threadIdx.x / TILE * 2, row = threadIdx.x % TILE;
+            finish([&](int half) { return sums(tile + half, row); });
+        };
+        if constexpr (HELD > 0) {
+            hold_rows<Format, 2 * PAIRS, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of, [&] { return ready().a; }, done);
+        } else {
+            walk_rows<Format, Format>(p.walk, Span::whole(p.n), stages, turn, [&](int, int tile) { return rows_of(tile); }, ready,
+                                      [&](int, Sums sums) { done(sums); });
+        }
     }
 }
 
 template <typename Q, typename K, typename V, typename Kv, int D, int PAIRS, bool HEAD_NORM, int HELD_Q, int HELD_K, int HELD_V>
-__global__ void __launch_bounds__(32 * MOST_WARPS, 2) attn_qkv(const __grid_constant__ AttnQkvParams p) {
+__global__ void __launch_bounds__(32 * (PAIRS == 0 ? RING_WARPS : MOST_WARPS), PAIRS == 0 ? 1 : 2)
+    attn_qkv(const __grid_constant__ AttnQkvParams p) {
     static_assert(!HEAD_NORM || TILE * PAIRS == D / 2, "a block must hold the head that it normalises");
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
-    const int at = blockIdx.x * TILE * PAIRS; // pair, over the heads of q, then k, then v
-    const int head_all = at / (D / 2), pair0 = at % (D / 2);
-    const int part = head_all < p.heads ? 0 : head_all < p.heads + p.kv_heads ? 1 : 2;
-    const int head = head_all - (part == 0 ? 0 : part == 1 ? p.heads : p.heads + p.kv_heads);
+    Pairs pairs;
+    if constexpr (PAIRS == 0) {
+        int index = blockIdx.x;
+        for (pairs.part = 0; pairs.part < 2 && index >= p.makers[pairs.part]; pairs.part++) index -= p.makers[pairs.part];
+        const int tiles = (pairs.part == 0 ? p.heads : p.kv_heads) * (D / 2) / (TILE / 2), makers = p.makers[pairs.part];
+        const int first = tiles * index / makers, end = tiles * (index + 1) / makers, at = first * (TILE / 2);
+        pairs.head = at / (D / 2), pairs.pair0 = at % (D / 2), pairs.count = (end - first) * (TILE / 2);
+    } else {
+        const int at = blockIdx.x * TILE * PAIRS; // pair, over the heads of q, then k, then v
+        const int head_all = at / (D / 2);
+        pairs.part = head_all < p.heads ? 0 : head_all < p.heads + p.kv_heads ? 1 : 2;
+        pairs.head = head_all - (pairs.part == 0 ? 0 : pairs.part == 1 ? p.heads : p.heads + p.kv_heads);
+        pairs.pair0 = at % (D / 2);
+    }
+    const int part = pairs.part;
     // The norm is the same to the last bit in all blocks.
     constexpr int RUN = run_of<Q, K, V>;
     // Parts of one format share its code.
     if (!same_type<V, Q> && part == 2) {
-        project<V, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_V>(p, part, head, pair0, shared, turn);
+        project<V, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_V>(p, pairs, shared, turn);
     } else if (!same_type<K, Q> && part == 1) {
-        project<K, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_K>(p, part, head, pair0, shared, turn);
+        project<K, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_K>(p, pairs, shared, turn);
     } else {
-        project<Q, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_Q>(p, part, head, pair0, shared, turn);
+        project<Q, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_Q>(p, pairs, shared, turn);
     }
 }

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         constexpr int ROWS = TILE / 2;
         const int blocks = p.n / 256, tiles = p.m / ROWS;
         auto rows_of = [&](int tile) { return Eights{{&p.gate, &p.up}, {tile * ROWS, tile * ROWS}}; };
-        ring_rows<Gate, HELD>(p.walk, part_of(tiles, 0) * blocks, part_of(tiles, 1) * blocks, blocks, stages, turn, rows_of,
+        ring_rows<Gate, HELD, HELD>(p.walk, part_of(tiles, 0) * blocks, part_of(tiles, 1) * blocks, blocks, stages, turn, rows_of,
                               [&] { return ready().a; }, [&](RingSums sums) {
                                   for (int row = sums.first() * ROWS + threadIdx.x; row < sums.end() * ROWS; row += blockDim.x) {
                                       write(row, sums(row / ROWS, row % ROWS), sums(row / ROWS, row % ROWS + ROWS));

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RIN
                 if (sums.ends(tile)) p.y[1][row] = sums.begins(tile) ? 0.0f : sum;
             }
         };
-        ring_rows<Format, RING>(p.walk, part_of(pieces, 0), part_of(pieces, 1), blocks, shared + vector_bytes<Format, Format>(p.n),
+        ring_rows<Format, RING, RING>(p.walk, part_of(pieces, 0), part_of(pieces, 1), blocks, shared + vector_bytes<Format, Format>(p.n),
                                 turn, rows_of, ready, done);
         return;
     }

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : RING > 0 ? RING_WARPS 
     if constexpr (RING > 0) {
         const int blocks = p.n / 256, tiles = p.m / TILE;
         auto rows_of = [&](int tile) { return Eights::of(&p.w, tile * TILE); };
-        ring_rows<Format, RING>(p.walk, part_of(tiles, 0) * blocks, part_of(tiles, 1) * blocks, blocks, stages, turn, rows_of,
+        ring_rows<Format, RING, RING>(p.walk, part_of(tiles, 0) * blocks, part_of(tiles, 1) * blocks, blocks, stages, turn, rows_of,
                                 [&] { return ready().a; }, [&](RingSums sums) {
                                     for (int row = sums.first() * TILE + threadIdx.x; row < sums.end() * TILE; row += blockDim.x) {
                                         give(row, sums(row / TILE, row % TILE));

@@ -106,16 +106,21 @@ struct RingSums {
     __device__ __forceinline__ bool ends(int tile) const { return (tile + 1) * blocks <= to; }
     __device__ __forceinline__ float operator()(int tile, int row) const {
         const int first_warp = owner(max(tile * blocks, from)), last = owner(min((tile + 1) * blocks, to) - 1);
-        const float *of = parts + (tile - first()) * TILE + row;
-        float sum = of[first_warp * TILE];
-        for (int k = first_warp + 1; k <= last; k++) sum += of[k * TILE];
+        const float *of = parts + (tile - first() + first_warp) * TILE + row;
+        // All are on their way before the first is added.
+        float part[RING_WARPS], sum = 0.0f;
+#pragma unroll
+        for (int k = 0; k < RING_WARPS; k++) part[k] = first_warp + k <= last ? of[k * TILE] : 0.0f;
+#pragma unroll
+        for (int k = 0; k < RING_WARPS; k++) sum += part[k];
         return sum;
     }
 };
 
 // Makes the sums of pieces `from` to `to` of tiles of `blocks` pieces each. `rows_of(tile)` says where a tile's rows are; `ready()`
-// gives the vector; `done(sums)` gets the sums. All threads call them.
-template <typename Format, int STAGES, typename RowsOf, typename Ready, typename Done>
+// gives the vector; `done(sums)` gets the sums. All threads call them. Of the stages EARLY are brought before the block's turn, and the
+// others when it has the vector, which would wait behind them.
+template <typename Format, int STAGES, int EARLY, typename RowsOf, typename Ready, typename Done>
 __device__ __forceinline__ void ring_rows(const Walk &walk, int from, int to, int blocks, u8 *stages, Turn &turn, RowsOf rows_of,
                                           Ready ready, Done done) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -137,11 +142,13 @@ __device__ __forceinline__ void ring_rows(const Walk &walk, int from, int to, in
         end_copies();
     };
 #pragma unroll 1
-    for (int stage = 0; stage < STAGES; stage++) bring(stage);
+    for (int stage = 0; stage < EARLY; stage++) bring(stage);
     turn.wait();
     turn.mark(0);
     const Vector x = ready();
     turn.mark(2);
+#pragma unroll 1
+    for (int stage = EARLY; stage < STAGES; stage++) bring(stage);
     __syncthreads();
     turn.mark(3);
     Sums sums;

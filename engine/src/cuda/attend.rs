@@ -53,6 +53,10 @@ impl Fused<'_> {
         }
         let config = &self.calls.graph.config;
         let memory = self.calls.memory;
+        // A block of a ring leaves no room on its multiprocessor.
+        let early = self
+            .qkv_ring(layer)
+            .map(|(.., makers)| self.calls.functions.processors as i32 - makers.iter().sum::<usize>() as i32);
         let params = AttentionParams {
             q: self.at(layer.rope[0]),
             k: self.at(layer.cache[0]),
@@ -62,6 +66,7 @@ impl Fused<'_> {
             scores_tap: self.tap(layer.scores),
             weights_tap: self.tap(layer.weights),
             scale: self.scale(layer),
+            early: early.unwrap_or_default(),
             stamps: 0,
         };
         let group = config.n_heads / config.n_kv_heads;
@@ -74,7 +79,7 @@ impl Fused<'_> {
         };
         let keys = if shared(KEYS) <= self.limit() { KEYS } else { KEYS / 2 };
         Call::new(params, (config.n_kv_heads as u32, self.splits(deep), 1), ATTENTION_THREADS)
-            .of(&[&self.calls.options.kv_kernel(), &config.head_dim, &group, &keys])
+            .of(&[&self.calls.options.kv_kernel(), &config.head_dim, &group, &keys, &early.is_some()])
             .shared(shared(keys) as u32)
     }
 

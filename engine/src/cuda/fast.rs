@@ -210,6 +210,24 @@ impl Fused<'_> {
         Call::new(params, (1, 1, 1), EMBED_THREADS).of(&[&w.ty])
     }
 
+    /// How the weights of `attn_qkv` come through rings, where registers hold none of them: the way, the threads and the bytes of
+    /// shared memory of a block, and the number of blocks that make q, k and v. Each block has about as many tiles of eight
+    /// pairs, one of k or v half as many, since their formats may be larger; the card holds all blocks at once.
+    pub(super) fn qkv_ring(&self, layer: &Layer) -> Option<(Walk, u32, u32, [usize; 3])> {
+        let parts = layer.proj.map(|i| self.weight(i));
+        let whole = (self.calls.graph.config.head_dim / 2).is_multiple_of(TILE / 2) && layer.normed[0].is_none();
+        let task = self.task(&parts, parts[0].n / 32, 2);
+        if !whole || parts.iter().any(|w| task.held(w.ty) > 0) {
+            return None;
+        }
+        let [q, k, v] = parts.map(|w| w.m / TILE);
+        let makers = |most: usize| [q.div_ceil(most), k.div_ceil(most.div_ceil(2)), v.div_ceil(most.div_ceil(2))];
+        let fits = |&most: &usize| makers(most).iter().sum::<usize>() <= self.calls.functions.processors as usize;
+        let most = (1..=q).find(fits)?;
+        let (walk, threads, shared) = self.task(&parts, parts[0].n / 32, 1).ring(most)?;
+        (most * TILE / 2 <= threads as usize).then(|| (walk, threads, shared, makers(most)))
+    }
+
     /// Norm, the three projections, biases or norms of heads, RoPE, both caches.
     fn attn_qkv(&self, index: usize, layer: &Layer) -> Call {
         let config = &self.calls.graph.config;
@@ -221,36 +239,44 @@ impl Fused<'_> {
         let pairs = if head_norm { half / TILE } else { 1 };
         let task = self.task(&[q, k, v], q.n / 32, 2 * pairs);
         let held = [q, k, v].map(|w| task.held(w.ty));
-        let (walk, shared) = task.walk(1);
-        let params = AttnQkvParams {
-            x: self.stream(index, true),
-            norm: self.vector(layer.attn_norm),
-            bias: layer.biased.map(vector_some),
-            head_norm: layer.normed.map(vector_some),
-            frequency: self.calls.memory.frequencies[&layer.rope[0]],
-            w: [q, k, v].map(|w| w.planes),
-            position_at: self.calls.memory.position,
-            q: self.at(layer.rope[0]),
-            k_cache: self.at(layer.cache[0]),
-            v_cache: self.at(layer.cache[1]),
-            norm_tap: self.tap(layer.attn_norm),
-            proj_tap: layer.proj.map(|i| self.tap(i)),
-            biased_tap: layer.biased.map(tap_some),
-            normed_tap: layer.normed.map(tap_some),
-            rope_tap: layer.rope.map(|i| self.tap(i)),
-            walk,
-            n: q.n as i32,
-            heads: config.n_heads as i32,
-            kv_heads: config.n_kv_heads as i32,
-            eps: self.eps(layer.attn_norm),
-            stamps: 0,
+        let with = |walk, makers: [usize; 3], pairs: usize, [held_q, held_k, held_v]: [usize; 3]| {
+            let params = AttnQkvParams {
+                x: self.stream(index, true),
+                norm: self.vector(layer.attn_norm),
+                bias: layer.biased.map(vector_some),
+                head_norm: layer.normed.map(vector_some),
+                frequency: self.calls.memory.frequencies[&layer.rope[0]],
+                w: [q, k, v].map(|w| w.planes),
+                position_at: self.calls.memory.position,
+                q: self.at(layer.rope[0]),
+                k_cache: self.at(layer.cache[0]),
+                v_cache: self.at(layer.cache[1]),
+                norm_tap: self.tap(layer.attn_norm),
+                proj_tap: layer.proj.map(|i| self.tap(i)),
+                biased_tap: layer.biased.map(tap_some),
+                normed_tap: layer.normed.map(tap_some),
+                rope_tap: layer.rope.map(|i| self.tap(i)),
+                walk,
+                n: q.n as i32,
+                heads: config.n_heads as i32,
+                kv_heads: config.n_kv_heads as i32,
+                eps: self.eps(layer.attn_norm),
+                makers: makers.map(|blocks| blocks as i32),
+                stamps: 0,
+            };
+            let kv = self.calls.options.kv_kernel();
+            Call::new(params, (1, 1, 1), THREADS)
+                .of(&[&q.ty, &k.ty, &v.ty, &kv, &config.head_dim, &pairs, &head_norm, &held_q, &held_k, &held_v])
         };
-        let blocks = (config.n_heads + 2 * config.n_kv_heads) * half / (TILE * pairs);
-        let kv = self.calls.options.kv_kernel();
-        let [held_q, held_k, held_v] = held;
-        Call::new(params, (blocks as u32, 1, 1), THREADS)
-            .of(&[&q.ty, &k.ty, &v.ty, &kv, &config.head_dim, &pairs, &head_norm, &held_q, &held_k, &held_v])
-            .shared(shared)
+        if let Some((walk, threads, shared, makers)) = self.qkv_ring(layer) {
+            let mut call = with(walk, makers, 0, [walk.stages as usize; 3]).shared(shared);
+            (call.grid.0, call.block.0) = (makers.iter().sum::<usize>() as u32, threads);
+            return call;
+        }
+        let (walk, shared) = task.walk(1);
+        let mut call = with(walk, [0; 3], pairs, held).shared(shared);
+        call.grid.0 = ((config.n_heads + 2 * config.n_kv_heads) * half / (TILE * pairs)) as u32;
+        call
     }
 
     /// The shares put together, and `attn_residual = x + W context`.
@@ -259,7 +285,15 @@ impl Fused<'_> {
         let memory = self.calls.memory;
         let w = self.weight(layer.attn_out);
         let task = self.task(&[w], w.n / 32, 1);
+        let (held, tiles) = (task.half_held(w.ty), w.m.div_ceil(TILE));
+        // Where registers do not hold these weights they come through rings, to as few blocks as give none more tiles.
+        let each = tiles.div_ceil(self.calls.functions.processors as usize);
+        let ring = if held == 0 && w.m.is_multiple_of(TILE) { task.ring(each) } else { None };
+        let ring = ring.filter(|&(_, threads, _)| each * TILE <= threads as usize);
         let (walk, shared) = task.walk(1);
+        let (makers, stages) =
+            if let Some((walk, ..)) = ring { (tiles.div_ceil(each), walk.stages) } else { (tiles, 0) };
+        let (walk, threads, shared) = ring.unwrap_or((walk, THREADS, shared));
         let params = AttnOutParams {
             partial: memory.partial,
             w: w.planes,
@@ -275,6 +309,7 @@ impl Fused<'_> {
             m: w.m as i32,
             heads: config.n_heads as i32,
             splits: self.splits(deep) as i32,
+            makers: makers as i32,
             stamps: 0,
         };
         // In a long context several blocks bring the tapped weights of a head to their total.
@@ -282,9 +317,8 @@ impl Fused<'_> {
             0 => 0,
             _ => config.n_heads * self.calls.options.context.div_ceil(SCALED),
         };
-        let blocks = w.m.div_ceil(TILE) + scaling;
-        Call::new(params, (blocks as u32, 1, 1), THREADS)
-            .of(&[&w.ty, &config.head_dim, &task.half_held(w.ty)])
+        Call::new(params, ((makers + scaling) as u32, 1, 1), threads)
+            .of(&[&w.ty, &config.head_dim, &held, &stages])
             .shared(shared)
     }
 
@@ -380,7 +414,7 @@ impl Fused<'_> {
         // Or through rings, of tiles alike.
         let blocks = tiles.min(self.calls.functions.processors as usize);
         let ring = self.task(&[gate, up], gate.n / 32, 1).ring(tiles.div_ceil(blocks));
-        if let Some((walk, threads, shared)) = ring.filter(|_| gate.m.is_multiple_of(TILE)) {
+        if let Some((walk, threads, shared)) = ring.filter(|_| gate.ty == up.ty && gate.m.is_multiple_of(TILE)) {
             let mut call = with(0, walk.stages as usize)(walk).shared(shared);
             (call.grid.0, call.block.0) = (blocks as u32, threads);
             return call;

@@ -157,17 +157,20 @@ kernels! {
     AttnQkv(AttnQkvParams) "fused/attn_qkv.cu" {
         x: Stream, norm: Ptr, bias: [Ptr; 3], head_norm: [Ptr; 2], frequency: Ptr, w: [Planes; 3], position_at: Ptr,
         q: Ptr, k_cache: Ptr, v_cache: Ptr, norm_tap: Ptr, proj_tap: [Ptr; 3], biased_tap: [Ptr; 3],
-        normed_tap: [Ptr; 2], rope_tap: [Ptr; 2], walk: Walk, n: i32, heads: i32, kv_heads: i32, eps: f32, stamps: Ptr,
+        normed_tap: [Ptr; 2], rope_tap: [Ptr; 2], walk: Walk, n: i32, heads: i32, kv_heads: i32, eps: f32,
+        makers: [i32; 3], stamps: Ptr,
     }
     Attention(AttentionParams) "fused/attention.cu" {
-        q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32, stamps: Ptr,
+        q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32,
+        early: i32, stamps: Ptr,
     }
     AttentionHalves(AttentionHalvesParams) "fused/attention_halves.cu" {
         q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32, stamps: Ptr,
     }
     AttnOut(AttnOutParams) "fused/attn_out.cu" {
         partial: [Ptr; 2], w: Planes, a: Stream, y: Ptr, position_at: Ptr, weights_tap: Ptr, context_tap: Ptr,
-        product_tap: Ptr, y_tap: Ptr, walk: Walk, n: i32, m: i32, heads: i32, splits: i32, stamps: Ptr,
+        product_tap: Ptr, y_tap: Ptr, walk: Walk, n: i32, m: i32, heads: i32, splits: i32, makers: i32,
+        stamps: Ptr,
     }
     NormRows(NormRowsParams) "prefill/norm_rows.cu" {
         base: Ptr, product: Shared, sum: Ptr, weight: Ptr, to: Operand, product_tap: Ptr, norm_tap: Ptr, n: i32, eps: f32,

@@ -125,19 +125,22 @@ impl Task {
     }
 
     /// The way of a block whose warps bring `tiles` tiles at most through rings, its threads and the bytes of shared memory that it
-    /// takes; nothing for rows of several formats or without blocks of 256 weights, and where there is no room.
+    /// takes; nothing for rows without blocks of 256 weights, and where there is no room.
     pub fn ring(&self, tiles: usize) -> Option<(Walk, u32, u32)> {
-        let ty = self.formats[0];
-        if ty.block_size() != 32 * PIECE || self.formats.iter().any(|&other| other != ty) {
+        if self.formats.iter().any(|ty| ty.block_size() != 32 * PIECE) {
             return None;
         }
         let pitch = |width: usize| if width.is_multiple_of(16) { (width.div_ceil(16) | 1) * 16 } else { 4 };
-        let stride: usize = weights::plane_lengths(ty).map(|width| TILE * pitch(width)).sum();
+        let bytes = |&ty: &GgmlType| weights::plane_lengths(ty).map(|width| TILE * pitch(width)).sum::<usize>();
+        let stride = self.formats.iter().map(bytes).max()?;
+        // A warp has no more stages than pieces.
+        let pieces = |warps: usize| (tiles * self.groups / PIECE).div_ceil(warps);
         (4..=RING_WARPS).rev().step_by(4).find_map(|warps| {
             let besides = self.vector() + (tiles + warps) * TILE * size_of::<f32>();
-            let stages = (self.limit.saturating_sub(besides) / (warps * stride)).min(RING_STAGES);
+            let room = (self.limit.saturating_sub(besides) / (warps * stride)).min(RING_STAGES);
+            let stages = room.min(pieces(warps));
             let walk = Walk { stride: stride as i32, ..self.walk_of(warps, stages, PIECE) };
-            (stages > 1).then_some((walk, 32 * warps as u32, (besides + warps * stages * stride) as u32))
+            (room > 1).then_some((walk, 32 * warps as u32, (besides + warps * stages * stride) as u32))
         })
     }
 
@@ -252,13 +255,13 @@ mod tests {
         fn rings_fit_the_card_and_hold_pieces(task in task(), tiles in 1usize..80) {
             if let Some((walk, threads, shared)) = task.ring(tiles) {
                 prop_assert!(shared as usize <= task.limit && threads == 32 * walk.tiles as u32);
-                prop_assert!((2..=RING_STAGES).contains(&(walk.stages as usize)) && walk.stride % 16 == 0);
+                prop_assert!((1..=RING_STAGES).contains(&(walk.stages as usize)) && walk.stride % 16 == 0);
                 // A piece as `Tile::hold` finds it, whose last plane may be that of 2 bytes in words.
-                prop_assert!(walk.stride as usize >= weights::plane_lengths(task.formats[0]).map(|len| TILE * len).sum());
+                prop_assert!(task.formats.iter().all(|&ty| walk.stride as usize >= weights::plane_lengths(ty).map(|len| TILE * len).sum()));
                 let parts = TILE * size_of::<f32>() * (tiles + walk.tiles as usize);
                 prop_assert_eq!(shared as usize, task.vector() + (walk.tiles * walk.stages * walk.stride) as usize + parts);
             } else {
-                prop_assert!(task.formats.iter().any(|ty| *ty != task.formats[0] || ty.block_size() != 256) || task.limit < task.vector() + (64 << 10));
+                prop_assert!(task.formats.iter().any(|ty| ty.block_size() != 256) || task.limit < task.vector() + (64 << 10));
             }
         }
 

@@ -1,6 +1,7 @@
 //! What `qdiff-lab bench --measure cuda` tells.
 
 use super::{measured, medians};
+use qdiff::number::counted;
 use qdiff::report::NONE;
 use qdiff::report::{Screen, Section, Table};
 use schemars::JsonSchema;
@@ -177,11 +178,11 @@ impl Bench {
         let mut columns = vec!["what", "who", "tok/s", "of bandwidth", "of llama.cpp"];
         columns.extend(self.rows.iter().any(|r| r.spread.is_some()).then_some("95 of 100 above, best"));
         columns.extend(before.map(|_| "against the baseline"));
-        let how = format!("{}; decode after {} tokens", medians(self.rounds), self.depth);
-        let mut lines = vec![("model", format!("{} {}", self.model, self.format)), ("how", how)];
-        lines.extend(before.map(|b| ("baseline", format!("{}, {} {}", b.device, b.model, b.format))));
+        let how = medians(self.rounds);
+        let mut lines = vec![("how", how)];
+        lines.extend(before.map(|b| ("baseline", format!("{}, {}", b.device, b.of()))));
         measured(
-            format!("the CUDA engine on {}", self.device),
+            format!("the CUDA engine on {}: {}", self.device, self.of()),
             format!(
                 "a decode step reads {:.1} MB of weights; a copy on the card moves {:.0} GB/s",
                 self.weight_bytes as f64 / 1e6,
@@ -237,6 +238,12 @@ impl Bench {
                 self.kernels("Kernels of a prefill, each launch alone", &self.prefill_kernels),
             ],
         )
+    }
+
+    /// The model, which generated ones share their name but not their depth with, and the context.
+    fn of(&self) -> String {
+        let layers = self.step.as_ref().map_or_else(String::new, |s| format!(", {}", counted(s.layers, "layer")));
+        format!("{} {}{layers}, after {} tokens", self.model, self.format, self.depth)
     }
 
     /// What some taps cost.
