@@ -386,7 +386,9 @@ fn rotations<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     // By the position, or by the token's number in its part.
     let far = 2 * others.iter().flat_map(|(p, q)| [*p, *q]).max().unwrap_or(0) + 2;
     let by_position = others.iter().map(|(p, q)| ((*p, far), vec![*q])).collect();
-    all.extend(Index::giving(&by_position).into_iter().map(|index| {
+    // What lies so many on is told above, beyond the ends as well.
+    let is_map = |index: &Index| !matches!(index, Index::By(_));
+    all.extend(Index::giving(&by_position).into_iter().filter(is_map).map(|index| {
         let what = format!("rotated as the {}", index.told("position", "p"));
         Law::new(what, index.parameters(), move |row: &RowAt| {
             Some(rotated(
@@ -403,7 +405,7 @@ fn rotations<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
         meet(&mut by_number, (p - first, far), there.into_iter().collect());
     }
     let first = scene.first_of_part();
-    all.extend(Index::giving(&by_number).into_iter().map(|index| {
+    all.extend(Index::giving(&by_number).into_iter().filter(is_map).map(|index| {
         let (what, first) = (format!("rotated as the part's {}", index.told("token", "t")), first.clone());
         Law::new(what, index.parameters(), move |row: &RowAt| {
             let (first, p) = (first(row.place.position), row.place.position);

@@ -222,6 +222,7 @@ impl Index {
             Self::Mod(m) | Self::Div(m) | Self::First(m) | Self::Last(m) | Self::Reversed(m) => !m.is_power_of_two(),
             Self::Next(m) | Self::Before(m) => !m.is_power_of_two(),
             Self::AtMost(m) => m % 4 != 0,
+            Self::Is(one) => *one >= SMALL,
             _ => false,
         };
         !odd || replacements >= SHOWN
@@ -262,8 +263,9 @@ impl Index {
     }
 }
 
-/// Replacements that show a map by a number that kernels seldom count by.
+/// Replacements that show a map by a number that kernels seldom count by, or by a single place beyond the first few.
 const SHOWN: usize = 4;
+const SMALL: usize = 8;
 
 /// The order in which each run of m stands, if it is one and all runs say the same.
 fn permuted(sources: &Sources, m: usize) -> Option<Index> {

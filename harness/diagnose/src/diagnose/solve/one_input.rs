@@ -81,8 +81,19 @@ impl Counted {
         } else {
             "as another number".to_owned()
         };
-        let which = if each(&|c| c.largest) { ", the largest of its 32," } else { "" };
-        format!("one input of the row{which} counts {what}")
+        let input = all[0].input;
+        let same = all.len() > 1 && each(&|c| c.input == input);
+        if same && what == "as 0" {
+            return format!("input {input} is missing from every sum");
+        }
+        let which = if same {
+            format!("input {input}")
+        } else if each(&|c| c.largest) {
+            "one input of the row, the largest of its 32,".to_owned()
+        } else {
+            "one input of the row".to_owned()
+        };
+        format!("{which} counts {what}")
     }
 }
 

@@ -185,18 +185,18 @@ impl Keys {
 
     /// Choices that kernels make most often, where they make a wrong one.
     pub(in super::super::super) fn usual(capture: &Capture) -> Vec<Self> {
-        let all = [Self::Before, Self::Next, Self::All, Self::ButFirst(1), Self::Own];
-        all.into_iter().chain(Self::of_run(capture)).collect()
-    }
-
-    /// Those that depend on the parts of the run.
-    pub(super) fn of_run(capture: &Capture) -> Vec<Self> {
+        let mut all = vec![Self::Before, Self::Next, Self::All, Self::ButFirst(1), Self::Own];
         // Parts of several sequences are not told apart here.
         if capture.steps.len() > 1 && capture.steps.iter().all(|step| step.sequence == capture.steps[0].sequence) {
-            let of_parts = [Self::OwnPart, Self::RowInPart, Self::Cached, Self::Prompt(0), Self::Prompt(1)];
-            return of_parts.into_iter().chain([Self::ButLastCached, Self::ButFirstOfPart]).collect();
+            all.extend([Self::OwnPart, Self::RowInPart, Self::Cached, Self::Prompt(0), Self::Prompt(1)]);
+            all.extend([Self::ButLastCached, Self::ButFirstOfPart]);
         }
-        Vec::new()
+        all
+    }
+
+    /// Whether which they are depends on the length of the prompt.
+    pub(super) fn are_of_prompt(self) -> bool {
+        matches!(self, Self::Prompt(_) | Self::PromptPages(_))
     }
 
     /// All that are looked for; `reach` are numbers that the given values show.

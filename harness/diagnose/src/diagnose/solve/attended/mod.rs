@@ -624,15 +624,15 @@ fn largest_size(s: &[f64]) -> f64 {
 }
 
 /// Rows of the cache that are read as zeros. Which values are left out of a sum with weights that were captured is told by
-/// groups of them (`terms`, `counted`), but for what depends on the parts of the run.
+/// groups of them (`terms`, `counted`), but for what depends on the length of the prompt.
 fn cleared(queries: &Queries<'_>, reach: &[usize]) -> Vec<Attended> {
     let capture = queries.scene.e.side.capture;
     if queries.of_weights {
         return Keys::all(capture, reach).into_iter().map(|but| Attended::Cleared { of: Operand::Keys, but }).collect();
     }
     if queries.has_weights() {
-        let of_run = Keys::of_run(capture).into_iter();
-        return of_run.map(|but| Attended::Cleared { of: Operand::Values, but }).collect();
+        let of_prompt = Keys::all(capture, reach).into_iter().filter(|keys| keys.are_of_prompt());
+        return of_prompt.map(|but| Attended::Cleared { of: Operand::Values, but }).collect();
     }
     let all = Keys::all(capture, reach).into_iter();
     all.flat_map(|but| Operand::ALL.map(|of| Attended::Cleared { of, but })).collect()
@@ -682,7 +682,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         all.push(Attended::Scores);
     }
     // Of weights that were captured, exponentials that are rounded as in their sum are the affair of `within`.
-    let of_all = |rounded: &Rounded| matches!(rounded, Rounded::Exponentials { tile: 0, sum: true, .. });
+    let longest = scene.e.rows.iter().map(|row| row.place.position + 1).max().unwrap_or(0);
+    let of_all = |rounded: &Rounded| matches!(rounded, Rounded::Exponentials { tile, sum: true, .. } if *tile == 0 || *tile >= longest);
     let rounded = Rounded::all().into_iter().filter(|rounded| !(queries.of_weights && of_all(rounded)));
     all.extend(rounded.map(Attended::Rounded));
     all.extend(cleared(&queries, &reach));
