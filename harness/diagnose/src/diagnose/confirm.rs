@@ -183,6 +183,15 @@ fn tried(
     if let Some(key) = &finding.key {
         return Said::of(inside(other, &there, key));
     }
+    if let Some(solution) = finding.solution.as_ref().filter(|_| !finding.inside.is_empty()) {
+        // The last stage of a segment, as if the others were right.
+        let (Some(a), Some(b)) = (first.filled(node), other.filled(node)) else {
+            return Said::of(Predicted::Silent(WORK));
+        };
+        let (here, there) = (first.of_last(&here, &a), other.of_last(&there, &b));
+        let (predicted, what) = of_law(Pair { first: &here, other: &there, meter: first.meter }, solution);
+        return Said { predicted, what, instead: None };
+    }
     let (predicted, what) = match (&finding.solution, &finding.cause) {
         (Some(_), _) if !there.misshapen.is_empty() => (Predicted::Fails(OTHERWISE), None),
         (Some(solution), _) => of_law(Pair { first: &here, other: &there, meter: first.meter }, solution),

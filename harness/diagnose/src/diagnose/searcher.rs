@@ -10,7 +10,7 @@ use crate::mutations::{CauseId, Explains, Mutation, catalogue, find};
 use crate::number::counted;
 use crate::oracle::Oracle;
 use crate::verdict::{
-    DESCRIBED, Evidence, Expected, Policy, Segment, Side, StageResult, TRIED, assembled, describe, excerpt,
+    DESCRIBED, Evidence, Expected, Inside, Policy, Segment, Side, StageResult, TRIED, assembled, describe, excerpt,
     products_beyond, settle_all, work_of, written,
 };
 use crate::verdict::{foreign, lost};
@@ -154,6 +154,18 @@ impl Searcher<'_> {
         let cause = cause.filter(|c| solution.is_none() || names(c));
         let unknown = !cause.as_ref().is_some_and(all_of_it) && !solution.as_ref().is_some_and(proved);
         let within = unknown.then(|| self.inside(&e, (before, tried.is_some()), &known_inside)).flatten();
+        // The last stage of a segment, as if the others were right.
+        let mut last = Vec::new();
+        let solution = if unknown && within.is_none() && cause.is_none() && tried.is_none() {
+            let filled = self.filled(node);
+            let found = filled.as_ref().and_then(|filled| {
+                solve::solve(&self.of_last(&e, filled), (&solved, &elsewhere), self.meter).filter(proved)
+            });
+            last.extend(found.is_some().then_some(origin.id));
+            found.or(solution)
+        } else {
+            solution
+        };
         // An engine may compute NaN: what explains that goes before.
         let place = cause.as_ref().is_none_or(|c| c.kind == Explains::Place);
         if let Some(finding) = never_written.filter(|_| within.is_none() && solution.is_none() && place) {
@@ -169,11 +181,10 @@ impl Searcher<'_> {
                 None => describe(&e),
                 Some(_) => self.shape(origin),
             };
-            let inside = Vec::new();
             Finding {
                 unread: origin.unread,
                 kept: origin.kept,
-                ..Finding::of(origin.id, (inside, cause, solution, shape))
+                ..Finding::of(origin.id, (last, cause, solution, shape))
             }
         };
         let example = if self.examples { Example::of(&e) } else { None };
@@ -267,6 +278,24 @@ impl Searcher<'_> {
         let e = whole.as_ref().unwrap_or(e);
         let found = through::by_reading(self, e, &self.readings()).or_else(|| through::through(self, e, known))?;
         Some(Self::of_segment(e, found, before))
+    }
+
+    /// The capture with what should be inside of the segment that ends in a stage.
+    pub(super) fn filled(&self, node: &Node) -> Option<Capture> {
+        Segment::of(node, &self.oracle.graph, self.subject.capture)?;
+        Some(Inside::of(node, self.oracle, self.subject)?.filled())
+    }
+
+    /// The last stage of a segment alone, as uncertain as the segment is.
+    pub(super) fn of_last<'c>(&'c self, segment: &Evidence<'c>, filled: &'c Capture) -> Evidence<'c> {
+        let own = self.evidence(segment.node, filled);
+        let mut expected = own.exactly().clone();
+        for (expected, segment) in expected.iter_mut().zip(segment.exactly()) {
+            if let (Some((_, bound)), Some((_, of))) = (expected, segment) {
+                bound.iter_mut().zip(of).for_each(|(b, of)| *b = b.max(*of));
+            }
+        }
+        own.assuming(expected)
     }
 
     /// The finding of what was found in a segment.

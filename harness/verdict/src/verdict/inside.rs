@@ -104,6 +104,24 @@ impl<'a> Inside<'a> {
         self.plan.keys().copied().chain(self.oracle.graph.index(self.node.id))
     }
 
+    /// The capture with the stages inside of the segment as they should be.
+    pub fn filled(&self) -> Capture {
+        let (graph, mut all) = (&self.oracle.graph, self.capture.sibling());
+        let nodes: BTreeSet<usize> =
+            self.nodes().flat_map(|i| graph.nodes[i].inputs.clone()).chain(self.nodes()).collect();
+        for (index, step) in self.capture.steps.iter().enumerate() {
+            let mut own = Step { kept: step.kept.clone(), last_row: step.last_row.clone(), ..step.bare() };
+            for &i in &nodes {
+                let id = graph.nodes[i].id;
+                let right = || self.right.get(i)?.get(index)?.as_ref().map(|(value, _)| value.narrow());
+                let tensor = step.stages.get(&id).map(|stored| stored.get().into_owned()).or_else(right);
+                own.stages.extend(tensor.map(|tensor| (id, self.capture.store.keep(tensor))));
+            }
+            all.steps.push(own);
+        }
+        all
+    }
+
     /// The rows of these positions.
     pub fn rows(&self, positions: &BTreeSet<usize>) -> Rows {
         let graph = &self.oracle.graph;

@@ -1,10 +1,11 @@
 //! What the factors of a sum's terms may be instead: read in the wrong place, rounded, decoded otherwise, of another token,
 //! key, head or stage.
 
+use super::index::Index;
 use super::rounded::{FORMATS, QUANTISED};
 use super::scene::{Layout, Scene};
 use super::terms::{Sums, grouped};
-use super::{fields, indexed};
+use super::{At, fields, indexed};
 use crate::verdict::RowAt;
 use qdiff_engine::model::{Axis, WeightSource as _};
 use qdiff_engine::ops::Anatomy;
@@ -64,6 +65,7 @@ fn names(op: Anatomy<'_>) -> [(&'static str, &'static str); 2] {
             [("element of the query", "queries"), ("element of the key", "keys")]
         }
         Anatomy::Contraction(Contraction::Context(_)) => [("weight", "weights"), ("value", "values")],
+        Anatomy::Contraction(Contraction::Rows(_)) => [("weight", "weights"), ("result", "results")],
         _ => [("weight", "weights"), ("input", "inputs")],
     }
 }
@@ -148,7 +150,8 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other
         }
     }
     match op {
-        Anatomy::Contraction(Contraction::Weight(None)) => of_layer(scene, sums, &mut all),
+        Anatomy::Contraction(Contraction::Weight(_)) => of_layer(scene, sums, &mut all),
+        Anatomy::Contraction(Contraction::Rows(_)) => super::experts::weights(scene, &mut all),
         _ => of_attention(scene, sums, &mut all),
     }
     all.extend(indexed::ways(scene, sums));
@@ -160,20 +163,31 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
     for fields::Way { what, decoded, .. } in fields::ways(scene, &scene.node().weights[0].name, Some(sums.as_ref())) {
         all.push((
             what,
-            Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| Some(products(&decoded(scene.token(row).1 + i)?, b))),
+            Rc::new({
+                let sums = sums.clone();
+                move |row: &RowAt, i, _: &[f64], b: &[f64]| Some(products(&decoded(sums.row_of(row, i)?)?, b))
+            }),
         ));
     }
     let graph = &scene.e.oracle.graph;
-    other_rows(scene, all);
+    other_rows(scene, sums, all);
     of_tensor(scene, all);
-    exchanged(scene, sums, all);
+    let mut whole = of_scales(scene, sums);
+    if scene.node().op.anatomy().is_layer() {
+        exchanged(scene, sums, all);
+    } else {
+        super::experts::others(scene, sums, &mut whole);
+    }
+    let few = sums.sample(FEW);
+    all.extend(whole.into_iter().filter(|(_, terms)| gives(scene, sums, &few, terms)));
     let input = &graph.nodes[scene.node().inputs[0]];
     let fixed = |n: &qdiff_engine::model::Node| {
         let axes = n.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(*n) } else { None });
         axes.product::<usize>()
     };
+    // The first layer fills a buffer that others should fill again.
     let near = |n: &&qdiff_engine::model::Node| match (n.id.layer, input.id.layer) {
-        (Some(a), Some(b)) => a.abs_diff(b) <= 1,
+        (Some(a), Some(b)) => a.abs_diff(b) <= 1 || a == 0,
         _ => true,
     };
     let wide = |n: &&qdiff_engine::model::Node| {
@@ -258,6 +272,85 @@ fn of_tensor<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
     }
 }
 
+/// What rows, or runs of a row, are brought to before they become integers.
+type Measure = fn(&[f64]) -> f64;
+
+fn largest(x: &[f64]) -> f64 {
+    x.iter().fold(0f64, |m, v| m.max(v.abs()))
+}
+
+/// Inputs that are scaled back as those of another row of the part, or of another run of the row.
+fn of_scales<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
+    let mut all: Vec<Other<'a>> = Vec::new();
+    let measures: [(&str, Measure); 2] =
+        [("the largest", largest), ("the power of two of the largest", |x| largest(x).log2().ceil().exp2())];
+    for (what, measure) in measures {
+        // A row of the operand, by its number in the part.
+        let of_row = move |row: &RowAt, number: usize, n: usize| -> Option<f64> {
+            let inputs = scene.operand(row.step, 0)?;
+            let at = scene.numbered(row.step, number)? * n;
+            let row: Vec<f64> = inputs.data.get(at..at + n)?.iter().map(|v| f64::from(*v)).collect();
+            scene.count(n);
+            Some(measure(&row))
+        };
+        for index in Index::slips(65).into_iter().filter(|_| scene.node().op.anatomy().is_layer()) {
+            let told = index.told("token", "t");
+            all.push((
+                format!("inputs are scaled back by {what} of the part's {told}, and not of their own row"),
+                Rc::new(move |row: &RowAt, _, a: &[f64], b: &[f64]| {
+                    let (number, count) = scene.number(row.step, scene.token(row).0);
+                    let own = of_row(row, number, a.len())?;
+                    let by = of_row(row, index.of(number, count)?, a.len())? / own;
+                    Some(a.iter().zip(b).map(|(a, b)| a * b * by).collect())
+                }),
+            ));
+        }
+        for run in [16usize, 32, 64, 128, 256] {
+            let maps = [
+                Index::By(-1),
+                Index::By(1),
+                Index::Is(0),
+                Index::Apart(1),
+                Index::First(2),
+                Index::First(4),
+                Index::First(8),
+            ];
+            for index in maps {
+                let sums = sums.clone();
+                let told = index.told(&format!("run of {run}"), "r");
+                all.push((
+                    format!("the inputs of each {run} are scaled back by {what} of the {told}"),
+                    Rc::new(move |row: &RowAt, _, a: &[f64], _: &[f64]| {
+                        let x = sums.activations(row)?;
+                        let of: Vec<f64> = x.chunks(run).map(measure).collect();
+                        let by =
+                            |r: usize| index.of(r, of.len()).filter(|_| of[r] > 0.0).map_or(1.0, |o| of[o] / of[r]);
+                        let by: Vec<f64> = (0..of.len()).map(by).collect();
+                        Some((0..a.len()).map(|k| a[k] * x[k] * by[k / run]).collect())
+                    }),
+                ));
+            }
+        }
+    }
+    all
+}
+
+/// Wrong elements that all terms of a sum must give together, before more is fitted.
+const FEW: usize = 4;
+
+/// Whether the terms give these elements.
+fn gives(scene: &Scene<'_>, sums: &Sums<'_>, few: &[At], terms: &Terms<'_>) -> bool {
+    let near = |&(r, i): &At| -> Option<bool> {
+        let row = &scene.e.rows[r];
+        let (a, b) = sums.factors(row, i)?;
+        let made = terms(row, i, &a, &b)?;
+        let (sum, size) = made.iter().fold((0.0, 0.0), |(sum, size), v| (sum + v, size + v.abs()));
+        Some((scene.element((r, i)).0 - sum).abs() <= 1e-4 * size)
+    };
+    let told: Vec<bool> = few.iter().filter_map(near).collect();
+    !told.is_empty() && told.iter().all(|gives| *gives)
+}
+
 /// Inputs, and wrong rows, that are looked at for two of them that are exchanged.
 const INPUTS: usize = 8192;
 const SHOWN: usize = 8;
@@ -312,7 +405,7 @@ fn exchanged<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<
 }
 
 /// Rows of other weights that are as long, and rows of its own that others should have.
-fn other_rows<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
+fn other_rows<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'a>>) {
     let own = &scene.node().weights[0].name;
     let weights = scene.weights();
     let (n, m) = weights.extent(own);
@@ -346,10 +439,11 @@ fn other_rows<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
                 }
                 _ => format!("the row of {name} of {which} is multiplied"),
             };
+            let sums = sums.clone();
             all.push((
                 what,
                 Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| {
-                    let at = usize::try_from((scene.token(row).1 + i) as i64 + by).ok().filter(|at| *at < rows)?;
+                    let at = usize::try_from(sums.row_of(row, i)? as i64 + by).ok().filter(|at| *at < rows)?;
                     let mut values = vec![0f32; n];
                     weights.rows(name, at, &mut values);
                     Some(values.iter().zip(b).map(|(w, x)| f64::from(*w) * x).collect())

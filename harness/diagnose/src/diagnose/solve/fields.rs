@@ -4,11 +4,12 @@
 //! A weight of a block format is `scale · quant + offset`. Which these are follows from the format's own decoder: it is
 //! given the block with all quants 0, and with all quants 1.
 
+use super::index::Index;
 use super::lanes::{ELEMENTS, WHOLE};
 use super::rounded::{HALVES, Rounding};
 use super::scene::Scene;
 use super::terms::{Sums, least_squares};
-use super::{Law, Row};
+use super::{Law, Row, tables};
 use crate::verdict::RowAt;
 use half::{bf16, f16};
 use qdiff_engine::model::WeightSource;
@@ -23,9 +24,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// A row of a weight, taken apart.
-struct Apart {
-    quant: Vec<f64>,
-    scale: Vec<f64>,
+pub(super) struct Apart {
+    pub(super) quant: Vec<f64>,
+    pub(super) scale: Vec<f64>,
     offset: Vec<f64>,
     /// What a scale of one would be, where scales are signed bytes or packed in 6 bits; and an offset of one.
     unit: Option<Vec<f64>>,
@@ -62,7 +63,7 @@ fn of_format(weights: &dyn WeightSource, name: &str) -> Option<(&'static Format,
     Some((format, format.quants()?))
 }
 
-fn apart(weights: &dyn WeightSource, name: &str, row: usize) -> Option<Apart> {
+pub(super) fn apart(weights: &dyn WeightSource, name: &str, row: usize) -> Option<Apart> {
     let (format, _) = of_format(weights, name)?;
     let ((n, rows), bytes) = (weights.extent(name), format.ty.type_size());
     let stored = (row < rows).then(|| weights.row_bytes(name, row))?;
@@ -129,7 +130,7 @@ pub struct Reading(pub(in crate::diagnose) Arc<Read>);
 
 impl Reading {
     /// Weights of other formats are read as they should be.
-    fn of(
+    pub(super) fn of(
         ty: GgmlType, decode: impl Fn(&dyn WeightSource, &str, usize) -> Option<Vec<f64>> + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(move |source: &dyn WeightSource, name: &str, row: usize, out: &mut [f32]| {
@@ -176,7 +177,9 @@ fn changed(source: &dyn WeightSource, name: &str, row: usize, (field, change): (
 
 /// The ways to read the weight of a linear stage that other weights may be read by too, in words.
 pub(super) fn readings(scene: &Scene<'_>, sums: &Sums<'_>) -> HashMap<String, Reading> {
-    let Anatomy::Contraction(Contraction::Weight(None)) = scene.node().op.anatomy() else { return HashMap::new() };
+    if !scene.node().op.anatomy().multiplies_weights() {
+        return HashMap::new();
+    }
     let ways = ways(scene, &scene.node().weights[0].name, Some(sums));
     ways.into_iter().filter_map(|way| Some((way.what, way.reading?))).collect()
 }
@@ -184,13 +187,11 @@ pub(super) fn readings(scene: &Scene<'_>, sums: &Sums<'_>) -> HashMap<String, Re
 /// Ways to decode the rows of weight `name` otherwise, in words.
 pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'a>>) -> Vec<Way<'a>> {
     let source: &'a dyn WeightSource = &*scene.e.oracle.weights;
-    let Some((format, quants)) = of_format(source, name) else {
+    let ty = source.ggml_type(name);
+    let Some(format) = quant::FORMATS.iter().find(|f| f.ty == ty && ty.block_size() > 1) else {
         return plain(scene, name, sums);
     };
-    let ty = format.ty;
-    let (run, block) = (quants.run, format.ty.block_size());
-    let low = format.bits(Part::Quants) as u32;
-    let bits = low + format.bits(Part::HighBits) as u32;
+    let block = ty.block_size();
     let mut all: Vec<Way<'a>> = Vec::new();
     for field in format.fields {
         let size = field.bytes.len();
@@ -241,6 +242,12 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
         }
     }
     all.extend(streams(scene, name));
+    let of_others = elsewhere(scene, name, format).into_iter();
+    all.extend(of_others.filter(|way| sums.is_none_or(|sums| gives(scene, sums, &way.decoded))));
+    all.extend(tables::of(scene, name, sums));
+    let Some(quants) = format.quants() else { return all };
+    let (run, low) = (quants.run, format.bits(Part::Quants) as u32);
+    let bits = low + format.bits(Part::HighBits) as u32;
     let taken_apart = Rc::new(ByRow::new());
     let taken_apart_again = taken_apart.clone();
     let mut add = |what: String, f: Value| {
@@ -296,17 +303,27 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
     }
     let each = if run < block { block / run } else { TOGETHER };
     let known = |row: usize| taken_apart_again.get(row, || apart(source, name, row));
-    for mixed in sums.map_or_else(Vec::new, |sums| Mixed::all(scene, sums, (run, each), &known, of_its_own)) {
-        let what = match (mixed.scale && !of_its_own, mixed.scale, mixed.offset) {
-            (true, ..) | (_, true, false) => "scales",
+    let kinds: &[(bool, bool)] =
+        if of_its_own { &[(true, false), (false, true), (true, true)] } else { &[(true, true)] };
+    for &(scale, offset) in kinds {
+        let rest = |a: &Apart, k: usize| {
+            (if scale { 0.0 } else { a.scale[k] * a.quant[k] }) + if offset { 0.0 } else { a.offset[k] }
+        };
+        let other = |a: &Apart, k: usize, at: usize| {
+            (if scale { a.scale[at] * a.quant[k] } else { 0.0 }) + if offset { a.offset[at] } else { 0.0 }
+        };
+        let linear = Linear { rest: &rest, other: &other };
+        let Some(of) = taken_from(scene, sums, (run, each), &known, &linear) else { continue };
+        let what = match (of_its_own, scale, offset) {
+            (false, ..) | (_, true, false) => "scales",
             (_, false, _) => "offsets",
             _ => "scales and offsets",
         };
-        let what = format!("runs of {run} weights take the {what} of others: {}", taken(&mixed.of));
+        let what = format!("runs of {run} weights take the {what} of others: {}", taken(&of));
         let value = move |a: &Apart, k: usize| {
-            let other = k / (run * each) * run * each + mixed.of[k / run % each] * run + k % run;
+            let other = k / (run * each) * run * each + of[k / run % each] * run + k % run;
             let other = Some(other).filter(|o| *o < a.quant.len()).unwrap_or(k);
-            let (s, o) = (if mixed.scale { other } else { k }, if mixed.offset { other } else { k });
+            let (s, o) = (if scale { other } else { k }, if offset { other } else { k });
             a.scale[s] * a.quant[k] + a.offset[o]
         };
         add(what, Arc::new(value));
@@ -391,8 +408,10 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
         add("the upper bits of the quants are inverted".to_owned(), Arc::new(value));
         for run in [64, 32, 16].into_iter().filter(|run| 2 * run <= block) {
             let each = block / run;
-            let of = sums.and_then(|sums| upper_of(scene, sums, (run, each), &known, kept));
-            let Some(of) = of else { continue };
+            let rest = |a: &Apart, k: usize| a.scale[k] * ((a.quant[k] as i64) & kept) as f64 + a.offset[k];
+            let upper = |a: &Apart, k: usize, at: usize| a.scale[k] * ((a.quant[at] as i64) & !kept) as f64;
+            let linear = Linear { rest: &rest, other: &upper };
+            let Some(of) = taken_from(scene, sums, (run, each), &known, &linear) else { continue };
             let what = format!("runs of {run} weights take the upper bits of their quants from others: {}", taken(&of));
             let value = move |a: &Apart, k: usize| {
                 let other = (k / block * block + of[k / run % each] * run + k % run).min(a.quant.len() - 1);
@@ -540,36 +559,69 @@ fn packed(run: usize, block: usize, add: &mut impl FnMut(String, Value)) {
     }
 }
 
-/// For each run of a block: the run that its upper bits are those of. The sum is linear in that, so least squares gives it.
-fn upper_of(
-    scene: &Scene<'_>, sums: &Sums<'_>, (run, each): (usize, usize), apart: &dyn Fn(usize) -> Option<Rc<Apart>>,
-    kept: i64,
+/// What a weight adds to a sum by itself, by its index; and what it adds with what is taken from another place.
+struct Linear<'f> {
+    rest: &'f dyn Fn(&Apart, usize) -> f64,
+    other: &'f dyn Fn(&Apart, usize, usize) -> f64,
+}
+
+/// For each run of so many that stand together: the run that something is taken from. The sum is linear in that, so least
+/// squares gives it, for any order.
+fn taken_from(
+    scene: &Scene<'_>, sums: Option<&Sums<'_>>, (run, each): (usize, usize),
+    apart: &dyn Fn(usize) -> Option<Rc<Apart>>, linear: &Linear<'_>,
 ) -> Option<Vec<usize>> {
+    let Some(sums) = sums else { return shown_from(scene, (run, each), apart, linear) };
     let chosen = sums.sample(ELEMENTS);
-    if chosen.len() * 2 < each * each * 3 {
+    if each < 2 || chosen.len() * 2 < each * each * 3 {
         return None;
     }
     let (mut rows, mut target) = (Vec::new(), Vec::new());
     for &(r, i) in &chosen {
         let row = &scene.e.rows[r];
-        let (a, x) = (apart(scene.token(row).1 + i)?, sums.activations(row)?);
+        let (a, x) = (apart(sums.row_of(row, i)?)?, sums.activations(row)?);
         let (got, _, bound) = scene.element((r, i));
         let weight = 1.0 / f64::from(bound).max(f64::MIN_POSITIVE);
         let (mut sum, mut rest) = (vec![0f64; each * each], 0.0);
         for (k, x) in x.iter().enumerate() {
             let (first, sub) = (k / (run * each) * each * run, k / run % each);
-            rest += x * (a.scale[k] * ((a.quant[k] as i64) & kept) as f64 + a.offset[k]);
+            rest += x * (linear.rest)(&a, k);
             for c in 0..each {
                 let at = (first + c * run + k % run).min(a.quant.len() - 1);
-                sum[sub * each + c] += weight * x * a.scale[k] * ((a.quant[at] as i64) & !kept) as f64;
+                sum[sub * each + c] += weight * x * (linear.other)(&a, k, at);
             }
         }
         scene.count(x.len() * each * 3 + each.pow(4) / 2);
         rows.push(sum);
         target.push(weight * (got - rest));
     }
-    let numbers = least_squares(&rows, &target)?;
-    others(&numbers, each)
+    others(&least_squares(&rows, &target)?, each)
+}
+
+/// The same of an embedding, whose elements are the weights themselves.
+fn shown_from(
+    scene: &Scene<'_>, (run, each): (usize, usize), apart: &dyn Fn(usize) -> Option<Rc<Apart>>, linear: &Linear<'_>,
+) -> Option<Vec<usize>> {
+    let mut of: Vec<Vec<usize>> = vec![(0..each).collect(); each];
+    let mut wrong = vec![false; each];
+    for &(r, i) in &scene.fit {
+        let row = &scene.e.rows[r];
+        let step = &scene.e.side.capture.steps[row.step];
+        let id = *step.tokens.get(row.place.position.checked_sub(step.first)?)? as usize;
+        let (a, k, got) = (apart(id)?, scene.token(row).1 + i, scene.element((r, i)).0);
+        let (first, sub) = (k / (run * each) * each * run, k / run % each);
+        let gives = |c: &usize| {
+            let at = (first + c * run + k % run).min(a.quant.len() - 1);
+            let value = (linear.rest)(&a, k) + (linear.other)(&a, k, at);
+            (value - got).abs() <= 1e-6 * value.abs().max(got.abs())
+        };
+        of[sub].retain(gives);
+        wrong[sub] = true;
+    }
+    // Runs that show nothing wrong are right.
+    let own = |(sub, of): (usize, Vec<usize>)| if wrong[sub] { of.first().copied() } else { Some(sub) };
+    let of: Vec<usize> = of.into_iter().enumerate().map(own).collect::<Option<_>>()?;
+    of.iter().enumerate().any(|(sub, from)| sub != *from).then_some(of)
 }
 
 /// Of which run each run takes its numbers, where each takes those of one run, and some of another: `numbers` has a row of
@@ -642,75 +694,121 @@ fn plain<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'a>>) -> Ve
         let decoded = Rc::new(move |row| known.get(row, || decode(row)));
         Way { what: what.to_owned(), decoded, reading: None }
     };
-    // Sums that are much smaller than the right ones are all within the bounds of those: they must be right by themselves.
-    let tells = |Way { decoded, .. }: &Way<'a>| {
-        let Some(sums) = sums else { return true };
-        let chosen = sums.sample(SHOWN);
-        let near = |&(r, i): &(usize, usize)| -> Option<bool> {
-            let row = &scene.e.rows[r];
-            let (w, x) = (decoded(scene.token(row).1 + i)?, sums.activations(row)?);
-            let (mut sum, mut size) = (0.0, 0.0);
-            for (w, x) in w.iter().zip(x.iter()) {
-                (sum, size) = (sum + w * x, size + (w * x).abs());
-            }
-            Some((scene.element((r, i)).0 - sum).abs() <= 1e-5 * size)
-        };
-        !chosen.is_empty() && chosen.iter().all(|at| near(at).unwrap_or(true))
+    ways.iter().map(of).filter(|way| sums.is_none_or(|sums| gives(scene, sums, &way.decoded))).collect()
+}
+
+/// Whether a way to decode rows gives some wrong elements. Sums that are much smaller than the right ones are all within
+/// the bounds of those: they must be right by themselves.
+fn gives(scene: &Scene<'_>, sums: &Sums<'_>, decoded: &Decoded<'_>) -> bool {
+    let near = |&(r, i): &(usize, usize)| -> Option<bool> {
+        let row = &scene.e.rows[r];
+        let (w, x) = (decoded(sums.row_of(row, i)?)?, sums.activations(row)?);
+        let (mut sum, mut size) = (0.0, 0.0);
+        for (w, x) in w.iter().zip(x.iter()) {
+            (sum, size) = (sum + w * x, size + (w * x).abs());
+        }
+        scene.count(4 * w.len());
+        Some((scene.element((r, i)).0 - sum).abs() <= 1e-5 * size)
     };
-    ways.iter().map(of).filter(tells).collect()
+    let chosen = sums.sample(SHOWN);
+    !chosen.is_empty() && chosen.iter().all(|at| near(at).unwrap_or(true))
+}
+
+/// Fields of blocks that are those of other rows, or of other blocks of the row.
+fn elsewhere<'a>(scene: &'a Scene<'a>, name: &'a str, format: &'static Format) -> Vec<Way<'a>> {
+    let source: &'a dyn WeightSource = &*scene.e.oracle.weights;
+    let maps = |n: usize| -> Vec<Index> {
+        let mut all = vec![Index::By(-1), Index::By(1), Index::Is(0), Index::Mirrored];
+        all.extend([1, 2, 4, 8, 16, 32].into_iter().filter(|m| *m < n).map(Index::Apart));
+        let tiles = [2, 4, 8, 16, 32].into_iter().filter(|m| *m < n);
+        all.extend(
+            tiles.flat_map(|m| [Index::First(m), Index::Last(m), Index::Reversed(m), Index::Next(m), Index::Before(m)]),
+        );
+        all
+    };
+    let (n, rows) = source.extent(name);
+    let blocks = n / format.ty.block_size();
+    let mut all = Vec::new();
+    for field in format.fields {
+        for (index, of_row) in
+            maps(rows).into_iter().map(|i| (i, true)).chain(maps(blocks).into_iter().map(|i| (i, false)))
+        {
+            let what = index.told(if of_row { "row" } else { "block" }, if of_row { "r" } else { "b" });
+            let of = move |source: &dyn WeightSource, name: &str, row: usize| {
+                mixed(source, name, row, (field, &index, of_row))
+            };
+            let again = of.clone();
+            all.push(Way {
+                what: format!("the field {} of the stored blocks is that of the {what}", field.name),
+                decoded: Rc::new(move |row| of(source, name, row).map(Rc::new)),
+                reading: Some(Reading::of(format.ty, again)),
+            });
+        }
+    }
+    all
+}
+
+/// A row decoded with a field of every block from another row, or block.
+fn mixed(
+    source: &dyn WeightSource, name: &str, row: usize, (field, index, of_row): (&Field, &Index, bool),
+) -> Option<Vec<f64>> {
+    let (ty, (n, rows)) = (source.ggml_type(name), source.extent(name));
+    let mut bytes = (row < rows).then(|| source.row_bytes(name, row).to_vec())?;
+    let from = if of_row { source.row_bytes(name, index.of(row, rows)?).to_vec() } else { bytes.clone() };
+    let (size, blocks) = (ty.type_size(), n / ty.block_size());
+    for (b, block) in bytes.chunks_mut(size).enumerate() {
+        let there = if of_row { b } else { index.of(b, blocks).unwrap_or(b) };
+        block[field.bytes.clone()].copy_from_slice(&from[there * size..][field.bytes.clone()]);
+    }
+    let mut out = vec![0f32; n];
+    quant::dequantize(ty, &bytes, &mut out);
+    out.iter().all(|v| v.is_finite()).then(|| out.into_iter().map(f64::from).collect())
 }
 
 /// Elements that plain numbers must give.
 const SHOWN: usize = 16;
 
-/// Which scale or offset each sub-block has, in each super-block alike: of so many that stand together, by number.
-struct Mixed {
-    scale: bool,
-    offset: bool,
-    of: Vec<usize>,
+/// A stage whose weights are read as those of another one are.
+pub(super) fn by_reading<'a>(scene: &'a Scene<'a>, what: &str, reading: &Reading) -> Option<Law<'a>> {
+    let (weight, known, read) = (scene.node().weights.first()?, ByRow::new(), reading.clone());
+    let source: &'a dyn WeightSource = &*scene.e.oracle.weights;
+    let (n, rows) = source.extent(&weight.name);
+    let decoded = move |row: usize| {
+        known.get(row, || {
+            let mut out = vec![0f32; n];
+            (row < rows).then(|| (read.0)(source, &weight.name, row, &mut out))?;
+            Some(out.into_iter().map(f64::from).collect::<Vec<f64>>())
+        })
+    };
+    let law = match scene.node().op.anatomy() {
+        Anatomy::Gather(Gather::Rows) => embedded(scene, what.to_owned(), decoded),
+        Anatomy::Contraction(Contraction::Weight(_)) => {
+            let sums = Sums::new(scene)?;
+            Law::new(what, 1, move |row: &RowAt| {
+                let (bound, from, x) = (scene.e.row(row).2, scene.token(row).1, sums.activations(row)?);
+                let value = |i: usize| {
+                    let weights = sums.looks_at(from + i).then(|| decoded(sums.row_of(row, i)?)).flatten();
+                    scene.count(2 * x.len());
+                    weights.map_or(f64::NAN, |weights| weights.iter().zip(x.iter()).map(|(w, x)| w * x).sum())
+                };
+                Some(Row { value: (0..bound.len()).map(value).collect(), bound: bound.to_vec() })
+            })
+        }
+        _ => return None,
+    };
+    Some(Law { reads: Some(reading.clone()), ..law })
 }
 
-impl Mixed {
-    /// Those that give the wrong elements. The sum is linear in how often a sub-block has the scale of another, so least
-    /// squares gives it, for any order.
-    fn all(
-        scene: &Scene<'_>, sums: &Sums<'_>, (run, each): (usize, usize), apart: &dyn Fn(usize) -> Option<Rc<Apart>>,
-        of_its_own: bool,
-    ) -> Vec<Self> {
-        let chosen = sums.sample(ELEMENTS);
-        if each < 2 || chosen.len() * 2 < each * each * 3 {
-            return Vec::new();
-        }
-        let kinds: &[(bool, bool)] =
-            if of_its_own { &[(true, false), (false, true), (true, true)] } else { &[(true, true)] };
-        let fitted = |&(scale, offset): &(bool, bool)| {
-            let (mut rows, mut target) = (Vec::new(), Vec::new());
-            for &(r, i) in &chosen {
-                let row = &scene.e.rows[r];
-                let (a, x) = (apart(scene.token(row).1 + i)?, sums.activations(row)?);
-                let (got, _, bound) = scene.element((r, i));
-                let weight = 1.0 / f64::from(bound).max(f64::MIN_POSITIVE);
-                let (mut sum, mut rest) = (vec![0f64; each * each], 0.0);
-                for (k, x) in x.iter().enumerate() {
-                    let (first, sub) = (k / (run * each) * each * run, k / run % each);
-                    rest += x
-                        * (if scale { 0.0 } else { a.scale[k] * a.quant[k] } + if offset { 0.0 } else { a.offset[k] });
-                    for c in 0..each {
-                        let at = (first + c * run + k % run).min(a.quant.len() - 1);
-                        let other = if scale { a.scale[at] * a.quant[k] } else { 0.0 }
-                            + if offset { a.offset[at] } else { 0.0 };
-                        sum[sub * each + c] += weight * other * x;
-                    }
-                }
-                scene.count(x.len() * each * 3 + each.pow(4) / 2);
-                rows.push(sum);
-                target.push(weight * (got - rest));
-            }
-            let numbers = least_squares(&rows, &target)?;
-            Some(Self { scale, offset, of: others(&numbers, each)? })
-        };
-        kinds.iter().filter_map(fitted).collect()
-    }
+/// An embedding whose rows are decoded so.
+fn embedded<'a>(scene: &'a Scene<'a>, what: String, decoded: impl Fn(usize) -> Option<Rc<Vec<f64>>> + 'a) -> Law<'a> {
+    Law::new(what, 1, move |row: &RowAt| {
+        let step = &scene.e.side.capture.steps[row.step];
+        let id = *step.tokens.get(row.place.position.checked_sub(step.first)?)?;
+        let value = decoded(id as usize)?.to_vec();
+        // Scaled and offset in f32.
+        let bound = value.iter().map(|v| (4.0 * qdiff_engine::ops::UNIT * v.abs()) as f32).collect();
+        Some(Row { value, bound })
+    })
 }
 
 /// Blocks of one run that are looked at together.
@@ -722,16 +820,9 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     else {
         return Vec::new();
     };
-    let law = |Way { what, decoded, reading }: Way<'a>| {
-        let law = Law::new(what, 1, move |row: &RowAt| {
-            let step = &scene.e.side.capture.steps[row.step];
-            let id = *step.tokens.get(row.place.position.checked_sub(step.first)?)?;
-            let value = decoded(id as usize)?.to_vec();
-            // Scaled and offset in f32.
-            let bound = value.iter().map(|v| (4.0 * qdiff_engine::ops::UNIT * v.abs()) as f32).collect();
-            Some(Row { value, bound })
-        });
-        Law { reads: reading, ..law }
+    let law = |Way { what, decoded, reading }: Way<'a>| Law {
+        reads: reading,
+        ..embedded(scene, what, move |row| decoded(row))
     };
     ways(scene, &weight.name, None).into_iter().map(law).collect()
 }

@@ -1,5 +1,7 @@
 //! Another function: of the right value (a limit, a soft limit), of gate and up, or of the angle of a rotation.
 
+use super::index::{Index, Sources};
+use super::moved::meet;
 use super::scene::{Layout, Scene};
 use super::{Law, Row, short};
 use crate::verdict::RowAt;
@@ -128,7 +130,6 @@ const PLANES: &[(&str, Plane)] = &[
         let (sin, cos) = (p * frequency(r, i)).sin_cos();
         (x * cos - y * sin, y * cos - x * sin)
     }),
-    ("rotated the other way round", |r, p, i, x| turn(-p * frequency(r, i), x)),
     ("sine and cosine are exchanged", |r, p, i, (x, y)| {
         let (cos, sin) = (p * frequency(r, i)).sin_cos();
         (x * cos - y * sin, x * sin + y * cos)
@@ -146,27 +147,31 @@ const PLANES: &[(&str, Plane)] = &[
         let (a, b) = turn(p * frequency(r, i), x);
         (b, a)
     }),
-    ("the frequency is that of the next plane", |r, p, i, x| turn(p * frequency(r, i + 1), x)),
-    ("the frequency is that of the plane before", |r, p, i, x| {
-        turn(p * r.base.powf(-2.0 * (i as f64 - 1.0) / r.rotated as f64), x)
+];
+
+/// An angle, of a position and a plane.
+type Angle = fn(&Rope, f64, usize) -> f64;
+
+/// Other angles.
+const ANGLES: &[(&str, Angle)] = &[
+    ("rotated the other way round", |r, p, i| -p * frequency(r, i)),
+    ("the frequency is that of the next plane", |r, p, i| p * frequency(r, i + 1)),
+    ("the frequency is that of the plane before", |r, p, i| {
+        p * r.base.powf(-2.0 * (i as f64 - 1.0) / r.rotated as f64)
     }),
-    ("the frequency is base^(−i/d) instead of base^(−2i/d)", |r, p, i, x| {
-        turn(p * r.base.powf(-(i as f64) / r.rotated as f64), x)
+    ("the frequency is base^(−i/d) instead of base^(−2i/d)", |r, p, i| {
+        p * r.base.powf(-(i as f64) / r.rotated as f64)
     }),
-    ("the frequency is base^(−4i/d) instead of base^(−2i/d)", |r, p, i, x| {
-        turn(p * r.base.powf(-4.0 * i as f64 / r.rotated as f64), x)
+    ("the frequency is base^(−4i/d) instead of base^(−2i/d)", |r, p, i| {
+        p * r.base.powf(-4.0 * i as f64 / r.rotated as f64)
     }),
-    ("the frequency is that of the first plane", |_, p, _, x| turn(p, x)),
-    ("the frequency is that of the plane modulo 16", |r, p, i, x| turn(p * frequency(r, i % 16), x)),
-    ("the frequency is that of the plane modulo 32", |r, p, i, x| turn(p * frequency(r, i % 32), x)),
-    ("the planes' frequencies are in reverse order", |r, p, i, x| turn(p * frequency(r, r.rotated / 2 - 1 - i), x)),
-    ("the position is one less", |r, p, i, x| turn((p - 1.0) * frequency(r, i), x)),
-    ("the position is one more", |r, p, i, x| turn((p + 1.0) * frequency(r, i), x)),
-    ("rotated twice", |r, p, i, x| turn(2.0 * p * frequency(r, i), x)),
-    ("rotated by half the angle", |r, p, i, x| turn(0.5 * p * frequency(r, i), x)),
-    ("the angle is divided by 2π", |r, p, i, x| turn(p * frequency(r, i) / std::f64::consts::TAU, x)),
-    ("the angle is rounded to a whole number", |r, p, i, x| turn((p * frequency(r, i)).round(), x)),
-    ("the angle is cut off to a whole number", |r, p, i, x| turn((p * frequency(r, i)).trunc(), x)),
+    ("the position is one less", |r, p, i| (p - 1.0) * frequency(r, i)),
+    ("the position is one more", |r, p, i| (p + 1.0) * frequency(r, i)),
+    ("rotated twice", |r, p, i| 2.0 * p * frequency(r, i)),
+    ("rotated by half the angle", |r, p, i| 0.5 * p * frequency(r, i)),
+    ("the angle is divided by 2π", |r, p, i| p * frequency(r, i) / std::f64::consts::TAU),
+    ("the angle is rounded to a whole number", |r, p, i| (p * frequency(r, i)).round()),
+    ("the angle is cut off to a whole number", |r, p, i| (p * frequency(r, i)).trunc()),
 ];
 
 fn turn(angle: f64, (x, y): (f64, f64)) -> (f64, f64) {
@@ -174,25 +179,50 @@ fn turn(angle: f64, (x, y): (f64, f64)) -> (f64, f64) {
     (x * cos - y * sin, x * sin + y * cos)
 }
 
+/// A row whose planes are turned by `angle`, given their number.
+fn turned_by(rope: &Rope, pairing: Pairing, x: &[f32], angle: impl Fn(usize) -> f64) -> Row {
+    let mut value: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
+    let mut bound = vec![0f32; x.len()];
+    for i in 0..rope.rotated / 2 {
+        let ((a, b), angle) = (paired(pairing, rope, i), angle(i));
+        let reach = (UNIT * (3.0 + angle.abs() * (2.0 + i as f64)) * value[a].hypot(value[b])) as f32;
+        (value[a], value[b]) = turn(angle, (value[a], value[b]));
+        (bound[a], bound[b]) = (reach, reach);
+    }
+    Row { value, bound }
+}
+
 /// Other rotations, plane by plane; and that of the other way to pair elements.
 fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
-    let by_plane = |pairing: Pairing, f: Plane| {
+    let by_plane = |f: Plane| {
         move |row: &RowAt| {
-            let x = operand(scene, row)?;
-            let mut value: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
-            let mut bound = vec![0f32; x.len()];
+            let (x, position) = (operand(scene, row)?, row.place.position as f64);
+            // The angles are the right ones.
+            let mut made = turned_by(rope, rope.pairing, &x, |i| position * frequency(rope, i));
             for i in 0..rope.rotated / 2 {
-                let (a, b) = paired(pairing, rope, i);
-                let (u, v) = (value[a], value[b]);
-                (value[a], value[b]) = f(rope, row.place.position as f64, i, (u, v));
-                let angle = row.place.position as f64 * frequency(rope, i);
-                let reach = (UNIT * (3.0 + angle.abs() * (2.0 + i as f64)) * u.hypot(v)) as f32;
-                (bound[a], bound[b]) = (reach, reach);
+                let (a, b) = pair(rope, i);
+                (made.value[a], made.value[b]) = f(rope, position, i, (f64::from(x[a]), f64::from(x[b])));
             }
-            Some(Row { value, bound })
+            Some(made)
         }
     };
-    let mut all: Vec<Law<'a>> = PLANES.iter().map(|(what, f)| Law::new(*what, 1, by_plane(rope.pairing, *f))).collect();
+    let by_angle = |pairing: Pairing, f: Angle| {
+        move |row: &RowAt| {
+            let position = row.place.position as f64;
+            Some(turned_by(rope, pairing, &operand(scene, row)?, |i| f(rope, position, i)))
+        }
+    };
+    let mut all: Vec<Law<'a>> = PLANES.iter().map(|(what, f)| Law::new(*what, 1, by_plane(*f))).collect();
+    all.extend(ANGLES.iter().map(|(what, f)| Law::new(*what, 1, by_angle(rope.pairing, *f))));
+    let half = rope.rotated / 2;
+    all.extend(Index::giving(&of_planes(scene, rope)).into_iter().map(|index| {
+        let what = format!("the frequency is that of the {}", index.told("plane", "i"));
+        Law::new(what, index.parameters(), move |row: &RowAt| {
+            let position = row.place.position as f64;
+            let of = |i: usize| index.of(i, half).map_or(f64::NAN, |i| position * frequency(rope, i));
+            Some(turned_by(rope, rope.pairing, &operand(scene, row)?, of))
+        })
+    }));
     all.extend(bases(scene, rope).into_iter().map(|base| {
         let other = Rope { base, ..rope.clone() };
         Law::new(format!("the base is {base} instead of {}", rope.base), 1, move |row: &RowAt| {
@@ -217,17 +247,10 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     ];
     all.extend(counted.into_iter().filter(|_| heads > 1).map(|(of, what)| {
         Law::new(what, 1, move |row: &RowAt| {
-            let x = operand(scene, row)?;
-            let (mut value, mut bound) = (x.iter().map(|v| f64::from(*v)).collect::<Vec<f64>>(), vec![0f32; x.len()]);
+            let position = row.place.position as f64;
             let first = scene.token(row).1 / rope.head_dim * rope.rotated / 2;
-            for i in 0..rope.rotated / 2 {
-                let (a, b) = pair(rope, i);
-                let angle = row.place.position as f64 * rope.base.powf(-2.0 * (first + i) as f64 / of as f64);
-                let reach = (UNIT * (3.0 + angle.abs() * (2.0 + i as f64)) * value[a].hypot(value[b])) as f32;
-                (value[a], value[b]) = turn(angle, (value[a], value[b]));
-                (bound[a], bound[b]) = (reach, reach);
-            }
-            Some(Row { value, bound })
+            let angle = |i: usize| position * rope.base.powf(-2.0 * (first + i) as f64 / of as f64);
+            Some(turned_by(rope, rope.pairing, &operand(scene, row)?, angle))
         })
     }));
     all.extend(numbers().into_iter().map(|(what, number)| {
@@ -240,7 +263,7 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
         Pairing::Neox => (Pairing::Norm, "neighbouring elements are rotated in pairs, not those half a head apart"),
         Pairing::Norm => (Pairing::Neox, "elements half a head apart are rotated in pairs, not neighbouring ones"),
     };
-    all.push(Law::new(what, 1, by_plane(other, |r, p, i, x| turn(p * frequency(r, i), x))));
+    all.push(Law::new(what, 1, by_angle(other, |r, p, i| p * frequency(r, i))));
     let usual = rope.base;
     all.extend(bases(scene, rope).into_iter().map(move |base| {
         let rope = Rope { base, pairing: other, ..rope.clone() };
@@ -356,17 +379,39 @@ fn rotations<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     push(format!("rotated as position {}, for every token", q0.round()), Rc::new(move |_| q0.round()));
     let scale = if p0 == 0 { 1.0 } else { q0 / p0 as f64 };
     push(format!("positions are multiplied by {}", short(scale)), Rc::new(move |p| p as f64 * scale));
-    for m in [8usize, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096] {
-        push(format!("positions are taken modulo {m}"), Rc::new(move |p| (p % m) as f64));
+    let whole = |q: f64| (q >= 0.0 && q.fract() == 0.0).then_some(q as usize);
+    let Some(others) = positions.iter().map(|(p, q)| Some((*p, whole(*q)?))).collect::<Option<Vec<_>>>() else {
+        return all;
+    };
+    // By the position, or by the token's number in its part.
+    let far = 2 * others.iter().flat_map(|(p, q)| [*p, *q]).max().unwrap_or(0) + 2;
+    let by_position = others.iter().map(|(p, q)| ((*p, far), vec![*q])).collect();
+    // What lies so many on is told above, beyond the ends as well.
+    let is_map = |index: &Index| !matches!(index, Index::By(_));
+    all.extend(Index::giving(&by_position).into_iter().filter(is_map).map(|index| {
+        let what = format!("rotated as the {}", index.told("position", "p"));
+        Law::new(what, index.parameters(), move |row: &RowAt| {
+            Some(rotated(
+                rope,
+                &operand(scene, row)?,
+                index.of(row.place.position, far.max(2 * row.place.position))? as f64,
+            ))
+        })
+    }));
+    let (mut by_number, first) = (Sources::new(), scene.first_of_part());
+    for (p, q) in others {
+        let first = first(p);
+        let there = q.checked_sub(first);
+        meet(&mut by_number, (p - first, far), there.into_iter().collect());
     }
-    for n in [2usize, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 128, 256] {
-        push(format!("each {n} positions are rotated as the first of them"), Rc::new(move |p| (p / n * n) as f64));
-        push(
-            format!("each {n} positions are rotated as the last of them"),
-            Rc::new(move |p| (p / n * n + n - 1) as f64),
-        );
-        push(format!("positions are divided by {n}, without remainder"), Rc::new(move |p| (p / n) as f64));
-    }
+    let first = scene.first_of_part();
+    all.extend(Index::giving(&by_number).into_iter().filter(is_map).map(|index| {
+        let (what, first) = (format!("rotated as the part's {}", index.told("token", "t")), first.clone());
+        Law::new(what, index.parameters(), move |row: &RowAt| {
+            let (first, p) = (first(row.place.position), row.place.position);
+            Some(rotated(rope, &operand(scene, row)?, (first + index.of(p - first, far.max(2 * p))?) as f64))
+        })
+    }));
     all
 }
 
@@ -413,15 +458,29 @@ fn turned(scene: &Scene<'_>, rope: &Rope, row: &RowAt) -> Option<f64> {
 }
 
 fn rotated(rope: &Rope, x: &[f32], position: f64) -> Row {
-    let mut value: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
-    let mut bound = vec![0f32; x.len()];
-    for i in 0..rope.rotated / 2 {
-        let angle = position * frequency(rope, i);
-        let ((a, b), (sin, cos)) = (pair(rope, i), angle.sin_cos());
-        let (u, v) = (value[a], value[b]);
-        (value[a], value[b]) = (u * cos - v * sin, u * sin + v * cos);
-        let reach = (UNIT * (3.0 + angle.abs() * (2.0 + i as f64)) * u.hypot(v)) as f32;
-        (bound[a], bound[b]) = (reach, reach);
+    turned_by(rope, rope.pairing, x, |i| position * frequency(rope, i))
+}
+
+/// Angles as near as this are one.
+const ANGLE: f64 = 1e-3;
+
+/// The planes whose frequency turns each wrong plane as it was turned, in all rows.
+fn of_planes(scene: &Scene<'_>, rope: &Rope) -> Sources {
+    let (mut all, half) = (Sources::new(), rope.rotated / 2);
+    for &(r, i) in &scene.fit {
+        let row = &scene.e.rows[r];
+        let (column, position) = (i % rope.head_dim.max(1), row.place.position as f64);
+        if position == 0.0 || column >= rope.rotated || row.range.len() != rope.head_dim {
+            continue;
+        }
+        let plane = if rope.pairing == Pairing::Neox { column % half } else { column / 2 };
+        let (Some(x), (got, ..), (a, b)) = (operand(scene, row), scene.e.row(row), pair(rope, plane)) else { continue };
+        let angle = f64::from(got[b]).atan2(f64::from(got[a])) - f64::from(x[b]).atan2(f64::from(x[a]));
+        let gives = |other: &usize| {
+            let turns = (angle - position * frequency(rope, *other)) / std::f64::consts::TAU;
+            (turns - turns.round()).abs() * std::f64::consts::TAU < ANGLE
+        };
+        meet(&mut all, (plane, half), (0..half).filter(gives).collect());
     }
-    Row { value, bound }
+    all
 }

@@ -76,6 +76,7 @@ pub(super) fn term(op: Anatomy<'_>) -> (&'static str, &'static str) {
             ("key", "keys")
         }
         Anatomy::Contraction(Contraction::Scores(_)) => ("element of the head", "elements of the head"),
+        Anatomy::Contraction(Contraction::Rows(_)) => ("chosen expert", "chosen experts"),
         _ => ("input", "inputs"),
     }
 }

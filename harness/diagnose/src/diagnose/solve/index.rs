@@ -61,6 +61,13 @@ pub enum Index {
     Odd,
     /// In each run of as many as are listed: the one with this number in the run.
     Permuted(Vec<usize>),
+    /// The same place of another run of so many.
+    Runs {
+        /// Indices of a run.
+        each: usize,
+        /// The run for its own.
+        of: Box<Index>,
+    },
     /// These, and every other one its own.
     Pairs(BTreeMap<usize, usize>),
 }
@@ -93,6 +100,7 @@ impl Index {
             Self::Even => i & !1,
             Self::Odd => i | 1,
             Self::Permuted(order) => within(i / order.len() * order.len() + order[i % order.len()]),
+            Self::Runs { each, of } => of.of(i / each, n.div_ceil(*each))? * each + i % each,
             Self::Pairs(pairs) => *pairs.get(&i).unwrap_or(&i),
         };
         (there < n).then_some(there)
@@ -134,6 +142,9 @@ impl Index {
                 let list: Vec<String> = order.iter().map(ToString::to_string).collect();
                 format!("{one} of the place {} in each {}", list.join(" "), order.len())
             }
+            Self::Runs { each, of } => {
+                format!("{one} of the same place in the {}", of.told(&format!("run of {each}"), "r"))
+            }
             Self::Pairs(pairs) => {
                 let shown: Vec<String> =
                     pairs.iter().take(4).map(|(own, other)| format!("{other} for {own}")).collect();
@@ -148,8 +159,24 @@ impl Index {
         match self {
             Self::Pairs(pairs) => 2 * pairs.len(),
             Self::Permuted(order) => order.len(),
+            Self::Runs { of, .. } => 1 + of.parameters(),
             _ => 1,
         }
+    }
+
+    /// Runs that are read in the place of others: pages of a table, tiles, blocks.
+    pub(super) fn runs(n: usize) -> Vec<Self> {
+        let each = [2usize, 4, 8, 16, 32, 64, 128, 256].into_iter().filter(|each| 2 * each <= n);
+        let of = [Self::By(-1), Self::By(1), Self::Is(0), Self::End, Self::Mirrored];
+        let of = of.into_iter().chain([
+            Self::Apart(2),
+            Self::Mod(2),
+            Self::Even,
+            Self::Odd,
+            Self::Round(1),
+            Self::Round(-1),
+        ]);
+        each.flat_map(|each| of.clone().map(move |of| Self::Runs { each, of: Box::new(of) })).collect()
     }
 
     /// The maps that a kernel's author slips into, the simpler first, of at most so many indices.
@@ -165,10 +192,10 @@ impl Index {
         all
     }
 
-    /// Those of them that have to do with tiles, the smaller first.
+    /// Those of them that have to do with tiles, the smaller first, and those of powers of two before others.
     pub(super) fn tiled(n: usize) -> Vec<Self> {
         let mut all = Vec::new();
-        for m in [2usize, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 128].into_iter().filter(|m| *m < n) {
+        for m in [2usize, 4, 8, 16, 32, 64, 128, 3, 5, 6, 7, 12, 24].into_iter().filter(|m| *m < n) {
             all.extend([Self::Mod(m), Self::Div(m)]);
             // Of pairs it is the one before, or after, of every second.
             if m > 2 {
@@ -189,6 +216,18 @@ impl Index {
         all
     }
 
+    /// Whether so many replacements are enough to tell it: of a few, some number that no kernel counts by fits any.
+    fn is_shown_by(&self, replacements: usize) -> bool {
+        let odd = match self {
+            Self::Mod(m) | Self::Div(m) | Self::First(m) | Self::Last(m) | Self::Reversed(m) => !m.is_power_of_two(),
+            Self::Next(m) | Self::Before(m) => !m.is_power_of_two(),
+            Self::AtMost(m) => m % 4 != 0,
+            Self::Is(one) => *one >= SMALL,
+            _ => false,
+        };
+        !odd || replacements >= SHOWN
+    }
+
     /// Maps that give a possible replacement of each of these indices: the simpler first.
     pub(super) fn giving(sources: &Sources) -> Vec<Self> {
         let Some((&(i, n), first)) = sources.iter().min_by_key(|(_, first)| first.len()) else { return Vec::new() };
@@ -207,6 +246,7 @@ impl Index {
             all.extend((2..each).filter(|rows| each.is_multiple_of(*rows)).map(|rows| Self::Turned { each, rows }));
         }
         all.extend((2..=64).flat_map(|m| [Self::Mod(m), Self::Reversed(m), Self::First(m)]));
+        all.extend(Self::runs(longest));
         all.extend([4, 8, 16, 32].into_iter().filter_map(|m| permuted(sources, m)));
         let gives = |map: &Self| {
             let given =
@@ -215,13 +255,17 @@ impl Index {
         };
         let mut fitting: Vec<Self> = Vec::new();
         for map in all {
-            if !fitting.contains(&map) && gives(&map) {
+            if !fitting.contains(&map) && map.is_shown_by(sources.len()) && gives(&map) {
                 fitting.push(map);
             }
         }
         fitting
     }
 }
+
+/// Replacements that show a map by a number that kernels seldom count by, or by a single place beyond the first few.
+const SHOWN: usize = 4;
+const SMALL: usize = 8;
 
 /// The order in which each run of m stands, if it is one and all runs say the same.
 fn permuted(sources: &Sources, m: usize) -> Option<Index> {

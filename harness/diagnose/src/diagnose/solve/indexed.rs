@@ -15,11 +15,12 @@ use std::rc::Rc;
 /// Ways to make the terms of the stage's sums.
 pub(super) fn ways<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
     match scene.node().op.anatomy() {
-        Anatomy::Contraction(Contraction::Weight(None)) => of_weights(scene, sums),
+        Anatomy::Contraction(Contraction::Weight(_)) => of_weights(scene, sums),
         Anatomy::Contraction(Contraction::Scores(attention) | Contraction::Context(attention)) => {
             of_attention(scene, sums, attention)
         }
-        Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => Vec::new(),
+        Anatomy::Gather(_) | Anatomy::Contraction(Contraction::Rows(_)) => Vec::new(),
+        Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => Vec::new(),
         Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => Vec::new(),
     }
 }
@@ -30,7 +31,7 @@ fn of_weights<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
     let of = |tile: usize| -> Other<'a> {
         let sums = sums.clone();
         let terms = move |row: &RowAt, i: usize, a: &[f64], b: &[f64]| {
-            let output = scene.token(row).1 + i;
+            let output = sums.row_of(row, i)?;
             let rows: Vec<Rc<Vec<f32>>> =
                 (output / tile * tile..outputs.min(output / tile * tile + tile)).map(|r| sums.weight(r)).collect();
             let weight = |k: usize| {
@@ -77,7 +78,7 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, attention: &'a At
             }),
         ));
     }
-    for index in Index::tiled(usize::MAX) {
+    for index in Index::tiled(usize::MAX).into_iter().chain(Index::runs(512)) {
         all.push((
             format!("the {key} of the {} is taken", index.told("key", "k")),
             Rc::new(move |row: &RowAt, i, a: &[f64], _: &[f64]| {

@@ -15,10 +15,13 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kept {
-    /// Each rotates them again by their positions, forwards or backwards.
+    /// They are rotated again by their positions, forwards or backwards.
     Rotated {
         /// Backwards.
         back: bool,
+        /// Once, and not by each.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        once: bool,
     },
     /// The buffer doubles when it is full, and what is in it stays at its address.
     Grown {
@@ -32,11 +35,10 @@ pub enum Kept {
 impl fmt::Display for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rotated { back: false } => {
-                f.write_str("rows of earlier steps are rotated by their positions again in each later step")
-            }
-            Self::Rotated { .. } => {
-                f.write_str("rows of earlier steps are rotated back by their positions in each later step")
+            Self::Rotated { back, once } => {
+                let (way, again) = if *back { (" back", "") } else { ("", " again") };
+                let when = if *once { "a later step, once" } else { "each later step" };
+                write!(f, "rows of earlier steps are rotated{way} by their positions{again} in {when}")
             }
             Self::Grown { first, by_head } => {
                 let one = if *by_head { "head" } else { "column" };
@@ -57,9 +59,9 @@ fn wrote(scene: &Scene<'_>, position: usize) -> Option<usize> {
 impl Kept {
     pub(super) fn on<'a>(self, scene: &'a Scene<'a>) -> Option<Alternative<'a>> {
         match self {
-            Self::Rotated { back } => {
+            Self::Rotated { back, once } => {
                 let rope = rotation(scene)?;
-                Some(Box::new(move |row| rotated(scene, row, rope, if back { -1.0 } else { 1.0 })))
+                Some(Box::new(move |row| rotated(scene, row, rope, (if back { -1.0 } else { 1.0 }, once))))
             }
             Self::Grown { first, by_head } => {
                 let stood = grown(scene, first, by_head)?;
@@ -91,10 +93,11 @@ fn rotation<'a>(scene: &Scene<'a>) -> Option<&'a Rope> {
     }
 }
 
-/// A row that every step since it was written has rotated once more.
-fn rotated(scene: &Scene<'_>, row: &RowAt, rope: &Rope, sign: f64) -> Option<Row> {
+/// A row that every step since it was written has rotated once more, or one of them.
+fn rotated(scene: &Scene<'_>, row: &RowAt, rope: &Rope, (sign, once): (f64, bool)) -> Option<Row> {
     let position = row.place.position;
-    let by = sign * position as f64 * (row.step - wrote(scene, position)?) as f64;
+    let steps = row.step - wrote(scene, position)?;
+    let by = sign * position as f64 * if once { steps.min(1) } else { steps } as f64;
     let (_, want, bound) = scene.e.row(row);
     let (d, from) = (rope.head_dim, scene.token(row).1);
     if !from.is_multiple_of(d) || !want.len().is_multiple_of(d) {
@@ -134,7 +137,8 @@ fn grown(scene: &Scene<'_>, first: usize, by_head: bool) -> Option<Vec<Stood>> {
 }
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let rotated = [false, true].map(|back| Kept::Rotated { back });
+    let ways = [(false, false), (true, false), (false, true), (true, true)];
+    let rotated = ways.map(|(back, once)| Kept::Rotated { back, once });
     // A buffer that grows before anything is in it is as good as a larger one.
     let grown = [256, 128, 64, 32, 16, 8, 4]
         .into_iter()

@@ -12,6 +12,7 @@ mod approximate;
 mod attended;
 mod counted;
 mod example;
+mod experts;
 mod factors;
 mod fields;
 mod form;
@@ -28,6 +29,7 @@ mod lanes;
 mod maps;
 mod moved;
 mod norm;
+mod one_input;
 mod operands;
 mod predict;
 mod rank;
@@ -37,11 +39,13 @@ mod shares;
 mod slots;
 mod structure;
 mod sum;
+mod tables;
 mod terms;
 #[cfg(test)]
 mod tests;
 mod twice;
 mod undeclared;
+mod upstream;
 mod when;
 mod within;
 
@@ -187,8 +191,10 @@ impl Known {
             let by = i32::from(layer.unwrap_or(0)) - i32::from(from.unwrap_or(0));
             return form.in_layer(by).and_then(|form| Law::of(form, scene)).into_iter().collect();
         }
-        let laws = SOLVERS.get(self.solver).map_or_else(Vec::new, |solver| solver(scene));
-        laws.into_iter().filter(|law| anywhere(&law.what, layer) == self.what).collect()
+        if let Some(reading) = &self.reads {
+            return fields::by_reading(scene, &self.what, reading).into_iter().collect();
+        }
+        proposed(scene, self.solver).into_iter().filter(|law| anywhere(&law.what, layer) == self.what).collect()
     }
 }
 
@@ -289,14 +295,25 @@ const SOLVERS: &[Solver] = &[
     altered::laws,
     lanes::laws,
     moved::keys,
-    structure::laws,
-    twice::laws,
-    rounded::over,
-    rank::laws,
+    experts::laws,
+    one_input::laws,
+    upstream::laws,
 ];
 
+/// What is left where none of these knows a formula: a factor of each row first.
+const OTHERS: &[Solver] = &[structure::laws, twice::laws, rounded::over, rank::laws];
+
 /// The solver of factors: one of them is read off each row.
-const STRUCTURE: usize = SOLVERS.len() - 4;
+const STRUCTURE: usize = SOLVERS.len();
+
+fn solvers() -> impl Iterator<Item = &'static Solver> {
+    SOLVERS.iter().chain(OTHERS)
+}
+
+/// What a solver proposes, by its number.
+fn proposed<'a>(scene: &'a Scene<'a>, number: usize) -> Vec<Law<'a>> {
+    solvers().nth(number).map_or_else(Vec::new, |solver| solver(scene))
+}
 
 /// That each wrong row is multiplied by a factor of its own, if it is.
 pub(super) fn own_factors(e: &Evidence<'_>, meter: &Meter) -> Option<Solution> {
@@ -341,9 +358,17 @@ pub(super) fn solve_if(
     if let Some(found) = elsewhere.iter().find_map(alike) {
         return Some(found);
     }
+    let read = |known: &Known| {
+        let law = fields::by_reading(&scene, &known.what, known.reads.as_ref()?)?;
+        let found = weigh(&scene, (known.solver, &law), &[])?;
+        (found.confidence == Confidence::Proved && found.holds == Holds::Everywhere).then_some(found)
+    };
+    if let Some(found) = elsewhere.iter().find_map(read) {
+        return Some(found);
+    }
     // A law without a reason why other elements are right is reported if no solver finds one.
     let mut consistent = None;
-    for (number, solver) in SOLVERS.iter().enumerate() {
+    for (number, solver) in solvers().enumerate() {
         if meter.over() {
             break;
         }
@@ -358,9 +383,11 @@ pub(super) fn solve_if(
                 break;
             }
             match weigh(&scene, (number, law), known).filter(accept) {
-                // What holds everywhere says more than what holds of a part.
+                // What holds everywhere says more than what holds of a part, unless it is a list.
                 Some(found) if found.confidence == Confidence::Proved && found.holds == Holds::Everywhere => {
-                    return Some(found);
+                    if proved.is_none() || law.parameters <= LISTED {
+                        return Some(found);
+                    }
                 }
                 Some(found) if found.confidence == Confidence::Proved => {
                     proved = Some(proved.map_or(found.clone(), |first: Solution| first.or_simpler(found)));
@@ -374,6 +401,9 @@ pub(super) fn solve_if(
     }
     consistent
 }
+
+/// Numbers that a rule has at most; a law of more of them is a list.
+const LISTED: usize = 4;
 
 /// Bits by which a law must say more of the elements that it was not fitted on than that they are wrong: chance gives one
 /// of a thousand laws under one of a thousand conditions 20, and near the bound anything gives what is wrong.
@@ -401,7 +431,12 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
         (Holds::Everywhere, Confidence::Proved)
     } else {
         match held.conditions(scene) {
-            conditions if !conditions.is_empty() => (Holds::Under { conditions, tried: false }, Confidence::Proved),
+            conditions if !conditions.is_empty() => {
+                let holds = Holds::Under { conditions, tried: false };
+                // What has a number for each part says nothing of why others have none, but where that is plain.
+                let holds = if law.parts && holds.on_two_features() { Holds::Everywhere } else { holds };
+                (holds, Confidence::Proved)
+            }
             _ if law.parts => (Holds::Everywhere, Confidence::Proved),
             _ => (held.unexplained(scene), Confidence::Consistent),
         }
@@ -411,6 +446,7 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
         Some(holds) => (holds, None),
         None => (holds, Some(Box::new(if law.parts { Holds::Everywhere } else { held.unexplained(scene) }))),
     };
+    let holds = if law.reads.is_some() { holds.of_weight_rows() } else { holds };
     let mut what = law.what.clone();
     if let Some((twin, both)) = &law.twin
         && let Some(other) = weigh(scene, (solver, twin), known)

@@ -56,6 +56,8 @@ pub enum Axis {
     Slot,
     /// Heads.
     Head,
+    /// Chosen experts of a token.
+    Expert,
     /// Columns of a row.
     Column,
     /// Columns of a head of so many.
@@ -85,7 +87,9 @@ impl Moved {
         let head = by.head;
         match self {
             Self::Along { axis: Axis::Token | Axis::Slot, index } => Some((index.of(t, tokens)?, j)),
-            Self::Along { axis: Axis::Head, index } => Some((t, index.of(j / head, width / head)? * head + j % head)),
+            Self::Along { axis: Axis::Head | Axis::Expert, index } => {
+                Some((t, index.of(j / head, width / head)? * head + j % head))
+            }
             Self::Along { axis: Axis::Column, index } => Some((t, index.of(j, width)?)),
             Self::Along { axis: Axis::OfHead(d), index } => Some((t, j / d * d + index.of(j % d, *d)?)),
             Self::Along { axis: Axis::Part, index } => {
@@ -203,6 +207,9 @@ impl fmt::Display for Moved {
                     index.told("distance", "d")
                 )
             }
+            (Axis::Expert, _) => {
+                write!(f, "the values of the token's {} are there instead", index.told("chosen expert", "j"))
+            }
             (Axis::Head, Index::Is(head)) => write!(f, "the values of head {head} are there instead"),
             (Axis::Head, Index::Round(by)) if *by < 0 => {
                 write!(f, "the values of the head {} before, round the end, are there instead", by.abs())
@@ -251,7 +258,8 @@ pub(super) fn rows<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     indices.retain(is_simple);
     let mut heads = Index::giving(&of_heads(scene));
     heads.retain(|index| matches!(index, Index::Is(_) | Index::Round(_)));
-    laws(scene, axis, indices).into_iter().chain(laws(scene, Axis::Head, heads)).collect()
+    let of_rows = if scene.of_experts() { Axis::Expert } else { Axis::Head };
+    laws(scene, axis, indices).into_iter().chain(laws(scene, of_rows, heads)).collect()
 }
 
 fn is_simple(index: &Index) -> bool {

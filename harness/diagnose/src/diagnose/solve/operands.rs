@@ -8,7 +8,7 @@ use super::terms::Sums;
 use super::{Law, Row};
 use crate::verdict::RowAt;
 use qdiff_engine::model::{Axis, Node, StageId, WeightSource as _};
-use qdiff_engine::ops::anatomy::{Contraction, Elementwise, Gather};
+use qdiff_engine::ops::anatomy::{Activation, Contraction, Elementwise, Gather, RowReduction};
 use qdiff_engine::ops::{self, Anatomy, Context, Tensor, UNIT};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -82,6 +82,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         Anatomy::Contraction(Contraction::Weight(None)) => products(scene),
         Anatomy::Elementwise(Elementwise::Rotation(_)) => Vec::new(),
         Anatomy::Elementwise(_) => elementwise(scene).into_iter().chain(weights(scene)).collect(),
+        // A row of another token, of what is no attention: routers, sums of shares.
+        Anatomy::RowReduction(RowReduction::Other) => elementwise(scene),
         Anatomy::State(_) | Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) => Vec::new(),
         Anatomy::Decision(_) | Anatomy::Collective(_) => Vec::new(),
     }
@@ -113,7 +115,8 @@ fn ways(scene: &Scene<'_>, i: usize) -> Option<(StageId, Vec<Displaced>)> {
     let mut all = displacements(fixed(node), graph.config.head_dim);
     let alike = graph.nodes.iter().filter(|other| {
         let near = match (other.id.layer, node.id.layer) {
-            (Some(a), Some(b)) => a.abs_diff(b) <= 1,
+            // The first layer fills a buffer that others should fill again.
+            (Some(a), Some(b)) => a.abs_diff(b) <= 1 || a == 0,
             _ => true,
         };
         near && other.id != node.id
@@ -170,6 +173,9 @@ pub(super) fn columns(width: usize, head: usize) -> Vec<Column> {
     all
 }
 
+/// A place in a vector, of a token's number in its part and a column.
+type FlatIndex = Rc<dyn Fn(usize, usize) -> usize>;
+
 /// The vector of weights read in another column.
 fn weights<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some(weight) =
@@ -201,6 +207,30 @@ fn weights<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Row { value, bound })
         })
     };
+    // By the element's number in the buffer of the part.
+    let mut flat: Vec<(String, FlatIndex)> = Vec::new();
+    if !width.is_power_of_two() {
+        flat.push((format!("masked with {}", width - 1), Rc::new(move |t, c| (t * width + c) & (width - 1))));
+    }
+    for m in (1..16).map(|b| 1usize << b).filter(|m| *m < width && !width.is_multiple_of(*m)) {
+        flat.push((format!("modulo {m}"), Rc::new(move |t, c| (t * width + c) % m)));
+    }
+    flat.extend(strides(scene, width).into_iter().filter(|stride| !stride.is_multiple_of(width)).map(|stride| {
+        let other: FlatIndex = Rc::new(move |t, c| (t * stride + c) % width);
+        (format!("modulo {width}, rows being counted as {stride} elements"), other)
+    }));
+    for (how, index) in flat {
+        let (vector, own) = (vector.clone(), own.clone());
+        let what = format!("the bias is read at the element's number in the buffer of the part, {how}");
+        all.push(Law::new(what, 1, move |row: &RowAt| {
+            let (x, (token, from)) = (vector_of(scene, input, row, &own)?, scene.token(row));
+            let number = scene.number(row.step, token).0;
+            let at = |c: usize| f64::from(x[c]) + f64::from(vector[index(number, c) % vector.len()]);
+            let value: Vec<f64> = (from..from + row.range.len()).map(at).collect();
+            let bound = value.iter().map(|v| (2.0 * UNIT * v.abs()) as f32).collect();
+            Some(Row { value, bound })
+        }));
+    }
     let what = "the bias is read by row in place of column: that of the token's number in the part is added";
     all.push(fixed(what, |scene, row| scene.token(row).0));
     let what = "the bias is read by row in place of column: that of the token's position is added";
@@ -262,13 +292,126 @@ fn elementwise<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                         ops::forward(&node.op, &operands.iter().collect::<Vec<_>>(), &context).data
                     }
                 };
-                // A function rounds several times; a sum once, to its own size.
-                let bound = value.iter().map(|v| (2.0 * UNIT * v.abs()) as f32).collect();
+                // A function rounds several times; a sum once, to its own size; a row as it is with its own operand.
+                let (_, want, own) = scene.e.row(row);
+                let of_row = matches!(node.op.anatomy(), Anatomy::RowReduction(_));
+                let reach = |(v, (w, b)): (&f64, (&f64, &f32))| {
+                    let relative = if of_row && *w != 0.0 { f64::from(*b) / w.abs() } else { 0.0 };
+                    (relative.max(2.0 * UNIT) * v.abs()) as f32
+                };
+                let bound = value.iter().zip(want.iter().zip(own)).map(reach).collect();
                 Some(Row { value, bound })
             }));
         }
     }
+    all.extend(read_off(scene, done));
     all
+}
+
+/// What operand `i` of an element was, given the others, and how far that may be off; nothing where it does not follow.
+fn implied(scene: &Scene<'_>, (r, i): (usize, usize), of: usize) -> Option<(f64, f64)> {
+    let row = &scene.e.rows[r];
+    let got = scene.element((r, i)).0;
+    let at = row.range.start + i;
+    let other = |k: usize| Some(f64::from(*scene.operand(row.step, k)?.data.get(at)?));
+    match scene.node().op.anatomy() {
+        Anatomy::Elementwise(Elementwise::Sum) if scene.node().inputs.len() == 2 => {
+            let other = other(1 - of)?;
+            Some((got - other, 4.0 * UNIT * (got.abs() + other.abs())))
+        }
+        Anatomy::Elementwise(Elementwise::Gated(Activation::Silu)) if of == 1 => {
+            let gate = other(0)?;
+            let value = got / (gate / (1.0 + (-gate).exp()));
+            value.is_finite().then_some((value, 32.0 * UNIT * value.abs()))
+        }
+        _ => None,
+    }
+}
+
+/// Wrong elements that are looked at, and those of them that one place must give: of others there may be no such place.
+const SHOWN: usize = 16;
+const GIVEN: usize = 3;
+
+/// An operand that is found in another place, of its own buffer or of one beside it: so many tokens and columns on.
+fn read_off<'a>(scene: &'a Scene<'a>, done: &str) -> Vec<Law<'a>> {
+    let (node, graph) = (scene.node(), &scene.e.oracle.graph);
+    let shown = super::scene::evenly(scene.fit.clone(), SHOWN);
+    let mut all = Vec::new();
+    for of in 0..node.inputs.len() {
+        let own = graph.nodes[node.inputs[of]].id;
+        let values: Option<Vec<(f64, f64)>> = shown.iter().map(|&at| implied(scene, at, of)).collect();
+        let (Some(values), Some(&(r, i))) = (values, shown.first()) else { continue };
+        // The value at a place that many tokens and columns from an element's own.
+        let there = move |row: &RowAt, i: usize, id: StageId, (tokens, columns): (i64, i64)| -> Option<f64> {
+            let layout = Layout::of(&graph.nodes[graph.index(id)?]);
+            let (tensor, (token, from)) = (scene.tensor(row.step, id)?, scene.token(row));
+            let number = usize::try_from(scene.number(row.step, token).0 as i64 + tokens).ok()?;
+            let (token, (all, _, width)) = (scene.numbered(row.step, number)?, layout.extents(&tensor.shape));
+            let column = usize::try_from((from + i) as i64 + columns).ok()?;
+            (token < all && column < width).then(|| f64::from(tensor.data[layout.at(&tensor.shape, token, column)]))
+        };
+        let near = |id: StageId| graph.index(id).is_some_and(|i| graph.nodes[i].id.layer == node.id.layer);
+        let inputs = node.inputs.iter().map(|&i| graph.nodes[i].id);
+        let stages: std::collections::BTreeSet<StageId> =
+            inputs.chain(scene.alike().into_iter().filter(|id| near(*id))).collect();
+        let (first, width) = (&scene.e.rows[r], scene.width().unwrap_or(0) as i64);
+        let column = (scene.token(first).1 + i) as i64;
+        for id in stages {
+            for tokens in -2i64..=2 {
+                scene.count(16 * width as usize);
+                let gives = |by: &i64| {
+                    let is = |at: &(usize, usize), (value, off): &(f64, f64)| {
+                        there(&scene.e.rows[at.0], at.1, id, (tokens, *by)).map(|v| (v - value).abs() <= *off)
+                    };
+                    // Beyond the end of a buffer anything may stand.
+                    let mut given = 0;
+                    for (at, value) in shown.iter().zip(&values) {
+                        match is(at, value) {
+                            Some(false) => return false,
+                            Some(true) => given += 1,
+                            None => {}
+                        }
+                    }
+                    given >= GIVEN
+                };
+                for by in (-column..width - column).filter(|by| (id, tokens, *by) != (own, 0, 0)).filter(gives).take(2)
+                {
+                    all.push(Law::new(told_place(own, id, (tokens, by), done), 2, move |row: &RowAt| {
+                        let value = |i: usize| -> f64 {
+                            let at = row.range.start + i;
+                            let operand = |k: usize| Some(f64::from(*scene.operand(row.step, k)?.data.get(at)?));
+                            let other = there(row, i, id, (tokens, by));
+                            let made = match node.op.anatomy() {
+                                Anatomy::Elementwise(Elementwise::Sum) => {
+                                    operand(1 - of).zip(other).map(|(a, b)| a + b)
+                                }
+                                _ => operand(0).zip(other).map(|(g, u)| g / (1.0 + (-g).exp()) * u),
+                            };
+                            made.unwrap_or(f64::NAN)
+                        };
+                        let value: Vec<f64> = (0..row.range.len()).map(value).collect();
+                        let bound = value.iter().map(|v| (8.0 * UNIT * v.abs()) as f32).collect();
+                        Some(Row { value, bound })
+                    }));
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Which operand is read where.
+fn told_place(own: StageId, id: StageId, (tokens, columns): (i64, i64), done: &str) -> String {
+    let side = |by: i64| if by < 0 { "before" } else { "after" };
+    let mut place = Vec::new();
+    if tokens != 0 {
+        place.push(format!("the token {} {} in the part", tokens.abs(), side(tokens)));
+    }
+    if columns != 0 {
+        place.push(format!("the column {} {}", columns.abs(), side(columns)));
+    }
+    let of = if place.is_empty() { String::new() } else { format!(" of {}", place.join(" and ")) };
+    format!("in the place of {own}, {id}{of} is {done}")
 }
 
 /// A linear layer on displaced activations.
@@ -309,6 +452,9 @@ fn embeddings<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         ("half the id".to_owned(), Box::new(|id| id / 2)),
         ("twice the id".to_owned(), Box::new(|id| id * 2)),
     ];
+    for bit in (0..20).map(|bit| 1usize << bit).filter(|bit| *bit < rows) {
+        others.push((format!("the id whose bit of {bit} is the other one"), Box::new(move |id| id ^ bit)));
+    }
     // In such a small table every id is its own.
     for m in (3..20).map(|bits| 1usize << bits).filter(|m| *m < rows) {
         others.push((format!("the id modulo {m}"), Box::new(move |id| id % m)));

@@ -7,7 +7,7 @@
 
 use super::held::{Held, held};
 use super::when::{self, Holds, Seen, When};
-use super::{At, BITS, Form, Law, Row, SOLVERS, Scene, Solution};
+use super::{At, BITS, Form, Law, Reading, Row, Scene, Solution, fields, proposed};
 use crate::diagnose::work::Meter;
 use crate::verdict::{Evidence, Expected, RowAt};
 use std::collections::BTreeSet;
@@ -79,13 +79,16 @@ pub(in crate::diagnose) fn of_law(pair: Pair<'_>, solution: &Solution) -> (Predi
     if let Some(form) = &solution.law {
         return (one_law(pair, Of::Form(form), solution), None);
     }
+    if let Some(reading) = solution.reads.as_ref().filter(|_| solution.what == *what) {
+        return (one_law(pair, Of::Reading(what, reading), solution), None);
+    }
     let one = one_law(pair, Of::Words(*solver, what), solution);
     if solution.what == *what {
         return (one, None);
     }
     // Two laws that came to the same in the first run.
     let scene = Scene::of(pair.first, pair.meter);
-    let both = laws(&scene, *solver).into_iter().find(|law| law.what == *what).and_then(|law| law.twin);
+    let both = proposed(&scene, *solver).into_iter().find(|law| law.what == *what).and_then(|law| law.twin);
     let Some((twin, _)) = both else { return (one, None) };
     let other = one_law(pair, Of::Words(*solver, &twin.what), solution);
     match (&one, &other) {
@@ -101,6 +104,8 @@ pub(in crate::diagnose) fn of_law(pair: Pair<'_>, solution: &Solution) -> (Predi
 enum Of<'l> {
     /// As data.
     Form(&'l Form),
+    /// A way to read weights, in words.
+    Reading(&'l str, &'l Reading),
     /// By its solver, in its words.
     Words(usize, &'l str),
 }
@@ -109,6 +114,7 @@ impl Of<'_> {
     fn laws<'a>(self, scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         match self {
             Self::Form(form) => Law::of(form.in_run(scene), scene).into_iter().collect(),
+            Self::Reading(what, reading) => fields::by_reading(scene, what, reading).into_iter().collect(),
             Self::Words(solver, what) => laws_of(scene, (solver, what)),
         }
     }
@@ -132,7 +138,7 @@ fn one_law(pair: Pair<'_>, law: Of<'_>, solution: &Solution) -> Predicted {
         false => Some(Scene::of(pair.other, pair.meter)),
     };
     let Some(scene) = scene else { return Predicted::Fails(OTHERWISE) };
-    let all = if wrong || matches!(law, Of::Form(_)) { law.laws(&scene) } else { Vec::new() };
+    let all = if wrong || matches!(law, Of::Form(_) | Of::Reading(..)) { law.laws(&scene) } else { Vec::new() };
     if all.iter().any(|law| law.parts) {
         return Predicted::Silent(OF_PARTS);
     }
@@ -268,14 +274,9 @@ fn is_same(options: &[When], both: &[When], condition: Condition) -> bool {
     }
 }
 
-/// What a solver proposes, and what often comes to the same.
-fn laws<'a>(scene: &'a Scene<'a>, solver: usize) -> Vec<Law<'a>> {
-    SOLVERS.get(solver).map_or_else(Vec::new, |solver| solver(scene))
-}
-
 /// What a solver proposes in these words.
 fn laws_of<'a>(scene: &'a Scene<'a>, (solver, what): (usize, &str)) -> Vec<Law<'a>> {
-    let each = laws(scene, solver).into_iter().flat_map(|mut law| {
+    let each = proposed(scene, solver).into_iter().flat_map(|mut law| {
         let twin = law.twin.take().map(|(twin, _)| *twin);
         [Some(law), twin].into_iter().flatten()
     });

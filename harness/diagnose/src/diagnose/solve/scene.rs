@@ -373,6 +373,11 @@ impl<'a> Scene<'a> {
         values
     }
 
+    /// Whether the rows of a token are its chosen experts, and not its heads.
+    pub(super) fn of_experts(&self) -> bool {
+        matches!(self.node().role, Role::Gate | Role::Up | Role::FfnHidden | Role::FfnOutput)
+    }
+
     /// Elements of one head in a token's vector, where it is made of heads.
     pub(super) fn head(&self) -> Option<usize> {
         let heads = crate::verdict::of_heads(self.node()) || self.node().role == Role::Query;

@@ -8,8 +8,6 @@ use super::scene::Scene;
 use super::terms::Sums;
 use super::{Alternative, At, Law, Row};
 use crate::verdict::RowAt;
-use qdiff_engine::ops::Anatomy;
-use qdiff_engine::ops::anatomy::Contraction;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -61,7 +59,7 @@ impl Shares {
 
     pub(super) fn on<'a>(self, scene: &'a Scene<'a>) -> Option<Alternative<'a>> {
         let sums = Rc::new(Sums::new(scene)?);
-        let of_layer = matches!(scene.node().op.anatomy(), Anatomy::Contraction(Contraction::Weight(None)));
+        let of_layer = scene.node().op.anatomy().multiplies_weights();
         of_layer.then(|| self.alternative(scene, sums))
     }
 
@@ -98,7 +96,7 @@ impl Shares {
 }
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    if !matches!(scene.node().op.anatomy(), Anatomy::Contraction(Contraction::Weight(None))) {
+    if !scene.node().op.anatomy().multiplies_weights() {
         return Vec::new();
     }
     let Some(sums) = Sums::new(scene).map(Rc::new) else { return Vec::new() };

@@ -9,7 +9,7 @@ use super::scene::{Layout, Scene, evenly};
 use super::{At, Law, Row};
 use crate::verdict::RowAt;
 use qdiff_engine::model::WeightSource as _;
-use qdiff_engine::ops::anatomy::Contraction;
+use qdiff_engine::ops::anatomy::{Contraction, index, line_of};
 use qdiff_engine::ops::{Anatomy, Attention};
 use qdiff_engine::quant::{self, ActivationFormat};
 use std::cell::RefCell;
@@ -38,17 +38,21 @@ pub(super) struct Sums<'a> {
     pub(super) scene: &'a Scene<'a>,
     weights: RefCell<HashMap<usize, Rc<Vec<f32>>>>,
     rows: RefCell<Rows>,
-    /// Outputs of a linear layer that are looked at.
+    /// Outputs of a product with weights that are looked at, of so many: of each expert the same.
     outputs: BTreeSet<usize>,
+    width: usize,
 }
 
 impl<'a> Sums<'a> {
     pub(super) fn new(scene: &'a Scene<'a>) -> Option<Self> {
-        let mut outputs = BTreeSet::new();
+        let (mut outputs, mut width) = (BTreeSet::new(), 1);
         match scene.node().op.anatomy() {
-            Anatomy::Contraction(Contraction::Weight(None)) => {
+            Anatomy::Contraction(Contraction::Weight(picked)) => {
                 let wrong: BTreeSet<usize> = scene.fit.iter().map(|(_, i)| *i).collect();
-                let width = scene.width()?;
+                width = match picked {
+                    None => scene.width()?,
+                    Some(picked) => scene.weights().extent(&scene.node().weights[0].name).1 / picked.groups.max(1),
+                };
                 if width <= NARROW {
                     outputs.extend(0..width);
                 } else {
@@ -59,21 +63,34 @@ impl<'a> Sums<'a> {
                 }
                 scene.operand(0, 0).or_else(|| scene.operand(scene.e.rows.first()?.step, 0))?;
             }
-            Anatomy::Contraction(Contraction::Scores(_) | Contraction::Context(_)) => {}
-            Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => {
-                return None;
-            }
+            Anatomy::Contraction(Contraction::Scores(_) | Contraction::Context(_) | Contraction::Rows(_)) => {}
+            Anatomy::Gather(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => return None,
             Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => return None,
         }
-        Some(Self { scene, weights: RefCell::default(), rows: RefCell::default(), outputs })
+        Some(Self { scene, weights: RefCell::default(), rows: RefCell::default(), outputs, width })
     }
 
-    /// Whether an output of a linear layer is looked at.
+    /// Whether an output of a product with weights is looked at, by its place in its token's vector.
     pub(super) fn looks_at(&self, output: usize) -> bool {
-        self.scene.asks(output) && self.outputs.contains(&output)
+        self.scene.asks(output) && self.has(output)
     }
 
-    /// The weights of one output.
+    /// The same, whether it is needed at the moment or not.
+    pub(super) fn has(&self, output: usize) -> bool {
+        self.outputs.contains(&(output % self.width))
+    }
+
+    /// The row of the weight that makes element `i` of a row: of experts that of the chosen one.
+    pub(super) fn row_of(&self, row: &RowAt, i: usize) -> Option<usize> {
+        self.row_for(row, i, expert(self.scene, row)?)
+    }
+
+    /// The same as of some expert.
+    pub(super) fn row_for(&self, row: &RowAt, i: usize, expert: usize) -> Option<usize> {
+        Some(expert * self.width + (self.scene.token(row).1 + i) % self.width)
+    }
+
+    /// The weights of a row of the weight: of one output.
     pub(super) fn weight(&self, output: usize) -> Rc<Vec<f32>> {
         let name = &self.scene.node().weights[0].name;
         let read = || {
@@ -87,13 +104,16 @@ impl<'a> Sums<'a> {
 
     /// The activations of a token, in the arithmetic of the runner.
     pub(super) fn activations(&self, row: &RowAt) -> Option<Rc<Vec<f64>>> {
-        let (scene, (token, _)) = (self.scene, self.scene.token(row));
-        if let Some(known) = self.rows.borrow().get(&(row.step, token)) {
+        let scene = self.scene;
+        let (inputs, n) = (scene.operand(row.step, 0)?, scene.weights().extent(&scene.node().weights[0].name).0);
+        let lines = scene.shape(row.step).iter().product::<usize>() / self.width;
+        // Experts may share the row of their token.
+        let line = line_of(inputs.data.len(), n, line(scene, row), lines);
+        if let Some(known) = self.rows.borrow().get(&(row.step, line)) {
             return Some(known.clone());
         }
-        let values = self.rounded(row, scene.operand(row.step, 0)?.row(token));
-        let values = Rc::new(values);
-        self.rows.borrow_mut().insert((row.step, token), values.clone());
+        let values = Rc::new(self.rounded(row, inputs.data.get(line * n..(line + 1) * n)?));
+        self.rows.borrow_mut().insert((row.step, line), values.clone());
         Some(values)
     }
 
@@ -121,23 +141,30 @@ impl<'a> Sums<'a> {
     /// key, weights of keys and their values.
     pub(super) fn factors(&self, row: &RowAt, i: usize) -> Option<(Vec<f64>, Vec<f64>)> {
         let (token, from) = self.scene.token(row);
-        if self.scene.node().op.anatomy().is_layer() {
+        if self.scene.node().op.anatomy().multiplies_weights() {
             if !self.looks_at(from + i) {
                 return None;
             }
-            let weights = self.weight(from + i);
-            self.scene.count(2 * weights.len());
-            return Some((weights.iter().map(|w| f64::from(*w)).collect(), self.activations(row)?.to_vec()));
+            return self.of_output(row, i);
+        }
+        if let Anatomy::Contraction(Contraction::Rows(terms)) = self.scene.node().op.anatomy() {
+            let (weights, rows) = (self.scene.operand(row.step, 0)?, self.scene.operand(row.step, 1)?);
+            let n = rows.data.len() / weights.data.len().max(1);
+            let lines = token * terms..(token + 1) * terms;
+            let value = |line: usize| rows.data.get(line * n + from + i).map(|v| f64::from(*v));
+            let right = lines.clone().map(value).collect::<Option<Vec<f64>>>()?;
+            return Some((weights.data.get(lines)?.iter().map(|w| f64::from(*w)).collect(), right));
         }
         Some((self.left(row, i, token as i64, 0)?, self.right(row, i, grouped, |at, _| at)?))
     }
 
     /// The same of any element, whether it is looked at or not.
     pub(super) fn of_output(&self, row: &RowAt, i: usize) -> Option<(Vec<f64>, Vec<f64>)> {
-        if !self.scene.node().op.anatomy().is_layer() {
+        if !self.scene.node().op.anatomy().multiplies_weights() {
             return self.factors(row, i);
         }
-        let weights = self.weight(self.scene.token(row).1 + i);
+        let weights = self.weight(self.row_of(row, i)?);
+        self.scene.count(2 * weights.len());
         Some((weights.iter().map(|w| f64::from(*w)).collect(), self.activations(row)?.to_vec()))
     }
 
@@ -201,7 +228,7 @@ impl<'a> Sums<'a> {
     pub(super) fn sample(&self, most: usize) -> Vec<At> {
         let looked_at = |&&(r, i): &&At| {
             let from = self.scene.token(&self.scene.e.rows[r]).1;
-            self.outputs.is_empty() || self.outputs.contains(&(from + i))
+            self.outputs.is_empty() || self.outputs.contains(&((from + i) % self.width))
         };
         let chosen: Vec<At> = self.scene.fit.iter().filter(looked_at).copied().collect();
         evenly(chosen, most)
@@ -233,6 +260,19 @@ impl<'a> Sums<'a> {
         kinds.sort_by_key(|k| k.count(terms));
         (terms, kinds)
     }
+}
+
+/// The line of a product that a row of the stage is: its token, or of experts the place of one among the chosen.
+fn line(scene: &Scene<'_>, row: &RowAt) -> usize {
+    let token = scene.token(row).0;
+    let Anatomy::Contraction(Contraction::Weight(Some(_))) = scene.node().op.anatomy() else { return token };
+    token * scene.shape(row.step).get(1).copied().unwrap_or(1) + row.place.head.unwrap_or(0)
+}
+
+/// The expert that a row of the stage belongs to; the only one where there are none.
+pub(super) fn expert(scene: &Scene<'_>, row: &RowAt) -> Option<usize> {
+    let Anatomy::Contraction(Contraction::Weight(Some(picked))) = scene.node().op.anatomy() else { return Some(0) };
+    index(*scene.operand(row.step, 1)?.data.get(line(scene, row))?, picked.groups)
 }
 
 /// The head of the cache that belongs to a head of the queries.

@@ -16,16 +16,18 @@ const FITTED: usize = 24;
 const COARSE: usize = 64;
 const CLOSE: usize = 48;
 
-/// A window as wide as given weights show.
-pub(super) fn reach(queries: &Queries<'_>) -> Option<usize> {
+/// A window as wide as given weights show, and the position from which on the stage is wrong.
+pub(super) fn reach(queries: &Queries<'_>) -> Vec<usize> {
     let scene = queries.scene;
-    let rows: BTreeSet<usize> = scene.fit.iter().map(|(r, _)| *r).filter(|_| queries.of_weights).collect();
-    let of = |r: usize| {
-        let (row, (got, ..)) = (&scene.e.rows[r], scene.e.row(&scene.e.rows[r]));
+    let rows: BTreeSet<usize> = scene.fit.iter().map(|(r, _)| *r).collect();
+    let of = |r: &usize| {
+        let (row, (got, ..)) = (&scene.e.rows[*r], scene.e.row(&scene.e.rows[*r]));
         let far = got.iter().take(row.place.position + 1).position(|g| *g != 0.0);
-        far.map_or(0, |k| row.place.position - k)
+        far.map_or(1, |k| row.place.position - k + 1)
     };
-    rows.into_iter().map(of).max().map(|far| far + 1)
+    let window = rows.iter().map(of).max().filter(|_| queries.of_weights);
+    let first = scene.e.bad_rows().map(|row| row.place.position).min().filter(|p| *p > 0);
+    window.into_iter().chain(first).collect()
 }
 
 /// Weights of a stage: exponents that are cut off, or whose exponentials are 0, below a limit: the one that lies between

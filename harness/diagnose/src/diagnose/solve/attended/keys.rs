@@ -71,6 +71,8 @@ pub enum Keys {
     Cached,
     /// As many as the prompt has tokens, and so many more.
     Prompt(usize),
+    /// Those of the pages of so many that the prompt fills or begins.
+    PromptPages(usize),
     /// All but the last one that was in the cache before the part.
     ButLastCached,
     /// All but the first of the part.
@@ -150,6 +152,7 @@ impl Keys {
             Self::RowInPart => k + first <= p,
             Self::Cached => k < first || first == 0 && causal,
             Self::Prompt(more) => causal && k < prompt + more,
+            Self::PromptPages(m) => causal && k < prompt.next_multiple_of(m),
             Self::ButLastCached => causal && (first == 0 || k != first - 1),
             Self::ButFirstOfPart => causal && (first == 0 || k != first),
             Self::ButFirst(m) => causal && k >= m,
@@ -191,10 +194,16 @@ impl Keys {
         all
     }
 
-    /// All that are looked for; `reach` is a window that the given values show.
-    pub(super) fn all(capture: &Capture, reach: Option<usize>) -> Vec<Self> {
+    /// Whether which they are depends on the length of the prompt.
+    pub(super) fn are_of_prompt(self) -> bool {
+        matches!(self, Self::Prompt(_) | Self::PromptPages(_))
+    }
+
+    /// All that are looked for; `reach` are numbers that the given values show.
+    pub(super) fn all(capture: &Capture, reach: &[usize]) -> Vec<Self> {
         let mut all = Self::usual(capture);
-        for m in reach.into_iter().chain([4, 8, 16, 32, 64, 128, 256, 512, 1024]) {
+        all.extend([4, 8, 16, 32, 64, 128, 256].map(Self::PromptPages));
+        for m in reach.iter().copied().chain([4, 8, 16, 32, 64, 128, 256, 512, 1024]) {
             all.extend([Self::Window(m), Self::First(m), Self::Block(m), Self::ToBlockEnd(m)]);
             if m > 1 {
                 all.push(Self::WholeTiles(m));
@@ -240,6 +249,12 @@ impl fmt::Display for Keys {
                 f,
                 "the first keys alone, as many as the prompt has tokens and {m} more: the number of keys does not grow"
             ),
+            Self::PromptPages(m) => {
+                write!(
+                    f,
+                    "the keys of the pages of {m} that the prompt fills or begins: pages that are added later are not seen"
+                )
+            }
             Self::ButLastCached => f.write_str("all keys but the last that was in the cache before the part"),
             Self::ButFirstOfPart => f.write_str("all keys but the first of the part"),
             Self::ButFirst(1) => f.write_str("all keys but the first"),

@@ -14,6 +14,7 @@ mod told;
 
 use super::form::Form;
 use super::held::allowed;
+use super::index::Index;
 use super::scene::Scene;
 use super::{Alternative, Law, Row};
 use crate::verdict::RowAt;
@@ -120,6 +121,13 @@ pub enum Attended {
         of: Operand,
         /// Which.
         from: Place,
+    },
+    /// Rows of other keys than these are read as zeros.
+    Cleared {
+        /// Keys, values or both.
+        of: Operand,
+        /// The others.
+        but: Keys,
     },
     /// Something is rounded to f16 or bf16.
     Rounded(Rounded),
@@ -232,69 +240,34 @@ impl HeadOf {
 }
 
 /// The row of the cache that is read for a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
-    /// So many further on; at the ends its own.
-    By(i64),
+    /// By its number; where there is no such row its own.
+    Of(Index),
     /// That of the tile before, for keys of the last tile.
     LastAsBefore(usize),
     /// That of the first tile, for keys of the last tile.
     LastAsFirst(usize),
-    /// That of the first tile, for all.
-    Mod(usize),
-    /// That of the other tile of each two.
-    Exchanged(usize),
-    /// The other end of each tile.
-    Reversed(usize),
-    /// That of the query's own key.
-    Own,
 }
 
 impl Place {
     fn all() -> Vec<Self> {
-        let mut all = vec![Self::By(-1), Self::By(1), Self::Own];
-        for m in [4, 8, 16, 32, 64, 128] {
-            all.extend([Self::LastAsBefore(m), Self::LastAsFirst(m), Self::Mod(m), Self::Exchanged(m)]);
-            all.extend([Self::Reversed(m), Self::By(m as i64), Self::By(-(m as i64))]);
-        }
+        let tiles = [4, 8, 16, 32, 64, 128];
+        let mut all: Vec<Self> = [Index::By(-1), Index::By(1), Index::End].map(Self::Of).into();
+        all.extend(tiles.iter().flat_map(|m| [Self::LastAsBefore(*m), Self::LastAsFirst(*m)]));
+        all.extend(tiles.iter().flat_map(|m| [*m as i64, -(*m as i64)]).map(|by| Self::Of(Index::By(by))));
+        all.extend(Index::tiled(257).into_iter().chain(Index::runs(512)).map(Self::Of));
         all
     }
 
-    fn of(self, k: usize, p: usize) -> usize {
+    fn of(&self, k: usize, p: usize) -> usize {
         let last = |m: usize| k / m == p / m;
         match self {
-            Self::By(by) => usize::try_from(k as i64 + by).ok().filter(|there| *there <= p).unwrap_or(k),
-            Self::LastAsBefore(m) => {
-                if last(m) && k >= m {
-                    k - m
-                } else {
-                    k
-                }
-            }
-            Self::LastAsFirst(m) => {
-                if last(m) {
-                    k % m
-                } else {
-                    k
-                }
-            }
-            Self::Mod(m) => k % m,
-            Self::Exchanged(m) => {
-                if k ^ m <= p {
-                    k ^ m
-                } else {
-                    k
-                }
-            }
-            Self::Reversed(m) => {
-                if k / m * m + m - 1 - k % m <= p {
-                    k / m * m + m - 1 - k % m
-                } else {
-                    k
-                }
-            }
-            Self::Own => p,
+            Self::Of(index) => index.of(k, p + 1).unwrap_or(k),
+            Self::LastAsBefore(m) if last(*m) && k >= *m => k - m,
+            Self::LastAsFirst(m) if last(*m) => k % m,
+            Self::LastAsBefore(_) | Self::LastAsFirst(_) => k,
         }
     }
 }
@@ -317,13 +290,9 @@ impl Attended {
     /// Whether it says something of weights, and not of the context alone.
     fn of_weights(&self) -> bool {
         let inner = if let Self::Split(inner, _) = self { inner } else { self };
-        !matches!(
-            inner,
-            Self::Rounded(
-                Rounded::Exponentials { .. } | Rounded::Result { .. } | Rounded::Values(_) | Rounded::Weights(_)
-            )
-        ) && !matches!(inner, Self::Scores | Self::Heads { of: Operand::Values, .. })
-            && !matches!(inner, Self::Rows { of: Operand::Values, .. })
+        !matches!(inner, Self::Rounded(Rounded::Result { .. } | Rounded::Values(_) | Rounded::Weights(_)))
+            && !matches!(inner, Self::Scores | Self::Heads { of: Operand::Values, .. })
+            && !matches!(inner, Self::Rows { of: Operand::Values, .. } | Self::Cleared { of: Operand::Values, .. })
     }
 
     fn alternative<'a>(self, queries: Rc<Queries<'a>>) -> Alternative<'a> {
@@ -361,6 +330,9 @@ impl Attended {
             Self::Rows { of: Operand::Both | Operand::Values, from } => {
                 let p = query.seat.position;
                 v = (0..n).map(|k| v[if k <= p { from.of(k, p) } else { k }]).collect();
+            }
+            Self::Cleared { of: Operand::Both | Operand::Values, but } => {
+                v.iter_mut().enumerate().filter(|(k, _)| !but.has(*k, query.seat)).for_each(|(_, v)| *v = 0.0);
             }
             Self::Rounded(Rounded::Values(to)) => v.iter_mut().for_each(|v| *v = to.round(*v)),
             _ => {}
@@ -436,6 +408,10 @@ impl Attended {
             }
             Self::Rows { of: Operand::Both | Operand::Keys, from } => {
                 let s: Vec<f64> = (0..=p).map(|k| query.s[from.of(k, p)]).collect();
+                over(&s, |_| true)
+            }
+            Self::Cleared { of: Operand::Both | Operand::Keys, but } => {
+                let s: Vec<f64> = (0..=p).map(|k| if but.has(k, query.seat) { query.s[k] } else { 0.0 }).collect();
                 over(&s, |_| true)
             }
             _ => self.of_scores(&query, queries.scale)?,
@@ -570,6 +546,7 @@ impl Attended {
             Self::Scores
             | Self::Heads { .. }
             | Self::Rows { .. }
+            | Self::Cleared { .. }
             | Self::SumOf { .. }
             | Self::SumOfQueries
             | Self::Split(..)
@@ -646,11 +623,27 @@ fn largest_size(s: &[f64]) -> f64 {
     s.iter().fold(0.0, |m, s| m.max(s.abs()))
 }
 
+/// Rows of the cache that are read as zeros. Which values are left out of a sum with weights that were captured is told by
+/// groups of them (`terms`, `counted`), but for what depends on the length of the prompt.
+fn cleared(queries: &Queries<'_>, reach: &[usize]) -> Vec<Attended> {
+    let capture = queries.scene.e.side.capture;
+    if queries.of_weights {
+        return Keys::all(capture, reach).into_iter().map(|but| Attended::Cleared { of: Operand::Keys, but }).collect();
+    }
+    if queries.has_weights() {
+        let of_prompt = Keys::all(capture, reach).into_iter().filter(|keys| keys.are_of_prompt());
+        return of_prompt.map(|but| Attended::Cleared { of: Operand::Values, but }).collect();
+    }
+    let all = Keys::all(capture, reach).into_iter();
+    all.flat_map(|but| Operand::ALL.map(|of| Attended::Cleared { of, but })).collect()
+}
+
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some(queries) = Queries::of(scene) else { return Vec::new() };
     let probes = probes(&queries, PROBES);
     let mut all: Vec<Attended> = Vec::new();
-    for keys in Keys::all(scene.e.side.capture, fitted::reach(&queries)) {
+    let reach = fitted::reach(&queries);
+    for keys in Keys::all(scene.e.side.capture, &reach) {
         all.extend([Attended::Over(keys), Attended::Divided(keys)]);
     }
     let weighed = [Weighed::NotDivided, Weighed::PlusOne, Weighed::OffByOne, Weighed::Alike, Weighed::PowersOfTwo];
@@ -674,7 +667,10 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     // A tile of one key is that key.
     let one = |rule: Rule, parts: Parts| {
         parts == Parts::Tiles(1)
-            && matches!(rule, Rule::WithoutLast | Rule::WithoutFirst | Rule::LastAlone | Rule::FirstAlone)
+            && matches!(
+                rule,
+                Rule::WithoutLast | Rule::WithoutFirst | Rule::LastAlone | Rule::FirstAlone | Rule::Shares(_, _)
+            )
     };
     let joined = Rule::all().into_iter().flat_map(|rule| parts.iter().map(move |parts| (rule, *parts)));
     all.extend(joined.filter(|(rule, parts)| !one(*rule, *parts)).map(|(rule, parts)| Attended::Joined(rule, parts)));
@@ -685,7 +681,12 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     if !queries.of_weights {
         all.push(Attended::Scores);
     }
-    all.extend(Rounded::all().into_iter().map(Attended::Rounded));
+    // Of weights that were captured, exponentials that are rounded as in their sum are the affair of `within`.
+    let longest = scene.e.rows.iter().map(|row| row.place.position + 1).max().unwrap_or(0);
+    let of_all = |rounded: &Rounded| matches!(rounded, Rounded::Exponentials { tile, sum: true, .. } if *tile == 0 || *tile >= longest);
+    let rounded = Rounded::all().into_iter().filter(|rounded| !(queries.of_weights && of_all(rounded)));
+    all.extend(rounded.map(Attended::Rounded));
+    all.extend(cleared(&queries, &reach));
     // What goes on within a tile may go on within splits as well, of single tokens.
     let (single, long): (Vec<Probe>, Vec<Probe>) = probes.into_iter().partition(|probe| {
         let row = &scene.e.rows[probe.at.0];
@@ -710,7 +711,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     };
     all.retain(tried);
     // Where no single token is wrong, nothing is said of them.
-    let splits = parts.into_iter().filter(|parts| in_decode && !matches!(parts, Parts::Tiles(_)));
+    let usual = |parts: &Parts| matches!(parts, Parts::Splits(_) | Parts::Cut { .. });
+    let splits = parts.into_iter().filter(|parts| in_decode && usual(parts));
     let split =
         splits.flat_map(|splits| inner.iter().map(move |inner| Attended::Split(Box::new(inner.clone()), splits)));
     all.extend(split.filter(tried));

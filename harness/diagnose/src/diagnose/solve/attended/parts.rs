@@ -23,14 +23,30 @@ pub enum Parts {
         /// Keys of a tile.
         tile: usize,
     },
+    /// So many parts of as many keys, and of so many at least.
+    Least {
+        /// Parts.
+        splits: usize,
+        /// Keys of a part.
+        keys: usize,
+    },
+    /// So many parts of as many keys, rounded up to whole tiles.
+    Whole {
+        /// Parts.
+        splits: usize,
+        /// Keys of a tile.
+        tile: usize,
+    },
 }
 
 impl Parts {
     pub(super) fn all() -> Vec<Self> {
         let mut all: Vec<Self> = (0..9).map(|b| Self::Tiles(1 << b)).collect();
         all.extend((2..=8).map(Self::Splits));
-        let both = [2, 3, 4, 8].into_iter().flat_map(|splits| [8, 16, 32, 64, 128].map(|tile| (splits, tile)));
-        all.extend(both.map(|(splits, tile)| Self::Cut { splits, tile }));
+        let both = || [2, 3, 4, 8].into_iter().flat_map(|splits| [8, 16, 32, 64, 128].map(|tile| (splits, tile)));
+        all.extend(both().map(|(splits, tile)| Self::Cut { splits, tile }));
+        all.extend(both().map(|(splits, keys)| Self::Least { splits, keys }));
+        all.extend(both().map(|(splits, tile)| Self::Whole { splits, tile }));
         all
     }
 
@@ -40,6 +56,8 @@ impl Parts {
         match self {
             Self::Tiles(n) => by(n),
             Self::Splits(n) => by(keys.div_ceil(n).max(1)),
+            Self::Least { splits, keys: least } => by(keys.div_ceil(splits).max(least)),
+            Self::Whole { splits, tile } => by(keys.div_ceil(splits).next_multiple_of(tile).max(tile)),
             Self::Cut { splits, tile } => {
                 // Fewer tiles are not split.
                 let splits = if keys.div_ceil(tile) < splits { 1 } else { splits };
@@ -59,6 +77,10 @@ impl fmt::Display for Parts {
             Self::Tiles(n) => write!(f, "in tiles of {n} keys"),
             Self::Splits(n) => write!(f, "in {n} splits of the keys"),
             Self::Cut { splits, tile } => write!(f, "in {splits} splits of whole tiles of {tile} keys"),
+            Self::Least { splits, keys } => write!(f, "in {splits} splits of the keys, of {keys} keys at least"),
+            Self::Whole { splits, tile } => {
+                write!(f, "in {splits} splits of the keys, each rounded up to whole tiles of {tile}")
+            }
         }
     }
 }
@@ -95,11 +117,6 @@ impl<'s> Parted<'s> {
     fn over(&self, sum: f64) -> Vec<f64> {
         exponentials(self.s, largest(self.s)).map(|e| e / sum).collect()
     }
-
-    /// The sum of the parts, each with a maximum of its own taken off.
-    fn own_sums(&self) -> f64 {
-        self.parts().map(|part| total(part, largest(part))).sum()
-    }
 }
 
 pub(super) fn largest(s: &[f64]) -> f64 {
@@ -130,8 +147,12 @@ pub enum Carried {
 impl Carried {
     /// What each key counts in the result, and the sum, both to be divided by e to the largest score.
     pub(super) fn made(self, by: By, parted: &Parted<'_>, scale: f64) -> (Vec<f64>, f64) {
+        self.of(by.counts(parted, scale), parted)
+    }
+
+    /// The same where keys count so much in what is brought to another maximum.
+    fn of(self, counts: Vec<f64>, parted: &Parted<'_>) -> (Vec<f64>, f64) {
         let (s, top) = (parted.s, largest(parted.s));
-        let counts = by.counts(parted, scale);
         match self {
             Self::Both => (counts.clone(), counts.iter().sum()),
             Self::Sum => (exponentials(s, top).collect(), counts.iter().sum()),
@@ -192,6 +213,26 @@ impl By {
         }
     }
 
+    /// Those by which a part may be brought from its own maximum to the row's.
+    const OF_SHARES: [Self; 7] = [
+        Self::Nothing,
+        Self::Inverse,
+        Self::PowersOfTwo,
+        Self::Twice,
+        Self::Dropped,
+        Self::Unscaled,
+        Self::ScaledTwice,
+    ];
+
+    /// What each key counts where every part has its own maximum, and is brought to the row's once.
+    fn shares(self, parted: &Parted<'_>, scale: f64) -> Vec<f64> {
+        let top = largest(parted.s);
+        parted.each(|part| {
+            let (own, (by, _)) = (largest(part), self.factors(largest(part) - top, scale));
+            exponentials(part, own).map(|e| e * by).collect()
+        })
+    }
+
     /// What each key counts in the end.
     fn counts(self, parted: &Parted<'_>, scale: f64) -> Vec<f64> {
         let (mut before, mut all) = (f64::NEG_INFINITY, Vec::with_capacity(parted.s.len()));
@@ -210,12 +251,8 @@ impl By {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
-    /// Each part's sum with a maximum of its own; numerators are right.
-    SumsAsTheyAre,
-    /// Numerators of their own part's maximum; the sum is right.
-    NumeratorsAsTheyAre,
-    /// Both.
-    BothAsTheyAre,
+    /// Each part has a maximum of its own, and is brought to the row's otherwise.
+    Shares(Carried, By),
     /// A softmax for each part.
     OwnSoftmax,
     /// The mean of these.
@@ -304,18 +341,12 @@ impl fmt::Display for Maxima {
 
 impl Rule {
     pub(super) fn all() -> Vec<Self> {
-        let mut all = vec![
-            Self::SumsAsTheyAre,
-            Self::NumeratorsAsTheyAre,
-            Self::BothAsTheyAre,
-            Self::OwnSoftmax,
-            Self::Mean,
-            Self::ByMaxima,
-            Self::OwnSum,
-            Self::SumSoFar,
-        ];
-        let of = |carried: Carried| By::ALL.map(|by| Self::Rescaled(carried, by));
-        all.extend([Carried::Sum, Carried::Result, Carried::Both].into_iter().flat_map(of));
+        let mut all = vec![Self::OwnSoftmax, Self::Mean, Self::ByMaxima, Self::OwnSum, Self::SumSoFar];
+        let carried = [Carried::Sum, Carried::Result, Carried::Both];
+        all.splice(0..0, carried.map(|carried| Self::Shares(carried, By::Nothing)));
+        all.extend(carried.into_iter().flat_map(|carried| By::ALL.map(|by| Self::Rescaled(carried, by))));
+        let shares = carried.into_iter().flat_map(|carried| By::OF_SHARES[1..].iter().map(move |by| (carried, *by)));
+        all.extend(shares.map(|(carried, by)| Self::Shares(carried, by)));
         all.extend([
             Self::SumOfLastAsItIs,
             Self::SumOfLast,
@@ -358,12 +389,6 @@ impl Rule {
         let begins_last = n - parted.last().len();
         let ends_first = parted.first().len();
         match self {
-            Self::SumsAsTheyAre => parted.over(parted.own_sums()),
-            Self::NumeratorsAsTheyAre => {
-                let sum = total(s, top);
-                of_own(&|_| 1.0 / sum)
-            }
-            Self::BothAsTheyAre => normed(of_own(&|_| 1.0)),
             Self::OwnSoftmax => of_own(&|part| 1.0 / total(part, largest(part))),
             Self::Mean => {
                 let parts = ends.len() as f64;
@@ -386,6 +411,10 @@ impl Rule {
             }
             Self::Rescaled(carried, by) => {
                 let (all, sum) = carried.made(by, parted, scale);
+                all.into_iter().map(|e| e / sum).collect()
+            }
+            Self::Shares(carried, by) => {
+                let (all, sum) = carried.of(by.shares(parted, scale), parted);
                 all.into_iter().map(|e| e / sum).collect()
             }
             Self::SumOfLastAsItIs => parted.over(total(parted.last(), largest(parted.last()))),
@@ -413,15 +442,31 @@ impl Rule {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SumsAsTheyAre => {
+            Self::Shares(Carried::Sum, By::Nothing) => {
                 f.write_str("each part's sum is added as it is, not rescaled from its own maximum to the row's")
             }
-            Self::NumeratorsAsTheyAre => f.write_str(
+            Self::Shares(Carried::Result, By::Nothing) => f.write_str(
                 "exponentials are of the distance from their own part's maximum, and the sum of that from the row's",
             ),
-            Self::BothAsTheyAre => f.write_str(
+            Self::Shares(Carried::Both, By::Nothing) => f.write_str(
                 "nothing is rescaled from a part's own maximum to the row's, exponentials and sum alike",
             ),
+            Self::Shares(carried, by) => {
+                let what = match carried {
+                    Carried::Sum => "each part's sum",
+                    Carried::Result => "each part's result",
+                    Carried::Both => "each part's share, sum and result alike,",
+                };
+                let how = match by {
+                    By::Inverse => "by e^(m − m_t), the wrong way round",
+                    By::PowersOfTwo => "by 2^(m_t − m) instead of e^(m_t − m)",
+                    By::Twice => "twice",
+                    By::Unscaled => "by the unscaled maxima",
+                    By::ScaledTwice => "by maxima that are scaled twice",
+                    _ => return write!(f, "{what} is dropped where its maximum is not the row's"),
+                };
+                write!(f, "{what} is brought from its own maximum m_t to the row's, m, {how}")
+            }
             Self::OwnSoftmax => f.write_str("each part is divided by its own sum: a softmax of its own"),
             Self::Mean => f.write_str("each part is divided by its own sum, and by the number of parts"),
             Self::ByMaxima => {

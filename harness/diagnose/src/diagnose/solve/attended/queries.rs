@@ -75,6 +75,12 @@ impl<'a> Queries<'a> {
         Some(Rc::new(Self { scene, scale: softmax.scale, scores, attention, of_weights, seats, known, sums }))
     }
 
+    /// Whether weights were captured from which the context is made.
+    pub(super) fn has_weights(&self) -> bool {
+        let of_weights = |step: usize| self.scene.operand(step, 0).is_some();
+        !self.of_weights && self.scene.e.rows.first().is_some_and(|row| of_weights(row.step))
+    }
+
     pub(super) fn heads(&self) -> (usize, usize) {
         (self.attention.n_heads, self.attention.n_kv_heads)
     }

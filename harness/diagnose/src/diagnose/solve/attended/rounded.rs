@@ -191,7 +191,7 @@ impl fmt::Display for Rounded {
                 let tiles = if *tile == 0 { String::new() } else { format!(", in tiles of {tile} keys") };
                 let sum = if *sum { ", as in their sum" } else { ", and not in their sum" };
                 let to = to.name();
-                write!(f, "exponentials are rounded to {to} before they are multiplied with the values{sum}{tiles}")
+                write!(f, "exponentials are rounded to {to}{sum}{tiles}")
             }
             Self::Weights(to) => {
                 write!(f, "weights are rounded to {} before they are multiplied with the values", to.name())

@@ -1,7 +1,8 @@
 //! The laws of attention in words.
 
+use super::super::index::Index;
 use super::super::short;
-use super::{Attended, HeadOf, Padding, Place, Small, Weighed};
+use super::{Attended, HeadOf, Operand, Padding, Place, Small, Weighed};
 use std::fmt;
 
 impl fmt::Display for HeadOf {
@@ -107,22 +108,18 @@ impl fmt::Display for Attended {
             Self::Rows { of, from } => {
                 let of = of.name();
                 match from {
-                    Place::By(by) => {
-                        let side = if *by < 0 { "before" } else { "after" };
-                        write!(f, "the {of} of the row {} {side} are read for each key", by.abs())
-                    }
+                    Place::Of(Index::End) => write!(f, "the {of} of the query's own row are read for all keys"),
+                    Place::Of(index) => write!(f, "for each key the {of} of the {} are read", index.told("row", "k")),
                     Place::LastAsBefore(m) => {
                         write!(f, "the last tile of {m} keys reads the {of} of the tile before it")
                     }
                     Place::LastAsFirst(m) => write!(f, "the last tile of {m} keys reads the {of} of the first tile"),
-                    Place::Mod(m) => write!(f, "every tile of {m} keys reads the {of} of the first tile"),
-                    Place::Exchanged(m) => write!(f, "tiles of {m} keys read the {of} of each other, in pairs"),
-                    Place::Reversed(m) => {
-                        write!(f, "the {of} of the key at the other end of each tile of {m} are read")
-                    }
-                    Place::Own => write!(f, "the {of} of the query's own row are read for all keys"),
                 }
             }
+            Self::Cleared { of: Operand::Values, but } => {
+                write!(f, "with the weights of all keys, the values are summed over {but}")
+            }
+            Self::Cleared { of, but } => write!(f, "zeros are read in the place of {}, but of {but}", of.name()),
             Self::Rounded(rounded) => rounded.fmt(f),
             Self::Scores => {
                 f.write_str("it is made of the softmax of the captured scores, not of the weights that were captured")

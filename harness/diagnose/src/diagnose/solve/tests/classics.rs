@@ -30,6 +30,13 @@ fn over(taken: fn(usize, usize, usize) -> bool) -> impl Fn(&Stage, &At) -> f64 {
     }
 }
 
+/// The scaled scores of the keys that a query sees.
+fn scores(s: &Stage, at: &At) -> Vec<f64> {
+    let (x, tokens, keys) = (&s.inputs[0][at.step], s.steps[at.step].1, s.width(at.step));
+    let row = &x.data[(at.head * tokens + at.token) * keys..][..=at.position];
+    row.iter().map(|v| f64::from(*v) / (s.head_dim() as f64).sqrt()).collect()
+}
+
 /// The weighted sum of the values of keys chosen so.
 fn sum(taken: fn(usize, usize, usize) -> bool) -> impl Fn(&Stage, &At) -> f64 {
     move |s, at| {
@@ -69,6 +76,34 @@ fn normed(from: fn(usize) -> usize, mean: fn(&[f32], Range<usize>) -> f64) -> im
             1.0 / (mean(other, at.column / run * run..at.column / run * run + run) + s.graph.config.rms_eps).sqrt();
         f64::from(s.x(0, at, 0).unwrap()[at.column]) * scale * f64::from(weight[at.column % run])
     }
+}
+
+/// A rotation whose plane `i`, of so many, has the frequency of another one.
+fn with_planes(plane: fn(usize, usize) -> usize) -> impl Fn(&Stage, &At) -> f64 {
+    move |s, at| {
+        let (d, x) = (s.head_dim(), s.x(0, at, 0).unwrap());
+        let (head, i) = (at.column / d * d, at.column % d);
+        let other = plane(i % (d / 2), d / 2);
+        let frequency = s.graph.config.rope_base.powf(-2.0 * other as f64 / d as f64);
+        let (sin, cos) = (at.position as f64 * frequency).sin_cos();
+        let (a, b) = (f64::from(x[head + i % (d / 2)]), f64::from(x[head + i % (d / 2) + d / 2]));
+        if i < d / 2 { a * cos - b * sin } else { a * sin + b * cos }
+    }
+}
+
+/// A row of a product with one input that counts as another number where `of` says so.
+fn one_input(of: fn(&[f32]) -> Option<(usize, f64)>) -> impl Fn(&Stage, &At) -> f64 {
+    move |s, at| {
+        let x = s.x(0, at, 0).unwrap();
+        of(x).map_or(s.own(at), |(k, other)| s.own(at) + f64::from(s.matrix[at.column][k]) * (other - f64::from(x[k])))
+    }
+}
+
+/// The largest of a row, if it is a bit below a power of two: as an integer it overflows.
+fn overflows(x: &[f32]) -> Option<(usize, f64)> {
+    let k = (0..x.len()).max_by(|a, b| x[*a].abs().total_cmp(&x[*b].abs()))?;
+    let (v, above) = (f64::from(x[k]), f64::from(x[k].abs().log2().ceil().exp2()));
+    (v.abs() > 0.7 * above).then_some((k, v - (2.0 * above).copysign(v)))
 }
 
 fn squares(x: &[f32]) -> f64 {
@@ -140,8 +175,24 @@ fn plants(node: &Node) -> Vec<Plant> {
             ),
             Plant::new(
                 "tokens in twos",
-                "every 2 tokens of a part are rotated alike",
+                "every 2 tokens of a part are rotated alike|rotated as the part's token t/2",
                 rotated(|s, p| part(s, p) + (p - part(s, p)) / 2),
+            ),
+            Plant::new(
+                "tokens of each 8 reversed",
+                "rotated as the part's token at the other end of each 8",
+                rotated(|s, p| part(s, p) + ((p - part(s, p)) / 8 * 8 + 7 - (p - part(s, p)) % 8)),
+            ),
+            Plant::new(
+                "planes of lanes",
+                "the frequency is that of the plane i mod|the frequency is that of the plane 8 before",
+                with_planes(|i, n| i % (n / 2)),
+            ),
+            Plant::new("planes reversed", "plane at the other end", with_planes(|i, n| n - 1 - i)),
+            Plant::new(
+                "planes in pairs",
+                "plane 1 apart, in pairs|plane at the other end of each 2",
+                with_planes(|i, _| i ^ 1),
             ),
         ],
         Op::AttnWeights(_) => vec![
@@ -156,6 +207,12 @@ fn plants(node: &Node) -> Vec<Plant> {
                 "whole tiles of 8 keys, as many as there are up to the end of its tile of 4 queries:",
                 over(|k, p, _| k <= p && k < ((p / 4 * 4 + 4) / 8 * 8).max(8)),
             ),
+            Plant::new("exponentials in f16", "exponentials are rounded to f16, and not in their sum", |s, at| {
+                let all = scores(s, at);
+                let top = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let sum: f64 = all.iter().map(|v| (v - top).exp()).sum();
+                all.get(at.column).map_or(0.0, |v| half::f16::from_f32((v - top).exp() as f32).to_f64() / sum)
+            }),
             Plant::new("prompt alone", "of the prompt alone", over(|k, p, _| k <= p && k < TOKENS.0)),
             Plant::new(
                 "cache alone",
@@ -166,7 +223,7 @@ fn plants(node: &Node) -> Vec<Plant> {
         Op::AttnContext(_) => vec![
             Plant::new(
                 "prompt's values",
-                "the tail, are missing from every sum",
+                "the values are summed over the keys of the prompt alone",
                 sum(|k, p, _| k <= p && k < TOKENS.0),
             ),
             Plant::new("heads outside", "heads by tokens", |s, at| {
@@ -176,10 +233,33 @@ fn plants(node: &Node) -> Vec<Plant> {
                 flat(s, at, token * s.width(at.step) + head * d + column)
             }),
         ],
-        Op::Residual => vec![Plant::new("addends in f16", "both addends are rounded to f16", |s, at| {
-            let of = |i: usize| f64::from(half::f16::from_f32(s.x(i, at, 0).unwrap()[at.column]).to_f32());
-            of(0) + of(1)
-        })],
+        Op::Residual => vec![
+            Plant::new("addends in f16", "both addends are rounded to f16", |s, at| {
+                let of = |i: usize| f64::from(half::f16::from_f32(s.x(i, at, 0).unwrap()[at.column]).to_f32());
+                of(0) + of(1)
+            }),
+            Plant::new(
+                "a column from the row before",
+                "in the place of&of the token 1 before in the part and the column 9",
+                |s, at| {
+                    let other = s.x(1, at, -1).and_then(|x| x.get(at.column + 9)).map_or(0.0, |v| f64::from(*v));
+                    f64::from(s.x(0, at, 0).unwrap()[at.column]) + other
+                },
+            ),
+        ],
+        Op::SwiGlu => vec![Plant::new(
+            "up beyond the turn",
+            "in the place of&ffn_gate of the token 1 after in the part&column",
+            |s, at| {
+                let (gate, up) = (f64::from(s.x(0, at, 0).unwrap()[at.column]), s.x(1, at, 0).unwrap()[at.column]);
+                let first = s.width(at.step) - 32;
+                let other = match at.column.checked_sub(first) {
+                    Some(c) => s.x(0, at, 1).map_or(0.0, |x| f64::from(x[c])),
+                    None => f64::from(up),
+                };
+                gate / (1.0 + (-gate).exp()) * other
+            },
+        )],
         Op::Linear if node.role == Role::FfnOutput => {
             let share = |s: &Stage, at: &At, i: usize| -> f64 {
                 let (w, x) = (&s.matrix[at.column], s.x(0, at, 0).unwrap());
@@ -195,6 +275,20 @@ fn plants(node: &Node) -> Vec<Plant> {
                 Plant::new("splits in f16", "in 3 splits, whose shares are rounded to f16", move |s, at| {
                     (0..3).map(|i| half::f16::from_f32(share(s, at, i) as f32).to_f64()).sum()
                 }),
+                Plant::new(
+                    "an overflow",
+                    "one input of the row, the largest of its 32, counts as itself less 2 times the next power of two",
+                    one_input(overflows),
+                ),
+                Plant::new(
+                    "the scale of another row",
+                    "scaled back by the largest of the part's token t mod 8",
+                    |s, at| {
+                        let of =
+                            |token: usize| s.inputs[0][at.step].row(token).iter().fold(0f32, |m, v| m.max(v.abs()));
+                        s.own(at) * f64::from(of(at.token % 8)) / f64::from(of(at.token))
+                    },
+                ),
             ]
         }
         Op::Linear if node.role == Role::AttnOutput => vec![
@@ -207,10 +301,21 @@ fn plants(node: &Node) -> Vec<Plant> {
             }),
             Plant::new("read padded to 256", "read with a stride of", |s, at| flat(s, at, at.token * 256 + at.column)),
         ],
-        Op::Bias => vec![Plant::new("a mask for the remainder", "bit by bit", |s, at| {
-            let vector = &s.matrix[0];
-            f64::from(s.x(0, at, 0).unwrap()[at.column]) + f64::from(vector[at.column & (vector.len() - 1)])
-        })],
+        Op::Bias => vec![
+            Plant::new("a mask for the remainder", "bit by bit", |s, at| {
+                let vector = &s.matrix[0];
+                f64::from(s.x(0, at, 0).unwrap()[at.column]) + f64::from(vector[at.column & (vector.len() - 1)])
+            }),
+            Plant::new(
+                "a mask of the whole buffer",
+                "number in the buffer of the part, masked with|modulo|bit by bit",
+                |s, at| {
+                    let (vector, width) = (&s.matrix[0], s.width(at.step));
+                    let flat = at.token * width + at.column;
+                    f64::from(s.x(0, at, 0).unwrap()[at.column]) + f64::from(vector[flat & (width - 1)])
+                },
+            ),
+        ],
         _ => Vec::new(),
     }
 }
@@ -274,7 +379,33 @@ fn attention_that_shows_nothing_within_is_told() {
         in_tiles(s, s.len().max(1), (true, true))
     }
     // Scores of all keys of the part, the query's position, and the first position and the tokens of its part.
-    let cases: [(&str, &str, Made); 10] = [
+    let cases: [(&str, &str, Made); 13] = [
+        (
+            "shares joined by powers of two",
+            "sum and result alike, is brought from its own maximum m_t to the row's, m, by 2^(m_t − m)&in tiles of 8",
+            |s, p, _| {
+                let top = s[..=p].iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let each = s[..=p].chunks(8).flat_map(|part| {
+                    let own = part.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    part.iter().map(move |s| (s - own).exp() * (own - top).exp2()).collect::<Vec<_>>()
+                });
+                let all: Vec<f64> = each.collect();
+                let sum: f64 = all.iter().sum();
+                all.into_iter().map(|w| w / sum).collect()
+            },
+        ),
+        (
+            "pages that are not seen",
+            "zeros are read in the place of keys and values, but of the keys of the pages of 4|keys and values, but of the first keys alone, as many as the prompt has tokens and 1 more",
+            |s, p, _| {
+                let seen = TOKENS.0.next_multiple_of(4);
+                let scores: Vec<f64> = (0..=p).map(|k| if k < seen { s[k] } else { 0.0 }).collect();
+                softmax(&scores).into_iter().enumerate().map(|(k, w)| if k < seen { w } else { 0.0 }).collect()
+            },
+        ),
+        ("values of a page", "the values are summed over the first 16 keys alone", |s, p, _| {
+            softmax(&s[..=p]).into_iter().enumerate().map(|(k, w)| if k < 16 { w } else { 0.0 }).collect()
+        }),
         ("result not rescaled", "the result so far is not rescaled&in tiles of 8", |s, p, _| {
             in_tiles(&s[..=p], 8, (false, true))
         }),

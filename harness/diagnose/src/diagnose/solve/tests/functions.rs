@@ -212,13 +212,17 @@ fn norms() -> Vec<Plant> {
         weight("1 + weight", "1 is added to the weight", |w| 1.0 + w),
         weight("weight twice", "the weight is applied twice", |w| w * w),
         weight("weight in bf16", "its weight is wrong|the weight is rounded to bf16", |w| FORMATS[0].1(w)),
-        Plant::new("the mean of the row before", "the mean is that of the token 1 before in the part", move |s, at| {
-            if at.token == 0 {
-                return s.own(at);
-            }
-            let ((x, w), (before, _)) = (run(s, at, 0), run(s, at, -1));
-            x[at.column % x.len()] / (mean(&before) + eps(s)).sqrt() * w
-        }),
+        Plant::new(
+            "the mean of the row before",
+            "the mean is that of the token 1 before in the part|the mean is that of the first token of each 2",
+            move |s, at| {
+                if at.token == 0 {
+                    return s.own(at);
+                }
+                let ((x, w), (before, _)) = (run(s, at, 0), run(s, at, -1));
+                x[at.column % x.len()] / (mean(&before) + eps(s)).sqrt() * w
+            },
+        ),
     ]
 }
 
@@ -254,7 +258,7 @@ fn rotations() -> Vec<Plant> {
         turned("positions halved", "positions are multiplied by 0.5|rotated by half the angle", |p| p / 2.0, exact),
         turned(
             "positions modulo 16",
-            "positions are taken modulo 16|as the position 16 before|as the position 32 before",
+            "positions are taken modulo 16|as the position 16 before|as the position 32 before|rotated as the position p mod 16",
             |p| p % 16.0,
             exact,
         ),

@@ -103,6 +103,10 @@ fn told(stage: &Stage, judged: &Judged, plant: &Plant, condition: &Condition) ->
     let Some(Solution { what, holds, confidence, .. }) = &judged.solution else {
         return if plant.words.is_empty() { Told::RightlyNothing } else { Told::Nothing };
     };
+    // That each row has a factor is true of what a sum divides, and says nothing more.
+    if what.starts_with("each wrong") && !plant.words.is_empty() && *holds == Holds::Everywhere {
+        return Told::Unconditional;
+    }
     if !says(what, &plant.words) {
         return Told::False;
     }
@@ -123,6 +127,8 @@ fn told(stage: &Stage, judged: &Judged, plant: &Plant, condition: &Condition) ->
         Some(when) if condition.words.is_empty() && when.starts_with(&format!("from position {first} on")) => {
             Told::Right
         }
+        // In odd rows the row before is the first of each two.
+        None if condition.name == "in odd rows" && what.contains("first token of each 2") => Told::Right,
         // Nothing is claimed of what is right.
         None if what.starts_with("each wrong") => Told::Unconditional,
         // Elsewhere it would change nothing.
@@ -256,7 +262,7 @@ fn cases(seed: u64, take: impl Fn(usize) -> bool) -> Vec<Case> {
 /// In a share of all cases, a different one for each plant and condition, no report is false, and most cases have one.
 #[test]
 fn no_solver_takes_what_is_not_its_own() {
-    let cases = cases(1, |number| number % 11 == 3);
+    let cases = cases(1, |number| number % 5 == 3);
     let wrong: Vec<String> = cases
         .iter()
         .filter(|c| c.told == Told::False)

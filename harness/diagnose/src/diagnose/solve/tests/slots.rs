@@ -35,8 +35,19 @@ fn age(s: &Stage, at: &At) -> usize {
 
 /// A key that is rotated again in each step after it was written.
 fn rotated_again(s: &Stage, at: &At) -> f64 {
+    rotated(s, at, age(s, at))
+}
+
+/// A key of a page that a later part begins in, rotated again by that part.
+fn rotated_by_a_part(s: &Stage, at: &At) -> f64 {
+    let begins = |(first, tokens): &(usize, usize)| *tokens > 1 && *first > at.token && first / 16 == at.token / 16;
+    rotated(s, at, usize::from(s.steps[..=at.step].iter().any(begins)))
+}
+
+/// A key that is rotated so many times more.
+fn rotated(s: &Stage, at: &At, times: usize) -> f64 {
     let (d, i) = (s.head_dim(), at.column % s.head_dim());
-    let angle = (at.token * age(s, at)) as f64 * s.graph.config.rope_base.powf(-2.0 * (i % (d / 2)) as f64 / d as f64);
+    let angle = (at.token * times) as f64 * s.graph.config.rope_base.powf(-2.0 * (i % (d / 2)) as f64 / d as f64);
     let other = s.elsewhere(at, at.token as i64, (at.column - i + (i + d / 2) % d) as i64).unwrap();
     let sign = if i < d / 2 { -1.0 } else { 1.0 };
     s.own(at) * angle.cos() + sign * other * angle.sin()
@@ -109,6 +120,11 @@ fn left() -> Vec<Plant> {
             |s: &Stage, at: &At| shared(s, at, |p, _| (p / 16).min(1) * 16 + p % 16),
         ),
         Plant::new("rotated again", "are rotated by their positions again in each later step", rotated_again),
+        Plant::new(
+            "a page rotated by a later part",
+            "are rotated by their positions again in a later step, once",
+            rotated_by_a_part,
+        ),
         Plant::new("a buffer that grows", "what it held stays at its old stride", grown),
         Plant::new("from the page's first slot", "began at the first slot of its", |s: &Stage, at: &At| {
             written(s, at, |p, part| p - part.0 % 16)

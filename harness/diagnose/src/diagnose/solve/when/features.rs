@@ -2,6 +2,9 @@
 
 use super::super::At;
 use super::super::scene::Scene;
+use super::super::terms::expert;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::{Contraction, Gather};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::borrow::Cow;
@@ -30,6 +33,15 @@ fn column(scene: &Scene<'_>, at: At) -> i64 {
     (scene.token(row(scene, at)).1 + at.1) as i64
 }
 
+/// Whether a later part of several tokens begins in the page of M rows of a cache that a row is in.
+fn before_a_part<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    let (row, steps) = (row(scene, at), &scene.e.side.capture.steps);
+    let position = row.place.position;
+    let begins = |step: &crate::capture::Step| step.first > position && step.first / M == position / M;
+    let parts = steps[..=row.step].iter().filter(|step| step.tokens.len() > 1);
+    scene.node().has_state().then(|| i64::from(parts.into_iter().any(begins)))
+}
+
 /// The step that left the cache as it is: a row is seen again after every later step.
 pub(super) const LOOKED: &str = "step that left the cache so";
 
@@ -41,18 +53,36 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature {
         name: "head",
         by_row: false,
-        of: |s, at| row(s, at).place.head.map(|h| h as i64).or_else(|| Some(column(s, at) / s.head()? as i64)),
+        of: |s, at| match row(s, at).place.head {
+            Some(head) => (!s.of_experts()).then_some(head as i64),
+            None => Some(column(s, at) / s.head()? as i64),
+        },
+    },
+    Feature {
+        name: "expert",
+        by_row: false,
+        of: |s, at| {
+            row(s, at).place.head.and_then(|_| expert(s, row(s, at))).filter(|_| s.of_experts()).map(|e| e as i64)
+        },
+    },
+    Feature {
+        name: "chosen expert",
+        by_row: false,
+        of: |s, at| row(s, at).place.head.filter(|_| s.of_experts()).map(|place| place as i64),
     },
     Feature {
         name: "column",
         by_row: false,
-        of: |s, at| (!s.of_pairs() && row(s, at).place.head.is_none()).then(|| column(s, at)),
+        of: |s, at| match row(s, at).place.head {
+            Some(_) => s.of_experts().then_some(at.1 as i64),
+            None => (!s.of_pairs()).then(|| column(s, at)),
+        },
     },
     Feature {
         name: "column of the head",
         by_row: false,
         of: |s, at| match row(s, at).place.head {
-            Some(_) => (!s.of_pairs()).then_some(at.1 as i64),
+            Some(_) => (!s.of_pairs() && !s.of_experts()).then_some(at.1 as i64),
             None => Some(column(s, at) % s.head()? as i64),
         },
     },
@@ -82,6 +112,10 @@ pub(super) const FEATURES: &[Feature] = &[
             s.node().has_state().then(|| wrote.map(|wrote| row(s, at).step as i64 - wrote as i64)).flatten()
         },
     },
+    Feature { name: "rows before a later part that begins in their page of 8", by_row: true, of: before_a_part::<8> },
+    Feature { name: "rows before a later part that begins in their page of 16", by_row: true, of: before_a_part::<16> },
+    Feature { name: "rows before a later part that begins in their page of 32", by_row: true, of: before_a_part::<32> },
+    Feature { name: "rows before a later part that begins in their page of 64", by_row: true, of: before_a_part::<64> },
     Feature {
         name: "row of the part",
         by_row: true,
@@ -100,6 +134,19 @@ pub(super) const FEATURES: &[Feature] = &[
             let step = step(s, at);
             let token = row(s, at).place.position.checked_sub(step.first)?;
             step.tokens.get(token).map(|t| i64::from(*t))
+        },
+    },
+    Feature {
+        name: WEIGHT_ROW,
+        by_row: false,
+        of: |s, at| match s.node().op.anatomy() {
+            Anatomy::Gather(Gather::Rows) => {
+                let step = step(s, at);
+                let token = row(s, at).place.position.checked_sub(step.first)?;
+                step.tokens.get(token).map(|t| i64::from(*t))
+            }
+            Anatomy::Contraction(Contraction::Weight(None)) => Some(column(s, at)),
+            _ => None,
         },
     },
     Feature { name: "rows left over after whole tiles of 4", by_row: true, of: left_over::<4> },
@@ -166,6 +213,10 @@ impl JsonSchema for Asked {
     }
 }
 
+/// The row of a weight that an element is made of: a column of a product, the token's id of an embedding. It says the same of both,
+/// and stands in their place where a law is one of the weight.
+pub(super) const WEIGHT_ROW: &str = "row of the weight";
+
 /// Whether the part is another one than the first, of a prompt in parts or of a decode step.
 pub(super) const LATER: &str = "part that does not begin at position 0";
 
@@ -177,6 +228,9 @@ pub(super) const DISTANCE: &str = "distance of the key from the query";
 
 /// The features that separate parts.
 pub(super) const LENGTH: &str = "number of tokens in the part";
+
+/// What features have in their names that tell whether a row shares its page with a later part.
+pub(super) const IN_PAGE: &str = "before a later part";
 
 /// What features have in their names that tell whether a row or a key is left over.
 pub(super) const LEFT_OVER: &str = "left over after whole tiles";

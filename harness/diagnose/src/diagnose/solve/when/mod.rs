@@ -9,7 +9,7 @@ pub(super) use separating::{Seen, separating};
 
 use super::At;
 use super::scene::Scene;
-use features::{AGE, Asked, FEATURES, FROM_LAST, LATER, LEFT_OVER, LENGTH, LOOKED};
+use features::{AGE, Asked, FEATURES, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED, WEIGHT_ROW};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -187,8 +187,9 @@ impl Condition {
         let feature = self.feature.feature();
         let of_ids = feature.name == "token id";
         let of_places = ["position", "row of the part", FROM_LAST].contains(&feature.name);
+        let of_steps = self.is_of_steps();
         match self.values {
-            Values::Is(value) => of_ids || of_places && value != 0,
+            Values::Is(value) => of_ids || of_places && value != 0 || of_steps && value > 1,
             Values::Between(low, high) => of_ids || of_places && (low % CUT != 0 || (high + 1) % CUT != 0),
             Values::Among(_) => feature.by_row,
             _ => false,
@@ -199,6 +200,12 @@ impl Condition {
     /// decoded ones, in their own way.
     fn asks_several_rows(&self) -> bool {
         self.feature.feature().by_row && (self.is_list() || !self.is_plain())
+    }
+
+    /// Whether it is of the rows or keys that a tile, or a page, has left over.
+    fn is_left_over(&self) -> bool {
+        let name = self.feature.feature().name;
+        name.contains(LEFT_OVER) || name.contains(IN_PAGE)
     }
 
     /// Whether it tells prefill from decoding.
@@ -222,7 +229,7 @@ impl Condition {
     fn weight(&self) -> usize {
         let name = self.feature.feature().name;
         match &self.values {
-            Values::Is(_) if name.contains(LEFT_OVER) || name == LATER => 2,
+            Values::Is(_) if self.is_left_over() || name == LATER => 2,
             // Parts of several lengths that differ by nothing else tell a kernel's choice between two paths. Where all are of one
             // length, it says no more than prefill and decode.
             Values::Is(_) | Values::From(_) | Values::UpTo(_) if name == LENGTH => {
@@ -477,6 +484,26 @@ impl Holds {
         Some(Self::Under { conditions: std::iter::once(rule.clone()).chain(others).collect(), tried: *tried })
     }
 
+    /// The same of a law of a weight: what is a column of a product and a token's id of an embedding is a row of the weight.
+    pub(super) fn of_weight_rows(self) -> Self {
+        let row = FEATURES.iter().position(|feature| feature.name == WEIGHT_ROW).map_or(Asked(0), Asked);
+        let of = |c: Condition| match c.feature.feature().name {
+            "column" | "token id" => Condition { feature: row, ..c },
+            _ => c,
+        };
+        let each = |when: When| match when {
+            When::One(c) => When::One(of(c)),
+            When::Both(a, b) => When::Both(of(a), of(b)),
+            size => size,
+        };
+        match self {
+            Self::Under { conditions, tried } => {
+                Self::Under { conditions: conditions.into_iter().map(each).collect(), tried }
+            }
+            other => other,
+        }
+    }
+
     /// Whether this condition is among those that it may be, but for where a bound lies that runs leave open.
     pub fn allows(&self, when: &When) -> bool {
         matches!(self, Self::Under { conditions, .. } if conditions.iter().any(|known| known.alike(when)))
@@ -495,7 +522,9 @@ impl Holds {
                         When::One(known) => known.feature != c.feature || known.weight() == c.weight(),
                         _ => true,
                     };
-                    c.weight() <= simplest.weight().max(1) && told.iter().all(least)
+                    // Where rows end that a tile has left over, other conditions may end as well.
+                    let as_simple = c.weight() <= simplest.weight().max(1);
+                    (as_simple || simplest.weight() == 1 && c.is_left_over()) && told.iter().all(least)
                 }
                 (When::Both(..), When::Both(a, b)) => told.iter().all(|known| match known {
                     When::Both(c, d) => (c.feature, d.feature) != (a.feature, b.feature),

@@ -2,7 +2,7 @@
 
 use super::super::At;
 use super::super::scene::Scene;
-use super::features::{Asked, FEATURES, Feature, LATER, LEFT_OVER};
+use super::features::{Asked, FEATURES, Feature, IN_PAGE, LATER, LEFT_OVER, WEIGHT_ROW};
 use super::{Condition, Size, Values, When};
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ fn conditions(feature: usize, yes: &BTreeSet<i64>) -> Vec<Condition> {
     let name = FEATURES[feature].name;
     let mut all = Vec::new();
     let mut add = |values| all.push(Condition { feature: Asked(feature), values, unseen: None });
-    if name.contains(LEFT_OVER) || name == LATER {
+    if name.contains(LEFT_OVER) || name.contains(IN_PAGE) || name == LATER {
         if low == high {
             add(Values::Is(low));
         }
@@ -70,7 +70,8 @@ pub(in super::super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
         let (yes, no) = (of(f, true)?, of(f, false)?);
         Some((conditions(i, &yes.iter().copied().collect()), no, yes))
     };
-    let known: Vec<(Vec<Condition>, Vec<i64>, Vec<i64>)> = FEATURES.iter().enumerate().filter_map(known).collect();
+    let features = FEATURES.iter().enumerate().filter(|(_, f)| f.name != WEIGHT_ROW);
+    let known: Vec<(Vec<Condition>, Vec<i64>, Vec<i64>)> = features.filter_map(known).collect();
     let none = |c: &Condition, no: &[i64]| no.iter().all(|v| !c.values.has(*v));
     // A condition that is read off two runs is tested on none: it must tell more rows apart than chance does.
     let rows = [true, false].map(|are_wrong| rows_of(runs, are_wrong));

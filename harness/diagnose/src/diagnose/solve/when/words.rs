@@ -1,6 +1,6 @@
 //! Conditions in words.
 
-use super::features::{AGE, DISTANCE, FROM_LAST, LATER, LEFT_OVER, LENGTH, LOOKED};
+use super::features::{AGE, DISTANCE, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED};
 use super::{Condition, Values};
 use std::fmt;
 
@@ -13,6 +13,8 @@ impl fmt::Display for Condition {
                 let of_keys = name.starts_with("keys");
                 write!(f, "{} the {which} of each part", if of_keys { "at" } else { "in" })
             }
+            Values::Is(1) if name.contains(IN_PAGE) => write!(f, "in {name}"),
+            Values::Is(_) if name.contains(IN_PAGE) => write!(f, "but for {name}"),
             Values::Is(value) => f.write_str(&at(name, *value)),
             Values::From(low) => f.write_str(&from(name, *low)),
             Values::UpTo(high) => f.write_str(&up_to(name, *high)),

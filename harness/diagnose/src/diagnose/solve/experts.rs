@@ -1,0 +1,163 @@
+//! Mixtures of experts: another expert's weights are multiplied, or experts are added by other weights than their own.
+
+use super::factors::{Other, products};
+use super::index::Index;
+use super::scene::{Layout, Scene};
+use super::terms::{Sums, expert};
+use super::{Law, Row};
+use crate::verdict::{RowAt, right};
+use qdiff_engine::model::Node;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::{Contraction, index};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Experts in the place of the chosen one: by its number, by its place among those that the token chose, by the token.
+pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'a>>) {
+    let Anatomy::Contraction(Contraction::Weight(Some(picked))) = scene.node().op.anatomy() else { return };
+    let mut add = |what: String, other: Rc<dyn Fn(&RowAt) -> Option<usize> + 'a>| {
+        let sums = sums.clone();
+        all.push((
+            format!("the weights of the {what} are multiplied"),
+            Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| {
+                let weights = sums.weight(sums.row_for(row, i, other(row)?)?);
+                Some(weights.iter().zip(b).map(|(w, x)| f64::from(*w) * x).collect())
+            }),
+        ));
+    };
+    for index in Index::slips(picked.groups) {
+        let what = index.told("expert", "e");
+        add(what, Rc::new(move |row| index.of(expert(scene, row)?, picked.groups)));
+    }
+    // What a line of the step chose.
+    let chosen = move |step: usize, token: usize, place: usize| -> Option<usize> {
+        let chosen = scene.operand(step, 1)?;
+        let taken = *chosen.shape.last()?;
+        self::index(*chosen.data.get(token * taken + place).filter(|_| place < taken)?, picked.groups)
+    };
+    let taken = scene.node().shape.get(1).map_or(1, |_| places(scene));
+    for index in Index::slips(taken) {
+        let what = format!("expert in the {} of those that the token chose", index.told("place", "j"));
+        add(
+            what,
+            Rc::new(move |row| chosen(row.step, scene.token(row).0, index.of(row.place.head.unwrap_or(0), taken)?)),
+        );
+    }
+    for index in Index::slips(8) {
+        let what = format!("expert that the part's {} chose in this place", index.told("token", "t"));
+        add(
+            what,
+            Rc::new(move |row| {
+                let (number, count) = scene.number(row.step, scene.token(row).0);
+                let token = scene.numbered(row.step, index.of(number, count)?)?;
+                chosen(row.step, token, row.place.head.unwrap_or(0))
+            }),
+        );
+    }
+}
+
+/// Experts that a token chooses.
+fn places(scene: &Scene<'_>) -> usize {
+    let heads = scene.e.rows.iter().filter_map(|row| row.place.head).max();
+    heads.map_or(1, |last| last + 1)
+}
+
+/// Weights in the place of those that experts are added by.
+pub(super) fn weights<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
+    let Anatomy::Contraction(Contraction::Rows(terms)) = scene.node().op.anatomy() else { return };
+    let mut add = |what: String, at: Rc<dyn Fn(&RowAt, usize) -> Option<f64> + 'a>| {
+        all.push((
+            what,
+            Rc::new(move |row: &RowAt, _, a: &[f64], b: &[f64]| {
+                let other: Option<Vec<f64>> = (0..a.len()).map(|j| at(row, j)).collect();
+                Some(products(&other?, b))
+            }),
+        ));
+    };
+    let own = move |row: &RowAt, at: usize| scene.operand(row.step, 0)?.data.get(at).map(|w| f64::from(*w));
+    add("experts are not weighted: each counts once".to_owned(), Rc::new(|_, _| Some(1.0)));
+    add("experts are weighted alike".to_owned(), Rc::new(move |_, _| Some(1.0 / terms as f64)));
+    for stride in (0..=2 * terms).filter(|stride| *stride != terms) {
+        let what =
+            format!("the weights of the experts are read with a stride of {stride} for a token instead of {terms}");
+        add(what, Rc::new(move |row, j| own(row, scene.number(row.step, scene.token(row).0).0 * stride + j)));
+    }
+    for index in Index::slips(8) {
+        let what = format!("the weights of the experts are those of the part's {}", index.told("token", "t"));
+        add(
+            what,
+            Rc::new(move |row, j| {
+                let (number, count) = scene.number(row.step, scene.token(row).0);
+                own(row, scene.numbered(row.step, index.of(number, count)?)? * terms + j)
+            }),
+        );
+    }
+    let graph = &scene.e.oracle.graph;
+    let input = &graph.nodes[scene.node().inputs[0]];
+    let near = |n: &&Node| n.id.layer == input.id.layer && n.role == input.role && n.id != input.id;
+    for node in graph.nodes.iter().filter(near).filter(|n| n.token_axis() == Some(0) && !scene.follows(n.id)) {
+        let (id, layout) = (node.id, Layout::of(node));
+        add(
+            format!("{id} is taken for {}", input.id),
+            Rc::new(move |row, j| {
+                let tensor = scene.tensor(row.step, id)?;
+                let (_, _, width) = layout.extents(&tensor.shape);
+                tensor.data.get(scene.token(row).0 * width + j).filter(|_| j < width).map(|w| f64::from(*w))
+            }),
+        );
+    }
+}
+
+/// Wrong elements of a row that another expert must give before it is taken for the one.
+const GIVEN: usize = 6;
+
+/// Rows that are looked at.
+const ROWS: usize = 8;
+
+/// The product of another expert, whichever it is.
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let Anatomy::Contraction(Contraction::Weight(Some(picked))) = scene.node().op.anatomy() else { return Vec::new() };
+    let Some(sums) = Sums::new(scene).map(Rc::new) else { return Vec::new() };
+    let product = {
+        let sums = sums.clone();
+        move |row: &RowAt, i: usize, expert: usize| -> Option<f64> {
+            let (weights, x) = (sums.weight(sums.row_for(row, i, expert)?), sums.activations(row)?);
+            scene.count(2 * x.len());
+            Some(weights.iter().zip(x.iter()).map(|(w, x)| f64::from(*w) * x).sum())
+        }
+    };
+    let known: RefCell<HashMap<(usize, usize), Option<usize>>> = RefCell::default();
+    let other = {
+        let product = product.clone();
+        move |row: &RowAt| -> Option<usize> {
+            let key = (row.step, row.range.start);
+            if let Some(known) = known.borrow().get(&key) {
+                return *known;
+            }
+            let (own, (got, _, bound)) = (expert(scene, row)?, scene.e.row(row));
+            // Of every other element, which is what a row tells of itself.
+            let shown: Vec<usize> = scene.wrong_of(row).into_iter().filter(|i| i % 2 == 0).take(GIVEN).collect();
+            let gives = |e: &usize| {
+                *e != own && shown.iter().all(|&i| product(row, i, *e).is_some_and(|v| right(got[i], v, bound[i])))
+            };
+            let found = (0..picked.groups).find(gives).filter(|_| shown.len() == GIVEN);
+            known.borrow_mut().insert(key, found);
+            found
+        }
+    };
+    let wrong = || scene.rows.iter().filter(|&&r| scene.wrong_in(r)).map(|&r| &scene.e.rows[r]);
+    if wrong().next().is_none() || !wrong().take(ROWS).all(|row| other(row).is_some()) {
+        return Vec::new();
+    }
+    let law = Law::new("the weights of another expert than the chosen one are multiplied", 1, move |row: &RowAt| {
+        let (_, want, bound) = scene.e.row(row);
+        let value = match other(row) {
+            Some(expert) => (0..want.len()).map(|i| product(row, i, expert)).collect::<Option<Vec<f64>>>()?,
+            // Another one would give something else.
+            None => want.iter().zip(bound).map(|(w, b)| w + 64.0 * (f64::from(*b) + w.abs() * 1e-6)).collect(),
+        };
+        Some(Row { value, bound: bound.to_vec() })
+    });
+    vec![Law { of_even: Some(usize::MAX), ..law }]
+}
