@@ -57,12 +57,11 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
         turn.mark(1);
         return prepare_both<Format, Format, RUN, 1>(shared, p.n, norm);
     };
-    // `product(i)` is that of this thread's element of the first half, or of the second.
-    auto finish = [&](auto product) {
-        float a = 0.0f, b = 0.0f;
+    // With the products of this thread's elements, one of the first half and one of the second.
+    auto finish = [&](float a, float b) {
         if (mine) {
-            a = tap(p.proj_tap[part], a_at, product(0));
-            b = tap(p.proj_tap[part], b_at, product(1));
+            a = tap(p.proj_tap[part], a_at, a);
+            b = tap(p.proj_tap[part], b_at, b);
             if (bias) {
                 a = tap(p.biased_tap[part], a_at, a + bias_a);
                 b = tap(p.biased_tap[part], b_at, b + bias_b);
@@ -102,7 +101,7 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
         ring_rows<Format, HELD, 1>(p.walk, first * blocks, end * blocks, blocks, stages, turn, rows_of, [&] { return ready().a; },
                                 [&](RingSums sums) {
                                     const int tile = first + (int)threadIdx.x / ROWS, row = threadIdx.x % ROWS;
-                                    finish([&](int half) { return sums(tile, row + half * ROWS); });
+                                    finish(mine ? sums(tile, row) : 0.0f, mine ? sums(tile, row + ROWS) : 0.0f);
                                 });
     } else {
         typedef ResultsOf<2 * PAIRS, HELD> Sums;
@@ -111,7 +110,7 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
         };
         auto done = [&](Sums sums) {
             const int tile = threadIdx.x / TILE * 2, row = threadIdx.x % TILE;
-            finish([&](int half) { return sums(tile + half, row); });
+            finish(mine ? sums(tile, row) : 0.0f, mine ? sums(tile + 1, row) : 0.0f);
         };
         if constexpr (HELD > 0) {
             hold_rows<Format, 2 * PAIRS, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of, [&] { return ready().a; }, done);

@@ -231,6 +231,7 @@ fn engines_that_fail_are_told_of() {
         ("record -m model.gguf --out a --runner 'serve: x'", "is a command, which can be a side of"),
         ("run -m model.gguf --subject 'cmd:'", "possible values: auto"),
         ("run -m model.gguf --timeout 5", "it bounds a command"),
+        ("run -m model.gguf -n 3 --subject 'cmd: true {ids}'", "the subject's command takes neither {n} nor {decoded}"),
     ] {
         folder.refuses_options(line, &[why]);
     }

@@ -106,7 +106,6 @@ fn requests_that_select_nothing() {
         ("--inject rope-base@L01,p3", &["`p3`", "`p3..` plants the fault from position 3 on"]),
         ("--inject all-reduce-missing", &["is a fault of ranks; add --ranks 2"]),
         ("--inject rope-base@q_proj", &["cannot be injected at q_proj; it applies to q_rope k_rope"]),
-        ("-n 3 --subject 'cmd: true {tokens}'", &["the subject's command takes neither {n} nor {decoded}"]),
         ("--inject rope-base:theta=3", &["base=NUMBER"]),
         ("--json absent/report.json", &["absent/report.json", "folder you can write to"]),
         ("--json .", &["directory"]),

@@ -31,8 +31,9 @@ fn arguments(file: File) -> Vec<String> {
             read_by_kernels().flat_map(held).chain(rings).collect()
         }
         File::AttnOut => {
-            let of = |(ty, d)| format!("{ty}, {d}, {}", most_held(ty) / 2);
-            [(GgmlType::Q5_0, 64), (GgmlType::Q4_K, 128), (GgmlType::F16, 128)].map(of).to_vec()
+            let of = |(ty, d)| format!("{ty}, {d}, {}, 0", most_held(ty) / 2);
+            let held = [(GgmlType::Q5_0, 64), (GgmlType::Q4_K, 128), (GgmlType::F16, 128)].map(of);
+            held.into_iter().chain(in_rings().map(|(ty, stages)| format!("{ty}, 128, 0, {stages}"))).collect()
         }
         File::KvCache | File::KvRead | File::CacheRows | File::AttnScores | File::AttnContext => {
             listed(&["KvF32", "KvF16"])
@@ -45,10 +46,13 @@ fn arguments(file: File) -> Vec<String> {
             let mixed = [GgmlType::Q5_0, GgmlType::Q5_0, GgmlType::Q8_0];
             let minima = [GgmlType::Q4_K, GgmlType::Q4_K, GgmlType::Q6_K];
             let held = [(mixed, "KvF32, 64, 1, false"), (minima, "KvF16, 128, 1, false")].map(of);
-            held.into_iter().chain(["F16, F16, F16, KvF32, 128, 4, true, 0, 0, 0".to_owned()]).collect()
+            let [q, k, v] = minima;
+            let rings = [2, 4].map(|n| format!("{q}, {k}, {v}, KvF16, 128, 0, false, {n}, {n}, {n}"));
+            let normed = ["F16, F16, F16, KvF32, 128, 4, true, 0, 0, 0".to_owned()];
+            held.into_iter().chain(rings).chain(normed).collect()
         }
         File::AttentionHalves => listed(&["64, 7, 6, 2", "128, 8, 3, 8", "32, 1, 12, 1"]),
-        File::Attention => listed(&["KvF32, 64, 7, 64", "KvF16, 128, 7, 64", "KvF32, 128, 2, 32"]),
+        File::Attention => listed(&["KvF32, 64, 7, 64, false", "KvF16, 128, 7, 64, true", "KvF32, 128, 2, 32, false"]),
         File::Products => {
             let alone = read_by_kernels().map(|ty| vec![ty]);
             let mixed = [GgmlType::Q5_0, GgmlType::Q5_0, GgmlType::Q8_0].to_vec();

@@ -3,7 +3,7 @@
 
 mod runs;
 
-pub use runs::{Digest, Figures, Rows, Runs, StageDigest};
+pub use runs::{Digest, Figures, RESULTS_VERSION, Rows, Runs, StageDigest};
 
 use crate::report::bench::{Bench, VerdictBench};
 use crate::score::{Case, Score, Worth};
@@ -18,9 +18,6 @@ use qdiff::shown::shown;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-
-/// Version of the layout of results; raised when a field changes its meaning.
-pub const RESULTS_VERSION: u32 = 1;
 
 const DOCUMENT: &str = include_str!("REPORT.md.jinja");
 

@@ -9,6 +9,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+/// Version of the layout of results; raised when a field changes its meaning.
+pub const RESULTS_VERSION: u32 = 1;
+
 /// Runs of one model on one machine.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Runs {
@@ -187,7 +190,7 @@ impl Runs {
     /// The figures of `reports`, which ran on one machine.
     pub fn new(title: &str, reports: &[Report]) -> Self {
         Self {
-            schema_version: super::RESULTS_VERSION,
+            schema_version: RESULTS_VERSION,
             kind: "runs".to_owned(),
             title: title.to_owned(),
             machine: reports.first().map_or_else(Machine::this, |r| r.machine.clone()),
