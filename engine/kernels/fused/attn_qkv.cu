@@ -25,6 +25,16 @@ struct AttnQkvParams { // of three or two: q, k, v in this order
     Stamp *stamps; // null where it is not timed
 };
 
+// One of two types.
+template <bool FIRST, typename A, typename B>
+struct Either {
+    typedef A Type;
+};
+template <typename A, typename B>
+struct Either<false, A, B> {
+    typedef B Type;
+};
+
 // The pairs of a part from `pair0` of a head on; of several heads only where rows come through rings.
 struct Pairs {
     int part, head, pair0, count;
@@ -57,11 +67,16 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
         turn.mark(1);
         return prepare_both<Format, Format, RUN, 1>(shared, p.n, norm);
     };
-    // With the products of this thread's elements, one of the first half and one of the second.
-    auto finish = [&](float a, float b) {
+    // Of a ring's tile eight rows, and the eight half a head further on; else two tiles.
+    constexpr int ROWS = RING ? TILE / 2 : TILE;
+    const int first = RING ? (pairs.head * (D / 2) + pair0) / ROWS : 0;
+    typedef typename Either<RING, RingSums, ResultsOf<RING ? 1 : 2 * PAIRS, HELD>>::Type Sums;
+    auto done = [&](Sums sums) {
+        float a = 0.0f, b = 0.0f;
         if (mine) {
-            a = tap(p.proj_tap[part], a_at, a);
-            b = tap(p.proj_tap[part], b_at, b);
+            const int tile = RING ? first + (int)threadIdx.x / ROWS : threadIdx.x / ROWS * 2, row = threadIdx.x % ROWS;
+            a = tap(p.proj_tap[part], a_at, sums(tile, row));
+            b = tap(p.proj_tap[part], b_at, RING ? sums(tile, row + ROWS) : sums(tile + 1, row));
             if (bias) {
                 a = tap(p.biased_tap[part], a_at, a + bias_a);
                 b = tap(p.biased_tap[part], b_at, b + bias_b);
@@ -92,25 +107,15 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
     };
     u8 *stages = shared + vector_bytes<Format, Format>(p.n);
     if constexpr (RING) {
-        constexpr int ROWS = TILE / 2; // of a tile eight rows, and the eight half a head further on
-        const int blocks = p.n / 256, first = (pairs.head * (D / 2) + pair0) / ROWS, end = first + pairs.count / ROWS;
+        const int blocks = p.n / 256, end = first + pairs.count / ROWS;
         auto rows_of = [&](int tile) {
             const int row = tile * ROWS / (D / 2) * D + tile * ROWS % (D / 2);
             return Eights{{&p.w[part], &p.w[part]}, {row, row + D / 2}};
         };
-        ring_rows<Format, HELD, 1>(p.walk, first * blocks, end * blocks, blocks, stages, turn, rows_of, [&] { return ready().a; },
-                                [&](RingSums sums) {
-                                    const int tile = first + (int)threadIdx.x / ROWS, row = threadIdx.x % ROWS;
-                                    finish(mine ? sums(tile, row) : 0.0f, mine ? sums(tile, row + ROWS) : 0.0f);
-                                });
+        ring_rows<Format, HELD, 1>(p.walk, first * blocks, end * blocks, blocks, stages, turn, rows_of, [&] { return ready().a; }, done);
     } else {
-        typedef ResultsOf<2 * PAIRS, HELD> Sums;
         auto rows_of = [&](int tile) {
             return Rows{&p.w[part], head * D + pair0 + tile / 2 * TILE + tile % 2 * (D / 2), (head + 1) * D};
-        };
-        auto done = [&](Sums sums) {
-            const int tile = threadIdx.x / TILE * 2, row = threadIdx.x % TILE;
-            finish(mine ? sums(tile, row) : 0.0f, mine ? sums(tile + 1, row) : 0.0f);
         };
         if constexpr (HELD > 0) {
             hold_rows<Format, 2 * PAIRS, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of, [&] { return ready().a; }, done);
