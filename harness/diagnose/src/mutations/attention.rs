@@ -191,6 +191,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             (Anatomy::RowReduction(RowReduction::Exponentials(_)), 0) => scaled(node, 0.0),
             _ => None,
         },
+        entire: true,
         ..Mutation::PLAIN
     },
     Mutation {

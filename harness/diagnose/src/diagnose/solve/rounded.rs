@@ -81,7 +81,7 @@ pub(super) static FORMATS: [&Format; 8] = [
     // As `cvt.rna.tf32.f32` rounds.
     &Format { name: "TF32, halves away from zero,", round: |x| away(x, 10), unit: 1.0 / 2048.0, twin: None },
     &Format {
-        name: "TF32, cut off instead of rounded,",
+        name: "f16 or TF32, which have as many bits, cut off instead of rounded,",
         round: |x| f32::from_bits(x.to_bits() & 0xffff_e000),
         unit: 1.0 / 1024.0,
         twin: None,

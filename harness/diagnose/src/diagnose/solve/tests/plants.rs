@@ -53,7 +53,7 @@ pub(super) const FORMATS: [(&str, Round); 7] = [
     ("bf16, cut off", |x| f64::from(f32::from_bits((x as f32).to_bits() >> 16 << 16))),
     ("f16", |x| f16::from_f32(x as f32).to_f64()),
     ("TF32", |x| kept(x, 10, -126, f64::INFINITY)),
-    ("TF32, cut off", |x| f64::from(f32::from_bits((x as f32).to_bits() >> 13 << 13))),
+    ("f16 or TF32, which have as many bits, cut off", |x| f64::from(f32::from_bits((x as f32).to_bits() >> 13 << 13))),
     ("fp8 (e4m3)", |x| kept(x, 3, -6, 448.0)),
     ("fp8 (e5m2)", |x| kept(x, 2, -14, 57344.0)),
 ];

@@ -4,6 +4,7 @@ use super::super::At;
 use super::super::scene::Scene;
 use super::features::{Asked, FEATURES, Feature, IN_PAGE, LATER, LEFT_OVER, WEIGHT_ROW};
 use super::{Condition, Size, Values, When};
+use qdiff_engine::ops::Anatomy;
 use std::collections::BTreeSet;
 
 const MODULI: [i64; 12] = [2, 3, 4, 5, 7, 8, 16, 32, 64, 128, 256, 512];
@@ -66,9 +67,13 @@ pub(in super::super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
         Some(runs.iter().map(values).collect::<Option<Vec<_>>>()?.concat())
     };
     let spared = runs.iter().map(|run| run.spared.len()).sum::<usize>();
+    // Past the embedding a list of ids stands for what the same tokens have in common in both runs, and is no kernel's rule.
+    let picked = runs.iter().all(|run| matches!(run.scene.node().op.anatomy(), Anatomy::Gather(_)));
     let known = |(i, f): (usize, &Feature)| {
         let (yes, no) = (of(f, true)?, of(f, false)?);
-        Some((conditions(i, &yes.iter().copied().collect()), no, yes))
+        let mut conditions = conditions(i, &yes.iter().copied().collect());
+        conditions.retain(|c| picked || f.name != "token id" || !matches!(c.values, Values::Among(_)));
+        Some((conditions, no, yes))
     };
     let features = FEATURES.iter().enumerate().filter(|(_, f)| f.name != WEIGHT_ROW);
     let known: Vec<(Vec<Condition>, Vec<i64>, Vec<i64>)> = features.filter_map(known).collect();
