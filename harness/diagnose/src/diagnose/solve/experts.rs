@@ -13,10 +13,14 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
+/// The expert of a row, and the weight of one of those that a row's token chose.
+type Choice<'a> = Rc<dyn Fn(&RowAt) -> Option<usize> + 'a>;
+type Weight<'a> = Rc<dyn Fn(&RowAt, usize) -> Option<f64> + 'a>;
+
 /// Experts in the place of the chosen one: by its number, by its place among those that the token chose, by the token.
 pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'a>>) {
     let Anatomy::Contraction(Contraction::Weight(Some(picked))) = scene.node().op.anatomy() else { return };
-    let mut add = |what: String, other: Rc<dyn Fn(&RowAt) -> Option<usize> + 'a>| {
+    let mut add = |what: String, other: Choice<'a>| {
         let sums = sums.clone();
         all.push((
             format!("the weights of the {what} are multiplied"),
@@ -66,7 +70,7 @@ fn places(scene: &Scene<'_>) -> usize {
 /// Weights in the place of those that experts are added by.
 pub(super) fn weights<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
     let Anatomy::Contraction(Contraction::Rows(terms)) = scene.node().op.anatomy() else { return };
-    let mut add = |what: String, at: Rc<dyn Fn(&RowAt, usize) -> Option<f64> + 'a>| {
+    let mut add = |what: String, at: Weight<'a>| {
         all.push((
             what,
             Rc::new(move |row: &RowAt, _, a: &[f64], b: &[f64]| {

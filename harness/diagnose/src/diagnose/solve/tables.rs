@@ -11,6 +11,7 @@ use super::terms::{Sums, least_squares};
 use qdiff_engine::model::WeightSource;
 use qdiff_engine::quant::{self, Content, Format, Part};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::rc::Rc;
 
 /// Codes of a table at most.
@@ -132,10 +133,11 @@ fn fitted(scene: &Scene<'_>, (source, name): (&dyn WeightSource, &str), sums: &S
     for (r, i) in chosen {
         let row = &scene.e.rows[r];
         let output = sums.row_of(row, i)?;
-        if !known.contains_key(&output) {
-            known.insert(output, coded(source, name, output, &table)?);
-        }
-        let (of, x) = (&known[&output], sums.activations(row)?);
+        let of = match known.entry(output) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(coded(source, name, output, &table)?),
+        };
+        let x = sums.activations(row)?;
         let (got, want, bound) = scene.element((r, i));
         let weight = 1.0 / f64::from(bound).max(f64::MIN_POSITIVE);
         let mut sum = vec![0f64; codes];

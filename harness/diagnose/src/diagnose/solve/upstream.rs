@@ -41,12 +41,13 @@ fn is_product(node: &Node) -> bool {
 }
 
 /// Values of each step, and how far they may be off.
-type Added = Vec<Option<(Tensor<f32>, Vec<f32>)>>;
+type Added = Vec<Option<OfStep>>;
+type OfStep = (Tensor<f32>, Vec<f32>);
 
 /// What is left of a sum without its other operands.
 fn less(scene: &Scene<'_>, added: &Added, (sum, operand): (&Node, usize)) -> Added {
     let nodes = &scene.e.oracle.graph.nodes;
-    let of = |(step, added): (usize, &Option<(Tensor<f32>, Vec<f32>)>)| {
+    let of = |(step, added): (usize, &Option<OfStep>)| {
         let (mut left, mut off) = added.clone()?;
         for (_, &other) in sum.inputs.iter().enumerate().filter(|(j, _)| *j != operand) {
             let other = scene.tensor(step, nodes[other].id).filter(|other| other.data.len() == left.data.len())?;

@@ -682,8 +682,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         all.push(Attended::Scores);
     }
     // Of weights that were captured, exponentials that are rounded as in their sum are the affair of `within`.
-    let longest = scene.e.rows.iter().map(|row| row.place.position + 1).max().unwrap_or(0);
-    let of_all = |rounded: &Rounded| matches!(rounded, Rounded::Exponentials { tile, sum: true, .. } if *tile == 0 || *tile >= longest);
+    let of_all = |rounded: &Rounded| matches!(rounded, Rounded::Exponentials { sum: true, .. });
     let rounded = Rounded::all().into_iter().filter(|rounded| !(queries.of_weights && of_all(rounded)));
     all.extend(rounded.map(Attended::Rounded));
     all.extend(cleared(&queries, &reach));

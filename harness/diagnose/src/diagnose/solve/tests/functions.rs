@@ -258,7 +258,7 @@ fn rotations() -> Vec<Plant> {
         turned("positions halved", "positions are multiplied by 0.5|rotated by half the angle", |p| p / 2.0, exact),
         turned(
             "positions modulo 16",
-            "positions are taken modulo 16|as the position 16 before|as the position 32 before|rotated as the position p mod 16",
+            "positions are taken modulo 16|as the position 16 before|as the position 32 before|rotated as the position p mod 16|rotated as the position p mod 32",
             |p| p % 16.0,
             exact,
         ),
