@@ -68,7 +68,7 @@ fn misplaced(node: &Node, parts: Parts, values: &[f64]) -> Option<Node> {
 const PARAMS: &[Param] = &[
     Param::new("a", "one of the two that are swapped", 0.0),
     Param::new("b", "the other", 1.0),
-    Param::new("by", "instead of a swap: places by which all are moved on, round the end", 0.0),
+    Param::new("by", "instead of a swap: places by which all are moved on, wrapping around", 0.0),
 ];
 
 pub(super) const MUTATIONS: &[Mutation] = &[

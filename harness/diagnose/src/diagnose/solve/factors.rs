@@ -28,8 +28,8 @@ fn orders(terms: usize) -> Vec<(String, Order)> {
     let mut all: Vec<(String, Order)> = Vec::new();
     let mut by = 1;
     while by < terms.min(512) {
-        all.push((format!("{by} after, round the end"), Box::new(move |k, n| (k + by) % n)));
-        all.push((format!("{by} before, round the end"), Box::new(move |k, n| (k + n - by % n) % n)));
+        all.push((format!("{by} after, wrapping around"), Box::new(move |k, n| (k + by) % n)));
+        all.push((format!("{by} before, wrapping around"), Box::new(move |k, n| (k + n - by % n) % n)));
         all.push((format!("{by} apart, in pairs"), Box::new(move |k, n| if k ^ by < n { k ^ by } else { k })));
         if by > 1 {
             all.push((format!("that is the first of each {by}"), Box::new(move |k, _| k / by * by)));
@@ -479,7 +479,7 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
     let (h, g) = (attention.n_heads, attention.n_kv_heads);
     for by in 1..h.min(17) {
         let sums = sums.clone();
-        let what = format!("{query} of the head {by} further on, round the end, is taken");
+        let what = format!("{query} of the head {by} further on, wrapping around, is taken");
         all.push((
             what,
             Rc::new(move |row, i, _, b| Some(products(&sums.left(row, i, scene.token(row).0 as i64, by)?, b))),
@@ -492,7 +492,7 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
         .collect();
     maps.push((format!("head h mod {g} of the cache, for head h"), Box::new(move |head| head % g)));
     maps.extend((1..g).map(|by| -> (String, Map) {
-        (format!("the cache's head {by} further on, round the end,"), Box::new(move |head| (head / (h / g) + by) % g))
+        (format!("the cache's head {by} further on, wrapping around,"), Box::new(move |head| (head / (h / g) + by) % g))
     }));
     for (name, map) in maps {
         let sums = sums.clone();

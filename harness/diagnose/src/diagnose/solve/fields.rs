@@ -219,8 +219,8 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
             changes.push(("its first byte is lost".to_owned(), Arc::new(|b| b[0] = 0)));
             changes.push(("its last byte is lost".to_owned(), Arc::new(|b| b[b.len() - 1] = 0)));
             changes.push(("its bytes are in reverse order".to_owned(), Arc::new(|b| b.reverse())));
-            changes.push(("its bytes are read one on, round the end".to_owned(), Arc::new(|b| b.rotate_left(1))));
-            changes.push(("its bytes are read one back, round the end".to_owned(), Arc::new(|b| b.rotate_right(1))));
+            changes.push(("its bytes are read one on, wrapping around".to_owned(), Arc::new(|b| b.rotate_left(1))));
+            changes.push(("its bytes are read one back, wrapping around".to_owned(), Arc::new(|b| b.rotate_right(1))));
             changes.push(("its first byte is read for all".to_owned(), Arc::new(|b| b.fill(b[0]))));
         }
         if field.part == Part::PackedScales && size.is_multiple_of(4) {

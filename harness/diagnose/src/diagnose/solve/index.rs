@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum Index {
     /// i + by; nothing beyond the ends.
     By(i64),
-    /// i + by, round the end.
+    /// i + by, wrapping around.
     Round(i64),
     /// This one, for any i.
     Is(usize),
@@ -33,9 +33,9 @@ pub enum Index {
     Last(usize),
     /// At the other end of each m.
     Reversed(usize),
-    /// One further on, round the end of each m.
+    /// One further on, wrapping around in each m.
     Next(usize),
-    /// One before, round the end of each m.
+    /// One before, wrapping around in each m.
     Before(usize),
     /// i, and m − 1 from there on.
     AtMost(usize),
@@ -53,7 +53,7 @@ pub enum Index {
         /// Rows of it.
         rows: usize,
     },
-    /// 2·i, round the end.
+    /// 2·i, wrapping around.
     Twice,
     /// i without its lowest bit.
     Even,
@@ -111,7 +111,7 @@ impl Index {
         let side = |by: i64| if by < 0 { "before" } else { "after" };
         match self {
             Self::By(by) => format!("{one} {} {}", by.abs(), side(*by)),
-            Self::Round(by) => format!("{one} {} {}, round the end", by.abs(), side(*by)),
+            Self::Round(by) => format!("{one} {} {}, wrapping around", by.abs(), side(*by)),
             Self::Is(0) => format!("first {one}"),
             Self::Is(k) => format!("{one} {k}"),
             Self::End => format!("last {one}"),
@@ -126,8 +126,8 @@ impl Index {
             Self::First(m) => format!("first {one} of each {m}"),
             Self::Last(m) => format!("last {one} of each {m}"),
             Self::Reversed(m) => format!("{one} at the other end of each {m}"),
-            Self::Next(m) => format!("{one} one further on, round the end of each {m}"),
-            Self::Before(m) => format!("{one} one before, round the end of each {m}"),
+            Self::Next(m) => format!("{one} one further on, wrapping around in each {m}"),
+            Self::Before(m) => format!("{one} one before, wrapping around in each {m}"),
             Self::AtMost(m) => format!("{one} {t} for {t} < {m}, and {one} {} from there on", m - 1),
             Self::Clamped { each, last } => {
                 format!("same {one} of the run {last} of {each}, the last that there is, for later runs")
@@ -135,7 +135,7 @@ impl Index {
             Self::Turned { each, rows } => {
                 format!("{one} of the transposed place in each {each}, read as {rows} by {}", each / rows)
             }
-            Self::Twice => format!("{one} 2{t} for {one} {t}, round the end"),
+            Self::Twice => format!("{one} 2{t} for {one} {t}, wrapping around"),
             Self::Even => format!("{one} without its lowest bit"),
             Self::Odd => format!("{one} with its lowest bit set"),
             Self::Permuted(order) => {
@@ -235,7 +235,7 @@ impl Index {
         let mut all = Vec::new();
         for &o in first.iter().take(4) {
             let by = o as i64 - i as i64;
-            // A shift round the end has a second name, from the other side.
+            // A shift wrapping around has a second name, from the other side.
             let other = if by > 0 { by - n as i64 } else { by + n as i64 };
             all.extend([Self::By(by), Self::Round(by), Self::Round(other), Self::Is(o), Self::Apart(i ^ o)]);
             all.extend((i > o && o > 0).then_some(Self::AtMost(o + 1)));

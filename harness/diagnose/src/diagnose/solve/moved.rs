@@ -212,10 +212,10 @@ impl fmt::Display for Moved {
             }
             (Axis::Head, Index::Is(head)) => write!(f, "the values of head {head} are there instead"),
             (Axis::Head, Index::Round(by)) if *by < 0 => {
-                write!(f, "the values of the head {} before, round the end, are there instead", by.abs())
+                write!(f, "the values of the head {} before, wrapping around, are there instead", by.abs())
             }
             (Axis::Head, Index::Round(by)) => {
-                write!(f, "the values of the head {by} further on, round the end, are there instead")
+                write!(f, "the values of the head {by} further on, wrapping around, are there instead")
             }
             (Axis::Head, _) => write!(f, "the values of the {} are there instead", index.told("head", "h")),
             (Axis::Column | Axis::OfHead(_), Index::Is(c)) => write!(f, "the value of column {c} is there instead"),

@@ -53,16 +53,18 @@ fn displacements(width: usize, head: usize) -> Vec<Displaced> {
     all.push(Displaced::token("the token at the other end of the part", |t, n| n - 1 - t));
     let mut by = 1;
     while by < width {
-        all.push(Displaced::column(format!("the column {by} after, round the end"), move |c, n| (c + by) % n));
-        all.push(Displaced::column(format!("the column {by} before, round the end"), move |c, n| (c + n - by % n) % n));
+        all.push(Displaced::column(format!("the column {by} after, wrapping around"), move |c, n| (c + by) % n));
+        all.push(Displaced::column(format!("the column {by} before, wrapping around"), move |c, n| {
+            (c + n - by % n) % n
+        }));
         let paired = move |c: usize, n: usize| if c ^ by < n { c ^ by } else { c };
         all.push(Displaced::column(format!("the column {by} apart, in pairs"), paired));
         by *= 2;
     }
     if head < width {
         all.push(Displaced::column("the first head", move |c, _| c % head));
-        all.push(Displaced::column("the head before, round the end", move |c, n| (c + n - head) % n));
-        all.push(Displaced::column("the head after, round the end", move |c, n| (c + head) % n));
+        all.push(Displaced::column("the head before, wrapping around", move |c, n| (c + n - head) % n));
+        all.push(Displaced::column("the head after, wrapping around", move |c, n| (c + head) % n));
     }
     all.push(Displaced::column("the columns in reverse order", |c, n| n - 1 - c));
     all.extend(Index::tiled(usize::MAX).into_iter().map(|index| {
@@ -154,8 +156,8 @@ pub(super) fn columns(width: usize, head: usize) -> Vec<Column> {
     let mut all: Vec<Column> = Vec::new();
     let mut by = 1;
     while by < width {
-        all.push((format!("of the column {by} after, round the end,"), |c, by| c + by, by));
-        all.push((format!("of the column {by} before, round the end,"), |c, by| c.wrapping_sub(by), by));
+        all.push((format!("of the column {by} after, wrapping around,"), |c, by| c + by, by));
+        all.push((format!("of the column {by} before, wrapping around,"), |c, by| c.wrapping_sub(by), by));
         all.push((format!("of the column {by} apart, in pairs,"), |c, by| c ^ by, by));
         if by > 1 {
             all.push((format!("of the column modulo {by}"), |c, by| c % by, by));

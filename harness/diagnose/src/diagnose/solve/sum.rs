@@ -42,7 +42,7 @@ pub enum Addend {
     Weight(String),
     /// The stage's own right value of the token so many rows away.
     Token(i64),
-    /// The stage's own right value of the column so many further on, round the end.
+    /// The stage's own right value of the column so many further on, wrapping around.
     Column(i64),
     /// That of the column so many apart, in pairs.
     Pair(usize),
@@ -113,7 +113,7 @@ impl fmt::Display for Addend {
             Self::One => f.write_str("1"),
             Self::Weight(name) => f.write_str(name),
             Self::Token(by) => write!(f, "the right value of the token {} {} in the part", by.abs(), side(by)),
-            Self::Column(by) => write!(f, "the right value of the column {} {}, round the end,", by.abs(), side(by)),
+            Self::Column(by) => write!(f, "the right value of the column {} {}, wrapping around,", by.abs(), side(by)),
             Self::Pair(by) => write!(f, "the right value of the column {by} apart, in pairs,"),
             Self::Before => f.write_str("what the step before left in the buffer"),
             Self::LastBefore => f.write_str("the last row of the step before"),

@@ -168,7 +168,7 @@ impl<'a> Sums<'a> {
         Some((weights.iter().map(|w| f64::from(*w)).collect(), self.activations(row)?.to_vec()))
     }
 
-    /// The first factors as of another token of the part, and of a head so many further on, round the end.
+    /// The first factors as of another token of the part, and of a head so many further on, wrapping around.
     pub(super) fn left(&self, row: &RowAt, i: usize, token: i64, head_by: usize) -> Option<Vec<f64>> {
         let (scene, graph) = (self.scene, &self.scene.e.oracle.graph);
         let from = scene.token(row).1;

@@ -213,9 +213,9 @@ pub enum HeadOf {
     Shifted,
     /// h, the last at most.
     AtMost,
-    /// One after its own, round the end.
+    /// One after its own, wrapping around.
     Next,
-    /// One before its own, round the end.
+    /// One before its own, wrapping around.
     Before,
     /// At the other end.
     Mirrored,
