@@ -240,7 +240,7 @@ fn causes(findings: &[Finding]) -> String {
         (1, 0) => format!("one cause, {}", known[0]),
         (n, 0) => format!("{n} causes: {}", known.join("; ")),
         (n, all) => {
-            let unknown = few(unknown.into_iter(), all, " ");
+            let unknown = few(unknown, all, " ");
             format!("{}: {}; {UNKNOWN} of {unknown}", counted(n, "cause"), known.join("; "))
         }
     }
