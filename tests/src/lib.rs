@@ -57,15 +57,30 @@ pub fn real_model() -> PathBuf {
     })
 }
 
+/// The folder of numpy.
+///
+/// # Panics
+/// If there is none.
+pub fn numpy() -> String {
+    let numpy = Said::from(Command::new(markdown::root().join("scripts/fetch-numpy")).output().unwrap()).exits(0);
+    numpy.stdout.trim().to_owned()
+}
+
+/// A path of Python with numpy and the package `qdiff_capture`.
+///
+/// # Panics
+/// As [`numpy`].
+pub fn python_path() -> String {
+    format!("{}:{}", numpy(), markdown::root().join("tap/python").display())
+}
+
 /// Runs a Python script in `folder`, with numpy and the package `qdiff_capture` on its path.
 ///
 /// # Panics
 /// If there is no numpy, or the script fails.
 pub fn python(folder: &Folder, script: &str) {
-    let numpy = Said::from(Command::new(markdown::root().join("scripts/fetch-numpy")).output().unwrap()).exits(0);
-    let path = format!("{}:{}", numpy.stdout.trim(), markdown::root().join("tap/python").display());
     let mut python = Command::new("python3");
-    let output = python.current_dir(&**folder).env("PYTHONPATH", path).args(["-c", script]).output();
+    let output = python.current_dir(&**folder).env("PYTHONPATH", python_path()).args(["-c", script]).output();
     Said::from(output.expect("python3 starts")).exits(0);
 }
 
@@ -73,6 +88,11 @@ pub fn python(folder: &Folder, script: &str) {
 pub fn headline(screen: &str) -> String {
     let lines = screen.lines().take_while(|l| !l.is_empty());
     lines.map(str::trim).collect::<Vec<_>>().join(" ")
+}
+
+/// A text with one space between its words, however its lines were wrapped.
+pub fn unwrapped(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// A screen but for the lines that name the reports written, which end it.

@@ -2,7 +2,7 @@
 
 use super::faults::InjectedFaults;
 use super::request::{CaptureRequest, FilterRequest, ModelRequest, PositionsRequest, PromptRequest, RunnerRequest};
-use super::request::{FaultRequest, PassesRequest, TokensRequest};
+use super::request::{FaultRequest, TokensRequest};
 use super::run::{RunRequest, Runs};
 use super::sides::{Input, SideChoice, SidesRequest, WhyRequest};
 use super::{Console, values};
@@ -55,6 +55,32 @@ pub struct CheckRequest {
     pub why: WhyRequest,
 }
 
+impl CheckRequest {
+    /// So many tokens of the built-in text.
+    pub(super) fn text(&self, tokens: usize) -> PromptRequest {
+        let (model, prompt) = (self.model.clone(), TEXT.to_owned());
+        PromptRequest { model, prompt, length: Some(tokens), ..PromptRequest::default() }
+    }
+
+    /// The request to `qdiff run` for a case, of which these positions are judged, or all.
+    pub(super) fn run(&self, tokens: TokensRequest, ubatch: usize, positions: Option<String>) -> RunRequest {
+        RunRequest {
+            sides: SidesRequest {
+                tokens,
+                subject: self.subject.clone(),
+                reference: self.reference.clone(),
+                faults: self.faults.clone(),
+                capture: CaptureRequest { runner: self.runner.clone(), ubatch, kv_type: Some(self.kv_type) },
+                why: self.why.clone(),
+                ..SidesRequest::default()
+            },
+            filter: FilterRequest { positions: PositionsRequest { positions }, ..FilterRequest::default() },
+            repeat: None,
+            ..RunRequest::default()
+        }
+    }
+}
+
 /// What a sequence must give beside others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Expect {
@@ -92,7 +118,7 @@ struct Plan {
 }
 
 /// The built-in prompt that the texts are cut from.
-pub(super) const TEXT: &str = "long";
+const TEXT: &str = "long";
 
 /// Tokens fed at once where a case is not about parts.
 pub(super) const WHOLE: usize = 512;
@@ -153,12 +179,7 @@ impl Plan {
 
     /// The request to `qdiff run` for this case.
     fn request(&self, opened: &LoadedModel, all: &CheckRequest) -> Result<RunRequest> {
-        let mut prompt = PromptRequest {
-            model: all.model.clone(),
-            prompt: TEXT.to_owned(),
-            length: Some(self.tokens),
-            ..PromptRequest::default()
-        };
+        let mut prompt = all.text(self.tokens);
         match self.kind {
             Kind::Text => {}
             Kind::Repeated => prompt.tokens = prompt.ready(opened, 0)?.tokens[..1].to_vec(),
@@ -173,22 +194,9 @@ impl Plan {
         // A recurrent state follows from every row of a step.
         let recurrent = opened.model.graph().nodes.iter().any(|node| node.op.anatomy().looks_back());
         let some = (self.tokens > LONG && !recurrent).then(|| format!("0,1,{}-{last}", self.tokens - 2));
-        let capture = CaptureRequest { runner: all.runner.clone(), ubatch: self.ubatch, kv_type: Some(all.kv_type) };
-        Ok(RunRequest {
-            sides: SidesRequest {
-                tokens: TokensRequest { prompt, decode: self.decode },
-                passes: PassesRequest { passes: Some(Lengths(self.passes.to_vec())).filter(|p| !p.0.is_empty()) },
-                subject: all.subject.clone(),
-                reference: all.reference.clone(),
-                faults: all.faults.clone(),
-                capture,
-                why: all.why.clone(),
-                ..SidesRequest::default()
-            },
-            filter: FilterRequest { positions: PositionsRequest { positions: some }, ..FilterRequest::default() },
-            repeat: None,
-            ..RunRequest::default()
-        })
+        let mut request = all.run(TokensRequest { prompt, decode: self.decode }, self.ubatch, some);
+        request.sides.passes.passes = Some(Lengths(self.passes.to_vec())).filter(|p| !p.0.is_empty());
+        Ok(request)
     }
 }
 

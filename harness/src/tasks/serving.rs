@@ -4,11 +4,11 @@
 //! alone; so the answer is not that two runs differ, but which sequence, stage and position is wrong.
 
 use super::Console;
-use super::check::{CheckRequest, Expect, TEXT, WHOLE};
-use super::request::{CaptureRequest, FilterRequest, PositionsRequest, PromptRequest, SequencesRequest, TokensRequest};
+use super::check::{CheckRequest, Expect, WHOLE};
+use super::request::{SequencesRequest, TokensRequest};
 use super::run::Runs;
 use super::run_request::RunRequest;
-use super::sides::{SideChoice, SidesRequest};
+use super::sides::SideChoice;
 use crate::capture::Plan;
 use crate::loaded::LoadedModel;
 use crate::pair::Pair;
@@ -86,29 +86,9 @@ impl Batch {
     /// The request for `qdiff run`.
     fn request(&self, all: &CheckRequest) -> RunRequest {
         let plan = self.plan();
-        let prompt = PromptRequest {
-            model: all.model.clone(),
-            prompt: TEXT.to_owned(),
-            length: Some(plan.tokens()),
-            ..PromptRequest::default()
-        };
         let positions = Some(self.positions.to_owned()).filter(|positions| !positions.is_empty());
-        let capture = CaptureRequest { runner: all.runner.clone(), ubatch: WHOLE, kv_type: Some(all.kv_type) };
-        RunRequest {
-            sides: SidesRequest {
-                tokens: TokensRequest { prompt, decode: 0 },
-                subject: all.subject.clone(),
-                reference: all.reference.clone(),
-                faults: all.faults.clone(),
-                capture,
-                why: all.why.clone(),
-                ..SidesRequest::default()
-            },
-            sequences: SequencesRequest { sequences: Some(plan) },
-            filter: FilterRequest { positions: PositionsRequest { positions }, ..FilterRequest::default() },
-            repeat: None,
-            ..RunRequest::default()
-        }
+        let tokens = TokensRequest { prompt: all.text(plan.tokens()), decode: 0 };
+        RunRequest { sequences: SequencesRequest { sequences: Some(plan) }, ..all.run(tokens, WHOLE, positions) }
     }
 }
 

@@ -2,9 +2,8 @@
 
 use qdiff_tests::containers::{arrays, write_npy, write_raw, write_safetensors};
 use qdiff_tests::markdown::root;
-use qdiff_tests::{Folder, Said, exact, files, folder_with, headline};
+use qdiff_tests::{Folder, Said, exact, files, folder_with, headline, numpy};
 use serde_json::json;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// What every call gets: where numpy is, and one thread of it.
@@ -12,8 +11,7 @@ struct Numpy(String);
 
 impl Numpy {
     fn new() -> Self {
-        let numpy = Said::from(Command::new(root().join("scripts/fetch-numpy")).output().unwrap()).exits(0);
-        Self(numpy.stdout.trim().to_owned())
+        Self(numpy())
     }
 
     fn qdiff(&self, folder: &Folder, line: &str) -> Said {

@@ -1,6 +1,6 @@
 //! Causes tried on other tokens, through the binary: what is confirmed, what is withdrawn, and what could not be tried.
 
-use qdiff_tests::{Folder, folder};
+use qdiff_tests::{Folder, folder, unwrapped};
 use serde_json::Value;
 
 /// A prompt whose decode steps begin at position 16.
@@ -11,7 +11,7 @@ fn tried(folder: &Folder, extra: &str) -> (Value, String) {
     let (code, report, text) = folder.judged(extra);
     assert_eq!(code, 1, "{text}");
     let first = &report["verdict"]["findings"][0];
-    (first["trial"].clone(), text.split_whitespace().collect::<Vec<_>>().join(" "))
+    (first["trial"].clone(), unwrapped(&text))
 }
 
 /// A cause that fitted one run was reported as one of all runs.

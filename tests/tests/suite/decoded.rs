@@ -6,7 +6,7 @@ use qdiff::pair::{Pair, Settings, Tokens};
 use qdiff::progress::silent;
 use qdiff::runners::{CPU, Faults};
 use qdiff_tests::schema::Schema;
-use qdiff_tests::{Folder, folder, headline};
+use qdiff_tests::{Folder, folder, headline, unwrapped};
 use serde_json::{Value, json};
 
 const PROMPT: [u32; 3] = [1, 2, 3];
@@ -98,7 +98,7 @@ fn the_sampler_that_is_declared_decides() {
     ] {
         dump(&folder, &late, sampler.clone());
         let (status, report, text) = folder.judged("--subject capture:mine");
-        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = unwrapped(&text);
         assert_eq!(status, code, "{sampler}: {text}");
         assert!(text.contains(said), "{sampler}: {text}");
         assert_eq!(report["decoded"].is_null(), said.is_empty(), "{sampler}: {text}");

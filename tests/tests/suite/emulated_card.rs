@@ -5,7 +5,7 @@ use super::{experts, hybrids};
 use qdiff_engine::quant::GgmlType;
 use qdiff_tests::card::Card;
 use qdiff_tests::synth::{Setting, Synth};
-use qdiff_tests::{Folder, Told, folder_with, whole};
+use qdiff_tests::{Folder, Told, folder_with, share, whole};
 use serde_json::Value;
 
 /// Tokens of a prompt, where `scripts/test-all` takes all 35 of the default one: a card of fibers takes its time by the token.
@@ -96,8 +96,8 @@ fn longer_contexts_match() {
     }
 }
 
-/// A bug in a kernel is found at the stages that the kernel makes. `scripts/test` looks for the cause of the first alone, and runs
-/// the subject again for that one alone.
+/// A bug in a kernel is found at the stages that the kernel makes. `scripts/test` takes every second bug, looks for the cause of
+/// the first alone, and runs the subject again for that one alone.
 #[test]
 fn a_bug_in_a_kernel_is_found_at_its_stage() {
     let bugs: [(&str, &str, &str, &str, &[&str]); 12] = [
@@ -136,7 +136,7 @@ fn a_bug_in_a_kernel_is_found_at_its_stage() {
     for arch in ["qwen2moe", "qwen3moe", "qwen35", "qwen3next"] {
         matches(&card, &Synth { arch, ..Synth::default() }, "-n 2");
     }
-    for (i, (arch, path, old, new, stages)) in bugs.into_iter().enumerate() {
+    for (i, (arch, path, old, new, stages)) in share(bugs, 2).enumerate() {
         let folder = folder_with(&Synth { arch, ..Synth::default() });
         let alone = if i == 0 || whole() { "-n 2" } else { "-n 2 --why-budget 0 --confirm no --repeat 0" };
         let (code, report, text) = judged(&card.with_bug(path, old, new), &folder, alone);

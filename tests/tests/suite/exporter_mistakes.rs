@@ -1,6 +1,6 @@
 //! What an exporter got wrong is not said of the engine: the stages that read the right values tell.
 
-use qdiff_tests::{Told, folder, npz};
+use qdiff_tests::{Told, folder, npz, unwrapped};
 use serde_json::{Value, json};
 
 fn floats(npy: &[u8]) -> Vec<f32> {
@@ -50,7 +50,7 @@ fn a_wrong_dump_of_one_stage_is_no_fault_of_the_engine() {
         let found: Vec<&Value> = findings.iter().map(|f| &f["stage"]).collect();
         assert_eq!(found, [&json!(stage)], "{text}");
         assert_eq!(findings[0]["unread"], true, "{text}");
-        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let words = unwrapped(&text);
         assert!(words.contains("wrong in the capture alone") && words.contains(told), "{stage}: {text}");
         assert!(words.contains("mend the capture of this stage"), "{text}");
         // No later stage is called a consequence of it.
@@ -79,14 +79,11 @@ fn two_names_that_were_exchanged_are_no_fault_of_the_engine() {
     let found: Vec<&str> = findings.iter().map(|f| f["stage"].as_str().unwrap()).collect();
     assert_eq!(found, ["L00.ffn_gate", "L00.ffn_up", "L01.ffn_gate", "L01.ffn_up"], "{text}");
     assert!(findings.iter().all(|f| f["unread"] == true), "{text}");
-    assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains("wrong in the capture alone"), "{text}");
+    assert!(unwrapped(&text).contains("wrong in the capture alone"), "{text}");
     // It is reported also if both sides have it alike: they come from one exporter.
     folder.copied("right", "other");
     let said = folder.qdiff("compare -m model.gguf right other").exits(1);
-    assert!(
-        said.stdout.split_whitespace().collect::<Vec<_>>().join(" ").contains("wrong in the capture alone"),
-        "{said}"
-    );
+    assert!(unwrapped(&said.stdout).contains("wrong in the capture alone"), "{said}");
 }
 
 /// Rows that were never written, and caches that were dumped before the step wrote to them or hold an old row otherwise than
@@ -130,7 +127,7 @@ fn rows_that_nobody_wrote_are_wrong_in_the_capture_alone() {
         let found: Vec<&Value> = findings.iter().map(|f| &f["stage"]).collect();
         assert_eq!(found, [&json!(stage)], "{text}");
         assert_eq!((&findings[0]["unread"], findings[0]["unwritten"] == true), (&json!(true), unwritten), "{text}");
-        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let words = unwrapped(&text);
         assert!(words.contains("wrong in the capture alone") && words.contains(told), "{stage}: {text}");
         assert_eq!(words.contains("as if never written"), unwritten, "{stage}: {text}");
         let stages = report.stages();
@@ -162,7 +159,7 @@ fn what_no_later_step_reads_accuses_no_reader() {
         let findings = report.findings();
         let found: Vec<&Value> = findings.iter().map(|f| &f["stage"]).collect();
         assert_eq!(found, [&json!(name.split_once('/').unwrap().1)], "{text}");
-        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let words = unwrapped(&text);
         assert!(words.contains("as if never written: ") && words.contains(said), "{text}");
         assert_eq!((findings[0]["kept"] == true, findings[0]["unread"] == true), (kept, false), "{text}");
         assert!(!words.contains("wrong in the capture alone"), "{text}");

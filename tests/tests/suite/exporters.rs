@@ -2,7 +2,7 @@
 //! round, with the package of `tap/python`, from its sources and from its wheel.
 
 use qdiff_synth::Synth;
-use qdiff_tests::{Folder, Said, Told, files, folder, folder_with, markdown, python};
+use qdiff_tests::{Folder, Said, Told, files, folder, folder_with, markdown, python, python_path, unwrapped};
 use std::process::Command;
 
 /// Reads a recorded capture, asserts what it holds, and writes it again under
@@ -213,10 +213,8 @@ fn the_recipe_for_a_command_in_python_works() {
     folder.write("command.py", engine);
     // What the recipe leaves to the reader: an engine.
     folder.write("my_engine.py", MY_ENGINE);
-    let numpy = Said::from(Command::new(markdown::root().join("scripts/fetch-numpy")).output().unwrap()).exits(0);
-    let path = format!("{}:{}", numpy.stdout.trim(), markdown::root().join("tap/python").display());
     let line = recipe.lines().find_map(|line| line.strip_prefix("qdiff ")).unwrap();
-    let said = folder.qdiff_with(&[("PYTHONPATH", &path)], line).exits(0);
+    let said = folder.qdiff_with(&[("PYTHONPATH", &python_path())], line).exits(0);
     assert!(said.stdout.starts_with("MATCH") && said.stdout.contains("my engine (run by its command"), "{said}");
 }
 
@@ -321,7 +319,7 @@ fn batches_of_serving_engines_are_judged_as_they_are() {
             ("position", "token 21 of sequence 2 was given position 20".to_owned()),
         ] {
             let said = folder.qdiff(&format!("run -m model.gguf --subject capture:{capture}")).exits(1);
-            let text = said.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+            let text = unwrapped(&said.stdout);
             assert!(text.contains(&words), "{arch} {capture}: {said}");
         }
     }

@@ -12,7 +12,7 @@ use qdiff_tests::false_alarms::write_model;
 use qdiff_tests::narrow::{BUGS, Bug, Run};
 use qdiff_tests::npz::revalue;
 use qdiff_tests::synth::{Synth, base_vocab};
-use qdiff_tests::{Folder, Told, empty, folder, headline};
+use qdiff_tests::{Folder, Told, empty, folder, headline, unwrapped};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 
@@ -365,7 +365,7 @@ fn a_declared_rounding_that_is_not_kept_is_told() {
     declare(&folder, "mine", "arithmetic", json!({ "outputs": "bf16" }));
     let (code, report, text) = folder.judged("--subject capture:mine");
     assert_eq!(code, 0, "{text}");
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = unwrapped(&text);
     assert!(text.starts_with("MATCH (outputs in bf16 arithmetic declared, not kept): "), "{text}");
     assert!(text.contains("values of embed and of 46 more stages are no numbers of bf16"), "{text}");
     assert!(report["subject"]["unkept"].is_string(), "{text}");

@@ -1,7 +1,7 @@
 //! docs/guard.md and docs/skill/SKILL.md: every command in them, in order, on an engine in numpy.
 
 use qdiff_tests::markdown::{read, root};
-use qdiff_tests::{Folder, Said, binary, empty};
+use qdiff_tests::{Folder, Said, binary, empty, numpy};
 use std::process::Command;
 
 /// Five commits of an engine; from the fourth on it has another rotary base. The work tree is at the first.
@@ -20,14 +20,13 @@ git branch -q newest && git checkout -q good
 
 /// Runs a script of a page in `folder`, with `qdiff` on the path, numpy for Python, and the engine in ENGINE.
 fn shell(folder: &Folder, script: &str) -> Said {
-    let numpy = Said::from(Command::new(root().join("scripts/fetch-numpy")).output().unwrap()).exits(0).stdout;
     let path = format!("{}:{}", binary("qdiff").parent().unwrap().display(), std::env::var("PATH").unwrap());
     let mut command = Command::new("bash");
     for (name, _) in std::env::vars().filter(|(n, _)| n.starts_with("QDIFF_") || n.starts_with("GIT")) {
         command.env_remove(name);
     }
     command.args(["-euc", script]).current_dir(&**folder).env("PATH", &path).env("MODEL", "tiny.gguf");
-    command.env("ENGINE", root().join("docs/engine/engine.py")).env("PYTHONPATH", numpy.trim());
+    command.env("ENGINE", root().join("docs/engine/engine.py")).env("PYTHONPATH", numpy());
     command.env("OPENBLAS_NUM_THREADS", "1").env("OMP_WAIT_POLICY", "passive");
     Said::from(command.output().unwrap())
 }

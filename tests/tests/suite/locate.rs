@@ -5,7 +5,7 @@
 use qdiff_engine::quant::GgmlType;
 use qdiff_tests::schema::Schema;
 use qdiff_tests::synth::{Synth, tensor_range};
-use qdiff_tests::{Told, folder, folder_with, headline, real_folder};
+use qdiff_tests::{Told, folder, folder_with, headline, real_folder, unwrapped};
 use serde_json::{Value, json};
 
 fn fits_a_screen(text: &str) {
@@ -171,7 +171,7 @@ fn one_wrong_logit_of_the_real_vocabulary() {
     }
     assert_eq!(json["study"]["padding"]["wins"], 0, "{text}");
     assert_eq!(json["study"]["wrong"], 0, "{text}");
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = unwrapped(&text);
     assert!(words.contains("llama.cpp scans them all as well"), "{text}");
     assert!(words.contains("leaving it out changes no choice: padding is not what goes wrong here"), "{text}");
 }

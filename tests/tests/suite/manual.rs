@@ -1,7 +1,7 @@
 //! Help, completions and manual pages: they exist for every command, and the
 //! examples in them can be run.
 
-use qdiff_tests::synth::{Synth, patch};
+use qdiff_tests::synth::{Synth, base_vocab, patch};
 use qdiff_tests::{Folder, Said, empty, folder, folder_with};
 
 fn help(command: &str) -> String {
@@ -37,7 +37,7 @@ fn examples(help: &str) -> Vec<String> {
 /// What the examples read and must find.
 fn stage() -> Folder {
     // Deep enough for the layers that examples name.
-    let folder = folder_with(&Synth { n_layers: 8, ..Synth::default() });
+    let folder = folder_with(&Synth { n_layers: 8, n_ff: 256, n_vocab: base_vocab(), ..Synth::default() });
     std::fs::copy(folder.join("model.gguf"), folder.join("damaged.gguf")).unwrap();
     folder.edit("damaged.gguf", |file| patch(file, "blk.0.ffn_up.weight", |bytes| bytes[0] ^= 1));
     folder.write("notes.txt", "Some notes on kernels.");

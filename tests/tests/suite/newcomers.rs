@@ -3,15 +3,11 @@
 use qdiff::hash::sha256;
 use qdiff_synth::Synth;
 use qdiff_tests::containers::{arrays, write_npy};
-use qdiff_tests::{Folder, Told, empty, exact, folder, folder_with, headline};
+use qdiff_tests::{Folder, Told, empty, exact, folder, folder_with, headline, unwrapped};
 use serde_json::Value;
 use std::process::Command;
 
 /// A screen in one line.
-fn words(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
 /// The cell of the last column of a stage's row.
 fn status<'a>(text: &'a str, stage: &str) -> &'a str {
     let row =
@@ -29,7 +25,7 @@ fn a_status_names_all_its_layers_and_what_it_means() {
     assert_eq!(status(&text, "ffn_up"), "DIVERGED L01");
     assert_eq!(status(&text, "ffn_down"), "inherited L01..L03");
     assert_eq!(status(&text, "logits"), "inherited");
-    let words = words(&text);
+    let words = unwrapped(&text);
     assert!(
         words.contains("inherited right on its own inputs, which a wrong stage before it changed: mend the"),
         "{text}"
@@ -77,7 +73,10 @@ fn a_wrong_extent_is_what_is_wrong() {
     let line = headline(&text);
     assert!(line.contains("L01.k_cache") && line.contains("the rows of positions 2..3 are missing"), "{text}");
     assert!(!text.contains("no known cause"), "{text}");
-    assert!(words(&text).contains("remedy write the row of each token to the cache slot of its position"), "{text}");
+    assert!(
+        unwrapped(&text).contains("remedy write the row of each token to the cache slot of its position"),
+        "{text}"
+    );
     let off = &report["severity"]["origins"][0];
     assert_eq!(
         (&off["stage"], &off["by"], &off["unmeasured"]),
@@ -100,7 +99,7 @@ fn wrong_elements_are_those_of_a_stage_and_a_run() {
     let told = format!(
         "confirmed on {tokens} other tokens: it gives all {elements} wrong elements of L01.ffn_up in that run;"
     );
-    assert!(words(&text).contains(&told), "{told}: {text}");
+    assert!(unwrapped(&text).contains(&told), "{told}: {text}");
     folder.record("right", "-n 3");
     let mut all = arrays(&folder.join("right"));
     for cache in all.iter_mut().filter(|a| a.name.ends_with("L01.k_cache")) {
@@ -138,7 +137,7 @@ fn a_hash_comes_with_the_command_that_prints_it() {
     }
     let (_, report, text) = folder.told("run -m hf --subject cpu -n 0");
     let command = report["model"]["hashed_by"].as_str().unwrap_or_else(|| panic!("{text}"));
-    assert!(words(&text).contains(&format!("hash the sha256 is what `{command}` prints")), "{text}");
+    assert!(unwrapped(&text).contains(&format!("hash the sha256 is what `{command}` prints")), "{text}");
     let printed = Command::new("sh").args(["-c", command]).current_dir(&*folder).output().unwrap().stdout;
     let printed = String::from_utf8(printed).unwrap();
     assert_eq!(printed.split(' ').next(), report["model"]["sha256"].as_str(), "{command}");
@@ -192,7 +191,7 @@ fn a_report_is_verified_by_running_it_again() {
     assert_eq!(said.code, 1, "{said}");
     assert!(said.stdout.starts_with("NOT VERIFIED: the report says: MATCH"), "{said}");
     assert!(
-        words(&said.stdout)
+        unwrapped(&said.stdout)
             .contains("outcome MATCH in the report, DIVERGED here origins none in the report, L01.ffn_act here"),
         "{said}"
     );

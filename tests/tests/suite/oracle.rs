@@ -1,6 +1,6 @@
 //! `--oracle`: where linear layers are evaluated, the message where they cannot be, and the report of it.
 
-use qdiff_tests::{Folder, empty, folder};
+use qdiff_tests::{Folder, empty, folder, unwrapped};
 use serde_json::{Value, json};
 
 const COMMANDS: [&str; 3] = ["run -m model.gguf -n 0", "sweep -m model.gguf -n 0", "compare mine mine -m model.gguf"];
@@ -100,7 +100,7 @@ fn who_evaluated_is_on_the_screen() {
         report["verdict"]["evaluators"] = evaluators;
         folder.write("told.json", report.to_string());
         let screen = folder.qdiff("report told.json").exits(0).stdout;
-        let words = screen.split_whitespace().collect::<Vec<_>>().join(" ");
+        let words = unwrapped(&screen);
         assert!(words.contains(&format!(" oracle {expected}")), "{screen}");
     }
 }

@@ -21,6 +21,7 @@ use qdiff_engine::ops::anatomy::{Activation, Contraction, Decision, Elementwise,
 use qdiff_engine::ops::{Anatomy, Context, Defined, Definition, Op, Real, TINY, Tensor, UNIT, real};
 use qdiff_engine::tap::{Intervene, Site};
 use qdiff_tests::synth::{Setting, Synth};
+use qdiff_tests::unwrapped;
 use std::collections::BTreeMap;
 
 const EXPERTS: usize = 4;
@@ -387,7 +388,7 @@ fn a_cause_is_found_in_an_op_that_qdiff_does_not_know() {
     let cause = diagnosis.findings[0].cause.as_ref().expect("it is explained");
     assert_eq!(cause.name.to_string(), "gate-up-operands-swapped");
     let screen = screen(&opened, diagnosis);
-    let words = screen.split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = unwrapped(&screen);
     let headline = "at L01.expert_act, all positions: the activation is applied to up instead of gate";
     assert!(words.contains(headline), "{screen}");
     for stage in ["norm", "router", "experts", "shares", "expert_gate", "mixed"] {

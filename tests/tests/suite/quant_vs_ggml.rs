@@ -277,7 +277,7 @@ fn every_f16_and_bf16_is_ggmls() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig::with_cases(if qdiff_tests::whole() { 512 } else { 192 }))]
 
     #[test]
     fn real_blocks_unpack_as_in_ggml(

@@ -4,8 +4,7 @@
 use qdiff_engine::quant::GgmlType;
 use qdiff_synth::Synth;
 use qdiff_tests::markdown::root;
-use qdiff_tests::{Folder, Said, Told, exact, folder_with};
-use std::process::Command;
+use qdiff_tests::{Folder, Told, exact, folder_with, python_path};
 
 /// What a clean run of these ranks says: everything judged, every shard and every partial result among it.
 fn clean(folder: &Folder, ranks: &str, more: &str) {
@@ -92,8 +91,7 @@ fn a_capture_of_ranks_is_judged() {
 #[test]
 fn a_command_of_two_processes_is_judged() {
     let folder = folder_with(&exact());
-    let numpy = Said::from(Command::new(root().join("scripts/fetch-numpy")).output().unwrap()).exits(0);
-    let path = format!("{}:{}", numpy.stdout.trim(), root().join("tap/python").display());
+    let path = python_path();
     let engine = root().join("tests/tap/ranks.py");
     let judged = |bug: &str| {
         let command =

@@ -1,6 +1,6 @@
 //! A trainer and a rollout: both judged, the gap of their logprobs bounded, and what the logprobs mean.
 
-use qdiff_tests::folder;
+use qdiff_tests::{folder, unwrapped};
 use serde_json::Value;
 
 /// The numbers that a report has of all tokens.
@@ -31,7 +31,7 @@ fn the_side_that_is_wrong_is_named() {
     folder.qdiff("record -m model.gguf --runner cpu -n 3 --inject gelu-for-silu@L01 --out wrong").exits(0);
     for (line, side) in [("capture:wrong cpu", "trainer"), ("cpu capture:wrong", "rollout")] {
         let said = folder.qdiff(&format!("rl {line} -m model.gguf")).exits(1);
-        let text = said.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = unwrapped(&said.stdout);
         assert!(text.starts_with(&format!("DIVERGED: the {side} is wrong at L01.ffn_act")), "{said}");
     }
 }
@@ -47,7 +47,7 @@ fn reported_logprobs_mean_what_they_say() {
     let write = |values: &[f64]| {
         folder.write("reported.txt", values.iter().map(|v| format!("{v:.7}\n")).collect::<String>());
         let said = folder.qdiff("rl capture:run capture:run -m model.gguf --logprobs reported.txt");
-        (said.code, said.stdout.split_whitespace().collect::<Vec<_>>().join(" "))
+        (said.code, unwrapped(&said.stdout))
     };
     let (code, said) = write(&plain);
     assert!(code != 1 && said.contains("the plain logprobs of the logits"), "{said}");

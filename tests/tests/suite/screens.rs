@@ -2,7 +2,7 @@
 //! that follows its schema.
 
 use qdiff_tests::schema::Schema;
-use qdiff_tests::{Folder, folder as model, screen, without_reports};
+use qdiff_tests::{Folder, folder as model, screen, unwrapped, without_reports};
 use serde_json::Value;
 
 /// A command by its schema, its `kind`, how it is called, and its exit code.
@@ -39,7 +39,7 @@ fn every_command_in_every_format() {
 
         let xml = folder.text("told.xml");
         let line = verdict(name, &xml);
-        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let words = unwrapped;
         assert!(words(&said).contains(&words(&line)), "{name}: {line}\n{said}");
         let markdown = folder.text("told.md");
         let told = markdown.replace('\\', "").replace("**", "").replace("&lt;", "<").replace("&amp;", "&");

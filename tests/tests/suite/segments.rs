@@ -3,7 +3,7 @@
 //! that holds them.
 
 use qdiff_tests::npz::{rewrite, tamper};
-use qdiff_tests::{Folder, Told, folder};
+use qdiff_tests::{Folder, Told, folder, unwrapped};
 
 /// Records a run, and leaves of its arrays those that `keep` accepts.
 fn thin(folder: &Folder, out: &str, extra: &str, keep: impl Fn(&str) -> bool) {
@@ -38,7 +38,7 @@ fn a_clean_run_passes_over_segments() {
             let coverage = &report["verdict"]["coverage"];
             assert_eq!(coverage["judged"], coverage["asked"], "{text}");
             assert!(coverage["within"].as_u64() > Some(0), "{text}");
-            assert!(words(&text).contains("checked as part of the next dumped stage"), "{text}");
+            assert!(unwrapped(&text).contains("checked as part of the next dumped stage"), "{text}");
             for stage in report.stages() {
                 let status = stage["status"].as_str().unwrap();
                 assert!(["match", "covered"].contains(&status), "{stage}");
@@ -48,10 +48,6 @@ fn a_clean_run_passes_over_segments() {
 }
 
 /// A text in one line.
-fn words(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
 /// Of logits alone an error of a thousandth was once no less than "all 531 stages are correct on both sides"; an engine that
 /// begins at position 1 was as well.
 #[test]
@@ -75,7 +71,7 @@ fn a_weak_check_does_not_sound_like_a_strong_one() {
         thin(&folder, &name, "", |s| keeps(taps, s));
         let (code, report, text) = folder.judged(&format!("--subject capture:{name}"));
         assert_eq!(code, 0, "{text}");
-        let text = words(&text);
+        let text = unwrapped(&text);
         assert!(text.starts_with(&format!("MATCH: {told}")), "{text}");
         assert!(
             text.contains("of its size may not show")
@@ -120,7 +116,7 @@ fn values_that_are_the_references_are_said_to_be() {
         let (code, report, text) = folder.judged(&format!("--subject capture:{of}"));
         assert_eq!(code, 0, "{text}");
         let of = ["identical", "compared"].map(|key| report["verdict"]["coverage"][key].as_u64().unwrap());
-        (of, words(&text))
+        (of, unwrapped(&text))
     };
     let (of, text) = judged("copied");
     let told = "both sides; bit-identical to the reference in 47 of 47 stages; the worst error";
@@ -194,7 +190,7 @@ fn a_segment_without_a_cause_says_what_to_dump() {
         noise(array);
         let screen = folder.judged("--subject capture:noisy --why-budget 1").2;
         std::fs::remove_dir_all(folder.join("noisy")).unwrap();
-        screen.split_whitespace().collect::<Vec<_>>().join(" ")
+        unwrapped(&screen)
     };
     // For one layer: every stage that was not dumped, by its name, with a line to paste; then the same command again.
     let screen = judged(&["layer_out", "logits"], "prefill/L01.layer_out");

@@ -13,7 +13,7 @@ use qdiff_engine::model::StageId;
 use qdiff_engine::tap::{Intervene, Site};
 use qdiff_lab::score::faults::sequences::SeenByAll;
 use qdiff_tests::containers::{Array, arrays, write_npy, write_safetensors};
-use qdiff_tests::{Told, files, folder};
+use qdiff_tests::{Told, files, folder, unwrapped};
 
 /// Sequence 0 has a prefill in chunks of 7 and 5, sequence 1 has one token, sequence 2 begins with the first chunk of sequence 0.
 const PLAN: &str = "7,5+1+17@0,1+1+1";
@@ -328,7 +328,7 @@ fn arrays_of_whole_passes_are_read_from_every_container() {
     write_npy(&folder.join("npy"), &made);
     folder.write("npy/manifest.json", folder.text("several/manifest.json"));
     let said = folder.qdiff("run -m model.gguf --subject capture:npy --map map.txt").exits(1);
-    let text = said.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = unwrapped(&said.stdout);
     assert!(
         text.contains("token 1 of sequence 1 was written to slot 4, which belongs to sequence 0 (its token 2)"),
         "{said}"

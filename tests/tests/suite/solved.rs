@@ -3,7 +3,7 @@
 
 use qdiff_tests::npz::revalue;
 use qdiff_tests::synth::Synth;
-use qdiff_tests::{Folder, folder_with};
+use qdiff_tests::{Folder, folder_with, unwrapped};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ fn finding(folder: &Folder, change: impl FnOnce(&mut Arrays)) -> (Value, String)
     let (code, report, text) = folder.judged("--subject capture:wrong");
     assert_eq!(code, 1, "{text}");
     let first = report["verdict"]["findings"][0].clone();
-    (first, text.split("\n\n").next().unwrap().split_whitespace().collect::<Vec<_>>().join(" "))
+    (first, unwrapped(text.split("\n\n").next().unwrap()))
 }
 
 /// A bug: what it is called, the stage, what it does, and words that the report must have.

@@ -3,7 +3,7 @@
 
 use qdiff_tests::containers::{Array, arrays};
 use qdiff_tests::markdown::{read, root};
-use qdiff_tests::{Folder, Said, empty, exact, folder_with};
+use qdiff_tests::{Folder, Said, empty, exact, folder_with, unwrapped};
 use serde_json::json;
 use std::path::Path;
 use std::process::Command;
@@ -467,7 +467,7 @@ fn engines_with_batches_of_sequences_are_judged() {
             let said = runs(&folder, "", Some("dump")).exits(0);
             assert_eq!(said.to_string(), "", "{language}");
             let said = folder.qdiff("run -m model.gguf --subject capture:dump --map map.txt").exits(code);
-            let text = said.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+            let text = unwrapped(&said.stdout);
             let words = "token 4 of sequence 2 was written to slot 9, which belongs to sequence 0 (its token 9)";
             assert_eq!(text.contains(words), code == 1, "{language}: {said}");
         }

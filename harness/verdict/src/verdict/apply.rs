@@ -184,18 +184,13 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
             widen(&mut bound, more);
         }
         sink(Block {
-            side: source.index,
-            step,
-            index,
-            rows,
-            known: None,
             value: Cow::Owned(value),
             bound: Cow::Owned(bound),
             poisoned: !operands.iter().all(Operand::finite),
-            segment: source.computed.is_some(),
             coarse: uncertain || narrow != DType::F32 || terms.is_some() && attention.accumulation == Accumulation::F16,
             terms: uncancelled.filter(|_| attention.accumulation != Accumulation::F16).map(Cow::Owned),
             by_operands,
+            ..source.block(index, rows)
         })?;
     }
     ControlFlow::Continue(())

@@ -105,19 +105,13 @@ pub(super) fn caches(
             continue;
         }
         sink(Block {
-            side: source.index,
-            step,
-            index,
-            rows: 0..state.values.rows(),
             known: Some(&state.known),
             value: Cow::Borrowed(&state.values),
             // Nothing but the uncertainty of its rows is allowed.
             bound: Cow::Borrowed(&state.deltas.data),
             poisoned,
-            segment: source.computed.is_some(),
             coarse: state.deltas.data.iter().any(|d| *d > 0.0),
-            terms: None,
-            by_operands: Vec::new(),
+            ..source.block(index, 0..state.values.rows())
         })?;
     }
     ControlFlow::Continue(())

@@ -93,20 +93,7 @@ fn of_group(stage: Stage<'_>, group: usize, (n, m): (usize, usize), parts: &mut 
         // Nothing breaks it off.
         for &line in by_group[group].iter().filter(asked) {
             let row = line_of(len, n, line, count);
-            let block = Block {
-                side: source.index,
-                step,
-                index: *index,
-                rows: line..line + 1,
-                known: None,
-                value: Cow::Owned(Tensor::default()),
-                bound: Cow::Owned(Vec::new()),
-                poisoned: false,
-                segment: source.computed.is_some(),
-                coarse: false,
-                terms: Some(Cow::Owned(Vec::new())),
-                by_operands: Vec::new(),
-            };
+            let block = Block { terms: Some(Cow::Owned(Vec::new())), ..source.block(*index, line..line + 1) };
             batch.add(x.part(&(row * n..(row + 1) * n)), block, (rule, parameters));
             if batch.room() == 0 {
                 let _ = batch.flush(&mut keep);
@@ -140,18 +127,12 @@ fn give(stage: Stage<'_>, part: Part<'_>, m: usize, sink: &mut Sink<'_>) -> Cont
         let known = value[range.clone()].iter().all(|v| v.is_finite());
         let shape = vec![rows.len(), lines, m];
         sink(Block {
-            side: source.index,
-            step,
-            index,
-            rows,
-            known: None,
             value: Cow::Owned(Tensor { shape, data: value[range.clone()].to_vec() }),
             bound: Cow::Borrowed(&bound[range.clone()]),
             poisoned: !finite || !known,
-            segment: source.computed.is_some(),
             coarse,
             terms: (coarse && !rule.coarse() && source.computed.is_none()).then(|| Cow::Borrowed(&terms[range])),
-            by_operands: Vec::new(),
+            ..source.block(index, rows)
         })?;
     }
     ControlFlow::Continue(())

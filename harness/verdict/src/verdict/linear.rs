@@ -115,26 +115,10 @@ pub(super) fn layers(stage: Stage<'_>, sides: &[Source<'_>], sink: &mut Sink<'_>
                 if !of.asked(step, &rows) {
                     continue;
                 }
-                let (side, segment) = (of.index, of.computed.is_some());
                 let elements = rows.start * extent.0..rows.end * extent.0;
-                let (value, bound) = (Cow::Owned(Tensor::default()), Cow::Owned(Vec::new()));
                 // Filled in with the values.
-                let terms = (coarse && !rule.coarse() && !segment).then(|| Cow::Owned(Vec::new()));
-                let (known, by_operands) = (None, Vec::new());
-                let block = Block {
-                    side,
-                    index,
-                    step,
-                    rows,
-                    known,
-                    value,
-                    bound,
-                    poisoned,
-                    segment,
-                    coarse,
-                    terms,
-                    by_operands,
-                };
+                let terms = (coarse && !rule.coarse() && of.computed.is_none()).then(|| Cow::Owned(Vec::new()));
+                let block = Block { poisoned, coarse, terms, ..of.block(index, rows) };
                 if !batch.takes(&rule, parameters) {
                     batch.flush(sink)?;
                 }

@@ -77,18 +77,12 @@ pub(super) fn states(
             continue;
         }
         sink(Block {
-            side: source.index,
-            step,
-            index,
-            rows: 0..1,
             known: Some(&[]),
             value: Cow::Borrowed(&state.values),
             bound: Cow::Borrowed(&state.deltas.data),
             poisoned,
-            segment: source.computed.is_some(),
             coarse: uncertain,
-            terms: None,
-            by_operands: Vec::new(),
+            ..source.block(index, 0..1)
         })?;
     }
     ControlFlow::Continue(())

@@ -151,6 +151,24 @@ impl<'a> Source<'a> {
         &self.side.capture.steps[index]
     }
 
+    /// These rows of a step; their values are still to be filled in.
+    pub(super) fn block(&self, index: usize, rows: Range<usize>) -> Block<'a> {
+        Block {
+            side: self.index,
+            step: self.step(index),
+            index,
+            rows,
+            known: None,
+            value: Cow::Owned(Tensor::default()),
+            bound: Cow::Owned(Vec::new()),
+            poisoned: false,
+            segment: self.computed.is_some(),
+            coarse: false,
+            terms: None,
+            by_operands: Vec::new(),
+        }
+    }
+
     /// What operand `place` of `node` is in a step, some rows of it or, where it was computed, all: of one that looks back, the
     /// value before the step.
     pub(super) fn read(
