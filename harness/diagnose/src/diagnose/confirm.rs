@@ -88,7 +88,7 @@ pub fn confirm(
         let alone = others.len() == 1;
         let each = others.iter().map(|other| tried(&first, &of(*other), origin, (&findings[i], alone, &known)));
         let said = each.reduce(together).unwrap_or_else(|| Said::of(Predicted::Silent(WORK)));
-        if let Some(instead) = &said.instead {
+        if let Some((instead, _)) = &said.instead {
             better.push((origin.id.name, instead.known(origin.id.layer)));
         }
         settle(&first, origin, &mut findings[i], said, tokens);
@@ -114,7 +114,8 @@ struct Said {
     /// The words of a law that hold, if not all do; a fault's name there, if a number differs.
     what: Option<String>,
     /// If the reported cause fails: what explains the other run, and holds in the first one.
-    instead: Option<Box<Solution>>,
+    /// With the wrong elements of the other run that it gives.
+    instead: Option<(Box<Solution>, usize)>,
 }
 
 impl Said {
@@ -206,7 +207,7 @@ fn tried(
     let asks_more = matches!(&predicted, Predicted::Under { both, .. } if asks_more(both));
     let fails = asks_more || matches!(predicted, Predicted::Fails(_) | Predicted::Open { .. });
     let instead = if fails && alone { of_both_runs((&here, &there), known, first.meter) } else { None };
-    let instead = instead.filter(|solution| !asks_more || !solution.holds.on_two_features());
+    let instead = instead.filter(|(solution, _)| !asks_more || !solution.holds.on_two_features());
     Said { predicted, what, instead }
 }
 
@@ -227,12 +228,12 @@ fn holds(pair: Pair<'_>, solution: &Solution) -> Option<(usize, Holds)> {
 /// of that are wrong, and none of them was used to find it.
 fn of_both_runs(
     (here, there): (&Evidence<'_>, &Evidence<'_>), known: &[&Known], meter: &Meter,
-) -> Option<Box<Solution>> {
+) -> Option<(Box<Solution>, usize)> {
     // What explains another layer of both runs.
     for law in known {
         let Some(solution) = again(here, law, meter) else { continue };
-        if let Some((_, holds)) = holds(Pair { first: here, other: there, meter }, &solution) {
-            return Some(Box::new(Solution { holds, ..solution }));
+        if let Some((elements, holds)) = holds(Pair { first: here, other: there, meter }, &solution) {
+            return Some((Box::new(Solution { holds, ..solution }), elements));
         }
     }
     let found = |from: &Evidence<'_>, to: &Evidence<'_>| {
@@ -259,14 +260,15 @@ fn of_both_runs(
         found
     };
     // What else the first run allows, and what the other one says, which the first one must bear out.
-    let (solution, _) = match found(here, there) {
+    let (solution, elements) = match found(here, there) {
         Some(found) => found,
         None => {
             let (solution, elements) = found(there, here)?;
-            (Solution { elements, held_out: elements, ..solution }, elements)
+            let of_other = solution.elements;
+            (Solution { elements, held_out: elements, ..solution }, of_other)
         }
     };
-    Some(Box::new(solution))
+    Some((Box::new(solution), elements))
 }
 
 /// What a fault of stages that were not captured says.
@@ -346,8 +348,8 @@ fn of_values_there(
 /// Leaves of a finding what both runs say.
 fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, said: Said, tokens: usize) {
     let Said { predicted, what, instead } = said;
-    if let Some(solution) = instead {
-        let trial = Some(Trial::Confirmed { elements: solution.elements, tokens, there: None });
+    if let Some((solution, elements)) = instead {
+        let trial = Some(Trial::Confirmed { elements, tokens, there: None });
         finding.leave_place(String::new());
         (finding.solution, finding.trial) = (Some(*solution), trial);
         return;

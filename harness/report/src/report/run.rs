@@ -400,14 +400,19 @@ fn tokens(report: &Report) -> String {
         };
     };
     let kind = flip(report);
+    let margin = if t.margin.is_finite() && t.error.is_finite() {
+        let (margin, error) = (number(t.margin), number(t.error));
+        format!(
+            "The subject's logits prefer its own choice by {margin}; the logits of the two sides differ by up to {error}"
+        )
+    } else {
+        "Some of the logits are NaN or infinite".to_owned()
+    };
     format!(
-        "the first different choice is after step {}: the subject takes {}, the reference {}. The subject's logits prefer its own \
-         choice by {}; the logits of the two sides differ by up to {}: {kind}",
+        "the first different choice is after step {}: the subject takes {}, the reference {}. {margin}: {kind}",
         t.step,
         report.run.name(t.subject),
         report.run.name(t.reference),
-        number(t.margin),
-        number(t.error)
     )
 }
 
