@@ -2,7 +2,7 @@
 
 use super::request::PositionsRequest;
 use super::sides::{SideChoice, SidesRequest};
-use super::{Console, run, verify};
+use super::{Console, repeat, run, verify};
 use crate::capture::Filter;
 use crate::logits::study;
 use crate::pair::Pair;
@@ -55,6 +55,7 @@ pub fn logits(request: &LogitsRequest, console: Console<'_>) -> Result<LogitsRep
     let mut report = LogitsReport {
         outcome: model.settle(outcome, &diagnosis.verdict.coverage),
         model,
+        named: repeat::named(request.sides.tokens.prompt.model.model.as_deref()),
         prompt: input.ready.name,
         tokens: input.ready.tokens,
         decoded: subject.fed,

@@ -14,6 +14,7 @@ use clap::builder::PossibleValue;
 use qdiff_engine::cuda::Gemm;
 use qdiff_engine::quant::KvType;
 use std::fmt::Display;
+use std::path::Path;
 
 /// The command that repeats the run of the prompt `given`.
 pub(super) fn command(args: &RunRequest, given: &str) -> String {
@@ -28,7 +29,7 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
     let option = |name: &str, value: &dyn Display| format!("{name} {}", quote(&value.to_string()));
     let one_of = |name: &str, value: Option<PossibleValue>| value.map(|value| option(name, &value.get_name()));
     let words = [
-        model(args).map(|m| option("-m", &m)),
+        named(args.sides.tokens.prompt.model.model.as_deref()).map(|m| option("-m", &m)),
         (!unnamed && ids.is_empty()).then(|| option("--prompt", &given)),
         (!unnamed && !ids.is_empty()).then(|| option("--tokens", &ids.join(","))),
         prompt.length.filter(|_| !unnamed).map(|n| option("--length", &n)),
@@ -62,8 +63,8 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
 }
 
 /// The model, unless the environment names it.
-fn model(args: &RunRequest) -> Option<String> {
-    let given = args.sides.tokens.prompt.model.model.as_ref()?;
+pub(super) fn named(given: Option<&Path>) -> Option<String> {
+    let given = given?;
     let ambient = std::env::var_os("QDIFF_MODEL").is_some_and(|m| given.as_os_str() == m);
     (!ambient).then(|| given.display().to_string())
 }

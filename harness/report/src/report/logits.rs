@@ -26,6 +26,9 @@ pub struct LogitsReport {
     pub outcome: Outcome,
     /// The model.
     pub model: ModelInfo,
+    /// The model as the command line named it, unless `QDIFF_MODEL` did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named: Option<String>,
     /// Name of the prompt.
     pub prompt: String,
     /// Its tokens.
@@ -324,12 +327,13 @@ fn row(s: &Suspect) -> Vec<String> {
 
 fn next(report: &LogitsReport) -> Next {
     let apart = report.study.hidden.is_some_and(|h| h.0 > UPSTREAM);
-    let (why, command) = match (report.study.seen.wrong, apart) {
-        (0, true) => ("which stage made the hidden state wrong", "qdiff run -m"),
-        (0, false) => ("every other stage", "qdiff run -m"),
-        _ => ("whether the projection is stored and read as it should be", "qdiff weights"),
+    let (why, command, option) = match (report.study.seen.wrong, apart) {
+        (0, true) => ("which stage made the hidden state wrong", "qdiff run", "-m "),
+        (0, false) => ("every other stage", "qdiff run", "-m "),
+        _ => ("whether the projection is stored and read as it should be", "qdiff weights", ""),
     };
-    Next { command: format!("{command} {}", report.model.path), why }
+    let model = report.named.as_ref().map_or_else(String::new, |named| format!(" {option}{named}"));
+    Next { command: format!("{command}{model}"), why }
 }
 
 impl LogitsReport {

@@ -738,8 +738,13 @@ fn elsewhere<'a>(scene: &'a Scene<'a>, name: &'a str, format: &'static Format) -
                 mixed(source, name, row, (field, &index, of_row))
             };
             let again = of.clone();
+            let part = match field.part {
+                Part::Scale | Part::Exponent => "scale",
+                Part::Offset => "offset",
+                _ => "field",
+            };
             all.push(Way {
-                what: format!("the field {} of the stored blocks is that of the {what}", field.name),
+                what: format!("the {part} {} of each stored block is that of the {what}", field.name),
                 decoded: Rc::new(move |row| of(source, name, row).map(Rc::new)),
                 reading: Some(Reading::of(format.ty, again)),
             });
