@@ -38,7 +38,10 @@ fn scale(s: &Spot<'_>) -> f32 {
 
 /// The softmax with another scale.
 fn scaled(s: &mut Spot<'_>, by: f32) {
-    rows(s, |x, p, w| soften(&x[..=p], by, &mut w[..=p]));
+    rows(s, |x, p, w| {
+        let n = (p + 1).min(x.len());
+        soften(&x[..n], by, &mut w[..n]);
+    });
 }
 
 /// Scaled by the width of all heads instead of one.

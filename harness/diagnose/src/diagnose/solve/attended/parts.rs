@@ -213,17 +213,6 @@ impl By {
         }
     }
 
-    /// Those by which a part may be brought from its own maximum to the row's.
-    const OF_SHARES: [Self; 7] = [
-        Self::Nothing,
-        Self::Inverse,
-        Self::PowersOfTwo,
-        Self::Twice,
-        Self::Dropped,
-        Self::Unscaled,
-        Self::ScaledTwice,
-    ];
-
     /// What each key counts where every part has its own maximum, and is brought to the row's once.
     fn shares(self, parted: &Parted<'_>, scale: f64) -> Vec<f64> {
         let top = largest(parted.s);
@@ -345,7 +334,9 @@ impl Rule {
         let carried = [Carried::Sum, Carried::Result, Carried::Both];
         all.splice(0..0, carried.map(|carried| Self::Shares(carried, By::Nothing)));
         all.extend(carried.into_iter().flat_map(|carried| By::ALL.map(|by| Self::Rescaled(carried, by))));
-        let shares = carried.into_iter().flat_map(|carried| By::OF_SHARES[1..].iter().map(move |by| (carried, *by)));
+        // By which a part may be brought from its own maximum to the row's, beside nothing.
+        let of_shares = || By::ALL.into_iter().filter(|by| !matches!(by, By::Nothing | By::Own | By::OfPart));
+        let shares = carried.into_iter().flat_map(|carried| of_shares().map(move |by| (carried, by)));
         all.extend(shares.map(|(carried, by)| Self::Shares(carried, by)));
         all.extend([
             Self::SumOfLastAsItIs,
