@@ -17,6 +17,7 @@
  *
  *     QDIFF_SEQUENCES(qd, sequences, n);              int32_t, of each row: 0 and up in the order in which they begin
  *     QDIFF_PREFIX(qd, 0, 2, 16);                     sequence 2 begins here, with 16 cached tokens of sequence 0
+ *     QDIFF_TAKEN_BACK(qd, 1, 9);                     before this step sequence 1 was cut to its first 9 tokens: a draft was rejected
  *     QDIFF_ROWS(qd, "slots", -1, slots, QDIFF_I32, n, 1);   the cache slot that each row is written to; "positions" likewise
  *     QDIFF_TABLE(qd, 2, table, n);                   int32_t: the slots that hold the n positions of sequence 2
  *     QDIFF_TAP_OF(qd, 2, "k_cache", 7, k, QDIFF_F16, 3, dims, strides);
@@ -145,9 +146,10 @@ typedef struct {
 #define QDIFF_TAP_OF(ctx, sequence, name, layer, ptr, dtype, ndim, dims, strides) \
     ((ctx) ? qdiff_tap_of(ctx, sequence, name, layer, ptr, dtype, ndim, dims, strides) : (void)0)
 #define QDIFF_TABLE(ctx, sequence, slots, n) ((ctx) ? qdiff_table(ctx, sequence, slots, n) : (void)0)
-/* Whose the rows of the current step are, and with what a sequence begins in it. */
+/* Whose the rows of the current step are, with what a sequence begins in it, and how many tokens a sequence kept before it. */
 #define QDIFF_SEQUENCES(ctx, sequences, n) ((ctx) ? qdiff_sequences(ctx, sequences, n) : (void)0)
 #define QDIFF_PREFIX(ctx, from, to, tokens) ((ctx) ? qdiff_prefix(ctx, from, to, tokens) : (void)0)
+#define QDIFF_TAKEN_BACK(ctx, sequence, kept) ((ctx) ? qdiff_taken_back(ctx, sequence, kept) : (void)0)
 /* Ends the step at once, so that whoever waits for it can read it; else the next step or QDIFF_END does. */
 #define QDIFF_STEP_END(ctx) ((ctx) ? qdiff_step_end(ctx) : (void)0)
 #define QDIFF_END(ctx) ((ctx) ? qdiff_end(ctx) : (void)0)
@@ -993,7 +995,7 @@ static inline void qdiff_table(qdiff_tap *ctx, int sequence, const int32_t *slot
     qdiff_tap_of(ctx, sequence, "tables", -1, slots, QDIFF_I32, 1, &n, NULL);
 }
 
-/* Writes a line about the rows of the current step: `n` sequences, or the three numbers of a prefix. */
+/* Writes a line about the rows of the current step: `n` sequences, or the numbers of a prefix or of tokens taken back. */
 static inline void qdiff_say_rows(qdiff_tap *ctx, const char *what, const int32_t *numbers, size_t n, const char *end) {
     qdiff_text line = {NULL, 0, 0, 0};
     size_t i;
@@ -1027,6 +1029,13 @@ static inline void qdiff_prefix(qdiff_tap *ctx, int32_t from, int32_t to, int32_
     prefix[1] = to;
     prefix[2] = tokens;
     qdiff_say_rows(ctx, "prefixes\":[[", prefix, 3, "]]");
+}
+
+static inline void qdiff_taken_back(qdiff_tap *ctx, int32_t sequence, int32_t kept) {
+    int32_t back[2];
+    back[0] = sequence;
+    back[1] = kept;
+    qdiff_say_rows(ctx, "taken_back\":[[", back, 2, "]]");
 }
 
 static inline void qdiff_tap_rows(qdiff_tap *ctx, const char *name, int layer, const void *data, int dtype, int64_t rows,

@@ -1,9 +1,11 @@
 """A Qwen2 in numpy, on GGUF files of F32 weights: an engine that is not qdiff's, started as `cmd:` or `serve:`.
 
 Usage: engine.py MODEL --tokens FILE [-n N] [--decoded FILE] [--ubatch N | --passes N,N,…]     one run; tokens are ids, one a line
+       engine.py MODEL --sequences FILE                                     passes of several sequences, a line of JSON for each
        engine.py MODEL --serve                                              a line of JSON for each step
        --bug base      the rotary base is 10000, not that of the file
        --bug cache     a decoded token overwrites the last row of the cache
+       --bug draft     tokens of a rejected draft stay in the cache
        --bug argmin    the next token is that of the smallest logit
        --bug random    L01 ends in other values each time
 """
@@ -89,7 +91,7 @@ class Engine:
         self.eps = np.float32(key("attention.layer_norm_rms_epsilon"))
         self.base = 10000.0 if bug == "base" else key("rope.freq_base")
         self.bug = bug
-        self.cache = [(np.zeros(0), np.zeros(0))] * self.layers
+        self.cache = {}  # by sequence, the keys and the values of each layer
         self.position = 0
 
     def norm(self, x, name):
@@ -102,39 +104,54 @@ class Engine:
         a, b = x[..., :half], x[..., half:]
         return np.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
 
-    def layer(self, x, l, positions):
+    def layer(self, x, l, sequences, positions):
         p, t, g = f"blk.{l}.", len(x), self.kv_heads
         h = self.norm(x, p + "attn_norm.weight")
         q, k, v = (h @ self.w[p + f"attn_{n}.weight"].T + self.w[p + f"attn_{n}.bias"] for n in "qkv")
         q, k = self.rope(q.reshape(t, self.heads, -1), positions), self.rope(k.reshape(t, g, -1), positions)
         v = v.reshape(t, g, -1)
-        if self.position:
-            keep = slice(None, -1 if self.bug == "cache" and t == 1 else None)
-            k, v = (np.concatenate([old[keep], new]) for old, new in zip(self.cache[l], (k, v)))
-        self.cache[l] = (k, v)
-        k, v = (np.repeat(a, self.heads // g, 1) for a in (k, v))
-        scores = np.einsum("thd,khd->htk", q, k) / np.float32(np.sqrt(q.shape[-1]))
-        places = np.arange(len(k)) + (positions[-1] + 1 - len(k))
-        scores[:, places[None, :] > positions[:, None]] = -np.inf
-        scores = np.exp(scores - scores.max(-1, keepdims=True))
-        context = np.einsum("htk,khd->thd", scores / scores.sum(-1, keepdims=True), v).reshape(t, -1)
+        context = np.zeros((t, x.shape[1]), "f4")
+        for sequence in np.unique(sequences):
+            rows = sequences == sequence
+            context[rows] = self.attention(l, sequence, q[rows], k[rows], v[rows], positions[rows])
         x = x + context @ self.w[p + "attn_output.weight"].T
         h = self.norm(x, p + "ffn_norm.weight")
         gate, up = (h @ self.w[p + f"ffn_{n}.weight"].T for n in ("gate", "up"))
         return x + (gate / (1 + np.exp(-gate)) * up) @ self.w[p + "ffn_down.weight"].T
 
-    def forward(self, tokens):
-        positions = np.arange(self.position, self.position + len(tokens))
+    def attention(self, l, sequence, q, k, v, positions):
+        cache = self.cache.setdefault(sequence, [None] * self.layers)
+        if cache[l]:
+            keep = slice(None, -1 if self.bug == "cache" and len(q) == 1 else None)
+            k, v = (np.concatenate([old[keep], new]) for old, new in zip(cache[l], (k, v)))
+        cache[l] = (k, v)
+        k, v = (np.repeat(a, self.heads // self.kv_heads, 1) for a in (k, v))
+        scores = np.einsum("thd,khd->htk", q, k) / np.float32(np.sqrt(q.shape[-1]))
+        places = np.arange(len(k)) + (positions[-1] + 1 - len(k))
+        scores[:, places[None, :] > positions[:, None]] = -np.inf
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        return np.einsum("htk,khd->thd", scores / scores.sum(-1, keepdims=True), v).reshape(len(q), -1)
+
+    def forward(self, tokens, sequences=None, positions=None, prefixes=(), taken_back=()):
+        """Runs a pass. Rows are of the sequences and at the positions that are given, or the next ones of sequence 0."""
+        if sequences:
+            self.dump.line({"step": self.dump.step, "sequences": sequences, "prefixes": prefixes, "taken_back": taken_back})
+        first = self.position
+        sequences = np.array(sequences or [0] * len(tokens))
+        positions = np.array(positions or range(first, first + len(tokens)))
+        begin = [(sequence, sequence, kept) for sequence, kept in taken_back if self.bug != "draft"] + list(prefixes)
+        for source, sequence, kept in begin:
+            self.cache[sequence] = [(k[:kept], v[:kept]) for k, v in self.cache[source]]
         x = self.w["token_embd.weight"][tokens]
         self.dump.add("embed", x)
         for l in range(self.layers):
-            x = self.layer(x, l, positions)
+            x = self.layer(x, l, sequences, positions)
             if self.bug == "random" and l == 1:
                 x = x + np.random.default_rng().normal(size=x.shape).astype("f4")
             self.dump.add(f"L{l:02}.layer_out", x)
         logits = self.norm(x, "output_norm.weight") @ self.w.get("output.weight", self.w["token_embd.weight"]).T
         self.dump.add("logits", logits)
-        self.dump.end(self.position, tokens)
+        self.dump.end(first, tokens)
         self.position += len(tokens)
         return int((np.argmin if self.bug == "argmin" else np.argmax)(logits[-1]))
 
@@ -146,16 +163,21 @@ parser.add_argument("-n", type=int, default=0)
 parser.add_argument("--decoded")
 parser.add_argument("--ubatch", type=int, default=1 << 30)
 parser.add_argument("--passes", type=lambda text: [int(n) for n in text.split(",")])
+parser.add_argument("--sequences")
 parser.add_argument("--serve", action="store_true")
 parser.add_argument("--bug")
 args = parser.parse_args()
 engine = Engine(args.model, args.bug)
+of_pass = lambda told: {name: told[name] for name in ("tokens", "sequences", "positions", "prefixes", "taken_back") if name in told}
 if args.serve:
     for line in sys.stdin:
         step = json.loads(line)
         print("loading, and other things that an engine prints")
-        engine.forward(step["tokens"])
-        print(json.dumps({"step": step["step"]}), flush=True)
+        engine.forward(**of_pass(step))
+        print(json.dumps({"step": step["step"], "rows": len(step["tokens"])}), flush=True)
+elif args.sequences:
+    for line in open(args.sequences):
+        engine.forward(**of_pass(json.loads(line)))
 else:
     ids = lambda path: [int(line) for line in open(path)]
     prompt = ids(args.tokens)

@@ -15,6 +15,8 @@ int main(void) {
             QDIFF_SEQUENCES(qd, v.tokens, v.n);
         } else if (v.kind == 'p') {
             QDIFF_PREFIX(qd, v.tokens[0], v.tokens[1], v.tokens[2]);
+        } else if (v.kind == 'k') {
+            QDIFF_TAKEN_BACK(qd, v.tokens[0], v.tokens[1]);
         } else if (v.kind == 'o') {
             continue;
         } else if (v.kind == 'b') {

@@ -19,6 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 tap.sequences(&all.iter().map(|s| s.parse()).collect::<Result<Vec<_>, _>>()?)?;
             }
             ["prefix", from, to, tokens] => tap.prefix(from.parse()?, to.parse()?, tokens.parse()?)?,
+            ["keeps", sequence, tokens] => tap.taken_back(sequence.parse()?, tokens.parse()?)?,
             ["of", sequence] => of = Some(sequence.parse()?),
             ["table", _, ref slots @ ..] => {
                 let slots = slots.iter().map(|s| s.parse::<i32>()).collect::<Result<Vec<_>, _>>()?;

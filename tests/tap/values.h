@@ -1,5 +1,5 @@
 /* What the engines of these tests "compute": the arrays of a recorded capture, from the two files that a test wrote. A line
- * of `values.txt` is `step FIRST N ID...`, `whose N SEQUENCE...`, `prefix FROM TO TOKENS`, `of SEQUENCE` before a tap of that sequence,
+ * of `values.txt` is `step FIRST N ID...`, `whose N SEQUENCE...`, `prefix FROM TO TOKENS`, `keeps SEQUENCE TOKENS`, `of SEQUENCE` before a tap of that sequence,
  * `table N SLOT...` of it, or `tap NAME LAYER ROWS WIDTH`; the f32 of the taps follow each other in
  * `values.bin`. */
 #ifndef VALUES_H
@@ -51,10 +51,10 @@ static inline int next(values *v) {
     }
     v->is_step = kind[0] == 's';
     v->kind = kind[0];
-    if (kind[0] == 'w' || kind[0] == 'p' || kind[0] == 'o' || kind[2] == 'b') {
+    if (kind[0] == 'w' || kind[0] == 'p' || kind[0] == 'k' || kind[0] == 'o' || kind[2] == 'b') {
         v->kind = kind[1] == 'a' ? 'b' : kind[0];
-        v->n = kind[0] == 'p' ? 3 : 1;
-        must(kind[0] == 'p' || kind[0] == 'o' || fscanf(v->lines, "%zu", &v->n) == 1, "a list has a length");
+        v->n = kind[0] == 'p' ? 3 : kind[0] == 'k' ? 2 : 1;
+        must(v->n > 1 || kind[0] == 'o' || fscanf(v->lines, "%zu", &v->n) == 1, "a list has a length");
         must(v->n <= 256, "a list is short");
         for (i = 0; i < v->n; i++) {
             must(fscanf(v->lines, "%d", &v->tokens[i]) == 1, "a number is one");

@@ -208,14 +208,19 @@ impl<'a> Pair<'a> {
     /// # Errors
     /// As [`RunnerKind::start`].
     pub fn runner(&self, kind: &RunnerKind, tokens: Tokens<'_>, faults: Faults) -> Result<Box<dyn Runner + 'a>> {
+        self.started(kind, self.room(tokens), faults)
+    }
+
+    /// The same, with this room.
+    pub(crate) fn started(&self, kind: &RunnerKind, room: Room, faults: Faults) -> Result<Box<dyn Runner + 'a>> {
         let graph = &self.oracle.graph;
         match kind.start {
             Start::Own(create) => match self.whole.as_ref().filter(|_| !kind.ranks) {
                 Some(whole) => {
-                    let inner = create(self.opened, whole, self.room(tokens), faults)?;
+                    let inner = create(self.opened, whole, room, faults)?;
                     Ok(Box::new(Whole::new(inner, graph, whole)))
                 }
-                None => create(self.opened, graph, self.room(tokens), faults),
+                None => create(self.opened, graph, room, faults),
             },
             Start::Command(command) => {
                 let Settings { store, timeout, .. } = &self.settings;

@@ -1,13 +1,15 @@
 //! A run of several sequences, in passes that have rows of more than one: each sequence becomes a recording of its own, as
 //! if it had run alone. What a sequence is after it took tokens back is one more.
 
-use crate::capture::{Capture, Fed, Plan, Step, Want};
+use crate::capture::{Capture, Fed, Names, Plan, RowsSaid, Step, Want, container};
 use crate::memory::Extent;
+use crate::number::counted;
 use crate::pair::{Pair, Recording};
 use crate::room::Room;
-use crate::runners::{Faults, Runner, RunnerKind, Start};
-use anyhow::{Result, bail, ensure};
+use crate::runners::{Faults, Runner, RunnerKind};
+use anyhow::{Context as _, Result, bail, ensure};
 use qdiff_engine::model::{Graph, Node};
+use std::path::Path;
 use std::time::Instant;
 
 /// Room for a plan.
@@ -23,12 +25,9 @@ fn room(pair: &Pair<'_>, plan: &Plan) -> Room {
 /// Makes a runner with room for `plan`.
 ///
 /// # Errors
-/// As [`RunnerKind::start`]; a command, which runs one sequence at a time.
+/// As [`RunnerKind::start`].
 pub fn runner<'a>(pair: &Pair<'a>, kind: &RunnerKind, plan: &Plan, faults: Faults) -> Result<Box<dyn Runner + 'a>> {
-    match kind.start {
-        Start::Own(create) => create(pair.opened, &pair.oracle.graph, room(pair, plan), faults),
-        Start::Command(_) => bail!("the command {kind} runs one sequence at a time"),
-    }
+    pair.started(kind, room(pair, plan), faults)
 }
 
 /// Runs the passes of `plan` over `tokens`, and hands over each step when it is done.
@@ -80,6 +79,62 @@ pub fn record(pair: &Pair<'_>, runner: &mut dyn Runner, plan: &Plan, tokens: &[u
     })?;
     let (manifest, seconds) = (runner.manifest().clone(), start.elapsed().as_secs_f64());
     Ok(split(&pair.oracle.graph, Recording { capture, manifest, fed: Vec::new(), chose: None, seconds }, plan))
+}
+
+/// The same of any runner: where it writes its own dump, arrays in it have these `names`. Gives what a dump says of its rows too.
+///
+/// # Errors
+/// As [`record`]; a dump of another run.
+pub fn recorded(
+    pair: &Pair<'_>, runner: &mut dyn Runner, plan: &Plan, tokens: &[u32], names: &Names,
+) -> Result<(Vec<Recording>, Vec<RowsSaid>)> {
+    let start = Instant::now();
+    (pair.progress)(&format!("running {}", runner.manifest().name), 0, 1);
+    let Some(folder) = runner.dump_plan(plan, tokens)? else {
+        return Ok((record(pair, runner, plan, tokens)?, Vec::new()));
+    };
+    let mut dumped = dumped(pair, &folder, plan, tokens, names)?;
+    dumped.seconds = start.elapsed().as_secs_f64();
+    let said = std::mem::take(&mut dumped.capture.rows);
+    Ok((split(&pair.oracle.graph, dumped, plan), said))
+}
+
+/// Reads the dump of an engine that had to run `plan` over `tokens`.
+fn dumped(pair: &Pair<'_>, folder: &Path, plan: &Plan, tokens: &[u32], names: &Names) -> Result<Recording> {
+    const DUMP: &str = "the engine's dump";
+    let manifest = container::any_manifest(folder).context(DUMP)?;
+    if manifest.model_sha256.is_some() {
+        manifest.check_model(folder, &pair.opened.sha256())?;
+    }
+    let ran = manifest.sequences.as_ref().with_context(|| {
+        format!(
+            "{DUMP} names no sequences; with QDIFF_SEQUENCES, Tap::sequences or the `sequences` of Capture.step it says whose \
+             the rows of a step are"
+        )
+    })?;
+    ensure!(manifest.tokens.len() == ran.tokens(), "{DUMP} has another number of tokens than its passes");
+    let (asked, ran) = (plan.fed(tokens), ran.fed(&manifest.tokens));
+    if let Some(at) = (0..asked.len().max(ran.len())).find(|&at| asked.get(at) != ran.get(at)) {
+        bail!(
+            "the engine ran another pass {at} than it should run: {}, in the place of {}",
+            words(ran.get(at)),
+            words(asked.get(at))
+        );
+    }
+    pair.read(folder, &manifest, names, "run by its command")
+}
+
+/// A pass in words.
+fn words(fed: Option<&Fed>) -> String {
+    let Some(Fed { backs, prefixes, rows }) = fed else { return "none".to_owned() };
+    let backs =
+        backs.iter().map(|(sequence, to)| format!("sequence {sequence} taken back to {}", counted(*to, "token")));
+    let of = |prefix: &(u32, u32, usize)| format!("sequence {} with {} tokens of {}", prefix.1, prefix.2, prefix.0);
+    let rows = rows.chunk_by(|a, b| a.sequence == b.sequence).map(|own| {
+        let (row, tokens) = (own[0], counted(own.len(), "token"));
+        format!("{tokens} of sequence {} from position {}", row.sequence, row.position)
+    });
+    backs.chain(prefixes.iter().map(of)).chain(rows).collect::<Vec<_>>().join(", ")
 }
 
 /// A recording of each run of a sequence, of a recording that holds all steps of `plan`.

@@ -134,7 +134,9 @@ impl ConfirmRequest {
             let ids = pair.opened.n_tokens().min(pair.opened.model.graph().config.n_vocab);
             let mut runner = sequences::runner(pair, kind, &like, Faults::default())?;
             let tokens = drawn(tokens, like.tokens(), ids, number);
-            sequences::record(pair, runner.as_mut(), &like, &tokens).context(ELSEWHERE)
+            let (others, _) =
+                sequences::recorded(pair, runner.as_mut(), &like, &tokens, &pair.names).context(ELSEWHERE)?;
+            Ok(others)
         };
         let others = match &self.confirm {
             Some(Confirm::Recorded(folder)) => Ok(vec![recorded_plan(pair, folder, plan.runs())?]),

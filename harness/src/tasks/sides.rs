@@ -507,7 +507,7 @@ impl Sides<'_> {
             }
             Side::Live(kind) => {
                 let mut runner = sequences::runner(pair, kind, plan, Faults::default())?;
-                Ok(Some((sequences::record(pair, runner.as_mut(), plan, tokens)?, Vec::new())))
+                Ok(Some(sequences::recorded(pair, runner.as_mut(), plan, tokens, names)?))
             }
         };
         let reference = run(&self.chosen.reference, &Names::of(&pair.oracle.graph))?;

@@ -64,7 +64,7 @@ class Capture:
         self._steps = self._offset = 0
         self.position = 0  # tokens in the steps that have ended
         self.lengths = {}  # by sequence, its tokens in the steps that have ended, a prefix included
-        self._shared, self._names = [], None
+        self._shared, self._back, self._names = [], [], None
         self._closes, self._closed, self._process = closes, False, os.getpid()
         rank = manifest.get("rank")
         if folder:
@@ -88,6 +88,11 @@ class Capture:
         of the next step is at the position after them."""
         self.lengths[sequence] = tokens
         self._shared.append([source, sequence, tokens])
+
+    def take_back(self, sequence, kept):
+        """Says that a sequence takes tokens back before the next step, as after a rejected draft, and keeps its first `kept` ones."""
+        self.lengths[sequence] = kept
+        self._back.append([sequence, kept])
 
     def begin(self, tokens, sequences=None):
         """Begins a forward pass of these token ids: the prompt, or a part of it, then one token each; any later pass may have
@@ -130,10 +135,10 @@ class Capture:
         if self.writes:
             self._check_process()
             if self._sequences is not None:
-                shared = {"prefixes": self._shared} if self._shared else {}
-                self._line({"step": self._steps, "sequences": self._sequences, **shared})
+                of_step = {"sequences": self._sequences, "prefixes": self._shared, "taken_back": self._back}
+                self._line({"step": self._steps, **{name: said for name, said in of_step.items() if said}})
             self._line({"end": self._steps, "first": self.position, "tokens": self._tokens})
-        self._steps, self._shared = self._steps + 1, []
+        self._steps, self._shared, self._back = self._steps + 1, [], []
         self.position += len(self._tokens)
         for sequence in self._sequences or [0] * len(self._tokens):
             self.lengths[sequence] = self.lengths.get(sequence, 0) + 1

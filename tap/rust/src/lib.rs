@@ -163,7 +163,15 @@ impl Tap {
     /// # Errors
     /// A prefix outside a step; what cannot be written.
     pub fn prefix(&self, from: u32, to: u32, tokens: usize) -> Result<()> {
-        self.with(|dump| dump.prefix(from, to, tokens))
+        self.with(|dump| dump.of_step("prefixes", &format!("[[{from},{to},{tokens}]]")))
+    }
+
+    /// Says that a sequence took tokens back before this step, as after a rejected draft, and kept its first `kept` ones.
+    ///
+    /// # Errors
+    /// As [`Tap::prefix`].
+    pub fn taken_back(&self, sequence: u32, kept: usize) -> Result<()> {
+        self.with(|dump| dump.of_step("taken_back", &format!("[[{sequence},{kept}]]")))
     }
 
     /// Dumps what a sequence alone has of a stage, such as its cached rows; or its block table, `tables`: the slots of its
@@ -313,14 +321,15 @@ impl Dump {
         if fed != sequences.len() || fed == 0 {
             return Err(format!("step {} has {fed} tokens, and {} sequences were named", self.step, sequences.len()));
         }
-        self.line(&format!("{{\"step\":{},\"sequences\":{sequences:?}}}", self.step))
+        self.of_step("sequences", &format!("{sequences:?}"))
     }
 
-    fn prefix(&mut self, from: u32, to: u32, tokens: usize) -> std::result::Result<(), String> {
+    /// A line about the rows of the current step.
+    fn of_step(&mut self, what: &str, said: &str) -> std::result::Result<(), String> {
         if self.open.is_none() {
-            return Err("a prefix was named before the step began".to_owned());
+            return Err(format!("{what} were named before the step began"));
         }
-        self.line(&format!("{{\"step\":{},\"prefixes\":[[{from},{to},{tokens}]]}}", self.step))
+        self.line(&format!("{{\"step\":{},\"{what}\":{said}}}", self.step))
     }
 
     fn array(&mut self, name: &str, sequence: Option<u32>, array: &Elements) -> std::result::Result<(), String> {

@@ -10,6 +10,7 @@ fn lines_say_whose_the_rows_are() {
     tap.step(0, &[7, 8, 9]).unwrap();
     tap.sequences(&[0, 2, 2]).unwrap();
     tap.prefix(0, 2, 4).unwrap();
+    tap.taken_back(0, 6).unwrap();
     tap.rows("slots", None, &[12i32, 40, 41], 1).unwrap();
     for sequence in [0, 2] {
         tap.add_of(sequence, "tables", None, Elements::of(vec![1], [3i64])).unwrap();
@@ -23,6 +24,7 @@ fn lines_say_whose_the_rows_are() {
         [
             json!({"step": 0, "sequences": [0, 2, 2]}),
             json!({"step": 0, "prefixes": [[0, 2, 4]]}),
+            json!({"step": 0, "taken_back": [[0, 6]]}),
             json!({"step": 0, "name": "slots", "dtype": "i32", "shape": [3, 1], "file": "capture.bin", "offset": 0}),
             of(0, 12),
             of(2, 20),

@@ -186,9 +186,59 @@ fn a_command_is_put_through_the_battery() {
     {
         assert!(left.iter().any(|case| case.starts_with(why)), "{left:?}");
     }
-    assert!(ran + 4 == all && headline(&said.stdout).contains("two-parts was left out"), "{ran} of {all}: {said}");
+    assert!(
+        ran + 4 == all && headline(&said.stdout).contains("two-parts, parts, one-by-one were left out"),
+        "{ran} of {all}: {said}"
+    );
     let (_, _, said) = cases(format!("{} --why-budget 0", subject("serve", "--serve --bug cache")), 1);
     assert!(headline(&said.stdout).contains("one-token DIVERGED at L00.attn_norm..L00.layer_out"), "{said}");
+}
+
+/// An engine of somebody else was judged on several sequences by captures alone. A command takes the passes of the battery from a file, or
+/// a line for each; what it does wrong with a rejected draft is found in the cases that have one, and nowhere else.
+#[test]
+fn a_command_is_taken_through_batches() {
+    let (folder, numpy) = (folder_with(&exact()), Numpy::new());
+    let serving = |subject: String, code: i32| {
+        let said = numpy.qdiff(&folder, &format!("check -m model.gguf --serving --quick {subject} --json told.json"));
+        (folder.json("told.json"), said.exits(code))
+    };
+    let outcomes = |report: &serde_json::Value| -> Vec<String> {
+        let cases = report["cases"].as_array().unwrap();
+        cases.iter().filter_map(|case| case["outcome"].as_str().map(str::to_owned)).collect()
+    };
+    for (kind, options) in [("cmd", "--sequences {sequences}"), ("serve", "--serve")] {
+        let (report, said) = serving(subject(kind, options), 0);
+        assert_eq!(outcomes(&report), ["match"; 10], "{said}");
+    }
+    // Alone and in a batch: whether numpy gives the same bits is numpy's matter.
+    let bitwise = format!(
+        "check -m model.gguf --serving --quick --expect bitwise --json told.json {}",
+        subject("cmd", "--sequences {sequences}")
+    );
+    let said = numpy.qdiff(&folder, &bitwise);
+    let same = |outcome: &String| {
+        outcome == "match" || said.stdout.contains("another order of summation explains the difference")
+    };
+    assert!(outcomes(&folder.json("told.json")).iter().filter(|o| same(o)).count() == 10, "{said}");
+    let (report, said) = serving(subject("cmd", "--sequences {sequences} --bug draft") + " --why-budget 0", 1);
+    let wrong = |case: &&serde_json::Value| case["outcome"] == "diverged";
+    let wrong: Vec<&str> =
+        report["cases"].as_array().unwrap().iter().filter(wrong).filter_map(|case| case["name"].as_str()).collect();
+    assert_eq!(wrong, ["draft", "draft-beside", "reuse"], "{said}");
+    // Passes of one sequence, decode steps included, are lines of the same file.
+    let line = format!("run -m model.gguf -n 2 --ubatch 9 {}", subject("cmd", "--sequences {sequences}"));
+    numpy.qdiff(&folder, &line).exits(0);
+    // One that reads the tokens alone would run them as one sequence.
+    folder.write(
+        "flat.py",
+        "import json, sys\nfor line in sys.stdin: print(json.dumps({'step': json.loads(line)['step']}), flush=True)\n",
+    );
+    folder.refuses("check -m model.gguf --serving --subject 'cmd: x {tokens}'", &["no such program"]);
+    folder.refuses(
+        "check -m model.gguf --serving --subject 'cmd: cat {tokens}'",
+        &["it needs {sequences}, a file with a line of JSON"],
+    );
 }
 
 /// Failures of engines: one line reports each, with the engine's last words, and nothing is left.

@@ -376,11 +376,13 @@ fn the_shortest_example_compiles() {
 /// The label of a step, its sequence, its first position, and its rows in the pass.
 type Part = (&'static str, u32, usize, std::ops::Range<usize>);
 
-/// The passes of the run that the test below is of: of each pass the step of each sequence with its position and tokens.
-const PASSES: [&[Part]; 3] = [
+/// The passes of the run that the test below is of: of each pass the step of each sequence with its position and tokens. Before the
+/// last one sequence 2 takes tokens back.
+const PASSES: [&[Part]; 4] = [
     &[("prefill", 0, 0, 0..7)],
     &[("prefill@7", 0, 7, 7..12), ("s1.prefill", 1, 0, 12..13), ("s2.prefill@4", 2, 4, 13..30)],
     &[("step1", 0, 12, 30..31), ("s1.step1", 1, 1, 31..32), ("s2.step1", 2, 21, 32..33)],
+    &[("s3.step1", 2, 19, 33..34)],
 ];
 
 /// Writes what the engines compute of several sequences: stages with the rows of all, caches and block tables of each. Slots of
@@ -413,6 +415,9 @@ fn write_passes(folder: &Folder, all: &[Array], apart: usize) {
         if number == 1 {
             lines += "prefix 0 2 4\n";
         }
+        if number == 3 {
+            lines += "keeps 2 19\n";
+        }
         let numbers =
             |of: &dyn Fn(u32, usize) -> usize| rows.iter().map(|row| of(row.0, row.1) as f32).collect::<Vec<_>>();
         tap(&mut lines, "slots", "-1", 1, &numbers(&slot));
@@ -444,13 +449,13 @@ fn write_passes(folder: &Folder, all: &[Array], apart: usize) {
     folder.write("values.bin", elements);
 }
 
-/// Header and crate say whose the rows of a step are: the run is judged sequence by sequence, and slots that two sequences have at
+/// Header and crate say whose the rows of a step are, and which tokens a sequence took back: the run is judged sequence by sequence, and slots that two sequences have at
 /// once are named.
 #[test]
 fn engines_with_batches_of_sequences_are_judged() {
     let folder = folder_with(&exact());
     folder
-        .qdiff("record -m model.gguf --length 33 --sequences 7,5+1+17@0:4,1+1+1 --stages embed,k_cache,layer_out,logits --out recorded")
+        .qdiff("record -m model.gguf --length 34 --sequences 7,5+1+17@0:4,1+1+1,0+0+1~3 --stages embed,k_cache,layer_out,logits --out recorded")
         .exits(0);
     let all = arrays(&folder.join("recorded"));
     // The engines have heads in one axis.

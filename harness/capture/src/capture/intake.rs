@@ -31,7 +31,9 @@ pub(super) const LOGPROBS: &str = "logprobs";
 /// The rows of a pass, by sequence.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PassRows {
-    /// Index of the step of each sequence that has rows.
+    /// The sequences that have rows. After a sequence took tokens back, the step is of a run of another number.
+    pub(super) sequences: Vec<u32>,
+    /// Index of the step of each of them.
     pub(super) steps: Vec<usize>,
     /// Which of the pass's rows are of each.
     pub(super) rows: Vec<Vec<usize>>,
@@ -46,7 +48,7 @@ impl PassRows {
             order.iter().enumerate().for_each(|(row, sequence)| rows.entry(*sequence).or_default().push(row));
             let steps = (step..step + rows.len()).collect();
             step += rows.len();
-            Self { steps, rows: rows.into_values().collect() }
+            Self { sequences: rows.keys().copied().collect(), steps, rows: rows.into_values().collect() }
         };
         orders.iter().map(&mut of_pass).collect()
     }
@@ -155,7 +157,8 @@ impl<'a> Intake<'a> {
         let pass = self.passes.get(step)?;
         match sequence {
             Some(sequence) => {
-                pass.steps.iter().map(|at| &self.capture.steps[*at]).find(|s| s.sequence == sequence).map(Step::label)
+                let at = pass.sequences.iter().position(|of| *of == sequence)?;
+                Some(self.capture.steps[pass.steps[at]].label())
             }
             None => Some(format!("{PASS}{step}")),
         }

@@ -229,10 +229,19 @@ impl Plan {
         all
     }
 
-    /// Adds a pass with rows of these sequences, of which some begin with tokens of others: whose, which, and how many.
-    pub(super) fn add(&mut self, rows: &[u32], prefixes: &[(u32, u32, usize)], last: u32) -> anyhow::Result<()> {
+    /// Adds a pass with rows of these sequences. Some begin with tokens of others: whose, which, and how many. Some take tokens back
+    /// before: which, and how many they keep.
+    pub(super) fn add(
+        &mut self, rows: &[u32], prefixes: &[(u32, u32, usize)], backs: &[(u32, usize)],
+    ) -> anyhow::Result<()> {
+        let last = rows.iter().copied().chain(backs.iter().map(|back| back.0)).max().unwrap_or(0);
         ensure!((last as usize) < SEQUENCES, "more than {SEQUENCES} sequences");
         let mut pass = vec![Share::default(); last as usize + 1];
+        for &(sequence, kept) in backs {
+            let there = self.length(sequence as usize);
+            ensure!(kept < there, "sequence {sequence} takes tokens back and keeps {kept}, and it has {there}");
+            pass[sequence as usize].back = Some(if kept == 0 { Back::All } else { Back::Last(there - kept) });
+        }
         rows.iter().for_each(|sequence| pass[*sequence as usize].tokens += 1);
         for &(from, to, length) in prefixes {
             let share = pass.get_mut(to as usize);
@@ -241,6 +250,14 @@ impl Plan {
         }
         self.0.push(pass);
         Ok(())
+    }
+
+    /// The tokens that a sequence has after these passes, whose prefixes have lengths, as those of [`Self::add`].
+    fn length(&self, sequence: usize) -> usize {
+        self.0.iter().filter_map(|pass| pass.get(sequence)).fold(0, |length, share| {
+            let kept = share.back.map_or(length, |back| back.from(length));
+            kept + share.length.unwrap_or(0) + share.tokens
+        })
     }
 
     /// Refuses a plan that cannot be run.

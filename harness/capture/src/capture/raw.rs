@@ -90,6 +90,9 @@ pub struct Rows {
     /// Sequences that begin in the step with cached tokens of another one: whose, which, and how many.
     #[serde(default)]
     prefixes: Vec<(u32, u32, usize)>,
+    /// Sequences that take tokens back before the step: which, and how many tokens they keep.
+    #[serde(default)]
+    taken_back: Vec<(u32, usize)>,
 }
 
 /// The end of a step.
@@ -202,6 +205,7 @@ impl Lines {
                 );
                 all.sequences = rows.sequences.or(all.sequences.take());
                 all.prefixes.extend(rows.prefixes);
+                all.taken_back.extend(rows.taken_back);
             }
             Line::End(end) => {
                 ensure!(end.end == now, "step {} ends where step {now} should; steps end in order, from 0 on", end.end);
@@ -283,10 +287,10 @@ impl Lines {
             let fed = end.tokens.as_ref().filter(|tokens| !tokens.is_empty()).with_context(problem)?;
             let rows = self.rows.get(&end.end);
             let order = rows.and_then(|rows| rows.sequences.clone()).unwrap_or_else(|| vec![0; fed.len()]);
-            let prefixes = rows.map_or(&[][..], |rows| &rows.prefixes);
+            let (prefixes, backs) = rows.map_or((&[][..], &[][..]), |rows| (&rows.prefixes, &rows.taken_back));
             ensure!(order.len() == fed.len(), "{} names {} sequences of {} tokens", problem(), order.len(), fed.len());
             let last = order.iter().copied().max().unwrap_or(0);
-            plan.add(&order, prefixes, last).with_context(problem)?;
+            plan.add(&order, prefixes, backs).with_context(problem)?;
             let of =
                 |sequence: u32| fed.iter().zip(&order).filter(move |(_, of)| **of == sequence).map(|(token, _)| *token);
             tokens.extend((0..=last).flat_map(of));

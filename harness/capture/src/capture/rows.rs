@@ -146,9 +146,10 @@ impl Intake<'_> {
 
     /// Keeps the block table of the sequence of a step.
     pub(super) fn table(&mut self, step: usize, slots: &[i64]) {
-        let sequence = self.capture.steps[step].sequence;
-        if let Some(pass) = self.passes.iter().position(|pass| pass.steps.contains(&step)) {
-            self.capture.rows[pass].tables.insert(sequence, slots.to_vec());
+        for (pass, said) in self.passes.iter().zip(&mut self.capture.rows) {
+            if let Some(at) = pass.steps.iter().position(|of| *of == step) {
+                said.tables.insert(pass.sequences[at], slots.to_vec());
+            }
         }
     }
 

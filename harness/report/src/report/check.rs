@@ -155,8 +155,6 @@ impl Fared {
             _ => None,
         };
         let all: Vec<Box<Run>> = reports.iter().filter_map(|report| own(&report)).collect();
-        let sequence = worst.run.sequence.as_ref().filter(|_| run.outcome != Outcome::Match);
-        run.headline = sequence.map_or(String::new(), |of| format!("sequence {}: ", of.number)) + &run.headline;
         run.used = largest(all.iter().map(|run| run.used));
         run.tokens = all.iter().map(|run| run.tokens).sum();
         run.seconds = all.iter().map(|run| run.seconds).sum();
@@ -205,12 +203,24 @@ impl CheckReport {
         if outcome != Outcome::Match {
             parts.extend(of(outcome).next().map(|(case, run)| format!("{} {}", case.name, run.line())));
         }
-        let others = self.cases.iter().filter_map(|c| match &c.fared {
-            Fared::Run(_) => None,
-            Fared::LeftOut { why } => Some(format!("{} was left out ({why})", c.name)),
-            Fared::Failed { error } => Some(format!("{} could not be run ({error})", c.name)),
-        });
-        parts.extend(others);
+        // Cases that follow each other for one reason are told once.
+        let same = |a: &&Case, b: &&Case| match (&a.fared, &b.fared) {
+            (Fared::LeftOut { why: a }, Fared::LeftOut { why: b }) => a == b,
+            (Fared::Failed { .. }, Fared::Failed { .. }) => true,
+            _ => false,
+        };
+        let others: Vec<&Case> = self.cases.iter().filter(|c| !matches!(c.fared, Fared::Run(_))).collect();
+        parts.extend(others.chunk_by(same).map(|alike| {
+            let names: Vec<&str> = alike.iter().map(|case| case.name.as_str()).collect();
+            let name = names.join(", ");
+            match &alike[0].fared {
+                Fared::LeftOut { why } => {
+                    format!("{name} {} left out ({why})", if names.len() > 1 { "were" } else { "was" })
+                }
+                Fared::Failed { error } => format!("{name} could not be run ({error})"),
+                Fared::Run(_) => String::new(),
+            }
+        }));
         parts.join("; ")
     }
 }

@@ -7,11 +7,12 @@ use super::{Manifest, Reads, Runner, RunnerKind, Start, Tokens};
 use crate::arithmetic::Arithmetic;
 use crate::capture::dump::Expected;
 use crate::capture::manifest::SCHEMA_VERSION;
-use crate::capture::{Lengths, Names, Passes, Step, Store, Want, container, raw};
+use crate::capture::{Fed, Lengths, Names, Passes, Plan, Step, Store, Want, container, raw};
 use crate::home::Home;
 use crate::metrics::argmax;
 use crate::own::OwnFolder;
 use anyhow::{Context as _, Result, bail, ensure};
+use qdiff_engine::cpu::Row;
 use qdiff_engine::model::Graph;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ pub const RUN: &str = "cmd:";
 pub const SERVE: &str = "serve:";
 
 /// What qdiff replaces in a command: the word in braces, and what takes its place.
-pub const PLACEHOLDERS: [(&str, &str); 9] = [
+pub const PLACEHOLDERS: [(&str, &str); 10] = [
     ("model", "the model: a GGUF file, or a folder of safetensors"),
     ("dir", "the folder to dump to; the variable QDIFF_DUMP names it too"),
     ("tokens", "a file with the ids of the prompt, one a line"),
@@ -36,6 +37,7 @@ pub const PLACEHOLDERS: [(&str, &str); 9] = [
     ("decoded_ids", "these ids, with commas between them"),
     ("ubatch", "the most tokens of the prompt in one pass"),
     ("passes", "the lengths of all passes over the prompt, with commas between them"),
+    ("sequences", "a file with a line of JSON for each pass of several sequences"),
 ];
 
 /// The folder that a command dumps to, in the one of its run.
@@ -43,6 +45,9 @@ const DUMP: &str = "dump";
 
 /// A file that is as old as the run.
 const BEGUN: &str = "begun";
+
+/// The file of passes of several sequences.
+const PASSES: &str = "passes";
 
 /// What says of a dump which tokens it is of.
 const MANIFEST: &str = "manifest.json";
@@ -60,7 +65,12 @@ impl CommandLine {
 
     /// Whether it takes the tokens to feed.
     pub fn forced(&self) -> bool {
-        self.takes("decoded") || self.takes("decoded_ids")
+        self.takes("decoded") || self.takes("decoded_ids") || self.rows_alone()
+    }
+
+    /// Whether it takes rows of sequences and no prompt: a run of one sequence is passes of its rows.
+    fn rows_alone(&self) -> bool {
+        !self.serves && self.sequences() && !self.takes("tokens") && !self.takes("ids")
     }
 
     /// Whether it feeds what somebody else chose, and chooses nothing.
@@ -73,9 +83,14 @@ impl CommandLine {
         self.takes("ubatch") || self.passes()
     }
 
+    /// Whether it takes passes with rows of several sequences.
+    pub fn sequences(&self) -> bool {
+        self.takes("sequences")
+    }
+
     /// Whether it takes passes of any lengths.
     pub fn passes(&self) -> bool {
-        self.takes("passes")
+        self.takes("passes") || self.rows_alone()
     }
 
     /// Refuses a command that takes no tokens, or begins with a program that is not there.
@@ -84,7 +99,7 @@ impl CommandLine {
     /// What is missing.
     pub fn check(&self) -> Result<()> {
         ensure!(
-            self.takes("tokens") || self.takes("ids"),
+            self.takes("tokens") || self.takes("ids") || self.sequences(),
             "`{RUN} {}` takes no tokens: it needs {{tokens}}, a file of ids, or {{ids}}",
             self.line
         );
@@ -132,7 +147,7 @@ pub fn kind(name: &str) -> Option<&'static RunnerKind> {
         about: "a command",
         faults: false,
         llama: false,
-        sequences: false,
+        sequences: command.sequences(),
         ranks: true,
         device: false,
         reads: |_| Reads::Stored,
@@ -217,6 +232,13 @@ impl Engine {
         Ok(self.home.path().join(name).display().to_string())
     }
 
+    /// The file of these passes.
+    fn passes(&self, fed: &[Fed]) -> Result<String> {
+        let lines: String = fed.iter().enumerate().map(|(step, pass)| format!("{}\n", told(step, pass))).collect();
+        self.own.write(PASSES, &lines)?;
+        Ok(self.home.path().join(PASSES).display().to_string())
+    }
+
     /// Runs the command once, for all tokens.
     fn run(&self, tokens: Tokens<'_>) -> Result<()> {
         let (command, decode) = (self.command, tokens.decode);
@@ -241,7 +263,10 @@ impl Engine {
         }
         let ids = |ids: &[u32]| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let forced = tokens.forced.unwrap_or_default();
+        let passes: Vec<Fed> =
+            if command.rows_alone() { of_one(tokens.fed().chain(forced.chunks(1))) } else { Vec::new() };
         let values = [
+            ("sequences", self.passes(&passes)?),
             ("tokens", self.file("tokens", tokens.prompt)?),
             ("ids", ids(tokens.prompt)),
             ("n", decode.to_string()),
@@ -250,8 +275,13 @@ impl Engine {
             ("ubatch", if let Passes::Of(most) = tokens.passes { most } else { tokens.longest() }.to_string()),
             ("passes", lengths.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
         ];
+        self.start(&values)
+    }
+
+    /// Runs the command once, with these words in the place of its placeholders.
+    fn start(&self, values: &[(&str, String)]) -> Result<()> {
         let expected = self.begins()?;
-        let line = self.line(&values);
+        let line = self.line(values);
         let run = Process::start(&line, &self.dump, &expected.run, false).and_then(|run| run.finish(self.timeout));
         let dumped = run.and_then(|()| {
             ensure!(
@@ -278,6 +308,14 @@ impl Engine {
     /// Has the next tokens run by a command that stays up; gives the number of the step.
     fn feed(&mut self, tokens: &[u32]) -> Result<usize> {
         let step = self.steps;
+        self.tell(&json!({ "step": step, "first": self.position, "tokens": tokens }))?;
+        self.position += tokens.len();
+        Ok(step)
+    }
+
+    /// Has a pass run by a command that stays up; gives its answer.
+    fn tell(&mut self, told: &Value) -> Result<Value> {
+        let step = self.steps;
         let mut begun = None;
         let running = match &mut self.running {
             Some(running) => running,
@@ -288,7 +326,6 @@ impl Engine {
                 self.running.insert(running)
             }
         };
-        let told = json!({ "step": step, "first": self.position, "tokens": tokens });
         let answer = running.ask(&format!("{told}\n"), self.timeout, |line| {
             let answer: Value = serde_json::from_str(line).ok()?;
             (answer.get("step").is_some() || answer.get("error").is_some()).then_some(answer)
@@ -301,8 +338,7 @@ impl Engine {
             container::check_run(&self.dump, &expected).context("the engine's dump")?;
         }
         self.steps += 1;
-        self.position += tokens.len();
-        Ok(step)
+        Ok(answer)
     }
 
     /// Has the prompt run by a command that stays up.
@@ -319,8 +355,9 @@ impl Engine {
     /// Writes the manifest for an engine that wrote none: it ran the given tokens.
     fn complete(&self, tokens: Tokens<'_>, decoded: &[u32]) -> Result<()> {
         let there = self.dump.join(MANIFEST).symlink_metadata().is_ok();
-        // Only the engine can name the tokens that it chose.
-        if there || self.chooses(tokens) {
+        // Only the engine can name the tokens that it chose; lines that name the sequences of rows name tokens too.
+        let named = self.command.rows_alone() && self.dump.join(raw::LINES).exists();
+        if there || named || self.chooses(tokens) {
             return Ok(());
         }
         let mut manifest = json!({ "schema_version": SCHEMA_VERSION, "tokens": tokens.prompt, "decoded": decoded });
@@ -329,6 +366,11 @@ impl Engine {
             Passes::Of(_) => {}
             Passes::Lengths(_) => manifest["passes"] = tokens.lengths().into(),
         }
+        self.describe(manifest)
+    }
+
+    /// Writes this manifest to the dump, with the name of the engine.
+    fn describe(&self, mut manifest: Value) -> Result<()> {
         if !self.dump.join(raw::LINES).exists() {
             manifest["engine"] = self.manifest.name.as_str().into();
         }
@@ -391,6 +433,32 @@ impl Runner for Engine {
         Ok(Some(self.dump.clone()))
     }
 
+    fn dump_plan(&mut self, plan: &Plan, tokens: &[u32]) -> Result<Option<PathBuf>> {
+        let fed = plan.fed(tokens);
+        if self.command.serves {
+            for (step, pass) in fed.iter().enumerate() {
+                let (answer, rows) = (self.tell(&told(step, pass))?, pass.rows.len());
+                // An engine that reads the tokens alone would run the rows of all sequences as one.
+                ensure!(
+                    answer["rows"] == rows,
+                    "`{}` answers {answer} to a pass of several sequences; an engine that ran the rows of all of them says \
+                     how many, as {}",
+                    self.manifest.name,
+                    json!({ "step": step, "rows": rows })
+                );
+            }
+        } else {
+            self.start(&[("sequences", self.passes(&fed)?)])?;
+        }
+        // Lines that grow name the sequences of their rows themselves.
+        if [MANIFEST, raw::LINES].iter().all(|name| self.dump.join(name).symlink_metadata().is_err()) {
+            self.describe(
+                json!({ "schema_version": SCHEMA_VERSION, "tokens": tokens, "sequences": plan.to_string() }),
+            )?;
+        }
+        Ok(Some(self.dump.clone()))
+    }
+
     fn chooses(&self, tokens: Tokens<'_>) -> bool {
         let told = tokens.forced.is_some() && self.command.forced();
         !self.command.serves && !told && tokens.decode > 0
@@ -406,6 +474,26 @@ impl Runner for Engine {
         let index = self.feed(tokens)?;
         self.fed(index, tokens, &want.store)
     }
+}
+
+/// The passes of a run of one sequence.
+fn of_one<'a>(fed: impl Iterator<Item = &'a [u32]>) -> Vec<Fed> {
+    let mut position = 0..;
+    let mut row = |&token| Row { sequence: 0, position: position.next().unwrap_or_default(), token };
+    fed.map(|tokens| Fed { rows: tokens.iter().map(&mut row).collect(), ..Fed::default() }).collect()
+}
+
+/// What an engine is told of a pass of several sequences.
+fn told(step: usize, Fed { backs, prefixes, rows }: &Fed) -> Value {
+    let of = |number: fn(&Row) -> u32| rows.iter().map(number).collect::<Vec<_>>();
+    json!({
+        "step": step,
+        "taken_back": backs,
+        "prefixes": prefixes,
+        "tokens": of(|row| row.token),
+        "sequences": of(|row| row.sequence),
+        "positions": of(|row| row.position),
+    })
 }
 
 fn no_logits(name: &str) -> String {

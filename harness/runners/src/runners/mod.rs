@@ -19,7 +19,7 @@ pub use ranks::{Origins, Ranks, Whole};
 pub use source::{RUNNERS, Source};
 
 use crate::arithmetic::Arithmetic;
-use crate::capture::{Filter, Pass, Passes, Step, Store, Want};
+use crate::capture::{Filter, Pass, Passes, Plan, Step, Store, Want};
 use crate::memory::Extent;
 use crate::metrics::argmax;
 use anyhow::{Result, bail};
@@ -150,6 +150,14 @@ pub trait Runner {
     /// # Errors
     /// Whatever keeps the engine from running these tokens.
     fn dump(&mut self, _tokens: Tokens<'_>, _store: &Arc<Store>) -> Result<Option<PathBuf>> {
+        Ok(None)
+    }
+
+    /// Runs the passes of `plan` over `tokens` where the engine writes its dump itself, as [`Self::dump`].
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from running these tokens.
+    fn dump_plan(&mut self, _plan: &Plan, _tokens: &[u32]) -> Result<Option<PathBuf>> {
         Ok(None)
     }
 

@@ -1,7 +1,7 @@
 //! Runners by name, and where the tensors of a side come from.
 
 use super::{RunnerKind, command, cpu, cuda, llama};
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use qdiff_engine::cuda::CudaError;
 use std::path::PathBuf;
 
@@ -12,6 +12,11 @@ impl RunnerKind {
     /// Why, and what to take instead.
     pub fn check_sequences(&self) -> Result<()> {
         let able: Vec<&str> = RUNNERS.iter().filter(|kind| kind.sequences).map(|kind| kind.name).collect();
+        ensure!(
+            self.sequences || self.command().is_none(),
+            "`{self}` runs one sequence at a time: for several in one pass it needs {{sequences}}, a file with a line of \
+             JSON for each pass"
+        );
         if !self.sequences {
             bail!(
                 "the runner {self} runs one sequence at a time, and --sequences runs several in one pass; take {}",
