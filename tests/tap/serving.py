@@ -20,8 +20,7 @@ HEADS, HEAD = ARRAYS["prefill/L00.q_rope"].shape[1:]
 KV_HEADS = ARRAYS["prefill/L00.k_rope"].shape[1]
 PADDING, BLOCK, BLOCKS = 3, 4, 24
 
-# 7,5+1+17@0:4,1+1+1
-assert MANIFEST["sequences"] == "7,5+1+17@0:4,1+1+1", MANIFEST["sequences"]
+assert MANIFEST["sequences"] == "7,5+1+17@0:4,1+1+1,1~2", MANIFEST["sequences"]
 TOKENS = MANIFEST["tokens"]
 
 
@@ -38,6 +37,8 @@ PASSES = [
     [Part("a", "prefill@7", 7, TOKENS[7:12]), Part("b", "s1.prefill", 0, TOKENS[12:13]), Part("c", "s2.prefill@4", 4, TOKENS[13:30])],
     # In another order than that in which they came.
     [Part("c", "s2.step1", 21, TOKENS[32:33]), Part("a", "step1", 12, TOKENS[30:31]), Part("b", "s1.step1", 1, TOKENS[31:32])],
+    # The last two tokens of a are taken back.
+    [Part("a", "s3.step1", 11, TOKENS[33:34])],
 ]
 PROMPTS = {"a": TOKENS[:12], "b": TOKENS[12:13], "c": TOKENS[:4] + TOKENS[13:30]}
 # Their blocks; the first of c is that of a.
@@ -208,13 +209,16 @@ class Runner:
         self.input_batch = types.SimpleNamespace(req_ids=[part.request for part in self.engine.batch])
         self.model(input_ids=self.engine.ids(), positions=self.engine.positions())
 
-    def scheduled(self, resumed=()):
+    def scheduled(self):
         """In another order than that of the rows."""
         engine = self.engine
         fresh = [types.SimpleNamespace(req_id=part.request, prompt_token_ids=PROMPTS[part.request], num_computed_tokens=part.first)
                  for part in engine.batch if part.step.endswith(("prefill", "@4"))]
+        old = [part for part in engine.batch if not part.step.endswith(("prefill", "@4"))]
         return types.SimpleNamespace(num_scheduled_tokens=dict(sorted(engine.counts().items(), reverse=True)),
-                                     scheduled_new_reqs=fresh, scheduled_cached_reqs=types.SimpleNamespace(resumed_req_ids=set(resumed)))
+                                     scheduled_new_reqs=fresh, scheduled_spec_decode_tokens={},
+                                     scheduled_cached_reqs=types.SimpleNamespace(
+                                         req_ids=[part.request for part in old], num_computed_tokens=[part.first for part in old]))
 
 
 # The context of a forward pass, as layers find it.
@@ -239,7 +243,8 @@ def began(engine, second, folder):
     CONTEXT.get_forward_context = lambda: metadata(engine)
     runner, worker = Runner(engine, second), vllm.Extension()
     worker.model_runner = runner
-    worker.vllm_config = types.SimpleNamespace(model_config=types.SimpleNamespace(enforce_eager=True, dtype="torch.float32"))
+    worker.vllm_config = types.SimpleNamespace(model_config=types.SimpleNamespace(enforce_eager=True, dtype="torch.float32"),
+                                               speculative_config=None)
     return runner, worker, lambda: worker.qdiff_begin(folder)
 
 
@@ -269,7 +274,7 @@ processor = Module(lambda *_: types.SimpleNamespace(next_token_logits=engine.log
 for seen in [engine.decoder, processor, *_batches.modules(engine.decoder)]:
     seen.register_forward_hook(hook)
 for engine.batch in PASSES:
-    decode = engine.batch is PASSES[2]
+    decode = engine.batch in PASSES[2:]
     pool = tensor(np.zeros((9, 64), np.int64))
     for at, part in enumerate(engine.batch):
         pool[8 - at][:part.length] = slots(part.request, part.length)
@@ -287,8 +292,8 @@ for folder in ["vllm", "second", "sglang"]:
     # SGLang never says that it has ended.
     assert ("closed" in lines[-1]) == (folder != "sglang")
     whose = [line for line in lines if '"sequences"' in line]
-    assert [json.loads(line)["sequences"] for line in whose] == [[0] * 7, [0] * 5 + [1] + [2] * 17, [2, 0, 1]]
-    assert json.loads(whose[1])["prefixes"] == [[0, 2, 4]]
+    assert [json.loads(line)["sequences"] for line in whose] == [[0] * 7, [0] * 5 + [1] + [2] * 17, [2, 0, 1], [0]]
+    assert json.loads(whose[1])["prefixes"] == [[0, 2, 4]] and json.loads(whose[3])["taken_back"] == [[0, 11]]
 assert pathlib.Path("second/capture.bin").read_bytes() == pathlib.Path("vllm/capture.bin").read_bytes()
 
 
@@ -305,10 +310,10 @@ def refused(words, call):
 def served(change):
     engine = Engine()
     runner, worker, begin = began(engine, False, f"refused-{change.__name__}")
-    engine.batch, runner.resumed = PASSES[0], ()
+    engine.batch = PASSES[0]
     change(engine, worker)
     begin()
-    runner.execute_model(runner.scheduled(runner.resumed))
+    runner.execute_model(runner.scheduled())
     runner.processor()
 
 
@@ -318,10 +323,6 @@ def cached(engine, worker):
 
 def begun(engine, worker):
     engine.batch = PASSES[2]
-
-
-def resumed(engine, worker):
-    worker.model_runner.resumed = ("a",)
 
 
 def sharded(engine, worker):
@@ -342,6 +343,6 @@ def speculating(engine, worker):
     engine.logits = lambda: tensor(np.concatenate([own(), own()]))
 
 
-for words, change in [("empty the prefix cache", cached), ("begun before the capture", begun), ("computed again", resumed),
+for words, change in [("empty the prefix cache", cached), ("begun before the capture", begun),
                       ("one GPU", sharded), ("enforce_eager", graphs), ("called 2 times", twice), ("speculation", speculating)]:
     refused(words, lambda: served(change))

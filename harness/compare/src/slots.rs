@@ -162,8 +162,8 @@ impl SlotsCheck {
 /// The state of a run.
 struct Run {
     check: SlotsCheck,
-    /// The last pass in which each sequence has rows.
-    last: Vec<usize>,
+    /// How many tokens of each sequence are needed in each pass or later ones.
+    needed: Vec<Vec<usize>>,
     /// The slot of each token of each sequence, where it is known.
     tables: Vec<Vec<Option<i64>>>,
     /// The rows that were written to each slot.
@@ -174,12 +174,23 @@ struct Run {
 
 impl Run {
     fn of(plan: &Plan, tokens: &[u32]) -> Self {
-        let mut last = vec![0; plan.sequences()];
-        for (pass, fed) in plan.fed(tokens).iter().enumerate() {
-            fed.rows.iter().for_each(|row| last[row.sequence as usize] = pass);
-        }
-        let tables = vec![Vec::new(); last.len()];
-        Self { check: SlotsCheck::default(), last, tables, holders: HashMap::new(), known: HashSet::new() }
+        let mut later = vec![0; plan.sequences()];
+        let mut before = |fed: &Fed| {
+            fed.rows.iter().for_each(|row| later[row.sequence as usize] = usize::MAX);
+            let needed = later.clone();
+            for &(from, _, length) in &fed.prefixes {
+                later[from as usize] = later[from as usize].max(length);
+            }
+            // What is taken back later may be overwritten until then.
+            for &(sequence, to) in &fed.backs {
+                later[sequence as usize] = later[sequence as usize].min(to);
+            }
+            needed
+        };
+        let mut needed: Vec<_> = plan.fed(tokens).iter().rev().map(&mut before).collect();
+        needed.reverse();
+        let tables = vec![Vec::new(); plan.sequences()];
+        Self { check: SlotsCheck::default(), needed, tables, holders: HashMap::new(), known: HashSet::new() }
     }
 
     fn pass(&mut self, pass: usize, fed: &Fed, said: &RowsSaid) {
@@ -236,10 +247,10 @@ impl Run {
         holders.extend(owner.into_iter().chain([(sequence, token)]));
     }
 
-    /// The rows in a slot whose sequences go on.
+    /// The rows in a slot that are needed.
     fn living(&self, pass: usize, slot: i64) -> impl Iterator<Item = (u32, usize)> {
         let holders = self.holders.get(&slot).into_iter().flatten();
-        holders.copied().filter(move |(sequence, _)| self.last[*sequence as usize] >= pass)
+        holders.copied().filter(move |(sequence, token)| *token < self.needed[pass][*sequence as usize])
     }
 
     fn found(&mut self, sequence: u32, token: usize, how: WrongBy) {
@@ -261,6 +272,7 @@ mod tests {
         let tokens = vec![0; plan.tokens()];
         let (mut tables, mut taken): (Vec<Vec<i64>>, usize) = (vec![Vec::new(); plan.sequences()], 3);
         let mut pass = |(fed, order): (Fed, Vec<u32>)| {
+            fed.backs.iter().for_each(|&(sequence, to)| tables[sequence as usize].truncate(to));
             for (from, to, length) in fed.prefixes {
                 tables[to as usize] = tables[from as usize][..length].to_vec();
             }
@@ -320,6 +332,25 @@ mod tests {
         said[1].tables.insert(1, slots.clone());
         said[1].slots = Some(slots);
         assert!(check(&plan, &said).words().contains("token 0 of sequence 1 was written to slot"));
+    }
+
+    /// A sequence that was interrupted is said to have taken tokens back when it goes on; its slots were free before.
+    #[test]
+    fn slots_of_tokens_that_are_taken_back_later_are_free() {
+        for (back, right_words) in [("1~2", ""), ("1~1", "was written to slot")] {
+            let plan: Plan = format!("4+4,0+2,{back}+1").parse().unwrap();
+            let mut said = right(&plan, 4);
+            let slots = said[0].slots.as_ref().unwrap()[2..4].to_vec();
+            for (pass, said) in said.iter_mut().enumerate().skip(1) {
+                let table = said.tables.get_mut(&1).unwrap();
+                table[4..6].copy_from_slice(&slots);
+                if pass == 1 {
+                    said.slots = Some(slots.clone());
+                }
+            }
+            let found = check(&plan, &said);
+            assert!(found.words().contains(right_words) && found.diverged() != right_words.is_empty(), "{found:?}");
+        }
     }
 
     #[test]

@@ -25,19 +25,21 @@ def arithmetic(dtype):
 
 @dataclasses.dataclass
 class Request:
-    """A request's part of a forward pass: how many tokens, the position of the first as the scheduler counts, and the tokens of
-    its prompt where they are known."""
+    """A request's part of a forward pass: how many tokens, the position of the first as the scheduler counts, the tokens of its
+    prompt where they are known, and how many of its tokens are a draft."""
 
     id: str
     count: int
     first: int
     prompt: list | None = None
+    drafts: int = 0
 
 
 @dataclasses.dataclass
 class Batch:
     """A forward pass: its requests in the order of their rows; tokens and positions of the rows, which may go on with padding;
-    the cache slots that the rows are written to, and of each request those of its positions, where they are known. `caches`
+    the cache slots that the rows are written to, and of each request those of its positions, where they are known. A request whose
+    position goes back took tokens back: a draft was rejected, or it was interrupted and is computed again. `caches`
     are stage, layer, and what gives the rows of a cache in slots."""
 
     requests: list
@@ -71,7 +73,7 @@ class Batches:
 
     def end(self, decoder, batch, logits):
         """Writes a pass. `decoder` is what has the layers; `logits` are those of the last token of each request,
-        [requests, vocabulary]."""
+        [requests, vocabulary], and of those before it that are judged by a draft."""
         try:
             self._end(decoder, batch, logits)
         except BaseException:
@@ -84,8 +86,9 @@ class Batches:
         for stage, layer, x in stages:
             if x.shape[0] != len(batch.tokens):
                 raise RuntimeError(f"{stage} of layer {layer} has {x.shape[0]} rows for {len(batch.tokens)} tokens of the forward pass")
-        if logits.shape[0] != len(batch.requests):
-            raise RuntimeError(f"{logits.shape[0]} rows of logits for {len(batch.requests)} requests: switch speculation off")
+        sampled = sum(1 + request.drafts for request in batch.requests)
+        if logits.shape[0] != sampled:
+            raise RuntimeError(f"{logits.shape[0]} rows of logits for {sampled} tokens of requests: switch speculation off")
         if self.capture is None:
             self.capture = (Capture if self.closes else Capture._endless)(self.folder, **self.manifest)
         count = sum(request.count for request in batch.requests)
@@ -95,7 +98,15 @@ class Batches:
         with self.capture.step(batch.tokens[:count], rows):
             for stage, layer, x in stages:
                 self.capture.add(stage, x[:count], layer=layer)
-            self.capture.add("logits", logits.detach().to("cpu", copy=True))
+            logits = logits.detach().to("cpu", copy=True)
+            if sampled == len(batch.requests):
+                self.capture.add("logits", logits)
+            else:
+                first = 0
+                for request in batch.requests:
+                    own = logits[first:first + 1 + request.drafts]
+                    self.capture.add("logits", own, sequence=self.numbers[request.id])
+                    first += 1 + request.drafts
             self.capture.add("positions", batch.positions[:count], dtype="i64")
             if batch.slots:
                 self.capture.add("slots", batch.slots[:count], dtype="i64")
@@ -112,9 +123,12 @@ class Batches:
     def follow(self, request, table):
         """Numbers a request, and finds whose cached rows a new one begins with."""
         if request.id in self.numbers:
-            if len(self.fed[request.id]) != request.first:
-                raise RuntimeError(f"request {request.id} goes on at position {request.first}, and {len(self.fed[request.id])} "
-                                   "tokens of it were captured: give the engine memory for all requests, so that it computes none again")
+            fed = self.fed[request.id]
+            if request.first > len(fed):
+                raise RuntimeError(f"request {request.id} goes on at position {request.first}, and {len(fed)} tokens of it were captured")
+            if request.first < len(fed):
+                del fed[request.first:]
+                self.capture.take_back(self.numbers[request.id], request.first)
         elif request.first == 0:
             self.numbers[request.id], self.fed[request.id] = len(self.numbers), []
         else:

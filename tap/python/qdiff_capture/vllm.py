@@ -5,8 +5,8 @@
     llm.generate(prompts, SamplingParams(max_tokens=4))
     llm.collective_rpc("qdiff_end")
 
-Qwen2 and Qwen3 on one GPU (or the CPU), without speculation; the prefix cache may be on. Requests are sequences 0, 1, ... in the
-order in which they came. Positions, cache slots and block tables are captured as the kernels are given them, and qdiff names the
+Qwen2 and Qwen3 on one GPU (or the CPU); the prefix cache and speculation (with `async_scheduling=False`) may be on. Requests are
+sequences 0, 1, ... in the order in which they came; one whose draft is rejected, or that is interrupted, takes tokens back. Positions, cache slots and block tables are captured as the kernels are given them, and qdiff names the
 one that is wrong. Left out is what vLLM never materialises (projections before their bias, scores, weights of the attention),
 and on a CPU the caches, which lie there as its instructions want them; qdiff checks these as part of the next stage that is
 there. Without `enforce_eager` CUDA graphs are replayed, which run no hooks.
@@ -26,6 +26,8 @@ class Extension:
         config = self.vllm_config
         if not config.model_config.enforce_eager:
             raise RuntimeError("start vLLM with enforce_eager=True: CUDA graphs run no hooks")
+        if config.speculative_config and config.scheduler_config.async_scheduling:
+            raise RuntimeError("start vLLM with async_scheduling=False: with speculation its scheduler counts drafts before they are judged")
         self._qdiff = _Vllm(self.model_runner, folder, **{
             "engine": named("vllm", "vLLM"), "arithmetic": arithmetic(config.model_config.dtype), **(manifest or {})})
 
@@ -38,7 +40,7 @@ class _Vllm:
     def __init__(self, runner, folder, **manifest):
         self.runner, self.batches, self.undo = runner, Batches(folder, True, **manifest), []
         self.scheduled = self.batch = self.step = None
-        self.prompts, self.lengths = {}, {}
+        self.prompts, self.lengths, self.drafts = {}, {}, {}
         self.model = runner.get_model()
         for module in modules(self.model.model):
             self.undo.append(module.register_forward_hook(lambda module, _, out: self.batches.see(module, out)).remove)
@@ -60,8 +62,9 @@ class _Vllm:
         if self.scheduled:
             for new in scheduled.scheduled_new_reqs:
                 self.prompts[new.req_id], self.lengths[new.req_id] = new.prompt_token_ids, new.num_computed_tokens
-            for resumed in scheduled.scheduled_cached_reqs.resumed_req_ids:
-                raise RuntimeError(f"request {resumed} was interrupted, and is computed again: give vLLM memory for all requests")
+            cached = scheduled.scheduled_cached_reqs
+            self.lengths.update((id, n) for id, n in zip(cached.req_ids, cached.num_computed_tokens) if id in self.lengths)
+            self.drafts = {id: len(tokens) for id, tokens in scheduled.scheduled_spec_decode_tokens.items()}
         try:
             return own(scheduled, *args, **kwargs)
         finally:
@@ -80,7 +83,8 @@ class _Vllm:
             for id in batch.req_ids:
                 if id not in self.lengths:
                     raise RuntimeError(f"request {id} was begun before the capture: begin the capture before the first request")
-                requests.append(Request(id, int(self.scheduled[id]), self.lengths[id], self.prompts[id]))
+                drafts = self.drafts.get(id, 0)
+                requests.append(Request(id, int(self.scheduled[id]), self.lengths[id], self.prompts[id], drafts))
                 self.lengths[id] += requests[-1].count
             rows = kwargs["input_ids"].tolist(), kwargs["positions"].tolist()
             self.step = Batch(requests, *rows, *self.cached(requests))

@@ -285,11 +285,15 @@ const SERVING: &str = include_str!("../../tap/serving.py");
 fn batches_of_serving_engines_are_judged_as_they_are() {
     for arch in ["qwen2", "qwen3"] {
         let folder = folder_with(&Synth { arch, ..Synth::default() });
-        folder.qdiff("record -m model.gguf --length 33 --sequences 7,5+1+17@0:4,1+1+1 --out recorded").exits(0);
+        folder.qdiff("record -m model.gguf --length 34 --sequences 7,5+1+17@0:4,1+1+1,1~2 --out recorded").exits(0);
         python(&folder, SERVING);
         for (capture, absent) in [("vllm", "attn_weights"), ("second", "attn_weights"), ("sglang", "k_cache")] {
             let said = folder.qdiff(&format!("run -m model.gguf --subject capture:{capture}")).exits(0);
-            assert!(said.stdout.contains("3 runs: 3 MATCH"), "{arch}: {said}");
+            assert!(said.stdout.contains("4 runs: 4 MATCH"), "{arch}: {said}");
+            // The prefix of sequence 2 ends within a part of which the last token's logits alone were dumped.
+            let alone =
+                folder.qdiff(&format!("run -m model.gguf --subject capture:{capture} --reference none")).exits(3);
+            assert!(alone.stdout.contains("4 runs: 4 INCOMPLETE"), "{arch}: {alone}");
             for file in files(&folder.join("qdiff-report")) {
                 let report = folder.json(&format!("qdiff-report/{file}/report.json"));
                 assert!(report.is_whole(), "{arch} {capture} {file}");

@@ -139,7 +139,11 @@ impl Step {
             }
             (*id, copy)
         };
-        let stages = self.stages.iter().map(begun).collect();
+        // A stage that has the last token's row alone has none in a part before it.
+        let none = |id: &StageId| {
+            self.last_row.as_ref().is_some_and(|(stages, at)| *at >= self.first + tokens && stages.contains(id))
+        };
+        let stages = self.stages.iter().filter(|(id, _)| !none(id)).map(begun).collect();
         let choice = self.choice.as_ref().filter(|_| whole).map(copied);
         let mut foreign = self.foreign.clone();
         foreign.values_mut().for_each(|rows| rows.retain(|row| row.position < self.first + tokens));
