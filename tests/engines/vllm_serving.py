@@ -1,6 +1,7 @@
 """Takes vLLM on a CPU through what an engine that serves meets; each batch becomes a capture, OUT/NAME.
 
 Usage: vllm_serving.py MODEL OUT DTYPE [NAME...]      MODEL: a folder of safetensors with a context of 4,200 tokens; default: all names
+With OTHER=1 in the environment the same of other tokens, on which `--confirm capture:OUT/NAME` tries a cause.
 """
 
 import os
@@ -20,6 +21,7 @@ BLOCK = 32
 
 def text(length, seed=1):
     """Token ids in which no run of two comes again soon."""
+    seed += 100 * int(os.environ.get("OTHER", 0))
     return [5 + (seed * 7919 + 31 * i + i * i * seed) % 300 for i in range(length)]
 
 

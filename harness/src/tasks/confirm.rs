@@ -83,7 +83,7 @@ impl ConfirmRequest {
             }
             Some(Confirm::Recorded(folder)) => {
                 let fed = |manifest: &manifest::Manifest| [manifest.tokens.as_slice(), &manifest.decoded].concat();
-                let (other, own) = (fed(&container::manifest(folder)?), chosen.recorded().map(|(_, own)| fed(own)));
+                let (other, own) = (fed(&container::any_manifest(folder)?), chosen.recorded().map(|(_, own)| fed(own)));
                 // A run that goes on longer is no run on other tokens.
                 ensure!(
                     own.is_none_or(|own| !other.starts_with(&own) && !own.starts_with(&other)),
@@ -107,7 +107,7 @@ impl ConfirmRequest {
             return Ok(());
         }
         if let Some(Confirm::Recorded(folder)) = &self.confirm {
-            pair.confirm(subject, &[recorded(pair, folder)?], diagnosis);
+            pair.confirm(subject, &[recorded(pair, folder, &container::manifest(folder)?)?], diagnosis);
             return Ok(());
         }
         match self.run(sides, pair, subject.seconds, |kind, number| other(sides, pair, kind, (input, number))) {
@@ -368,15 +368,14 @@ fn drawn(first: &[u32], tokens: usize, ids: usize, number: u16) -> Vec<u32> {
 }
 
 /// Another capture of the subject.
-fn recorded(pair: &Pair<'_>, folder: &Path) -> Result<Recording> {
-    let manifest = container::manifest(folder)?;
+fn recorded(pair: &Pair<'_>, folder: &Path, manifest: &manifest::Manifest) -> Result<Recording> {
     manifest.check_model(folder, &pair.opened.sha256())?;
-    pair.read(folder, &manifest, &pair.names, &manifest.how())
+    pair.read(folder, manifest, &pair.names, &manifest.how())
 }
 
 /// The runs of the sequences of another capture of the subject: so many.
 fn recorded_plan(pair: &Pair<'_>, folder: &Path, runs: usize) -> Result<Vec<Recording>> {
-    let manifest = container::manifest(folder)?;
+    let manifest = container::any_manifest(folder)?;
     let plan = manifest.sequences.clone().unwrap_or_default();
     ensure!(
         plan.runs() == runs,
@@ -384,7 +383,7 @@ fn recorded_plan(pair: &Pair<'_>, folder: &Path, runs: usize) -> Result<Vec<Reco
         folder.display(),
         counted(plan.runs(), "sequence")
     );
-    Ok(sequences::split(&pair.oracle.graph, recorded(pair, folder)?, &plan))
+    Ok(sequences::split(&pair.oracle.graph, recorded(pair, folder, &manifest)?, &plan))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Causes tried on other tokens, through the binary: what is confirmed, what is withdrawn, and what could not be tried.
 
+use qdiff_tests::containers::{arrays, write_npy};
 use qdiff_tests::{Folder, folder, unwrapped};
 use serde_json::Value;
 
@@ -73,6 +74,30 @@ fn captures_are_tried_on_another_capture() {
             &["holds the same tokens"],
         );
     }
+}
+
+/// The same of captures of several sequences: this was promised, and refused.
+#[test]
+fn captures_of_sequences_are_tried_on_another_one() {
+    let folder = folder();
+    for (name, text) in [("one", "haiku"), ("other", "long")] {
+        folder
+            .qdiff(&format!("record -m model.gguf --prompt {text} --length 15 --sequences 7+6,1+1 --out right"))
+            .exits(0);
+        let mut all = arrays(&folder.join("right"));
+        for array in all.iter_mut().filter(|array| array.name.ends_with("/logits")) {
+            array.values.iter_mut().for_each(|value| *value *= 0.75);
+        }
+        write_npy(&folder.join(name), &all);
+        std::fs::rename(folder.join("right/manifest.json"), folder.join(format!("{name}/manifest.json"))).unwrap();
+        std::fs::remove_dir_all(folder.join("right")).unwrap();
+    }
+    let said = folder.qdiff("run -m model.gguf --subject capture:one --confirm capture:other").exits(1);
+    let text = unwrapped(&said.stdout);
+    assert!(
+        text.contains("the output is multiplied by a constant (scaled:by=0.75)") && text.contains("confirmed on"),
+        "{said}"
+    );
 }
 
 /// The verdict stands where the engine ends on other tokens; one line says why the cause was not tried.
