@@ -1,6 +1,5 @@
 """Runs vLLM on a folder of safetensors, on the prompt that qdiff gives it, lets it decode, and dumps what its worker extension sees."""
 
-import json
 import os
 import pathlib
 import sys
@@ -13,24 +12,12 @@ from vllm import LLM, SamplingParams
 
 def main():
     model, tokens, decoded, dtype = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-    llm = LLM(model, dtype=dtype, enforce_eager=True, skip_tokenizer_init=True, max_model_len=1024, max_num_seqs=1,
+    llm = LLM(model, dtype=dtype, enforce_eager=True, skip_tokenizer_init=True, max_model_len=4096, max_num_seqs=1,
               worker_extension_cls="qdiff_capture.vllm.Extension")
     llm.collective_rpc("qdiff_begin", args=(os.environ["QDIFF_DUMP"],))
     llm.generate([{"prompt_token_ids": [int(word) for word in tokens.read_text().split()]}], use_tqdm=False,
                  sampling_params=SamplingParams(temperature=0, max_tokens=decoded + 1, ignore_eos=True, detokenize=False))
     llm.collective_rpc("qdiff_end")
-    of_one_sequence(pathlib.Path(os.environ["QDIFF_DUMP"]) / "capture.jsonl")
-
-
-def of_one_sequence(file):
-    """Leaves out what says whose rows are whose: qdiff takes a capture of several sequences from no command, and here there is one."""
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    kept = [line for line in lines if "sequences" not in line and line.get("name") not in ("positions", "slots", "tables")]
-    for line in kept:
-        line.pop("sequence", None)
-        if "schema_version" in line:
-            line["schema_version"] = 3
-    file.write_text("".join(json.dumps(line) + "\n" for line in kept))
 
 
 if __name__ == "__main__":
