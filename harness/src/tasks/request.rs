@@ -119,9 +119,9 @@ impl PromptRequest {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What to run")]
 pub struct RanksRequest {
-    /// Cut the model over N ranks, as tensor parallelism does, and judge each rank's part of every stage: 2, or
+    /// Cut the model over N ranks, as tensor parallelism does; each rank has its own part of every stage: 2, or
     /// 2:heads=7+7,ffn=2560+2304,vocab=whole with the heads, columns of the feed-forward network and ids of each rank.
-    /// The CPU engine runs each rank in a thread; the dump of a command must name the same ranks
+    /// The CPU engine runs each rank in a thread; if the subject is a command, its dump must name the same ranks
     #[arg(long, value_name = "N", env = "QDIFF_RANKS")]
     pub ranks: Option<Placement>,
 }
@@ -376,8 +376,8 @@ pub struct SequencesRequest {
     /// Deal the tokens of the prompt out to several sequences, whose rows share passes: in 7,5+1+17@0 the first pass feeds 7
     /// tokens of sequence 0. The second pass feeds 5 more, 1 token of sequence 1, and 17 tokens of sequence 2, which begins
     /// with the 7 cached tokens of sequence 0 (17@0:4: with the first 4 of them). In 9,5,1~4 sequence 0 takes its last 4 tokens
-    /// back before the third pass, as after a rejected draft (1~all: all of them). Nothing is decoded. Each sequence has a
-    /// report; passes after tokens were taken back have a separate one
+    /// back before the third pass, as after a rejected draft (1~all: all of them). Nothing is decoded. Each sequence stands for
+    /// itself, and passes after tokens were taken back do
     #[arg(long, value_name = "LIST")]
     pub sequences: Option<Plan>,
 }

@@ -151,7 +151,7 @@ fn the_help_lists_what_a_command_may_name() {
     let (_, listed) = help.split_once("in braces,").unwrap();
     let listed = listed.split_once("{model}:").unwrap().1.split_once("serve:").unwrap().0;
     let names: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    assert_eq!(names.len(), 9, "{listed}");
+    assert_eq!(names.len(), 10, "{listed}");
     let all: Vec<String> = names.iter().map(|name| format!("{{{name}}}")).collect();
     let said = folder.qdiff(&format!("run -m model.gguf -n 1 --subject 'cmd: sh -c \"exit 7\" {}'", all.join(" ")));
     assert!(said.code == 2 && !said.stderr.contains("does not replace"), "{said}");

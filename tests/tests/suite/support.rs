@@ -45,7 +45,7 @@ fn table() -> String {
     }
     let formats: Vec<String> = FORMATS.iter().map(ToString::to_string).collect();
     format!(
-        "{rows}\nEvery architecture is tested in {}, and with the CUDA kernels, run on a CPU, in three of these formats, which differ by architecture. The other block formats of llama.cpp are tested with `qwen2` alone; \
+        "{rows}\nEvery architecture is tested on the CPU in {}. Its CUDA kernels are tested too, compiled for a CPU, in three of these formats, which differ by architecture. The other block formats of llama.cpp are tested with `qwen2` alone; \
          `qdiff devices` says how each runner reads them.\n",
         formats.join(", ")
     )

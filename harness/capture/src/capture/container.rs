@@ -165,6 +165,11 @@ fn archives<'a>(folder: &Path, all: &'a [(Option<Shard>, PathBuf)], names: &Name
     Ok(all.iter().map(|(_, path)| path.as_path()).collect())
 }
 
+/// Whether the folder holds lines that say whose the rows of a step are: these have no manifest.json beside them.
+pub fn names_sequences(folder: &Path) -> bool {
+    Lines::open(folder).is_ok_and(|lines| lines.name_sequences())
+}
+
 /// Reads the manifest of the capture of one sequence in `folder`, and no arrays. A plan of a single sequence becomes its passes.
 ///
 /// # Errors

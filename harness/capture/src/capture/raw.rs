@@ -354,6 +354,11 @@ impl Lines {
         dump.transpose().with_context(|| format!("`dump` in the first line of {LINES}"))
     }
 
+    /// Whether some say whose the rows of a step are.
+    pub(super) fn name_sequences(&self) -> bool {
+        !self.rows.is_empty()
+    }
+
     /// The files of the elements.
     pub(super) fn files(&self) -> BTreeSet<&str> {
         self.places.iter().map(|place| place.file.as_str()).collect()

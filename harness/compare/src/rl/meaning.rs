@@ -21,6 +21,12 @@ const LEAST: usize = 3;
 /// Rows that a temperature is fitted on.
 const FITTED: usize = 8;
 
+/// Rows on which a temperature beside a truncation is tried first.
+const SCREENED: usize = 3;
+
+/// Differences of logits that are the same but for their division by a temperature in f32.
+const SAME: f64 = 1e-6;
+
 /// `LLAMA_TOKEN_TYPE_CONTROL` and `LLAMA_TOKEN_TYPE_UNUSED` of llama.h.
 const CONTROL: i32 = 3;
 const UNUSED: i32 = 5;
@@ -61,16 +67,34 @@ pub enum Meaning {
     Unshifted,
     /// With the logits divided by this.
     Temperature(Real),
-    /// Among so many largest logits: all counts between these give the same numbers.
-    TopK([usize; 2]),
-    /// Among the fewest tokens that have a probability together, which lies between these.
-    TopP([Real; 2]),
-    /// Among the tokens with a share of the largest probability, which lies between these.
-    MinP([Real; 2]),
+    /// At a temperature and among some tokens.
+    TemperedAmong {
+        /// What logits are divided by.
+        temperature: Real,
+        /// The tokens.
+        cut: Cut,
+        /// Whether these are chosen by the probabilities at that temperature, as vLLM does, or by the plain ones, as llama.cpp does.
+        after: bool,
+    },
     /// Without some ids.
     Without(Left),
     /// None of these.
     Unknown,
+    /// Among some tokens.
+    #[serde(untagged)]
+    Among(Cut),
+}
+
+/// The tokens that a truncated softmax is over.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cut {
+    /// So many with the largest logits: all counts between these give the same numbers.
+    TopK([usize; 2]),
+    /// The fewest that have a probability together, which lies between these.
+    TopP([Real; 2]),
+    /// Those with a share of the largest probability, which lies between these.
+    MinP([Real; 2]),
 }
 
 /// What reported logprobs are, and how that is known.
@@ -101,22 +125,15 @@ impl Meaning {
             }
             Self::Unshifted => "shifted: each row of logits is read at its own token, not at the token that follows".to_owned(),
             Self::Temperature(t) => format!("at temperature {}: the logits are divided by it first", number(t.0)),
-            Self::TopK([least, most]) if least == most => {
-                format!("truncated: the softmax is over the {} of the row alone", counted(least, "largest logit"))
+            Self::Among(cut) => format!("truncated: the softmax is over {}", cut.words()),
+            Self::TemperedAmong { temperature, cut, after } => {
+                let order = if after { "" } else { ", chosen before that" };
+                format!(
+                    "at temperature {} and truncated: the logits are divided by it, and the softmax is over {}{order}",
+                    number(temperature.0),
+                    cut.words()
+                )
             }
-            Self::TopK([least, most]) => {
-                format!("truncated: the softmax is over the largest logits of the row alone, {least} to {most} of them")
-            }
-            Self::TopP([low, high]) => format!(
-                "truncated: the softmax is over the fewest tokens that have a probability of {} to {} together",
-                number(low.0),
-                number(high.0)
-            ),
-            Self::MinP([low, high]) => format!(
-                "truncated: the softmax is over the tokens whose probability is at least {} to {} of the largest",
-                number(low.0),
-                number(high.0)
-            ),
             Self::Without(left) => {
                 let what = match left {
                     Left::Special => "the special tokens",
@@ -126,6 +143,37 @@ impl Meaning {
                 format!("a softmax that leaves out {what}")
             }
             Self::Unknown => "no plain logprobs of the logits: neither shifted, nor truncated, nor at a temperature, nor without special tokens".to_owned(),
+        }
+    }
+}
+
+impl Cut {
+    /// The tokens in words.
+    fn words(self) -> String {
+        match self {
+            Self::TopK([least, most]) if least == most => {
+                format!("the {} of the row alone", counted(least, "largest logit"))
+            }
+            Self::TopK([least, most]) => format!("the largest logits of the row alone, {least} to {most} of them"),
+            Self::TopP([low, high]) => {
+                format!("the fewest tokens that have a probability of {} to {} together", number(low.0), number(high.0))
+            }
+            Self::MinP([low, high]) => {
+                format!(
+                    "the tokens whose probability is at least {} to {} of the largest",
+                    number(low.0),
+                    number(high.0)
+                )
+            }
+        }
+    }
+
+    /// The smallest logit among these, less the largest of the row.
+    fn least(self, logits: &[f32]) -> f64 {
+        match self {
+            Self::TopK([k, _]) => nth(logits, k),
+            Self::TopP(between) => nth(logits, fewest(logits, roundest(between))),
+            Self::MinP(between) => roundest(between).ln(),
         }
     }
 }
@@ -171,11 +219,14 @@ impl Rows<'_> {
     /// What the hypothesis gives for a row; `None` where it needs a row that is not there.
     fn predict(&self, meaning: Meaning, row: &Row) -> Option<f64> {
         let target = *self.ids.get(row.at + 1)? as usize;
-        let among = |keep: &dyn Fn(f64) -> bool, temperature: f64| {
+        // Over the logits that are no less than so much below the largest.
+        let among = |least: f64, temperature: f64| {
             let largest = row.logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let z = |id: usize| (f64::from(row.logits[id]) - f64::from(largest)) / temperature;
-            let sum: f64 = (0..row.logits.len()).map(&z).filter(|z| keep(*z)).map(f64::exp).sum();
-            if keep(z(target)) { z(target) - sum.ln() } else { f64::NEG_INFINITY }
+            let least = least - SAME * least.abs();
+            let z = |id: usize| f64::from(row.logits[id]) - f64::from(largest);
+            let kept = (0..row.logits.len()).map(&z).filter(|z| *z >= least);
+            let sum: f64 = kept.map(|z| (z / temperature).exp()).sum();
+            if z(target) >= least { z(target) / temperature - sum.ln() } else { f64::NEG_INFINITY }
         };
         Some(match meaning {
             Meaning::Plain | Meaning::Unknown => logprob(&row.logits, target).0,
@@ -185,19 +236,13 @@ impl Rows<'_> {
                 let other = self.rows.iter().find(|row| row.at == at)?;
                 logprob(&other.logits, *self.ids.get(at + 1)? as usize).0
             }
-            Meaning::Temperature(t) => among(&|_| true, t.0),
-            Meaning::MinP(between) => {
-                let least = roundest(between).ln();
-                among(&|z| z >= least, 1.0)
+            Meaning::Temperature(t) => among(f64::NEG_INFINITY, t.0),
+            Meaning::Among(cut) => among(cut.least(&row.logits), 1.0),
+            Meaning::TemperedAmong { temperature: Real(t), cut, after: true } => {
+                // The cut is that of the divided logits.
+                among(cut.least(&divided(&row.logits, t)) * t, t)
             }
-            Meaning::TopK([k, _]) => {
-                let least = nth(&row.logits, k);
-                among(&|z| z >= least, 1.0)
-            }
-            Meaning::TopP(between) => {
-                let least = nth(&row.logits, fewest(&row.logits, roundest(between)));
-                among(&|z| z >= least, 1.0)
-            }
+            Meaning::TemperedAmong { temperature: Real(t), cut, .. } => among(cut.least(&row.logits), t),
             Meaning::Without(left) => {
                 let out = self.vocabulary.left(left);
                 if out.contains(&target) {
@@ -252,24 +297,47 @@ impl Rows<'_> {
 
     /// What may have cut the tail off: how many logits, which probability, which share, such that all of `fit` follow.
     fn truncated(&self, fit: &[&Row]) -> Vec<Meaning> {
+        self.cuts(fit, 1.0, true).into_iter().map(Meaning::Among).collect()
+    }
+
+    /// The same at one of the temperatures that people set. Rows that a few of `fit` rule out are not looked at.
+    fn tempered(&self, fit: &[&Row]) -> Vec<Meaning> {
+        let all = (2..=40).map(|i| f64::from(i) * 0.05).filter(|t| (t - 1.0).abs() > 1e-6);
+        let all = all.flat_map(|t| [true, false].map(|after| (t, after)));
+        all.filter(|(t, after)| !self.cuts(&fit[..fit.len().min(SCREENED)], *t, *after).is_empty())
+            .flat_map(|(t, after)| {
+                let meaning =
+                    move |cut| Meaning::TemperedAmong { temperature: Real((t * 100.0).round() / 100.0), cut, after };
+                self.cuts(fit, t, after).into_iter().map(meaning)
+            })
+            .collect()
+    }
+
+    /// The cuts that give all of `fit` at temperature `t`, by the probabilities at that temperature (`after`) or by plain ones.
+    fn cuts(&self, fit: &[&Row], t: f64, after: bool) -> Vec<Cut> {
         let (mut counts, mut masses, mut shares) = ((1, usize::MAX), (0.0, 1.0), (0.0, 1.0));
         for row in fit {
             let Some(target) = self.ids.get(row.at + 1) else { continue };
-            let (plain, _) = logprob(&row.logits, *target as usize);
+            let hot = divided(&row.logits, t);
+            let (plain, _) = logprob(&hot, *target as usize);
             if !row.value.is_finite() {
                 continue;
             }
             // Probabilities from the largest on, and those of all before each.
-            let sorted = sorted(&row.logits);
+            let hot = sorted(&hot);
+            let sorted = if after { hot.clone() } else { sorted(&row.logits) };
             let kept = |mass: f64| (plain - mass.ln() - row.value).abs() <= row.slack;
             // Equal logits go together: where they begin, what is before them, and what is behind.
-            let (mut mass, mut at) = (0.0, 0);
+            let (mut mass, mut of_softmax, mut at) = (0.0, 0.0, 0);
             let groups = sorted.chunk_by(|a, b| a == b).map(|equal| {
                 let (begin, before) = (at, mass);
                 (at, mass) = (at + equal.len(), mass + equal.iter().sum::<f64>());
-                (begin, at, before, mass)
+                of_softmax += hot[begin..at].iter().sum::<f64>();
+                (begin, at, before, mass, of_softmax)
             });
-            let fitting: Vec<(usize, usize, f64, f64)> = groups.filter(|(.., mass)| kept(*mass)).collect();
+            let fitting = groups.filter(|(.., of_softmax)| kept(*of_softmax));
+            let fitting: Vec<(usize, usize, f64, f64)> =
+                fitting.map(|(begin, end, before, mass, _)| (begin, end, before, mass)).collect();
             let (Some(first), Some(last)) = (fitting.first(), fitting.last()) else { return Vec::new() };
             counts = (counts.0.max(first.0 + 1), counts.1.min(last.1));
             masses = (f64::max(masses.0, first.2), f64::min(masses.1, last.3));
@@ -277,9 +345,14 @@ impl Rows<'_> {
             shares = (f64::max(shares.0, next), f64::min(shares.1, sorted[first.0] / sorted[0]));
         }
         let between = |(low, high): (f64, f64)| (low < high).then_some([Real(low), Real(high)]);
-        let count = (counts.0 <= counts.1).then_some(Meaning::TopK([counts.0, counts.1]));
-        count.into_iter().chain(between(masses).map(Meaning::TopP)).chain(between(shares).map(Meaning::MinP)).collect()
+        let count = (counts.0 <= counts.1).then_some(Cut::TopK([counts.0, counts.1]));
+        count.into_iter().chain(between(masses).map(Cut::TopP)).chain(between(shares).map(Cut::MinP)).collect()
     }
+}
+
+/// Logits at a temperature, as an engine in f32 divides them.
+fn divided(logits: &[f32], t: f64) -> Vec<f32> {
+    logits.iter().map(|z| (f64::from(*z) / t) as f32).collect()
 }
 
 /// The number of fewest digits between two: people set such ones.
@@ -341,14 +414,26 @@ fn named(all: &Rows<'_>) -> Means {
     let fixed = [Meaning::Shifted(1), Meaning::Shifted(-1), Meaning::Unshifted];
     let left = [Left::End, Left::Special, Left::Padding].map(Meaning::Without);
     let tried = fixed.into_iter().chain(left).chain(all.temperature(&fit)).chain(all.truncated(&fit));
-    let mut found: Vec<(Meaning, usize)> = tried.map(|meaning| (meaning, all.predicts(meaning, &fit, &held))).collect();
-    found.retain(|(_, predicted)| *predicted >= LEAST);
+    let predicting = |tried: &mut dyn Iterator<Item = Meaning>| -> Vec<(Meaning, usize)> {
+        let predicted = tried.map(|meaning| (meaning, all.predicts(meaning, &fit, &held)));
+        predicted.filter(|(_, predicted)| *predicted >= LEAST).collect()
+    };
+    let mut found = predicting(&mut { tried });
+    if found.is_empty() {
+        found = predicting(&mut all.tempered(&fit).into_iter());
+    }
     // A meaning was fitted on half of the rows and gives the others; now all rows narrow its numbers.
     let every: Vec<&Row> = rows.iter().collect();
-    let narrowed = all.truncated(&every);
-    let same = |a: &Meaning, b: &Meaning| std::mem::discriminant(a) == std::mem::discriminant(b);
+    let narrow = |cut: &mut Cut, t: f64, after: bool| {
+        let same = |other: &Cut| std::mem::discriminant(other) == std::mem::discriminant(cut);
+        *cut = all.cuts(&every, t, after).into_iter().find(same).unwrap_or(*cut);
+    };
     for (meaning, _) in &mut found {
-        *meaning = narrowed.iter().copied().find(|narrow| same(narrow, meaning)).unwrap_or(*meaning);
+        match meaning {
+            Meaning::Among(cut) => narrow(cut, 1.0, true),
+            Meaning::TemperedAmong { temperature, cut, after } => narrow(cut, temperature.0, *after),
+            _ => {}
+        }
     }
     match found.as_slice() {
         [] => Means { what: Meaning::Unknown, predicted: 0, ..plain },
@@ -399,23 +484,45 @@ mod tests {
             Meaning::Unshifted,
             Meaning::Temperature(Real(0.7)),
             Meaning::Temperature(Real(1.3)),
-            Meaning::TopK([40, 40]),
-            Meaning::TopP([Real(0.9), Real(0.9)]),
-            Meaning::MinP([Real(0.25), Real(0.25)]),
             Meaning::Without(Left::Special),
         ] {
             let found = told(Some(meaning), exact);
-            match (meaning, found.what) {
-                (Meaning::TopK([k, _]), Meaning::TopK([least, most])) => {
-                    assert!((least..=most).contains(&k) && most - least < 10, "{found:?}");
-                }
-                (Meaning::TopP([p, _]), Meaning::TopP([low, high]))
-                | (Meaning::MinP([p, _]), Meaning::MinP([low, high])) => {
-                    assert!(low.0 <= p.0 && p.0 <= high.0 && high.0 - low.0 < 0.05, "{found:?}");
-                }
-                _ => assert_eq!(found.what, meaning, "{found:?}"),
-            }
+            assert_eq!(found.what, meaning, "{found:?}");
             assert!(meaning == Meaning::Plain || found.predicted >= LEAST, "{found:?}");
+        }
+    }
+
+    /// A truncation is named with the numbers between which its own lies, at a temperature or without one.
+    #[test]
+    fn each_truncation_is_named() {
+        let cuts = [Cut::TopK([40, 40]), Cut::TopP([Real(0.9), Real(0.9)]), Cut::MinP([Real(0.25), Real(0.25)])];
+        let is = |cut: Cut, found: Cut| match (cut, found) {
+            (Cut::TopK([k, _]), Cut::TopK([least, most])) => (least..=most).contains(&k) && most - least < 10,
+            (Cut::TopP([p, _]), Cut::TopP([low, high])) | (Cut::MinP([p, _]), Cut::MinP([low, high])) => {
+                low.0 <= p.0 && p.0 <= high.0 && high.0 - low.0 < 0.05
+            }
+            _ => false,
+        };
+        for cut in cuts {
+            let found = told(Some(Meaning::Among(cut)), |_| 0.0);
+            assert!(
+                found.predicted >= LEAST && matches!(found.what, Meaning::Among(found) if is(cut, found)),
+                "{found:?}"
+            );
+            for (t, after) in [(0.7, true), (1.5, true), (0.7, false)] {
+                let found = told(Some(Meaning::TemperedAmong { temperature: Real(t), cut, after }), |_| 0.0);
+                let right = |meaning: Meaning| match meaning {
+                    // The largest logits are the same at each temperature.
+                    Meaning::TemperedAmong { temperature, cut: found, after: order } => {
+                        temperature == Real(t) && is(cut, found) && (order == after || matches!(cut, Cut::TopK(_)))
+                    }
+                    _ => false,
+                };
+                assert!(
+                    found.predicted >= LEAST && (right(found.what) || found.also.is_some_and(right)),
+                    "{cut:?} {t} {after}: {found:?}"
+                );
+            }
         }
     }
 

@@ -356,8 +356,7 @@ impl Engine {
     fn complete(&self, tokens: Tokens<'_>, decoded: &[u32]) -> Result<()> {
         let there = self.dump.join(MANIFEST).symlink_metadata().is_ok();
         // Only the engine can name the tokens that it chose; lines that name the sequences of rows name tokens too.
-        let named = self.command.rows_alone() && self.dump.join(raw::LINES).exists();
-        if there || named || self.chooses(tokens) {
+        if there || self.chooses(tokens) || container::names_sequences(&self.dump) {
             return Ok(());
         }
         let mut manifest = json!({ "schema_version": SCHEMA_VERSION, "tokens": tokens.prompt, "decoded": decoded });

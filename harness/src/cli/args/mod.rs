@@ -104,8 +104,8 @@ subject's command takes no option for; the verdict names it.
 With --serving the cases are batches: sequences of unequal lengths in one pass; sequences that join
 and leave, whose cache slots others take; a prefill in parts beside decode steps; cached prefixes,
 one of which outlives the sequence that wrote it; drafts of which 0 to 5 tokens are rejected.
-Every sequence is judged as if it had run alone. The subject runs several sequences: cpu, cuda or
-llama.
+Every sequence is judged as if it had run alone. The subject is cpu, cuda, llama, a
+command with {sequences}, or `serve: COMMAND`.
 
 Exit codes: 0 every case that was run matches; 1 a case diverged; 2 trouble; 3 no divergence, but
 a case could not be judged whole.
