@@ -376,8 +376,8 @@ pub struct SequencesRequest {
     /// Deal the tokens of the prompt out to several sequences, whose rows share passes: in 7,5+1+17@0 the first pass feeds 7
     /// tokens of sequence 0. The second pass feeds 5 more, 1 token of sequence 1, and 17 tokens of sequence 2, which begins
     /// with the 7 cached tokens of sequence 0 (17@0:4: with the first 4 of them). In 9,5,1~4 sequence 0 takes its last 4 tokens
-    /// back before the third pass, as after a rejected draft (1~all: all of them). Nothing is decoded. Each sequence stands for
-    /// itself, and passes after tokens were taken back do
+    /// back before the third pass, as after a rejected draft (1~all: all of them). Nothing is decoded. Each sequence is a run
+    /// of its own, and so is what follows after tokens were taken back
     #[arg(long, value_name = "LIST")]
     pub sequences: Option<Plan>,
 }
