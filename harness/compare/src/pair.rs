@@ -6,7 +6,7 @@
 use crate::arithmetic::{Arithmetic, Declared, check_heads};
 use crate::capture::manifest::{Manifest as CaptureManifest, Sampler};
 use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
-use crate::diagnose::{Diagnosis, confirm, explain, unsteady};
+use crate::diagnose::{Diagnosis, confirm, explain, narrow, unsteady};
 use crate::loaded::LoadedModel;
 use crate::memory::{self, Extent, Size};
 use crate::number::counted;
@@ -519,6 +519,11 @@ impl<'a> Pair<'a> {
     pub fn confirm(&self, subject: &Recording, others: &[Recording], diagnosis: &mut Diagnosis) {
         let others: Vec<Side<'_>> = others.iter().map(Recording::side).collect();
         confirm(&self.oracle, &subject.side(), &others, (&self.filter, &self.policy), diagnosis, self.progress);
+    }
+
+    /// Holds the rules that a diagnosis of `subject` leaves open against one run more of it.
+    pub fn narrow(&self, subject: &Recording, other: &Recording, diagnosis: &mut Diagnosis) {
+        narrow(&self.oracle, &subject.side(), other.side(), (&self.filter, &self.policy), diagnosis);
     }
 
     /// Takes back causes at stages that gave other values in another run of `subject` on the same tokens.

@@ -10,6 +10,9 @@ use crate::runners::{Faults, RunnerKind};
 use crate::sequences;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
+use qdiff_engine::model::Node;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -110,8 +113,28 @@ impl ConfirmRequest {
             pair.confirm(subject, &[recorded(pair, folder, &container::manifest(folder)?)?], diagnosis);
             return Ok(());
         }
-        match self.run(sides, pair, subject.seconds, |kind, number| other(sides, pair, kind, (input, number))) {
-            Ok(others) => pair.confirm(subject, &others, diagnosis),
+        let graph = &pair.oracle.graph;
+        let of_keys = |node: &Node| {
+            matches!(
+                node.op.anatomy(),
+                Anatomy::Contraction(Contraction::Scores(_) | Contraction::Context(_))
+                    | Anatomy::RowReduction(RowReduction::Exponentials(_))
+            )
+        };
+        let of_keys = diagnosis.findings.iter().any(|f| graph.index(f.id).is_some_and(|i| of_keys(&graph.nodes[i])));
+        match self.run(sides, pair, subject.seconds, |kind, number| other(sides, pair, kind, (input, number, of_keys)))
+        {
+            Ok(others) => {
+                pair.confirm(subject, &others, diagnosis);
+                // One run more where rules for the keys that are seen are left open.
+                if self.confirm.is_none()
+                    && diagnosis.leaves_rules_open()
+                    && let Some(kind) = sides.chosen.live_subject()
+                    && let Ok(more) = other(sides, pair, kind, (input, 2, true))
+                {
+                    pair.narrow(subject, &more, diagnosis);
+                }
+            }
             Err(why) => why.iter().for_each(|why| diagnosis.untried(why)),
         }
         Ok(())
@@ -178,20 +201,26 @@ impl ConfirmRequest {
 /// What failed where another run did.
 const ELSEWHERE: &str = "the subject could not run on them";
 
-/// The subject on other tokens.
-fn other(sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, number): (&Input, u16)) -> Result<Recording> {
+/// The subject on other tokens; `of_keys` where a cause is one of attention.
+fn other(
+    sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, number, of_keys): (&Input, u16, bool),
+) -> Result<Recording> {
     ensure!(pair.filter.every_position(), "--positions names positions of this prompt alone");
     let first = input.tokens(None);
     let config = &pair.opened.model.graph().config;
     let ids = pair.opened.n_tokens().min(config.n_vocab);
-    let decode = if first.decode < SEVERAL { first.decode } else { DECODE };
+    let decode = match first.decode {
+        decode if decode >= SEVERAL => DECODE,
+        1.. if of_keys => SEVERAL,
+        decode => decode,
+    };
     // A command may take the size of parts, and not which comes first.
     let listed = kind.command().is_none_or(|command| command.passes());
     let other = match first.passes {
         Passes::Lengths(lengths) => OtherTokens::like(first.prompt, (lengths, decode), (config.context, ids), number),
         Passes::Of(ubatch) => {
             let order = if listed { Order::SmallFirst } else { Order::LargeFirst };
-            OtherTokens::new(first.prompt, (ubatch, decode), (config.context, ids), (number, order))
+            OtherTokens::new(first.prompt, (ubatch, decode), (config.context, ids), (number, order, of_keys))
         }
     };
     let OtherTokens { prompt, passes, decoded } = other.context("the context has no room for other tokens")?;
@@ -216,11 +245,12 @@ pub struct OtherTokens {
 
 impl OtherTokens {
     /// Those of run `number`, from 1 on, after a run of the tokens `prompt` in parts of `ubatch` and `decode` more, in a
-    /// context of so many tokens with ids below `ids`. `None` where there is no room.
+    /// context of so many tokens with ids below `ids`; `of_keys` where tiles of keys are to come apart. `None` where there is no room.
     pub fn new(
-        prompt: &[u32], (ubatch, decode): (usize, usize), (context, ids): (usize, usize), (number, order): (u16, Order),
+        prompt: &[u32], (ubatch, decode): (usize, usize), (context, ids): (usize, usize),
+        (number, order, of_keys): (u16, Order, bool),
     ) -> Option<Self> {
-        let plan = Plan::new(prompt.len(), (ubatch, decode), (context, number, order))?;
+        let plan = Plan::new(prompt.len(), (ubatch, decode), (context, number, order, of_keys))?;
         Some(Self::of(prompt, (plan.passes(), plan.decode), ids, number))
     }
 
@@ -245,6 +275,9 @@ impl OtherTokens {
 
 /// Slots of a page, as most engines have them.
 const PAGE: usize = 16;
+
+/// Keys after which tiles of all sizes end.
+const TILES_END: usize = 128;
 
 /// Tokens of a prompt of which the other run has twice as many.
 const DOUBLED: usize = 256;
@@ -276,7 +309,7 @@ impl Plan {
     /// the keys of every tile end elsewhere than the rows do. Of tiles of 4 rows 3 are left over somewhere, which may be
     /// dealt out as a whole tile is, or not.
     fn new(
-        prompt: usize, (ubatch, decode): (usize, usize), (context, number, order): (usize, u16, Order),
+        prompt: usize, (ubatch, decode): (usize, usize), (context, number, order, of_keys): (usize, u16, Order, bool),
     ) -> Option<Self> {
         let by = usize::from(number.max(1));
         let odd = if prompt % 4 == 3 { 1 } else { 3 };
@@ -294,14 +327,28 @@ impl Plan {
         let to_page = |prompt: usize| prompt.next_multiple_of(PAGE) - prompt;
         let paged = |plan: &Self| to_page(plan.prompt) < decode;
         let other_step = |plan: &Self| to_page(plan.prompt) != to_page(prompt);
+        // A decode step fills the last tile of any size, the one before lacks one key of it, and the next one begins a tile: what goes
+        // over whole tiles and what is divided among splits come apart there alone. Among how many, another run tells, where tiles
+        // of 16 are one less than can be divided.
+        let edge = |plan: &Self| {
+            let keys = plan.prompt % TILES_END;
+            match number % 2 {
+                1 => keys + 1 < TILES_END && keys + decode > TILES_END,
+                _ => keys >= TILES_END - 2 * PAGE && keys + decode < TILES_END - PAGE,
+            }
+        };
         let longer = |least: usize| {
-            let plan = |small: usize| {
+            let plan = |small: usize, more: usize| {
                 let more_than = prompt.min(ubatch.max(1)).max(least.saturating_sub(small)).max(small);
-                let large = (more_than + 1).saturating_sub(over).next_multiple_of(32) + over;
+                let large = (more_than + 1).saturating_sub(over).next_multiple_of(32) + over + 32 * more;
                 Self { prompt: small + large, ubatch: large, decode }
             };
-            let plans = (0..16).map(|i| plan(first + step * i)).filter(|plan| plan.prompt + decode <= context);
-            let plans: Vec<Self> = plans.collect();
+            let with = |more: usize| (0..16).map(move |i| plan(first + step * i, more));
+            let fits = |plan: &Self| plan.prompt + decode <= context;
+            if of_keys && let Some(plan) = (0..4).flat_map(with).filter(fits).find(|plan| apart(plan) && edge(plan)) {
+                return Some(plan);
+            }
+            let plans: Vec<Self> = with(0).filter(fits).collect();
             // The simpler wish gives way first.
             let wishes: [&dyn Fn(&Self) -> bool; 3] =
                 [&|plan| apart(plan) && paged(plan) && other_step(plan), &|plan| apart(plan) && paged(plan), &apart];
@@ -395,7 +442,7 @@ mod tests {
         for (prompt, ubatch, decode, context) in
             [(16, 512, 8, 32768), (1, 1, 0, 64), (40, 7, 3, 2048), (512, 512, 8, 1024), (60, 16, 4, 64)]
         {
-            let plan = Plan::new(prompt, (ubatch, decode), (context, 1, Order::SmallFirst)).unwrap();
+            let plan = Plan::new(prompt, (ubatch, decode), (context, 1, Order::SmallFirst, false)).unwrap();
             assert!(plan.prompt + plan.decode <= context && plan.prompt != prompt, "{plan:?}");
             assert_ne!(plan.ubatch.min(plan.prompt), ubatch.min(prompt), "{plan:?}");
             let first: Vec<u32> = (0..prompt as u32).map(|i| i % 37 * 3).collect();
@@ -405,10 +452,10 @@ mod tests {
             assert!(first.iter().zip(&tokens).all(|(a, b)| a != b), "{tokens:?}");
             assert!(prompt == 1 || tokens.iter().any(|token| first.contains(token)));
         }
-        assert_eq!(Plan::new(2, (2, 0), (2, 1, Order::SmallFirst)), None);
+        assert_eq!(Plan::new(2, (2, 0), (2, 1, Order::SmallFirst, false)), None);
         // Rows that tiles leave over, by which a tile is told from another.
         for (prompt, order) in (3..200).flat_map(|p| [(p, Order::SmallFirst), (p, Order::LargeFirst)]) {
-            let plan = Plan::new(prompt, (prompt, 3), (4096, 1, order)).unwrap();
+            let plan = Plan::new(prompt, (prompt, 3), (4096, 1, order, false)).unwrap();
             let [small, large] = plan.passes()[..] else { panic!("{prompt}") };
             let before = if order == Order::SmallFirst { small } else { large };
             assert!(small + large >= 2 * prompt && before % 2 == 1, "{prompt}: {small}, {large}");
@@ -418,6 +465,12 @@ mod tests {
             let over = [4, 8, 16, 32].map(|tile| large % tile);
             assert!(over.is_sorted_by(|a, b| a < b) && over[0] > 0, "{prompt}: {large}");
             assert!([4, 8, 16, 32].iter().all(|tile| large % tile != prompt % tile), "{prompt}: {large}");
+        }
+        for (prompt, decode) in [(16, 4), (40, 4), (132, 4), (60, 8), (250, 8)] {
+            let plan = Plan::new(prompt, (512, decode), (4096, 1, Order::SmallFirst, true)).unwrap();
+            let keys = plan.prompt + 1..=plan.prompt + decode;
+            let full = keys.clone().find(|n| n % TILES_END == 0);
+            assert!(full.is_some_and(|n| keys.contains(&(n - 1)) && keys.contains(&(n + 1))), "{plan:?}");
         }
         // A prompt of one token after the other has no shorter parts.
         assert_ne!(drawn(&[1, 2, 3], 20, 300, 1), drawn(&[1, 2, 3], 20, 300, 2));

@@ -7,7 +7,8 @@
 use super::doubt::among_layers;
 use super::searcher::{Searcher, assume};
 use super::solve::{
-    Condition, Holds, Known, OTHERWISE, Pair, Predicted, RIGHT, WORK, When, again, of_law, of_values, solve_if,
+    Condition, Form, Holds, Known, OTHERWISE, Pair, Predicted, RIGHT, WORK, When, again, beside, of_law, of_values,
+    others, solve_if,
 };
 use super::work::Meter;
 use super::{Cause, Confidence, Diagnosis, Finding, OtherRun, Solution, Trial, through};
@@ -43,6 +44,11 @@ impl Diagnosis {
     /// Whether it tells a cause that other tokens may bear out.
     pub fn tells_causes(&self) -> bool {
         self.findings.iter().any(may_be_tried)
+    }
+
+    /// Whether a cause is told by one rule of several that the runs so far do not tell apart.
+    pub fn leaves_rules_open(&self) -> bool {
+        self.findings.iter().any(|f| f.solution.as_ref().is_some_and(|solution| !solution.also.is_empty()))
     }
 
     /// Says of every cause why it was not tried on other tokens.
@@ -99,6 +105,53 @@ pub fn confirm(
     among_layers(&searcher, &origins, findings);
 }
 
+/// Holds the rules that are left open against one run more, of which those stay that it allows.
+pub fn narrow(
+    oracle: &Oracle<'_>, subject: &Side<'_>, other: Side<'_>, (filter, policy): (&Filter, &Policy),
+    diagnosis: &mut Diagnosis,
+) {
+    let Diagnosis { verdict, findings, others, .. } = diagnosis;
+    others.push(run(other.capture));
+    let more = others.last().map_or(0, |run| run.prompt.len() + run.decoded.len());
+    let origins = verdict.origins();
+    for finding in findings {
+        let Some(solution) = finding.solution.as_ref().filter(|solution| !solution.also.is_empty()) else { continue };
+        let Some(origin) = origins.iter().find(|origin| origin.id == finding.id) else { continue };
+        let meter = Meter::new(WORK_OF_THE_FIRST);
+        let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
+        let (first, there) = (of(*subject), of(other));
+        let Some(node) = oracle.graph.index(finding.id).map(|i| &oracle.graph.nodes[i]) else { continue };
+        let part = first.part(origin, TRIED);
+        let here = first.evidence(node, part.as_ref().unwrap_or(subject.capture));
+        let there = there.evidence(node, other.capture);
+        let pair = Pair { first: &here, other: &there, meter: &meter };
+        let allows = |form: &Form| {
+            let other = Solution { law: Some(form.clone()), also: Vec::new(), ..solution.clone() };
+            match of_law(pair, &other).0 {
+                Predicted::Holds { elements, .. } | Predicted::Under { elements, .. } => Some(elements),
+                Predicted::Silent(_) => Some(0),
+                Predicted::Open { .. } | Predicted::Fails(_) => None,
+            }
+        };
+        let all = solution.law.iter().chain(&solution.also);
+        let kept: Vec<(Form, usize)> = all.filter_map(|form| Some((form.clone(), allows(form)?))).collect();
+        let told = finding.told().unwrap_or_default();
+        let (Some(((law, more_elements), rest)), Some(solution)) = (kept.split_first(), &mut finding.solution) else {
+            finding.leave_place(first.shape(origin));
+            let because = OTHERWISE.to_owned();
+            finding.trial = Some(Trial::Withdrawn { tokens: more, told, because });
+            continue;
+        };
+        (solution.what, solution.law) = (law.to_string(), Some(law.clone()));
+        solution.also = rest.iter().map(|(form, _)| form.clone()).collect();
+        if let Some(Trial::Confirmed { elements, tokens, .. } | Trial::Narrowed { elements, tokens, .. }) =
+            &mut finding.trial
+        {
+            (*elements, *tokens) = (*elements + more_elements, *tokens + more);
+        }
+    }
+}
+
 /// The tokens of a capture.
 fn run(capture: &Capture) -> OtherRun {
     let of = |decoded: bool| -> Vec<u32> {
@@ -116,11 +169,13 @@ struct Said {
     /// If the reported cause fails: what explains the other run, and holds in the first one.
     /// With the wrong elements of the other run that it gives.
     instead: Option<(Box<Solution>, usize)>,
+    /// Laws by other rules that both runs allow.
+    also: Vec<Form>,
 }
 
 impl Said {
     fn of(predicted: Predicted) -> Self {
-        Self { predicted, what: None, instead: None }
+        Self { predicted, what: None, instead: None, also: Vec::new() }
     }
 }
 
@@ -150,7 +205,8 @@ fn together(a: Said, b: Said) -> Said {
             both => Under { elements: x + y, both },
         },
     };
-    Said { predicted, what, instead: None }
+    let also = a.also.into_iter().filter(|form| b.also.contains(form)).collect();
+    Said { predicted, what, instead: None, also }
 }
 
 /// Conditions that are among others too.
@@ -191,7 +247,7 @@ fn tried(
         };
         let (here, there) = (first.of_last(&here, &a), other.of_last(&there, &b));
         let (predicted, what) = of_law(Pair { first: &here, other: &there, meter: first.meter }, solution);
-        return Said { predicted, what, instead: None };
+        return Said { predicted, what, ..Said::of(Predicted::Silent(WORK)) };
     }
     let (predicted, what) = match (&finding.solution, &finding.cause) {
         (Some(_), _) if !there.misshapen.is_empty() => (Predicted::Fails(OTHERWISE), None),
@@ -206,9 +262,16 @@ fn tried(
     };
     let asks_more = matches!(&predicted, Predicted::Under { both, .. } if asks_more(both));
     let fails = asks_more || matches!(predicted, Predicted::Fails(_) | Predicted::Open { .. });
-    let instead = if fails && alone { of_both_runs((&here, &there), known, first.meter) } else { None };
-    let instead = instead.filter(|(solution, _)| !asks_more || !solution.holds.on_two_features());
-    Said { predicted, what, instead }
+    let told = finding.solution.as_ref();
+    let instead = if fails && alone { of_both_runs((&here, &there), (told, known), first.meter) } else { None };
+    let instead = instead.filter(|(solution, _)| {
+        // Two laws, each under a condition, ask as much.
+        !asks_more || !solution.holds.on_two_features() && !solution.is_twice()
+    });
+    let told = instead.as_ref().map(|(solution, _)| &**solution).or(finding.solution.as_ref());
+    let may_be = instead.is_some() || matches!(predicted, Predicted::Holds { .. } | Predicted::Under { .. });
+    let also = told.filter(|_| may_be).map(|solution| others(solution, [&here, &there])).unwrap_or_default();
+    Said { predicted, what, instead, also }
 }
 
 /// Wrong elements of the other run that a law gives, and where it holds in both.
@@ -227,8 +290,23 @@ fn holds(pair: Pair<'_>, solution: &Solution) -> Option<(usize, Holds)> {
 /// What is read off the other run where the first one misled, if it gives what the first one holds: it says which elements
 /// of that are wrong, and none of them was used to find it.
 fn of_both_runs(
-    (here, there): (&Evidence<'_>, &Evidence<'_>), known: &[&Known], meter: &Meter,
+    (here, there): (&Evidence<'_>, &Evidence<'_>), (told, known): (Option<&Solution>, &[&Known]), meter: &Meter,
 ) -> Option<(Box<Solution>, usize)> {
+    // What comes to the same in the first run is near at hand: another number of the same law.
+    let near = told.and_then(|told| {
+        let own = Meter::new(meter.left() / 3);
+        let pair = Pair { first: here, other: there, meter: &own };
+        let found = beside(here, told, &own, &|solution| {
+            holds(pair, solution).is_some_and(|(_, holds)| !holds.on_two_features())
+        });
+        meter.count(own.done());
+        found
+    });
+    if let Some(solution) = near
+        && let Some((elements, holds)) = holds(Pair { first: here, other: there, meter }, &solution)
+    {
+        return Some((Box::new(Solution { holds, ..solution }), elements));
+    }
     // What explains another layer of both runs.
     for law in known {
         let Some(solution) = again(here, law, meter) else { continue };
@@ -347,12 +425,15 @@ fn of_values_there(
 
 /// Leaves of a finding what both runs say.
 fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, said: Said, tokens: usize) {
-    let Said { predicted, what, instead } = said;
+    let Said { predicted, what, instead, also } = said;
     if let Some((solution, elements)) = instead {
         let trial = Some(Trial::Confirmed { elements, tokens, there: None });
         finding.leave_place(String::new());
-        (finding.solution, finding.trial) = (Some(*solution), trial);
+        (finding.solution, finding.trial) = (Some(Solution { also, ..*solution }), trial);
         return;
+    }
+    if let Some(solution) = &mut finding.solution {
+        solution.also = also;
     }
     let because = str::to_owned;
     let trial = match predicted {

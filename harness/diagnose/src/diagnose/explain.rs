@@ -84,6 +84,11 @@ pub fn explain(
         if let Some(found) = searcher.by_reading(origins[*i]) {
             *finding = Finding { example: finding.example.take(), ..found };
             unfinished.remove(i);
+        } else if let Some(solution) = searcher.by_known(origins[*i]) {
+            // What few elements show nothing of is told where the same stage of other layers shows it.
+            finding.leave_place(String::new());
+            finding.solution = Some(solution);
+            unfinished.remove(i);
         }
     }
     all.sort_by_key(|(i, _)| *i);

@@ -16,7 +16,7 @@ mod through;
 mod trial;
 mod work;
 
-pub use confirm::confirm;
+pub use confirm::{confirm, narrow};
 pub use doubt::unsteady;
 pub use explain::explain;
 pub use solve::{Confidence, Example, Holds, Solution, When, anywhere};

@@ -148,7 +148,8 @@ impl Searcher<'_> {
         let names = |c: &Cause| match c.kind {
             // A part of the stage: its explanation is the place.
             Explains::Place => !solution.as_ref().is_some_and(everywhere),
-            Explains::Value => !measured,
+            // Which scores are not made is told in full.
+            Explains::Value => !measured && !solution.as_ref().is_some_and(Solution::leaves_out),
             Explains::Rounding => solution.as_ref().is_some_and(|s| coarser(s) || s.halves),
         };
         let cause = cause.filter(|c| solution.is_none() || names(c));
@@ -166,6 +167,11 @@ impl Searcher<'_> {
         } else {
             solution
         };
+        let solution = solution.or_else(|| {
+            let none = cause.as_ref().is_none_or(|c| c.kind == Explains::Place) && within.is_none();
+            none.then(|| solve::never_written(&e, self.meter)).flatten()
+        });
+        let cause = cause.filter(|c| c.kind != Explains::Place || !solution.as_ref().is_some_and(Solution::is_of_nan));
         // An engine may compute NaN: what explains that goes before.
         let place = cause.as_ref().is_none_or(|c| c.kind == Explains::Place);
         if let Some(finding) = never_written.filter(|_| within.is_none() && solution.is_none() && place) {
@@ -280,6 +286,16 @@ impl Searcher<'_> {
         Some(Self::of_segment(e, found, before))
     }
 
+    /// What is known of the same stage in other layers, or of any other stage, where it gives an origin.
+    pub(super) fn by_known(&self, origin: &StageResult) -> Option<Solution> {
+        let graph = &self.oracle.graph;
+        let node = &graph.nodes[graph.index(origin.id)?];
+        let (_, _, [own, elsewhere]) = self.known(origin.id.name);
+        let tried = self.part(origin, TRIED);
+        let e = self.evidence(node, tried.as_ref().unwrap_or(self.subject.capture));
+        solve::by_known(&e, &[own, elsewhere].concat(), self.meter)
+    }
+
     /// The capture with what should be inside of the segment that ends in a stage.
     pub(super) fn filled(&self, node: &Node) -> Option<Capture> {
         Segment::of(node, &self.oracle.graph, self.subject.capture)?;
@@ -323,6 +339,7 @@ impl Searcher<'_> {
                         of_model: None,
                         reads: None,
                         listed: None,
+                        also: Vec::new(),
                         elements,
                         held_out,
                         used,

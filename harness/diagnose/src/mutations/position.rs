@@ -246,6 +246,23 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
     Mutation {
+        name: "rope-magnitude",
+        fits: Some(rotations),
+        story: "the magnitude by which YaRN multiplies sines and cosines is not applied once (0: not at all, 2: twice, −1: divided by it)",
+        seen: "the angles are right, and every rotated vector is too long or too short by one factor",
+        remedy: "multiply sines and cosines by the magnitude, 0.1·ln(factor) + 1 unless the model says otherwise, once",
+        params: &[Param::new("times", "how many times it is applied", 0.0).searched(&[2.0, -1.0])],
+        apply: |node, values, _| {
+            let times = values[0];
+            rotating(node, |r| {
+                if let Some(scaling) = r.scaling.as_mut().filter(|scaling| scaling.magnitude != 1.0) {
+                    scaling.magnitude = scaling.magnitude.powf(times);
+                }
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
         name: "rope-partial",
         fits: Some(rotations),
         story: "only part of each head is rotated",

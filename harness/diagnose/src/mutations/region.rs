@@ -3,6 +3,7 @@
 use super::{Explains, Mutation, Param, each};
 use crate::verdict::{Evidence, RowAt, Wrong, of_heads};
 use qdiff_engine::model::{Axis, Graph, Node, Role};
+use std::collections::BTreeSet;
 
 /// Whether a stage belongs to the feed-forward network.
 fn of_experts(node: &Node) -> bool {
@@ -159,8 +160,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             }
             spoil(node, left, move |shape, _, at| Parts::Columns.part(shape, at) >= from)
         },
+        // Which keys of scores are left out is told by a rule for keys.
         propose: Some(|e| {
-            let from = e.wrong().iter().map(|w| w.index).min();
+            let of_columns = matches!(e.node.shape.last(), Some(Axis::Fixed(_)));
+            let from = e.wrong().iter().map(|w| w.index).min().filter(|_| of_columns);
             let from = from.into_iter().filter(|&from| from > 0);
             from.flat_map(|f| [vec![f as f64, 0.0], vec![f as f64, 1.0]]).collect()
         }),
@@ -251,10 +254,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 return Vec::new();
             };
             let (height, width) = (rows.1 - rows.0, columns.1 - columns.0);
-            // A tile is full, and is not the whole output.
+            // A tile is full, and is a small part of the output in both directions.
             let full = wrong.len() == height * width;
             let row_len = e.rows.first().map_or(0, |r| r.range.len());
-            let part = width < row_len && width > 1 && height > 1;
+            let positions = e.rows.iter().map(|row| row.place.position).collect::<BTreeSet<_>>().len();
+            let part = 2 * width <= row_len && 2 * height <= positions && width > 1 && height > 1;
             if full && part { vec![[rows.0, height, columns.0, width].map(|x| x as f64).to_vec()] } else { Vec::new() }
         }),
         ..Mutation::ANYWHERE

@@ -11,6 +11,7 @@ use super::shares::Shares;
 use super::slots::Written;
 use super::sum::Sum;
 use super::twice::Twice;
+use super::unmade::Unmade;
 use super::{Alternative, Law};
 use qdiff_engine::model::StageId;
 use schemars::JsonSchema;
@@ -37,6 +38,8 @@ pub enum Form {
     Shares(Shares),
     /// Attention is computed otherwise.
     Attended(Attended),
+    /// Scores are not made.
+    Unmade(Unmade),
     /// Combinations of a few vectors are added.
     Rank(Rank),
     /// Two of these, one upon the other.
@@ -55,6 +58,7 @@ impl Form {
             Self::Kept(kept) => kept.on(scene),
             Self::Shares(shares) => shares.on(scene),
             Self::Attended(attended) => attended.on(scene),
+            Self::Unmade(unmade) => unmade.on(scene),
             Self::Rank(rank) => rank.on(scene),
             Self::Twice(twice) => twice.on(scene),
         }
@@ -66,7 +70,8 @@ impl Form {
             Self::Moved(moved) => Self::Moved(moved.clone()),
             Self::Given(given) => Self::Given(given.in_layer(by)?),
             Self::Sum(sum) => Self::Sum(sum.in_layer(by)?),
-            Self::Written(_) | Self::Lanes(_) | Self::Kept(_) | Self::Shares(_) | Self::Attended(_) => self.clone(),
+            Self::Written(_) | Self::Lanes(_) | Self::Kept(_) | Self::Shares(_) => self.clone(),
+            Self::Attended(_) | Self::Unmade(_) => self.clone(),
             // The vectors are of the layer.
             Self::Rank(_) => return None,
             Self::Twice(twice) => Self::Twice(twice.each(|form| form.in_layer(by))?),
@@ -76,7 +81,9 @@ impl Form {
     /// The same of another stage, where it says nothing of the first one but what any stage has.
     pub(super) fn of_stage(&self, id: StageId) -> Option<Self> {
         match self {
-            Self::Moved(_) | Self::Given(Given::Constant(_) | Given::Unwritten(_)) => Some(self.clone()),
+            Self::Moved(_) | Self::Given(Given::Constant(_) | Given::Unwritten(_) | Given::NeverWritten) => {
+                Some(self.clone())
+            }
             Self::Given(Given::Stage { kin: Kin::Own, before, at, .. }) => {
                 Some(Self::Given(Given::Stage { stage: id, kin: Kin::Own, before: *before, at: *at }))
             }
@@ -88,6 +95,7 @@ impl Form {
             | Self::Kept(_)
             | Self::Shares(_)
             | Self::Attended(_)
+            | Self::Unmade(_)
             | Self::Rank(_) => None,
         }
     }
@@ -103,6 +111,11 @@ impl Form {
         matches!(self, Self::Written(_) | Self::Attended(_))
     }
 
+    /// Whether it says that NaN is there, and so of no value what it is.
+    pub(super) fn is_never_written(&self) -> bool {
+        matches!(self, Self::Given(Given::NeverWritten))
+    }
+
     /// The number that right values are multiplied by, where that is all.
     pub(super) fn factor(&self) -> Option<f64> {
         if let Self::Sum(sum) = self { sum.factor() } else { None }
@@ -110,7 +123,11 @@ impl Form {
 
     /// The stage whose values it puts there.
     pub(in super::super) fn source(&self) -> Option<StageId> {
-        if let Self::Given(Given::Stage { stage, .. }) = self { Some(*stage) } else { None }
+        if let Self::Given(Given::Stage { stage, .. } | Given::Shifted { stage, .. }) = self {
+            Some(*stage)
+        } else {
+            None
+        }
     }
 
     /// Numbers that were read off the wrong elements.
@@ -119,12 +136,14 @@ impl Form {
             Self::Moved(Moved::Along { index, .. }) => index.parameters(),
             Self::Moved(_) => 1,
             Self::Given(Given::Constant(_) | Given::Unwritten(_)) => 1,
+            Self::Given(Given::Shifted { .. }) => 2,
             Self::Given(_) => 0,
             Self::Sum(_) | Self::Written(_) => 2,
             Self::Lanes(lanes) => lanes.parameters(),
             Self::Kept(_) => 1,
             Self::Shares(_) => 2,
             Self::Attended(attended) => attended.parameters(),
+            Self::Unmade(_) => 1,
             Self::Rank(rank) => rank.parameters(),
             Self::Twice(twice) => twice.parameters(),
         }
@@ -142,6 +161,7 @@ impl fmt::Display for Form {
             Self::Kept(kept) => kept.fmt(f),
             Self::Shares(shares) => shares.fmt(f),
             Self::Attended(attended) => attended.fmt(f),
+            Self::Unmade(unmade) => unmade.fmt(f),
             Self::Rank(rank) => rank.fmt(f),
             Self::Twice(twice) => twice.fmt(f),
         }

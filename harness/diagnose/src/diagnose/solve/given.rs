@@ -29,8 +29,19 @@ pub enum Given {
         /// Which of it.
         at: Place,
     },
+    /// What another stage gave of another token and column.
+    Shifted {
+        /// The stage.
+        stage: StageId,
+        /// So many tokens on.
+        tokens: i64,
+        /// So many columns on.
+        columns: i64,
+    },
     /// A vector of the model.
     Weight(String),
+    /// NaN, of which no value is known.
+    NeverWritten,
 }
 
 /// What a stage is to the one that is wrong.
@@ -74,6 +85,15 @@ impl fmt::Display for Given {
                     )
                 }
                 Self::Weight(name) => write!(f, "the weight {name} itself is there instead"),
+                Self::NeverWritten => f.write_str("as if never written: the capture holds NaN"),
+                Self::Shifted { stage, tokens, columns } => {
+                    let by = |one: &str, by: i64| {
+                        let side = if by < 0 { "before" } else { "after" };
+                        (by != 0).then(|| format!("the {one} {} {side}", by.abs()))
+                    };
+                    let of: Vec<String> = by("token", *tokens).into_iter().chain(by("column", *columns)).collect();
+                    write!(f, "the values of {stage} of {} are there instead", of.join(" and "))
+                }
                 Self::Stage { .. } => Ok(()),
             };
         };
@@ -109,7 +129,10 @@ impl Given {
     /// The same of a stage in another layer.
     pub(super) fn in_layer(&self, by: i32) -> Option<Self> {
         Some(match self {
-            Self::Constant(_) | Self::Unwritten(_) => self.clone(),
+            Self::Constant(_) | Self::Unwritten(_) | Self::NeverWritten => self.clone(),
+            Self::Shifted { stage, tokens, columns } => {
+                Self::Shifted { stage: of_layer(*stage, by)?, tokens: *tokens, columns: *columns }
+            }
             Self::Weight(name) => Self::Weight(super::form::weight_of_layer(name, by)?),
             Self::Stage { stage, kin, before, at } => {
                 Self::Stage { stage: of_layer(*stage, by)?, kin: *kin, before: *before, at: *at }
@@ -123,6 +146,11 @@ impl Given {
             Self::Constant(value) | Self::Unwritten(value) => {
                 Box::new(move |row| Some(Scene::exact(vec![value; row.range.len()])))
             }
+            Self::NeverWritten => Box::new(|row| Some(Scene::exact(vec![f64::NAN; row.range.len()]))),
+            Self::Shifted { stage, tokens, columns } => Box::new(move |row| {
+                let of = |i: usize| shifted(scene, stage, row, i, (tokens, columns)).map_or(f64::NAN, f64::from);
+                Some(Scene::exact((0..row.range.len()).map(of).collect()))
+            }),
             Self::Weight(name) => {
                 let known = scene.e.oracle.graph.weights();
                 let vector = scene.vector(&name, known.iter().find(|w| w.name == name)?.extent[0]);
@@ -179,8 +207,70 @@ fn given(scene: &Scene<'_>, id: StageId, step: usize, token: usize, row: &RowAt)
     Some(Scene::exact((from..from + row.range.len()).map(value).collect()))
 }
 
+/// What a stage gave so many tokens and columns further on; nothing beyond the ends.
+fn shifted(scene: &Scene<'_>, id: StageId, row: &RowAt, i: usize, (tokens, columns): (i64, i64)) -> Option<f32> {
+    let graph = &scene.e.oracle.graph;
+    let layout = Layout::of(&graph.nodes[graph.index(id)?]);
+    let tensor = scene.tensor(row.step, id)?;
+    let (token, from) = scene.token(row);
+    let number = usize::try_from(scene.number(row.step, token).0 as i64 + tokens).ok()?;
+    let column = usize::try_from((from + i) as i64 + columns).ok()?;
+    let there = scene.numbered(row.step, number)?;
+    let (all, _, width) = layout.extents(&tensor.shape);
+    (there < all && column < width).then(|| tensor.data[layout.at(&tensor.shape, there, column)])
+}
+
+/// Wrong elements that a shift is read off, those that it must give, and shifts of a stage that are tried.
+const PROBES: usize = 4;
+const GIVEN: usize = 24;
+const SHIFTS: usize = 8;
+
+/// Other stages of the layer that stand there shifted: a fused buffer that is read at another stride or offset. Values are
+/// found again bit by bit.
+fn shifts(scene: &Scene<'_>) -> Vec<Given> {
+    let (graph, node) = (&scene.e.oracle.graph, scene.node());
+    let own_kind = |n: &Node| n.token_axis() == Some(0) && !n.op.has_state();
+    if !own_kind(node) {
+        return Vec::new();
+    }
+    let some = super::scene::evenly(scene.fit.clone(), GIVEN);
+    let got = |at: &(usize, usize)| scene.element(*at).0 as f32;
+    let probes: Vec<&(usize, usize)> = some.iter().filter(|at| got(at) != 0.0).take(PROBES).collect();
+    let near = |n: &&Node| n.id != node.id && n.id.layer == node.id.layer && own_kind(n) && !scene.follows(n.id);
+    let mut all = Vec::new();
+    for other in graph.nodes.iter().filter(near) {
+        let mut tried: Vec<(i64, i64)> = Vec::new();
+        for at in &probes {
+            let row = &scene.e.rows[at.0];
+            let Some(tensor) = scene.tensor(row.step, other.id) else { break };
+            let (layout, (token, from)) = (Layout::of(other), scene.token(row));
+            let own = (scene.number(row.step, token).0 as i64, (from + at.1) as i64);
+            scene.count(tensor.data.len());
+            let found = tensor.data.iter().enumerate().filter(|(_, v)| **v == got(at)).take(SHIFTS);
+            for (place, _) in found {
+                let (t, c) = layout.token(&tensor.shape, place);
+                let by = (scene.number(row.step, t).0 as i64 - own.0, c as i64 - own.1);
+                if by != (0, 0) && !tried.contains(&by) && tried.len() < SHIFTS {
+                    tried.push(by);
+                }
+            }
+        }
+        for by in tried {
+            let told = some.iter().filter_map(|at| {
+                let there = shifted(scene, other.id, &scene.e.rows[at.0], at.1, by)?;
+                Some(there == got(at))
+            });
+            let told: Vec<bool> = told.collect();
+            if told.len() >= PROBES && told.iter().all(|gives| *gives) {
+                all.push(Given::Shifted { stage: other.id, tokens: by.0, columns: by.1 });
+            }
+        }
+    }
+    all
+}
+
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let all = constant(scene).into_iter().chain(buffers(scene));
+    let all = constant(scene).into_iter().chain(buffers(scene)).chain(shifts(scene));
     all.filter_map(|given| Law::of(Form::Given(given), scene)).collect()
 }
 

@@ -47,6 +47,9 @@ pub(super) struct Held {
     pub(super) bits: f64,
 }
 
+/// What a NaN says for its being all that was left of memory that nobody wrote.
+const NAN_BITS: f64 = 4.0;
+
 /// The share of the error that a law must be of at least, which is there for any error.
 const LEAST: f64 = 0.01;
 
@@ -82,6 +85,7 @@ pub(super) fn held(scene: &Scene<'_>, law: &Law<'_>) -> Option<Held> {
     }
     let (mut wrong, mut unsaid, mut spared) = (Vec::new(), Vec::new(), Vec::new());
     let wrong_where_unsaid = law.form.as_ref().is_some_and(Form::is_wrong_where_unsaid);
+    let never_written = law.form.as_ref().is_some_and(Form::is_never_written);
     let (mut used, mut held_out, mut bits, mut off) = (0f64, 0, 0f64, (0f64, 0f64));
     // A sample first, which most laws do not survive; then all rows, so that none that is right is overlooked.
     for &r in scene.rows.iter().chain(&scene.others) {
@@ -96,6 +100,18 @@ pub(super) fn held(scene: &Scene<'_>, law: &Law<'_>) -> Option<Held> {
         let (got, want, bound) = e.row(row);
         for i in (0..got.len()).filter(|&i| scene.looks_at(row, i)) {
             let (alternative, reach) = (other.value[i], other.bound[i]);
+            if never_written {
+                match right(got[i], want[i], bound[i]) {
+                    true if bound[i].is_finite() => spared.push((r, i)),
+                    true => {}
+                    false if got[i].is_nan() => {
+                        wrong.push((r, i));
+                        (off, held_out, bits) = ((1.0, 1.0), held_out + 1, bits + NAN_BITS);
+                    }
+                    false => return None,
+                }
+                continue;
+            }
             if alternative.is_nan() {
                 match right(got[i], want[i], bound[i]) {
                     true if wrong_where_unsaid && bound[i].is_finite() => spared.push((r, i)),

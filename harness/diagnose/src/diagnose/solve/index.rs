@@ -245,6 +245,13 @@ impl Index {
             all.push(Self::Reversed(each));
             all.extend((2..each).filter(|rows| each.is_multiple_of(*rows)).map(|rows| Self::Turned { each, rows }));
         }
+        // What every replacement is a multiple of, and what it is off by.
+        let pairs =
+            || sources.iter().filter_map(|((i, _), some)| if let [o] = some[..] { Some((*i, o)) } else { None });
+        let modulus = pairs().fold(0, |m, (i, o)| common_divisor(m, i.abs_diff(o)));
+        let first = pairs().fold(0, |m, (_, o)| common_divisor(m, o));
+        all.extend((modulus > 64).then_some(Self::Mod(modulus)));
+        all.extend((first > 64).then_some(Self::First(first)));
         all.extend((2..=64).flat_map(|m| [Self::Mod(m), Self::Reversed(m), Self::First(m)]));
         all.extend(Self::runs(longest));
         all.extend([4, 8, 16, 32].into_iter().filter_map(|m| permuted(sources, m)));
@@ -261,6 +268,11 @@ impl Index {
         }
         fitting
     }
+}
+
+/// The largest number that divides both; of 0 and another one, that.
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
 /// Replacements that show a map by a number that kernels seldom count by, or by a single place beyond the first few.

@@ -10,6 +10,7 @@ mod accumulated;
 mod altered;
 mod approximate;
 mod attended;
+mod converted;
 mod counted;
 mod example;
 mod experts;
@@ -34,6 +35,7 @@ mod operands;
 mod predict;
 mod rank;
 mod rounded;
+mod rules;
 mod scene;
 mod shares;
 mod slots;
@@ -45,6 +47,7 @@ mod terms;
 mod tests;
 mod twice;
 mod undeclared;
+mod unmade;
 mod upstream;
 mod when;
 mod within;
@@ -59,6 +62,7 @@ pub use form::Form;
 pub(super) use functions::{ACTIVATIONS, exponents};
 use held::{Held, held};
 pub(super) use predict::{Condition, OTHERWISE, Pair, Predicted, RIGHT, WORK, alike, of_law, of_values};
+pub(super) use rules::others;
 use scene::Scene;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -105,6 +109,9 @@ pub struct Solution {
     /// Where it holds as a fact, if its condition lists rows and is no rule for them.
     #[serde(skip)]
     pub(super) listed: Option<Box<Holds>>,
+    /// Laws by other rules that no run tells from this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) also: Vec<Form>,
     /// Wrong elements that it gives.
     pub elements: usize,
     /// Those of them that nothing was fitted on.
@@ -122,10 +129,14 @@ impl Solution {
 
     /// The whole of it in one sentence without its end.
     pub fn told(&self) -> String {
-        match &self.holds {
+        let told = match &self.holds {
             Holds::Everywhere => self.what.clone(),
             holds => format!("{}, {holds}", self.what),
-        }
+        };
+        let shown: Vec<String> = self.also.iter().take(SHOWN).map(rules::told).collect();
+        let more = self.also.len().saturating_sub(SHOWN);
+        let more = if more > 0 { format!(", or {more} rules more") } else { String::new() };
+        if shown.is_empty() { told } else { format!("{told} (or {}{more}: the runs allow each)", shown.join(", or ")) }
     }
 
     /// The one whose condition is one that kernels make, or else on one feature; of both alike this one, which comes first.
@@ -136,6 +147,21 @@ impl Solution {
     /// The factor, where the right value times a constant is all of it, and in which rows no rule says.
     pub(super) fn listed_factor(&self) -> Option<f64> {
         self.law.as_ref().and_then(Form::factor).filter(|_| self.listed.is_some())
+    }
+
+    /// Whether it is two laws at once.
+    pub(super) fn is_twice(&self) -> bool {
+        matches!(self.law, Some(Form::Twice(_)))
+    }
+
+    /// Whether it is a rule for where NaN is.
+    pub(super) fn is_of_nan(&self) -> bool {
+        self.law.as_ref().is_some_and(Form::is_never_written)
+    }
+
+    /// Whether it is a rule for which elements are not made.
+    pub(super) fn leaves_out(&self) -> bool {
+        matches!(self.law, Some(Form::Unmade(_)))
     }
 
     /// Whether each row, or head of it, has a factor of its own.
@@ -271,6 +297,7 @@ type Solver = for<'a> fn(&'a Scene<'a>) -> Vec<Law<'a>>;
 /// The simpler first: if two laws hold, the first is reported.
 const SOLVERS: &[Solver] = &[
     undeclared::laws,
+    unmade::laws,
     given::laws,
     moved::rows,
     norm::laws,
@@ -284,6 +311,7 @@ const SOLVERS: &[Solver] = &[
     attended::laws,
     moved::columns,
     rounded::laws,
+    converted::laws,
     terms::laws,
     shares::laws,
     counted::laws,
@@ -321,6 +349,18 @@ pub(super) fn own_factors(e: &Evidence<'_>, meter: &Meter) -> Option<Solution> {
     weigh(&scene, (STRUCTURE, &structure::of_rows(&scene)), &[])
 }
 
+/// Where the stage holds NaN, as memory that nobody wrote does: a rule for it.
+pub(super) fn never_written(e: &Evidence<'_>, meter: &Meter) -> Option<Solution> {
+    let none_is_a_number = e.bad_rows().all(|row| {
+        let (got, want, bound) = e.row(row);
+        (0..got.len()).all(|i| got[i].is_nan() || crate::verdict::right(got[i], want[i], bound[i]))
+    });
+    let scene = Scene::of(e, meter);
+    let law = Law::of(Form::Given(given::Given::NeverWritten), &scene).filter(|_| none_is_a_number)?;
+    let solution = weigh(&scene, (0, &law), &[])?;
+    matches!(solution.holds, Holds::Under { .. }).then_some(solution)
+}
+
 /// What explains every wrong element, if a solver finds it with the work that is left. A `known` law, as proved of the
 /// same stage in other layers, is tried first, for any work left, and needs no number of elements to be shown.
 ///
@@ -329,10 +369,37 @@ pub(super) fn solve(e: &Evidence<'_>, (known, elsewhere): (&[Known], &[Known]), 
     solve_if(e, (known, elsewhere), meter, &|_| true)
 }
 
+/// Another law of the solver that found this one, if `accept` takes it.
+pub(super) fn beside(
+    e: &Evidence<'_>, told: &Solution, meter: &Meter, accept: &dyn Fn(&Solution) -> bool,
+) -> Option<Solution> {
+    let scene = Scene::new(e, meter)?;
+    let (number, words) = &told.words;
+    let laws = proposed(&scene, *number);
+    let others = laws.iter().filter(|law| law.what != *words && !law.parts);
+    let mut found = others.take_while(|_| !meter.over()).filter_map(|law| weigh(&scene, (*number, law), &[]));
+    found.find(|found| found.confidence == Confidence::Proved && accept(found))
+}
+
 /// A law of another layer, if it holds here; its condition may be another one.
 pub(super) fn again(e: &Evidence<'_>, known: &Known, meter: &Meter) -> Option<Solution> {
     let scene = Scene::new(e, meter)?;
     known.laws(&scene).iter().find_map(|law| weigh(&scene, (known.solver, law), &[]))
+}
+
+/// A law that explains another stage, if it holds here in the same words: that needs no number of elements to be shown.
+pub(super) fn by_known(e: &Evidence<'_>, known: &[Known], meter: &Meter) -> Option<Solution> {
+    let scene = Scene::new(e, meter)?;
+    // What is off by little more than rounding is given by anything.
+    let far = |w: &crate::verdict::Wrong| {
+        let bound = f64::from(e.row(&e.rows[w.row]).2[w.index]) + e.grain.reach(w.got);
+        (f64::from(w.got) - w.want).abs() > FAR * bound
+    };
+    if !e.wrong().iter().all(far) {
+        return None;
+    }
+    let mut found = known.iter().filter_map(|law| in_scene(&scene, law, known));
+    found.find(|solution| solution.confidence == Confidence::Proved)
 }
 
 fn in_scene(scene: &Scene<'_>, law: &Known, known: &[Known]) -> Option<Solution> {
@@ -402,12 +469,18 @@ pub(super) fn solve_if(
     consistent
 }
 
+/// Other rules that are told beside one.
+const SHOWN: usize = 1;
+
 /// Numbers that a rule has at most; a law of more of them is a list.
 const LISTED: usize = 4;
 
 /// Bits by which a law must say more of the elements that it was not fitted on than that they are wrong: chance gives one
 /// of a thousand laws under one of a thousand conditions 20, and near the bound anything gives what is wrong.
 pub(super) const BITS: f64 = 24.0;
+
+/// How many times the bound elements are off that a law of another stage may explain by itself.
+const FAR: f64 = 16.0;
 
 /// A number in four digits, or as short as it is exact.
 fn short(x: f64) -> String {
@@ -473,6 +546,7 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
         of_model,
         reads,
         listed,
+        also: Vec::new(),
         elements,
         held_out,
         used,

@@ -45,6 +45,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             }));
         }
     }
+    all.extend(counted(scene, norm.eps, run, &own));
     let right = |x: &[f64]| 1.0 / (mean(x) + norm.eps).sqrt();
     let mut weights: Vec<(String, Weight)> = vec![("the weight is not applied".to_owned(), Rc::new(|_| 1.0))];
     let of_own = |f: fn(f64) -> f64| -> Weight {
@@ -53,11 +54,11 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     };
     weights.push(("1 is added to the weight, as other architectures do".to_owned(), of_own(|w| 1.0 + w)));
     weights.push(("the weight is applied twice".to_owned(), of_own(|w| w * w)));
-    for by in [1, run - 1, 2, run - 2] {
+    for by in [1, run - 1, 2, run - 2, run / 2] {
         let own = own.clone();
         let what = format!(
             "the weight is read {} on",
-            if by <= 2 { format!("{by} elements") } else { format!("−{} elements", run - by) }
+            if by <= run / 2 { format!("{by} elements") } else { format!("−{} elements", run - by) }
         );
         weights.push((what, Rc::new(move |i| f64::from(own[(i + by) % own.len()]))));
     }
@@ -151,6 +152,84 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     all
 }
 
+/// Rows that what is counted otherwise is read off, the widest norm of which all runs of elements are tried, and runs that are told.
+const COUNTED: usize = 6;
+const FINE: usize = 512;
+const TOLD: usize = 4;
+
+/// A run of elements that counts twice in the mean of squares, or is missing from it: it is the one whose squares make the
+/// difference in several rows.
+fn counted<'a>(scene: &'a Scene<'a>, eps: f64, run: usize, own: &Rc<Vec<f32>>) -> Vec<Law<'a>> {
+    // Of each row its squares up to each element, how much the sum is off, and how exactly that is known.
+    let mut rows: Vec<(Vec<f64>, f64, f64)> = Vec::new();
+    for &r in scene.rows.iter().filter(|&&r| scene.wrong_in(r)) {
+        let row = &scene.e.rows[r];
+        let Some(x) = operand(scene, row, 0).filter(|x| x.len() >= run) else { return Vec::new() };
+        let (got, ..) = scene.e.row(row);
+        let (mut gz, mut zz) = (0.0, 0.0);
+        for i in 0..run {
+            let z = x[i] * f64::from(own[i]);
+            (gz, zz) = (gz + f64::from(got[i]) * z, zz + z * z);
+        }
+        let mut before = vec![0.0];
+        x[..run].iter().for_each(|v| before.push(before[before.len() - 1] + v * v));
+        let sum = ((zz / gz).powi(2) - eps) * run as f64;
+        // Heads of a token may be right.
+        let off = sum - before[run];
+        if off.abs() > 1e-5 * before[run] {
+            rows.push((before, off, 2e-6 * sum.abs()));
+        }
+        if rows.len() == COUNTED {
+            break;
+        }
+    }
+    let Some((_, first, _)) = rows.first().filter(|_| rows.len() >= 3) else { return Vec::new() };
+    let sign = first.signum();
+    let step = if run <= FINE { 1 } else { 4 };
+    scene.count(run / step * (run / step));
+    let mut all: Vec<(usize, usize)> = Vec::new();
+    for from in (0..run).step_by(step) {
+        for to in (from + step..=run).step_by(step) {
+            let gives =
+                |(before, off, near): &(Vec<f64>, f64, f64)| (sign * off - (before[to] - before[from])).abs() <= *near;
+            if rows.iter().all(gives) {
+                all.push((from, to));
+            }
+        }
+    }
+    // The last elements, read so many before their own place.
+    let mut moved: Vec<(usize, usize)> = Vec::new();
+    for from in (1..run).step_by(step) {
+        for by in (step..=from).step_by(step) {
+            let gives = |(before, off, near): &(Vec<f64>, f64, f64)| {
+                let part = |at: usize| before[at + run - from] - before[at];
+                (*off - part(from - by) + part(from)).abs() <= *near
+            };
+            if rows.iter().all(gives) {
+                moved.push((from, by));
+            }
+        }
+    }
+    let law = |(what, scale): (String, Scale)| {
+        let own = own.clone();
+        Law::new(what, 2, move |row: &RowAt| normed(scene, row, run, &scale, &|i| f64::from(own[i])))
+    };
+    let squares = |x: &[f64]| x.iter().map(|v| v * v).sum::<f64>();
+    let counted = all.into_iter().take(TOLD).map(|(from, to)| -> (String, Scale) {
+        let how = if sign > 0.0 { "count twice in" } else { "are missing from" };
+        let scale = move |x: &[f64]| 1.0 / (mean(x) + sign * squares(&x[from..to]) / x.len() as f64 + eps).sqrt();
+        (format!("the elements {from} to {} {how} the mean of squares", to - 1), Box::new(scale))
+    });
+    let moved = moved.into_iter().take(TOLD).map(|(from, by)| -> (String, Scale) {
+        let scale = move |x: &[f64]| {
+            let more = squares(&x[from - by..x.len() - by]) - squares(&x[from..]);
+            1.0 / (mean(x) + more / x.len() as f64 + eps).sqrt()
+        };
+        (format!("from element {from} on the mean of squares is of the elements {by} before"), Box::new(scale))
+    });
+    counted.chain(moved).map(law).collect()
+}
+
 /// What becomes of a weight.
 type Change = fn(f64) -> f64;
 
@@ -240,6 +319,28 @@ fn scales(norm: &RmsNorm, run: usize) -> Vec<(String, Scale)> {
         ),
         ("nothing is normalised: the factor is 1".to_owned(), Box::new(|_| 1.0)),
     ];
+    for to in Half::ALL {
+        let name = to.name();
+        let of_elements = move |x: &[f64]| x.iter().map(|v| to.round(*v).powi(2)).sum::<f64>() / x.len() as f64;
+        let of_squares = move |x: &[f64]| x.iter().map(|v| to.round(v * v)).sum::<f64>() / x.len() as f64;
+        all.push((
+            format!("the mean of squares is of elements that are rounded to {name}, which are normed as they are"),
+            Box::new(move |x| root(of_elements(x))),
+        ));
+        all.push((
+            format!("the mean of squares is of squares that are rounded to {name}"),
+            Box::new(move |x| root(of_squares(x))),
+        ));
+        all.push((
+            format!("the mean of squares is of elements that are rounded to {name}, as are their squares"),
+            Box::new(move |x| root(x.iter().map(|v| to.round(to.round(*v).powi(2))).sum::<f64>() / x.len() as f64)),
+        ));
+        all.push((format!("the mean of squares is rounded to {name}"), Box::new(move |x| root(to.round(mean(x))))));
+        all.push((
+            format!("the factor of a row is rounded to {name}"),
+            Box::new(move |x| to.round(root(mean(x)))),
+        ));
+    }
     let padded = [run.next_power_of_two(), run.next_multiple_of(64), run.next_multiple_of(256)];
     for n in padded.into_iter().filter(|n| *n > run).collect::<BTreeSet<_>>() {
         let what = format!("the sum of squares is divided by {n} instead of their number, {run}");

@@ -133,7 +133,8 @@ fn one_law(pair: Pair<'_>, law: Of<'_>, solution: &Solution) -> Predicted {
         _ => at_first.map(|held| held.conditions(&first)).unwrap_or_default(),
     };
     let wrong = pair.other.bad_rows().next().is_some();
-    let scene = match wrong {
+    let of_nan = matches!(law, Of::Form(form) if form.is_never_written());
+    let scene = match wrong && !of_nan {
         true => Scene::new(pair.other, pair.meter),
         false => Some(Scene::of(pair.other, pair.meter)),
     };
@@ -178,11 +179,14 @@ pub(in crate::diagnose) fn of_values(
 }
 
 fn law_of(assumed: &Expected) -> Law<'_> {
-    Law::new("", 0, |row: &RowAt| {
-        let (value, bound) = assumed[row.step].as_ref()?;
-        let value = value.data.get(row.range.clone())?.to_vec();
-        Some(Row { value, bound: bound.get(row.range.clone())?.to_vec() })
-    })
+    Law::new("", 0, |row: &RowAt| row_of(assumed, row))
+}
+
+/// A row of a stage as it would be.
+fn row_of(assumed: &Expected, row: &RowAt) -> Option<Row> {
+    let (value, bound) = assumed[row.step].as_ref()?;
+    let value = value.data.get(row.range.clone())?.to_vec();
+    Some(Row { value, bound: bound.get(row.range.clone())?.to_vec() })
 }
 
 /// What a law that gives every wrong element of the other run says of it. `at_first` gives the conditions that the first

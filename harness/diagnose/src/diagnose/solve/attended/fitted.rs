@@ -26,8 +26,12 @@ pub(super) fn reach(queries: &Queries<'_>) -> Vec<usize> {
         far.map_or(1, |k| row.place.position - k + 1)
     };
     let window = rows.iter().map(of).max().filter(|_| queries.of_weights);
+    // The first so many.
+    let seen = |r: &usize| scene.e.row(&scene.e.rows[*r]).0.iter().rposition(|g| *g != 0.0).map(|k| k + 1);
+    let ahead: BTreeSet<usize> = rows.iter().filter_map(seen).collect();
+    let ahead = ahead.first().copied().filter(|_| queries.of_weights && ahead.len() == 1);
     let first = scene.e.bad_rows().map(|row| row.place.position).min().filter(|p| *p > 0);
-    window.into_iter().chain(first).collect()
+    window.into_iter().chain(ahead).chain(first).collect()
 }
 
 /// Weights of a stage: exponents that are cut off, or whose exponentials are 0, below a limit: the one that lies between

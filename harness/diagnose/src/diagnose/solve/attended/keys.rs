@@ -13,7 +13,7 @@ pub(in super::super::super) struct Seat {
     /// Its position.
     pub(super) position: usize,
     /// Keys that its part sees.
-    pub(super) keys: usize,
+    pub(in super::super) keys: usize,
     /// The first position of its part.
     pub(super) first: usize,
     /// Tokens of the prompt.
@@ -23,6 +23,32 @@ pub(in super::super::super) struct Seat {
 }
 
 impl Seat {
+    /// That of a decoded token which sees so many keys.
+    pub(in super::super) fn alone(keys: usize, prompt: usize) -> Self {
+        Self { position: keys - 1, keys, first: keys - 1, prompt, single: true }
+    }
+
+    /// That of a row of a part of so many tokens.
+    pub(in super::super) fn of_part(first: usize, row: usize, tokens: usize) -> Self {
+        let keys = first + tokens;
+        Self { position: first + row, keys, first, prompt: keys, single: false }
+    }
+
+    /// Its position.
+    pub(in super::super) fn position(self) -> usize {
+        self.position
+    }
+
+    /// Tokens of the prompt.
+    pub(in super::super) fn prompt(self) -> usize {
+        self.prompt
+    }
+
+    /// Whether it is the only query of its part.
+    pub(in super::super) fn is_alone(self) -> bool {
+        self.single
+    }
+
     /// Whether it is of a decoded token.
     pub(in super::super::super) fn decodes(self) -> bool {
         self.position >= self.prompt
@@ -132,6 +158,35 @@ pub enum Keys {
         /// Queries of a tile.
         queries: usize,
     },
+    /// Those it should see, and all of the tiles of keys that the last query of its tile of queries sees whole.
+    TilesSeenByLast {
+        /// Keys of a tile.
+        keys: usize,
+        /// Queries of a tile.
+        queries: usize,
+    },
+    /// Up to its row in the part, divided by this, after those in the cache.
+    RowDivided(usize),
+    /// Up to its position divided by this.
+    PositionDivided(usize),
+    /// Up to its position as if the part began at a multiple of this.
+    PartRounded {
+        /// The multiple.
+        to: usize,
+        /// Whether it is the next one, and not the one before.
+        up: bool,
+    },
+    /// Those that splits take among which tiles are divided, rounded down.
+    Dealt {
+        /// Splits.
+        splits: usize,
+        /// Keys of a tile.
+        tile: usize,
+        /// Tiles that a split has at least.
+        least: usize,
+        /// Whether the last tile counts that is not full.
+        begun: bool,
+    },
 }
 
 /// Tiles of keys or queries.
@@ -180,6 +235,18 @@ impl Keys {
                 let last = (tile_of_queries(queries) + queries).min(n) - 1;
                 k < (last / keys * keys + keys).min(n)
             }
+            Self::TilesSeenByLast { keys, queries } => {
+                let last = (tile_of_queries(queries) + queries).min(n) - 1;
+                causal || (k / keys * keys + keys).min(n) <= last + 1
+            }
+            Self::RowDivided(m) => k <= first + (p - first) / m,
+            Self::PositionDivided(m) => k <= p / m,
+            Self::PartRounded { to, up: false } => k <= p - first % to,
+            Self::PartRounded { to, .. } => k <= p - first + first.next_multiple_of(to),
+            Self::Dealt { splits, tile, least, begun } => {
+                let tiles = if begun { n.div_ceil(tile) } else { n / tile };
+                causal && k < (tiles / splits).max(least) * splits * tile
+            }
         }
     }
 
@@ -194,13 +261,44 @@ impl Keys {
         all
     }
 
+    /// Whether a key's number, or its distance from the query, says whether it is one of them.
+    pub(in super::super) fn are_of_numbers(self) -> bool {
+        matches!(
+            self,
+            Self::Window(_) | Self::First(_) | Self::ButFirst(_) | Self::ButLast(_) | Self::ButRest(..) | Self::Before
+        )
+    }
+
+    /// Whether which they are depends on tiles of several queries.
+    pub(in super::super) fn are_of_queries(self) -> bool {
+        match self {
+            Self::ToQueriesEnd(_) | Self::ToQueriesStart(_) => true,
+            Self::WholeTilesToQueriesEnd { queries, .. } => queries > 1,
+            _ => matches!(
+                self,
+                Self::TilesToQueriesStart { .. } | Self::TilesToQueriesEnd { .. } | Self::TilesSeenByLast { .. }
+            ),
+        }
+    }
+
     /// Whether which they are depends on the length of the prompt.
     pub(super) fn are_of_prompt(self) -> bool {
         matches!(self, Self::Prompt(_) | Self::PromptPages(_))
     }
 
+    /// Those that splits leave to nobody, of tiles of one key and more.
+    fn dealt() -> impl Iterator<Item = Self> {
+        let splits = [2, 4, 8, 3, 16, 5, 6, 7, 32];
+        let tiles = [1, 16, 32, 64, 8, 128, 4];
+        let all = splits.into_iter().flat_map(move |splits| tiles.map(|tile| (splits, tile)));
+        all.flat_map(|(splits, tile)| {
+            let each = [1, 2, 4].map(|least| Self::Dealt { splits, tile, least, begun: true });
+            each.into_iter().chain((tile > 1).then_some(Self::Dealt { splits, tile, least: 1, begun: false }))
+        })
+    }
+
     /// All that are looked for; `reach` are numbers that the given values show.
-    pub(super) fn all(capture: &Capture, reach: &[usize]) -> Vec<Self> {
+    pub(in super::super) fn all(capture: &Capture, reach: &[usize]) -> Vec<Self> {
         let mut all = Self::usual(capture);
         all.extend([4, 8, 16, 32, 64, 128, 256].map(Self::PromptPages));
         for m in reach.iter().copied().chain([4, 8, 16, 32, 64, 128, 256, 512, 1024]) {
@@ -225,7 +323,13 @@ impl Keys {
         all.extend(both.clone().flat_map(|(keys, queries)| {
             ways.map(|(of_part, cut)| Self::WholeTilesToQueriesEnd { keys, queries, of_part, cut })
         }));
-        all.extend(both.map(|(keys, queries)| Self::TilesToQueriesEnd { keys, queries }));
+        all.extend(both.clone().map(|(keys, queries)| Self::TilesToQueriesEnd { keys, queries }));
+        all.extend(both.map(|(keys, queries)| Self::TilesSeenByLast { keys, queries }));
+        all.extend((2..=8).flat_map(|m| [Self::RowDivided(m), Self::PositionDivided(m)]));
+        if capture.steps.len() > 1 {
+            all.extend(TILES.into_iter().flat_map(|to| [false, true].map(|up| Self::PartRounded { to, up })));
+        }
+        all.extend(Self::dealt());
         all
     }
 }
@@ -301,6 +405,33 @@ impl fmt::Display for Keys {
                 f,
                 "all of the tiles of {keys} keys that its tile of {queries} queries sees something of: the tile on the diagonal is not masked"
             ),
+            Self::TilesSeenByLast { keys, queries } => write!(
+                f,
+                "its own keys, and all of each tile of {keys} that the last query of its tile of {queries} sees whole: there nothing is masked, for no query"
+            ),
+            Self::RowDivided(m) => {
+                write!(f, "the keys up to the query's row in its part divided by {m}, and those in the cache")
+            }
+            Self::PositionDivided(m) => write!(f, "the keys up to the query's position divided by {m}"),
+            Self::PartRounded { to, up } => {
+                let way = if *up { "up" } else { "down" };
+                write!(
+                    f,
+                    "the keys up to the query's position as if its part began at a multiple of {to}, rounded {way}"
+                )
+            }
+            Self::Dealt { splits, tile, least, begun } => {
+                let what = match (tile, begun) {
+                    (1, _) => "keys are".to_owned(),
+                    (_, true) => format!("tiles of {tile} keys are"),
+                    (_, false) => format!("whole tiles of {tile} keys are"),
+                };
+                let least = if *least > 1 { format!(" ({least} at least for each)") } else { String::new() };
+                write!(
+                    f,
+                    "what {splits} splits take: {what} divided among them, rounded down{least}, and the rest belongs to none"
+                )
+            }
         }
     }
 }

@@ -18,7 +18,7 @@ use super::index::Index;
 use super::scene::Scene;
 use super::{Alternative, Law, Row};
 use crate::verdict::RowAt;
-pub(in super::super) use keys::{Keys, Seats};
+pub(in super::super) use keys::{Keys, Seat, Seats};
 use parts::{Maxima, Parted, Parts, Rule, largest};
 use qdiff_engine::ops::UNIT;
 pub(super) use queries::weights;
@@ -643,7 +643,9 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let probes = probes(&queries, PROBES);
     let mut all: Vec<Attended> = Vec::new();
     let reach = fitted::reach(&queries);
-    for keys in Keys::all(scene.e.side.capture, &reach) {
+    let steps = &scene.e.side.capture.steps;
+    let in_tiles = scene.fit.iter().any(|(r, _)| steps[scene.e.rows[*r].step].tokens.len() > 1);
+    for keys in Keys::all(scene.e.side.capture, &reach).into_iter().filter(|keys| in_tiles || !keys.are_of_queries()) {
         all.extend([Attended::Over(keys), Attended::Divided(keys)]);
     }
     let weighed = [Weighed::NotDivided, Weighed::PlusOne, Weighed::OffByOne, Weighed::Alike, Weighed::PowersOfTwo];
@@ -669,7 +671,12 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         parts == Parts::Tiles(1)
             && matches!(
                 rule,
-                Rule::WithoutLast | Rule::WithoutFirst | Rule::LastAlone | Rule::FirstAlone | Rule::Shares(_, _)
+                Rule::WithoutLast
+                    | Rule::WithoutFirst
+                    | Rule::LastAlone
+                    | Rule::FirstAlone
+                    | Rule::Shares(_, _)
+                    | Rule::ByLogarithm(_)
             )
     };
     let joined = Rule::all().into_iter().flat_map(|rule| parts.iter().map(move |parts| (rule, *parts)));

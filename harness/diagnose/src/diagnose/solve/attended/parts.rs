@@ -37,6 +37,15 @@ pub enum Parts {
         /// Keys of a tile.
         tile: usize,
     },
+    /// The same, and of so many tiles at least.
+    Dealt {
+        /// Parts.
+        splits: usize,
+        /// Keys of a tile.
+        tile: usize,
+        /// Tiles of a part.
+        least: usize,
+    },
 }
 
 impl Parts {
@@ -47,6 +56,7 @@ impl Parts {
         all.extend(both().map(|(splits, tile)| Self::Cut { splits, tile }));
         all.extend(both().map(|(splits, keys)| Self::Least { splits, keys }));
         all.extend(both().map(|(splits, tile)| Self::Whole { splits, tile }));
+        all.extend(both().flat_map(|(splits, tile)| [2, 4].map(|least| Self::Dealt { splits, tile, least })));
         all
     }
 
@@ -58,6 +68,7 @@ impl Parts {
             Self::Splits(n) => by(keys.div_ceil(n).max(1)),
             Self::Least { splits, keys: least } => by(keys.div_ceil(splits).max(least)),
             Self::Whole { splits, tile } => by(keys.div_ceil(splits).next_multiple_of(tile).max(tile)),
+            Self::Dealt { splits, tile, least } => by(keys.div_ceil(splits).next_multiple_of(tile).max(least * tile)),
             Self::Cut { splits, tile } => {
                 // Fewer tiles are not split.
                 let splits = if keys.div_ceil(tile) < splits { 1 } else { splits };
@@ -80,6 +91,9 @@ impl fmt::Display for Parts {
             Self::Least { splits, keys } => write!(f, "in {splits} splits of the keys, of {keys} keys at least"),
             Self::Whole { splits, tile } => {
                 write!(f, "in {splits} splits of the keys, each rounded up to whole tiles of {tile}")
+            }
+            Self::Dealt { splits, tile, least } => {
+                write!(f, "in {splits} splits of the keys, each rounded up to whole tiles of {tile}, {least} at least")
             }
         }
     }
@@ -236,6 +250,66 @@ impl By {
     }
 }
 
+/// By which number the logarithms of parts' sums of exponentials are multiplied, before parts are weighted by e to that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Power {
+    /// 1/ln 2: to base 2, and put together with e.
+    ToBaseTwo,
+    /// ln 2: to base e, and put together with 2.
+    ByPowersOfTwo,
+    /// log₁₀ e.
+    ToBaseTen,
+    /// The scale of the scores once more.
+    Scaled,
+    /// 1 over it.
+    Unscaled,
+    /// 2.
+    Twice,
+    /// −1.
+    Inverse,
+}
+
+impl Power {
+    const ALL: [Self; 7] = [
+        Self::ToBaseTwo,
+        Self::ByPowersOfTwo,
+        Self::ToBaseTen,
+        Self::Scaled,
+        Self::Unscaled,
+        Self::Twice,
+        Self::Inverse,
+    ];
+
+    fn of(self, scale: f64) -> f64 {
+        match self {
+            Self::ToBaseTwo => std::f64::consts::LOG2_E,
+            Self::ByPowersOfTwo => std::f64::consts::LN_2,
+            Self::ToBaseTen => std::f64::consts::LOG10_E,
+            Self::Scaled => scale,
+            Self::Unscaled => 1.0 / scale,
+            Self::Twice => 2.0,
+            Self::Inverse => -1.0,
+        }
+    }
+}
+
+impl fmt::Display for Power {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ToBaseTwo => "parts are put together by e^lse, with the logarithm of their sums, lse, to base 2",
+            Self::ByPowersOfTwo => "parts are put together by 2^lse, with the natural logarithm of their sums, lse",
+            Self::ToBaseTen => "parts are put together by e^lse, with the logarithm of their sums, lse, to base 10",
+            Self::Scaled => "parts are put together by e^lse, with a logarithm of their sums, lse, that is scaled twice",
+            Self::Unscaled => {
+                "parts are put together by e^lse, with a logarithm of their sums, lse, that is divided by the scale of the scores"
+            }
+            Self::Twice => "parts are put together by e^(2·lse), lse the logarithm of their sums",
+            Self::Inverse => "parts are put together by e^(−lse), lse the logarithm of their sums: the wrong way round",
+        })
+    }
+}
+
 /// How parts are put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -248,6 +322,8 @@ pub enum Rule {
     Mean,
     /// Softmaxes of parts, weighted by e^(m_t − m) alone.
     ByMaxima,
+    /// Softmaxes of parts, weighted by this of the logarithm of their sums.
+    ByLogarithm(Power),
     /// Divided by the sum of their own part.
     OwnSum,
     /// Divided by the sum up to their own part.
@@ -331,6 +407,7 @@ impl fmt::Display for Maxima {
 impl Rule {
     pub(super) fn all() -> Vec<Self> {
         let mut all = vec![Self::OwnSoftmax, Self::Mean, Self::ByMaxima, Self::OwnSum, Self::SumSoFar];
+        all.extend(Power::ALL.map(Self::ByLogarithm));
         let carried = [Carried::Sum, Carried::Result, Carried::Both];
         all.splice(0..0, carried.map(|carried| Self::Shares(carried, By::Nothing)));
         all.extend(carried.into_iter().flat_map(|carried| By::ALL.map(|by| Self::Rescaled(carried, by))));
@@ -388,6 +465,13 @@ impl Rule {
             Self::ByMaxima => {
                 let sum: f64 = parted.parts().map(|part| (largest(part) - top).exp()).sum();
                 of_own(&|part| (largest(part) - top).exp() / sum / total(part, largest(part)))
+            }
+            Self::ByLogarithm(power) => {
+                let lse = |part: &[f64]| largest(part) + total(part, largest(part)).ln();
+                let most = parted.parts().map(lse).fold(f64::NEG_INFINITY, f64::max);
+                let share = |part: &[f64]| (power.of(scale) * (lse(part) - most)).exp();
+                let sum: f64 = parted.parts().map(share).sum();
+                of_own(&|part| share(part) / sum / total(part, largest(part)))
             }
             Self::OwnSum => parted.each(|part| {
                 let sum = total(part, top);
@@ -463,6 +547,7 @@ impl fmt::Display for Rule {
             Self::ByMaxima => {
                 f.write_str("the parts' softmaxes are weighted by e^(m_t − m) alone, without their sums")
             }
+            Self::ByLogarithm(power) => power.fmt(f),
             Self::OwnSum => f.write_str("weights are divided by the sum of their own part alone"),
             Self::SumSoFar => f.write_str("weights are divided by the sum so far, up to their own part"),
             Self::Rescaled(Carried::Result, By::Nothing) => f.write_str(

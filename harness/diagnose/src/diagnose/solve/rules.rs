@@ -1,0 +1,81 @@
+//! Rules of the keys that are seen which no run so far tells from the one that is told.
+
+use super::attended::{Attended, Keys, Seat, Seats};
+use super::scene::Scene;
+use super::unmade::Unmade;
+use super::{Form, Holds, Solution, When};
+use crate::verdict::Evidence;
+use std::collections::BTreeSet;
+
+/// Keys of single tokens, and rows of parts with so many before them, by which rules are told apart that are never the same.
+const KEYS: usize = 640;
+const ROWS: usize = 96;
+const BEFORE: [usize; 4] = [0, 24, 37, 112];
+
+impl Form {
+    /// The keys that it says are seen.
+    fn keys(&self) -> Option<Keys> {
+        match self {
+            Self::Unmade(Unmade { keys, .. }) | Self::Attended(Attended::Over(keys)) => Some(*keys),
+            _ => None,
+        }
+    }
+
+    /// The same with other keys.
+    fn of_keys(&self, keys: Keys) -> Self {
+        match self {
+            Self::Unmade(unmade) => Self::Unmade(Unmade { keys, ..unmade.clone() }),
+            Self::Attended(Attended::Over(_)) => Self::Attended(Attended::Over(keys)),
+            other => other.clone(),
+        }
+    }
+}
+
+/// The rule of a law in words.
+pub(super) fn told(form: &Form) -> String {
+    form.keys().map_or_else(|| form.to_string(), |keys| keys.to_string())
+}
+
+/// Whether rules say the same of all keys of these queries.
+fn are_same(a: Keys, b: Keys, mut seats: impl Iterator<Item = Seat>) -> bool {
+    seats.all(|seat| (0..seat.keys).all(|k| a.has(k, seat) == b.has(k, seat)))
+}
+
+/// The queries of a run for which a law is told.
+fn seats(e: &Evidence<'_>, scene: &Scene<'_>, when: Option<&When>) -> Vec<Seat> {
+    let all = Seats::of(e.side.capture);
+    let told = |row: &usize| when.is_none_or(|when| when.says(scene, (*row, 0)) == Some(true));
+    let key = |row: usize| (e.rows[row].place.position, e.side.capture.steps[e.rows[row].step].keys());
+    let known: BTreeSet<(usize, usize)> = (0..e.rows.len()).filter(told).map(key).collect();
+    known.into_iter().map(|(position, keys)| all.at(position, keys)).collect()
+}
+
+/// Laws by other rules that both runs allow as well, the simpler first: where one of them is the engine's, the one that is told is
+/// wrong.
+pub(in super::super) fn others(solution: &Solution, runs: [&Evidence<'_>; 2]) -> Vec<Form> {
+    let Some((form, own)) = solution.law.as_ref().and_then(|form| Some((form, form.keys()?))) else {
+        return Vec::new();
+    };
+    let when = match &solution.holds {
+        Holds::Everywhere => None,
+        Holds::Under { conditions, .. } => conditions.first(),
+        Holds::Some { .. } => return Vec::new(),
+    };
+    let meter = crate::diagnose::work::Meter::new(0);
+    let told: Vec<Seat> = runs.iter().flat_map(|e| seats(e, &Scene::of(e, &meter), when)).collect();
+    let single = told.iter().all(|seat| seat.is_alone());
+    let prompt = told.iter().map(|seat| seat.prompt()).max().unwrap_or(0);
+    let anywhere = || {
+        let alone = (1..=KEYS).map(move |keys| Seat::alone(keys, prompt));
+        let rows = BEFORE.into_iter().flat_map(move |first| (0..ROWS).map(move |row| Seat::of_part(first, row, ROWS)));
+        alone.chain(rows.filter(move |_| !single))
+    };
+    let mut all: Vec<Keys> = Vec::new();
+    for keys in Keys::all(runs[0].side.capture, &[]) {
+        let may_be = keys != own && !(single && keys.are_of_queries()) && are_same(keys, own, told.iter().copied());
+        if may_be && [own].iter().chain(&all).all(|known| !are_same(keys, *known, anywhere())) {
+            all.push(keys);
+        }
+    }
+    all.into_iter().map(|keys| form.of_keys(keys)).collect()
+}
