@@ -37,7 +37,7 @@ impl Synth {
             let eighth = self.n_layers / 8;
             layer < eighth || layer >= 7 * self.n_layers / 8 || (layer - eighth) % 3 == 2
         };
-        let linear = self.graph().nodes.into_iter().filter(|node| node.op.anatomy().is_layer());
+        let linear = self.graph().nodes.into_iter().filter(|node| node.op.anatomy().multiplies_weights());
         let chosen = linear.filter(|node| match node.role {
             Role::Logits => true,
             Role::Value | Role::FfnOutput => node.id.layer.is_some_and(|layer| more_bits(layer.into())),

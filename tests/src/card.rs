@@ -196,7 +196,8 @@ impl Card {
             // The other kernels are what they were.
             let (from, to) = (self.folder.join(COMPILED), folder.join(COMPILED));
             std::fs::create_dir_all(&to).expect("a folder");
-            let kernel = format!("{}-", file.trim_end_matches(".cu"));
+            let (_, name) = file.rsplit_once('/').unwrap_or(("", file));
+            let kernel = format!("{}-", name.trim_end_matches(".cu"));
             for entry in std::fs::read_dir(from).into_iter().flatten() {
                 let name = entry.expect("a file").file_name();
                 if !name.to_string_lossy().starts_with(&kernel) {

@@ -82,6 +82,11 @@ __device__ __forceinline__ float4 tap4(float *to, size_t i, float4 v) {
     return v;
 }
 
+// SiLU of the gate, times up.
+__device__ __forceinline__ float gated(float g, float u) {
+    return g / (1.0f + expf(-g)) * u;
+}
+
 __device__ __forceinline__ float warp_sum(float v) {
     for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xffffffffu, v, step);
     return v;

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
     };
     auto write = [&](int row, float g, float u) {
         g = tap(p.gate_tap, row, g), u = tap(p.up_tap, row, u);
-        p.y[row] = tap(p.y_tap, row, g / (1.0f + expf(-g)) * u);
+        p.y[row] = tap(p.y_tap, row, gated(g, u));
     };
     u8 *stages = shared + vector_bytes<Gate, Up>(p.n);
     if constexpr (TILES == 0) {

@@ -117,12 +117,12 @@ struct RingSums {
     }
 };
 
-// Makes the sums of pieces `from` to `to` of tiles of `blocks` pieces each. `rows_of(tile)` says where a tile's rows are; `ready()`
-// gives the vector; `done(sums)` gets the sums. All threads call them. Of the stages EARLY are brought before the block's turn, and the
-// others when it has the vector, which would wait behind them.
-template <typename Format, int STAGES, int EARLY, typename RowsOf, typename Ready, typename Done>
-__device__ __forceinline__ void ring_rows(const Walk &walk, int from, int to, int blocks, u8 *stages, Turn &turn, RowsOf rows_of,
-                                          Ready ready, Done done) {
+// Makes the sums of pieces `from` to `to` of tiles of `blocks` pieces each. `rows_of(tile)` says where a tile's rows are, `group_of(tile)`
+// which group of the vector they meet first; `ready()` gives the vector; `done(sums)` gets the sums. All threads call them. Of the
+// stages EARLY are brought before the block's turn, and the others when it has the vector, which would wait behind them.
+template <typename Format, int STAGES, int EARLY, typename Waits, typename RowsOf, typename GroupOf, typename Ready, typename Done>
+__device__ __forceinline__ void ring_rows(const Walk &walk, int from, int to, int blocks, u8 *stages, Waits &turn, RowsOf rows_of,
+                                          GroupOf group_of, Ready ready, Done done) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     u8 *mine = stages + warp * STAGES * walk.stride;
     float *parts = (float *)(stages + warps * STAGES * walk.stride); // [tiles + warps, TILE]
@@ -161,7 +161,7 @@ __device__ __forceinline__ void ring_rows(const Walk &walk, int from, int to, in
         const auto held = unpacked_piece<Format>(mine + stage * walk.stride, rows_of(tile), blocks, j, lane);
         __syncwarp(); // all have read what is overwritten now
         bring(stage);
-        Tile<Format>::add(held, x, j * PIECE, lane, sums);
+        Tile<Format>::add(held, x, group_of(tile) + j * PIECE, lane, sums);
         if (++stage == STAGES) stage = 0;
         if (++j == blocks || piece + 1 == end) {
             sums.write(parts + (tile - from / blocks + warp) * TILE, lane);
@@ -174,4 +174,11 @@ __device__ __forceinline__ void ring_rows(const Walk &walk, int from, int to, in
     turn.mark(5);
     done(RingSums{parts, from, to, blocks, warps});
     turn.mark(7);
+}
+
+// Of rows that all meet the whole vector.
+template <typename Format, int STAGES, int EARLY, typename RowsOf, typename Ready, typename Done>
+__device__ __forceinline__ void ring_rows(const Walk &walk, int from, int to, int blocks, u8 *stages, Turn &turn, RowsOf rows_of,
+                                          Ready ready, Done done) {
+    ring_rows<Format, STAGES, EARLY>(walk, from, to, blocks, stages, turn, rows_of, [](int) { return 0; }, ready, done);
 }

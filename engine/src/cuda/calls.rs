@@ -133,7 +133,7 @@ pub fn check(graph: &Graph, options: &Options) -> Result<(), CudaError> {
                 )));
             }
             Op::Collective(_) => {}
-            Op::Defined(op) if known(op).is_some() && options.path == Path::Fast => {
+            Op::Defined(op) if known(op).is_some_and(|op| !op.is_fused()) && options.path == Path::Fast => {
                 return Err(CudaError::Unsupported(format!(
                     "{} is a stage of the op `{}`, for which there is no fused kernel; use --subject cuda",
                     node.id,

@@ -1,8 +1,9 @@
 //! The shape of a decoder, read off the graph: which node of a layer is which.
 //!
-//! The fused path knows one shape, that of Qwen2 and Qwen3. It finds the nodes by walking from the logits backwards
-//! along inputs and ops, so that stages are named in the graph alone.
+//! The fused path knows one shape, that of Qwen2 and Qwen3, with a network or a mixture of experts in a layer. It finds the nodes
+//! by walking from the logits backwards along inputs and ops, so that stages are named in the graph alone.
 
+use super::known::{Known, known};
 use crate::model::{Graph, Node};
 use crate::ops::Op;
 
@@ -27,13 +28,55 @@ pub struct Layer {
     pub attn_out: usize,
     pub attn_residual: usize,
     pub ffn_norm: usize,
+    pub ffn: Ffn,
+    /// Sum with the attention's result.
+    pub out: usize,
+}
+
+/// What follows the second norm of a layer.
+#[derive(Clone, Debug)]
+pub enum Ffn {
+    Dense(Mlp),
+    Experts(Experts),
+}
+
+/// A gated network, whose result is that of `down`.
+#[derive(Clone, Debug)]
+pub struct Mlp {
     pub gate: usize,
     pub up: usize,
     /// Gated up.
     pub act: usize,
     pub down: usize,
-    /// Sum with the attention's result.
-    pub out: usize,
+}
+
+/// A mixture of experts, whose result is `sum`.
+#[derive(Clone, Debug)]
+pub struct Experts {
+    pub router: usize,
+    pub probs: usize,
+    pub chosen: usize,
+    /// Probabilities of the chosen ones.
+    pub weights: usize,
+    /// These by their sum.
+    pub shares: Option<usize>,
+    /// Of each chosen one.
+    pub each: Mlp,
+    pub sum: usize,
+}
+
+impl Ffn {
+    /// Its nodes.
+    pub fn nodes(&self) -> Vec<usize> {
+        let of = |mlp: &Mlp| [mlp.gate, mlp.up, mlp.act, mlp.down];
+        match self {
+            Self::Dense(mlp) => of(mlp).to_vec(),
+            Self::Experts(e) => {
+                let router = [e.router, e.probs, e.chosen, e.weights].into_iter().chain(e.shares);
+                router.chain(of(&e.each)).chain([e.sum]).collect()
+            }
+        }
+    }
 }
 
 impl Layer {
@@ -60,6 +103,15 @@ const NORM: fn(&Op) -> bool = |op| matches!(op, Op::RmsNorm(_));
 const CACHE: fn(&Op) -> bool = |op| matches!(op, Op::KvCache(_));
 const ROPE: fn(&Op) -> bool = |op| matches!(op, Op::Rope(_));
 const BIAS: fn(&Op) -> bool = |op| matches!(op, Op::Bias);
+const OF_EXPERTS: fn(&Op) -> bool = |op| matches!(defined(op), Some(Known::ExpertLinear(_)));
+
+/// Which of the ops it is that are known by their definitions.
+fn defined(op: &Op) -> Option<Known<'_>> {
+    match op {
+        Op::Defined(op) => known(op),
+        _ => None,
+    }
+}
 
 struct Walk<'a>(&'a Graph);
 
@@ -82,12 +134,37 @@ impl Walk<'_> {
         }
     }
 
-    fn layer(&self, out: usize) -> Option<(Layer, usize)> {
-        let down = self.input(out, 0, LINEAR)?;
-        let attn_residual = self.input(out, 1, |op| matches!(op, Op::Residual))?;
+    /// The gated network that ends with the product `down`; `is` holds of the ops of its products.
+    fn mlp(&self, down: usize, is: fn(&Op) -> bool) -> Option<Mlp> {
         let act = self.input(down, 0, |op| matches!(op, Op::SwiGlu))?;
-        let (gate, up) = (self.input(act, 0, LINEAR)?, self.input(act, 1, LINEAR)?);
-        let ffn_norm = self.input(gate, 0, NORM)?;
+        let (gate, up) = (self.input(act, 0, is)?, self.input(act, 1, is)?);
+        let inputs = |i: usize| &self.node(i).inputs;
+        // Of experts, both are of the same ones.
+        (inputs(gate) == inputs(up) && inputs(gate)[1..] == inputs(down)[1..]).then_some(Mlp { gate, up, act, down })
+    }
+
+    /// What ends in the sum `out`, and the norm that it begins with.
+    fn ffn(&self, out: usize) -> Option<(Ffn, usize)> {
+        if let Some(down) = self.input(out, 0, LINEAR) {
+            let mlp = self.mlp(down, LINEAR)?;
+            let norm = self.input(mlp.gate, 0, NORM)?;
+            return Some((Ffn::Dense(mlp), norm));
+        }
+        let sum = self.input(out, 0, |op| matches!(defined(op), Some(Known::WeightedSum(_))))?;
+        let each = self.mlp(self.input(sum, 1, OF_EXPERTS)?, OF_EXPERTS)?;
+        let norm = self.input(each.gate, 0, NORM)?;
+        let chosen = self.input(each.gate, 1, |op| matches!(defined(op), Some(Known::TopK(_))))?;
+        let probs = self.input(chosen, 0, |op| matches!(defined(op), Some(Known::RowSoftmax)))?;
+        let router = self.input(probs, 0, LINEAR)?;
+        let shares = self.input(sum, 0, |op| matches!(defined(op), Some(Known::RowShares)));
+        let weights = self.input(shares.unwrap_or(sum), 0, |op| matches!(defined(op), Some(Known::Gather)))?;
+        let whole = self.node(weights).inputs == [probs, chosen] && self.node(router).inputs == [norm];
+        whole.then_some((Ffn::Experts(Experts { router, probs, chosen, weights, shares, each, sum }), norm))
+    }
+
+    fn layer(&self, out: usize) -> Option<(Layer, usize)> {
+        let attn_residual = self.input(out, 1, |op| matches!(op, Op::Residual))?;
+        let (ffn, ffn_norm) = self.ffn(out)?;
         let attn_out = self.input(attn_residual, 0, LINEAR)?;
         let context = self.input(attn_out, 0, |op| matches!(op, Op::AttnContext(_)))?;
         let weights = self.input(context, 0, |op| matches!(op, Op::AttnWeights(_)))?;
@@ -106,7 +183,6 @@ impl Walk<'_> {
         let below = *self.node(attn_norm).inputs.first()?;
         let same = |x: &[usize], y: usize| x.iter().all(|&i| self.node(i).inputs[0] == y);
         let whole = same(&proj, attn_norm)
-            && same(&[gate, up], ffn_norm)
             && self.node(ffn_norm).inputs[0] == attn_residual
             && self.node(attn_residual).inputs[1] == below;
         let layer = Layer {
@@ -122,10 +198,7 @@ impl Walk<'_> {
             attn_out,
             attn_residual,
             ffn_norm,
-            gate,
-            up,
-            act,
-            down,
+            ffn,
             out,
         };
         whole.then_some((layer, below))
@@ -137,7 +210,7 @@ impl Decoder {
     fn nodes(&self) -> impl Iterator<Item = usize> {
         let rest = |l: &Layer| {
             let attention = [l.scores, l.weights, l.context, l.attn_out, l.attn_residual];
-            attention.into_iter().chain([l.ffn_norm, l.gate, l.up, l.act, l.down, l.out])
+            attention.into_iter().chain([l.ffn_norm, l.out]).chain(l.ffn.nodes())
         };
         let layers = self.layers.iter().flat_map(move |l| l.up_to_caches().into_iter().chain(rest(l)));
         [self.embed, self.final_norm, self.logits].into_iter().chain(layers)

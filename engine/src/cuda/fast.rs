@@ -1,10 +1,11 @@
-//! The fused decode step: five kernels a layer, replayed as one CUDA graph. Longer steps are in `prefill`.
+//! The fused decode step: five kernels a layer, six where it has experts (`mixture`), replayed as one CUDA graph. Longer steps
+//! are in `prefill`.
 //!
 //! Position and token are in device memory, so that the captured graph serves every step.
 
 use super::CudaError;
 use super::calls::{Calls, Job, Launch, Span};
-use super::decoder::{Decoder, Layer};
+use super::decoder::{Decoder, Ffn, Layer, Mlp};
 use super::kernels::*;
 use super::launch::Call;
 use super::layouts::{Best, Ptr, Stream, Walk};
@@ -71,7 +72,7 @@ pub struct Fused<'a> {
 }
 
 impl Fused<'_> {
-    fn node(&self, i: usize) -> &Node {
+    pub(super) fn node(&self, i: usize) -> &Node {
         &self.calls.graph.nodes[i]
     }
 
@@ -117,7 +118,7 @@ impl Fused<'_> {
     }
 
     /// Rows of these weights, `groups` groups of each, by `tiles` tiles.
-    fn task(&self, weights: &[&Weight], groups: usize, tiles: usize) -> Task {
+    pub(super) fn task(&self, weights: &[&Weight], groups: usize, tiles: usize) -> Task {
         Task { formats: weights.iter().map(|w| w.ty).collect(), groups, tiles, limit: self.limit() }
     }
 
@@ -157,10 +158,13 @@ impl Fused<'_> {
             return Stream { base: self.made(self.decoder.embed), ..Stream::default() };
         };
         let tap = |i| if taps { self.tap(i) } else { 0 };
+        let Ffn::Dense(mlp) = &before.ffn else {
+            return Stream { base: self.at(before.out), ..Stream::default() };
+        };
         Stream {
             base: self.at(before.attn_residual),
             halves: self.calls.memory.halves,
-            product_tap: tap(before.down),
+            product_tap: tap(mlp.down),
             sum_tap: tap(before.out),
         }
     }
@@ -179,9 +183,18 @@ impl Fused<'_> {
             add(self.attn_qkv(i, layer), std::mem::take(&mut end));
             add(self.attention(layer, deep), vec![layer.scores]);
             add(self.attn_out(i, layer, deep), vec![layer.weights, layer.context, layer.attn_out, layer.attn_residual]);
-            add(self.ffn_act(layer), vec![layer.ffn_norm, layer.gate, layer.up, layer.act]);
-            add(self.half_linear(layer), Vec::new());
-            end = vec![layer.down, layer.out];
+            match &layer.ffn {
+                Ffn::Dense(mlp) => {
+                    add(self.ffn_act(layer, mlp), vec![layer.ffn_norm, mlp.gate, mlp.up, mlp.act]);
+                    add(self.half_linear(mlp), Vec::new());
+                    end = vec![mlp.down, layer.out];
+                }
+                Ffn::Experts(experts) => {
+                    for (call, nodes) in self.mixture(layer, experts) {
+                        add(call, nodes);
+                    }
+                }
+            }
         }
         end.extend([d.final_norm, d.logits]);
         let head = self.lm_head();
@@ -323,8 +336,8 @@ impl Fused<'_> {
     }
 
     /// The halves of `W act`, which the kernels after it add to `attn_residual`.
-    fn half_linear(&self, layer: &Layer) -> Call {
-        let w = self.weight(layer.down);
+    fn half_linear(&self, mlp: &Mlp) -> Call {
+        let w = self.weight(mlp.down);
         let groups = w.n / 32;
         // Whole blocks of weights.
         let first = groups.div_ceil(2).next_multiple_of(w.ty.block_size().div_ceil(32)).min(groups);
@@ -332,7 +345,7 @@ impl Fused<'_> {
         let with = |held: usize, ring: i32| {
             move |walk| {
                 let params = HalfLinearParams {
-                    x: self.at(layer.act),
+                    x: self.at(mlp.act),
                     w: w.planes,
                     y: self.calls.memory.halves,
                     walk,
@@ -367,8 +380,8 @@ impl Fused<'_> {
     }
 
     /// Norm, gate, up and their product.
-    fn ffn_act(&self, layer: &Layer) -> Call {
-        let (gate, up) = (self.weight(layer.gate), self.weight(layer.up));
+    fn ffn_act(&self, layer: &Layer, mlp: &Mlp) -> Call {
+        let (gate, up) = (self.weight(mlp.gate), self.weight(mlp.up));
         let with = |tiles: usize, held: usize| {
             move |walk| {
                 let params = FfnActParams {
@@ -376,11 +389,11 @@ impl Fused<'_> {
                     norm: self.vector(layer.ffn_norm),
                     gate: gate.planes,
                     up: up.planes,
-                    y: self.at(layer.act),
+                    y: self.at(mlp.act),
                     norm_tap: self.tap(layer.ffn_norm),
-                    gate_tap: self.tap(layer.gate),
-                    up_tap: self.tap(layer.up),
-                    y_tap: self.tap(layer.act),
+                    gate_tap: self.tap(mlp.gate),
+                    up_tap: self.tap(mlp.up),
+                    y_tap: self.tap(mlp.act),
                     walk,
                     n: gate.n as i32,
                     m: gate.m as i32,
@@ -533,7 +546,9 @@ mod tests {
             for (shared, processors, whole) in [(227, 64, true), (227, 1, false), (40, 1, false)] {
                 let (many, few) = (asked(shared, processors, 2048), asked(shared, processors, 32));
                 assert_eq!(many.0, few.0);
-                assert_eq!(many.1 == few.1, whole);
+                // No launch of experts goes by how many blocks the card holds.
+                let experts = decoder_of(graph).is_ok_and(|d| matches!(d.layers[0].ffn, Ffn::Experts(_)));
+                assert_eq!(many.1 == few.1, whole || experts);
                 assert_ne!(many.1, asked(shared, 2 * processors, 2048).1);
             }
         }

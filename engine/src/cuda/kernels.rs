@@ -4,7 +4,7 @@
 //! does; [`File::checks`] has the compiler compare the two, and `functions` asks the driver for the size of
 //! what was compiled.
 
-use super::layouts::{Batch, Best, Operand, Ptr, Shared, Stream, Walk};
+use super::layouts::{Batch, Best, Choice, Operand, Ptr, Shared, Stream, Walk};
 use super::weights::Planes;
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -206,6 +206,20 @@ kernels! {
         x: Stream, norm: Ptr, gate: Planes, up: Planes, y: Ptr, norm_tap: Ptr, gate_tap: Ptr, up_tap: Ptr, y_tap: Ptr,
         walk: Walk, n: i32, m: i32, eps: f32, stamps: Ptr,
     }
+    Router(RouterParams) "fused/router.cu" {
+        x: Stream, norm: Ptr, w: Planes, normed: Ptr, y: Ptr, norm_tap: Ptr, y_tap: Ptr, n: i32, m: i32, eps: f32, stamps: Ptr,
+    }
+    ExpertAct(ExpertActParams) "fused/expert_act.cu" {
+        x: Ptr, choice: Choice, gate: Planes, up: Planes, y: Ptr, gate_tap: Ptr, up_tap: Ptr, y_tap: Ptr, walk: Walk, n: i32,
+        m: i32, stamps: Ptr,
+    }
+    ExpertDown(ExpertDownParams) "fused/expert_down.cu" {
+        x: Ptr, chosen: Ptr, weights: Ptr, base: Ptr, w: Planes, y: Ptr, down_tap: Ptr, sum_tap: Ptr, y_tap: Ptr, walk: Walk,
+        n: i32, m: i32, taken: i32, stamps: Ptr,
+    }
+    ExpertRows(ExpertRowsParams) "prefill/expert_rows.cu" {
+        x: Ptr, chosen: Ptr, w: Planes, y: Ptr, n: i32, m: i32, experts: i32, lines: i32, lines_of_row: i32, at_once: i32,
+    }
     LmHead(LmHeadParams) "fused/lm_head.cu" {
         x: Stream, norm: Ptr, w: Planes, logits: Ptr, best: Best, norm_tap: Ptr, walk: Walk, n: i32, m: i32, eps: f32,
         stamps: Ptr,
@@ -243,6 +257,9 @@ impl Params {
             Self::AttnOut(params) => &mut params.stamps,
             Self::HalfLinear(params) => &mut params.stamps,
             Self::FfnAct(params) => &mut params.stamps,
+            Self::Router(params) => &mut params.stamps,
+            Self::ExpertAct(params) => &mut params.stamps,
+            Self::ExpertDown(params) => &mut params.stamps,
             Self::LmHead(params) => &mut params.stamps,
             Self::Argmax(params) => &mut params.stamps,
             _ => return None,
@@ -251,7 +268,7 @@ impl Params {
 }
 
 /// What kernels include, by path below `engine/kernels`.
-const HEADERS: [(&str, &str); 23] = [
+const HEADERS: [(&str, &str); 24] = [
     ("barriers.cuh", include_str!("../../kernels/barriers.cuh")),
     ("batch.cuh", include_str!("../../kernels/batch.cuh")),
     ("blocks.cuh", include_str!("../../kernels/blocks.cuh")),
@@ -263,6 +280,7 @@ const HEADERS: [(&str, &str); 23] = [
     ("fused/best.cuh", include_str!("../../kernels/fused/best.cuh")),
     ("fused/cluster.cuh", include_str!("../../kernels/fused/cluster.cuh")),
     ("fused/shares.cuh", include_str!("../../kernels/fused/shares.cuh")),
+    ("fused/experts.cuh", include_str!("../../kernels/fused/experts.cuh")),
     ("fused/digits.cuh", include_str!("../../kernels/fused/digits.cuh")),
     ("fused/tile.cuh", include_str!("../../kernels/fused/tile.cuh")),
     ("fused/ring.cuh", include_str!("../../kernels/fused/ring.cuh")),

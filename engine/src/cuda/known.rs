@@ -44,6 +44,14 @@ pub enum Known<'a> {
     DeltaState(&'a DeltaState),
 }
 
+impl Known<'_> {
+    /// Whether a fused kernel computes it, where it stands in a mixture of experts as `decoder.rs` knows it.
+    pub fn is_fused(self) -> bool {
+        use Known::{ExpertLinear, Gather, RowShares, RowSoftmax, TopK, WeightedSum};
+        matches!(self, TopK(_) | Gather | ExpertLinear(_) | WeightedSum(_) | RowSoftmax | RowShares)
+    }
+}
+
 /// Which kernel computes `op`; `None` where none does.
 pub fn known(op: &Defined) -> Option<Known<'_>> {
     match op.anatomy() {

@@ -43,6 +43,32 @@ pub struct Best {
     pub token: Ptr,
 }
 
+/// `struct Choice` of `experts.cuh`: from the router's logits to the chosen experts and their weights.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// Of all experts.
+    pub logits: Ptr,
+    /// Where the kernel after it reads the chosen ones.
+    pub chosen: Ptr,
+    /// Likewise their weights.
+    pub weights: Ptr,
+    /// Where the stages are tapped.
+    pub probs_tap: Ptr,
+    /// Likewise.
+    pub chosen_tap: Ptr,
+    /// Likewise.
+    pub weights_tap: Ptr,
+    /// Likewise.
+    pub shares_tap: Ptr,
+    /// How many experts there are.
+    pub experts: i32,
+    /// How many of them are chosen.
+    pub taken: i32,
+    /// Whether the weights are divided by their sum.
+    pub normalised: i32,
+}
+
 /// How a block goes through its rows: `struct Walk` of `rows.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -30,6 +30,7 @@ pub mod layouts;
 mod load;
 mod memory;
 mod mirror;
+mod mixture;
 mod nccl;
 pub mod operand;
 mod options;

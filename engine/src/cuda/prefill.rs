@@ -4,7 +4,7 @@
 //! A product whose tiles are too few for the card is made in shares of its sums, which the kernel after it adds up.
 
 use super::calls::{Job, Launch, Span};
-use super::decoder::Layer;
+use super::decoder::{Ffn, Layer, Mlp};
 use super::fast::Fused;
 use super::kernels::*;
 use super::launch::Call;
@@ -67,7 +67,11 @@ impl Fused<'_> {
     /// Whether the card has the shared memory that the products of this model take: F32 matrices want 134 KiB a block.
     pub fn prefill_fits(&self) -> bool {
         let fits = |nodes: &[usize]| product_of(&self.formats(nodes), self.limit()).1 as usize <= self.limit();
-        let of_layer = |l: &Layer| fits(&l.proj) && fits(&[l.attn_out]) && fits(&[l.gate, l.up]) && fits(&[l.down]);
+        let of_ffn = |ffn: &Ffn| match ffn {
+            Ffn::Dense(mlp) => fits(&[mlp.gate, mlp.up]) && fits(&[mlp.down]),
+            Ffn::Experts(experts) => fits(&[experts.router]) && self.experts_fit(experts),
+        };
+        let of_layer = |l: &Layer| fits(&l.proj) && fits(&[l.attn_out]) && of_ffn(&l.ffn);
         self.decoder.layers.iter().all(of_layer) && fits(&[self.decoder.logits])
     }
 
@@ -93,12 +97,15 @@ impl Fused<'_> {
                 all.push(launch(self.calls.of(d.embed, span), vec![d.embed], span));
                 self.at(d.embed)
             }
-            Some(before) => {
-                let made = self.products(&[before.down], span);
-                (jobs, product) = (made.jobs, made.at[0]);
-                (nodes, ends) = (vec![before.down, before.out], Some((before.down, before.out)));
-                self.at(before.attn_residual)
-            }
+            Some(before) => match &before.ffn {
+                Ffn::Dense(mlp) => {
+                    let made = self.products(&[mlp.down], span);
+                    (jobs, product) = (made.jobs, made.at[0]);
+                    (nodes, ends) = (vec![mlp.down, before.out], Some((mlp.down, before.out)));
+                    self.at(before.attn_residual)
+                }
+                Ffn::Experts(_) => self.at(before.out),
+            },
         };
         let Some(layer) = d.layers.get(part) else {
             jobs.push(self.norm_rows(base, product, ends, d.final_norm, &[d.logits], span));
@@ -122,12 +129,36 @@ impl Fused<'_> {
         let prepare = self.prepare_rows(layer.context, &[layer.attn_out], span);
         let made = self.products(&[layer.attn_out], span);
         let ends = Some((layer.attn_out, layer.attn_residual));
-        let norm = self.norm_rows(base, made.at[0], ends, layer.ffn_norm, &[layer.gate, layer.up], span);
+        let readers = match &layer.ffn {
+            Ffn::Dense(mlp) => vec![mlp.gate, mlp.up],
+            Ffn::Experts(experts) => vec![experts.router],
+        };
+        let mut norm = self.norm_rows(base, made.at[0], ends, layer.ffn_norm, &readers, span);
+        if let (Ffn::Experts(_), Job::Kernel(Call { params: Params::NormRows(params), .. })) = (&layer.ffn, &mut norm) {
+            params.norm_tap = self.at(layer.ffn_norm);
+        }
         add([vec![prepare], made.jobs, vec![norm]].concat(), vec![layer.attn_out, layer.attn_residual, layer.ffn_norm]);
 
-        let made = self.products(&[layer.gate, layer.up], span);
-        let act = self.act_rows(layer, &made, span);
-        add([made.jobs, vec![act]].concat(), vec![layer.gate, layer.up, layer.act]);
+        match &layer.ffn {
+            Ffn::Dense(mlp) => {
+                let made = self.products(&[mlp.gate, mlp.up], span);
+                let act = self.act_rows(mlp, &made, span);
+                add([made.jobs, vec![act]].concat(), vec![mlp.gate, mlp.up, mlp.act]);
+            }
+            Ffn::Experts(experts) => {
+                let router = self.product(&[self.weight(experts.router)], &[self.at(experts.router)], span.tokens);
+                add(vec![Job::Kernel(router)], vec![experts.router]);
+                // A node at a time.
+                for node in layer.ffn.nodes().into_iter().skip(1).chain([layer.out]) {
+                    let each = &experts.each;
+                    let jobs = match [each.gate, each.up, each.down].contains(&node) {
+                        true => vec![Job::Kernel(self.expert_rows(node, experts, span))],
+                        false => self.calls.of(node, span),
+                    };
+                    add(jobs, vec![node]);
+                }
+            }
+        }
         all
     }
 
@@ -325,17 +356,17 @@ impl Fused<'_> {
     }
 
     /// Gate and up together, as operand of the last product of a layer.
-    fn act_rows(&self, layer: &Layer, made: &Made, span: Span) -> Job {
+    fn act_rows(&self, mlp: &Mlp, made: &Made, span: Span) -> Job {
         let params = ActRowsParams {
             gate: made.at[0],
             up: made.at[1],
             to: self.calls.memory.operand,
-            gate_tap: self.wanted(layer.gate),
-            up_tap: self.wanted(layer.up),
-            tap: self.wanted(layer.act),
-            n: self.weight(layer.down).n as i32,
+            gate_tap: self.wanted(mlp.gate),
+            up_tap: self.wanted(mlp.up),
+            tap: self.wanted(mlp.act),
+            n: self.weight(mlp.down).n as i32,
         };
-        self.rows(params, &[layer.down], span)
+        self.rows(params, &[mlp.down], span)
     }
 
     /// The fused attention of many tokens, for the three nodes that end in `layer.context`: the caches in tiles, and then
@@ -438,7 +469,8 @@ mod tests {
                     let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false, narrow: false };
                     for tokens in [1, 2, 65, 512] {
                         let layer = &decoder.layers[0];
-                        for nodes in [&layer.proj[..], &[layer.attn_out], &[layer.gate, layer.up], &[layer.down]] {
+                        let Ffn::Dense(mlp) = &layer.ffn else { continue };
+                        for nodes in [&layer.proj[..], &[layer.attn_out], &[mlp.gate, mlp.up], &[mlp.down]] {
                             fits(fused.products(nodes, Span { tokens, first: 0 }), calls.memory.parts);
                         }
                     }

@@ -5,20 +5,25 @@ use super::functions::Functions;
 use super::layouts::Batch;
 use super::memory::Memory;
 use super::options::Options;
-use crate::model::{Graph, Invented, WeightSource, qwen2, qwen3};
+use crate::model::{Graph, Invented, WeightSource, qwen2, qwen3, qwen3moe};
 use crate::ops::Weight;
 use crate::quant::{GgmlType, Stored};
 
-/// Small models of both architectures.
-pub fn graphs() -> [Graph; 2] {
+/// Small models of each architecture that the fused kernels are for.
+pub fn graphs() -> [Graph; 3] {
     let metadata = Invented(|key: &str| match key {
         "block_count" | "attention.head_count_kv" => 2,
         "attention.head_count" => 4,
         "attention.key_length" | "attention.value_length" | "rope.dimension_count" => 32,
         "feed_forward_length" => 480,
+        "expert_count" => 7,
+        "expert_used_count" => 3,
+        "expert_feed_forward_length" => 96,
         _ => 64,
     });
-    [qwen2::graph(&metadata), qwen3::graph(&metadata)].map(|graph| graph.expect("a small model is one"))
+    [qwen2::graph, qwen3::graph, qwen3moe::graph]
+        .map(|graph| graph(&metadata))
+        .map(|graph| graph.expect("a small model is one"))
 }
 
 /// Gives `f` what makes the launches of single nodes, on a card that is not there.

@@ -10,7 +10,7 @@ use super::device::{Doing as _, time};
 use super::engine::CudaEngine;
 use super::kernels::Params;
 use super::launch::Call;
-use super::weights::Planes;
+use super::weights::{Planes, Weight};
 use cudarc::driver::{CudaEvent, CudaStream, result, sys};
 
 /// What a launch must do at least.
@@ -165,16 +165,19 @@ impl CudaEngine {
     /// What a launch of the fast path does: of kernels that multiply no weights and read no caches, nothing.
     fn work(&self, call: &Call) -> Work {
         let (config, memory) = (&self.graph.config, &self.memory);
-        let product = |matrices: &[Planes], tokens: usize| {
+        let part = |matrices: &[Planes], tokens: usize, rows: &dyn Fn(&Weight) -> usize| {
             let of = |planes: &&Planes| memory.weights.values().find(|w| w.planes == **planes);
             matrices.iter().filter(|planes| planes[0] != 0).filter_map(|planes| of(&planes)).fold(
                 Work::default(),
                 |all, w| Work {
-                    bytes: all.bytes + w.m * w.ty.row_bytes(w.n),
-                    operations: all.operations + 2 * w.m * w.n * tokens,
+                    bytes: all.bytes + rows(w) * w.ty.row_bytes(w.n),
+                    operations: all.operations + 2 * rows(w) * w.n * tokens,
                 },
             )
         };
+        let product = |matrices: &[Planes], tokens: usize| part(matrices, tokens, &|w| w.m);
+        // Of the chosen experts alone.
+        let rows = |matrices: &[Planes], count: i32| part(matrices, 1, &|_| count as usize);
         // Of each query head with the keys that it sees, scores and context.
         let attention = |seen: usize| 4 * config.n_heads * config.head_dim * seen;
         let caches = |keys: usize| 2 * config.n_kv_heads * config.head_dim * self.options.kv.size() * keys;
@@ -183,6 +186,11 @@ impl CudaEngine {
             Params::AttnOut(p) => product(&[p.w], 1),
             Params::FfnAct(p) => product(&[p.gate, p.up], 1),
             Params::HalfLinear(p) => product(&[p.w], 1),
+            Params::Router(p) => product(&[p.w], 1),
+            Params::ExpertAct(p) => rows(&[p.gate, p.up], p.choice.taken * p.m),
+            Params::ExpertDown(p) => rows(&[p.w], p.taken * p.m),
+            // Which experts' weights it reads is not known here.
+            Params::ExpertRows(p) => Work { bytes: 0, operations: 2 * p.n as usize * p.m as usize * p.lines as usize },
             Params::LmHead(p) => product(&[p.w], 1),
             Params::Products(p) => product(&p.w, p.tokens as usize),
             Params::WideProducts(p) => {

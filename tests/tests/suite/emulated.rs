@@ -21,6 +21,11 @@ fn the_kernels_of_a_prefill_compute_their_definitions_on_a_cpu() {
 }
 
 #[test]
+fn the_kernels_of_experts_compute_their_definitions_on_a_cpu() {
+    compute_their_definitions("experts.cpp", &[]);
+}
+
+#[test]
 fn products_of_hopper_compute_their_definitions_on_a_cpu() {
     compute_their_definitions("prefill.cpp", &["-D__CUDA_ARCH_FEAT_SM90_ALL", "-DPRODUCTS_ALONE"]);
 }

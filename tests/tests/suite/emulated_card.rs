@@ -1,5 +1,5 @@
-//! The tapped CUDA engine on an emulated card (`tests/emulated/card.cpp`), through the binary: what runs is the engine, its launches
-//! and its kernels, and what judges them are the oracle and llama.cpp.
+//! The CUDA engine on an emulated card (`tests/emulated/card.cpp`), through the binary: what runs is the engine, its launches
+//! and its kernels, and what judges them are the oracle and llama.cpp. Where no path is named, it is the tapped one.
 
 use super::{experts, hybrids};
 use qdiff_engine::quant::GgmlType;
@@ -15,7 +15,8 @@ const TOKENS: &str = "--length 12";
 fn judged(card: &Card, folder: &Folder, extra: &str) -> (i32, Value, String) {
     let tokens =
         if whole() || ["--prompt", "--length"].iter().any(|given| extra.contains(given)) { "" } else { TOKENS };
-    let line = format!("run -m model.gguf --subject cuda --oracle cpu {tokens} {extra} --json told.json");
+    let path = if extra.contains("--subject") { "" } else { "--subject cuda" };
+    let line = format!("run -m model.gguf {path} --oracle cpu {tokens} {extra} --json told.json");
     let said = folder.qdiff_on(card, &line);
     assert_ne!(said.code, 2, "{line}: {said}");
     (said.code, folder.json("told.json"), said.stdout)
@@ -38,6 +39,46 @@ fn experts_of_odd_shapes_match() {
     for model in experts::odd() {
         matches(&card, &model, "-n 2");
     }
+}
+
+/// A decode step by the fused kernels, in which the chosen experts come through rings where their rows are whole blocks of 256
+/// weights: of the three formats that have such, with tiles that all blocks share out; with routers that are no F32; and a
+/// prompt in parts.
+#[test]
+fn experts_of_the_fused_kernels_match() {
+    let card = Card::new();
+    let experts = |all: [usize; 3]| {
+        let keys = ["expert_count", "expert_used_count", "expert_feed_forward_length"];
+        keys.into_iter().zip(all).map(|(key, n)| (key.to_owned(), Setting::Integer(n))).collect()
+    };
+    let narrower = |model: &Synth| model.n_embd == 160;
+    for model in experts::odd().into_iter().filter(|model| model.arch == "qwen3moe" && !narrower(model)) {
+        matches(&card, &model, "--subject cuda-fast -n 2");
+    }
+    let overridden = |all: &[(&str, GgmlType)]| all.iter().map(|(name, ty)| ((*name).to_owned(), *ty)).collect();
+    let of_others = [
+        ("blk.0.ffn_down_exps.weight", GgmlType::Q6_K),
+        ("blk.1.ffn_down_exps.weight", GgmlType::Q5_K),
+        ("blk.0.ffn_gate_inp.weight", GgmlType::Q8_0),
+        ("blk.1.ffn_gate_inp.weight", GgmlType::F16),
+    ];
+    let mixed = Synth {
+        arch: "qwen3moe",
+        weight_type: GgmlType::Q4_K,
+        n_embd: 512,
+        settings: experts([11, 5, 256]),
+        overrides: overridden(&of_others),
+        ..Synth::default()
+    };
+    matches(&card, &mixed, "--subject cuda-fast --length 12 --passes 5,2,1,3,1 --kv-type f16");
+    let odd =
+        Synth { n_heads: 1, n_kv_heads: 1, head_dim: 32, n_embd: 160, weight_type: GgmlType::Q5_1, ..mixed.clone() };
+    let odd = Synth { settings: experts([37, 3, 96]), n_heads: 3, overrides: Vec::new(), ..odd };
+    matches(&card, &odd, "--subject cuda-fast -n 2");
+    // One stage alone: nothing else is written, and it is what it was.
+    let some = "--subject cuda-fast -n 1 --taps L*.router_experts,L01.expert_down,logits";
+    let (code, _, text) = judged(&card, &folder_with(&mixed), some);
+    assert_eq!(code, 0, "{text}");
 }
 
 /// Whether the rows of all matrices are whole groups of 32 weights, as the kernels read them.
@@ -100,7 +141,11 @@ fn longer_contexts_match() {
 /// the first alone, and runs the subject again for that one alone.
 #[test]
 fn a_bug_in_a_kernel_is_found_at_its_stage() {
-    let bugs: [(&str, &str, &str, &str, &[&str]); 12] = [
+    let bugs: [(&str, &str, &str, &str, &[&str]); 16] = [
+        ("qwen3moe", "fused/expert_act.cu", "{row0, row0}", "{chosen.places[0] * p.m, row0}", &["expert_gate"]),
+        ("qwen3moe", "fused/router.cu", "groups - 1)", "groups - 2)", &["router"]),
+        ("qwen3moe", "fused/expert_down.cu", "item % taken * blocks", "item % 2 * blocks", &["expert_down"]),
+        ("qwen3moe", "fused/expert_down.cu", "fmaf(weights[slot]", "fmaf(weights[0]", &["experts_out"]),
         ("qwen3moe", "top_k.cu", "other > own ||", "other < own ||", &["router_experts"]),
         ("qwen3moe", "gather.cu", "(i / p.k) * p.n", "(i / p.k % 2) * p.n", &["router_weights"]),
         ("qwen3moe", "row_softmax.cu", "y[i] /= total", "y[i] /= total * 1.001f", &["router_probs"]),
@@ -137,9 +182,13 @@ fn a_bug_in_a_kernel_is_found_at_its_stage() {
         matches(&card, &Synth { arch, ..Synth::default() }, "-n 2");
     }
     for (i, (arch, path, old, new, stages)) in share(bugs, 2).enumerate() {
-        let folder = folder_with(&Synth { arch, ..Synth::default() });
+        // Weights that come through rings, and the path that these kernels are of.
+        let fused = path.starts_with("fused/");
+        let weight_type = if fused { GgmlType::Q4_K } else { GgmlType::Q8_0 };
+        let folder = folder_with(&Synth { arch, weight_type, ..Synth::default() });
         let alone = if i == 0 || whole() { "-n 2" } else { "-n 2 --why-budget 0 --confirm no --repeat 0" };
-        let (code, report, text) = judged(&card.with_bug(path, old, new), &folder, alone);
+        let alone = format!("{alone}{}", if fused { " --subject cuda-fast" } else { "" });
+        let (code, report, text) = judged(&card.with_bug(path, old, new), &folder, &alone);
         let origins = report.origins();
         let name = |stage: &&str| stage.split_once('.').map_or("", |(_, name)| name).to_owned();
         let mut found: Vec<String> = origins.iter().map(name).collect();

@@ -15,7 +15,7 @@ use qdiff_engine::quant::GgmlType;
 fn arguments(file: File) -> Vec<String> {
     let listed = |all: &[&str]| all.iter().map(|&a| a.to_owned()).collect();
     match file {
-        File::Embed | File::Linear | File::ExpertLinear | File::Dequantise | File::EmbedToken => {
+        File::Embed | File::Linear | File::ExpertLinear | File::ExpertRows | File::Dequantise | File::EmbedToken => {
             read_by_kernels().map(|ty| ty.to_string()).collect()
         }
         File::Unary => listed(&["Sigmoid", "Silu"]),
@@ -29,6 +29,15 @@ fn arguments(file: File) -> Vec<String> {
             let held = |ty: GgmlType| [most_held(ty), 0].map(|held| format!("{ty}, {held}, 0"));
             let rings = in_rings().map(|(ty, stages)| format!("{ty}, 0, {stages}"));
             read_by_kernels().flat_map(held).chain(rings).collect()
+        }
+        File::Router => listed(&["F32, 2", "F32, 4", "F16, 2", "Q8_0, 2", "Q6_K, 1"]),
+        File::ExpertAct => {
+            let rings = in_rings().map(|(ty, stages)| format!("{ty}, {ty}, {stages}"));
+            read_by_kernels().map(|ty| format!("{ty}, {ty}, 0")).chain(rings).collect()
+        }
+        File::ExpertDown => {
+            let rings = in_rings().map(|(ty, stages)| format!("{ty}, {stages}"));
+            read_by_kernels().map(|ty| format!("{ty}, 0")).chain(rings).collect()
         }
         File::AttnOut => {
             let of = |(ty, d)| format!("{ty}, {d}, {}, 0", most_held(ty) / 2);

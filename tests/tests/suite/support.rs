@@ -84,27 +84,48 @@ fn every_cell_gives_a_verdict() {
     assert_eq!(wrong, 0, "{told}");
 }
 
+/// The verdict on an architecture in a format by a path on an emulated card, and whether it is whole and right.
+fn on_a_card(card: &Card, arch: &'static str, weight_type: GgmlType, subject: &str) -> (String, bool) {
+    let folder = folder_with(&Synth { arch, weight_type, ..Synth::default() });
+    let line = format!("run -m model.gguf --length 12 -n 1 --subject {subject} --oracle cpu --json told.json");
+    let said = folder.qdiff_on(card, &line);
+    let right = match graph(arch).config.llama_departs {
+        None => said.code == 0,
+        Some(_) => said.code == 1 && headline(&said.stdout).contains("reference is wrong here"),
+    };
+    let coverage = &folder.json("told.json")["verdict"]["coverage"];
+    let first = said.stdout.lines().next().unwrap_or(&said.stderr);
+    (format!("{arch} {weight_type}: {first}\n"), right && coverage["asked"] == coverage["judged"])
+}
+
 /// Every architecture on an emulated card, in three formats each: all of them, one architecture or another. `scripts/test` takes
 /// one of the three, still all formats.
 #[test]
 fn every_cell_of_the_tapped_cuda_path_gives_a_verdict() {
-    let (card, mut told, mut wrong) = (Card::new(), String::new(), 0);
+    let (card, mut told, mut right) = (Card::new(), String::new(), true);
     for (i, (arch, _)) in ARCHITECTURES.iter().enumerate() {
         for weight_type in share((0..3).map(|j| FORMATS[(3 * i + j) % FORMATS.len()]), 3) {
-            let folder = folder_with(&Synth { arch, weight_type, ..Synth::default() });
-            let said = folder
-                .qdiff_on(&card, "run -m model.gguf --length 12 -n 1 --subject cuda --oracle cpu --json told.json");
-            told += &format!("{arch} {weight_type}: {}\n", said.stdout.lines().next().unwrap_or(&said.stderr));
-            let right = match graph(arch).config.llama_departs {
-                None => said.code == 0,
-                Some(_) => said.code == 1 && headline(&said.stdout).contains("reference is wrong here"),
-            };
-            let coverage = &folder.json("told.json")["verdict"]["coverage"];
-            wrong += usize::from(!right || coverage["asked"] != coverage["judged"]);
+            let (line, as_it_should) = on_a_card(&card, arch, weight_type, "cuda");
+            (told, right) = (told + &line, right && as_it_should);
         }
     }
     println!("{told}");
-    assert_eq!(wrong, 0, "{told}");
+    assert!(right, "{told}");
+}
+
+/// Likewise the fused kernels, of the architectures that they are for, in two of these formats each.
+#[test]
+fn every_cell_of_the_fused_cuda_path_gives_a_verdict() {
+    let (card, mut told, mut right) = (Card::new(), String::new(), true);
+    let fused = ARCHITECTURES.iter().filter(|(arch, _)| refusal(arch, Path::Fast).is_none());
+    for (i, (arch, _)) in fused.enumerate() {
+        for weight_type in share([2 * i + 1, 2 * i + 4].map(|j| FORMATS[j % FORMATS.len()]), 2) {
+            let (line, as_it_should) = on_a_card(&card, arch, weight_type, "cuda-fast");
+            (told, right) = (told + &line, right && as_it_should);
+        }
+    }
+    println!("{told}");
+    assert!(right, "{told}");
 }
 
 /// Where there is no kernel, the stage and its op are named, GPU or not, and what to use instead.

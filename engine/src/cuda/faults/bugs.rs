@@ -19,6 +19,7 @@ pub(super) const THEMES: &[(&str, &str)] = &[
     ("attention.diff", include_str!("../../../kernels/faults/attention.diff")),
     ("decode.diff", include_str!("../../../kernels/faults/decode.diff")),
     ("digits.diff", include_str!("../../../kernels/faults/digits.diff")),
+    ("experts.diff", include_str!("../../../kernels/faults/experts.diff")),
     ("prefill.diff", include_str!("../../../kernels/faults/prefill.diff")),
 ];
 

@@ -2,11 +2,16 @@
 
 use super::launches::faults;
 use super::{Fault, Site};
+use crate::cuda::known::{Known, known};
 use crate::model::Role;
-use crate::ops::Op;
+use crate::ops::{Defined, Op};
 
 fn edited(site: &mut Site<'_>) {
     site.edited();
+}
+
+fn is(op: &Defined, kind: impl Fn(Known<'_>) -> bool) -> bool {
+    known(op).is_some_and(kind)
 }
 
 pub(super) const FAULTS: &[Fault] = faults! {
@@ -31,6 +36,13 @@ pub(super) const FAULTS: &[Fault] = faults! {
     "up-fetched-from-the-gate", (Op::Linear, Role::Up, _) => edited;
     "power-of-two-for-the-exponential", (Op::SwiGlu, ..) => edited;
     "norm-weight-of-the-column-beside", (Op::RmsNorm(_), Role::FfnInput, _) => edited;
+    // Of a mixture of experts.
+    "gate-of-the-most-probable-expert", (Op::Defined(_), Role::Gate, _) => edited;
+    "shares-of-the-sum-of-all-experts", (Op::Defined(op), Role::Router, _) if is(op, |op| matches!(op, Known::RowShares)) => edited;
+    "every-expert-meets-the-first-vector",
+        (Op::Defined(op), Role::FfnOutput, _) if is(op, |op| matches!(op, Known::ExpertLinear(_))) => edited;
+    "last-expert-left-out-of-the-sum",
+        (Op::Defined(op), Role::FfnOutput, _) if is(op, |op| matches!(op, Known::WeightedSum(_))) => edited;
     "end-of-the-vocabulary-not-written", (Op::Linear, Role::Logits, _) => edited;
     // The products.
     "second-word-of-a-lane-not-loaded", (Op::Linear, Role::AttnOutput, _) => edited;

@@ -106,12 +106,14 @@ fn keys_short(site: &mut Site<'_>) {
 /// The sum after the feed-forward network starts from the stream as it was before the attention.
 fn sum_before_attention(site: &mut Site<'_>) {
     let nodes = &site.calls.graph.nodes;
-    let stream = |index: usize| nodes[index].inputs.iter().copied().find(|&i| nodes[i].op != Op::Linear);
+    let stream = |index: usize| nodes[index].inputs.last().copied();
     let Some(before) = stream(site.index).and_then(stream) else { return };
     let base = site.calls.memory.outputs[before].at;
     for call in site.own() {
-        if let Params::NormRows(params) = &mut call.params {
-            params.base = base;
+        match &mut call.params {
+            Params::NormRows(params) => params.base = base,
+            Params::Residual(params) => params.b = base,
+            _ => {}
         }
     }
 }
@@ -162,6 +164,7 @@ pub(super) const FAULTS: &[Fault] = faults! {
     "last-tile-of-outputs-not-launched", (Op::Linear, Role::Up, _) => outputs_short;
     "outputs-of-key-and-value-exchanged", (Op::Linear, Role::Key, _) => outputs_exchanged;
     "sum-starts-before-the-attention", (Op::Residual, Role::FfnOutput, _) => sum_before_attention;
+    "last-line-of-an-expert-not-made", (Op::Defined(_), Role::Gate, _) => product;
     // The caches and the attention.
     "value-one-slot-late", (Op::KvCache(_), Role::Value, _) => edited;
     "values-take-the-bias-of-the-keys", (Op::Bias, Role::Value, _) => edited;
