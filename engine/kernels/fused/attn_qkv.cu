@@ -1,7 +1,7 @@
 // attn_norm, q/k/v_proj, q/k/v_biased, q/k_normed, q/k_rope and both caches of
 // one token. A block makes PAIRS pairs of tiles: elements i of a head and i + d/2,
 // which RoPE rotates together. Where heads are normalised a block makes a whole head. PAIRS is 0 where rows come through rings of
-// HELD stages: a block then makes its share of the pairs of one part, eight to a tile.
+// HELD stages: a block then makes its share of the pairs of one part, eight to a tile; whole heads where they are normalised.
 // Grid ((H + 2G) * d/2 / (TILE * PAIRS)); with rings as many as `makers` says of q, k and v.
 // x [E], q [H, d], caches [capacity, G, d]; wq [H*d, E], wk and wv [G*d, E].
 
@@ -83,7 +83,11 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
             }
         }
         if (HEAD_NORM && part < 2) {
-            const float scale = 1.0f / sqrtf(reduce_sum(fmaf(a, a, b * b)) / (float)D + p.eps);
+            const float squares = fmaf(a, a, b * b);
+            float sum;
+            if constexpr (RING) sum = sum_of_group<RING && HEAD_NORM ? D / 2 : 32>(squares);
+            else sum = reduce_sum(squares);
+            const float scale = 1.0f / sqrtf(sum / (float)D + p.eps);
             if (mine) {
                 a = tap(p.normed_tap[part], a_at, a * scale * norm_a);
                 b = tap(p.normed_tap[part], b_at, b * scale * norm_b);
@@ -129,7 +133,7 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
 template <typename Q, typename K, typename V, typename Kv, int D, int PAIRS, bool HEAD_NORM, int HELD_Q, int HELD_K, int HELD_V>
 __global__ void __launch_bounds__(32 * (PAIRS == 0 ? RING_WARPS : MOST_WARPS), PAIRS == 0 ? 1 : 2)
     attn_qkv(const __grid_constant__ AttnQkvParams p) {
-    static_assert(!HEAD_NORM || TILE * PAIRS == D / 2, "a block must hold the head that it normalises");
+    static_assert(!HEAD_NORM || PAIRS == 0 || TILE * PAIRS == D / 2, "a block must hold the head that it normalises");
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
     Pairs pairs;

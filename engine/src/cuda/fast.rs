@@ -225,20 +225,36 @@ impl Fused<'_> {
 
     /// How the weights of `attn_qkv` come through rings, where registers hold none of them: the way, the threads and the bytes of
     /// shared memory of a block, and the number of blocks that make q, k and v. Each block has about as many tiles of eight
-    /// pairs, one of k or v half as many, since their formats may be larger; the card holds all blocks at once.
+    /// pairs, one of k or v half as many, since their formats may be larger, or whole heads where they are normalised; the card
+    /// holds all blocks at once.
     pub(super) fn qkv_ring(&self, layer: &Layer) -> Option<(Walk, u32, u32, [usize; 3])> {
         let parts = layer.proj.map(|i| self.weight(i));
-        let whole = (self.calls.graph.config.head_dim / 2).is_multiple_of(TILE / 2) && layer.normed[0].is_none();
-        let task = self.task(&parts, parts[0].n / 32, 2);
+        let config = &self.calls.graph.config;
+        let (half, normed) = (config.head_dim / 2, layer.normed[0].is_some());
+        // The threads of a head add up its squares by warps.
+        let whole = half.is_multiple_of(if normed { 32 } else { TILE / 2 });
+        let task = self.task(&parts, parts[0].n / 32, if normed { 2 * half / TILE } else { 2 });
         if !whole || parts.iter().any(|w| task.held(w.ty) > 0) {
             return None;
         }
         let [q, k, v] = parts.map(|w| w.m / TILE);
-        let makers = |most: usize| [q.div_ceil(most), k.div_ceil(most.div_ceil(2)), v.div_ceil(most.div_ceil(2))];
-        let fits = |&most: &usize| makers(most).iter().sum::<usize>() <= self.calls.functions.processors as usize;
+        let makers = |most: usize| {
+            let each = [q.div_ceil(most), k.div_ceil(most.div_ceil(2)), v.div_ceil(most.div_ceil(2))];
+            // As many blocks for q, and for k, as give each of them whole heads, and no more tiles than that.
+            let of_heads = |heads: usize| {
+                (1..=heads).find(|blocks| heads.is_multiple_of(*blocks) && q / config.n_heads * heads / blocks <= most)
+            };
+            match normed {
+                true => Some([of_heads(config.n_heads)?, of_heads(config.n_kv_heads)?, each[2]]),
+                false => Some(each),
+            }
+        };
+        let fits = |&most: &usize| {
+            makers(most).is_some_and(|each| each.iter().sum::<usize>() <= self.calls.functions.processors as usize)
+        };
         let most = (1..=q).find(fits)?;
         let (walk, threads, shared) = self.task(&parts, parts[0].n / 32, 1).ring(most)?;
-        (most * TILE / 2 <= threads as usize).then(|| (walk, threads, shared, makers(most)))
+        (most * TILE / 2 <= threads as usize).then(|| Some((walk, threads, shared, makers(most)?)))?
     }
 
     /// Norm, the three projections, biases or norms of heads, RoPE, both caches.
