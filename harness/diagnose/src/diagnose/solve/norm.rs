@@ -336,10 +336,7 @@ fn scales(norm: &RmsNorm, run: usize) -> Vec<(String, Scale)> {
             Box::new(move |x| root(x.iter().map(|v| to.round(to.round(*v).powi(2))).sum::<f64>() / x.len() as f64)),
         ));
         all.push((format!("the mean of squares is rounded to {name}"), Box::new(move |x| root(to.round(mean(x))))));
-        all.push((
-            format!("the factor of a row is rounded to {name}"),
-            Box::new(move |x| to.round(root(mean(x)))),
-        ));
+        all.push((format!("the factor of a row is rounded to {name}"), Box::new(move |x| to.round(root(mean(x))))));
     }
     let padded = [run.next_power_of_two(), run.next_multiple_of(64), run.next_multiple_of(256)];
     for n in padded.into_iter().filter(|n| *n > run).collect::<BTreeSet<_>>() {
