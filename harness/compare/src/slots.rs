@@ -2,7 +2,6 @@
 //! wrong position, and which one was written to a slot that another one still needs.
 
 use crate::capture::{Fed, Plan, RowsSaid};
-use crate::number::counted;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
@@ -57,6 +56,15 @@ pub enum WrongBy {
         /// Its place in that.
         of_token: usize,
     },
+    /// It was taken from another sequence, whose slot holds another row by then.
+    Cached {
+        /// The slot.
+        slot: i64,
+        /// The sequence that it was taken from.
+        from: u32,
+        /// The sequence and place of the row that the slot holds.
+        holds: Option<(u32, usize)>,
+    },
     /// The block table of its sequence has another slot for it than it was written to.
     Table {
         /// The slot in the table.
@@ -82,6 +90,11 @@ impl WrongRow {
             WrongBy::Taken { slot, owner, of_token } => {
                 format!("{row} was written to slot {slot}, which belongs to sequence {owner} (its token {of_token})")
             }
+            WrongBy::Cached { slot, from, holds } => {
+                let holds =
+                    holds.map_or_else(|| "another row".to_owned(), |(of, at)| format!("token {at} of sequence {of}"));
+                format!("{row} is the cached one of sequence {from} in slot {slot}, which holds {holds} by then")
+            }
             WrongBy::Table { slot, written, holds } => {
                 let holds =
                     holds.map_or_else(String::new, |(of, at)| format!(", which holds token {at} of sequence {of}"));
@@ -93,14 +106,14 @@ impl WrongRow {
         }
     }
 
-    /// Whether it is about this sequence.
-    fn concerns(&self, number: u32) -> bool {
+    /// Whether another row of this sequence has to do with it.
+    fn meets(&self, number: u32) -> bool {
         let other = match self.how {
             WrongBy::Taken { owner, .. } => Some(owner),
             WrongBy::Table { holds, .. } => holds.map(|(of, _)| of),
             _ => None,
         };
-        self.sequence == number || other == Some(number)
+        other == Some(number)
     }
 }
 
@@ -120,10 +133,11 @@ impl SlotsCheck {
         })
     }
 
-    /// What of it is about a sequence.
+    /// What of it is about a sequence: its own wrong rows, and, where its stages are wrong, rows of others that took its slots.
     #[must_use]
-    pub fn concerning(&self, number: u32) -> Self {
-        let wrong: Vec<_> = self.wrong.iter().filter(|row| row.concerns(number)).cloned().collect();
+    pub fn concerning(&self, number: u32, stages_are_wrong: bool) -> Self {
+        let concerns = |row: &&WrongRow| row.sequence == number || stages_are_wrong && row.meets(number);
+        let wrong: Vec<_> = self.wrong.iter().filter(concerns).cloned().collect();
         Self { more: if wrong.is_empty() { 0 } else { self.more }, wrong, ..*self }
     }
 
@@ -136,12 +150,16 @@ impl SlotsCheck {
     pub fn words(&self) -> String {
         let Some(first) = self.wrong.first() else {
             return format!(
-                "{} agree with the rows of the run",
-                counted(self.checked, "position, slot or table entry")
+                "all {} positions, slots and entries of block tables agree with the rows of the run",
+                self.checked
             );
         };
         let rest = self.wrong.len() - 1 + self.more;
-        let more = if rest > 0 { format!("; {rest} more are wrong") } else { String::new() };
+        let more = match rest {
+            0 => String::new(),
+            1 => "; 1 more row is wrong".to_owned(),
+            _ => format!("; {rest} more rows are wrong"),
+        };
         first.words() + &more
     }
 
@@ -152,8 +170,10 @@ impl SlotsCheck {
                 "look at how positions of a batch are counted, for a sequence with a cached prefix or in chunks too"
             }
             WrongBy::Table { .. } => "look at how the block table is filled, and which row of it a sequence is given",
+            WrongBy::Cached { .. } => "look at how the prefix cache learns that a block was given to another sequence",
             WrongBy::NoSlot { .. } | WrongBy::Taken { .. } => {
-                "look at how the slot mapping is computed from the block table: block number, offset in the block, and whose row it is"
+                "look at how the slot mapping is computed from the block table: block number, offset in the block, and whose row it is; \
+                 and at how blocks are given out and freed"
             }
         })
     }
@@ -178,9 +198,6 @@ impl Run {
         let mut before = |fed: &Fed| {
             fed.rows.iter().for_each(|row| later[row.sequence as usize] = usize::MAX);
             let needed = later.clone();
-            for &(from, _, length) in &fed.prefixes {
-                later[from as usize] = later[from as usize].max(length);
-            }
             // What is taken back later may be overwritten until then.
             for &(sequence, to) in &fed.backs {
                 later[sequence as usize] = later[sequence as usize].min(to);
@@ -201,7 +218,13 @@ impl Run {
         for &(from, to, length) in &fed.prefixes {
             let prefix = self.tables[from as usize][..length].to_vec();
             for (token, slot) in prefix.iter().enumerate() {
-                slot.iter().for_each(|slot| self.holders.entry(*slot).or_default().push((to, token)));
+                let Some(slot) = *slot else { continue };
+                let holders = self.holders.entry(slot).or_default();
+                let (there, holds) = (holders.contains(&(from, token)), holders.last().copied());
+                holders.push((to, token));
+                if !there {
+                    self.found(to, token, WrongBy::Cached { slot, from, holds });
+                }
             }
             self.tables[to as usize] = prefix;
         }
@@ -314,7 +337,9 @@ mod tests {
             format!("token 24 of sequence 2 was written to slot {other}, which belongs to sequence 0 (its token 5)")
         );
         assert_eq!(found.wrong.len(), 1, "its block table is not accused besides: {found:?}");
-        assert!(found.concerning(0).diverged() && found.concerning(2).diverged() && !found.concerning(1).diverged());
+        // Whose slot it was is right, if its stages are.
+        let concerns = |number: u32, wrong: bool| found.concerning(number, wrong).diverged();
+        assert!(concerns(2, false) && !concerns(0, false) && concerns(0, true) && !concerns(1, true));
     }
 
     #[test]
@@ -332,6 +357,23 @@ mod tests {
         said[1].tables.insert(1, slots.clone());
         said[1].slots = Some(slots);
         assert!(check(&plan, &said).words().contains("token 0 of sequence 1 was written to slot"));
+    }
+
+    /// A prefix whose slots were given to another sequence is the wrong one, and not who took the slots.
+    #[test]
+    fn a_prefix_of_evicted_rows_is_named() {
+        let plan: Plan = "4,0+4,0+0+3@0:4".parse().unwrap();
+        let mut said = right(&plan, 4);
+        let slots = said[0].slots.clone().unwrap();
+        said[1].tables.insert(1, slots.clone());
+        said[1].slots = Some(slots.clone());
+        let found = check(&plan, &said);
+        let words = format!(
+            "token 0 of sequence 2 is the cached one of sequence 0 in slot {}, which holds token 0 of sequence 1 by then",
+            slots[0]
+        );
+        assert_eq!(found.words(), words + "; 3 more rows are wrong");
+        assert!(found.wrong.iter().all(|row| row.sequence == 2), "{found:?}");
     }
 
     /// A sequence that was interrupted is said to have taken tokens back when it goes on; its slots were free before.

@@ -69,6 +69,7 @@ impl Runs<'_> {
             };
             let name = format!("{}, sequence {number}", ready.name);
             let own = Ready { name, text: String::new(), message: None, tokens };
+            let stages_are_wrong = diagnosis.verdict.stages.iter().any(|stage| stage.origin);
             let judged = Judged {
                 same_tokens: same_tokens.clone(),
                 tokenizing,
@@ -78,7 +79,7 @@ impl Runs<'_> {
                 judging,
                 besides: 0.0,
                 sequence: Some(info),
-                slots: slots.as_ref().map(|slots| slots.concerning(number as u32)),
+                slots: slots.as_ref().map(|slots| slots.concerning(number as u32, stages_are_wrong)),
             };
             let length = own.tokens.len();
             reports.push((self.report(&Input::new(own, 0, length), given, subject, judged), other));
