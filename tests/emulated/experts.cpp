@@ -50,7 +50,7 @@ static void step(int n, int m, int experts, int taken, int blocks, bool normalis
     RouterParams r{};
     r.x.base = copied(x), r.norm = copied(weight), r.w = w.planes, r.normed = unwritten(n), r.y = unwritten(experts);
     r.norm_tap = unwritten(n), r.y_tap = unwritten(experts), r.n = n, r.m = experts, r.eps = 1e-6f;
-    launch({(unsigned)(experts + ROUTER_WARPS - 1) / ROUTER_WARPS}, 32 * ROUTER_WARPS, n / 32 * 4 * LINE, [&] { router<R, 1>(r); });
+    launch({(unsigned)(experts + ROUTER_ROWS - 1) / ROUTER_ROWS}, 32 * ROUTER_WARPS, n / 32 * 4 * LINE, [&] { router<R, 1>(r); });
     const Doubles normed = norm_of(x, weight);
     compare("norm", r.normed, normed, magnitudes(normed), PRODUCT), compare("tap of it", r.norm_tap, normed, magnitudes(normed), PRODUCT);
     compare_experts("logits", r.y, w, 1, {0}, r.normed, 1), compare_experts("tap of them", r.y_tap, w, 1, {0}, r.normed, 1);
@@ -139,6 +139,8 @@ int main() {
     // Without: rows of few groups and of odd numbers of them.
     step<F32, Q8_0, false>(160, 96, 11, 5, 3, true), step<F32, F16, false>(1088, 32, 3, 2, 4, false);
     step<Q4_K, Q4_K, false>(256, 256, 9, 2, 2, true), step<BF16, F32, false>(64, 64, 4, 4, 1, true);
+    // More experts than a warp has in registers.
+    step<F32, F16, false>(64, 32, 300, 4, 2, true);
     products<Q4_K>(256, 40, 5, 9, 3, true, 8), products<Q8_0>(96, 33, 7, 40, 2, false, 8), products<F32>(64, 32, 3, 5, 1, true, 1);
     products<Q6_K>(512, 5, 4, 7, 2, false, 3), products<F16>(32, 8, 3, 2100, 2, true, 8);
     printf("%d wrong\n", wrong);

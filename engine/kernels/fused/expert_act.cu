@@ -42,7 +42,10 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : PLAIN_WARPS), RI
             const int row0 = chosen.places[tile / of_expert] * p.m + tile % of_expert * ROWS;
             return Eights{{&p.gate, &p.up}, {row0, row0}};
         };
-        auto ready = [&] { return prepare_both<Gate, Up, run_of<Gate>, 1>(rest, p.n, [&](int i) { return __ldcg(x + i); }).a; };
+        auto ready = [&] {
+            chosen.tell(p.choice); // while weights are on their way
+            return prepare_both<Gate, Up, run_of<Gate>, 1>(rest, p.n, [&](int i) { return __ldcg(x + i); }).a;
+        };
         auto done = [&](RingSums sums) {
             for (int row = sums.first() * ROWS + threadIdx.x; row < sums.end() * ROWS; row += blockDim.x) {
                 write(row / p.m, row % p.m, sums(row / ROWS, row % ROWS), sums(row / ROWS, row % ROWS + ROWS));
@@ -62,6 +65,6 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : PLAIN_WARPS), RI
             const float g = dot<Gate>(p.gate, at, groups, line), u = dot<Up>(p.up, at, groups, line);
             if (threadIdx.x % 32 == 0) write(slot, row, g, u);
         }
+        chosen.tell(p.choice);
     }
-    chosen.tell(p.choice);
 }

@@ -30,6 +30,8 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : DOWN_WARPS), RIN
     float *products = (float *)(shared + (8 * taken + 15) / 16 * 16); // [count, taken, ROWS]
     u8 *rest = (u8 *)products + (4 * taken * ROWS * ((sets + gridDim.x - 1) / gridDim.x) + 15) / 16 * 16;
     const float4 *x = (const float4 *)p.x;
+    // The first row that this thread ends, asked for before it is needed.
+    const float first_base = (int)threadIdx.x < count * ROWS ? __ldcg(p.base + first * ROWS + threadIdx.x) : 0.0f;
     for (int r = threadIdx.x; r < taken; r += blockDim.x) {
         places[r] = (int)__ldcg(p.chosen + r);
         weights[r] = __ldcg(p.weights + r);
@@ -75,6 +77,6 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : DOWN_WARPS), RIN
             sum = fmaf(weights[slot], products[(i / ROWS * taken + slot) * ROWS + i % ROWS], sum);
         }
         sum = tap(p.sum_tap, row, sum);
-        p.y[row] = tap(p.y_tap, row, __ldcg(p.base + row) + sum);
+        p.y[row] = tap(p.y_tap, row, (i < (int)blockDim.x ? first_base : __ldcg(p.base + row)) + sum);
     }
 }

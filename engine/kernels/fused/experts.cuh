@@ -12,44 +12,64 @@ struct Choice {
     int experts, taken, normalised;
 };
 
-// Bytes of shared memory that a choice takes: of probabilities, and of the chosen places. `choice_bytes` in
+// Bytes of shared memory that a choice takes: of probabilities, by four, and of the chosen places. `choice_bytes` in
 // engine/src/cuda/mixture.rs takes as many.
-__device__ __forceinline__ int choice_bytes(const Choice &c) { return (4 * (c.experts + c.taken) + 15) / 16 * 16; }
+__device__ __forceinline__ int fours_of(int experts) { return (experts + 3) / 4; }
+__device__ __forceinline__ int choice_bytes(const Choice &c) { return (16 * fours_of(c.experts) + 4 * c.taken + 15) / 16 * 16; }
 
 struct Chosen {
-    float *probs; // [experts]
-    int *places;  // [taken], the most probable first
+    int *keys;   // of each expert the bits of its probability, which order as it does; -1 where that is no number
+    int *places; // [taken], the most probable first
+
+    static constexpr int OWN = 8; // experts that a lane has in registers
+
+    __device__ __forceinline__ float prob(int expert) const { return keys[expert] < 0 ? __int_as_float(0x7fffffff) : __int_as_float(keys[expert]); }
 
     // Softmax, and the place of each expert among all by its probability: of equals the lower index comes first, NaN last, as in
     // top_k.cu. Each block does it for itself, which is faster than to wait for another one. All threads call it.
     static __device__ __forceinline__ Chosen among(const Choice &c, u8 *shared) {
-        const Chosen of = {(float *)shared, (int *)shared + c.experts};
+        const Chosen of = {(int *)shared, (int *)shared + 4 * fours_of(c.experts)};
         const int lane = threadIdx.x % 32, part = threadIdx.x % 4, all = c.experts;
+        float *scores = (float *)shared;
+        for (int i = threadIdx.x; i < all; i += blockDim.x) scores[i] = __ldcg(c.logits + i);
+        __syncthreads();
         if (threadIdx.x < 32) {
-            float largest = -3.402823466e38f, total = 0.0f;
-            for (int i = lane; i < all; i += 32) {
-                of.probs[i] = __ldcg(c.logits + i);
-                largest = fmaxf(largest, of.probs[i]);
+            float own[OWN], largest = -3.402823466e38f, total = 0.0f;
+#pragma unroll
+            for (int k = 0; k < OWN; k++) {
+                own[k] = lane + 32 * k < all ? scores[lane + 32 * k] : -3.402823466e38f;
+                largest = fmaxf(largest, own[k]);
             }
+            for (int i = lane + 32 * OWN; i < all; i += 32) largest = fmaxf(largest, scores[i]);
             largest = warp_max(largest);
-            for (int i = lane; i < all; i += 32) {
-                of.probs[i] = expf(of.probs[i] - largest);
-                total += of.probs[i];
+#pragma unroll
+            for (int k = 0; k < OWN; k++) {
+                own[k] = lane + 32 * k < all ? expf(own[k] - largest) : 0.0f;
+                total += own[k];
             }
+            for (int i = lane + 32 * OWN; i < all; i += 32) total += expf(scores[i] - largest);
             total = warp_sum(total);
-            for (int i = lane; i < all; i += 32) of.probs[i] = tap(of_first(c.probs_tap), i, of.probs[i] / total);
+            auto put = [&](int i, float power) {
+                const float prob = tap(of_first(c.probs_tap), i, power / total);
+                of.keys[i] = prob == prob ? (int)__float_as_uint(prob) : -1;
+            };
+#pragma unroll
+            for (int k = 0; k < OWN; k++) {
+                if (lane + 32 * k < all) put(lane + 32 * k, own[k]);
+            }
+            for (int i = lane + 32 * OWN; i < all; i += 32) put(i, expf(scores[i] - largest));
         }
         __syncthreads();
-        // Four threads count who comes before an expert.
+        // Four threads count who comes before an expert: who has more, and of equals those before it.
         for (int first = 0; first < all; first += blockDim.x / 4) {
-            const int i = first + threadIdx.x / 4;
-            const float own = i < all ? of.probs[i] : 0.0f;
+            const int i = first + threadIdx.x / 4, own = i < all ? of.keys[i] : 0;
             int before = 0;
-            for (int j = part; j < all; j += 4) {
-                const float other = of.probs[j];
-                const bool alike = other == own || (other != other && own != own);
-                const bool larger = other > own || (own != own && other == other);
-                before += larger || (alike && j < i);
+#pragma unroll 4
+            for (int j = part; j < fours_of(all); j += 4) {
+                const uint4 four = ((const uint4 *)of.keys)[j];
+                const int theirs[4] = {(int)four.x, (int)four.y, (int)four.z, (int)four.w};
+#pragma unroll
+                for (int k = 0; k < 4; k++) before += 4 * j + k < all && theirs[k] > own - (4 * j + k < i);
             }
             before += __shfl_xor_sync(0xffffffffu, before, 1);
             before += __shfl_xor_sync(0xffffffffu, before, 2);
@@ -67,9 +87,9 @@ struct Chosen {
     __device__ __forceinline__ void tell(const Choice &c) const {
         if (blockIdx.x != 0 || threadIdx.x >= 32) return;
         float total = 0.0f;
-        for (int r = 0; r < c.taken; r++) total += probs[places[r]];
+        for (int r = 0; r < c.taken; r++) total += prob(places[r]);
         for (int r = threadIdx.x; r < c.taken; r += 32) {
-            float weight = tap(c.weights_tap, r, probs[places[r]]);
+            float weight = tap(c.weights_tap, r, prob(places[r]));
             if (c.normalised) weight = tap(c.shares_tap, r, weight / fmaxf(total, 6.103515625e-5f));
             c.weights[r] = weight;
             c.chosen[r] = tap(c.chosen_tap, r, (float)places[r]);

@@ -1,5 +1,5 @@
-//! The fused path's launches of a mixture of experts. Of a decode step: the router, then what the chosen experts make of the row,
-//! of which alone weights are read. Of a longer one, the products of the rows that chose an expert.
+//! The fused path's launches of a mixture of experts. A decode step has the router, and then what the chosen experts make of the
+//! row: no weights of others are read. A longer step has the products of the rows that chose an expert.
 
 use super::calls::Span;
 use super::decoder::{Experts, Layer};
@@ -12,9 +12,11 @@ use crate::model::row_len;
 
 /// Warps of a block, each where the kernel says so.
 const ROUTER_WARPS: usize = constant!("fused/router.cu", "ROUTER_WARPS") as usize;
+/// Rows of such a block.
+const ROUTER_ROWS: usize = constant!("fused/router.cu", "ROUTER_ROWS") as usize;
 const ACT_WARPS: usize = constant!("fused/expert_act.cu", "PLAIN_WARPS") as usize;
 const DOWN_WARPS: usize = constant!("fused/expert_down.cu", "DOWN_WARPS") as usize;
-/// Of a longer step: outputs of a block, and lines that it takes at a time, at most.
+/// Warps and outputs of a block of a longer step, and the lines that it takes at a time at most.
 const ROWS_WARPS: usize = constant!("prefill/expert_rows.cu", "WARPS") as usize;
 const OUTPUTS: usize = constant!("prefill/expert_rows.cu", "OUTPUTS") as usize;
 const LINES: usize = constant!("prefill/expert_rows.cu", "LINES") as usize;
@@ -57,9 +59,9 @@ impl Fused<'_> {
             eps: self.eps(layer.ffn_norm),
             stamps: 0,
         };
-        let (groups, blocks) = (w.n / 32, w.m.div_ceil(ROUTER_WARPS));
+        let (groups, blocks) = (w.n / 32, w.m.div_ceil(ROUTER_ROWS));
         Call::new(params, (blocks as u32, 1, 1), 32 * ROUTER_WARPS as u32)
-            .of(&[&w.ty, &groups.div_ceil(32).min(ROUTER_HELD)])
+            .of(&[&w.ty, &groups.div_ceil(32 * ROUTER_WARPS / ROUTER_ROWS).min(ROUTER_HELD)])
             .shared((LINE_BYTES * groups) as u32)
     }
 
@@ -194,10 +196,10 @@ impl Fused<'_> {
     }
 }
 
-/// Of a block without rings.
+/// The way of a block without rings.
 const NO_WALK: Walk = Walk { tiles: 0, sets: 0, chunk: 0, stages: 0, stride: 0 };
 
 /// Bytes of shared memory of a choice: `choice_bytes` of `experts.cuh`.
 fn choice_bytes(experts: usize, taken: usize) -> usize {
-    (4 * (experts + taken)).next_multiple_of(16)
+    4 * (experts.next_multiple_of(4) + taken).next_multiple_of(4)
 }
