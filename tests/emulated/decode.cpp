@@ -23,7 +23,7 @@ namespace together {
 namespace halves {
 #include "fused/half_linear.cu"
 }
-namespace gated {
+namespace ffn {
 #include "fused/ffn_act.cu"
 }
 namespace head {
@@ -112,14 +112,14 @@ static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * 
     Doubles g, g_size, u, u_size, y;
     gate.times(normed, g, g_size), up.times(normed, u, u_size);
     Walk way = walk<A, B>(TILES, sets, n / 32, sets > 1 ? 2 : 1);
-    if (TILES == 1) way.tiles = ((m + 7) / 8 + blocks - 1) / blocks, threads = 32 * gated::SHARING_WARPS;
+    if (TILES == 1) way.tiles = ((m + 7) / 8 + blocks - 1) / blocks, threads = 32 * ffn::SHARING_WARPS;
     if (TILES == 0) way = ring<A>(threads / 32, HELD);
     const size_t parts = TILES == 0 ? bytes_of_ring(way, m / 8 / blocks + 1) - bytes_of(way) : TILES == 1 ? (size_t)way.tiles * ((n / 32 + Tile<A>::ATOM - 1) / Tile<A>::ATOM) * TILE * 4 : 0;
     const Stream stream{copied(base), {copied(first), copied(second)}, unwritten(n), unwritten(n)};
-    gated::FfnActParams p{stream, copied(weight), gate.planes, up.planes, unwritten(m), unwritten(n), unwritten(m),
+    ffn::FfnActParams p{stream, copied(weight), gate.planes, up.planes, unwritten(m), unwritten(n), unwritten(m),
                           unwritten(m), nullptr, way, n, m, 1e-6f};
     launch({(unsigned)blocks}, threads, vector_bytes<A, B>(n) + bytes_of(way) + parts,
-           [&] { gated::ffn_act<A, B, TILES, HELD>(p); });
+           [&] { ffn::ffn_act<A, B, TILES, HELD>(p); });
     compare("stream", stream.sum_tap, Doubles(x.begin(), x.end()), Doubles(n, 1e-3), 1e-9);
     compare("norm", p.norm_tap, normed, magnitudes(normed), PRODUCT);
     compare("gate", p.gate_tap, g, g_size, PRODUCT);
