@@ -45,15 +45,6 @@ impl Solution {
         Some(format!("keys are seen by another rule, and others are left out: {keys}{holds}"))
     }
 
-    /// Whether it says by no number which keys are seen, under a condition that tells a kernel's choice between two paths, and another
-    /// one says it by tiles and holds everywhere: the parts of a run may be so short that the tiles say the same.
-    pub(super) fn is_plainer(&self, other: &Self) -> bool {
-        let keys = |solution: &Self| solution.law.as_ref().and_then(Form::keys);
-        let chooses =
-            matches!(&self.holds, Holds::Under { conditions, .. } if conditions.first().is_some_and(When::is_of_paths));
-        chooses && keys(self).is_some_and(Keys::are_plain) && keys(other).is_some_and(|keys| !keys.are_plain())
-    }
-
     /// Whether it is a law of some number, input or weight, which under two conditions is one cause all the same; zeros, or the values of
     /// another place, may have two.
     pub fn is_of_one_cause(&self) -> bool {
