@@ -36,24 +36,6 @@ pub(super) fn told(form: &Form) -> String {
     form.keys().map_or_else(|| form.to_string(), |keys| keys.to_string())
 }
 
-impl Solution {
-    /// The rule of the keys that are seen, which scores that are not made and a softmax over other keys have in common, with the
-    /// condition; nothing of other laws.
-    pub fn keys_seen(&self) -> Option<String> {
-        let keys = self.law.as_ref()?.keys()?;
-        let holds = if self.holds == Holds::Everywhere { String::new() } else { format!(", {}", self.holds) };
-        Some(format!("keys are seen by another rule, and others are left out: {keys}{holds}"))
-    }
-
-    /// Whether it is a law of some number, input or weight, which under two conditions is one cause all the same; zeros, or the values of
-    /// another place, may have two.
-    pub fn is_of_one_cause(&self) -> bool {
-        !matches!(self.law, Some(Form::Given(_) | Form::Moved(_) | Form::Written(_) | Form::Twice(_) | Form::Rank(_)))
-            && self.of_model.is_none()
-            && !self.has_own_factors()
-    }
-}
-
 /// Whether rules say the same of all keys of these queries.
 fn are_same(a: Keys, b: Keys, mut seats: impl Iterator<Item = Seat>) -> bool {
     seats.all(|seat| (0..seat.keys).all(|k| a.has(k, seat) == b.has(k, seat)))
