@@ -11,7 +11,7 @@ const RIGHT: [usize; 2] = [93, 92];
 const FALSE: usize = 0;
 
 /// Independent faults that are not inert: all found at their stage; the reported causes predict other tokens, and
-/// as many as did; no alarm in 100 clean runs and more. `scripts/test` plants a sixth of the faults, `scripts/test-all` every one.
+/// as many as did; no alarm in 100 clean runs and more (80 in the part). `scripts/test` plants a sixth of the faults, `scripts/test-all` every one.
 #[test]
 fn the_score_is_kept() {
     let (every, least) = if whole() { ("", RIGHT[0]) } else { (" --every 6 --first 0", RIGHT[1]) };
@@ -27,7 +27,7 @@ fn the_score_is_kept() {
     let of = |worth: &str| worths.get(worth).copied().unwrap_or(0);
     let all: usize = worths.values().sum();
     assert!(of("right") * 100 >= all * least && of("false") == FALSE, "{worths:?}\n{text}");
-    assert!(score["clean"]["runs"].as_u64().unwrap() >= 100, "{text}");
+    assert!(score["clean"]["runs"].as_u64().unwrap() >= if whole() { 100 } else { 80 }, "{text}");
     assert_eq!(score["clean"]["alarms"], serde_json::json!([]), "{text}");
     let independent = &score["groups"][0];
     assert_eq!(independent["independent"], true);
