@@ -46,7 +46,7 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
     const int part = pairs.part, pair0 = pairs.pair0;
     const bool mine = threadIdx.x < (RING ? pairs.count : TILE * PAIRS);
     const int head = pairs.head + (RING ? (pair0 + (int)threadIdx.x) / (D / 2) : 0);
-    // Of the head, where this thread is one of those that finish pairs.
+    // The pair within its head, where this thread is one of those that finish pairs.
     const int i = pair0 + (int)threadIdx.x - (head - pairs.head) * (D / 2);
     const int a_at = head * D + i, b_at = a_at + D / 2, position = __ldcg(p.position_at);
     float bias_a = 0.0f, bias_b = 0.0f, norm_a = 0.0f, norm_b = 0.0f, sine = 0.0f, cosine = 0.0f;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
         turn.mark(1);
         return prepare_both<Format, Format, RUN, 1>(shared, p.n, norm);
     };
-    // Of a ring's tile eight rows, and the eight half a head further on; else two tiles.
+    // A ring's tile holds eight rows, and the eight half a head further on; else these are two tiles.
     constexpr int ROWS = RING ? TILE / 2 : TILE;
     const int first = RING ? (pairs.head * (D / 2) + pair0) / ROWS : 0;
     typedef typename Either<RING, RingSums, ResultsOf<RING ? 1 : 2 * PAIRS, HELD>>::Type Sums;

@@ -72,7 +72,7 @@ struct Bringer {
     }
 };
 
-// A piece of a tile, unpacked. What is not brought by 16 bytes stands in the word around it: the halves d of rows of Q6_K.
+// A piece of a tile, unpacked. The word around a field holds what 16-byte copies do not bring: the halves d of rows of Q6_K.
 template <typename Format>
 __device__ __forceinline__ typename Tile<Format>::Held unpacked_piece(const u8 *piece, const Eights &rows, int blocks, int j,
                                                                      int lane) {
@@ -118,8 +118,8 @@ struct RingSums {
 };
 
 // Makes the sums of pieces `from` to `to` of tiles of `blocks` pieces each. `rows_of(tile)` says where a tile's rows are, `group_of(tile)`
-// which group of the vector they meet first; `ready()` gives the vector; `done(sums)` gets the sums. All threads call them. Of the
-// stages EARLY are brought before the block's turn, and the others when it has the vector, which would wait behind them.
+// which group of the vector they meet first; `ready()` gives the vector; `done(sums)` gets the sums. All threads call them.
+// EARLY stages are brought before the block's turn, and the others when it has the vector, which would wait behind them.
 template <typename Format, int STAGES, int EARLY, typename Waits, typename RowsOf, typename GroupOf, typename Ready, typename Done>
 __device__ __forceinline__ void ring_rows(const Walk &walk, int from, int to, int blocks, u8 *stages, Waits &turn, RowsOf rows_of,
                                           GroupOf group_of, Ready ready, Done done) {

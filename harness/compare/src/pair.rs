@@ -6,7 +6,7 @@
 use crate::arithmetic::{Arithmetic, Declared, check_heads};
 use crate::capture::manifest::{Manifest as CaptureManifest, Sampler};
 use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
-use crate::diagnose::{Diagnosis, confirm, explain, narrow, unsteady};
+use crate::diagnose::{Diagnosis, confirm, explain, narrow, undecided, unsteady};
 use crate::loaded::LoadedModel;
 use crate::memory::{self, Extent, Size};
 use crate::number::counted;
@@ -524,6 +524,11 @@ impl<'a> Pair<'a> {
     /// Holds the rules that a diagnosis of `subject` leaves open against one run more of it.
     pub fn narrow(&self, subject: &Recording, other: &Recording, diagnosis: &mut Diagnosis) {
         narrow(&self.oracle, &subject.side(), other.side(), (&self.filter, &self.policy), diagnosis);
+    }
+
+    /// Takes back the rules of a diagnosis of `subject` that no run tells from several others.
+    pub fn undecided(&self, subject: &Recording, diagnosis: &mut Diagnosis) {
+        undecided(&self.oracle, &subject.side(), (&self.filter, &self.policy), diagnosis);
     }
 
     /// Takes back causes at stages that gave other values in another run of `subject` on the same tokens.

@@ -111,6 +111,7 @@ impl ConfirmRequest {
         }
         if let Some(Confirm::Recorded(folder)) = &self.confirm {
             pair.confirm(subject, &[recorded(pair, folder, &container::manifest(folder)?)?], diagnosis);
+            pair.undecided(subject, diagnosis);
             return Ok(());
         }
         let graph = &pair.oracle.graph;
@@ -134,6 +135,7 @@ impl ConfirmRequest {
                 {
                     pair.narrow(subject, &more, diagnosis);
                 }
+                pair.undecided(subject, diagnosis);
             }
             Err(why) => why.iter().for_each(|why| diagnosis.untried(why)),
         }
@@ -170,6 +172,7 @@ impl ConfirmRequest {
                 for (subject, diagnosis) in judged.iter_mut().rev() {
                     let own: Vec<Recording> = others.iter_mut().filter_map(Vec::pop).collect();
                     pair.confirm(subject, &own, diagnosis);
+                    pair.undecided(subject, diagnosis);
                 }
             }
             Err(why) => judged.iter_mut().for_each(|(_, diagnosis)| why.iter().for_each(|why| diagnosis.untried(why))),

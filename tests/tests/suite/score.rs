@@ -5,16 +5,16 @@ use qdiff_tests::{empty, whole};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
-/// Of 100 causes so many are right, and so many of all are false, as was measured last of all: 519 of 552, of which 65 are bugs
-/// of caches in blocks. Of the part that `scripts/test` plants, 172 of 186.
+/// How many of 100 causes are right, and how many of all are false, at least and at most: measured last were 520 right of 552, of
+/// which 65 are bugs of caches in blocks. The first number is for all faults, the second for the part that `scripts/test` plants.
 const RIGHT: [usize; 2] = [93, 92];
 const FALSE: usize = 0;
 
 /// Independent faults that are not inert: all found at their stage; the reported causes predict other tokens, and
-/// as many as did; no alarm in 100 clean runs and more (80 in the part). `scripts/test` plants a sixth of the faults, `scripts/test-all` every one.
+/// as many as did; no alarm in 100 clean runs and more. `scripts/test` plants a third of the faults, `scripts/test-all` every one.
 #[test]
 fn the_score_is_kept() {
-    let (every, least) = if whole() { ("", RIGHT[0]) } else { (" --every 6 --first 0", RIGHT[1]) };
+    let (every, least) = if whole() { ("", RIGHT[0]) } else { (" --every 3 --first 1", RIGHT[1]) };
     let (_, score, text) = empty().told(&format!("qdiff-lab score --quick --pairs 4 --round-trips 6{every}"));
     assert_eq!((&score["kind"], &score["grading"]), (&"score".into(), &"prediction".into()));
     let mut worths: HashMap<&str, usize> = HashMap::new();
@@ -27,12 +27,12 @@ fn the_score_is_kept() {
     let of = |worth: &str| worths.get(worth).copied().unwrap_or(0);
     let all: usize = worths.values().sum();
     assert!(of("right") * 100 >= all * least && of("false") == FALSE, "{worths:?}\n{text}");
-    assert!(score["clean"]["runs"].as_u64().unwrap() >= if whole() { 100 } else { 80 }, "{text}");
+    assert!(score["clean"]["runs"].as_u64().unwrap() >= 100, "{text}");
     assert_eq!(score["clean"]["alarms"], serde_json::json!([]), "{text}");
     let independent = &score["groups"][0];
     assert_eq!(independent["independent"], true);
     let cases = independent["cases"].as_array().unwrap();
-    assert!(cases.len() > if whole() { 200 } else { 30 }, "{text}");
+    assert!(cases.len() > if whole() { 200 } else { 60 }, "{text}");
     // Several bugs at once: each at its own stage.
     for pair in independent["pairs"].as_array().unwrap() {
         assert_eq!(pair["stages_right"], true, "{pair}");

@@ -2,7 +2,7 @@
 
 use super::searcher::Searcher;
 use super::work::Meter;
-use super::{Diagnosis, Finding, Trial, anywhere};
+use super::{Diagnosis, Finding, Solution, Trial, anywhere};
 use crate::capture::Filter;
 use crate::oracle::Oracle;
 use crate::verdict::{Policy, Side, StageResult};
@@ -28,6 +28,21 @@ pub fn unsteady(
         let confirmed = matches!(finding.trial, Some(Trial::Confirmed { .. }));
         if finding.says_why() && (!confirmed || differing.first() == Some(&finding.id)) {
             take_back(&searcher, &origins, finding, (0, UNSTEADY.to_owned()));
+        }
+    }
+}
+
+/// Takes back rules for the keys that are seen, where the runs allow several others.
+pub fn undecided(
+    oracle: &Oracle<'_>, subject: &Side<'_>, (filter, policy): (&Filter, &Policy), diagnosis: &mut Diagnosis,
+) {
+    let meter = Meter::new(0);
+    let searcher = Searcher { oracle, subject: *subject, filter, policy, known: &[], meter: &meter, examples: false };
+    let origins = diagnosis.verdict.origins();
+    for finding in &mut diagnosis.findings {
+        if let Some(rules) = finding.solution.as_mut().and_then(Solution::undecided) {
+            let because = format!("the runs allow {rules} other rules for which keys are seen");
+            take_back(&searcher, &origins, finding, (0, because));
         }
     }
 }

@@ -17,7 +17,7 @@ mod trial;
 mod work;
 
 pub use confirm::{confirm, narrow};
-pub use doubt::unsteady;
+pub use doubt::{undecided, unsteady};
 pub use explain::explain;
 pub use solve::{Confidence, Example, Holds, Solution, When, anywhere};
 pub use trial::{OtherRun, Trial};

@@ -29,8 +29,10 @@ fn core() -> f64 {
     ticks.unwrap_or(0) as f64 / 100.0
 }
 
-/// The run of other tokens that causes are confirmed on, as `qdiff run` does, and those that they are graded on.
+/// The run of other tokens that causes are confirmed on, and the one that rules left open are held against, as `qdiff run` does;
+/// and those that causes are graded on.
 const CONFIRMS: u16 = 1;
+const NARROWS: u16 = 4;
 const GRADES: [u16; 2] = [2, 3];
 
 /// A model with the tokens that it is run on, and the reference's run.
@@ -101,6 +103,10 @@ impl<'a> ScoreRun<'a> {
         if diagnosis.tells_causes() {
             let other = self.elsewhere(source, plants, CONFIRMS)?;
             self.pair.confirm(&subject, &[other], &mut diagnosis);
+            if diagnosis.leaves_rules_open() {
+                self.pair.narrow(&subject, &self.elsewhere(source, plants, NARROWS)?, &mut diagnosis);
+            }
+            self.pair.undecided(&subject, &mut diagnosis);
         }
         Ok((diagnosis, subject, [start.elapsed().as_secs_f64(), self::core() - core]))
     }

@@ -203,7 +203,7 @@ impl CheckReport {
         if outcome != Outcome::Match {
             parts.extend(of(outcome).next().map(|(case, run)| format!("{} {}", case.name, run.line())));
         }
-        // Cases that follow each other for one reason are told once.
+        // Cases with one reason that follow each other make one line.
         let same = |a: &&Case, b: &&Case| match (&a.fared, &b.fared) {
             (Fared::LeftOut { why: a }, Fared::LeftOut { why: b }) => a == b,
             (Fared::Failed { .. }, Fared::Failed { .. }) => true,

@@ -133,10 +133,10 @@ impl Solution {
             Holds::Everywhere => self.what.clone(),
             holds => format!("{}, {holds}", self.what),
         };
-        let shown: Vec<String> = self.also.iter().take(SHOWN).map(rules::told).collect();
-        let more = self.also.len().saturating_sub(SHOWN);
-        let more = if more > 0 { format!(", or {more} rules more") } else { String::new() };
-        if shown.is_empty() { told } else { format!("{told} (or {}{more}: the runs allow each)", shown.join(", or ")) }
+        match self.also.first() {
+            Some(other) => format!("{told} (or {}: the runs allow each)", rules::told(other)),
+            None => told,
+        }
     }
 
     /// The one whose condition is one that kernels make, or else on one feature; of both alike this one, which comes first.
@@ -162,6 +162,11 @@ impl Solution {
     /// Whether it is a rule for which elements are not made.
     pub(super) fn leaves_out(&self) -> bool {
         matches!(self.law, Some(Form::Unmade(_)))
+    }
+
+    /// How many other rules the runs allow, where these are too many to be told; then this one is as likely wrong as right.
+    pub(super) fn undecided(&mut self) -> Option<usize> {
+        (self.also.len() > SHOWN).then(|| std::mem::take(&mut self.also).len())
     }
 
     /// Whether each row, or head of it, has a factor of its own.
@@ -469,7 +474,7 @@ pub(super) fn solve_if(
     consistent
 }
 
-/// Other rules that are told beside one.
+/// Other rules that are told beside one: where the runs allow more, none of them is told.
 const SHOWN: usize = 1;
 
 /// Numbers that a rule has at most; a law of more of them is a list.
@@ -519,6 +524,10 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
         Some(holds) => (holds, None),
         None => (holds, Some(Box::new(if law.parts { Holds::Everywhere } else { held.unexplained(scene) }))),
     };
+    // A rule for which keys are left out says of every key whether it is: it needs no condition on keys.
+    if matches!(law.form, Some(Form::Unmade(_))) && !holds.is_of_rows() {
+        return None;
+    }
     let holds = if law.reads.is_some() { holds.of_weight_rows() } else { holds };
     let mut what = law.what.clone();
     if let Some((twin, both)) = &law.twin

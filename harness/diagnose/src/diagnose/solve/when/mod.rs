@@ -336,6 +336,15 @@ impl When {
         }
     }
 
+    /// Whether it holds of all elements of a row or of none.
+    fn is_of_rows(&self) -> bool {
+        match self {
+            Self::One(c) => c.feature.feature().by_row,
+            Self::Both(a, b) => a.feature.feature().by_row && b.feature.feature().by_row,
+            Self::Size(_) => false,
+        }
+    }
+
     /// Whether a bound of it may be where the rows of this run happened to end.
     fn may_be_chance(&self) -> bool {
         match self {
@@ -466,6 +475,11 @@ impl Holds {
             },
             _ => 0,
         }
+    }
+
+    /// Whether its simplest condition, if it has one, is on rows alone.
+    pub(super) fn is_of_rows(&self) -> bool {
+        !matches!(self, Self::Under { conditions, .. } if conditions.first().is_some_and(|when| !when.is_of_rows()))
     }
 
     /// Whether the simplest condition asks two features.
