@@ -1,4 +1,4 @@
-//! What rounding comes down to: two constants of f32, and sums in f16.
+//! What rounding comes down to: two constants of f32, sums in f16, and variances.
 
 /// Unit roundoff of f32, 2⁻²⁴: half a ULP of 1.
 pub const UNIT: f64 = 5.960_464_477_539_063e-8;
@@ -21,6 +21,16 @@ pub fn half_sum(n: usize, norm: f64, sum: f64) -> f64 {
     let n = n as f64;
     let partial = n * (norm * norm / 2.0 + sum * sum / 3.0);
     (HALF_UNIT * (norm * norm + partial).sqrt()).hypot(HALF_TINY * (2.0 * n).sqrt())
+}
+
+/// A variance that rounding may have taken below zero. One that is not known stays NaN; `f64::max` would make it 0.
+pub fn at_least_zero(variance: f64) -> f64 {
+    if variance < 0.0 && variance.is_finite() { 0.0 } else { variance }
+}
+
+/// The root of such a variance; NaN where it is not known.
+pub fn deviation(variance: f64) -> f64 {
+    at_least_zero(variance).sqrt()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! scores `[H, T, N]` -> `[H, T, N]`; every row sums to 1.
 
 use super::attn_scores::causal;
-use super::{AT_ONCE, Real, TINY, Tensor, UNIT, real};
+use super::{AT_ONCE, Real, TINY, Tensor, UNIT, deviation, real};
 use rayon::prelude::*;
 
 /// Parameters of the softmax.
@@ -71,7 +71,7 @@ pub fn propagate_error(softmax: &Softmax, y: &Tensor<f64>, ds: &[f32]) -> Vec<f3
         out.extend(y.iter().zip(ds).map(|(y, d)| {
             // Its own share of the sum is subtracted, not added.
             let own = (1.0 - 2.0 * y) * f64::from(*d).powi(2);
-            (softmax.scale.abs() * y * (own + common).max(0.0).sqrt()) as f32
+            (softmax.scale.abs() * y * deviation(own + common)) as f32
         }));
     }
     out

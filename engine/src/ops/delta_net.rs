@@ -15,7 +15,7 @@
 //! What operands are uncertain by goes the same way.
 
 use super::anatomy::{RowReduction, State};
-use super::{Anatomy, Context, Definition, Real, TINY, Tensor, UNIT};
+use super::{Anatomy, Context, Definition, Real, TINY, Tensor, UNIT, at_least_zero};
 use rayon::prelude::*;
 
 /// Tokens of the longest chunk whose rounding is allowed.
@@ -139,7 +139,7 @@ impl DeltaNet {
                     let (k, q, step) = (k[i], q[i], delta * k[i]);
                     m[i] += step;
                     sizes[i] += step.abs();
-                    var[i] = (var[i] * (1.0 - 2.0 * beta * k * k)).max(0.0)
+                    var[i] = at_least_zero(var[i] * (1.0 - 2.0 * beta * k * k))
                         + k * k * of_delta
                         + (delta * dk[i]).powi(2)
                         + unit * unit * (step * step + m[i] * m[i]);

@@ -5,7 +5,7 @@
 //! by term to d/2 in the mean, of which the root keeps half; quotient, products and root add a few.
 
 use super::anatomy::RowReduction;
-use super::{Anatomy, Context, Definition, Real, TINY, Tensor, UNIT, real};
+use super::{Anatomy, Context, Definition, Real, TINY, Tensor, UNIT, deviation, real};
 
 /// The op.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,7 +69,7 @@ impl Definition for L2Norm {
             let of = |(x, d): (&f64, &f32)| {
                 let y = x / root;
                 let own = (1.0 - 2.0 * y * y) * f64::from(*d).powi(2);
-                ((own + y * y * common).max(0.0).sqrt() / root) as f32
+                (deviation(own + y * y * common) / root) as f32
             };
             let head: Vec<f32> = x.iter().zip(d).map(of).collect();
             (0..self.repeats).for_each(|_| out.extend_from_slice(&head));

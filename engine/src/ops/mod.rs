@@ -62,3 +62,4 @@ use tensor::AT_ONCE;
 pub use tensor::Tensor;
 
 pub use crate::rounding::{TINY, UNIT, half_sum};
+pub(crate) use crate::rounding::{at_least_zero, deviation};

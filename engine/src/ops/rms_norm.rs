@@ -3,7 +3,7 @@
 //! x `[T, n]`, taken as `groups` runs of n/groups elements that are normalised one by one with the same weight
 //! `[n/groups]` (one run: the usual norm; one per head: the q and k norm of Qwen3).
 
-use super::{Real, Tensor, UNIT, real};
+use super::{Real, Tensor, UNIT, deviation, real};
 
 /// Parameters of the norm.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,7 +87,7 @@ pub fn propagate_error(norm: &RmsNorm, x: &Tensor<f64>, dx: &[f32], w: &[f64]) -
         out.extend(x.iter().zip(dx).zip(w).map(|((x, d), w)| {
             // Its own share of the mean is subtracted, not added.
             let own = (1.0 - 2.0 * x * x * s * s / n) * f64::from(*d).powi(2);
-            let reach = (own + x * x * of_scale).max(0.0).sqrt();
+            let reach = deviation(own + x * x * of_scale);
             ((w * s).abs() * reach) as f32
         }));
     }
@@ -99,6 +99,17 @@ mod tests {
     use super::*;
     use crate::ops::TINY;
     use proptest::prelude::*;
+
+    /// Operands of which nothing is known leave nothing known of the row: no element gets a bound of zero.
+    #[test]
+    fn what_is_not_known_stays_so() {
+        let norm = RmsNorm { eps: 1e-6, groups: 1 };
+        let x = Tensor { shape: vec![1, 3], data: vec![0.0, 1e-4, 9.0] };
+        for unknown in [f32::NAN, f32::INFINITY] {
+            let bound = propagate_error(&norm, &x, &[unknown; 3], &[1.0; 3]);
+            assert!(bound.iter().all(|b| !b.is_finite()), "{bound:?}");
+        }
+    }
 
     proptest! {
         /// With unit weight the mean square of a run is 1 (up to ε), and the

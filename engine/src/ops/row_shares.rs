@@ -5,7 +5,7 @@
 //! two.
 
 use super::anatomy::RowReduction;
-use super::{Anatomy, Context, Definition, Real, TINY, Tensor, UNIT, real};
+use super::{Anatomy, Context, Definition, Real, TINY, Tensor, UNIT, deviation, real};
 
 /// The smallest sum that is divided by.
 const SMALLEST: f64 = 6.103_515_625e-5;
@@ -64,7 +64,7 @@ impl Definition for RowShares {
             let (total, common) = (sums(x).0, d.iter().map(|d| f64::from(*d).powi(2)).sum::<f64>());
             let of = |(y, d): (&f64, &f32)| {
                 let own = (1.0 - 2.0 * y) * f64::from(*d).powi(2);
-                (own + y * y * common).max(0.0).sqrt() / total
+                deviation(own + y * y * common) / total
             };
             out.extend(y.iter().zip(d).map(|pair| of(pair) as f32));
         }

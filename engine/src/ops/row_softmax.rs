@@ -4,7 +4,7 @@
 //! the sum of n positive terms add what they add to attention weights ([`super::attn_weights::roundings`]).
 
 use super::anatomy::RowReduction;
-use super::{Anatomy, Context, Definition, Real, TINY, Tensor, UNIT, attn_weights, real};
+use super::{Anatomy, Context, Definition, Real, TINY, Tensor, UNIT, attn_weights, deviation, real};
 
 /// The op.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Definition for RowSoftmax {
         for (y, d) in y.data.chunks(n).zip(deltas[0].unwrap_or_default().chunks(n)) {
             let common: f64 = y.iter().zip(d).map(|(y, d)| (y * f64::from(*d)).powi(2)).sum();
             // Its own share of the sum is subtracted, not added.
-            let of = |(y, d): (&f64, &f32)| y * ((1.0 - 2.0 * y) * f64::from(*d).powi(2) + common).max(0.0).sqrt();
+            let of = |(y, d): (&f64, &f32)| y * deviation((1.0 - 2.0 * y) * f64::from(*d).powi(2) + common);
             out.extend(y.iter().zip(d).map(|pair| of(pair) as f32));
         }
         out

@@ -38,6 +38,18 @@ fn every_stage_matches_llama_cpp() {
     }
 }
 
+/// Where layers between taps choose experts that rounding may change, what follows them is not known, and no right engine is
+/// accused of it.
+#[test]
+fn layers_between_taps_are_not_accused() {
+    let experts = [("expert_count", 60), ("expert_used_count", 5), ("expert_feed_forward_length", 256)];
+    let (n_layers, n_embd, n_heads, n_kv_heads, head_dim) = (16, 256, 8, 1, 64);
+    let weight_type = GgmlType::Q4_K;
+    let model = Synth { n_layers, n_embd, n_heads, n_kv_heads, head_dim, weight_type, ..model("qwen3moe", &experts) };
+    let (code, _, text) = folder_with(&model).judged("-n 2 --subject cpu --taps L0[01].*,L15.*,logits");
+    assert!(code == 3 && text.contains("inconclusive"), "{code}\n{text}");
+}
+
 #[test]
 fn the_oracle_holds() {
     for arch in ["qwen2moe", "qwen3moe"] {
