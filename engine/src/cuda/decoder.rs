@@ -3,6 +3,7 @@
 //! The fused path knows one shape, that of Qwen2 and Qwen3, with a network or a mixture of experts in a layer. It finds the nodes
 //! by walking from the logits backwards along inputs and ops, so that stages are named in the graph alone.
 
+use super::hybrid;
 use super::known::{Known, known};
 use crate::model::{Graph, Node};
 use crate::ops::Op;
@@ -93,35 +94,38 @@ impl Layer {
 pub struct Decoder {
     pub embed: usize,
     pub layers: Vec<Layer>,
+    /// In place of these, where delta nets stand between layers of gated attention.
+    pub mixed: Vec<hybrid::Layer>,
     pub final_norm: usize,
     pub logits: usize,
 }
 
 /// Ops that more than one of a layer's nodes has.
-const LINEAR: fn(&Op) -> bool = |op| matches!(op, Op::Linear);
-const NORM: fn(&Op) -> bool = |op| matches!(op, Op::RmsNorm(_));
-const CACHE: fn(&Op) -> bool = |op| matches!(op, Op::KvCache(_));
-const ROPE: fn(&Op) -> bool = |op| matches!(op, Op::Rope(_));
+pub(super) const LINEAR: fn(&Op) -> bool = |op| matches!(op, Op::Linear);
+pub(super) const NORM: fn(&Op) -> bool = |op| matches!(op, Op::RmsNorm(_));
+pub(super) const CACHE: fn(&Op) -> bool = |op| matches!(op, Op::KvCache(_));
+pub(super) const ROPE: fn(&Op) -> bool = |op| matches!(op, Op::Rope(_));
 const BIAS: fn(&Op) -> bool = |op| matches!(op, Op::Bias);
 const OF_EXPERTS: fn(&Op) -> bool = |op| matches!(defined(op), Some(Known::ExpertLinear(_)));
 
 /// Which of the ops it is that are known by their definitions.
-fn defined(op: &Op) -> Option<Known<'_>> {
+pub(super) fn defined(op: &Op) -> Option<Known<'_>> {
     match op {
         Op::Defined(op) => known(op),
         _ => None,
     }
 }
 
-struct Walk<'a>(&'a Graph);
+/// Goes back through a graph.
+pub(super) struct Walk<'a>(pub(super) &'a Graph);
 
 impl Walk<'_> {
-    fn node(&self, i: usize) -> &Node {
+    pub(super) fn node(&self, i: usize) -> &Node {
         &self.0.nodes[i]
     }
 
     /// Input `k` of node `i`, if `is` holds of its op.
-    fn input(&self, i: usize, k: usize, is: fn(&Op) -> bool) -> Option<usize> {
+    pub(super) fn input(&self, i: usize, k: usize, is: fn(&Op) -> bool) -> Option<usize> {
         let from = *self.node(i).inputs.get(k)?;
         is(&self.node(from).op).then_some(from)
     }
@@ -144,7 +148,7 @@ impl Walk<'_> {
     }
 
     /// What ends in the sum `out`, and the norm that it begins with.
-    fn ffn(&self, out: usize) -> Option<(Ffn, usize)> {
+    pub(super) fn ffn(&self, out: usize) -> Option<(Ffn, usize)> {
         if let Some(down) = self.input(out, 0, LINEAR) {
             let mlp = self.mlp(down, LINEAR)?;
             let norm = self.input(mlp.gate, 0, NORM)?;
@@ -234,7 +238,7 @@ impl Decoder {
             at = below;
         }
         layers.reverse();
-        let decoder = Self { embed: at, layers, final_norm, logits };
+        let decoder = Self { embed: at, layers, mixed: Vec::new(), final_norm, logits };
         // A stage that it does not place would never be made.
         (decoder.nodes().count() == graph.nodes.len()).then_some(decoder)
     }

@@ -551,7 +551,7 @@ impl CudaEngine {
     }
 
     /// Makes zeros of the states that are not kept row by row, as they are before the first token.
-    fn forget(&self) -> Result<(), CudaError> {
+    pub(super) fn forget(&self) -> Result<(), CudaError> {
         let states = self.graph.nodes.iter().zip(&self.memory.outputs).filter(|(node, _)| is_own_state(node));
         states.map(|(_, state)| state).try_for_each(|state| {
             // SAFETY: the state's own address and length; the stream orders it before the kernels that read.

@@ -128,7 +128,7 @@ impl Memory {
         let (slot_bytes, caches) = match options.path {
             Path::Fast if options.taps => {
                 let (count, bytes) = taken(graph, options.context);
-                (count * bytes, graph.nodes.iter().filter(|n| n.op.has_state()).count())
+                (count * bytes, graph.nodes.iter().filter(|n| is_cache(n)).count())
             }
             // A decode step of a rank is a graph, too (`rank_graph.rs`).
             Path::Tapped if options.taps && graph.placement.is_some() => (taken(graph, options.context).1, 0),
@@ -242,6 +242,11 @@ fn read_in_blocks(graph: &Graph) -> HashSet<&str> {
     graph.nodes.iter().filter(in_blocks).flat_map(|node| &node.weights).map(|weight| weight.name.as_str()).collect()
 }
 
+/// Whether it is kept row by row.
+pub fn is_cache(node: &Node) -> bool {
+    node.op.has_state() && !is_own_state(node)
+}
+
 /// Whether it is a state of another kind than the rows of a cache.
 pub fn is_own_state(node: &Node) -> bool {
     node.op.anatomy() == Anatomy::State(State::Own)
@@ -296,16 +301,18 @@ fn bring(source: &dyn WeightSource, name: &str, weight: &Weight) -> Result<(), C
 
 fn plan_outputs(graph: &Graph, options: &Options, plan: &mut Plan) -> Vec<Part> {
     let mut by_name: HashMap<StageId, Part> = HashMap::new();
+    let walked = graph.nodes.iter().any(is_own_state);
     let part_of = |node: &Node| {
         let key = if node.op.has_state() { node.id } else { StageId::global(node.id.name) };
-        *by_name.entry(key).or_insert_with(|| plan.take(output_bytes(node, options)))
+        *by_name.entry(key).or_insert_with(|| plan.take(output_bytes(node, options, walked)))
     };
     graph.nodes.iter().map(part_of).collect()
 }
 
-fn output_bytes(node: &Node, options: &Options) -> usize {
+/// `walked`: whether longer steps go a node at a time.
+fn output_bytes(node: &Node, options: &Options, walked: bool) -> usize {
     let of_pairs = node.shape.contains(&Axis::Tokens) && node.shape.contains(&Axis::Keys);
-    if of_pairs && options.path == Path::Fast && !options.taps {
+    if of_pairs && options.path == Path::Fast && !options.taps && !walked {
         return 0;
     }
     let tokens = if options.last_logits && node.role == Role::Logits { 1 } else { options.step };

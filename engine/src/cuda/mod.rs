@@ -22,6 +22,7 @@ mod fast;
 #[cfg(any(test, feature = "faults"))]
 pub mod faults;
 mod functions;
+mod hybrid;
 pub mod kernel;
 pub mod kernels;
 mod known;
@@ -30,6 +31,7 @@ pub mod layouts;
 mod load;
 mod memory;
 mod mirror;
+mod mixer;
 mod mixture;
 mod nccl;
 pub mod operand;
