@@ -15,10 +15,11 @@ use super::fast::{Fused, decoder_of};
 #[cfg(any(test, feature = "faults"))]
 use super::faults::{Fault, Planted, RankBug, Replayed};
 use super::functions::Functions;
+use super::known::is_own_state;
 use super::launch::Call;
 use super::layouts::Batch;
 use super::load::Load;
-use super::memory::{Memory, is_own_state};
+use super::memory::Memory;
 use super::mirror::Mirror;
 use super::nccl::{Communicator, Exchange};
 use super::options::{Circumstances, Gemm, Options, Path};

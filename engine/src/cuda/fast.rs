@@ -40,7 +40,7 @@ const BLOCK_BYTES: usize = 2 << 10;
 pub fn decoder_of(graph: &Graph) -> Result<Decoder, CudaError> {
     let refuse = |what: String| Err(CudaError::Unsupported(format!("the fused kernels {what}; use --subject cuda")));
     let config = &graph.config;
-    let Some(decoder) = Decoder::of(graph).or_else(|| hybrid::of(graph)) else {
+    let Some(decoder) = Decoder::of(graph) else {
         let known = format!("know the decoders of Qwen2, Qwen3 and dense Qwen3.5, not that of {}", config.arch);
         return refuse(match hybrid::missing(graph) {
             Some(what) => format!("{known}: they lack {what}"),
@@ -548,8 +548,9 @@ mod tests {
     use super::*;
     use crate::cuda::calls::calls_of;
     use crate::cuda::functions::Functions;
+    use crate::cuda::known::is_cache;
     use crate::cuda::options::{Options, Path};
-    use crate::cuda::testing::{graphs, with_calls};
+    use crate::cuda::testing::{graphs, mixed, with_calls};
     use crate::model::Role;
 
     /// The addresses and numbers that launches are given, in their order.
@@ -588,7 +589,7 @@ mod tests {
 
     #[test]
     fn a_decode_step_writes_each_stage_that_is_wanted_to_its_place_in_a_slot_and_nothing_else_there() {
-        for graph in &graphs() {
+        for graph in graphs().iter().chain([&mixed()]) {
             let options = Options { step: 8, context: 16, path: Path::Fast, taps: true, ..Options::default() };
             with_calls(graph, &options, |calls| {
                 let decoder = decoder_of(graph).expect("a decoder");
@@ -606,7 +607,7 @@ mod tests {
                     // for the best; a cache stands where it is. Weights are written by the shares of attention and scaled by
                     // blocks of who puts these together.
                     let weights = usize::from(matches!(node.op, Op::AttnWeights(_)));
-                    match (node.op.has_state(), node.id.layer, node.role) {
+                    match (is_cache(node), node.id.layer, node.role) {
                         (true, ..) => assert_eq!(changed.len(), 0, "{}", node.id),
                         (_, None, role) if role != Role::HeadInput => {
                             let least = if role == Role::Logits { 1 } else { 2 };

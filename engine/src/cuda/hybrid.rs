@@ -1,11 +1,15 @@
 //! The shape of the decoder of Qwen3.5, read off the graph: layers of gated attention, and between them layers of a gated delta net, each
 //! with a dense network.
 
-use super::decoder::{CACHE, Decoder, LINEAR, Mlp, NORM, ROPE, Walk, defined};
+use super::kernels::constant;
 use super::known::Known;
+use super::walk::{CACHE, Ffn, LINEAR, Mlp, NORM, ROPE, Walk, defined};
 use crate::model::{Graph, row_len};
 use crate::ops::anatomy::Columns;
 use crate::ops::{DeltaNet, Op};
+
+/// Rows of a window that `mixer_in` is made for.
+const MOST_PAST: usize = constant!("fused/mixer_in.cu", "MOST_PAST") as usize;
 
 /// Nodes of a layer, by index.
 #[derive(Clone, Debug)]
@@ -198,7 +202,7 @@ impl Walk<'_> {
     fn mixed(&self, out: usize) -> Option<(Layer, usize)> {
         let residual = self.input(out, 1, |op| matches!(op, Op::Residual))?;
         let (ffn, ffn_norm) = self.ffn(out)?;
-        let super::decoder::Ffn::Dense(mlp) = ffn else { return None };
+        let Ffn::Dense(mlp) = ffn else { return None };
         let proj = self.input(residual, 0, LINEAR)?;
         let result = *self.node(proj).inputs.first()?;
         let attention = self.gated(result).map(|(gated, norm)| (Mixer::Attention(gated), norm));
@@ -209,8 +213,8 @@ impl Walk<'_> {
     }
 }
 
-/// The decoder that `graph` is; `None` if it is another kind of model.
-pub fn of(graph: &Graph) -> Option<Decoder> {
+/// The embedding, the layers, and the last norm and the logits of `graph`; `None` if it is another kind of model.
+pub fn of(graph: &Graph) -> Option<(usize, Vec<Layer>, [usize; 2])> {
     let walk = Walk(graph);
     let logits = graph.nodes.len().checked_sub(1)?;
     let final_norm = walk.input(logits, 0, NORM)?;
@@ -224,7 +228,7 @@ pub fn of(graph: &Graph) -> Option<Decoder> {
     mixed.reverse();
     // A stage that it does not place would never be made.
     let placed = 3 + mixed.iter().flat_map(Layer::nodes).count();
-    (placed == graph.nodes.len()).then_some(Decoder { embed: at, layers: Vec::new(), mixed, final_norm, logits })
+    (placed == graph.nodes.len()).then_some((at, mixed, [final_norm, logits]))
 }
 
 /// What keeps a decoder with delta nets from being one that the fused kernels know, as far as it is known.
@@ -252,8 +256,7 @@ pub fn unfit(graph: &Graph, layers: &[Layer]) -> Option<String> {
             if ![16, 32, 64, 128].contains(&d) {
                 return Some(format!("a delta net with heads of {d} elements"));
             }
-            let most = super::mixer::MOST_PAST;
-            (window.rows > most).then(|| format!("a convolution over {} tokens", window.rows + 1))
+            (window.rows > MOST_PAST).then(|| format!("a convolution over {} tokens", window.rows + 1))
         }
     })
 }

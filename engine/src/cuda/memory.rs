@@ -4,6 +4,7 @@ use super::CudaError;
 use super::arena::{Part, Plan};
 use super::device::Doing as _;
 use super::kernels::constant;
+use super::known::{is_cache, is_own_state};
 use super::launch::Call;
 use super::layouts::{Batch, Operand, Ptr, Wide};
 use super::operand::{Part as Split, SHARED, cache_tile, sums_bytes};
@@ -11,7 +12,7 @@ use super::options::{Gemm, Options, Path};
 use super::slots::{Slots, taken};
 use super::weights::{self, Weight};
 use crate::model::{Axis, Graph, Node, Role, StageId, WeightSource};
-use crate::ops::anatomy::{Collective, Gather, State};
+use crate::ops::anatomy::{Collective, Gather};
 use crate::ops::{Anatomy, Op, Rope};
 use crate::quant::GgmlType;
 use cudarc::driver::result;
@@ -240,16 +241,6 @@ fn read_in_blocks(graph: &Graph) -> HashSet<&str> {
         anatomy.multiplies_weights() || anatomy == Anatomy::Gather(Gather::Rows)
     };
     graph.nodes.iter().filter(in_blocks).flat_map(|node| &node.weights).map(|weight| weight.name.as_str()).collect()
-}
-
-/// Whether it is kept row by row.
-pub fn is_cache(node: &Node) -> bool {
-    node.op.has_state() && !is_own_state(node)
-}
-
-/// Whether it is a state of another kind than the rows of a cache.
-pub fn is_own_state(node: &Node) -> bool {
-    node.op.anatomy() == Anatomy::State(State::Own)
 }
 
 fn plan_weight(source: &dyn WeightSource, name: &str, in_blocks: bool, plan: &mut Plan) -> Result<Weight, CudaError> {

@@ -2,7 +2,6 @@
 //! The state of a layer stands where the longer steps, which are made a node at a time, leave it.
 
 use super::calls::{Launch, Span};
-use super::decoder::defined;
 use super::fast::Fused;
 use super::hybrid::{Delta, Gated, Layer, Mixer, keys};
 use super::kernels::*;
@@ -10,12 +9,11 @@ use super::known::Known;
 use super::launch::Call;
 use super::layouts::{Ptr, Stream, Walk};
 use super::tiles::{TILE, Task};
+use super::walk::defined;
 use super::weights::Weight;
 use crate::ops::Op;
 use crate::quant::GgmlType;
 
-/// Rows of a window that `mixer_in` is made for.
-pub const MOST_PAST: usize = constant!("fused/mixer_in.cu", "MOST_PAST") as usize;
 const PARTS: usize = constant!("fused/mixer_in.cu", "PARTS") as usize;
 const STEP_THREADS: u32 = 32 * constant!("fused/delta_step.cu", "STEP_WARPS");
 const STEP_ROWS: usize = constant!("fused/delta_step.cu", "ROWS") as usize;

@@ -47,6 +47,7 @@ mod slots;
 mod testing;
 pub mod tiles;
 mod timing;
+mod walk;
 mod weights;
 pub mod wide;
 

@@ -1,7 +1,7 @@
 //! Where a decode step writes its taps: one piece of device memory, which travels to the host at once.
 
+use super::known::is_cache;
 use super::layouts::Ptr;
-use super::memory::is_cache;
 use crate::model::{Graph, Node, row_len};
 
 /// Steps of the number of keys that a slot has room for: it is laid out anew so seldom, and so little travels in vain.
