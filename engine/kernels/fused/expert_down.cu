@@ -73,6 +73,7 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : DOWN_WARPS), RIN
     for (int i = threadIdx.x; i < count * ROWS; i += blockDim.x) {
         const int row = first * ROWS + i;
         float sum = 0.0f;
+#pragma unroll 8
         for (int slot = 0; slot < taken; slot++) {
             sum = fmaf(weights[slot], products[(i / ROWS * taken + slot) * ROWS + i % ROWS], sum);
         }

@@ -46,6 +46,7 @@ struct Stream {
 // weights are kept; what a thread has besides is read again.
 template <int RUN, int KEPT = RUN>
 struct Norm {
+    static constexpr int EACH = RUN;
     const Stream &x;
     const float *weight;
     float *tapped; // by one block

@@ -27,7 +27,7 @@ impl Fused<'_> {
     /// Whether a decode step at `position` makes its attention with `attention_halves`: of a long context in a cache of
     /// halves, where the card and the model are made for it.
     pub fn deep(&self, position: usize) -> bool {
-        Self::may_be_deep(position) && self.attention_halves(&self.decoder.layers[0]).is_some()
+        Self::may_be_deep(position) && self.decoder.layers.first().is_some_and(|l| self.attention_halves(l).is_some())
     }
 
     /// Whether a context of a step at `position` is long.
@@ -38,7 +38,8 @@ impl Fused<'_> {
     /// Shares of the keys of a head of the cache.
     pub(super) fn splits(&self, deep: bool) -> u32 {
         let (functions, heads) = (self.calls.functions, self.calls.graph.config.n_kv_heads as u32);
-        let whole = match self.attention_halves(&self.decoder.layers[0]).filter(|_| deep) {
+        let halves = self.decoder.layers.first().filter(|_| deep).and_then(|l| self.attention_halves(l));
+        let whole = match halves {
             Some((call, cluster)) => functions.resident_clusters(&call, cluster),
             None => functions.processors,
         };
@@ -51,21 +52,26 @@ impl Fused<'_> {
             call.grid.1 = self.splits(deep) * cluster;
             return call;
         }
-        let config = &self.calls.graph.config;
-        let memory = self.calls.memory;
         // A block of a ring leaves no room on its multiprocessor.
         let early = self
             .qkv_ring(layer)
             .map(|(.., makers)| self.calls.functions.processors as i32 - makers.iter().sum::<usize>() as i32);
+        self.attention_of([layer.rope[0], layer.cache[0], layer.cache[1], layer.scores, layer.weights], early)
+    }
+
+    /// The same, of these nodes, of which `early` blocks find room before their turn where not all do.
+    pub(super) fn attention_of(&self, [q, k, v, scores, weights]: [usize; 5], early: Option<i32>) -> Call {
+        let config = &self.calls.graph.config;
+        let memory = self.calls.memory;
         let params = AttentionParams {
-            q: self.at(layer.rope[0]),
-            k: self.at(layer.cache[0]),
-            v: self.at(layer.cache[1]),
+            q: self.at(q),
+            k: self.at(k),
+            v: self.at(v),
             partial: memory.partial,
             position_at: memory.position,
-            scores_tap: self.tap(layer.scores),
-            weights_tap: self.tap(layer.weights),
-            scale: self.scale(layer),
+            scores_tap: self.tap(scores),
+            weights_tap: self.tap(weights),
+            scale: self.scale(weights),
             early: early.unwrap_or_default(),
             stamps: 0,
         };
@@ -78,7 +84,7 @@ impl Fused<'_> {
             tile + tile.max(sums)
         };
         let keys = if shared(KEYS) <= self.limit() { KEYS } else { KEYS / 2 };
-        Call::new(params, (config.n_kv_heads as u32, self.splits(deep), 1), ATTENTION_THREADS)
+        Call::new(params, (config.n_kv_heads as u32, self.splits(false), 1), ATTENTION_THREADS)
             .of(&[&self.calls.options.kv_kernel(), &config.head_dim, &group, &keys, &early.is_some()])
             .shared(shared(keys) as u32)
     }
@@ -102,7 +108,7 @@ impl Fused<'_> {
             position_at: memory.position,
             scores_tap: self.tap(layer.scores),
             weights_tap: self.tap(layer.weights),
-            scale: self.scale(layer),
+            scale: self.scale(layer.weights),
             stamps: 0,
         };
         // Large clusters leave few shares; small ones find room beside the kernel before, which is worth more where a share

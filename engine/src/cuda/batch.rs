@@ -5,8 +5,8 @@
 
 use super::captured::clear;
 use super::device::Doing as _;
+use super::known::is_own_state;
 use super::layouts::Batch;
-use super::memory::is_own_state;
 use super::{CudaEngine, CudaError, Path};
 use crate::cpu::{Group, Row, RowsError, Sequences};
 use crate::model::row_len;

@@ -4,7 +4,7 @@ use super::CudaError;
 use super::blas::Product;
 use super::functions::Functions;
 use super::kernels::*;
-use super::known::known;
+use super::known::{is_own_state, known};
 use super::launch::Call;
 use super::layouts::{Batch, Ptr};
 use super::memory::Memory;
@@ -106,9 +106,11 @@ pub fn check(graph: &Graph, options: &Options) -> Result<(), CudaError> {
         )));
     }
     let mut most = MOST_TOKENS;
+    // What the fused kernels know of a decoder with delta nets, `decoder_of` says.
+    let recurrent = graph.nodes.iter().any(is_own_state);
     for node in &graph.nodes {
         match &node.op {
-            Op::Rope(rope) if rope.rotated != rope.head_dim && options.path == Path::Fast => {
+            Op::Rope(rope) if rope.rotated != rope.head_dim && options.path == Path::Fast && !recurrent => {
                 return Err(CudaError::Unsupported(format!(
                     "{} rotates {} of {} elements of a head, and the fused kernels rotate all; use --subject cuda",
                     node.id, rope.rotated, rope.head_dim
@@ -133,7 +135,9 @@ pub fn check(graph: &Graph, options: &Options) -> Result<(), CudaError> {
                 )));
             }
             Op::Collective(_) => {}
-            Op::Defined(op) if known(op).is_some_and(|op| !op.is_fused()) && options.path == Path::Fast => {
+            Op::Defined(op)
+                if known(op).is_some_and(|op| !op.is_fused()) && options.path == Path::Fast && !recurrent =>
+            {
                 return Err(CudaError::Unsupported(format!(
                     "{} is a stage of the op `{}`, for which there is no fused kernel; use --subject cuda",
                     node.id,

@@ -3,8 +3,10 @@
 //! The fused path knows one shape, that of Qwen2 and Qwen3, with a network or a mixture of experts in a layer. It finds the nodes
 //! by walking from the logits backwards along inputs and ops, so that stages are named in the graph alone.
 
-use super::known::{Known, known};
-use crate::model::{Graph, Node};
+use super::hybrid;
+use super::walk::{BIAS, CACHE, LINEAR, NORM, ROPE, Walk};
+pub use super::walk::{Experts, Ffn, Mlp};
+use crate::model::Graph;
 use crate::ops::Op;
 
 /// Nodes of a layer, by index: named as the stages, or for several of them.
@@ -33,52 +35,6 @@ pub struct Layer {
     pub out: usize,
 }
 
-/// What follows the second norm of a layer.
-#[derive(Clone, Debug)]
-pub enum Ffn {
-    Dense(Mlp),
-    Experts(Experts),
-}
-
-/// A gated network, whose result is that of `down`.
-#[derive(Clone, Debug)]
-pub struct Mlp {
-    pub gate: usize,
-    pub up: usize,
-    /// Gated up.
-    pub act: usize,
-    pub down: usize,
-}
-
-/// A mixture of experts, whose result is `sum`.
-#[derive(Clone, Debug)]
-pub struct Experts {
-    pub router: usize,
-    pub probs: usize,
-    pub chosen: usize,
-    /// Probabilities of the chosen ones.
-    pub weights: usize,
-    /// These by their sum.
-    pub shares: Option<usize>,
-    /// Of each chosen one.
-    pub each: Mlp,
-    pub sum: usize,
-}
-
-impl Ffn {
-    /// Its nodes.
-    pub fn nodes(&self) -> Vec<usize> {
-        let of = |mlp: &Mlp| [mlp.gate, mlp.up, mlp.act, mlp.down];
-        match self {
-            Self::Dense(mlp) => of(mlp).to_vec(),
-            Self::Experts(e) => {
-                let router = [e.router, e.probs, e.chosen, e.weights].into_iter().chain(e.shares);
-                router.chain(of(&e.each)).chain([e.sum]).collect()
-            }
-        }
-    }
-}
-
 impl Layer {
     /// The nodes from the first norm to the caches.
     pub fn up_to_caches(&self) -> Vec<usize> {
@@ -93,75 +49,13 @@ impl Layer {
 pub struct Decoder {
     pub embed: usize,
     pub layers: Vec<Layer>,
+    /// In place of these, where delta nets stand between layers of gated attention.
+    pub mixed: Vec<hybrid::Layer>,
     pub final_norm: usize,
     pub logits: usize,
 }
 
-/// Ops that more than one of a layer's nodes has.
-const LINEAR: fn(&Op) -> bool = |op| matches!(op, Op::Linear);
-const NORM: fn(&Op) -> bool = |op| matches!(op, Op::RmsNorm(_));
-const CACHE: fn(&Op) -> bool = |op| matches!(op, Op::KvCache(_));
-const ROPE: fn(&Op) -> bool = |op| matches!(op, Op::Rope(_));
-const BIAS: fn(&Op) -> bool = |op| matches!(op, Op::Bias);
-const OF_EXPERTS: fn(&Op) -> bool = |op| matches!(defined(op), Some(Known::ExpertLinear(_)));
-
-/// Which of the ops it is that are known by their definitions.
-fn defined(op: &Op) -> Option<Known<'_>> {
-    match op {
-        Op::Defined(op) => known(op),
-        _ => None,
-    }
-}
-
-struct Walk<'a>(&'a Graph);
-
 impl Walk<'_> {
-    fn node(&self, i: usize) -> &Node {
-        &self.0.nodes[i]
-    }
-
-    /// Input `k` of node `i`, if `is` holds of its op.
-    fn input(&self, i: usize, k: usize, is: fn(&Op) -> bool) -> Option<usize> {
-        let from = *self.node(i).inputs.get(k)?;
-        is(&self.node(from).op).then_some(from)
-    }
-
-    /// From the input of `i` back over what `is` holds of, if anything.
-    fn skip(&self, i: usize, is: fn(&Op) -> bool) -> (Option<usize>, usize) {
-        match self.input(i, 0, is) {
-            Some(node) => (Some(node), node),
-            None => (None, i),
-        }
-    }
-
-    /// The gated network that ends with the product `down`; `is` holds of the ops of its products.
-    fn mlp(&self, down: usize, is: fn(&Op) -> bool) -> Option<Mlp> {
-        let act = self.input(down, 0, |op| matches!(op, Op::SwiGlu))?;
-        let (gate, up) = (self.input(act, 0, is)?, self.input(act, 1, is)?);
-        let inputs = |i: usize| &self.node(i).inputs;
-        // Of experts, both are of the same ones.
-        (inputs(gate) == inputs(up) && inputs(gate)[1..] == inputs(down)[1..]).then_some(Mlp { gate, up, act, down })
-    }
-
-    /// What ends in the sum `out`, and the norm that it begins with.
-    fn ffn(&self, out: usize) -> Option<(Ffn, usize)> {
-        if let Some(down) = self.input(out, 0, LINEAR) {
-            let mlp = self.mlp(down, LINEAR)?;
-            let norm = self.input(mlp.gate, 0, NORM)?;
-            return Some((Ffn::Dense(mlp), norm));
-        }
-        let sum = self.input(out, 0, |op| matches!(defined(op), Some(Known::WeightedSum(_))))?;
-        let each = self.mlp(self.input(sum, 1, OF_EXPERTS)?, OF_EXPERTS)?;
-        let norm = self.input(each.gate, 0, NORM)?;
-        let chosen = self.input(each.gate, 1, |op| matches!(defined(op), Some(Known::TopK(_))))?;
-        let probs = self.input(chosen, 0, |op| matches!(defined(op), Some(Known::RowSoftmax)))?;
-        let router = self.input(probs, 0, LINEAR)?;
-        let shares = self.input(sum, 0, |op| matches!(defined(op), Some(Known::RowShares)));
-        let weights = self.input(shares.unwrap_or(sum), 0, |op| matches!(defined(op), Some(Known::Gather)))?;
-        let whole = self.node(weights).inputs == [probs, chosen] && self.node(router).inputs == [norm];
-        whole.then_some((Ffn::Experts(Experts { router, probs, chosen, weights, shares, each, sum }), norm))
-    }
-
     fn layer(&self, out: usize) -> Option<(Layer, usize)> {
         let attn_residual = self.input(out, 1, |op| matches!(op, Op::Residual))?;
         let (ffn, ffn_norm) = self.ffn(out)?;
@@ -223,6 +117,13 @@ impl Decoder {
 
     /// The decoder that `graph` is; `None` if it is another kind of model.
     pub fn of(graph: &Graph) -> Option<Self> {
+        Self::plain(graph).or_else(|| {
+            let (embed, mixed, [final_norm, logits]) = hybrid::of(graph)?;
+            Some(Self { embed, layers: Vec::new(), mixed, final_norm, logits })
+        })
+    }
+
+    fn plain(graph: &Graph) -> Option<Self> {
         let walk = Walk(graph);
         let logits = graph.nodes.len().checked_sub(1)?;
         let final_norm = walk.input(logits, 0, NORM)?;
@@ -234,7 +135,7 @@ impl Decoder {
             at = below;
         }
         layers.reverse();
-        let decoder = Self { embed: at, layers, final_norm, logits };
+        let decoder = Self { embed: at, layers, mixed: Vec::new(), final_norm, logits };
         // A stage that it does not place would never be made.
         (decoder.nodes().count() == graph.nodes.len()).then_some(decoder)
     }

@@ -15,10 +15,11 @@ use super::fast::{Fused, decoder_of};
 #[cfg(any(test, feature = "faults"))]
 use super::faults::{Fault, Planted, RankBug, Replayed};
 use super::functions::Functions;
+use super::known::is_own_state;
 use super::launch::Call;
 use super::layouts::Batch;
 use super::load::Load;
-use super::memory::{Memory, is_own_state};
+use super::memory::Memory;
 use super::mirror::Mirror;
 use super::nccl::{Communicator, Exchange};
 use super::options::{Circumstances, Gemm, Options, Path};
@@ -551,7 +552,7 @@ impl CudaEngine {
     }
 
     /// Makes zeros of the states that are not kept row by row, as they are before the first token.
-    fn forget(&self) -> Result<(), CudaError> {
+    pub(super) fn forget(&self) -> Result<(), CudaError> {
         let states = self.graph.nodes.iter().zip(&self.memory.outputs).filter(|(node, _)| is_own_state(node));
         states.map(|(_, state)| state).try_for_each(|state| {
             // SAFETY: the state's own address and length; the stream orders it before the kernels that read.

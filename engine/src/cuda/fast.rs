@@ -6,6 +6,7 @@
 use super::CudaError;
 use super::calls::{Calls, Job, Launch, Span};
 use super::decoder::{Decoder, Ffn, Layer, Mlp};
+use super::hybrid;
 use super::kernels::*;
 use super::launch::Call;
 use super::layouts::{Best, Ptr, Stream, Walk};
@@ -40,9 +41,16 @@ pub fn decoder_of(graph: &Graph) -> Result<Decoder, CudaError> {
     let refuse = |what: String| Err(CudaError::Unsupported(format!("the fused kernels {what}; use --subject cuda")));
     let config = &graph.config;
     let Some(decoder) = Decoder::of(graph) else {
-        return refuse(format!("know the decoder of Qwen2 and Qwen3, not that of {}", config.arch));
+        let known = format!("know the decoders of Qwen2, Qwen3 and dense Qwen3.5, not that of {}", config.arch);
+        return refuse(match hybrid::missing(graph) {
+            Some(what) => format!("{known}: they lack {what}"),
+            None => known,
+        });
     };
-    if ![32, 64, 128].contains(&config.head_dim) {
+    if let Some(what) = hybrid::unfit(graph, &decoder.mixed) {
+        return refuse(format!("are not made for {what}"));
+    }
+    if decoder.mixed.is_empty() && ![32, 64, 128].contains(&config.head_dim) {
         return refuse(format!("are not made for heads of {} elements", config.head_dim));
     }
     let group = config.n_heads / config.n_kv_heads;
@@ -86,7 +94,7 @@ impl Fused<'_> {
     }
 
     /// Where a decode step writes the output of a node that no other shares the buffer with: to its slot alone.
-    fn made(&self, i: usize) -> Ptr {
+    pub(super) fn made(&self, i: usize) -> Ptr {
         match self.tap(i) {
             0 => self.at(i),
             slot => slot,
@@ -106,14 +114,14 @@ impl Fused<'_> {
         norm.eps as f32
     }
 
-    pub(super) fn scale(&self, layer: &Layer) -> f32 {
-        let Op::AttnWeights(softmax) = &self.node(layer.weights).op else {
+    pub(super) fn scale(&self, weights: usize) -> f32 {
+        let Op::AttnWeights(softmax) = &self.node(weights).op else {
             unreachable!("the decoder's weights are a softmax")
         };
         softmax.scale as f32
     }
 
-    fn launch(&self, call: Call, nodes: Vec<usize>, span: Span) -> Launch {
+    pub(super) fn launch(&self, call: Call, nodes: Vec<usize>, span: Span) -> Launch {
         Launch { jobs: vec![Job::Kernel(call)], nodes, span, keeps: false }
     }
 
@@ -175,9 +183,10 @@ impl Fused<'_> {
         let deep = self.deep(position);
         let span = Span { tokens: 1, first: position };
         let mut all = vec![self.launch(self.embed_token(token, position), vec![d.embed], span)];
+        all.extend(self.mixed_layers(span));
         let mut add = |call, nodes| all.push(self.launch(call, nodes, span));
         // The end of a layer, which the kernel after it puts together.
-        let mut end = Vec::new();
+        let mut end = self.end_of_mixed();
         for (i, layer) in d.layers.iter().enumerate() {
             end.extend(layer.up_to_caches());
             add(self.attn_qkv(i, layer), std::mem::take(&mut end));
@@ -185,7 +194,10 @@ impl Fused<'_> {
             add(self.attn_out(i, layer, deep), vec![layer.weights, layer.context, layer.attn_out, layer.attn_residual]);
             match &layer.ffn {
                 Ffn::Dense(mlp) => {
-                    add(self.ffn_act(layer, mlp), vec![layer.ffn_norm, mlp.gate, mlp.up, mlp.act]);
+                    add(
+                        self.ffn_act(layer.attn_residual, layer.ffn_norm, mlp),
+                        vec![layer.ffn_norm, mlp.gate, mlp.up, mlp.act],
+                    );
                     add(self.half_linear(mlp), Vec::new());
                     end = vec![mlp.down, layer.out];
                 }
@@ -352,7 +364,7 @@ impl Fused<'_> {
     }
 
     /// The halves of `W act`, which the kernels after it add to `attn_residual`.
-    fn half_linear(&self, mlp: &Mlp) -> Call {
+    pub(super) fn half_linear(&self, mlp: &Mlp) -> Call {
         let w = self.weight(mlp.down);
         let groups = w.n / 32;
         // Whole blocks of weights.
@@ -396,24 +408,24 @@ impl Fused<'_> {
     }
 
     /// Norm, gate, up and their product.
-    fn ffn_act(&self, layer: &Layer, mlp: &Mlp) -> Call {
+    pub(super) fn ffn_act(&self, residual: usize, norm: usize, mlp: &Mlp) -> Call {
         let (gate, up) = (self.weight(mlp.gate), self.weight(mlp.up));
         let with = |tiles: usize, held: usize| {
             move |walk| {
                 let params = FfnActParams {
-                    x: Stream { base: self.at(layer.attn_residual), ..Stream::default() },
-                    norm: self.vector(layer.ffn_norm),
+                    x: Stream { base: self.at(residual), ..Stream::default() },
+                    norm: self.vector(norm),
                     gate: gate.planes,
                     up: up.planes,
                     y: self.at(mlp.act),
-                    norm_tap: self.tap(layer.ffn_norm),
+                    norm_tap: self.tap(norm),
                     gate_tap: self.tap(mlp.gate),
                     up_tap: self.tap(mlp.up),
                     y_tap: self.tap(mlp.act),
                     walk,
                     n: gate.n as i32,
                     m: gate.m as i32,
-                    eps: self.eps(layer.ffn_norm),
+                    eps: self.eps(norm),
                     stamps: 0,
                 };
                 Call::new(params, (1, 1, 1), THREADS).of(&[&gate.ty, &up.ty, &tiles, &held])
@@ -455,7 +467,11 @@ impl Fused<'_> {
     /// The last norm and the output projection.
     fn lm_head(&self) -> Call {
         let best = Best { token: self.next_token, ..self.best() };
-        self.lm_head_of(self.stream(self.decoder.layers.len(), true), self.made(self.decoder.logits), best)
+        let stream = match self.decoder.mixed.len() {
+            0 => self.stream(self.decoder.layers.len(), true),
+            mixed => self.mixed_stream(mixed, true),
+        };
+        self.lm_head_of(stream, self.made(self.decoder.logits), best)
     }
 
     /// Where the largest logit is looked for, for nobody.
@@ -532,8 +548,9 @@ mod tests {
     use super::*;
     use crate::cuda::calls::calls_of;
     use crate::cuda::functions::Functions;
+    use crate::cuda::known::is_cache;
     use crate::cuda::options::{Options, Path};
-    use crate::cuda::testing::{graphs, with_calls};
+    use crate::cuda::testing::{graphs, mixed, with_calls};
     use crate::model::Role;
 
     /// The addresses and numbers that launches are given, in their order.
@@ -572,7 +589,7 @@ mod tests {
 
     #[test]
     fn a_decode_step_writes_each_stage_that_is_wanted_to_its_place_in_a_slot_and_nothing_else_there() {
-        for graph in &graphs() {
+        for graph in graphs().iter().chain([&mixed()]) {
             let options = Options { step: 8, context: 16, path: Path::Fast, taps: true, ..Options::default() };
             with_calls(graph, &options, |calls| {
                 let decoder = decoder_of(graph).expect("a decoder");
@@ -590,7 +607,7 @@ mod tests {
                     // for the best; a cache stands where it is. Weights are written by the shares of attention and scaled by
                     // blocks of who puts these together.
                     let weights = usize::from(matches!(node.op, Op::AttnWeights(_)));
-                    match (node.op.has_state(), node.id.layer, node.role) {
+                    match (is_cache(node), node.id.layer, node.role) {
                         (true, ..) => assert_eq!(changed.len(), 0, "{}", node.id),
                         (_, None, role) if role != Role::HeadInput => {
                             let least = if role == Role::Logits { 1 } else { 2 };

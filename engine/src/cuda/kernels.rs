@@ -220,6 +220,29 @@ kernels! {
     ExpertRows(ExpertRowsParams) "prefill/expert_rows.cu" {
         x: Ptr, chosen: Ptr, w: Planes, y: Ptr, n: i32, m: i32, experts: i32, lines: i32, lines_of_row: i32, at_once: i32,
     }
+    MixerIn(MixerInParams) "fused/mixer_in.cu" {
+        x: Stream, norm: Ptr, w: [Planes; 4], y: [Ptr; 4], norm_tap: Ptr, product_tap: [Ptr; 4], kernel: Ptr, window: Ptr,
+        shift: Ptr, rate: Ptr, window_tap: Ptr, convolved_tap: Ptr, act_tap: Ptr, q_tap: Ptr, k_tap: Ptr, v_tap: Ptr,
+        beta_tap: Ptr, soft_tap: Ptr, decay_tap: Ptr, past: i32, keys: i32, walk: Walk, n: i32, m: [i32; 4], makers: [i32; 4],
+        eps: f32, stamps: Ptr,
+    }
+    DeltaStep(DeltaStepParams) "fused/delta_step.cu" {
+        act: Ptr, beta: Ptr, decay: Ptr, state: Ptr, y: Ptr, q_tap: Ptr, k_tap: Ptr, state_tap: Ptr, y_tap: Ptr, heads: i32,
+        key_heads: i32, q_eps: f32, k_eps: f32, stamps: Ptr,
+    }
+    MixerOut(MixerOutParams) "fused/mixer_out.cu" {
+        x: Ptr, z: Ptr, norm: Ptr, w: Planes, a: Stream, y: Ptr, normed_tap: Ptr, gated_tap: Ptr, product_tap: Ptr, y_tap: Ptr,
+        walk: Walk, n: i32, m: i32, eps: f32, stamps: Ptr,
+    }
+    GatedHeads(GatedHeadsParams) "fused/gated_heads.cu" {
+        both: Ptr, k: Ptr, v: Ptr, norm: [Ptr; 2], frequency: Ptr, position_at: Ptr, q: Ptr, gate: Ptr, k_cache: Ptr,
+        v_cache: Ptr, half_tap: Ptr, gate_tap: Ptr, normed_tap: [Ptr; 2], rope_tap: [Ptr; 2], heads: i32, kv_heads: i32,
+        rotated: i32, eps: f32, stamps: Ptr,
+    }
+    GatedContext(GatedContextParams) "fused/gated_context.cu" {
+        partial: [Ptr; 2], gate: Ptr, y: Ptr, position_at: Ptr, weights_tap: Ptr, context_tap: Ptr, sigmoid_tap: Ptr,
+        gated_tap: Ptr, splits: i32, stamps: Ptr,
+    }
     LmHead(LmHeadParams) "fused/lm_head.cu" {
         x: Stream, norm: Ptr, w: Planes, logits: Ptr, best: Best, norm_tap: Ptr, walk: Walk, n: i32, m: i32, eps: f32,
         stamps: Ptr,
@@ -260,6 +283,11 @@ impl Params {
             Self::Router(params) => &mut params.stamps,
             Self::ExpertAct(params) => &mut params.stamps,
             Self::ExpertDown(params) => &mut params.stamps,
+            Self::MixerIn(params) => &mut params.stamps,
+            Self::DeltaStep(params) => &mut params.stamps,
+            Self::MixerOut(params) => &mut params.stamps,
+            Self::GatedHeads(params) => &mut params.stamps,
+            Self::GatedContext(params) => &mut params.stamps,
             Self::LmHead(params) => &mut params.stamps,
             Self::Argmax(params) => &mut params.stamps,
             _ => return None,

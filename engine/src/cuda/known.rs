@@ -1,6 +1,7 @@
-//! Which ops that are known by their definitions there is a kernel for.
+//! Which ops that are known by their definitions there is a kernel for, and how states are kept.
 
-use crate::ops::anatomy::{Columns, Contraction, Decision, Gather, Picked};
+use crate::model::Node;
+use crate::ops::anatomy::{Columns, Contraction, Decision, Gather, Picked, State};
 use crate::ops::{
     Anatomy, Convolution, Defined, Definition, DeltaNet, DeltaState, Factors, L2Norm, RowShares, RowSoftmax, Sigmoid,
     Silu, Softplus, VectorFactor, Window,
@@ -82,4 +83,14 @@ pub fn known(op: &Defined) -> Option<Known<'_>> {
         .or_else(|| definition.downcast_ref().map(Known::Window))
         .or_else(|| definition.downcast_ref().map(Known::DeltaNet))
         .or_else(|| definition.downcast_ref().map(Known::DeltaState))
+}
+
+/// Whether it is kept row by row.
+pub fn is_cache(node: &Node) -> bool {
+    node.op.has_state() && !is_own_state(node)
+}
+
+/// Whether it is a state of another kind than the rows of a cache.
+pub fn is_own_state(node: &Node) -> bool {
+    node.op.anatomy() == Anatomy::State(State::Own)
 }

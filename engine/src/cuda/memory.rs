@@ -4,6 +4,7 @@ use super::CudaError;
 use super::arena::{Part, Plan};
 use super::device::Doing as _;
 use super::kernels::constant;
+use super::known::{is_cache, is_own_state};
 use super::launch::Call;
 use super::layouts::{Batch, Operand, Ptr, Wide};
 use super::operand::{Part as Split, SHARED, cache_tile, sums_bytes};
@@ -11,7 +12,7 @@ use super::options::{Gemm, Options, Path};
 use super::slots::{Slots, taken};
 use super::weights::{self, Weight};
 use crate::model::{Axis, Graph, Node, Role, StageId, WeightSource};
-use crate::ops::anatomy::{Collective, Gather, State};
+use crate::ops::anatomy::{Collective, Gather};
 use crate::ops::{Anatomy, Op, Rope};
 use crate::quant::GgmlType;
 use cudarc::driver::result;
@@ -128,7 +129,7 @@ impl Memory {
         let (slot_bytes, caches) = match options.path {
             Path::Fast if options.taps => {
                 let (count, bytes) = taken(graph, options.context);
-                (count * bytes, graph.nodes.iter().filter(|n| n.op.has_state()).count())
+                (count * bytes, graph.nodes.iter().filter(|n| is_cache(n)).count())
             }
             // A decode step of a rank is a graph, too (`rank_graph.rs`).
             Path::Tapped if options.taps && graph.placement.is_some() => (taken(graph, options.context).1, 0),
@@ -242,11 +243,6 @@ fn read_in_blocks(graph: &Graph) -> HashSet<&str> {
     graph.nodes.iter().filter(in_blocks).flat_map(|node| &node.weights).map(|weight| weight.name.as_str()).collect()
 }
 
-/// Whether it is a state of another kind than the rows of a cache.
-pub fn is_own_state(node: &Node) -> bool {
-    node.op.anatomy() == Anatomy::State(State::Own)
-}
-
 fn plan_weight(source: &dyn WeightSource, name: &str, in_blocks: bool, plan: &mut Plan) -> Result<Weight, CudaError> {
     let (n, m) = source.extent(name);
     let ty = match (in_blocks, m) {
@@ -296,16 +292,18 @@ fn bring(source: &dyn WeightSource, name: &str, weight: &Weight) -> Result<(), C
 
 fn plan_outputs(graph: &Graph, options: &Options, plan: &mut Plan) -> Vec<Part> {
     let mut by_name: HashMap<StageId, Part> = HashMap::new();
+    let walked = graph.nodes.iter().any(is_own_state);
     let part_of = |node: &Node| {
         let key = if node.op.has_state() { node.id } else { StageId::global(node.id.name) };
-        *by_name.entry(key).or_insert_with(|| plan.take(output_bytes(node, options)))
+        *by_name.entry(key).or_insert_with(|| plan.take(output_bytes(node, options, walked)))
     };
     graph.nodes.iter().map(part_of).collect()
 }
 
-fn output_bytes(node: &Node, options: &Options) -> usize {
+/// `walked`: whether longer steps go a node at a time.
+fn output_bytes(node: &Node, options: &Options, walked: bool) -> usize {
     let of_pairs = node.shape.contains(&Axis::Tokens) && node.shape.contains(&Axis::Keys);
-    if of_pairs && options.path == Path::Fast && !options.taps {
+    if of_pairs && options.path == Path::Fast && !options.taps && !walked {
         return 0;
     }
     let tokens = if options.last_logits && node.role == Role::Logits { 1 } else { options.step };

@@ -24,6 +24,9 @@ const LINES: usize = constant!("prefill/expert_rows.cu", "LINES") as usize;
 const LIST_BYTES: usize = 4 * constant!("prefill/expert_rows.cu", "WINDOW") as usize;
 /// Groups of its row that a lane of the router has before its turn, at most: what registers are for.
 const ROUTER_HELD: usize = 4;
+/// Groups of a piece of a ring, and the schedulers of a multiprocessor.
+const PIECE: usize = constant!("fused/ring.cuh", "PIECE") as usize;
+const SCHEDULERS: usize = 4;
 /// Bytes of a group of 32 elements as they are.
 const LINE_BYTES: usize = 4 * constant!("fused/experts.cuh", "LINE") as usize;
 
@@ -155,7 +158,12 @@ impl Fused<'_> {
         let ring = Task { limit: task.limit.saturating_sub(more), ..task }.ring(each_block);
         if let Some((walk, threads, shared)) = ring.filter(|_| m.is_multiple_of(TILE)) {
             let mut call = with(walk.stages, walk).shared(shared + more as u32);
-            (call.grid.0, call.block.0) = (blocks as u32, threads);
+            // As many warps as leave the fewest pieces to those that share a scheduler.
+            let pieces = each_block * groups / PIECE;
+            let of_scheduler = |&warps: &u32| pieces.div_ceil(warps as usize) * warps as usize / SCHEDULERS;
+            let warps = (1..=threads / 32).rev().filter(|warps| warps.is_multiple_of(SCHEDULERS as u32));
+            call.block.0 = 32 * warps.min_by_key(of_scheduler).expect("a ring has so many warps");
+            call.grid.0 = blocks as u32;
             return call;
         }
         let blocks = (2 * processors).min(m);

@@ -22,6 +22,7 @@ mod fast;
 #[cfg(any(test, feature = "faults"))]
 pub mod faults;
 mod functions;
+mod hybrid;
 pub mod kernel;
 pub mod kernels;
 mod known;
@@ -30,6 +31,7 @@ pub mod layouts;
 mod load;
 mod memory;
 mod mirror;
+mod mixer;
 mod mixture;
 mod nccl;
 pub mod operand;
@@ -45,6 +47,7 @@ mod slots;
 mod testing;
 pub mod tiles;
 mod timing;
+mod walk;
 mod weights;
 pub mod wide;
 

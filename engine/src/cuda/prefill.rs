@@ -72,7 +72,8 @@ impl Fused<'_> {
             Ffn::Experts(experts) => fits(&[experts.router]) && self.experts_fit(experts),
         };
         let of_layer = |l: &Layer| fits(&l.proj) && fits(&[l.attn_out]) && of_ffn(&l.ffn);
-        self.decoder.layers.iter().all(of_layer) && fits(&[self.decoder.logits])
+        // Layers of delta nets have no kernels for many tokens.
+        self.decoder.mixed.is_empty() && self.decoder.layers.iter().all(of_layer) && fits(&[self.decoder.logits])
     }
 
     /// Every launch of a step of many tokens.
@@ -399,7 +400,7 @@ impl Fused<'_> {
             kv_heads: kv_heads as i32,
             first: span.first as i32,
             tokens: span.tokens as i32,
-            scale: self.scale(layer),
+            scale: self.scale(layer.weights),
         };
         let tapped = params.scores_tap != 0 || params.weights_tap != 0;
         let rows = span.tokens * config.n_heads / kv_heads;

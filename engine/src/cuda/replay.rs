@@ -23,6 +23,9 @@ use std::sync::Arc;
 impl CudaEngine {
     /// A decode step: one launch of a captured graph. What is wanted of it is written to the next slot.
     pub(super) fn replay(&mut self, fast: &mut Fast, token: u32, wanted: &[bool]) -> Result<(), CudaError> {
+        if self.position == 0 {
+            self.forget()?;
+        }
         let tapped = wanted.contains(&true);
         if tapped {
             self.next_slot(fast, wanted)?;

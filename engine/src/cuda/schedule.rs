@@ -148,13 +148,13 @@ mod tests {
     use super::*;
     use crate::cuda::fast::decoder_of;
     use crate::cuda::options::{Options, Path};
-    use crate::cuda::testing::{graphs, with_calls};
+    use crate::cuda::testing::{graphs, mixed, with_calls};
     use crate::dtype::DType;
     use std::collections::HashSet;
 
     #[test]
     fn every_step_makes_each_stage_once_of_kernels_that_are_known_before() {
-        for graph in &graphs() {
+        for graph in graphs().iter().chain([&mixed()]) {
             for (path, kv) in [(Path::Tapped, DType::F32), (Path::Fast, DType::F16)] {
                 let options = Options { step: 300, context: 9000, path, kv, ..Options::default() };
                 with_calls(graph, &options, |calls| {

@@ -1,5 +1,6 @@
 //! Where a decode step writes its taps: one piece of device memory, which travels to the host at once.
 
+use super::known::is_cache;
 use super::layouts::Ptr;
 use crate::model::{Graph, Node, row_len};
 
@@ -39,13 +40,13 @@ impl Slots {
     pub fn new(graph: &Graph, wanted: &[bool], keys: usize, context: usize) -> Self {
         let mut slots =
             Self { wanted: wanted.to_vec(), keys: keys.next_multiple_of(KEYS).min(context), ..Self::default() };
-        let room = |node: &Node| match node.op.has_state() {
+        let room = |node: &Node| match is_cache(node) {
             true => row_len(node) + 1,
             false => Graph::extent(node, 1, slots.keys).iter().product(),
         };
         let of_kind = |state: bool| {
             let all = graph.nodes.iter().enumerate();
-            all.filter(move |&(i, node)| wanted[i] && node.op.has_state() == state)
+            all.filter(move |&(i, node)| wanted[i] && is_cache(node) == state)
         };
         let (mut places, mut len) = (Vec::new(), 0);
         for (node, of) in of_kind(true).chain(of_kind(false)) {
@@ -106,7 +107,7 @@ mod tests {
                 assert!(slots.places.windows(2).all(|p| p[0].at + p[0].room <= p[1].at && p[1].at % 4 == 0));
                 assert!(slots.places.iter().all(|p| {
                     let extent: usize = Graph::extent(&graph.nodes[p.node], 1, keys).iter().product();
-                    graph.nodes[p.node].op.has_state() || extent <= p.room
+                    is_cache(&graph.nodes[p.node]) || extent <= p.room
                 }));
                 let written = slots.addresses(1 << 20).iter().filter(|&&at| at > 0).count();
                 assert_eq!(written, graph.nodes.len() - slots.caches);

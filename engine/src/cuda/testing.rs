@@ -5,7 +5,7 @@ use super::functions::Functions;
 use super::layouts::Batch;
 use super::memory::Memory;
 use super::options::Options;
-use crate::model::{Graph, Invented, WeightSource, qwen2, qwen3, qwen3moe};
+use crate::model::{Graph, Invented, WeightSource, qwen2, qwen3, qwen3moe, qwen35};
 use crate::ops::Weight;
 use crate::quant::{GgmlType, Stored};
 
@@ -24,6 +24,20 @@ pub fn graphs() -> [Graph; 3] {
     [qwen2::graph, qwen3::graph, qwen3moe::graph]
         .map(|graph| graph(&metadata))
         .map(|graph| graph.expect("a small model is one"))
+}
+
+/// One with a layer of a gated delta net and one of gated attention.
+pub fn mixed() -> Graph {
+    let metadata = Invented(|key: &str| match key {
+        "block_count" | "full_attention_interval" | "attention.head_count_kv" | "ssm.group_count" => 2,
+        "attention.head_count" | "ssm.time_step_rank" | "ssm.conv_kernel" => 4,
+        "attention.key_length" | "attention.value_length" | "ssm.state_size" => 32,
+        "rope.dimension_count" => 16,
+        "ssm.inner_size" => 128,
+        "feed_forward_length" => 480,
+        _ => 64,
+    });
+    qwen35::graph(&metadata).expect("a small model is one")
 }
 
 /// Gives `f` what makes the launches of single nodes, on a card that is not there.

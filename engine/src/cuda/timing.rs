@@ -191,6 +191,14 @@ impl CudaEngine {
             Params::ExpertDown(p) => rows(&[p.w], p.taken * p.m),
             // Which experts' weights it reads is not known here.
             Params::ExpertRows(p) => Work { bytes: 0, operations: 2 * p.n as usize * p.m as usize * p.lines as usize },
+            // A part that is not there has the weights of the last.
+            Params::MixerIn(p) => product(&p.w[..p.m.iter().filter(|&&m| m > 0).count()], 1),
+            Params::DeltaStep(p) => {
+                let state = self.graph.nodes.iter().zip(&memory.outputs).find(|(_, part)| part.at == p.state);
+                let elements = state.map_or(0, |(_, part)| part.bytes / 4);
+                Work { bytes: 4 * elements, operations: 8 * elements }
+            }
+            Params::MixerOut(p) => product(&[p.w], 1),
             Params::LmHead(p) => product(&[p.w], 1),
             Params::Products(p) => product(&p.w, p.tokens as usize),
             Params::WideProducts(p) => {

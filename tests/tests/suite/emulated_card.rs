@@ -98,6 +98,36 @@ fn delta_nets_of_odd_shapes_match() {
     }
 }
 
+/// A decode step by the fused kernels: rows through rings and one by one, formats that differ within a layer, more value heads than key
+/// heads, heads of 16 to 128, windows of other lengths, a first step of one token.
+#[test]
+fn delta_nets_of_the_fused_kernels_match() {
+    let card = Card::new();
+    let of = |weight_type, net| Synth { weight_type, ..hybrids::model("qwen35", &hybrids::net(net)) };
+    let rings = Synth {
+        n_embd: 512,
+        overrides: vec![
+            ("blk.0.attn_qkv.weight".to_owned(), GgmlType::Q6_K),
+            ("blk.0.ssm_beta.weight".to_owned(), GgmlType::F32),
+            ("blk.0.ssm_out.weight".to_owned(), GgmlType::Q5_K),
+        ],
+        ..of(GgmlType::Q4_K, [128, 2, 4, 4])
+    };
+    let models = [
+        (rings.clone(), "-n 2 --kv-type f16"),
+        (of(GgmlType::Q8_0, [16, 3, 6, 4]), "--passes 1,5,1,2,1,1"),
+        (of(GgmlType::F16, [64, 1, 3, 2]), "-n 2"),
+        (of(GgmlType::Q5_1, [32, 2, 2, 5]), "-n 2 --kv-type f16"),
+    ];
+    for (model, extra) in &models {
+        matches(&card, model, &format!("--subject cuda-fast {extra}"));
+    }
+    // Some stages alone: nothing else is written, and it is what it was.
+    let some = "--subject cuda-fast -n 1 --taps L*.delta_state,L01.conv_state,logits";
+    let (code, _, text) = judged(&card, &folder_with(&rings), some);
+    assert_eq!(code, 0, "{text}");
+}
+
 /// Both ways to make products, caches of halves, formats that no kernel reads, and several sequences in one pass.
 #[test]
 fn other_ways_to_run_match() {
@@ -218,7 +248,16 @@ fn what_a_card_does_not_run_is_refused() {
         "run -m model.gguf --subject cuda --sequences 7,5+1+17@0 --length 30",
         &["the model has recurrent layers", "run each sequence alone"],
     );
-    refused(&folder, "run -m model.gguf --subject cuda-fast", &["there is no fused kernel", "use --subject cuda"]);
+    for (arch, word) in [
+        ("qwen3next", "keys are repeated"),
+        ("qwen35moe", "experts beside a shared one"),
+        ("qwen2moe", "no fused kernel"),
+    ] {
+        let folder = folder_with(&Synth { arch, ..Synth::default() });
+        refused(&folder, "run -m model.gguf --subject cuda-fast", &[word, "use --subject cuda"]);
+    }
+    let of_48 = folder_with(&hybrids::model("qwen35", &hybrids::net([48, 2, 4, 4])));
+    refused(&of_48, "run -m model.gguf --subject cuda-fast", &["heads of 48 elements", "use --subject cuda"]);
     let odd = hybrids::models().into_iter().find(|model| !in_groups(model)).unwrap();
     let words = ["ssm_out.weight", "take multiples of 32", "use --subject cpu"];
     refused(&folder_with(&odd), "run -m model.gguf --subject cuda", &words);

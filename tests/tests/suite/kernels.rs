@@ -39,6 +39,18 @@ fn arguments(file: File) -> Vec<String> {
             let rings = in_rings().map(|(ty, stages)| format!("{ty}, {stages}"));
             read_by_kernels().map(|ty| format!("{ty}, 0")).chain(rings).collect()
         }
+        File::MixerIn => {
+            let rings = in_rings().map(|(ty, n)| format!("{ty}, {ty}, {ty}, {ty}, {n}, {n}, {n}, {n}"));
+            let plain = read_by_kernels().map(|ty| format!("{ty}, {ty}, {ty}, {ty}, 0, 0, 0, 0"));
+            rings.chain(plain).chain(["Q5_K, Q4_K, Q8_0, F32, 3, 3, 0, 0".to_owned()]).collect()
+        }
+        File::MixerOut => {
+            let rings = in_rings().flat_map(|(ty, n)| [0, 128].map(|d| format!("{ty}, {d}, {n}")));
+            rings.chain(read_by_kernels().flat_map(|ty| [0, 16, 64].map(|d| format!("{ty}, {d}, 0")))).collect()
+        }
+        File::DeltaStep => listed(&["16", "32", "64", "128"]),
+        File::GatedHeads => listed(&["KvF32, 32", "KvF16, 64", "KvF32, 128", "KvF16, 256"]),
+        File::GatedContext => listed(&["32", "64", "128", "256"]),
         File::AttnOut => {
             let of = |(ty, d)| format!("{ty}, {d}, {}, 0", most_held(ty) / 2);
             let held = [(GgmlType::Q5_0, 64), (GgmlType::Q4_K, 128), (GgmlType::F16, 128)].map(of);
@@ -61,7 +73,10 @@ fn arguments(file: File) -> Vec<String> {
             held.into_iter().chain(rings).chain(normed).collect()
         }
         File::AttentionHalves => listed(&["64, 7, 6, 2", "128, 8, 3, 8", "32, 1, 12, 1"]),
-        File::Attention => listed(&["KvF32, 64, 7, 64, false", "KvF16, 128, 7, 64, true", "KvF32, 128, 2, 32, false"]),
+        File::Attention => listed(&[
+            "KvF32, 64, 7, 64, false", "KvF16, 128, 7, 64, true", "KvF32, 128, 2, 32, false",
+            "KvF16, 256, 4, 64, false",
+        ]),
         File::Products => {
             let alone = read_by_kernels().map(|ty| vec![ty]);
             let mixed = [GgmlType::Q5_0, GgmlType::Q5_0, GgmlType::Q8_0].to_vec();

@@ -13,7 +13,7 @@ use crate::model::Graph;
 pub struct Replayed {
     /// What it is called.
     pub name: &'static str,
-    at: fn(&Decoder) -> usize,
+    at: fn(&Decoder) -> Option<usize>,
     spoil: Spoil,
 }
 
@@ -29,17 +29,17 @@ enum Spoil {
 pub static REPLAYED: &[Replayed] = &[
     Replayed {
         name: "replay-keeps-the-token",
-        at: |decoder| decoder.embed,
+        at: |decoder| Some(decoder.embed),
         spoil: Spoil::First(|now, before| now.token = before.token),
     },
     Replayed {
         name: "replay-keeps-the-position",
-        at: |decoder| decoder.layers[0].rope[0],
+        at: |decoder| Some(decoder.layers.first()?.rope[0]),
         spoil: Spoil::First(|now, before| now.position = before.position),
     },
     Replayed {
         name: "replay-without-a-wait",
-        at: |decoder| decoder.layers[decoder.layers.len() / 2].scores,
+        at: |decoder| Some(decoder.layers.get(decoder.layers.len() / 2)?.scores),
         spoil: Spoil::Middle,
     },
 ];
@@ -47,7 +47,7 @@ pub static REPLAYED: &[Replayed] = &[
 impl Replayed {
     /// The node, by index, that is wrong first; nothing for a model that the fast path does not run.
     pub fn first(&self, graph: &Graph) -> Option<usize> {
-        Decoder::of(graph).map(|decoder| (self.at)(&decoder))
+        Decoder::of(graph).and_then(|decoder| (self.at)(&decoder))
     }
 
     /// Spoils the launches of a step, of which the first alone may be given. `before` is that of the step before.
