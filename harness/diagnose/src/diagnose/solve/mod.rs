@@ -457,7 +457,8 @@ pub(super) fn solve_if(
             match weigh(&scene, (number, law), known).filter(accept) {
                 // What holds everywhere says more than what holds of a part, unless it is a list.
                 Some(found) if found.confidence == Confidence::Proved && found.holds == Holds::Everywhere => {
-                    if proved.is_none() || law.parameters <= LISTED {
+                    let plainer = proved.as_ref().is_some_and(|first: &Solution| first.is_plainer(&found));
+                    if proved.is_none() || law.parameters <= LISTED && !plainer {
                         return Some(found);
                     }
                 }

@@ -2,7 +2,7 @@
 
 use super::super::At;
 use super::super::scene::Scene;
-use super::features::{Asked, FEATURES, Feature, IN_PAGE, LATER, LEFT_OVER, WEIGHT_ROW};
+use super::features::{Asked, FEATURES, Feature, IN_PAGE, LATER, LEFT_OVER, WEIGHT_ROW, step};
 use super::{Condition, Size, Values, When};
 use qdiff_engine::ops::Anatomy;
 use std::collections::BTreeSet;
@@ -67,12 +67,14 @@ pub(in super::super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
         Some(runs.iter().map(values).collect::<Option<Vec<_>>>()?.concat())
     };
     let spared = runs.iter().map(|run| run.spared.len()).sum::<usize>();
-    // Past the embedding a list of ids stands for what the same tokens have in common in both runs, and is no kernel's rule.
+    // Past the embedding no kernel knows the ids: a list of them, or a range, stands for what the tokens have in common.
     let picked = runs.iter().all(|run| matches!(run.scene.node().op.anatomy(), Anatomy::Gather(_)));
+    let several = parts_of(runs) > 1;
     let known = |(i, f): (usize, &Feature)| {
         let (yes, no) = (of(f, true)?, of(f, false)?);
         let mut conditions = conditions(i, &yes.iter().copied().collect());
-        conditions.retain(|c| picked || f.name != "token id" || !matches!(c.values, Values::Among(_)));
+        conditions.retain(|c| picked || f.name != "token id" || matches!(c.values, Values::Is(_)));
+        conditions.retain(|c| several || !c.counts_in_part());
         Some((conditions, no, yes))
     };
     let features = FEATURES.iter().enumerate().filter(|(_, f)| f.name != WEIGHT_ROW);
@@ -167,6 +169,15 @@ const MOST: usize = 64;
 
 /// The chance, as a power of two, with which a condition may tell wrong rows from right ones.
 const CHANCE: f64 = -10.0;
+
+/// The parts of several tokens, by their run and lengths, that have wrong rows.
+fn parts_of(runs: &[Seen<'_, '_>]) -> usize {
+    let of = |(i, run): (usize, &Seen<'_, '_>)| -> BTreeSet<(usize, usize)> {
+        let parts = run.wrong.iter().map(|at| step(run.scene, *at)).filter(|step| step.tokens.len() > 1);
+        parts.map(|step| (i, step.first)).collect()
+    };
+    runs.iter().enumerate().map(|run| of(run).len()).sum()
+}
 
 /// The run and the position of each wrong element, or of each that is spared.
 fn rows_of(runs: &[Seen<'_, '_>], are_wrong: bool) -> Vec<(usize, usize)> {
