@@ -220,19 +220,23 @@ fn other(
     };
     // A command may take the size of parts, and not which comes first.
     let listed = kind.command().is_none_or(|command| command.passes());
-    let other = match first.passes {
-        Passes::Lengths(lengths) => OtherTokens::like(first.prompt, (lengths, decode), (config.context, ids), number),
-        Passes::Of(ubatch) => {
-            let order = if listed { Order::SmallFirst } else { Order::LargeFirst };
-            OtherTokens::new(first.prompt, (ubatch, decode), (config.context, ids), (number, order, of_keys))
-        }
+    let run = |room: usize| {
+        let other = match first.passes {
+            Passes::Lengths(lengths) => OtherTokens::like(first.prompt, (lengths, decode), (room, ids), number),
+            Passes::Of(ubatch) => {
+                let order = if listed { Order::SmallFirst } else { Order::LargeFirst };
+                OtherTokens::new(first.prompt, (ubatch, decode), (room, ids), (number, order, of_keys))
+            }
+        };
+        let OtherTokens { prompt, passes, decoded } = other.context("the context has no room for other tokens")?;
+        let ready = Ready { name: "other tokens".to_owned(), text: String::new(), message: None, tokens: prompt };
+        let input = Input::new(ready, decoded.len(), passes.iter().copied().max().unwrap_or(1));
+        let input = sides.chosen.taken(if listed { input.in_passes(passes) } else { input });
+        let decoded = &decoded[..input.tokens(None).decode];
+        sides.elsewhere(pair, kind, input.tokens(Some(decoded))).context(ELSEWHERE)
     };
-    let OtherTokens { prompt, passes, decoded } = other.context("the context has no room for other tokens")?;
-    let ready = Ready { name: "other tokens".to_owned(), text: String::new(), message: None, tokens: prompt };
-    let input = Input::new(ready, decoded.len(), passes.iter().copied().max().unwrap_or(1));
-    let input = sides.chosen.taken(if listed { input.in_passes(passes) } else { input });
-    let decoded = &decoded[..input.tokens(None).decode];
-    sides.elsewhere(pair, kind, input.tokens(Some(decoded))).context(ELSEWHERE)
+    // An engine may have room for no more tokens than it was given first, whatever the model allows.
+    run(config.context).or_else(|why| run(first.prompt.len() + decode).map_err(|_| why))
 }
 
 /// Tokens that a cause is tried on.

@@ -181,7 +181,7 @@ impl Condition {
         }
     }
 
-    /// Whether it counts rows from an end of their part, further than a few: in one part alone it says no more than positions do.
+    /// Whether it counts rows from an end of their part, further than a few.
     fn counts_in_part(&self) -> bool {
         let few = match self.values {
             Values::Is(_) | Values::Rest(..) => true,
