@@ -71,7 +71,7 @@ impl Rope {
     }
 
     /// What is left of the angle of plane `i`.
-    fn share(&self, i: usize) -> f64 {
+    pub fn share(&self, i: usize) -> f64 {
         let Some(Scaling { factor, between, .. }) = self.scaling else { return 1.0 };
         let kept =
             between.map_or(0.0, |[low, high]| 1.0 - ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0));

@@ -13,6 +13,7 @@ use clap::Args;
 use qdiff_engine::model::Node;
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -158,7 +159,7 @@ impl ConfirmRequest {
             let like = plan.like(number.into());
             let ids = pair.opened.n_tokens().min(pair.opened.model.graph().config.n_vocab);
             let mut runner = sequences::runner(pair, kind, &like, Faults::default())?;
-            let tokens = drawn(tokens, like.tokens(), ids, number);
+            let tokens = distinct(tokens, like.tokens(), ids, number);
             let (others, _) =
                 sequences::recorded(pair, runner.as_mut(), &like, &tokens, &pair.names).context(ELSEWHERE)?;
             Ok(others)
@@ -219,19 +220,23 @@ fn other(
     };
     // A command may take the size of parts, and not which comes first.
     let listed = kind.command().is_none_or(|command| command.passes());
-    let other = match first.passes {
-        Passes::Lengths(lengths) => OtherTokens::like(first.prompt, (lengths, decode), (config.context, ids), number),
-        Passes::Of(ubatch) => {
-            let order = if listed { Order::SmallFirst } else { Order::LargeFirst };
-            OtherTokens::new(first.prompt, (ubatch, decode), (config.context, ids), (number, order, of_keys))
-        }
+    let run = |room: usize| {
+        let other = match first.passes {
+            Passes::Lengths(lengths) => OtherTokens::like(first.prompt, (lengths, decode), (room, ids), number),
+            Passes::Of(ubatch) => {
+                let order = if listed { Order::SmallFirst } else { Order::LargeFirst };
+                OtherTokens::new(first.prompt, (ubatch, decode), (room, ids), (number, order, of_keys))
+            }
+        };
+        let OtherTokens { prompt, passes, decoded } = other.context("the context has no room for other tokens")?;
+        let ready = Ready { name: "other tokens".to_owned(), text: String::new(), message: None, tokens: prompt };
+        let input = Input::new(ready, decoded.len(), passes.iter().copied().max().unwrap_or(1));
+        let input = sides.chosen.taken(if listed { input.in_passes(passes) } else { input });
+        let decoded = &decoded[..input.tokens(None).decode];
+        sides.elsewhere(pair, kind, input.tokens(Some(decoded))).context(ELSEWHERE)
     };
-    let OtherTokens { prompt, passes, decoded } = other.context("the context has no room for other tokens")?;
-    let ready = Ready { name: "other tokens".to_owned(), text: String::new(), message: None, tokens: prompt };
-    let input = Input::new(ready, decoded.len(), passes.iter().copied().max().unwrap_or(1));
-    let input = sides.chosen.taken(if listed { input.in_passes(passes) } else { input });
-    let decoded = &decoded[..input.tokens(None).decode];
-    sides.elsewhere(pair, kind, input.tokens(Some(decoded))).context(ELSEWHERE)
+    // An engine may have room for no more tokens than it was given first, whatever the model allows.
+    run(config.context).or_else(|why| run(first.prompt.len() + decode).map_err(|_| why))
 }
 
 /// Tokens that a cause is tried on.
@@ -376,10 +381,24 @@ fn common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
-/// So many ids below `ids`: of three tokens two that are drawn, and one of the first run at another place. In the middle one
-/// token stands again and again, as long as a whole tile: what a kernel keeps for a tile of tokens, such as the largest of
-/// them, is another number there than in tiles of many tokens, and a law that holds of these alone fails.
+/// So many ids below `ids`, of which no two are equal while there are enough: rows of the caches that are alike would be given by
+/// a law of either. In the middle one token stands again and again, as long as a whole tile: what a kernel keeps for a tile of
+/// tokens, such as the largest of them, is another number there than in tiles of many tokens, and a law that holds of these alone
+/// fails.
 fn drawn(first: &[u32], tokens: usize, ids: usize, number: u16) -> Vec<u32> {
+    let mut all = distinct(first, tokens, ids, number);
+    let tile = (tokens / 4).checked_ilog2().map_or(0, |bits| 1 << bits.min(6));
+    let stretch = 2 * tile..3 * tile;
+    let other = |token: &u32| !first.iter().skip(stretch.start).take(tile).any(|old| old == token);
+    if let Some(token) = all[stretch.clone()].iter().copied().find(other) {
+        all[stretch].fill(token);
+    }
+    all
+}
+
+/// The same without a token that stands again and again: of three tokens two that are drawn, and one of the first run at another
+/// place. In a batch the row of any other token may be read by mistake, so that equal ones would hide it.
+fn distinct(first: &[u32], tokens: usize, ids: usize, number: u16) -> Vec<u32> {
     let mut old: Vec<u32> = Vec::new();
     for token in first {
         if !old.contains(token) {
@@ -400,21 +419,27 @@ fn drawn(first: &[u32], tokens: usize, ids: usize, number: u16) -> Vec<u32> {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((z ^ (z >> 31)) % ids.max(1) as u64) as u32
     };
-    let elsewhere = |i: usize, token: u32| first.get(i) != Some(&token);
+    let mut taken: BTreeSet<u32> = BTreeSet::new();
     let each = |i: usize| {
+        // Once all ids are taken they begin anew.
+        if taken.len() >= ids {
+            taken.clear();
+        }
+        let elsewhere = |token: &u32| first.get(i) != Some(token);
+        let fits = |token: &u32| elsewhere(token) && !taken.contains(token);
         let known = if i % 3 == 1 { old.get(i / 3).copied() } else { None };
-        let known = known.filter(|token| elsewhere(i, *token));
-        // A few draws find another one, unless there is but one id.
-        known.unwrap_or_else(|| (0..8).map(|_| draw()).find(|token| elsewhere(i, *token)).unwrap_or(0))
+        // A few draws find another one; where few are left, the next one that is.
+        let some = known.filter(fits).or_else(|| (0..8).map(|_| draw()).find(fits));
+        let next = || {
+            let from = draw();
+            let all = || (0..ids as u32).map(|by| (from + by) % ids as u32);
+            all().find(fits).or_else(|| all().find(elsewhere)).unwrap_or(0)
+        };
+        let token = some.unwrap_or_else(next);
+        taken.insert(token);
+        token
     };
-    let mut all: Vec<u32> = (0..tokens).map(each).collect();
-    let tile = (tokens / 4).checked_ilog2().map_or(0, |bits| 1 << bits.min(6));
-    let stretch = 2 * tile..3 * tile;
-    let other = |token: &u32| !first.iter().skip(stretch.start).take(tile).any(|old| old == token);
-    if let Some(token) = all[stretch.clone()].iter().copied().find(other) {
-        all[stretch].fill(token);
-    }
-    all
+    (0..tokens).map(each).collect()
 }
 
 /// Another capture of the subject.
@@ -475,6 +500,11 @@ mod tests {
             let full = keys.clone().find(|n| n % TILES_END == 0);
             assert!(full.is_some_and(|n| keys.contains(&(n - 1)) && keys.contains(&(n + 1))), "{plan:?}");
         }
+        let first = [7, 7, 9, 7, 11, 7];
+        let tokens = distinct(&first, 290, 300, 1);
+        assert_eq!(tokens.iter().collect::<BTreeSet<_>>().len(), 290);
+        assert!(first.iter().zip(&tokens).all(|(a, b)| a != b), "{tokens:?}");
+        assert_eq!(distinct(&[], 7, 3, 1).iter().collect::<BTreeSet<_>>().len(), 3);
         // A prompt of one token after the other has no shorter parts.
         assert_ne!(drawn(&[1, 2, 3], 20, 300, 1), drawn(&[1, 2, 3], 20, 300, 2));
         assert_eq!(drawn(&[0], 3, 1, 1), [0, 0, 0]);

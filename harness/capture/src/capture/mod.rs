@@ -83,6 +83,9 @@ pub struct Step {
     pub logprobs: Option<Vec<f32>>,
     /// Rows of attention weights that look at slots of the cache that the sequence does not have.
     pub foreign: BTreeMap<StageId, Vec<Foreign>>,
+    /// Of a pass of several sequences: the position of its first row, of whichever sequence, and the number of rows before the
+    /// step's own.
+    pub in_pass: Option<(usize, usize)>,
 }
 
 /// A row of attention weights that looks at slots of the cache that its sequence does not have.
@@ -113,13 +116,15 @@ impl Step {
             last_row: None,
             logprobs,
             foreign,
+            in_pass: None,
         }
     }
 
     /// The same step without stages, all of whose rows are kept.
     pub fn bare(&self) -> Self {
-        let Self { index, sequence, .. } = *self;
-        Self { index, sequence, foreign: self.foreign.clone(), ..Self::new(self.first, self.tokens.clone()) }
+        let Self { index, sequence, in_pass, .. } = *self;
+        let foreign = self.foreign.clone();
+        Self { index, sequence, foreign, in_pass, ..Self::new(self.first, self.tokens.clone()) }
     }
 
     /// A copy of the first `tokens` tokens of the step, of which at least one is there, kept in `store`.
@@ -147,7 +152,8 @@ impl Step {
         let choice = self.choice.as_ref().filter(|_| whole).map(copied);
         let mut foreign = self.foreign.clone();
         foreign.values_mut().for_each(|rows| rows.retain(|row| row.position < self.first + tokens));
-        Self { index: self.index, sequence: self.sequence, foreign, stages, choice, ..step }
+        let Self { index, sequence, in_pass, .. } = *self;
+        Self { index, sequence, foreign, stages, choice, in_pass, ..step }
     }
 
     /// Whether the stage has a row of its own for the token at `position`, as far as it was captured.

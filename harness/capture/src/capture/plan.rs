@@ -206,13 +206,19 @@ impl Plan {
         let mut steps = steps.into_iter();
         for turns in self.turns() {
             let before: Vec<usize> = all.iter().map(Vec::len).collect();
-            for Turn { run, begins, .. } in turns {
+            // The position of the first row of the pass, and the rows so far.
+            let (mut first, mut rows) = (None, 0);
+            for Turn { run, begins, tokens } in turns {
                 if let Some((from, length)) = begins {
                     let theirs = &all[from][..before[from]];
                     let lengths: Vec<usize> = theirs.iter().map(|step| step.tokens.len()).collect();
                     all[run] = theirs.iter().zip(cut(&lengths, length)).map(|(step, n)| copy(step, n)).collect();
                 }
-                all[run].extend(steps.next());
+                all[run].extend(steps.next().map(|step| {
+                    let first = *first.get_or_insert(step.first);
+                    Step { in_pass: Some((first, rows)), ..step }
+                }));
+                rows += tokens;
             }
         }
         for of_run in &mut all {
@@ -455,6 +461,11 @@ mod tests {
         assert_eq!(labels(0), ["prefill", "prefill@7", "step1"]);
         assert_eq!(labels(2), ["prefill", "s2.prefill@7", "s2.step1"]);
         assert_eq!(dealt[2].iter().map(|step| step.tokens.len()).collect::<Vec<_>>(), [7, 17, 1]);
+        // The second pass begins at position 7; the last one at position 12. A prefix has the places of its own pass.
+        let places: Vec<_> = dealt.iter().map(|run| run.iter().filter_map(|step| step.in_pass).collect()).collect();
+        let [first, second, third]: [Vec<(usize, usize)>; 3] = places.try_into().unwrap();
+        assert_eq!((first, second), (vec![(0, 0), (7, 0), (12, 0)], vec![(7, 5), (12, 1)]));
+        assert_eq!(third, [(0, 0), (7, 6), (12, 2)]);
         // A part of a prefix: a step of it is cut.
         let plan: Plan = "7,5+0,1+2@0:9".parse().unwrap();
         let dealt = plan.dealt(plan.steps(&tokens[..15]), begun);

@@ -55,6 +55,9 @@ impl Diagnosis {
     pub fn untried(&mut self, because: &str) {
         for finding in self.findings.iter_mut().filter(|finding| may_be_tried(finding)) {
             finding.trial = Some(Trial::Untried { because: because.to_owned() });
+            if let Some(solution) = &mut finding.solution {
+                solution.tell_no_chance();
+            }
         }
     }
 }

@@ -339,6 +339,7 @@ impl Searcher<'_> {
                         of_model: None,
                         reads: None,
                         listed: None,
+                        by_chance: None,
                         also: Vec::new(),
                         elements,
                         held_out,

@@ -122,6 +122,9 @@ impl<'a> ScoreRun<'a> {
         let others: Vec<Recording> = others.into_iter().collect::<Result<_>>()?;
         let mut graded = told.clone();
         self.pair.confirm(subject, &others, &mut graded);
+        for f in told.findings.iter().zip(&graded.findings) {
+            if worth(f.0, f.1) == Worth::False {}
+        }
         Ok(told.findings.iter().zip(&graded.findings).map(|(told, graded)| worth(told, graded)).collect())
     }
 
@@ -191,18 +194,20 @@ impl<'a> ScoreRun<'a> {
         })
     }
 
-    /// Faults of one source: one by one, then the pairs.
+    /// Faults of one source, `only` those of these names if there are any: one by one, then the pairs.
     ///
     /// # Errors
     /// If a subject cannot be run.
     pub fn group(
-        &self, source: &FaultSource, sampling: Sampling, wanted: impl Fn(&Plant, &Node) -> bool,
+        &self, source: &FaultSource, sampling: Sampling, wanted: impl Fn(&Plant, &Node) -> bool, only: &[String],
         progress: &dyn Fn(&str, usize, usize),
     ) -> Result<Group> {
         let graph = self.pair.opened.model.graph();
         let mut plants = (source.plants)(graph, &self.pair.opened.model)?;
         plants.retain(|p| graph.index(p.stage).is_some_and(|i| wanted(p, &graph.nodes[i])));
-        let plants = sampling.choose(&plants, graph);
+        // Each in the layer that it has among all.
+        let mut plants = sampling.choose(&plants, graph);
+        plants.retain(|p| only.is_empty() || only.contains(&p.cause.mutation));
         let mut clean = None;
         let mut group = Group {
             source: source.name.to_owned(),

@@ -228,9 +228,7 @@ impl Tally<'_> {
     ) -> Result<()> {
         for source in self.sources.clone().into_iter().filter(|source| of(source)) {
             let every = sampling.every * if source.independent { 1 } else { self.round_trips };
-            let chosen =
-                |p: &Plant, n: &Node| wanted(p, n) && (self.only.is_empty() || self.only.contains(&p.cause.mutation));
-            let group = run.group(source, Sampling { every, ..sampling }, chosen, self.progress)?;
+            let group = run.group(source, Sampling { every, ..sampling }, wanted, self.only, self.progress)?;
             match self.score.groups.iter_mut().find(|g| g.source == group.source) {
                 Some(known) => {
                     known.cases.extend(group.cases);

@@ -254,20 +254,29 @@ struct Told<'a> {
     /// The law without its condition, without the number of the layer.
     what: String,
     holds: Option<&'a Holds>,
+    /// Whether it is one cause under any condition.
+    is_one: bool,
+    /// Other conditions under which stages have it.
+    others: Vec<&'a Holds>,
 }
 
 impl<'a> Told<'a> {
     fn of(solution: &'a Solution, layer: Option<u16>) -> Self {
-        let own = solution.told();
-        let (anywhere, what) = (anywhere(&own, layer), anywhere(&solution.what, layer));
-        Self { own: Some(own), anywhere, what, holds: Some(&solution.holds) }
+        let seen = solution.keys_seen();
+        let (own, what) = match &seen {
+            Some(seen) => (seen.clone(), seen.as_str()),
+            None => (solution.told(), solution.what.as_str()),
+        };
+        let (anywhere, what) = (anywhere(&own, layer), anywhere(what, layer));
+        let is_one = seen.is_none() && solution.is_of_one_cause();
+        Self { own: Some(own), anywhere, what, holds: Some(&solution.holds), is_one, others: Vec::new() }
     }
 
     /// What is evident.
     fn plain(finding: &Finding) -> Option<Self> {
         let own = finding.plain()?.to_owned();
         let anywhere = anywhere(&own, finding.id.layer);
-        Some(Self { own: Some(own), what: anywhere.clone(), anywhere, holds: None })
+        Some(Self { own: Some(own), what: anywhere.clone(), anywhere, holds: None, is_one: false, others: Vec::new() })
     }
 
     /// Whether another layer has the same law, under a condition that both layers allow.
@@ -276,7 +285,8 @@ impl<'a> Told<'a> {
         let first_of = |a: &Holds, b: &Holds| a.told().first().is_some_and(|when| b.allows(when));
         let of_some = |holds: &Holds| matches!(holds, Holds::Some { .. });
         let alike = first_of(a, b) || first_of(b, a) || of_some(a) && of_some(b);
-        self.anywhere == other.anywhere || self.what == other.what && alike
+        let is_one = self.is_one && other.is_one && !of_some(a) && !of_some(b);
+        self.anywhere == other.anywhere || self.what == other.what && (alike || is_one)
     }
 
     fn add(&mut self, other: Self) {
@@ -287,14 +297,26 @@ impl<'a> Told<'a> {
             self.own = Some(format!("{}, in some of the rows or elements that it would change", self.what));
             self.anywhere.clone_from(&self.what);
         } else if self.anywhere != other.anywhere && self.holds.zip(other.holds).is_some_and(|(a, b)| narrower(b, a)) {
-            *self = other;
+            *self = Self { others: std::mem::take(&mut self.others), ..other };
+        } else if self.is_one && self.anywhere != other.anywhere {
+            let known = |holds: &Holds| self.holds == Some(holds) || self.others.contains(&holds);
+            self.others.extend(other.holds.filter(|holds| !known(holds)));
         } else if self.own != other.own && self.anywhere == other.anywhere {
             self.own = None;
         }
     }
 
     fn words(&self) -> String {
-        self.own.clone().unwrap_or_else(|| self.anywhere.clone())
+        let own = self.own.clone().unwrap_or_else(|| self.anywhere.clone());
+        if self.others.is_empty() {
+            return own;
+        }
+        let holds = |holds: &&Holds| match holds {
+            Holds::Everywhere => "all of it".to_owned(),
+            holds => holds.to_string(),
+        };
+        let others: Vec<String> = self.others.iter().map(holds).collect();
+        format!("{own} (of other stages {})", others.join(", or "))
     }
 }
 

@@ -66,9 +66,11 @@ struct Way {
 /// How far f32 arithmetic may be off the exact sum before it is rounded, relative to all that was added.
 const OFF: f64 = 2.0 * UNIT;
 
-/// Elements that a way is tried on, and how many of them it must give: others may be near the middle.
+/// Elements that a way is tried on, of which so many are needed, and how many of them it must give: the others may all be near
+/// the middle. None of them may be otherwise.
 const TRIED: usize = 10;
-const GIVEN: usize = 6;
+const NEEDED: usize = 6;
+const GIVEN: usize = 3;
 
 impl Way {
     /// The sum; NaN where a rounding was decided by less than f32 arithmetic is off.
@@ -282,7 +284,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         .collect();
     tried.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
     tried.truncate(TRIED);
-    let Some(longest) = tried.first().map(|(_, n)| *n).filter(|n| *n >= 2 && tried.len() >= GIVEN) else {
+    let Some(longest) = tried.first().map(|(_, n)| *n).filter(|n| *n >= 2 && tried.len() >= NEEDED) else {
         return Vec::new();
     };
     let products = matches!(
@@ -311,20 +313,19 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let wanted: Vec<_> = tried.iter().map(wanted).collect();
     scene.count(all.len() * tried.len() * longest / 2);
     let giving = |way: &Way| {
-        let mut joins: Vec<(Joined, usize)> = way.joins().iter().map(|joined| (*joined, 0)).collect();
+        let (mut joins, mut given) = (way.joins().to_vec(), 0);
         for ((made, got, bound, grain), terms) in wanted.iter().zip(&known[&way.takes()]) {
+            let (Some(made), Some(sums)) = (made, way.sums(terms, &joins)) else { continue };
             let off = |v: f64| v.is_nan() || (got - v).abs() > allowed(v, *bound) + grain;
-            let sums = way.sums(terms, &joins.iter().map(|(joined, _)| *joined).collect::<Vec<_>>());
-            for (k, (_, missed)) in joins.iter_mut().enumerate() {
-                let sum = sums.as_ref().map(|sums| sums[k]);
-                *missed += usize::from(sum.zip(made.as_ref()).is_none_or(|(sum, made)| off(made(sum))));
-            }
-            joins.retain(|(_, missed)| *missed <= wanted.len() - GIVEN);
+            let mut sums = sums.into_iter();
+            joins.retain(|_| sums.next().is_some_and(|sum| !off(made(sum))));
             if joins.is_empty() {
                 break;
             }
+            given += 1;
         }
-        joins.into_iter().map(|(joined, _)| Way { joined, ..*way }).collect::<Vec<_>>()
+        joins.truncate(if given < GIVEN { 0 } else { joins.len() });
+        joins.into_iter().map(|joined| Way { joined, ..*way }).collect::<Vec<_>>()
     };
     let ways: Vec<Way> = all.par_iter().flat_map_iter(giving).collect();
     ways.into_iter()

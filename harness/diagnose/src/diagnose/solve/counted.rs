@@ -5,10 +5,11 @@
 //! `c·e^s / Σ c·e^s`, or only the sum that weights are divided by has these. Where a rule of tiles does not tell, groups of
 //! the keys in that sum are fitted, as `terms` does for products.
 
+use super::attended::{self, Parts};
 use super::groups::{Groups, told};
 use super::scene::Scene;
 use super::terms::{Sums, fitted};
-use super::{Law, Row, attended};
+use super::{Law, Row};
 use crate::verdict::RowAt;
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
 use qdiff_engine::ops::{Anatomy, UNIT};
@@ -113,13 +114,14 @@ fn of_context<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             let seen = row.place.position + 1;
             let n = if of_part { scene.e.side.capture.steps[row.step].keys() } else { seen };
             // Where all are taken once it is as it should be.
-            if (0..seen).all(|k| taken(k, n) == 1.0) {
+            let counts: Vec<f64> = (0..seen).map(|k| taken(k, n)).collect();
+            if counts.iter().all(|count| *count == 1.0) {
                 return Some(Row { value: want.to_vec(), bound: bound.to_vec() });
             }
             let value = |(i, want): (usize, &f64)| {
                 let Some((a, b)) = sums.factors(row, i) else { return f64::NAN };
-                let more = |k: usize| (taken(k, n) - 1.0) * a[k] * b[k];
-                want + (0..a.len()).map(more).sum::<f64>()
+                let terms = counts.iter().zip(a.iter().zip(&b)).filter(|(count, _)| **count != 1.0);
+                want + terms.map(|(count, (a, b))| (count - 1.0) * a * b).sum::<f64>()
             };
             Some(Row { value: want.iter().enumerate().map(value).collect(), bound: bound.to_vec() })
         })
@@ -132,7 +134,32 @@ fn of_context<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         let taken: Taken = Rc::new(move |k, n| if k >= n / t * t { 0.0 } else { 1.0 });
         (what, taken, true)
     });
-    of_part.into_iter().chain(own).map(law).collect()
+    of_part.into_iter().chain(own).chain(tails()).map(law).collect()
+}
+
+/// Tails of tiles in each of several parts of the keys, which are put together.
+fn tails() -> Vec<(String, Taken, bool)> {
+    let divided = |parts: &Parts| matches!(parts, Parts::Splits(_) | Parts::Cut { .. } | Parts::Least { .. });
+    let parts = Parts::all().into_iter().filter(divided);
+    let of = |parts: Parts| {
+        [4usize, 8, 16].map(|t| {
+            let what =
+                format!("the keys after the last whole tile of {t} of each part are missing from every sum, {parts}");
+            let taken: Taken = Rc::new(move |k, n| {
+                let (mut begin, mut end) = (0, n);
+                for at in parts.ends(n) {
+                    if at > k {
+                        end = at;
+                        break;
+                    }
+                    begin = at;
+                }
+                if k - begin >= (end - begin) / t * t { 0.0 } else { 1.0 }
+            });
+            (what, taken, false)
+        })
+    };
+    parts.flat_map(of).collect()
 }
 
 fn largest(s: &[f64]) -> f64 {

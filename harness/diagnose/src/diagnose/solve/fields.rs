@@ -121,6 +121,9 @@ pub(super) fn apart(weights: &dyn WeightSource, name: &str, row: usize) -> Optio
 /// Changes the bytes of a field.
 type Bytes = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
 
+/// The byte and the bit of a weight, of so many bytes.
+type BitOf = fn(usize, usize) -> (usize, usize);
+
 /// A weight of a row that was taken apart, by its index.
 type Value = Arc<dyn Fn(&Apart, usize) -> f64 + Send + Sync>;
 
@@ -231,6 +234,24 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
                     Arc::new(move |b| b[from..from + 4].iter_mut().for_each(|b| *b &= mask)),
                 ));
             }
+        }
+        // Single bits of weights, one weight after the other, or one of each byte: as one format has them and not another.
+        if field.part == Part::HighBits && 8 * size == block {
+            let turned = |to: BitOf, from: BitOf| -> Bytes {
+                Arc::new(move |b| {
+                    let (old, n) = (b.to_vec(), b.len());
+                    b.fill(0);
+                    for k in 0..8 * n {
+                        let ((byte, bit), (other, at)) = (to(k, n), from(k, n));
+                        b[byte] |= (old[other] >> at & 1) << bit;
+                    }
+                })
+            };
+            let (in_a_row, of_each): (BitOf, BitOf) = (|k, _| (k / 8, k % 8), |k, n| (k % n, k / n));
+            let what = "the bits are read eight of a byte, one after the other, and not one of each byte";
+            changes.push((what.to_owned(), turned(of_each, in_a_row)));
+            let what = "the bits are read one of each byte, and not eight of a byte, one after the other";
+            changes.push((what.to_owned(), turned(in_a_row, of_each)));
         }
         for (what, change) in changes {
             let (known, own) = (ByRow::new(), change.clone());

@@ -119,9 +119,17 @@ fn activations<'a>(scene: &'a Scene<'a>) -> impl Iterator<Item = Law<'a>> {
 /// angle.
 type Plane = fn(&Rope, f64, usize, (f64, f64)) -> (f64, f64);
 
-/// Other rotations of a plane.
+/// Other rotations of a plane, before the magnitude multiplies both elements.
 const PLANES: &[(&str, Plane)] = &[
-    ("the element is not rotated", |_, _, _, x| x),
+    ("the element is not rotated", |r, _, _, (x, y)| (x / r.magnitude(), y / r.magnitude())),
+    ("the magnitude multiplies the cosine alone, and not the sine", |r, p, i, (x, y)| {
+        let ((sin, cos), m) = ((p * frequency(r, i)).sin_cos(), r.magnitude());
+        (x * cos - y * sin / m, x * sin / m + y * cos)
+    }),
+    ("the magnitude multiplies the sine alone, and not the cosine", |r, p, i, (x, y)| {
+        let ((sin, cos), m) = ((p * frequency(r, i)).sin_cos(), r.magnitude());
+        (x * cos / m - y * sin, x * sin + y * cos / m)
+    }),
     ("the sine has the wrong sign in the first element of each pair", |r, p, i, (x, y)| {
         let (sin, cos) = (p * frequency(r, i)).sin_cos();
         (x * cos + y * sin, x * sin + y * cos)
@@ -179,14 +187,19 @@ fn turn(angle: f64, (x, y): (f64, f64)) -> (f64, f64) {
     (x * cos - y * sin, x * sin + y * cos)
 }
 
-/// A row whose planes are turned by `angle`, given their number.
+/// A row whose planes are turned by `angle`, given their number, and made as long as the right ones.
 fn turned_by(rope: &Rope, pairing: Pairing, x: &[f32], angle: impl Fn(usize) -> f64) -> Row {
     let mut value: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
     let mut bound = vec![0f32; x.len()];
     for i in 0..rope.rotated / 2 {
         let ((a, b), angle) = (paired(pairing, rope, i), angle(i));
-        let reach = (UNIT * (3.0 + angle.abs() * (2.0 + i as f64)) * value[a].hypot(value[b])) as f32;
-        (value[a], value[b]) = turn(angle, (value[a], value[b]));
+        // Scaled angles and the magnitude round a few times more.
+        let more = if rope.scaling.is_some() { 6.0 } else { 0.0 };
+        let unscaled = if rope.scaling.is_some() { angle.abs() / rope.share(i) } else { angle.abs() };
+        let (x, magnitude) = ((value[a], value[b]), rope.magnitude());
+        let reach = (UNIT * (3.0 + more + unscaled * (2.0 + more + i as f64)) * magnitude * x.0.hypot(x.1)) as f32;
+        let (u, v) = turn(angle, x);
+        (value[a], value[b]) = (magnitude * u, magnitude * v);
         (bound[a], bound[b]) = (reach, reach);
     }
     Row { value, bound }
@@ -201,7 +214,8 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
             let mut made = turned_by(rope, rope.pairing, &x, |i| position * frequency(rope, i));
             for i in 0..rope.rotated / 2 {
                 let (a, b) = pair(rope, i);
-                (made.value[a], made.value[b]) = f(rope, position, i, (f64::from(x[a]), f64::from(x[b])));
+                let (u, v) = f(rope, position, i, (f64::from(x[a]), f64::from(x[b])));
+                (made.value[a], made.value[b]) = (rope.magnitude() * u, rope.magnitude() * v);
             }
             Some(made)
         }
@@ -259,6 +273,15 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
             Some(rotated(rope, &x, number(first, row.place.position.checked_sub(first)?)))
         })
     }));
+    all.push(Law::new(
+        "rotated as if the rows of a pass followed each other from the position of its first row on, of whichever sequence they are",
+        1,
+        move |row: &RowAt| {
+            let step = &scene.e.side.capture.steps[row.step];
+            let ((first, rows), x) = (step.in_pass?, operand(scene, row)?);
+            Some(rotated(rope, &x, (first + rows + row.place.position.checked_sub(step.first)?) as f64))
+        },
+    ));
     let (other, what) = match rope.pairing {
         Pairing::Neox => (Pairing::Norm, "neighbouring elements are rotated in pairs, not those half a head apart"),
         Pairing::Norm => (Pairing::Neox, "elements half a head apart are rotated in pairs, not neighbouring ones"),
@@ -435,7 +458,7 @@ fn paired(pairing: Pairing, rope: &Rope, i: usize) -> (usize, usize) {
 }
 
 pub(super) fn frequency(rope: &Rope, i: usize) -> f64 {
-    rope.base.powf(-2.0 * i as f64 / rope.rotated as f64)
+    rope.base.powf(-2.0 * i as f64 / rope.rotated as f64) * rope.share(i)
 }
 
 /// As which position a head was rotated, from its fastest plane, if the slower ones say the same.

@@ -64,6 +64,12 @@ impl Held {
         when::separating(&[Seen { scene, wrong: &self.all_wrong(), spared: &self.spared }])
     }
 
+    /// Whether its simplest condition tells rows apart by more than chance does.
+    pub(super) fn tells(&self, scene: &Scene<'_>, holds: &Holds) -> bool {
+        let run = Seen { scene, wrong: &self.all_wrong(), spared: &self.spared };
+        holds.told().first().is_some_and(|when| when.tells(&[run]))
+    }
+
     /// Wrong elements that a condition must hold of.
     pub(super) fn all_wrong(&self) -> Vec<At> {
         [self.wrong.as_slice(), &self.unsaid].concat()

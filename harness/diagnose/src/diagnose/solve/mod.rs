@@ -109,6 +109,9 @@ pub struct Solution {
     /// Where it holds as a fact, if its condition lists rows and is no rule for them.
     #[serde(skip)]
     pub(super) listed: Option<Box<Holds>>,
+    /// The same if that is a condition on two features that so few rows have by chance.
+    #[serde(skip)]
+    pub(super) by_chance: Option<Box<Holds>>,
     /// Laws by other rules that no run tells from this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) also: Vec<Form>,
@@ -182,6 +185,13 @@ impl Solution {
         }
         self.holds = *listed;
         true
+    }
+
+    /// Tells what may hold by chance as a fact: no other run bears it out.
+    pub(super) fn tell_no_chance(&mut self) {
+        if let Some(fact) = self.by_chance.take() {
+            (self.holds, self.confidence) = (*fact, Confidence::Consistent);
+        }
     }
 
     /// Whether it says what values are, and takes no number of a row from the row itself.
@@ -457,7 +467,8 @@ pub(super) fn solve_if(
             match weigh(&scene, (number, law), known).filter(accept) {
                 // What holds everywhere says more than what holds of a part, unless it is a list.
                 Some(found) if found.confidence == Confidence::Proved && found.holds == Holds::Everywhere => {
-                    if proved.is_none() || law.parameters <= LISTED {
+                    let plainer = proved.as_ref().is_some_and(|first: &Solution| first.is_plainer(&found));
+                    if proved.is_none() || law.parameters <= LISTED && !plainer {
                         return Some(found);
                     }
                 }
@@ -529,6 +540,8 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
         return None;
     }
     let holds = if law.reads.is_some() { holds.of_weight_rows() } else { holds };
+    let by_chance = holds.on_two_features() && !held.tells(scene, &holds);
+    let by_chance = by_chance.then(|| Box::new(held.unexplained(scene)));
     let mut what = law.what.clone();
     if let Some((twin, both)) = &law.twin
         && let Some(other) = weigh(scene, (solver, twin), known)
@@ -555,6 +568,7 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
         of_model,
         reads,
         listed,
+        by_chance,
         also: Vec::new(),
         elements,
         held_out,

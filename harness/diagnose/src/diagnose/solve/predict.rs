@@ -217,7 +217,8 @@ fn judged<'s>(
     let both = options.iter().filter(allowed).map(|when| when.with(scene, &all_wrong, &held.spared));
     // If the law would change nothing else in the first run, a condition is only what its wrong elements have in common.
     let extent = at_first.as_ref().map_or(condition == Condition::None, |held| held.spared.is_empty());
-    let mut both: Vec<When> = both.filter(|when| !extent || when.is_plain() || when.tells(&runs)).collect();
+    let mut both: Vec<When> =
+        both.filter(|when| !extent || when.is_plain() || matches!(when, When::One(_)) && when.tells(&runs)).collect();
     // The other run may show what a condition is about.
     both.sort_by_key(When::weight);
     if elements == 0 {

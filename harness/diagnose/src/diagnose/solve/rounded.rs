@@ -105,17 +105,31 @@ pub(super) struct Quantised {
     /// Values that share a scale; 0 for the whole row.
     run: usize,
     levels: f32,
-    /// What becomes of a whole number that is kept in two digits of 8 bits.
+    /// What becomes of a whole number that is kept in digits of 8 bits.
     digits: fn(i32) -> i32,
+    /// Whether the scale is a power of two, which takes the largest to below `levels`.
+    power: bool,
 }
 
 const fn quantised_to(name: &'static str, run: usize, levels: f32) -> Quantised {
-    Quantised { name, run, levels, digits: |q| q }
+    Quantised { name, run, levels, digits: |q| q, power: false }
 }
 
 /// The lower digit as a signed number, the upper one as it is without what the lower one carries.
 const fn without_carry(name: &'static str, run: usize) -> Quantised {
-    Quantised { name, run, levels: 32767.0, digits: |q| (q & !0xff) + (q as i8) as i32 }
+    Quantised { name, run, levels: 32767.0, digits: |q| (q & !0xff) + (q as i8) as i32, power: false }
+}
+
+/// Four signed digits, which are exact but for a carry that one of them loses.
+const fn four_digits(name: &'static str, run: usize, digits: fn(i32) -> i32) -> Quantised {
+    Quantised { name, run, levels: 1_073_741_824.0, digits, power: true }
+}
+
+/// The digit with this number as a signed one, after those below it have carried: what it is too large goes to no other.
+fn loses_carry<const DIGIT: u32>(q: i32) -> i32 {
+    let below: i32 = (0..DIGIT).map(|lower| 128 << (8 * lower)).sum();
+    let digit = q.wrapping_add(below) >> (8 * DIGIT) & 0xff;
+    if digit >= 128 { q.wrapping_sub(1 << (8 * (DIGIT + 1))) } else { q }
 }
 
 pub(super) const QUANTISED: &[Quantised] = &[
@@ -131,6 +145,12 @@ pub(super) const QUANTISED: &[Quantised] = &[
     without_carry("two digits of 8 bits, one scale a row, without what the lower one carries,", 0),
     without_carry("two digits of 8 bits, one scale for 32, without what the lower one carries,", 32),
     without_carry("two digits of 8 bits, one scale for 128, without what the lower one carries,", 128),
+    four_digits("four digits of 8 bits for each 32 (what the lowest one carries is lost)", 32, loses_carry::<0>),
+    four_digits("four digits of 8 bits for each 32 (what the second one carries is lost)", 32, loses_carry::<1>),
+    four_digits("four digits of 8 bits for each 32 (what the third one carries is lost)", 32, loses_carry::<2>),
+    four_digits("four digits of 8 bits for each 256 (what the lowest one carries is lost)", 256, loses_carry::<0>),
+    four_digits("four digits of 8 bits for each 256 (what the second one carries is lost)", 256, loses_carry::<1>),
+    four_digits("four digits of 8 bits for each 256 (what the third one carries is lost)", 256, loses_carry::<2>),
     Quantised {
         digits: |q| q & !0xff,
         ..quantised_to("the upper of two digits of 8 bits, one scale a row,", 0, 32767.0)
@@ -146,6 +166,13 @@ impl Quantised {
         let run = if self.run == 0 { row.len().max(1) } else { self.run };
         for part in row.chunks_mut(run) {
             let largest = part.iter().fold(0f32, |m, v| m.max(v.abs()));
+            if self.power && largest > 0.0 && largest.is_finite() {
+                // The next power of two above the largest becomes that of the levels.
+                let scale = (f64::from(largest).log2().floor() + 1.0).exp2() / f64::from(self.levels);
+                let whole = |v: f32| (f64::from(v) / scale).round_ties_even() as i32;
+                part.iter_mut().for_each(|v| *v = (f64::from((self.digits)(whole(*v))) * scale) as f32);
+                continue;
+            }
             let scale = largest / self.levels;
             if scale > 0.0 {
                 part.iter_mut().for_each(|v| *v = (self.digits)((*v / scale).round() as i32) as f32 * scale);
@@ -426,4 +453,22 @@ fn product(
     let value: Vec<f64> = (0..row.range.len()).map(value).collect();
     let bound = bound.iter().zip(&value).map(|(b, v)| b + (UNIT * v.abs()) as f32).collect();
     Some(Row { value, bound })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{QUANTISED, loses_carry};
+
+    #[test]
+    fn a_digit_that_loses_its_carry_is_too_small_by_one_of_the_next() {
+        for (q, second) in [(0x7eff, 0x7eff), (0x7f7f, 0x7f7f), (0x7f80, -0x8080), (0x1_8000, 0x8000), (-1, -1)] {
+            assert_eq!(loses_carry::<1>(q), second, "{q:#x}");
+        }
+        assert_eq!([loses_carry::<0>(0x17f), loses_carry::<0>(0x180)], [0x17f, 0x80]);
+        let second = QUANTISED.iter().find(|q| q.name.contains("32 (what the second")).unwrap();
+        // 1 is 2^29 of the units of its group, and 2^-14 is 2^15 of them: the second digit is 128.
+        let mut row = [1.0, f32::exp2(-14.0), f32::exp2(-15.0), 0.0];
+        second.apply(&mut row);
+        assert_eq!(row, [1.0, -f32::exp2(-14.0), f32::exp2(-15.0), 0.0]);
+    }
 }

@@ -36,6 +36,33 @@ pub(super) fn told(form: &Form) -> String {
     form.keys().map_or_else(|| form.to_string(), |keys| keys.to_string())
 }
 
+impl Solution {
+    /// The rule of the keys that are seen, which scores that are not made and a softmax over other keys have in common, with the
+    /// condition; nothing of other laws.
+    pub fn keys_seen(&self) -> Option<String> {
+        let keys = self.law.as_ref()?.keys()?;
+        let holds = if self.holds == Holds::Everywhere { String::new() } else { format!(", {}", self.holds) };
+        Some(format!("keys are seen by another rule, and others are left out: {keys}{holds}"))
+    }
+
+    /// Whether it says by no number which keys are seen, under a condition that tells a kernel's choice between two paths, and another
+    /// one says it by tiles and holds everywhere: the parts of a run may be so short that the tiles say the same.
+    pub(super) fn is_plainer(&self, other: &Self) -> bool {
+        let keys = |solution: &Self| solution.law.as_ref().and_then(Form::keys);
+        let chooses =
+            matches!(&self.holds, Holds::Under { conditions, .. } if conditions.first().is_some_and(When::is_of_paths));
+        chooses && keys(self).is_some_and(Keys::are_plain) && keys(other).is_some_and(|keys| !keys.are_plain())
+    }
+
+    /// Whether it is a law of some number, input or weight, which under two conditions is one cause all the same; zeros, or the values of
+    /// another place, may have two.
+    pub fn is_of_one_cause(&self) -> bool {
+        !matches!(self.law, Some(Form::Given(_) | Form::Moved(_) | Form::Written(_) | Form::Twice(_) | Form::Rank(_)))
+            && self.of_model.is_none()
+            && !self.has_own_factors()
+    }
+}
+
 /// Whether rules say the same of all keys of these queries.
 fn are_same(a: Keys, b: Keys, mut seats: impl Iterator<Item = Seat>) -> bool {
     seats.all(|seat| (0..seat.keys).all(|k| a.has(k, seat) == b.has(k, seat)))

@@ -94,6 +94,8 @@ pub enum Rows {
     Number(usize),
     /// The last of each part.
     LastOfPart,
+    /// The last of each part of several tokens.
+    LastOfSeveral,
     /// From this one on.
     From(usize),
     /// Up to this one.
@@ -118,6 +120,7 @@ impl Rows {
             Self::Rest(m, rest) => p % m == *rest,
             Self::Number(number) => p.checked_sub(part.first) == Some(*number),
             Self::LastOfPart => p + 1 == part.keys(),
+            Self::LastOfSeveral => p + 1 == part.keys() && part.tokens.len() > 1,
             Self::From(low) => p >= *low,
             Self::UpTo(high) => p <= *high,
             Self::Between(low, high) => (low..=high).contains(&&p),
@@ -144,6 +147,7 @@ impl fmt::Display for Written {
             Rows::Rest(m, rest) => write!(f, " where position mod {m} = {rest}"),
             Rows::Number(n) => write!(f, " with number {n} in its part"),
             Rows::LastOfPart => f.write_str(" that is the last of its part"),
+            Rows::LastOfSeveral => f.write_str(" that is the last of a part of several tokens"),
             Rows::From(low) => write!(f, " from position {low} on"),
             Rows::UpTo(high) => write!(f, " up to position {high}"),
             Rows::Between(low, high) => write!(f, " of positions {low} to {high}"),
@@ -238,12 +242,17 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
 const SEEN: usize = 8;
 const SOURCES: usize = 4;
 
+/// Rows that show a rule by a number that kernels seldom count by.
+const SHOWN: usize = 4;
+
 /// Rules for slots of which the row of position `p0` is in `s0`.
 fn rules(moved: &[Moved], (p0, s0): (usize, usize)) -> Vec<Slot> {
     let by = Index::By(s0 as i64 - p0 as i64);
     // What is as far off as a part is long is counted from its first row.
     let mut all = vec![Slot::Number, Slot::NumberAndTwice, Slot::Of(by)];
-    all.extend((2..=64usize).flat_map(|m| {
+    // Few rows are where some odd number leads.
+    let counts = (2..=64usize).filter(|m| m.is_power_of_two() || moved.len() >= SHOWN);
+    all.extend(counts.flat_map(|m| {
         let apart = m.is_power_of_two().then_some(Index::Apart(m / 2));
         let of = [Index::Mod(m), Index::First(m), Index::Last(m), Index::Reversed(m), Index::Next(m), Index::Before(m)];
         of.into_iter().chain(apart).map(Slot::Of)
@@ -353,6 +362,9 @@ fn domains(scene: &Scene<'_>, moved: &BTreeSet<usize>, apart: usize) -> Vec<Rows
     }
     if moved.iter().all(|p| Rows::LastOfPart.has(*p, part(scene, *p))) {
         all.push(Rows::LastOfPart);
+    }
+    if moved.iter().all(|p| Rows::LastOfSeveral.has(*p, part(scene, *p))) {
+        all.push(Rows::LastOfSeveral);
     }
     all.extend([Rows::From(low), Rows::UpTo(high), Rows::Between(low, high)]);
     all

@@ -10,7 +10,7 @@ use super::held::EACH;
 use super::scene::{Part, Scene};
 use super::when::When;
 use super::{Alternative, Confidence, Law, Row, Solver, given, lanes, moved, slots, sum, weigh};
-use crate::verdict::{Expected, RowAt};
+use crate::verdict::{Evidence, Expected, RowAt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,14 +131,38 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         let both = some.unwrap_or_default().into_iter().filter_map(|first| {
             let e = scene.e.assuming(first.assumed(scene)?);
             let then = Conditional::of(&Scene::new(&e, scene.meter())?);
-            // The same law twice is one law that is not known.
-            let other = |then: Conditional| (then.law != first.law).then(|| Twice { first: first.clone(), then });
+            // The same law twice is one law that is not known; a second one that gives the right values back is an exception to the
+            // first, whose rule is not known.
+            let undoes = |then: &Conditional| {
+                then.assumed(&Scene::of(&e, scene.meter())).is_none_or(|all| restores(scene, &e, &all))
+            };
+            let other = |then: Conditional| {
+                (then.law != first.law && !undoes(&then)).then(|| Twice { first: first.clone(), then })
+            };
             Some(then.into_iter().filter_map(other).collect::<Vec<_>>())
         });
         both.flatten().collect::<Vec<_>>()
     };
     let all = parts(scene).into_iter().flat_map(twice);
     all.filter_map(|both| Law::of(Form::Twice(both), scene)).collect()
+}
+
+/// Whether all that a second law does to what a first one gives, which `e` assumes, is to give right values back.
+fn restores(scene: &Scene<'_>, e: &Evidence<'_>, all: &Expected) -> bool {
+    let mut rows = scene.e.rows.iter();
+    rows.all(|row| {
+        let (Some((own, bound)), Some((first, _)), Some((then, _))) =
+            (&scene.e.expected[row.step], &e.expected[row.step], &all[row.step])
+        else {
+            return true;
+        };
+        let mut range = row.range.clone();
+        range.all(|i| {
+            let (right, first, then) = (own.data[i], first.data[i], then.data[i]);
+            let near = |a: f64, b: f64| (a - b).abs() <= 2.0 * f64::from(bound[i]);
+            near(then, first) || near(then, right)
+        })
+    })
 }
 
 /// Parts of the stage in which other shares of the elements are wrong.

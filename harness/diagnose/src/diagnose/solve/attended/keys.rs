@@ -165,6 +165,13 @@ pub enum Keys {
         /// Queries of a tile.
         queries: usize,
     },
+    /// Those it should see, and all of the tiles of keys before the one that the last query of its tile of queries is in.
+    TilesBeforeLast {
+        /// Keys of a tile.
+        keys: usize,
+        /// Queries of a tile.
+        queries: usize,
+    },
     /// Up to its row in the part, divided by this, after those in the cache.
     RowDivided(usize),
     /// Up to its position divided by this.
@@ -239,6 +246,10 @@ impl Keys {
                 let last = (tile_of_queries(queries) + queries).min(n) - 1;
                 causal || (k / keys * keys + keys).min(n) <= last + 1
             }
+            Self::TilesBeforeLast { keys, queries } => {
+                let last = (tile_of_queries(queries) + queries).min(n) - 1;
+                causal || k / keys < last / keys
+            }
             Self::RowDivided(m) => k <= first + (p - first) / m,
             Self::PositionDivided(m) => k <= p / m,
             Self::PartRounded { to, up: false } => k <= p - first % to,
@@ -276,9 +287,20 @@ impl Keys {
             Self::WholeTilesToQueriesEnd { queries, .. } => queries > 1,
             _ => matches!(
                 self,
-                Self::TilesToQueriesStart { .. } | Self::TilesToQueriesEnd { .. } | Self::TilesSeenByLast { .. }
+                Self::TilesToQueriesStart { .. }
+                    | Self::TilesToQueriesEnd { .. }
+                    | Self::TilesSeenByLast { .. }
+                    | Self::TilesBeforeLast { .. }
             ),
         }
+    }
+
+    /// Whether no number of a kernel's own says which they are.
+    pub(in super::super) fn are_plain(self) -> bool {
+        matches!(
+            self,
+            Self::Before | Self::Next | Self::All | Self::Own | Self::OwnPart | Self::RowInPart | Self::Cached
+        )
     }
 
     /// Whether which they are depends on the length of the prompt.
@@ -324,7 +346,8 @@ impl Keys {
             ways.map(|(of_part, cut)| Self::WholeTilesToQueriesEnd { keys, queries, of_part, cut })
         }));
         all.extend(both.clone().map(|(keys, queries)| Self::TilesToQueriesEnd { keys, queries }));
-        all.extend(both.map(|(keys, queries)| Self::TilesSeenByLast { keys, queries }));
+        all.extend(both.clone().map(|(keys, queries)| Self::TilesSeenByLast { keys, queries }));
+        all.extend(both.map(|(keys, queries)| Self::TilesBeforeLast { keys, queries }));
         all.extend((2..=8).flat_map(|m| [Self::RowDivided(m), Self::PositionDivided(m)]));
         if capture.steps.len() > 1 {
             all.extend(TILES.into_iter().flat_map(|to| [false, true].map(|up| Self::PartRounded { to, up })));
@@ -408,6 +431,10 @@ impl fmt::Display for Keys {
             Self::TilesSeenByLast { keys, queries } => write!(
                 f,
                 "its own keys, and all of each tile of {keys} that the last query of its tile of {queries} sees whole: there nothing is masked, for no query"
+            ),
+            Self::TilesBeforeLast { keys, queries } => write!(
+                f,
+                "its own keys, and all of the tiles of {keys} before the one that the last query of its tile of {queries} is in: that one alone is masked"
             ),
             Self::RowDivided(m) => {
                 write!(f, "the keys up to the query's row in its part divided by {m}, and those in the cache")

@@ -19,7 +19,8 @@ use super::scene::Scene;
 use super::{Alternative, Law, Row};
 use crate::verdict::RowAt;
 pub(in super::super) use keys::{Keys, Seat, Seats};
-use parts::{Maxima, Parted, Parts, Rule, largest};
+pub(super) use parts::Parts;
+use parts::{Maxima, Parted, Rule, largest};
 use qdiff_engine::ops::UNIT;
 pub(super) use queries::weights;
 use queries::{Made, Queries, Query, over};
@@ -318,7 +319,9 @@ impl Attended {
     ) -> Option<(f64, f32)> {
         let Weights { w, either, query, group } = weights;
         let (n, size) = (w.len(), largest_size(&query.s[..=query.seat.position]));
-        let relative = UNIT * (8.0 + size) + 2.0 * query.off;
+        let sees_later = w.iter().skip(query.seat.position + 1).any(|w| *w != 0.0);
+        let off = query.off + if sees_later { query.later_off } else { 0.0 };
+        let relative = UNIT * (8.0 + size) + 2.0 * off;
         if queries.of_weights {
             let v = *w.get(i)?;
             // Numbers below the least normal one have fewer bits, or none.

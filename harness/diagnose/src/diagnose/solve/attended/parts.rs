@@ -49,7 +49,7 @@ pub enum Parts {
 }
 
 impl Parts {
-    pub(super) fn all() -> Vec<Self> {
+    pub(in super::super) fn all() -> Vec<Self> {
         let mut all: Vec<Self> = (0..9).map(|b| Self::Tiles(1 << b)).collect();
         all.extend((2..=8).map(Self::Splits));
         let both = || [2, 3, 4, 8].into_iter().flat_map(|splits| [8, 16, 32, 64, 128].map(|tile| (splits, tile)));
@@ -61,7 +61,7 @@ impl Parts {
     }
 
     /// Where the parts of so many keys end.
-    pub(super) fn ends(self, keys: usize) -> Vec<usize> {
+    pub(in super::super) fn ends(self, keys: usize) -> Vec<usize> {
         let by = |len: usize| (1..=keys.div_ceil(len)).map(|i| (i * len).min(keys)).collect();
         match self {
             Self::Tiles(n) => by(n),

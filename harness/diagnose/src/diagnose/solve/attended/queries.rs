@@ -22,6 +22,8 @@ pub(super) struct Query {
     pub(super) s: Vec<f64>,
     /// What a score may be off by.
     pub(super) off: f64,
+    /// The same of keys after the query, where their scores were not captured.
+    pub(super) later_off: f64,
     /// By what they are scaled.
     pub(super) scale: f64,
 }
@@ -144,15 +146,39 @@ impl<'a> Queries<'a> {
         let (scene, a) = (self.scene, &self.attention);
         let of = |s: Vec<f64>, off: f64| {
             let seat = self.seats.at(position, s.len());
-            (position < s.len()).then_some(Query { seat, head, heads: a.n_heads, s, off, scale: self.scale })
+            (position < s.len()).then_some(Query {
+                seat,
+                head,
+                heads: a.n_heads,
+                s,
+                off,
+                later_off: 0.0,
+                scale: self.scale,
+            })
         };
         let plain = group == self.own(head) && made == Made::AsItIs;
         if let Some(scores) = scene.tensor(step, self.scores.id).filter(|_| plain) {
             let layout = Layout::of(self.scores);
             let (n, (tokens, ..)) = (*scores.shape.last()?, layout.extents(&scores.shape));
             let at = |k| self.scale * f64::from(scores.data[layout.at(&scores.shape, token, head * n + k)]);
-            return (token < tokens).then(|| of((0..n).map(at).collect(), 0.0)).flatten();
+            let mut s: Vec<f64> = (token < tokens).then(|| (0..n).map(at).collect())?;
+            // Scores of keys after the query may not have been written, though weights were made of them.
+            let later = s.get(position + 1..).is_some_and(|later| later.iter().any(|s| *s == 0.0 || !s.is_finite()));
+            let all = if later { self.multiplied((step, token), head, (group, made)) } else { None };
+            let mut later_off = 0.0;
+            if let Some((all, off)) = all.filter(|(all, _)| all.len() >= n) {
+                s[position + 1..].copy_from_slice(&all[position + 1..n]);
+                later_off = off;
+            }
+            return of(s, 0.0).map(|query| Query { later_off, ..query });
         }
+        let (s, off) = self.multiplied((step, token), head, (group, made))?;
+        of(s, off)
+    }
+
+    /// Scaled scores made of the query and the keys, and what they may be off by.
+    fn multiplied(&self, (step, token): (usize, usize), head: usize, (group, made): How) -> Option<(Vec<f64>, f64)> {
+        let (scene, a) = (self.scene, &self.attention);
         let graph = &scene.e.oracle.graph;
         let [queries, keys] = [0, 1].map(|i| self.scores.inputs.get(i).map(|&i| &graph.nodes[i]));
         let (queries, keys) = (scene.tensor(step, queries?.id)?, scene.tensor(step, keys?.id)?);
@@ -183,7 +209,7 @@ impl<'a> Queries<'a> {
             self.scale * sum
         };
         let s = (0..n).map(score).collect();
-        of(s, off)
+        Some((s, off))
     }
 
     /// The values that make an element of a row, of all keys: of weights that of its own key is 1.

@@ -22,7 +22,7 @@ fn row<'a>(scene: &'a Scene<'_>, at: At) -> &'a crate::verdict::RowAt {
 }
 
 /// The step that ran the element's token: of a row of a cache, the one that wrote it.
-fn step<'a>(scene: &'a Scene<'_>, at: At) -> &'a crate::capture::Step {
+pub(super) fn step<'a>(scene: &'a Scene<'_>, at: At) -> &'a crate::capture::Step {
     let (row, steps) = (row(scene, at), &scene.e.side.capture.steps);
     let wrote = |s: &&crate::capture::Step| (s.first..s.keys()).contains(&row.place.position);
     steps[..row.step].iter().find(wrote).unwrap_or(&steps[row.step])

@@ -181,6 +181,16 @@ impl Condition {
         }
     }
 
+    /// Whether it counts rows from an end of their part, further than a few.
+    fn counts_in_part(&self) -> bool {
+        let few = match self.values {
+            Values::Is(_) | Values::Rest(..) => true,
+            Values::From(bound) | Values::UpTo(bound) | Values::Between(_, bound) => bound <= CUT,
+            Values::Among(_) => false,
+        };
+        !few && matches!(self.feature.feature().name, "row of the part" | FROM_LAST)
+    }
+
     /// Whether it lists rows instead of giving a rule for them: one position or token, several, or a range that ends where
     /// kernels do not cut.
     fn is_list(&self) -> bool {
@@ -316,6 +326,11 @@ impl When {
     /// Whether a kernel makes such a difference, wherever a run happens to begin and end.
     pub(super) fn is_plain(&self) -> bool {
         matches!(self, Self::One(c) if c.is_plain())
+    }
+
+    /// Whether it is of the length of parts, or of decode steps alone, by which kernels are chosen.
+    pub(super) fn is_of_paths(&self) -> bool {
+        matches!(self, Self::One(c) if c.feature.feature().name == LENGTH && c.tells_parts() || c.is_of_steps() && c.is_plain())
     }
 
     /// Whether it lists rows instead of giving a rule for them.

@@ -2,8 +2,8 @@
 
 use super::super::At;
 use super::super::scene::Scene;
-use super::features::{Asked, FEATURES, Feature, IN_PAGE, LATER, LEFT_OVER, WEIGHT_ROW};
-use super::{Condition, Size, Values, When};
+use super::features::{Asked, FEATURES, Feature, IN_PAGE, LATER, LEFT_OVER, WEIGHT_ROW, step};
+use super::{CUT, Condition, Size, Values, When};
 use qdiff_engine::ops::Anatomy;
 use std::collections::BTreeSet;
 
@@ -67,19 +67,23 @@ pub(in super::super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
         Some(runs.iter().map(values).collect::<Option<Vec<_>>>()?.concat())
     };
     let spared = runs.iter().map(|run| run.spared.len()).sum::<usize>();
-    // Past the embedding a list of ids stands for what the same tokens have in common in both runs, and is no kernel's rule.
+    // Past the embedding no kernel knows the ids: a list of them, or a range, stands for what the tokens have in common.
     let picked = runs.iter().all(|run| matches!(run.scene.node().op.anatomy(), Anatomy::Gather(_)));
+    let rows = [true, false].map(|are_wrong| rows_of(runs, are_wrong));
+    // In one part alone a count of its rows says no more than positions do, but for a few that are left over.
+    let few = rows[0].iter().collect::<BTreeSet<_>>().len() as i64 <= CUT;
+    let counts = few || parts_of(runs) > 1;
     let known = |(i, f): (usize, &Feature)| {
         let (yes, no) = (of(f, true)?, of(f, false)?);
         let mut conditions = conditions(i, &yes.iter().copied().collect());
-        conditions.retain(|c| picked || f.name != "token id" || !matches!(c.values, Values::Among(_)));
+        conditions.retain(|c| picked || f.name != "token id" || matches!(c.values, Values::Is(_) | Values::Rest(..)));
+        conditions.retain(|c| counts || !c.counts_in_part());
         Some((conditions, no, yes))
     };
     let features = FEATURES.iter().enumerate().filter(|(_, f)| f.name != WEIGHT_ROW);
     let known: Vec<(Vec<Condition>, Vec<i64>, Vec<i64>)> = features.filter_map(known).collect();
     let none = |c: &Condition, no: &[i64]| no.iter().all(|v| !c.values.has(*v));
     // A condition that is read off two runs is tested on none: it must tell more rows apart than chance does.
-    let rows = [true, false].map(|are_wrong| rows_of(runs, are_wrong));
     let tells = |c: &Condition, yes: &[i64], no: &[i64], rest: &[usize]| {
         let others = rest.iter().map(|&s| (rows[1][s], no[s]));
         runs.len() < 2 || c.tells(rows[0].iter().copied().zip(yes.iter().copied()), others)
@@ -138,17 +142,29 @@ pub(in super::super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
 }
 
 impl When {
-    /// Whether it tells the wrong elements of these runs from the others by more than chance does.
+    /// Whether it tells the wrong elements of these runs from the others by more than chance does: of two conditions, each of them that
+    /// is not plain those from others that the second one holds of.
     pub(in super::super) fn tells(&self, runs: &[Seen<'_, '_>]) -> bool {
-        let Self::One(c) = self else { return false };
-        let values = |are_wrong: bool| {
-            let of = |run: &Seen<'_, '_>| -> Vec<Option<i64>> {
-                run.elements(are_wrong).iter().map(|&at| (c.feature.feature().of)(run.scene, at)).collect()
+        let tells = |c: &Condition, within: Option<&Condition>| {
+            let values = |are_wrong: bool| {
+                let of = |c: &Condition, scene: &Scene<'_>, at: At| (c.feature.feature().of)(scene, at);
+                let is_within = |scene: &Scene<'_>, at: At| {
+                    within.is_none_or(|within| of(within, scene, at).is_some_and(|v| within.values.has(v)))
+                };
+                let in_run = |(i, run): (usize, &Seen<'_, '_>)| -> Vec<InRow> {
+                    let some = run.elements(are_wrong).iter().filter(|at| is_within(run.scene, **at));
+                    let row = |at: &At| (i, run.scene.e.rows[at.0].place.position);
+                    some.filter_map(|at| Some((row(at), of(c, run.scene, *at)?))).collect()
+                };
+                runs.iter().enumerate().flat_map(in_run).collect::<Vec<_>>()
             };
-            let values: Vec<Option<i64>> = runs.iter().flat_map(of).collect();
-            rows_of(runs, are_wrong).into_iter().zip(values).filter_map(|(row, v)| Some((row, v?))).collect::<Vec<_>>()
+            c.tells(values(true).into_iter(), values(false).into_iter())
         };
-        c.tells(values(true).into_iter(), values(false).into_iter())
+        match self {
+            Self::One(c) => tells(c, None),
+            Self::Both(a, b) => (a.is_plain() || tells(a, Some(b))) && (b.is_plain() || tells(b, Some(a))),
+            Self::Size(_) => false,
+        }
     }
 }
 
@@ -167,6 +183,15 @@ const MOST: usize = 64;
 
 /// The chance, as a power of two, with which a condition may tell wrong rows from right ones.
 const CHANCE: f64 = -10.0;
+
+/// The parts of several tokens, by their run and lengths, that have wrong rows.
+fn parts_of(runs: &[Seen<'_, '_>]) -> usize {
+    let of = |(i, run): (usize, &Seen<'_, '_>)| -> BTreeSet<(usize, usize)> {
+        let parts = run.wrong.iter().map(|at| step(run.scene, *at)).filter(|step| step.tokens.len() > 1);
+        parts.map(|step| (i, step.first)).collect()
+    };
+    runs.iter().enumerate().map(|run| of(run).len()).sum()
+}
 
 /// The run and the position of each wrong element, or of each that is spared.
 fn rows_of(runs: &[Seen<'_, '_>], are_wrong: bool) -> Vec<(usize, usize)> {

@@ -114,6 +114,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
         |s| rescored(s, |p| p.decodes() && p.n == p.p, |_, _, _| 0.0),
     ),
     bug(
+        "score-mask-of-half-the-row",
+        "in a prefill the mask of a row is that of half its number in the part: scores of later keys are not made, and 0",
+        |_, n, _| scores(n),
+        |s| rescored(s, |p| !p.decodes() && p.n <= p.p && p.n > p.p - p.t + p.t / 2, |_, _, _| 0.0),
+    ),
+    bug(
         "score-last-lanes-lost-in-odd-heads",
         "in odd heads the last 16 dimensions are not summed",
         |_, n, _| scores(n),

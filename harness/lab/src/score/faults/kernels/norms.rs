@@ -107,6 +107,12 @@ pub(super) const FAULTS: &[KernelFault] = &[
         whole,
         |s| rooted(s, |_| true, |x, eps| f64::from(quick_root((squares(x) / x.len() as f64 + eps) as f32))),
     ),
+    bug(
+        "norm-last-vector-of-squares-twice",
+        "the last 24 values are squared once more, as the rest of a tile that begins before the end of the one before",
+        whole,
+        |s| rooted(s, |_| true, |x, eps| root(eps, squares(x) + squares(&x[x.len() - 24..]), x.len() as f64)),
+    ),
     bug("norm-squares-in-bf16", "squares are rounded to bf16 and summed in it, 32 at a time", whole, |s| {
         rooted(
             s,
