@@ -142,8 +142,8 @@ pub(in super::super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
 }
 
 impl When {
-    /// Whether it tells the wrong elements of these runs from the others by more than chance does: of two conditions, each of them that
-    /// is not plain those from others that the second one holds of.
+    /// Whether it tells the wrong elements of these runs from the others by more than chance does: of two conditions, one of them from
+    /// others that the second one holds of.
     pub(in super::super) fn tells(&self, runs: &[Seen<'_, '_>]) -> bool {
         let tells = |c: &Condition, within: Option<&Condition>| {
             let values = |are_wrong: bool| {
@@ -162,7 +162,7 @@ impl When {
         };
         match self {
             Self::One(c) => tells(c, None),
-            Self::Both(a, b) => (a.is_plain() || tells(a, Some(b))) && (b.is_plain() || tells(b, Some(a))),
+            Self::Both(a, b) => tells(a, Some(b)) || tells(b, Some(a)),
             Self::Size(_) => false,
         }
     }
