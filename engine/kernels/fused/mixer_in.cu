@@ -14,7 +14,7 @@ struct MixerInParams {
     Weights w[PARTS];
     float *y[PARTS]; // what later kernels read: projections, or what a delta net makes of them
     float *norm_tap, *product_tap[PARTS]; // null where not wanted
-    // Of a delta net alone:
+    // A delta net alone has these:
     const float *kernel; // of the convolution, [m, past + 1]; null where it is attention
     float *window; // the last rows of qkv, the oldest first, [past, m]
     const float *shift, *rate; // of the decay

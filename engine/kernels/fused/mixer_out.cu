@@ -1,5 +1,5 @@
-// The last product of gated attention or of a gated delta net, and attn_residual, of one token. Of a delta net each block makes the norm of
-// every head and its gate for itself, D / 4 lanes a head. A block makes its share of the rows. Grid (blocks, no more than tiles of rows).
+// The last product of gated attention or of a gated delta net, and attn_residual, of one token. Where it is a delta net, each block makes the norm
+// of every head and its gate for itself, D / 4 lanes a head. A block makes its share of the rows. Grid (blocks, no more than tiles of rows).
 // x, z [n], norm [D], W [m, n] in blocks, y [m].
 
 #include "fused/experts.cuh"

@@ -125,17 +125,8 @@ impl Decoder {
 
     fn plain(graph: &Graph) -> Option<Self> {
         let walk = Walk(graph);
-        let logits = graph.nodes.len().checked_sub(1)?;
-        let final_norm = walk.input(logits, 0, NORM)?;
-        let mut layers = Vec::new();
-        let mut at = *walk.node(final_norm).inputs.first()?;
-        while !matches!(walk.node(at).op, Op::Embed) {
-            let (layer, below) = walk.layer(at)?;
-            layers.push(layer);
-            at = below;
-        }
-        layers.reverse();
-        let decoder = Self { embed: at, layers, mixed: Vec::new(), final_norm, logits };
+        let (embed, layers, [final_norm, logits]) = walk.down(|at| walk.layer(at))?;
+        let decoder = Self { embed, layers, mixed: Vec::new(), final_norm, logits };
         // A stage that it does not place would never be made.
         (decoder.nodes().count() == graph.nodes.len()).then_some(decoder)
     }

@@ -198,7 +198,7 @@ impl Walk<'_> {
         whole.then_some((delta, norm))
     }
 
-    /// The layer that ends with the sum `out`, and what it is given.
+    /// The layer that ends with the sum `out`, and the node that the layer reads.
     fn mixed(&self, out: usize) -> Option<(Layer, usize)> {
         let residual = self.input(out, 1, |op| matches!(op, Op::Residual))?;
         let (ffn, ffn_norm) = self.ffn(out)?;
@@ -216,19 +216,10 @@ impl Walk<'_> {
 /// The embedding, the layers, and the last norm and the logits of `graph`; `None` if it is another kind of model.
 pub fn of(graph: &Graph) -> Option<(usize, Vec<Layer>, [usize; 2])> {
     let walk = Walk(graph);
-    let logits = graph.nodes.len().checked_sub(1)?;
-    let final_norm = walk.input(logits, 0, NORM)?;
-    let mut mixed = Vec::new();
-    let mut at = *walk.node(final_norm).inputs.first()?;
-    while !matches!(walk.node(at).op, Op::Embed) {
-        let (layer, below) = walk.mixed(at)?;
-        mixed.push(layer);
-        at = below;
-    }
-    mixed.reverse();
+    let (embed, mixed, ends) = walk.down(|at| walk.mixed(at))?;
     // A stage that it does not place would never be made.
     let placed = 3 + mixed.iter().flat_map(Layer::nodes).count();
-    (placed == graph.nodes.len()).then_some((at, mixed, [final_norm, logits]))
+    (placed == graph.nodes.len()).then_some((embed, mixed, ends))
 }
 
 /// What keeps a decoder with delta nets from being one that the fused kernels know, as far as it is known.

@@ -31,7 +31,7 @@ pub struct Experts {
     pub weights: usize,
     /// These by their sum.
     pub shares: Option<usize>,
-    /// Of each chosen one.
+    /// The network of each chosen one.
     pub each: Mlp,
     pub sum: usize,
 }
@@ -86,6 +86,20 @@ impl Walk<'_> {
             Some(node) => (Some(node), node),
             None => (None, i),
         }
+    }
+
+    /// The embedding, the layers, and the last norm and the logits. `layer` gives the layer that ends with a sum, and the node that it reads.
+    pub(super) fn down<L>(&self, layer: impl Fn(usize) -> Option<(L, usize)>) -> Option<(usize, Vec<L>, [usize; 2])> {
+        let logits = self.0.nodes.len().checked_sub(1)?;
+        let final_norm = self.input(logits, 0, NORM)?;
+        let (mut layers, mut at) = (Vec::new(), *self.node(final_norm).inputs.first()?);
+        while !matches!(self.node(at).op, Op::Embed) {
+            let (found, below) = layer(at)?;
+            layers.push(found);
+            at = below;
+        }
+        layers.reverse();
+        Some((at, layers, [final_norm, logits]))
     }
 
     /// The gated network that ends with the product `down`; `is` holds of the ops of its products.

@@ -41,7 +41,7 @@ pub fn undecided(
     let origins = diagnosis.verdict.origins();
     for finding in &mut diagnosis.findings {
         if let Some(rules) = finding.solution.as_mut().and_then(Solution::undecided) {
-            let because = format!("the runs allow {rules} other rules for which keys are seen");
+            let because = format!("{rules} other rules for which keys are seen fit as well");
             take_back(&searcher, &origins, finding, (0, because));
         }
     }

@@ -122,9 +122,6 @@ impl<'a> ScoreRun<'a> {
         let others: Vec<Recording> = others.into_iter().collect::<Result<_>>()?;
         let mut graded = told.clone();
         self.pair.confirm(subject, &others, &mut graded);
-        for f in told.findings.iter().zip(&graded.findings) {
-            if worth(f.0, f.1) == Worth::False {}
-        }
         Ok(told.findings.iter().zip(&graded.findings).map(|(told, graded)| worth(told, graded)).collect())
     }
 
