@@ -10,6 +10,7 @@ const GGUF_TYPE_FLOAT32: u32 = 6;
 const GGUF_TYPE_BOOL: u32 = 7;
 const GGUF_TYPE_STRING: u32 = 8;
 const GGUF_TYPE_ARRAY: u32 = 9;
+const GGUF_TYPE_UINT64: u32 = 10;
 
 /// Alignment of the data section and of each tensor in it where the metadata say nothing: GGUF's default.
 const ALIGNMENT: u32 = 32;
@@ -103,6 +104,11 @@ impl Kv {
     /// An array of signed integers.
     pub fn i32s(&mut self, key: &str, values: &[i32]) {
         self.array(key, GGUF_TYPE_INT32, values.len()).extend(values.iter().flat_map(|v| v.to_le_bytes()));
+    }
+
+    /// An array of unsigned integers of 64 bits.
+    pub fn u64s(&mut self, key: &str, values: &[u64]) {
+        self.array(key, GGUF_TYPE_UINT64, values.len()).extend(values.iter().flat_map(|v| v.to_le_bytes()));
     }
 
     /// An array of floats.

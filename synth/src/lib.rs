@@ -27,7 +27,7 @@ pub use vocab::symbol;
 
 use qdiff_engine::model::{
     self, ARCHITECTURES, Architecture, Graph, Metadata, Role, Weight, qwen2, qwen2moe, qwen2vl, qwen3moe, qwen3next,
-    qwen3vl, qwen3vlmoe, qwen35, qwen35moe,
+    qwen3vl, qwen3vlmoe, qwen4exp, qwen35, qwen35moe,
 };
 use qdiff_engine::ops::anatomy::{Elementwise, Gather, RowReduction};
 use qdiff_engine::ops::{Anatomy, Definition as _, Softplus};
@@ -120,6 +120,8 @@ pub enum Setting {
     Text(String),
     /// A list of integers.
     Integers(Vec<i32>),
+    /// A list of integers of 64 bits.
+    Long(Vec<u64>),
 }
 
 impl std::str::FromStr for Setting {
@@ -276,7 +278,7 @@ impl Synth {
         let mut list: Vec<Tensor> = Vec::new();
         for node in graph.nodes.iter().filter(|n| !(self.tied && n.role == Role::Logits)) {
             let fill = match (node.op.anatomy(), node.role) {
-                (Anatomy::Gather(Gather::Rows), _) | (Anatomy::Contraction(_), Role::Logits) => head,
+                (Anatomy::Gather(Gather::Rows | Gather::Hashed), _) | (Anatomy::Contraction(_), Role::Logits) => head,
                 (Anatomy::RowReduction(RowReduction::Recurrent), _) => matrix,
                 (Anatomy::RowReduction(_), _) => Fill::Norm,
                 // Value biases stay moderate, as in Qwen: a large one would drown the content in a constant.
@@ -296,9 +298,16 @@ impl Synth {
             for Weight { name, extent } in &node.weights {
                 // llama.cpp's own quantiser leaves routers as they are.
                 let anatomy = node.op.anatomy();
-                let product = anatomy.multiplies_weights() || anatomy == Anatomy::Gather(Gather::Rows);
+                let product = anatomy.multiplies_weights() || anatomy.looks_up();
                 let plain = extent.len() < 2 || node.role == Role::Router || !product;
-                let usual = if plain { GgmlType::F32 } else { self.weight_type };
+                // Short rows may be no whole blocks.
+                let blocks = anatomy != Anatomy::Gather(Gather::Hashed)
+                    || extent[0].is_multiple_of(self.weight_type.block_size());
+                let usual = match (plain, blocks) {
+                    (true, _) => GgmlType::F32,
+                    (false, true) => self.weight_type,
+                    (false, false) => GgmlType::F16,
+                };
                 let own = self.overrides.iter().rev().find(|(n, _)| n == name);
                 let ty = own.map_or(usual, |o| o.1);
                 list.push(Tensor { ty, name: name.clone(), ne: extent.clone(), fill });
@@ -360,18 +369,28 @@ impl Synth {
             integers.extend([("attention.key_length", self.head_dim), ("attention.value_length", self.head_dim)]);
         }
         // Numbers that nothing divides by, and of experts that are a whole number of blocks in every format.
-        if [qwen2moe::ARCH, qwen3moe::ARCH, qwen3vlmoe::ARCH, qwen3next::ARCH, qwen35moe::ARCH].contains(&self.arch) {
+        let newest = self.arch == qwen4exp::ARCH;
+        let of_experts = [qwen2moe::ARCH, qwen3moe::ARCH, qwen3vlmoe::ARCH, qwen3next::ARCH, qwen35moe::ARCH];
+        if newest || of_experts.contains(&self.arch) {
             integers.extend([("expert_count", 7), ("expert_used_count", 3), ("expert_feed_forward_length", 256)]);
         }
-        if [qwen2moe::ARCH, qwen35moe::ARCH, qwen3next::ARCH].contains(&self.arch) {
+        if newest || [qwen2moe::ARCH, qwen35moe::ARCH, qwen3next::ARCH].contains(&self.arch) {
             integers.push(("expert_shared_feed_forward_length", 768));
         }
-        let hybrid = [qwen3next::ARCH, qwen35::ARCH, qwen35moe::ARCH].contains(&self.arch);
+        let hybrid = newest || [qwen3next::ARCH, qwen35::ARCH, qwen35moe::ARCH].contains(&self.arch);
         if hybrid {
             // Every second layer is one of attention, with half of each head rotated.
             integers.extend([("full_attention_interval", 2), ("rope.dimension_count", self.head_dim / 4 * 2)]);
             integers.extend([("ssm.conv_kernel", 4), ("ssm.state_size", 64), ("ssm.group_count", 2)]);
             integers.extend([("ssm.time_step_rank", 4), ("ssm.inner_size", 256)]);
+        }
+        if newest {
+            // Two sizes of n-grams with two heads each, of which a row is a quarter of the stream.
+            integers.extend([("hyper_connection.count", 3), ("hyper_connection.low_rank", 256)]);
+            integers.extend([("attention.indexer.head_count", 2), ("attention.indexer.key_length", self.head_dim)]);
+            integers.extend([("attention.indexer.top_k", 16), ("ple.ngram_size", 3)]);
+            integers.extend([("ple.heads_per_ngram", 2), ("embedding_length_per_layer_input", self.n_embd / 4)]);
+            integers.extend([("ple.conv_kernel", 4), ("ple.eos_token_id", 2)]);
         }
         let reals = [("attention.layer_norm_rms_epsilon", self.eps), ("rope.freq_base", self.rope_base)];
         let integers = integers.into_iter().map(|(key, n)| (key.to_owned(), Setting::Integer(n)));
@@ -387,6 +406,18 @@ impl Synth {
             let pairs = self.head_dim as i32 / 2;
             let sections = [pairs / 4, (pairs * 3 + 7) / 8, pairs - pairs / 4 - (pairs * 3 + 7) / 8, 0];
             all.push(("rope.dimension_sections".to_owned(), Setting::Integers(sections.to_vec())));
+        }
+        if newest {
+            let ratios = (0..self.n_layers).map(|layer| if layer % 2 == 1 { 4 } else { 0 });
+            all.push(("attention.compress_ratios".to_owned(), Setting::Integers(ratios.collect())));
+            all.push(("ple.layers".to_owned(), Setting::Integers(vec![0])));
+            // Primes, and products that need more than 32 bits.
+            let long = [
+                ("ple.layer_multipliers", vec![0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f, 0x1656_67b1_9e37_79f9]),
+                ("ple.head_offsets", vec![0, 101, 204, 311]),
+                ("ple.head_vocab_sizes", vec![101, 103, 107, 109]),
+            ];
+            all.extend(long.map(|(key, list)| (key.to_owned(), Setting::Long(list))));
         }
         for (key, value) in &self.settings {
             match all.iter_mut().find(|(own, _)| own == key) {
@@ -438,6 +469,7 @@ impl Synth {
                 Setting::Bool(is) => kv.bool(&key, is),
                 Setting::Text(text) => kv.string(&key, &text),
                 Setting::Integers(all) => kv.i32s(&key, &all),
+                Setting::Long(all) => kv.u64s(&key, &all),
             }
         }
         kv
@@ -457,10 +489,10 @@ impl Metadata for Synth {
         if let Setting::Bool(is) = self.setting(key)? { Some(is) } else { None }
     }
     fn integers(&self, key: &str) -> Option<Vec<i64>> {
-        if let Setting::Integers(all) = self.setting(key)? {
-            Some(all.into_iter().map(i64::from).collect())
-        } else {
-            None
+        match self.setting(key)? {
+            Setting::Integers(all) => Some(all.into_iter().map(i64::from).collect()),
+            Setting::Long(all) => Some(all.into_iter().map(u64::cast_signed).collect()),
+            _ => None,
         }
     }
     fn text(&self, key: &str) -> Option<String> {

@@ -35,6 +35,8 @@ pub struct CpuEngine<'a> {
     looked_back_to: Vec<usize>,
     intervention: Option<Box<dyn Intervene + 'a>>,
     sequences: Sequences,
+    /// The tokens of a sequence that is alone.
+    history: Vec<u32>,
     /// What rows become on their way into a cache.
     kv: KvType,
     /// The other ranks, where it runs the stages of one.
@@ -78,6 +80,7 @@ impl<'a> CpuEngine<'a> {
             weights,
             intervention: None,
             sequences: Sequences::default(),
+            history: Vec::new(),
             kv: KvType::F32,
             peers,
         }
@@ -112,6 +115,7 @@ impl<'a> CpuEngine<'a> {
     /// Forgets everything: the next step begins at position 0.
     pub fn reset(&mut self) {
         self.sequences = Sequences::default();
+        self.history.clear();
         self.kept.fill(None);
     }
 
@@ -188,12 +192,20 @@ impl<'a> CpuEngine<'a> {
         let weights = self.weights.clone();
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
         let positions: Vec<u32> = rows.iter().map(|row| row.position).collect();
+        let mut history = std::mem::take(&mut self.history);
+        history.truncate(positions[0] as usize);
+        history.extend(&tokens);
         let mut values: Vec<Option<Arc<Tensor<f32>>>> = vec![None; self.graph.nodes.len()];
         let mut output = None;
         for index in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[index];
-            let context =
-                Context { tokens: &tokens, positions: &positions, source: weights.source(), weights: &node.weights };
+            let context = Context {
+                tokens: &tokens,
+                positions: &positions,
+                history: &history,
+                source: weights.source(),
+                weights: &node.weights,
+            };
             let together = matches!(node.op, Op::Collective(_));
             let mut value = if alone || node.has_state() || together {
                 let reads = Reads { values: &values, before: &before };
@@ -236,7 +248,7 @@ impl<'a> CpuEngine<'a> {
             output = Some(value.clone());
             values[index] = (self.last_use[index] > index).then_some(value);
         }
-        self.sequences = sequences;
+        (self.sequences, self.history) = (sequences, history);
         Ok(output.expect("a graph has stages"))
     }
 }

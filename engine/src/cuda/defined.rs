@@ -29,7 +29,7 @@ impl Calls<'_> {
         let width_of = |i: usize| row_len(&self.graph.nodes[node.inputs[i]]);
         let vector = || self.memory.weight(node).planes[0];
         match op {
-            Known::TopK(Decision { picks }) => {
+            Known::TopK(Decision { picks, .. }) => {
                 let params = TopKParams { x: x(0), y, n: width_of(0) as i32, k: picks as i32 };
                 Call::new(params, (tokens as u32, 1, 1), ROW_THREADS)
             }
@@ -61,7 +61,7 @@ impl Calls<'_> {
                 let params = L2NormParams { x: x(0), y, d, repeats: *repeats as i32, eps: *eps as f32 };
                 Call::new(params, ((tokens * heads) as u32, 1, 1), HEAD_THREADS)
             }
-            Known::Convolution(Convolution { taps }) => {
+            Known::Convolution(Convolution { taps, .. }) => {
                 let past = (taps - 1) as i32;
                 let params = ConvolutionParams { x: x(0), before: x(1), w: vector(), y, n, past, count };
                 Call::flat(params, elements)

@@ -30,7 +30,7 @@ use super::{CudaError, devices, wide};
 use crate::cpu::{Row, Sequences};
 use crate::dtype::DType;
 use crate::model::{Graph, Model, Node, WeightSource, row_len};
-use crate::ops::anatomy::{Contraction, Gather};
+use crate::ops::anatomy::Contraction;
 use crate::ops::{Anatomy, Op};
 use crate::quant::GgmlType;
 use crate::tap::TapSink;
@@ -325,7 +325,7 @@ impl CudaEngine {
         let read = |node: &Node| {
             let weight = self.memory.weight(node);
             let rows = match node.op.anatomy() {
-                Anatomy::Gather(Gather::Rows) => 1,
+                anatomy if anatomy.looks_up() => 1,
                 // Rows of the chosen experts, as many as there are results.
                 Anatomy::Contraction(Contraction::Weight(Some(_))) => row_len(node),
                 _ => weight.m,

@@ -56,7 +56,7 @@ impl Known<'_> {
 /// Which kernel computes `op`; `None` where none does.
 pub fn known(op: &Defined) -> Option<Known<'_>> {
     match op.anatomy() {
-        Anatomy::Decision(decision) => return Some(Known::TopK(decision)),
+        Anatomy::Decision(decision) if decision.block.is_none() => return Some(Known::TopK(decision)),
         Anatomy::Gather(Gather::Elements) => return Some(Known::Gather),
         Anatomy::Gather(Gather::Columns(columns)) => return Some(Known::Columns(columns)),
         Anatomy::Contraction(Contraction::Weight(Some(picked))) => return Some(Known::ExpertLinear(picked)),
@@ -66,6 +66,7 @@ pub fn known(op: &Defined) -> Option<Known<'_>> {
         | Anatomy::RowReduction(_)
         | Anatomy::Elementwise(_)
         | Anatomy::State(_)
+        | Anatomy::Decision(_)
         | Anatomy::Collective(_) => {}
     }
     let definition: &dyn Definition = &**op;
@@ -79,7 +80,7 @@ pub fn known(op: &Defined) -> Option<Known<'_>> {
         .or_else(|| is(Known::Factors, definition.is::<Factors>()))
         .or_else(|| is(Known::VectorFactor, definition.is::<VectorFactor>()))
         .or_else(|| definition.downcast_ref().map(Known::L2Norm))
-        .or_else(|| definition.downcast_ref().map(Known::Convolution))
+        .or_else(|| definition.downcast_ref().filter(|c: &&Convolution| c.apart == 1).map(Known::Convolution))
         .or_else(|| definition.downcast_ref().map(Known::Window))
         .or_else(|| definition.downcast_ref().map(Known::DeltaNet))
         .or_else(|| definition.downcast_ref().map(Known::DeltaState))

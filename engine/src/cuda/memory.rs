@@ -12,8 +12,8 @@ use super::options::{Gemm, Options, Path};
 use super::slots::{Slots, taken};
 use super::weights::{self, Weight};
 use crate::model::{Axis, Graph, Node, Role, StageId, WeightSource};
-use crate::ops::anatomy::{Collective, Gather};
-use crate::ops::{Anatomy, Op, Rope};
+use crate::ops::anatomy::Collective;
+use crate::ops::{Op, Rope};
 use crate::quant::GgmlType;
 use cudarc::driver::result;
 use rayon::prelude::*;
@@ -238,7 +238,7 @@ impl Memory {
 fn read_in_blocks(graph: &Graph) -> HashSet<&str> {
     let in_blocks = |node: &&Node| {
         let anatomy = node.op.anatomy();
-        anatomy.multiplies_weights() || anatomy == Anatomy::Gather(Gather::Rows)
+        anatomy.multiplies_weights() || anatomy.looks_up()
     };
     graph.nodes.iter().filter(in_blocks).flat_map(|node| &node.weights).map(|weight| weight.name.as_str()).collect()
 }

@@ -4,7 +4,7 @@ use super::config::{self, ConfigError, Metadata};
 use super::graph::Graph;
 use super::placement::Placement;
 use super::stage::{StageId, UnknownStage, of_rank};
-use super::{experts, qwen2, qwen2moe, qwen2vl, qwen3, qwen3moe, qwen3next, qwen3vl, qwen3vlmoe, qwen35, qwen35moe};
+use super::{experts, qwen2, qwen2moe, qwen2vl, qwen3, qwen3moe, qwen3next, qwen3vl, qwen3vlmoe, qwen4exp, qwen35, qwen35moe};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -29,6 +29,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     (qwen3next::ARCH, qwen3next::graph),
     (qwen35::ARCH, qwen35::graph),
     (qwen35moe::ARCH, qwen35moe::graph),
+    (qwen4exp::ARCH, qwen4exp::graph),
 ];
 
 /// Tensors that a layer may have in the place of others that it has usually, which hold the same in parts.
@@ -86,6 +87,8 @@ pub fn skeleton(build: BuildGraph, n_layers: usize) -> Graph {
         "block_count" => n_layers,
         // As many value heads of the delta net as there are.
         "ssm.inner_size" => SMALL * SMALL,
+        // One head of n-grams, as wide as the stream.
+        "ple.heads_per_ngram" => 1,
         _ => SMALL,
     };
     build(&Invented(integer)).expect("an architecture is there in any size")
@@ -118,7 +121,14 @@ impl<F: Fn(&str) -> usize> Metadata for Invented<F> {
         None
     }
     fn integers(&self, key: &str) -> Option<Vec<i64>> {
-        key.ends_with("dimension_sections").then(|| vec![1; 3])
+        let suffix = key.split_once('.')?.1;
+        match suffix {
+            "rope.dimension_sections" => Some(vec![1; 3]),
+            "attention.compress_ratios" => Some(vec![SMALL as i64; (self.0)("block_count")]),
+            "ple.layers" => Some(vec![0]),
+            "ple.layer_multipliers" | "ple.head_offsets" | "ple.head_vocab_sizes" => Some(vec![1; SMALL]),
+            _ => None,
+        }
     }
     fn extent(&self, tensor: &str) -> Option<Vec<u64>> {
         (!FUSED.iter().any(|fused| tensor.ends_with(fused))).then(|| vec![SMALL as u64; 2])

@@ -4,7 +4,7 @@ use super::builder::Builder;
 use super::config::{invalid, unsupported};
 use super::graph::{Axis, EmittedLayout, Role};
 use super::{Config, ConfigError, Metadata};
-use crate::ops::{Attention, KvCache, Op, RmsNorm, Softmax};
+use crate::ops::{Attention, ChosenWeights, Defined, KvCache, Op, RmsNorm, Softmax};
 
 /// Tensor that every layer begins with.
 pub(super) const ATTN_NORM: &str = "attn_norm.weight";
@@ -68,8 +68,10 @@ pub(super) fn norm(
 }
 
 /// Attention over all tokens so far: rotation of queries and keys, caches, softmax of the scores, and values by their weights,
-/// which llama.cpp announces as `emitted`.
-pub(super) fn attend(b: &mut Builder, [q, k, v]: [usize; 3], c: &Config, emitted: &str) -> usize {
+/// which llama.cpp announces as `emitted`. If there is a choice of keys, only those have weights.
+pub(super) fn attend(
+    b: &mut Builder, [q, k, v]: [usize; 3], chosen: Option<usize>, c: &Config, emitted: &str,
+) -> usize {
     let (h, g, d, rope) = (c.n_heads, c.n_kv_heads, c.head_dim, Op::Rope(c.rope()));
     let cache = Op::KvCache(KvCache { n_kv_heads: g, head_dim: d });
     let attention = Attention { n_heads: h, n_kv_heads: g, head_dim: d };
@@ -91,9 +93,14 @@ pub(super) fn attend(b: &mut Builder, [q, k, v]: [usize; 3], c: &Config, emitted
         .stage("attn_scores", Role::Attention, Op::AttnScores(attention), &[q_rope, k_cache], &[])
         .laid_out(&pairs, EmittedLayout::PaddedKeys)
         .add("kq", "MUL_MAT");
-    let softmax = Op::AttnWeights(Softmax { scale: 1.0 / (d as f64).sqrt() });
+    let scale = 1.0 / (d as f64).sqrt();
+    let softmax = match chosen {
+        None => Op::AttnWeights(Softmax { scale }),
+        Some(_) => Defined::op(ChosenWeights { scale }),
+    };
+    let operands: Vec<usize> = [scores].into_iter().chain(chosen).collect();
     let weights = b
-        .stage("attn_weights", Role::Attention, softmax, &[scores], &[])
+        .stage("attn_weights", Role::Attention, softmax, &operands, &[])
         .laid_out(&pairs, EmittedLayout::PaddedKeys)
         .add("kq_soft_max", "SOFT_MAX");
     let context = Op::AttnContext(attention);

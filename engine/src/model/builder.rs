@@ -87,12 +87,11 @@ impl NodeBuilder<'_> {
         let emission = &mut self.node.emission;
         emission.op = op;
         emission.name = match (self.builder.layer, emission.layout) {
-            (Some(layer), EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed) => format!("{name}_l{layer}"),
-            (Some(layer), EmittedLayout::Rows | EmittedLayout::PaddedKeys | EmittedLayout::Columns)
-                if !name.is_empty() =>
-            {
-                format!("{name}-{layer}")
-            }
+            (
+                Some(layer),
+                EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed | EmittedLayout::FirstHalves,
+            ) => format!("{name}_l{layer}"),
+            (Some(layer), _) if !name.is_empty() => format!("{name}-{layer}"),
             _ => name.to_owned(),
         };
         self.builder.nodes.push(self.node);

@@ -1,10 +1,9 @@
 //! What a file must be so that llama.cpp can load it and computes what its graph says. llama.cpp ends the process over
 //! some of this, and computes otherwise over some; each refusal names the key or the tensor, and what is expected.
 
-use super::{ConfigError, Graph, Metadata, Node, config};
+use super::{ConfigError, Graph, Metadata, Node, Role, config};
 use crate::gguf::{Gguf, GgufError, TensorInfo};
-use crate::ops::anatomy::Gather;
-use crate::ops::{Anatomy, Weight};
+use crate::ops::Weight;
 use crate::quant::GgmlType;
 use crate::tokenizer::VocabError;
 use std::cell::RefCell;
@@ -175,9 +174,11 @@ pub(super) fn tensors(gguf: &Gguf, graph: &Graph) -> Result<(), LoadError> {
     let weights = graph.weights();
     let products = |node: &&Node| {
         let anatomy = node.op.anatomy();
-        anatomy.multiplies_weights() || anatomy == Anatomy::Gather(Gather::Rows)
+        anatomy.multiplies_weights() || anatomy.looks_up()
     };
-    let others = graph.nodes.iter().filter(|node| !products(node));
+    // llama.cpp casts the taps of a convolution over residual streams.
+    let cast = |node: &&Node| node.role == Role::Streams && node.op.anatomy().looks_back();
+    let others = graph.nodes.iter().filter(|node| !products(node) && !cast(node));
     let plain: HashSet<&str> = others.flat_map(|node| &node.weights).map(|weight| weight.name.as_str()).collect();
     for Weight { name, extent } in &weights {
         let Some(TensorInfo { dims, ggml_type, .. }) = gguf.tensor(name) else {

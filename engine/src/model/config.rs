@@ -49,6 +49,7 @@ impl Metadata for Gguf {
         match self.get(key)? {
             Value::Array(ArrayValue::I32(all)) => Some(all.iter().map(|n| i64::from(*n)).collect()),
             Value::Array(ArrayValue::U32(all)) => Some(all.iter().map(|n| i64::from(*n)).collect()),
+            Value::Array(ArrayValue::U64(all)) => Some(all.iter().map(|n| n.cast_signed()).collect()),
             _ => None,
         }
     }

@@ -68,7 +68,7 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
         let k = project(&mut b, Role::Key, &["k_proj", "k_biased", "k_normed"], "attn_k", "Kcur", g * d);
         let v = project(&mut b, Role::Value, &["v_proj", "v_biased"], "attn_v", "Vcur", g * d);
 
-        let context = attend(&mut b, [q, k, v], &shape, "kqv_out");
+        let context = attend(&mut b, [q, k, v], None, &shape, "kqv_out");
         let attn_out = linear(&mut b, ("attn_out", Role::AttnOutput), context, "attn_output.weight", [h * d, e], "");
         let attn_residual =
             b.stage("attn_residual", Role::AttnOutput, Op::Residual, &[attn_out, residual], &[e]).add("ffn_inp", "ADD");

@@ -5,7 +5,7 @@ use crate::ops::{Definition, Op, RowSoftmax};
 
 /// Its shape in symbols: T tokens of this step, N tokens so far, E width of the residual stream, H query heads, G heads of
 /// keys and values, D width of a head, F width of the feed-forward network, X experts, K of them that a token takes, M any width
-/// of a delta net, V size of the vocabulary.
+/// of a delta net, of residual streams or of an indexer, V size of the vocabulary.
 pub fn symbolic(node: &Node) -> String {
     let symbols: &[&str] = match (node.role, &node.op) {
         // Two parts in one product.
@@ -16,7 +16,7 @@ pub fn symbolic(node: &Node) -> String {
         (Role::Attention, _) => &["H"],
         (Role::Gate | Role::Up | Role::FfnHidden, _) => &["F"],
         (Role::Logits, _) => &["V"],
-        (Role::Mixer, _) => &["M", "M"],
+        (Role::Mixer | Role::Streams | Role::Index, _) => &["M", "M"],
         (Role::Router, op) if op.anatomy().is_layer() || op.name() == RowSoftmax.name() => &["X"],
         (Role::Router, _) => &["K"],
         (
@@ -28,7 +28,8 @@ pub fn symbolic(node: &Node) -> String {
     let of_experts = [&["K"], symbols].concat();
     let of_network = matches!(role, Role::Gate | Role::Up | Role::FfnHidden | Role::FfnOutput);
     let symbols = if of_network && node.shape.len() == 3 { of_experts.as_slice() } else { symbols };
-    let symbols = if role == Role::Mixer && node.shape.len() == 2 { &["M"] } else { symbols };
+    let wide = matches!(role, Role::Mixer | Role::Streams | Role::Index);
+    let symbols = if wide && node.shape.len() == 2 { &["M"] } else { symbols };
     let fixed = node.shape.iter().filter(|a| matches!(a, Axis::Fixed(_))).count();
     // An op defined outside the engine has its own axes.
     let numbers = || node.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(n.to_string()) } else { None });
@@ -62,6 +63,10 @@ pub fn described(node: &Node) -> &'static str {
         (Op::RmsNorm(_), Role::Mixer) => "each head of what the state gave, normed and times the norm's weight",
         (Op::SwiGlu, Role::Mixer) => "SiLU of the gate z, times the normed output",
         (Op::Linear, Role::Mixer) => "a projection of the delta net",
+        (Op::Linear, Role::Streams) => "a product that the reading or the writing of residual streams takes",
+        (Op::Linear, Role::Index) => "the indexer's product, before any norm",
+        (Op::RmsNorm(_), Role::Index) => "each head of the indexer's queries, normed and times the norm's weight",
+        (Op::Rope(_), Role::Index) => "the indexer's queries, rotated",
         (Op::RmsNorm(_), _) => "each head normed and times the norm's weight, before rotation",
         (Op::Linear, Role::Query | Role::Key | Role::Value) => {
             "the product with the weight, before the bias and the norm of heads, if there are any"
@@ -70,6 +75,7 @@ pub fn described(node: &Node) -> &'static str {
         (Op::Bias, _) => "after the bias",
         (Op::Rope(_), Role::Query) => "rotated, and not yet scaled",
         (Op::Rope(_), _) => "rotated; each of the G heads once, not repeated for the query heads that share it",
+        (Op::KvCache(_), Role::Index) => "the indexer's keys so far, in the order of positions",
         (Op::KvCache(_), _) => "all rows so far, this step's included, in the order of positions",
         (Op::AttnScores(_), _) => {
             "queries times keys, neither scaled nor masked; values at keys after the token do not count"

@@ -35,6 +35,12 @@ pub enum EmittedLayout {
     ValueCacheTransposed,
     /// Its last two axes in the other order.
     Columns,
+    /// The whole key cache, of whose cells the first halves are meant.
+    FirstHalves,
+    /// `[T, B]`, a value for each block of so many keys, and possibly more; −∞ where a token does not see the block.
+    LastOfBlocks(usize),
+    /// `[T, N']`: −∞ for 0 and 0 for 1, with the key axis padded beyond N.
+    Mask,
 }
 
 /// How llama.cpp's graph callback announces a stage.
@@ -83,6 +89,10 @@ pub enum Role {
     Mixer,
     /// What chooses which of a model's parts a token takes, such as experts: scores, the choice, and its weights.
     Router,
+    /// Several residual streams: what is read of them and written to them.
+    Streams,
+    /// What chooses the keys that attention is to.
+    Index,
     /// What the feed-forward network adds to the residual stream, and the sum.
     FfnOutput,
     /// What the output projection reads: the normed residual stream.

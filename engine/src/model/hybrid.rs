@@ -8,7 +8,7 @@ use super::graph::{Axis, EmittedLayout, Graph, Role};
 use super::{Config, ConfigError, Metadata};
 use crate::ops::anatomy::Columns;
 use crate::ops::{
-    Convolution, Defined, DeltaNet, DeltaState, Factors, L2Norm, Op, Plain, RmsNorm, Sigmoid, Silu, Softplus,
+    Convolution, Defined, DeltaNet, DeltaState, Factors, L2Norm, Op, Plain, RmsNorm, Sigmoid, SigmoidGate, Silu, Softplus,
     VectorFactor, Window,
 };
 
@@ -19,13 +19,27 @@ pub(super) struct Traits {
     /// Qwen3-Next: β and decay come from one product, head of keys by head of keys, and each key head is repeated for the
     /// value heads beside each other. Else value head h reads key head `h mod H_k`.
     pub(super) next: bool,
-    /// How llama.cpp announces the embedding.
+    /// The output of the delta net is gated by the sigmoid of z, and not by its SiLU.
+    pub(super) sigmoid_gate: bool,
+    /// How llama.cpp announces the embedding, and the window of the convolution; empty if not at all.
     pub(super) embedding: &'static str,
+    pub(super) window: &'static str,
+}
+
+impl Traits {
+    /// Of Qwen3.5 without experts.
+    pub(super) const QWEN35: Self = Self {
+        experts: None,
+        next: false,
+        sigmoid_gate: false,
+        embedding: "model.input_embed",
+        window: "conv_state_last",
+    };
 }
 
 /// Sizes of the delta net.
 #[derive(Clone, Copy)]
-struct Delta {
+pub(super) struct Delta {
     taps: usize,
     dim: usize,
     key_heads: usize,
@@ -33,7 +47,7 @@ struct Delta {
 }
 
 impl Delta {
-    fn read(arch: &str, source: &dyn Metadata) -> Result<Self, ConfigError> {
+    pub(super) fn read(arch: &str, source: &dyn Metadata) -> Result<Self, ConfigError> {
         let integer = |suffix: &str| Config::integer(arch, suffix, source);
         let (taps, dim) = (integer("ssm.conv_kernel")?, integer("ssm.state_size")?);
         let (key_heads, heads) = (integer("ssm.group_count")?, integer("ssm.time_step_rank")?);
@@ -61,7 +75,7 @@ impl Delta {
 }
 
 /// Which layers are delta nets.
-fn recurrent(arch: &str, source: &dyn Metadata, layers: usize) -> Result<Vec<bool>, ConfigError> {
+pub(super) fn recurrent(arch: &str, source: &dyn Metadata, layers: usize) -> Result<Vec<bool>, ConfigError> {
     const LIST: &str = "attention.recurrent_layers";
     const INTERVAL: &str = "full_attention_interval";
     let key = format!("{arch}.{LIST}");
@@ -105,7 +119,7 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
             blocks::norm(&mut b, ("attn_norm", Role::AttnInput), residual, "attn_norm.weight", "attn_norm", &shape);
         let mixed = match is_delta {
             true => delta_net(&mut b, &delta, traits, normed, &shape),
-            false => attention(&mut b, traits, normed, &shape),
+            false => attention(&mut b, traits, normed, None, &shape),
         };
         let attn_residual = b.stage("attn_residual", Role::AttnOutput, Op::Residual, &[mixed, residual], &[e]);
         let attn_residual = attn_residual.add("attn_residual", "ADD");
@@ -127,8 +141,8 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
     Ok(b.finish())
 }
 
-/// Attention whose result is gated, head by head, by what one product gives beside the queries.
-fn attention(b: &mut Builder, traits: &Traits, x: usize, c: &Config) -> usize {
+/// Attention whose result is gated, head by head, by what one product gives beside the queries; to all keys, or to chosen ones.
+pub(super) fn attention(b: &mut Builder, traits: &Traits, x: usize, chosen: Option<usize>, c: &Config) -> usize {
     let (e, h, g, d) = (c.n_embd, c.n_heads, c.n_kv_heads, c.head_dim);
     let both = linear(b, ("q_gate_proj", Role::Query), x, "attn_q.weight", [e, 2 * h * d], "Qcur_full");
     let k = linear(b, ("k_proj", Role::Key), x, "attn_k.weight", [e, g * d], "Kcur");
@@ -147,7 +161,7 @@ fn attention(b: &mut Builder, traits: &Traits, x: usize, c: &Config) -> usize {
     };
     let q = normed(b, ("q_normed", Role::Query), q, "attn_q_norm.weight", h, "Qcur_normed");
     let k = normed(b, ("k_normed", Role::Key), k, "attn_k_norm.weight", g, "Kcur_normed");
-    let context = blocks::attend(b, [q, k, v], c, "attn_pregate");
+    let context = blocks::attend(b, [q, k, v], chosen, c, "attn_pregate");
     let sigmoid = Defined::op(Sigmoid("the sigmoid of the gate"));
     let gate = b.stage("gate_sigmoid", Role::Query, sigmoid, &[gate], &[h * d]).add("gate_sigmoid", "UNARY");
     let gated = Defined::op(Factors("weights times values, times the gate"));
@@ -156,7 +170,7 @@ fn attention(b: &mut Builder, traits: &Traits, x: usize, c: &Config) -> usize {
 }
 
 /// A gated delta net.
-fn delta_net(b: &mut Builder, net: &Delta, traits: &Traits, x: usize, c: &Config) -> usize {
+pub(super) fn delta_net(b: &mut Builder, net: &Delta, traits: &Traits, x: usize, c: &Config) -> usize {
     let (e, Delta { taps, dim, key_heads, heads }, [keys, values, all]) = (c.n_embd, *net, net.widths());
     let role = Role::Mixer;
     let qkv = linear(b, ("delta_qkv", role), x, "attn_qkv.weight", [e, all], "");
@@ -187,8 +201,9 @@ fn delta_net(b: &mut Builder, net: &Delta, traits: &Traits, x: usize, c: &Config
     let window = Defined::op(Window { rows: taps - 1 });
     let kept = [Axis::Last, Axis::Fixed(taps - 1), Axis::Fixed(all)];
     let window = b.stage("conv_state", role, window, &[qkv], &[]).laid_out(&kept, EmittedLayout::Columns);
-    let window = window.add("conv_state_last", "VIEW");
-    let conv = b.stage("conv_out", role, Defined::op(Convolution { taps }), &[qkv, window], &[all]);
+    let window = window.add(traits.window, if traits.window.is_empty() { "" } else { "VIEW" });
+    let conv = Defined::op(Convolution { taps, apart: 1 });
+    let conv = b.stage("conv_out", role, conv, &[qkv, window], &[all]);
     let conv = conv.weight("ssm_conv1d.weight", &[taps, all]).add("conv_output_raw", "SSM_CONV");
     let act = b.stage("conv_act", role, Defined::op(Silu), &[conv], &[all]).add("conv_output_silu", "UNARY");
     let part = |b: &mut Builder, name, (first, width): (usize, usize), about, emitted: &str| {
@@ -218,6 +233,10 @@ fn delta_net(b: &mut Builder, net: &Delta, traits: &Traits, x: usize, c: &Config
     let norm = Op::RmsNorm(RmsNorm { eps: c.rms_eps, groups: heads });
     let normed =
         b.stage("delta_normed", role, norm, &[out], &[values]).weight("ssm_norm.weight", &[dim]).add("", "MUL");
-    let gated = b.stage("delta_gated", role, Op::SwiGlu, &[z, normed], &[values]).add("final_output", "RESHAPE");
+    let gate = match traits.sigmoid_gate {
+        true => Defined::op(SigmoidGate("the sigmoid of the gate z, times the normed output")),
+        false => Op::SwiGlu,
+    };
+    let gated = b.stage("delta_gated", role, gate, &[z, normed], &[values]).add("final_output", "RESHAPE");
     linear(b, ("delta_proj", Role::AttnOutput), gated, "ssm_out.weight", [values, e], "linear_attn_out")
 }

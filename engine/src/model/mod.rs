@@ -25,8 +25,10 @@ pub mod qwen3moe;
 pub mod qwen3next;
 pub mod qwen3vl;
 pub mod qwen3vlmoe;
+pub mod qwen4exp;
 mod slices;
 mod stage;
+mod streams;
 mod weights;
 
 #[cfg(test)]

@@ -11,5 +11,5 @@ pub const ARCH: &str = "qwen35";
 /// # Errors
 /// A missing key, or a value that no such model can have.
 pub fn graph(source: &dyn Metadata) -> Result<Graph, ConfigError> {
-    hybrid::graph(ARCH, source, &Traits { experts: None, next: false, embedding: "model.input_embed" })
+    hybrid::graph(ARCH, source, &Traits::QWEN35)
 }

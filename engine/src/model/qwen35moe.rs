@@ -13,5 +13,5 @@ pub const ARCH: &str = "qwen35moe";
 /// A missing key, or a value that no such model can have.
 pub fn graph(source: &dyn Metadata) -> Result<Graph, ConfigError> {
     let experts = Some(Mixture { normalised: true, may_be_fused: true, shared: Some(SHARED_OF_HYBRIDS) });
-    hybrid::graph(ARCH, source, &Traits { experts, next: false, embedding: "model.input_embed" })
+    hybrid::graph(ARCH, source, &Traits { experts, ..Traits::QWEN35 })
 }

@@ -13,5 +13,5 @@ pub const ARCH: &str = "qwen3next";
 /// A missing key, or a value that no such model can have.
 pub fn graph(source: &dyn Metadata) -> Result<Graph, ConfigError> {
     let experts = Some(Mixture { normalised: true, may_be_fused: true, shared: Some(SHARED_OF_HYBRIDS) });
-    hybrid::graph(ARCH, source, &Traits { experts, next: true, embedding: "model.embed_tokens" })
+    hybrid::graph(ARCH, source, &Traits { experts, next: true, embedding: "model.embed_tokens", ..Traits::QWEN35 })
 }

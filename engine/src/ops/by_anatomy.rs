@@ -25,9 +25,12 @@ pub(super) fn forward<F: Real>(of: Anatomy<'_>, inputs: &[&Tensor<F>], c: &Conte
             rest.iter().fold((*first).clone(), |sum, x| residual::forward(&sum, x))
         }
         Anatomy::Elementwise(Elementwise::Offset) => bias::forward(inputs[0], &c.vector::<F>(0)),
-        Anatomy::Decision(decision) => decision.choose(inputs[0]),
+        Anatomy::Decision(decision) => decision.choose(inputs[0], c.positions),
         Anatomy::Collective(of) => collective::forward(of, inputs),
-        Anatomy::RowReduction(_) | Anatomy::Elementwise(_) | Anatomy::State(_) => {
+        Anatomy::Gather(Gather::Hashed)
+        | Anatomy::RowReduction(_)
+        | Anatomy::Elementwise(_)
+        | Anatomy::State(_) => {
             unreachable!("the definition says what it computes: {of:?}")
         }
     }
@@ -41,7 +44,7 @@ pub(super) fn forward<F: Real>(of: Anatomy<'_>, inputs: &[&Tensor<F>], c: &Conte
 pub(super) fn bound(of: Anatomy<'_>, inputs: &[&Tensor<f64>], y: &Tensor<f64>, c: &Context<'_>) -> Vec<f32> {
     let size = |x: &Tensor<f64>| x.map(f64::abs);
     match of {
-        Anatomy::Gather(Gather::Rows) => embed::bound(y),
+        Anatomy::Gather(Gather::Rows | Gather::Hashed) => embed::bound(y),
         Anatomy::Gather(Gather::Elements | Gather::Columns(_)) | Anatomy::Decision(_) => vec![0.0; y.data.len()],
         Anatomy::Contraction(Contraction::Weight(picked)) => {
             let bound = |x: &Tensor<f64>, c: &Context<'_>| {
@@ -90,7 +93,7 @@ pub(super) fn propagate_error(
         Tensor { shape: inputs[i].shape.clone(), data }
     };
     match of {
-        Anatomy::Gather(Gather::Rows) => vec![0.0; y.data.len()],
+        Anatomy::Gather(Gather::Rows | Gather::Hashed) => vec![0.0; y.data.len()],
         Anatomy::Gather(Gather::Columns(columns)) => columns.of(&delta(0)).data,
         Anatomy::Gather(Gather::Elements) => by_choice(gathered(&delta(0), &inputs[1].narrow()).data, deltas[1], 1),
         Anatomy::Contraction(Contraction::Weight(None)) => linear::propagate_error(&delta(0), c),
@@ -130,12 +133,14 @@ pub(super) fn propagate_error(
         }
         Anatomy::Decision(decision) => {
             let (n, delta) = (inputs[0].row_len().max(1), delta(0));
-            let rows = inputs[0].data.chunks(n).zip(delta.data.chunks(n)).zip(y.data.chunks(decision.picks.max(1)));
-            let of_row = |((row, reach), chosen): ((&[f64], &[f32]), &[f64])| {
-                let settled = decision.is_settled(row, |i| f64::from(reach[i]), chosen);
-                vec![if settled { 0.0 } else { f32::INFINITY }; decision.picks]
+            let width = decision.width(inputs[0].row_len());
+            let rows = inputs[0].data.chunks(n).zip(delta.data.chunks(n)).zip(y.data.chunks(width.max(1)));
+            let of_row = |(t, ((row, reach), chosen)): (usize, ((&[f64], &[f32]), &[f64]))| {
+                let position = c.positions.get(t).copied().unwrap_or(0);
+                let settled = decision.is_settled(row, position, |i| f64::from(reach[i]), chosen);
+                vec![if settled { 0.0 } else { f32::INFINITY }; width]
             };
-            rows.flat_map(of_row).collect()
+            rows.enumerate().flat_map(of_row).collect()
         }
         Anatomy::Collective(of) => collective::propagate_error(of, inputs, deltas),
         Anatomy::RowReduction(_) | Anatomy::Elementwise(Elementwise::Rotation(_)) | Anatomy::State(_) => {
@@ -224,7 +229,7 @@ mod tests {
             let (n, m) = (5, 2);
             let w = Matrix(n, 3 * m, (0..n * 3 * m).map(value).collect());
             let weights = [w.weight()];
-            let c = Context { tokens: &[], positions: &[], source: &w, weights: &weights };
+            let c = Context { tokens: &[], positions: &[], history: &[], source: &w, weights: &weights };
             let shape = if own { vec![2, 2, n] } else { vec![2, n] };
             let x = Tensor { data: (0..shape.iter().product()).map(|i| f64::from(value(i + 99))).collect(), shape };
             let mut chosen = Tensor { shape: vec![2, 2], data: picks.iter().map(|p| *p as f64).collect::<Vec<_>>() };

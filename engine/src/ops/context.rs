@@ -20,6 +20,9 @@ pub struct Context<'a> {
     pub tokens: &'a [u32],
     /// Positions of these tokens, `[T]`.
     pub positions: &'a [u32],
+    /// The tokens of the sequence from its first on, as far as this step or further; empty where no op asks for more than its
+    /// own token ([`Gather::Hashed`](super::anatomy::Gather::Hashed)).
+    pub history: &'a [u32],
     /// Where the values of weights come from.
     pub source: &'a dyn WeightSource,
     /// The op's own weights, in the order that it takes them.

@@ -1,7 +1,8 @@
 //! The delta net's convolution, causal and channel by channel: `y[t, c] = Σ_j w[c, j]·x[t − K + 1 + j, c]`, j from 0 to K − 1,
-//! so that the last tap meets the token itself; and the window that goes over to the next step: the last K − 1 rows.
+//! so that the last tap meets the token itself; and the window that goes over to the next step: the last K − 1 rows. If the
+//! convolution is dilated, its taps are A rows apart, and the window has (K − 1)·A.
 //!
-//! x `[T, C]`, w K taps of each of C channels, the window before the step `[1, K − 1, C]` -> `[T, C]`. llama.cpp adds the K
+//! x `[T, C]`, w K taps of each of C channels, the window before the step `[1, (K − 1)·A, C]` -> `[T, C]`. llama.cpp adds the K
 //! products one by one (`ssm_conv`); any order stays within `u·√K·Σ|w·x|`.
 
 use super::anatomy::{RowReduction, State};
@@ -12,25 +13,27 @@ use super::{Anatomy, Context, Definition, Real, TINY, Tensor, UNIT};
 pub struct Convolution {
     /// K.
     pub taps: usize,
+    /// A: rows from a tap to the next, 1 in a delta net.
+    pub apart: usize,
 }
 
 /// The window: the last rows of the step, or of those before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// K − 1.
+    /// (K − 1)·A.
     pub rows: usize,
 }
 
 impl Convolution {
     fn of<F: Real>(&self, inputs: &[&Tensor<F>], w: &[F]) -> Tensor<F> {
         let [x, before] = inputs else { unreachable!("rows and a window") };
-        let (n, past) = (x.row_len(), self.taps - 1);
+        let (n, past) = (x.row_len(), (self.taps - 1) * self.apart);
         let mut y = Tensor::zeros(x.shape.clone());
         for (t, out) in y.data.chunks_mut(n.max(1)).enumerate() {
             for tap in 0..self.taps {
-                let row = match (t + tap).checked_sub(past) {
+                let row = match (t + tap * self.apart).checked_sub(past) {
                     Some(own) => x.row(own),
-                    None => &before.data[(t + tap) * n..][..n],
+                    None => &before.data[(t + tap * self.apart) * n..][..n],
                 };
                 for (c, (out, x)) in out.iter_mut().zip(row).enumerate() {
                     *out = *out + w[c * self.taps + tap] * *x;
@@ -121,13 +124,13 @@ mod tests {
     proptest! {
         /// Steps of any size give what one step gives, and f32 stays within the bound.
         #[test]
-        fn steps_go_on_from_each_other(x in prop::collection::vec(-3f32..3.0, 14), w in prop::collection::vec(-1f32..1.0, 8), cut in 0usize..8) {
-            let (op, window) = (Convolution { taps: 4 }, Window { rows: 3 });
+        fn steps_go_on_from_each_other(x in prop::collection::vec(-3f32..3.0, 14), w in prop::collection::vec(-1f32..1.0, 8), cut in 0usize..8, apart in 1usize..4) {
+            let (op, window) = (Convolution { taps: 4, apart }, Window { rows: 3 * apart });
             let w = Matrix(4, 2, w);
             let weights = [w.weight()];
-            let c = Context { tokens: &[], positions: &[], source: &w, weights: &weights };
+            let c = Context { tokens: &[], positions: &[], history: &[], source: &w, weights: &weights };
             let part = |from: usize, to: usize| Tensor { shape: vec![to - from, 2], data: x[2 * from..2 * to].to_vec() }.wide();
-            let none = Tensor::zeros(vec![1, 3, 2]);
+            let none = Tensor::zeros(vec![1, 3 * apart, 2]);
             let whole = op.forward64(&[&part(0, 7), &none], &c);
             let first = op.forward64(&[&part(0, cut.min(7)), &none], &c);
             let between = window.forward64(&[&part(0, cut.min(7)), &none], &c);

@@ -38,6 +38,12 @@ pub trait Definition: Any + Debug + Send + Sync {
         by_anatomy::bound(self.anatomy(), inputs, y, c)
     }
 
+    /// What is added to the bound if the op keeps values of its own beside caches, and rounds them as these, to this unit: `None` if
+    /// it keeps none.
+    fn kept_rounded(&self, _unit: f64, _inputs: &[&Tensor<f64>], _c: &Context<'_>) -> Option<Vec<f32>> {
+        None
+    }
+
     /// How far operands that are off by `deltas` make the result off, in the first order and in mean square: see
     /// [`super::propagate_error`].
     fn propagate_error(

@@ -46,7 +46,7 @@ mod tests {
             let w = Matrix(width, rows, table.clone());
             let tokens: Vec<u32> = picks.iter().map(|p| (p % rows) as u32).collect();
             let weights = [w.weight()];
-            let y = forward::<f64>(&Context { tokens: &tokens, positions: &[], source: &w, weights: &weights });
+            let y = forward::<f64>(&Context { tokens: &tokens, positions: &[], history: &[], source: &w, weights: &weights });
             for (t, &token) in tokens.iter().enumerate() {
                 for i in 0..width {
                     prop_assert_eq!(y.row(t)[i], f64::from(table[token as usize * width + i]));

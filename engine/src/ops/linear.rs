@@ -139,7 +139,7 @@ mod tests {
     fn an_unknown_error_stays_unknown() {
         let w = Matrix(2, 1, vec![1.0, 1.0]);
         let weights = [w.weight()];
-        let c = Context { tokens: &[], positions: &[], source: &w, weights: &weights };
+        let c = Context { tokens: &[], positions: &[], history: &[], source: &w, weights: &weights };
         let of = |dx: [f32; 2]| propagate_error(&Tensor { shape: vec![1, 2], data: dx.to_vec() }, &c)[0];
         assert_eq!((of([0.0, 0.0]), of([-3.0, -4.0])), (0.0, 5.0));
         for dx in [[f32::NAN, f32::NAN], [f32::NAN, 0.0], [f32::NAN, -1.0], [f32::NEG_INFINITY, 1.0]] {
@@ -156,7 +156,7 @@ mod tests {
             let x: Vec<f64> = (0..n * tokens).map(|i| f64::from(value(i + 7777))).collect();
             let x = Tensor { shape: vec![tokens, n], data: x };
             let weights = [w.weight()];
-            let c = Context { tokens: &[], positions: &[], source: &w, weights: &weights };
+            let c = Context { tokens: &[], positions: &[], history: &[], source: &w, weights: &weights };
             let exact = |o: usize, t: usize| (0..n).map(|i| f64::from(w.2[o * n + i]) * x.row(t)[i]).sum::<f64>();
             let (y, bound) = forward_with_bound(&x, &c);
             for t in 0..tokens {

@@ -1,6 +1,6 @@
 //! Ops that their anatomy says in full: each is a name, words, and an anatomy, of which [`super::anatomy`] is the definition.
 
-use super::anatomy::{Columns, Contraction, Decision, Gather, Picked};
+use super::anatomy::{Columns, Contraction, Decision, Elementwise, Gather, Picked};
 use super::{Anatomy, Definition};
 
 /// An op without code of its own.
@@ -15,7 +15,13 @@ impl Plain {
     /// The places of the `picks` largest values of a row: the experts of a token.
     pub fn top_k(picks: usize) -> Self {
         let about = "the chosen experts, the most probable first";
-        Self { name: "top_k", about, anatomy: Anatomy::Decision(Decision { picks }) }
+        Self { name: "top_k", about, anatomy: Anatomy::Decision(Decision::top(picks)) }
+    }
+
+    /// The keys of the `picks` blocks of the largest values, each of `block` keys, and those behind the last whole block.
+    pub fn top_blocks(picks: usize, block: usize) -> Self {
+        let about = "the keys that a token attends to: 1 at those of the chosen blocks and behind the last whole block, 0 elsewhere";
+        Self { name: "top_blocks", about, anatomy: Anatomy::Decision(Decision { picks, block: Some(block) }) }
     }
 
     /// The elements of a row at the chosen places.
@@ -33,6 +39,11 @@ impl Plain {
     pub fn expert_linear(groups: usize, about: &'static str) -> Self {
         let anatomy = Anatomy::Contraction(Contraction::Weight(Some(Picked { groups })));
         Self { name: "expert_linear", about, anatomy }
+    }
+
+    /// The sum of its operands.
+    pub fn total(about: &'static str) -> Self {
+        Self { name: "total", about, anatomy: Anatomy::Elementwise(Elementwise::Sum) }
     }
 
     /// The sum of `terms` rows of a token, each times a factor of its own.

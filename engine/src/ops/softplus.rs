@@ -52,7 +52,7 @@ mod tests {
         fn identity(x in prop::collection::vec(-90f32..90.0, 4), b in prop::collection::vec(-3f32..3.0, 4)) {
             let w = Matrix(4, 1, b.clone());
             let weights = [w.weight()];
-            let c = Context { tokens: &[], positions: &[], source: &w, weights: &weights };
+            let c = Context { tokens: &[], positions: &[], history: &[], source: &w, weights: &weights };
             let x = Tensor { shape: vec![1, 4], data: x };
             let y = of(&x.wide(), &c);
             let bound = Softplus.bound(&[&x.wide()], &y, &c);

@@ -23,7 +23,7 @@ impl WeightSource for Matrix {
 /// Whether f32 stays within four times the bound of a definition without weights, on these operands.
 pub(crate) fn within(op: &dyn Definition, inputs: &[&Tensor<f32>]) -> bool {
     let none = Matrix(0, 0, Vec::new());
-    let c = Context { tokens: &[], positions: &[], source: &none, weights: &[] };
+    let c = Context { tokens: &[], positions: &[], history: &[], source: &none, weights: &[] };
     let wide: Vec<Tensor<f64>> = inputs.iter().map(|x| x.wide()).collect();
     let wide: Vec<&Tensor<f64>> = wide.iter().collect();
     let (narrow, exact) = (op.forward32(inputs, &c), op.forward64(&wide, &c));
@@ -90,7 +90,7 @@ mod errors {
             ];
             for (op, matrix, shapes) in cases {
                 let weights = [matrix.weight()];
-                let c = Context { tokens: &[0, 0], positions: &[1, 2], source: matrix, weights: &weights };
+                let c = Context { tokens: &[0, 0], positions: &[1, 2], history: &[], source: matrix, weights: &weights };
                 let inputs: Vec<Tensor<f64>> = shapes.iter().enumerate()
                     .map(|(i, s)| tensor(s, &values[i..])).collect();
                 let deltas: Vec<Vec<f32>> = inputs.iter()

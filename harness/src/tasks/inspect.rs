@@ -8,8 +8,6 @@ use anyhow::{Context as _, Result};
 use qdiff_engine::folder;
 use qdiff_engine::gguf::{Gguf, NotFinite, Value};
 use qdiff_engine::model::{Model, Role, Weight, row_len};
-use qdiff_engine::ops::Anatomy;
-use qdiff_engine::ops::anatomy::Gather;
 use serde::Serialize;
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, HashSet};
@@ -154,7 +152,7 @@ fn usage(model: &Model) -> Usage {
     let c = &graph.config;
     let used = graph.weights();
     // Decoding a token reads every weight once, but of a table that is looked up alone one row.
-    let readers = graph.nodes.iter().filter(|n| n.op.anatomy() != Anatomy::Gather(Gather::Rows));
+    let readers = graph.nodes.iter().filter(|n| !n.op.anatomy().looks_up());
     let multiplied: HashSet<&str> = readers.flat_map(|n| &n.weights).map(|w| w.name.as_str()).collect();
     let size = |w: &Weight| {
         let whole = multiplied.contains(w.name.as_str());

@@ -259,6 +259,19 @@ impl Capture {
         Self { steps: Vec::new(), store, rounding: Rounding::default(), elements, cut: false, unmatched, rows }
     }
 
+    /// The tokens up to the end of the step `index`, from position 0 on; none if the capture begins later.
+    pub fn history(&self, index: usize) -> Vec<u32> {
+        let mut tokens = Vec::new();
+        for step in &self.steps[..=index] {
+            if step.first > tokens.len() {
+                return Vec::new();
+            }
+            tokens.truncate(step.first);
+            tokens.extend(&step.tokens);
+        }
+        tokens
+    }
+
     /// Tokens of each step after the prefill that has several, by its number.
     pub fn longer(&self) -> BTreeMap<usize, usize> {
         let later = self.steps.iter().filter(|step| step.index > 0 && step.tokens.len() > 1);

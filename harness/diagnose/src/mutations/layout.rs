@@ -201,7 +201,7 @@ mod tests {
             let x: Vec<f64> = (0..n * tokens).map(|i| f64::from(value(i + 7777))).collect();
             let x = Tensor { shape: vec![tokens, n], data: x };
             let weights = [Weight { name: "w".to_owned(), extent: vec![n, m] }];
-            let c = Context { tokens: &[], positions: &[], source: &w, weights: &weights };
+            let c = Context { tokens: &[], positions: &[], history: &[], source: &w, weights: &weights };
             let at = |flat: usize| w.2.get(flat).copied().unwrap_or(0.0);
             let (y, _) = transposed(&[&x], &c);
             let mut row = vec![0f32; n];

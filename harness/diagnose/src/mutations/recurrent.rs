@@ -22,11 +22,11 @@ fn recurrence(_: &Graph, n: &Node) -> bool {
 
 /// What goes on from a state.
 fn going_on(graph: &Graph, n: &Node) -> bool {
-    recurrence(graph, n) || is(n, Convolution { taps: 1 }.name()) || is(n, Window { rows: 1 }.name())
+    recurrence(graph, n) || is(n, Convolution { taps: 1, apart: 1 }.name()) || is(n, Window { rows: 1 }.name())
 }
 
 fn convolution(_: &Graph, n: &Node) -> bool {
-    is(n, Convolution { taps: 1 }.name())
+    is(n, Convolution { taps: 1, apart: 1 }.name())
 }
 
 fn l2_norm(_: &Graph, n: &Node) -> bool {

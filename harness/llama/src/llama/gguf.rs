@@ -65,7 +65,11 @@ impl Index {
                     reals.insert(key.into_owned(), sys::gguf_get_val_f32(ctx, i));
                 } else if ty == sys::GGUF_TYPE_ARRAY && !key.starts_with("tokenizer.") {
                     let (of, count) = (sys::gguf_get_arr_type(ctx, i), sys::gguf_get_arr_n(ctx, i));
-                    if count > 0 && [sys::GGUF_TYPE_INT32, sys::GGUF_TYPE_UINT32].contains(&of) {
+                    if count > 0 && of == sys::GGUF_TYPE_UINT64 {
+                        // Eight bytes each.
+                        let list = std::slice::from_raw_parts(sys::gguf_get_arr_data(ctx, i).cast::<[u8; 8]>(), count);
+                        integers.insert(key.into_owned(), list.iter().map(|n| i64::from_ne_bytes(*n)).collect());
+                    } else if count > 0 && [sys::GGUF_TYPE_INT32, sys::GGUF_TYPE_UINT32].contains(&of) {
                         // Four bytes each, aligned as ggml allocates them.
                         let list = std::slice::from_raw_parts(sys::gguf_get_arr_data(ctx, i).cast::<[u8; 4]>(), count);
                         let wide = |bytes: &[u8; 4]| match of == sys::GGUF_TYPE_INT32 {

@@ -25,10 +25,12 @@ const AT_ONCE: usize = 1 << 18;
 /// What the callback needs; its address is handed to llama.cpp.
 pub(super) struct Taps {
     graph: Graph,
-    /// By tensor name and operation.
-    by_name: HashMap<(String, &'static str), usize>,
+    /// By tensor name and operation, in the order of the graph where several have the same.
+    by_name: HashMap<(String, &'static str), Vec<usize>>,
     /// Unnamed tensors, by what they are made of and operation.
     by_source: HashMap<(String, &'static str), usize>,
+    /// The tensor that was found last among several of one name, and which stage it is.
+    last: Option<(usize, usize)>,
     /// What collects the step that runs.
     collector: Option<PassCollector>,
     /// First thing that went wrong inside the callback.
@@ -44,6 +46,7 @@ impl Taps {
             graph: graph.clone(),
             by_name: HashMap::new(),
             by_source: HashMap::new(),
+            last: None,
             collector: None,
             trouble: None,
         };
@@ -58,7 +61,7 @@ impl Taps {
                     taps.by_source.insert((name.clone(), emission.op), index);
                 }
             } else {
-                taps.by_name.insert((emission.name.clone(), emission.op), index);
+                taps.by_name.entry((emission.name.clone(), emission.op)).or_default().push(index);
             }
         }
         taps
@@ -68,7 +71,7 @@ impl Taps {
     ///
     /// # Safety
     /// The tensor must be a valid one, as llama.cpp passes it to the callback.
-    unsafe fn find(&self, t: *const sys::ggml_tensor) -> Option<usize> {
+    unsafe fn find(&mut self, t: *const sys::ggml_tensor) -> Option<usize> {
         // SAFETY: llama.cpp passes a valid tensor; names are NUL-terminated.
         unsafe {
             if (*t).flags & COMPUTED == 0 {
@@ -79,7 +82,21 @@ impl Taps {
             let full = CStr::from_ptr((*t).name.as_ptr()).to_string_lossy();
             // Views and reshapes of a cache keep its name with a remark behind.
             let name = full.split(" (").next().unwrap_or("").to_owned();
-            if let Some(&index) = self.by_name.get(&(name, op)) {
+            if let Some(all) = self.by_name.get(&(name, op)) {
+                let [one, _, ..] = all.as_slice() else {
+                    let index = *all.first()?;
+                    // The second halves are written by themselves, to a view of the cache.
+                    let part = self.graph.nodes[index].emission.layout == EmittedLayout::FirstHalves
+                        && full.matches(" (").count() > 1;
+                    return (!part).then_some(index);
+                };
+                // llama.cpp asks for a tensor, then gives it, one after the other in the order of its graph.
+                let index = match self.last {
+                    Some((tensor, index)) if tensor == t.addr() => index,
+                    Some((_, index)) => all.iter().copied().find(|next| *next > index).unwrap_or(*one),
+                    None => *one,
+                };
+                self.last = Some((t.addr(), index));
                 return Some(index);
             }
             let sources = (*t).src;
@@ -104,7 +121,7 @@ impl Taps {
     /// Taps a step.
     pub(super) fn begin(&mut self, collector: PassCollector) {
         self.collector = Some(collector);
-        self.trouble = None;
+        (self.trouble, self.last) = (None, None);
     }
 
     /// Ends the step.
@@ -157,6 +174,9 @@ fn of_flash(node: &mut Node) {
         Anatomy::State(_) if emission.layout == EmittedLayout::ValueCacheTransposed => {
             emission.layout = EmittedLayout::KeyCache;
         }
+        Anatomy::RowReduction(RowReduction::Seen) if emission.layout == EmittedLayout::PaddedKeys => emission.op = "",
+        // In f16.
+        _ if emission.layout == EmittedLayout::Mask => emission.op = "",
         _ => {}
     }
 }
@@ -184,7 +204,11 @@ unsafe fn copy(
     // row below is one of its own extents and strides, every index in range.
     unsafe {
         let t = &*t;
-        let cache = matches!(node.emission.layout, EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed);
+        let layout = node.emission.layout;
+        let cache = matches!(
+            layout,
+            EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed | EmittedLayout::FirstHalves
+        );
         let integers = t.type_ == sys::GGML_TYPE_I32;
         if t.type_ != sys::GGML_TYPE_F32 && !integers && !cache {
             return Err(format!("{}: llama.cpp gives it in a type other than f32 and i32", node.id));
@@ -241,6 +265,40 @@ unsafe fn copy(
                 out.resize(want, 0.0);
                 for j in 0..width {
                     row(j, 0, 0, rows).iter().enumerate().for_each(|(i, v)| out[i * width + j] = *v);
+                }
+            }
+            EmittedLayout::LastOfBlocks(_) | EmittedLayout::Mask if t.nb[0] != 4 || ne[1] != shape[0] => {
+                return Err(mismatch());
+            }
+            EmittedLayout::LastOfBlocks(block) => {
+                let blocks = shape[1] / block;
+                if ne[0] < blocks {
+                    return Err(mismatch());
+                }
+                out.resize(want, 0.0);
+                for (t, out) in out.chunks_mut(shape[1].max(1)).enumerate() {
+                    let scores = row(t, 0, 0, blocks).iter().enumerate().filter(|(_, v)| **v != f32::NEG_INFINITY);
+                    scores.for_each(|(b, v)| out[(b + 1) * block - 1] = *v);
+                }
+            }
+            EmittedLayout::Mask => {
+                if ne[0] < shape[1] {
+                    return Err(mismatch());
+                }
+                let seen = |v: &f32| if *v == 0.0 { 1.0 } else if *v == f32::NEG_INFINITY { 0.0 } else { *v };
+                (0..shape[0]).for_each(|t| out.extend(row(t, 0, 0, shape[1]).iter().map(seen)));
+            }
+            EmittedLayout::FirstHalves => {
+                let (rows, width) = (shape[0], shape[1] * shape[2]);
+                let (size, block) = (sys::ggml_type_size(t.type_), sys::ggml_blck_size(t.type_) as usize);
+                let cells = sys::ggml_nbytes(t) / size * block / (2 * width).max(1);
+                if cells < rows || !width.is_multiple_of(block) {
+                    return Err(mismatch());
+                }
+                out.resize(want, 0.0);
+                let of_row = width / block * size;
+                for (row, out) in out.chunks_mut(width.max(1)).enumerate() {
+                    to_float(t.type_, &bytes[2 * row * of_row..][..of_row], out);
                 }
             }
             EmittedLayout::KeyCache | EmittedLayout::ValueCacheTransposed => {

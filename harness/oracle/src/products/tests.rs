@@ -45,7 +45,7 @@ proptest! {
         (matrix, x) in layer(), which in any::<prop::sample::Index>(), off in prop_oneof![Just(1e-3), Just(-1e-3), Just(f64::NAN)],
     ) {
         let weights = [Weight { name: "w".to_owned(), extent: vec![matrix.0, matrix.1] }];
-        let context = Context { tokens: &[], positions: &[], source: &matrix, weights: &weights };
+        let context = Context { tokens: &[], positions: &[], history: &[], source: &matrix, weights: &weights };
         let products = Products::default();
         let mut layer = products.judging(STAGE).layer(STAGE);
         let reading = (DType::F32, ActivationFormat::F32, false);

@@ -73,6 +73,14 @@ impl Llama {
     /// # Errors
     /// If llama.cpp cannot make the context.
     pub fn new(model: &Arc<Model>, graph: &Graph, room: Room) -> Result<Self> {
+        let pooled = graph.nodes.iter().find(|node| node.emission.layout == EmittedLayout::FirstHalves);
+        if let (Some(node), None) = (pooled, room.kv.number()) {
+            bail!(
+                "{}: llama.cpp keeps pooled keys in the cache too, and qdiff does not judge them in {}; take --kv-type f32, f16 or bf16",
+                node.id,
+                room.kv
+            );
+        }
         let (name, arithmetic) = match (model.on_gpu, room.kv.number()) {
             (true, Some(kv)) => ("llama.cpp (cuda)", llama_cuda::arithmetic(kv)),
             (true, None) => bail!(

@@ -15,9 +15,9 @@ use super::softmax;
 use super::source::{Block, Sink, Source, Stage};
 use crate::arithmetic::Accumulation;
 use qdiff_engine::dtype::DType;
-use qdiff_engine::model::row_len;
+use qdiff_engine::model::Graph;
 use qdiff_engine::ops::anatomy::{Contraction, Gather, RowReduction, State as Kept};
-use qdiff_engine::ops::{Anatomy, Context, Tensor};
+use qdiff_engine::ops::{Anatomy, Context, Op, Tensor};
 use qdiff_engine::quant::ActivationFormat;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -73,6 +73,10 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
     // In a cache that lost rows a query sees the rows up to its own.
     let positions = lost::own_rows(stage.graph, node, source.side.capture, index).unwrap_or_else(|| step.positions());
     let tokens = step.kept_tokens();
+    let history = match anatomy {
+        Anatomy::Gather(Gather::Hashed) => source.side.capture.history(index),
+        _ => Vec::new(),
+    };
     let mut from = 0;
     while from < all {
         let rows = source.next_rows(index, from, at_once);
@@ -95,8 +99,8 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
         let plain = ActivationFormat::F32;
         let whole = |i: usize| {
             let rows = if source.computed.is_some() { all } else { rows.len() };
-            let rows = if node.looks_back(i) { 1 } else { rows };
-            shape(i).iter().product::<usize>() == rows * row_len(&stage.graph.nodes[node.inputs[i]])
+            let extent = Graph::extent(&stage.graph.nodes[node.inputs[i]], rows, step.keys());
+            shape(i).iter().product::<usize>() == extent.iter().product::<usize>()
         };
         // What operands become, the terms of sums, and whether the operands fit each other.
         let (format, terms, shapes_fit) = match anatomy {
@@ -110,10 +114,10 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
             Anatomy::Elementwise(_) => (plain, None, operands.windows(2).all(|two| two[0].shape() == two[1].shape())),
             Anatomy::Contraction(Contraction::Weight(Some(_)))
             | Anatomy::Gather(Gather::Elements | Gather::Columns(_))
-            | Anatomy::RowReduction(RowReduction::Other | RowReduction::Recurrent)
+            | Anatomy::RowReduction(RowReduction::Other | RowReduction::Recurrent | RowReduction::Seen)
             | Anatomy::Decision(_)
             | Anatomy::Collective(_) => (plain, None, (0..operands.len()).all(whole)),
-            Anatomy::Gather(Gather::Rows)
+            Anatomy::Gather(Gather::Rows | Gather::Hashed)
             | Anatomy::Contraction(Contraction::Weight(None))
             | Anatomy::RowReduction(_)
             | Anatomy::State(_) => (plain, None, true),
@@ -128,6 +132,7 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
         let context = Context {
             tokens: &tokens[rows.clone()],
             positions: &positions[rows.clone()],
+            history: &history,
             source: &parameters,
             weights: &node.weights,
         };
@@ -166,6 +171,11 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
         if let Some(more) = inside(node, narrow, &inputs, &value, &context) {
             widen(&mut bound, more);
         }
+        if let (Op::Defined(op), Some(kv)) = (&node.op, arithmetic.kv.number().filter(|kv| *kv != DType::F32))
+            && let Some(more) = op.kept_rounded(kv.unit(), &inputs, &context)
+        {
+            widen(&mut bound, more);
+        }
         let given = step.stages.get(&node.id).and_then(|given| rows_of(node, given, &rows));
         if uncertain || source.computed.is_some() {
             orders::allow(stage, (source, index), &inputs, &value, &mut bound);
@@ -174,7 +184,7 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
         }
         let mut by_operands = Vec::new();
         // The runner's own choice is taken, and none behind it is uncertain by what another would be.
-        let taken = choices::take(node, given.as_deref(), (&inputs, &deltas), &mut value);
+        let taken = choices::take(node, given.as_deref(), (&inputs, &deltas), context.positions, &mut value);
         if uncertain && !taken {
             let mut more = propagate_error(node, &inputs, &deltas, &value, &context);
             if let Some(given) = given.as_ref().filter(|_| !source.side.capture.rounding.plain()) {

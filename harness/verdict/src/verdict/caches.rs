@@ -87,7 +87,7 @@ pub(super) fn caches(
         if let Some(fault) = &node.faults.compute {
             let positions: Vec<u32> = (step.first..step.keys()).map(|p| p as u32).collect();
             let (tokens, positions) = (&step.tokens, &positions);
-            let context = Context { tokens, positions, source: stage.weights, weights: &node.weights };
+            let context = Context { tokens, positions, history: &[], source: stage.weights, weights: &node.weights };
             let (faulty, bound) = fault(&[&rows], &context);
             rows = faulty;
             widen(&mut deltas.data, bound);
@@ -96,7 +96,7 @@ pub(super) fn caches(
                 (rows, deltas.data) = (values, uncertain.unwrap_or(deltas.data));
             }
         }
-        let context = Context { tokens: &[], positions: &[], source: stage.weights, weights: &node.weights };
+        let context = Context { tokens: &[], positions: &[], history: &[], source: stage.weights, weights: &node.weights };
         ops::advance(&node.op, &mut state.values, &[&rows], &context);
         // A cache is a copy, and so is its uncertainty.
         ops::advance(&node.op, &mut state.deltas, &[&deltas], &context);

@@ -209,7 +209,7 @@ impl<'a> Batch<'a> {
         let Stage { node, weights, .. } = self.stage;
         let rounded = Parameters(weights, first.parameters);
         let source = AsMultiplied(&rounded, first.rule.activations);
-        let context = Context { tokens: &[], positions: &[], source: &source, weights: &node.weights };
+        let context = Context { tokens: &[], positions: &[], history: &[], source: &source, weights: &node.weights };
         let shape = vec![self.rows.len() / n, n];
         let x = Tensor { shape, data: std::mem::take(&mut self.rows) };
         let (mut y, mut bound) = match &node.faults.compute {
@@ -237,7 +237,7 @@ impl<'a> Batch<'a> {
         let source = AsMultiplied(weights, rule.activations);
         // A doubt about an element does not reach the sum stored before.
         let by_element = WithoutOffsets(AsMultiplied(weights, rule.activations));
-        let context = Context { tokens: &[], positions: &[], source: &source, weights: &node.weights };
+        let context = Context { tokens: &[], positions: &[], history: &[], source: &source, weights: &node.weights };
         let shape = || vec![x.len() / n, n];
         let terms = lot.parts.iter().any(|part| part.terms.is_some()).then(|| uncancelled(bound, n));
         let layer = &mut self.layer;

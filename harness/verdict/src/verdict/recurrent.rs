@@ -63,7 +63,7 @@ pub(super) fn states(
         let parameters = Parameters(stage.weights, arithmetic.parameters);
         let positions = step.positions();
         let (tokens, positions) = (step.kept_tokens(), positions.as_slice());
-        let context = Context { tokens: &tokens, positions, source: &parameters, weights: &node.weights };
+        let context = Context { tokens: &tokens, positions, history: &[], source: &parameters, weights: &node.weights };
         let (value, mut bound) = forward(node, &inputs, &context);
         let factor = arithmetic.functions.factor() as f32;
         bound.iter_mut().for_each(|b| *b *= factor);

@@ -290,7 +290,7 @@ fn elementwise<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                     }
                     None => {
                         let (source, weights) = (&scene.e.oracle.weights, node.weights.as_slice());
-                        let context = Context { tokens: &[], positions: &[], source, weights };
+                        let context = Context { tokens: &[], positions: &[], history: &[], source, weights };
                         ops::forward(&node.op, &operands.iter().collect::<Vec<_>>(), &context).data
                     }
                 };

@@ -69,7 +69,9 @@ fn of_stage(graph: &Graph, capture: &Capture, node: &Node, overflowed: bool) -> 
             }
             // Large scores that lie together may round to one.
             Anatomy::Contraction(Contraction::Scores(_)) => constant(&t).filter(|_| unit == 0.0),
-            Anatomy::Gather(Gather::Rows) | Anatomy::Contraction(_) => constant(&t),
+            Anatomy::Gather(Gather::Rows | Gather::Hashed) | Anatomy::Contraction(_) => constant(&t),
+            // The first tokens see no whole block.
+            Anatomy::RowReduction(RowReduction::Seen) => None,
             Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => constant(&t),
             // A few values, and integers: they may well be one.
             Anatomy::Gather(Gather::Elements | Gather::Columns(_)) | Anatomy::Decision(_) | Anatomy::Collective(_) => {
