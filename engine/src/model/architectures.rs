@@ -4,7 +4,9 @@ use super::config::{self, ConfigError, Metadata};
 use super::graph::Graph;
 use super::placement::Placement;
 use super::stage::{StageId, UnknownStage, of_rank};
-use super::{experts, qwen2, qwen2moe, qwen2vl, qwen3, qwen3moe, qwen3next, qwen3vl, qwen3vlmoe, qwen4exp, qwen35, qwen35moe};
+use super::{
+    experts, qwen2, qwen2moe, qwen2vl, qwen3, qwen3moe, qwen3next, qwen3vl, qwen3vlmoe, qwen4exp, qwen35, qwen35moe,
+};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
 use std::str::FromStr;

@@ -8,8 +8,8 @@ use super::graph::{Axis, EmittedLayout, Graph, Role};
 use super::{Config, ConfigError, Metadata};
 use crate::ops::anatomy::Columns;
 use crate::ops::{
-    Convolution, Defined, DeltaNet, DeltaState, Factors, L2Norm, Op, Plain, RmsNorm, Sigmoid, SigmoidGate, Silu, Softplus,
-    VectorFactor, Window,
+    Convolution, Defined, DeltaNet, DeltaState, Factors, L2Norm, Op, Plain, RmsNorm, Sigmoid, SigmoidGate, Silu,
+    Softplus, VectorFactor, Window,
 };
 
 /// In what the architectures differ.

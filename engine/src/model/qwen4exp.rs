@@ -11,7 +11,8 @@ use super::streams::{Reader, Streams, Writer};
 use super::{Config, ConfigError, Metadata};
 use crate::ops::anatomy::Columns;
 use crate::ops::{
-    BlockScores, Convolution, Curve, Defined, Function, KvCache, Ngrams, Op, Plain, RmsNorm, Rope, Silu, StreamDots, StreamFactors, Window,
+    BlockScores, Convolution, Curve, Defined, Function, KvCache, Ngrams, Op, Plain, RmsNorm, Rope, Silu, StreamDots,
+    StreamFactors, Window,
 };
 
 /// Name in `general.architecture`.
@@ -175,7 +176,8 @@ impl Indexer {
         let scores = b.stage("index_scores", Role::Index, scores, &[q, cache], &[]);
         let scores = scores.weight("indexer.k_norm.weight", &[dim]);
         let keys = [Axis::Tokens, Axis::Keys];
-        let scores = scores.laid_out(&keys, EmittedLayout::LastOfBlocks(block)).add("indexer_score", "LIGHTNING_INDEXER");
+        let scores =
+            scores.laid_out(&keys, EmittedLayout::LastOfBlocks(block)).add("indexer_score", "LIGHTNING_INDEXER");
         let chosen = Defined::op(Plain::top_blocks(budget / block, block));
         let chosen = b.stage("index_keys", Role::Index, chosen, &[scores], &[]);
         chosen.laid_out(&keys, EmittedLayout::Mask).add("indexer_sel", "ADD")
@@ -208,7 +210,8 @@ impl Embedding {
         }
         let (longest, each) = (integer("ple.ngram_size")?, integer("ple.heads_per_ngram")?);
         let (width, taps) = (integer("embedding_length_per_layer_input")?, integer("ple.conv_kernel")?);
-        let end = source.integer(&key("ple.eos_token_id")).ok_or_else(|| ConfigError::Missing(key("ple.eos_token_id")))?;
+        let end =
+            source.integer(&key("ple.eos_token_id")).ok_or_else(|| ConfigError::Missing(key("ple.eos_token_id")))?;
         let heads = longest.saturating_sub(1) * each;
         if longest < 2 || heads * width != e {
             let why = format!("{heads} heads of n-grams of width {width} are not the width of the stream, {e}");
@@ -252,7 +255,8 @@ impl Embedding {
         let key = streams.norm(b, source, names, key, (layer, "ple_norm_key.weight"));
         let names = ("ngram_query_normed", "each residual stream, normed and times the weight of the query's norm");
         let query = streams.norm(b, source, names, all, (layer, "ple_norm_query.weight"));
-        let about = "how much each stream asks for the n-grams: the product of query and key over the root of the width";
+        let about =
+            "how much each stream asks for the n-grams: the product of query and key over the root of the width";
         let dots = Defined::op(StreamDots { streams: count, about });
         let score = b.stage("ngram_score", role, dots, &[key, query], &[count]).add("", "");
         let about = "the gate of each stream: the sigmoid of its score's root, with the score's sign";
@@ -261,7 +265,8 @@ impl Embedding {
         let about = "the n-grams' value, for each stream times its gate";
         let gated = Defined::op(StreamFactors { streams: count, about });
         let gated = b.stage("ngram_gated", role, gated, &[value, gate], &[width]).add("ple_gated_value", "MUL");
-        let names = ("ngram_normed", "what each stream takes of the n-grams' value, normed and times the norm's weight");
+        let names =
+            ("ngram_normed", "what each stream takes of the n-grams' value, normed and times the norm's weight");
         let normed = streams.norm(b, source, names, gated, (layer, "ple_norm_conv.weight"));
         let apart = self.op.multipliers.len();
         let rows = (self.taps - 1) * apart;

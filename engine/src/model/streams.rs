@@ -91,7 +91,8 @@ impl Streams {
     pub(super) fn written(&self, b: &mut Builder, of: &Writer, [x, out, normed]: [usize; 3]) -> usize {
         let [inject, weights, sum] = of.stages;
         let inject = linear(b, (inject, Role::Streams), normed, of.tensor, [self.all(), self.count], "");
-        let about = "what each stream takes of the part's result: twice the sigmoid of its product over the number of streams";
+        let about =
+            "what each stream takes of the part's result: twice the sigmoid of its product over the number of streams";
         let twice = Defined::op(Curve { of: Function::TwiceSigmoidOfShare(self.count), about });
         let weights = b.stage(weights, Role::Streams, twice, &[inject], &[self.count]).add("", "");
         let op: Op = Defined::op(StreamSum { streams: self.count });

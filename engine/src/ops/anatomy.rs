@@ -4,8 +4,8 @@
 //! what its anatomy says in full (a product with a weight, a choice, a sum) the definition need not write again: the
 //! functions of `by_anatomy` evaluate it.
 
-pub use super::collective::Collective;
 use super::attn_scores::causal;
+pub use super::collective::Collective;
 use super::{Attention, KvCache, Real, RmsNorm, Rope, Softmax, Tensor};
 use crate::sort::sort;
 use std::ops::Range;
@@ -364,7 +364,9 @@ mod tests {
         let mut row = vec![0.0; 12];
         (row[2], row[5], row[8], row[11]) = (1.0, 3.0, 2.0, 9.0);
         let chosen = |position: u32| of.choose(&Tensor { shape: vec![1, 12], data: row.clone() }, &[position]).data;
-        let keys = |position| chosen(position).iter().enumerate().filter(|(_, v)| **v == 1.0).map(|(i, _)| i).collect::<Vec<_>>();
+        let keys = |position| {
+            chosen(position).iter().enumerate().filter(|(_, v)| **v == 1.0).map(|(i, _)| i).collect::<Vec<_>>()
+        };
         assert_eq!(keys(1), [0, 1]);
         assert_eq!(keys(6), [0, 1, 2, 3, 4, 5, 6]);
         assert_eq!(keys(9), [3, 4, 5, 6, 7, 8, 9]);

@@ -27,10 +27,7 @@ pub(super) fn forward<F: Real>(of: Anatomy<'_>, inputs: &[&Tensor<F>], c: &Conte
         Anatomy::Elementwise(Elementwise::Offset) => bias::forward(inputs[0], &c.vector::<F>(0)),
         Anatomy::Decision(decision) => decision.choose(inputs[0], c.positions),
         Anatomy::Collective(of) => collective::forward(of, inputs),
-        Anatomy::Gather(Gather::Hashed)
-        | Anatomy::RowReduction(_)
-        | Anatomy::Elementwise(_)
-        | Anatomy::State(_) => {
+        Anatomy::Gather(Gather::Hashed) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) | Anatomy::State(_) => {
             unreachable!("the definition says what it computes: {of:?}")
         }
     }

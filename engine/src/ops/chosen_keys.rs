@@ -67,7 +67,8 @@ impl BlockScores {
     fn errors(&self, cache: &Tensor<f64>, deltas: Option<&[f32]>, w: &[f64]) -> Pooled {
         let (n, norm, means) = (cache.row_len(), self.norm(), self.means(cache, |v| v));
         let positions = self.positions(means.rows());
-        let squares = deltas.map(|d| Tensor { shape: cache.shape.clone(), data: d.iter().map(|d| f64::from(*d).powi(2)).collect() });
+        let squares = deltas
+            .map(|d| Tensor { shape: cache.shape.clone(), data: d.iter().map(|d| f64::from(*d).powi(2)).collect() });
         // A mean has a share of each error: √Σδ²/R.
         let of_means = squares.map(|squares| {
             let root = |square: &f64| (square / self.block as f64).sqrt() as f32;
@@ -93,7 +94,9 @@ impl BlockScores {
     }
 
     /// What `of` makes of a query's heads and each block that it sees whole, at the block's last key.
-    fn each<F: Real>(&self, q: &Tensor<F>, cache: &Tensor<F>, positions: &[u32], of: impl Fn(usize, usize) -> F) -> Tensor<F> {
+    fn each<F: Real>(
+        &self, q: &Tensor<F>, cache: &Tensor<F>, positions: &[u32], of: impl Fn(usize, usize) -> F,
+    ) -> Tensor<F> {
         let keys = cache.rows();
         let mut y = Tensor::zeros(vec![q.rows(), keys]);
         for (t, (row, position)) in y.data.chunks_mut(keys.max(1)).zip(positions).enumerate() {
@@ -157,9 +160,8 @@ impl Definition for BlockScores {
     /// Pooled keys may stand in the cache beside the keys that they are made of.
     fn kept_rounded(&self, unit: f64, inputs: &[&Tensor<f64>], c: &Context<'_>) -> Option<Vec<f32>> {
         let (keys, q, d) = (self.pooled(inputs[1], &c.vector(0)), &inputs[0].data, inputs[1].row_len());
-        let of = |q0: usize, k0: usize| {
-            (0..d).map(|i| (q[q0 + i] * unit * keys.data[k0 + i]).powi(2)).sum::<f64>().sqrt()
-        };
+        let of =
+            |q0: usize, k0: usize| (0..d).map(|i| (q[q0 + i] * unit * keys.data[k0 + i]).powi(2)).sum::<f64>().sqrt();
         Some(self.quadratic(inputs, c.positions, of))
     }
     fn propagate_error(
@@ -236,7 +238,8 @@ impl Definition for ChosenWeights {
             // A key that is not chosen has no part in it, however uncertain its score is.
             let own = |n: usize| if y[n] == 0.0 { 0.0 } else { d(n) };
             let common: f64 = (0..keys).map(|n| (y[n] * own(n)).powi(2)).sum();
-            let of = |n: usize| (self.scale.abs() * y[n] * deviation((1.0 - 2.0 * y[n]) * own(n).powi(2) + common)) as f32;
+            let of =
+                |n: usize| (self.scale.abs() * y[n] * deviation((1.0 - 2.0 * y[n]) * own(n).powi(2) + common)) as f32;
             out.extend((0..keys).map(|n| if y[n] == 0.0 { 0.0 } else { of(n) }));
         }
         out

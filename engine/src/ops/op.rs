@@ -89,6 +89,11 @@ impl Op {
         matches!(self.anatomy(), Anatomy::State(_))
     }
 
+    /// See [`Definition::kept_rounded`].
+    pub fn kept_rounded(&self, unit: f64, inputs: &[&Tensor<f64>], c: &Context<'_>) -> Option<Vec<f32>> {
+        if let Self::Defined(op) = self { op.kept_rounded(unit, inputs, c) } else { None }
+    }
+
     /// How many of the `n` elements of a row mean something, the first ones: all,
     /// but of attention scores at `position` those of keys it may see.
     pub fn meaningful(&self, position: u32, n: usize) -> usize {

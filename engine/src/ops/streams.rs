@@ -287,9 +287,7 @@ impl Definition for StreamFactors {
         &self, inputs: &[&Tensor<f64>], deltas: &[Option<&[f32]>], y: &Tensor<f64>, _: &Context<'_>,
     ) -> Vec<f32> {
         let (dx, dw) = (uncertain(inputs, deltas, 0), uncertain(inputs, deltas, 1));
-        let of = |_: usize, i: usize, c: usize| {
-            (inputs[0].data[i] * dw[c]).hypot(inputs[1].data[c] * dx[i]) as f32
-        };
+        let of = |_: usize, i: usize, c: usize| (inputs[0].data[i] * dw[c]).hypot(inputs[1].data[c] * dx[i]) as f32;
         by_stream(y.rows(), self.streams, width(y, self.streams), of)
     }
 }
@@ -360,7 +358,13 @@ impl Function {
             Self::TwiceSigmoidOfShare(n) => F::of(2.0) * sigmoid(x * F::of(1.0 / n as f64)),
             Self::SigmoidOfRoot => {
                 let root = x.abs().max(F::of(1e-6)).sqrt();
-                sigmoid(if x > F::zero() { root } else if x < F::zero() { -root } else { x * root })
+                sigmoid(if x > F::zero() {
+                    root
+                } else if x < F::zero() {
+                    -root
+                } else {
+                    x * root
+                })
             }
         }
     }
@@ -511,7 +515,8 @@ mod tests {
         let x = Tensor { shape: vec![1, 4], data: vec![1.0, 2.0, 1.0, 2.0] };
         let zero = Tensor::zeros(vec![1, 4]);
         assert_eq!(GatedMean { streams: 2 }.mean::<f64>(&x, &zero).data, [0.5, 1.0]);
-        let (one, few) = (Tensor { shape: vec![1, 2], data: vec![3.0, 4.0] }, Tensor { shape: vec![1, 2], data: vec![1.0, 0.0] });
+        let (one, few) =
+            (Tensor { shape: vec![1, 2], data: vec![3.0, 4.0] }, Tensor { shape: vec![1, 2], data: vec![1.0, 0.0] });
         assert_eq!(StreamSum { streams: 2 }.of::<f64>(&[&x, &one, &few]).data, [4.0, 6.0, 1.0, 2.0]);
         let w = Function::TwiceSigmoidOfShare(4).at(0f64);
         assert_eq!((w, Function::SigmoidOfRoot.at(0f64)), (1.0, 0.5));

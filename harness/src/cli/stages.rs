@@ -11,8 +11,8 @@ const HEAD: &str = "\
 # Every stage
 
 T tokens of this step, N tokens so far; E width of the residual stream, H query heads, G heads of keys and values, D width of
-a head, F width of the feed-forward network, X experts, K of them that a token takes, M any width of a delta net, V size of the
-vocabulary. A name in an engine's column is that of a module; the stage is its output unless the cell says otherwise.
+a head, F width of the feed-forward network, X experts, K of them that a token takes, M any width of a delta net,
+of residual streams or of an indexer, V size of the vocabulary. A name in an engine's column is that of a module; the stage is its output unless the cell says otherwise.
 A dash is a value that is never materialised, or that is not known for an engine. `qdiff stages` prints this page from the
 tables in `engine/src/model/dialect`.
 ";
@@ -137,6 +137,7 @@ fn emitted(node: &Node) -> String {
     let (name, source) = (bare(&node.emission.name), bare(&node.emission.source));
     let op = node.emission.op;
     match node.weights.first().filter(|_| name.is_empty()) {
+        _ if op.is_empty() => "–".to_owned(),
         Some(weight) => format!("{op} with `{}`", in_any_layer(node, &weight.name)),
         None if !source.is_empty() => format!("{op} of `{source}`"),
         None => format!("`{name}` {op}"),

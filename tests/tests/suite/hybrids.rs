@@ -39,6 +39,16 @@ pub(crate) fn models() -> Vec<Synth> {
         model("qwen3next", &[]),
         Synth { fused: true, n_heads: 5, n_kv_heads: 5, n_embd: 320, ..model("qwen3next", &net([32, 4, 4, 4])) },
         model("qwen3next", &net([64, 1, 3, 5])),
+        // Blocks of keys are chosen from 16 keys on; of another length, in F32; with taps of the file's own type.
+        model("qwen4exp", &[]),
+        Synth { weight_type: GgmlType::F32, tied: true, ..model("qwen4exp", &[("hyper_connection.count", 4)]) },
+        Synth {
+            n_heads: 3,
+            n_kv_heads: 1,
+            head_dim: 96,
+            overrides: vec![("blk.0.ple_conv1d.weight".to_owned(), GgmlType::F16)],
+            ..model("qwen4exp", &[("attention.indexer.head_count", 3), ("ple.conv_kernel", 2)])
+        },
     ]
 }
 
@@ -50,16 +60,20 @@ fn every_stage_matches_llama_cpp() {
         for passes in ["-n 3", "--passes 20,2,1,9,2,1"] {
             let (code, report, text) = folder.judged(&format!("{passes} --subject cpu"));
             assert_eq!(code, 0, "{model:?}\n{text}");
-            assert!(report.is_whole(), "{text}");
+            let coverage = &report["verdict"]["coverage"];
+            // llama.cpp gives some stages of residual streams no name.
+            let unnamed = model.arch == "qwen4exp";
+            assert!(report.is_whole() || unnamed && coverage["asked"] == coverage["judged"], "{text}");
             let stages = report.stages();
-            assert!(stages.len() > 50 && stages.iter().all(|stage| stage["status"] == "match"), "{text}");
+            let right = |stage: &Value| stage["status"] == "match" || unnamed && stage["status"] == "covered";
+            assert!(stages.len() > 50 && stages.iter().all(right), "{text}");
         }
     }
 }
 
 #[test]
 fn the_oracle_holds() {
-    for arch in ["qwen35", "qwen35moe", "qwen3next"] {
+    for arch in ["qwen35", "qwen35moe", "qwen3next", "qwen4exp"] {
         let said = folder_with(&model(arch, &[])).qdiff("verify-oracle -m model.gguf -n 2").exits(0);
         assert!(said.stdout.starts_with("MATCH"), "{said}");
     }
@@ -112,13 +126,35 @@ fn each_fault_is_found_and_named() {
         ("qwen35", "a-log-again", &["delta_decay"]),
         ("qwen3next", "halves-split-flat", &["delta_b", "delta_a"]),
     ];
+    let streams: &[(&str, &str, &[&str])] = &[
+        ("qwen4exp", "streams-summed", &["attn_norm", "ffn_norm"]),
+        ("qwen4exp", "stream-gates-missing", &["attn_norm", "ffn_norm"]),
+        (
+            "qwen4exp",
+            "streams-normed-together",
+            &["ngram_key_normed", "ngram_normed", "attn_streams_norm", "ffn_streams_norm"],
+        ),
+        ("qwen4exp", "stream-weights-not-doubled", &["attn_stream_weights", "ffn_stream_weights"]),
+        (
+            "qwen4exp",
+            "stream-share-missing",
+            &["attn_streams_act", "attn_stream_weights", "ffn_streams_act", "ffn_stream_weights"],
+        ),
+        ("qwen4exp", "ngram-gate-without-root", &["ngram_gate"]),
+        ("qwen4exp", "taps-side-by-side", &["ngram_conv"]),
+        ("qwen4exp", "output-gate-as-silu", &["delta_gated"]),
+    ];
     let attention: &[(&str, &str, &[&str])] = &[
+        ("qwen4exp", "pooled-keys-unrotated", &["index_scores"]),
+        ("qwen4exp", "tail-keys-left-out", &["index_keys"]),
+        ("qwen4exp", "budget-of-keys-as-blocks", &["index_keys"]),
+        ("qwen4exp", "newest-blocks-chosen", &["index_keys"]),
         ("qwen35", "halves-split-flat", &["q_half", "gate_half"]),
         ("qwen3next", "attention-gate-missing", &["attn_gated"]),
         ("qwen35", "gate-sigmoid-missing", &["gate_sigmoid"]),
     ];
     let mut wrong = Vec::new();
-    for (layer, faults) in [(0, faults), (1, attention)] {
+    for (layer, faults) in [(0, faults), (0, streams), (1, attention)] {
         for (arch, fault, stages) in faults {
             let inject = format!("-n 3 --subject cpu --inject {fault}@L{layer:02}");
             let (code, report, text) = folder_with(&model(arch, &[])).judged(&inject);

@@ -159,8 +159,11 @@ impl Definition for Plain {
     }
 }
 
-const CHOICE: Plain =
-    Plain("top_two", "the two experts of the largest scores", Anatomy::Decision(Decision { picks: TAKEN, block: None }));
+const CHOICE: Plain = Plain(
+    "top_two",
+    "the two experts of the largest scores",
+    Anatomy::Decision(Decision { picks: TAKEN, block: None }),
+);
 const SHARES: Plain = Plain("shares", "the scores of the chosen experts", Anatomy::Gather(Gather::Elements));
 const PRODUCT: Plain = Plain(
     "expert_linear",

@@ -103,7 +103,8 @@ fn on_a_card(card: &Card, arch: &'static str, weight_type: GgmlType, subject: &s
 #[test]
 fn every_cell_of_the_tapped_cuda_path_gives_a_verdict() {
     let (card, mut told, mut right) = (Card::new(), String::new(), true);
-    for (i, (arch, _)) in ARCHITECTURES.iter().enumerate() {
+    let tapped = ARCHITECTURES.iter().filter(|(arch, _)| refusal(arch, Path::Tapped).is_none());
+    for (i, (arch, _)) in tapped.enumerate() {
         for weight_type in share((0..3).map(|j| FORMATS[(3 * i + j) % FORMATS.len()]), 3) {
             let (line, as_it_should) = on_a_card(&card, arch, weight_type, "cuda");
             (told, right) = (told + &line, right && as_it_should);

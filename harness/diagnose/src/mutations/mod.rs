@@ -29,6 +29,7 @@ mod region;
 mod routing;
 mod samplers;
 mod stored_row;
+mod streams;
 mod tokenizer;
 mod weights;
 
@@ -52,6 +53,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutation> {
         attention::MUTATIONS,
         routing::MUTATIONS,
         recurrent::MUTATIONS,
+        streams::MUTATIONS,
         numerics::MUTATIONS,
         decoding::MUTATIONS,
         cached::MUTATIONS,

@@ -285,7 +285,15 @@ unsafe fn copy(
                 if ne[0] < shape[1] {
                     return Err(mismatch());
                 }
-                let seen = |v: &f32| if *v == 0.0 { 1.0 } else if *v == f32::NEG_INFINITY { 0.0 } else { *v };
+                let seen = |v: &f32| {
+                    if *v == 0.0 {
+                        1.0
+                    } else if *v == f32::NEG_INFINITY {
+                        0.0
+                    } else {
+                        *v
+                    }
+                };
                 (0..shape[0]).for_each(|t| out.extend(row(t, 0, 0, shape[1]).iter().map(seen)));
             }
             EmittedLayout::FirstHalves => {

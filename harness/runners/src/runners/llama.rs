@@ -8,7 +8,7 @@ use crate::llama::{Load, Model, built_in, cuda_backend, dot_types};
 use crate::room::Room;
 use anyhow::{Result, bail};
 use qdiff_engine::cpu::Row;
-use qdiff_engine::model::{Graph, Node, WeightSource as _};
+use qdiff_engine::model::{EmittedLayout, Graph, Node, WeightSource as _};
 use qdiff_engine::quant::{ActivationFormat, GgmlType, KvType};
 use std::sync::Arc;
 

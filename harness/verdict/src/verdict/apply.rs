@@ -17,7 +17,7 @@ use crate::arithmetic::Accumulation;
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::Graph;
 use qdiff_engine::ops::anatomy::{Contraction, Gather, RowReduction, State as Kept};
-use qdiff_engine::ops::{Anatomy, Context, Op, Tensor};
+use qdiff_engine::ops::{Anatomy, Context, Tensor};
 use qdiff_engine::quant::ActivationFormat;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -171,8 +171,8 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
         if let Some(more) = inside(node, narrow, &inputs, &value, &context) {
             widen(&mut bound, more);
         }
-        if let (Op::Defined(op), Some(kv)) = (&node.op, arithmetic.kv.number().filter(|kv| *kv != DType::F32))
-            && let Some(more) = op.kept_rounded(kv.unit(), &inputs, &context)
+        if let Some(kv) = arithmetic.kv.number().filter(|kv| *kv != DType::F32)
+            && let Some(more) = node.op.kept_rounded(kv.unit(), &inputs, &context)
         {
             widen(&mut bound, more);
         }

@@ -96,7 +96,8 @@ pub(super) fn caches(
                 (rows, deltas.data) = (values, uncertain.unwrap_or(deltas.data));
             }
         }
-        let context = Context { tokens: &[], positions: &[], history: &[], source: stage.weights, weights: &node.weights };
+        let context =
+            Context { tokens: &[], positions: &[], history: &[], source: stage.weights, weights: &node.weights };
         ops::advance(&node.op, &mut state.values, &[&rows], &context);
         // A cache is a copy, and so is its uncertainty.
         ops::advance(&node.op, &mut state.deltas, &[&deltas], &context);

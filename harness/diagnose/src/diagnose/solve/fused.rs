@@ -233,7 +233,8 @@ fn of_operand<'a>(
             return Some((mapped, bound));
         }
         let (tokens, positions, source) = (steps[step].kept_tokens(), steps[step].positions(), scene.weights());
-        let context = Context { tokens: &tokens, positions: &positions, history: &[], source: &source, weights: &node.weights };
+        let context =
+            Context { tokens: &tokens, positions: &positions, history: &[], source: &source, weights: &node.weights };
         Some(ops::forward_with_bound(&node.op, &[&mapped], &context))
     };
     let known: RefCell<HashMap<usize, Made>> = RefCell::default();
