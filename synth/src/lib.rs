@@ -388,7 +388,7 @@ impl Synth {
             // Two sizes of n-grams with two heads each, of which a row is a quarter of the stream.
             integers.extend([("hyper_connection.count", 3), ("hyper_connection.low_rank", 256)]);
             integers.extend([("attention.indexer.head_count", 2), ("attention.indexer.key_length", self.head_dim)]);
-            integers.extend([("attention.indexer.top_k", 16), ("ple.ngram_size", 3)]);
+            integers.extend([("attention.indexer.top_k", 8), ("ple.ngram_size", 3)]);
             integers.extend([("ple.heads_per_ngram", 2), ("embedding_length_per_layer_input", self.n_embd / 4)]);
             integers.extend([("ple.conv_kernel", 4), ("ple.eos_token_id", 2)]);
         }

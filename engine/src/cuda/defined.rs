@@ -6,12 +6,17 @@ use super::kernels::*;
 use super::known::Known;
 use super::launch::Call;
 use super::layouts::Ptr;
-use crate::model::{Node, row_len};
+use crate::model::{Graph, Node, row_len};
 use crate::ops::anatomy::{Columns, Decision, Picked};
-use crate::ops::{Convolution, DeltaNet, DeltaState, L2Norm, Window};
+use crate::ops::{
+    ChosenWeights, Convolution, DeltaNet, DeltaState, Function, GatedMean, L2Norm, StreamDots, StreamFactors,
+    StreamNorm, StreamSum, Window,
+};
 
 /// Threads of a block that makes a row of experts together.
 const ROW_THREADS: u32 = 256;
+/// Threads of a block that brings a row of a table, group by group.
+const EMBED_THREADS: u32 = 128;
 /// Threads of a block that makes a head together.
 const HEAD_THREADS: u32 = 128;
 /// Warps of a block where a warp makes one output.
@@ -61,9 +66,9 @@ impl Calls<'_> {
                 let params = L2NormParams { x: x(0), y, d, repeats: *repeats as i32, eps: *eps as f32 };
                 Call::new(params, ((tokens * heads) as u32, 1, 1), HEAD_THREADS)
             }
-            Known::Convolution(Convolution { taps, .. }) => {
-                let past = (taps - 1) as i32;
-                let params = ConvolutionParams { x: x(0), before: x(1), w: vector(), y, n, past, count };
+            Known::Convolution(Convolution { taps, apart }) => {
+                let [taps, apart] = [*taps, *apart].map(|n| n as i32);
+                let params = ConvolutionParams { x: x(0), before: x(1), w: vector(), y, n, taps, apart, count };
                 Call::flat(params, elements)
             }
             Known::Window(Window { rows }) => {
@@ -77,6 +82,80 @@ impl Calls<'_> {
                 self.delta_net(node, net, tokens, [y, before, y, 0])
             }
             Known::DeltaNet(net) => self.delta_net(node, net, tokens, [x(5), 0, 0, y]),
+            Known::StreamNorm(StreamNorm { eps, streams, .. }) => {
+                let (n, of) = ((width / streams) as i32, *streams as i32);
+                let params = StreamNormParams { x: x(0), w: vector(), y, n, streams: of, eps: *eps as f32 };
+                Call::new(params, ((tokens * streams) as u32, 1, 1), ROW_THREADS)
+            }
+            Known::GatedMean(GatedMean { streams }) => {
+                let params = GatedMeanParams { x: x(0), gate: x(1), y, n, streams: *streams as i32, count };
+                Call::flat(params, elements)
+            }
+            Known::StreamSum(StreamSum { streams }) => {
+                let (n, streams) = ((width / streams) as i32, *streams as i32);
+                Call::flat(StreamSumParams { base: x(0), x: x(1), w: x(2), y, n, streams, count }, elements)
+            }
+            Known::StreamFactors(StreamFactors { streams, .. }) => {
+                let (n, streams) = ((width / streams) as i32, *streams as i32);
+                Call::flat(StreamSumParams { base: 0, x: x(0), w: x(1), y, n, streams, count }, elements)
+            }
+            Known::StreamDots(StreamDots { streams, .. }) => {
+                let n = width_of(0) / streams;
+                let params = StreamDotsParams { a: x(0), b: x(1), y, n: n as i32, scale: 1.0 / (n as f32).sqrt() };
+                Call::new(params, ((tokens * streams) as u32, 1, 1), ROW_THREADS)
+            }
+            Known::Curve(of) => {
+                let (function, n) = match of {
+                    Function::SiluOfShare(n) => ("SiluOfShare", n),
+                    Function::TwiceSigmoidOfShare(n) => ("TwiceSigmoidOfShare", n),
+                    Function::SigmoidOfRoot => ("SigmoidOfRoot", 1),
+                };
+                Call::flat(CurveParams { x: x(0), y, share: 1.0 / n as f32, count }, elements).of(&[&function])
+            }
+            Known::SigmoidGate => Call::flat(SigmoidGateParams { gate: x(0), x: x(1), y, count }, elements),
+            Known::Total => {
+                let third = if node.inputs.len() > 2 { x(2) } else { 0 };
+                Call::flat(TotalParams { a: x(0), b: x(1), c: third, y, count }, elements)
+            }
+            Known::Ngrams(ngrams) => {
+                let w = self.memory.weight(node);
+                let params = EmbedParams { tokens: self.memory.ngrams, w: w.planes, y, width: w.n as i32 };
+                let rows = (tokens * ngrams.heads.len()) as u32;
+                Call::new(params, (rows, 1, 1), EMBED_THREADS).of(&[&w.ty])
+            }
+            Known::BlockScores(op) => {
+                let (blocks, d) = (span.keys().div_ceil(op.block), op.rope.head_dim);
+                let params = BlockScoresParams {
+                    q: x(0),
+                    k: x(1),
+                    w: vector(),
+                    frequency: self.memory.frequencies[&index],
+                    y,
+                    heads: op.heads as i32,
+                    d: d as i32,
+                    block: op.block as i32,
+                    rotated: op.rope.rotated as i32,
+                    first: span.first as i32,
+                    keys: span.keys() as i32,
+                    eps: op.eps as f32,
+                    magnitude: op.rope.magnitude() as f32,
+                };
+                let call = Call::new(params, ((tokens * blocks) as u32, 1, 1), HEAD_THREADS);
+                call.of(&[&self.options.kv_kernel()]).shared(4 * d as u32)
+            }
+            Known::TopBlocks(Decision { picks, block }) => {
+                let [picks, block] = [picks, block.unwrap_or(1)].map(|n| n as i32);
+                let (first, keys) = (span.first as i32, span.keys() as i32);
+                let params = TopBlocksParams { x: x(0), y, picks, block, first, keys };
+                Call::new(params, (tokens as u32, 1, 1), ROW_THREADS)
+            }
+            Known::ChosenWeights(ChosenWeights { scale }) => {
+                let heads = Graph::extent(node, tokens, span.keys())[0] as u32;
+                let (first, keys) = (span.first as i32, span.keys() as i32);
+                let (scale, of_step) = (*scale as f32, tokens as i32);
+                let params = ChosenWeightsParams { s: x(0), chosen: x(1), y, scale, first, tokens: of_step, keys };
+                Call::new(params, (tokens as u32, heads, 1), ROW_THREADS)
+            }
         }
     }
 

@@ -19,7 +19,7 @@ use super::known::is_own_state;
 use super::launch::Call;
 use super::layouts::Batch;
 use super::load::Load;
-use super::memory::Memory;
+use super::memory::{Memory, ngrams_of};
 use super::mirror::Mirror;
 use super::nccl::{Communicator, Exchange};
 use super::options::{Circumstances, Gemm, Options, Path};
@@ -61,6 +61,8 @@ pub struct CudaEngine {
     pub(super) memory: Memory,
     _arena: Arena,
     pub(super) position: usize,
+    /// The tokens so far, where the model embeds n-grams of them.
+    history: Vec<u32>,
     /// Its sequences, once there may be more than one; `position` then counts the slots that are taken.
     pub(super) several: Option<Sequences>,
     /// The rows of the step that runs.
@@ -210,6 +212,7 @@ impl CudaEngine {
             memory,
             _arena: arena,
             position: 0,
+            history: Vec::new(),
             several: None,
             batch: Batch::default(),
             apart: false,
@@ -467,6 +470,15 @@ impl CudaEngine {
         // SAFETY: the buffer holds `options.step` ids; the source outlives the copy, which the step waits for.
         unsafe { result::memcpy_htod_async(self.memory.tokens, tokens, self.stream.cu_stream()) }
             .doing("copying tokens to the device")?;
+        if let Some(ngrams) = ngrams_of(&self.graph) {
+            self.history.truncate(self.position);
+            self.history.extend(tokens);
+            let rows = |position| ngrams.rows(&self.history, position).unwrap_or_default();
+            let rows: Vec<u32> = (self.position..self.history.len()).flat_map(rows).map(|row| row as u32).collect();
+            // SAFETY: the buffer holds rows for `options.step` tokens; the copy ends before it returns.
+            unsafe { result::memcpy_htod_sync(self.memory.ngrams, &rows) }
+                .doing("copying rows of n-grams to the device")?;
+        }
         if self.position == 0 {
             self.forget()?;
         }

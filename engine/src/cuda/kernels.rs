@@ -145,11 +145,28 @@ kernels! {
     Softplus(SoftplusParams) "softplus.cu" { x: Ptr, b: Ptr, y: Ptr, n: i32, count: i32, }
     Factors(FactorsParams) "factors.cu" { a: Ptr, b: Ptr, y: Ptr, n: i32, count: i32, }
     L2Norm(L2NormParams) "l2_norm.cu" { x: Ptr, y: Ptr, d: i32, repeats: i32, eps: f32, }
-    Convolution(ConvolutionParams) "convolution.cu" { x: Ptr, before: Ptr, w: Ptr, y: Ptr, n: i32, past: i32, count: i32, }
+    Convolution(ConvolutionParams) "convolution.cu" {
+        x: Ptr, before: Ptr, w: Ptr, y: Ptr, n: i32, taps: i32, apart: i32, count: i32,
+    }
     Window(WindowParams) "window.cu" { x: Ptr, state: Ptr, before: Ptr, n: i32, rows: i32, tokens: i32, }
     DeltaNet(DeltaNetParams) "delta_net.cu" {
         q: Ptr, k: Ptr, v: Ptr, g: Ptr, beta: Ptr, from: Ptr, before: Ptr, to: Ptr, y: Ptr, heads: i32, key_heads: i32,
         d: i32, tokens: i32,
+    }
+    StreamNorm(StreamNormParams) "stream_norm.cu" { x: Ptr, w: Ptr, y: Ptr, n: i32, streams: i32, eps: f32, }
+    GatedMean(GatedMeanParams) "gated_mean.cu" { x: Ptr, gate: Ptr, y: Ptr, n: i32, streams: i32, count: i32, }
+    StreamSum(StreamSumParams) "stream_sum.cu" { base: Ptr, x: Ptr, w: Ptr, y: Ptr, n: i32, streams: i32, count: i32, }
+    StreamDots(StreamDotsParams) "stream_dots.cu" { a: Ptr, b: Ptr, y: Ptr, n: i32, scale: f32, }
+    Curve(CurveParams) "curve.cu" { x: Ptr, y: Ptr, share: f32, count: i32, }
+    SigmoidGate(SigmoidGateParams) "sigmoid_gate.cu" { gate: Ptr, x: Ptr, y: Ptr, count: i32, }
+    Total(TotalParams) "total.cu" { a: Ptr, b: Ptr, c: Ptr, y: Ptr, count: i32, }
+    BlockScores(BlockScoresParams) "block_scores.cu" {
+        q: Ptr, k: Ptr, w: Ptr, frequency: Ptr, y: Ptr, heads: i32, d: i32, block: i32, rotated: i32, first: i32, keys: i32,
+        eps: f32, magnitude: f32,
+    }
+    TopBlocks(TopBlocksParams) "top_blocks.cu" { x: Ptr, y: Ptr, picks: i32, block: i32, first: i32, keys: i32, }
+    ChosenWeights(ChosenWeightsParams) "chosen_weights.cu" {
+        s: Ptr, chosen: Ptr, y: Ptr, scale: f32, first: i32, tokens: i32, keys: i32,
     }
     EmbedToken(EmbedTokenParams) "fused/embed_token.cu" {
         w: Planes, x: Ptr, position_at: Ptr, width: i32, token: u32, position: i32, stamps: Ptr,

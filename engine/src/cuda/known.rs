@@ -1,10 +1,11 @@
 //! Which ops that are known by their definitions there is a kernel for, and how states are kept.
 
 use crate::model::Node;
-use crate::ops::anatomy::{Columns, Contraction, Decision, Gather, Picked, State};
+use crate::ops::anatomy::{Columns, Contraction, Decision, Elementwise, Gather, Picked, State};
 use crate::ops::{
-    Anatomy, Convolution, Defined, Definition, DeltaNet, DeltaState, Factors, L2Norm, RowShares, RowSoftmax, Sigmoid,
-    Silu, Softplus, VectorFactor, Window,
+    Anatomy, BlockScores, ChosenWeights, Convolution, Curve, Defined, Definition, DeltaNet, DeltaState, Factors,
+    Function, GatedMean, L2Norm, Ngrams, Plain, RowShares, RowSoftmax, Sigmoid, SigmoidGate, Silu, Softplus,
+    StreamDots, StreamFactors, StreamNorm, StreamSum, VectorFactor, Window,
 };
 use std::any::Any;
 
@@ -43,6 +44,30 @@ pub enum Known<'a> {
     DeltaNet(&'a DeltaNet),
     /// See [`DeltaState`].
     DeltaState(&'a DeltaState),
+    /// See [`StreamNorm`].
+    StreamNorm(&'a StreamNorm),
+    /// See [`GatedMean`].
+    GatedMean(&'a GatedMean),
+    /// See [`StreamSum`].
+    StreamSum(&'a StreamSum),
+    /// See [`StreamFactors`].
+    StreamFactors(&'a StreamFactors),
+    /// See [`StreamDots`].
+    StreamDots(&'a StreamDots),
+    /// See [`Curve`].
+    Curve(Function),
+    /// See [`SigmoidGate`].
+    SigmoidGate,
+    /// Sums of three.
+    Total,
+    /// See [`Ngrams`].
+    Ngrams(&'a Ngrams),
+    /// See [`BlockScores`].
+    BlockScores(&'a BlockScores),
+    /// Keys of the blocks of the largest values.
+    TopBlocks(Decision),
+    /// See [`ChosenWeights`].
+    ChosenWeights(&'a ChosenWeights),
 }
 
 impl Known<'_> {
@@ -57,6 +82,7 @@ impl Known<'_> {
 pub fn known(op: &Defined) -> Option<Known<'_>> {
     match op.anatomy() {
         Anatomy::Decision(decision) if decision.block.is_none() => return Some(Known::TopK(decision)),
+        Anatomy::Decision(decision) => return Some(Known::TopBlocks(decision)),
         Anatomy::Gather(Gather::Elements) => return Some(Known::Gather),
         Anatomy::Gather(Gather::Columns(columns)) => return Some(Known::Columns(columns)),
         Anatomy::Contraction(Contraction::Weight(Some(picked))) => return Some(Known::ExpertLinear(picked)),
@@ -66,12 +92,12 @@ pub fn known(op: &Defined) -> Option<Known<'_>> {
         | Anatomy::RowReduction(_)
         | Anatomy::Elementwise(_)
         | Anatomy::State(_)
-        | Anatomy::Decision(_)
         | Anatomy::Collective(_) => {}
     }
     let definition: &dyn Definition = &**op;
     let definition: &dyn Any = definition;
     let is = |known, there: bool| there.then_some(known);
+    let sums = op.anatomy() == Anatomy::Elementwise(Elementwise::Sum);
     is(Known::RowSoftmax, definition.is::<RowSoftmax>())
         .or_else(|| is(Known::RowShares, definition.is::<RowShares>()))
         .or_else(|| is(Known::Unary("Sigmoid"), definition.is::<Sigmoid>()))
@@ -80,10 +106,21 @@ pub fn known(op: &Defined) -> Option<Known<'_>> {
         .or_else(|| is(Known::Factors, definition.is::<Factors>()))
         .or_else(|| is(Known::VectorFactor, definition.is::<VectorFactor>()))
         .or_else(|| definition.downcast_ref().map(Known::L2Norm))
-        .or_else(|| definition.downcast_ref().filter(|c: &&Convolution| c.apart == 1).map(Known::Convolution))
+        .or_else(|| definition.downcast_ref().map(Known::Convolution))
         .or_else(|| definition.downcast_ref().map(Known::Window))
         .or_else(|| definition.downcast_ref().map(Known::DeltaNet))
         .or_else(|| definition.downcast_ref().map(Known::DeltaState))
+        .or_else(|| definition.downcast_ref().map(Known::StreamNorm))
+        .or_else(|| definition.downcast_ref().map(Known::GatedMean))
+        .or_else(|| definition.downcast_ref().map(Known::StreamSum))
+        .or_else(|| definition.downcast_ref().map(Known::StreamFactors))
+        .or_else(|| definition.downcast_ref().map(Known::StreamDots))
+        .or_else(|| definition.downcast_ref().map(|curve: &Curve| Known::Curve(curve.of)))
+        .or_else(|| is(Known::SigmoidGate, definition.is::<SigmoidGate>()))
+        .or_else(|| is(Known::Total, definition.is::<Plain>() && sums))
+        .or_else(|| definition.downcast_ref().map(Known::Ngrams))
+        .or_else(|| definition.downcast_ref().map(Known::BlockScores))
+        .or_else(|| definition.downcast_ref().map(Known::ChosenWeights))
 }
 
 /// Whether it is kept row by row.

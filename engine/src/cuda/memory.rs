@@ -4,16 +4,16 @@ use super::CudaError;
 use super::arena::{Part, Plan};
 use super::device::Doing as _;
 use super::kernels::constant;
-use super::known::{is_cache, is_own_state};
+use super::known::{Known, is_cache, is_own_state, known};
 use super::launch::Call;
 use super::layouts::{Batch, Operand, Ptr, Wide};
 use super::operand::{Part as Split, SHARED, cache_tile, sums_bytes};
 use super::options::{Gemm, Options, Path};
 use super::slots::{Slots, taken};
 use super::weights::{self, Weight};
-use crate::model::{Axis, Graph, Node, Role, StageId, WeightSource};
+use crate::model::{Axis, Graph, Node, Role, StageId, WeightSource, row_len};
 use crate::ops::anatomy::Collective;
-use crate::ops::{Op, Rope};
+use crate::ops::{Ngrams, Op, Rope};
 use crate::quant::GgmlType;
 use cudarc::driver::result;
 use rayon::prelude::*;
@@ -40,6 +40,8 @@ pub struct Memory {
     pub before: HashMap<usize, Ptr>,
     /// Token ids of a step.
     pub tokens: Ptr,
+    /// Rows of the table of n-grams for each of them.
+    pub ngrams: Ptr,
     /// The rows of a step of several sequences.
     pub batch: Batch,
     /// A weight dequantised for cuBLAS.
@@ -104,7 +106,7 @@ impl Memory {
         }
         let mut frequencies = HashMap::new();
         for (index, node) in graph.nodes.iter().enumerate() {
-            if let Op::Rope(rope) = &node.op {
+            if let Some(rope) = rotation(node) {
                 frequencies.insert(index, plan.take(2 * rope.head_dim).at);
             }
         }
@@ -136,6 +138,7 @@ impl Memory {
             _ => (0, 0),
         };
         let joins = |node: &Node| node.op == Op::Collective(Collective::Concatenation);
+        let widest = graph.nodes.iter().filter(|node| is_cache(node)).map(row_len).max().unwrap_or(0);
         let gathered = if graph.nodes.iter().any(joins) { options.step * config.n_vocab } else { 0 };
         let mut take = |bytes| plan.take(bytes).at;
         let slot_memory = take(slot_bytes);
@@ -160,6 +163,7 @@ impl Memory {
             frequencies,
             before,
             tokens: take(4 * options.step.max(1)),
+            ngrams: take(4 * options.step.max(1) * ngrams_of(graph).map_or(0, |ngrams| ngrams.heads.len())),
             batch: Batch {
                 positions: take(4 * rows),
                 slots: take(4 * rows),
@@ -168,7 +172,7 @@ impl Memory {
             },
             dequantised: take(dequantised),
             parts: take(parts),
-            cache_f32: take(4 * options.context * config.n_kv_heads * config.head_dim),
+            cache_f32: take(4 * options.context * widest),
             gathered: take(4 * gathered),
             ring: take(RING_BYTES),
             position: take(8),
@@ -186,7 +190,7 @@ impl Memory {
             bring(source, name, weight)?;
         }
         for (index, node) in graph.nodes.iter().enumerate() {
-            if let Op::Rope(rope) = &node.op {
+            if let Some(rope) = rotation(node) {
                 // SAFETY: the part was planned with the table's length.
                 unsafe { result::memcpy_htod_sync(self.frequencies[&index], &frequency_table(rope)) }
                     .doing("copying frequencies to the device")?;
@@ -310,6 +314,29 @@ fn output_bytes(node: &Node, options: &Options, walked: bool) -> usize {
     let elements: usize = Graph::extent(node, tokens, options.context).iter().product();
     let bytes = if matches!(node.op, Op::KvCache(_)) { options.kv.size() } else { 4 };
     bytes * elements
+}
+
+/// The rotation that a node does, by itself or on the way.
+fn rotation(node: &Node) -> Option<&Rope> {
+    match &node.op {
+        Op::Rope(rope) => Some(rope),
+        Op::Defined(op) => match known(op) {
+            Some(Known::BlockScores(scores)) => Some(&scores.rope),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The embedding of n-grams, if there is one.
+pub fn ngrams_of(graph: &Graph) -> Option<&Ngrams> {
+    graph.nodes.iter().find_map(|node| match &node.op {
+        Op::Defined(op) => match known(op) {
+            Some(Known::Ngrams(ngrams)) => Some(ngrams),
+            _ => None,
+        },
+        _ => None,
+    })
 }
 
 /// The angle of each plane at position 1, rounded once from f64.

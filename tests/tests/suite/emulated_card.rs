@@ -171,7 +171,7 @@ fn longer_contexts_match() {
 /// the first alone, and runs the subject again for that one alone.
 #[test]
 fn a_bug_in_a_kernel_is_found_at_its_stage() {
-    let bugs: [(&str, &str, &str, &str, &[&str]); 16] = [
+    let bugs: [(&str, &str, &str, &str, &[&str]); 20] = [
         ("qwen3moe", "fused/expert_act.cu", "{row0, row0}", "{chosen.places[0] * p.m, row0}", &["expert_gate"]),
         ("qwen3moe", "fused/router.cu", "groups - 1)", "groups - 2)", &["router"]),
         ("qwen3moe", "fused/expert_down.cu", "item % taken * blocks", "item % 2 * blocks", &["expert_down"]),
@@ -195,7 +195,7 @@ fn a_bug_in_a_kernel_is_found_at_its_stage() {
             "reduce_sum(squares) / p.d",
             &["delta_q_normed", "delta_k_normed"],
         ),
-        ("qwen35", "convolution.cu", "p.before[(t + j) * p.n + c]", "0.0f", &["conv_out"]),
+        ("qwen35", "convolution.cu", "p.before[(size_t)row * p.n + c]", "0.0f", &["conv_out"]),
         ("qwen35", "window.cu", "from - p.rows", "max(from - p.rows - 1, 0)", &["conv_state"]),
         ("qwen35", "delta_net.cu", "h % p.key_heads", "h / (p.heads / p.key_heads)", &["delta_state", "delta_out"]),
         ("qwen35", "delta_net.cu", "if (p.before) p.before[row + i] = m[i];", "", &["delta_out"]),
@@ -206,9 +206,19 @@ fn a_bug_in_a_kernel_is_found_at_its_stage() {
             "i / p.run * p.run",
             &["delta_b", "delta_a", "q_half", "gate_half"],
         ),
+        ("qwen4exp", "block_scores.cu", "(float)begin * p", "(float)last * p", &["index_scores"]),
+        ("qwen4exp", "gated_mean.cu", "c < p.streams", "c < p.streams - 1", &["attn_norm", "ffn_norm", "final_norm"]),
+        ("qwen4exp", "top_blocks.cu", "before < p.picks", "before <= p.picks", &["index_keys"]),
+        (
+            "qwen4exp",
+            "stream_sum.cu",
+            "p.w[stream]",
+            "p.w[t * p.streams]",
+            &["ngram_gated", "attn_residual", "layer_out"],
+        ),
     ];
     let (card, mut wrong) = (Card::new(), Vec::new());
-    for arch in ["qwen2moe", "qwen3moe", "qwen35", "qwen3next"] {
+    for arch in ["qwen2moe", "qwen3moe", "qwen35", "qwen3next", "qwen4exp"] {
         matches(&card, &Synth { arch, ..Synth::default() }, "-n 2");
     }
     for (i, (arch, path, old, new, stages)) in share(bugs, 2).enumerate() {

@@ -39,7 +39,7 @@ pub(crate) fn models() -> Vec<Synth> {
         model("qwen3next", &[]),
         Synth { fused: true, n_heads: 5, n_kv_heads: 5, n_embd: 320, ..model("qwen3next", &net([32, 4, 4, 4])) },
         model("qwen3next", &net([64, 1, 3, 5])),
-        // Blocks of keys are chosen from 16 keys on; of another length, in F32; with taps of the file's own type.
+        // Blocks of keys are chosen beyond 8 keys; in F32; with a convolution in F16.
         model("qwen4exp", &[]),
         Synth { weight_type: GgmlType::F32, tied: true, ..model("qwen4exp", &[("hyper_connection.count", 4)]) },
         Synth {

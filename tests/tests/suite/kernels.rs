@@ -19,6 +19,7 @@ fn arguments(file: File) -> Vec<String> {
             read_by_kernels().map(|ty| ty.to_string()).collect()
         }
         File::Unary => listed(&["Sigmoid", "Silu"]),
+        File::Curve => listed(&["SiluOfShare", "TwiceSigmoidOfShare", "SigmoidOfRoot"]),
         // Warps that make whole tiles, warps that share one, and warps with a ring each.
         File::LmHead => {
             let alone = read_by_kernels().flat_map(|ty| [true, false].map(|own| format!("{ty}, {own}, 0")));
@@ -56,7 +57,7 @@ fn arguments(file: File) -> Vec<String> {
             let held = [(GgmlType::Q5_0, 64), (GgmlType::Q4_K, 128), (GgmlType::F16, 128)].map(of);
             held.into_iter().chain(in_rings().map(|(ty, stages)| format!("{ty}, 128, 0, {stages}"))).collect()
         }
-        File::KvCache | File::KvRead | File::CacheRows | File::AttnScores | File::AttnContext => {
+        File::KvCache | File::KvRead | File::CacheRows | File::AttnScores | File::AttnContext | File::BlockScores => {
             listed(&["KvF32", "KvF16"])
         }
         File::AttnQkv => {

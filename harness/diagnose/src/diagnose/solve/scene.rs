@@ -5,8 +5,7 @@ use super::{At, Law, Row};
 use crate::capture::Step;
 use crate::verdict::{Evidence, Parameters, RowAt, right};
 use qdiff_engine::model::{Axis, Node, Role, StageId};
-use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
-use qdiff_engine::ops::{Anatomy, Tensor};
+use qdiff_engine::ops::Tensor;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -309,10 +308,8 @@ impl<'a> Scene<'a> {
 
     /// Whether the elements of a row are keys.
     pub(super) fn of_pairs(&self) -> bool {
-        matches!(
-            self.node().op.anatomy(),
-            Anatomy::Contraction(Contraction::Scores(_)) | Anatomy::RowReduction(RowReduction::Exponentials(_))
-        )
+        let node = self.node();
+        node.token_axis().is_some() && node.shape.last() == Some(&Axis::Keys)
     }
 
     /// Whether a stage is made of this one: its values come from this stage's values, and explain nothing.
