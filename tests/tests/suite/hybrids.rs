@@ -113,7 +113,8 @@ fn each_fault_is_found_and_named() {
     let faults: &[(&str, &str, &[&str])] = &[
         ("qwen35", "delta-head-map", &["delta_state", "delta_out"]),
         ("qwen3next", "delta-head-map", &["delta_q_normed", "delta_k_normed"]),
-        ("qwen35", "state-not-carried", &["conv_state", "conv_out", "delta_state", "delta_out"]),
+        ("qwen35", "state-not-carried", &["conv_out", "delta_state", "delta_out"]),
+        ("qwen35", "window-of-the-step-alone", &["conv_state"]),
         ("qwen35", "state-counted-twice", &["delta_state", "delta_out"]),
         ("qwen35", "delta-decay-after", &["delta_state", "delta_out"]),
         ("qwen35", "delta-decay-missing", &["delta_state", "delta_out"]),

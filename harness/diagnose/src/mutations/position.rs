@@ -215,15 +215,24 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "decode-offset",
         fits: Some(rotations),
-        story: "decode steps take another position than the token's, at the same distance in every step",
+        story: "every step but the first takes another position than the token's, at the same distance in each",
         seen: "the prefill is right and the first decoded token is not",
-        remedy: "give a decoded token the number of tokens before it as its position; count the tokens of the cache once, and add nothing",
+        remedy: "give each token the number of tokens before it as its position; count the tokens of the cache once, and add nothing",
         params: &[Param::new("by", "positions too far in every step but the first", 16.0).searched(&[1.0, -1.0])],
         apply: |node, values, _| {
             let by = values[0];
             if by == 0.0 { None } else { turned(node, rope(node)?, move |p, first| if first { p } else { p + by }) }
         },
         propose: Some(|e| each(fitted_offset(e, |step| step > 0))),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "rope-exponent-of-head",
+        fits: Some(|graph, n| rotations(graph, n) && rope(n).is_some_and(|r| r.rotated < r.head_dim)),
+        story: "the exponents of the frequencies are divided by the length of a head, and not by the part of it that is rotated",
+        seen: "the first plane is right, and every other turns too fast",
+        remedy: "divide 2i by rope.dimension_count, the number of rotated elements",
+        apply: |node, _, _| rotating(node, |r| r.base = r.base.powf(r.rotated as f64 / r.head_dim as f64)),
         ..Mutation::PLAIN
     },
     Mutation {

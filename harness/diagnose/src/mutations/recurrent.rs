@@ -22,7 +22,7 @@ fn recurrence(_: &Graph, n: &Node) -> bool {
 
 /// What goes on from a state.
 fn going_on(graph: &Graph, n: &Node) -> bool {
-    recurrence(graph, n) || is(n, Convolution { taps: 1, apart: 1 }.name()) || is(n, Window { rows: 1 }.name())
+    recurrence(graph, n) || is(n, Convolution { taps: 1, apart: 1 }.name())
 }
 
 fn convolution(_: &Graph, n: &Node) -> bool {
@@ -143,6 +143,21 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "each step begins from zeros: what the step before left is not carried over",
         seen: "the first part of a prompt is right, and every later step is not",
         remedy: "begin a step with the state that the step before left, and clear it only for a new sequence",
+        apply: |node, _, _| {
+            with_operands(node, node.op.clone(), |x| {
+                if let Some(state) = x.last_mut() {
+                    state.data.fill(0.0);
+                }
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "window-of-the-step-alone",
+        fits: Some(|_, n| is(n, Window { rows: 1 }.name())),
+        story: "the window that a step leaves has rows of the step alone: where it had fewer, there are zeros",
+        seen: "the convolution is wrong after steps of few tokens",
+        remedy: "keep the last rows of this step and of those before it: K − 1 of them, however few tokens the step has",
         apply: |node, _, _| {
             with_operands(node, node.op.clone(), |x| {
                 if let Some(state) = x.last_mut() {
