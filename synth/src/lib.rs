@@ -70,6 +70,8 @@ pub struct Synth {
     pub tied: bool,
     /// Whether gate and up of experts are in one tensor, where the architecture may have that.
     pub fused: bool,
+    /// Whether matrices have scales, which their products are multiplied by.
+    pub scales: bool,
     /// Type of the 2-D tensors.
     pub weight_type: GgmlType,
     /// Types of single tensors, by full name (`blk.0.attn_q.weight`); for one
@@ -99,6 +101,7 @@ impl Default for Synth {
             eps: 1e-6,
             tied: false,
             fused: false,
+            scales: false,
             weight_type: GgmlType::Q8_0,
             overrides: Vec::new(),
             seed: 1,
@@ -287,6 +290,10 @@ impl Synth {
                 }
                 (Anatomy::Elementwise(Elementwise::Offset), _) => {
                     Fill::Bias { head: self.head_dim, large, lo: 10.0, hi: 30.0 }
+                }
+                // Scales of matrices.
+                _ if node.weights.iter().any(|weight| weight.name.ends_with(".scale")) => {
+                    Fill::Spread { lo: 0.5, hi: 2.0 }
                 }
                 // Decays from near 0 to near 1.
                 (_, Role::Mixer) if node.op.name() == Softplus.name() => Fill::Spread { lo: -6.0, hi: 2.0 },
@@ -503,6 +510,10 @@ impl Metadata for Synth {
     }
     fn extent(&self, tensor: &str) -> Option<Vec<u64>> {
         let fused = model::FUSED.iter().any(|fused| tensor.ends_with(fused));
-        (self.fused || !fused).then(|| vec![self.n_embd as u64, self.n_vocab as u64])
+        // llama.cpp loads the scale of the output matrix in one format alone.
+        let loaded = tensor != "output.scale" || self.weight_type == GgmlType::NVFP4 && !self.tied;
+        let scaled = !tensor.ends_with(".scale") || self.scales && loaded;
+        let there = (self.fused || !fused) && scaled;
+        there.then(|| vec![self.n_embd as u64, self.n_vocab as u64])
     }
 }

@@ -11,12 +11,15 @@ use std::sync::Arc;
 
 /// A small model of either architecture: heads of 6, so that no row fills whole lanes.
 pub(super) fn graphs() -> [Graph; 2] {
-    let metadata = Invented(|key: &str| match key {
-        "block_count" | "attention.head_count_kv" => 2,
-        "attention.head_count" => 4,
-        "attention.key_length" | "attention.value_length" | "rope.dimension_count" => 6,
-        _ => 40,
-    });
+    let metadata = Invented(
+        |key: &str| match key {
+            "block_count" | "attention.head_count_kv" => 2,
+            "attention.head_count" => 4,
+            "attention.key_length" | "attention.value_length" | "rope.dimension_count" => 6,
+            _ => 40,
+        },
+        false,
+    );
     [qwen2::graph(&metadata), qwen3::graph(&metadata)].map(|graph| graph.expect("a small model is one"))
 }
 

@@ -60,7 +60,10 @@ impl Calls<'_> {
             Known::Unary(function) => Call::flat(UnaryParams { x: x(0), y, count }, elements).of(&[&function]),
             Known::Softplus => Call::flat(SoftplusParams { x: x(0), b: vector(), y, n, count }, elements),
             Known::Factors => Call::flat(FactorsParams { a: x(0), b: x(1), y, n: count, count }, elements),
-            Known::VectorFactor => Call::flat(FactorsParams { a: x(0), b: vector(), y, n, count }, elements),
+            Known::VectorFactor => {
+                let n = self.memory.weight(node).n as i32;
+                Call::flat(FactorsParams { a: x(0), b: vector(), y, n, count }, elements)
+            }
             Known::L2Norm(L2Norm { eps, heads, repeats }) => {
                 let d = (width_of(0) / heads) as i32;
                 let params = L2NormParams { x: x(0), y, d, repeats: *repeats as i32, eps: *eps as f32 };

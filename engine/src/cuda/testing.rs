@@ -11,16 +11,19 @@ use crate::quant::{GgmlType, Stored};
 
 /// Small models of each architecture that the fused kernels are for.
 pub fn graphs() -> [Graph; 3] {
-    let metadata = Invented(|key: &str| match key {
-        "block_count" | "attention.head_count_kv" => 2,
-        "attention.head_count" => 4,
-        "attention.key_length" | "attention.value_length" | "rope.dimension_count" => 32,
-        "feed_forward_length" => 480,
-        "expert_count" => 7,
-        "expert_used_count" => 3,
-        "expert_feed_forward_length" => 96,
-        _ => 64,
-    });
+    let metadata = Invented(
+        |key: &str| match key {
+            "block_count" | "attention.head_count_kv" => 2,
+            "attention.head_count" => 4,
+            "attention.key_length" | "attention.value_length" | "rope.dimension_count" => 32,
+            "feed_forward_length" => 480,
+            "expert_count" => 7,
+            "expert_used_count" => 3,
+            "expert_feed_forward_length" => 96,
+            _ => 64,
+        },
+        false,
+    );
     [qwen2::graph, qwen3::graph, qwen3moe::graph]
         .map(|graph| graph(&metadata))
         .map(|graph| graph.expect("a small model is one"))
@@ -28,15 +31,18 @@ pub fn graphs() -> [Graph; 3] {
 
 /// One with a layer of a gated delta net and one of gated attention.
 pub fn mixed() -> Graph {
-    let metadata = Invented(|key: &str| match key {
-        "block_count" | "full_attention_interval" | "attention.head_count_kv" | "ssm.group_count" => 2,
-        "attention.head_count" | "ssm.time_step_rank" | "ssm.conv_kernel" => 4,
-        "attention.key_length" | "attention.value_length" | "ssm.state_size" => 32,
-        "rope.dimension_count" => 16,
-        "ssm.inner_size" => 128,
-        "feed_forward_length" => 480,
-        _ => 64,
-    });
+    let metadata = Invented(
+        |key: &str| match key {
+            "block_count" | "full_attention_interval" | "attention.head_count_kv" | "ssm.group_count" => 2,
+            "attention.head_count" | "ssm.time_step_rank" | "ssm.conv_kernel" => 4,
+            "attention.key_length" | "attention.value_length" | "ssm.state_size" => 32,
+            "rope.dimension_count" => 16,
+            "ssm.inner_size" => 128,
+            "feed_forward_length" => 480,
+            _ => 64,
+        },
+        false,
+    );
     qwen35::graph(&metadata).expect("a small model is one")
 }
 

@@ -3,6 +3,7 @@
 use super::config::{self, ConfigError, Metadata};
 use super::graph::Graph;
 use super::placement::Placement;
+use super::scales::is_scale;
 use super::stage::{StageId, UnknownStage, of_rank};
 use super::{
     experts, qwen2, qwen2moe, qwen2vl, qwen3, qwen3moe, qwen3next, qwen3vl, qwen3vlmoe, qwen4exp, qwen35, qwen35moe,
@@ -45,7 +46,8 @@ pub(crate) static STAGES: LazyLock<BTreeSet<StageId>> = LazyLock::new(|| {
     let nodes = ARCHITECTURES.iter().flat_map(|(_, build)| {
         let whole = skeleton(*build, KINDS);
         let parts = in_two(&whole).map(|cut| cut.nodes).unwrap_or_default();
-        whole.nodes.into_iter().chain(parts)
+        let scaled = invented(*build, KINDS, true).nodes;
+        whole.nodes.into_iter().chain(parts).chain(scaled)
     });
     nodes.map(|node| node.id.whole()).collect()
 });
@@ -85,6 +87,10 @@ pub fn build_of(known: &[Architecture], source: &dyn Metadata) -> Result<Graph, 
 /// # Panics
 /// If there are more than [`MAX_LAYERS`](super::config::MAX_LAYERS), or the architecture cannot be so small.
 pub fn skeleton(build: BuildGraph, n_layers: usize) -> Graph {
+    invented(build, n_layers, false)
+}
+
+fn invented(build: BuildGraph, n_layers: usize, scaled: bool) -> Graph {
     let integer = |key: &str| match key {
         "block_count" => n_layers,
         // As many value heads of the delta net as there are.
@@ -93,7 +99,7 @@ pub fn skeleton(build: BuildGraph, n_layers: usize) -> Graph {
         "ple.heads_per_ngram" => 1,
         _ => SMALL,
     };
-    build(&Invented(integer)).expect("an architecture is there in any size")
+    build(&Invented(integer, scaled)).expect("an architecture is there in any size")
 }
 
 /// The skeleton of each of [`ARCHITECTURES`], with all kinds of layers.
@@ -110,7 +116,8 @@ pub fn in_two(whole: &Graph) -> Option<Graph> {
 const SMALL: usize = 2;
 
 /// The metadata of a model that is not there: its integers by key, without the architecture's name before them.
-pub(crate) struct Invented<F>(pub(crate) F);
+/// The second says whether matrices have scales.
+pub(crate) struct Invented<F>(pub(crate) F, pub(crate) bool);
 
 impl<F: Fn(&str) -> usize> Metadata for Invented<F> {
     fn integer(&self, key: &str) -> Option<u64> {
@@ -133,7 +140,8 @@ impl<F: Fn(&str) -> usize> Metadata for Invented<F> {
         }
     }
     fn extent(&self, tensor: &str) -> Option<Vec<u64>> {
-        (!FUSED.iter().any(|fused| tensor.ends_with(fused))).then(|| vec![SMALL as u64; 2])
+        let there = !FUSED.iter().any(|fused| tensor.ends_with(fused)) && (self.1 || !is_scale(tensor));
+        there.then(|| vec![SMALL as u64; 2])
     }
 }
 

@@ -4,7 +4,7 @@ use super::builder::Builder;
 use super::config::{invalid, unsupported};
 use super::graph::{Axis, EmittedLayout, Role};
 use super::{Config, ConfigError, Metadata};
-use crate::ops::{Attention, ChosenWeights, Defined, KvCache, Op, RmsNorm, Softmax};
+use crate::ops::{Attention, ChosenWeights, Defined, KvCache, Op, RmsNorm, Softmax, VectorFactor};
 
 /// Tensor that every layer begins with.
 pub(super) const ATTN_NORM: &str = "attn_norm.weight";
@@ -111,7 +111,10 @@ pub(super) fn attend(
 pub(super) fn linear(
     b: &mut Builder, (name, role): (&'static str, Role), x: usize, tensor: &str, [n, m]: [usize; 2], emitted: &str,
 ) -> usize {
-    b.stage(name, role, Op::Linear, &[x], &[m]).weight(tensor, &[n, m]).add(emitted, "MUL_MAT")
+    let product = b.stage(name, role, Op::Linear, &[x], &[m]).weight(tensor, &[n, m]).add(emitted, "MUL_MAT");
+    let Some((scale, name, op)) = b.scale(tensor) else { return product };
+    let times = Defined::op(VectorFactor("the product, times the scale of its matrix"));
+    b.stage(name, role, times, &[product], &[m]).weight(&scale, &[1]).add("", op)
 }
 
 /// The names of a gated network: of its stages gate, up, activation and down, of their tensors, and by which llama.cpp

@@ -2,26 +2,49 @@
 
 use super::fault::Faults;
 use super::graph::{Axis, Emission, EmittedLayout, Graph, Node, Role};
-use super::{Config, StageId};
+use super::{Config, Metadata, StageId, scales};
 use crate::ops::{Op, Weight};
 
 /// Collects nodes in order.
-pub struct Builder {
+pub struct Builder<'a> {
     config: Config,
     nodes: Vec<Node>,
     layer: Option<u16>,
+    /// Where scales of matrices are looked up.
+    source: Option<&'a dyn Metadata>,
 }
 
 /// A node under construction; [`NodeBuilder::add`] finishes it.
-pub struct NodeBuilder<'a> {
-    builder: &'a mut Builder,
+pub struct NodeBuilder<'a, 'b> {
+    builder: &'a mut Builder<'b>,
     node: Node,
 }
 
-impl Builder {
+impl<'b> Builder<'b> {
     /// No stages yet.
     pub fn new(config: Config) -> Self {
-        Self { config, nodes: Vec::new(), layer: None }
+        Self { config, nodes: Vec::new(), layer: None, source: None }
+    }
+
+    /// No stages yet; products with matrices that have a scale in `source` are multiplied by it.
+    pub(super) fn reading(config: Config, source: &'b dyn Metadata) -> Self {
+        Self { source: Some(source), ..Self::new(config) }
+    }
+
+    /// What applies the scale of the matrix `tensor` to the product `x`, the stage made last, if the file has one: its tensor,
+    /// the name of its stage, and llama.cpp's operation, empty where it applies none.
+    pub(super) fn scale(&mut self, tensor: &str) -> Option<(String, &'static str, &'static str)> {
+        let (scale, stage, applied) = scales::of(&self.config.arch, self.source?, self.layer, tensor)?;
+        let product = self.nodes.last_mut()?;
+        if applied {
+            // llama.cpp announces what comes after the scale.
+            product.emission.name.clear();
+        } else {
+            let layer = self.layer.map_or_else(String::new, |layer| format!("blk.{layer}."));
+            let told = || format!("llama.cpp loads `{layer}{scale}` and never applies it");
+            self.config.llama_departs.get_or_insert_with(told);
+        }
+        Some((scale, stage, if applied { "MUL" } else { "" }))
     }
 
     /// Stages declared from here on belong to `layer`.
@@ -32,7 +55,7 @@ impl Builder {
     /// Begins a stage that reads `inputs` and gives `[T, width…]`.
     pub fn stage(
         &mut self, name: &'static str, role: Role, op: Op, inputs: &[usize], width: &[usize],
-    ) -> NodeBuilder<'_> {
+    ) -> NodeBuilder<'_, 'b> {
         let mut shape = vec![Axis::Tokens];
         shape.extend(width.iter().map(|&n| Axis::Fixed(n)));
         let node = Node {
@@ -55,7 +78,7 @@ impl Builder {
     }
 }
 
-impl NodeBuilder<'_> {
+impl NodeBuilder<'_, '_> {
     /// Reads the GGUF tensor `blk.N.<suffix>`, or `<suffix>` outside layers, of
     /// this extent in ggml's order: the contiguous axis first, experts last.
     pub fn weight(mut self, suffix: &str, extent: &[usize]) -> Self {

@@ -1,7 +1,7 @@
 //! What a file must be so that llama.cpp can load it and computes what its graph says. llama.cpp ends the process over
 //! some of this, and computes otherwise over some; each refusal names the key or the tensor, and what is expected.
 
-use super::{ConfigError, Graph, Metadata, Node, Role, config};
+use super::{ConfigError, Graph, Metadata, Node, Role, config, scales};
 use crate::gguf::{Gguf, GgufError, TensorInfo};
 use crate::ops::Weight;
 use crate::quant::GgmlType;
@@ -219,7 +219,7 @@ pub(super) fn tensors(gguf: &Gguf, graph: &Graph) -> Result<(), LoadError> {
         }
     }
     let used: HashSet<&str> = weights.iter().map(|w| w.name.as_str()).collect();
-    match gguf.tensors.iter().find(|t| !used.contains(t.name.as_str())) {
+    match gguf.tensors.iter().find(|t| !used.contains(t.name.as_str()) && !scales::is_of_activations(&t.name)) {
         Some(TensorInfo { name, .. }) => {
             let layers = graph.config.n_layers;
             let what = "if llama.cpp loads the file, it computes with that tensor, and this is not supported yet; if \

@@ -30,6 +30,9 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
         return Err(unsupported(&format!("{arch}.{ROTATED}"), c.rotated, &what));
     }
     let of_positions = traits.sections.map(|dealt| sections(arch, source, c.rotated, dealt)).transpose()?.flatten();
+    // What so many of the first layers add is of images, and 0 for a text: llama.cpp pads the embedding for it.
+    let padded = traits.sections == Some(Sections::Interleaved)
+        && source.integer(&format!("{arch}.n_deepstack_layers")).is_some_and(|layers| layers > 0);
     let (e, h, g, d) = (c.n_embd, c.n_heads, c.n_kv_heads, c.head_dim);
     let experts = traits.experts.as_ref().map(|mixture| Experts::read(arch, source, *mixture)).transpose()?;
     c.llama_departs = experts.as_ref().and_then(|experts| experts.llama_departs.clone()).or(of_positions);
@@ -38,9 +41,9 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
     let v = c.n_vocab;
     let (n_layers, rms_eps, shape) = (c.n_layers, c.rms_eps, c.clone());
 
-    let mut b = Builder::new(c);
-    let embed =
-        b.stage("embed", Role::Embedding, Op::Embed, &[], &[e]).weight(EMBEDDING, &[e, v]).add("embd", "GET_ROWS");
+    let mut b = Builder::reading(c, source);
+    let embed = b.stage("embed", Role::Embedding, Op::Embed, &[], &[e]).weight(EMBEDDING, &[e, v]);
+    let embed = embed.add(if padded { "" } else { "embd" }, "GET_ROWS");
 
     let mut residual = embed;
     for layer in 0..n_layers {

@@ -7,7 +7,7 @@ use super::config::{absent, invalid, unread_by_llama, unsupported};
 use super::graph::Role;
 use super::{Config, ConfigError, Metadata};
 use crate::ops::anatomy::Columns;
-use crate::ops::{Defined, Op, Plain, RowShares, RowSoftmax, Sigmoid};
+use crate::ops::{Defined, ExpertFactor, Op, Plain, RowShares, RowSoftmax, Sigmoid};
 
 /// In what the mixtures of architectures differ.
 #[derive(Clone, Copy)]
@@ -115,7 +115,11 @@ impl Experts {
         let product = |b: &mut Builder, (name, role), x, tensor: &str, [n, m]: [usize; 2], emitted: &str, about| {
             let op = Defined::op(Plain::expert_linear(count, about));
             let stage = b.stage(name, role, op, &[x, chosen], &[taken, m]).weight(tensor, &[n, m, count]);
-            stage.add(emitted, "MUL_MAT_ID")
+            let product = stage.add(emitted, "MUL_MAT_ID");
+            let Some((scale, name, op)) = b.scale(tensor) else { return product };
+            let times = Defined::op(ExpertFactor);
+            let scaled = b.stage(name, role, times, &[product, chosen], &[taken, m]).weight(&scale, &[count]);
+            scaled.add(&format!("{emitted}_scaled"), op)
         };
         let (of_gate, of_up) =
             ("the gate's product of each chosen expert, before SiLU", "the other product of each chosen expert");

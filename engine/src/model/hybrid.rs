@@ -110,7 +110,7 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
     c.llama_departs = experts.as_ref().and_then(|experts| experts.llama_departs.clone()).or(of_positions);
     let f = if experts.is_none() { Config::integer(arch, "feed_forward_length", source)? } else { 0 };
     let shape = c.clone();
-    let mut b = Builder::new(c);
+    let mut b = Builder::reading(c, source);
     let embed = b.stage("embed", Role::Embedding, Op::Embed, &[], &[e]).weight(EMBEDDING, &[e, v]);
     let mut residual = embed.add(traits.embedding, "GET_ROWS");
     for (layer, is_delta) in kinds.into_iter().enumerate() {

@@ -26,6 +26,7 @@ pub mod qwen3next;
 pub mod qwen3vl;
 pub mod qwen3vlmoe;
 pub mod qwen4exp;
+mod scales;
 mod slices;
 mod stage;
 mod streams;

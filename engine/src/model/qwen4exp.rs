@@ -77,7 +77,7 @@ pub fn graph(source: &dyn Metadata) -> Result<Graph, ConfigError> {
     let indexer = Indexer::read(source, &kinds, &c)?;
     let ngrams = Embedding::read(source, &kinds, e)?;
     let shape = c.clone();
-    let mut b = Builder::new(c);
+    let mut b = Builder::reading(c, source);
     let embed = b.stage("embed", Role::Embedding, Op::Embed, &[], &[e]).weight(EMBEDDING, &[e, v]);
     let embed = embed.add(TRAITS.embedding, "GET_ROWS");
     let grams = ngrams.as_ref().map(|ngrams| {

@@ -49,7 +49,7 @@ pub use context::{Context, Weight};
 pub use convolution::{Convolution, Window};
 pub use definition::{Defined, Definition};
 pub use delta_net::{DeltaNet, DeltaState};
-pub use factors::{Factors, VectorFactor};
+pub use factors::{ExpertFactor, Factors, VectorFactor};
 pub use kv_cache::KvCache;
 pub use l2_norm::L2Norm;
 pub use ngrams::Ngrams;

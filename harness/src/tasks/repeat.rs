@@ -36,7 +36,7 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
         prompt.raw.then(|| "--raw".to_owned()),
         prompt.system.as_ref().map(|s| option("--system", s)),
         (prompt.template != Template::Bare).then(|| "--template model".to_owned()),
-        (*decode != 8 && !recorded).then(|| option("-n", decode)),
+        (*decode != 8 && !recorded && args.sequences.sequences.is_none()).then(|| option("-n", decode)),
         args.sequences.sequences.as_ref().map(|plan| option("--sequences", plan)),
         args.ranks.ranks.as_ref().filter(|_| !recorded).map(|ranks| option("--ranks", ranks)),
         passes.passes.as_ref().filter(|_| !recorded).map(|passes| option("--passes", passes)),

@@ -62,6 +62,7 @@ mod reports;
 mod rl;
 mod safetensors;
 mod sampler_vs_llama;
+mod scales;
 mod scope;
 mod score;
 mod screens;

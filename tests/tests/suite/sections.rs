@@ -11,16 +11,16 @@ fn model(arch: &'static str, sections: [i32; 4], deepstack: usize) -> Synth {
     Synth { arch, settings, ..Synth::default() }
 }
 
-/// Every stage matches. A model whose first layers take something of an image is refused by its key.
+/// Every stage matches, also if the first layers take something of an image, as in Qwen3-VL's own files.
 #[test]
 fn texts_match_llama_cpp() {
     for arch in ["qwen3vl", "qwen3vlmoe"] {
-        let (code, report, text) = folder_with(&model(arch, [11, 11, 10, 0], 0)).judged("-n 2 --subject cpu");
-        assert_eq!(code, 0, "{arch}\n{text}");
-        assert!(report.is_whole(), "{text}");
-        let key = format!("{arch}.n_deepstack_layers` is 1");
-        let words = [key.as_str(), "engines compute by it"];
-        folder_with(&model(arch, [11, 11, 10, 0], 1)).refuses("run -m model.gguf --subject cpu", &words);
+        for deepstack in [0, 1] {
+            let folder = folder_with(&model(arch, [11, 11, 10, 0], deepstack));
+            let (code, report, text) = folder.judged("-n 2 --subject cpu");
+            assert_eq!(code, 0, "{arch}\n{text}");
+            assert!(report.is_whole(), "{text}");
+        }
     }
 }
 
