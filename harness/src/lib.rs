@@ -8,7 +8,9 @@ pub use qdiff_capture::{
     arithmetic, capture, cleanup, formats, hash, home, input, log, machine, memory, metrics, nearest, number, own,
     progress, room, sampling, shard, shown, supervisor,
 };
-pub use qdiff_compare::{compare, decoded, ends, generate, logits, nonce, pair, rl, sequences, slots, sweep, tokens};
+pub use qdiff_compare::{
+    borne, compare, decoded, ends, generate, logits, nonce, pair, rl, sequences, slots, sweep, tokens,
+};
 pub use qdiff_diagnose::{diagnose, mutations, severity, weights};
 pub use qdiff_llama::llama;
 pub use qdiff_oracle::{chat, folder, loaded, oracle, products, prompts};

@@ -7,6 +7,7 @@ use qdiff_oracle::{loaded, oracle, prompts};
 use qdiff_runners::runners;
 use qdiff_verdict::verdict;
 
+pub mod borne;
 pub mod compare;
 pub mod decoded;
 pub mod ends;

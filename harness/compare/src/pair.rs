@@ -6,7 +6,7 @@
 use crate::arithmetic::{Arithmetic, Declared, check_heads};
 use crate::capture::manifest::{Manifest as CaptureManifest, Sampler};
 use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
-use crate::diagnose::{Diagnosis, confirm, explain, narrow, undecided, unsteady};
+use crate::diagnose::{Diagnosis, Sibling, among_sequences, confirm, explain, narrow, undecided, unsteady};
 use crate::loaded::LoadedModel;
 use crate::memory::{self, Extent, Size};
 use crate::number::counted;
@@ -519,6 +519,14 @@ impl<'a> Pair<'a> {
     pub fn confirm(&self, subject: &Recording, others: &[Recording], diagnosis: &mut Diagnosis) {
         let others: Vec<Side<'_>> = others.iter().map(Recording::side).collect();
         confirm(&self.oracle, &subject.side(), &others, (&self.filter, &self.policy), diagnosis, self.progress);
+    }
+
+    /// Holds the causes in the sequences of one run against each other.
+    pub fn among_sequences(&self, judged: &mut [(Recording, Diagnosis)]) {
+        if self.settings.budget > 0.0 {
+            let runs = judged.iter_mut().map(|(subject, diagnosis)| Sibling { side: subject.side(), diagnosis });
+            among_sequences(&self.oracle, &mut runs.collect::<Vec<_>>(), (&self.filter, &self.policy));
+        }
     }
 
     /// Holds the rules that a diagnosis of `subject` leaves open against one run more of it.

@@ -1,7 +1,9 @@
 //! The positions, cache slots and block tables that an engine gave its kernels, against the rows of the run: which row has a
 //! wrong position, and which one was written to a slot that another one still needs.
 
+use crate::borne::Borne;
 use crate::capture::{Fed, Plan, RowsSaid};
+use crate::number::counted;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
@@ -20,6 +22,32 @@ pub struct SlotsCheck {
     /// Wrong rows beyond these.
     #[serde(default)]
     pub more: usize,
+    /// What the values of the run say of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub values: Option<Borne>,
+    /// What became of them on other tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elsewhere: Option<Elsewhere>,
+}
+
+/// Positions, slots and block tables of another run, and its values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", tag = "outcome")]
+pub enum Elsewhere {
+    /// They were compared.
+    Tried {
+        /// Tokens of the other run.
+        tokens: usize,
+        /// Whether they are wrong there, too.
+        wrong: bool,
+        /// What its values say of them.
+        values: Borne,
+    },
+    /// There is none.
+    Untried {
+        /// Why.
+        because: String,
+    },
 }
 
 /// A row that is wrong.
@@ -29,6 +57,9 @@ pub struct WrongRow {
     pub sequence: u32,
     /// Its place in the sequence, from 0 on.
     pub token: usize,
+    /// The pass in which it is wrong.
+    #[serde(default)]
+    pub pass: usize,
     /// How.
     pub how: WrongBy,
 }
@@ -79,7 +110,7 @@ pub enum WrongBy {
 impl WrongRow {
     /// In words.
     pub fn words(&self) -> String {
-        let Self { sequence, token, how } = self;
+        let Self { sequence, token, how, .. } = self;
         let row = format!("token {token} of sequence {sequence}");
         match how {
             WrongBy::Position { position } => format!("{row} was given position {position}"),
@@ -138,7 +169,7 @@ impl SlotsCheck {
     pub fn concerning(&self, number: u32, stages_are_wrong: bool) -> Self {
         let concerns = |row: &&WrongRow| row.sequence == number || stages_are_wrong && row.meets(number);
         let wrong: Vec<_> = self.wrong.iter().filter(concerns).cloned().collect();
-        Self { more: if wrong.is_empty() { 0 } else { self.more }, wrong, ..*self }
+        Self { more: if wrong.is_empty() { 0 } else { self.more }, wrong, ..self.clone() }
     }
 
     /// Whether a row is wrong.
@@ -163,6 +194,38 @@ impl SlotsCheck {
         first.words() + &more
     }
 
+    /// How far they may be taken for the cause of the values that are wrong.
+    pub fn standing(&self) -> Option<String> {
+        let Borne { elements, otherwise } = self.values.filter(|_| self.diverged())?;
+        let own = match (elements, otherwise) {
+            (0, 0) => return Some("no captured value is wrong by it".to_owned()),
+            (elements, 0) => {
+                format!(
+                    "in this run all {} are what they say, and no row is otherwise",
+                    counted(elements, "wrong element")
+                )
+            }
+            (_, rows) => return Some(format!("{} what they say: something else is wrong as well", are_not(rows))),
+        };
+        Some(match &self.elsewhere {
+            Some(Elsewhere::Tried { tokens, wrong: true, values }) if values.holds() => format!(
+                "confirmed on {}: they are wrong there too, and all {} of that run are what they say; {own}",
+                counted(*tokens, "other token"),
+                counted(values.elements, "wrong element")
+            ),
+            Some(Elsewhere::Tried { tokens, wrong, values }) => {
+                let there = match (wrong, values.otherwise) {
+                    (false, _) => "none of them is wrong there".to_owned(),
+                    (true, 0) => "no captured value is wrong by them there".to_owned(),
+                    (true, rows) => format!("{} what they say", are_not(rows)),
+                };
+                format!("{own}; {} do not tell more: {there}", counted(*tokens, "other token"))
+            }
+            Some(Elsewhere::Untried { because }) => format!("{own}; not tried on other tokens: {because}"),
+            None => own,
+        })
+    }
+
     /// What to do about it.
     pub fn remedy(&self) -> Option<&'static str> {
         Some(match self.wrong.first()?.how {
@@ -177,6 +240,10 @@ impl SlotsCheck {
             }
         })
     }
+}
+
+fn are_not(rows: usize) -> String {
+    format!("{} {} not", counted(rows, "row"), if rows == 1 { "is" } else { "are" })
 }
 
 /// The state of a run.
@@ -223,7 +290,7 @@ impl Run {
                 let (there, holds) = (holders.contains(&(from, token)), holders.last().copied());
                 holders.push((to, token));
                 if !there {
-                    self.found(to, token, WrongBy::Cached { slot, from, holds });
+                    self.found(pass, to, token, WrongBy::Cached { slot, from, holds });
                 }
             }
             self.tables[to as usize] = prefix;
@@ -233,7 +300,7 @@ impl Run {
             if let Some(position) = said.positions.as_ref().map(|all| all[row]) {
                 self.check.checked += 1;
                 if position != token as i64 {
-                    self.found(sequence, token, WrongBy::Position { position });
+                    self.found(pass, sequence, token, WrongBy::Position { position });
                 }
             }
             let slot = said.slots.as_ref().map(|all| all[row]);
@@ -250,7 +317,7 @@ impl Run {
                 let slot = table.get(token).copied().unwrap_or(-1);
                 if slot != written && !self.known.contains(&(sequence, token)) {
                     let holds = self.living(pass, slot).find(|holder| *holder != (sequence, token));
-                    self.found(sequence, token, WrongBy::Table { slot, written, holds });
+                    self.found(pass, sequence, token, WrongBy::Table { slot, written, holds });
                 }
             }
         }
@@ -259,11 +326,11 @@ impl Run {
     /// A row is written to a slot.
     fn written(&mut self, pass: usize, sequence: u32, token: usize, slot: i64) {
         if slot < 0 {
-            return self.found(sequence, token, WrongBy::NoSlot { slot });
+            return self.found(pass, sequence, token, WrongBy::NoSlot { slot });
         }
         let owner = self.living(pass, slot).next();
         if let Some((owner, of_token)) = owner {
-            self.found(sequence, token, WrongBy::Taken { slot, owner, of_token });
+            self.found(pass, sequence, token, WrongBy::Taken { slot, owner, of_token });
         }
         let holders = self.holders.entry(slot).or_default();
         holders.clear();
@@ -276,10 +343,10 @@ impl Run {
         holders.copied().filter(move |(sequence, token)| *token < self.needed[pass][*sequence as usize])
     }
 
-    fn found(&mut self, sequence: u32, token: usize, how: WrongBy) {
+    fn found(&mut self, pass: usize, sequence: u32, token: usize, how: WrongBy) {
         self.known.insert((sequence, token));
         match self.check.wrong.len() < KEPT {
-            true => self.check.wrong.push(WrongRow { sequence, token, how }),
+            true => self.check.wrong.push(WrongRow { sequence, token, pass, how }),
             false => self.check.more += 1,
         }
     }

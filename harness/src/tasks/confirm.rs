@@ -1,13 +1,15 @@
 //! Causes tried on other tokens: the subject runs once more, on a prompt of another length.
 
 use super::sides::{Input, SideChoice, Sides};
-use crate::capture::{Passes, Plan as SequencePlan, container, in_other_run, manifest};
+use crate::borne::{Borne, borne, of_run};
+use crate::capture::{Passes, Plan as SequencePlan, RowsSaid, container, in_other_run, manifest};
 use crate::diagnose::Diagnosis;
 use crate::number::counted;
 use crate::pair::{Pair, Recording};
 use crate::prompts::Ready;
 use crate::runners::{Faults, RunnerKind};
 use crate::sequences;
+use crate::slots::{Elsewhere, SlotsCheck};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use qdiff_engine::model::Node;
@@ -143,16 +145,17 @@ impl ConfirmRequest {
         Ok(())
     }
 
-    /// Tries the causes of the diagnoses of all runs of `plan` on other tokens, each in the run of its number in a plan like it.
+    /// Tries the causes of the diagnoses of all runs of `plan` on other tokens, each in the run of its number in a plan like it, and
+    /// what is wrong `at_slots`.
     ///
     /// # Errors
     /// A capture that is named and cannot be read, or has another number of runs.
     pub(super) fn confirm_plan(
         &self, sides: &Sides<'_>, pair: &Pair<'_>, (plan, tokens): (&SequencePlan, &[u32]),
-        judged: &mut [(Recording, Diagnosis)],
-    ) -> Result<()> {
-        if !judged.iter().any(|(_, diagnosis)| diagnosis.tells_causes()) {
-            return Ok(());
+        (judged, at_slots): (&mut [(Recording, Diagnosis)], bool),
+    ) -> Result<Option<Elsewhere>> {
+        if !at_slots && !judged.iter().any(|(_, diagnosis)| diagnosis.tells_causes()) {
+            return Ok(None);
         }
         let seconds = judged.iter().map(|(subject, _)| subject.seconds).sum();
         let live = |kind: &RunnerKind, number: u16| {
@@ -160,25 +163,45 @@ impl ConfirmRequest {
             let ids = pair.opened.n_tokens().min(pair.opened.model.graph().config.n_vocab);
             let mut runner = sequences::runner(pair, kind, &like, Faults::default())?;
             let tokens = distinct(tokens, like.tokens(), ids, number);
-            let (others, _) =
+            let (runs, said) =
                 sequences::recorded(pair, runner.as_mut(), &like, &tokens, &pair.names).context(ELSEWHERE)?;
-            Ok(others)
+            Ok(OtherBatch { plan: like, tokens, runs, said })
         };
         let others = match &self.confirm {
-            Some(Confirm::Recorded(folder)) => Ok(vec![recorded_plan(pair, folder, plan.runs())?]),
+            Some(Confirm::Recorded(folder)) => {
+                let recorded = recorded_plan(pair, folder)?;
+                let other = recorded.plan.runs();
+                let why = format!(
+                    "{} is of {}, and the subject's capture of {}; record other tokens in passes like these",
+                    folder.display(),
+                    counted(other, "sequence"),
+                    plan.runs()
+                );
+                ensure!(at_slots || other == plan.runs(), "--confirm: {why}");
+                if other != plan.runs() {
+                    // Slots of other passes tell as much.
+                    judged.iter_mut().for_each(|(_, diagnosis)| diagnosis.untried(&why));
+                    return Ok(recorded.at_slots(pair));
+                }
+                Ok(vec![recorded])
+            }
             _ => self.run(sides, pair, seconds, live),
         };
-        match others {
+        Ok(match others {
             Ok(mut others) => {
+                let elsewhere = at_slots.then(|| others.iter().find_map(|other| other.at_slots(pair))).flatten();
                 for (subject, diagnosis) in judged.iter_mut().rev() {
-                    let own: Vec<Recording> = others.iter_mut().filter_map(Vec::pop).collect();
+                    let own: Vec<Recording> = others.iter_mut().filter_map(|other| other.runs.pop()).collect();
                     pair.confirm(subject, &own, diagnosis);
                     pair.undecided(subject, diagnosis);
                 }
+                elsewhere
             }
-            Err(why) => judged.iter_mut().for_each(|(_, diagnosis)| why.iter().for_each(|why| diagnosis.untried(why))),
-        }
-        Ok(())
+            Err(why) => {
+                judged.iter_mut().for_each(|(_, diagnosis)| why.iter().for_each(|why| diagnosis.untried(why)));
+                why.filter(|_| at_slots).map(|because| Elsewhere::Untried { because })
+            }
+        })
     }
 
     /// Runs the subject, which took so many seconds, as often as was asked for. The error says why causes are not tried; it
@@ -220,23 +243,27 @@ fn other(
     };
     // A command may take the size of parts, and not which comes first.
     let listed = kind.command().is_none_or(|command| command.passes());
-    let run = |room: usize| {
-        let other = match first.passes {
-            Passes::Lengths(lengths) => OtherTokens::like(first.prompt, (lengths, decode), (room, ids), number),
-            Passes::Of(ubatch) => {
-                let order = if listed { Order::SmallFirst } else { Order::LargeFirst };
-                OtherTokens::new(first.prompt, (ubatch, decode), (room, ids), (number, order, of_keys))
-            }
-        };
-        let OtherTokens { prompt, passes, decoded } = other.context("the context has no room for other tokens")?;
+    let drawn = |room: usize| match first.passes {
+        Passes::Lengths(lengths) => OtherTokens::like(first.prompt, (lengths, decode), (room, ids), number),
+        Passes::Of(ubatch) => {
+            let order = if listed { Order::SmallFirst } else { Order::LargeFirst };
+            OtherTokens::new(first.prompt, (ubatch, decode), (room, ids), (number, order, of_keys))
+        }
+    };
+    let run = |OtherTokens { prompt, passes, decoded }: OtherTokens| {
         let ready = Ready { name: "other tokens".to_owned(), text: String::new(), message: None, tokens: prompt };
         let input = Input::new(ready, decoded.len(), passes.iter().copied().max().unwrap_or(1));
         let input = sides.chosen.taken(if listed { input.in_passes(passes) } else { input });
         let decoded = &decoded[..input.tokens(None).decode];
         sides.elsewhere(pair, kind, input.tokens(Some(decoded))).context(ELSEWHERE)
     };
+    let other = drawn(config.context).context("the context has no room for other tokens")?;
     // An engine may have room for no more tokens than it was given first, whatever the model allows.
-    run(config.context).or_else(|why| run(first.prompt.len() + decode).map_err(|_| why))
+    let smaller = drawn(first.prompt.len() + decode).filter(|smaller| smaller.prompt.len() < other.prompt.len());
+    match (run(other), smaller) {
+        (Err(why), Some(smaller)) => run(smaller).map_err(|_| why),
+        (tried, _) => tried,
+    }
 }
 
 /// Tokens that a cause is tried on.
@@ -448,17 +475,33 @@ fn recorded(pair: &Pair<'_>, folder: &Path, manifest: &manifest::Manifest) -> Re
     pair.read(folder, manifest, &pair.names, &manifest.how())
 }
 
-/// The runs of the sequences of another capture of the subject: so many.
-fn recorded_plan(pair: &Pair<'_>, folder: &Path, runs: usize) -> Result<Vec<Recording>> {
+/// Another run of a batch.
+struct OtherBatch {
+    plan: SequencePlan,
+    tokens: Vec<u32>,
+    runs: Vec<Recording>,
+    said: Vec<RowsSaid>,
+}
+
+impl OtherBatch {
+    /// What its values say of its positions, slots and block tables; `None` where these were not captured.
+    fn at_slots(&self, pair: &Pair<'_>) -> Option<Elsewhere> {
+        let check = SlotsCheck::of(&self.plan, &self.tokens, &self.said)?;
+        let all = borne(&pair.oracle, (&self.plan, &self.tokens), &self.said, &self.runs);
+        let mut values = Borne::default();
+        all.iter().for_each(|stages| values.add(of_run(stages)));
+        Some(Elsewhere::Tried { tokens: self.tokens.len(), wrong: check.diverged(), values })
+    }
+}
+
+/// The runs of the sequences of another capture of the subject.
+fn recorded_plan(pair: &Pair<'_>, folder: &Path) -> Result<OtherBatch> {
     let manifest = container::any_manifest(folder)?;
     let plan = manifest.sequences.clone().unwrap_or_default();
-    ensure!(
-        plan.runs() == runs,
-        "--confirm: {} is of {}, and the subject's capture of {runs}; record other tokens in passes like these",
-        folder.display(),
-        counted(plan.runs(), "sequence")
-    );
-    Ok(sequences::split(&pair.oracle.graph, recorded(pair, folder, &manifest)?, &plan))
+    let mut recording = recorded(pair, folder, &manifest)?;
+    let said = std::mem::take(&mut recording.capture.rows);
+    let runs = sequences::split(&pair.oracle.graph, recording, &plan);
+    Ok(OtherBatch { tokens: manifest.tokens, plan, runs, said })
 }
 
 #[cfg(test)]

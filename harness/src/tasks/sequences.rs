@@ -2,6 +2,7 @@
 
 use super::run::{Judged, Runs};
 use super::sides::Input;
+use crate::borne::{borne, explain, of_run};
 use crate::capture::{Passes, Plan, Step};
 use crate::memory;
 use crate::prompts::Ready;
@@ -38,15 +39,25 @@ impl Runs<'_> {
         memory::begin();
         let (subjects, references, said) = self.sides.record_sequences(pair, plan, &ready.tokens)?;
         let slots = SlotsCheck::of(plan, &ready.tokens, &said);
+        let borne = match &slots {
+            Some(check) if check.diverged() => borne(&pair.oracle, (plan, &ready.tokens), &said, &subjects),
+            _ => Vec::new(),
+        };
         let references = references.into_iter().flatten().map(Some).chain(std::iter::repeat_with(|| None));
         let (mut judged, mut others) = (Vec::new(), Vec::new());
         for (subject, reference) in subjects.into_iter().zip(references) {
             let judging = Instant::now();
-            let diagnosis = pair.judge(&subject, reference.as_ref())?;
+            let mut diagnosis = pair.judge(&subject, reference.as_ref())?;
+            if let Some(of_run) = borne.get(judged.len()) {
+                explain(&pair.oracle.graph, &mut diagnosis, of_run);
+            }
             judged.push((subject, diagnosis));
             others.push((reference, judging.elapsed().as_secs_f64()));
         }
-        self.request.confirm.confirm_plan(&self.sides, pair, (plan, &ready.tokens), &mut judged)?;
+        pair.among_sequences(&mut judged);
+        let at_slots = borne.iter().any(|stages| of_run(stages).holds());
+        let elsewhere =
+            self.request.confirm.confirm_plan(&self.sides, pair, (plan, &ready.tokens), (&mut judged, at_slots))?;
         let mut reports = Vec::new();
         for (number, ((subject, diagnosis), (reference, judging))) in judged.into_iter().zip(others).enumerate() {
             let steps = &subject.capture.steps;
@@ -79,7 +90,11 @@ impl Runs<'_> {
                 judging,
                 besides: 0.0,
                 sequence: Some(info),
-                slots: slots.as_ref().map(|slots| slots.concerning(number as u32, stages_are_wrong)),
+                slots: slots.as_ref().map(|slots| SlotsCheck {
+                    values: borne.get(number).map(of_run),
+                    elsewhere: elsewhere.clone(),
+                    ..slots.concerning(number as u32, stages_are_wrong)
+                }),
             };
             let length = own.tokens.len();
             reports.push((self.report(&Input::new(own, 0, length), given, subject, judged), other));

@@ -2,7 +2,7 @@
 
 use qdiff_tests::containers::{arrays, write_npy, write_raw, write_safetensors};
 use qdiff_tests::markdown::root;
-use qdiff_tests::{Folder, Said, exact, files, folder_with, headline, numpy};
+use qdiff_tests::{Folder, Said, exact, files, folder_with, headline, python_path, unwrapped};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ struct Numpy(String);
 
 impl Numpy {
     fn new() -> Self {
-        Self(numpy())
+        Self(python_path())
     }
 
     fn qdiff(&self, folder: &Folder, line: &str) -> Said {
@@ -239,6 +239,34 @@ fn a_command_is_taken_through_batches() {
         "check -m model.gguf --serving --subject 'cmd: cat {tokens}'",
         &["it needs {sequences}, a file with a line of JSON"],
     );
+}
+
+/// That a slot or a position is wrong was read off whole numbers, and never called confirmed. The values of the run say whether it is what is
+/// behind them, and a second batch of other tokens and lengths confirms it. Where the values say otherwise, nothing is confirmed.
+#[test]
+fn wrong_slots_are_held_against_the_values() {
+    let (folder, numpy) = (folder_with(&exact()), Numpy::new());
+    let engine = root().join("tests/engines/paged.py");
+    let run = |bug: &str, code: i32| {
+        let command = format!("cmd: python3 {} {{model}} --sequences {{sequences}} {bug}", engine.display());
+        let line = format!("run -m model.gguf --length 30 --sequences 7,5+6+9@0,1+1+1 --subject '{command}'");
+        unwrapped(&numpy.qdiff(&folder, &line).exits(code).stdout)
+    };
+    assert!(run("", 0).contains("3 runs: 3 MATCH"));
+    for (bug, origin, words) in [
+        ("table", "the block table of sequence 2 has slot 5 for token 0", "the one in the slot that"),
+        ("slots", "token 6 of sequence 0 was written to slot 0", "the one in the slot that"),
+        ("free", "token 0 of sequence 1 was written to slot 1", "the one in the slot that"),
+        ("positions", "token 0 of sequence 1 was given position 6", "rotated as the position that it was given"),
+    ] {
+        let said = run(&format!("--bug {bug}"), 1);
+        assert!(said.contains(origin) && said.contains(words), "{bug}: {said}");
+        assert!(said.contains("confirmed on 62 other tokens: they are wrong there too"), "{bug}: {said}");
+        // A cause of one of the stages beside it would be a second sentence for one bug.
+        assert!(!said.contains("one explanation") && !said.contains("fits this run"), "{bug}: {said}");
+    }
+    let said = run("--bug scores", 1);
+    assert!(said.contains("3 DIVERGED") && !said.contains("at slots") && !said.contains("confirmed"), "{said}");
 }
 
 /// Failures of engines: one line reports each, with the engine's last words, and nothing is left.

@@ -117,6 +117,17 @@ pub const FAULTS: &[ServingFault] = &[
             group.slots[..if seen > BLOCK { seen / BLOCK * BLOCK } else { seen }].to_vec()
         });
     }),
+    bug(
+        "draft-without-mask",
+        "a sequence of 2 to 8 rows is taken for a draft, whose rows all see its end",
+        "attn_weights",
+        |p| {
+            p.weigh(|group, i| {
+                let own = group.positions[if group.rows.len() <= 8 { group.rows.len() - 1 } else { i }];
+                group.slots[..=own as usize].to_vec()
+            });
+        },
+    ),
     bug("chunk-restarts-positions", "queries of a later chunk are rotated from position 0 on", "q_rope", |p| {
         p.rotate(|group, position| position - group.positions[0]);
     }),

@@ -247,6 +247,11 @@ pub struct RowsSaid {
 }
 
 impl Capture {
+    /// Whether the step of this index is one of its own sequence, and not of another one that it begins with.
+    pub fn is_own(&self, index: usize) -> bool {
+        self.steps.last().is_none_or(|last| self.steps[index].sequence == last.sequence)
+    }
+
     /// The same steps without any stage: what nobody captured.
     pub fn blank(&self) -> Self {
         let steps = self.steps.iter().map(|s| Step { kept: s.kept.clone(), ..s.bare() });

@@ -95,7 +95,8 @@ pub fn confirm(
         let known: Vec<&Known> =
             better.iter().filter(|(name, _)| *name == origin.id.name).map(|(_, law)| law).collect();
         let alone = others.len() == 1;
-        let each = others.iter().map(|other| tried(&first, &of(*other), origin, (&findings[i], alone, &known)));
+        let against = Against::Run { alone, known: &known };
+        let each = others.iter().map(|other| tried(&first, &of(*other), origin, (&findings[i], against)));
         let said = each.reduce(together).unwrap_or_else(|| Said::of(Predicted::Silent(WORK)));
         if let Some((instead, _)) = &said.instead {
             better.push((origin.id.name, instead.known(origin.id.layer)));
@@ -218,10 +219,18 @@ fn of_both(mut some: Vec<When>, others: &[When]) -> Vec<When> {
     some
 }
 
+/// What an explanation is held against.
+#[derive(Clone, Copy)]
+enum Against<'a> {
+    /// Another run, of one alone or of several; with what explains another layer of both runs.
+    Run { alone: bool, known: &'a [&'a Known] },
+    /// Another sequence of the run: what it says of the explanation is all that is asked.
+    Sequence,
+}
+
 /// What the explanation of a finding says of another run.
 fn tried(
-    first: &Searcher<'_>, other: &Searcher<'_>, origin: &StageResult,
-    (finding, alone, known): (&Finding, bool, &[&Known]),
+    first: &Searcher<'_>, other: &Searcher<'_>, origin: &StageResult, (finding, against): (&Finding, Against<'_>),
 ) -> Said {
     let graph = &first.oracle.graph;
     let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { return Said::of(Predicted::Silent(WORK)) };
@@ -258,6 +267,9 @@ fn tried(
         (None, Some(cause)) => of_cause(other, (&here, &there), cause),
         (None, None) => (Predicted::Silent(WORK), None),
     };
+    let Against::Run { alone, known } = against else {
+        return Said { predicted, what, ..Said::of(Predicted::Silent(WORK)) };
+    };
     // A condition on two features in the place of one may show that the law is another.
     let asks_more = |both: &[When]| {
         matches!(both.first(), Some(When::Both(..)))
@@ -275,6 +287,13 @@ fn tried(
     let may_be = instead.is_some() || matches!(predicted, Predicted::Holds { .. } | Predicted::Under { .. });
     let also = told.filter(|_| may_be).map(|solution| others(solution, [&here, &there])).unwrap_or_default();
     Said { predicted, what, instead, also }
+}
+
+/// What the explanation of a finding says of another sequence of its run.
+pub(super) fn held_there(
+    first: &Searcher<'_>, other: &Searcher<'_>, origin: &StageResult, finding: &Finding,
+) -> Predicted {
+    tried(first, other, origin, (finding, Against::Sequence)).predicted
 }
 
 /// Wrong elements of the other run that a law gives, and where it holds in both.

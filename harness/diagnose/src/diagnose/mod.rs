@@ -8,6 +8,7 @@ mod glance;
 mod golden;
 mod searcher;
 mod shared;
+mod siblings;
 mod solve;
 mod sums;
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod work;
 pub use confirm::{confirm, narrow};
 pub use doubt::{undecided, unsteady};
 pub use explain::explain;
+pub use siblings::{Sibling, among_sequences};
 pub use solve::{Confidence, Example, Holds, Solution, When, anywhere};
 pub use trial::{OtherRun, Trial};
 
@@ -174,6 +176,12 @@ impl Finding {
     pub(crate) fn leave_place(&mut self, shape: String) {
         (self.cause, self.solution, self.key, self.shape) = (None, None, None, shape);
         self.inside.clear();
+    }
+
+    /// Tells what is wrong in these words, which something else of the run shows, in the place of any cause.
+    pub fn explained_by(&mut self, words: &str) {
+        self.leave_place(words.to_owned());
+        (self.evident, self.remedy, self.trial) = (true, None, None);
     }
 
     /// What is wrong, where it needs no cause to be known: the words of [`Finding::shape`].

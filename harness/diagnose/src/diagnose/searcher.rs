@@ -26,6 +26,9 @@ const HEAVY: usize = 1 << 24;
 /// Products of f64 that operands of a hypothesis may take which the stage does not read: a fraction of a second.
 const BEYOND: usize = 1 << 28;
 
+/// What is wrong of a sequence whose own rows are right.
+const PREFIX: &str = "only rows are wrong that it has from another sequence; the cause is told there";
+
 /// A mutation with values of its parameters.
 pub(super) type Candidate = (&'static Mutation, Vec<f64>);
 
@@ -112,6 +115,13 @@ impl Searcher<'_> {
         let tried = self.part(origin, TRIED);
         let e = self.evidence(node, tried.as_ref().unwrap_or(capture));
         let before = residual(origin);
+        if e.bad_rows().next().is_some() && !e.bad_rows().any(|row| e.side.capture.is_own(row.step)) {
+            let (inside, cause, solution) = Default::default();
+            let shape = PREFIX.to_owned();
+            let finding = Finding { evident: true, ..Finding::of(origin.id, (inside, cause, solution, shape)) };
+            let finding = Finding { unread: origin.unread, kept: origin.kept, ..finding };
+            return (finding, Vec::new());
+        }
 
         let mut new: Vec<Explanation> = Vec::new();
         let (known, known_inside, [solved, elsewhere]) = self.known(origin.id.name);

@@ -40,9 +40,22 @@ pub(super) struct Common {
     runs: Vec<usize>,
 }
 
-/// The causes of the first origins that more than one run has.
+/// The causes that more than one run has: what is wrong first in time of positions, slots and block tables; of the other runs, the
+/// causes of the first origins.
 pub(super) fn common(sorted: &[(usize, &Report)]) -> Vec<Common> {
-    let known = sorted.iter().filter_map(|(i, report)| {
+    let wrong = |report: &Report| Some(report.slots.as_ref()?.wrong.first()?.clone());
+    let at_slots: Vec<_> = sorted.iter().filter_map(|(i, report)| Some((*i, wrong(report)?))).collect();
+    let slots =
+        at_slots.iter().min_by_key(|(_, row)| row.pass).filter(|_| at_slots.len() > 1).map(|(_, first)| Common {
+            text: format!(
+                "positions, slots or block tables are wrong in {} of {}, first of all: {}",
+                at_slots.len(),
+                counted(sorted.len(), "run"),
+                first.words()
+            ),
+            runs: at_slots.iter().map(|(i, _)| *i).collect(),
+        });
+    let known = sorted.iter().filter(|(_, report)| wrong(report).is_none()).filter_map(|(i, report)| {
         let first = report.diagnosis.findings.first()?;
         Some((first.told()?, *i, first.id))
     });
@@ -54,7 +67,7 @@ pub(super) fn common(sorted: &[(usize, &Report)]) -> Vec<Common> {
         let text = format!("the same in {} of {}: {cause}{at}", of.len(), counted(sorted.len(), "run"));
         Common { text, runs: of.iter().map(|(_, i, _)| *i).collect() }
     });
-    told.collect()
+    slots.into_iter().chain(told).collect()
 }
 
 /// A row for each report.

@@ -180,6 +180,7 @@ fn more(report: &Report) -> Vec<Line> {
             more.push(("also", origin::headline(&report.diagnosis.verdict, first)));
         }
     }
+    more.extend(report.slots.as_ref().and_then(SlotsCheck::standing).map(|words| ("cause", words)));
     more.extend(beside(report).into_iter().filter(|wrong| *wrong != diverged(report)).map(|wrong| ("also", wrong)));
     more.extend(origin::why(&report.diagnosis));
     more.extend(next::dump(report));

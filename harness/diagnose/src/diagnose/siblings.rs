@@ -1,0 +1,259 @@
+//! Causes in several sequences of one run. The engine is one: what explains a stage in one of them must give what is wrong of
+//! that stage in the others, and then all of them are told the same.
+
+use super::confirm::held_there;
+use super::searcher::Searcher;
+use super::solve::{Holds, Predicted, WORK, anywhere};
+use super::work::Meter;
+use super::{Diagnosis, Finding, Solution, Trial};
+use crate::capture::Filter;
+use crate::mutations::find;
+use crate::oracle::Oracle;
+use crate::verdict::{Policy, Side, StageResult};
+use qdiff_engine::model::StageId;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// The work that holding causes against other sequences may take: about 3 seconds of a core.
+const WORK_OF_ALL: u64 = 3_000_000_000;
+
+/// A sequence as it was judged.
+pub struct Sibling<'a> {
+    /// Its steps; those of a prefix that it has from another sequence come first.
+    pub side: Side<'a>,
+    /// What was found in it.
+    pub diagnosis: &'a mut Diagnosis,
+}
+
+/// Holds the causes of each stage in each of the sequences of a run against the others. A cause that gives all that is wrong
+/// there is the cause in all of them; one that does not is taken back, unless the stage is right in the others: then it has
+/// to do with the sequence, and what is taken back is its condition.
+pub fn among_sequences(oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], (filter, policy): (&Filter, &Policy)) {
+    let meter = Meter::new(WORK_OF_ALL);
+    let mut decided: BTreeMap<&'static str, Decided> = BTreeMap::new();
+    for id in stages(runs) {
+        let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
+        let searchers: Vec<Searcher<'_>> = runs.iter().map(|run| of(run.side)).collect();
+        let all: Vec<(&Searcher<'_>, &Diagnosis)> =
+            searchers.iter().zip(runs.iter()).map(|(searcher, run)| (searcher, &*run.diagnosis)).collect();
+        // The engine runs the same code in each layer.
+        let changed = match decided.get(id.name) {
+            Some(known) => known.in_layer(&all, id),
+            None if meter.over() => continue,
+            None => {
+                let (changed, new) = settled(&all, id);
+                decided.insert(id.name, new);
+                changed
+            }
+        };
+        for (run, finding) in changed {
+            let mut findings = runs[run].diagnosis.findings.iter_mut();
+            findings.find(|old| old.id == id).into_iter().for_each(|old| *old = finding.clone());
+        }
+    }
+}
+
+/// What is decided of the causes of a stage, each by what it is called in any layer.
+struct Decided {
+    /// The one that stands, and where it holds, if the sequences say more of that than one alone.
+    stands: Option<(String, Option<Holds>)>,
+    /// Those that do not, with what is otherwise elsewhere.
+    against: Vec<(String, (usize, String))>,
+}
+
+impl Decided {
+    /// The findings of the stage in another layer that change, by the number of their sequence.
+    fn in_layer(&self, runs: &[(&Searcher<'_>, &Diagnosis)], id: StageId) -> Vec<(usize, Finding)> {
+        let mut changed = Vec::new();
+        for (run, (searcher, diagnosis)) in runs.iter().enumerate() {
+            let Some(own) = diagnosis.findings.iter().find(|finding| finding.id == id) else { continue };
+            let Some(name) = name(own) else { continue };
+            match (&self.stands, self.against.iter().find(|(known, _)| *known == name)) {
+                (Some((known, Some(holds))), _) if *known == name => {
+                    let mut finding = own.clone();
+                    finding.solution.iter_mut().for_each(|solution| solution.holds = holds.clone());
+                    changed.push((run, finding));
+                }
+                (_, Some((_, why))) => changed.push((run, taken_back(searcher, diagnosis, own, why.clone()))),
+                _ => {}
+            }
+        }
+        changed
+    }
+}
+
+/// What the cause of a finding is called in any layer, wherever it holds.
+fn name(finding: &Finding) -> Option<String> {
+    let told = match (&finding.solution, &finding.cause) {
+        (Some(solution), _) => solution.what.clone(),
+        (None, cause) => cause.as_ref().filter(|_| finding.says_why())?.name.to_string(),
+    };
+    Some(anywhere(&told, finding.id.layer))
+}
+
+/// A finding without its cause.
+fn taken_back(searcher: &Searcher<'_>, diagnosis: &Diagnosis, own: &Finding, why: (usize, String)) -> Finding {
+    let mut finding = own.clone();
+    let (tokens, because) = why;
+    finding.trial = Some(Trial::Withdrawn { tokens, told: own.told().unwrap_or_default(), because });
+    finding.leave_place(origin(diagnosis, own.id).map_or_else(String::new, |origin| searcher.shape(origin)));
+    finding
+}
+
+/// The stages that have a cause in any of the sequences: those at which one of them went wrong first come first.
+fn stages(runs: &[Sibling<'_>]) -> Vec<StageId> {
+    let of = |from: usize, to: usize| {
+        runs.iter().flat_map(move |run| run.diagnosis.findings.iter().skip(from).take(to - from))
+    };
+    let mut all: Vec<StageId> = Vec::new();
+    for finding in of(0, 1).chain(of(1, usize::MAX)).filter(|finding| told(finding)) {
+        if !all.contains(&finding.id) {
+            all.push(finding.id);
+        }
+    }
+    all
+}
+
+/// Whether it tells a cause that another sequence can speak against.
+fn told(finding: &Finding) -> bool {
+    finding.says_why() && !finding.unwritten
+}
+
+/// The findings of a stage that change, by the number of their sequence, and what is decided of its causes.
+fn settled(runs: &[(&Searcher<'_>, &Diagnosis)], id: StageId) -> (Vec<(usize, Finding)>, Decided) {
+    let found = |run: usize| runs[run].1.findings.iter().find(|finding| finding.id == id);
+    let wrong: Vec<usize> =
+        (0..runs.len()).filter(|&run| found(run).is_some_and(|f| !f.evident && !f.unread)).collect();
+    let mut tried: Vec<Tried<'_>> = Vec::new();
+    for &run in &wrong {
+        let Some(finding) = found(run).filter(|finding| told(finding)) else { continue };
+        // The first that explains all of them is the cause.
+        let of_all = tried.iter().any(|tried| tried.against.is_none() && tried.holds.len() + 1 == wrong.len());
+        if !of_all && !tried.iter().any(|tried| name(tried.finding) == name(finding)) {
+            tried.push(Tried::of(runs, &wrong, (run, finding)));
+        }
+    }
+    // Else the one that explains most.
+    let stands = |tried: &&Tried<'_>| tried.against.is_none();
+    let best = tried.iter().filter(stands).max_by_key(|tried| (tried.holds.len(), Reverse(tried.run)));
+    let mut changed = Vec::new();
+    for &run in &wrong {
+        let Some(own) = found(run) else { continue };
+        if let Some(best) = best.filter(|best| best.run == run || best.holds.iter().any(|(other, _)| *other == run)) {
+            changed.extend(best.told_in(runs, (run, own)).map(|finding| (run, finding)));
+            continue;
+        }
+        let against =
+            tried.iter().find(|tried| name(tried.finding) == name(own)).and_then(|tried| tried.against.clone());
+        if let Some(why) = against.filter(|_| told(own)) {
+            changed.push((run, taken_back(runs[run].0, runs[run].1, own, why)));
+        }
+    }
+    let stands = best.and_then(|best| Some((name(best.finding)?, best.narrowed.clone())));
+    let against = tried.iter().filter_map(|tried| Some((name(tried.finding)?, tried.against.clone()?))).collect();
+    (changed, Decided { stands, against })
+}
+
+fn origin(diagnosis: &Diagnosis, id: StageId) -> Option<&StageResult> {
+    diagnosis.verdict.stages.iter().find(|stage| stage.id == id)
+}
+
+/// A cause of one sequence, held against the others.
+struct Tried<'a> {
+    run: usize,
+    finding: &'a Finding,
+    /// The others of which it gives all that is wrong, with the number of wrong elements.
+    holds: Vec<(usize, usize)>,
+    /// Where it holds, if the others say more of that than its own sequence does.
+    narrowed: Option<Holds>,
+    /// The tokens of one that it does not hold of, and what is otherwise there.
+    against: Option<(usize, String)>,
+}
+
+impl<'a> Tried<'a> {
+    fn of(runs: &[(&Searcher<'_>, &'a Diagnosis)], wrong: &[usize], (run, finding): (usize, &'a Finding)) -> Self {
+        let mut tried = Self { run, finding, holds: Vec::new(), narrowed: None, against: None };
+        let Some(origin) = origin(runs[run].1, finding.id) else { return tried };
+        // Those in which the stage is wrong come first.
+        let others = wrong.iter().copied().chain((0..runs.len()).filter(|other| !wrong.contains(other)));
+        for other in others.filter(|other| *other != run) {
+            let (searcher, diagnosis) = runs[other];
+            if !diagnosis.verdict.stages.iter().any(|stage| stage.id == finding.id && stage.subject.is_some()) {
+                continue;
+            }
+            let is_wrong = wrong.contains(&other);
+            let (elements, allowed) = match held_there(runs[run].0, searcher, origin, finding) {
+                Predicted::Holds { elements, both: None } => (elements, true),
+                Predicted::Holds { elements, both: Some(both) } | Predicted::Under { elements, both } => {
+                    (elements, tried.narrow(Holds::Under { conditions: both, tried: false }))
+                }
+                Predicted::Open { elements, of } => (elements, tried.narrow(of)),
+                Predicted::Silent(WORK) => break,
+                Predicted::Silent(_) => continue,
+                // It has to do with the sequence, if nothing else is told of where it holds.
+                Predicted::Fails(_) => (0, !is_wrong && tried.is_without_condition()),
+            };
+            if !allowed {
+                let tokens = searcher.subject.capture.steps.iter().map(|step| step.tokens.len()).sum();
+                let what = if is_wrong { "are wrong otherwise" } else { "are right that it would make wrong" };
+                tried.against = Some((tokens, format!("in another sequence of the same run, elements {what}")));
+                break;
+            }
+            tried.holds.extend((is_wrong && elements > 0).then_some((other, elements)));
+        }
+        tried
+    }
+
+    /// Whether nothing is told of where it holds.
+    fn is_without_condition(&self) -> bool {
+        match (&self.finding.solution, &self.finding.cause) {
+            (Some(solution), _) => !matches!(self.narrowed.as_ref().unwrap_or(&solution.holds), Holds::Under { .. }),
+            (None, cause) => cause.as_ref().is_none_or(|cause| cause.name.since.is_none()),
+        }
+    }
+
+    /// Takes what one more sequence says of where it holds; gives whether any of that is left.
+    fn narrow(&mut self, by: Holds) -> bool {
+        let own = self.finding.solution.as_ref().map(|solution| &solution.holds);
+        match (self.narrowed.as_ref().or(own), by) {
+            (Some(Holds::Some { .. }), _) => true,
+            (Some(Holds::Under { conditions, .. }), Holds::Under { conditions: mut both, tried }) => {
+                both.retain(|when| conditions.iter().any(|own| own.alike(when)));
+                let any = !both.is_empty();
+                self.narrowed = Some(Holds::Under { conditions: both, tried });
+                any
+            }
+            (_, by) => {
+                self.narrowed = Some(by);
+                true
+            }
+        }
+    }
+
+    /// Its finding in a sequence that it holds of.
+    fn told_in(&self, runs: &[(&Searcher<'_>, &Diagnosis)], (run, own): (usize, &Finding)) -> Option<Finding> {
+        let mut finding = own.clone();
+        if run != self.run {
+            let (searcher, diagnosis) = runs[run];
+            let origin = origin(diagnosis, own.id)?;
+            let elements = self.holds.iter().find(|(other, _)| *other == run)?.1;
+            let solution = self.finding.solution.clone();
+            finding.solution = solution.map(|solution| Solution { elements, held_out: elements, ..solution });
+            finding.cause = match &self.finding.cause {
+                Some(cause) if self.finding.solution.is_none() => {
+                    let values = cause.name.parameters.iter().map(|(_, value)| *value).collect();
+                    Some(searcher.again(origin, &(find(&cause.name.mutation)?, values))?)
+                }
+                cause => cause.clone(),
+            };
+            finding.inside.clone_from(&self.finding.inside);
+            finding.key.clone_from(&self.finding.key);
+            finding.remedy.clone_from(&self.finding.remedy);
+            finding.shape = String::new();
+        }
+        if let (Some(solution), Some(holds)) = (&mut finding.solution, &self.narrowed) {
+            solution.holds = holds.clone();
+        }
+        Some(finding)
+    }
+}
