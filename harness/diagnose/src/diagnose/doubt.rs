@@ -2,7 +2,7 @@
 
 use super::searcher::Searcher;
 use super::work::Meter;
-use super::{Diagnosis, Finding, Solution, Trial, anywhere};
+use super::{Diagnosis, Finding, Trial, anywhere};
 use crate::capture::Filter;
 use crate::oracle::Oracle;
 use crate::verdict::{Policy, Side, StageResult};
@@ -40,8 +40,14 @@ pub fn undecided(
     let searcher = Searcher { oracle, subject: *subject, filter, policy, known: &[], meter: &meter, examples: false };
     let origins = diagnosis.verdict.origins();
     for finding in &mut diagnosis.findings {
-        if let Some(rules) = finding.solution.as_mut().and_then(Solution::undecided) {
-            let because = format!("{rules} other rules for which keys are seen fit as well");
+        let origin = origins.iter().find(|origin| origin.id == finding.id);
+        let of_one_row = !matches!(finding.trial, Some(Trial::Confirmed { .. }))
+            && origin.and_then(|o| o.subject.as_ref()).is_some_and(|local| local.bad_positions.len() == 1);
+        if let Some(rules) = finding.solution.as_mut().and_then(|solution| solution.undecided(of_one_row)) {
+            let because = match rules {
+                1 => "one other rule for which keys are seen fits as well".to_owned(),
+                _ => format!("{rules} other rules for which keys are seen fit as well"),
+            };
             take_back(&searcher, &origins, finding, (0, because));
         }
     }

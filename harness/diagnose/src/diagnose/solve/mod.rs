@@ -167,9 +167,11 @@ impl Solution {
         matches!(self.law, Some(Form::Unmade(_)))
     }
 
-    /// How many other rules the runs allow, where these are too many to be told; then this one is as likely wrong as right.
-    pub(super) fn undecided(&mut self) -> Option<usize> {
-        (self.also.len() > SHOWN).then(|| std::mem::take(&mut self.also).len())
+    /// How many other rules the runs allow, where these are too many to be told; then this one is as likely wrong as right. One is
+    /// too many if the rule is read off one row.
+    pub(super) fn undecided(&mut self, of_one_row: bool) -> Option<usize> {
+        let most = if of_one_row { 0 } else { SHOWN };
+        (self.also.len() > most).then(|| std::mem::take(&mut self.also).len())
     }
 
     /// Whether each row, or head of it, has a factor of its own.
