@@ -6,7 +6,7 @@ use crate::verdict::Evidence;
 use qdiff_engine::model::fault::Output;
 use qdiff_engine::model::{Graph, Node, Role};
 use qdiff_engine::ops::anatomy::{Elementwise, State};
-use qdiff_engine::ops::{Anatomy, Op, Pairing, Rope, rope as op};
+use qdiff_engine::ops::{Anatomy, Op, Pairing, Rope, Tensor, forward_with_bound, rope as op};
 use std::collections::BTreeMap;
 use std::f64::consts::{PI, TAU};
 
@@ -228,11 +228,37 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "rope-exponent-of-head",
-        fits: Some(|graph, n| rotations(graph, n) && rope(n).is_some_and(|r| r.rotated < r.head_dim)),
+        fits: Some(rotations),
         story: "the exponents of the frequencies are divided by the length of a head, and not by the part of it that is rotated",
         seen: "the first plane is right, and every other turns too fast",
         remedy: "divide 2i by rope.dimension_count, the number of rotated elements",
-        apply: |node, _, _| rotating(node, |r| r.base = r.base.powf(r.rotated as f64 / r.head_dim as f64)),
+        apply: |node, _, _| {
+            rope(node).filter(|r| r.rotated < r.head_dim)?;
+            rotating(node, |r| r.base = r.base.powf(r.rotated as f64 / r.head_dim as f64))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "rope-at-the-end",
+        fits: Some(rotations),
+        story: "the last elements of each head are rotated, and not the first",
+        seen: "the first elements of each head equal the input's",
+        remedy: "rotate the first rope.dimension_count elements of a head, and leave the others as they are",
+        apply: |node, _, _| {
+            let whole = rope(node).filter(|r| r.rotated < r.head_dim)?;
+            let (d, rotated, op) = (whole.head_dim, whole.rotated, node.op.clone());
+            // Turned round each head before and after.
+            let turned = move |data: &[f64], by: usize| -> Vec<f64> {
+                data.chunks(d).flat_map(|head| [&head[by..], &head[..by]].concat()).collect()
+            };
+            Some(node.computing(move |inputs, c| {
+                let moved = Tensor { shape: inputs[0].shape.clone(), data: turned(&inputs[0].data, d - rotated) };
+                let (y, bound) = forward_with_bound(&op, &[&moved], c);
+                let wide: Vec<f64> = bound.iter().map(|b| f64::from(*b)).collect();
+                let bound = turned(&wide, rotated).into_iter().map(|b| b as f32).collect();
+                (Tensor { shape: y.shape.clone(), data: turned(&y.data, rotated) }, bound)
+            }))
+        },
         ..Mutation::PLAIN
     },
     Mutation {

@@ -72,8 +72,17 @@ fn decayed_after(net: DeltaNet, state: bool, inputs: &[&Tensor<f64>], c: &Contex
         let (q, k, v, g, beta) = (row(0), row(1), row(2), row(3), row(4));
         let none = g.map(|_| 0.0);
         let all = [&q, &k, &v, &none, &beta, &before];
-        let (y, of_y) = ops::forward_with_bound(&Defined::op(net), &all, c);
-        let (mut after, of_after) = ops::forward_with_bound(&Defined::op(DeltaState(net)), &all, c);
+        let carried = (!of_state.is_empty()).then_some(of_state.as_slice());
+        let deltas = [None, None, None, None, None, carried];
+        // What the tokens before left uncertain is carried on.
+        let bounded = |op: Op| {
+            let (y, mut bound) = ops::forward_with_bound(&op, &all, c);
+            let more = ops::propagate_error(&op, &all, &deltas, &y, c);
+            bound.iter_mut().zip(more).for_each(|(b, more)| *b = b.hypot(more));
+            (y, bound)
+        };
+        let (y, of_y) = bounded(Defined::op(net));
+        let (mut after, of_after) = bounded(Defined::op(DeltaState(net)));
         for (h, head) in after.data.chunks_mut((net.dim * net.dim).max(1)).enumerate() {
             let decay = g.data[h].exp();
             head.iter_mut().for_each(|m| *m *= decay);
@@ -86,6 +95,36 @@ fn decayed_after(net: DeltaNet, state: bool, inputs: &[&Tensor<f64>], c: &Contex
         (of_state, before) = (of_after, after);
     }
     if state { (before, of_state) } else { (Tensor { shape: vec![tokens, net.heads * net.dim], data: out }, bound) }
+}
+
+/// The outputs where the query meets the state's columns, token by token.
+fn across(net: DeltaNet, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
+    let (tokens, d) = (inputs[3].rows(), net.dim);
+    let (mut before, mut of_state) = (inputs[5].clone(), vec![0f32; inputs[5].data.len()]);
+    let (mut out, mut bound) = (Vec::new(), Vec::new());
+    let scale = 1.0 / (d as f64).sqrt();
+    for t in 0..tokens {
+        let row = |i: usize| Tensor { shape: vec![1, inputs[i].row_len()], data: inputs[i].row(t).to_vec() };
+        let (q, k, v, g, beta) = (row(0), row(1), row(2), row(3), row(4));
+        let all = [&q, &k, &v, &g, &beta, &before];
+        let op = Defined::op(DeltaState(net));
+        let (after, mut of_after) = ops::forward_with_bound(&op, &all, c);
+        let more = ops::propagate_error(&op, &all, &[None, None, None, None, None, Some(&of_state)], &after, c);
+        of_after.iter_mut().zip(more).for_each(|(b, more)| *b = b.hypot(more));
+        for h in 0..net.heads {
+            let query = &q.data[h % net.key_heads * d..][..d];
+            for j in 0..d {
+                let at = |i: usize| (h * d + i) * d + j;
+                let terms = || (0..d).map(|i| (after.data[at(i)], query[i], f64::from(of_after[at(i)])));
+                out.push(terms().map(|(m, q, _)| m * q).sum::<f64>() * scale);
+                let reach: f64 = terms().map(|(m, q, _)| (m * q).abs()).sum();
+                let carried: f64 = terms().map(|(_, q, off)| (q * off).powi(2)).sum();
+                bound.push((scale * (ops::UNIT * (d as f64).sqrt() * reach + carried.sqrt())) as f32);
+            }
+        }
+        (before, of_state) = (after, of_after);
+    }
+    (Tensor { shape: vec![tokens, net.heads * d], data: out }, bound)
 }
 
 fn columns(n: &Node) -> Option<Columns> {
@@ -225,6 +264,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
     Mutation {
+        name: "delta-state-across",
+        fits: Some(|_, n| is(n, NET.name())),
+        story: "queries meet the columns of the state, and not its rows: it is read transposed",
+        seen: "every output is another sum of the right products",
+        remedy: "row j of the state belongs to element j of the value; multiply it with the query",
+        apply: |node, _, graph| {
+            let net = sizes(node, graph)?;
+            Some(node.computing(move |inputs, c| across(net, inputs, c)))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
         name: "conv-window-off",
         fits: Some(convolution),
         story: "the window of the convolution is off: each token meets rows one token away from its own",
@@ -282,6 +333,20 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 let (y, bound) = ops::forward_with_bound(&op, inputs, c);
                 (y.map(|v| v * root), bound.iter().map(|b| b * root as f32).collect())
             }))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "l2-norm-of-all-heads",
+        fits: Some(l2_norm),
+        story: "queries or keys are divided by the L2 norm of the whole row, and not by that of each head",
+        seen: "heads of different lengths keep their ratio",
+        remedy: "divide each head of {input} by its own L2 norm",
+        apply: |node, _, graph| {
+            let width = |i: usize| Some(qdiff_engine::model::row_len(graph.nodes.get(i)?));
+            let alike = width(*node.inputs.first()?) == Some(qdiff_engine::model::row_len(node));
+            let epsilon = graph.config.rms_eps;
+            alike.then(|| node.with(Defined::op(L2Norm { eps: epsilon, heads: 1, repeats: 1 })))
         },
         ..Mutation::PLAIN
     },

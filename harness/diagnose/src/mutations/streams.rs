@@ -1,11 +1,11 @@
 //! Residual streams, the embedding of n-grams, and attention to chosen blocks of keys.
 
-use super::Mutation;
+use super::{Mutation, Param};
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::ops::anatomy::Decision;
 use qdiff_engine::ops::{
     self, Anatomy, BlockScores, Context, Convolution, Curve, Defined, Definition, Function, GatedMean, Ngrams, Op,
-    Plain, Rope, Silu, StreamNorm, Tensor,
+    Plain, Rope, Silu, StreamNorm, StreamSum, Tensor,
 };
 use std::any::Any;
 
@@ -57,7 +57,162 @@ fn plain_mean(streams: usize, inputs: &[&Tensor<f64>], _: &Context<'_>) -> (Tens
     (y, size.iter().map(|size| (ops::UNIT * (streams as f64 + 1.0) * size) as f32).collect())
 }
 
+/// The op on operands of which `change` changed one.
+fn with_operand(
+    node: &Node, which: usize, change: impl Fn(&Tensor<f64>) -> Tensor<f64> + Send + Sync + 'static,
+) -> Option<Node> {
+    let op = node.op.clone();
+    Some(node.computing(move |inputs, c| {
+        let other = change(inputs[which]);
+        let all: Vec<&Tensor<f64>> =
+            inputs.iter().enumerate().map(|(i, x)| if i == which { &other } else { *x }).collect();
+        ops::forward_with_bound(&op, &all, c)
+    }))
+}
+
+/// Each row of `x`, after `change`.
+fn by_row(x: &Tensor<f64>, change: impl Fn(&mut [f64])) -> Tensor<f64> {
+    let (mut y, n) = (x.clone(), x.row_len().max(1));
+    y.data.chunks_mut(n).for_each(change);
+    y
+}
+
 pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "stream-left-out",
+        fits: Some(means),
+        story: "a residual stream is missing from the mean",
+        seen: "what a layer reads does not depend on one of the streams",
+        remedy: "add all residual streams, each times its gates",
+        params: &[Param::new("stream", "the one that is missing", 0.0).searched(&[1.0, 2.0, 3.0])],
+        apply: |node, values, _| {
+            let (streams, which) = (definition::<GatedMean>(node)?.streams, values[0] as usize);
+            if which >= streams {
+                return None;
+            }
+            with_operand(node, 0, move |x| {
+                by_row(x, |row| {
+                    let n = row.len() / streams;
+                    row[which * n..(which + 1) * n].fill(0.0);
+                })
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "stream-gates-linear",
+        fits: Some(means),
+        story: "the gates of the residual streams do not go through the sigmoid",
+        seen: "what a layer reads is far too large, and changes its sign with the gates",
+        remedy: "take the sigmoid of a gate before it is multiplied in",
+        apply: |node, _, _| {
+            let streams = definition::<GatedMean>(node)?.streams;
+            Some(node.computing(move |inputs, c| {
+                let product = Defined::op(ops::Factors(""));
+                let (x, first) = ops::forward_with_bound(&product, &inputs[..2], c);
+                let (y, mut bound) = plain_mean(streams, &[&x], c);
+                let n = y.row_len();
+                let share = 1.0 / streams as f32;
+                first.iter().enumerate().for_each(|(at, b)| bound[at / (n * streams) * n + at % n] += b * share);
+                (y, bound)
+            }))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "first-weight-for-all-streams",
+        fits: Some(|_, n| definition::<StreamSum>(n).is_some()),
+        story: "every residual stream takes the part's result with the weight of the first",
+        seen: "the first stream is right, and the others are not",
+        remedy: "each stream has a weight of its own for each token",
+        apply: |node, _, _| with_operand(node, 2, |w| by_row(w, |row| row.fill(row[0]))),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "first-norm-for-all-streams",
+        fits: Some(|_, n| definition::<StreamNorm>(n).is_some()),
+        story: "every residual stream is multiplied by the norm weights of the first",
+        seen: "the first stream is right, and the columns of the others are off by a factor each",
+        remedy: "{weight} holds the weights of all streams, one after the other",
+        apply: |node, _, _| {
+            let streams = definition::<StreamNorm>(node)?.streams;
+            Some(node.reading(move |source, tensor, row, out| {
+                source.rows(tensor, row, out);
+                let all = source.extent(tensor).0 * source.extent(tensor).1;
+                if out.len() == all {
+                    let (first, rest) = out.split_at_mut(all / streams);
+                    rest.chunks_mut(first.len().max(1)).for_each(|stream| stream.copy_from_slice(first));
+                }
+            }))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "ngram-offsets-missing",
+        fits: Some(|_, n| definition::<Ngrams>(n).is_some()),
+        story: "the heads of the n-grams all read the first part of the table: their offsets are not added",
+        seen: "the first head of n-grams is right, and the others are not",
+        remedy: "add a head's offset to its hash, modulo its size",
+        apply: |node, _, _| {
+            let mut op = definition::<Ngrams>(node)?.clone();
+            op.heads.iter_mut().for_each(|(first, _)| *first = 0);
+            Some(node.with(Defined::op(op)))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "block-scores-not-rectified",
+        fits: Some(|_, n| definition::<BlockScores>(n).is_some()),
+        story: "negative products of the indexer's heads count in a block's score",
+        seen: "scores are too small where heads disagree",
+        remedy: "take max(0, q·k) of each head before the sum",
+        apply: |node, _, _| {
+            let op = node.op.clone();
+            // x = max(0, x) − max(0, −x).
+            Some(node.computing(move |inputs, c| {
+                let opposite = inputs[0].map(|q| -q);
+                let (mut y, mut bound) = ops::forward_with_bound(&op, inputs, c);
+                let (other, more) = ops::forward_with_bound(&op, &[&opposite, inputs[1]], c);
+                y.data.iter_mut().zip(&other.data).for_each(|(y, other)| *y -= other);
+                bound.iter_mut().zip(more).for_each(|(b, more)| *b += more);
+                (y, bound)
+            }))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "first-key-of-a-block",
+        fits: Some(|_, n| definition::<BlockScores>(n).is_some()),
+        story: "a block's key is that of its first token, and not the mean of all",
+        seen: "scores are right where all keys of a block are alike",
+        remedy: "average the raw keys of a block, then norm and rotate the mean",
+        apply: |node, _, _| {
+            let block = definition::<BlockScores>(node)?.block;
+            with_operand(node, 1, move |cache| {
+                let (mut keys, n) = (cache.clone(), cache.row_len().max(1));
+                for rows in keys.data.chunks_mut(n * block) {
+                    let (first, rest) = rows.split_at_mut(n);
+                    rest.chunks_mut(n).for_each(|row| row.copy_from_slice(first));
+                }
+                keys
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "block-budget-off",
+        fits: Some(|_, n| blocks(n).is_some()),
+        story: "more or fewer blocks are chosen than the budget has",
+        seen: "attention is right while all blocks fit the budget",
+        remedy: "choose as many blocks as the budget of keys has, divided by the keys of a block",
+        params: &[Param::new("by", "blocks too many", 1.0).searched(&[-1.0])],
+        apply: |node, values, _| {
+            let (picks, block) = blocks(node)?;
+            let other = picks.checked_add_signed(values[0] as isize).filter(|other| *other > 0 && *other != picks)?;
+            Some(node.with(Defined::op(Plain::top_blocks(other, block))))
+        },
+        ..Mutation::PLAIN
+    },
     Mutation {
         name: "streams-summed",
         fits: Some(means),

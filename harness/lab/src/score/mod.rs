@@ -20,7 +20,7 @@ mod source;
 pub use cuda::{CUDA, CUDA_FAST, CUDA_KERNELS, FUSED_KERNELS};
 pub use run::ScoreRun;
 pub use sampling::Sampling;
-pub use source::{CACHES, FaultSource, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, of_real_models};
+pub use source::{CACHES, FaultSource, INDEPENDENT, KERNELS, NEWER, Plant, ROUND_TRIPS, SHORT, of_real_models};
 
 use qdiff::machine::Machine;
 use qdiff::mutations::CauseId;

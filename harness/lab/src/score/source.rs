@@ -130,6 +130,26 @@ pub static KERNELS: FaultSource = FaultSource {
     },
 };
 
+/// Bugs of experts, delta nets and residual streams, in the CPU engine.
+pub static NEWER: FaultSource = FaultSource {
+    name: "bugs of experts, delta nets and residual streams (cpu)",
+    independent: true,
+    unlisted: Some(|fault| faults::kernels::newer()[fault].what),
+    several: false,
+    prompt: SHORT,
+    plants: |graph, model| {
+        let of = |(fault, bug): (usize, &faults::kernels::KernelFault)| {
+            in_stages(fault, &unlisted(bug.name), false, graph, |n| (bug.places)(graph, n, model)).collect::<Vec<_>>()
+        };
+        Ok(faults::kernels::newer().iter().enumerate().flat_map(of).collect())
+    },
+    subject: |opened, plants, _| {
+        let places = plants.iter().map(|p| (faults::kernels::newer()[p.fault].spoil, p.stage)).collect();
+        let faulty = FaultyStages::new(&opened.model, places);
+        Ok(Box::new(Cpu::intervened(&opened.model, Box::new(faulty))))
+    },
+};
+
 /// Bugs of caches in blocks, in the CPU engine. Which of them happen to a run, the types of its caches say.
 pub static CACHES: FaultSource = FaultSource {
     name: "bugs of caches in blocks (cpu)",

@@ -2,8 +2,8 @@
 
 use crate::score::faults::cached::FAULTS;
 use crate::score::{
-    CACHES, Clean, FaultSource, Grading, INDEPENDENT, KERNELS, Plant, ROUND_TRIPS, SHORT, Sampling, Score, ScoreRun,
-    of_real_models,
+    CACHES, Clean, FaultSource, Grading, INDEPENDENT, KERNELS, NEWER, Plant, ROUND_TRIPS, SHORT, Sampling, Score,
+    ScoreRun, of_real_models,
 };
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -258,6 +258,17 @@ impl Tally<'_> {
         self.planted("qwen2 Q8_0, 3 layers", &main, sampling, &|_, _| true)?;
         if request.subject == ScoreSubject::Cpu {
             self.caches(&main, Sampling { all_three: false, pairs: 0, ..sampling }, request.quick)?;
+        }
+        if request.subject == ScoreSubject::Cpu {
+            let alone = Sampling { all_three: false, pairs: 0, ..sampling };
+            for arch in ["qwen2moe", "qwen3moe", "qwen3next", "qwen35moe", "qwen4exp"] {
+                let opened = open(arch, &Synth { arch, ..Synth::default() })?;
+                let run = self.run(&format!("{arch} Q8_0, 2 layers"), &opened, &some_tokens(SHORT))?;
+                let sources = std::mem::replace(&mut self.sources, vec![&NEWER]);
+                let done = self.groups(&run, alone, &|_| true, &|_, _| true);
+                self.sources = sources;
+                done?;
+            }
         }
         if !self.only.is_empty() {
             return Ok(());

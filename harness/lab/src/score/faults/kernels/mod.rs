@@ -10,6 +10,7 @@ mod cell;
 pub mod cuda;
 mod elementwise;
 mod memory;
+mod newer;
 mod norms;
 mod precision;
 mod products;
@@ -26,6 +27,11 @@ pub use cell::KernelFault;
 use cell::{
     Cell, Pair, bug, cell, counted, dot, given, layer_before, moved, moved_pairs, patch, product, product_of, stale,
 };
+
+/// Bugs of experts, delta nets and residual streams.
+pub fn newer() -> &'static [KernelFault] {
+    newer::FAULTS
+}
 
 /// Every bug of a kernel.
 pub fn all() -> impl Iterator<Item = &'static KernelFault> {
