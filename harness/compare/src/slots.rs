@@ -482,6 +482,39 @@ mod tests {
         assert!(check(&plan, &said).words().contains("token 0 of sequence 1 was given slot -1"));
     }
 
+    /// What is read off whole numbers is a cause only if the values follow from it, and confirmed only if they do so elsewhere.
+    #[test]
+    fn slots_are_confirmed_where_the_values_follow_from_them() {
+        let plan: Plan = "7,5+1,1+1".parse().unwrap();
+        let mut said = right(&plan, 4);
+        *said[2].slots.as_mut().unwrap().last_mut().unwrap() = said[0].slots.as_ref().unwrap()[0];
+        let found = check(&plan, &said);
+        let standing = |of: (usize, usize), there: Option<(bool, usize, usize)>| {
+            let values = |elements: usize, otherwise: usize| Borne { elements, otherwise };
+            let elsewhere = there.map(|(wrong, elements, otherwise)| Elsewhere::Tried {
+                tokens: 20,
+                wrong,
+                values: values(elements, otherwise),
+            });
+            SlotsCheck { values: Some(values(of.0, of.1)), elsewhere, ..found.clone() }.standing().unwrap()
+        };
+        assert!(
+            standing((64, 0), Some((true, 32, 0)))
+                .starts_with("confirmed on 20 other tokens: they are wrong there too")
+        );
+        for (of, there, words) in [
+            ((64, 0), None, "in this run all 64 wrong elements are what they say, and no row is otherwise"),
+            ((64, 0), Some((false, 0, 0)), "20 other tokens do not tell more: none of them is wrong there"),
+            ((64, 0), Some((true, 0, 0)), "no captured value is wrong by them there"),
+            ((64, 0), Some((true, 32, 1)), "1 row is not what they say"),
+            ((64, 2), Some((true, 32, 0)), "2 rows are not what they say: something else is wrong as well"),
+            ((0, 0), Some((true, 32, 0)), "no captured value is wrong by it"),
+        ] {
+            let said = standing(of, there);
+            assert!(said.contains(words) && !said.contains("confirmed"), "{said}");
+        }
+    }
+
     proptest! {
         /// A run that is as it should be is never accused; one slot that another living row has always is.
         #[test]

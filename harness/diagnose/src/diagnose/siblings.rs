@@ -7,7 +7,7 @@ use super::solve::{Holds, Predicted, WORK, anywhere};
 use super::work::Meter;
 use super::{Diagnosis, Finding, Solution, Trial};
 use crate::capture::Filter;
-use crate::mutations::find;
+use crate::mutations::{CauseId, find};
 use crate::oracle::Oracle;
 use crate::verdict::{Policy, Side, StageResult};
 use qdiff_engine::model::StageId;
@@ -71,7 +71,7 @@ impl Decided {
             match (&self.stands, self.against.iter().find(|(known, _)| *known == name)) {
                 (Some((known, Some(holds))), _) if *known == name => {
                     let mut finding = own.clone();
-                    finding.solution.iter_mut().for_each(|solution| solution.holds = holds.clone());
+                    hold(&mut finding, holds);
                     changed.push((run, finding));
                 }
                 (_, Some((_, why))) => changed.push((run, taken_back(searcher, diagnosis, own, why.clone()))),
@@ -86,9 +86,21 @@ impl Decided {
 fn name(finding: &Finding) -> Option<String> {
     let told = match (&finding.solution, &finding.cause) {
         (Some(solution), _) => solution.what.clone(),
-        (None, cause) => cause.as_ref().filter(|_| finding.says_why())?.name.to_string(),
+        (None, cause) => {
+            CauseId { since: None, ..cause.as_ref().filter(|_| finding.says_why())?.name.clone() }.to_string()
+        }
     };
     Some(anywhere(&told, finding.id.layer))
+}
+
+/// Tells of a finding where its cause holds.
+fn hold(finding: &mut Finding, holds: &Holds) {
+    if let Some(solution) = &mut finding.solution {
+        solution.holds = holds.clone();
+    } else if let Some(cause) = finding.cause.as_mut().filter(|cause| cause.name.since.is_some()) {
+        // Another sequence has it at other positions.
+        (cause.name.since, cause.whole) = (None, false);
+    }
 }
 
 /// A finding without its cause.
@@ -184,6 +196,7 @@ impl<'a> Tried<'a> {
             let is_wrong = wrong.contains(&other);
             let (elements, allowed) = match held_there(runs[run].0, searcher, origin, finding) {
                 Predicted::Holds { elements, both: None } => (elements, true),
+                Predicted::Holds { elements, .. } if finding.solution.is_none() => (elements, true),
                 Predicted::Holds { elements, both: Some(both) } | Predicted::Under { elements, both } => {
                     (elements, tried.narrow(Holds::Under { conditions: both, tried: false }))
                 }
@@ -240,6 +253,7 @@ impl<'a> Tried<'a> {
             let solution = self.finding.solution.clone();
             finding.solution = solution.map(|solution| Solution { elements, held_out: elements, ..solution });
             finding.cause = match &self.finding.cause {
+                Some(_) if name(own) == name(self.finding) && own.solution.is_none() => own.cause.clone(),
                 Some(cause) if self.finding.solution.is_none() => {
                     let values = cause.name.parameters.iter().map(|(_, value)| *value).collect();
                     Some(searcher.again(origin, &(find(&cause.name.mutation)?, values))?)
@@ -251,9 +265,7 @@ impl<'a> Tried<'a> {
             finding.remedy.clone_from(&self.finding.remedy);
             finding.shape = String::new();
         }
-        if let (Some(solution), Some(holds)) = (&mut finding.solution, &self.narrowed) {
-            solution.holds = holds.clone();
-        }
+        self.narrowed.iter().for_each(|holds| hold(&mut finding, holds));
         Some(finding)
     }
 }
