@@ -137,12 +137,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         apply: |node, _, _| {
             let streams = definition::<StreamNorm>(node)?.streams;
             Some(node.reading(move |source, tensor, row, out| {
-                source.rows(tensor, row, out);
-                let all = source.extent(tensor).0 * source.extent(tensor).1;
-                if out.len() == all {
-                    let (first, rest) = out.split_at_mut(all / streams);
-                    rest.chunks_mut(first.len().max(1)).for_each(|stream| stream.copy_from_slice(first));
+                let (n, rows) = source.extent(tensor);
+                if rows > 1 {
+                    return out.chunks_mut(n.max(1)).for_each(|stream| source.rows(tensor, 0, stream));
                 }
+                source.rows(tensor, row, out);
+                let (first, rest) = out.split_at_mut(n / streams);
+                rest.chunks_mut(first.len().max(1)).for_each(|stream| stream.copy_from_slice(first));
             }))
         },
         ..Mutation::PLAIN
