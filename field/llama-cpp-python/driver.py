@@ -1,0 +1,42 @@
+"""Runs a model by the low-level calls of llama-cpp-python, as qdiff tells it, and dumps the logits of every token."""
+
+import ctypes
+import importlib.metadata
+
+import llama_cpp
+import numpy as np
+from qdiff_capture import Capture
+
+import run
+
+
+def decoded(context, tokens, first, vocabulary):
+    """The logits of a pass."""
+    batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
+    batch.n_tokens = len(tokens)
+    for i, token in enumerate(tokens):
+        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = token, first + i, 1, 0, True
+    status = llama_cpp.llama_decode(context, batch)
+    if status:
+        raise SystemExit(f"llama_decode returned {status}")
+    logits = ctypes.cast(llama_cpp.llama_get_logits(context), ctypes.POINTER(ctypes.c_float))
+    rows = np.ctypeslib.as_array(logits, (len(tokens), vocabulary)).copy()
+    llama_cpp.llama_batch_free(batch)
+    return rows
+
+
+def main():
+    words = run.arguments()
+    version = importlib.metadata.version("llama_cpp_python")
+    # Keys and values in F32, that the declared arithmetic is the whole one.
+    engine = llama_cpp.Llama(str(words.model), n_ctx=4096, n_batch=4096, n_ubatch=4096, n_threads=2, n_threads_batch=2, type_k=0, type_v=0, logits_all=True, verbose=False)
+    first = 0
+    with Capture(engine=f"llama-cpp-python {version}", arithmetic="f32") as capture:
+        for tokens in words.passes:
+            with capture.step(tokens):
+                capture.add("logits", decoded(engine.ctx, tokens, first, engine.n_vocab()))
+            first += len(tokens)
+
+
+if __name__ == "__main__":
+    main()
