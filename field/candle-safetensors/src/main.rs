@@ -59,7 +59,11 @@ fn main() -> Result<()> {
     let mut config: Value = serde_json::from_str(&text(model.join("config.json"))?).map_err(candle::Error::wrap)?;
     let of_qwen3 = config["model_type"] == "qwen3";
     // candle asks for keys that have no effect where `use_sliding_window` is false; published models have them.
-    for (key, value) in [("sliding_window", config["max_position_embeddings"].clone()), ("max_window_layers", config["num_hidden_layers"].clone()), ("attention_bias", json!(false))] {
+    for (key, value) in [
+        ("sliding_window", config["max_position_embeddings"].clone()),
+        ("max_window_layers", config["num_hidden_layers"].clone()),
+        ("attention_bias", json!(false)),
+    ] {
         if config.get(key).is_none() {
             config[key] = value;
         }
@@ -67,7 +71,10 @@ fn main() -> Result<()> {
     let (device, kind) = (Device::Cpu, if dtype == "bf16" { DType::BF16 } else { DType::F32 });
     let weights = candle::safetensors::load(model.join("model.safetensors"), &device)?;
     let builder = VarBuilder::from_tensors(weights, kind, &device);
-    let tap = TAP.get_or_init(|| Tap::begin_with(&format!("candle 0.11.1, {dtype}"), &format!(r#""arithmetic": "{dtype}""#)).unwrap_or_else(|e| panic!("{e}")));
+    let tap = TAP.get_or_init(|| {
+        Tap::begin_with(&format!("candle 0.11.1, {dtype}"), &format!(r#""arithmetic": "{dtype}""#))
+            .unwrap_or_else(|e| panic!("{e}"))
+    });
     let mut forward: Box<dyn FnMut(&Tensor, usize) -> Result<Tensor>> = if of_qwen3 {
         let config: qwen3::Config = serde_json::from_value(config).map_err(candle::Error::wrap)?;
         let mut model = qwen3::ModelForCausalLM::new(&config, builder)?;

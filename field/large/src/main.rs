@@ -74,7 +74,9 @@ fn main() -> Result<()> {
                 return Err(format!("{stage}: {} elements are no {} rows", data.len(), tokens.len()).into());
             }
             match layer {
-                Some(layer) if stage.ends_with("_rope") => heads(&tap, stage, layer, &data, (tokens.len(), model.config.head_dim))?,
+                Some(layer) if stage.ends_with("_rope") => {
+                    heads(&tap, stage, layer, &data, (tokens.len(), model.config.head_dim))?
+                }
                 _ => tap.rows(stage, layer, &data, data.len() / tokens.len())?,
             }
         }

@@ -46,7 +46,11 @@ fn main() -> Result<()> {
         for ((stage, layer), data) in ROWS.take() {
             let all = data.len() / rows;
             if stage.ends_with("_rope") {
-                tap.add(stage, layer, Strided { data: &data, shape: &[rows, all / width, width], strides: &[all, width, 1] })?;
+                tap.add(
+                    stage,
+                    layer,
+                    Strided { data: &data, shape: &[rows, all / width, width], strides: &[all, width, 1] },
+                )?;
             } else {
                 tap.rows(stage, layer, &data, all)?;
             }
@@ -55,15 +59,34 @@ fn main() -> Result<()> {
         for (layer, state) in states.into_iter().flatten().enumerate() {
             let Some(RecurrentLayerState::DeltaNet(state)) = state else { continue };
             let config = model.config();
-            for (stage, data, rows) in [("conv_state", &state.conv_state, config.ssm_conv_kernel - 1), ("delta_state", &state.ssm_state, config.ssm_dt_rank)] {
+            for (stage, data, rows) in [
+                ("conv_state", &state.conv_state, config.ssm_conv_kernel - 1),
+                ("delta_state", &state.ssm_state, config.ssm_dt_rank),
+            ] {
                 let columns = data.len() / rows;
-                tap.add(stage, layer, Strided { data, shape: &[1, rows, columns], strides: &[data.len(), columns, 1] })?;
+                tap.add(
+                    stage,
+                    layer,
+                    Strided { data, shape: &[1, rows, columns], strides: &[data.len(), columns, 1] },
+                )?;
             }
         }
         for layer in (0..model.config().num_layers).filter(|&layer| states.is_none_or(|all| all[layer].is_none())) {
-            for (stage, cache) in [("k_cache", &context.kv_cache.k_cache[layer]), ("v_cache", &context.kv_cache.v_cache[layer])] {
-                let [heads, positions, width] = cache.shape() else { return Err(format!("{stage}: {:?}", cache.shape()).into()) };
-                tap.add(stage, layer, Strided { data: cache.as_f32()?, shape: &[first, *heads, *width], strides: &[*width, positions * width, 1] })?;
+            for (stage, cache) in
+                [("k_cache", &context.kv_cache.k_cache[layer]), ("v_cache", &context.kv_cache.v_cache[layer])]
+            {
+                let [heads, positions, width] = cache.shape() else {
+                    return Err(format!("{stage}: {:?}", cache.shape()).into());
+                };
+                tap.add(
+                    stage,
+                    layer,
+                    Strided {
+                        data: cache.as_f32()?,
+                        shape: &[first, *heads, *width],
+                        strides: &[*width, positions * width, 1],
+                    },
+                )?;
             }
         }
     }
