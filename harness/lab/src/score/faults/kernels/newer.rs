@@ -4,7 +4,7 @@ use super::super::Spot;
 use super::{KernelFault, bug, given, patch};
 use qdiff_engine::model::{Graph, Model, Node, Role};
 use qdiff_engine::ops::Op;
-use qdiff_engine::ops::anatomy::{Anatomy, Columns, Contraction, Decision, Gather};
+use qdiff_engine::ops::anatomy::{Anatomy, Columns, Contraction, Decision, Gather, State};
 
 fn named(n: &Node, name: &str) -> bool {
     n.op.name() == name
@@ -114,12 +114,12 @@ fn delta(s: &mut Spot<'_>, wrong: Wrong) {
             }
         }
     }
-    let of_state = named(s.node, "delta_state");
+    let of_state = s.node.has_state();
     s.out.copy_from_slice(if of_state { &state } else { &outputs });
 }
 
 fn net(_: &Graph, n: &Node, _: &Model) -> bool {
-    named(n, "delta_net") || named(n, "delta_state")
+    named(n, "delta_net") || n.op.anatomy() == Anatomy::State(State::Own) && n.inputs.len() > 1
 }
 
 fn outputs(_: &Graph, n: &Node, _: &Model) -> bool {
