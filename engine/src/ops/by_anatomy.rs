@@ -132,7 +132,8 @@ pub(super) fn propagate_error(
             let (n, delta) = (inputs[0].row_len().max(1), delta(0));
             let width = decision.width(inputs[0].row_len());
             let rows = inputs[0].data.chunks(n).zip(delta.data.chunks(n)).zip(y.data.chunks(width.max(1)));
-            let of_row = |(t, ((row, reach), chosen)): (usize, ((&[f64], &[f32]), &[f64]))| {
+            let of_row = |(t, ((row, reach), chosen))| {
+                let (row, reach): (&[f64], &[f32]) = (row, reach);
                 let position = c.positions.get(t).copied().unwrap_or(0);
                 let settled = decision.is_settled(row, position, |i| f64::from(reach[i]), chosen);
                 vec![if settled { 0.0 } else { f32::INFINITY }; width]

@@ -86,7 +86,8 @@ mod tests {
         let op = Ngrams { multipliers: vec![3, 5, 7], heads: vec![(0, 11), (11, 13), (24, 17), (41, 19)], end: 2 };
         let row = |mixed: u64, head: usize| (mixed % op.heads[head].1 + op.heads[head].0) as usize;
         let expected = |t: [u64; 3]| {
-            let (two, three) = (t[0] * 3 ^ t[1] * 5, t[0] * 3 ^ t[1] * 5 ^ t[2] * 7);
+            let two = (t[0] * 3) ^ (t[1] * 5);
+            let three = two ^ (t[2] * 7);
             vec![row(two, 0), row(two, 1), row(three, 2), row(three, 3)]
         };
         let text = [9, 8, 2, 6, 5];

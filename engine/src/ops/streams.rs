@@ -474,7 +474,8 @@ mod tests {
             let weights = [w.weight()];
             let c = Context { tokens: &[], positions: &[], history: &[], source: &w, weights: &weights };
             let (all, other, one, few) = (tensor(&values, 0, 12), tensor(&values, 7, 12), tensor(&values, 3, 4), tensor(&values, 5, S));
-            let ops: [(Box<dyn Definition>, Vec<&Tensor<f32>>); 6] = [
+            type Case<'a> = (Box<dyn Definition>, Vec<&'a Tensor<f32>>);
+            let ops: [Case<'_>; 6] = [
                 (Box::new(StreamNorm { eps: 1e-6, streams: S, about: "" }), vec![&all]),
                 (Box::new(GatedMean { streams: S }), vec![&all, &other]),
                 (Box::new(StreamSum { streams: S }), vec![&all, &one, &few]),
