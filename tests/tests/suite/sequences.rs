@@ -20,7 +20,8 @@ use std::collections::BTreeSet;
 /// Sequence 0 has a prefill in chunks of 7 and 5, sequence 1 has one token, sequence 2 begins with the first chunk of sequence 0.
 const PLAN: &str = "7,5+1+17@0,1+1+1";
 
-/// Bugs of serving of which a cause is confirmed, as was measured last: in all sequences the same one.
+/// Bugs of serving of which a cause is confirmed, as was measured last. The other two runs have the lengths of the first, so that a
+/// condition on lengths may be confirmed and wrong. A cause that the sequences of a run contradict is not counted.
 const CONFIRMED: usize = 7;
 
 /// A pass of several sequences could not be run. Each sequence is judged like a sequence that runs alone, against llama.cpp with
