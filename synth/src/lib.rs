@@ -27,7 +27,7 @@ pub use vocab::symbol;
 
 use qdiff_engine::model::{
     self, ARCHITECTURES, Architecture, Graph, Metadata, Role, Weight, qwen2, qwen2moe, qwen2vl, qwen3moe, qwen3next,
-    qwen3vl, qwen3vlmoe, qwen4exp, qwen35, qwen35moe,
+    qwen3vl, qwen3vlmoe, qwen4exp, qwen35, qwen35moe, tensor_of,
 };
 use qdiff_engine::ops::anatomy::{Elementwise, Gather, RowReduction};
 use qdiff_engine::ops::{Anatomy, Definition as _, Softplus};
@@ -68,8 +68,11 @@ pub struct Synth {
     pub eps: f32,
     /// Whether the output matrix is the token embedding (no `output.weight`).
     pub tied: bool,
-    /// Whether gate and up of experts are in one tensor, where the architecture may have that.
+    /// Whether queries, keys and values are projected by one matrix, and gate and up of experts are in one tensor where the
+    /// architecture may have that.
     pub fused: bool,
+    /// Blocks behind the layers that guess further tokens; for hybrid architectures.
+    pub mtp: usize,
     /// Whether matrices have scales, which their products are multiplied by.
     pub scales: bool,
     /// Type of the 2-D tensors.
@@ -101,6 +104,7 @@ impl Default for Synth {
             eps: 1e-6,
             tied: false,
             fused: false,
+            mtp: 0,
             scales: false,
             weight_type: GgmlType::Q8_0,
             overrides: Vec::new(),
@@ -246,6 +250,8 @@ impl Synth {
             self.says_head_dim() || self.head_dim * self.n_heads == self.n_embd,
             format!("{} needs heads * head dimension = embedding width", self.arch),
         )?;
+        let hybrid = [qwen3next::ARCH, qwen35::ARCH, qwen35moe::ARCH].contains(&self.arch);
+        must(self.mtp == 0 || hybrid, format!("{} has no blocks for multi-token prediction", self.arch))?;
         let graph = model::build_of(self.known, self).map_err(|e| e.to_string())?;
         let tensors = self.listed(&graph);
         for (name, _) in &self.overrides {
@@ -279,6 +285,7 @@ impl Synth {
         let (head, matrix) = (Fill::Matrix { gain: 3.0 }, Fill::Matrix { gain: 1.0 });
         let large = (self.head_dim / 32).max(1);
         let mut list: Vec<Tensor> = Vec::new();
+        let whole = graph.tensors();
         for node in graph.nodes.iter().filter(|n| !(self.tied && n.role == Role::Logits)) {
             let fill = match (node.op.anatomy(), node.role) {
                 (Anatomy::Gather(Gather::Rows | Gather::Hashed), _) | (Anatomy::Contraction(_), Role::Logits) => head,
@@ -302,7 +309,20 @@ impl Synth {
                 (Anatomy::Contraction(_), Role::Router) => Fill::Matrix { gain: 2.0 },
                 _ => matrix,
             };
-            for Weight { name, extent } in &node.weights {
+            for Weight { name, .. } in &node.weights {
+                // Slices are of one tensor, which is listed once. Its biases stay moderate as those of values.
+                let Some(Weight { name, extent }) = whole.iter().find(|whole| whole.name == tensor_of(name)) else {
+                    continue;
+                };
+                if list.iter().any(|listed| listed.name == *name) {
+                    continue;
+                }
+                let fill = match fill {
+                    Fill::Bias { head, .. } if name.ends_with("attn_qkv.bias") => {
+                        Fill::Bias { head, large: 1, lo: 2.0, hi: 4.0 }
+                    }
+                    fill => fill,
+                };
                 // llama.cpp's own quantiser leaves routers as they are.
                 let anatomy = node.op.anatomy();
                 let product = anatomy.multiplies_weights() || anatomy.looks_up();
@@ -320,7 +340,27 @@ impl Synth {
                 list.push(Tensor { ty, name: name.clone(), ne: extent.clone(), fill });
             }
         }
+        self.guess(&mut list);
         list
+    }
+
+    /// Adds the blocks that guess further tokens: each is as the last layer, which is one of attention, with what joins the
+    /// residual stream and the token before it.
+    fn guess(&self, list: &mut Vec<Tensor>) {
+        let (last, e) = (format!("blk.{}.", self.n_layers - 1), self.n_embd);
+        for block in self.n_layers..self.n_layers + self.mtp {
+            let named = |name: &str| format!("blk.{block}.{name}");
+            let alike = |t: &Tensor| Some(Tensor { name: named(t.name.strip_prefix(&last)?), ..t.clone() });
+            let of_block: Vec<Tensor> = list.iter().filter_map(alike).collect();
+            list.extend(of_block);
+            let matrix = Fill::Matrix { gain: 1.0 };
+            let (name, ne) = (named("nextn.eh_proj.weight"), vec![2 * e, e]);
+            list.push(Tensor { ty: self.weight_type, name, ne, fill: matrix });
+            for norm in ["enorm", "hnorm", "shared_head_norm"] {
+                let name = named(&format!("nextn.{norm}.weight"));
+                list.push(Tensor { ty: GgmlType::F32, name, ne: vec![e], fill: Fill::Norm });
+            }
+        }
     }
 
     fn graph(&self) -> Graph {
@@ -365,7 +405,7 @@ impl Synth {
     /// Hyperparameters, without the architecture before their names.
     fn settings(&self) -> Vec<(String, Setting)> {
         let mut integers = vec![
-            ("block_count", self.n_layers),
+            ("block_count", self.n_layers + self.mtp),
             ("context_length", self.context),
             ("embedding_length", self.n_embd),
             ("feed_forward_length", self.n_ff),
@@ -390,6 +430,9 @@ impl Synth {
             integers.extend([("full_attention_interval", 2), ("rope.dimension_count", self.head_dim / 4 * 2)]);
             integers.extend([("ssm.conv_kernel", 4), ("ssm.state_size", 64), ("ssm.group_count", 2)]);
             integers.extend([("ssm.time_step_rank", 4), ("ssm.inner_size", 256)]);
+        }
+        if self.mtp > 0 {
+            integers.push(("nextn_predict_layers", self.mtp));
         }
         if newest {
             // Two sizes of n-grams with two heads each, of which a row is a quarter of the stream.

@@ -36,7 +36,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
 ];
 
 /// Tensors that a layer may have in the place of others that it has usually, which hold the same in parts.
-pub const FUSED: &[&str] = &[experts::FUSED];
+pub const FUSED: &[&str] = &[experts::FUSED, ".attn_qkv.weight", ".attn_qkv.bias"];
 
 /// Layers of a [`skeleton`] among which there are all kinds that an architecture has.
 pub const KINDS: usize = 2;
@@ -121,7 +121,10 @@ pub(crate) struct Invented<F>(pub(crate) F, pub(crate) bool);
 
 impl<F: Fn(&str) -> usize> Metadata for Invented<F> {
     fn integer(&self, key: &str) -> Option<u64> {
-        Some(self.0(key.split_once('.')?.1) as u64)
+        match key.split_once('.')?.1 {
+            "nextn_predict_layers" => None,
+            suffix => Some(self.0(suffix) as u64),
+        }
     }
     fn real(&self, _: &str) -> Option<f64> {
         Some(1.0)

@@ -107,6 +107,36 @@ pub(super) fn attend(
     b.stage("attn_context", Role::Attention, context, &[weights, v_cache], &[h * d]).add(emitted, "CONT")
 }
 
+/// The matrix of queries, keys and values that a layer may have in the place of three.
+pub(crate) const QKV: &str = "attn_qkv.weight";
+
+/// Where a layer has the projections of queries, keys and values: in a tensor each, or one below the other in one tensor.
+pub(super) struct Projections {
+    /// Whether the matrices are in one tensor, and the biases.
+    pub(super) fused: [bool; 2],
+    /// Rows of queries, keys and values.
+    pub(super) rows: [usize; 3],
+}
+
+impl Projections {
+    /// Those of the layer whose stages are declared.
+    pub(super) fn of(b: &Builder, rows: [usize; 3], may_be_fused: bool) -> Self {
+        let fused = may_be_fused && b.has(QKV);
+        let bias = fused && b.has("attn_qkv.bias");
+        Self { fused: [fused, bias], rows }
+    }
+
+    /// The matrix, or the bias, of queries (0), keys or values: a tensor, or its rows that are meant.
+    pub(super) fn tensor(&self, part: usize, bias: bool) -> String {
+        let kind = if bias { "bias" } else { "weight" };
+        if !self.fused[usize::from(bias)] {
+            return format!("attn_{}.{kind}", ["q", "k", "v"][part]);
+        }
+        let first: usize = self.rows[..part].iter().sum();
+        format!("attn_qkv.{kind}[{first}:{}]", first + self.rows[part])
+    }
+}
+
 /// A linear layer; llama.cpp announces it as `emitted`.
 pub(super) fn linear(
     b: &mut Builder, (name, role): (&'static str, Role), x: usize, tensor: &str, [n, m]: [usize; 2], emitted: &str,

@@ -47,6 +47,19 @@ impl<'b> Builder<'b> {
         Some((scale, stage, if applied { "MUL" } else { "" }))
     }
 
+    /// Whether the file has this tensor of the layer.
+    pub(super) fn has(&self, suffix: &str) -> bool {
+        let tensor = self.layer.map_or_else(|| suffix.to_owned(), |layer| format!("blk.{layer}.{suffix}"));
+        self.source.is_some_and(|source| source.extent(&tensor).is_some())
+    }
+
+    /// llama.cpp announces the stage made last as this operation, empty where it does not.
+    pub(super) fn announced(&mut self, op: &'static str) {
+        if let Some(node) = self.nodes.last_mut() {
+            node.emission.op = op;
+        }
+    }
+
     /// Stages declared from here on belong to `layer`.
     pub fn enter(&mut self, layer: Option<u16>) {
         self.layer = layer;

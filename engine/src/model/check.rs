@@ -1,6 +1,7 @@
 //! What a file must be so that llama.cpp can load it and computes what its graph says. llama.cpp ends the process over
 //! some of this, and computes otherwise over some; each refusal names the key or the tensor, and what is expected.
 
+use super::slices::tensor_of;
 use super::{ConfigError, Graph, Metadata, Node, Role, config, scales};
 use crate::gguf::{Gguf, GgufError, TensorInfo};
 use crate::ops::Weight;
@@ -171,7 +172,7 @@ pub(super) fn alignment(gguf: &Gguf) -> Result<(), ConfigError> {
 pub(super) fn tensors(gguf: &Gguf, graph: &Graph) -> Result<(), LoadError> {
     let arch = &graph.config.arch;
     let refuse = |name: &str, what: String| Err(LoadError::Tensors(format!("tensor `{name}` {what}")));
-    let weights = graph.weights();
+    let weights = graph.tensors();
     let products = |node: &&Node| {
         let anatomy = node.op.anatomy();
         anatomy.multiplies_weights() || anatomy.looks_up()
@@ -179,14 +180,12 @@ pub(super) fn tensors(gguf: &Gguf, graph: &Graph) -> Result<(), LoadError> {
     // llama.cpp casts the taps of a convolution over residual streams.
     let cast = |node: &&Node| node.role == Role::Streams && node.op.anatomy().looks_back();
     let others = graph.nodes.iter().filter(|node| !products(node) && !cast(node));
-    let plain: HashSet<&str> = others.flat_map(|node| &node.weights).map(|weight| weight.name.as_str()).collect();
+    let plain: HashSet<&str> = others.flat_map(|node| &node.weights).map(|weight| tensor_of(&weight.name)).collect();
     for Weight { name, extent } in &weights {
         let Some(TensorInfo { dims, ggml_type, .. }) = gguf.tensor(name) else {
-            // llama.cpp does without biases, and takes fused projections.
+            // llama.cpp does without biases.
             let what = if extent.len() == 1 && name.ends_with(".bias") {
                 format!("is missing; a {arch} model without it is not supported yet")
-            } else if let Some(fused) = gguf.tensors.iter().find(|t| t.name.contains(".attn_qkv.")) {
-                format!("is missing, and `{}` is there; fused projections are not supported yet", fused.name)
             } else {
                 format!("is missing, and a {arch} model needs it; convert the model again")
             };
@@ -219,7 +218,13 @@ pub(super) fn tensors(gguf: &Gguf, graph: &Graph) -> Result<(), LoadError> {
         }
     }
     let used: HashSet<&str> = weights.iter().map(|w| w.name.as_str()).collect();
-    match gguf.tensors.iter().find(|t| !used.contains(t.name.as_str()) && !scales::is_of_activations(&t.name)) {
+    let c = &graph.config;
+    let of_mtp = |tensor: &str| {
+        let block = tensor.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
+        block.is_some_and(|block| (c.n_layers..c.n_layers + c.n_mtp).contains(&block))
+    };
+    let unread = |name: &str| scales::is_of_activations(name) || of_mtp(name);
+    match gguf.tensors.iter().find(|t| !used.contains(t.name.as_str()) && !unread(&t.name)) {
         Some(TensorInfo { name, .. }) => {
             let layers = graph.config.n_layers;
             let what = "if llama.cpp loads the file, it computes with that tensor, and this is not supported yet; if \

@@ -126,6 +126,8 @@ pub struct Config {
     pub name: String,
     /// Number of layers.
     pub n_layers: usize,
+    /// Blocks behind the layers that guess further tokens (multi-token prediction) and take no part in a step.
+    pub n_mtp: usize,
     /// Width of the residual stream, E.
     pub n_embd: usize,
     /// Query heads, H.
@@ -156,6 +158,20 @@ pub(super) fn unread_by_llama(key: &str) -> String {
 }
 
 impl Config {
+    /// Leaves out the blocks that guess further tokens: `block_count` counts them.
+    ///
+    /// # Errors
+    /// As many of them as there are blocks.
+    pub(super) fn without_mtp(mut self, source: &dyn Metadata) -> Result<Self, ConfigError> {
+        let key = format!("{}.nextn_predict_layers", self.arch);
+        self.n_mtp = source.integer(&key).unwrap_or(0) as usize;
+        if self.n_mtp >= self.n_layers {
+            return Err(invalid(&key, self.n_mtp, &format!("`block_count`, {}, leaves no layer", self.n_layers)));
+        }
+        self.n_layers -= self.n_mtp;
+        Ok(self)
+    }
+
     /// The rotation of queries and keys.
     pub fn rope(&self) -> Rope {
         Rope { rotated: self.rotated, scaling: self.rope_scaling, ..Rope::neox(self.rope_base, self.head_dim) }
@@ -272,6 +288,7 @@ impl Config {
             arch: arch.to_owned(),
             name: source.text("general.name").unwrap_or_else(|| arch.to_owned()),
             n_layers,
+            n_mtp: 0,
             n_embd,
             n_heads,
             n_kv_heads,

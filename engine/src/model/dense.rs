@@ -1,7 +1,7 @@
 //! The decoder that Qwen2 and Qwen3 share, dense and with experts; the architectures differ in what stands between the
 //! projections and the rotation, and in the feed-forward network.
 
-use super::blocks::{ATTN_NORM, DENSE, HEAD, Sections, attend, last_layer, linear, mlp, norm, sections};
+use super::blocks::{ATTN_NORM, DENSE, HEAD, Projections, Sections, attend, last_layer, linear, mlp, norm, sections};
 use super::builder::Builder;
 use super::config::{EMBEDDING, ROTATED, unsupported};
 use super::experts::{Experts, Mixture};
@@ -50,13 +50,21 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
         b.enter(Some(layer as u16));
         let normed = norm(&mut b, ("attn_norm", Role::AttnInput), residual, ATTN_NORM, "attn_norm", &shape);
 
-        // Projection, then bias or per-head norm, as the architecture has it: the stages' names, that of the tensors
-        // without `.weight`, `.bias` and `_norm.weight`, and the one by which llama.cpp announces all of them.
-        let project = |b: &mut Builder, role, stages: &[&'static str], tensor: &str, emitted: &str, n: usize| {
-            let mut x = linear(b, (stages[0], role), normed, &format!("{tensor}.weight"), [e, n], emitted);
+        // Projection, then bias or per-head norm, as the architecture has it.
+        let projections = Projections::of(&b, [h * d, g * d, g * d], true);
+        let fused = projections.fused[0];
+        let project = |b: &mut Builder, role, stages: &[&'static str], part: usize| {
+            let tensor = ["attn_q", "attn_k", "attn_v"][part];
+            let (emitted, n) = (["Qcur", "Kcur", "Vcur"][part], projections.rows[part]);
+            let mut x = linear(b, (stages[0], role), normed, &projections.tensor(part, false), [e, n], emitted);
+            // llama.cpp then announces parts of the sum of one product and one bias.
+            if fused {
+                b.announced(if traits.qkv_bias { "" } else { "VIEW" });
+            }
             if traits.qkv_bias {
-                let bias = format!("{tensor}.bias");
-                x = b.stage(stages[1], role, Op::Bias, &[x], &[n]).weight(&bias, &[n]).add(emitted, "ADD");
+                let bias = projections.tensor(part, true);
+                let biased = b.stage(stages[1], role, Op::Bias, &[x], &[n]).weight(&bias, &[n]);
+                x = biased.add(emitted, if fused { "VIEW" } else { "ADD" });
             }
             if let Some(name) = stages.get(2).filter(|_| traits.qk_norm) {
                 let per_head = Op::RmsNorm(RmsNorm { eps: rms_eps, groups: n / d });
@@ -67,9 +75,9 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
             }
             x
         };
-        let q = project(&mut b, Role::Query, &["q_proj", "q_biased", "q_normed"], "attn_q", "Qcur", h * d);
-        let k = project(&mut b, Role::Key, &["k_proj", "k_biased", "k_normed"], "attn_k", "Kcur", g * d);
-        let v = project(&mut b, Role::Value, &["v_proj", "v_biased"], "attn_v", "Vcur", g * d);
+        let q = project(&mut b, Role::Query, &["q_proj", "q_biased", "q_normed"], 0);
+        let k = project(&mut b, Role::Key, &["k_proj", "k_biased", "k_normed"], 1);
+        let v = project(&mut b, Role::Value, &["v_proj", "v_biased"], 2);
 
         let context = attend(&mut b, [q, k, v], None, &shape, "kqv_out");
         let attn_out = linear(&mut b, ("attn_out", Role::AttnOutput), context, "attn_output.weight", [h * d, e], "");

@@ -5,7 +5,7 @@
 
 use super::fault::Faults;
 use super::placement::Placement;
-use super::{Config, StageId};
+use super::{Config, Slice, StageId};
 use crate::ops::{Op, Weight};
 use std::collections::{BTreeSet, HashSet};
 
@@ -247,6 +247,25 @@ impl Graph {
     pub fn weights(&self) -> Vec<&Weight> {
         let mut seen = HashSet::new();
         self.nodes.iter().flat_map(|n| &n.weights).filter(|weight| seen.insert(&weight.name)).collect()
+    }
+
+    /// As [`Self::weights`], with the tensor for all slices of it that are read.
+    pub fn tensors(&self) -> Vec<Weight> {
+        let mut all: Vec<Weight> = Vec::new();
+        for weight in self.weights() {
+            let Some(Slice { tensor, columns: false, range }) = Slice::of(&weight.name) else {
+                all.push(weight.clone());
+                continue;
+            };
+            let mut extent = weight.extent.clone();
+            let Some(rows) = extent.last_mut() else { continue };
+            *rows = range.end;
+            match all.iter_mut().find(|whole| whole.name == tensor) {
+                Some(whole) => whole.extent = extent,
+                None => all.push(Weight { name: tensor.to_owned(), extent }),
+            }
+        }
+        all
     }
 
     /// The first stage of a role, which a model may have in every layer.

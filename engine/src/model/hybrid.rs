@@ -1,6 +1,6 @@
 //! The decoder of Qwen3-Next and Qwen3.5: layers of gated attention, and between them layers of a gated delta net.
 
-use super::blocks::{self, DENSE, HEAD, Sections, linear, mlp};
+use super::blocks::{self, DENSE, HEAD, Projections, Sections, linear, mlp};
 use super::builder::Builder;
 use super::config::{EMBEDDING, invalid};
 use super::experts::{Experts, Mixture};
@@ -75,19 +75,18 @@ impl Delta {
 }
 
 /// Which layers are delta nets.
-pub(super) fn recurrent(arch: &str, source: &dyn Metadata, layers: usize) -> Result<Vec<bool>, ConfigError> {
+pub(super) fn recurrent(arch: &str, source: &dyn Metadata, c: &Config) -> Result<Vec<bool>, ConfigError> {
+    let layers = c.n_layers;
     const LIST: &str = "attention.recurrent_layers";
     const INTERVAL: &str = "full_attention_interval";
     let key = format!("{arch}.{LIST}");
     if let Some(all) = source.integers(&key) {
-        if all.len() != layers {
-            return Err(invalid(
-                &key,
-                format_args!("{all:?}"),
-                &format!("expected an entry for each of {layers} layers"),
-            ));
+        let blocks = layers + c.n_mtp;
+        if all.len() != blocks {
+            let why = format!("expected an entry for each of {blocks} blocks");
+            return Err(invalid(&key, format_args!("{all:?}"), &why));
         }
-        return Ok(all.into_iter().map(|is| is != 0).collect());
+        return Ok(all.into_iter().take(layers).map(|is| is != 0).collect());
     }
     let interval = match Config::integer(arch, INTERVAL, source) {
         Err(ConfigError::Missing(_)) => 4,
@@ -97,11 +96,11 @@ pub(super) fn recurrent(arch: &str, source: &dyn Metadata, layers: usize) -> Res
 }
 
 pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Result<Graph, ConfigError> {
-    let mut c = Config::read(arch, source)?;
+    let mut c = Config::read(arch, source)?.without_mtp(source)?;
     blocks::last_layer(arch, source, c.n_layers)?;
-    let (e, v, n_layers) = (c.n_embd, c.n_vocab, c.n_layers);
+    let (e, v) = (c.n_embd, c.n_vocab);
     let delta = Delta::read(arch, source)?;
-    let kinds = recurrent(arch, source, n_layers)?;
+    let kinds = recurrent(arch, source, &c)?;
     let of_positions = match traits.next {
         true => None,
         false => blocks::sections(arch, source, c.rotated, Sections::Interleaved)?,
@@ -144,9 +143,18 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
 /// Attention whose result is gated, head by head, by what one product gives beside the queries; to all keys, or to chosen ones.
 pub(super) fn attention(b: &mut Builder, traits: &Traits, x: usize, chosen: Option<usize>, c: &Config) -> usize {
     let (e, h, g, d) = (c.n_embd, c.n_heads, c.n_kv_heads, c.head_dim);
-    let both = linear(b, ("q_gate_proj", Role::Query), x, "attn_q.weight", [e, 2 * h * d], "Qcur_full");
-    let k = linear(b, ("k_proj", Role::Key), x, "attn_k.weight", [e, g * d], "Kcur");
-    let v = linear(b, ("v_proj", Role::Value), x, "attn_v.weight", [e, g * d], "Vcur");
+    // Of a layer with a choice of keys llama.cpp takes three matrices alone.
+    let projections = Projections::of(b, [2 * h * d, g * d, g * d], chosen.is_none());
+    let project = |b: &mut Builder, stage, part: usize, emitted: &str| {
+        let made = linear(b, stage, x, &projections.tensor(part, false), [e, projections.rows[part]], emitted);
+        if projections.fused[0] {
+            b.announced("CONT");
+        }
+        made
+    };
+    let both = project(b, ("q_gate_proj", Role::Query), 0, "Qcur_full");
+    let k = project(b, ("k_proj", Role::Key), 1, "Kcur");
+    let v = project(b, ("v_proj", Role::Value), 2, "Vcur");
     let half =
         |first: usize, about| Defined::op(Plain::columns(Columns { first, run: d, stride: 2 * d, runs: h }, about));
     let emitted = if traits.next { "Qcur_view" } else { "Qcur_reshaped" };

@@ -46,7 +46,7 @@ pub use described::{described, symbolic};
 pub use dialect::{Columns, DIALECTS, Dialect, Place, Site, of_transformers};
 pub use graph::{Axis, Before, Emission, EmittedLayout, Graph, Node, Role, row_len};
 pub use placement::{Placement, PlacementError, Shares};
-pub use slices::{Slice, Slices};
+pub use slices::{Slice, Slices, tensor_of};
 pub use stage::{StageId, UnknownStage, of_rank};
 pub use weights::Model;
 

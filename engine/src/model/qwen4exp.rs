@@ -64,12 +64,12 @@ const NGRAMS: &str = "per_layer_token_embd.weight";
 /// # Errors
 /// A missing key, or a value that no such model can have.
 pub fn graph(source: &dyn Metadata) -> Result<Graph, ConfigError> {
-    let mut c = Config::read(ARCH, source)?;
+    let mut c = Config::read(ARCH, source)?.without_mtp(source)?;
     last_layer(source, c.n_layers)?;
-    let (e, v, n_layers) = (c.n_embd, c.n_vocab, c.n_layers);
+    let (e, v) = (c.n_embd, c.n_vocab);
     let streams = Streams::read(ARCH, source, &c)?;
     let delta = Delta::read(ARCH, source)?;
-    let kinds = hybrid::recurrent(ARCH, source, n_layers)?;
+    let kinds = hybrid::recurrent(ARCH, source, &c)?;
     let of_positions = blocks::sections(ARCH, source, c.rotated, Sections::Interleaved)?;
     let mixture = TRAITS.experts.map(|mixture| Experts::read(ARCH, source, mixture)).transpose()?;
     let experts = mixture.ok_or_else(|| ConfigError::Missing(format!("{ARCH}.expert_count")))?;

@@ -27,6 +27,11 @@ impl<'n> Slice<'n> {
     }
 }
 
+/// The tensor of which a name means a slice, or all.
+pub fn tensor_of(name: &str) -> &str {
+    Slice::of(name).map_or(name, |slice| slice.tensor)
+}
+
 /// Weights of a source, and slices of them.
 pub struct Slices<S> {
     source: S,

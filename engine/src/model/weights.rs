@@ -3,14 +3,18 @@
 use super::architectures::{ARCHITECTURES, Architecture, build_of};
 use super::check::{self, LoadError};
 use super::graph::Graph;
+use super::slices::Slices;
 use crate::gguf::Gguf;
 use crate::quant::{Stored, WeightSource};
 use crate::tokenizer;
 use std::path::Path;
 
+/// The tensors of a file.
+struct File(Gguf);
+
 /// A GGUF file, or a folder read as one, with its graph: all an engine needs to run.
 pub struct Model {
-    gguf: Gguf,
+    file: Slices<File>,
     graph: Graph,
 }
 
@@ -45,12 +49,12 @@ impl Model {
         if !gguf.is_folder() {
             tokenizer::check(&gguf, graph.config.n_vocab)?;
         }
-        Ok(Self { gguf, graph })
+        Ok(Self { file: Slices::new(File(gguf)), graph })
     }
 
     /// The file.
     pub fn gguf(&self) -> &Gguf {
-        &self.gguf
+        &self.file.source().0
     }
 
     /// The stages.
@@ -59,9 +63,22 @@ impl Model {
     }
 }
 
+impl WeightSource for File {
+    fn stored(&self, tensor: &str) -> Stored<'_> {
+        let info = self.0.tensor(tensor).unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"));
+        Stored { ty: info.ggml_type, extent: (info.row_len(), info.rows()), bytes: self.0.data(info) }
+    }
+}
+
+/// Of tensors, and of the slices of them that the graph reads.
 impl WeightSource for Model {
     fn stored(&self, tensor: &str) -> Stored<'_> {
-        let info = self.gguf.tensor(tensor).unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"));
-        Stored { ty: info.ggml_type, extent: (info.row_len(), info.rows()), bytes: self.gguf.data(info) }
+        self.file.stored(tensor)
+    }
+    fn rows(&self, tensor: &str, first: usize, out: &mut [f32]) {
+        self.file.rows(tensor, first, out);
+    }
+    fn extent(&self, tensor: &str) -> (usize, usize) {
+        self.file.extent(tensor)
     }
 }

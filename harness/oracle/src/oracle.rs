@@ -76,9 +76,13 @@ impl<C: Checkpoint> Checkpoint for Slices<C> {
     }
     fn start(&self, tensor: &str) -> u64 {
         let Some(slice) = Slice::of(tensor) else { return self.source().start(tensor) };
-        let row = self.source().row_bytes(slice.tensor, 0).len() as u64;
-        let rows = if slice.columns { 0 } else { slice.range.start as u64 };
-        self.source().start(slice.tensor) + rows * row
+        let Stored { ty, extent: (n, rows), .. } = self.source().stored(slice.tensor);
+        let before = match (slice.columns, rows) {
+            (true, _) => 0,
+            (false, 1) => ty.row_bytes(slice.range.start),
+            (false, _) => slice.range.start * ty.row_bytes(n),
+        };
+        self.source().start(slice.tensor) + before as u64
     }
 }
 
@@ -167,12 +171,12 @@ impl<'a> Oracle<'a> {
     }
 
     fn checked(graph: Graph, weights: Box<dyn Checkpoint + 'a>, reader: &str) -> Result<Self> {
-        for Weight { name, extent } in graph.weights() {
-            let found = weights.dims(name);
-            if !found.is_some_and(|dims| same_extent(dims, extent)) {
+        for Weight { name, extent } in graph.tensors() {
+            let found = weights.dims(&name);
+            if !found.is_some_and(|dims| same_extent(dims, &extent)) {
                 bail!("tensor `{name}`: {reader} reads shape {found:?}, its metadata say {extent:?}");
             }
         }
-        Ok(Self { graph, weights, products: Products::default() })
+        Ok(Self { graph, weights: Box::new(Slices::new(weights)), products: Products::default() })
     }
 }

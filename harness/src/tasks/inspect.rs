@@ -7,7 +7,7 @@ use crate::runners::{CUDA, Reads};
 use anyhow::{Context as _, Result};
 use qdiff_engine::folder;
 use qdiff_engine::gguf::{Gguf, NotFinite, Value};
-use qdiff_engine::model::{Model, Role, Weight, row_len};
+use qdiff_engine::model::{Model, Role, Weight, row_len, tensor_of};
 use serde::Serialize;
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, HashSet};
@@ -150,21 +150,26 @@ pub fn load(request: &ModelRequest) -> Result<()> {
 fn usage(model: &Model) -> Usage {
     let graph = model.graph();
     let c = &graph.config;
-    let used = graph.weights();
+    let used = graph.tensors();
     // Decoding a token reads every weight once, but of a table that is looked up alone one row.
     let readers = graph.nodes.iter().filter(|n| !n.op.anatomy().looks_up());
-    let multiplied: HashSet<&str> = readers.flat_map(|n| &n.weights).map(|w| w.name.as_str()).collect();
+    let multiplied: HashSet<&str> = readers.flat_map(|n| &n.weights).map(|w| tensor_of(&w.name)).collect();
     let size = |w: &Weight| {
         let whole = multiplied.contains(w.name.as_str());
         model.gguf().tensor(&w.name).map_or(0, |t| if whole { t.size } else { t.size / t.rows() as u64 })
     };
     let read: u64 = used.iter().map(|w| size(w)).sum();
+    let mtp = match c.n_mtp {
+        0 => String::new(),
+        n => format!(" (and {n} for multi-token prediction, which no engine here runs)"),
+    };
     Usage {
         stages: graph.nodes.len(),
         stage_names: graph.stage_names(),
         shape: format!(
-            "{} layers, {} heads, {} KV heads of {}, width {}, feed-forward {}, vocabulary {}, {} head",
+            "{} layers{}, {} heads, {} KV heads of {}, width {}, feed-forward {}, vocabulary {}, {} head",
             c.n_layers,
+            mtp,
             c.n_heads,
             c.n_kv_heads,
             c.head_dim,

@@ -36,6 +36,13 @@ pub struct SynthRequest {
     /// Use the token embedding as the output matrix: the file has no output.weight
     #[arg(long)]
     pub tied: bool,
+    /// Store the matrices of queries, keys and values as one tensor, and those of gate and up of experts where the architecture
+    /// may have that
+    #[arg(long)]
+    pub fused: bool,
+    /// Number of blocks for multi-token prediction behind the layers; for hybrid architectures, such as qwen35
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub mtp: usize,
     /// Format of all matrices; vectors are F32
     #[arg(long, value_name = "FORMAT", ignore_case = true, default_value = "q8_0", value_parser = formats())]
     pub weights: GgmlType,
@@ -123,6 +130,8 @@ impl SynthRequest {
             rope_base: self.rope_base,
             eps: self.eps,
             tied: self.tied,
+            fused: self.fused,
+            mtp: self.mtp,
             weight_type: self.weights,
             overrides: self.tensor.clone(),
             seed: self.seed,
@@ -171,6 +180,11 @@ pub fn synth(request: &SynthRequest) -> Result<u64> {
 fn folder(request: &SynthRequest) -> Result<u64> {
     if !request.without.is_empty() || !request.tensor.is_empty() {
         bail!("--format safetensors takes neither --without nor --tensor; leave them out");
+    }
+    if request.fused || request.mtp > 0 {
+        bail!(
+            "--format safetensors takes neither --fused nor --mtp, as transformers has no such tensors; leave them out"
+        );
     }
     let files = request.model()?.to_folder().map_err(|problem| anyhow!("--weights: {problem}"))?;
     let problem = || format!("cannot write the folder {}; name one that does not exist", request.out.display());

@@ -3,7 +3,8 @@
 
 use qdiff::capture::{Names, Shapes, Store, container};
 use qdiff_engine::dtype::DType;
-use qdiff_engine::model::{ARCHITECTURES, Graph, skeleton};
+use qdiff_engine::model::{ARCHITECTURES, Graph, Node, StageId, skeleton};
+use qdiff_engine::ops::Anatomy;
 use qdiff_tests::containers::{arrays, npy, safetensors, write_npy, write_raw, write_safetensors};
 use qdiff_tests::{Folder, empty, folder};
 use serde_json::{Value, json};
@@ -148,13 +149,23 @@ fn a_stream_that_is_cut_at_the_end_of_a_step_is_no_pass() {
 /// Shape and values of an array, and their format in the file.
 type Read = (Vec<usize>, Vec<f32>, DType);
 
-/// The first stage of a graph of one layer, with which arrays are read that no engine gave.
+/// A stage of a graph of one layer, with which arrays are read that no engine gave.
 struct Reader(Graph, String);
 
 impl Reader {
     fn new() -> Self {
         let graph = skeleton(ARCHITECTURES[0].1, 1);
         let stage = graph.nodes[0].id.to_string();
+        Self(graph, stage)
+    }
+
+    /// Of a stage that gives integers.
+    fn of_choices() -> Self {
+        let mixture = ARCHITECTURES.iter().map(|(_, build)| skeleton(*build, 1));
+        let choice = |node: &Node| matches!(node.op.anatomy(), Anatomy::Decision(_));
+        let found = mixture
+            .filter_map(|graph| graph.nodes.iter().find(|n| choice(n)).map(|n| n.id.to_string()).map(|id| (graph, id)));
+        let (graph, stage) = found.into_iter().next().expect("a choice");
         Self(graph, stage)
     }
 
@@ -165,7 +176,7 @@ impl Reader {
         let store = Store::usual(None);
         let capture = container::read(folder, &manifest, (&self.0, &names), Shapes::Unknown, &store);
         let capture = capture.map_err(|e| format!("{e:#}"))?;
-        let stored = &capture.steps[0].stages[&self.0.nodes[0].id];
+        let stored = &capture.steps[0].stages[&self.1.parse::<StageId>().unwrap()];
         Ok((stored.shape().to_vec(), stored.get().data.clone(), stored.element()))
     }
 
@@ -243,6 +254,28 @@ fn elements_of_every_format_are_read() {
         }
         std::fs::remove_dir_all(folder.join("prefill")).unwrap();
         std::fs::remove_file(folder.join("manifest.json")).unwrap();
+    }
+}
+
+/// Engines keep what was chosen, such as experts, as integers; of any other stage they are refused.
+#[test]
+fn choices_are_read_as_integers() {
+    let (folder, choices, others) = (empty(), Reader::of_choices(), Reader::new());
+    let values = [3i64, 0, 127, 64];
+    for (descr, size) in [("<i4", 4), ("<i8", 8), ("<u4", 4)] {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()[..size].to_vec()).collect();
+        for reader in [&choices, &others] {
+            folder.write("manifest.json", json!({"schema_version": 3, "engine": "mine", "tokens": [5, 6]}).to_string());
+            folder.create("prefill");
+            folder.write(&format!("prefill/{}.npy", reader.1), npy(descr, "False", &[2, 2], &bytes));
+            let read = reader.read(&folder);
+            if reader.1 == choices.1 {
+                assert_eq!(read.unwrap().1, [3.0, 0.0, 127.0, 64.0], "{descr}");
+            } else {
+                assert!(read.unwrap_err().contains("whole numbers"), "{descr}");
+            }
+            std::fs::remove_dir_all(folder.join("prefill")).unwrap();
+        }
     }
 }
 

@@ -133,7 +133,11 @@ fn delta_nets_of_the_fused_kernels_match() {
 fn other_ways_to_run_match() {
     let card = Card::new();
     let of = |arch, weight_type| Synth { arch, weight_type, ..Synth::default() };
-    matches(&card, &of("qwen2moe", GgmlType::Q5_K), "-n 2 --gemm cublas --kv-type f16");
+    let fused = |arch, weight_type| Synth { fused: true, ..of(arch, weight_type) };
+    matches(&card, &fused("qwen2moe", GgmlType::Q5_K), "-n 2 --gemm cublas --kv-type f16");
+    for arch in ["qwen2", "qwen35"] {
+        matches(&card, &fused(arch, GgmlType::Q4_K), "--subject cuda-fast -n 2");
+    }
     matches(&card, &of("qwen35moe", GgmlType::Q6_K), "-n 2 --gemm cublas --kv-type f16");
     matches(&card, &of("qwen3moe", GgmlType::IQ4_XS), "-n 2");
     matches(&card, &of("qwen3next", GgmlType::MXFP4), "-n 2");
@@ -149,7 +153,7 @@ fn ranks_match() {
     let card = Card::new();
     let of = |weight_type| Synth { weight_type, ..Synth::default() };
     matches(&card, &of(GgmlType::Q8_0), "--ranks 2 -n 3 --prompt haiku --ubatch 8");
-    matches(&card, &of(GgmlType::F16), "--ranks 2:vocab=whole -n 3 --kv-type f16");
+    matches(&card, &Synth { fused: true, ..of(GgmlType::F16) }, "--ranks 2:vocab=whole -n 3 --kv-type f16");
 }
 
 /// Angles scaled for a longer context, in whole heads and in parts of them.

@@ -27,6 +27,7 @@ mod false_alarms;
 mod false_causes;
 mod fetched;
 mod formats;
+mod fused;
 mod fuzzed;
 mod generate;
 mod gguf_classes;

@@ -1,6 +1,7 @@
 //! An array of a capture, in any container: its shape is held against the stage's, its elements are converted and
 //! brought into the stage's order.
 
+use super::rounding::of_integers;
 use super::view::{Choice, View, gather};
 use super::{Step, Store, Stored, exporter};
 use crate::number::counted;
@@ -74,6 +75,14 @@ impl Format {
     }
 }
 
+/// The whole number of so many bytes, the lowest first.
+fn whole(bytes: &[u8], signed: bool) -> i64 {
+    let high = if signed && bytes.last().is_some_and(|last| *last >= 0x80) { 0xff } else { 0 };
+    let mut wide = [high; 8];
+    wide[..bytes.len()].copy_from_slice(bytes);
+    i64::from_le_bytes(wide)
+}
+
 /// The f32 nearest to each f64 in `bytes`.
 ///
 /// # Errors
@@ -103,11 +112,13 @@ pub(super) struct Array<R> {
 }
 
 impl<R: Read> Array<R> {
-    /// What its elements are, as those of a stage.
-    fn element(&self) -> Result<DType> {
+    /// What its elements are, as those of these stages.
+    fn element(&self, targets: &[Target<'_>]) -> Result<DType> {
         match self.format {
             Format::Real(element) => Ok(element),
             Format::Double => Ok(DType::F32),
+            // What was chosen, such as experts.
+            Format::Whole { .. } if targets.iter().all(|target| of_integers(target.node)) => Ok(DType::F32),
             Format::Whole { .. } => bail!(
                 "holds whole numbers; write float32 or float16, or say under `elements` of the manifest what its bytes are"
             ),
@@ -128,14 +139,21 @@ impl<R: Read> Array<R> {
 
     /// The next elements.
     fn fill(&mut self, out: &mut [f32]) -> Result<()> {
-        let (element, size) = (self.element()?, self.format.size());
+        let size = self.format.size();
         let mut bytes = vec![0; size * out.len().min(CHUNK)];
         for out in out.chunks_mut(CHUNK) {
             let bytes = &mut bytes[..size * out.len()];
             self.bytes(bytes)?;
             match self.format {
                 Format::Double => narrowed(bytes, out)?,
-                _ => element.decode(bytes, out),
+                Format::Real(element) => element.decode(bytes, out),
+                Format::Whole { signed, .. } => {
+                    for (out, bytes) in out.iter_mut().zip(bytes.chunks(size)) {
+                        let entry = whole(bytes, signed);
+                        *out = entry as f32;
+                        ensure!(out.abs() <= EXACT, "holds {entry}, which is the number of nothing that is chosen");
+                    }
+                }
             }
         }
         Ok(())
@@ -201,13 +219,7 @@ impl<R: Read> Array<R> {
             Format::Whole { bytes: size, signed } => {
                 let mut bytes = vec![0; size * count];
                 self.bytes(&mut bytes)?;
-                let entry = |b: &[u8]| {
-                    let high = if signed && b[size - 1] >= 0x80 { 0xff } else { 0 };
-                    let mut wide = [high; 8];
-                    wide[..size].copy_from_slice(b);
-                    i64::from_le_bytes(wide)
-                };
-                bytes.chunks(size).map(entry).collect()
+                bytes.chunks(size).map(|entry| whole(entry, signed)).collect()
             }
         };
         let shape = self.shape.clone();
@@ -315,7 +327,7 @@ impl Target<'_> {
 pub(super) fn read<R: Read>(
     mut array: Array<R>, target: Target<'_>, order: &[usize], most: u64, store: &Arc<Store>,
 ) -> Result<(Stored, bool)> {
-    let (given, element) = (array.shape.clone(), array.element()?);
+    let (given, element) = (array.shape.clone(), array.element(std::slice::from_ref(&target))?);
     check_order(order, &given)?;
     let shape: Vec<usize> = if order.is_empty() { given.clone() } else { order.iter().map(|&a| given[a]).collect() };
     let Fit { shape, alone } = target.fit(&shape)?;
@@ -346,7 +358,7 @@ pub(super) fn read<R: Read>(
 pub(super) fn read_parts<R: Read>(
     mut array: Array<R>, targets: &[Target<'_>], views: impl Fn(usize, View) -> Result<View>, most: u64,
 ) -> Result<(Vec<Tensor<f32>>, DType)> {
-    let element = array.element()?;
+    let element = array.element(targets)?;
     array.within(most)?;
     let whole = View::of(&array.shape, &array.lies)?;
     let total = whole.count()?;

@@ -122,7 +122,7 @@ impl Capture {
 }
 
 /// Whether a stage gives integers, which no format rounds that holds them.
-fn of_integers(node: &Node) -> bool {
+pub(super) fn of_integers(node: &Node) -> bool {
     matches!(node.op.anatomy(), Anatomy::Decision(_))
 }
 

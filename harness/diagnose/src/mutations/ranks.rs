@@ -7,8 +7,8 @@ use qdiff_engine::ops::{Anatomy, Tensor, UNIT, collective};
 use qdiff_engine::quant::{Part, dequantize};
 
 /// Whether the node reads a slice of a tensor.
-fn reads_shard(_: &Graph, node: &Node) -> bool {
-    node.weights.iter().any(|w| Slice::of(&w.name).is_some())
+fn reads_shard(graph: &Graph, node: &Node) -> bool {
+    graph.placement.is_some() && node.weights.iter().any(|w| Slice::of(&w.name).is_some())
 }
 
 fn sums(_: &Graph, node: &Node) -> bool {

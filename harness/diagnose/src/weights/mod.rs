@@ -70,7 +70,7 @@ fn check_used<E>(
     model: &Model, oracle: &Oracle<'_>, progress: Progress<'_>,
     compare: impl Fn(&str, &dyn Fn(&dyn WeightSource) -> Option<Mismatch>) -> Result<Option<Mismatch>, E>,
 ) -> Result<WeightCheck, E> {
-    let used = model.graph().weights();
+    let used = model.graph().tensors();
     let mut check = WeightCheck::default();
     let reference = &oracle.weights;
     for (done, Weight { name: tensor, .. }) in used.iter().enumerate() {

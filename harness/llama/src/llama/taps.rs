@@ -80,8 +80,11 @@ impl Taps {
             let op = CStr::from_ptr(sys::ggml_op_name((*t).op)).to_str().ok()?;
             let op = self.graph.nodes.iter().map(|n| n.emission.op).find(|o| *o == op)?;
             let full = CStr::from_ptr((*t).name.as_ptr()).to_string_lossy();
-            // Views and reshapes of a cache keep its name with a remark behind.
+            // Views and reshapes of a cache keep its name with a remark behind; other such views are of a stage, and none.
             let name = full.split(" (").next().unwrap_or("").to_owned();
+            if op == "VIEW" && name != full {
+                return None;
+            }
             if let Some(all) = self.by_name.get(&(name, op)) {
                 let [one, _, ..] = all.as_slice() else {
                     let index = *all.first()?;

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bytes that are kept of what it says last.
-const TAIL: usize = 4096;
+const TAIL: usize = 16384;
 
 /// Lines of these that an error repeats.
 const LINES: usize = 3;
@@ -153,7 +153,7 @@ impl Process {
         let _ = self.silent.recv_timeout(DRAIN);
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(&said);
-        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let lines = before_backtrace(&text);
         let words = lines[lines.len().saturating_sub(LINES)..].join(" / ");
         if words.is_empty() { "; it said nothing on stderr".to_owned() } else { format!(": {words}") }
     }
@@ -165,6 +165,20 @@ impl Drop for Process {
         keeper::end(&self.link);
         let _ = self.keeper.wait();
     }
+}
+
+/// The lines of what a program said, without the frames of Rust's backtraces, which come after the error.
+fn before_backtrace(said: &str) -> Vec<&str> {
+    let mut within = false;
+    let is_frame = |line: &str| {
+        let numbered = line.split_once(": ").is_some_and(|(number, _)| number.parse::<u32>().is_ok());
+        numbered || line.starts_with("at ") || line.starts_with("note: ")
+    };
+    let keep = |line: &&str| {
+        within = line.eq_ignore_ascii_case("stack backtrace:") || within && is_frame(line);
+        !within && !line.is_empty()
+    };
+    said.lines().map(str::trim).filter(keep).collect()
 }
 
 /// Writes the requests to `stdin`.
@@ -202,4 +216,17 @@ fn keep_tail(mut from: impl Read, said: &Mutex<Vec<u8>>, until: SyncSender<()>) 
         said.drain(..beyond);
     }
     drop(until);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_what_is_before_its_backtrace() {
+        let said = "loading\nError: no tensor\n\nCaused by:\n    0: of layer 3\n\nStack backtrace:\n   0: anyhow::error\n             \
+                    at src/error.rs:10:5\n   1: main\nnote: Some details are omitted.\nended\n";
+        let kept = ["loading", "Error: no tensor", "Caused by:", "0: of layer 3", "ended"];
+        assert_eq!(before_backtrace(said), kept);
+    }
 }
