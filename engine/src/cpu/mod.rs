@@ -10,6 +10,7 @@
 mod rank_tests;
 mod ranks;
 mod rows;
+mod states;
 #[cfg(test)]
 mod tests;
 
@@ -21,7 +22,8 @@ use crate::model::{Graph, Node, WeightSource, row_len};
 use crate::ops::{self, Context, Op, Tensor};
 use crate::quant::{ActivationFormat, KvType};
 use crate::tap::{Intervene, Site, TapSink};
-use std::collections::HashMap;
+use states::{AfterTokens, OfNodes, States};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// State of a running model: the graph, and what survives a step.
@@ -29,14 +31,15 @@ pub struct CpuEngine<'a> {
     graph: Graph,
     weights: Weights<'a>,
     last_use: Vec<usize>,
-    /// Per node, for states and for stages that keep stale elements.
+    /// Per node, for caches and for stages that keep stale elements.
     kept: Vec<Option<Arc<Tensor<f32>>>>,
-    /// States whose value before a step is read in it.
+    /// States of recurrent layers: their value before a step is read in it.
     looked_back_to: Vec<usize>,
+    states: States,
     intervention: Option<Box<dyn Intervene + 'a>>,
     sequences: Sequences,
-    /// The tokens of a sequence that is alone.
-    history: Vec<u32>,
+    /// The tokens of each sequence.
+    histories: BTreeMap<u32, Vec<u32>>,
     /// What rows become on their way into a cache.
     kv: KvType,
     /// The other ranks, where it runs the stages of one.
@@ -79,8 +82,9 @@ impl<'a> CpuEngine<'a> {
             graph,
             weights,
             intervention: None,
+            states: States::default(),
             sequences: Sequences::default(),
-            history: Vec::new(),
+            histories: BTreeMap::new(),
             kv: KvType::F32,
             peers,
         }
@@ -89,6 +93,12 @@ impl<'a> CpuEngine<'a> {
     /// The same engine with caches of these formats. A head must be whole blocks of them.
     pub fn with_kv(self, kv: KvType) -> Self {
         Self { kv, ..self }
+    }
+
+    /// Keeps the states of recurrent layers that are gone back to: those of a sequence after so many of its tokens. A draft can
+    /// be taken back to there, and another sequence can begin with that prefix.
+    pub fn keep_states(&mut self, these: BTreeSet<(u32, usize)>) {
+        self.states.keep(these);
     }
 
     /// Lets `intervention` change what stages give.
@@ -115,28 +125,43 @@ impl<'a> CpuEngine<'a> {
     /// Forgets everything: the next step begins at position 0.
     pub fn reset(&mut self) {
         self.sequences = Sequences::default();
-        self.history.clear();
+        self.histories.clear();
+        self.states.clear();
         self.kept.fill(None);
     }
 
     /// Lets sequence `to`, which is empty, begin with the first `tokens` tokens of sequence `from`, in the same slots.
     ///
     /// # Errors
-    /// If `to` is not empty, or `from` has fewer tokens.
+    /// If `to` is not empty, or `from` has fewer tokens; states of recurrent layers that are not kept.
     pub fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<(), RowsError> {
-        self.sequences.share(from, to, tokens)
+        self.states_after(from, tokens)?;
+        self.sequences.share(from, to, tokens)?;
+        self.states.share(from, to, tokens);
+        let prefix = self.histories.get(&from).map(|all| all[..tokens].to_vec()).unwrap_or_default();
+        self.histories.insert(to, prefix);
+        Ok(())
+    }
+
+    /// The states of a sequence after its first `tokens` tokens.
+    fn states_after(&self, sequence: u32, tokens: usize) -> Result<OfNodes, RowsError> {
+        // That it has fewer tokens is told by who asks for them.
+        if self.looked_back_to.is_empty() || tokens > self.sequences.tokens(sequence) {
+            return Ok(OfNodes::new());
+        }
+        self.states.after(sequence, tokens).ok_or(RowsError::States { sequence, tokens })
     }
 
     /// Takes a sequence back to its first `to` tokens, as an engine does with a rejected draft. Cache rows that no sequence has
     /// any more are filled with NaN, so that whoever still reads them is found.
     ///
     /// # Errors
-    /// If the sequence has fewer tokens; a model with recurrent layers, whose states cannot be taken back.
+    /// If the sequence has fewer tokens; states of recurrent layers that are not kept.
     pub fn take_back(&mut self, sequence: u32, to: usize) -> Result<(), RowsError> {
-        if !self.looked_back_to.is_empty() {
-            return Err(RowsError::States);
-        }
+        self.states_after(sequence, to)?;
         let freed = self.sequences.take_back(sequence, to)?;
+        self.states.take_back(sequence, to);
+        self.histories.entry(sequence).or_default().truncate(to);
         let slots = self.sequences.slots();
         for (node, kept) in self.graph.nodes.iter().zip(&mut self.kept) {
             let (Op::KvCache(_), Some(cache)) = (&node.op, kept) else { continue };
@@ -166,7 +191,7 @@ impl<'a> CpuEngine<'a> {
     ///
     /// # Errors
     /// If there are no rows, a sequence does not go on where it ended, or there are several sequences and the graph has
-    /// faults or recurrent layers. Nothing is changed then.
+    /// faults. Nothing is changed then.
     ///
     /// # Panics
     /// If a token is beyond the vocabulary.
@@ -177,24 +202,34 @@ impl<'a> CpuEngine<'a> {
         if !alone && self.graph.nodes.iter().any(faulty) {
             return Err(RowsError::Faults);
         }
-        if !alone && !self.looked_back_to.is_empty() {
-            return Err(RowsError::Recurrent);
+        // States before the step, of each sequence that has rows in it.
+        let mut before: HashMap<usize, Vec<Arc<Tensor<f32>>>> = HashMap::new();
+        for group in &groups {
+            let mut states = self.states_after(group.sequence, group.positions[0] as usize)?;
+            for &index in &self.looked_back_to {
+                let zeros = || Arc::new(Tensor::zeros(Graph::extent(&self.graph.nodes[index], 0, 0)));
+                before.entry(index).or_default().push(states.remove(&index).unwrap_or_else(zeros));
+            }
         }
-        // States before the step.
-        let mut before: HashMap<usize, Arc<Tensor<f32>>> = HashMap::new();
-        for &index in &self.looked_back_to {
-            let zeros = || Arc::new(Tensor::zeros(Graph::extent(&self.graph.nodes[index], 0, 0)));
-            before.insert(index, self.kept[index].clone().unwrap_or_else(zeros));
-        }
+        // States after the step and those within it that are kept, of each sequence.
+        let asked = |group: &Group| {
+            let end = group.slots.len();
+            self.states.asked(group.sequence, end - group.rows.len(), end)
+        };
+        let asked: Vec<Vec<usize>> = groups.iter().map(asked).collect();
+        let mut after: Vec<AfterTokens> = vec![AfterTokens::new(); groups.len()];
         // Rows may take slots that others had before.
         let (taken, slots) = (self.sequences.slots(), slots_of(rows.len(), &groups));
         let reuses = slots.iter().enumerate().any(|(i, slot)| *slot != taken + i);
         let weights = self.weights.clone();
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
         let positions: Vec<u32> = rows.iter().map(|row| row.position).collect();
-        let mut history = std::mem::take(&mut self.history);
-        history.truncate(positions[0] as usize);
-        history.extend(&tokens);
+        let mut histories = std::mem::take(&mut self.histories);
+        for group in &groups {
+            let history = histories.entry(group.sequence).or_default();
+            history.truncate(group.positions[0] as usize);
+            history.extend(&group.tokens);
+        }
         let mut values: Vec<Option<Arc<Tensor<f32>>>> = vec![None; self.graph.nodes.len()];
         let mut output = None;
         for index in 0..self.graph.nodes.len() {
@@ -202,12 +237,19 @@ impl<'a> CpuEngine<'a> {
             let context = Context {
                 tokens: &tokens,
                 positions: &positions,
-                history: &history,
+                history: histories.get(&rows[0].sequence).map_or(&[], Vec::as_slice),
                 source: weights.source(),
                 weights: &node.weights,
             };
             let together = matches!(node.op, Op::Collective(_));
-            let mut value = if alone || node.has_state() || together {
+            let of_states = self.looked_back_to.contains(&index);
+            let mut value = if of_states && groups.len() > 1 {
+                let reads = Reads { values: &values, before: &before };
+                Arc::new(of_each_sequence(&self.graph, index, reads, &context, &groups))
+            } else if alone || node.has_state() || together {
+                if of_states {
+                    self.kept[index] = Some(before[&index][0].clone());
+                }
                 let reads = Reads { values: &values, before: &before };
                 let peers = self.peers.as_ref().filter(|_| together);
                 let parts = peers.map(|peers| peers.exchange.exchange(peers.rank, reads.of(node).swap_remove(0)));
@@ -216,7 +258,7 @@ impl<'a> CpuEngine<'a> {
             } else {
                 let whole = Tensor::zeros(Graph::extent(node, rows.len(), sequences.slots()));
                 let reads = Reads { values: &values, before: &before };
-                Arc::new(by_sequence(&self.graph, node, reads, &context, &groups, whole))
+                Arc::new(by_sequence(&self.graph, node, reads, &context, (&groups, &histories), whole))
             };
             if reuses && matches!(node.op, Op::KvCache(_)) {
                 drop(value);
@@ -235,6 +277,18 @@ impl<'a> CpuEngine<'a> {
                 });
                 self.kept[index] = keeps.then(|| value.clone());
             }
+            if of_states {
+                let reads = Reads { values: &values, before: &before };
+                let run = value.data.len() / groups.len();
+                for (g, (group, own)) in groups.iter().zip(value.data.chunks(run)).enumerate() {
+                    let last = Tensor { shape: before[&index][g].shape.clone(), data: own.to_vec() };
+                    let (end, within) = asked[g].split_last().expect("the end is asked for");
+                    let within = after_each(&self.graph, index, (reads, g), &context, (group, within));
+                    for (tokens, state) in within.chain([(*end, Arc::new(last))]) {
+                        after[g].entry(tokens).or_default().insert(index, state);
+                    }
+                }
+            }
             if taps.wants(node.id) {
                 // A state is changed in place by the next step.
                 let given = if node.has_state() { Arc::new(Tensor::clone(&value)) } else { value.clone() };
@@ -248,7 +302,10 @@ impl<'a> CpuEngine<'a> {
             output = Some(value.clone());
             values[index] = (self.last_use[index] > index).then_some(value);
         }
-        (self.sequences, self.history) = (sequences, history);
+        for (group, after) in groups.iter().zip(after).filter(|_| !self.looked_back_to.is_empty()) {
+            self.states.add(group.sequence, after);
+        }
+        (self.sequences, self.histories) = (sequences, histories);
         Ok(output.expect("a graph has stages"))
     }
 }
@@ -278,17 +335,54 @@ fn place(cache: &mut Tensor<f32>, taken: usize, slots: &[usize], all: usize) {
 
 /// A node without state, whose `whole` is filled with what each sequence has alone.
 fn by_sequence(
-    graph: &Graph, node: &Node, reads: Reads<'_>, context: &Context<'_>, groups: &[Group], mut whole: Tensor<f32>,
+    graph: &Graph, node: &Node, reads: Reads<'_>, context: &Context<'_>,
+    (groups, histories): (&[Group], &BTreeMap<u32, Vec<u32>>), mut whole: Tensor<f32>,
 ) -> Tensor<f32> {
-    let inputs = reads.of(node);
-    for group in groups {
-        let own = |(&input, value): (&usize, &Arc<Tensor<f32>>)| group.gather(&graph.nodes[input].shape, value);
-        let own: Vec<Tensor<f32>> = node.inputs.iter().zip(&inputs).map(own).collect();
-        let context = Context { tokens: &group.tokens, positions: &group.positions, ..*context };
+    for (g, group) in groups.iter().enumerate() {
+        let own = reads.of_group(graph, node, (g, group));
+        let history = histories.get(&group.sequence).map_or(&[][..], Vec::as_slice);
+        let context = Context { tokens: &group.tokens, positions: &group.positions, history, ..*context };
         let part = ops::forward(&node.op, &own.iter().collect::<Vec<_>>(), &context);
         group.scatter(&node.shape, &part, &mut whole);
     }
     whole
+}
+
+/// The state `index` after the step, of each sequence one.
+fn of_each_sequence(
+    graph: &Graph, index: usize, reads: Reads<'_>, context: &Context<'_>, groups: &[Group],
+) -> Tensor<f32> {
+    let node = &graph.nodes[index];
+    let mut all = Tensor { shape: Graph::extent(node, 0, 0), data: Vec::new() };
+    all.shape[0] = groups.len();
+    for (g, group) in groups.iter().enumerate() {
+        let own = reads.of_group(graph, node, (g, group));
+        let mut state = Tensor::clone(&reads.before[&index][g]);
+        ops::advance(&node.op, &mut state, &own.iter().collect::<Vec<_>>(), context);
+        all.data.extend(state.data);
+    }
+    all
+}
+
+/// The state `index` of a sequence after so many tokens each, which the step goes beyond.
+fn after_each<'a>(
+    graph: &'a Graph, index: usize, (reads, g): (Reads<'a>, usize), context: &'a Context<'a>,
+    (group, asked): (&'a Group, &'a [usize]),
+) -> impl Iterator<Item = (usize, Arc<Tensor<f32>>)> + 'a {
+    let node = &graph.nodes[index];
+    let own = if asked.is_empty() { Vec::new() } else { reads.of_group(graph, node, (g, group)) };
+    let mut state = Tensor::clone(&reads.before[&index][g]);
+    let mut at = group.slots.len() - group.rows.len();
+    asked.iter().map(move |&tokens| {
+        let rows = |x: &Tensor<f32>| {
+            let (first, n, len) = (at + group.rows.len() - group.slots.len(), tokens - at, x.row_len());
+            Tensor { shape: [&[n], &x.shape[1..]].concat(), data: x.data[first * len..][..n * len].to_vec() }
+        };
+        let rows: Vec<Tensor<f32>> = own.iter().map(rows).collect();
+        ops::advance(&node.op, &mut state, &rows.iter().collect::<Vec<_>>(), context);
+        at = tokens;
+        (tokens, Arc::new(state.clone()))
+    })
 }
 
 /// What nodes may read.
@@ -296,18 +390,31 @@ fn by_sequence(
 struct Reads<'a> {
     /// Of this step.
     values: &'a [Option<Arc<Tensor<f32>>>],
-    /// States before it.
-    before: &'a HashMap<usize, Arc<Tensor<f32>>>,
+    /// States before it, of each sequence.
+    before: &'a HashMap<usize, Vec<Arc<Tensor<f32>>>>,
 }
 
 impl Reads<'_> {
-    /// What a node reads, in the order of its inputs.
+    /// What a node reads, in the order of its inputs; of states those of the first sequence.
     fn of(&self, node: &Node) -> Vec<Arc<Tensor<f32>>> {
         let read = |(place, &i): (usize, &usize)| match node.looks_back(place) {
-            true => self.before[&i].clone(),
-            false => self.values[i].clone().expect("inputs come before their readers"),
+            true => self.before[&i][0].clone(),
+            false => self.value(i).clone(),
         };
         node.inputs.iter().enumerate().map(read).collect()
+    }
+
+    /// What a node reads in a sequence, the one of this place in the step.
+    fn of_group(&self, graph: &Graph, node: &Node, (g, group): (usize, &Group)) -> Vec<Tensor<f32>> {
+        let read = |(place, &i): (usize, &usize)| match node.looks_back(place) {
+            true => Tensor::clone(&self.before[&i][g]),
+            false => group.gather(&graph.nodes[i].shape, self.value(i)),
+        };
+        node.inputs.iter().enumerate().map(read).collect()
+    }
+
+    fn value(&self, input: usize) -> &Arc<Tensor<f32>> {
+        self.values[input].as_ref().expect("inputs come before their readers")
     }
 }
 

@@ -72,9 +72,16 @@ pub enum RowsError {
         "the model has recurrent layers, and several sequences at once are not supported for it yet; run each sequence alone"
     )]
     Recurrent,
-    /// Tokens to take back from recurrent layers, whose states are those after the last token.
-    #[error("the model has recurrent layers, whose states cannot be taken back yet; run the sequence again instead")]
-    States,
+    /// States of recurrent layers that are not kept.
+    #[error(
+        "the states of the recurrent layers after {tokens} tokens of sequence {sequence} are not kept; say before the run that it goes back there"
+    )]
+    States {
+        /// The sequence.
+        sequence: u32,
+        /// After so many of its tokens.
+        tokens: usize,
+    },
 }
 
 /// The sequences of an engine.
@@ -159,8 +166,8 @@ impl Sequences {
             group.tokens.push(token);
             group.positions.push(position);
         }
-        for (sequence, group) in &mut groups {
-            group.sequence = *sequence;
+        for (index, (sequence, group)) in groups.iter_mut().enumerate() {
+            (group.sequence, group.index) = (*sequence, index);
             group.slots.clone_from(&after.tables[sequence]);
         }
         Ok((after, groups.into_values().collect()))
@@ -196,6 +203,8 @@ pub struct Group {
     pub tokens: Vec<u32>,
     /// Their positions.
     pub positions: Vec<u32>,
+    /// Which of the step's sequences it is: a state of the step has an entry for each, in this order.
+    pub index: usize,
 }
 
 impl Group {
@@ -230,7 +239,11 @@ impl Group {
             let indices = match axis {
                 Axis::Tokens => &self.rows,
                 Axis::Keys => &self.slots,
-                Axis::Fixed(_) | Axis::Last => {
+                Axis::Last => {
+                    all = vec![self.index];
+                    &all
+                }
+                Axis::Fixed(_) => {
                     all = (0..extent).collect();
                     &all
                 }

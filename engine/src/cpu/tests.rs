@@ -1,12 +1,12 @@
-//! Several sequences in one step are each what they are alone.
+//! Several sequences in one step are each what they are alone, and tokens that are taken back leave nothing.
 
 use super::{CpuEngine, Row, RowsError};
-use crate::model::{Axis, Graph, Invented, StageId, WeightSource, qwen2, qwen3};
+use crate::model::{Axis, Graph, Invented, StageId, WeightSource, qwen2, qwen3, qwen35};
 use crate::ops::Tensor;
 use crate::quant::{GgmlType, Stored};
 use crate::tap::{NoTaps, Part, TapSink};
 use proptest::prelude::*;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// A small model of either architecture: heads of 6, so that no row fills whole lanes.
@@ -21,6 +21,21 @@ pub(super) fn graphs() -> [Graph; 2] {
         false,
     );
     [qwen2::graph(&metadata), qwen3::graph(&metadata)].map(|graph| graph.expect("a small model is one"))
+}
+
+/// A small model with a delta net before a layer of attention.
+fn recurrent() -> Graph {
+    let metadata = Invented(
+        |key: &str| match key {
+            "block_count" | "attention.head_count_kv" | "full_attention_interval" | "ssm.group_count" => 2,
+            "attention.head_count" | "ssm.time_step_rank" | "ssm.conv_kernel" => 4,
+            "attention.key_length" | "attention.value_length" | "rope.dimension_count" | "ssm.state_size" => 6,
+            "ssm.inner_size" => 24,
+            _ => 40,
+        },
+        false,
+    );
+    qwen35::graph(&metadata).expect("a small model is one")
 }
 
 /// Weights of a graph, drawn by a fixed rule.
@@ -175,6 +190,60 @@ proptest! {
     }
 }
 
+/// Every stage of a step of one token.
+fn after(engine: &mut CpuEngine<'_>, row: Row) -> BTreeMap<StageId, Arc<Tensor<f32>>> {
+    let mut all = All::default();
+    engine.step_rows(&[row], &mut all).unwrap();
+    all.0
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// Passes of a sequence, each with a draft of which only the first tokens are kept, and another sequence that begins with
+    /// some of its tokens: both go on as engines do that were never fed the rest.
+    #[test]
+    fn what_is_taken_back_leaves_nothing(
+        passes in prop::collection::vec((prop::collection::vec(0u32..2, 1..9), 0usize..9), 1..5), shared in 0usize..9,
+    ) {
+        let graph = recurrent();
+        prop_assert!(graph.is_recurrent());
+        let weights = Drawn::of(&graph);
+        let new = || CpuEngine::new(graph.clone(), &weights);
+        let (mut engine, mut plain, mut other) = (new(), new(), new());
+        let (mut kept, mut points) = (0, BTreeSet::new());
+        for (pass, keeps) in &passes {
+            kept += (*keeps).min(pass.len());
+            points.insert((0, kept));
+        }
+        let shared = shared.min(kept);
+        engine.keep_states(points.into_iter().chain([(0, shared)]).collect());
+        let mut at = 0;
+        for (pass, keeps) in &passes {
+            engine.step(pass, &mut NoTaps);
+            at += (*keeps).min(pass.len());
+            engine.take_back(0, at).unwrap();
+            let own = &pass[..(*keeps).min(pass.len())];
+            let begun = &own[..own.len().min(shared.saturating_sub(at - own.len()))];
+            for (engine, own) in [(&mut plain, own), (&mut other, begun)] {
+                if !own.is_empty() {
+                    engine.step(own, &mut NoTaps);
+                }
+            }
+        }
+        engine.share(0, 1, shared).unwrap();
+        let row = |sequence, position: usize| Row { sequence, position: position as u32, token: 1 };
+        // Rows of another pass are added in another order. Caches hold the rows of all sequences.
+        let far = |a: &Tensor<f32>, b: &Tensor<f32>| a.data.iter().zip(&b.data).any(|(a, b)| (a - b).abs() > 1e-4 * (1.0 + a.abs()));
+        let mut first_other = |sequence, position, plain: &mut CpuEngine<'_>| {
+            let (a, b) = (after(&mut engine, row(sequence, position)), after(plain, row(0, position)));
+            let mut nodes = graph.nodes.iter().filter(|node| !node.shape.contains(&Axis::Keys));
+            nodes.find(|node| far(&a[&node.id], &b[&node.id])).map(|node| node.id)
+        };
+        prop_assert_eq!(first_other(0, kept, &mut plain), None, "in the sequence itself");
+        prop_assert_eq!(first_other(1, shared, &mut other), None);
+    }
+}
+
 /// What cannot be run is refused, and the engine goes on as before.
 #[test]
 fn rows_that_cannot_be_run_change_nothing() {
@@ -189,6 +258,14 @@ fn rows_that_cannot_be_run_change_nothing() {
     engine.step_rows(&[row(0, 0), row(1, 0)], &mut NoTaps).unwrap();
     assert!(engine.share(0, 1, 1).is_err(), "sequence 1 has a token already");
     assert_eq!(engine.position(), 1);
+
+    // States that nobody said are gone back to.
+    let recurrent = recurrent();
+    let weights_of_it = Drawn::of(&recurrent);
+    let mut engine = CpuEngine::new(recurrent, &weights_of_it);
+    engine.step(&[0, 1, 1], &mut NoTaps);
+    assert_eq!(engine.take_back(0, 2).unwrap_err(), RowsError::States { sequence: 0, tokens: 2 });
+    assert_eq!(engine.position(), 3);
 
     let mut faulty = graph;
     faulty.nodes[1] = faulty.nodes[1].left_out();

@@ -273,6 +273,11 @@ impl Graph {
         self.nodes.iter().find(|n| n.role == role)
     }
 
+    /// Whether layers have states: each token's values follow from all tokens before it.
+    pub fn is_recurrent(&self) -> bool {
+        self.nodes.iter().any(|node| node.op.anatomy().looks_back())
+    }
+
     /// Whether the output projection is the embedding table.
     pub fn tied_head(&self) -> bool {
         let table = |role| self.first(role).and_then(|n| n.weights.first());

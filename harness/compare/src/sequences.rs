@@ -9,14 +9,17 @@ use crate::room::Room;
 use crate::runners::{Faults, Runner, RunnerKind};
 use anyhow::{Context as _, Result, bail, ensure};
 use qdiff_engine::model::{Graph, Node};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
 /// Room for a plan.
 fn room(pair: &Pair<'_>, plan: &Plan) -> Room {
+    // llama.cpp runs a prefix of a sequence again, in other slots, where layers are recurrent.
+    let again = pair.oracle.graph.is_recurrent();
     Room {
         step: plan.longest(),
-        context: plan.tokens(),
+        context: plan.tokens() * if again { 2 } else { 1 },
         more: plan.sequences().saturating_sub(1),
         ..pair.room_of(plan.longest(), plan.tokens())
     }
@@ -47,6 +50,7 @@ pub fn passes(
     let want = Want::new(&pair.oracle.graph, &pair.filter, &taps, store);
     let what = format!("running {}", runner.manifest().name);
     let mut numbered = plan.steps(tokens).into_iter();
+    runner.goes_back_to(gone_back_to(&fed));
     for (i, Fed { backs, prefixes, rows }) in fed.iter().enumerate() {
         (pair.progress)(&what, i, fed.len());
         for &(sequence, to) in backs {
@@ -65,6 +69,19 @@ pub fn passes(
     }
     (pair.progress)(&what, fed.len(), fed.len());
     Ok(())
+}
+
+/// What passes go back to: a sequence, and so many of its tokens.
+fn gone_back_to(fed: &[Fed]) -> BTreeSet<(u32, usize)> {
+    let mut these: BTreeSet<(u32, usize)> = BTreeSet::new();
+    for Fed { backs, prefixes, .. } in fed.iter().rev() {
+        for &(from, to, length) in prefixes {
+            let within: Vec<usize> = these.range((to, 0)..(to, length)).map(|(_, tokens)| *tokens).collect();
+            these.extend(within.into_iter().chain([length]).map(|tokens| (from, tokens)));
+        }
+        these.extend(backs);
+    }
+    these
 }
 
 /// The same. Gives a recording of each run of a sequence; one that begins with a prefix of another holds the steps of that prefix too.

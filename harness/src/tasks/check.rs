@@ -192,8 +192,8 @@ impl Plan {
         }
         let last = self.tokens + self.decode - 1;
         // A recurrent state follows from every row of a step.
-        let recurrent = opened.model.graph().nodes.iter().any(|node| node.op.anatomy().looks_back());
-        let some = (self.tokens > LONG && !recurrent).then(|| format!("0,1,{}-{last}", self.tokens - 2));
+        let some = self.tokens > LONG && !opened.model.graph().is_recurrent();
+        let some = some.then(|| format!("0,1,{}-{last}", self.tokens - 2));
         let mut request = all.run(TokensRequest { prompt, decode: self.decode }, self.ubatch, some);
         request.sides.passes.passes = Some(Lengths(self.passes.to_vec())).filter(|p| !p.0.is_empty());
         Ok(request)

@@ -158,7 +158,7 @@ fn usage(model: &Model) -> Usage {
         let whole = multiplied.contains(w.name.as_str());
         model.gguf().tensor(&w.name).map_or(0, |t| if whole { t.size } else { t.size / t.rows() as u64 })
     };
-    let read: u64 = used.iter().map(|w| size(w)).sum();
+    let read: u64 = used.iter().map(size).sum();
     let mtp = match c.n_mtp {
         0 => String::new(),
         n => format!(" (and {n} for multi-token prediction, which no engine here runs)"),

@@ -84,9 +84,11 @@ impl Batch {
     }
 
     /// The request for `qdiff run`.
-    fn request(&self, all: &CheckRequest) -> RunRequest {
+    fn request(&self, all: &CheckRequest, opened: &LoadedModel) -> RunRequest {
         let plan = self.plan();
-        let positions = Some(self.positions.to_owned()).filter(|positions| !positions.is_empty());
+        // As in the other battery.
+        let some = !self.positions.is_empty() && !opened.model.graph().is_recurrent();
+        let positions = some.then(|| self.positions.to_owned());
         let tokens = TokensRequest { prompt: all.text(plan.tokens()), decode: 0 };
         RunRequest { sequences: SequencesRequest { sequences: Some(plan) }, ..all.run(tokens, WHOLE, positions) }
     }
@@ -99,7 +101,7 @@ impl Batch {
 /// the result of that case.
 pub fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport> {
     let opened = request.model.open()?;
-    let requests: Vec<RunRequest> = BATCHES.iter().map(|batch| batch.request(request)).collect();
+    let requests: Vec<RunRequest> = BATCHES.iter().map(|batch| batch.request(request, &opened)).collect();
     let first = &requests[0];
     let chosen = SideChoice::new(&first.sides, console)?;
     chosen.plan(first.sequences.sequences.as_ref()).context("--serving")?;

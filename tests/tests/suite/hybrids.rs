@@ -1,9 +1,16 @@
 //! Gated attention and gated delta nets, through the binary: every stage of a right engine is judged and matches llama.cpp,
 //! in all shapes and wherever a prompt is cut, and a fault is found at its stage.
 
+use qdiff::capture::Plan;
+use qdiff::loaded::LoadedModel;
+use qdiff::pair::{Pair, Settings};
+use qdiff::progress::silent;
+use qdiff::runners::cpu::Cpu;
+use qdiff::sequences::record;
 use qdiff_engine::quant::GgmlType;
+use qdiff_engine::tap::{Intervene, Site};
 use qdiff_tests::synth::{Setting, Synth};
-use qdiff_tests::{Told, folder_with};
+use qdiff_tests::{Told, files, folder_with};
 use serde_json::Value;
 
 pub(crate) fn model(arch: &'static str, integers: &[(&str, usize)]) -> Synth {
@@ -99,12 +106,86 @@ fn segments_go_through_states() {
     }
 }
 
-/// States are of one sequence: several at once are refused by what they need.
+/// Passes of several sequences: chunks, a prefix that is shared, drafts that are taken back in part, a sequence that begins anew.
+const BATCHES: [(&str, usize); 4] =
+    [("7,5+1+17@0", 30), ("40,1~20", 41), ("9+4,5+5,1~4+2~1,1", 27), ("6,3+2,4~all+1", 16)];
+
+/// Each sequence of a pass has states of its own, which a prefix hands on and a rejected draft takes back.
 #[test]
-fn several_sequences_are_refused() {
+fn several_sequences_match() {
+    for arch in ["qwen35", "qwen35moe", "qwen3next"] {
+        let folder = folder_with(&model(arch, &[]));
+        for (plan, length) in BATCHES {
+            let said =
+                folder.qdiff(&format!("run -m model.gguf --subject cpu --sequences {plan} --length {length}")).exits(0);
+            assert!(said.stdout.contains(" MATCH"), "{arch} {plan}: {said}");
+        }
+        let of_plan = format!("--sequences {} --length 27", BATCHES[2].0);
+        folder.qdiff(&format!("record -m model.gguf {of_plan} --out several")).exits(0);
+        folder.qdiff("run -m model.gguf --subject capture:several").exits(0);
+        for report in files(&folder.join("qdiff-report")) {
+            assert!(folder.json(&format!("qdiff-report/{report}/report.json")).is_whole(), "{arch}: {report}");
+        }
+    }
+}
+
+/// llama.cpp does otherwise with a cache of several sequences.
+#[test]
+fn blocks_of_keys_are_chosen_in_one_sequence() {
+    let folder = folder_with(&model("qwen4exp", &[]));
+    let words = ["llama.cpp chooses blocks of keys by their place in its cache", "give --reference none"];
+    folder.refuses("run -m model.gguf --subject cpu --sequences 7,5+1+17 --length 30", &words);
+    // Without llama.cpp it is judged; nothing says that it matches.
+    folder.qdiff("run -m model.gguf --subject cpu --sequences 7,5+1+17 --length 30 --reference none").exits(3);
+}
+
+/// An engine whose window of the convolution keeps the tokens of a rejected draft.
+struct DraftKept {
+    pass: usize,
+    window: Vec<f32>,
+}
+
+impl Intervene for DraftKept {
+    fn change(&mut self, site: Site<'_>) {
+        let (name, layer) = (site.node.id.name, site.node.id.layer);
+        if layer != Some(0) || !["conv_out", "conv_state"].contains(&name) {
+            return;
+        }
+        let (x, n) = (&site.inputs[0], site.inputs[0].row_len());
+        let states = site.inputs.get(1).map_or(&site.output.data, |window| &window.data);
+        self.window.resize(states.len(), 0.0);
+        let all = [&self.window[..], &x.data[..]].concat();
+        if name == "conv_state" {
+            self.window = all[all.len() - self.window.len()..].to_vec();
+            site.output.data.copy_from_slice(&self.window);
+            return;
+        }
+        self.pass += 1;
+        // The third pass comes after the draft.
+        if self.pass == 3 {
+            let w: Vec<f32> = site.context.vector(0);
+            let taps = self.window.len() / n + 1;
+            for (i, out) in site.output.data.iter_mut().enumerate() {
+                *out = (0..taps).map(|tap| w[i % n * taps + tap] * all[i + tap * n]).sum();
+            }
+        }
+    }
+}
+
+/// It is found after the draft, in the run without it, and nowhere else.
+#[test]
+fn a_state_that_keeps_a_rejected_draft_is_found() {
     let folder = folder_with(&model("qwen35", &[]));
-    let words = ["the model has recurrent layers", "run each sequence alone"];
-    folder.refuses("run -m model.gguf --subject cpu --sequences 7,5+1+17@0 --length 30", &words);
+    let opened = LoadedModel::new(&folder.join("model.gguf")).unwrap();
+    let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
+    let plan: Plan = "9,5,1~4".parse().unwrap();
+    let tokens: Vec<u32> = (0..15).map(|i| 3 + i * 7 % 200).collect();
+    let mut cpu = Cpu::intervened(&opened.model, Box::new(DraftKept { pass: 0, window: Vec::new() }));
+    let found = record(&pair, &mut cpu, &plan, &tokens).unwrap().into_iter().map(|subject| {
+        let diagnosis = pair.judge(&subject, None).unwrap();
+        diagnosis.verdict.origins().iter().map(|origin| origin.id.to_string()).collect::<Vec<_>>()
+    });
+    assert_eq!(found.collect::<Vec<_>>(), [vec![], vec!["L00.conv_state".to_owned(), "L00.conv_out".to_owned()]]);
 }
 
 /// Each fault alone: where it is found, and that it is called by its name.

@@ -1,5 +1,6 @@
 //! Several sequences in one run: rows of several of them in a pass, a prefix that is shared, a prefill in chunks.
 
+use super::hybrids;
 use super::serving_bugs::{FAULTS, FaultyServing};
 use qdiff::capture::Plan;
 use qdiff::diagnose::{Diagnosis, Finding, Trial};
@@ -14,7 +15,7 @@ use qdiff_engine::model::StageId;
 use qdiff_engine::tap::{Intervene, Site};
 use qdiff_lab::score::faults::sequences::SeenByAll;
 use qdiff_tests::containers::{Array, arrays, write_npy, write_safetensors};
-use qdiff_tests::{Told, files, folder, unwrapped};
+use qdiff_tests::{Folder, Told, files, folder, folder_with, unwrapped};
 use std::collections::BTreeSet;
 
 /// Sequence 0 has a prefill in chunks of 7 and 5, sequence 1 has one token, sequence 2 begins with the first chunk of sequence 0.
@@ -248,7 +249,12 @@ fn sequences_that_cannot_be_run_are_refused() {
 /// the engine's own cache, by the block tables that were captured.
 #[test]
 fn arrays_of_whole_passes_are_read_from_every_container() {
-    let folder = folder();
+    for folder in [folder(), folder_with(&hybrids::model("qwen35", &[]))] {
+        whole_passes_of(&folder);
+    }
+}
+
+fn whole_passes_of(folder: &Folder) {
     folder.qdiff(&format!("record -m model.gguf --length 33 --sequences {PLAN} --out several")).exits(0);
     let all = arrays(&folder.join("several"));
     // Slots in the order in which rows took them, but for a gap of 2 that nobody has.

@@ -262,6 +262,8 @@ pub(super) struct Target<'a> {
     pub(super) last: bool,
     /// Whether arrays are the engine's own, and brought into the stage's shape where their elements lie in its order.
     pub(super) foreign: bool,
+    /// Of how many sequences the arrays are: a state is one of each.
+    pub(super) sequences: usize,
 }
 
 /// The shape in which an array is the stage.
@@ -272,12 +274,18 @@ struct Fit {
 }
 
 impl Target<'_> {
+    /// The shape of the stage.
+    pub(super) fn extent(&self) -> Vec<usize> {
+        let axes = self.step.extent(self.node).into_iter().zip(&self.node.shape);
+        axes.map(|(n, axis)| if *axis == Axis::Last { self.sequences } else { n }).collect()
+    }
+
     /// How an array of this shape is the stage.
     ///
     /// # Errors
     /// An array of another shape.
     fn fit(&self, shape: &[usize]) -> Result<Fit> {
-        let (expected, step) = (self.step.extent(self.node), self.step);
+        let (expected, step) = (self.extent(), self.step);
         if fits(shape, &expected, self.node, self.shapes) {
             return Ok(Fit { shape: shape.to_vec(), alone: false });
         }
@@ -298,7 +306,7 @@ impl Target<'_> {
 
     /// Most elements that are read of an array of which the stage is put together.
     fn most(&self) -> usize {
-        let expected = self.step.extent(self.node).into_iter().zip(&self.node.shape);
+        let expected = self.extent().into_iter().zip(&self.node.shape);
         expected.map(|(n, axis)| if *axis == Axis::Keys { KEYS * n } else { n }).fold(1, usize::saturating_mul)
     }
 
@@ -312,7 +320,7 @@ impl Target<'_> {
     }
 
     fn finish(&self, stored: Stored, alone: bool, element: DType, store: &Arc<Store>) -> Result<(Stored, bool)> {
-        let stored = if alone { beneath(&stored, self.step.extent(self.node), store)? } else { stored };
+        let stored = if alone { beneath(&stored, self.extent(), store)? } else { stored };
         Ok((stored.stood_as(element), alone))
     }
 }
@@ -369,8 +377,8 @@ pub(super) fn read_parts<R: Read>(
             view.count()? <= most,
             "has shape {shape:?}, of what the map takes, and {} has {:?} elements{}",
             target.node.id,
-            target.step.extent(target.node),
-            exporter::remedy(&shape, &target.step.extent(target.node))
+            target.extent(),
+            exporter::remedy(&shape, &target.extent())
         );
         Ok(view)
     };

@@ -275,7 +275,7 @@ impl<'a> Intake<'a> {
         let several = of_step.index == 0 || of_step.tokens.len() > 1;
         let node = &self.graph.nodes[named.node];
         let last = several && self.of_last_token[named.node] && node.token_axis() == Some(0);
-        Target { node, step: of_step, shapes: self.shapes, last, foreign: named.rule.is_some() }
+        Target { node, step: of_step, shapes: self.shapes, last, foreign: named.rule.is_some(), sequences: 1 }
     }
 
     /// What the map takes of an array.

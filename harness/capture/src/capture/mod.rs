@@ -38,7 +38,8 @@ pub use store::{BUDGET, Store, Stored};
 
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node, StageId};
-use qdiff_engine::ops::Tensor;
+use qdiff_engine::ops::anatomy::State;
+use qdiff_engine::ops::{Anatomy, Tensor};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -86,6 +87,8 @@ pub struct Step {
     /// Of a pass of several sequences: the position of its first row, of whichever sequence, and the number of rows before the
     /// step's own.
     pub in_pass: Option<(usize, usize)>,
+    /// Whether the pass went on with tokens that were taken back: it gave no state after the last token here.
+    pub cut_short: bool,
 }
 
 /// A row of attention weights that looks at slots of the cache that its sequence does not have.
@@ -117,14 +120,15 @@ impl Step {
             logprobs,
             foreign,
             in_pass: None,
+            cut_short: false,
         }
     }
 
     /// The same step without stages, all of whose rows are kept.
     pub fn bare(&self) -> Self {
-        let Self { index, sequence, in_pass, .. } = *self;
+        let Self { index, sequence, in_pass, cut_short, .. } = *self;
         let foreign = self.foreign.clone();
-        Self { index, sequence, foreign, in_pass, ..Self::new(self.first, self.tokens.clone()) }
+        Self { index, sequence, foreign, in_pass, cut_short, ..Self::new(self.first, self.tokens.clone()) }
     }
 
     /// A copy of the first `tokens` tokens of the step, of which at least one is there, kept in `store`.
@@ -148,12 +152,16 @@ impl Step {
         let none = |id: &StageId| {
             self.last_row.as_ref().is_some_and(|(stages, at)| *at >= self.first + tokens && stages.contains(id))
         };
-        let stages = self.stages.iter().filter(|(id, _)| !none(id)).map(begun).collect();
+        // Nor has a state that of a token within the step.
+        let within = |id: &StageId| {
+            !whole && graph.index(*id).is_some_and(|i| graph.nodes[i].op.anatomy() == Anatomy::State(State::Own))
+        };
+        let stages = self.stages.iter().filter(|(id, _)| !none(id) && !within(id)).map(begun).collect();
         let choice = self.choice.as_ref().filter(|_| whole).map(copied);
         let mut foreign = self.foreign.clone();
         foreign.values_mut().for_each(|rows| rows.retain(|row| row.position < self.first + tokens));
         let Self { index, sequence, in_pass, .. } = *self;
-        Self { index, sequence, foreign, stages, choice, in_pass, ..step }
+        Self { index, sequence, foreign, stages, choice, in_pass, cut_short: self.cut_short || !whole, ..step }
     }
 
     /// Whether the stage has a row of its own for the token at `position`, as far as it was captured.

@@ -74,13 +74,15 @@ impl Intake<'_> {
             let mut parts = Vec::new();
             let steps: Vec<Step> =
                 found.iter().map(|named| self.whole(number, named, &array.shape)).collect::<Result<_>>()?;
-            let target = |(named, step)| Target { step, ..self.target(rows.steps[0], named) };
+            let sequences = rows.steps.len();
+            let target = |(named, step)| Target { step, sequences, ..self.target(rows.steps[0], named) };
             let targets: Vec<Target<'_>> = found.iter().zip(&steps).map(target).collect();
             let (tensors, element) =
                 array::read_parts(array, &targets, |i, view| self.taken(rows.steps[0], &found[i], view), most)?;
-            for ((named, tensor), step) in found.iter().zip(tensors).zip(&steps) {
-                let lasts = step.tokens.len() != rows.count();
-                let expected = step.extent(&self.graph.nodes[named.node]);
+            for ((named, tensor), target) in found.iter().zip(tensors).zip(&targets) {
+                let of_states = target.node.shape.first() == Some(&Axis::Last);
+                let lasts = of_states || target.step.tokens.len() != rows.count();
+                let expected = target.extent();
                 let same = tensor.shape.first() == expected.first();
                 ensure!(
                     same && (self.shapes == Shapes::Unknown || tensor.data.len() == expected.iter().product::<usize>()),
@@ -130,8 +132,8 @@ impl Intake<'_> {
     /// All rows of a pass as one step, for an array of this shape; of the last stages perhaps the last row of each sequence alone.
     fn whole(&self, number: usize, named: &Named, shape: &[usize]) -> Result<Step> {
         let (rows, node) = (&self.passes[number], &self.graph.nodes[named.node]);
-        let by_token = matches!(node.shape.first(), Some(Axis::Tokens));
-        ensure!(by_token, "is {} of all rows of a pass; dump it for each sequence", node.id);
+        let by_row = matches!(node.shape.first(), Some(Axis::Tokens | Axis::Last));
+        ensure!(by_row, "is {} of all rows of a pass; dump it for each sequence", node.id);
         let last = self.of_last_token[named.node] && shape.first() == Some(&rows.steps.len());
         let count = if last { rows.steps.len() } else { rows.count() };
         Ok(Step::new(0, vec![0; count]))

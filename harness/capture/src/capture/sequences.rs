@@ -51,7 +51,10 @@ impl PassCollector {
 
     /// The shape that `node` has in the pass.
     pub fn extent(&self, node: &Node) -> Vec<usize> {
-        Graph::extent(node, self.rows, self.after.slots())
+        let extent = Graph::extent(node, self.rows, self.after.slots()).into_iter();
+        // A state is one of each sequence.
+        let of_states = |(n, axis): (usize, &Axis)| if *axis == Axis::Last { self.groups.len() } else { n };
+        extent.zip(&node.shape).map(of_states).collect()
     }
 
     /// How many of the `n` entries mean something to the node in its row `r`, which is a token of what has a row for each. All of

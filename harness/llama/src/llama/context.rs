@@ -7,9 +7,10 @@ use crate::room::Room;
 use crate::supervisor;
 use anyhow::{Context as _, Result, bail, ensure};
 use llama_cpp_sys_2 as sys;
-use qdiff_engine::cpu::{Row, RowsError, Sequences};
+use qdiff_engine::cpu::{Row, Sequences};
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::quant::{ActivationFormat, KvType};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Once};
 
 /// A model that runs: its KV cache, and how far it is filled.
@@ -59,6 +60,10 @@ pub struct TappedContext {
     taps: Box<Taps>,
     /// Which slots of the cache each sequence has: llama.cpp gives rows the free ones in order.
     sequences: Sequences,
+    /// The tokens of each sequence.
+    histories: BTreeMap<u32, Vec<u32>>,
+    /// Tokens of its longest step.
+    step: usize,
 }
 
 impl TappedContext {
@@ -91,7 +96,7 @@ impl TappedContext {
         // Boxed, so that the address holds.
         params.cb_eval_user_data = std::ptr::from_mut::<Taps>(&mut taps).cast();
         let context = Context::new(model, (room.context, room.step), params)?;
-        Ok(Self { context, taps, sequences: Sequences::default() })
+        Ok(Self { context, taps, sequences: Sequences::default(), histories: BTreeMap::new(), step: room.step })
     }
 
     /// Whether it can hand out the stage `node`.
@@ -104,6 +109,12 @@ impl TappedContext {
     /// # Errors
     /// If `to` is not empty, or `from` has fewer tokens.
     pub fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {
+        self.sequences.clone().share(from, to, tokens)?;
+        if self.taps.looks_back() {
+            // A state is that after the last token of a sequence.
+            let prefix = self.histories.get(&from).map(|all| all[..tokens].to_vec()).unwrap_or_default();
+            return self.begin_with(to, &prefix);
+        }
         self.sequences.share(from, to, tokens)?;
         // SAFETY: the context's own memory, and sequences that it was made for.
         unsafe {
@@ -116,8 +127,14 @@ impl TappedContext {
     /// Takes a sequence back to its first `to` tokens. Cells that no sequence has any more are free.
     ///
     /// # Errors
-    /// If the sequence has fewer tokens, or llama.cpp cannot take a part of it back, as in recurrent layers.
+    /// If the sequence has fewer tokens.
     pub fn take_back(&mut self, sequence: u32, to: usize) -> Result<()> {
+        self.sequences.clone().take_back(sequence, to)?;
+        if self.taps.looks_back() {
+            // llama.cpp keeps no earlier states: see above.
+            let rest = self.histories.get(&sequence).map(|all| all[..to].to_vec()).unwrap_or_default();
+            return self.begin_with(sequence, &rest);
+        }
         self.sequences.take_back(sequence, to)?;
         // SAFETY: the context's own memory, and a sequence that it was made for.
         let done = unsafe {
@@ -144,11 +161,46 @@ impl TappedContext {
     /// # Errors
     /// As [`Self::step`]; if a sequence does not go on where it ended.
     pub fn rows(&mut self, rows: &[Row], want: &Arc<Want>) -> Result<Vec<Step>> {
+        let sequences: BTreeSet<u32> = rows.iter().map(|row| row.sequence).collect();
+        if sequences.len() > 1 && self.taps.looks_back() {
+            // llama.cpp would cut them into ubatches of as many tokens of each.
+            let own = |sequence| rows.iter().copied().filter(|row| row.sequence == sequence).collect::<Vec<Row>>();
+            let mut steps = Vec::new();
+            for sequence in sequences {
+                steps.extend(self.rows(&own(sequence), want)?);
+            }
+            return Ok(steps);
+        }
+        let collector = PassCollector::new(want, &self.sequences, rows)?;
+        ensure!(
+            collector.after().is_one() || !self.taps.chooses_keys(),
+            "llama.cpp chooses blocks of keys by their place in its cache, where several sequences lie between each other; run \
+             each sequence alone, or give --reference none"
+        );
+        self.taps.begin(collector);
+        self.decode(rows)?;
+        let collected = self.taps.finish()?;
+        let (missing, total) = collected.missing();
+        if let Some(first) = missing.first() {
+            bail!(
+                "llama.cpp never emitted {} of the {total} wanted stages, first {first}; its tensor names changed: \
+                 mend what `add(…)` says in the graph's declaration",
+                missing.len(),
+            );
+        }
+        self.sequences = collected.after().clone();
+        Ok(collected.finish())
+    }
+
+    /// Runs rows in one ubatch, with the taps as they are.
+    fn decode(&mut self, rows: &[Row]) -> Result<()> {
         let position = self.context.position;
-        let several = rows.iter().any(|row| Some(row.sequence) != rows.first().map(|first| first.sequence));
-        ensure!(!several || !self.taps.looks_back(), "{}", RowsError::Recurrent);
-        self.taps.begin(PassCollector::new(want, &self.sequences, rows)?);
         let _doing = supervisor::doing(|| format!("llama.cpp was running position {position}"));
+        for row in rows {
+            let history = self.histories.entry(row.sequence).or_default();
+            history.truncate(row.position as usize);
+            history.push(row.token);
+        }
         // SAFETY: the batch has room for every token, and is freed below.
         unsafe {
             let mut batch = sys::llama_batch_init(rows.len() as i32, 0, 1);
@@ -162,19 +214,26 @@ impl TappedContext {
             }
             let done = self.context.decode(batch, rows.len());
             sys::llama_batch_free(batch);
-            done?;
+            done
         }
-        let collected = self.taps.finish()?;
-        let (missing, total) = collected.missing();
-        if let Some(first) = missing.first() {
-            bail!(
-                "llama.cpp never emitted {} of the {total} wanted stages, first {first}; its tensor names changed: \
-                 mend what `add(…)` says in the graph's declaration",
-                missing.len(),
-            );
+    }
+
+    /// Takes all tokens of a sequence out, and runs these from its first position on, untapped.
+    fn begin_with(&mut self, sequence: u32, tokens: &[u32]) -> Result<()> {
+        self.sequences.take_back(sequence, 0)?;
+        // SAFETY: the context's own memory, and a sequence that it was made for.
+        let done = unsafe {
+            let memory = sys::llama_get_memory(self.context.raw);
+            sys::llama_memory_seq_rm(memory, sequence as i32, -1, -1)
+        };
+        ensure!(done, "llama.cpp cannot take sequence {sequence} out");
+        let row = |(position, &token): (u32, &u32)| Row { sequence, position, token };
+        let rows: Vec<Row> = (0..).zip(tokens).map(row).collect();
+        for part in rows.chunks(self.step.max(1)) {
+            self.sequences = self.sequences.after(part)?.0;
+            self.decode(part)?;
         }
-        self.sequences = collected.after().clone();
-        Ok(collected.finish())
+        Ok(())
     }
 }
 

@@ -118,7 +118,12 @@ impl Taps {
 
     /// Whether some stage goes on from a state.
     pub(super) fn looks_back(&self) -> bool {
-        self.graph.nodes.iter().any(|node| node.op.anatomy().looks_back())
+        self.graph.is_recurrent()
+    }
+
+    /// Whether some stage chooses keys.
+    pub(super) fn chooses_keys(&self) -> bool {
+        self.graph.nodes.iter().any(|node| node.emission.layout == EmittedLayout::Mask)
     }
 
     /// Taps a step.

@@ -10,6 +10,7 @@ use qdiff_engine::model::{Graph, Model};
 use qdiff_engine::quant::KvType;
 use qdiff_engine::tap::Intervene;
 use rayon::{ThreadPool, ThreadPoolBuilder};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -128,6 +129,10 @@ impl Runner for Cpu<'_> {
         let mut pass = PassCollector::new(want, self.engine.sequences(), rows)?;
         self.engine.step_rows(rows, &mut pass.taps(&graph))?;
         Ok(pass.finish())
+    }
+
+    fn goes_back_to(&mut self, these: BTreeSet<(u32, usize)>) {
+        self.engine.keep_states(these);
     }
 
     fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {

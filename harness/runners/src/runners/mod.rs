@@ -27,6 +27,7 @@ use qdiff_engine::cpu::Row;
 use qdiff_engine::model::Node;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -108,6 +109,9 @@ pub trait Runner {
     /// # Errors
     /// Whatever keeps the step from finishing or a wanted stage from being seen.
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step>;
+
+    /// Tells what a run goes back to: a sequence, and so many of its tokens. A prefix or a draft ends there.
+    fn goes_back_to(&mut self, _these: BTreeSet<(u32, usize)>) {}
 
     /// Runs rows of several sequences in one pass, each at the next position of its sequence. Gives the step of each sequence
     /// that has rows in it.
@@ -196,6 +200,10 @@ impl Runner for TapFiltered<'_> {
 
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
         self.inner.step(tokens, want)
+    }
+
+    fn goes_back_to(&mut self, these: BTreeSet<(u32, usize)>) {
+        self.inner.goes_back_to(these);
     }
 
     fn rows(&mut self, rows: &[Row], want: &Arc<Want>) -> Result<Vec<Step>> {
