@@ -10,7 +10,7 @@
 mod rank_tests;
 mod ranks;
 mod rows;
-mod states;
+pub(crate) mod states;
 #[cfg(test)]
 mod tests;
 

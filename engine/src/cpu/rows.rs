@@ -67,11 +67,6 @@ pub enum RowsError {
     /// Something that is only defined for one sequence.
     #[error("injected faults are of one sequence, and there are several; run each sequence alone, or without faults")]
     Faults,
-    /// Recurrent layers, whose states are of one sequence.
-    #[error(
-        "the model has recurrent layers, and several sequences at once are not supported for it yet; run each sequence alone"
-    )]
-    Recurrent,
     /// States of recurrent layers that are not kept.
     #[error(
         "the states of the recurrent layers after {tokens} tokens of sequence {sequence} are not kept; say before the run that it goes back there"

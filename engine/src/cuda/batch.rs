@@ -5,13 +5,14 @@
 
 use super::captured::clear;
 use super::device::Doing as _;
-use super::known::is_own_state;
+use super::known::is_cache;
 use super::layouts::Batch;
 use super::{CudaEngine, CudaError, Path};
 use crate::cpu::{Group, Row, RowsError, Sequences};
 use crate::model::row_len;
 use crate::tap::TapSink;
 use cudarc::driver::result;
+use std::collections::BTreeSet;
 
 /// The contents of the tables.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,14 +46,22 @@ impl CudaEngine {
         self.several.clone().unwrap_or_else(|| Sequences::one(self.position))
     }
 
+    /// Keeps the states of recurrent layers that are gone back to: those of a sequence after so many of its tokens.
+    pub fn keep_states(&mut self, these: BTreeSet<(u32, usize)>) {
+        self.states.keep(these);
+    }
+
     /// Lets sequence `to`, which is empty, begin with the first `tokens` tokens of sequence `from`, in the same slots.
     ///
     /// # Errors
-    /// If `to` is not empty, `from` has fewer tokens, or the engine is not the tapped one.
+    /// If `to` is not empty, `from` has fewer tokens, or the engine is not the tapped one; states of recurrent layers that are
+    /// not kept.
     pub fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<(), CudaError> {
         self.takes_sequences()?;
         let mut sequences = self.sequences();
         sequences.share(from, to, tokens).map_err(refused)?;
+        self.has_states(from, tokens)?;
+        self.states.share(from, to, tokens);
         self.several = Some(sequences);
         Ok(())
     }
@@ -61,15 +70,18 @@ impl CudaEngine {
     /// whoever still reads them is found.
     ///
     /// # Errors
-    /// If CUDA fails, the sequence has fewer tokens, or the engine is not the tapped one.
+    /// If CUDA fails, the sequence has fewer tokens, or the engine is not the tapped one; states of recurrent layers that are
+    /// not kept.
     pub fn take_back(&mut self, sequence: u32, to: usize) -> Result<(), CudaError> {
         self.takes_sequences()?;
         let mut sequences = self.sequences();
         let freed = sequences.take_back(sequence, to).map_err(refused)?;
+        self.has_states(sequence, to)?;
+        self.states.take_back(sequence, to);
         self.context.bind_to_thread().doing("taking up the device")?;
         // What is on its way to the host may still be read from these rows.
         self.copies.synchronize().doing("waiting for copies")?;
-        for (node, cache) in self.graph.nodes.iter().zip(&self.memory.outputs).filter(|(node, _)| node.op.has_state()) {
+        for (node, cache) in self.graph.nodes.iter().zip(&self.memory.outputs).filter(|(node, _)| is_cache(node)) {
             let bytes = self.options.kv.size() * row_len(node);
             for slot in &freed {
                 clear(cache.at + (slot * bytes) as u64, bytes, &self.stream)?;
@@ -83,22 +95,24 @@ impl CudaEngine {
 
     /// Runs rows of any sequences, by the tapped path. What is wanted has a row for each; an axis of keys has so many entries
     /// as there are slots taken: in a cache they are slots. Of scores and weights they are positions in the sequence of the
-    /// row, and 0 beyond the position of the row.
+    /// row, and 0 beyond the position of the row. A state is one of each sequence, in their order.
     ///
     /// # Errors
     /// If CUDA fails, there are no rows, a sequence does not go on where it ended, a token is not of the vocabulary, the
-    /// engine is not the tapped one, or has faults.
+    /// engine is not the tapped one, or has faults. If the model has recurrent layers: rows of a sequence that do not follow
+    /// each other, or an op whose kernel takes one sequence alone.
     ///
     /// # Panics
     /// If there are more rows, tokens or sequences than there is room for.
     pub fn step_rows(&mut self, rows: &[Row], taps: &mut dyn TapSink) -> Result<(), CudaError> {
         self.takes_sequences()?;
-        let recurrent = self.graph.nodes.iter().any(is_own_state);
         let (after, groups) = self.sequences().after(rows).map_err(refused)?;
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
         // Rows may take slots that others had: of all that were ever taken, the rest comes before these.
         self.position = after.slots() - rows.len();
-        if after.is_one() {
+        let more = self.options.more_sequences > 0 || self.states.keeps_any();
+        let keeps_states = self.graph.is_recurrent() && more;
+        if after.is_one() && !keeps_states {
             // Slot and position are the same.
             self.several = None;
             self.step(&tokens, taps)?;
@@ -106,34 +120,35 @@ impl CudaEngine {
             if self.has_faults() {
                 return Err(refused(RowsError::Faults));
             }
-            if recurrent {
-                return Err(refused(RowsError::Recurrent));
-            }
             assert!(groups.len() <= self.options.more_sequences + 1, "more sequences than there is room for");
             self.context.bind_to_thread().doing("taking up the device")?;
             self.check_room(&tokens)?;
-            let tables = Tables::of(rows.len(), &groups);
-            self.batch = self.memory.batch;
-            let Batch { positions, slots, tables: at, starts } = self.batch;
-            let ran = [
-                (positions, &tables.positions),
-                (slots, &tables.slots),
-                (at, &tables.tables),
-                (starts, &tables.starts),
-            ]
-            .into_iter()
-            .try_for_each(|(to, from)| {
-                // SAFETY: the buffers were taken for so many rows and sequences; the sources outlive the copies, which the
-                // step waits for.
-                unsafe { result::memcpy_htod_async(to, from, self.stream.cu_stream()) }
-                    .doing("copying block tables to the device")
-            })
-            .and_then(|()| self.by_nodes(&tokens, taps));
+            let ran = self
+                .bring_tables(rows.len(), after.is_one(), &groups)
+                .and_then(|()| self.begin_states(groups))
+                .and_then(|()| self.by_nodes(&tokens, taps));
             self.batch = Batch::default();
+            self.end_states(ran.is_ok());
             ran?;
         }
         self.several = Some(after);
         Ok(())
+    }
+
+    /// Brings what the kernels are given of rows to the device; nothing of one sequence, where slot and position are the same.
+    fn bring_tables(&mut self, rows: usize, one: bool, groups: &[Group]) -> Result<(), CudaError> {
+        if one {
+            return Ok(());
+        }
+        let tables = Tables::of(rows, groups);
+        self.batch = self.memory.batch;
+        let Batch { positions, slots, tables: at, starts } = self.batch;
+        let all =
+            [(positions, &tables.positions), (slots, &tables.slots), (at, &tables.tables), (starts, &tables.starts)];
+        all.into_iter().try_for_each(|(to, from)| {
+            // SAFETY: the buffers were taken for so many rows and sequences; the copies end before they return.
+            unsafe { result::memcpy_htod_sync(to, from) }.doing("copying block tables to the device")
+        })
     }
 
     fn takes_sequences(&self) -> Result<(), CudaError> {
@@ -146,7 +161,7 @@ impl CudaEngine {
     }
 }
 
-fn refused(why: RowsError) -> CudaError {
+pub(super) fn refused(why: RowsError) -> CudaError {
     CudaError::Unsupported(why.to_string())
 }
 

@@ -176,21 +176,46 @@ pub struct Calls<'a> {
     pub functions: &'a Functions,
     /// The rows of a step of several sequences.
     pub batch: Batch,
+    /// Which of them a node of a recurrent layer is computed of.
+    pub part: Part,
+}
+
+/// Rows of one sequence in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// The first row.
+    pub row: usize,
+    /// The place of the sequence's states among those of the step.
+    pub sequence: usize,
+    /// The place of its states before these rows.
+    pub before: usize,
 }
 
 impl Calls<'_> {
     /// Where input `i` of a node stands; of a state that it looks back to, what that was before the step.
     pub fn input(&self, node: &Node, i: usize) -> Ptr {
         if node.looks_back(i) {
-            return self.memory.before[&node.inputs[i]];
+            return self.before(node.inputs[i]);
         }
-        self.memory.outputs[node.inputs[i]].at
+        self.output(node.inputs[i])
+    }
+
+    /// Where the output of node `index` stands.
+    pub fn output(&self, index: usize) -> Ptr {
+        let node = &self.graph.nodes[index];
+        let rows = if is_own_state(node) { self.part.sequence } else { self.part.row };
+        self.memory.outputs[index].at + (4 * rows * row_len(node)) as u64
+    }
+
+    /// Where the state `index` stands as it was before the rows.
+    pub fn before(&self, index: usize) -> Ptr {
+        self.memory.before[&index] + (4 * self.part.before * row_len(&self.graph.nodes[index])) as u64
     }
 
     /// What computes node `index` over `span`, its result in the node's buffer.
     pub fn of(&self, index: usize, span: Span) -> Vec<Job> {
         let node = &self.graph.nodes[index];
-        let y = self.memory.outputs[index].at;
+        let y = self.output(index);
         let elements = row_len(node) * span.tokens;
         let count = elements as i32;
         let (tokens, first, keys) = (span.tokens as i32, span.first as i32, span.keys() as i32);

@@ -26,7 +26,7 @@ impl Calls<'_> {
     /// What computes node `index`, of an op that is known, over `span`.
     pub(super) fn defined(&self, op: Known<'_>, index: usize, span: Span) -> Call {
         let node = &self.graph.nodes[index];
-        let y = self.memory.outputs[index].at;
+        let y = self.output(index);
         let (width, tokens) = (row_len(node), span.tokens);
         let (n, elements) = (width as i32, width * tokens);
         let count = elements as i32;
@@ -76,12 +76,12 @@ impl Calls<'_> {
             }
             Known::Window(Window { rows }) => {
                 let n = width_of(0);
-                let before = self.memory.before[&index];
+                let before = self.before(index);
                 let [of_row, rows, tokens] = [n, *rows, tokens].map(|n| n as i32);
                 Call::flat(WindowParams { x: x(0), state: y, before, n: of_row, rows, tokens }, n)
             }
             Known::DeltaState(DeltaState(net)) => {
-                let before = self.memory.before[&index];
+                let before = self.before(index);
                 self.delta_net(node, net, tokens, [y, before, y, 0])
             }
             Known::DeltaNet(net) => self.delta_net(node, net, tokens, [x(5), 0, 0, y]),

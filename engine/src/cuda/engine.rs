@@ -6,7 +6,7 @@
 
 use super::arena::Arena;
 use super::blas::Blas;
-use super::calls::{Calls, Job, Span, check};
+use super::calls::{Calls, Job, Part, Span, check};
 use super::captured::{Fast, clear};
 use super::compile::target;
 use super::decoder::Decoder;
@@ -26,7 +26,9 @@ use super::options::{Circumstances, Gemm, Options, Path};
 use super::rank_step::RankGraph;
 use super::readback::Readback;
 use super::schedule::Schedule;
+use super::states::InStep;
 use super::{CudaError, devices, wide};
+use crate::cpu::states::States;
 use crate::cpu::{Row, Sequences};
 use crate::dtype::DType;
 use crate::model::{Graph, Model, Node, WeightSource, row_len};
@@ -67,6 +69,10 @@ pub struct CudaEngine {
     pub(super) several: Option<Sequences>,
     /// The rows of the step that runs.
     pub(super) batch: Batch,
+    /// Its states of recurrent layers, as they were where its sequences go back to.
+    pub(super) states: States,
+    /// The sequences of the step that runs, where there are such layers.
+    pub(super) in_step: InStep,
     /// Whether launches are kept apart.
     pub(super) apart: bool,
     /// What keeps the card busy meanwhile.
@@ -215,6 +221,8 @@ impl CudaEngine {
             history: Vec::new(),
             several: None,
             batch: Batch::default(),
+            states: States::default(),
+            in_step: InStep::default(),
             apart: false,
             load: None,
             device: device.name,
@@ -306,6 +314,7 @@ impl CudaEngine {
         let one = self.several.as_ref().is_none_or(Sequences::is_one);
         assert!(to <= self.position && one, "a position not yet seen");
         self.several = None;
+        self.states.clear();
         // What is on its way to the host may still be read from rows that the next step writes.
         let _ = self.copies.synchronize();
         self.position = to;
@@ -482,6 +491,7 @@ impl CudaEngine {
         if self.position == 0 {
             self.forget()?;
         }
+        self.bring_states()?;
         let parts = self.schedule(&|_| false).parts(tokens.len());
         for part in 0..parts {
             for launch in self.schedule(&|i| wanted[i]).part((part, parts), tokens, self.position) {
@@ -493,8 +503,9 @@ impl CudaEngine {
                 let jobs: &[Job] = if self.run_planted(&launch)? { &[] } else { &launch.jobs };
                 #[cfg(not(any(test, feature = "faults")))]
                 let jobs = &launch.jobs;
-                for job in jobs {
-                    self.run(job)?;
+                match launch.nodes[..] {
+                    [index] if self.goes_by_sequence(index) => self.run_by_sequence(index)?,
+                    _ => jobs.iter().try_for_each(|job| self.run(job))?,
                 }
                 for i in nodes() {
                     self.send(i, launch.span, taps)?;
@@ -530,6 +541,7 @@ impl CudaEngine {
             options: &self.options,
             functions: &self.functions,
             batch: self.batch,
+            part: Part::default(),
         }
     }
 
@@ -576,7 +588,8 @@ impl CudaEngine {
     /// Sends the output of node `i` of a longer step to the host.
     pub(super) fn send(&mut self, i: usize, span: Span, taps: &mut dyn TapSink) -> Result<(), CudaError> {
         let (node, mut from) = (&self.graph.nodes[i], self.memory.outputs[i].at);
-        let len = Graph::extent(node, span.tokens, span.keys()).iter().product();
+        let extent = Graph::extent(node, span.tokens, span.keys()).iter().product::<usize>();
+        let len = extent * self.states_of_step(node);
         if matches!(node.op, Op::KvCache(_))
             && let Some(read) = self.calls().read_cache(from, len)
         {

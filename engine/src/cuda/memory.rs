@@ -101,8 +101,10 @@ impl Memory {
         }
         let outputs = plan_outputs(graph, options, &mut plan);
         let mut before = HashMap::new();
-        for (index, _) in graph.nodes.iter().enumerate().filter(|(_, node)| is_own_state(node)) {
-            before.insert(index, plan.take(outputs[index].bytes).at);
+        // The states of each sequence, and those within a step of one of them.
+        let more = if options.path == Path::Tapped { 1 } else { 0 };
+        for (index, node) in graph.nodes.iter().enumerate().filter(|(_, node)| is_own_state(node)) {
+            before.insert(index, plan.take(outputs[index].bytes + more * 4 * row_len(node)).at);
         }
         let mut frequencies = HashMap::new();
         for (index, node) in graph.nodes.iter().enumerate() {
@@ -313,7 +315,8 @@ fn output_bytes(node: &Node, options: &Options, walked: bool) -> usize {
     let tokens = if options.last_logits && node.role == Role::Logits { 1 } else { options.step };
     let elements: usize = Graph::extent(node, tokens, options.context).iter().product();
     let bytes = if matches!(node.op, Op::KvCache(_)) { options.kv.size() } else { 4 };
-    bytes * elements
+    let sequences = if is_own_state(node) { options.more_sequences + 1 } else { 1 };
+    bytes * elements * sequences
 }
 
 /// The rotation that a node does, by itself or on the way.

@@ -43,6 +43,7 @@ mod readback;
 mod replay;
 mod schedule;
 mod slots;
+mod states;
 #[cfg(test)]
 mod testing;
 pub mod tiles;

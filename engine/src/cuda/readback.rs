@@ -13,7 +13,7 @@ use super::memory::{Memory, RING_BYTES};
 use super::mirror::Mirror;
 use super::slots::Slots;
 use crate::dtype::DType;
-use crate::model::{Graph, StageId, row_len};
+use crate::model::{Axis, Graph, StageId, row_len};
 use crate::tap::{Part, TapSink};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, PinnedHostSlice, result, sys};
 use std::collections::{HashMap, VecDeque};
@@ -65,8 +65,8 @@ struct Parcel {
 
 /// What a parcel brings.
 enum Contents {
-    /// A node's output, from a flat index on.
-    Piece { node: usize, first: usize },
+    /// A node's output of so many elements, from a flat index on.
+    Piece { node: usize, first: usize, of: usize },
     /// A slot, from an element on.
     Slot { slots: Arc<Slots>, start: usize },
 }
@@ -126,7 +126,7 @@ impl Readback {
                 continue;
             }
             let events = self.filled()?;
-            self.bring(at, count, aside, events, span, Contents::Piece { node, first })?;
+            self.bring(at, count, aside, events, span, Contents::Piece { node, first, of: len })?;
         }
         Ok(())
     }
@@ -222,8 +222,13 @@ impl Readback {
             taps.part(Part { id, shape, first, values });
         };
         match parcel.contents {
-            Contents::Piece { node, first } => {
-                give(graph.nodes[node].id, &shape_of(node), first, arrived, arrived.len());
+            Contents::Piece { node, first, of } => {
+                let mut shape = shape_of(node);
+                if graph.nodes[node].shape.first() == Some(&Axis::Last) {
+                    // A state of each sequence.
+                    shape[0] = of / row_len(&graph.nodes[node]).max(1);
+                }
+                give(graph.nodes[node].id, &shape, first, arrived, arrived.len());
             }
             Contents::Slot { slots, start } => {
                 let from = slots.places.partition_point(|place| place.at + place.room <= start);

@@ -1,6 +1,6 @@
 //! Models without a file, whose launches can be made without a device.
 
-use super::calls::Calls;
+use super::calls::{Calls, Part};
 use super::functions::Functions;
 use super::layouts::Batch;
 use super::memory::Memory;
@@ -56,7 +56,7 @@ pub fn with_calls_where<T>(graph: &Graph, options: &Options, wide: bool, f: impl
     let extents = Extents(graph.weights().into_iter().cloned().collect(), FORMAT);
     let memory = Memory::at(1 << 20, graph, &extents, options, wide).expect("a layout");
     let functions = Functions::bare(100, 2048, 227 << 10);
-    f(Calls { graph, memory: &memory, options, functions: &functions, batch: Batch::default() })
+    f(Calls { graph, memory: &memory, options, functions: &functions, batch: Batch::default(), part: Part::default() })
 }
 
 /// Bytes that a model takes whose weights are all of a format.

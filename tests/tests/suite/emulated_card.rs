@@ -141,10 +141,17 @@ fn other_ways_to_run_match() {
     matches(&card, &of("qwen35moe", GgmlType::Q6_K), "-n 2 --gemm cublas --kv-type f16");
     matches(&card, &of("qwen3moe", GgmlType::IQ4_XS), "-n 2");
     matches(&card, &of("qwen3next", GgmlType::MXFP4), "-n 2");
-    let folder = folder_with(&of("qwen3moe", GgmlType::Q8_0));
-    let sequences = "run -m model.gguf --subject cuda --oracle cpu --sequences 7,5+1+17@0 --length 30";
-    let said = folder.qdiff_on(&card, sequences).exits(0);
-    assert!(said.stdout.starts_with("3 runs: 3 MATCH"), "{said}");
+    for (arch, sequences, runs) in [
+        ("qwen3moe", "7,5+1+17@0 --length 30", 3),
+        ("qwen35", "9+4,5+5,1~4+2~1,0+0+9@0:9 --length 35", 5),
+        ("qwen3next", "7,5+1+17@0 --length 30", 3),
+        ("qwen4exp", "9,5,1~4 --length 15", 2),
+    ] {
+        let folder = folder_with(&of(arch, GgmlType::Q8_0));
+        let line = format!("run -m model.gguf --subject cuda --oracle cpu --sequences {sequences}");
+        let said = folder.qdiff_on(&card, &line).exits(0);
+        assert!(said.stdout.starts_with(&format!("{runs} runs: {runs} MATCH")), "{arch}: {said}");
+    }
 }
 
 /// A rank on each of two cards: a prompt in parts, and decode steps that are replayed as one graph with its taps and collectives.
@@ -251,16 +258,15 @@ fn a_bug_in_a_kernel_is_found_at_its_stage() {
 #[test]
 fn what_a_card_does_not_run_is_refused() {
     let card = Card::new();
-    let folder = folder_with(&Synth { arch: "qwen35", ..Synth::default() });
     let refused = |folder: &Folder, line: &str, words: &[&str]| {
         let said = folder.qdiff_on(&card, line).exits(2);
         assert!(said.stdout.is_empty() && said.stderr.trim_end().lines().count() == 1, "{said}");
         assert!(words.iter().all(|word| said.stderr.contains(word)), "{said}");
     };
     refused(
-        &folder,
-        "run -m model.gguf --subject cuda --sequences 7,5+1+17@0 --length 30",
-        &["the model has recurrent layers", "run each sequence alone"],
+        &folder_with(&hybrids::model("qwen4exp", &[])),
+        "run -m model.gguf --subject cuda --reference none --sequences 7,5+1+17 --length 30",
+        &["takes one sequence at a time", "use --subject cpu"],
     );
     for (arch, word) in [
         ("qwen3next", "keys are repeated"),

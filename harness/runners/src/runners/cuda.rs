@@ -138,6 +138,10 @@ impl Runner for Cuda {
         Ok(pass.finish())
     }
 
+    fn goes_back_to(&mut self, these: BTreeSet<(u32, usize)>) {
+        self.engine.keep_states(these);
+    }
+
     fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {
         Ok(self.engine.share(from, to, tokens)?)
     }
