@@ -1,6 +1,8 @@
 //! Delta nets: the convolution, its window, the state, and the heads that read it; and gates beside queries.
 
 use super::Mutation;
+use super::mutation::{Apply, Fits};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::ops::anatomy::{Columns, Gather};
 use qdiff_engine::ops::{
@@ -62,18 +64,37 @@ fn heads_of(x: &Tensor<f64>, dim: usize, heads: usize, of: impl Fn(usize) -> usi
     Tensor { shape: vec![x.rows(), heads * dim], data: data.collect() }
 }
 
-/// The recurrence with the decay after the update, token by token.
-fn decayed_after(net: DeltaNet, state: bool, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
-    let tokens = inputs[3].rows();
+/// Changes the operands of a token before the recurrence (q, k, v, g, β), given the state before the token and how far that is
+/// uncertain; says how far that leaves each value uncertain, if it does.
+type Operands = fn(DeltaNet, &mut [Tensor<f64>; 5], &Tensor<f64>, &[f32]) -> Option<Vec<f32>>;
+
+/// What is done to the state after a token.
+#[derive(Clone, Copy)]
+enum After {
+    Nothing,
+    /// It is decayed, and what was read of it too.
+    Decay,
+    /// It is rounded, before the query reads it or after that.
+    Round {
+        format: DType,
+        before_reading: bool,
+    },
+}
+
+/// The recurrence token by token, on other operands, and with something done to the state after each token.
+fn by_token(
+    (net, state): (DeltaNet, bool), (operands, then): (Operands, After), inputs: &[&Tensor<f64>], c: &Context<'_>,
+) -> (Tensor<f64>, Vec<f32>) {
+    let tokens = inputs[DECAY].rows();
     let (mut before, mut out, mut bound) = (inputs[5].clone(), Vec::new(), Vec::new());
-    let mut of_state = Vec::new();
+    let mut of_state = vec![0f32; before.data.len()];
     for t in 0..tokens {
         let row = |i: usize| Tensor { shape: vec![1, inputs[i].row_len()], data: inputs[i].row(t).to_vec() };
-        let (q, k, v, g, beta) = (row(0), row(1), row(2), row(3), row(4));
-        let none = g.map(|_| 0.0);
-        let all = [&q, &k, &v, &none, &beta, &before];
-        let carried = (!of_state.is_empty()).then_some(of_state.as_slice());
-        let deltas = [None, None, None, None, None, carried];
+        let mut own = [0, 1, 2, 3, 4].map(row);
+        let of_values = operands(net, &mut own, &before, &of_state);
+        let all: Vec<&Tensor<f64>> = own.iter().chain([&before]).collect();
+        let carried = of_state.iter().any(|off| *off > 0.0).then_some(of_state.as_slice());
+        let deltas = [None, None, of_values.as_deref(), None, None, carried];
         // What the tokens before left uncertain is carried on.
         let bounded = |op: Op| {
             let (y, mut bound) = ops::forward_with_bound(&op, &all, c);
@@ -81,20 +102,75 @@ fn decayed_after(net: DeltaNet, state: bool, inputs: &[&Tensor<f64>], c: &Contex
             bound.iter_mut().zip(more).for_each(|(b, more)| *b = b.hypot(more));
             (y, bound)
         };
-        let (y, of_y) = bounded(Defined::op(net));
-        let (mut after, of_after) = bounded(Defined::op(DeltaState(net)));
-        for (h, head) in after.data.chunks_mut((net.dim * net.dim).max(1)).enumerate() {
-            let decay = g.data[h].exp();
-            head.iter_mut().for_each(|m| *m *= decay);
+        let (mut y, mut of_y) = bounded(Defined::op(net));
+        let (mut after, mut of_after) = bounded(Defined::op(DeltaState(net)));
+        match then {
+            After::Nothing => {}
+            After::Decay => {
+                for (all, each) in [(&mut after, net.dim * net.dim), (&mut y, net.dim)] {
+                    let heads = all.data.chunks_mut(each.max(1)).enumerate();
+                    heads.for_each(|(h, head)| head.iter_mut().for_each(|m| *m *= inputs[DECAY].row(t)[h].exp()));
+                }
+            }
+            After::Round { format, before_reading } => {
+                for (m, off) in after.data.iter_mut().zip(&mut of_after) {
+                    let round = |m: f64| f64::from(format.round(m as f32));
+                    let (low, high) = (round(*m - f64::from(*off)), round(*m + f64::from(*off)));
+                    // Near the middle of two numbers it may be either.
+                    (*m, *off) = (round(*m), (high - low) as f32);
+                }
+                if before_reading {
+                    (y, of_y) = read(net, &own[0], (&after, &of_after));
+                }
+            }
         }
-        // What is read is decayed as well.
-        for (h, head) in y.data.chunks(net.dim.max(1)).enumerate() {
-            out.extend(head.iter().map(|o| o * g.data[h].exp()));
-        }
+        out.extend(y.data);
         bound.extend(of_y);
         (of_state, before) = (of_after, after);
     }
     if state { (before, of_state) } else { (Tensor { shape: vec![tokens, net.heads * net.dim], data: out }, bound) }
+}
+
+/// What a token's queries read of a state, which is uncertain by so much.
+fn read(net: DeltaNet, q: &Tensor<f64>, (state, off): (&Tensor<f64>, &[f32])) -> (Tensor<f64>, Vec<f32>) {
+    let (d, scale) = (net.dim, 1.0 / (net.dim as f64).sqrt());
+    let (mut data, mut bound) = (Vec::new(), Vec::new());
+    for (at, (row, off)) in state.data.chunks(d.max(1)).zip(off.chunks(d.max(1))).enumerate() {
+        let query = &q.data[at / d % net.key_heads * d..][..d];
+        let terms = || row.iter().zip(query).map(|(m, q)| m * q);
+        data.push(scale * terms().sum::<f64>());
+        let reach: f64 = terms().map(f64::abs).sum();
+        let carried: f64 = query.iter().zip(off).map(|(q, off)| (q * f64::from(*off)).powi(2)).sum();
+        bound.push((scale * (ops::UNIT * (d as f64).sqrt() * reach + carried.sqrt())) as f32);
+    }
+    (Tensor { shape: vec![1, data.len()], data }, bound)
+}
+
+/// Operands as they are.
+fn plain(_: DeltaNet, _: &mut [Tensor<f64>; 5], _: &Tensor<f64>, _: &[f32]) -> Option<Vec<f32>> {
+    None
+}
+
+/// Operands whose decay is none.
+fn undecayed(_: DeltaNet, own: &mut [Tensor<f64>; 5], _: &Tensor<f64>, _: &[f32]) -> Option<Vec<f32>> {
+    own[DECAY].data.fill(0.0);
+    None
+}
+
+/// Values for which the recurrence subtracts what the key reads of the state before its decay.
+fn subtracted_before(net: DeltaNet, own: &mut [Tensor<f64>; 5], before: &Tensor<f64>, off: &[f32]) -> Option<Vec<f32>> {
+    let ([_, k, v, g, _], d) = (own, net.dim);
+    let each = v.data.iter_mut().enumerate().map(|(at, v)| {
+        let h = at / d;
+        let (key, share) = (&k.data[h % net.key_heads * d..][..d], g.data[h].exp() - 1.0);
+        let (row, off) = (&before.data[at * d..][..d], &off[at * d..][..d]);
+        let read: f64 = row.iter().zip(key).map(|(m, k)| m * k).sum();
+        *v += share * read;
+        let reach: f64 = row.iter().zip(key).map(|(m, k)| (m * k).abs()).sum();
+        let carried: f64 = key.iter().zip(off).map(|(k, off)| (k * share * f64::from(*off)).powi(2)).sum();
+        (ops::UNIT * (d as f64).sqrt() * reach + carried.sqrt()) as f32
+    });
+    Some(each.collect())
 }
 
 /// The outputs where the query meets the state's columns, token by token.
@@ -129,6 +205,31 @@ fn across(net: DeltaNet, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f6
 
 fn columns(n: &Node) -> Option<Columns> {
     if let Anatomy::Gather(Gather::Columns(columns)) = n.op.anatomy() { Some(columns) } else { None }
+}
+
+/// Outputs of the recurrence.
+fn net(_: &Graph, n: &Node) -> bool {
+    is(n, NET.name())
+}
+
+/// The recurrence whose state is rounded after each token, before the query reads it or after that.
+fn in_format(node: &Node, graph: &Graph, format: DType, before_reading: bool) -> Option<Node> {
+    let (net, state) = (sizes(node, graph)?, is(node, DeltaState(NET).name()));
+    let then = After::Round { format, before_reading };
+    Some(node.computing(move |inputs, c| by_token((net, state), (plain, then), inputs, c)))
+}
+
+/// That a state is rounded after each token.
+const fn rounded((name, story): (&'static str, &'static str), (fits, apply): (Fits, Apply)) -> Mutation {
+    Mutation {
+        name,
+        fits: Some(fits),
+        story,
+        seen: "nearly every element is off, by more the longer the sequence",
+        remedy: "keep the state in f32 from token to token",
+        apply,
+        ..Mutation::PLAIN
+    }
 }
 
 /// The place of an operand: β, g.
@@ -229,7 +330,71 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         remedy: "decay the state, then subtract what the key reads of it from the value",
         apply: |node, _, graph| {
             let (net, state) = (sizes(node, graph)?, is(node, DeltaState(NET).name()));
-            Some(node.computing(move |inputs, c| decayed_after(net, state, inputs, c)))
+            Some(node.computing(move |inputs, c| by_token((net, state), (undecayed, After::Decay), inputs, c)))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "delta-before-decay",
+        fits: Some(recurrence),
+        story: "what the key reads is subtracted from the value as of the state before its decay",
+        seen: "the first token is right, and later ones are not",
+        remedy: "decay the state first, then subtract what the key reads of it from the value",
+        apply: |node, _, graph| {
+            let (net, state) = (sizes(node, graph)?, is(node, DeltaState(NET).name()));
+            Some(
+                node.computing(move |inputs, c| by_token((net, state), (subtracted_before, After::Nothing), inputs, c)),
+            )
+        },
+        ..Mutation::PLAIN
+    },
+    rounded(
+        ("state-in-bf16", "the state is rounded to bf16 after every token"),
+        (recurrence, |node, _, graph| in_format(node, graph, DType::Bf16, true)),
+    ),
+    rounded(
+        ("state-in-f16", "the state is rounded to f16 after every token"),
+        (recurrence, |node, _, graph| in_format(node, graph, DType::F16, true)),
+    ),
+    // The state itself is the same.
+    rounded(
+        ("state-stored-in-bf16", "the state is rounded to bf16 after every token, once the query has read it"),
+        (net, |node, _, graph| in_format(node, graph, DType::Bf16, false)),
+    ),
+    rounded(
+        ("state-stored-in-f16", "the state is rounded to f16 after every token, once the query has read it"),
+        (net, |node, _, graph| in_format(node, graph, DType::F16, false)),
+    ),
+    Mutation {
+        name: "state-not-updated",
+        fits: Some(|_, n| is(n, DeltaState(NET).name()) || is(n, Window { rows: 1 }.name())),
+        story: "the state is what it was before the step: the step does not update it",
+        seen: "the state after a step is the one before it",
+        remedy: "write the state after the step's last token back",
+        apply: |node, _, _| {
+            Some(node.computing(|inputs, _| {
+                let state = (*inputs[inputs.len() - 1]).clone();
+                let exact = vec![0.0; state.data.len()];
+                (state, exact)
+            }))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "window-not-moved",
+        fits: Some(|_, n| is(n, Window { rows: 1 }.name())),
+        story: "older rows of the window stand where they were: the step's rows replace the last ones",
+        seen: "the newest row is right, and the row before it is not the token's before",
+        remedy: "move the rows of the window on by as many tokens as the step has, then write the step's rows behind them",
+        apply: |node, _, _| {
+            Some(node.computing(|inputs, _| {
+                let (rows, mut state) = (inputs[0], (*inputs[inputs.len() - 1]).clone());
+                let fresh = rows.data.len().min(state.data.len());
+                let at = state.data.len() - fresh;
+                state.data[at..].copy_from_slice(&rows.data[rows.data.len() - fresh..]);
+                let exact = vec![0.0; state.data.len()];
+                (state, exact)
+            }))
         },
         ..Mutation::PLAIN
     },

@@ -34,6 +34,7 @@ mod one_input;
 mod operands;
 mod predict;
 mod rank;
+mod recurrent;
 mod rounded;
 mod rules;
 mod scene;
@@ -322,6 +323,7 @@ const SOLVERS: &[Solver] = &[
     functions::laws,
     gated::laws,
     operands::laws,
+    recurrent::laws,
     moved::places,
     fused::laws,
     slots::laws,

@@ -67,6 +67,10 @@ struct Wrong {
     coarse: bool,
     unscaled: bool,
     transposed: bool,
+    first_beta: bool,
+    older_key: bool,
+    next_decay: bool,
+    early_read: bool,
 }
 
 /// The delta net token by token: its outputs, and its state.
@@ -85,15 +89,20 @@ fn delta(s: &mut Spot<'_>, wrong: Wrong) {
     for t in 0..tokens {
         for h in 0..heads {
             let from = if wrong.neighbours { h / (heads / key_heads) } else { h % key_heads };
-            let key = &x[1][(t * key_heads + from) * d..][..d];
+            let of_key = if wrong.older_key { t.saturating_sub(1) } else { t };
+            let key = &x[1][(of_key * key_heads + from) * d..][..d];
             let query = &x[0][(t * key_heads + from) * d..][..d];
-            let (decay, beta) = (x[3][t * heads + h].exp(), x[4][t * heads + h]);
+            let of_decay = if wrong.next_decay { (h + 1) % heads } else { h };
+            let of_beta = if wrong.first_beta { 0 } else { t };
+            let (decay, beta) = (x[3][t * heads + of_decay].exp(), x[4][of_beta * heads + h]);
             for j in 0..d {
                 let row = &mut state[(h * d + j) * d..][..d];
+                let early: f32 = row.iter().zip(key).map(|(m, k)| m * k).sum();
                 if !wrong.late_decay {
                     row.iter_mut().for_each(|m| *m *= decay);
                 }
-                let read: f32 = row.iter().zip(key).map(|(m, k)| m * k).sum();
+                let late: f32 = row.iter().zip(key).map(|(m, k)| m * k).sum();
+                let read = if wrong.early_read { early } else { late };
                 let beta = if wrong.whole_values { 1.0 } else { beta };
                 let change = (x[2][(t * heads + h) * d + j] - read) * beta;
                 row.iter_mut().zip(key).for_each(|(m, k)| *m += change * k);
@@ -266,6 +275,30 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug("state-read-across", "the query meets the state's columns, not its rows", outputs, |s| {
         delta(s, Wrong { transposed: true, ..Wrong::default() })
     }),
+    bug("beta-of-the-first-token", "each token has the β of the part's first", net, |s| {
+        delta(s, Wrong { first_beta: true, ..Wrong::default() })
+    }),
+    bug("key-of-the-token-before", "each token is written by the key of the token before it in the part", net, |s| {
+        delta(s, Wrong { older_key: true, ..Wrong::default() })
+    }),
+    bug("decay-of-the-next-head", "each head decays as the head after it", net, |s| {
+        delta(s, Wrong { next_decay: true, ..Wrong::default() })
+    }),
+    bug("read-before-the-decay", "what the key reads is of the state before its decay", net, |s| {
+        delta(s, Wrong { early_read: true, ..Wrong::default() })
+    }),
+    bug(
+        "window-stands",
+        "a step's rows replace the window's last ones, and the others stay",
+        |_, n, _| n.op.anatomy() == Anatomy::State(State::Own) && n.inputs.len() == 1,
+        |s| {
+            let (x, Some(old)) = (s.inputs[0].data.clone(), s.old.map(<[f32]>::to_vec)) else { return };
+            let fresh = x.len().min(old.len());
+            let at = old.len() - fresh;
+            s.out[..at].copy_from_slice(&old[..at]);
+            s.out[at..].copy_from_slice(&x[x.len() - fresh..]);
+        },
+    ),
     bug(
         "window-not-read",
         "the first tokens of a step are convolved with zeros, not with the rows of the step before",

@@ -1,0 +1,137 @@
+//! Delta nets: one of the operands of a head is that of another token or of another head.
+
+use super::index::Index;
+use super::scene::Scene;
+use super::{Law, Row};
+use crate::verdict::RowAt;
+use qdiff_engine::model::{Node, StageId, row_len};
+use qdiff_engine::ops::{self, Context, Defined, Definition, DeltaNet, DeltaState, Op, Tensor};
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Tokens that a slip of tokens goes over.
+const TOKENS: usize = 16;
+
+/// Operands of a head that have a row for each token: q, k, v, g, β.
+const OPERANDS: usize = 5;
+
+/// What a head gives in a step, with the bounds.
+type Given = Option<Rc<(Vec<f64>, Vec<f32>)>>;
+
+/// Where an operand is read: its token, of so many, and its head, of so many.
+#[derive(Clone)]
+enum Elsewhere {
+    Token(Index),
+    Head(Index),
+}
+
+impl Elsewhere {
+    fn of(&self, (token, tokens): (usize, usize), (head, heads): (usize, usize)) -> Option<(usize, usize)> {
+        match self {
+            Self::Token(index) => Some((index.of(token, tokens)?, head)),
+            Self::Head(index) => Some((token, index.of(head, heads)?)),
+        }
+    }
+
+    fn told(&self) -> String {
+        match self {
+            Self::Token(index) => format!("part's {}", index.told("token", "t")),
+            Self::Head(index) => index.told("head", "h"),
+        }
+    }
+}
+
+/// The recurrence of a node, and whether its state is meant.
+fn recurrence(node: &Node) -> Option<(DeltaNet, bool)> {
+    let Op::Defined(op) = &node.op else { return None };
+    let definition: &dyn Definition = &**op;
+    let definition: &dyn Any = definition;
+    let of_state = definition.downcast_ref().map(|DeltaState(net): &DeltaState| (*net, true));
+    of_state.or_else(|| definition.downcast_ref().map(|net: &DeltaNet| (*net, false)))
+}
+
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let Some((net, of_state)) = recurrence(scene.node()) else { return Vec::new() };
+    let nodes = &scene.e.oracle.graph.nodes;
+    let mut all = Vec::new();
+    for operand in 0..OPERANDS {
+        let heads = if operand < 2 { net.key_heads } else { net.heads };
+        let tokens = Index::slips(TOKENS).into_iter().map(Elsewhere::Token);
+        let ways = tokens.chain(Index::slips(heads).into_iter().map(Elsewhere::Head).filter(|_| heads > 1));
+        let id = nodes[scene.node().inputs[operand]].id;
+        all.extend(ways.map(|elsewhere| {
+            let what = format!("{id} is read as it is of the {}", elsewhere.told());
+            let known: RefCell<HashMap<(usize, usize), Given>> = RefCell::default();
+            Law::new(what, 0, move |row: &RowAt| {
+                let each = if of_state { net.dim * net.dim } else { net.heads * net.dim };
+                let (mut value, mut bound) = (Vec::new(), Vec::new());
+                for (i, at) in row.range.clone().enumerate() {
+                    let (head, place) = match of_state {
+                        true => (at / each, at % each),
+                        false => (at % each / net.dim, at / each * net.dim + at % net.dim),
+                    };
+                    if !scene.asks(scene.token(row).1 + i) {
+                        value.push(f64::NAN);
+                        bound.push(0.0);
+                        continue;
+                    }
+                    let make = || head_of(scene, (net, of_state), (row.step, head), (operand, &elsewhere)).map(Rc::new);
+                    let given = known.borrow_mut().entry((row.step, head)).or_insert_with(make).clone()?;
+                    value.push(*given.0.get(place)?);
+                    bound.push(given.1[place]);
+                }
+                Some(Row { value, bound })
+            })
+        }));
+    }
+    all
+}
+
+/// What a head gives in a step with one operand read elsewhere.
+fn head_of(
+    scene: &Scene<'_>, (net, of_state): (DeltaNet, bool), (step, head): (usize, usize),
+    (operand, elsewhere): (usize, &Elsewhere),
+) -> Option<(Vec<f64>, Vec<f32>)> {
+    let (nodes, inputs) = (&scene.e.oracle.graph.nodes, &scene.node().inputs);
+    let tokens = scene.e.side.capture.steps[step].tokens.len();
+    let rows = |i: usize| -> Option<Tensor<f64>> {
+        let whole = scene.operand(step, i)?;
+        let heads = if i < 2 { net.key_heads } else { net.heads };
+        let width = row_len(&nodes[inputs[i]]) / heads;
+        (whole.data.len() == tokens * heads * width).then_some(())?;
+        let mut data = Vec::with_capacity(tokens * width);
+        for token in 0..tokens {
+            let own = (token, head % heads);
+            // Beyond the part's ends there is nothing else to read.
+            let other = elsewhere.of((token, tokens), (own.1, heads)).filter(|_| i == operand);
+            let (t, h) = other.unwrap_or(own);
+            data.extend(whole.data[(t * heads + h) * width..][..width].iter().map(|v| f64::from(*v)));
+        }
+        Some(Tensor { shape: vec![tokens, width], data })
+    };
+    let mut all = (0..OPERANDS).map(rows).collect::<Option<Vec<_>>>()?;
+    let state = if of_state { scene.node().id } else { nodes[*inputs.last()?].id };
+    all.push(before(scene, state, step, (head, net.dim * net.dim))?);
+    scene.count(8 * tokens * net.dim * net.dim);
+    let one = DeltaNet { heads: 1, key_heads: 1, dim: net.dim };
+    let op = if of_state { Defined::op(DeltaState(one)) } else { Defined::op(one) };
+    let context = Context { tokens: &[], positions: &[], history: &[], source: &scene.e.oracle.weights, weights: &[] };
+    let (y, bound) = ops::forward_with_bound(&op, &all.iter().collect::<Vec<_>>(), &context);
+    Some((y.data, bound))
+}
+
+/// A head's state before a step.
+fn before(scene: &Scene<'_>, state: StageId, step: usize, (head, len): (usize, usize)) -> Option<Tensor<f64>> {
+    let steps = &scene.e.side.capture.steps;
+    let data = match steps[step].first {
+        0 => vec![0.0; len],
+        first => {
+            let earlier = step.checked_sub(1).filter(|earlier| steps[*earlier].keys() == first)?;
+            let whole = scene.tensor(earlier, state)?;
+            whole.data.get(head * len..(head + 1) * len)?.iter().map(|v| f64::from(*v)).collect()
+        }
+    };
+    Some(Tensor { shape: vec![1, 1, len], data })
+}
