@@ -3,10 +3,10 @@
 use super::factors::{Other, products};
 use super::index::Index;
 use super::scene::{Layout, Scene};
-use super::terms::{Sums, expert};
+use super::terms::{Rows, Sums, expert, line};
 use super::{Law, Row};
 use crate::verdict::{RowAt, right};
-use qdiff_engine::model::Node;
+use qdiff_engine::model::{Node, WeightSource as _};
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::{Contraction, index};
 use std::cell::RefCell;
@@ -61,6 +61,72 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Ve
     }
 }
 
+/// Maps of a step's lines go over so many.
+const LINES: usize = 65;
+
+/// Rows of the activations in the place of a line's own: of another line of the same expert, or by the line's number in the step.
+pub(super) fn rows<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'a>>) {
+    let Anatomy::Contraction(Contraction::Weight(Some(_))) = scene.node().op.anatomy() else { return };
+    let n = scene.weights().extent(&scene.node().weights[0].name).0;
+    let known: Rc<RefCell<Rows>> = Rc::default();
+    let mut add = |what: String, of: Choice<'a>| {
+        let (sums, known) = (sums.clone(), known.clone());
+        all.push((
+            what,
+            Rc::new(move |row: &RowAt, _, a: &[f64], _: &[f64]| {
+                let at = of(row)?;
+                let inputs = scene.operand(row.step, 0)?;
+                let own = inputs.data.get(at * n..(at + 1) * n)?;
+                let rounded = || Rc::new(sums.rounded(row, own));
+                let x = known.borrow_mut().entry((row.step, at)).or_insert_with(rounded).clone();
+                Some(products(a, &x))
+            }),
+        ));
+    };
+    // Lines of a step, and the rows that they are made of.
+    let counts = move |step: usize| -> Option<(usize, usize)> {
+        let (lines, inputs) = (scene.operand(step, 1)?.data.len(), scene.operand(step, 0)?.data.len() / n);
+        (inputs > 0 && lines.is_multiple_of(inputs)).then_some((lines, inputs))
+    };
+    let id = scene.e.oracle.graph.nodes[scene.node().inputs[0]].id;
+    add(
+        format!(
+            "{id} is multiplied as it is of token l mod T for line l of T tokens: as if lines were in the order of choices"
+        ),
+        Rc::new(move |row| {
+            let (lines, inputs) = counts(row.step)?;
+            (lines > inputs).then(|| line(scene, row) % inputs)
+        }),
+    );
+    // The lines of each expert, in the order of tokens.
+    type Lists = Rc<HashMap<usize, Vec<usize>>>;
+    let lists: RefCell<HashMap<usize, Option<Lists>>> = RefCell::default();
+    let lists = Rc::new(move |step: usize| -> Option<Lists> {
+        let make = || {
+            let mut of: HashMap<usize, Vec<usize>> = HashMap::new();
+            for (line, expert) in scene.operand(step, 1)?.data.iter().enumerate() {
+                of.entry(*expert as usize).or_default().push(line);
+            }
+            Some(Rc::new(of))
+        };
+        lists.borrow_mut().entry(step).or_insert_with(make).clone()
+    });
+    for index in Index::slips(LINES) {
+        let lists = lists.clone();
+        add(
+            format!("{id} is multiplied as it is of the {} of the expert's", index.told("line", "i")),
+            Rc::new(move |row| {
+                let ((lines, inputs), lists) = (counts(row.step)?, lists(row.step)?);
+                let own = line(scene, row);
+                let list = lists.get(&expert(scene, row)?)?;
+                let place = list.binary_search(&own).ok()?;
+                let other = index.of(place, list.len()).map_or(own, |place| list[place]);
+                Some(other / (lines / inputs))
+            }),
+        );
+    }
+}
+
 /// Experts that a token chooses.
 fn places(scene: &Scene<'_>) -> usize {
     let heads = scene.e.rows.iter().filter_map(|row| row.place.head).max();
@@ -99,6 +165,27 @@ pub(super) fn weights<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
     }
     let graph = &scene.e.oracle.graph;
     let input = &graph.nodes[scene.node().inputs[0]];
+    let decides = |n: &&Node| n.id.layer == input.id.layer && matches!(n.op.anatomy(), Anatomy::Decision(_));
+    if let Some(chosen) = graph.nodes.iter().find(decides).map(|n| n.id) {
+        // The places of a token's experts in the order of their numbers.
+        let order = move |row: &RowAt| -> Option<Vec<usize>> {
+            let (token, chosen) = (scene.token(row).0, scene.tensor(row.step, chosen)?);
+            let own = chosen.data.get(token * terms..(token + 1) * terms)?;
+            let mut places: Vec<usize> = (0..terms).collect();
+            places.sort_by(|a, b| own[*a].total_cmp(&own[*b]));
+            Some(places)
+        };
+        let weight = move |row: &RowAt, j: usize| own(row, scene.token(row).0 * terms + j);
+        add(
+            "the weights of the experts stand in the order of the experts' numbers, and the experts by probability"
+                .to_owned(),
+            Rc::new(move |row, j| weight(row, *order(row)?.get(j)?)),
+        );
+        add(
+            "the experts stand in the order of their numbers, and their weights by probability".to_owned(),
+            Rc::new(move |row, j| weight(row, order(row)?.iter().position(|place| *place == j)?)),
+        );
+    }
     let near = |n: &&Node| n.id.layer == input.id.layer && n.role == input.role && n.id != input.id;
     for node in graph.nodes.iter().filter(near).filter(|n| n.token_axis() == Some(0) && !scene.follows(n.id)) {
         let (id, layout) = (node.id, Layout::of(node));

@@ -177,6 +177,7 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
         exchanged(scene, sums, all);
     } else {
         super::experts::others(scene, sums, &mut whole);
+        super::experts::rows(scene, sums, &mut whole);
     }
     let few = sums.sample(FEW);
     all.extend(whole.into_iter().filter(|(_, terms)| gives(scene, sums, &few, terms)));

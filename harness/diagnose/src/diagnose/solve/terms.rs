@@ -31,7 +31,7 @@ const GROUPS: usize = 160;
 const WHOLE: f64 = 0.01;
 
 /// Activations by step and token.
-type Rows = HashMap<(usize, usize), Rc<Vec<f64>>>;
+pub(super) type Rows = HashMap<(usize, usize), Rc<Vec<f64>>>;
 
 /// The terms of the sums of a stage.
 pub(super) struct Sums<'a> {
@@ -263,7 +263,7 @@ impl<'a> Sums<'a> {
 }
 
 /// The line of a product that a row of the stage is: its token, or of experts the place of one among the chosen.
-fn line(scene: &Scene<'_>, row: &RowAt) -> usize {
+pub(super) fn line(scene: &Scene<'_>, row: &RowAt) -> usize {
     let token = scene.token(row).0;
     let Anatomy::Contraction(Contraction::Weight(Some(_))) = scene.node().op.anatomy() else { return token };
     token * scene.shape(row.step).get(1).copied().unwrap_or(1) + row.place.head.unwrap_or(0)

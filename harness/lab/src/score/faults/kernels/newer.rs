@@ -58,6 +58,27 @@ fn with_experts(s: &mut Spot<'_>, of: impl Fn(usize, usize) -> usize) {
     }
 }
 
+/// The product with the chosen experts of the rows that `of` makes of each line, of so many.
+fn with_rows(s: &mut Spot<'_>, of: impl Fn(usize, &[f32]) -> usize) {
+    let Anatomy::Contraction(Contraction::Weight(Some(picked))) = s.node.op.anatomy() else { return };
+    let (weight, chosen) = (s.weight().to_owned(), s.inputs[1].data.clone());
+    let (n, all) = s.extent(&weight);
+    let (m, w) = (all / picked.groups, s.values(&weight));
+    for (line, out) in s.out.chunks_mut(m).enumerate() {
+        let x = &s.inputs[0].data[of(line, &chosen) * n..][..n];
+        for (o, out) in out.iter_mut().enumerate() {
+            let row = &w[(chosen[line] as usize * m + o) * n..][..n];
+            *out = row.iter().zip(x).map(|(w, x)| w * x).sum();
+        }
+    }
+}
+
+/// Whether a product with chosen experts is of a row that all of a token's experts share.
+fn shared_rows(graph: &Graph, n: &Node, _: &Model) -> bool {
+    matches!(n.op.anatomy(), Anatomy::Contraction(Contraction::Weight(Some(_))))
+        && graph.nodes[n.inputs[0]].shape.len() == 2
+}
+
 /// How a delta net goes wrong.
 #[derive(Clone, Copy, Default)]
 struct Wrong {
@@ -204,6 +225,42 @@ pub(super) const FAULTS: &[KernelFault] = &[
         "a token's line meets the weights of the expert after the chosen one",
         |_, n, _| named(n, "expert_linear"),
         |s| with_experts(s, |chosen, of| (chosen + 1) % of),
+    ),
+    bug("lines-in-the-order-of-choices", "line l of T tokens meets the row of token l mod T", shared_rows, |s| {
+        let tokens = s.positions.len();
+        with_rows(s, |line, _| line % tokens);
+    }),
+    bug(
+        "rows-of-an-experts-first-lines",
+        "an expert's lines from its fifth on are made of the rows of its first four",
+        shared_rows,
+        |s| {
+            let tokens = s.positions.len();
+            with_rows(s, |line, chosen| {
+                let own: Vec<usize> = (0..chosen.len()).filter(|l| chosen[*l] == chosen[line]).collect();
+                let place = own.iter().position(|l| *l == line).unwrap_or(0);
+                own[place % 4] / (chosen.len() / tokens)
+            });
+        },
+    ),
+    bug(
+        "weights-in-the-order-of-experts",
+        "the weights of a token's experts are sorted by the experts' numbers, and their results are not",
+        |_, n, _| sum_of(n).is_some_and(|terms| terms > 1),
+        |s| {
+            let (Some(terms), width) = (sum_of(s.node), s.width()) else { return };
+            let near = |n: &&Node| n.id.layer == s.node.id.layer && matches!(n.op.anatomy(), Anatomy::Decision(_));
+            let Some(chosen) = s.graph.nodes.iter().find(near).map(|n| n.id) else { return };
+            let Some(chosen) = s.others.get(&chosen).cloned() else { return };
+            let (w, x) = (s.inputs[0].data.clone(), s.inputs[1].data.clone());
+            rows(s, width, |t, out| {
+                let mut places: Vec<usize> = (0..terms).collect();
+                places.sort_by(|a, b| chosen[t * terms + a].total_cmp(&chosen[t * terms + b]));
+                for (c, out) in out.iter_mut().enumerate() {
+                    *out = (0..terms).map(|j| w[t * terms + places[j]] * x[(t * terms + j) * width + c]).sum();
+                }
+            });
+        },
     ),
     bug(
         "last-expert-is-the-first",
