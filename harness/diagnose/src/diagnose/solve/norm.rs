@@ -126,6 +126,22 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             normed_by(scene, row, &|_, _| scale, &|i| f64::from(own[i % run]), run)
         }));
     }
+    for heads in (2..=4).filter(|heads| norm.groups.is_multiple_of(*heads)) {
+        let length = heads * run;
+        let by_one = format!("the squares of each {heads} heads are added together, and divided by the length of one");
+        let by_all = format!("the mean of squares is over each {heads} heads together, not over each one");
+        for (what, count) in [(by_one, run), (by_all, length)] {
+            let own = own.clone();
+            all.push(Law::new(what, 1, move |row: &RowAt| {
+                let (all, from) = (whole(scene, row)?, scene.token(row).1);
+                let scale = move |at: usize, _: &[f64]| {
+                    let squares: f64 = all[(from + at) / length * length..][..length].iter().map(|v| v * v).sum();
+                    1.0 / (squares / count as f64 + eps).sqrt()
+                };
+                normed_by(scene, row, &scale, &|i| f64::from(own[i % run]), run)
+            }));
+        }
+    }
     for index in tokens(scene, (run, eps), &own) {
         let own = own.clone();
         let what = format!("the mean is that of the {} in the part", index.told("token", "t"));

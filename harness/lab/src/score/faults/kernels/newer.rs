@@ -79,6 +79,14 @@ fn shared_rows(graph: &Graph, n: &Node, _: &Model) -> bool {
         && graph.nodes[n.inputs[0]].shape.len() == 2
 }
 
+/// Heads that are normed, each alone.
+fn heads(n: &Node) -> Option<usize> {
+    match &n.op {
+        Op::RmsNorm(norm) => Some(norm.groups).filter(|groups| *groups > 1),
+        _ => None,
+    }
+}
+
 /// How a delta net goes wrong.
 #[derive(Clone, Copy, Default)]
 struct Wrong {
@@ -344,6 +352,23 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug("read-before-the-decay", "what the key reads is of the state before its decay", net, |s| {
         delta(s, Wrong { early_read: true, ..Wrong::default() })
     }),
+    bug(
+        "norm-of-heads-in-pairs",
+        "a warp sums the squares of two heads and divides them by the length of one",
+        |_, n, _| heads(n).is_some_and(|heads| heads.is_multiple_of(2)),
+        |s| {
+            let (inputs, eps, w) = (s.inputs, s.config.rms_eps, s.values(s.weight()));
+            let pairs = inputs[0].data.chunks(2 * w.len());
+            let scales: Vec<f64> = pairs
+                .map(|x| 1.0 / (x.iter().map(|v| f64::from(v * v)).sum::<f64>() / w.len() as f64 + eps).sqrt())
+                .collect();
+            let x = &inputs[0].data;
+            let values = x.iter().enumerate();
+            let value = |(i, x): (usize, &f32)| (f64::from(x * w[i % w.len()]) * scales[i / (2 * w.len())]) as f32;
+            let values: Vec<f32> = values.map(value).collect();
+            s.out.copy_from_slice(&values);
+        },
+    ),
     bug(
         "window-stands",
         "a step's rows replace the window's last ones, and the others stay",
