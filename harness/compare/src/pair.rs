@@ -6,7 +6,9 @@
 use crate::arithmetic::{Arithmetic, Declared, check_heads};
 use crate::capture::manifest::{Manifest as CaptureManifest, Sampler};
 use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
-use crate::diagnose::{Diagnosis, Sibling, among_sequences, confirm, explain, narrow, undecided, unsteady};
+use crate::diagnose::{
+    Diagnosis, Sibling, again_among_sequences, among_sequences, confirm, explain, narrow, undecided, unsteady,
+};
 use crate::loaded::LoadedModel;
 use crate::memory::{self, Extent, Size};
 use crate::number::counted;
@@ -524,9 +526,14 @@ impl<'a> Pair<'a> {
     /// Holds the causes in the sequences of one run against each other.
     pub fn among_sequences(&self, judged: &mut [(Recording, Diagnosis)]) {
         if self.settings.budget > 0.0 {
-            let runs = judged.iter_mut().map(|(subject, diagnosis)| Sibling { side: subject.side(), diagnosis });
-            among_sequences(&self.oracle, &mut runs.collect::<Vec<_>>(), (&self.filter, &self.policy));
+            among_sequences(&self.oracle, &mut siblings(judged), (&self.filter, &self.policy));
         }
+    }
+
+    /// Holds what other tokens left of the causes in the sequences of one run against each other. `before` has the diagnoses as
+    /// they were before.
+    pub fn again_among_sequences(&self, judged: &mut [(Recording, Diagnosis)], before: &[Diagnosis]) {
+        again_among_sequences(&self.oracle, &mut siblings(judged), before, (&self.filter, &self.policy));
     }
 
     /// Holds the rules that a diagnosis of `subject` leaves open against one run more of it.
@@ -576,4 +583,8 @@ impl<'a> Pair<'a> {
         subject.capture.store.trouble()?;
         Ok(diagnosis)
     }
+}
+
+fn siblings(judged: &mut [(Recording, Diagnosis)]) -> Vec<Sibling<'_>> {
+    judged.iter_mut().map(|(subject, diagnosis)| Sibling { side: subject.side(), diagnosis }).collect()
 }

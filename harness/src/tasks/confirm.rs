@@ -159,13 +159,17 @@ impl ConfirmRequest {
         }
         let seconds = judged.iter().map(|(subject, _)| subject.seconds).sum();
         let live = |kind: &RunnerKind, number: u16| {
-            let like = plan.like(number.into());
             let ids = pair.opened.n_tokens().min(pair.opened.model.graph().config.n_vocab);
-            let mut runner = sequences::runner(pair, kind, &like, Faults::default())?;
-            let tokens = distinct(tokens, like.tokens(), ids, number);
-            let (runs, said) =
-                sequences::recorded(pair, runner.as_mut(), &like, &tokens, &pair.names).context(ELSEWHERE)?;
-            Ok(OtherBatch { plan: like, tokens, runs, said })
+            let run = |like: SequencePlan| -> Result<OtherBatch> {
+                let mut runner = sequences::runner(pair, kind, &like, Faults::default())?;
+                let tokens = distinct(tokens, like.tokens(), ids, number);
+                let (runs, said) =
+                    sequences::recorded(pair, runner.as_mut(), &like, &tokens, &pair.names).context(ELSEWHERE)?;
+                Ok(OtherBatch { plan: like, tokens, runs, said })
+            };
+            let [other, alike] = plan.like(number.into());
+            // An engine may share whole blocks alone.
+            run(other).or_else(|why| run(alike).map_err(|_| why))
         };
         let others = match &self.confirm {
             Some(Confirm::Recorded(folder)) => {
@@ -190,11 +194,13 @@ impl ConfirmRequest {
         Ok(match others {
             Ok(mut others) => {
                 let elsewhere = at_slots.then(|| others.iter().find_map(|other| other.at_slots(pair))).flatten();
+                let before: Vec<Diagnosis> = judged.iter().map(|(_, diagnosis)| diagnosis.clone()).collect();
                 for (subject, diagnosis) in judged.iter_mut().rev() {
                     let own: Vec<Recording> = others.iter_mut().filter_map(|other| other.runs.pop()).collect();
                     pair.confirm(subject, &own, diagnosis);
                     pair.undecided(subject, diagnosis);
                 }
+                pair.again_among_sequences(judged, &before);
                 elsewhere
             }
             Err(why) => {
@@ -562,7 +568,11 @@ mod tests {
         assert!(first.iter().zip(&other.prompt).all(|(a, b)| a != b), "{other:?}");
         assert!(OtherTokens::like(&first, (&[35, 25], 2), (62, 300), 1).is_none());
         let plan: SequencePlan = "20,12+1+9@0,1~2+0+7".parse().unwrap();
-        assert_eq!(plan.like(1).to_string(), "25,19+1+20@0,1~2+0+22");
+        let like = |plan: &str| plan.parse::<SequencePlan>().unwrap().like(1).map(|plan| plan.to_string());
+        assert_eq!(like(&plan.to_string()), ["25,19+1+20@0,1~4+0+22", "25,19+1+20@0,1~2+0+22"]);
+        // Another part of a prefix stays a part, and the whole of one stays the whole; so do drafts.
+        assert_eq!(like("17,1+1+9@0:16,0+0+0+5@0:18")[0], "22,1+1+20@0:21,0+0+0+18@0:23");
+        assert_eq!(like("9,5,5~5,5~4,5~1,1~1")[0], "14,12,14~12,16~13,18~2,1~2");
     }
 
     #[test]

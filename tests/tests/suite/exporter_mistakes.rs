@@ -166,6 +166,44 @@ fn what_no_later_step_reads_accuses_no_reader() {
     }
 }
 
+/// Weights of keys that a query does not see are not zero. A context that goes by the mask is right, and its weights are wrong: in
+/// the capture alone if the others are what they should be. A context that is wrong by the mask as well is an origin.
+#[test]
+fn a_context_may_go_by_the_mask() {
+    let folder = folder();
+    folder.record("right", "--prompt haiku -n 0 --stages attn_scores,attn_weights,attn_context,v_cache");
+    let tokens = folder.json("right/manifest.json")["tokens"].as_array().unwrap().len();
+    // What the weights of seen keys and the context are multiplied by, the weight of other keys, and what one element of the
+    // context is multiplied by; then the origins, and whether the first one is wrong in the capture alone.
+    let cases: [(f32, f32, f32, &[&str], bool); 4] = [
+        (1.0, 0.3, 1.0, &["L01.attn_weights"], true),
+        (0.5, 0.3, 1.0, &["L01.attn_weights"], false),
+        (0.5, 0.3, 1.01, &["L01.attn_weights", "L01.attn_context"], false),
+        (1.0, 0.0, 1.01, &["L01.attn_context"], false),
+    ];
+    for (i, (seen, later, one, origins, unread)) in cases.into_iter().enumerate() {
+        let dump = format!("dump-{i}");
+        npz::revalue(&folder.copied("right", &dump), |all| {
+            let weights = all.get_mut("prefill/L01.attn_weights").unwrap();
+            for (row, weights) in weights.chunks_exact_mut(tokens).enumerate() {
+                let own = row % tokens + 1;
+                weights[..own].iter_mut().for_each(|weight| *weight *= seen);
+                weights[own..].fill(later);
+            }
+            let context = all.get_mut("prefill/L01.attn_context").unwrap();
+            context.iter_mut().for_each(|value| *value *= seen);
+            // In the row that has it, it is the largest.
+            let at = (0..context.len()).max_by(|a, b| context[*a].abs().total_cmp(&context[*b].abs())).unwrap();
+            context[at] *= one;
+        });
+        let (code, report, text) = folder.told(&format!("run -m model.gguf --subject capture:{dump}"));
+        assert_eq!(code, 1, "{text}");
+        let findings = report.findings();
+        let found: Vec<&str> = findings.iter().map(|f| f["stage"].as_str().unwrap()).collect();
+        assert_eq!((found.as_slice(), findings[0]["unread"] == true), (origins, unread), "{text}");
+    }
+}
+
 /// A fault of the engine is none of its exporter: what follows is made of the wrong values.
 #[test]
 fn a_fault_of_the_engine_is_its_own() {

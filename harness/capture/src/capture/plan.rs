@@ -5,6 +5,7 @@ use super::passes::{MOST, Passes, in_other_run};
 use anyhow::{Context as _, bail, ensure};
 use qdiff_engine::cpu::Row;
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 use std::fmt::Display;
 use std::str::FromStr;
 
@@ -72,11 +73,56 @@ impl Plan {
         self.0.iter().flatten().fold(0, |sum, share| sum.saturating_add(share.tokens))
     }
 
-    /// A plan like this one with other numbers of tokens, by [`in_other_run`], `by` places on.
-    pub fn like(&self, by: usize) -> Self {
+    /// Plans like this one with other numbers of tokens, by [`in_other_run`], `by` places on. The first one has other lengths of
+    /// shared prefixes and of what is taken back, too: what depends on such a length comes apart from what does not. All of a
+    /// prefix and all of a draft stay all of it, and a part stays a part.
+    pub fn like(&self, by: usize) -> [Self; 2] {
+        [self.alike(by, true), self.alike(by, false)]
+    }
+
+    fn alike(&self, by: usize, other_lengths: bool) -> Self {
         let mut like = self.clone();
         let shares = like.0.iter_mut().flatten().filter(|share| share.tokens > 0);
         shares.enumerate().for_each(|(at, share)| share.tokens = in_other_run(share.tokens, at + by));
+        // The tokens of each sequence, here and there, and what is left of those that it was last fed.
+        let mut lengths = vec![([0usize; 2], [0usize; 2]); self.sequences()];
+        for (pass, there) in self.0.iter().zip(&mut like.0) {
+            for (s, (own, other)) in pass.iter().zip(there.iter_mut()).enumerate() {
+                let Some(back) = own.back else { continue };
+                let ([here, now], [last, draft]) = lengths[s];
+                if let Back::Last(tokens) = back {
+                    let taken = match tokens.cmp(&last) {
+                        _ if tokens == here => now,
+                        _ if !other_lengths => tokens,
+                        Ordering::Less => (tokens + 1 + s % 2).min(draft.saturating_sub(1)),
+                        Ordering::Equal => draft,
+                        Ordering::Greater => (tokens + draft).saturating_sub(last),
+                    };
+                    let most = if tokens == here { now } else { now.saturating_sub(1) };
+                    other.back = Some(Back::Last(taken.min(most).max(1)));
+                }
+                let left = [back.from(here), other.back.unwrap_or(back).from(now)];
+                lengths[s] = (left, [last.saturating_sub(here - left[0]), draft.saturating_sub(now - left[1])]);
+            }
+            let before = lengths.clone();
+            for (s, (own, other)) in pass.iter().zip(there).enumerate() {
+                if let Some(from) = own.prefix {
+                    let [here, now] = before[from as usize].0;
+                    other.length = own.length.map(|length| match length.cmp(&here) {
+                        Ordering::Less if !other_lengths => length.min(now),
+                        // Longer if there are so many; else shorter by one.
+                        Ordering::Less if length + 2 < now => (length + 3 + 2 * by).min(now - 1),
+                        Ordering::Less => length.min(now).saturating_sub(1).max(1),
+                        _ => now,
+                    });
+                    lengths[s].0 = [own.length.unwrap_or(here), other.length.unwrap_or(now)];
+                }
+                if own.tokens > 0 {
+                    let [here, now] = lengths[s].0;
+                    lengths[s] = ([here + own.tokens, now + other.tokens], [own.tokens, other.tokens]);
+                }
+            }
+        }
         like
     }
 
@@ -428,6 +474,86 @@ impl Display for Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    /// What a pass does with a sequence, of what it may do: numbers choose, and are taken modulo what there is.
+    type Choice = (usize, usize, usize, usize);
+
+    /// A plan that can be run, by choices for each pass and sequence.
+    fn plan_of(choices: &[Vec<Choice>]) -> Plan {
+        let mut lengths = vec![0usize; 3];
+        let mut plan = Plan::default();
+        for choices in choices {
+            let mut pass = vec![Share::default(); choices.len()];
+            for (s, &(tokens, back, ..)) in choices.iter().enumerate() {
+                pass[s].tokens = tokens % 7;
+                // One in two takes nothing back.
+                pass[s].back = match (lengths[s], back % 8) {
+                    (0, _) | (_, 4..) => None,
+                    (_, 0) => Some(Back::All),
+                    (there, _) => Some(Back::Last(1 + back / 8 % there)),
+                };
+                lengths[s] = pass[s].back.map_or(lengths[s], |back| back.from(lengths[s]));
+            }
+            let before = lengths.clone();
+            for (s, &(_, _, from, length)) in choices.iter().enumerate() {
+                let there = before[from % 3];
+                if lengths[s] == 0 && there > 0 && from % 3 < choices.len() && pass[s].tokens > 0 {
+                    pass[s].prefix = Some(from as u32 % 3);
+                    pass[s].length = (length % 2 == 1).then_some(1 + length / 2 % there);
+                    lengths[s] = pass[s].length.unwrap_or(there);
+                }
+                lengths[s] += pass[s].tokens;
+            }
+            plan.0.push(pass);
+        }
+        plan
+    }
+
+    /// Of each share: whether it takes all back, and whether it begins with a part of what another sequence has.
+    fn wholes(plan: &Plan) -> Vec<(bool, bool)> {
+        let mut all = Vec::new();
+        let mut lengths = vec![0usize; plan.sequences()];
+        for pass in &plan.0 {
+            let there = lengths.clone();
+            for (s, share) in pass.iter().enumerate() {
+                lengths[s] = share.back.map_or(lengths[s], |back| back.from(lengths[s]));
+            }
+            let before = lengths.clone();
+            for (s, share) in pass.iter().enumerate() {
+                let from = share.prefix.map(|from| before[from as usize]);
+                let length = from.map(|from| share.length.unwrap_or(from));
+                all.push((there[s] > 0 && before[s] == 0, length < from));
+                lengths[s] = length.unwrap_or(lengths[s]) + share.tokens;
+            }
+        }
+        all
+    }
+
+    proptest! {
+        /// Plans like one that can be run can be run: each feeds its tokens and writes itself as it is read. What takes all back does
+        /// so in them too.
+        #[test]
+        fn plans_like_one_that_runs_run(
+            choices in prop::collection::vec(prop::collection::vec((0..40usize, 0..80usize, 0..9usize, 0..40usize), 3), 1..7),
+            by in 0usize..4,
+        ) {
+            let plan = plan_of(&choices);
+            prop_assume!(plan.check().is_ok());
+            for (i, like) in plan.like(by).into_iter().enumerate() {
+                prop_assert!(like.check().is_ok(), "{plan} {like}: {:?}", like.check());
+                prop_assert_eq!(like.to_string().parse::<Plan>().unwrap(), like.clone());
+                let tokens: Vec<u32> = (0..like.tokens() as u32).collect();
+                let fed: Vec<u32> = like.fed(&tokens).iter().flat_map(|fed| fed.rows.iter().map(|row| row.token)).collect();
+                prop_assert_eq!(fed, tokens.clone());
+                prop_assert_eq!((like.steps(&tokens).len(), like.runs()), (plan.steps(&tokens).len(), plan.runs()));
+                let (here, there) = (wholes(&plan), wholes(&like));
+                prop_assert!(here.iter().zip(&there).all(|(own, other)| own.0 == other.0), "{plan} {like}");
+                let parts = here.iter().zip(&there).all(|(own, other)| own.1 || !other.1);
+                prop_assert!(parts || i == 1, "{plan} {like}");
+            }
+        }
+    }
 
     #[test]
     fn a_plan_deals_tokens_out() {

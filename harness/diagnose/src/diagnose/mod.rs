@@ -10,6 +10,7 @@ mod searcher;
 mod shared;
 mod siblings;
 mod solve;
+mod strangers;
 mod sums;
 #[cfg(test)]
 mod tests;
@@ -20,7 +21,7 @@ mod work;
 pub use confirm::{confirm, narrow};
 pub use doubt::{undecided, unsteady};
 pub use explain::explain;
-pub use siblings::{Sibling, among_sequences};
+pub use siblings::{Sibling, again_among_sequences, among_sequences};
 pub use solve::{Confidence, Example, Holds, Solution, When, anywhere};
 pub use trial::{OtherRun, Trial};
 
@@ -77,7 +78,7 @@ pub struct Search {
 pub const EXPORTER: &str = "mend the capture of this stage: it may take another buffer or layout than the next stages read, or take the buffer too early or too late";
 
 /// What to do about a cache that lacks rows, or holds others.
-const CACHE: &str = "write the row of each token to the cache slot of its position, unchanged and in every step, and keep the \
+const CACHE: &str = "write the row of each token, in the number format of the cache, to the slot of its position in every step, and keep the \
                      rows of earlier steps; if the engine does so, dump the whole cache";
 
 /// An origin with its evidence.
@@ -149,8 +150,20 @@ impl Finding {
     }
 
     /// Whether it says why, and not only where.
-    pub(crate) fn says_why(&self) -> bool {
+    pub fn says_why(&self) -> bool {
         self.solution.is_some() || self.cause.as_ref().is_some_and(|cause| cause.kind != Explains::Place)
+    }
+
+    /// What its cause is called in any layer, wherever it holds.
+    pub fn name(&self) -> Option<String> {
+        let told = match (&self.solution, &self.cause) {
+            (Some(solution), _) => solution.what.clone(),
+            (None, cause) => {
+                let cause = cause.as_ref().filter(|_| self.says_why())?;
+                CauseId { since: None, ..cause.name.clone() }.to_string()
+            }
+        };
+        Some(anywhere(&told, self.id.layer))
     }
 
     /// Whether its cause would change rows that are right.

@@ -222,6 +222,14 @@ impl Searcher<'_> {
         Some(self.cause(node, candidate, &fit, residual(origin), Vec::new()))
     }
 
+    /// Where a law of which no condition is told holds of an origin; `None` where it would change nothing else.
+    pub(super) fn unexplained(&self, origin: &StageResult, solution: &Solution) -> Option<Holds> {
+        let graph = &self.oracle.graph;
+        let node = &graph.nodes[graph.index(origin.id)?];
+        let tried = self.part(origin, TRIED);
+        solve::unexplained(&self.evidence(node, tried.as_ref().unwrap_or(self.subject.capture)), solution, self.meter)
+    }
+
     /// That each wrong row of an origin is multiplied by a factor of its own, if it is.
     pub(super) fn own_factors(&self, origin: &StageResult) -> Option<Solution> {
         let graph = &self.oracle.graph;

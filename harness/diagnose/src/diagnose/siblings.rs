@@ -3,11 +3,11 @@
 
 use super::confirm::held_there;
 use super::searcher::Searcher;
-use super::solve::{Holds, Predicted, WORK, anywhere};
+use super::solve::{Holds, Predicted, WORK, When};
 use super::work::Meter;
-use super::{Diagnosis, Finding, Solution, Trial};
+use super::{Diagnosis, Finding, Solution, Trial, strangers};
 use crate::capture::Filter;
-use crate::mutations::{CauseId, find};
+use crate::mutations::find;
 use crate::oracle::Oracle;
 use crate::verdict::{Policy, Side, StageResult};
 use qdiff_engine::model::StageId;
@@ -30,10 +30,10 @@ pub struct Sibling<'a> {
 /// to do with the sequence, and what is taken back is its condition.
 pub fn among_sequences(oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], (filter, policy): (&Filter, &Policy)) {
     let meter = Meter::new(WORK_OF_ALL);
+    let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
+    let searchers: Vec<Searcher<'_>> = runs.iter().map(|run| of(run.side)).collect();
     let mut decided: BTreeMap<&'static str, Decided> = BTreeMap::new();
     for id in stages(runs) {
-        let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
-        let searchers: Vec<Searcher<'_>> = runs.iter().map(|run| of(run.side)).collect();
         let all: Vec<(&Searcher<'_>, &Diagnosis)> =
             searchers.iter().zip(runs.iter()).map(|(searcher, run)| (searcher, &*run.diagnosis)).collect();
         // The engine runs the same code in each layer.
@@ -46,10 +46,57 @@ pub fn among_sequences(oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], (filter, p
                 changed
             }
         };
-        for (run, finding) in changed {
-            let mut findings = runs[run].diagnosis.findings.iter_mut();
-            findings.find(|old| old.id == id).into_iter().for_each(|old| *old = finding.clone());
+        put(runs, changed);
+    }
+    let all: Vec<(&Searcher<'_>, &Diagnosis)> =
+        searchers.iter().zip(runs.iter()).map(|(searcher, run)| (searcher, &*run.diagnosis)).collect();
+    let changed = strangers::told(&all);
+    put(runs, changed);
+}
+
+/// Puts findings in the place of those of their stages.
+fn put(runs: &mut [Sibling<'_>], changed: Vec<(usize, Finding)>) {
+    for (run, finding) in changed {
+        let mut findings = runs[run].diagnosis.findings.iter_mut();
+        findings.find(|old| old.id == finding.id).into_iter().for_each(|old| *old = finding.clone());
+    }
+}
+
+/// Holds against the other sequences of a run what a run on other tokens left of each cause: that may say of where it holds what
+/// one sequence alone bears out. `before` has what each diagnosis told before. Such a cause is taken back, and so is one that the
+/// other run refutes in another sequence: nothing else is told of it.
+pub fn again_among_sequences(
+    oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], before: &[Diagnosis], (filter, policy): (&Filter, &Policy),
+) {
+    let meter = Meter::new(WORK_OF_ALL);
+    let old = |run: usize, id: StageId| before[run].findings.iter().find(|finding| finding.id == id);
+    for id in stages(runs) {
+        let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
+        let searchers: Vec<Searcher<'_>> = runs.iter().map(|run| of(run.side)).collect();
+        let all: Vec<(&Searcher<'_>, &Diagnosis)> =
+            searchers.iter().zip(runs.iter()).map(|(searcher, run)| (searcher, &*run.diagnosis)).collect();
+        let found = |run: usize| all[run].1.findings.iter().find(|finding| finding.id == id);
+        let is_wrong = |run: &usize| found(*run).is_some_and(|finding| !finding.evident && !finding.unread);
+        let wrong: Vec<usize> = (0..all.len()).filter(is_wrong).collect();
+        let refuted = |run: usize| {
+            let finding = found(run).filter(|finding| !told(finding))?;
+            let Some(Trial::Withdrawn { tokens, because, .. }) = &finding.trial else { return None };
+            Some((old(run, id)?.name()?, (*tokens, because.clone())))
+        };
+        let refuted: Vec<(String, (usize, String))> = wrong.iter().filter_map(|&run| refuted(run)).collect();
+        let mut changed = Vec::new();
+        for &run in &wrong {
+            let Some(finding) = found(run).filter(|finding| told(finding)) else { continue };
+            let of_name = refuted.iter().find(|(refuted, _)| Some(refuted) == finding.name().as_ref());
+            let is_old = old(run, id).is_some_and(|old| old.told() == finding.told());
+            let against = match of_name {
+                Some((_, why)) => Some(why.clone()),
+                None if is_old => None,
+                None => Tried::of(&all, &wrong, (run, finding), false).against,
+            };
+            changed.extend(against.map(|why| (run, taken_back(all[run].0, all[run].1, finding, why))));
         }
+        put(runs, changed);
     }
 }
 
@@ -67,11 +114,11 @@ impl Decided {
         let mut changed = Vec::new();
         for (run, (searcher, diagnosis)) in runs.iter().enumerate() {
             let Some(own) = diagnosis.findings.iter().find(|finding| finding.id == id) else { continue };
-            let Some(name) = name(own) else { continue };
+            let Some(name) = own.name() else { continue };
             match (&self.stands, self.against.iter().find(|(known, _)| *known == name)) {
                 (Some((known, Some(holds))), _) if *known == name => {
                     let mut finding = own.clone();
-                    hold(&mut finding, holds);
+                    hold(&mut finding, holds, (searcher, origin(diagnosis, id)));
                     changed.push((run, finding));
                 }
                 (_, Some((_, why))) => changed.push((run, taken_back(searcher, diagnosis, own, why.clone()))),
@@ -82,21 +129,16 @@ impl Decided {
     }
 }
 
-/// What the cause of a finding is called in any layer, wherever it holds.
-fn name(finding: &Finding) -> Option<String> {
-    let told = match (&finding.solution, &finding.cause) {
-        (Some(solution), _) => solution.what.clone(),
-        (None, cause) => {
-            CauseId { since: None, ..cause.as_ref().filter(|_| finding.says_why())?.name.clone() }.to_string()
-        }
-    };
-    Some(anywhere(&told, finding.id.layer))
-}
-
-/// Tells of a finding where its cause holds.
-fn hold(finding: &mut Finding, holds: &Holds) {
+/// Tells of a finding where its cause holds. Rows that another sequence lists are no rows of this one.
+fn hold(finding: &mut Finding, holds: &Holds, (searcher, origin): (&Searcher<'_>, Option<&StageResult>)) {
     if let Some(solution) = &mut finding.solution {
-        solution.holds = holds.clone();
+        solution.holds = match holds {
+            Holds::Some { elements, of, .. } => {
+                let own = origin.and_then(|origin| searcher.unexplained(origin, solution));
+                own.unwrap_or(Holds::Some { elements: *elements, of: *of, rows: None, elsewhere: true })
+            }
+            holds => holds.clone(),
+        };
     } else if let Some(cause) = finding.cause.as_mut().filter(|cause| cause.name.since.is_some()) {
         // Another sequence has it at other positions.
         (cause.name.since, cause.whole) = (None, false);
@@ -141,8 +183,8 @@ fn settled(runs: &[(&Searcher<'_>, &Diagnosis)], id: StageId) -> (Vec<(usize, Fi
         let Some(finding) = found(run).filter(|finding| told(finding)) else { continue };
         // The first that explains all of them is the cause.
         let of_all = tried.iter().any(|tried| tried.against.is_none() && tried.holds.len() + 1 == wrong.len());
-        if !of_all && !tried.iter().any(|tried| name(tried.finding) == name(finding)) {
-            tried.push(Tried::of(runs, &wrong, (run, finding)));
+        if !of_all && !tried.iter().any(|tried| tried.finding.name() == finding.name()) {
+            tried.push(Tried::of(runs, &wrong, (run, finding), true));
         }
     }
     // Else the one that explains most.
@@ -156,17 +198,18 @@ fn settled(runs: &[(&Searcher<'_>, &Diagnosis)], id: StageId) -> (Vec<(usize, Fi
             continue;
         }
         let against =
-            tried.iter().find(|tried| name(tried.finding) == name(own)).and_then(|tried| tried.against.clone());
+            tried.iter().find(|tried| tried.finding.name() == own.name()).and_then(|tried| tried.against.clone());
         if let Some(why) = against.filter(|_| told(own)) {
             changed.push((run, taken_back(runs[run].0, runs[run].1, own, why)));
         }
     }
-    let stands = best.and_then(|best| Some((name(best.finding)?, best.narrowed.clone())));
-    let against = tried.iter().filter_map(|tried| Some((name(tried.finding)?, tried.against.clone()?))).collect();
+    let stands = best.and_then(|best| Some((best.finding.name()?, best.narrowed.clone())));
+    let against = tried.iter().filter_map(|tried| Some((tried.finding.name()?, tried.against.clone()?))).collect();
     (changed, Decided { stands, against })
 }
 
-fn origin(diagnosis: &Diagnosis, id: StageId) -> Option<&StageResult> {
+/// A stage as it was judged.
+pub(super) fn origin(diagnosis: &Diagnosis, id: StageId) -> Option<&StageResult> {
     diagnosis.verdict.stages.iter().find(|stage| stage.id == id)
 }
 
@@ -183,7 +226,11 @@ struct Tried<'a> {
 }
 
 impl<'a> Tried<'a> {
-    fn of(runs: &[(&Searcher<'_>, &'a Diagnosis)], wrong: &[usize], (run, finding): (usize, &'a Finding)) -> Self {
+    /// `may_narrow` where what the others say of where it holds may be told.
+    fn of(
+        runs: &[(&Searcher<'_>, &'a Diagnosis)], wrong: &[usize], (run, finding): (usize, &'a Finding),
+        may_narrow: bool,
+    ) -> Self {
         let mut tried = Self { run, finding, holds: Vec::new(), narrowed: None, against: None };
         let Some(origin) = origin(runs[run].1, finding.id) else { return tried };
         // Those in which the stage is wrong come first.
@@ -197,14 +244,20 @@ impl<'a> Tried<'a> {
             let (elements, allowed) = match held_there(runs[run].0, searcher, origin, finding) {
                 Predicted::Holds { elements, both: None } => (elements, true),
                 Predicted::Holds { elements, .. } if finding.solution.is_none() => (elements, true),
-                Predicted::Holds { elements, both: Some(both) } | Predicted::Under { elements, both } => {
-                    (elements, tried.narrow(Holds::Under { conditions: both, tried: false }))
+                Predicted::Holds { elements, both: Some(both) } | Predicted::Under { elements, both } => (
+                    elements,
+                    match may_narrow {
+                        true => tried.narrow(Holds::Under { conditions: both, tried: false }),
+                        false => tried.allows(&both),
+                    },
+                ),
+                Predicted::Open { elements, of } => {
+                    (elements, if may_narrow { tried.narrow(of) } else { tried.allows(&[]) })
                 }
-                Predicted::Open { elements, of } => (elements, tried.narrow(of)),
                 Predicted::Silent(WORK) => break,
                 Predicted::Silent(_) => continue,
                 // It has to do with the sequence, if nothing else is told of where it holds.
-                Predicted::Fails(_) => (0, !is_wrong && tried.is_without_condition()),
+                Predicted::Fails(_) => (0, !is_wrong && !tried.has_condition()),
             };
             if !allowed {
                 let tokens = searcher.subject.capture.steps.iter().map(|step| step.tokens.len()).sum();
@@ -217,11 +270,24 @@ impl<'a> Tried<'a> {
         tried
     }
 
-    /// Whether nothing is told of where it holds.
-    fn is_without_condition(&self) -> bool {
+    /// Whether something is told of where it holds.
+    fn has_condition(&self) -> bool {
         match (&self.finding.solution, &self.finding.cause) {
-            (Some(solution), _) => !matches!(self.narrowed.as_ref().unwrap_or(&solution.holds), Holds::Under { .. }),
-            (None, cause) => cause.as_ref().is_none_or(|cause| cause.name.since.is_none()),
+            (Some(solution), _) => matches!(self.narrowed.as_ref().unwrap_or(&solution.holds), Holds::Under { .. }),
+            (None, cause) => cause.as_ref().is_some_and(|cause| cause.name.since.is_some()),
+        }
+    }
+
+    /// Whether what is told of where it holds is among the conditions of another sequence, or says that no rule is known.
+    fn allows(&self, conditions: &[When]) -> bool {
+        let of_trial = match &self.finding.trial {
+            Some(Trial::Narrowed { holds, .. }) => Some(holds),
+            _ => None,
+        };
+        match self.finding.solution.as_ref().map(|solution| &solution.holds).or(of_trial) {
+            Some(Holds::Some { .. }) => true,
+            Some(holds) => holds.told().first().is_some_and(|told| conditions.iter().any(|when| told.alike(when))),
+            None => false,
         }
     }
 
@@ -246,14 +312,14 @@ impl<'a> Tried<'a> {
     /// Its finding in a sequence that it holds of.
     fn told_in(&self, runs: &[(&Searcher<'_>, &Diagnosis)], (run, own): (usize, &Finding)) -> Option<Finding> {
         let mut finding = own.clone();
+        let (searcher, diagnosis) = runs[run];
+        let origin = origin(diagnosis, own.id)?;
         if run != self.run {
-            let (searcher, diagnosis) = runs[run];
-            let origin = origin(diagnosis, own.id)?;
             let elements = self.holds.iter().find(|(other, _)| *other == run)?.1;
             let solution = self.finding.solution.clone();
             finding.solution = solution.map(|solution| Solution { elements, held_out: elements, ..solution });
             finding.cause = match &self.finding.cause {
-                Some(_) if name(own) == name(self.finding) && own.solution.is_none() => own.cause.clone(),
+                Some(_) if own.name() == self.finding.name() && own.solution.is_none() => own.cause.clone(),
                 Some(cause) if self.finding.solution.is_none() => {
                     let values = cause.name.parameters.iter().map(|(_, value)| *value).collect();
                     Some(searcher.again(origin, &(find(&cause.name.mutation)?, values))?)
@@ -265,7 +331,10 @@ impl<'a> Tried<'a> {
             finding.remedy.clone_from(&self.finding.remedy);
             finding.shape = String::new();
         }
-        self.narrowed.iter().for_each(|holds| hold(&mut finding, holds));
+        let own = || finding.solution.as_ref().map(|solution| &solution.holds);
+        let listed = run != self.run && matches!(own(), Some(Holds::Some { .. }));
+        let holds = self.narrowed.clone().or_else(|| own().filter(|_| listed).cloned());
+        holds.iter().for_each(|holds| hold(&mut finding, holds, (searcher, Some(origin))));
         Some(finding)
     }
 }

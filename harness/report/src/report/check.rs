@@ -2,7 +2,8 @@
 
 use super::screen::{Check, Document, Fate, Line, Next, Screen, Section, Table};
 use super::stages::NONE;
-use super::{ModelInfo, Outcome, Report, origin};
+use super::{ModelInfo, Outcome, Report, origin, standing};
+use crate::diagnose::Finding;
 use crate::metrics::largest;
 use crate::number::{Real, counted, percent};
 use qdiff_engine::model::StageId;
@@ -79,6 +80,9 @@ pub struct Run {
     pub used: f64,
     /// Seconds that it took.
     pub seconds: f64,
+    /// Why it is wrong, if the headline says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Told>,
     /// What it did not exercise.
     pub unexercised: Vec<String>,
     /// Injected faults that change no stage by more than rounding may.
@@ -89,6 +93,16 @@ pub struct Run {
     pub other: Option<Other>,
     /// The command that repeats it.
     pub command: String,
+}
+
+/// A cause as a case tells it.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Told {
+    /// What it is called in any layer, wherever it holds.
+    pub name: String,
+    /// What other tokens say of it, if they bear it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standing: Option<String>,
 }
 
 /// Bits that a sequence gives beside others, and not alone.
@@ -126,9 +140,13 @@ impl Fared {
     pub fn run(report: &Report) -> Self {
         let screen = Document::screen(report, false);
         let locals = report.diagnosis.verdict.stages.iter().filter_map(|s| s.subject.as_ref());
+        let first = report.diagnosis.findings.first();
+        let told = first.filter(|first| first.told().is_some_and(|told| screen.headline.contains(&told)));
+        let cause = told.and_then(|first| Some(Told { name: first.name()?, standing: standing::short(first) }));
         Self::Run(Box::new(Run {
             outcome: report.outcome,
             headline: screen.headline,
+            cause,
             subject: report.subject.name.clone(),
             reference: report.reference.name.clone(),
             tokens: report.run.tokens.len(),
@@ -148,7 +166,15 @@ impl Fared {
     /// # Panics
     /// If there is no report.
     pub fn batch(reports: &[&Report], other: Option<Other>) -> Self {
-        let worst = reports.iter().min_by_key(|report| report.outcome.rank()).expect("a batch has sequences");
+        // Of those the one that went wrong at the first stage, and of these one that says why.
+        let badness = |report: &&&Report| {
+            let stages = &report.diagnosis.verdict.stages;
+            let first = report.diagnosis.findings.first();
+            let at = first.map_or(0, |first| stages.iter().position(|stage| stage.id == first.id).unwrap_or(0));
+            let tried = first.is_some_and(|first| standing::short(first).is_some());
+            (report.outcome.rank(), at, !tried, !first.is_some_and(Finding::says_why))
+        };
+        let worst = reports.iter().min_by_key(badness).expect("a batch has sequences");
         let Self::Run(mut run) = Self::run(worst) else { unreachable!("a report is of a run") };
         let own = |report: &&&Report| match Self::run(report) {
             Self::Run(run) => Some(run),
@@ -202,6 +228,7 @@ impl CheckReport {
         let mut parts = vec![format!("{right} of {} match", counted(ran, "case"))];
         if outcome != Outcome::Match {
             parts.extend(of(outcome).next().map(|(case, run)| format!("{} {}", case.name, run.line())));
+            parts.extend(causes(&of(outcome).collect::<Vec<_>>()));
         }
         // Cases with one reason that follow each other make one line.
         let same = |a: &&Case, b: &&Case| match (&a.fared, &b.fared) {
@@ -223,6 +250,32 @@ impl CheckReport {
         }));
         parts.join("; ")
     }
+}
+
+/// How far the cause of the first of several wrong cases may be relied on, and what the others say.
+fn causes(wrong: &[(&Case, &Run)]) -> Option<String> {
+    let ((_, first), others) = wrong.split_first()?;
+    let cause = |run: &&(&Case, &Run)| run.1.cause.is_some();
+    let say = |n: usize, one: &str, several: &str| match n {
+        0 => None,
+        1 => Some(format!("1 other case {one}")),
+        n => Some(format!("{n} other cases {several}")),
+    };
+    let Some(own) = &first.cause else {
+        let borne_out =
+            |(case, run): &(&Case, &Run)| Some((case.name.clone(), run.cause.as_ref()?.standing.clone()?, run.line()));
+        let (case, standing, line) = others.iter().find_map(borne_out)?;
+        return Some(format!("{case} names a cause, {standing}: {line}"));
+    };
+    let same = |run: &&(&Case, &Run)| run.1.cause.as_ref().is_some_and(|cause| cause.name == own.name);
+    let (alike, named) = (others.iter().filter(same).count(), others.iter().filter(cause).count());
+    let parts = [
+        Some(format!("its cause is {}", own.standing.as_deref().unwrap_or("not confirmed on other tokens"))),
+        say(alike, "has the same", "have the same"),
+        say(named - alike, "names another", "name others"),
+        say(others.len() - named, "has no known cause", "have no known cause"),
+    ];
+    Some(parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
 }
 
 impl Run {

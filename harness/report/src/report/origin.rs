@@ -72,7 +72,12 @@ pub(super) fn ended(outcome: Outcome, headline: String) -> Fate {
 
 /// What is wrong of a finding: the cause, and what the residual looks like where the cause does not say all of it.
 pub fn story(finding: &Finding) -> String {
-    let cause = finding.told().unwrap_or_else(|| UNKNOWN.to_owned());
+    // A place is no cause.
+    let cause = match finding.told() {
+        Some(told) if finding.says_why() => told,
+        Some(place) => format!("{UNKNOWN}: {place}"),
+        None => UNKNOWN.to_owned(),
+    };
     let what = match (finding.plain(), finding.shape.as_str()) {
         (Some(plain), _) => plain.to_owned(),
         (None, "") => cause,

@@ -56,7 +56,7 @@ pub(super) fn common(sorted: &[(usize, &Report)]) -> Vec<Common> {
             runs: at_slots.iter().map(|(i, _)| *i).collect(),
         });
     let known = sorted.iter().filter(|(_, report)| wrong(report).is_none()).filter_map(|(i, report)| {
-        let first = report.diagnosis.findings.first()?;
+        let first = report.diagnosis.findings.first().filter(|first| first.says_why())?;
         Some((first.told()?, *i, first.id))
     });
     let groups = grouped(known, |(cause, ..)| cause.clone()).into_iter().filter(|(_, runs)| runs.len() > 1);
@@ -109,7 +109,7 @@ fn cells(report: &Report) -> Vec<String> {
         (None, ..) if report.slots.as_ref().is_some_and(SlotsCheck::diverged) => "slots".to_owned(),
         (None, _, Some(f)) => {
             let solved = f.solution.as_ref().map(|s| s.told());
-            let named = || f.cause.as_ref().map(|c| c.name.to_string());
+            let named = || f.cause.as_ref().filter(|_| f.says_why()).map(|c| c.name.to_string());
             let cause = solved.or_else(named).unwrap_or_else(|| UNKNOWN.to_owned());
             format!("{} {cause}", f.id)
         }

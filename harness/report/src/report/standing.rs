@@ -17,6 +17,15 @@ pub(super) fn words(finding: &Finding) -> Option<String> {
     }
 }
 
+/// What other tokens say of the cause of a finding, in a few words; nothing where they do not bear it out.
+pub(super) fn short(finding: &Finding) -> Option<String> {
+    match finding.trial.as_ref()? {
+        Trial::Confirmed { tokens, .. } => Some(format!("confirmed on {}", others(*tokens))),
+        Trial::Narrowed { tokens, .. } => Some(format!("narrowed by {}", others(*tokens))),
+        Trial::Silent { .. } | Trial::Untried { .. } | Trial::Withdrawn { .. } => None,
+    }
+}
+
 /// A cause that did not hold on other tokens.
 pub(super) fn withdrawn(finding: &Finding) -> Option<String> {
     let Some(Trial::Withdrawn { tokens, told, because }) = &finding.trial else { return None };

@@ -2,7 +2,7 @@
 
 use super::{
     AttentionMap, Coverage, Element, ElementMap, Local, LogitsRow, Measured, Parts, Policy, Side, StageResult, Status,
-    Symptom, Unjudged, again, attention, coverage, elements, health, logits, measured, unread,
+    Symptom, Unjudged, again, attention, coverage, elements, health, logits, masked, measured, unread,
 };
 use crate::capture::Filter;
 use crate::metrics::{argmax, largest_difference, margin};
@@ -148,7 +148,8 @@ fn conclude(
     let graph = &oracle.graph;
     let within = within(graph, &mut stages, alone);
     mark_origins(oracle, &mut stages, absent);
-    if unread::mark(oracle, subject, (filter, policy), (&mut stages, alone)) {
+    let unread = unread::mark(oracle, subject, (filter, policy), (&mut stages, alone));
+    if masked::settle(oracle, subject, (filter, policy), (&mut stages, alone)) || unread {
         for stage in &mut stages {
             stage.origin = false;
             if stage.status == Status::Inherited {

@@ -109,6 +109,11 @@ pub struct Local {
 }
 
 impl Local {
+    /// Whether the row of a state at a position is wrong in the step of this number.
+    pub fn is_wrong_at(&self, step: usize, position: usize) -> bool {
+        self.bad_at.contains(&(step, position))
+    }
+
     /// Whether the stage does its mathematics.
     pub fn ok(&self) -> bool {
         self.used <= 1.0 && self.non_finite.is_none() && self.extent.is_none()

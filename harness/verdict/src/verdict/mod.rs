@@ -35,6 +35,7 @@ mod linear;
 mod local;
 mod logits;
 pub mod lost;
+mod masked;
 mod measured;
 mod mode;
 mod operands;

@@ -76,14 +76,9 @@ pub(in crate::diagnose) const OTHERWISE: &str = "elements are wrong otherwise";
 /// The prediction of a solver's law for the other run, and its words if fewer of them hold than were reported.
 pub(in crate::diagnose) fn of_law(pair: Pair<'_>, solution: &Solution) -> (Predicted, Option<String>) {
     let (solver, what) = &solution.words;
-    if let Some(form) = &solution.law {
-        return (one_law(pair, Of::Form(form), solution), None);
-    }
-    if let Some(reading) = solution.reads.as_ref().filter(|_| solution.what == *what) {
-        return (one_law(pair, Of::Reading(what, reading), solution), None);
-    }
-    let one = one_law(pair, Of::Words(*solver, what), solution);
-    if solution.what == *what {
+    let law = of_words(solution);
+    let one = one_law(pair, law, solution);
+    if !matches!(law, Of::Words(..)) || solution.what == *what {
         return (one, None);
     }
     // Two laws that came to the same in the first run.
@@ -163,6 +158,23 @@ fn one_law(pair: Pair<'_>, law: Of<'_>, solution: &Solution) -> Predicted {
     }
 }
 
+/// Where a law holds in a run of which no condition is told; `None` where it would change nothing else.
+pub(in crate::diagnose) fn unexplained(e: &Evidence<'_>, solution: &Solution, meter: &Meter) -> Option<Holds> {
+    let scene = Scene::of(e, meter);
+    let held = of_words(solution).laws(&scene).iter().find_map(|law| held(&scene, law))?;
+    (!held.spared.is_empty()).then(|| held.unexplained(&scene))
+}
+
+/// A law as it is found again in its own words.
+fn of_words(solution: &Solution) -> Of<'_> {
+    let (solver, what) = &solution.words;
+    match (&solution.law, &solution.reads) {
+        (Some(form), _) => Of::Form(form),
+        (None, Some(reading)) if solution.what == *what => Of::Reading(what, reading),
+        (None, _) => Of::Words(*solver, what),
+    }
+}
+
 /// The same of values that are known of both runs, of every element.
 pub(in crate::diagnose) fn of_values(
     pair: Pair<'_>, (first, other): (&Expected, &Expected), condition: Condition,
@@ -214,7 +226,9 @@ fn judged<'s>(
         Seen { scene: first, wrong: &first_wrong, spared: first_spared },
         Seen { scene, wrong: &all_wrong, spared: &held.spared },
     ];
+    // Of a value that the first run did not have, some elements may be wrong and others right.
     let both = options.iter().filter(allowed).map(|when| when.with(scene, &all_wrong, &held.spared));
+    let both = both.filter(|when| allowed(&when));
     // If the law would change nothing else in the first run, a condition is only what its wrong elements have in common.
     let extent = at_first.as_ref().map_or(condition == Condition::None, |held| held.spared.is_empty());
     let mut both: Vec<When> =

@@ -1,0 +1,166 @@
+//! Rows of a cache that are the rows of other tokens, bit by bit: of which sequence, and of which tokens. A sequence alone does not
+//! tell, since what stands in its rows is not its own.
+
+use super::searcher::Searcher;
+use super::siblings::origin;
+use super::{Diagnosis, Finding};
+use crate::number::counted;
+use crate::verdict::{Evidence, RowAt};
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::State;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// How to mend it.
+const REMEDY: &str = "look at what writes to rows of earlier tokens: the slots that a pass is given, what moves rows, and tables that \
+                      still name a slot which was moved or is free";
+
+/// Elements of a row that are not the same by chance.
+const SHORTEST: usize = 8;
+
+/// Runs of rows that are told.
+const MOST: usize = 4;
+
+/// A token: the sequence that it was fed to, and its position.
+type Token = (usize, usize);
+
+/// A part of a row of a cache: where it begins, and the bits of its elements.
+type Bits = (usize, Vec<u32>);
+
+/// Says of the caches that no cause explains whose rows they hold.
+pub(super) fn told(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
+    let mut all = Vec::new();
+    for (run, (searcher, diagnosis)) in runs.iter().enumerate() {
+        let unexplained = |f: &&Finding| !f.says_why() && !f.evident && !f.unread && f.inside.is_empty();
+        for finding in diagnosis.findings.iter().filter(unexplained) {
+            let graph = &searcher.oracle.graph;
+            let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { continue };
+            if !matches!(node.op.anatomy(), Anatomy::State(State::Rows(_))) || searcher.meter.over() {
+                continue;
+            }
+            let e = searcher.evidence(node, searcher.subject.capture);
+            let Some(words) = words(&e, runs, run) else { continue };
+            let mut finding = finding.clone();
+            finding.explained_by(&words);
+            finding.remedy = Some(REMEDY.to_owned());
+            all.push((run, finding));
+        }
+    }
+    all
+}
+
+/// The slot of a row, and where the row begins in it.
+fn place(e: &Evidence<'_>, row: &RowAt) -> Option<(usize, usize)> {
+    let shape = &e.given[row.step].as_ref()?.shape;
+    let width: usize = shape[1..].iter().product();
+    let at = (row.range.start / width, row.range.start % width);
+    (at.1 + row.range.len() <= width && row.range.len() >= SHORTEST).then_some(at)
+}
+
+fn bits(from: usize, row: &[f32]) -> Bits {
+    (from, row.iter().map(|v| v.to_bits()).collect())
+}
+
+fn words(e: &Evidence<'_>, runs: &[(&Searcher<'_>, &Diagnosis)], run: usize) -> Option<String> {
+    let bad: Vec<&RowAt> = e.bad_rows().collect();
+    let mut wanted: HashMap<Bits, BTreeSet<Token>> = HashMap::new();
+    for row in &bad {
+        wanted.entry(bits(place(e, row)?.1, e.row(row).0)).or_default();
+    }
+    let parts: BTreeSet<(usize, usize)> =
+        bad.iter().map(|row| Some((place(e, row)?.1, row.range.len()))).collect::<Option<_>>()?;
+    if wanted.is_empty() {
+        return None;
+    }
+    for (searcher, diagnosis) in runs {
+        let judged = origin(diagnosis, e.node.id).and_then(|stage| stage.subject.as_ref());
+        for step in &searcher.subject.capture.steps {
+            let Some(cache) = step.get(e.node.id) else { continue };
+            let width: usize = cache.shape[1..].iter().product();
+            searcher.meter.count(cache.data.len() as u64);
+            let rows = cache.data.chunks(width.max(1)).enumerate();
+            // In the step that wrote it: later ones may hold others. A row that is wrong there is no token's.
+            for (slot, whole) in rows.take(step.keys()).skip(step.first) {
+                if judged.is_none_or(|local| local.is_wrong_at(step.index, slot)) {
+                    continue;
+                }
+                for &(from, len) in &parts {
+                    let Some(part) = whole.get(from..from + len) else { continue };
+                    if let Some(tokens) = wanted.get_mut(&bits(from, part)) {
+                        tokens.insert((step.sequence as usize, slot));
+                    }
+                }
+            }
+        }
+    }
+    // Of each wrong slot, the tokens whose row it may be.
+    let steps = &e.side.capture.steps;
+    let own = |slot: usize| {
+        let step = steps.iter().find(|step| (step.first..step.keys()).contains(&slot));
+        (step.map_or(run, |step| step.sequence as usize), slot)
+    };
+    let mut slots: BTreeMap<(usize, usize), BTreeSet<Token>> = BTreeMap::new();
+    for row in &bad {
+        let (slot, from) = place(e, row)?;
+        let mut tokens = wanted.get(&bits(from, e.row(row).0))?.clone();
+        tokens.remove(&own(slot));
+        slots.entry((row.step, slot)).and_modify(|all| all.retain(|t| tokens.contains(t))).or_insert(tokens);
+    }
+    if slots.values().any(BTreeSet::is_empty) {
+        return None;
+    }
+    // A row may be overwritten more than once: each slot is told as it is first.
+    let mut first: BTreeMap<usize, BTreeSet<Token>> = BTreeMap::new();
+    for ((_, slot), tokens) in slots {
+        first.entry(slot).or_insert(tokens);
+    }
+    let told = runs_of(&first)?;
+    let parts: Vec<String> = told
+        .iter()
+        .map(|(slots, (sequence, token), n)| {
+            let range = |from: usize| if *n == 1 { from.to_string() } else { format!("{from}..{}", from + n - 1) };
+            let (rows, holds, tokens) = if *n == 1 { ("row", "holds", "token") } else { ("rows", "hold", "tokens") };
+            let row = if *n == 1 { "the row" } else { "the rows" };
+            format!("{rows} {} {holds} {row} of {tokens} {} of sequence {sequence}", range(*slots), range(*token))
+        })
+        .collect();
+    let more = parts.len().saturating_sub(MOST);
+    let rest: usize = told[told.len() - more..].iter().map(|(.., n)| n).sum();
+    let more = (more > 0).then(|| format!("{} more hold those of others", counted(rest, "row")));
+    Some(parts.into_iter().take(MOST).chain(more).collect::<Vec<_>>().join("; "))
+}
+
+/// Slots one after another that hold the rows of tokens one after another: the first slot, the first token, and how many. `None` if
+/// it is not clear whose they are.
+fn runs_of(slots: &BTreeMap<usize, BTreeSet<Token>>) -> Option<Vec<(usize, Token, usize)>> {
+    let mut told: Vec<(usize, Token, usize)> = Vec::new();
+    let mut from = slots.keys().next().copied();
+    while let Some(slot) = from {
+        let length = |&(sequence, token): &Token| {
+            (0..).take_while(|i| slots.get(&(slot + i)).is_some_and(|t| t.contains(&(sequence, token + i)))).count()
+        };
+        let tokens = &slots[&slot];
+        let longest = tokens.iter().map(length).max()?;
+        let mut alike = tokens.iter().filter(|token| length(token) == longest);
+        let (token, None) = (*alike.next()?, alike.next()) else { return None };
+        told.push((slot, token, longest));
+        from = slots.range(slot + longest..).next().map(|(slot, _)| *slot);
+    }
+    Some(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::runs_of;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    #[test]
+    fn rows_that_stand_side_by_side_are_told_together() {
+        let of = |all: &[(usize, &[(usize, usize)])]| -> BTreeMap<usize, BTreeSet<(usize, usize)>> {
+            all.iter().map(|(slot, tokens)| (*slot, tokens.iter().copied().collect())).collect()
+        };
+        // The second one may be of two tokens, and is of that which goes on.
+        let slots = of(&[(6, &[(0, 0)]), (7, &[(0, 1), (2, 5)]), (9, &[(1, 3)])]);
+        assert_eq!(runs_of(&slots), Some(vec![(6, (0, 0), 2), (9, (1, 3), 1)]));
+        assert_eq!(runs_of(&of(&[(6, &[(0, 0), (1, 0)])])), None);
+    }
+}
