@@ -266,6 +266,7 @@ impl Config {
             Some(_) => optional("rope.scale_linear", 1.0)?,
         };
         let extra = optional("rope.scaling.attn_factor", 1.0)?;
+        let mut llama_departs = None;
         let rope_scaling = match kind.as_str() {
             "none" | "linear" => {
                 let factor = if kind == "none" { 1.0 } else { factor };
@@ -275,9 +276,15 @@ impl Config {
                 let trained = or("rope.scaling.original_context_length", context)? as f64;
                 // The plane that turns so often within the context that was trained on (`ggml_rope_yarn_corr_dims`).
                 let plane = |turns: f64| rotated as f64 * (trained / (turns * 2.0 * PI)).ln() / (2.0 * rope_base.ln());
-                let fast = plane(optional("rope.scaling.yarn_beta_fast", 32.0)?).floor().max(0.0);
-                let slow = plane(optional("rope.scaling.yarn_beta_slow", 1.0)?).ceil().min(rotated as f64 - 1.0);
-                Some(Scaling { factor, magnitude: extra * (1.0 + 0.1 * factor.ln()), between: Some([fast, slow]) })
+                let turns = [("rope.scaling.yarn_beta_fast", 32.0), ("rope.scaling.yarn_beta_slow", 1.0)];
+                let [fast, slow] = turns.map(|(suffix, usual)| optional(suffix, usual));
+                let [fast, slow] = [fast?, slow?];
+                let unread = turns.iter().zip([fast, slow]).find(|((_, usual), turns)| turns != usual);
+                llama_departs = unread.map(|((suffix, _), _)| unread_by_llama(&key(suffix)));
+                let between = [plane(fast).floor().max(0.0), plane(slow).ceil().min(rotated as f64 - 1.0)];
+                // Angles that are not made smaller keep their magnitude.
+                let magnitude = extra * (1.0 + 0.1 * factor.ln().max(0.0));
+                Some(Scaling { factor, magnitude, between: Some(between) })
             }
             _ => {
                 let what = "scaling of this kind is";
@@ -299,7 +306,7 @@ impl Config {
             rope_base,
             rope_scaling,
             rms_eps: real(EPSILON, None, 0.0..=1.0)?,
-            llama_departs: None,
+            llama_departs,
         })
     }
 }

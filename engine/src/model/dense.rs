@@ -35,7 +35,8 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
         && source.integer(&format!("{arch}.n_deepstack_layers")).is_some_and(|layers| layers > 0);
     let (e, h, g, d) = (c.n_embd, c.n_heads, c.n_kv_heads, c.head_dim);
     let experts = traits.experts.as_ref().map(|mixture| Experts::read(arch, source, *mixture)).transpose()?;
-    c.llama_departs = experts.as_ref().and_then(|experts| experts.llama_departs.clone()).or(of_positions);
+    let departs = experts.as_ref().and_then(|experts| experts.llama_departs.clone()).or(of_positions);
+    c.llama_departs = departs.or(c.llama_departs.take());
     let f = if experts.is_none() { Config::integer(arch, "feed_forward_length", source)? } else { 0 };
     last_layer(arch, source, c.n_layers)?;
     let v = c.n_vocab;

@@ -106,7 +106,8 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
         false => blocks::sections(arch, source, c.rotated, Sections::Interleaved)?,
     };
     let experts = traits.experts.map(|mixture| Experts::read(arch, source, mixture)).transpose()?;
-    c.llama_departs = experts.as_ref().and_then(|experts| experts.llama_departs.clone()).or(of_positions);
+    let departs = experts.as_ref().and_then(|experts| experts.llama_departs.clone()).or(of_positions);
+    c.llama_departs = departs.or(c.llama_departs.take());
     let f = if experts.is_none() { Config::integer(arch, "feed_forward_length", source)? } else { 0 };
     let shape = c.clone();
     let mut b = Builder::reading(c, source);

@@ -73,7 +73,7 @@ pub fn graph(source: &dyn Metadata) -> Result<Graph, ConfigError> {
     let of_positions = blocks::sections(ARCH, source, c.rotated, Sections::Interleaved)?;
     let mixture = TRAITS.experts.map(|mixture| Experts::read(ARCH, source, mixture)).transpose()?;
     let experts = mixture.ok_or_else(|| ConfigError::Missing(format!("{ARCH}.expert_count")))?;
-    c.llama_departs = experts.llama_departs.clone().or(of_positions);
+    c.llama_departs = experts.llama_departs.clone().or(of_positions).or(c.llama_departs.take());
     let indexer = Indexer::read(source, &kinds, &c)?;
     let ngrams = Embedding::read(source, &kinds, e)?;
     let shape = c.clone();

@@ -15,12 +15,12 @@ use std::time::Instant;
 
 /// Room for a plan.
 fn room(pair: &Pair<'_>, plan: &Plan) -> Room {
-    // llama.cpp runs a prefix of a sequence again, in other slots, where layers are recurrent.
-    let again = pair.oracle.graph.is_recurrent();
+    // llama.cpp runs the tokens of a prefix again, in a sequence of their own, where layers are recurrent.
+    let again = usize::from(pair.oracle.graph.is_recurrent());
     Room {
         step: plan.longest(),
-        context: plan.tokens() * if again { 2 } else { 1 },
-        more: plan.sequences().saturating_sub(1),
+        context: plan.tokens() * (1 + again),
+        more: plan.sequences().saturating_sub(1) + again,
         ..pair.room_of(plan.longest(), plan.tokens())
     }
 }

@@ -64,7 +64,7 @@ fn every_stage_matches_llama_cpp() {
     for model in models() {
         let folder = folder_with(&model);
         // In one part, and cut where a window of the convolution reaches over the cut.
-        for passes in ["-n 3", "--passes 20,2,1,9,2,1"] {
+        for passes in ["-n 3", "-n 0", "--passes 20,2,1,9,2,1"] {
             let (code, report, text) = folder.judged(&format!("{passes} --subject cpu"));
             assert_eq!(code, 0, "{model:?}\n{text}");
             let coverage = &report["verdict"]["coverage"];
@@ -107,14 +107,21 @@ fn segments_go_through_states() {
 }
 
 /// Passes of several sequences: chunks, a prefix that is shared, drafts that are taken back in part, a sequence that begins anew.
-const BATCHES: [(&str, usize); 4] =
-    [("7,5+1+17@0", 30), ("40,1~20", 41), ("9+4,5+5,1~4+2~1,1", 27), ("6,3+2,4~all+1", 16)];
+const BATCHES: [(&str, usize); 5] = [
+    ("7,5+1+17@0", 30),
+    ("40,1~20", 41),
+    ("9+4,5+5,1~4+2~1,1", 27),
+    ("6,3+2,4~all+1", 16),
+    ("7,1,1,0+4@0:8,1,12~1,1~11", 27),
+];
 
 /// Each sequence of a pass has states of its own, which a prefix hands on and a rejected draft takes back.
 #[test]
 fn several_sequences_match() {
-    for arch in ["qwen35", "qwen35moe", "qwen3next"] {
-        let folder = folder_with(&model(arch, &[]));
+    // A product of one row alone is added up in another order where weights are no blocks.
+    for (arch, weight_type) in [("qwen35", GgmlType::F32), ("qwen35moe", GgmlType::Q8_0), ("qwen3next", GgmlType::BF16)]
+    {
+        let folder = folder_with(&Synth { weight_type, ..model(arch, &[]) });
         for (plan, length) in BATCHES {
             let said =
                 folder.qdiff(&format!("run -m model.gguf --subject cpu --sequences {plan} --length {length}")).exits(0);
@@ -257,6 +264,27 @@ fn each_fault_is_found_and_named() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// llama.cpp reads of no Qwen at which planes the scaling of angles begins and ends.
+#[test]
+fn the_reference_is_wrong_where_yarn_begins_elsewhere() {
+    for arch in ["qwen3", "qwen35"] {
+        let settings = vec![
+            ("rope.scaling.type".to_owned(), Setting::Text("yarn".to_owned())),
+            ("rope.scaling.factor".to_owned(), Setting::Real(4.0)),
+            ("rope.scaling.original_context_length".to_owned(), Setting::Integer(64)),
+            ("rope.scaling.yarn_beta_fast".to_owned(), Setting::Real(4.0)),
+        ];
+        let folder = folder_with(&Synth { arch, settings, ..Synth::default() });
+        let (code, _, text) = folder.judged("-n 1 --subject cpu");
+        let said = qdiff_tests::headline(&text);
+        assert!(code == 1 && said.contains("the reference is wrong here"), "{text}");
+        assert!(
+            said.contains(&format!("llama.cpp never reads the metadata key `{arch}.rope.scaling.yarn_beta_fast`")),
+            "{text}"
+        );
+    }
+}
+
 /// Angles scaled for a longer context, all of them or those of slow planes, in whole heads and in parts of them.
 #[test]
 fn longer_contexts_match() {
@@ -268,6 +296,7 @@ fn longer_contexts_match() {
             vec![(factor.to_owned(), Setting::Real(8.0))],
             vec![("rope.scale_linear".to_owned(), Setting::Real(2.0)), (extra.to_owned(), Setting::Real(1.25))],
             vec![(yarn.to_owned(), text()), (factor.to_owned(), Setting::Real(4.0)), trained.clone()],
+            vec![(yarn.to_owned(), text()), (factor.to_owned(), Setting::Real(0.5)), trained.clone()],
         ] {
             let (code, _, said) =
                 folder_with(&Synth { arch, settings, ..Synth::default() }).judged("-n 2 --subject cpu");

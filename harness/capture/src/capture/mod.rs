@@ -89,6 +89,8 @@ pub struct Step {
     pub in_pass: Option<(usize, usize)>,
     /// Whether the pass went on with tokens that were taken back: it gave no state after the last token here.
     pub cut_short: bool,
+    /// Whether it is the last step of a prefix, or before tokens were taken back: an engine may have made its states again.
+    pub handed_on: bool,
 }
 
 /// A row of attention weights that looks at slots of the cache that its sequence does not have.
@@ -121,14 +123,15 @@ impl Step {
             foreign,
             in_pass: None,
             cut_short: false,
+            handed_on: false,
         }
     }
 
     /// The same step without stages, all of whose rows are kept.
     pub fn bare(&self) -> Self {
-        let Self { index, sequence, in_pass, cut_short, .. } = *self;
+        let Self { index, sequence, in_pass, cut_short, handed_on, .. } = *self;
         let foreign = self.foreign.clone();
-        Self { index, sequence, foreign, in_pass, cut_short, ..Self::new(self.first, self.tokens.clone()) }
+        Self { index, sequence, foreign, in_pass, cut_short, handed_on, ..Self::new(self.first, self.tokens.clone()) }
     }
 
     /// A copy of the first `tokens` tokens of the step, of which at least one is there, kept in `store`.
@@ -160,8 +163,9 @@ impl Step {
         let choice = self.choice.as_ref().filter(|_| whole).map(copied);
         let mut foreign = self.foreign.clone();
         foreign.values_mut().for_each(|rows| rows.retain(|row| row.position < self.first + tokens));
-        let Self { index, sequence, in_pass, .. } = *self;
-        Self { index, sequence, foreign, stages, choice, in_pass, cut_short: self.cut_short || !whole, ..step }
+        let Self { index, sequence, in_pass, handed_on, .. } = *self;
+        let cut_short = self.cut_short || !whole;
+        Self { index, sequence, foreign, stages, choice, in_pass, cut_short, handed_on, ..step }
     }
 
     /// Whether the stage has a row of its own for the token at `position`, as far as it was captured.

@@ -259,6 +259,7 @@ impl Plan {
                     let theirs = &all[from][..before[from]];
                     let lengths: Vec<usize> = theirs.iter().map(|step| step.tokens.len()).collect();
                     all[run] = theirs.iter().zip(cut(&lengths, length)).map(|(step, n)| copy(step, n)).collect();
+                    all[run].last_mut().into_iter().for_each(|step| step.handed_on = true);
                 }
                 all[run].extend(steps.next().map(|step| {
                     let first = *first.get_or_insert(step.first);

@@ -6,6 +6,7 @@ mod explain;
 mod fit;
 mod glance;
 mod golden;
+mod leaks;
 mod searcher;
 mod shared;
 mod siblings;

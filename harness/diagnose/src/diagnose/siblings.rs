@@ -5,7 +5,7 @@ use super::confirm::held_there;
 use super::searcher::Searcher;
 use super::solve::{Holds, Predicted, WORK, When};
 use super::work::Meter;
-use super::{Diagnosis, Finding, Solution, Trial, strangers};
+use super::{Diagnosis, Finding, Solution, Trial, leaks, strangers};
 use crate::capture::Filter;
 use crate::mutations::find;
 use crate::oracle::Oracle;
@@ -50,7 +50,7 @@ pub fn among_sequences(oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], (filter, p
     }
     let all: Vec<(&Searcher<'_>, &Diagnosis)> =
         searchers.iter().zip(runs.iter()).map(|(searcher, run)| (searcher, &*run.diagnosis)).collect();
-    let changed = strangers::told(&all);
+    let changed = strangers::told(&all).into_iter().chain(leaks::told(&all)).collect();
     put(runs, changed);
 }
 

@@ -62,8 +62,7 @@ pub struct TappedContext {
     sequences: Sequences,
     /// The tokens of each sequence.
     histories: BTreeMap<u32, Vec<u32>>,
-    /// Tokens of its longest step.
-    step: usize,
+    room: Room,
 }
 
 impl TappedContext {
@@ -96,7 +95,7 @@ impl TappedContext {
         // Boxed, so that the address holds.
         params.cb_eval_user_data = std::ptr::from_mut::<Taps>(&mut taps).cast();
         let context = Context::new(model, (room.context, room.step), params)?;
-        Ok(Self { context, taps, sequences: Sequences::default(), histories: BTreeMap::new(), step: room.step })
+        Ok(Self { context, taps, sequences: Sequences::default(), histories: BTreeMap::new(), room })
     }
 
     /// Whether it can hand out the stage `node`.
@@ -109,39 +108,86 @@ impl TappedContext {
     /// # Errors
     /// If `to` is not empty, or `from` has fewer tokens.
     pub fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {
-        self.sequences.clone().share(from, to, tokens)?;
-        if self.taps.looks_back() {
-            // A state is that after the last token of a sequence.
-            let prefix = self.histories.get(&from).map(|all| all[..tokens].to_vec()).unwrap_or_default();
-            return self.begin_with(to, &prefix);
-        }
         self.sequences.share(from, to, tokens)?;
+        let prefix = self.histories.get(&from).map(|all| all[..tokens].to_vec()).unwrap_or_default();
+        let states = self.states_after(from, &prefix)?;
         // SAFETY: the context's own memory, and sequences that it was made for.
         unsafe {
             let memory = sys::llama_get_memory(self.context.raw);
             sys::llama_memory_seq_cp(memory, from as i32, to as i32, 0, tokens as i32);
         }
-        Ok(())
+        self.histories.insert(to, prefix);
+        self.give_states(to, states)
     }
 
     /// Takes a sequence back to its first `to` tokens. Cells that no sequence has any more are free.
     ///
     /// # Errors
-    /// If the sequence has fewer tokens.
+    /// If the sequence has fewer tokens, or llama.cpp fails.
     pub fn take_back(&mut self, sequence: u32, to: usize) -> Result<()> {
-        self.sequences.clone().take_back(sequence, to)?;
-        if self.taps.looks_back() {
-            // llama.cpp keeps no earlier states: see above.
-            let rest = self.histories.get(&sequence).map(|all| all[..to].to_vec()).unwrap_or_default();
-            return self.begin_with(sequence, &rest);
-        }
         self.sequences.take_back(sequence, to)?;
+        let rest = self.histories.get(&sequence).map(|all| all[..to].to_vec()).unwrap_or_default();
+        // llama.cpp takes no part of a sequence back whose states are those after a later token.
+        let states = self.states_after(sequence, &rest)?;
+        self.give_states(sequence, states)?;
         // SAFETY: the context's own memory, and a sequence that it was made for.
         let done = unsafe {
             let memory = sys::llama_get_memory(self.context.raw);
             sys::llama_memory_seq_rm(memory, sequence as i32, to as i32, -1)
         };
         ensure!(done, "llama.cpp cannot take sequence {sequence} back to {to} tokens");
+        self.histories.insert(sequence, rest);
+        Ok(())
+    }
+
+    /// The states of recurrent layers after the first tokens of a sequence, as llama.cpp stores them; nothing where there are none,
+    /// or no tokens, or these are all of the sequence. llama.cpp keeps the last states alone: the tokens run again, in a sequence
+    /// of their own and untapped.
+    fn states_after(&mut self, sequence: u32, tokens: &[u32]) -> Result<Option<Vec<u8>>> {
+        let all = self.histories.get(&sequence).map_or(0, Vec::len);
+        if !self.taps.looks_back() || tokens.is_empty() || tokens.len() == all {
+            return Ok(None);
+        }
+        ensure!(self.room.more > 0, "a context that was made for one sequence alone cannot go back");
+        let spare = self.room.more as u32;
+        let row = |(position, &token): (u32, &u32)| Row { sequence: spare, position, token };
+        let rows: Vec<Row> = (0..).zip(tokens).map(row).collect();
+        for part in rows.chunks(self.room.step.max(1)) {
+            self.decode(part)?;
+        }
+        let mut states = Vec::new();
+        // SAFETY: the context's own memory, a sequence that it was made for, and a buffer as long as it says.
+        let (wrote, done) = unsafe {
+            let length = sys::llama_state_seq_get_size_ext(self.context.raw, spare as i32, RECURRENT);
+            states.resize(length, 0u8);
+            let wrote = sys::llama_state_seq_get_data_ext(
+                self.context.raw,
+                states.as_mut_ptr(),
+                length,
+                spare as i32,
+                RECURRENT,
+            );
+            let memory = sys::llama_get_memory(self.context.raw);
+            (wrote == length && length > 0, sys::llama_memory_seq_rm(memory, spare as i32, -1, -1))
+        };
+        ensure!(wrote && done, "llama.cpp cannot hand out the states of sequence {sequence}");
+        Ok(Some(states))
+    }
+
+    /// Gives a sequence these states.
+    fn give_states(&mut self, sequence: u32, states: Option<Vec<u8>>) -> Result<()> {
+        let Some(states) = states else { return Ok(()) };
+        // SAFETY: the context's own memory, a sequence that it was made for, and what it stored itself.
+        let read = unsafe {
+            sys::llama_state_seq_set_data_ext(
+                self.context.raw,
+                states.as_ptr(),
+                states.len(),
+                sequence as i32,
+                RECURRENT,
+            )
+        };
+        ensure!(read > 0, "llama.cpp cannot set the states of sequence {sequence}");
         Ok(())
     }
 
@@ -217,25 +263,11 @@ impl TappedContext {
             done
         }
     }
-
-    /// Takes all tokens of a sequence out, and runs these from its first position on, untapped.
-    fn begin_with(&mut self, sequence: u32, tokens: &[u32]) -> Result<()> {
-        self.sequences.take_back(sequence, 0)?;
-        // SAFETY: the context's own memory, and a sequence that it was made for.
-        let done = unsafe {
-            let memory = sys::llama_get_memory(self.context.raw);
-            sys::llama_memory_seq_rm(memory, sequence as i32, -1, -1)
-        };
-        ensure!(done, "llama.cpp cannot take sequence {sequence} out");
-        let row = |(position, &token): (u32, &u32)| Row { sequence, position, token };
-        let rows: Vec<Row> = (0..).zip(tokens).map(row).collect();
-        for part in rows.chunks(self.step.max(1)) {
-            self.sequences = self.sequences.after(part)?.0;
-            self.decode(part)?;
-        }
-        Ok(())
-    }
 }
+
+/// Which states of a sequence are meant: those of recurrent layers (`LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`, which the bindings
+/// have not).
+const RECURRENT: sys::llama_state_seq_flags = 1;
 
 /// Whether llama.cpp reads the caches with flash attention, which it demands for values in blocks. For all else it is off, so
 /// that scores and weights can be tapped.

@@ -12,6 +12,8 @@ use crate::products::Evaluators;
 use crate::progress::Progress;
 use anyhow::Result;
 use qdiff_engine::model::{Graph, Node, StageId};
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::State;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
@@ -146,7 +148,7 @@ fn conclude(
     (mut stages, alone): (Vec<StageResult>, bool), absent: &HashSet<StageId>,
 ) -> Result<Verdict> {
     let graph = &oracle.graph;
-    let within = within(graph, &mut stages, alone);
+    let within = within(graph, &mut stages, (alone, subject.capture.steps.len()));
     mark_origins(oracle, &mut stages, absent);
     let unread = unread::mark(oracle, subject, (filter, policy), (&mut stages, alone));
     if masked::settle(oracle, subject, (filter, policy), (&mut stages, alone)) || unread {
@@ -192,7 +194,7 @@ fn origins(stages: &[StageResult]) -> Vec<&StageResult> {
 
 /// Gives the stages inside judged segments their status, and returns them: those that are judged with another
 /// on one side, and alone or with another on the other.
-fn within(graph: &Graph, stages: &mut [StageResult], alone: bool) -> Vec<bool> {
+fn within(graph: &Graph, stages: &mut [StageResult], (alone, steps): (bool, usize)) -> Vec<bool> {
     let mut inside = [vec![false; graph.nodes.len()], vec![false; graph.nodes.len()]];
     for stage in stages.iter() {
         for (inside, local) in inside.iter_mut().zip([&stage.subject, &stage.reference]) {
@@ -208,7 +210,9 @@ fn within(graph: &Graph, stages: &mut [StageResult], alone: bool) -> Vec<bool> {
             continue;
         };
         let judged = |side: usize, local: &Option<Local>| local.is_some() || inside[side][index];
-        if judged(0, &stage.subject) && (alone || judged(1, &stage.reference)) {
+        // A state that no step reads has no part in what the reference gives.
+        let unread = steps == 1 && graph.nodes[index].op.anatomy() == Anatomy::State(State::Own);
+        if judged(0, &stage.subject) && (alone || unread || judged(1, &stage.reference)) {
             covered[index] = true;
             stage.status = match &stage.reference {
                 Some(local) if !local.ok() => Status::Disputed,

@@ -3,6 +3,7 @@
 use super::grain;
 use super::mode::Seed;
 use super::operands::{Expected, Operand, Side, rows_of};
+use super::recurrent::made_again;
 use crate::capture::{Filter, Step};
 use crate::products::Judging;
 use qdiff_engine::dtype::DType;
@@ -189,7 +190,15 @@ impl<'a> Source<'a> {
         let earlier = step.checked_sub(1)?;
         // Nothing is known of what went before a gap.
         let follows = self.step(earlier).keys() == self.step(step).first;
-        if follows { self.operand(graph, state, earlier, &(0..1)) } else { None }
+        let operand = self.operand(graph, state, earlier, &(0..1)).filter(|_| follows)?;
+        if !self.step(earlier).handed_on {
+            return Some(operand);
+        }
+        let deltas = made_again(graph, operand.shape(), &operand.wide(), operand.delta());
+        Some(Operand::Stored(
+            Cow::Owned(Tensor { shape: operand.shape().to_vec(), data: operand.narrow().into_owned() }),
+            deltas,
+        ))
     }
 
     /// Some rows of the node `input` as this side has them; all of them where they were computed.

@@ -1,0 +1,224 @@
+//! Keys of other sequences that count in a softmax. A sequence alone does not tell: of its own keys each weight is too small by
+//! one factor, and whose keys make up for the rest, the keys of the other sequences say.
+
+use super::searcher::Searcher;
+use super::{Diagnosis, Finding, Solution};
+use crate::capture::{Capture, Step};
+use crate::verdict::{Evidence, RowAt, right};
+use qdiff_engine::model::{Node, StageId};
+use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
+use qdiff_engine::ops::{Anatomy, Attention, Tensor, UNIT};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// How to mend it.
+const REMEDY: &str = "mask keys by the sequence that wrote them, not by position alone; take the slots of rejected tokens out of what a \
+                      sequence sees; mask what pads a block table";
+
+/// Wrong rows that there must be: fewer may agree by chance.
+const ROWS: usize = 4;
+
+/// Sequences whose keys are tried together.
+const TOGETHER: usize = 4;
+
+/// A row, and by how much the sum of its exponentials is more than it should be, in units of that sum.
+struct Excess<'a> {
+    row: &'a RowAt,
+    more: f64,
+    off: f64,
+    /// What each key of each run adds, summed up from the first key on that is not the row's own.
+    sums: Vec<Vec<f64>>,
+    /// What one more of the first key of each run adds.
+    firsts: Vec<f64>,
+}
+
+/// The keys of a run.
+struct Keys<'a> {
+    cache: Cow<'a, Tensor<f32>>,
+    sequence: u32,
+    /// Rows that are the same in the run that is looked at.
+    shared: usize,
+    /// Keys after each step.
+    ends: Vec<usize>,
+}
+
+/// Which keys count beside a row's own.
+enum Also {
+    /// Those of these runs; up to the query's own position, or all.
+    Of { runs: Vec<usize>, causal: bool },
+    /// Copies of the first key of a run.
+    First(usize),
+}
+
+/// Says of the softmax that no cause explains whose keys count in it.
+pub(super) fn told(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
+    let mut all = Vec::new();
+    for (run, (searcher, diagnosis)) in runs.iter().enumerate() {
+        // A factor for each row says no more than that the sum is wrong.
+        let by_row = |f: &Finding| f.solution.as_ref().is_some_and(Solution::has_own_factors);
+        let unexplained = |f: &&Finding| (!f.says_why() || by_row(f)) && !f.evident && !f.unread && f.inside.is_empty();
+        for finding in diagnosis.findings.iter().filter(unexplained) {
+            let graph = &searcher.oracle.graph;
+            let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { continue };
+            let softmax = matches!(node.op.anatomy(), Anatomy::RowReduction(RowReduction::Exponentials(_)));
+            if !softmax || searcher.meter.over() {
+                continue;
+            }
+            let e = searcher.evidence(node, searcher.subject.capture);
+            let Some(words) = words(&e, searcher, (runs, run)) else { continue };
+            let mut finding = finding.clone();
+            finding.explained_by(&words);
+            finding.remedy = Some(REMEDY.to_owned());
+            all.push((run, finding));
+        }
+    }
+    all
+}
+
+/// The last value of a stage in a run.
+fn last(capture: &Capture, id: StageId) -> Option<Cow<'_, Tensor<f32>>> {
+    capture.steps.iter().rev().find_map(|step| step.get(id))
+}
+
+fn words(
+    e: &Evidence<'_>, searcher: &Searcher<'_>, (runs, run): (&[(&Searcher<'_>, &Diagnosis)], usize),
+) -> Option<String> {
+    let nodes = &searcher.oracle.graph.nodes;
+    let scores = &nodes[*e.node.inputs.first()?];
+    let Anatomy::Contraction(Contraction::Scores(attention)) = scores.op.anatomy() else { return None };
+    let Anatomy::RowReduction(RowReduction::Exponentials(softmax)) = e.node.op.anatomy() else { return None };
+    let [query, key] = [0, 1].map(|i| scores.inputs.get(i).map(|input| &nodes[*input]));
+    let (query, key) = (query?, key?);
+    let own = last(searcher.subject.capture, key.id)?;
+    let mut others: Vec<Keys<'_>> = Vec::new();
+    for (other, (searcher, _)) in runs.iter().enumerate() {
+        others.push(keys_of(searcher.subject.capture, key.id, (&own, other == run))?);
+    }
+    let excess = |row| excess(e, row, (query, key, attention, softmax.scale), &others);
+    let all: Vec<Excess<'_>> = e.bad_rows().map(excess).collect::<Option<_>>()?;
+    if all.len() < ROWS {
+        return None;
+    }
+    let mut tried: Vec<Also> = Vec::new();
+    let alone: Vec<usize> = (0..others.len()).filter(|other| *other != run).collect();
+    for causal in [true, false] {
+        tried.extend(alone.iter().map(|other| Also::Of { runs: vec![*other], causal }));
+        if (2..=TOGETHER).contains(&alone.len()) {
+            tried.push(Also::Of { runs: alone.clone(), causal });
+        }
+    }
+    tried.extend((0..others.len()).map(Also::First));
+    tried.into_iter().find_map(|also| also.told(e, &all, &others))
+}
+
+/// The keys of a run, beside those of the run that is looked at, which it may be itself.
+fn keys_of<'a>(capture: &'a Capture, key: StageId, (own, is_own): (&Tensor<f32>, bool)) -> Option<Keys<'a>> {
+    let (cache, width) = (last(capture, key)?, own.row_len());
+    let same = own.data.chunks(width).zip(cache.data.chunks(width)).take_while(|(a, b)| a == b).count();
+    let ends = capture.steps.iter().map(Step::keys).collect();
+    Some(Keys { cache, sequence: capture.steps.last()?.sequence, shared: if is_own { 0 } else { same }, ends })
+}
+
+/// How much the sum of a row's exponentials is too large; nothing where it is not all that is wrong.
+fn excess<'a>(
+    e: &Evidence<'_>, row: &'a RowAt, (query, key, a, scale): (&Node, &Node, &Attention, f64), others: &[Keys<'_>],
+) -> Option<Excess<'a>> {
+    let (got, want, bound) = e.row(row);
+    let best = (0..want.len()).max_by(|a, b| want[*a].total_cmp(&want[*b]))?;
+    let factor = f64::from(got[best]) / want[best];
+    let ratios = (0..want.len()).all(|i| right(got[i], want[i] * factor, 4.0 * bound[i]));
+    let more = 1.0 / factor - 1.0;
+    if !ratios || !more.is_finite() || more <= 0.0 {
+        return None;
+    }
+    let (step, head) = (&e.side.capture.steps[row.step], row.place.head?);
+    let token = (0..step.rows()).find(|&r| step.first + step.offset(r) == row.place.position)?;
+    let q = step.get(query.id)?;
+    let q = q.row(token).get(head * a.head_dim..(head + 1) * a.head_dim)?.to_vec();
+    let from = a.kv_head(head) * a.head_dim;
+    let score = |cache: &Tensor<f32>, at: usize| -> Option<f64> {
+        let k = cache.data.get(at * cache.row_len() + from..)?.get(..a.head_dim)?;
+        Some(scale * q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>())
+    };
+    let own = step.get(key.id)?;
+    let most = score(&own, best)?;
+    let share = |cache: &Tensor<f32>, at: usize| Some(want[best] * (score(cache, at)? - most).exp());
+    let sums = |other: &Keys<'_>| {
+        let mut sum = vec![0.0; other.shared + 1];
+        for at in other.shared..other.cache.rows() {
+            sum.push(sum[at] + share(&other.cache, at)?);
+        }
+        Some(sum)
+    };
+    Some(Excess {
+        row,
+        more,
+        // Scores are products of f32, and an exponential is as much off as its argument.
+        off: 8.0 * f64::from(bound[best]) / want[best] * (1.0 + more) + 64.0 * UNIT * (1.0 + most.abs()) * (1.0 + more),
+        sums: others.iter().map(sums).collect::<Option<_>>()?,
+        firsts: others.iter().map(|other| share(&other.cache, 0)).collect::<Option<_>>()?,
+    })
+}
+
+impl Also {
+    /// What it is called, if it gives every wrong row.
+    fn told(&self, e: &Evidence<'_>, all: &[Excess<'_>], others: &[Keys<'_>]) -> Option<String> {
+        let gives = |row: &Excess<'_>, more: f64| {
+            let (got, want, bound) = e.row(row.row);
+            (more - row.more).abs() <= row.off
+                && (0..want.len()).all(|i| right(got[i], want[i] / (1.0 + more), 4.0 * bound[i]))
+        };
+        match self {
+            Self::Of { runs, causal } => all
+                .iter()
+                .all(|row| choices(runs, *causal, row, others).into_iter().any(|more| gives(row, more)))
+                .then(|| {
+                    let of = |run: &usize| match others[*run].shared {
+                        0 => format!("sequence {}", others[*run].sequence),
+                        from => format!("sequence {} from position {from} on", others[*run].sequence),
+                    };
+                    let whose: Vec<String> = runs.iter().map(of).collect();
+                    let until = if *causal { "up to the query's own position" } else { "whatever their position" };
+                    format!("keys of {} count in the softmax, too, {until}", whose.join(" and of "))
+                }),
+            Self::First(run) => {
+                // As often in all heads of a row.
+                let mut times: BTreeMap<(usize, usize), f64> = BTreeMap::new();
+                for row in all {
+                    let count = (row.more / row.firsts[*run]).round();
+                    let known = *times.entry((row.row.step, row.row.place.position)).or_insert(count);
+                    if count < 1.0 || known != count || !gives(row, count * row.firsts[*run]) {
+                        return None;
+                    }
+                }
+                let (least, most) = times.values().fold((f64::MAX, 0f64), |(l, m), n| (l.min(*n), m.max(*n)));
+                let often = match (least as u64, most as u64) {
+                    (1, 1) => "once more".to_owned(),
+                    (least, most) if least == most => format!("{least} more times"),
+                    (least, most) => format!("{least} to {most} more times"),
+                };
+                Some(format!(
+                    "the key of token 0 of sequence {} counts {often} in the softmax: padding is not masked",
+                    others[*run].sequence
+                ))
+            }
+        }
+    }
+}
+
+/// What the keys of these runs may add to a row, each as far as it was after some step.
+fn choices(runs: &[usize], causal: bool, row: &Excess<'_>, others: &[Keys<'_>]) -> Vec<f64> {
+    let mut all = vec![0.0];
+    for &run in runs {
+        let (sums, shared) = (&row.sums[run], others[run].shared);
+        let until = |end: &usize| if causal { (*end).min(row.row.place.position + 1) } else { *end };
+        let mut ends: Vec<usize> = others[run].ends.iter().map(until).filter(|end| *end > shared).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        let mut added: Vec<f64> = ends.iter().filter_map(|end| sums.get(*end).copied()).collect();
+        // Of several, one may have no keys yet.
+        added.extend((runs.len() > 1).then_some(0.0));
+        all = all.iter().flat_map(|sum| added.iter().map(move |more| sum + more)).collect();
+    }
+    all
+}
