@@ -2,7 +2,7 @@
 
 use crate::quantize::{quantize, writes};
 use crate::{Synth, vocab};
-use qdiff_engine::model::{of_transformers, qwen3};
+use qdiff_engine::model::{of_transformers, qwen2, qwen3};
 use qdiff_engine::quant::GgmlType;
 use qdiff_engine::tokenizer::Rule;
 use serde_json::{Map, Value, json};
@@ -11,11 +11,14 @@ impl Synth {
     /// The files of a folder by their names; every tensor is of [`Synth::weight_type`].
     ///
     /// # Errors
-    /// A type that safetensors do not have.
+    /// A type that safetensors do not have; an architecture of which no folder is written.
     ///
     /// # Panics
     /// As [`Synth::to_bytes`].
     pub fn to_folder(&self) -> Result<Vec<(&'static str, Vec<u8>)>, String> {
+        if ![qwen2::ARCH, qwen3::ARCH].contains(&self.arch) {
+            return Err(format!("folders are written of qwen2 and qwen3 alone; write a GGUF of {}", self.arch));
+        }
         let dtype = match self.weight_type {
             GgmlType::F32 => "F32",
             GgmlType::F16 => "F16",

@@ -15,6 +15,7 @@ use super::fast::{Fused, decoder_of};
 #[cfg(any(test, feature = "faults"))]
 use super::faults::{Fault, Planted, RankBug, Replayed};
 use super::functions::Functions;
+use super::in_step::InStep;
 use super::known::is_own_state;
 use super::launch::Call;
 use super::layouts::Batch;
@@ -26,7 +27,6 @@ use super::options::{Circumstances, Gemm, Options, Path};
 use super::rank_step::RankGraph;
 use super::readback::Readback;
 use super::schedule::Schedule;
-use super::states::InStep;
 use super::{CudaError, devices, wide};
 use crate::cpu::states::States;
 use crate::cpu::{Row, Sequences};

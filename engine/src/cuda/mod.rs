@@ -23,6 +23,7 @@ mod fast;
 pub mod faults;
 mod functions;
 mod hybrid;
+mod in_step;
 pub mod kernel;
 pub mod kernels;
 mod known;

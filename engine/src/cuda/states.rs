@@ -5,6 +5,7 @@
 use super::batch::refused;
 use super::calls::{Calls, Part, Span};
 use super::device::Doing as _;
+use super::in_step::InStep;
 use super::known::{Known, is_own_state, known};
 use super::{CudaEngine, CudaError};
 use crate::cpu::states::{AfterTokens, OfNodes};
@@ -13,16 +14,6 @@ use crate::model::{Graph, Node, row_len};
 use crate::ops::{Op, Tensor};
 use cudarc::driver::result;
 use std::sync::Arc;
-
-/// The sequences of a step that runs.
-#[derive(Debug, Default)]
-pub struct InStep {
-    groups: Vec<Group>,
-    /// After which tokens the states of each are asked for.
-    asked: Vec<Vec<usize>>,
-    /// These.
-    after: Vec<AfterTokens>,
-}
 
 impl CudaEngine {
     /// Refuses to go back to states that are not kept.

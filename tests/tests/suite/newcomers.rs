@@ -74,7 +74,9 @@ fn a_wrong_extent_is_what_is_wrong() {
     assert!(line.contains("L01.k_cache") && line.contains("the rows of positions 2..3 are missing"), "{text}");
     assert!(!text.contains("no known cause"), "{text}");
     assert!(
-        unwrapped(&text).contains("remedy write the row of each token to the cache slot of its position"),
+        unwrapped(&text).contains(
+            "remedy write the row of each token, in the number format of the cache, to the slot of its position"
+        ),
         "{text}"
     );
     let off = &report["severity"]["origins"][0];

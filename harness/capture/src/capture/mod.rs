@@ -91,6 +91,8 @@ pub struct Step {
     pub cut_short: bool,
     /// Whether it is the last step of a prefix, or before tokens were taken back: an engine may have made its states again.
     pub handed_on: bool,
+    /// States before the step that the engine made again and handed out.
+    pub before: BTreeMap<StageId, Arc<Stored>>,
 }
 
 /// A row of attention weights that looks at slots of the cache that its sequence does not have.
@@ -124,14 +126,16 @@ impl Step {
             in_pass: None,
             cut_short: false,
             handed_on: false,
+            before: BTreeMap::new(),
         }
     }
 
     /// The same step without stages, all of whose rows are kept.
     pub fn bare(&self) -> Self {
         let Self { index, sequence, in_pass, cut_short, handed_on, .. } = *self;
-        let foreign = self.foreign.clone();
-        Self { index, sequence, foreign, in_pass, cut_short, handed_on, ..Self::new(self.first, self.tokens.clone()) }
+        let (foreign, before) = (self.foreign.clone(), self.before.clone());
+        let bare = Self::new(self.first, self.tokens.clone());
+        Self { index, sequence, foreign, in_pass, cut_short, handed_on, before, ..bare }
     }
 
     /// A copy of the first `tokens` tokens of the step, of which at least one is there, kept in `store`.
@@ -164,8 +168,8 @@ impl Step {
         let mut foreign = self.foreign.clone();
         foreign.values_mut().for_each(|rows| rows.retain(|row| row.position < self.first + tokens));
         let Self { index, sequence, in_pass, handed_on, .. } = *self;
-        let cut_short = self.cut_short || !whole;
-        Self { index, sequence, foreign, stages, choice, in_pass, cut_short, handed_on, ..step }
+        let (cut_short, before) = (self.cut_short || !whole, self.before.clone());
+        Self { index, sequence, foreign, stages, choice, in_pass, cut_short, handed_on, before, ..step }
     }
 
     /// Whether the stage has a row of its own for the token at `position`, as far as it was captured.

@@ -298,11 +298,20 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
     Mutation {
+        name: "rope-of-whole-heads",
+        fits: Some(rotations),
+        story: "whole heads are rotated, where the model rotates the first elements of each alone",
+        seen: "the last elements of each head are not the input's",
+        remedy: "rotate the first `rope.dimension_count` elements of a head alone; their number is that of the exponents, too",
+        apply: |node, _, _| rotating(node, |r| r.rotated = r.head_dim),
+        ..Mutation::PLAIN
+    },
+    Mutation {
         name: "rope-partial",
         fits: Some(rotations),
         story: "only part of each head is rotated",
         seen: "the last elements of each head equal the input's",
-        remedy: "rotate all head_dim elements; Qwen has no partial rotary factor",
+        remedy: "rotate as many elements of a head as the model says: `rope.dimension_count` of the GGUF, and all where it says nothing",
         params: &[Param::new("dims", "elements of a head that are rotated", 32.0).searched(&[16.0, 64.0])],
         apply: |node, values, _| {
             let dims = values[0] as usize;

@@ -531,7 +531,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "halves-split-flat",
-        fits: Some(|_, n| columns(n).is_some_and(|of| of.runs > 1)),
+        // Streams that begin as one are no parts of a row.
+        fits: Some(|_, n| columns(n).is_some_and(|of| of.runs > 1 && of.stride > of.run)),
         story: "what stands side by side in each head is taken for one half of the row after the other",
         seen: "the first head is right in part, and every other is another's",
         remedy: "split {input} head by head: first one part of a head, then the other",

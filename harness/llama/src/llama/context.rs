@@ -2,13 +2,15 @@
 
 use super::Model;
 use super::taps::{Taps, callback};
-use crate::capture::{PassCollector, Step, Want};
+use crate::capture::{PassCollector, Step, Stored, Want};
 use crate::room::Room;
 use crate::supervisor;
 use anyhow::{Context as _, Result, bail, ensure};
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::cpu::{Row, Sequences};
-use qdiff_engine::model::{Graph, Node};
+use qdiff_engine::model::{Graph, Node, StageId};
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::State;
 use qdiff_engine::quant::{ActivationFormat, KvType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Once};
@@ -60,9 +62,13 @@ pub struct TappedContext {
     taps: Box<Taps>,
     /// Which slots of the cache each sequence has: llama.cpp gives rows the free ones in order.
     sequences: Sequences,
-    /// The tokens of each sequence.
-    histories: BTreeMap<u32, Vec<u32>>,
+    /// The tokens of each sequence, pass by pass.
+    histories: BTreeMap<u32, Vec<Vec<u32>>>,
     room: Room,
+    /// What was wanted of the last pass.
+    want: Option<Arc<Want>>,
+    /// States that were made again, of each sequence that goes on with them.
+    again: BTreeMap<u32, States>,
 }
 
 impl TappedContext {
@@ -95,7 +101,15 @@ impl TappedContext {
         // Boxed, so that the address holds.
         params.cb_eval_user_data = std::ptr::from_mut::<Taps>(&mut taps).cast();
         let context = Context::new(model, (room.context, room.step), params)?;
-        Ok(Self { context, taps, sequences: Sequences::default(), histories: BTreeMap::new(), room })
+        Ok(Self {
+            context,
+            taps,
+            sequences: Sequences::default(),
+            histories: BTreeMap::new(),
+            room,
+            want: None,
+            again: BTreeMap::new(),
+        })
     }
 
     /// Whether it can hand out the stage `node`.
@@ -109,7 +123,7 @@ impl TappedContext {
     /// If `to` is not empty, or `from` has fewer tokens.
     pub fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {
         self.sequences.share(from, to, tokens)?;
-        let prefix = self.histories.get(&from).map(|all| all[..tokens].to_vec()).unwrap_or_default();
+        let prefix = self.passes_of(from, tokens);
         let states = self.states_after(from, &prefix)?;
         // SAFETY: the context's own memory, and sequences that it was made for.
         unsafe {
@@ -126,7 +140,7 @@ impl TappedContext {
     /// If the sequence has fewer tokens, or llama.cpp fails.
     pub fn take_back(&mut self, sequence: u32, to: usize) -> Result<()> {
         self.sequences.take_back(sequence, to)?;
-        let rest = self.histories.get(&sequence).map(|all| all[..to].to_vec()).unwrap_or_default();
+        let rest = self.passes_of(sequence, to);
         // llama.cpp takes no part of a sequence back whose states are those after a later token.
         let states = self.states_after(sequence, &rest)?;
         self.give_states(sequence, states)?;
@@ -143,17 +157,39 @@ impl TappedContext {
     /// The states of recurrent layers after the first tokens of a sequence, as llama.cpp stores them; nothing where there are none,
     /// or no tokens, or these are all of the sequence. llama.cpp keeps the last states alone: the tokens run again, in a sequence
     /// of their own and untapped.
-    fn states_after(&mut self, sequence: u32, tokens: &[u32]) -> Result<Option<Vec<u8>>> {
-        let all = self.histories.get(&sequence).map_or(0, Vec::len);
-        if !self.taps.looks_back() || tokens.is_empty() || tokens.len() == all {
+    fn states_after(&mut self, sequence: u32, passes: &[Vec<u32>]) -> Result<Option<(Vec<u8>, States)>> {
+        let count = |passes: &[Vec<u32>]| passes.iter().map(Vec::len).sum::<usize>();
+        let all = self.histories.get(&sequence).map_or(0, |all| count(all));
+        if !self.taps.looks_back() || passes.is_empty() || count(passes) == all {
             return Ok(None);
         }
         ensure!(self.room.more > 0, "a context that was made for one sequence alone cannot go back");
         let spare = self.room.more as u32;
         let row = |(position, &token): (u32, &u32)| Row { sequence: spare, position, token };
-        let rows: Vec<Row> = (0..).zip(tokens).map(row).collect();
-        for part in rows.chunks(self.room.step.max(1)) {
-            self.decode(part)?;
+        let rows: Vec<Row> = (0..).zip(passes.iter().flatten()).map(row).collect();
+        let mut rest = rows.as_slice();
+        let mut lengths: Vec<usize> = passes.iter().map(Vec::len).collect();
+        let whole = self.histories.get(&sequence).and_then(|all| all.get(lengths.len() - 1)).map_or(0, Vec::len);
+        if whole > 1 {
+            beside(&mut lengths, self.room.step);
+        }
+        // The states themselves are wanted of the last.
+        let graph = self.taps.graph.clone();
+        let of_states = |id| graph.index(id).filter(|i| graph.nodes[*i].op.anatomy() == Anatomy::State(State::Own));
+        let want = self.want.as_ref().map(|want| want.of_others(&graph, |id| of_states(id).map(|_| id)));
+        let (mut own, mut again) = (Sequences::default(), States::new());
+        for pass in lengths {
+            let (these, others) = rest.split_at(pass);
+            match want.as_ref().filter(|_| others.is_empty()) {
+                Some(want) => {
+                    self.taps.begin(PassCollector::new(want, &own, these)?);
+                    self.decode(these)?;
+                    let given = self.taps.finish()?.finish().into_iter().flat_map(|step| step.stages);
+                    again.extend(given.map(|(id, state)| (id, Arc::new(state))));
+                }
+                None => self.decode(these)?,
+            }
+            (own, rest) = (own.after(these)?.0, others);
         }
         let mut states = Vec::new();
         // SAFETY: the context's own memory, a sequence that it was made for, and a buffer as long as it says.
@@ -171,12 +207,24 @@ impl TappedContext {
             (wrote == length && length > 0, sys::llama_memory_seq_rm(memory, spare as i32, -1, -1))
         };
         ensure!(wrote && done, "llama.cpp cannot hand out the states of sequence {sequence}");
-        Ok(Some(states))
+        Ok(Some((states, again)))
+    }
+
+    /// The first tokens of a sequence, so many, pass by pass.
+    fn passes_of(&self, sequence: u32, mut tokens: usize) -> Vec<Vec<u32>> {
+        let mut passes = Vec::new();
+        for pass in self.histories.get(&sequence).into_iter().flatten() {
+            let own = pass.len().min(tokens);
+            tokens -= own;
+            passes.extend((own > 0).then(|| pass[..own].to_vec()));
+        }
+        passes
     }
 
     /// Gives a sequence these states.
-    fn give_states(&mut self, sequence: u32, states: Option<Vec<u8>>) -> Result<()> {
-        let Some(states) = states else { return Ok(()) };
+    fn give_states(&mut self, sequence: u32, states: Option<(Vec<u8>, States)>) -> Result<()> {
+        let Some((states, again)) = states else { return Ok(()) };
+        self.again.insert(sequence, again);
         // SAFETY: the context's own memory, a sequence that it was made for, and what it stored itself.
         let read = unsafe {
             sys::llama_state_seq_set_data_ext(
@@ -223,6 +271,7 @@ impl TappedContext {
             "llama.cpp chooses blocks of keys by their place in its cache, where several sequences lie between each other; run \
              each sequence alone, or give --reference none"
         );
+        self.want = Some(want.clone());
         self.taps.begin(collector);
         self.decode(rows)?;
         let collected = self.taps.finish()?;
@@ -235,18 +284,21 @@ impl TappedContext {
             );
         }
         self.sequences = collected.after().clone();
-        Ok(collected.finish())
+        for sequence in sequences {
+            let tokens = rows.iter().filter(|row| row.sequence == sequence).map(|row| row.token).collect();
+            self.histories.entry(sequence).or_default().push(tokens);
+        }
+        let mut steps = collected.finish();
+        if let (Some(row), Some(step)) = (rows.first(), steps.first_mut()) {
+            step.before = self.again.remove(&row.sequence).unwrap_or_default();
+        }
+        Ok(steps)
     }
 
     /// Runs rows in one ubatch, with the taps as they are.
     fn decode(&mut self, rows: &[Row]) -> Result<()> {
         let position = self.context.position;
         let _doing = supervisor::doing(|| format!("llama.cpp was running position {position}"));
-        for row in rows {
-            let history = self.histories.entry(row.sequence).or_default();
-            history.truncate(row.position as usize);
-            history.push(row.token);
-        }
         // SAFETY: the batch has room for every token, and is freed below.
         unsafe {
             let mut batch = sys::llama_batch_init(rows.len() as i32, 0, 1);
@@ -261,6 +313,23 @@ impl TappedContext {
             let done = self.context.decode(batch, rows.len());
             sys::llama_batch_free(batch);
             done
+        }
+    }
+}
+
+/// States by their stages.
+type States = BTreeMap<StageId, Arc<Stored>>;
+
+/// Puts a last row that was not alone in its pass beside the row before it: llama.cpp multiplies one row by another kernel.
+fn beside(lengths: &mut Vec<usize>, most: usize) {
+    if let [.., before, last @ 1] = lengths.as_mut_slice()
+        && *before > 1
+    {
+        if *before < most {
+            *before += 1;
+            lengths.pop();
+        } else if *before > 2 {
+            (*before, *last) = (*before - 1, 2);
         }
     }
 }

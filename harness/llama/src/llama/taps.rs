@@ -24,7 +24,7 @@ const AT_ONCE: usize = 1 << 18;
 
 /// What the callback needs; its address is handed to llama.cpp.
 pub(super) struct Taps {
-    graph: Graph,
+    pub(super) graph: Graph,
     /// By tensor name and operation, in the order of the graph where several have the same.
     by_name: HashMap<(String, &'static str), Vec<usize>>,
     /// Unnamed tensors, by what they are made of and operation.

@@ -91,7 +91,7 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
         if anatomy.looks_back() && all < step.tokens.len() {
             return ControlFlow::Continue(());
         }
-        let operand = |place: usize| source.read(stage.graph, node, place, index, &rows);
+        let operand = |place: usize| source.read(stage, node, place, index, &rows);
         let Some(operands) = (0..node.inputs.len()).map(operand).collect::<Option<Vec<_>>>() else {
             return ControlFlow::Continue(());
         };

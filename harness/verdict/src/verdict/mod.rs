@@ -42,6 +42,7 @@ mod operands;
 mod orders;
 mod probe;
 mod recurrent;
+mod remade;
 mod repeat;
 mod result;
 mod rows;

@@ -4,26 +4,14 @@
 use super::caches::CacheState;
 use super::grain::Parameters;
 use super::operands::{Operand, forward, propagate_error, widen};
+use super::remade::made_again;
 use super::source::{Block, Sink, Source, Stage};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::Graph;
-use qdiff_engine::ops::{Context, Tensor, UNIT};
+use qdiff_engine::ops::{Context, Tensor};
 use qdiff_engine::quant::ActivationFormat;
 use std::borrow::Cow;
 use std::ops::ControlFlow;
-
-/// How far a state may be off that was made again, of rows that another pass gave: a product of other rows is added up in
-/// another order. `more` is what it is uncertain by otherwise.
-pub(super) fn made_again(graph: &Graph, shape: &[usize], state: &[f64], more: Option<&[f32]>) -> Vec<f32> {
-    let (row, unit) = (shape.last().copied().unwrap_or(1).max(1), UNIT * graph.config.n_embd as f64);
-    let rows = state.chunks(row).flat_map(|row| {
-        let size = (row.iter().map(|v| v * v).sum::<f64>() / row.len() as f64).sqrt();
-        std::iter::repeat_n((unit * size) as f32, row.len())
-    });
-    let mut deltas: Vec<f32> = rows.collect();
-    widen(&mut deltas, more.into_iter().flatten().copied());
-    deltas
-}
 
 /// The state after each step.
 pub(super) fn states(
@@ -50,7 +38,7 @@ pub(super) fn states(
         let whole = step.rows() == step.tokens.len();
         let operands = operands.collect::<Option<Vec<Operand<'_>>>>().filter(|_| whole);
         // What the side has, else what was computed so far.
-        let before = source.before(stage.graph, own, index).map(|x| x.rounded(ActivationFormat::F32));
+        let before = source.before(stage, own, index).map(|x| x.rounded(ActivationFormat::F32));
         let before = before.or_else(|| {
             let known = !state.lost && !state.values.data.is_empty();
             known.then(|| (state.values.clone(), Some(state.deltas.data.clone())))
@@ -85,7 +73,8 @@ pub(super) fn states(
             widen(&mut bound, propagate_error(node, &inputs, &deltas, &value, &context));
         }
         if step.handed_on && step.get(node.id).is_none() {
-            bound = made_again(stage.graph, &value.shape, &value.data, Some(&bound));
+            let state = (value.shape.as_slice(), value.data.as_slice());
+            bound = made_again((stage.graph, stage.weights), arithmetic, step.tokens.len(), state, Some(&bound));
         }
         state.deltas = Tensor { shape: value.shape.clone(), data: bound };
         (state.values, state.lost) = (value, false);

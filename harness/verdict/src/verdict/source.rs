@@ -3,7 +3,7 @@
 use super::grain;
 use super::mode::Seed;
 use super::operands::{Expected, Operand, Side, rows_of};
-use super::recurrent::made_again;
+use super::remade::made_again;
 use crate::capture::{Filter, Step};
 use crate::products::Judging;
 use qdiff_engine::dtype::DType;
@@ -173,16 +173,20 @@ impl<'a> Source<'a> {
     /// What operand `place` of `node` is in a step, some rows of it or, where it was computed, all: of one that looks back, the
     /// value before the step.
     pub(super) fn read(
-        &self, graph: &Graph, node: &Node, place: usize, step: usize, rows: &Range<usize>,
+        &self, stage: Stage<'_>, node: &Node, place: usize, step: usize, rows: &Range<usize>,
     ) -> Option<Operand<'a>> {
         match node.looks_back(place) {
-            true => self.before(graph, node.inputs[place], step),
-            false => self.operand(graph, node.inputs[place], step, rows),
+            true => self.before(stage, node.inputs[place], step),
+            false => self.operand(stage.graph, node.inputs[place], step, rows),
         }
     }
 
     /// A state as it was before a step: zeros before the first of a sequence.
-    pub(super) fn before(&self, graph: &Graph, state: usize, step: usize) -> Option<Operand<'a>> {
+    pub(super) fn before(&self, stage: Stage<'_>, state: usize, step: usize) -> Option<Operand<'a>> {
+        let graph = stage.graph;
+        if let Some(again) = self.step(step).before.get(&graph.nodes[state].id) {
+            return Some(Operand::Captured(again.get()));
+        }
         if self.step(step).first == 0 {
             let zeros = Tensor::zeros(Graph::extent(&graph.nodes[state], 0, 0));
             return Some(Operand::Captured(Cow::Owned(zeros)));
@@ -194,11 +198,11 @@ impl<'a> Source<'a> {
         if !self.step(earlier).handed_on {
             return Some(operand);
         }
-        let deltas = made_again(graph, operand.shape(), &operand.wide(), operand.delta());
-        Some(Operand::Stored(
-            Cow::Owned(Tensor { shape: operand.shape().to_vec(), data: operand.narrow().into_owned() }),
-            deltas,
-        ))
+        let (shape, values) = (operand.shape().to_vec(), operand.wide());
+        let (arithmetic, tokens) = (self.side.arithmetic, self.step(earlier).tokens.len());
+        let deltas = made_again((graph, stage.weights), arithmetic, tokens, (&shape, &values), operand.delta());
+        let data = operand.narrow().into_owned();
+        Some(Operand::Stored(Cow::Owned(Tensor { shape, data }), deltas))
     }
 
     /// Some rows of the node `input` as this side has them; all of them where they were computed.

@@ -125,6 +125,10 @@ fn head_of(
 /// A head's state before a step.
 fn before(scene: &Scene<'_>, state: StageId, step: usize, (head, len): (usize, usize)) -> Option<Tensor<f64>> {
     let steps = &scene.e.side.capture.steps;
+    if let Some(again) = steps[step].before.get(&state) {
+        let data = again.get().data.get(head * len..(head + 1) * len)?.iter().map(|v| f64::from(*v)).collect();
+        return Some(Tensor { shape: vec![1, 1, len], data });
+    }
     let data = match steps[step].first {
         0 => vec![0.0; len],
         first => {

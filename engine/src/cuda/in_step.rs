@@ -1,0 +1,14 @@
+//! The sequences of a step that runs, and their states.
+
+use crate::cpu::Group;
+use crate::cpu::states::AfterTokens;
+
+/// The sequences of a step, where there are recurrent layers.
+#[derive(Debug, Default)]
+pub struct InStep {
+    pub groups: Vec<Group>,
+    /// After which tokens the states of each are asked for.
+    pub asked: Vec<Vec<usize>>,
+    /// These.
+    pub after: Vec<AfterTokens>,
+}
