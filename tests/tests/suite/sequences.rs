@@ -422,6 +422,49 @@ fn bugs_of_serving_are_found_at_their_stage() {
     assert_eq!(strangers, STRANGERS, "of {confirmed:?}");
 }
 
+/// A capture in which the softmax of sequence 0 counts the keys of sequence 1 as well. Of its own keys alone each weight is too
+/// small by one factor; whose keys make up for the rest, the other sequence says.
+#[test]
+fn keys_of_another_sequence_in_a_softmax_are_named() {
+    let folder = folder();
+    folder.qdiff("record -m model.gguf --length 20 --sequences 9+7,1+1,1+1 --out several").exits(0);
+    let mut all = arrays(&folder.join("several"));
+    let get = |all: &[Array], name: &str| {
+        let found = all.iter().find(|a| a.name == name).unwrap_or_else(|| panic!("no {name}"));
+        (found.shape.clone(), found.values.clone())
+    };
+    let (_, theirs) = get(&all, "s1.step2/L00.k_cache");
+    for (step, first, known) in [("prefill", 0, 7), ("step1", 9, 8), ("step2", 10, 9)] {
+        let (_, q) = get(&all, &format!("{step}/L00.q_rope"));
+        let (shape, own) = get(&all, &format!("{step}/L00.k_cache"));
+        let weights = all.iter_mut().find(|a| a.name == format!("{step}/L00.attn_weights")).unwrap();
+        let [heads, tokens, keys] = weights.shape[..] else { panic!("{:?}", weights.shape) };
+        let (kv_heads, d) = (shape[1], shape[2]);
+        for (row, w) in weights.values.chunks_mut(keys).enumerate() {
+            let (head, token) = (row / tokens, row % tokens);
+            let q = &q[(token * heads + head) * d..][..d];
+            let from = head / (heads / kv_heads) * d;
+            let exponential = |cache: &[f32], at: usize| {
+                let k = &cache[at * kv_heads * d + from..][..d];
+                (q.iter().zip(k).map(|(q, k)| f64::from(q * k)).sum::<f64>() / (d as f64).sqrt()).exp()
+            };
+            let position = first + token;
+            let sum: f64 = (0..=position).map(|at| exponential(&own, at)).sum();
+            let more: f64 = (0..known.min(position + 1)).map(|at| exponential(&theirs, at)).sum();
+            w.iter_mut().for_each(|w| *w = (f64::from(*w) * sum / (sum + more)) as f32);
+        }
+    }
+    // What went on from the right weights is not part of this capture.
+    let upto =
+        ["embed", "attn_norm", "q_biased", "q_rope", "k_rope", "k_cache", "v_cache", "attn_scores", "attn_weights"];
+    all.retain(|a| !a.name.contains("L01.") && upto.iter().any(|stage| a.name.ends_with(stage)));
+    write_npy(&folder.join("leaking"), &all);
+    folder.write("leaking/manifest.json", folder.text("several/manifest.json"));
+    let said = folder.qdiff("run -m model.gguf --subject capture:leaking").exits(1);
+    let told = "keys of sequence 1 count in the softmax, too, up to the query's own position";
+    assert!(unwrapped(&said.stdout).contains(told), "{said}");
+}
+
 /// A plan of one sequence says no more than its passes. A command that dumped such a plan was refused.
 #[test]
 fn a_plan_of_one_sequence_is_its_passes() {
