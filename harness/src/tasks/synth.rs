@@ -186,7 +186,7 @@ fn folder(request: &SynthRequest) -> Result<u64> {
             "--format safetensors takes neither --fused nor --mtp, as transformers has no such tensors; leave them out"
         );
     }
-    let files = request.model()?.to_folder().map_err(|problem| anyhow!("--weights: {problem}"))?;
+    let files = request.model()?.to_folder().map_err(|problem| anyhow!("--format safetensors: {problem}"))?;
     let problem = || format!("cannot write the folder {}; name one that does not exist", request.out.display());
     std::fs::create_dir(&request.out).with_context(problem)?;
     for (name, bytes) in &files {
