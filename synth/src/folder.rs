@@ -17,13 +17,16 @@ impl Synth {
     /// As [`Synth::to_bytes`].
     pub fn to_folder(&self) -> Result<Vec<(&'static str, Vec<u8>)>, String> {
         if ![qwen2::ARCH, qwen3::ARCH].contains(&self.arch) {
-            return Err(format!("folders are written of qwen2 and qwen3 alone; write a GGUF of {}", self.arch));
+            return Err(format!(
+                "folders are written of qwen2 and qwen3 alone (--arch); write a GGUF of {}",
+                self.arch
+            ));
         }
         let dtype = match self.weight_type {
             GgmlType::F32 => "F32",
             GgmlType::F16 => "F16",
             GgmlType::BF16 => "BF16",
-            other => return Err(format!("safetensors hold no {}; choose F32, F16 or BF16", other.name())),
+            other => return Err(format!("safetensors hold no {}; choose F32, F16 or BF16 (--weights)", other.name())),
         };
         if !writes(self.weight_type) {
             return Err(format!(
