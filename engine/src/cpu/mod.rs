@@ -212,11 +212,7 @@ impl<'a> CpuEngine<'a> {
             }
         }
         // States after the step and those within it that are kept, of each sequence.
-        let asked = |group: &Group| {
-            let end = group.slots.len();
-            self.states.asked(group.sequence, end - group.rows.len(), end)
-        };
-        let asked: Vec<Vec<usize>> = groups.iter().map(asked).collect();
+        let asked: Vec<Vec<usize>> = groups.iter().map(|group| self.states.asked(group)).collect();
         let mut after: Vec<AfterTokens> = vec![AfterTokens::new(); groups.len()];
         // Rows may take slots that others had before.
         let (taken, slots) = (self.sequences.slots(), slots_of(rows.len(), &groups));
@@ -281,10 +277,11 @@ impl<'a> CpuEngine<'a> {
                 let reads = Reads { values: &values, before: &before };
                 let run = value.data.len() / groups.len();
                 for (g, (group, own)) in groups.iter().zip(value.data.chunks(run)).enumerate() {
-                    let last = Tensor { shape: before[&index][g].shape.clone(), data: own.to_vec() };
+                    let part = || Arc::new(Tensor { shape: before[&index][g].shape.clone(), data: own.to_vec() });
+                    let last = if groups.len() == 1 { value.clone() } else { part() };
                     let (end, within) = asked[g].split_last().expect("the end is asked for");
                     let within = after_each(&self.graph, index, (reads, g), &context, (group, within));
-                    for (tokens, state) in within.chain([(*end, Arc::new(last))]) {
+                    for (tokens, state) in within.chain([(*end, last)]) {
                         after[g].entry(tokens).or_default().insert(index, state);
                     }
                 }
@@ -371,7 +368,7 @@ fn after_each<'a>(
 ) -> impl Iterator<Item = (usize, Arc<Tensor<f32>>)> + 'a {
     let node = &graph.nodes[index];
     let own = if asked.is_empty() { Vec::new() } else { reads.of_group(graph, node, (g, group)) };
-    let mut state = Tensor::clone(&reads.before[&index][g]);
+    let mut state = reads.before[&index][g].clone();
     let mut at = group.slots.len() - group.rows.len();
     asked.iter().map(move |&tokens| {
         let rows = |x: &Tensor<f32>| {
@@ -379,9 +376,9 @@ fn after_each<'a>(
             Tensor { shape: [&[n], &x.shape[1..]].concat(), data: x.data[first * len..][..n * len].to_vec() }
         };
         let rows: Vec<Tensor<f32>> = own.iter().map(rows).collect();
-        ops::advance(&node.op, &mut state, &rows.iter().collect::<Vec<_>>(), context);
+        ops::advance(&node.op, Arc::make_mut(&mut state), &rows.iter().collect::<Vec<_>>(), context);
         at = tokens;
-        (tokens, Arc::new(state.clone()))
+        (tokens, state.clone())
     })
 }
 

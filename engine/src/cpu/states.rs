@@ -1,6 +1,7 @@
 //! What recurrent layers keep of each sequence: the states after its last token, and those that a run goes back to, as after
 //! a rejected draft, or that another sequence begins with.
 
+use super::Group;
 use crate::ops::Tensor;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,9 +36,10 @@ impl States {
         self.of.clear();
     }
 
-    /// After which tokens the states of a pass are asked for that goes from `first` to `end` tokens of a sequence: the last is
-    /// `end`.
-    pub(crate) fn asked(&self, sequence: u32, first: usize, end: usize) -> Vec<usize> {
+    /// After how many tokens of its sequence the states of a group are asked for; the last number is that after the step.
+    pub(crate) fn asked(&self, group: &Group) -> Vec<usize> {
+        let (sequence, end) = (group.sequence, group.slots.len());
+        let first = end - group.rows.len();
         let kept = self.keeps.range((sequence, first + 1)..(sequence, end)).map(|(_, tokens)| *tokens);
         kept.chain([end]).collect()
     }

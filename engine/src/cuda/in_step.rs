@@ -6,9 +6,10 @@ use crate::cpu::states::AfterTokens;
 /// The sequences of a step, where there are recurrent layers.
 #[derive(Debug, Default)]
 pub struct InStep {
+    /// The rows of each sequence.
     pub groups: Vec<Group>,
     /// After which tokens the states of each are asked for.
     pub asked: Vec<Vec<usize>>,
-    /// These.
+    /// The states of each that are kept.
     pub after: Vec<AfterTokens>,
 }

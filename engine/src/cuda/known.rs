@@ -1,7 +1,7 @@
 //! Which ops that are known by their definitions there is a kernel for, and how states are kept.
 
 use crate::model::Node;
-use crate::ops::anatomy::{Columns, Contraction, Decision, Elementwise, Gather, Picked, State};
+use crate::ops::anatomy::{Columns, Contraction, Decision, Elementwise, Gather, Picked};
 use crate::ops::{
     Anatomy, BlockScores, ChosenWeights, Convolution, Curve, Defined, Definition, DeltaNet, DeltaState, Factors,
     Function, GatedMean, L2Norm, Ngrams, Plain, RowShares, RowSoftmax, Sigmoid, SigmoidGate, Silu, Softplus,
@@ -130,5 +130,5 @@ pub fn is_cache(node: &Node) -> bool {
 
 /// Whether it is a state of another kind than the rows of a cache.
 pub fn is_own_state(node: &Node) -> bool {
-    node.op.anatomy() == Anatomy::State(State::Own)
+    node.is_own_state()
 }

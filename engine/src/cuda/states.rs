@@ -43,11 +43,7 @@ impl CudaEngine {
         for group in &groups {
             self.has_states(group.sequence, group.positions[0] as usize)?;
         }
-        let asked = |group: &Group| {
-            let end = group.slots.len();
-            self.states.asked(group.sequence, end - group.rows.len(), end)
-        };
-        let asked = groups.iter().map(asked).collect();
+        let asked = groups.iter().map(|group| self.states.asked(group)).collect();
         self.in_step = InStep { asked, after: vec![AfterTokens::new(); groups.len()], groups };
         Ok(())
     }

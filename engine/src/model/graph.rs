@@ -6,7 +6,8 @@
 use super::fault::Faults;
 use super::placement::Placement;
 use super::{Config, Slice, StageId};
-use crate::ops::{Op, Weight};
+use crate::ops::anatomy::State;
+use crate::ops::{Anatomy, Op, Weight};
 use std::collections::{BTreeSet, HashSet};
 
 /// One axis of a stage's shape, outermost first.
@@ -149,6 +150,11 @@ impl Node {
     /// [`Op::has_state`].
     pub fn has_state(&self) -> bool {
         self.op.has_state() && !self.faults.left_out
+    }
+
+    /// Whether it is a state of a recurrent layer, of another kind than the rows of a cache.
+    pub fn is_own_state(&self) -> bool {
+        self.op.anatomy() == Anatomy::State(State::Own)
     }
 
     /// Whether its input at this place is what that was before the step, and not after it.

@@ -38,8 +38,7 @@ pub use store::{BUDGET, Store, Stored};
 
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node, StageId};
-use qdiff_engine::ops::anatomy::State;
-use qdiff_engine::ops::{Anatomy, Tensor};
+use qdiff_engine::ops::Tensor;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -160,9 +159,7 @@ impl Step {
             self.last_row.as_ref().is_some_and(|(stages, at)| *at >= self.first + tokens && stages.contains(id))
         };
         // Nor has a state that of a token within the step.
-        let within = |id: &StageId| {
-            !whole && graph.index(*id).is_some_and(|i| graph.nodes[i].op.anatomy() == Anatomy::State(State::Own))
-        };
+        let within = |id: &StageId| !whole && graph.index(*id).is_some_and(|i| graph.nodes[i].is_own_state());
         let stages = self.stages.iter().filter(|(id, _)| !none(id) && !within(id)).map(begun).collect();
         let choice = self.choice.as_ref().filter(|_| whole).map(copied);
         let mut foreign = self.foreign.clone();

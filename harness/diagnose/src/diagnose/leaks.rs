@@ -197,10 +197,7 @@ impl Also {
                     (least, most) if least == most => format!("{least} more times"),
                     (least, most) => format!("{least} to {most} more times"),
                 };
-                Some(format!(
-                    "the key of token 0 of sequence {} counts {often} in the softmax: padding is not masked",
-                    others[*run].sequence
-                ))
+                Some(format!("the key of token 0 of sequence {} counts {often} in the softmax", others[*run].sequence))
             }
         }
     }

@@ -9,8 +9,6 @@ use anyhow::{Context as _, Result, bail, ensure};
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::cpu::{Row, Sequences};
 use qdiff_engine::model::{Graph, Node, StageId};
-use qdiff_engine::ops::Anatomy;
-use qdiff_engine::ops::anatomy::State;
 use qdiff_engine::quant::{ActivationFormat, KvType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Once};
@@ -156,7 +154,7 @@ impl TappedContext {
 
     /// The states of recurrent layers after the first tokens of a sequence, as llama.cpp stores them; nothing where there are none,
     /// or no tokens, or these are all of the sequence. llama.cpp keeps the last states alone: the tokens run again, in a sequence
-    /// of their own and untapped.
+    /// of their own. Only the states after the last token are tapped.
     fn states_after(&mut self, sequence: u32, passes: &[Vec<u32>]) -> Result<Option<(Vec<u8>, States)>> {
         let count = |passes: &[Vec<u32>]| passes.iter().map(Vec::len).sum::<usize>();
         let all = self.histories.get(&sequence).map_or(0, |all| count(all));
@@ -174,9 +172,9 @@ impl TappedContext {
             beside(&mut lengths, self.room.step);
         }
         // The states themselves are wanted of the last.
-        let graph = self.taps.graph.clone();
-        let of_states = |id| graph.index(id).filter(|i| graph.nodes[*i].op.anatomy() == Anatomy::State(State::Own));
-        let want = self.want.as_ref().map(|want| want.of_others(&graph, |id| of_states(id).map(|_| id)));
+        let graph = &self.taps.graph;
+        let is_state = |id: &StageId| graph.index(*id).is_some_and(|i| graph.nodes[i].is_own_state());
+        let want = self.want.as_ref().map(|want| want.of_others(graph, |id| Some(id).filter(is_state)));
         let (mut own, mut again) = (Sequences::default(), States::new());
         for pass in lengths {
             let (these, others) = rest.split_at(pass);

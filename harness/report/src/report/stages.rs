@@ -148,7 +148,7 @@ fn fate(report: &Report, stage: &StageResult) -> Fate {
     match stage.status {
         Status::Match => passed(""),
         Status::Inherited => passed(&format!("inherited: {INHERITED}")),
-        Status::Alone => passed("correct against f64; no reference ran"),
+        Status::Alone => passed("correct against f64; no reference gave it"),
         Status::Covered if stage.subject.is_some() => {
             passed("correct; the reference does not give it, and is checked at its next stage")
         }

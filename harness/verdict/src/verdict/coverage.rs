@@ -6,7 +6,7 @@ use crate::capture::{Capture, Filter, Step};
 use crate::number::{Real, counted};
 use qdiff_engine::model::{Axis, Graph, Node, StageId};
 use qdiff_engine::ops::Anatomy;
-use qdiff_engine::ops::anatomy::{Elementwise, State};
+use qdiff_engine::ops::anatomy::Elementwise;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -247,7 +247,7 @@ fn for_last_row(graph: &Graph, capture: &Capture) -> Vec<bool> {
 /// selected token; a stage that exists for the last row alone (`last`) has that row alone.
 fn rows_asked(node: &Node, step: &Step, filter: &Filter, last: bool) -> usize {
     let positions: Vec<u32> = (step.first..step.keys()).map(|p| p as u32).collect();
-    if step.cut_short && node.op.anatomy() == Anatomy::State(State::Own) {
+    if step.cut_short && node.is_own_state() {
         return 0;
     }
     if !positions.iter().any(|&p| filter.position(p as usize)) {

@@ -12,8 +12,6 @@ use crate::products::Evaluators;
 use crate::progress::Progress;
 use anyhow::Result;
 use qdiff_engine::model::{Graph, Node, StageId};
-use qdiff_engine::ops::Anatomy;
-use qdiff_engine::ops::anatomy::State;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
@@ -210,9 +208,11 @@ fn within(graph: &Graph, stages: &mut [StageResult], (alone, steps): (bool, usiz
             continue;
         };
         let judged = |side: usize, local: &Option<Local>| local.is_some() || inside[side][index];
-        // A state that no step reads has no part in what the reference gives.
-        let unread = steps == 1 && graph.nodes[index].op.anatomy() == Anatomy::State(State::Own);
-        if judged(0, &stage.subject) && (alone || unread || judged(1, &stage.reference)) {
+        // No step reads such a state, so nothing that the reference gives follows from its own.
+        let unread = steps == 1 && graph.nodes[index].is_own_state();
+        if unread && stage.reference.is_none() && stage.subject.as_ref().is_some_and(|s| s.inconclusive == 0) {
+            (covered[index], stage.status) = (true, Status::Alone);
+        } else if judged(0, &stage.subject) && (alone || judged(1, &stage.reference)) {
             covered[index] = true;
             stage.status = match &stage.reference {
                 Some(local) if !local.ok() => Status::Disputed,
