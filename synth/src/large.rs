@@ -101,14 +101,14 @@ impl Synth {
 
 impl Tensor {
     /// Bytes of its data.
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.ty.row_bytes(self.ne.iter().product())
     }
 }
 
 impl Kv {
     /// Takes over the vocabulary of `like`, with so many tokens.
-    fn vocabulary(&mut self, like: &Gguf, count: usize) -> io::Result<()> {
+    pub(crate) fn vocabulary(&mut self, like: &Gguf, count: usize) -> io::Result<()> {
         let bad = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("the vocabulary {why}"));
         for (key, value) in like.metadata.iter().filter(|(key, _)| key.starts_with("tokenizer.")) {
             match value {

@@ -10,10 +10,12 @@ mod folder;
 mod image;
 mod kv;
 mod large;
+mod massive;
 mod quantize;
 mod rng;
 mod split;
 mod tensor;
+mod upcycled;
 mod vocab;
 
 #[cfg(all(test, feature = "ggml"))]
@@ -23,6 +25,7 @@ mod tests;
 pub use image::{patch, tensor_range};
 pub use kv::Kv;
 pub use split::part_name;
+pub use upcycled::upcycle;
 pub use vocab::symbol;
 
 use qdiff_engine::model::{
@@ -75,6 +78,8 @@ pub struct Synth {
     pub mtp: usize,
     /// Whether matrices have scales, which their products are multiplied by.
     pub scales: bool,
+    /// Whether magnitudes are as those of real models: see `massive`.
+    pub massive: bool,
     /// Type of the 2-D tensors.
     pub weight_type: GgmlType,
     /// Types of single tensors, by full name (`blk.0.attn_q.weight`); for one
@@ -106,6 +111,7 @@ impl Default for Synth {
             fused: false,
             mtp: 0,
             scales: false,
+            massive: false,
             weight_type: GgmlType::Q8_0,
             overrides: Vec::new(),
             seed: 1,
@@ -368,6 +374,14 @@ impl Synth {
     }
 
     fn draw(&self, t: &Tensor) -> Vec<f32> {
+        let mut values = self.plain(t);
+        if self.massive {
+            self.enlarge(t, &mut values);
+        }
+        values
+    }
+
+    fn plain(&self, t: &Tensor) -> Vec<f32> {
         let mut rng = Rng::new(self.seed, &t.name);
         let count = t.ne.iter().product();
         match t.fill {

@@ -10,7 +10,7 @@ use qdiff::progress::silent;
 use qdiff::verdict::{Policy, Side, judge};
 use qdiff_engine::ops::Tensor;
 use qdiff_engine::quant::GgmlType;
-use qdiff_synth::{Synth, base_vocab, patch};
+use qdiff_synth::{Synth, base_vocab};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -24,14 +24,10 @@ pub const PROMPTS: [(&[u32], &[u32]); 4] = [
     (&[MASSIVE, 90, 3, 41, MASSIVE, 17, 60, 21, 22, 23, 24], &[44]),
 ];
 
-/// The token whose embedding has massive activations.
+/// A token whose embedding has massive activations: see `Synth::massive_tokens`.
 const MASSIVE: u32 = 1;
 
-/// Channels of them, with their values.
-const CHANNELS: [(usize, f32); 2] = [(9, 7.3e3), (77, -2.1e3)];
-
-/// A small model with magnitudes as Qwen's: a first token with massive activations in two channels, which the norms take
-/// back by their weights, and key biases in the hundreds.
+/// A small model with magnitudes as Qwen's.
 ///
 /// # Panics
 /// If it cannot be written.
@@ -41,27 +37,11 @@ pub fn write_model(path: &Path) {
         head_dim: 32,
         n_ff: 192,
         n_vocab: base_vocab(),
+        massive: true,
         weight_type: GgmlType::F32,
         ..Synth::default()
     };
-    let mut bytes = synth.to_bytes();
-    for name in synth.tensor_names() {
-        let mut values = synth.values(&name);
-        if name.starts_with("token_embd") {
-            for (channel, value) in CHANNELS {
-                values[MASSIVE as usize * synth.n_embd + channel] = value;
-            }
-        } else if name.ends_with("norm.weight") {
-            CHANNELS.iter().for_each(|(channel, _)| values[*channel] *= 0.02);
-        } else if name.ends_with("attn_k.bias") {
-            values.iter_mut().filter(|v| v.abs() >= 10.0).for_each(|v| *v *= 7.0);
-        } else {
-            continue;
-        }
-        let stored: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        patch(&mut bytes, &name, |to| to.copy_from_slice(&stored));
-    }
-    std::fs::write(path, bytes).expect("the model is written");
+    synth.write(path).expect("the model is written");
 }
 
 /// What came of a capture.

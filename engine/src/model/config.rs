@@ -47,6 +47,7 @@ impl Metadata for Gguf {
     }
     fn integers(&self, key: &str) -> Option<Vec<i64>> {
         match self.get(key)? {
+            Value::Array(ArrayValue::Bool(all)) => Some(all.iter().map(|is| i64::from(*is)).collect()),
             Value::Array(ArrayValue::I32(all)) => Some(all.iter().map(|n| i64::from(*n)).collect()),
             Value::Array(ArrayValue::U32(all)) => Some(all.iter().map(|n| i64::from(*n)).collect()),
             Value::Array(ArrayValue::U64(all)) => Some(all.iter().map(|n| n.cast_signed()).collect()),
@@ -105,7 +106,8 @@ pub(super) fn absent(source: &dyn Metadata, key: &str, expected: &str) -> Config
 pub const MAX_LAYERS: usize = 512;
 
 /// Keys that hold a number for each layer where the layers of a model differ.
-const BY_LAYER: [&str; 3] = [".attention.head_count", ".attention.head_count_kv", ".feed_forward_length"];
+const BY_LAYER: [&str; 4] =
+    [".attention.head_count", ".attention.head_count_kv", ".feed_forward_length", ".expert_used_count"];
 
 /// Key of how much of a head RoPE rotates.
 pub(super) const ROTATED: &str = "rope.dimension_count";

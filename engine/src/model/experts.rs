@@ -71,7 +71,11 @@ impl Experts {
         }
         // llama.cpp never reads this key: where the model is otherwise than llama.cpp computes, the reference is wrong.
         let key = format!("{arch}.expert_weights_norm");
-        let normalised = source.boolean(&key).unwrap_or(mixture.normalised);
+        let normalised = match (source.boolean(&key), source.type_name(&key)) {
+            (Some(is), _) => is,
+            (None, Some(_)) => return Err(absent(source, &key, "bool")),
+            (None, None) => mixture.normalised,
+        };
         if normalised && !mixture.normalised {
             let what = "that the weights of experts are divided by their sum, which llama.cpp does not do here, is";
             return Err(unsupported(&key, normalised, what));

@@ -2,7 +2,7 @@
 
 use super::blocks::{self, DENSE, HEAD, Projections, Sections, linear, mlp};
 use super::builder::Builder;
-use super::config::{EMBEDDING, invalid};
+use super::config::{EMBEDDING, absent, invalid};
 use super::experts::{Experts, Mixture};
 use super::graph::{Axis, EmittedLayout, Graph, Role};
 use super::{Config, ConfigError, Metadata};
@@ -86,7 +86,12 @@ pub(super) fn recurrent(arch: &str, source: &dyn Metadata, c: &Config) -> Result
             let why = format!("expected an entry for each of {blocks} blocks");
             return Err(invalid(&key, format_args!("{all:?}"), &why));
         }
+        // llama.cpp does not read it beside the list.
+        source.integer(&format!("{arch}.{INTERVAL}"));
         return Ok(all.into_iter().take(layers).map(|is| is != 0).collect());
+    }
+    if source.type_name(&key).is_some() {
+        return Err(absent(source, &key, "a list of u32, i32 or bool"));
     }
     let interval = match Config::integer(arch, INTERVAL, source) {
         Err(ConfigError::Missing(_)) => 4,

@@ -286,6 +286,13 @@ impl Decision {
         (integers && alike && tail && count).then_some((taken, rest))
     }
 
+    /// The places, of a row of so many values, that `chosen` names: of each block, that of its last key. `None` if no values lead to
+    /// that choice.
+    pub fn places(&self, values: usize, position: u32, chosen: &[f32]) -> Option<Vec<usize>> {
+        let chosen: Vec<f64> = chosen.iter().map(|v| f64::from(*v)).collect();
+        self.sides(values, position, &chosen).map(|(places, _)| places)
+    }
+
     /// Whether values that are each known to within its `reach` may have been chosen as they were: the places are different
     /// ones of the row, and no value left out is surely larger than one chosen, or one chosen later than one before.
     pub fn admits(&self, row: &[f64], position: u32, reach: impl Fn(usize) -> f64, chosen: &[f64]) -> bool {

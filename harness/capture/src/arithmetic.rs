@@ -176,6 +176,10 @@ pub struct AttentionRule {
     /// rounded does not follow from its own value.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub flash: bool,
+    /// Whether shares of the keys are attended apart and joined by the logarithm of the sum of exponentials of each, in f32: the
+    /// larger that is, the less certain are the weights of a share.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub log_sum_exp: bool,
 }
 
 /// A number type for summing.

@@ -2,6 +2,8 @@
 //! which it takes back when it must: it counts for nothing here.
 
 use qdiff_engine::model::{Graph, Node, row_len};
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::Contraction;
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -129,16 +131,24 @@ pub fn beside(graph: &Graph, judged: impl Fn(&Node) -> bool, steps: &[Extent]) -
     let of_longest = |node: &Node| bytes(node, Extent { tokens: longest, keys });
     let (caches, stages): (Vec<&Node>, Vec<&Node>) = graph.nodes.iter().partition(|node| node.op.has_state());
     let caches: usize = caches.into_iter().map(of_longest).sum();
-    let mut stages: Vec<usize> = stages.into_iter().filter(|node| judged(node)).map(of_longest).collect();
+    let mut stages: Vec<(usize, usize)> =
+        stages.into_iter().filter(|node| judged(node)).map(|node| (of_longest(node), at_once(node))).collect();
     stages.sort_unstable_by(|a, b| b.cmp(a));
-    let [largest, second] = [0, 1].map(|i| stages.get(i).copied().unwrap_or_default());
+    let largest = stages.first().map_or(0, |(bytes, _)| *bytes);
+    let others = stages.iter().skip(1).map(|(bytes, times)| bytes * times).max().unwrap_or_default();
     let inputs = graph
         .nodes
         .iter()
         .filter(|node| node.op.anatomy().is_layer())
         .map(|node| row_len(&graph.nodes[node.inputs[0]]));
     let probes = inputs.max().unwrap_or_default() * (PROBED_ROWS + PROBED_WEIGHTS * rayon::current_num_threads());
-    BASE + 2 * caches + 4 * largest + 3 * rayon::current_num_threads() * second + probes
+    BASE + 2 * caches + 4 * largest + rayon::current_num_threads() * others + probes
+}
+
+/// How often the values of a stage are in memory while it is judged: of experts all lines of both sides, each with the right value
+/// and the bound; of other stages a batch of rows at a time.
+fn at_once(node: &Node) -> usize {
+    if matches!(node.op.anatomy(), Anatomy::Contraction(Contraction::Weight(Some(_)))) { 7 } else { 3 }
 }
 
 /// Bytes of all stages that are kept of a run in these steps.

@@ -22,6 +22,10 @@ pub struct SlotsCheck {
     /// Wrong rows beyond these.
     #[serde(default)]
     pub more: usize,
+    /// Whether the values of all sequences are right nonetheless, those of the caches among them: rows were copied, as an engine
+    /// copies a shared block before it writes to it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub harmless: bool,
     /// What the values of the run say of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<Borne>,
@@ -172,9 +176,18 @@ impl SlotsCheck {
         Self { more: if wrong.is_empty() { 0 } else { self.more }, wrong, ..self.clone() }
     }
 
-    /// Whether a row is wrong.
+    /// Whether a row is wrong, and it is not that rows were copied.
     pub fn diverged(&self) -> bool {
-        !self.wrong.is_empty()
+        !self.wrong.is_empty() && !self.harmless
+    }
+
+    /// Notes whether the values of all sequences are right: wrong slots are harmless then, but not wrong positions.
+    #[must_use]
+    pub fn beside(self, values_are_right: bool) -> Self {
+        let copied = |row: &WrongRow| !matches!(row.how, WrongBy::Position { .. } | WrongBy::NoSlot { .. });
+        let without_effect = self.values.is_some_and(|of| of.elements == 0);
+        let harmless = values_are_right && without_effect && self.more == 0 && self.wrong.iter().all(copied);
+        Self { harmless: harmless && !self.wrong.is_empty(), ..self }
     }
 
     /// The outcome in words.
@@ -191,7 +204,8 @@ impl SlotsCheck {
             1 => "; 1 more row is wrong".to_owned(),
             _ => format!("; {rest} more rows are wrong"),
         };
-        first.words() + &more
+        let harmless = if self.harmless { "; every value is right nonetheless, so such rows are copied" } else { "" };
+        first.words() + &more + harmless
     }
 
     /// How far they may be taken for the cause of the values that are wrong.
@@ -228,6 +242,9 @@ impl SlotsCheck {
 
     /// What to do about it.
     pub fn remedy(&self) -> Option<&'static str> {
+        if self.harmless {
+            return None;
+        }
         Some(match self.wrong.first()?.how {
             WrongBy::Position { .. } => {
                 "look at how positions of a batch are counted, for a sequence with a cached prefix or in chunks too"
@@ -513,6 +530,28 @@ mod tests {
             let said = standing(of, there);
             assert!(said.contains(words) && !said.contains("confirmed"), "{said}");
         }
+    }
+
+    /// An engine that copies a shared block before it writes to it has other slots for rows than those that they were written to.
+    #[test]
+    fn copied_rows_are_no_fault() {
+        let plan: Plan = "7,5+1,1+1".parse().unwrap();
+        let mut said = right(&plan, 4);
+        let first = said[0].slots.as_ref().unwrap()[0];
+        *said[2].slots.as_mut().unwrap().last_mut().unwrap() = first;
+        // The row that is said to be overwritten is not what the slots say.
+        let found = SlotsCheck { values: Some(Borne { elements: 0, otherwise: 1 }), ..check(&plan, &said) };
+        assert!(found.clone().beside(false).diverged());
+        let copied = found.beside(true);
+        assert!(!copied.diverged() && copied.remedy().is_none());
+        assert!(
+            copied.words().ends_with("; every value is right nonetheless, so such rows are copied"),
+            "{}",
+            copied.words()
+        );
+        // A wrong position is one, whatever becomes of it.
+        said[1].positions.as_mut().unwrap()[0] += 1;
+        assert!(SlotsCheck { values: Some(Borne::default()), ..check(&plan, &said) }.beside(true).diverged());
     }
 
     proptest! {

@@ -10,8 +10,9 @@ use crate::report::{Prefix, Report, SequenceInfo};
 use crate::runners::{EngineTrouble, Tokens};
 use crate::slots::SlotsCheck;
 use crate::tokens;
-use crate::verdict::Race;
+use crate::verdict::{Race, Status, Verdict};
 use anyhow::{Result, bail};
+use qdiff_engine::model::{Graph, Node};
 use std::time::Instant;
 
 impl Runs<'_> {
@@ -58,6 +59,7 @@ impl Runs<'_> {
         let at_slots = borne.iter().any(|stages| of_run(stages).holds());
         let elsewhere =
             self.request.confirm.confirm_plan(&self.sides, pair, (plan, &ready.tokens), (&mut judged, at_slots))?;
+        let right = judged.iter().all(|(_, diagnosis)| values_are_right(&pair.oracle.graph, &diagnosis.verdict));
         let mut reports = Vec::new();
         for (number, ((subject, diagnosis), (reference, judging))) in judged.into_iter().zip(others).enumerate() {
             let steps = &subject.capture.steps;
@@ -90,10 +92,10 @@ impl Runs<'_> {
                 judging,
                 besides: 0.0,
                 sequence: Some(info),
-                slots: slots.as_ref().map(|slots| SlotsCheck {
-                    values: borne.get(number).map(of_run),
-                    elsewhere: elsewhere.clone(),
-                    ..slots.concerning(number as u32, stages_are_wrong)
+                slots: slots.as_ref().map(|slots| {
+                    let values = borne.get(number).map(of_run);
+                    let own = slots.concerning(number as u32, stages_are_wrong);
+                    SlotsCheck { values, elsewhere: elsewhere.clone(), ..own }.beside(right)
                 }),
             };
             let length = own.tokens.len();
@@ -104,6 +106,19 @@ impl Runs<'_> {
         }
         Ok(reports)
     }
+}
+
+/// Whether every stage was judged and is right, and every cache by itself.
+fn values_are_right(graph: &Graph, verdict: &Verdict) -> bool {
+    let caches = graph.nodes.iter().filter(|node| node.op.has_state());
+    let right = |node: &Node| {
+        let stage = verdict.stages.iter().find(|stage| stage.id == node.id);
+        stage.is_some_and(|stage| matches!(stage.status, Status::Match | Status::Alone))
+    };
+    let coverage = &verdict.coverage;
+    coverage.judged == coverage.asked
+        && !verdict.stages.iter().any(|stage| stage.origin)
+        && caches.into_iter().all(right)
 }
 
 /// What the sequence of this number has from another one.

@@ -43,6 +43,11 @@ pub struct SynthRequest {
     /// Number of blocks for multi-token prediction behind the layers; for hybrid architectures, such as qwen35
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub mtp: usize,
+    /// Give the model magnitudes of real Qwen models: massive activations of two tokens in two channels, key biases in the hundreds
+    /// (without biases, scores as large by the norms of the heads), nearly equal experts in even layers and one that takes all in odd
+    /// ones
+    #[arg(long)]
+    pub massive: bool,
     /// Format of all matrices; vectors are F32
     #[arg(long, value_name = "FORMAT", ignore_case = true, default_value = "q8_0", value_parser = formats())]
     pub weights: GgmlType,
@@ -132,6 +137,7 @@ impl SynthRequest {
             tied: self.tied,
             fused: self.fused,
             mtp: self.mtp,
+            massive: self.massive,
             weight_type: self.weights,
             overrides: self.tensor.clone(),
             seed: self.seed,

@@ -43,6 +43,19 @@ fn the_second_model_matches() {
     assert!(report.is_whole());
 }
 
+/// Experts with the weights of the real model: magnitudes of no generator.
+#[test]
+fn experts_of_real_weights_match() {
+    let folder = qdiff_tests::folder();
+    let model = qdiff_engine::model::Model::open(&qdiff_tests::real_model()).unwrap();
+    qdiff_synth::upcycle(&model, 4, &folder.join("model.gguf")).unwrap();
+    let (code, report, text) = folder.judged("--length 24 -n 1 --subject cpu");
+    assert_eq!(code, 0, "{text}");
+    assert!(report.is_whole(), "{text}");
+    assert_eq!(report["verdict"]["decisions"].as_array().unwrap().len(), 4, "{text}");
+    assert!(text.contains("\nchoices "), "{text}");
+}
+
 /// Alone where a fault is in every layer, several in one run where each is in a layer of its own: there every layer has
 /// the origins of its fault, and no other layer has any.
 #[test]

@@ -3,7 +3,7 @@
 use super::places::{head, norms, rotations};
 use super::{Mutation, Param, each};
 use qdiff_engine::model::{Graph, Node, Role, StageId, Weight};
-use qdiff_engine::ops::anatomy::{Contraction, Elementwise, RowReduction};
+use qdiff_engine::ops::anatomy::{Elementwise, Gather, RowReduction};
 use qdiff_engine::ops::{self, Anatomy, Context, Tensor};
 
 /// Weights that `node` could take for its own first one: those of its layer
@@ -56,6 +56,30 @@ fn others(graph: &Graph, node: &Node) -> Vec<Vec<f64>> {
     each((0..alike(node, graph).len()).map(|i| i as f64))
 }
 
+/// Where `node` is the product of gate or up, or its half of a product of both, the other one's, of the same experts if it is one
+/// of experts.
+fn beside_the_gate<'a>(graph: &'a Graph, node: &Node) -> Option<&'a Node> {
+    let role = match node.role {
+        Role::Gate => Role::Up,
+        Role::Up => Role::Gate,
+        _ => return None,
+    };
+    let alike = |n: &&Node| match (n.op.anatomy(), node.op.anatomy()) {
+        (Anatomy::Gather(Gather::Columns(_)), Anatomy::Gather(Gather::Columns(_))) => n.inputs == node.inputs,
+        (other, own) => own.multiplies_weights() && other == own,
+    };
+    let mut layer = graph.nodes.iter().filter(|n| (n.id.layer, n.id.rank) == (node.id.layer, node.id.rank));
+    layer.find(|n| n.role == role && alike(n))
+}
+
+/// The node with what another one takes in the place of its own.
+fn exchanged(node: &Node, other: &Node) -> Option<Node> {
+    if node.weights.is_empty() {
+        return Some(Node { op: other.op.clone(), ..node.clone() });
+    }
+    with_weights_of(node, other)
+}
+
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "qkv-bias-omitted",
@@ -91,18 +115,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "gate-up-weights-swapped",
-        fits: Some(|_, n| {
-            matches!((n.op.anatomy(), n.role), (Anatomy::Contraction(Contraction::Weight(None)), Role::Gate | Role::Up))
-        }),
+        fits: Some(|g, n| beside_the_gate(g, n).is_some()),
         story: "the weights of gate and up are taken for each other",
         seen: "both projections wrong, each equal to what the other should be",
-        remedy: "load {weight} for {stage}, and for the other its own",
-        apply: |node, _, graph| {
-            let role = if node.role == Role::Gate { Role::Up } else { Role::Gate };
-            let beside = |n: &&Node| (n.id.layer, n.id.rank) == (node.id.layer, node.id.rank);
-            let mut layer = graph.nodes.iter().filter(beside);
-            with_weights_of(node, layer.find(|n| n.role == role && n.op == node.op)?)
-        },
+        remedy: "exchange gate and up where they are loaded: {stage} has the tensor of the other, or its half of a tensor of both",
+        apply: |node, _, graph| exchanged(node, beside_the_gate(graph, node)?),
         entire: true,
         ..Mutation::PLAIN
     },

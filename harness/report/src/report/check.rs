@@ -301,11 +301,12 @@ impl Document for CheckReport {
         let columns = ["case", "what", "outcome", "used", "seconds"];
         let table = Table::new(&columns, &[3, 4], self.cases.iter().map(row));
         let wrong = self.runs().find(|(_, run)| run.outcome == self.outcome && run.outcome != Outcome::Match);
-        let why = match self.outcome {
-            Outcome::Incomplete => "the first incomplete case alone",
+        let why = |run: &Run| match (self.outcome, &run.other) {
+            (Outcome::Incomplete, _) => "the first incomplete case alone",
+            (_, Some(other)) if other.right => "the stages of that case; qdiff run does not compare bits",
             _ => "the first wrong case alone",
         };
-        let next = wrong.map(|(_, run)| Next { command: run.command.clone(), why });
+        let next = wrong.map(|(_, run)| Next { command: run.command.clone(), why: why(run) });
         Screen {
             sections: vec![Section::lines("Run", facts), Section::table("Cases", table)],
             checks: self.cases.iter().map(check).collect(),

@@ -327,11 +327,13 @@ pub(super) fn arithmetic(a: &Arithmetic) -> String {
     let attention = a.attention.iter().flat_map(|r| [r.scores, r.context]);
     let attention = attention.map(|format| (format != f32).then(|| named(&format, "attention")));
     let flash = a.attention.iter().any(|r| r.flash).then(|| "flash attention".to_owned());
+    let joined = a.attention.iter().any(|r| r.log_sum_exp).then(|| "shares joined by log-sum-exp".to_owned());
     let cache = (a.kv != KvType::F32).then(|| named(&a.kv, "cache"));
     let functions = (a.functions == Functions::Fast).then(|| "fast functions".to_owned());
     let parameters = (a.parameters != DType::F32).then(|| format!("{} parameters", a.parameters));
     let outputs = (!a.outputs.plain()).then(|| format!("outputs in {}", a.outputs));
-    let parts = products.chain(sums).chain(attention).chain([flash, cache, functions, parameters, outputs]).flatten();
+    let parts =
+        products.chain(sums).chain(attention).chain([flash, joined, cache, functions, parameters, outputs]).flatten();
     let parts: Vec<String> = grouped(parts, String::clone).into_iter().map(|(part, _)| part).collect();
     if parts.is_empty() { "f32".to_owned() } else { parts.join(", ") }
 }

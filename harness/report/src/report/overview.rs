@@ -43,7 +43,7 @@ pub(super) struct Common {
 /// The causes that more than one run has: what is wrong first in time of positions, slots and block tables; of the other runs, the
 /// causes of the first origins.
 pub(super) fn common(sorted: &[(usize, &Report)]) -> Vec<Common> {
-    let wrong = |report: &Report| Some(report.slots.as_ref()?.wrong.first()?.clone());
+    let wrong = |report: &Report| report.slots.as_ref().filter(|check| check.diverged())?.wrong.first().cloned();
     let at_slots: Vec<_> = sorted.iter().filter_map(|(i, report)| Some((*i, wrong(report)?))).collect();
     let slots =
         at_slots.iter().min_by_key(|(_, row)| row.pass).filter(|_| at_slots.len() > 1).map(|(_, first)| Common {

@@ -9,12 +9,13 @@ use crate::arithmetic::Arithmetic;
 use crate::capture::Lengths;
 use crate::decoded::DecodedCheck;
 use crate::diagnose::{EXPORTER, Finding};
+use crate::metrics::largest;
 use crate::number::{apart, counted, number, percent};
 use crate::products::Evaluators;
 use crate::severity::Severity;
 use crate::slots::SlotsCheck;
 use crate::tokens::TokensCheck;
-use crate::verdict::{Element, Gap, Local, Unjudged};
+use crate::verdict::{Decisions, Element, Gap, Local, Unjudged};
 use crate::weights::Mismatch;
 use std::collections::BTreeSet;
 
@@ -331,6 +332,7 @@ fn evidence(report: &Report) -> Vec<Line> {
         lines.extend(severity.alone().map(|words| ("size", words)));
     }
     lines.push(("tokens", tokens(report)));
+    lines.extend(decisions(report).map(|words| ("choices", words)));
     if let Some(repeated) = report.repeated.as_ref().filter(|r| r.race.is_none()) {
         let varied = repeated.varied.join(", one ");
         let varied = if varied.is_empty() { varied } else { format!("; one {varied}") };
@@ -415,6 +417,36 @@ fn tokens(report: &Report) -> String {
         report.run.name(t.subject),
         report.run.name(t.reference),
     )
+}
+
+/// In how many rows the two sides chose other experts or blocks, and by how little; nothing of a model without such choices.
+fn decisions(report: &Report) -> Option<String> {
+    let all = &report.diagnosis.verdict.decisions;
+    let count = |of: fn(&Decisions) -> usize| all.iter().map(of).sum::<usize>();
+    let (rows, other, reordered) = (count(|d| d.rows), count(|d| d.other), count(|d| d.reordered));
+    let first = all.iter().find_map(|d| Some((d.stage, d.first?)));
+    let Some((stage, at)) = first else {
+        return (rows > 0)
+            .then(|| format!("the same in all {} of {}", counted(rows, "row"), counted(all.len(), "stage")));
+    };
+    let most = |of: fn(&Decisions) -> f64| number(largest(all.iter().map(of)));
+    let by = match count(|d| d.compared) {
+        0 => String::new(),
+        _ => format!(
+            ". The subject's values prefer its own choice by up to {}, and the values of the two sides differ by up to {}",
+            most(|d| d.margin),
+            most(|d| d.moved)
+        ),
+    };
+    let how = match (other, reordered) {
+        (0, _) => format!("the same in all {}, but in another order in {reordered}", counted(rows, "row")),
+        (_, 0) => format!("other choices of the two sides in {other} of {}", counted(rows, "row")),
+        _ => format!(
+            "other choices of the two sides in {other} of {}, and another order in {reordered}",
+            counted(rows, "row")
+        ),
+    };
+    Some(format!("{how}, first at {stage} {at}: {}{by}", flip(report)))
 }
 
 /// Every origin with its cause.

@@ -55,6 +55,16 @@ pub enum Reads {
     Refused,
 }
 
+impl std::fmt::Display for Reads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Stored => f.pad("as stored"),
+            Self::As(plain) => write!(f, "as {plain}"),
+            Self::Refused => f.pad("refused"),
+        }
+    }
+}
+
 /// How a runner is made.
 #[derive(Clone, Copy, Debug)]
 pub enum Start {
@@ -79,11 +89,7 @@ impl RunnerKind {
     pub fn formats(&self) -> Vec<(String, Vec<String>)> {
         let mut ways: Vec<(String, Vec<String>)> = Vec::new();
         for &ty in GgmlType::ALL_SUPPORTED {
-            let way = match self.reading(ty) {
-                Reads::Stored => "as stored".to_owned(),
-                Reads::As(plain) => format!("as {plain}"),
-                Reads::Refused => "refused".to_owned(),
-            };
+            let way = self.reading(ty).to_string();
             match ways.iter_mut().find(|(known, _)| *known == way) {
                 Some((_, names)) => names.push(ty.to_string()),
                 None => ways.push((way, vec![ty.to_string()])),

@@ -5,6 +5,7 @@ use super::caches::{CacheState, caches};
 use super::choices;
 use super::grain::{Parameters, inside};
 use super::groups;
+use super::joined;
 use super::linear;
 use super::lost;
 use super::operands::{Operand, forward, propagate_error, rows_of, uncancelled, widen};
@@ -167,6 +168,10 @@ fn pointwise(stage: Stage<'_>, source: &Source<'_>, index: usize, sink: &mut Sin
                 let all: Vec<f32> = inputs[0].data.iter().map(|v| v.abs() as f32).collect();
                 propagate_error(node, &inputs, &[Some(&all), None], &value, &context)
             });
+        }
+        let joined = attention.log_sum_exp && matches!(anatomy, Anatomy::Contraction(Contraction::Context(_)));
+        if joined && let Some(more) = joined::shares((stage, source), (index, &rows), &inputs, &context) {
+            widen(&mut bound, more);
         }
         if let Some(more) = inside(node, narrow, &inputs, &value, &context) {
             widen(&mut bound, more);

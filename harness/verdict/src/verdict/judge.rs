@@ -1,8 +1,9 @@
 //! From residuals to statuses, origins and one verdict.
 
 use super::{
-    AttentionMap, Coverage, Element, ElementMap, Local, LogitsRow, Measured, Parts, Policy, Side, StageResult, Status,
-    Symptom, Unjudged, again, attention, coverage, elements, health, logits, masked, measured, unread,
+    AttentionMap, Coverage, Decisions, Element, ElementMap, Local, LogitsRow, Measured, Parts, Policy, Side,
+    StageResult, Status, Symptom, Unjudged, again, attention, coverage, decisions, elements, health, logits, masked,
+    measured, unread,
 };
 use crate::capture::Filter;
 use crate::metrics::{argmax, largest_difference, margin};
@@ -54,6 +55,9 @@ pub struct Verdict {
     pub parts: Option<Parts>,
     /// Choices of the next token.
     pub tokens: Vec<TokenCheck>,
+    /// Choices within the graph, such as a token's experts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<Decisions>,
     /// The logits at every position judged; empty where they were not captured.
     pub logits: Vec<LogitsRow>,
     /// Elements of the first stages where a fault begins.
@@ -163,6 +167,7 @@ fn conclude(
 
     let verdict = Verdict {
         tokens: tokens(subject, reference),
+        decisions: decisions::compare(graph, &stages, subject.capture, reference.capture, filter),
         logits: last.map_or_else(Vec::new, |node| logits::compare(node, subject.capture, reference.capture, filter)),
         elements: elements::maps(oracle, &origins(&stages), subject, reference.capture, filter),
         attention: attention::maps(graph, &stages, subject.capture, reference.capture),

@@ -6,7 +6,8 @@
 //! holds the stage to that value, row by row (`held`), `global` compares the two runners, both for each stage alone
 //! (`measured`). `judge` gives every stage its status and finds the origins, `unread` finds captured values that no
 //! stage read, `coverage` counts, `again` judges some stages of parts again, `health` looks for what no correct model
-//! does. `spread`, `elements`, `attention` and `logits` keep the data of charts.
+//! does. `decisions` holds choices of experts or blocks against each other. `spread`, `elements`, `attention` and `logits` keep the
+//! data of charts.
 
 mod again;
 mod apply;
@@ -16,6 +17,7 @@ mod caches;
 mod choices;
 mod counted;
 mod coverage;
+mod decisions;
 mod drawn;
 mod effect;
 mod element;
@@ -30,6 +32,7 @@ mod groups;
 mod health;
 mod held;
 mod inside;
+mod joined;
 mod judge;
 mod linear;
 mod local;
@@ -61,6 +64,7 @@ pub use attention::AttentionMap;
 pub use batches::largest_difference;
 pub use counted::work_of;
 pub use coverage::{Coverage, Probed, Unjudged};
+pub use decisions::Decisions;
 pub use drawn::drawn;
 pub use effect::effect;
 pub use element::Element;

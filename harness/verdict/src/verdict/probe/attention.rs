@@ -95,7 +95,9 @@ pub(super) fn shares(stage: Stage<'_>, source: &Source<'_>, step: usize, seed: &
         Anatomy::RowReduction(RowReduction::Exponentials(softmax)) => {
             look(ActivationFormat::F32).weights(softmax, side.arithmetic.functions.factor())
         }
-        Anatomy::Contraction(Contraction::Context(a)) if !rule.flash => look(rule.context).context(a),
+        Anatomy::Contraction(Contraction::Context(a)) if !rule.flash && !rule.log_sum_exp => {
+            look(rule.context).context(a)
+        }
         Anatomy::Gather(_) | Anatomy::Contraction(_) | Anatomy::RowReduction(_) | Anatomy::Elementwise(_) => None,
         Anatomy::State(_) | Anatomy::Decision(_) | Anatomy::Collective(_) => None,
     }
