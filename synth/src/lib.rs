@@ -38,7 +38,7 @@ use qdiff_engine::quant::GgmlType;
 use quantize::quantize;
 use rng::Rng;
 use std::path::Path;
-use tensor::{Fill, Tensor};
+use tensor::{Fill, Large, Tensor};
 
 /// The description of a synthetic model. Every field has a default.
 #[derive(Clone, Debug)]
@@ -343,7 +343,10 @@ impl Synth {
                 };
                 let own = self.overrides.iter().rev().find(|(n, _)| n == name);
                 let ty = own.map_or(usual, |o| o.1);
-                list.push(Tensor { ty, name: name.clone(), ne: extent.clone(), fill });
+                // A bias of all projections is of the queries as well.
+                let several = |large: &Large| self.fused && matches!(large, Large::KeyBias);
+                let large = massive::of(node, extent, self.n_embd).filter(|large| !several(large));
+                list.push(Tensor { ty, name: name.clone(), ne: extent.clone(), fill, large });
             }
         }
         self.guess(&mut list);
@@ -361,10 +364,10 @@ impl Synth {
             list.extend(of_block);
             let matrix = Fill::Matrix { gain: 1.0 };
             let (name, ne) = (named("nextn.eh_proj.weight"), vec![2 * e, e]);
-            list.push(Tensor { ty: self.weight_type, name, ne, fill: matrix });
+            list.push(Tensor { ty: self.weight_type, name, ne, fill: matrix, large: None });
             for norm in ["enorm", "hnorm", "shared_head_norm"] {
                 let name = named(&format!("nextn.{norm}.weight"));
-                list.push(Tensor { ty: GgmlType::F32, name, ne: vec![e], fill: Fill::Norm });
+                list.push(Tensor { ty: GgmlType::F32, name, ne: vec![e], fill: Fill::Norm, large: None });
             }
         }
     }
@@ -375,8 +378,8 @@ impl Synth {
 
     fn draw(&self, t: &Tensor) -> Vec<f32> {
         let mut values = self.plain(t);
-        if self.massive {
-            self.enlarge(t, &mut values);
+        if let Some(large) = t.large.filter(|_| self.massive) {
+            self.enlarge(large, &mut values);
         }
         values
     }

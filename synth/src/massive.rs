@@ -1,8 +1,11 @@
 //! Magnitudes as those of real Qwen models, where errors hide that do not show among values around 1.
 
 use crate::Synth;
-use crate::tensor::{Fill, Tensor};
+use crate::tensor::Large;
 use crate::vocab::Vocab;
+use qdiff_engine::model::{Node, Role};
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::{Elementwise, Gather, RowReduction};
 
 /// Channels of the residual stream with massive activations, with their values: those of the embeddings of [`Synth::massive_tokens`].
 /// The weights of the norms take them back, as those of real models do.
@@ -29,26 +32,32 @@ impl Synth {
     }
 
     /// Gives the drawn values of a tensor such magnitudes.
-    pub(crate) fn enlarge(&self, t: &Tensor, values: &mut [f32]) {
+    pub(crate) fn enlarge(&self, large: Large, values: &mut [f32]) {
         let channels = CHANNELS.iter().filter(|(channel, _)| *channel < self.n_embd);
-        match t.fill {
-            _ if t.name == "token_embd.weight" => {
+        match large {
+            Large::Embedding => {
                 for token in Self::massive_tokens() {
                     channels.clone().for_each(|(at, value)| values[token as usize * self.n_embd + at] = *value);
                 }
             }
-            Fill::Norm if t.ne[0] == self.n_embd => channels.for_each(|(at, _)| values[*at] *= TAKEN_BACK),
-            Fill::Norm if t.name.contains("attn_q_norm") || t.name.contains("attn_k_norm") => {
-                values[3 % t.ne[0]] *= HEADS;
-            }
-            Fill::Bias { .. } if t.name.ends_with("attn_k.bias") => {
-                values.iter_mut().filter(|v| v.abs() >= 10.0).for_each(|v| *v *= BIASES);
-            }
-            Fill::Matrix { .. } if t.name.ends_with("ffn_gate_inp.weight") => {
-                let layer = t.name.split('.').nth(1).and_then(|layer| layer.parse().ok()).unwrap_or(0);
-                values.iter_mut().for_each(|v| *v *= ROUTERS[layer % ROUTERS.len()]);
-            }
-            _ => {}
+            Large::Norm => channels.for_each(|(at, _)| values[*at] *= TAKEN_BACK),
+            Large::HeadNorm => values[3 % self.head_dim] *= HEADS,
+            Large::KeyBias => values.iter_mut().filter(|v| v.abs() >= 10.0).for_each(|v| *v *= BIASES),
+            Large::Router(layer) => values.iter_mut().for_each(|v| *v *= ROUTERS[layer % ROUTERS.len()]),
         }
     }
+}
+
+/// What is large in the tensor of this extent that `node` reads.
+pub(crate) fn of(node: &Node, extent: &[usize], stream: usize) -> Option<Large> {
+    Some(match (node.op.anatomy(), node.role) {
+        (Anatomy::Gather(Gather::Rows), _) => Large::Embedding,
+        (Anatomy::RowReduction(RowReduction::MeanSquare(_)), Role::Query | Role::Key) => Large::HeadNorm,
+        (Anatomy::RowReduction(RowReduction::MeanSquare(_)), _) if extent == [stream] => Large::Norm,
+        (Anatomy::Elementwise(Elementwise::Offset), Role::Key) => Large::KeyBias,
+        (Anatomy::Contraction(_), Role::Router) if extent.len() == 2 => {
+            Large::Router(node.id.layer.unwrap_or_default().into())
+        }
+        _ => return None,
+    })
 }

@@ -24,4 +24,21 @@ pub(crate) struct Tensor {
     pub(crate) ne: Vec<usize>,
     pub(crate) ty: GgmlType,
     pub(crate) fill: Fill,
+    /// What is large in it where magnitudes are those of real models.
+    pub(crate) large: Option<Large>,
+}
+
+/// What is large in a tensor of a real model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Large {
+    /// Two channels of two tokens.
+    Embedding,
+    /// Nothing: the weights of the norm take those channels back.
+    Norm,
+    /// One channel of the norm of each head.
+    HeadNorm,
+    /// The biases of keys that are large already.
+    KeyBias,
+    /// All of it, or nothing, by the number of the layer.
+    Router(usize),
 }

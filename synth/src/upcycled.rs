@@ -1,11 +1,14 @@
 //! Qwen2 made into Qwen2-MoE, so that experts have real weights: the neurons of each layer are dealt out among experts, and the
 //! weights stay as they are stored. Only routers are drawn.
 
-use crate::{Setting, Synth, tensor::Tensor};
-use qdiff_engine::model::{Model, qwen2, qwen2moe};
+use crate::quantize::quantize;
+use crate::{Setting, Synth};
+use qdiff_engine::model::{Graph, Model, Node, Role, qwen2, qwen2moe};
 use qdiff_engine::quant::{Stored, WeightSource as _};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
+use std::ops::Range;
 use std::path::Path;
 
 /// Neurons of an expert: whole blocks of every format.
@@ -14,6 +17,16 @@ const WIDTH: usize = 256;
 /// Experts that a token takes.
 const TAKEN: usize = 6;
 
+/// Where the weights of a tensor are from.
+struct Origin<'a> {
+    /// The tensor of the dense model.
+    whole: Stored<'a>,
+    /// The experts that it is of, if it is of some.
+    experts: Option<Range<usize>>,
+    /// Whether the neurons of an expert are a part of each row, and not rows.
+    across: bool,
+}
+
 /// Writes the first `layers` layers of a Qwen2 model with experts of 256 neurons; the last 256 neurons of a layer are the shared
 /// expert.
 ///
@@ -21,8 +34,9 @@ const TAKEN: usize = 6;
 /// A model of another architecture or with too few neurons, or whose rows are not whole blocks; a file that cannot be written.
 pub fn upcycle(model: &Model, layers: usize, out: &Path) -> io::Result<()> {
     let bad = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
-    let c = &model.graph().config;
-    let n_ff = if c.arch == qwen2::ARCH { model.extent("blk.0.ffn_gate.weight").1 } else { 0 };
+    let (dense, c) = (model.graph(), &model.graph().config);
+    let up = dense.first(Role::Up).filter(|_| c.arch == qwen2::ARCH);
+    let n_ff = up.map_or(0, |node| model.extent(&node.weights[0].name).1);
     let experts = (n_ff / WIDTH).saturating_sub(1);
     if experts <= TAKEN || !n_ff.is_multiple_of(WIDTH) {
         return Err(bad(format!("this {} model is not made into experts of {WIDTH} neurons", c.arch)));
@@ -48,46 +62,57 @@ pub fn upcycle(model: &Model, layers: usize, out: &Path) -> io::Result<()> {
         ],
         ..Synth::default()
     };
-    let names = synth.listed(&synth.graph()).into_iter().map(|t| t.name);
-    synth.overrides =
-        names.filter_map(|name| Some((of(model, &name)?.ty, name))).map(|(ty, name)| (name, ty)).collect();
+    let graph = synth.graph();
+    let tensors: BTreeMap<&str, Origin<'_>> = (graph.nodes.iter())
+        .flat_map(|node| node.weights.iter().map(move |weight| (node, weight.name.as_str())))
+        .filter_map(|(node, name)| Some((name, from(model, dense, (node, name), experts)?)))
+        .collect();
+    synth.overrides = tensors.iter().map(|(name, from)| ((*name).to_owned(), from.whole.ty)).collect();
     synth.validate().map_err(bad)?;
     let mut metadata = synth.described();
     metadata.vocabulary(model.gguf(), c.n_vocab)?;
-    let tensors = synth.tensors();
+    let listed = synth.tensors();
     let mut file = BufWriter::with_capacity(1 << 20, File::create(out)?);
-    file.write_all(&metadata.header(tensors.iter().map(|t| (t, t.bytes()))))?;
-    for tensor in &tensors {
-        let bytes =
-            taken(model, tensor, experts).unwrap_or_else(|| crate::quantize::quantize(tensor, &synth.draw(tensor)));
+    file.write_all(&metadata.header(listed.iter().map(|t| (t, t.bytes()))))?;
+    for tensor in &listed {
+        let bytes = match tensors.get(tensor.name.as_str()) {
+            Some(from) => from.bytes(),
+            None => quantize(tensor, &synth.draw(tensor)),
+        };
         file.write_all(&bytes)?;
         file.write_all(&vec![0; metadata.padded(bytes.len()) - bytes.len()])?;
     }
     file.flush()
 }
 
-/// The tensor that the weights of `name` are from; none of a router.
-fn of<'a>(model: &'a Model, name: &str) -> Option<Stored<'a>> {
-    let there = |name: &str| model.gguf().tensor(name).map(|_| model.stored(name));
-    let own = there(&name.replace("_exps.", ".").replace("_shexp.", "."));
-    let head = own.or_else(|| there("token_embd.weight").filter(|_| name == "output.weight"));
-    head.filter(|_| !name.contains("gate_inp"))
+/// Where the weights of a tensor that `node` reads are from; `None` of a router.
+fn from<'a>(model: &'a Model, dense: &Graph, (node, name): (&Node, &str), experts: usize) -> Option<Origin<'a>> {
+    let network = matches!(node.role, Role::Gate | Role::Up | Role::FfnOutput);
+    let alike = |n: &&Node| (n.id.layer, n.role) == (node.id.layer, node.role) && n.op.anatomy().multiplies_weights();
+    let whole = match node.role {
+        Role::Router => return None,
+        Role::Logits => &dense.first(Role::Logits)?.weights[0].name,
+        _ if network => &dense.nodes.iter().find(alike)?.weights[0].name,
+        _ => name,
+    };
+    let picked = !node.op.anatomy().is_layer();
+    Some(Origin {
+        whole: model.stored(whole),
+        experts: network.then_some(if picked { 0..experts } else { experts..experts + 1 }),
+        across: node.role == Role::FfnOutput,
+    })
 }
 
-/// The bytes of a tensor, taken from the model.
-fn taken(model: &Model, tensor: &Tensor, experts: usize) -> Option<Vec<u8>> {
-    let Stored { ty, extent: (n, _), bytes } = of(model, &tensor.name)?;
-    let shared = tensor.name.contains("_shexp.");
-    if !shared && !tensor.name.contains("_exps.") {
-        return Some(bytes.to_vec());
+impl Origin<'_> {
+    fn bytes(&self) -> Vec<u8> {
+        let Stored { ty, extent: (n, _), bytes } = self.whole;
+        let Some(experts) = self.experts.clone() else { return bytes.to_vec() };
+        if !self.across {
+            let of = ty.row_bytes(n) * WIDTH;
+            return bytes[experts.start * of..experts.end * of].to_vec();
+        }
+        let part = ty.row_bytes(WIDTH);
+        let rows = |expert: usize| bytes.chunks(ty.row_bytes(n)).flat_map(move |row| &row[expert * part..][..part]);
+        experts.flat_map(rows).copied().collect()
     }
-    if !tensor.name.contains("ffn_down") {
-        let first = ty.row_bytes(n) * WIDTH * experts;
-        return Some(if shared { bytes[first..].to_vec() } else { bytes[..first].to_vec() });
-    }
-    // What leaves the neurons of an expert is a part of each row.
-    let part = ty.row_bytes(WIDTH);
-    let which = if shared { experts..experts + 1 } else { 0..experts };
-    let rows = |expert: usize| bytes.chunks(ty.row_bytes(n)).flat_map(move |row| &row[expert * part..][..part]);
-    Some(which.flat_map(rows).copied().collect())
 }

@@ -3,11 +3,13 @@
 use crate::formats::{Formats, OfStages, name_or_map};
 use anyhow::{Result, bail, ensure};
 use qdiff_engine::dtype::DType;
-use qdiff_engine::model::{Graph, Weight, WeightSource};
-use qdiff_engine::ops::{Attention, Op, Softmax, half_sum};
+use qdiff_engine::model::{Graph, StageId, Weight, WeightSource};
+use qdiff_engine::ops::anatomy::State;
+use qdiff_engine::ops::{Anatomy, Attention, Op, Softmax, half_sum};
 use qdiff_engine::quant::{ActivationFormat, GgmlType, KvType};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The arithmetic of every class of op. The default is f32 throughout.
@@ -21,6 +23,10 @@ pub struct Arithmetic {
     /// Formats of the key cache and of the value cache, such as `f16`, or `q8_0/q4_1` where they differ: the rows of a cache are
     /// copies, rounded to its format.
     pub kv: KvType,
+    /// By what the rows of a cache are divided before they are rounded to its format, and multiplied after: of one cache, such as
+    /// `L00.k_cache`, or by its name of those of all layers, such as `v_cache`; 1 where it is not named.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub kv_scale: BTreeMap<String, f32>,
     /// Exponential, sine, cosine, division and roots.
     pub functions: Functions,
     /// What the model's tensors are rounded to when they are loaded.
@@ -270,6 +276,15 @@ impl Arithmetic {
             );
         }
         check_heads(self.kv, graph)?;
+        for (name, scale) in &self.kv_scale {
+            let caches = || graph.nodes.iter().filter(|n| matches!(n.op.anatomy(), Anatomy::State(State::Rows(_))));
+            ensure!(
+                caches().any(|n| n.id.name == *name || n.id.to_string() == *name),
+                "kv_scale: no cache of this model is called `{name}`"
+            );
+            ensure!(scale.is_finite() && *scale > 0.0, "kv_scale: {scale} of `{name}` is no scale");
+            ensure!(self.kv.block_size() == 1, "kv_scale: the blocks of {} have scales of their own", self.kv);
+        }
         for AttentionRule { scores, context, .. } in &self.attention {
             if let Some(head) = heads(graph).find(|head| !head.is_multiple_of(scores.block_size())) {
                 bail!("attention: {scores:?} has blocks of {}, and a head has {head} elements", scores.block_size());
@@ -294,6 +309,12 @@ impl Arithmetic {
     /// Its name, if it has one.
     pub fn name(&self) -> Option<Named> {
         Named::ALL.into_iter().find(|named| named.arithmetic() == *self)
+    }
+
+    /// By what the rows of `cache` are divided before they are rounded, if not by 1.
+    pub fn kv_scale(&self, cache: StageId) -> Option<f32> {
+        let of = self.kv_scale.get(&cache.to_string()).or_else(|| self.kv_scale.get(cache.name));
+        of.copied().filter(|scale| *scale != 1.0)
     }
 
     /// What products with weights of type `ty` do in a step of `tokens`.

@@ -12,7 +12,7 @@ use qdiff_tests::false_alarms::write_model;
 use qdiff_tests::narrow::{BUGS, Bug, Run};
 use qdiff_tests::npz::revalue;
 use qdiff_tests::synth::{Synth, base_vocab};
-use qdiff_tests::{Folder, Told, empty, folder, headline, unwrapped};
+use qdiff_tests::{Folder, Told, empty, exact, folder, folder_with, headline, python, unwrapped};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 
@@ -396,5 +396,41 @@ fn a_declared_arithmetic_stands_in_the_headline() {
     ] {
         declare(&folder, "mine", "storage", storage);
         folder.refuses("run -m model.gguf --subject capture:mine", &words);
+    }
+}
+
+/// An engine joins two shares of the keys by logarithms of sums of exponentials, whose error grows with the scores: right if it says
+/// so, and no more than that error is excused.
+#[test]
+fn shares_that_are_joined_by_logarithms_are_declared() {
+    let folder = folder_with(&Synth { massive: true, ..exact() });
+    folder.record("plain", "-n 1 --runner cpu");
+    for (off, declared, code) in
+        [(2e-5, "[]", 1), (2e-5, r#"[{"log_sum_exp": true}]"#, 3), (2e-2, r#"[{"log_sum_exp": true}]"#, 1)]
+    {
+        let script = format!(
+            r#"
+import json, os, numpy as np
+os.makedirs("joined", exist_ok=True)
+arrays = dict(np.load("plain/capture.npz"))
+for name in arrays:
+    if name.endswith("attn_context"):
+        w, v = (arrays[name.replace("attn_context", of)].astype(np.float64) for of in ["attn_weights", "v_cache"])
+        group = w.shape[0] // v.shape[1]
+        w[:, :, :8] *= 1 + {off}
+        w[:, :, 8:] *= 1 - {off}
+        of_heads = np.stack([w[h] @ v[:, h // group] for h in range(w.shape[0])], 1)
+        arrays[name] = of_heads.reshape(arrays[name].shape).astype(np.float32)
+np.savez("joined/capture.npz", **arrays)
+manifest = json.load(open("plain/manifest.json"))
+manifest["arithmetic"]["attention"] = json.loads('{declared}')
+json.dump(manifest, open("joined/manifest.json", "w"))
+"#
+        );
+        python(&folder, &script);
+        let line =
+            "run -m model.gguf --subject capture:joined --reference none --stages 'attn_context' --json told.json";
+        let said = folder.qdiff(line);
+        assert_eq!(said.code, code, "{off} {declared} {said}");
     }
 }

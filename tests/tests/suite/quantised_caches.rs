@@ -1,7 +1,7 @@
 //! KV caches in blocks: through the CPU engine, llama.cpp and the verdict.
 
 use qdiff_engine::quant::CACHES;
-use qdiff_tests::{Told, folder};
+use qdiff_tests::{Told, folder, python};
 use serde_json::Value;
 
 /// The names of the formats with blocks.
@@ -42,6 +42,39 @@ fn caches_in_blocks_match_on_both_sides() {
         for stage in stages(&report, "attn_context") {
             assert_eq!(stage["reference"]["segment"].as_array().map(Vec::len), flash.then_some(3), "{kv} {stage}");
         }
+    }
+}
+
+/// Caches in 8-bit floating point with scales, as numpy rounds them: the scales that were used give every row, and no others do.
+#[test]
+fn caches_with_scales_are_held_to_them() {
+    let folder = folder();
+    folder.record("plain", "--runner cpu");
+    for (declared, code) in [(0.02, 3), (0.021, 1)] {
+        let script = format!(
+            r#"
+import json, os, numpy as np
+def e4m3(x):
+    exponent = np.maximum(np.floor(np.log2(np.maximum(np.abs(x), 2.0 ** -9))), -6)
+    step = 2.0 ** (exponent - 3)
+    return np.clip(np.round(x / step) * step, -448, 448).astype(np.float32)
+os.makedirs("scaled", exist_ok=True)
+arrays = dict(np.load("plain/capture.npz"))
+for name in arrays:
+    if name.endswith("_cache"):
+        scale = np.float32(0.02 if name.endswith("k_cache") else 0.5)
+        arrays[name] = e4m3((arrays[name] / scale).astype(np.float64)) * scale
+np.savez("scaled/capture.npz", **arrays)
+manifest = json.load(open("plain/manifest.json"))
+manifest["arithmetic"] = {{"kv": "f8_e4m3", "kv_scale": {{"k_cache": {declared}, "L00.v_cache": 0.5, "L01.v_cache": 0.5}}}}
+json.dump(manifest, open("scaled/manifest.json", "w"))
+"#
+        );
+        python(&folder, &script);
+        let line = "run -m model.gguf --subject capture:scaled --reference none --stages '*_cache' --json told.json";
+        let said = folder.qdiff(line);
+        assert_eq!(said.code, code, "{said}");
+        assert_eq!(said.stdout.contains("L00.k_cache"), code == 1, "{said}");
     }
 }
 

@@ -6,7 +6,7 @@ use super::source::{Block, Sink, Source, Stage};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::ops::{self, Context, Tensor};
-use qdiff_engine::quant::ActivationFormat;
+use qdiff_engine::quant::{self, ActivationFormat};
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 
@@ -20,13 +20,45 @@ pub(super) struct CacheState {
     pub(super) lost: bool,
 }
 
+/// The format of a cache, and by what its rows are divided before they are rounded to it, if not by 1.
+type Format = (ActivationFormat, Option<f32>);
+
 /// Rows as the cache holds them, and how uncertain that is.
-fn held(node: &Node, format: ActivationFormat, width: usize, given: &Operand<'_>) -> (Tensor<f64>, Option<Vec<f32>>) {
-    let (mut values, uncertain) = given.rounded(format);
+fn held(node: &Node, (format, scale): Format, width: usize, given: &Operand<'_>) -> (Tensor<f64>, Option<Vec<f32>>) {
+    let (mut values, uncertain) = match scale {
+        Some(scale) => divided(format, scale, given),
+        None => given.rounded(format),
+    };
     if node.faults.hold.is_some() {
         node.faults.held(format, width, &given.narrow(), &mut values.data);
     }
     (values, uncertain)
+}
+
+/// Rows that are divided by a scale, rounded, and multiplied by it. An engine divides, or multiplies by the reciprocal: where that is
+/// not the same, either is right.
+fn divided(format: ActivationFormat, scale: f32, given: &Operand<'_>) -> (Tensor<f64>, Option<Vec<f32>>) {
+    let (shape, narrow) = (given.shape().to_vec(), given.narrow());
+    let [by_quotient, by_product] =
+        [|v: f32, scale: f32| v / scale, |v: f32, scale: f32| v * (1.0 / scale)].map(|of| {
+            let small: Vec<f32> = narrow.iter().map(|v| of(*v, scale)).collect();
+            let mut rounded = vec![0.0; small.len()];
+            quant::emulate(format, &small, &mut rounded);
+            rounded.iter().map(|v| f64::from(*v as f32 * scale)).collect::<Vec<f64>>()
+        });
+    let own = given.delta().map(|d| {
+        let small: Vec<f32> = narrow.iter().map(|v| v / scale).collect();
+        let off: Vec<f32> = d.iter().map(|d| d / scale).collect();
+        let uncertain = quant::uncertainty(format, &small, Some(&off));
+        uncertain.into_iter().map(|d| d * scale).collect::<Vec<f32>>()
+    });
+    let apart = by_quotient.iter().zip(&by_product).map(|(a, b)| (a - b).abs() as f32);
+    let uncertain = match own {
+        Some(own) => Some(own.into_iter().zip(apart).map(|(own, apart)| own + apart).collect()),
+        None if by_quotient != by_product => Some(apart.collect()),
+        None => None,
+    };
+    (Tensor { shape, data: by_quotient }, uncertain)
 }
 
 /// The cache after each step, from all rows captured so far. A row that was
@@ -37,9 +69,10 @@ pub(super) fn caches(
     let node = stage.node;
     let row_shape: Vec<usize> = Graph::extent(node, 0, 0)[1..].to_vec();
     let width: usize = row_shape.iter().product();
-    let format = source.side.arithmetic.kv.of(node.is_of_values());
+    let arithmetic = source.side.arithmetic;
+    let format = (arithmetic.kv.of(node.is_of_values()), arithmetic.kv_scale(node.id));
     // A fault changes the rows before they go into blocks.
-    let late = node.faults.compute.is_some() && format.block_size() > 1;
+    let late = node.faults.compute.is_some() && format.0.block_size() > 1;
     // Only for the judged cache; within a segment the engine's own rows count.
     let copied = !source.resumes && source.computed.is_none() && copied(node, stage.graph, source.side);
     for &index in &source.steps {

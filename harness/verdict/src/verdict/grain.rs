@@ -75,6 +75,9 @@ pub(super) fn copied(cache: &Node, graph: &Graph, side: Side<'_>) -> bool {
     let (rounding, Some(kv)) = (&side.capture.rounding, side.arithmetic.kv.of(cache.is_of_values()).number()) else {
         return false;
     };
+    if side.arithmetic.kv_scale(cache.id).is_some() {
+        return false;
+    }
     // A cache that is stored as the engine has it says no format of its own.
     let held = if rounding.stored(cache.id) == DType::F32 { kv } else { rounding.stored(cache.id) };
     let alike = |&i: &usize| rounding.stored(graph.nodes[i].id) == held;
