@@ -1,9 +1,7 @@
 //! Rows of a cache that are the rows of other tokens, bit by bit: of which sequence, and of which tokens. A sequence alone does not
 //! tell, since what stands in its rows is not its own.
 
-use super::searcher::Searcher;
-use super::siblings::origin;
-use super::{Diagnosis, Finding};
+use super::siblings::{Runs, Told, origin};
 use crate::number::counted;
 use crate::verdict::{Evidence, RowAt};
 use qdiff_engine::ops::Anatomy;
@@ -26,28 +24,6 @@ type Token = (usize, usize);
 /// A part of a row of a cache: where it begins, and the bits of its elements.
 type Bits = (usize, Vec<u32>);
 
-/// Says of the caches that no cause explains whose rows they hold.
-pub(super) fn told(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
-    let mut all = Vec::new();
-    for (run, (searcher, diagnosis)) in runs.iter().enumerate() {
-        let unexplained = |f: &&Finding| !f.says_why() && !f.evident && !f.unread && f.inside.is_empty();
-        for finding in diagnosis.findings.iter().filter(unexplained) {
-            let graph = &searcher.oracle.graph;
-            let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { continue };
-            if !matches!(node.op.anatomy(), Anatomy::State(State::Rows(_))) || searcher.meter.over() {
-                continue;
-            }
-            let e = searcher.evidence(node, searcher.subject.capture);
-            let Some(words) = words(&e, runs, run) else { continue };
-            let mut finding = finding.clone();
-            finding.explained_by(&words);
-            finding.remedy = Some(REMEDY.to_owned());
-            all.push((run, finding));
-        }
-    }
-    all
-}
-
 /// The slot of a row, and where the row begins in it.
 fn place(e: &Evidence<'_>, row: &RowAt) -> Option<(usize, usize)> {
     let shape = &e.given[row.step].as_ref()?.shape;
@@ -60,7 +36,11 @@ fn bits(from: usize, row: &[f32]) -> Bits {
     (from, row.iter().map(|v| v.to_bits()).collect())
 }
 
-fn words(e: &Evidence<'_>, runs: &[(&Searcher<'_>, &Diagnosis)], run: usize) -> Option<String> {
+/// Whose rows a cache holds.
+pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
+    if !matches!(e.node.op.anatomy(), Anatomy::State(State::Rows(_))) {
+        return None;
+    }
     let bad: Vec<&RowAt> = e.bad_rows().collect();
     let mut wanted: HashMap<Bits, BTreeSet<Token>> = HashMap::new();
     for row in &bad {
@@ -126,7 +106,7 @@ fn words(e: &Evidence<'_>, runs: &[(&Searcher<'_>, &Diagnosis)], run: usize) -> 
     let more = parts.len().saturating_sub(MOST);
     let rest: usize = told[told.len() - more..].iter().map(|(.., n)| n).sum();
     let more = (more > 0).then(|| format!("{} more hold those of others", counted(rest, "row")));
-    Some(parts.into_iter().take(MOST).chain(more).collect::<Vec<_>>().join("; "))
+    Some((parts.into_iter().take(MOST).chain(more).collect::<Vec<_>>().join("; "), REMEDY))
 }
 
 /// Slots one after another that hold the rows of tokens one after another: the first slot, the first token, and how many. `None` if
