@@ -61,7 +61,8 @@ pub(super) type Runs<'a> = (&'a [(&'a Searcher<'a>, &'a Diagnosis)], usize);
 pub(super) type Told = (String, &'static str);
 
 /// What a sequence alone does not tell of a stage, and the values of all of them do.
-const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 3] = [strangers::words, leaks::words, borrowed::words];
+const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 4] =
+    [strangers::words, leaks::words, borrowed::words, strangers::rows];
 
 /// Findings without a cause, of which the other sequences tell it.
 fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
@@ -131,6 +132,12 @@ pub fn again_among_sequences(
         }
         put(runs, changed);
     }
+    let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
+    let searchers: Vec<Searcher<'_>> = runs.iter().map(|run| of(run.side)).collect();
+    let all: Vec<(&Searcher<'_>, &Diagnosis)> =
+        searchers.iter().zip(runs.iter()).map(|(searcher, run)| (searcher, &*run.diagnosis)).collect();
+    let changed = by_others(&all);
+    put(runs, changed);
 }
 
 /// What is decided of the causes of a stage, each by what it is called in any layer.

@@ -3,7 +3,8 @@
 
 use super::siblings::{Runs, Told, origin};
 use crate::number::counted;
-use crate::verdict::{Evidence, RowAt};
+use crate::verdict::{Evidence, RowAt, right, work_of};
+use qdiff_engine::model::Axis;
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::State;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -11,6 +12,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// How to mend it.
 const REMEDY: &str = "look at what writes to rows of earlier tokens: the slots that a pass is given, what moves rows, and tables that \
                       still name a slot which was moved or is free";
+
+/// The same of stages that have a row for each token.
+const REMEDY_OF_ROWS: &str = "look at which row of a pass is taken for a token: the order of its sequences, the rows that are gathered \
+                              from it, and where results are scattered to";
 
 /// Elements of a row that are not the same by chance.
 const SHORTEST: usize = 8;
@@ -93,7 +98,52 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     for ((_, slot), tokens) in slots {
         first.entry(slot).or_insert(tokens);
     }
-    let told = runs_of(&first)?;
+    Some((told(&first)?, REMEDY))
+}
+
+/// Rows of a stage that are what the stage should give for other tokens of the run.
+pub(super) fn rows(e: &Evidence<'_>, (runs, _): Runs<'_>) -> Option<Told> {
+    let node = e.node;
+    if node.token_axis() != Some(0) || node.has_state() || node.shape.contains(&Axis::Keys) || runs.len() < 2 {
+        return None;
+    }
+    let own = |row: &RowAt| (e.side.capture.steps[row.step].sequence as usize, row.place.position);
+    let bad: Vec<&RowAt> = e.bad_rows().filter(|row| row.range.len() >= SHORTEST).collect();
+    let mut slots: BTreeMap<usize, BTreeSet<Token>> = BTreeMap::new();
+    let mut found: Vec<BTreeSet<Token>> = vec![BTreeSet::new(); bad.len()];
+    for (searcher, _) in runs {
+        let capture = searcher.subject.capture;
+        let work = work_of(node, searcher.oracle, capture);
+        if work > searcher.meter.left() {
+            return None;
+        }
+        searcher.meter.count(work);
+        let theirs = searcher.evidence(node, capture);
+        for row in theirs.rows.iter().filter(|row| capture.is_own(row.step)) {
+            let (_, want, reach) = theirs.row(row);
+            let token = (capture.steps[row.step].sequence as usize, row.place.position);
+            for (bad, found) in bad.iter().zip(&mut found) {
+                let (got, _, bound) = e.row(bad);
+                let alike = bad.place.head == row.place.head && got.len() == want.len() && own(bad) != token;
+                if alike && (0..got.len()).all(|i| right(got[i], want[i], bound[i].max(reach[i]))) {
+                    found.insert(token);
+                }
+            }
+        }
+    }
+    for (row, found) in bad.iter().zip(found) {
+        let all = slots.entry(row.place.position).or_insert_with(|| found.clone());
+        all.retain(|token| found.contains(token));
+    }
+    if slots.is_empty() || slots.values().any(BTreeSet::is_empty) || bad.len() < e.bad_rows().count() {
+        return None;
+    }
+    Some((told(&slots)?, REMEDY_OF_ROWS))
+}
+
+/// Whose rows these slots hold, in words.
+fn told(slots: &BTreeMap<usize, BTreeSet<Token>>) -> Option<String> {
+    let told = runs_of(slots)?;
     let parts: Vec<String> = told
         .iter()
         .map(|(slots, (sequence, token), n)| {
@@ -106,7 +156,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let more = parts.len().saturating_sub(MOST);
     let rest: usize = told[told.len() - more..].iter().map(|(.., n)| n).sum();
     let more = (more > 0).then(|| format!("{} more hold those of others", counted(rest, "row")));
-    Some((parts.into_iter().take(MOST).chain(more).collect::<Vec<_>>().join("; "), REMEDY))
+    Some(parts.into_iter().take(MOST).chain(more).collect::<Vec<_>>().join("; "))
 }
 
 /// Slots one after another that hold the rows of tokens one after another: the first slot, the first token, and how many. `None` if
