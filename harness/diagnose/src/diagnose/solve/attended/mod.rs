@@ -461,7 +461,7 @@ impl Attended {
     }
 
     /// Whether it says nothing of a query that has none beside it.
-    fn is_beside(&self) -> bool {
+    pub(super) fn is_beside(&self) -> bool {
         matches!(self, Self::SumBeside(_) | Self::FactorsBeside(..) | Self::RescaledBeside(..))
     }
 
