@@ -61,7 +61,8 @@ fn maps() -> Vec<(String, Map, usize)> {
         all.push((what, map, inputs));
     }
     for (rows, groups) in [(8, 2), (8, 4), (8, 8), (16, 2), (16, 4), (16, 8), (16, 16), (4, 4), (4, 2)] {
-        for each in [1usize, 2, 4, 8] {
+        // A square of single weights is turned, which `indexed` tells of tiles.
+        for each in [1usize, 2, 4, 8].into_iter().filter(|each| *each > 1 || rows != groups) {
             let width = groups * each;
             let map: Map = Rc::new(move |(r, k)| {
                 let at = k % width / each * rows + r % rows;
