@@ -1,8 +1,7 @@
 //! Keys of other sequences that count in a softmax. A sequence alone does not tell: of its own keys each weight is too small by
 //! one factor, and whose keys make up for the rest, the keys of the other sequences say.
 
-use super::searcher::Searcher;
-use super::{Diagnosis, Finding, Solution};
+use super::siblings::{Runs, Told};
 use crate::capture::{Capture, Step};
 use crate::verdict::{Evidence, RowAt, right};
 use qdiff_engine::model::{Node, StageId};
@@ -36,7 +35,7 @@ struct Excess<'a> {
 struct Keys<'a> {
     cache: Cow<'a, Tensor<f32>>,
     sequence: u32,
-    /// Rows that are the same in the run that is looked at.
+    /// Rows that the run which is looked at has in common with it.
     shared: usize,
     /// Keys after each step.
     ends: Vec<usize>,
@@ -46,33 +45,10 @@ struct Keys<'a> {
 enum Also {
     /// Those of these runs; up to the query's own position, or all.
     Of { runs: Vec<usize>, causal: bool },
+    /// All of these runs, which it goes on from, up to the query's own position.
+    Left(Vec<usize>),
     /// Copies of the first key of a run.
     First(usize),
-}
-
-/// Says of the softmax that no cause explains whose keys count in it.
-pub(super) fn told(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
-    let mut all = Vec::new();
-    for (run, (searcher, diagnosis)) in runs.iter().enumerate() {
-        // A factor for each row says no more than that the sum is wrong.
-        let by_row = |f: &Finding| f.solution.as_ref().is_some_and(Solution::has_own_factors);
-        let unexplained = |f: &&Finding| (!f.says_why() || by_row(f)) && !f.evident && !f.unread && f.inside.is_empty();
-        for finding in diagnosis.findings.iter().filter(unexplained) {
-            let graph = &searcher.oracle.graph;
-            let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { continue };
-            let softmax = matches!(node.op.anatomy(), Anatomy::RowReduction(RowReduction::Exponentials(_)));
-            if !softmax || searcher.meter.over() {
-                continue;
-            }
-            let e = searcher.evidence(node, searcher.subject.capture);
-            let Some(words) = words(&e, searcher, (runs, run)) else { continue };
-            let mut finding = finding.clone();
-            finding.explained_by(&words);
-            finding.remedy = Some(REMEDY.to_owned());
-            all.push((run, finding));
-        }
-    }
-    all
 }
 
 /// The last value of a stage in a run.
@@ -80,20 +56,22 @@ fn last(capture: &Capture, id: StageId) -> Option<Cow<'_, Tensor<f32>>> {
     capture.steps.iter().rev().find_map(|step| step.get(id))
 }
 
-fn words(
-    e: &Evidence<'_>, searcher: &Searcher<'_>, (runs, run): (&[(&Searcher<'_>, &Diagnosis)], usize),
-) -> Option<String> {
+/// Whose keys count in a softmax.
+pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
+    let searcher = runs[run].0;
     let nodes = &searcher.oracle.graph.nodes;
     let scores = &nodes[*e.node.inputs.first()?];
     let Anatomy::Contraction(Contraction::Scores(attention)) = scores.op.anatomy() else { return None };
     let Anatomy::RowReduction(RowReduction::Exponentials(softmax)) = e.node.op.anatomy() else { return None };
     let [query, key] = [0, 1].map(|i| scores.inputs.get(i).map(|input| &nodes[*input]));
     let (query, key) = (query?, key?);
-    let own = last(searcher.subject.capture, key.id)?;
-    let mut others: Vec<Keys<'_>> = Vec::new();
-    for (other, (searcher, _)) in runs.iter().enumerate() {
-        others.push(keys_of(searcher.subject.capture, key.id, (&own, other == run))?);
+    let capture = searcher.subject.capture;
+    let keys = runs.iter().map(|(other, _)| keys_of(other.subject.capture, key.id, capture));
+    let mut others: Vec<Keys<'_>> = keys.collect::<Option<_>>()?;
+    if let Some(told) = hidden(e, &others, run) {
+        return Some((told, REMEDY));
     }
+    others[run].shared = 0;
     let excess = |row| excess(e, row, (query, key, attention, softmax.scale), &others);
     let all: Vec<Excess<'_>> = e.bad_rows().map(excess).collect::<Option<_>>()?;
     if all.len() < ROWS {
@@ -107,16 +85,64 @@ fn words(
             tried.push(Also::Of { runs: alone.clone(), causal });
         }
     }
+    let left: Vec<usize> = (0..run).filter(|other| others[*other].shared > 0).collect();
+    tried.extend((left.len() > 1).then_some(Also::Left(left)));
     tried.extend((0..others.len()).map(Also::First));
-    tried.into_iter().find_map(|also| also.told(e, &all, &others))
+    Some((tried.into_iter().find_map(|also| also.told(e, &all, &others))?, REMEDY))
 }
 
-/// The keys of a run, beside those of the run that is looked at, which it may be itself.
-fn keys_of<'a>(capture: &'a Capture, key: StageId, (own, is_own): (&Tensor<f32>, bool)) -> Option<Keys<'a>> {
-    let (cache, width) = (last(capture, key)?, own.row_len());
-    let same = own.data.chunks(width).zip(cache.data.chunks(width)).take_while(|(a, b)| a == b).count();
+/// Keys that a sequence shares with others, where all wrong rows leave out just these: the others weigh as without them.
+fn hidden(e: &Evidence<'_>, others: &[Keys<'_>], run: usize) -> Option<String> {
+    let mut rows = e.bad_rows().peekable();
+    rows.peek()?;
+    let mut first: Option<usize> = None;
+    let mut count = 0;
+    for row in rows {
+        let (got, want, bound) = e.row(row);
+        let from = got.iter().position(|g| *g != 0.0)?;
+        if from == 0 || *first.get_or_insert(from) != from {
+            return None;
+        }
+        let rest: f64 = want.get(from..=row.place.position)?.iter().sum();
+        let gives = |k: usize| {
+            right(got[k], if k < from { 0.0 } else { want[k] / rest }, 4.0 * bound[k].max((UNIT / rest) as f32))
+        };
+        if !(0..=row.place.position).all(gives) {
+            return None;
+        }
+        count += 1;
+    }
+    let first = first.filter(|_| count >= ROWS)?;
+    let sharing = others.iter().enumerate().filter(|(other, keys)| *other != run && keys.shared == first);
+    let whose: Vec<String> = sharing.map(|(_, keys)| format!("sequence {}", keys.sequence)).collect();
+    (!whose.is_empty()).then(|| {
+        format!(
+            "its first {first} keys, which it shares with {}, are not seen: they weigh nothing",
+            whose.join(" and ")
+        )
+    })
+}
+
+/// The keys of a run, and how many of them the one that is looked at has in common with it.
+fn keys_of<'a>(capture: &'a Capture, key: StageId, own: &Capture) -> Option<Keys<'a>> {
+    let cache = last(capture, key)?;
     let ends = capture.steps.iter().map(Step::keys).collect();
-    Some(Keys { cache, sequence: capture.steps.last()?.sequence, shared: if is_own { 0 } else { same }, ends })
+    Some(Keys { cache, sequence: capture.steps.last()?.sequence, shared: in_common(capture, own), ends })
+}
+
+/// Tokens that two runs have in common: one of them goes on from the other, or both from a third.
+pub(super) fn in_common(a: &Capture, b: &Capture) -> usize {
+    let mut shared = 0;
+    for (a, b) in a.steps.iter().zip(&b.steps) {
+        if (a.sequence, a.first) != (b.sequence, b.first) {
+            break;
+        }
+        shared += a.tokens.len().min(b.tokens.len());
+        if a.tokens.len() != b.tokens.len() {
+            break;
+        }
+    }
+    shared
 }
 
 /// How much the sum of a row's exponentials is too large; nothing where it is not all that is wrong.
@@ -160,6 +186,14 @@ fn excess<'a>(
     })
 }
 
+/// The keys of a run that are not those of the one that is looked at, in words.
+fn of(run: &usize, others: &[Keys<'_>]) -> String {
+    match others[*run].shared {
+        0 => format!("sequence {}", others[*run].sequence),
+        from => format!("sequence {} from position {from} on", others[*run].sequence),
+    }
+}
+
 impl Also {
     /// What it is called, if it gives every wrong row.
     fn told(&self, e: &Evidence<'_>, all: &[Excess<'_>], others: &[Keys<'_>]) -> Option<String> {
@@ -173,14 +207,23 @@ impl Also {
                 .iter()
                 .all(|row| choices(runs, *causal, row, others).into_iter().any(|more| gives(row, more)))
                 .then(|| {
-                    let of = |run: &usize| match others[*run].shared {
-                        0 => format!("sequence {}", others[*run].sequence),
-                        from => format!("sequence {} from position {from} on", others[*run].sequence),
-                    };
-                    let whose: Vec<String> = runs.iter().map(of).collect();
+                    let whose: Vec<String> = runs.iter().map(|run| of(run, others)).collect();
                     let until = if *causal { "up to the query's own position" } else { "whatever their position" };
                     format!("keys of {} count in the softmax, too, {until}", whose.join(" and of "))
                 }),
+            Self::Left(runs) => {
+                let more = |row: &Excess<'_>| -> f64 {
+                    let of = |run: &usize| row.sums[*run].get(row.row.place.position + 1).or(row.sums[*run].last());
+                    runs.iter().filter_map(of).sum()
+                };
+                let whose: Vec<String> = runs.iter().map(|run| of(run, others)).collect();
+                all.iter().all(|row| gives(row, more(row))).then(|| {
+                    format!(
+                        "keys of {} count in the softmax, too, up to the query's own position",
+                        whose.join(" and of ")
+                    )
+                })
+            }
             Self::First(run) => {
                 // As often in all heads of a row.
                 let mut times: BTreeMap<(usize, usize), f64> = BTreeMap::new();

@@ -1,5 +1,6 @@
 //! Why: what explains the origins of a verdict. The catalogue of mutations is evaluated on the subject's own operands.
 
+mod borrowed;
 mod confirm;
 mod doubt;
 mod explain;

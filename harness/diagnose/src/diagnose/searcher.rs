@@ -148,7 +148,9 @@ impl Searcher<'_> {
         let everywhere = |s: &Solution| proved(s) && s.holds == Holds::Everywhere;
         let solution = solution.filter(|s| proved(s) || !cause.as_ref().is_some_and(partial));
         // Nothing is gained by another number that was measured.
-        let solution = solution.filter(|s| !measured || everywhere(s) && s.is_formula());
+        // In a part of the rows the number was no more than measured in these.
+        let formula = |s: &Solution| s.is_formula() && (everywhere(s) || !whole && proved(s));
+        let solution = solution.filter(|s| !measured || formula(s));
         new.extend(
             solution.as_ref().filter(|s| proved(s)).map(|s| Explanation::Solved(Box::new(s.known(origin.id.layer)))),
         );

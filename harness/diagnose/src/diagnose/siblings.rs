@@ -5,11 +5,11 @@ use super::confirm::held_there;
 use super::searcher::Searcher;
 use super::solve::{Holds, Predicted, WORK, When};
 use super::work::Meter;
-use super::{Diagnosis, Finding, Solution, Trial, leaks, strangers};
+use super::{Diagnosis, Finding, Solution, Trial, borrowed, leaks, strangers};
 use crate::capture::Filter;
 use crate::mutations::find;
 use crate::oracle::Oracle;
-use crate::verdict::{Policy, Side, StageResult};
+use crate::verdict::{Evidence, Policy, Side, StageResult};
 use qdiff_engine::model::StageId;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -50,8 +50,42 @@ pub fn among_sequences(oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], (filter, p
     }
     let all: Vec<(&Searcher<'_>, &Diagnosis)> =
         searchers.iter().zip(runs.iter()).map(|(searcher, run)| (searcher, &*run.diagnosis)).collect();
-    let changed = strangers::told(&all).into_iter().chain(leaks::told(&all)).collect();
+    let changed = by_others(&all);
     put(runs, changed);
+}
+
+/// The sequences of a run as they were judged, and the number of the one that is looked at.
+pub(super) type Runs<'a> = (&'a [(&'a Searcher<'a>, &'a Diagnosis)], usize);
+
+/// What is wrong, and how to mend it.
+pub(super) type Told = (String, &'static str);
+
+/// What a sequence alone does not tell of a stage, and the values of all of them do.
+const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 4] =
+    [strangers::words, leaks::words, borrowed::words, strangers::rows];
+
+/// Findings without a cause, of which the other sequences tell it.
+fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
+    let mut all = Vec::new();
+    for (run, (searcher, diagnosis)) in runs.iter().enumerate() {
+        // A factor for each row says no more than that a sum is wrong.
+        let by_row = |f: &Finding| f.solution.as_ref().is_some_and(Solution::has_own_factors);
+        let unexplained = |f: &&Finding| (!f.says_why() || by_row(f)) && !f.evident && !f.unread && f.inside.is_empty();
+        for finding in diagnosis.findings.iter().filter(unexplained) {
+            let graph = &searcher.oracle.graph;
+            let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { continue };
+            if searcher.meter.over() {
+                break;
+            }
+            let e = searcher.evidence(node, searcher.subject.capture);
+            let Some((words, remedy)) = BY_OTHERS.iter().find_map(|told| told(&e, (runs, run))) else { continue };
+            let mut finding = finding.clone();
+            finding.explained_by(&words);
+            finding.remedy = Some(remedy.to_owned());
+            all.push((run, finding));
+        }
+    }
+    all
 }
 
 /// Puts findings in the place of those of their stages.
@@ -98,6 +132,12 @@ pub fn again_among_sequences(
         }
         put(runs, changed);
     }
+    let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
+    let searchers: Vec<Searcher<'_>> = runs.iter().map(|run| of(run.side)).collect();
+    let all: Vec<(&Searcher<'_>, &Diagnosis)> =
+        searchers.iter().zip(runs.iter()).map(|(searcher, run)| (searcher, &*run.diagnosis)).collect();
+    let changed = by_others(&all);
+    put(runs, changed);
 }
 
 /// What is decided of the causes of a stage, each by what it is called in any layer.

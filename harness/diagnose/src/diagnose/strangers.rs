@@ -1,11 +1,10 @@
 //! Rows of a cache that are the rows of other tokens, bit by bit: of which sequence, and of which tokens. A sequence alone does not
 //! tell, since what stands in its rows is not its own.
 
-use super::searcher::Searcher;
-use super::siblings::origin;
-use super::{Diagnosis, Finding};
+use super::siblings::{Runs, Told, origin};
 use crate::number::counted;
-use crate::verdict::{Evidence, RowAt};
+use crate::verdict::{Evidence, RowAt, right, work_of};
+use qdiff_engine::model::Axis;
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::State;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,6 +12,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// How to mend it.
 const REMEDY: &str = "look at what writes to rows of earlier tokens: the slots that a pass is given, what moves rows, and tables that \
                       still name a slot which was moved or is free";
+
+/// The same of stages that have a row for each token.
+const REMEDY_OF_ROWS: &str = "look at which row of a pass is taken for a token: the order of its sequences, the rows that are gathered \
+                              from it, and where results are scattered to";
 
 /// Elements of a row that are not the same by chance.
 const SHORTEST: usize = 8;
@@ -26,28 +29,6 @@ type Token = (usize, usize);
 /// A part of a row of a cache: where it begins, and the bits of its elements.
 type Bits = (usize, Vec<u32>);
 
-/// Says of the caches that no cause explains whose rows they hold.
-pub(super) fn told(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
-    let mut all = Vec::new();
-    for (run, (searcher, diagnosis)) in runs.iter().enumerate() {
-        let unexplained = |f: &&Finding| !f.says_why() && !f.evident && !f.unread && f.inside.is_empty();
-        for finding in diagnosis.findings.iter().filter(unexplained) {
-            let graph = &searcher.oracle.graph;
-            let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { continue };
-            if !matches!(node.op.anatomy(), Anatomy::State(State::Rows(_))) || searcher.meter.over() {
-                continue;
-            }
-            let e = searcher.evidence(node, searcher.subject.capture);
-            let Some(words) = words(&e, runs, run) else { continue };
-            let mut finding = finding.clone();
-            finding.explained_by(&words);
-            finding.remedy = Some(REMEDY.to_owned());
-            all.push((run, finding));
-        }
-    }
-    all
-}
-
 /// The slot of a row, and where the row begins in it.
 fn place(e: &Evidence<'_>, row: &RowAt) -> Option<(usize, usize)> {
     let shape = &e.given[row.step].as_ref()?.shape;
@@ -60,7 +41,11 @@ fn bits(from: usize, row: &[f32]) -> Bits {
     (from, row.iter().map(|v| v.to_bits()).collect())
 }
 
-fn words(e: &Evidence<'_>, runs: &[(&Searcher<'_>, &Diagnosis)], run: usize) -> Option<String> {
+/// Whose rows a cache holds.
+pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
+    if !matches!(e.node.op.anatomy(), Anatomy::State(State::Rows(_))) {
+        return None;
+    }
     let bad: Vec<&RowAt> = e.bad_rows().collect();
     let mut wanted: HashMap<Bits, BTreeSet<Token>> = HashMap::new();
     for row in &bad {
@@ -113,7 +98,52 @@ fn words(e: &Evidence<'_>, runs: &[(&Searcher<'_>, &Diagnosis)], run: usize) -> 
     for ((_, slot), tokens) in slots {
         first.entry(slot).or_insert(tokens);
     }
-    let told = runs_of(&first)?;
+    Some((told(&first)?, REMEDY))
+}
+
+/// Rows of a stage that are what the stage should give for other tokens of the run.
+pub(super) fn rows(e: &Evidence<'_>, (runs, _): Runs<'_>) -> Option<Told> {
+    let node = e.node;
+    if node.token_axis() != Some(0) || node.has_state() || node.shape.contains(&Axis::Keys) || runs.len() < 2 {
+        return None;
+    }
+    let own = |row: &RowAt| (e.side.capture.steps[row.step].sequence as usize, row.place.position);
+    let bad: Vec<&RowAt> = e.bad_rows().filter(|row| row.range.len() >= SHORTEST).collect();
+    let mut slots: BTreeMap<usize, BTreeSet<Token>> = BTreeMap::new();
+    let mut found: Vec<BTreeSet<Token>> = vec![BTreeSet::new(); bad.len()];
+    for (searcher, _) in runs {
+        let capture = searcher.subject.capture;
+        let work = work_of(node, searcher.oracle, capture);
+        if work > searcher.meter.left() {
+            return None;
+        }
+        searcher.meter.count(work);
+        let theirs = searcher.evidence(node, capture);
+        for row in theirs.rows.iter().filter(|row| capture.is_own(row.step)) {
+            let (_, want, reach) = theirs.row(row);
+            let token = (capture.steps[row.step].sequence as usize, row.place.position);
+            for (bad, found) in bad.iter().zip(&mut found) {
+                let (got, _, bound) = e.row(bad);
+                let alike = bad.place.head == row.place.head && got.len() == want.len() && own(bad) != token;
+                if alike && (0..got.len()).all(|i| right(got[i], want[i], bound[i].max(reach[i]))) {
+                    found.insert(token);
+                }
+            }
+        }
+    }
+    for (row, found) in bad.iter().zip(found) {
+        let all = slots.entry(row.place.position).or_insert_with(|| found.clone());
+        all.retain(|token| found.contains(token));
+    }
+    if slots.is_empty() || slots.values().any(BTreeSet::is_empty) || bad.len() < e.bad_rows().count() {
+        return None;
+    }
+    Some((told(&slots)?, REMEDY_OF_ROWS))
+}
+
+/// Whose rows these slots hold, in words.
+fn told(slots: &BTreeMap<usize, BTreeSet<Token>>) -> Option<String> {
+    let told = runs_of(slots)?;
     let parts: Vec<String> = told
         .iter()
         .map(|(slots, (sequence, token), n)| {

@@ -175,6 +175,7 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
     let mut whole = of_scales(scene, sums);
     if scene.node().op.anatomy().is_layer() {
         exchanged(scene, sums, all);
+        super::crossed::others(scene, sums, &mut whole);
     } else {
         super::experts::others(scene, sums, &mut whole);
         super::experts::rows(scene, sums, &mut whole);

@@ -27,7 +27,7 @@ use std::sync::Arc;
 pub(super) struct Apart {
     pub(super) quant: Vec<f64>,
     pub(super) scale: Vec<f64>,
-    offset: Vec<f64>,
+    pub(super) offset: Vec<f64>,
     /// What a scale of one would be, where scales are signed bytes or packed in 6 bits; and an offset of one.
     unit: Option<Vec<f64>>,
     offset_unit: Vec<f64>,
@@ -356,6 +356,8 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
         let sign = if matches!(quants.offset, Offset::PerSubBlock) { -1.0 } else { 1.0 };
         let value = move |a: &Apart, k: usize| sign * (a.offset[k] * a.quant[k] + a.scale[k]);
         add("scale and offset are exchanged".to_owned(), Arc::new(value));
+        let value = move |a: &Apart, k: usize| a.scale[k] * a.quant[k] + sign * a.scale[k];
+        add("the scale is read for the offset".to_owned(), Arc::new(value));
     }
     for (name, round) in HALVES {
         add(
@@ -738,6 +740,13 @@ fn gives(scene: &Scene<'_>, sums: &Sums<'_>, decoded: &Decoded<'_>) -> bool {
 /// Fields of blocks that are those of other rows, or of other blocks of the row.
 fn elsewhere<'a>(scene: &'a Scene<'a>, name: &'a str, format: &'static Format) -> Vec<Way<'a>> {
     let source: &'a dyn WeightSource = &*scene.e.oracle.weights;
+    // Tiles of rows whose later runs have what belongs to the first.
+    let runs = |n: usize| {
+        let each = [8usize, 16, 32, 64, 128].into_iter().filter(move |each| 2 * each <= n);
+        each.flat_map(|each| {
+            [Index::Even, Index::First(4), Index::First(8)].map(|of| Index::Runs { each, of: Box::new(of) })
+        })
+    };
     let maps = |n: usize| -> Vec<Index> {
         let mut all = vec![Index::By(-1), Index::By(1), Index::Is(0), Index::Mirrored];
         all.extend([1, 2, 4, 8, 16, 32].into_iter().filter(|m| *m < n).map(Index::Apart));
@@ -751,8 +760,11 @@ fn elsewhere<'a>(scene: &'a Scene<'a>, name: &'a str, format: &'static Format) -
     let blocks = n / format.ty.block_size();
     let mut all = Vec::new();
     for field in format.fields {
-        for (index, of_row) in
-            maps(rows).into_iter().map(|i| (i, true)).chain(maps(blocks).into_iter().map(|i| (i, false)))
+        for (index, of_row) in maps(rows)
+            .into_iter()
+            .chain(runs(rows))
+            .map(|i| (i, true))
+            .chain(maps(blocks).into_iter().map(|i| (i, false)))
         {
             let what = index.told(if of_row { "row" } else { "block" }, if of_row { "r" } else { "b" });
             let of = move |source: &dyn WeightSource, name: &str, row: usize| {

@@ -108,7 +108,10 @@ impl Form {
     /// Whether what it gives no value of is another than the right one all the same: a slot that nobody writes, the softmax
     /// over no key.
     pub(super) fn is_wrong_where_unsaid(&self) -> bool {
-        matches!(self, Self::Written(_) | Self::Attended(_))
+        match self {
+            Self::Attended(attended) => !attended.is_beside(),
+            other => matches!(other, Self::Written(_)),
+        }
     }
 
     /// Whether it says that NaN is there, and so of no value what it is.

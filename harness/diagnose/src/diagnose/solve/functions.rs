@@ -267,21 +267,43 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
             Some(turned_by(rope, rope.pairing, &operand(scene, row)?, angle))
         })
     }));
+    // Of a pass of several sequences: by the position of its first row, the rows before the step's own, and the tokens that the
+    // sequence has from another one.
+    type OfPass = fn((usize, usize), usize, (usize, usize)) -> Option<usize>;
+    let of_pass: [(&str, OfPass); 3] = [
+        (
+            "rotated as the number of tokens that its sequence was fed before: those of a prefix that it has from another one are not counted",
+            |_, prefix, (first, t)| (first + t).checked_sub(prefix).filter(|_| prefix > 0),
+        ),
+        (
+            "rotated as if the rows of a pass followed each other from the position of its first row on, of whichever sequence they are",
+            |(first, rows), _, (_, t)| Some(first + rows + t),
+        ),
+        ("rotated as its number in the pass, of whichever sequences its rows are", |(_, rows), _, (_, t)| {
+            Some(rows + t)
+        }),
+    ];
+    let capture = scene.e.side.capture;
+    let others = (0..capture.steps.len()).filter(|&i| !capture.is_own(i)).map(|i| capture.steps[i].tokens.len());
+    let prefix: usize = others.sum();
+    let [of_prefix, others @ ..] = of_pass.map(|(what, number)| {
+        Law::new(what, 1, move |row: &RowAt| {
+            let (step, x) = (&capture.steps[row.step], operand(scene, row)?);
+            let of_part = (step.first, row.place.position.checked_sub(step.first)?);
+            // What is not of a pass of several is as it should be.
+            let number = step.in_pass.and_then(|pass| number(pass, prefix, of_part)).unwrap_or(row.place.position);
+            Some(rotated(rope, &x, number as f64))
+        })
+    });
+    // Where a sequence has one pass of its own, the first of these and the number in the part are one.
+    all.push(of_prefix);
     all.extend(numbers().into_iter().map(|(what, number)| {
         Law::new(what, 1, move |row: &RowAt| {
             let (x, first) = (operand(scene, row)?, scene.e.side.capture.steps[row.step].first);
             Some(rotated(rope, &x, number(first, row.place.position.checked_sub(first)?)))
         })
     }));
-    all.push(Law::new(
-        "rotated as if the rows of a pass followed each other from the position of its first row on, of whichever sequence they are",
-        1,
-        move |row: &RowAt| {
-            let step = &scene.e.side.capture.steps[row.step];
-            let ((first, rows), x) = (step.in_pass?, operand(scene, row)?);
-            Some(rotated(rope, &x, (first + rows + row.place.position.checked_sub(step.first)?) as f64))
-        },
-    ));
+    all.extend(others);
     let (other, what) = match rope.pairing {
         Pairing::Neox => (Pairing::Norm, "neighbouring elements are rotated in pairs, not those half a head apart"),
         Pairing::Norm => (Pairing::Neox, "elements half a head apart are rotated in pairs, not neighbouring ones"),

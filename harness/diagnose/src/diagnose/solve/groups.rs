@@ -18,6 +18,8 @@ pub(super) enum Groups {
     Dealt { run: usize, lanes: usize },
     /// Terms counted from the last one, up to so many; the rest is one group.
     FromEnd(usize),
+    /// Terms modulo a number, of as many whole runs as there are; what is left over is the last group.
+    Unrolled(usize),
     /// Runs within a stretch of terms; the rest is the first group.
     Near { from: usize, len: usize, run: usize },
 }
@@ -29,6 +31,13 @@ impl Groups {
             Self::Lanes(n) => term % n,
             Self::Dealt { run, lanes } => term / run % lanes,
             Self::FromEnd(n) => (terms - 1 - term).min(n),
+            Self::Unrolled(n) => {
+                if term < terms / n * n {
+                    term % n
+                } else {
+                    n
+                }
+            }
             Self::Near { from, len, run } => match term.checked_sub(from) {
                 Some(at) if at < len => 1 + at / run,
                 _ => 0,
@@ -44,7 +53,7 @@ impl Groups {
             Self::Lanes(n) => {
                 terms.chunks(n).for_each(|turn| sums.iter_mut().zip(turn).for_each(|(sum, term)| *sum += term));
             }
-            Self::Dealt { .. } | Self::FromEnd(_) | Self::Near { .. } => {
+            Self::Dealt { .. } | Self::FromEnd(_) | Self::Unrolled(_) | Self::Near { .. } => {
                 terms.iter().enumerate().for_each(|(k, term)| sums[self.of(k, terms.len())] += term);
             }
         }
@@ -56,7 +65,7 @@ impl Groups {
             Self::Runs(n) => terms.div_ceil(n),
             Self::Lanes(n) => n.min(terms),
             Self::Dealt { run, lanes } => lanes.min(terms.div_ceil(run)),
-            Self::FromEnd(n) => n + 1,
+            Self::FromEnd(n) | Self::Unrolled(n) => n + 1,
             Self::Near { len, run, .. } => 1 + len.div_ceil(run),
         }
     }
@@ -129,6 +138,8 @@ pub(super) fn which(scene: &Scene<'_>, kind: Groups, same: &[usize], terms: usiz
             let more = if same.len() > 6 { format!(" and {} more", same.len() - 6) } else { String::new() };
             format!("{many} ≡ {}{more} mod {}", runs.join(", "), n * lanes)
         }
+        Groups::Unrolled(n) if *same == [n] => format!("{many} after the last whole {n}"),
+        Groups::Unrolled(n) => format!("{many} ≡ {} mod {n}, of whole {n}s,", list()),
         Groups::FromEnd(n) if *same == [0] && n > 0 => format!("the last {one}"),
         Groups::FromEnd(n) if run && first == 0 && last < n => format!("the last {} {many}", last + 1),
         Groups::FromEnd(n) if run && last == n => format!("all {many} but the last {first}"),
@@ -139,23 +150,34 @@ pub(super) fn which(scene: &Scene<'_>, kind: Groups, same: &[usize], terms: usiz
 /// What became of groups of terms, in words.
 pub(super) fn told(scene: &Scene<'_>, kind: Groups, taken: &[f64], terms: usize) -> String {
     let (one, many) = term(scene.node().op.anatomy());
-    let factor = taken.iter().copied().find(|c| *c != 0.0).unwrap_or(0.0);
-    let same: Vec<usize> = (0..taken.len()).filter(|&g| taken[g] == factor).collect();
-    let which = which(scene, kind, &same, terms);
-    let verb = match factor {
-        -1.0 => "missing from every sum".to_owned(),
-        1.0 => "taken twice in every sum".to_owned(),
-        c if c.fract() == 0.0 && c > 0.0 => format!("taken {} times in every sum", c + 1.0),
-        -2.0 => "subtracted instead of added in every sum".to_owned(),
-        c => format!("taken times {} in every sum", short(1.0 + c)),
-    };
-    let others = taken.iter().filter(|c| **c != 0.0 && **c != factor).count();
+    let mut factors: Vec<f64> = Vec::new();
+    for c in taken.iter().filter(|c| **c != 0.0) {
+        if !factors.contains(c) {
+            factors.push(*c);
+        }
+    }
+    // Lanes of which one is taken for another are two of them.
+    let most = if matches!(kind, Groups::Lanes(_) | Groups::Unrolled(_)) { 2 } else { 1 };
+    let each = factors.iter().take(most).map(|&factor| {
+        let same: Vec<usize> = (0..taken.len()).filter(|&g| taken[g] == factor).collect();
+        let which = which(scene, kind, &same, terms);
+        let verb = match factor {
+            -1.0 => "missing from every sum".to_owned(),
+            1.0 => "taken twice in every sum".to_owned(),
+            c if c.fract() == 0.0 && c > 0.0 => format!("taken {} times in every sum", c + 1.0),
+            -2.0 => "subtracted instead of added in every sum".to_owned(),
+            c => format!("taken times {} in every sum", short(1.0 + c)),
+        };
+        let single = which.starts_with(one) && !which.starts_with(many) || which == format!("the last {one}");
+        (same.len(), format!("{which} {} {verb}", if single { "is" } else { "are" }))
+    });
+    let each: Vec<(usize, String)> = each.collect();
+    let shown: usize = each.iter().map(|(groups, _)| groups).sum();
+    let others = taken.iter().filter(|c| **c != 0.0).count() - shown;
     let more = if others > 0 {
         format!("; and {} otherwise", crate::number::counted(others, "other group"))
     } else {
         String::new()
     };
-    let single = which.starts_with(one) && !which.starts_with(many) || which == format!("the last {one}");
-    let is = if single { "is" } else { "are" };
-    format!("{which} {is} {verb}{more}")
+    each.into_iter().map(|(_, told)| told).collect::<Vec<_>>().join(", and ") + &more
 }

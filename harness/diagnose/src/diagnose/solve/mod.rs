@@ -12,6 +12,7 @@ mod approximate;
 mod attended;
 mod converted;
 mod counted;
+mod crossed;
 mod example;
 mod experts;
 mod factors;

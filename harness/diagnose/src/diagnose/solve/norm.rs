@@ -314,6 +314,7 @@ fn scales(norm: &RmsNorm, run: usize) -> Vec<(String, Scale)> {
             "the sum of squares is not divided by their number".to_owned(),
             Box::new(move |x| root(mean(x) * x.len() as f64)),
         ),
+        ("the sum of squares is divided by half their number".to_owned(), Box::new(move |x| root(2.0 * mean(x)))),
         (
             "the sum of squares is divided by one less than their number".to_owned(),
             Box::new(move |x| root(mean(x) * x.len() as f64 / (x.len() - 1) as f64)),

@@ -253,6 +253,8 @@ impl<'a> Sums<'a> {
         }
         if of_keys {
             kinds.extend([1, 4, 16, 64].map(Groups::FromEnd));
+            // Several sums that a loop makes at once, and a tail that goes by itself.
+            kinds.extend([2, 4, 8].map(Groups::Unrolled));
         } else {
             kinds.extend([8, 32, 128].map(Groups::FromEnd));
         }

@@ -5,6 +5,7 @@
 //! were captured or not: whatever is otherwise comes down to what each key weighs. `o = Σ w_k·v_k`, where of a stage of weights
 //! the value of an element's own key is 1 and that of all others 0.
 
+mod beside;
 mod fitted;
 mod keys;
 mod parts;
@@ -18,6 +19,7 @@ use super::index::Index;
 use super::scene::Scene;
 use super::{Alternative, Law, Row};
 use crate::verdict::RowAt;
+pub use beside::Beside;
 pub(in super::super) use keys::{Keys, Seat, Seats};
 pub(super) use parts::Parts;
 use parts::{Maxima, Parted, Rule, largest};
@@ -63,6 +65,13 @@ pub enum Attended {
         /// So many heads on.
         heads: usize,
     },
+    /// The sum is that of a query beside it.
+    SumBeside(Beside),
+    /// What parts have is brought to the row's maximum by the factors of a query beside it; the sum is its own.
+    FactorsBeside(Beside, Parts),
+    /// What came before is rescaled by the factors of a query beside it when the maximum moves, in tiles of so many keys, within each
+    /// of these parts if there are several; the sum by its own.
+    RescaledBeside(Beside, usize, Option<Parts>),
     /// The sum is over the queries of the part, for each key.
     SumOfQueries,
     /// Scores are scaled by another number.
@@ -280,6 +289,8 @@ struct Weights {
     query: Rc<Query>,
     /// The head of the values.
     group: usize,
+    /// Where it is another in columns that have a bit: the bit, and what each key weighs there.
+    columns: Option<(usize, Vec<f64>)>,
 }
 
 impl Attended {
@@ -304,7 +315,10 @@ impl Attended {
                 if !range.clone().any(|i| queries.scene.asks(queries.scene.token(row).1 + i)) {
                     continue;
                 }
-                let weights = self.weights(&queries, row, head)?;
+                let weights = match self.weights(&queries, row, head) {
+                    None if self.is_beside() => continue,
+                    weights => weights?,
+                };
                 for i in range {
                     (made.value[i], made.bound[i]) = self.element(&queries, row, (i, head), &weights)?;
                 }
@@ -317,7 +331,9 @@ impl Attended {
     fn element(
         &self, queries: &Queries<'_>, row: &RowAt, (i, head): (usize, usize), weights: &Weights,
     ) -> Option<(f64, f32)> {
-        let Weights { w, either, query, group } = weights;
+        let Weights { w, either, query, group, columns } = weights;
+        let column = (queries.scene.token(row).1 + i) % queries.width();
+        let w = columns.as_ref().filter(|(bit, _)| column & bit != 0).map_or(w, |(_, w)| w);
         let (n, size) = (w.len(), largest_size(&query.s[..=query.seat.position]));
         let sees_later = w.iter().skip(query.seat.position + 1).any(|w| *w != 0.0);
         let off = query.off + if sees_later { query.later_off } else { 0.0 };
@@ -342,7 +358,7 @@ impl Attended {
         }
         let bound = f64::from(queries.scene.e.row(row).2[i]);
         let (inner, splits) = match self {
-            Self::Split(inner, splits) if query.seat.single => (&**inner, Some(splits)),
+            Self::Split(inner, splits) if query.seat.single || splits.are_of_all() => (&**inner, Some(splits)),
             Self::Split(inner, _) => (&**inner, None),
             own => (own, None),
         };
@@ -377,8 +393,29 @@ impl Attended {
         };
         let query = queries.query(row, head, (of_keys, made))?;
         let (n, p) = (query.s.len(), query.seat.position);
-        let mut either = Vec::new();
+        let (mut either, mut columns) = (Vec::new(), None);
         let mut w = match self {
+            Self::SumBeside(beside) => {
+                let [own, other] = [false, true].map(|bit| beside.query(queries, row, (head, bit)));
+                let seen = &query.s[..=p];
+                let by = |other: Rc<Query>| -> Vec<f64> {
+                    let sum: f64 = other.seen().iter().map(|s| (s - largest(other.seen())).exp()).sum();
+                    seen.iter().map(|s| (s - largest(seen)).exp() / sum).collect()
+                };
+                columns = beside.column().and_then(|bit| Some((bit, by(other?))));
+                by(own?)
+            }
+            Self::FactorsBeside(beside, _) | Self::RescaledBeside(beside, ..) => {
+                let parts = match self {
+                    Self::FactorsBeside(_, parts) => (*parts, None),
+                    Self::RescaledBeside(_, tile, parts) => (parts.unwrap_or(Parts::Splits(1)), Some(*tile)),
+                    _ => return None,
+                };
+                let [own, other] = [false, true].map(|bit| beside.query(queries, row, (head, bit)));
+                let by = |other: Rc<Query>| beside::weights(query.seen(), other.seen(), parts);
+                columns = beside.column().and_then(|bit| Some((bit, by(other?))));
+                by(own?)
+            }
             Self::SumOf { tokens, heads } => {
                 let token = usize::try_from(queries.scene.token(row).0 as i64 + tokens).ok()?;
                 let position = usize::try_from(p as i64 + tokens).ok()?;
@@ -398,7 +435,7 @@ impl Attended {
                 either = sums.iter().take(seen.len()).map(|sum| 2.0 * small(*sum)).collect();
                 seen.iter().zip(sums.iter()).map(|(s, sum)| (s - top).exp() / sum + 0.0 * small(*sum)).collect()
             }
-            Self::Split(inner, splits) if query.seat.single => {
+            Self::Split(inner, splits) if query.seat.single || splits.are_of_all() => {
                 let (w, moved) = inner.split(&query, *splits)?;
                 either = moved;
                 w
@@ -420,13 +457,18 @@ impl Attended {
             _ => self.of_scores(&query, queries.scale)?,
         };
         w.resize(n, 0.0);
-        Some(Weights { w, either, query, group })
+        Some(Weights { w, either, query, group, columns })
+    }
+
+    /// Whether it says nothing of a query that has none beside it.
+    pub(super) fn is_beside(&self) -> bool {
+        matches!(self, Self::SumBeside(_) | Self::FactorsBeside(..) | Self::RescaledBeside(..))
     }
 
     /// The weights of splits that are put together right, each with this within.
     fn split(&self, query: &Query, splits: Parts) -> Option<(Vec<f64>, Vec<f64>)> {
-        let seen = &query.s[..=query.seat.position];
-        let top = largest(seen);
+        let seen = splits.sorted(query.seen());
+        let top = largest(&seen);
         let (mut w, mut either, mut sum, mut from) = (Vec::new(), Vec::new(), 0.0, 0);
         for end in splits.ends(seen.len()) {
             let part = &seen[from..end];
@@ -453,7 +495,7 @@ impl Attended {
             from = end;
         }
         w.iter_mut().chain(&mut either).for_each(|v| *v /= sum);
-        Some((w, either))
+        Some((splits.restored(w), splits.restored(either)))
     }
 
     /// The weights that it makes of a query's scores: of the keys that the query sees, or of all.
@@ -508,13 +550,14 @@ impl Attended {
             Self::Sink(score) => divided((score - top).exp() + sum()),
             Self::Maxima(maxima) => maxima.weights(seen),
             Self::Joined(rule, parts) => {
-                let parted = Parted::of(seen, *parts);
+                let sorted = parts.sorted(seen);
+                let parted = Parted::of(&sorted, *parts);
                 // What fits into one part is put together with nothing.
                 let one = parted.ends.len() == 1 && matches!(rule, Rule::WithoutLast | Rule::WithoutFirst);
                 if one || parted.ends.is_empty() {
                     return None;
                 }
-                rule.weights(&parted, scale)
+                parts.restored(rule.weights(&parted, scale))
             }
             Self::LetIn { keys, by, added } => {
                 let of = |k: usize| match (k <= seat.position, *added) {
@@ -551,6 +594,9 @@ impl Attended {
             | Self::Rows { .. }
             | Self::Cleared { .. }
             | Self::SumOf { .. }
+            | Self::SumBeside(_)
+            | Self::FactorsBeside(..)
+            | Self::RescaledBeside(..)
             | Self::SumOfQueries
             | Self::Split(..)
             | Self::Rounded(_) => divided(sum()),
@@ -563,6 +609,7 @@ impl Attended {
             Self::Weighed(_) | Self::Maxima(_) | Self::Scores | Self::SumOfQueries => 0,
             Self::Heads { heads: HeadOf::Listed(list), .. } => list.len(),
             Self::LetIn { .. } | Self::Times { .. } | Self::Dropped { .. } | Self::Split(..) => 2,
+            Self::FactorsBeside(..) | Self::RescaledBeside(..) => 2,
             _ => 1,
         }
     }
@@ -682,8 +729,10 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                     | Rule::ByLogarithm(_)
             )
     };
-    let joined = Rule::all().into_iter().flat_map(|rule| parts.iter().map(move |parts| (rule, *parts)));
+    let all_parts = || parts.iter().copied().chain(Parts::in_turn());
+    let joined = Rule::all().into_iter().flat_map(|rule| all_parts().map(move |parts| (rule, parts)));
     all.extend(joined.filter(|(rule, parts)| !one(*rule, *parts)).map(|(rule, parts)| Attended::Joined(rule, parts)));
+    all.extend(beside::all(queries.heads().0, &parts));
     all.extend(fitted::heads(&queries));
     all.extend(
         Operand::ALL.into_iter().flat_map(|of| Place::all().into_iter().map(move |from| Attended::Rows { of, from })),
@@ -708,6 +757,13 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                 | Attended::Rounded(Rounded::Exponentials { .. } | Rounded::Result { .. })
         )
     };
+    let in_turn = |inner: &Attended| -> Vec<Attended> {
+        let Attended::Joined(_, Parts::Tiles(tile)) = inner else { return Vec::new() };
+        let of_run = Parts::in_turn().filter(|parts| matches!(parts, Parts::InTurn { run, .. } if run == tile));
+        of_run.map(|parts| Attended::Split(Box::new(inner.clone()), parts)).collect()
+    };
+    let within_parts: Vec<Attended> = all.iter().filter(within).flat_map(in_turn).collect();
+    all.extend(within_parts);
     let inner: Vec<Attended> =
         all.iter().filter(within).filter(|attended| attended.gives(&queries, &long)).cloned().collect();
     let in_decode = !single.is_empty();

@@ -6,6 +6,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::fmt;
 
 /// How the keys fall into parts.
@@ -46,6 +47,13 @@ pub enum Parts {
         /// Tiles of a part.
         least: usize,
     },
+    /// Runs of keys that are dealt out to so many parts in turn.
+    InTurn {
+        /// Parts.
+        ways: usize,
+        /// Keys of a run.
+        run: usize,
+    },
 }
 
 impl Parts {
@@ -60,6 +68,38 @@ impl Parts {
         all
     }
 
+    /// Those whose keys do not stand one after another.
+    pub(super) fn in_turn() -> impl Iterator<Item = Self> + Clone {
+        [2, 4].into_iter().flat_map(|ways| [8, 16, 32, 64].map(|run| Self::InTurn { ways, run }))
+    }
+
+    /// The place of each key where each part's stand one after another, as `ends` counts them.
+    fn order(self, keys: usize) -> Option<Vec<usize>> {
+        let Self::InTurn { ways, run } = self else { return None };
+        Some((0..ways).flat_map(|way| (0..keys).filter(move |k| k / run % ways == way)).collect())
+    }
+
+    /// What there is of each key, in that order.
+    pub(super) fn sorted(self, of_keys: &[f64]) -> Cow<'_, [f64]> {
+        match self.order(of_keys.len()) {
+            Some(order) => order.into_iter().map(|k| of_keys[k]).collect(),
+            None => Cow::Borrowed(of_keys),
+        }
+    }
+
+    /// The same in the order of the keys again.
+    pub(super) fn restored(self, sorted: Vec<f64>) -> Vec<f64> {
+        let Some(order) = self.order(sorted.len()) else { return sorted };
+        let mut of_keys = vec![0.0; sorted.len()];
+        order.into_iter().zip(sorted).for_each(|(k, v)| of_keys[k] = v);
+        of_keys
+    }
+
+    /// Whether a query of a part of many tokens has them too.
+    pub(super) fn are_of_all(self) -> bool {
+        matches!(self, Self::InTurn { .. })
+    }
+
     /// Where the parts of so many keys end.
     pub(in super::super) fn ends(self, keys: usize) -> Vec<usize> {
         let by = |len: usize| (1..=keys.div_ceil(len)).map(|i| (i * len).min(keys)).collect();
@@ -69,6 +109,16 @@ impl Parts {
             Self::Least { splits, keys: least } => by(keys.div_ceil(splits).max(least)),
             Self::Whole { splits, tile } => by(keys.div_ceil(splits).next_multiple_of(tile).max(tile)),
             Self::Dealt { splits, tile, least } => by(keys.div_ceil(splits).next_multiple_of(tile).max(least * tile)),
+            Self::InTurn { ways, run } => {
+                let of = |way: usize| (0..keys).filter(|k| k / run % ways == way).count();
+                let mut end = 0;
+                let ends = (0..ways).map(of).filter(|keys| *keys > 0);
+                ends.map(|keys| {
+                    end += keys;
+                    end
+                })
+                .collect()
+            }
             Self::Cut { splits, tile } => {
                 // Fewer tiles are not split.
                 let splits = if keys.div_ceil(tile) < splits { 1 } else { splits };
@@ -94,6 +144,9 @@ impl fmt::Display for Parts {
             }
             Self::Dealt { splits, tile, least } => {
                 write!(f, "in {splits} splits of the keys, each rounded up to whole tiles of {tile}, {least} at least")
+            }
+            Self::InTurn { ways, run } => {
+                write!(f, "in {ways} parts of the keys, to which runs of {run} are dealt out in turn")
             }
         }
     }

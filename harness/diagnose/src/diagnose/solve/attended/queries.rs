@@ -28,6 +28,13 @@ pub(super) struct Query {
     pub(super) scale: f64,
 }
 
+impl Query {
+    /// The scores of the keys that it sees.
+    pub(super) fn seen(&self) -> &[f64] {
+        &self.s[..=self.seat.position]
+    }
+}
+
 /// What is made of an operand before it is multiplied.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Made {
@@ -85,6 +92,11 @@ impl<'a> Queries<'a> {
 
     pub(super) fn heads(&self) -> (usize, usize) {
         (self.attention.n_heads, self.attention.n_kv_heads)
+    }
+
+    /// Elements of a head.
+    pub(super) fn width(&self) -> usize {
+        self.attention.head_dim
     }
 
     /// The head of the keys that belongs to one of the queries.

@@ -2,7 +2,7 @@
 
 use super::super::index::Index;
 use super::super::short;
-use super::{Attended, HeadOf, Operand, Padding, Place, Small, Weighed};
+use super::{Attended, HeadOf, Operand, Padding, Parts, Place, Small, Weighed};
 use std::fmt;
 
 impl fmt::Display for HeadOf {
@@ -52,6 +52,18 @@ impl fmt::Display for Attended {
             Self::SumOfQueries => f.write_str(
                 "weights are divided by the sum over the queries of the part, for each key, and not by that over the keys",
             ),
+            Self::SumBeside(beside) => write!(f, "weights are divided by the sum of {beside}"),
+            Self::FactorsBeside(beside, parts) => write!(
+                f,
+                "what each part has is brought to the row's maximum by the factors e^(m_t − m) of {beside}, and divided by its own sum, {parts}"
+            ),
+            Self::RescaledBeside(beside, tile, parts) => {
+                write!(
+                    f,
+                    "the result so far is rescaled by the factor e^(m_old − m_new) of {beside} when the maximum moves, in tiles of {tile} keys"
+                )?;
+                parts.iter().try_for_each(|parts| write!(f, ", {parts}"))
+            }
             Self::SumOf { tokens, heads: 0 } => {
                 let side = if *tokens < 0 { "before" } else { "after" };
                 write!(f, "weights are divided by the sum of the token {side} in the part")
@@ -80,6 +92,7 @@ impl fmt::Display for Attended {
             }
             Self::Maxima(maxima) => maxima.fmt(f),
             Self::Joined(rule, parts) => write!(f, "{rule}, {parts}"),
+            Self::Split(inner, parts @ Parts::InTurn { .. }) => write!(f, "{inner}, {parts}"),
             Self::Split(inner, splits) => {
                 write!(f, "{inner}; single tokens are computed {splits}, each of them so")
             }
