@@ -379,7 +379,7 @@ impl Synth {
     fn draw(&self, t: &Tensor) -> Vec<f32> {
         let mut values = self.plain(t);
         if let Some(large) = t.large.filter(|_| self.massive) {
-            self.enlarge(large, &mut values);
+            massive::enlarge(large, self.n_embd, &mut values);
         }
         values
     }

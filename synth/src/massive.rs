@@ -1,13 +1,12 @@
 //! Magnitudes as those of real Qwen models, where errors hide that do not show among values around 1.
 
-use crate::Synth;
 use crate::tensor::Large;
 use crate::vocab::Vocab;
 use qdiff_engine::model::{Node, Role};
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::{Elementwise, Gather, RowReduction};
 
-/// Channels of the residual stream with massive activations, with their values: those of the embeddings of [`Synth::massive_tokens`].
+/// Channels of the residual stream with massive activations, with their values: those of the embeddings of [`tokens`].
 /// The weights of the norms take them back, as those of real models do.
 const CHANNELS: [(usize, f32); 2] = [(9, 7.3e3), (77, -2.1e3)];
 
@@ -23,28 +22,25 @@ const HEADS: f32 = 100.0;
 /// By what routers are multiplied, in even and in odd layers: nearly equal experts, and one that takes all.
 const ROUTERS: [f32; 2] = [0.1, 8.0];
 
-impl Synth {
-    /// Tokens with massive activations: the second of the vocabulary, and the one that begins a chat.
-    pub fn massive_tokens() -> [u32; 2] {
-        let vocab = Vocab::build();
-        let first = vocab.tokens.iter().position(|token| token == "<|im_start|>");
-        [1, first.map_or(1, |id| id as u32)]
-    }
+/// Tokens with massive activations: the second of the vocabulary, and the one that begins a chat.
+fn tokens() -> [usize; 2] {
+    let vocab = Vocab::build();
+    [1, vocab.tokens.iter().position(|token| token == "<|im_start|>").unwrap_or(1)]
+}
 
-    /// Gives the drawn values of a tensor such magnitudes.
-    pub(crate) fn enlarge(&self, large: Large, values: &mut [f32]) {
-        let channels = CHANNELS.iter().filter(|(channel, _)| *channel < self.n_embd);
-        match large {
-            Large::Embedding => {
-                for token in Self::massive_tokens() {
-                    channels.clone().for_each(|(at, value)| values[token as usize * self.n_embd + at] = *value);
-                }
+/// Gives drawn values such magnitudes; the residual stream has this width.
+pub(crate) fn enlarge(large: Large, width: usize, values: &mut [f32]) {
+    let channels = CHANNELS.iter().filter(|(channel, _)| *channel < width);
+    match large {
+        Large::Embedding => {
+            for token in tokens() {
+                channels.clone().for_each(|(at, value)| values[token * width + at] = *value);
             }
-            Large::Norm => channels.for_each(|(at, _)| values[*at] *= TAKEN_BACK),
-            Large::HeadNorm => values[3 % self.head_dim] *= HEADS,
-            Large::KeyBias => values.iter_mut().filter(|v| v.abs() >= 10.0).for_each(|v| *v *= BIASES),
-            Large::Router(layer) => values.iter_mut().for_each(|v| *v *= ROUTERS[layer % ROUTERS.len()]),
         }
+        Large::Norm => channels.for_each(|(at, _)| values[*at] *= TAKEN_BACK),
+        Large::HeadNorm => values[3 % values.len()] *= HEADS,
+        Large::KeyBias => values.iter_mut().filter(|v| v.abs() >= 10.0).for_each(|v| *v *= BIASES),
+        Large::Router(layer) => values.iter_mut().for_each(|v| *v *= ROUTERS[layer % ROUTERS.len()]),
     }
 }
 

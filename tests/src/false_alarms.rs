@@ -24,7 +24,7 @@ pub const PROMPTS: [(&[u32], &[u32]); 4] = [
     (&[MASSIVE, 90, 3, 41, MASSIVE, 17, 60, 21, 22, 23, 24], &[44]),
 ];
 
-/// A token whose embedding has massive activations: see `Synth::massive_tokens`.
+/// A token whose embedding has massive activations where `Synth::massive` is set.
 const MASSIVE: u32 = 1;
 
 /// A small model with magnitudes as Qwen's.

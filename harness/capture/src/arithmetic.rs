@@ -123,6 +123,7 @@ impl Named {
             functions: Functions::Precise,
             parameters: number,
             outputs,
+            ..Arithmetic::default()
         }
     }
 }

@@ -23,10 +23,13 @@ const PLAN: &str = "7,5+1+17@0,1+1+1";
 
 /// Bugs of serving of which a cause is confirmed by a run with other lengths, as was measured last. A cause that the sequences of a
 /// run contradict is not counted.
-const CONFIRMED: usize = 6;
+const CONFIRMED: usize = 7;
 
-/// Bugs that leave rows of other tokens in a cache, which no cause explains: the tokens are told.
-const STRANGERS: [&str; 3] = ["slot-0-overwritten", "block-freed-in-flight", "decoded-key-in-the-first-slot"];
+/// Bugs that leave rows of other tokens in a cache or in a stage, which no cause explains: the tokens are told.
+const STRANGERS: [&str; 8] = [
+    "slot-0-overwritten", "block-freed-in-flight", "rows-of-sequences-exchanged", "residual-of-another-row",
+    "stale-tail-of-a-graph", "logits-of-the-row-before", "gate-of-one-row", "decoded-key-in-the-first-slot",
+];
 
 /// A pass of several sequences could not be run. Each sequence is judged like a sequence that runs alone, against llama.cpp with
 /// the same passes.
@@ -339,12 +342,16 @@ fn whole_passes_of(folder: &Folder) {
     std::fs::remove_dir_all(folder.join("npy")).unwrap();
     write_npy(&folder.join("npy"), &made);
     folder.write("npy/manifest.json", folder.text("several/manifest.json"));
-    let said = folder.qdiff("run -m model.gguf --subject capture:npy --map map.txt").exits(1);
+    // As every value is right, that row must have been copied before.
+    let said = folder.qdiff("run -m model.gguf --subject capture:npy --map map.txt").exits(0);
     let text = unwrapped(&said.stdout);
-    assert!(
-        text.contains("token 1 of sequence 1 was written to slot 4, which belongs to sequence 0 (its token 2)"),
-        "{said}"
-    );
+    assert!(!text.contains("was written to slot 4"), "{said}");
+    folder.qdiff("run -m model.gguf --subject capture:npy --map map.txt --json-dir all").exits(0);
+    let reports = std::fs::read_dir(folder.join("all")).unwrap();
+    let reports = reports.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+    let slots = reports.map(|text| serde_json::from_str::<serde_json::Value>(&text).unwrap()["slots"].clone());
+    let told: Vec<_> = slots.filter(|slots| slots["harmless"] == true).collect();
+    assert!(told.len() == 1 && told[0]["wrong"][0]["how"]["slot"] == 4, "{told:?}");
 }
 
 /// Each bug of an engine that serves is found at the stage that has it, in a sequence that it is wrong for, and nowhere else. No

@@ -304,6 +304,10 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         let count = kind.count(terms);
         scene.count(products.len() * (2 * longest + count * count));
         let Some(taken) = fitted(&products, &errors, kind, terms) else { continue };
+        // A tail alone is told by its length.
+        if matches!(kind, Groups::Unrolled(n) if taken[..n].iter().all(|c| *c == 0.0)) {
+            continue;
+        }
         let what = told(scene, kind, &taken, terms);
         let parameters = taken.iter().filter(|c| **c != 0.0).count();
         let touched = (0..terms).filter(|&term| taken[kind.of(term, terms)] != 0.0).count();
