@@ -64,6 +64,9 @@ pub struct WrongRow {
     /// The pass in which it is wrong.
     #[serde(default)]
     pub pass: usize,
+    /// Whether the block tables name another, free slot of the row whose slot it is: the row may have been copied there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub moved: bool,
     /// How.
     pub how: WrongBy,
 }
@@ -181,12 +184,11 @@ impl SlotsCheck {
         !self.wrong.is_empty() && !self.harmless
     }
 
-    /// Notes whether the values of all sequences are right: wrong slots are harmless then, but not wrong positions.
+    /// Notes whether the values of all sequences are right: slots of rows that may have been copied are harmless then.
     #[must_use]
     pub fn beside(self, values_are_right: bool) -> Self {
-        let copied = |row: &WrongRow| !matches!(row.how, WrongBy::Position { .. } | WrongBy::NoSlot { .. });
         let without_effect = self.values.is_some_and(|of| of.elements == 0);
-        let harmless = values_are_right && without_effect && self.more == 0 && self.wrong.iter().all(copied);
+        let harmless = values_are_right && without_effect && self.more == 0 && self.wrong.iter().all(|row| row.moved);
         Self { harmless: harmless && !self.wrong.is_empty(), ..self }
     }
 
@@ -212,7 +214,7 @@ impl SlotsCheck {
     pub fn standing(&self) -> Option<String> {
         let Borne { elements, otherwise } = self.values.filter(|_| self.diverged())?;
         let own = match (elements, otherwise) {
-            (0, 0) => return Some("no captured value is wrong by it".to_owned()),
+            (0, 0) => return Some("no captured value of this sequence is wrong by it".to_owned()),
             (elements, 0) => {
                 format!(
                     "in this run all {} are what they say, and no row is otherwise",
@@ -327,6 +329,12 @@ impl Run {
             }
             self.tables[sequence as usize].push(slot.filter(|slot| *slot >= 0));
         }
+        // Where the row is now whose slot was taken.
+        for row in &mut self.check.wrong {
+            let WrongBy::Taken { slot, owner, of_token } = row.how else { continue };
+            let now = said.tables.get(&owner).and_then(|table| table.get(of_token));
+            row.moved |= now.is_some_and(|now| *now != slot);
+        }
         for (&sequence, table) in &said.tables {
             for token in 0..self.tables[sequence as usize].len() {
                 let Some(written) = self.tables[sequence as usize][token] else { continue };
@@ -362,8 +370,9 @@ impl Run {
 
     fn found(&mut self, pass: usize, sequence: u32, token: usize, how: WrongBy) {
         self.known.insert((sequence, token));
+        let moved = matches!(how, WrongBy::Table { slot: 0.., holds: None, .. });
         match self.check.wrong.len() < KEPT {
-            true => self.check.wrong.push(WrongRow { sequence, token, pass, how }),
+            true => self.check.wrong.push(WrongRow { sequence, token, pass, moved, how }),
             false => self.check.more += 1,
         }
     }
@@ -525,7 +534,7 @@ mod tests {
             ((64, 0), Some((true, 0, 0)), "no captured value is wrong by them there"),
             ((64, 0), Some((true, 32, 1)), "1 row is not what they say"),
             ((64, 2), Some((true, 32, 0)), "2 rows are not what they say: something else is wrong as well"),
-            ((0, 0), Some((true, 32, 0)), "no captured value is wrong by it"),
+            ((0, 0), Some((true, 32, 0)), "no captured value of this sequence is wrong by it"),
         ] {
             let said = standing(of, there);
             assert!(said.contains(words) && !said.contains("confirmed"), "{said}");
@@ -540,10 +549,13 @@ mod tests {
         let first = said[0].slots.as_ref().unwrap()[0];
         *said[2].slots.as_mut().unwrap().last_mut().unwrap() = first;
         // The row that is said to be overwritten is not what the slots say.
-        let found = SlotsCheck { values: Some(Borne { elements: 0, otherwise: 1 }), ..check(&plan, &said) };
-        assert!(found.clone().beside(false).diverged());
-        let copied = found.beside(true);
-        assert!(!copied.diverged() && copied.remedy().is_none());
+        let of =
+            |said: &[RowsSaid]| SlotsCheck { values: Some(Borne { elements: 0, otherwise: 1 }), ..check(&plan, said) };
+        assert!(of(&said).beside(true).diverged(), "the table still names the slot");
+        said[2].tables.get_mut(&0).unwrap()[0] = 1000;
+        assert!(of(&said).beside(false).diverged());
+        let copied = of(&said).beside(true);
+        assert!(!copied.diverged() && copied.remedy().is_none(), "{copied:?}");
         assert!(
             copied.words().ends_with("; every value is right nonetheless, so such rows are copied"),
             "{}",
@@ -551,7 +563,7 @@ mod tests {
         );
         // A wrong position is one, whatever becomes of it.
         said[1].positions.as_mut().unwrap()[0] += 1;
-        assert!(SlotsCheck { values: Some(Borne::default()), ..check(&plan, &said) }.beside(true).diverged());
+        assert!(of(&said).beside(true).diverged());
     }
 
     proptest! {

@@ -57,6 +57,9 @@ pub fn among_sequences(oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], (filter, p
 /// The sequences of a run as they were judged, and the number of the one that is looked at.
 pub(super) type Runs<'a> = (&'a [(&'a Searcher<'a>, &'a Diagnosis)], usize);
 
+/// Why no other tokens are asked.
+const OF_THIS_RUN: &str = "it is read off the values of the sequences of this run";
+
 /// What is wrong, and how to mend it.
 pub(super) type Told = (String, &'static str);
 
@@ -82,6 +85,7 @@ fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
             let mut finding = finding.clone();
             finding.explained_by(&words);
             finding.remedy = Some(remedy.to_owned());
+            finding.trial = Some(Trial::Untried { because: OF_THIS_RUN.to_owned() });
             all.push((run, finding));
         }
     }

@@ -110,7 +110,8 @@ fn cells(report: &Report) -> Vec<String> {
         (None, _, Some(f)) => {
             let solved = f.solution.as_ref().map(|s| s.told());
             let named = || f.cause.as_ref().filter(|_| f.says_why()).map(|c| c.name.to_string());
-            let cause = solved.or_else(named).unwrap_or_else(|| UNKNOWN.to_owned());
+            let cause = solved.or_else(named).or_else(|| f.plain().map(str::to_owned));
+            let cause = cause.unwrap_or_else(|| UNKNOWN.to_owned());
             format!("{} {cause}", f.id)
         }
         (None, _, None) if report.decoded.as_ref().is_some_and(DecodedCheck::diverged) => "decoded tokens".to_owned(),

@@ -13,7 +13,10 @@ pub(super) fn words(finding: &Finding) -> Option<String> {
             let conditioned = matches!(&finding.trial, Some(Trial::Narrowed { holds: Holds::Under { .. }, .. }));
             Some(format!("{}; {}", standing(finding), of_cause(c, conditioned)))
         }
-        (None, None) => None,
+        (None, None) => match (&finding.trial, finding.plain()) {
+            (Some(Trial::Untried { because }), Some(_)) => Some(format!("not tried on other tokens: {because}")),
+            _ => None,
+        },
     }
 }
 
