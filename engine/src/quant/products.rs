@@ -51,6 +51,17 @@ pub fn block_offsets(ty: GgmlType, fmt: ActivationFormat, bytes: &[u8], out: &mu
     }
 }
 
+/// The offset of each run of 32 weights of a row of Q4_K or Q5_K, in order, where a kernel adds them up by themselves, times the sums of
+/// the quants of `fmt` activations, which it makes of these: `ggml_vec_dot_q4_K_q8_K` and its like in ggml-cpu. Nothing otherwise.
+pub fn offsets_apart(ty: GgmlType, fmt: ActivationFormat, bytes: &[u8]) -> Vec<f32> {
+    if fmt != ActivationFormat::Q8K || !matches!(ty, GgmlType::Q4_K | GgmlType::Q5_K) {
+        return Vec::new();
+    }
+    let field = field(ty, Part::Offset);
+    let blocks = bytes.chunks_exact(ty.type_size());
+    blocks.flat_map(|b| k_blocks::scales(b).1.map(|m| -f16::at(b, field) * f32::from(m))).collect()
+}
+
 /// Weights as a kernel multiplies them with activations of a format. CUDA's matrix-matrix kernels round the products of
 /// super-block and sub-block scales of Q4_K and Q5_K to f16 (`ggml_cuda_mmq_load_tiles_q4_K` in mmq-load-tiles.cuh);
 /// F32 weights are rounded as the activations are, where those have no blocks. All others pass unchanged.

@@ -252,6 +252,7 @@ impl<'a> Batch<'a> {
             widen(bound, layer.propagate_error(&dx, &context, some));
         }
         self.add_sums(&lot, x, y, bound);
+        self.apart(&lot, x, bound);
         ties::settle(&lot.undecided, (&by_element, self.name), y);
         let unit = ActivationFormat::from(rule.output).unit().unwrap_or(0.0);
         if unit > 0.0 {
@@ -278,6 +279,36 @@ impl<'a> Batch<'a> {
         let offsets = quant::takes_sums(ty, format);
         let format = if offsets || ty == GgmlType::F32 { format } else { ActivationFormat::F32 };
         ((parameters, format, false), (parameters, format, offsets))
+    }
+
+    /// What offsets that are added up by themselves add to the bound: a sum of them may be large, and the sum that it is taken from as
+    /// large, where the weights themselves are small. Each product of a super-block is rounded, and so is its place in the sum.
+    fn apart(&self, Lot { rule, .. }: &Lot<'_>, x: &[f64], bound: &mut [f32]) {
+        let ((n, m), weights) = (self.extent, self.stage.weights);
+        let ty = weights.ggml_type(self.name);
+        if quant::offsets_apart(ty, rule.activations, weights.row_bytes(self.name, 0)).is_empty() {
+            return;
+        }
+        let sums: Vec<f64> = x.chunks_exact(32).map(|run| run.iter().sum()).collect();
+        let reach: Vec<Vec<f32>> = (0..m)
+            .into_par_iter()
+            .map(|o| {
+                let offsets = quant::offsets_apart(ty, rule.activations, weights.row_bytes(self.name, o));
+                let of_block = |(offsets, sums): (&[f32], &[f64])| -> f64 {
+                    let sum: f64 = offsets.iter().zip(sums).map(|(offset, sum)| f64::from(*offset) * sum).sum();
+                    (3.0 * UNIT * sum).powi(2)
+                };
+                let of_row =
+                    |sums: &[f64]| offsets.chunks(8).zip(sums.chunks(8)).map(of_block).sum::<f64>().sqrt() as f32;
+                sums.chunks_exact(n / 32).map(of_row).collect()
+            })
+            .collect();
+        for (o, of_output) in reach.into_iter().enumerate() {
+            for (row, more) in of_output.into_iter().enumerate() {
+                let b = &mut bound[row * m + o];
+                *b = b.hypot(more);
+            }
+        }
     }
 
     /// Kernels take the offsets of the weights times the block's stored sum of
