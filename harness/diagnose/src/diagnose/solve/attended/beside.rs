@@ -88,7 +88,7 @@ impl fmt::Display for Beside {
 
 /// Laws of queries beside others, by these parts.
 pub(super) fn all(heads: usize, parts: &[Parts]) -> Vec<Attended> {
-    let usual = |parts: &Parts| matches!(parts, Parts::Tiles(16..) | Parts::Splits(_) | Parts::Least { .. });
+    let usual = |parts: &Parts| matches!(parts, Parts::Splits(_) | Parts::Least { .. });
     let parts: Vec<Parts> = parts.iter().copied().filter(usual).chain(Parts::in_turn()).collect();
     let of = |beside: Beside| {
         let factors = parts.iter().map(|parts| Attended::FactorsBeside(beside.clone(), *parts));
