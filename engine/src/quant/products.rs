@@ -51,15 +51,24 @@ pub fn block_offsets(ty: GgmlType, fmt: ActivationFormat, bytes: &[u8], out: &mu
     }
 }
 
-/// The offset of each run of 32 weights of a row of Q4_K or Q5_K, in order, where a kernel adds them up by themselves, times the sums of
-/// the quants of `fmt` activations, which it makes of these: `ggml_vec_dot_q4_K_q8_K` and its like in ggml-cpu. Nothing otherwise.
-pub fn offsets_apart(ty: GgmlType, fmt: ActivationFormat, bytes: &[u8]) -> Vec<f32> {
-    if fmt != ActivationFormat::Q8K || !matches!(ty, GgmlType::Q4_K | GgmlType::Q5_K) {
-        return Vec::new();
+/// Weights of a run that share an offset, where a kernel adds offsets up by themselves, times sums of the quants that it makes of `fmt`
+/// activations: `ggml_vec_dot_q4_K_q8_K` and its like in ggml-cpu, and candle's.
+pub fn run_of_offsets(ty: GgmlType, fmt: ActivationFormat) -> Option<usize> {
+    let quants = ty.format()?.quants()?;
+    let apart = matches!(fmt, ActivationFormat::Q8K | ActivationFormat::Q8KAway);
+    (apart && quants.offset == Offset::PerSubBlock).then_some(quants.run)
+}
+
+/// The offsets of a row's weights: what they are if all quants are zero.
+pub fn offsets(ty: GgmlType, bytes: &[u8]) -> Vec<f32> {
+    let mut bytes = bytes.to_vec();
+    let of_quants = [Part::Quants, Part::HighBits].into_iter().filter_map(|part| ty.format()?.field(part));
+    for field in of_quants {
+        bytes.chunks_exact_mut(ty.type_size()).for_each(|block| block[field.bytes.clone()].fill(0));
     }
-    let field = field(ty, Part::Offset);
-    let blocks = bytes.chunks_exact(ty.type_size());
-    blocks.flat_map(|b| k_blocks::scales(b).1.map(|m| -f16::at(b, field) * f32::from(m))).collect()
+    let mut offsets = vec![0.0; bytes.len() / ty.type_size() * ty.block_size()];
+    dequantize(ty, &bytes, &mut offsets);
+    offsets
 }
 
 /// Weights as a kernel multiplies them with activations of a format. CUDA's matrix-matrix kernels round the products of

@@ -206,7 +206,8 @@ impl SlotsCheck {
             1 => "; 1 more row is wrong".to_owned(),
             _ => format!("; {rest} more rows are wrong"),
         };
-        let harmless = if self.harmless { "; every value is right nonetheless, so such rows are copied" } else { "" };
+        let harmless =
+            if self.harmless { "; every value is right nonetheless: such rows may have been copied" } else { "" };
         first.words() + &more + harmless
     }
 
@@ -557,7 +558,7 @@ mod tests {
         let copied = of(&said).beside(true);
         assert!(!copied.diverged() && copied.remedy().is_none(), "{copied:?}");
         assert!(
-            copied.words().ends_with("; every value is right nonetheless, so such rows are copied"),
+            copied.words().ends_with("; every value is right nonetheless: such rows may have been copied"),
             "{}",
             copied.words()
         );

@@ -286,21 +286,23 @@ impl<'a> Batch<'a> {
     fn apart(&self, Lot { rule, .. }: &Lot<'_>, x: &[f64], bound: &mut [f32]) {
         let ((n, m), weights) = (self.extent, self.stage.weights);
         let ty = weights.ggml_type(self.name);
-        if quant::offsets_apart(ty, rule.activations, weights.row_bytes(self.name, 0)).is_empty() {
-            return;
-        }
-        let sums: Vec<f64> = x.chunks_exact(32).map(|run| run.iter().sum()).collect();
+        let Some(run) = quant::run_of_offsets(ty, rule.activations) else { return };
+        let sums: Vec<f64> = x.chunks_exact(run).map(|run| run.iter().sum()).collect();
+        let runs = ty.block_size() / run;
         let reach: Vec<Vec<f32>> = (0..m)
             .into_par_iter()
             .map(|o| {
-                let offsets = quant::offsets_apart(ty, rule.activations, weights.row_bytes(self.name, o));
-                let of_block = |(offsets, sums): (&[f32], &[f64])| -> f64 {
-                    let sum: f64 = offsets.iter().zip(sums).map(|(offset, sum)| f64::from(*offset) * sum).sum();
+                let offsets = quant::offsets(ty, weights.row_bytes(self.name, o));
+                let of_runs: Vec<f64> = offsets.iter().step_by(run).map(|offset| f64::from(*offset)).collect();
+                let of_block = |(offsets, sums): (&[f64], &[f64])| -> f64 {
+                    let sum: f64 = offsets.iter().zip(sums).map(|(offset, sum)| offset * sum).sum();
                     (3.0 * UNIT * sum).powi(2)
                 };
-                let of_row =
-                    |sums: &[f64]| offsets.chunks(8).zip(sums.chunks(8)).map(of_block).sum::<f64>().sqrt() as f32;
-                sums.chunks_exact(n / 32).map(of_row).collect()
+                let of_row = |sums: &[f64]| {
+                    let blocks = of_runs.chunks(runs).zip(sums.chunks(runs));
+                    blocks.map(of_block).sum::<f64>().sqrt() as f32
+                };
+                sums.chunks_exact(n / run).map(of_row).collect()
             })
             .collect();
         for (o, of_output) in reach.into_iter().enumerate() {

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent / "seventh")]  # card.py stands there
 sys.dont_write_bytecode = True
 import card
 from bugs import BUGS, MODELS

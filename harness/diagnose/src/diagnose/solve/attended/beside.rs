@@ -80,7 +80,7 @@ impl fmt::Display for Beside {
             }
             Self::Column { line, column } => write!(
                 f,
-                "the line {line} apart in columns where the bit of {column} is not the line's bit of {line}, lines counted over tokens and the heads that share a head of the cache"
+                "the line {line} away, in columns whose bit {column} differs from the line's bit {line} (lines are counted over tokens and the heads that share a head of the cache)"
             ),
         }
     }
