@@ -53,7 +53,9 @@ mod tests;
 pub use activations::{ActivationFormat, Tie, emulate, settled, store, sum_residuals, ties, uncertainty};
 pub use format::{Codes, Content, Field, Format, Mmq, Offset, Part, Quants};
 pub use kv::{CACHES, KvType, NoKvType};
-pub use products::{AsMultiplied, WithoutOffsets, block_offsets, half_products, offsets, run_of_offsets, takes_sums};
+pub use products::{
+    AsMultiplied, WithoutOffsets, block_offsets, half_products, offsets, run_of_offsets, takes_sums, with_quants,
+};
 pub use source::{SomeRows, Stored, WeightSource};
 pub use types::GgmlType;
 

@@ -59,15 +59,20 @@ pub fn run_of_offsets(ty: GgmlType, fmt: ActivationFormat) -> Option<usize> {
     (apart && quants.offset == Offset::PerSubBlock).then_some(quants.run)
 }
 
-/// The offsets of a row's weights: what they are if all quants are zero.
-pub fn offsets(ty: GgmlType, bytes: &[u8]) -> Vec<f32> {
+/// A row with the same quants everywhere: those that share a byte have this one, and their high bits are 0.
+pub fn with_quants(ty: GgmlType, bytes: &[u8], quants: u8) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    let of_quants = [Part::Quants, Part::HighBits].into_iter().filter_map(|part| ty.format()?.field(part));
-    for field in of_quants {
-        bytes.chunks_exact_mut(ty.type_size()).for_each(|block| block[field.bytes.clone()].fill(0));
+    for (part, byte) in [(Part::Quants, quants), (Part::HighBits, 0)] {
+        let Some(field) = ty.format().and_then(|format| format.field(part)) else { continue };
+        bytes.chunks_exact_mut(ty.type_size()).for_each(|block| block[field.bytes.clone()].fill(byte));
     }
+    bytes
+}
+
+/// The offsets of a row's weights: what they are if all quants are 0.
+pub fn offsets(ty: GgmlType, bytes: &[u8]) -> Vec<f32> {
     let mut offsets = vec![0.0; bytes.len() / ty.type_size() * ty.block_size()];
-    dequantize(ty, &bytes, &mut offsets);
+    dequantize(ty, &with_quants(ty, bytes, 0), &mut offsets);
     offsets
 }
 

@@ -72,20 +72,7 @@ pub(super) fn apart(weights: &dyn WeightSource, name: &str, row: usize) -> Optio
         quant::dequantize(format.ty, bytes, &mut out);
         out
     };
-    // All quants alike; of those that share a byte each has the same.
-    let quants_of = |stored: &[u8], byte: u8| {
-        let mut all = stored.to_vec();
-        for block in all.chunks_mut(bytes) {
-            for field in format.fields {
-                match field.part {
-                    Part::Quants => block[field.bytes.clone()].fill(byte),
-                    Part::HighBits => block[field.bytes.clone()].fill(0),
-                    _ => {}
-                }
-            }
-        }
-        all
-    };
+    let quants_of = |stored: &[u8], byte: u8| quant::with_quants(format.ty, stored, byte);
     let alike = |byte: u8| decode(&quants_of(stored, byte));
     let one = (0..8).step_by(format.bits(Part::Quants)).fold(0, |byte, bit| byte | 1 << bit);
     // The scale of a block alone, where others are multiplied with it as signed bytes.

@@ -105,8 +105,9 @@ pub(super) fn all(heads: usize, parts: &[Parts]) -> Vec<Attended> {
 }
 
 /// Weights of the keys that a query sees, where the factors of parts are those of another one; with a tile, those by which what came
-/// before is rescaled within each part.
-pub(super) fn weights(own: &[f64], other: &[f64], (parts, tile): (Parts, Option<usize>)) -> Vec<f64> {
+/// before is rescaled within each part. Nothing if the other one sees no key of a part of which the query sees some: a factor of
+/// nothing would leave out these keys, as many other bugs do.
+pub(super) fn weights(own: &[f64], other: &[f64], (parts, tile): (Parts, Option<usize>)) -> Option<Vec<f64>> {
     let top = largest(own);
     let sum: f64 = own.iter().map(|s| (s - top).exp()).sum();
     // One of the two may see more keys, up to which the kernel goes with both.
@@ -118,6 +119,9 @@ pub(super) fn weights(own: &[f64], other: &[f64], (parts, tile): (Parts, Option<
     let (mut all, mut from) = (Vec::with_capacity(n), 0);
     for end in Parted::of(&mine, parts).ends {
         let (part, there) = (&mine[from..end], &theirs[from..end]);
+        if largest(there) == f64::NEG_INFINITY && largest(part) > f64::NEG_INFINITY {
+            return None;
+        }
         match tile {
             None => {
                 let off = largest(there) - largest(other) - largest(part);
@@ -139,5 +143,5 @@ pub(super) fn weights(own: &[f64], other: &[f64], (parts, tile): (Parts, Option<
     }
     let mut all = parts.restored(all);
     all.truncate(own.len());
-    all
+    Some(all)
 }

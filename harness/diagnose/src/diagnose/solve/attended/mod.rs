@@ -413,8 +413,10 @@ impl Attended {
                 };
                 let [own, other] = [false, true].map(|bit| beside.query(queries, row, (head, bit)));
                 let by = |other: Rc<Query>| beside::weights(query.seen(), other.seen(), parts);
-                columns = beside.column().and_then(|bit| Some((bit, by(other?))));
-                by(own?)
+                if let Some(bit) = beside.column() {
+                    columns = Some((bit, by(other?)?));
+                }
+                by(own?)?
             }
             Self::SumOf { tokens, heads } => {
                 let token = usize::try_from(queries.scene.token(row).0 as i64 + tokens).ok()?;
