@@ -9,7 +9,7 @@
 //    turn, as many as make 0.39 GB in 120 kernels. A layer of a decode step has five.
 // 3. Taps: the last of these chains again and again, the host waiting for each, as it does for a token. Beside it a second stream
 //    clears a slot, and brings what the replay before wrote there to pinned memory of the host.
-// 4. Products: matrix instructions on operands that stand in shared memory, on all multiprocessors at once. The engine makes two of
+// 4. Products: matrix instructions on operands in shared memory, on all multiprocessors at once. The engine makes two of
 //    halves for one product of the model.
 
 #include <algorithm>

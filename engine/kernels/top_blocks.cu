@@ -1,5 +1,5 @@
 // y[t, n] = 1 at the keys of the `picks` blocks of the largest values, of those that row t sees whole, and at the keys that it
-// sees behind them; else 0. A block's value stands at its last key; of equal values the first block comes first, and NaN last. A
+// sees behind them; else 0. A block's value is at its last key; of equal values the first block comes first, and NaN last. A
 // thread counts the values that come before its own. Grid (T), block: threads over the blocks of keys. x, y [T, N].
 
 struct TopBlocksParams {

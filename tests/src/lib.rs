@@ -32,7 +32,7 @@ pub fn binary(name: &str) -> PathBuf {
     })
 }
 
-/// Whether every case of the long tables is asked for: `scripts/test-all` sets `QDIFF_TESTS=all`, and `scripts/test` leaves it out.
+/// Whether every case of the long tables runs: `scripts/test-all` sets `QDIFF_TESTS=all`, and `scripts/test` leaves it out.
 pub fn whole() -> bool {
     std::env::var_os("QDIFF_TESTS").is_some_and(|asked| asked == "all")
 }

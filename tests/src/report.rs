@@ -14,7 +14,7 @@ pub trait Told {
     fn statuses(&self) -> Vec<(&str, &str)>;
     /// The stages that are origins.
     fn origins(&self) -> Vec<&str>;
-    /// Whether every row that was asked for was judged.
+    /// Whether every requested row was judged.
     fn is_whole(&self) -> bool;
 }
 

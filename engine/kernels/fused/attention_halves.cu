@@ -64,7 +64,7 @@ __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
     constexpr int ROW = 2 * D, UNITS = ROW / 16, STAGE = 2 * CHUNK * ROW; // bytes of a key, sixteens, keys and values
     constexpr int FOURS = GROUP * D / 4; // of the group's elements
     constexpr float WEIGHT = 16384.0f; // what weights are multiplied with, to be halves of full accuracy
-    static_assert(2 * 16 * FOURS <= STAGE, "a warp's sums, and a block's, must fit where a stage stood");
+    static_assert(2 * 16 * FOURS <= STAGE, "a warp's sums, and a block's, must fit where a stage was");
     static_assert(MEASURED == 16 * 8 * (WARPS + 1) && FOURS <= THREADS, "a thread puts four elements together");
     extern __shared__ __align__(16) u8 shared[];
     float4 *measures = (float4 *)(shared + WARPS * STAGES * STAGE); // [WARPS, 8]: largest score, sum of weights

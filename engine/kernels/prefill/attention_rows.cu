@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(TILES *THREADS) attention_rows(const __grid_co
     constexpr int PARTS = 2 * TILES, PART = THREADS / 2; // threads of warps that share no row
     float4 *measured = (float4 *)shared;
     float *sums = (float *)(measured + PARTS * PART) + threadIdx.x % PART;
-    static_assert(4 * PART * (4 * PARTS + (PARTS - 1) * D / 2) <= 2 * TILES * BYTES, "what they leave must fit where the tiles stood");
+    static_assert(4 * PART * (4 * PARTS + (PARTS - 1) * D / 2) <= 2 * TILES * BYTES, "what they leave must fit where the tiles were");
     __syncthreads();
     measured[threadIdx.x] = make_float4(largest[0], largest[1], total[0], total[1]);
 #pragma unroll

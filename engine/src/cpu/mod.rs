@@ -145,7 +145,7 @@ impl<'a> CpuEngine<'a> {
 
     /// The states of a sequence after its first `tokens` tokens.
     fn states_after(&self, sequence: u32, tokens: usize) -> Result<OfNodes, RowsError> {
-        // That it has fewer tokens is told by who asks for them.
+        // The caller checks that the sequence has so many tokens.
         if self.looked_back_to.is_empty() || tokens > self.sequences.tokens(sequence) {
             return Ok(OfNodes::new());
         }

@@ -36,7 +36,7 @@ impl States {
         self.of.clear();
     }
 
-    /// After how many tokens of its sequence the states of a group are asked for; the last number is that after the step.
+    /// After how many tokens of its sequence the caller wants the states of a group; the last number is that after the step.
     pub(crate) fn asked(&self, group: &Group) -> Vec<usize> {
         let (sequence, end) = (group.sequence, group.slots.len());
         let first = end - group.rows.len();

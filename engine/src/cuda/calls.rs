@@ -207,7 +207,7 @@ impl Calls<'_> {
         self.memory.outputs[index].at + (4 * rows * row_len(node)) as u64
     }
 
-    /// Where the state `index` stands as it was before the rows.
+    /// Where the state `index` is, as it was before the rows.
     pub fn before(&self, index: usize) -> Ptr {
         self.memory.before[&index] + (4 * self.part.before * row_len(&self.graph.nodes[index])) as u64
     }

@@ -8,7 +8,7 @@ use crate::cpu::states::AfterTokens;
 pub struct InStep {
     /// The rows of each sequence.
     pub groups: Vec<Group>,
-    /// After which tokens the states of each are asked for.
+    /// After which tokens the caller wants the states of each.
     pub asked: Vec<Vec<usize>>,
     /// The states of each that are kept.
     pub after: Vec<AfterTokens>,

@@ -71,7 +71,7 @@ pub enum Known<'a> {
 }
 
 impl Known<'_> {
-    /// Whether a fused kernel computes it, where it stands in a mixture of experts as `decoder.rs` knows it.
+    /// Whether a fused kernel computes it, where it is in a mixture of experts as `decoder.rs` knows it.
     pub fn is_fused(self) -> bool {
         use Known::{ExpertLinear, Gather, RowShares, RowSoftmax, TopK, WeightedSum};
         matches!(self, TopK(_) | Gather | ExpertLinear(_) | WeightedSum(_) | RowSoftmax | RowShares)

@@ -47,7 +47,7 @@ pub struct Best {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
-    /// Of all experts.
+    /// For all experts.
     pub logits: Ptr,
     /// Where the kernel after it reads the chosen ones.
     pub chosen: Ptr,

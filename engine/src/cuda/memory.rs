@@ -319,7 +319,7 @@ fn output_bytes(node: &Node, options: &Options, walked: bool) -> usize {
     bytes * elements * sequences
 }
 
-/// The rotation that a node does, by itself or on the way.
+/// The rotation that a node does, as its only work or on the way.
 fn rotation(node: &Node) -> Option<&Rope> {
     match &node.op {
         Op::Rope(rope) => Some(rope),

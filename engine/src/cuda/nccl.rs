@@ -170,7 +170,7 @@ impl Communicator {
         move || all.each.iter().for_each(|member| member.end(&all.nccl))
     }
 
-    /// Whether this rank was ended, by itself or by another one.
+    /// Whether this rank was ended, by its own decision or by another rank.
     pub fn has_ended(&self) -> bool {
         self.all.each[self.rank].handle.load(Ordering::Acquire).is_null()
     }

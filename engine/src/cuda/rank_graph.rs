@@ -144,7 +144,7 @@ impl CudaEngine {
             .doing("copying a tap aside")
     }
 
-    /// Whether a bug of ranks makes this launch otherwise: what stood in its buffers stays there, as in an engine that does not fill
+    /// Whether a bug of ranks makes this launch otherwise: the old content of its buffers stays there, as in an engine that does not fill
     /// them with NaN.
     pub(super) fn is_planted(&self, launch: &Launch) -> bool {
         #[cfg(any(test, feature = "faults"))]

@@ -176,9 +176,9 @@ impl CudaEngine {
             )
         };
         let product = |matrices: &[Planes], tokens: usize| part(matrices, tokens, &|w| w.m);
-        // Of the chosen experts alone.
+        // For the chosen experts alone.
         let rows = |matrices: &[Planes], count: i32| part(matrices, 1, &|_| count as usize);
-        // Of each query head with the keys that it sees, scores and context.
+        // For each query head with the keys that it sees: scores and context.
         let attention = |seen: usize| 4 * config.n_heads * config.head_dim * seen;
         let caches = |keys: usize| 2 * config.n_kv_heads * config.head_dim * self.options.kv.size() * keys;
         match &call.params {

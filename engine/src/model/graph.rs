@@ -186,14 +186,14 @@ impl Graph {
         self.nodes.iter().position(|n| n.id == id)
     }
 
-    /// Of each node, whether the logits of the last token need the last token's row of it alone: no cache and no state reads it.
+    /// For each node, whether the logits of the last token need the last token's row of it alone: no cache and no state reads it.
     pub fn of_last_token(&self) -> Vec<bool> {
         let mut alone = vec![true; self.nodes.len()];
         for (index, node) in self.nodes.iter().enumerate().rev() {
             alone[index] &= !node.has_state();
             let whole = !alone[index];
             node.inputs.iter().for_each(|&input| alone[input] &= !whole);
-            // Of an earlier token another row is read.
+            // An earlier token's other row is read.
             node.before.iter().flat_map(|b| &b.node.inputs).for_each(|&input| alone[input] = false);
         }
         alone

@@ -149,7 +149,7 @@ pub(super) fn graph(arch: &str, source: &dyn Metadata, traits: &Traits) -> Resul
 /// Attention whose result is gated, head by head, by what one product gives beside the queries; to all keys, or to chosen ones.
 pub(super) fn attention(b: &mut Builder, traits: &Traits, x: usize, chosen: Option<usize>, c: &Config) -> usize {
     let (e, h, g, d) = (c.n_embd, c.n_heads, c.n_kv_heads, c.head_dim);
-    // Of a layer with a choice of keys llama.cpp takes three matrices alone.
+    // llama.cpp takes only three matrices of a layer with a choice of keys.
     let projections = Projections::of(b, [2 * h * d, g * d, g * d], chosen.is_none());
     let project = |b: &mut Builder, stage, part: usize, emitted: &str| {
         let made = linear(b, stage, x, &projections.tensor(part, false), [e, projections.rows[part]], emitted);

@@ -7,7 +7,7 @@ use std::fmt;
 /// A stage of the graph: its name, the layer it belongs to if it is repeated per layer, and its rank if the graph is cut.
 ///
 /// Printed as `L07.q_rope`, or `logits` for a stage outside the layers; `r1.L07.q_rope` of rank 1. The
-/// name is always one that a graph declares, hence `'static`.
+/// name is always one that a graph declares, so `'static`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
 #[schemars(with = "String")]
 pub struct StageId {

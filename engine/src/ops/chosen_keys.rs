@@ -1,7 +1,7 @@
 //! Attention to chosen blocks of keys (the sparse attention of Qwen3.8-Flash-Next, llama.cpp's `build_qsa_sel` and
 //! `build_attn_qsa`).
 //!
-//! Keys stand in blocks of R. A small key of its own for each token is averaged over each whole block, normed and rotated to the
+//! Keys are in blocks of R. A small key of its own for each token is averaged over each whole block, normed and rotated to the
 //! position of the block's first token; a query's score of a block is `1/√D·Σ_h max(0, q_h·k_b)`. A query attends to the keys of
 //! the blocks of the largest scores, and to those behind its last whole block.
 
@@ -9,7 +9,7 @@ use super::anatomy::RowReduction;
 use super::attn_scores::causal;
 use super::{Anatomy, Context, Definition, Real, RmsNorm, Rope, TINY, Tensor, UNIT, deviation, real, rms_norm, rope};
 
-/// The scores: q `[T, H·D]`, the cache of the small keys `[N, 1, D]`, w `[D]` -> `[T, N]`. The score of a block stands at its last
+/// The scores: q `[T, H·D]`, the cache of the small keys `[N, 1, D]`, w `[D]` -> `[T, N]`. The score of a block is at its last
 /// key; at other keys, and at blocks that the token does not see whole, there is 0.
 #[derive(Clone, Debug)]
 pub struct BlockScores {
@@ -144,7 +144,7 @@ impl Definition for BlockScores {
     fn forward64(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> Tensor<f64> {
         self.of(inputs, &c.vector(0), c.positions)
     }
-    /// Of each head the pooled key's error and that of the product, whose sums add one each. max(0, ·) makes none larger.
+    /// For each head: the pooled key's error and that of the product, whose sums add one each. max(0, ·) makes none larger.
     fn bound(&self, inputs: &[&Tensor<f64>], y: &Tensor<f64>, c: &Context<'_>) -> Vec<f32> {
         let pooled = self.errors(inputs[1], None, &c.vector(0));
         let (q, d) = (&inputs[0].data, inputs[1].row_len());
@@ -157,7 +157,7 @@ impl Definition for BlockScores {
         let all = self.quadratic(inputs, c.positions, of);
         all.iter().zip(&y.data).map(|(off, y)| off + (sums * y.abs() + TINY) as f32).collect()
     }
-    /// Pooled keys may stand in the cache beside the keys that they are made of.
+    /// Pooled keys may be in the cache beside the keys that they are made of.
     fn kept_rounded(&self, unit: f64, inputs: &[&Tensor<f64>], c: &Context<'_>) -> Option<Vec<f32>> {
         let (keys, q, d) = (self.pooled(inputs[1], &c.vector(0)), &inputs[0].data, inputs[1].row_len());
         let of =
@@ -253,7 +253,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Scores stand at the last key of each whole block that is seen; f32 stays within the bound.
+        /// Scores are at the last key of each whole block that is seen; f32 stays within the bound.
         #[test]
         fn blocks_are_scored(values in prop::collection::vec(-3f32..3.0, 67), w in prop::collection::vec(0.5f32..2.0, 8), first in 0u32..6) {
             let (d, heads, keys) = (8, 2, 11);

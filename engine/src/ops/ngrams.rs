@@ -14,7 +14,7 @@ use super::{Anatomy, Context, Definition, Real, Tensor};
 pub struct Ngrams {
     /// `a_j`, N of them.
     pub multipliers: Vec<u64>,
-    /// Of each head, those of shorter n-grams first: its first row, and the number of its rows.
+    /// The first row of each head and the number of its rows; heads of shorter n-grams come first.
     pub heads: Vec<(u64, u64)>,
     /// The token that ends a text.
     pub end: u32,

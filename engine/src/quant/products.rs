@@ -51,7 +51,7 @@ pub fn block_offsets(ty: GgmlType, fmt: ActivationFormat, bytes: &[u8], out: &mu
     }
 }
 
-/// Weights of a run that share an offset, where a kernel adds offsets up by themselves, times sums of the quants that it makes of `fmt`
+/// Weights of a run that share an offset, where a kernel adds offsets up apart from the quants, times sums of the quants that it makes of `fmt`
 /// activations: `ggml_vec_dot_q4_K_q8_K` and its like in ggml-cpu, and candle's.
 pub fn run_of_offsets(ty: GgmlType, fmt: ActivationFormat) -> Option<usize> {
     let quants = ty.format()?.quants()?;

@@ -2,7 +2,7 @@
 //! last written to the slot that the table names, and a row is rotated as the position says that it was given.
 //!
 //! That slots are wrong is read off whole numbers. That they are the cause of wrong values is a prediction of those values: no row of a
-//! wrong stage may be otherwise, and none that is right may be said to be another one.
+//! wrong stage may be otherwise, and no right one may be reported as another one.
 
 use crate::capture::{Capture, Filter, Plan, RowsSaid, Step};
 use crate::diagnose::Diagnosis;

@@ -470,7 +470,7 @@ mod tests {
         assert!(found.wrong.iter().all(|row| row.sequence == 2), "{found:?}");
     }
 
-    /// A sequence that was interrupted is said to have taken tokens back when it goes on; its slots were free before.
+    /// A sequence that was interrupted declares tokens as taken back when it goes on; its slots were free before.
     #[test]
     fn slots_of_tokens_that_are_taken_back_later_are_free() {
         for (back, right_words) in [("1~2", ""), ("1~1", "was written to slot")] {
@@ -549,7 +549,7 @@ mod tests {
         let mut said = right(&plan, 4);
         let first = said[0].slots.as_ref().unwrap()[0];
         *said[2].slots.as_mut().unwrap().last_mut().unwrap() = first;
-        // The row that is said to be overwritten is not what the slots say.
+        // The report's overwritten row is not the one that the slots give.
         let of =
             |said: &[RowsSaid]| SlotsCheck { values: Some(Borne { elements: 0, otherwise: 1 }), ..check(&plan, said) };
         assert!(of(&said).beside(true).diverged(), "the table still names the slot");
@@ -562,7 +562,7 @@ mod tests {
             "{}",
             copied.words()
         );
-        // A wrong position is one, whatever becomes of it.
+        // A wrong position is an error even if it has no effect.
         said[1].positions.as_mut().unwrap()[0] += 1;
         assert!(of(&said).beside(true).diverged());
     }

@@ -52,7 +52,7 @@ pub enum Unmeasured {
 
 impl Off {
     fn of(stage: StageId, local: &Local) -> Self {
-        // Of a stage with NaN the other rows alone have a distance.
+        // Only rows without NaN have a distance.
         let by = Some(local.residual).filter(|by| by.is_finite() && local.non_finite.is_none());
         let why = if local.extent.is_some() { Unmeasured::Extent } else { Unmeasured::NotFinite };
         Self { stage, by, unmeasured: by.is_none().then_some(why) }

@@ -156,7 +156,7 @@ fn planted(opened: &LoadedModel) -> Result<Vec<Value>> {
     Ok(cases)
 }
 
-/// What became of a cause on other tokens; `None` where none was told.
+/// What became of a cause on other tokens; `None` where none was reported.
 fn fate(trial: Option<&Trial>) -> Option<&'static str> {
     Some(match trial? {
         Trial::Confirmed { .. } => "confirmed",

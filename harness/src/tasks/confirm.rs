@@ -210,7 +210,7 @@ impl ConfirmRequest {
         })
     }
 
-    /// Runs the subject, which took so many seconds, as often as was asked for. The error says why causes are not tried; it
+    /// Runs the subject, which took so many seconds, as often as requested. The error says why causes are not tried; it
     /// says nothing where none are looked for.
     fn run<T>(
         &self, sides: &Sides<'_>, pair: &Pair<'_>, seconds: f64, run: impl Fn(&RunnerKind, u16) -> Result<T>,
@@ -264,7 +264,7 @@ fn other(
         sides.elsewhere(pair, kind, input.tokens(Some(decoded))).context(ELSEWHERE)
     };
     let other = drawn(config.context).context("the context has no room for other tokens")?;
-    // An engine may have room for no more tokens than it was given first, whatever the model allows.
+    // An engine may have room for no more tokens than it was given first, even if the model allows more.
     let smaller = drawn(first.prompt.len() + decode).filter(|smaller| smaller.prompt.len() < other.prompt.len());
     match (run(other), smaller) {
         (Err(why), Some(smaller)) => run(smaller).map_err(|_| why),
@@ -530,7 +530,7 @@ mod tests {
             assert!(prompt == 1 || tokens.iter().any(|token| first.contains(token)));
         }
         assert_eq!(Plan::new(2, (2, 0), (2, 1, Order::SmallFirst, false)), None);
-        // Rows that tiles leave over, by which a tile is told from another.
+        // Rows that tiles leave over: they show which tile it is.
         for (prompt, order) in (3..200).flat_map(|p| [(p, Order::SmallFirst), (p, Order::LargeFirst)]) {
             let plan = Plan::new(prompt, (prompt, 3), (4096, 1, order, false)).unwrap();
             let [small, large] = plan.passes()[..] else { panic!("{prompt}") };

@@ -108,7 +108,7 @@ impl Runs<'_> {
     }
 }
 
-/// Whether every stage was judged and is right, and every cache by itself.
+/// Whether every stage was judged and is right, and every cache alone.
 fn values_are_right(graph: &Graph, verdict: &Verdict) -> bool {
     let caches = graph.nodes.iter().filter(|node| node.op.has_state());
     let right = |node: &Node| {

@@ -6,7 +6,7 @@
     with Capture("mine", engine="transformers") as capture, hooked(model, capture):
         model.generate(input_ids, max_new_tokens=4)
 
-Any dtype and device; one sequence of a batch, without padding. Of a model that is cut over ranks (`tp_plan`, started by
+Any dtype and device; one sequence of a batch, without padding. For a model that is cut over ranks (`tp_plan`, started by
 torchrun) each rank makes a Capture with its `rank` and with `ranks=ranks(model)`. Left out is what transformers never materialises: the
 projections before their bias and, unless the model was loaded with `attn_implementation="eager"`, the attention's scores
 and weights. qdiff checks these as part of the next stage that is there.

@@ -159,7 +159,7 @@ impl Reader {
         Self(graph, stage)
     }
 
-    /// Of a stage that gives integers.
+    /// For a stage that gives integers.
     fn of_choices() -> Self {
         let mixture = ARCHITECTURES.iter().map(|(_, build)| skeleton(*build, 1));
         let choice = |node: &Node| matches!(node.op.anatomy(), Anatomy::Decision(_));

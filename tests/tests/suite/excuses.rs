@@ -106,7 +106,7 @@ fn rows_that_were_not_judged_are_named() {
 }
 
 /// An engine that computes the last stages of the prompt's last token alone is judged by these, with or without the stages
-/// that nothing else shows, and with the prompt in one part or several. Stages that other tokens read are asked for whole.
+/// that nothing else shows, and with the prompt in one part or several. Stages that other tokens read are requested for whole.
 #[test]
 fn the_last_rows_of_a_prompt_are_enough() {
     let folder = folder();

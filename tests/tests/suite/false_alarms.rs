@@ -31,7 +31,7 @@ fn a_right_engine_is_never_said_to_be_wrong() {
     assert!((0.3..1.0).contains(&worst.1), "{worst:?}");
 }
 
-/// ggml adds up the offsets of K-quants by themselves: with massive activations their sum is large where the weights are small, and so
+/// ggml adds up the offsets of K-quants apart from the quants: with massive activations their sum is large where the weights are small, and so
 /// is what it rounds.
 #[test]
 fn offsets_that_are_summed_apart_are_no_alarm() {

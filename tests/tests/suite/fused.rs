@@ -45,7 +45,7 @@ fn the_rows_are_named() {
     assert!(text.contains("blk.1.attn_qkv.bias[256:384]"), "{text}");
 }
 
-/// Of a layer that chooses keys llama.cpp reads three matrices alone.
+/// llama.cpp reads only three matrices of a layer that chooses keys.
 #[test]
 fn what_llama_cpp_cannot_read_is_written_apart() {
     let names = model("qwen4exp").tensor_names();

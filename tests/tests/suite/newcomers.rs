@@ -165,7 +165,7 @@ fn the_help_lists_what_a_command_may_name() {
     );
 }
 
-/// A badge has the hashes of what it is about; a report can be run again, and says what differs.
+/// A badge has the hashes of model and report; a report can be run again, and says what differs.
 #[test]
 fn a_report_is_verified_by_running_it_again() {
     let folder = folder();

@@ -25,7 +25,7 @@ const PLAN: &str = "7,5+1+17@0,1+1+1";
 /// run contradict is not counted.
 const CONFIRMED: usize = 7;
 
-/// Bugs that leave rows of other tokens in a cache or in a stage, which no cause explains: the tokens are told.
+/// Bugs that leave rows of other tokens in a cache or in a stage, which no cause explains: the report names the tokens.
 const STRANGERS: [&str; 8] = [
     "slot-0-overwritten", "block-freed-in-flight", "rows-of-sequences-exchanged", "residual-of-another-row",
     "stale-tail-of-a-graph", "logits-of-the-row-before", "gate-of-one-row", "decoded-key-in-the-first-slot",
@@ -352,7 +352,7 @@ fn whole_passes_of(folder: &Folder) {
 
 /// Each bug of an engine that serves is found at the stage that has it, in a sequence that it is wrong for, and nowhere else. No
 /// reference ran. Causes that a run with other lengths confirms hold in two more, too: one with the lengths of the first, and one
-/// with others again. What they say of where they hold is so in the run that they are told of.
+/// with others again. Their conditions hold in the run that is reported.
 #[test]
 fn bugs_of_serving_are_found_at_their_stage() {
     let folder = folder();
@@ -425,7 +425,7 @@ fn bugs_of_serving_are_found_at_their_stage() {
     assert_eq!(strangers, STRANGERS, "of {confirmed:?}");
 }
 
-/// A capture in which the softmax of sequence 0 counts the keys of sequence 1 as well. Of its own keys alone each weight is too
+/// A capture in which the softmax of sequence 0 counts the keys of sequence 1 as well. With its own keys alone each weight is too
 /// small by one factor; whose keys make up for the rest, the other sequence says.
 #[test]
 fn keys_of_another_sequence_in_a_softmax_are_named() {

@@ -25,7 +25,7 @@ const OF_EACH_KIND: [GgmlType; 8] = [
     GgmlType::MXFP4,
 ];
 
-/// Some of the formats for the architecture of this number: all where all is asked for, else so many of those of each kind, from
+/// Some of the formats for the architecture of this number: all if the whole runs, else so many of those of each kind, from
 /// `from` on.
 fn formats(from: usize, count: usize) -> Vec<GgmlType> {
     if whole() {

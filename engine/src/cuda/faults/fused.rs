@@ -36,7 +36,7 @@ pub(super) const FAULTS: &[Fault] = faults! {
     "up-fetched-from-the-gate", (Op::Linear, Role::Up, _) => edited;
     "power-of-two-for-the-exponential", (Op::SwiGlu, ..) => edited;
     "norm-weight-of-the-column-beside", (Op::RmsNorm(_), Role::FfnInput, _) => edited;
-    // Of a mixture of experts.
+    // In a mixture of experts.
     "gate-of-the-most-probable-expert", (Op::Defined(_), Role::Gate, _) => edited;
     "shares-of-the-sum-of-all-experts", (Op::Defined(op), Role::Router, _) if is(op, |op| matches!(op, Known::RowShares)) => edited;
     "every-expert-meets-the-first-vector",

@@ -379,7 +379,7 @@ impl<'a> Intake<'a> {
 /// Refuses a stage with all rows that is computed from one with the last row alone.
 fn whole_below(graph: &Graph, step: &Step) -> Result<()> {
     let Some((alone, _)) = &step.last_row else { return Ok(()) };
-    // Of each node, the stage with one row from which its other rows would be computed.
+    // For each node, the stage with one row from which its other rows would be computed.
     let mut from: Vec<Option<StageId>> = Vec::new();
     for node in &graph.nodes {
         let read = node.inputs.iter().find_map(|input| from[*input]);

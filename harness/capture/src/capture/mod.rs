@@ -83,7 +83,7 @@ pub struct Step {
     pub logprobs: Option<Vec<f32>>,
     /// Rows of attention weights that look at slots of the cache that the sequence does not have.
     pub foreign: BTreeMap<StageId, Vec<Foreign>>,
-    /// Of a pass of several sequences: the position of its first row, of whichever sequence, and the number of rows before the
+    /// In a pass of several sequences: the position of its first row, of whichever sequence, and the number of rows before the
     /// step's own.
     pub in_pass: Option<(usize, usize)>,
     /// Whether the pass went on with tokens that were taken back: it gave no state after the last token here.

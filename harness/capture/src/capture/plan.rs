@@ -511,7 +511,7 @@ mod tests {
         plan
     }
 
-    /// Of each share: whether it takes all back, and whether it begins with a part of what another sequence has.
+    /// For each share: whether it takes all back, and whether it begins with a part of what another sequence has.
     fn wholes(plan: &Plan) -> Vec<(bool, bool)> {
         let mut all = Vec::new();
         let mut lengths = vec![0usize; plan.sequences()];

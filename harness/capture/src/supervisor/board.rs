@@ -1,4 +1,4 @@
-//! Memory that a process shares with its supervisor: what it is doing, its last words, and what must not outlive it. It is
+//! Memory that a process shares with its supervisor: its present task, its last words, and what must not outlive it. It is
 //! written in place and needs no sender, so it also describes a process that died at any point.
 
 use std::cell::UnsafeCell;

@@ -3,7 +3,7 @@
 //! memory runs out: none of that can be caught inside. The process that waits says what happened, removes what was left
 //! half written, and ends as the command promises.
 //!
-//! The two share a board of memory, to which the worker posts what it is doing before it calls into C, and the
+//! The two share a board of memory, to which the worker posts its task before it calls into C, and the
 //! paths it is writing. A pipe beside it shows when the last keeper of a command has ended (see [`keeper`]). Nothing
 //! else passes between them, so supervision costs one `fork` at the start.
 

@@ -26,7 +26,7 @@ const WORK_OF_A_RUN: u64 = 3_000_000_000;
 /// What the first one may take instead, however wide its stage is: about 8 seconds.
 const WORK_OF_THE_FIRST: u64 = 8_000_000_000;
 
-/// What the few after it may take, if the first one took all: about a second each. A cause is told as tried, or taken back.
+/// What the few after it may take, if the first one took all: about a second each. A cause is reported as tried, or taken back.
 const WORK_OF_THE_NEXT: u64 = 1_000_000_000;
 
 /// How many those are.
@@ -46,7 +46,7 @@ impl Diagnosis {
         self.findings.iter().any(may_be_tried)
     }
 
-    /// Whether a cause is told by one rule of several that the runs so far do not tell apart.
+    /// Whether a cause is reported by one rule of several that fit the runs so far.
     pub fn leaves_rules_open(&self) -> bool {
         self.findings.iter().any(|f| f.solution.as_ref().is_some_and(|solution| !solution.also.is_empty()))
     }
@@ -224,7 +224,7 @@ fn of_both(mut some: Vec<When>, others: &[When]) -> Vec<When> {
 enum Against<'a> {
     /// Another run, of one alone or of several; with what explains another layer of both runs.
     Run { alone: bool, known: &'a [&'a Known] },
-    /// Another sequence of the run: what it says of the explanation is all that is asked.
+    /// Another sequence of the run: it only shows whether the explanation holds there.
     Sequence,
 }
 
@@ -340,7 +340,7 @@ fn of_both_runs(
         let own = Meter::new(meter.left() / 3);
         let pair = Pair { first: from, other: to, meter: &own };
         let holds = |solution: &Solution| holds(pair, solution);
-        // A law that takes a condition on two features is told if no other one takes less.
+        // A law with a condition on two features is reported if every other law needs as much.
         let second = RefCell::new(None);
         let accept = |solution: &Solution| {
             let Some((elements, holds)) = holds(solution) else { return false };

@@ -85,7 +85,7 @@ pub fn explain(
             *finding = Finding { example: finding.example.take(), ..found };
             unfinished.remove(i);
         } else if let Some(solution) = searcher.by_known(origins[*i]) {
-            // What few elements show nothing of is told where the same stage of other layers shows it.
+            // If few elements are no evidence, the same stage of other layers may be.
             finding.leave_place(String::new());
             finding.solution = Some(solution);
             unfinished.remove(i);

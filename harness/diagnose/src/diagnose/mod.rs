@@ -174,7 +174,7 @@ impl Finding {
         self.solution.as_ref().map_or_else(of_cause, |solution| solution.holds != Holds::Everywhere)
     }
 
-    /// The other stage whose values stand in the place of its own, by its cause.
+    /// The other stage whose values are in the place of its own, by its cause.
     fn source(&self, graph: &Graph) -> Option<StageId> {
         let of_law = self.solution.as_ref().and_then(|solution| solution.law.as_ref()?.source());
         let node = graph.index(self.id).map(|i| &graph.nodes[i])?;

@@ -27,7 +27,7 @@ const HEAVY: usize = 1 << 24;
 const BEYOND: usize = 1 << 28;
 
 /// What is wrong of a sequence whose own rows are right.
-const PREFIX: &str = "only rows are wrong that it has from another sequence; the cause is told there";
+const PREFIX: &str = "only rows are wrong that it has from another sequence; that sequence has the cause";
 
 /// A mutation with values of its parameters.
 pub(super) type Candidate = (&'static Mutation, Vec<f64>);
@@ -160,7 +160,7 @@ impl Searcher<'_> {
         let names = |c: &Cause| match c.kind {
             // A part of the stage: its explanation is the place.
             Explains::Place => !solution.as_ref().is_some_and(everywhere),
-            // Which scores are not made is told in full.
+            // The report names every score that is not made.
             Explains::Value => !measured && !solution.as_ref().is_some_and(Solution::leaves_out),
             Explains::Rounding => solution.as_ref().is_some_and(|s| coarser(s) || s.halves),
         };
@@ -224,7 +224,7 @@ impl Searcher<'_> {
         Some(self.cause(node, candidate, &fit, residual(origin), Vec::new()))
     }
 
-    /// Where a law of which no condition is told holds of an origin; `None` where it would change nothing else.
+    /// Where a law without a reported condition holds for an origin; `None` where it would change nothing else.
     pub(super) fn unexplained(&self, origin: &StageResult, solution: &Solution) -> Option<Holds> {
         let graph = &self.oracle.graph;
         let node = &graph.nodes[graph.index(origin.id)?];

@@ -1,5 +1,5 @@
 //! Causes in several sequences of one run. The engine is one: what explains a stage in one of them must give what is wrong of
-//! that stage in the others, and then all of them are told the same.
+//! that stage in the others, and then all of them get the same cause.
 
 use super::confirm::held_there;
 use super::searcher::Searcher;
@@ -57,13 +57,13 @@ pub fn among_sequences(oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], (filter, p
 /// The sequences of a run as they were judged, and the number of the one that is looked at.
 pub(super) type Runs<'a> = (&'a [(&'a Searcher<'a>, &'a Diagnosis)], usize);
 
-/// Why no other tokens are asked.
+/// Why no run on other tokens is made.
 const OF_THIS_RUN: &str = "it is read off the values of the sequences of this run";
 
 /// What is wrong, and how to mend it.
 pub(super) type Told = (String, &'static str);
 
-/// What a sequence alone does not tell of a stage, and the values of all of them do.
+/// What the values of all sequences show of a stage, and those of one sequence do not.
 const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 4] =
     [strangers::words, leaks::words, borrowed::words, strangers::rows];
 
@@ -71,7 +71,7 @@ const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 4] =
 fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
     let mut all = Vec::new();
     for (run, (searcher, diagnosis)) in runs.iter().enumerate() {
-        // A factor for each row says no more than that a sum is wrong.
+        // A factor for each row only says that a sum is wrong.
         let by_row = |f: &Finding| f.solution.as_ref().is_some_and(Solution::has_own_factors);
         let unexplained = |f: &&Finding| (!f.says_why() || by_row(f)) && !f.evident && !f.unread && f.inside.is_empty();
         for finding in diagnosis.findings.iter().filter(unexplained) {
@@ -102,7 +102,7 @@ fn put(runs: &mut [Sibling<'_>], changed: Vec<(usize, Finding)>) {
 
 /// Holds against the other sequences of a run what a run on other tokens left of each cause: that may say of where it holds what
 /// one sequence alone bears out. `before` has what each diagnosis told before. Such a cause is taken back, and so is one that the
-/// other run refutes in another sequence: nothing else is told of it.
+/// other run refutes in another sequence: it gets no other cause.
 pub fn again_among_sequences(
     oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], before: &[Diagnosis], (filter, policy): (&Filter, &Policy),
 ) {
@@ -144,7 +144,7 @@ pub fn again_among_sequences(
     put(runs, changed);
 }
 
-/// What is decided of the causes of a stage, each by what it is called in any layer.
+/// The decisions about the causes of a stage, each by its name in any layer.
 struct Decided {
     /// The one that stands, and where it holds, if the sequences say more of that than one alone.
     stands: Option<(String, Option<Holds>)>,
@@ -270,7 +270,7 @@ struct Tried<'a> {
 }
 
 impl<'a> Tried<'a> {
-    /// `may_narrow` where what the others say of where it holds may be told.
+    /// `may_narrow` if the report may use the place where it holds in the others.
     fn of(
         runs: &[(&Searcher<'_>, &'a Diagnosis)], wrong: &[usize], (run, finding): (usize, &'a Finding),
         may_narrow: bool,
@@ -300,7 +300,7 @@ impl<'a> Tried<'a> {
                 }
                 Predicted::Silent(WORK) => break,
                 Predicted::Silent(_) => continue,
-                // It has to do with the sequence, if nothing else is told of where it holds.
+                // It depends on the sequence, if no other condition is reported.
                 Predicted::Fails(_) => (0, !is_wrong && !tried.has_condition()),
             };
             if !allowed {
@@ -314,7 +314,7 @@ impl<'a> Tried<'a> {
         tried
     }
 
-    /// Whether something is told of where it holds.
+    /// Whether a condition is reported.
     fn has_condition(&self) -> bool {
         match (&self.finding.solution, &self.finding.cause) {
             (Some(solution), _) => matches!(self.narrowed.as_ref().unwrap_or(&solution.holds), Holds::Under { .. }),
@@ -322,7 +322,7 @@ impl<'a> Tried<'a> {
         }
     }
 
-    /// Whether what is told of where it holds is among the conditions of another sequence, or says that no rule is known.
+    /// Whether its reported condition is among those of another sequence, or says that no rule is known.
     fn allows(&self, conditions: &[When]) -> bool {
         let of_trial = match &self.finding.trial {
             Some(Trial::Narrowed { holds, .. }) => Some(holds),

@@ -1,5 +1,5 @@
 //! Rows of a cache that are the rows of other tokens, bit by bit: of which sequence, and of which tokens. A sequence alone does not
-//! tell, since what stands in its rows is not its own.
+//! tell, since the content of its rows is not its own.
 
 use super::siblings::{Runs, Told, origin};
 use crate::number::counted;
@@ -20,7 +20,7 @@ const REMEDY_OF_ROWS: &str = "look at which row of a pass is taken for a token: 
 /// Elements of a row that are not the same by chance.
 const SHORTEST: usize = 8;
 
-/// Runs of rows that are told.
+/// Runs of rows that are reported.
 const MOST: usize = 4;
 
 /// A token: the sequence that it was fed to, and its position.
@@ -77,7 +77,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
             }
         }
     }
-    // Of each wrong slot, the tokens whose row it may be.
+    // For each wrong slot, the tokens whose row it may be.
     let steps = &e.side.capture.steps;
     let own = |slot: usize| {
         let step = steps.iter().find(|step| (step.first..step.keys()).contains(&slot));
@@ -93,7 +93,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     if slots.values().any(BTreeSet::is_empty) {
         return None;
     }
-    // A row may be overwritten more than once: each slot is told as it is first.
+    // A row may be overwritten more than once: each slot is reported as it is first.
     let mut first: BTreeMap<usize, BTreeSet<Token>> = BTreeMap::new();
     for ((_, slot), tokens) in slots {
         first.entry(slot).or_insert(tokens);

@@ -136,7 +136,7 @@ fn with_rows(
     }))
 }
 
-/// What the step before left was told of three stages, where fifteen were wrong in the same row.
+/// Three stages got the cause "what the step before left", where fifteen were wrong in the same row.
 #[test]
 fn a_cause_of_one_stage_in_four_with_the_same_wrong_rows_is_taken_back() {
     let change = |layer: u16, _: u32, row: &mut [f64]| {
@@ -163,7 +163,7 @@ fn a_cause_of_one_stage_in_four_with_the_same_wrong_rows_is_taken_back() {
     });
 }
 
-/// "The right value times 0.5 at token id 66" and six more causes were told of one fault: each row had a factor of its own.
+/// "The right value times 0.5 at token id 66" and six more causes were reported for one fault: each row had a factor of its own.
 #[test]
 fn constant_factors_that_differ_from_stage_to_stage_are_of_rows() {
     with_oracle(|oracle| {

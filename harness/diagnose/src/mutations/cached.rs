@@ -45,7 +45,7 @@ fn edited(held: &Held<'_>, offset: bool, edit: impl Fn(&mut Vec<f16>), out: &mut
     read(held.ty, &bytes, out);
 }
 
-/// The numbers that codes stand for: values under a scale of 1, without an offset.
+/// The numbers that codes mean: values under a scale of 1, without an offset.
 fn levels(held: &Held<'_>, out: &mut [f32]) {
     let mut bytes = held.bytes.to_vec();
     for (offset, half) in [(false, f16::ONE), (true, f16::ZERO)] {

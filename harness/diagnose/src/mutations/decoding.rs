@@ -180,7 +180,7 @@ impl Mutation {
     const fn decoding(name: &'static str, by: DecodeFault, story: &'static str, remedy: &'static str) -> Self {
         let fits: Fits = |_, n| match n.op.anatomy() {
             Anatomy::Contraction(Contraction::Weight(None)) | Anatomy::Gather(Gather::Rows) => true,
-            // Of a cache in blocks.
+            // In a cache in blocks.
             Anatomy::State(State::Rows(_)) => true,
             _ => false,
         };

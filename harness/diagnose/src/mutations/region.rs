@@ -160,7 +160,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             }
             spoil(node, left, move |shape, _, at| Parts::Columns.part(shape, at) >= from)
         },
-        // Which keys of scores are left out is told by a rule for keys.
+        // A rule for keys says which keys of scores are left out.
         propose: Some(|e| {
             let of_columns = matches!(e.node.shape.last(), Some(Axis::Fixed(_)));
             let from = e.wrong().iter().map(|w| w.index).min().filter(|_| of_columns);

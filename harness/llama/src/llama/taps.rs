@@ -88,7 +88,7 @@ impl Taps {
             if let Some(all) = self.by_name.get(&(name, op)) {
                 let [one, _, ..] = all.as_slice() else {
                     let index = *all.first()?;
-                    // The second halves are written by themselves, to a view of the cache.
+                    // The second halves are written apart, to a view of the cache.
                     let part = self.graph.nodes[index].emission.layout == EmittedLayout::FirstHalves
                         && full.matches(" (").count() > 1;
                     return (!part).then_some(index);

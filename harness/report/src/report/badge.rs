@@ -1,4 +1,4 @@
-//! A badge for a README: the outcome as a small picture (SVG), with the hashes of what it is about. `qdiff report --verify` runs
+//! A badge for a README: the outcome as a small picture (SVG), with the hashes of model and report. `qdiff report --verify` runs
 //! the report again.
 
 use super::{Outcome, Report, Told};

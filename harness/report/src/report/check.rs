@@ -166,7 +166,7 @@ impl Fared {
     /// # Panics
     /// If there is no report.
     pub fn batch(reports: &[&Report], other: Option<Other>) -> Self {
-        // Of those the one that went wrong at the first stage, and of these one that says why.
+        // Prefers the one that went wrong at the first stage, then one that says why.
         let badness = |report: &&&Report| {
             let stages = &report.diagnosis.verdict.stages;
             let first = report.diagnosis.findings.first();

@@ -84,7 +84,7 @@ fn of_solution(s: &Solution, excerpt: bool) -> String {
     format!("in this run it gives all {all} within rounding, {} of them not used to find it{why}", s.held_out)
 }
 
-/// What it means that a cause of the catalogue fits, `conditioned` where a condition is told with it.
+/// What it means that a cause of the catalogue fits, `conditioned` where a condition is reported with it.
 fn of_cause(c: &Cause, conditioned: bool) -> String {
     let (name, before, after) = (&c.name, number(c.before), number(c.after));
     // A stage with NaN or infinity in it has no residual.

@@ -482,7 +482,7 @@ fn of_one<'a>(fed: impl Iterator<Item = &'a [u32]>) -> Vec<Fed> {
     fed.map(|tokens| Fed { rows: tokens.iter().map(&mut row).collect(), ..Fed::default() }).collect()
 }
 
-/// What an engine is told of a pass of several sequences.
+/// What qdiff gives an engine for a pass of several sequences.
 fn told(step: usize, Fed { backs, prefixes, rows }: &Fed) -> Value {
     let of = |number: fn(&Row) -> u32| rows.iter().map(number).collect::<Vec<_>>();
     json!({

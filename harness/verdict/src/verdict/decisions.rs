@@ -36,7 +36,7 @@ pub struct Decisions {
     pub moved: f64,
 }
 
-/// The choices of every decision that was asked for and that both sides have.
+/// The choices of every requested decision that both sides have.
 pub(super) fn compare(
     graph: &Graph, stages: &[StageResult], subject: &Capture, reference: &Capture, filter: &Filter,
 ) -> Vec<Decisions> {

@@ -114,7 +114,7 @@ impl<'a> Evidence<'a> {
                 rows.push(RowAt { step: index, place, bad: !finite || Row::of(g, w, b, rule).used > 1.0, range });
             }
         }
-        // What is wrong of a prefix of another sequence is told there, where its steps are whole.
+        // A wrong row of another sequence's prefix is reported for that sequence, whose steps are whole.
         let own = |row: &RowAt| side.capture.is_own(row.step);
         if rows.iter().any(|row| row.bad && own(row)) {
             rows.retain(|row| !row.bad || own(row));

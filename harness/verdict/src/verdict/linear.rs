@@ -281,7 +281,7 @@ impl<'a> Batch<'a> {
         ((parameters, format, false), (parameters, format, offsets))
     }
 
-    /// What offsets that are added up by themselves add to the bound: a sum of them may be large, and the sum that it is taken from as
+    /// What offsets that are added up apart add to the bound: a sum of them may be large, and the sum that it is taken from as
     /// large, where the weights themselves are small. Each product of a super-block is rounded, and so is its place in the sum.
     fn apart(&self, Lot { rule, .. }: &Lot<'_>, x: &[f64], bound: &mut [f32]) {
         let ((n, m), weights) = (self.extent, self.stage.weights);

@@ -30,7 +30,7 @@ pub(super) fn stored_sums(
             let mut reach = 0.0;
             for ((r, sum), m) in residuals.iter().zip(sums).zip(of_key) {
                 *value += m * r;
-                // Of a query that is uncertain, so is how its sum is rounded.
+                // If a query is uncertain, so is the rounding of its sum.
                 let u = if query.delta().is_some() { 2.0 * DType::F16.half_step(r + sum) } else { 0.0 };
                 reach += (m * u).powi(2) + (2.0 * UNIT * m * (r + sum)).powi(2);
             }

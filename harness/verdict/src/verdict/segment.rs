@@ -191,7 +191,7 @@ pub(super) fn evaluate_drawn(
                 if let Some(random) = random.as_deref_mut() {
                     random.scatter(&mut block);
                 }
-                // Attention over rows that nobody knows cannot be evaluated.
+                // Attention over unknown rows cannot be evaluated.
                 if block.known.is_none_or(|known| !known.contains(&false)) {
                     put(node, block, &mut values);
                 }

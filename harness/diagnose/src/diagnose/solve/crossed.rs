@@ -1,5 +1,5 @@
 //! Weights, or what they are decoded with, of another row and another place of it at once: a kernel reads a tile of a matrix with rows
-//! and columns exchanged, or two quarters of it. And offsets, which a kernel may add by themselves: with the inputs of another token, of
+//! and columns exchanged, or two quarters of it. And offsets, which a kernel may add apart: with the inputs of another token, of
 //! another row, or more than once.
 
 use super::factors::{Other, Terms};
@@ -61,7 +61,7 @@ fn maps() -> Vec<(String, Map, usize)> {
         all.push((what, map, inputs));
     }
     for (rows, groups) in [(8, 2), (8, 4), (8, 8), (16, 2), (16, 4), (16, 8), (16, 16), (4, 4), (4, 2)] {
-        // A square of single weights is turned, which `indexed` tells of tiles.
+        // A square of single weights is turned, which `indexed` covers for tiles.
         for each in [1usize, 2, 4, 8].into_iter().filter(|each| *each > 1 || rows != groups) {
             let width = groups * each;
             let map: Map = Rc::new(move |(r, k)| {

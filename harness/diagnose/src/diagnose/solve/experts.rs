@@ -227,7 +227,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                 return *known;
             }
             let (own, (got, _, bound)) = (expert(scene, row)?, scene.e.row(row));
-            // Of every other element, which is what a row tells of itself.
+            // For every other element: what the row alone shows.
             let shown: Vec<usize> = scene.wrong_of(row).into_iter().filter(|i| i % 2 == 0).take(GIVEN).collect();
             let gives = |e: &usize| {
                 *e != own && shown.iter().all(|&i| product(row, i, *e).is_some_and(|v| right(got[i], v, bound[i])))

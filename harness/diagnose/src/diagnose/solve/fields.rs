@@ -569,7 +569,7 @@ fn packed(run: usize, block: usize, add: &mut impl FnMut(String, Value)) {
     }
 }
 
-/// What a weight adds to a sum by itself, by its index; and what it adds with what is taken from another place.
+/// What a weight alone adds to a sum, by its index; and what it adds with what is taken from another place.
 struct Linear<'f> {
     rest: &'f dyn Fn(&Apart, usize) -> f64,
     other: &'f dyn Fn(&Apart, usize, usize) -> f64,
@@ -708,7 +708,7 @@ fn plain<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'a>>) -> Ve
 }
 
 /// Whether a way to decode rows gives some wrong elements. Sums that are much smaller than the right ones are all within
-/// the bounds of those: they must be right by themselves.
+/// the bounds of those: each must be right.
 fn gives(scene: &Scene<'_>, sums: &Sums<'_>, decoded: &Decoded<'_>) -> bool {
     let near = |&(r, i): &(usize, usize)| -> Option<bool> {
         let row = &scene.e.rows[r];

@@ -114,7 +114,7 @@ impl Form {
         }
     }
 
-    /// Whether it says that NaN is there, and so of no value what it is.
+    /// Whether it says that NaN is there, and so predicts no value.
     pub(super) fn is_never_written(&self) -> bool {
         matches!(self, Self::Given(Given::NeverWritten))
     }

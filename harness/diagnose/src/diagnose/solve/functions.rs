@@ -267,7 +267,7 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
             Some(turned_by(rope, rope.pairing, &operand(scene, row)?, angle))
         })
     }));
-    // Of a pass of several sequences: by the position of its first row, the rows before the step's own, and the tokens that the
+    // In a pass of several sequences: by the position of its first row, the rows before the step's own, and the tokens that the
     // sequence has from another one.
     type OfPass = fn((usize, usize), usize, (usize, usize)) -> Option<usize>;
     let of_pass: [(&str, OfPass); 3] = [
@@ -431,7 +431,7 @@ fn rotations<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     // By the position, or by the token's number in its part.
     let far = 2 * others.iter().flat_map(|(p, q)| [*p, *q]).max().unwrap_or(0) + 2;
     let by_position = others.iter().map(|(p, q)| ((*p, far), vec![*q])).collect();
-    // What lies so many on is told above, beyond the ends as well.
+    // The function above covers what lies so many on, beyond the ends as well.
     let is_map = |index: &Index| !matches!(index, Index::By(_));
     all.extend(Index::giving(&by_position).into_iter().filter(is_map).map(|index| {
         let what = format!("rotated as the {}", index.told("position", "p"));

@@ -269,7 +269,7 @@ fn read(scene: &Scene<'_>, fused: &Fused, row: &RowAt, (stride, first): (usize, 
         let (id, columns) = fused.parts.iter().find(|(_, columns)| columns.contains(&column))?;
         let there = scene.numbered(row.step, at / fused.width).and_then(|token| {
             let index = token * columns.len() + column - columns.start;
-            // Of its own stage the right values are known; of the others what the engine gave.
+            // The right values of its own stage are known; those of the others are the engine's.
             match *id == scene.node().id {
                 true => Some((expected.data[index], bounds[index])),
                 false => Some((f64::from(*scene.tensor(row.step, *id)?.data.get(index)?), 0.0)),

@@ -225,7 +225,7 @@ const PROBES: usize = 4;
 const GIVEN: usize = 24;
 const SHIFTS: usize = 8;
 
-/// Other stages of the layer that stand there shifted: a fused buffer that is read at another stride or offset. Values are
+/// Other stages of the layer that are there shifted: a fused buffer that is read at another stride or offset. Values are
 /// found again bit by bit.
 fn shifts(scene: &Scene<'_>) -> Vec<Given> {
     let (graph, node) = (&scene.e.oracle.graph, scene.node());

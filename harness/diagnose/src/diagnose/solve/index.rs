@@ -245,7 +245,7 @@ impl Index {
             all.push(Self::Reversed(each));
             all.extend((2..each).filter(|rows| each.is_multiple_of(*rows)).map(|rows| Self::Turned { each, rows }));
         }
-        // What every replacement is a multiple of, and what it is off by.
+        // The number that divides every replacement, and the difference.
         let pairs =
             || sources.iter().filter_map(|((i, _), some)| if let [o] = some[..] { Some((*i, o)) } else { None });
         let modulus = pairs().fold(0, |m, (i, o)| common_divisor(m, i.abs_diff(o)));

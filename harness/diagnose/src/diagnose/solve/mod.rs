@@ -169,7 +169,7 @@ impl Solution {
         matches!(self.law, Some(Form::Unmade(_)))
     }
 
-    /// How many other rules the runs allow, where these are too many to be told; then this one is as likely wrong as right. One is
+    /// How many other rules the runs allow, where these are too many to be reported; then this one is as likely wrong as right. One is
     /// too many if the rule is read off one row.
     pub(super) fn undecided(&mut self, of_one_row: bool) -> Option<usize> {
         let most = if of_one_row { 0 } else { SHOWN };
@@ -490,7 +490,7 @@ pub(super) fn solve_if(
     consistent
 }
 
-/// Other rules that are told beside one: where the runs allow more, none of them is told.
+/// Other rules that are reported beside one: if the runs allow more, none of them is reported.
 const SHOWN: usize = 1;
 
 /// Numbers that a rule has at most; a law of more of them is a list.
@@ -500,7 +500,7 @@ const LISTED: usize = 4;
 /// of a thousand laws under one of a thousand conditions 20, and near the bound anything gives what is wrong.
 pub(super) const BITS: f64 = 24.0;
 
-/// How many times the bound elements are off that a law of another stage may explain by itself.
+/// How many times the bound elements are off that a law of another stage may explain alone.
 const FAR: f64 = 16.0;
 
 /// A number in four digits, or as short as it is exact.
@@ -535,7 +535,7 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
             _ => (held.unexplained(scene), Confidence::Consistent),
         }
     };
-    // A list of rows fits whatever they are: until other tokens bear it out it is told as a fact.
+    // A list of rows fits any rows: until a run on other tokens confirms it, the report gives it as a fact.
     let (holds, listed) = match holds.by_rule() {
         Some(holds) => (holds, None),
         None => (holds, Some(Box::new(if law.parts { Holds::Everywhere } else { held.unexplained(scene) }))),

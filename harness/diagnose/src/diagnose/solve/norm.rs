@@ -168,7 +168,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     all
 }
 
-/// Rows that what is counted otherwise is read off, the widest norm of which all runs of elements are tried, and runs that are told.
+/// Rows that what is counted otherwise is read off, the widest norm of which all runs of elements are tried, and runs that are reported.
 const COUNTED: usize = 6;
 const FINE: usize = 512;
 const TOLD: usize = 4;
@@ -176,7 +176,7 @@ const TOLD: usize = 4;
 /// A run of elements that counts twice in the mean of squares, or is missing from it: it is the one whose squares make the
 /// difference in several rows.
 fn counted<'a>(scene: &'a Scene<'a>, eps: f64, run: usize, own: &Rc<Vec<f32>>) -> Vec<Law<'a>> {
-    // Of each row its squares up to each element, how much the sum is off, and how exactly that is known.
+    // For each row its squares up to each element, how much the sum is off, and how exactly that is known.
     let mut rows: Vec<(Vec<f64>, f64, f64)> = Vec::new();
     for &r in scene.rows.iter().filter(|&&r| scene.wrong_in(r)) {
         let row = &scene.e.rows[r];

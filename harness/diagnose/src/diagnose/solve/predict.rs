@@ -56,7 +56,7 @@ pub(in crate::diagnose) enum Condition {
 const INERT: &str = "it changes nothing there";
 /// There are a few wrong elements, or they are wrong by little.
 const LITTLE: &str = "too little is wrong there to tell";
-/// Rows are told apart, and one is wrong there.
+/// Rows can be distinguished, and one is wrong there.
 const ONE_ROW: &str = "one row is wrong there to try it on";
 /// Nothing is wrong there, and rows are listed here.
 const NONE_WRONG: &str = "nothing is wrong there, and no rule is known for where it holds here";
@@ -158,7 +158,7 @@ fn one_law(pair: Pair<'_>, law: Of<'_>, solution: &Solution) -> Predicted {
     }
 }
 
-/// Where a law holds in a run of which no condition is told; `None` where it would change nothing else.
+/// Where a law without a reported condition holds in a run; `None` where it would change nothing else.
 pub(in crate::diagnose) fn unexplained(e: &Evidence<'_>, solution: &Solution, meter: &Meter) -> Option<Holds> {
     let scene = Scene::of(e, meter);
     let held = of_words(solution).laws(&scene).iter().find_map(|law| held(&scene, law))?;
@@ -226,7 +226,7 @@ fn judged<'s>(
         Seen { scene: first, wrong: &first_wrong, spared: first_spared },
         Seen { scene, wrong: &all_wrong, spared: &held.spared },
     ];
-    // Of a value that the first run did not have, some elements may be wrong and others right.
+    // Some elements at a value that the first run did not have may be wrong, and others right.
     let both = options.iter().filter(allowed).map(|when| when.with(scene, &all_wrong, &held.spared));
     let both = both.filter(|when| allowed(&when));
     // If the law would change nothing else in the first run, a condition is only what its wrong elements have in common.

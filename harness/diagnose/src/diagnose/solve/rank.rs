@@ -86,7 +86,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let rows: Vec<usize> = scene.rows.iter().copied().filter(|&r| scene.wrong_in(r) && scene.fitted(r, 0)).collect();
     let errors: Option<Vec<Vec<f64>>> = rows.iter().map(|&r| error(scene, &scene.e.rows[r])).collect();
     let Some(mut errors) = errors.filter(|all| all.len() > 2 * MOST) else { return Vec::new() };
-    // Most of what is wrong of a row must be told by the other elements of it.
+    // The other elements of a row must predict most of its error.
     let wrong = rows.iter().map(|&r| scene.wrong_of(&scene.e.rows[r]).len()).max().unwrap_or(0);
     scene.count(errors.len() * width * MOST * 3);
     let size = |row: &Vec<f64>| dot(row, row);

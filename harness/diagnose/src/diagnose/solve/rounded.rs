@@ -125,7 +125,7 @@ const fn four_digits(name: &'static str, run: usize, digits: fn(i32) -> i32) -> 
     Quantised { name, run, levels: 1_073_741_824.0, digits, power: true }
 }
 
-/// The digit with this number as a signed one, after those below it have carried: what it is too large goes to no other.
+/// The digit with this number as a signed one, after those below it have carried: its excess goes to no other.
 fn loses_carry<const DIGIT: u32>(q: i32) -> i32 {
     let below: i32 = (0..DIGIT).map(|lower| 128 << (8 * lower)).sum();
     let digit = q.wrapping_add(below) >> (8 * DIGIT) & 0xff;
@@ -401,7 +401,7 @@ pub(super) fn over<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             (format.round)(got).to_bits() == got.to_bits()
         })
     };
-    // Of a constant, or of zeros, nothing is told.
+    // A constant, or zeros, is no evidence.
     let several = || scene.fit.iter().map(|&at| scene.element(at).0.to_bits()).collect::<BTreeSet<_>>().len() > 8;
     let Some(format) = FORMATS.iter().find(member).filter(|_| several()) else { return Vec::new() };
     let solvers: [Solver; 4] = [functions::laws, norm::laws, gated::laws, operands::laws];

@@ -1,4 +1,4 @@
-//! Rules of the keys that are seen which no run so far tells from the one that is told.
+//! Rules of the keys that are seen which fit every run so far as well as the reported one.
 
 use super::attended::{Attended, Keys, Seat, Seats};
 use super::scene::Scene;
@@ -7,7 +7,7 @@ use super::{Form, Holds, Solution, When};
 use crate::verdict::Evidence;
 use std::collections::BTreeSet;
 
-/// Keys of single tokens, and rows of parts with so many before them, by which rules are told apart that are never the same.
+/// Keys of single tokens, and rows of parts with so many before them, by which rules differ that are never the same.
 const KEYS: usize = 640;
 const ROWS: usize = 96;
 const BEFORE: [usize; 4] = [0, 24, 37, 112];
@@ -68,7 +68,7 @@ fn are_same(a: Keys, b: Keys, mut seats: impl Iterator<Item = Seat>) -> bool {
     seats.all(|seat| (0..seat.keys).all(|k| a.has(k, seat) == b.has(k, seat)))
 }
 
-/// The queries of a run for which a law is told.
+/// The queries of a run for which a law is reported.
 fn seats(e: &Evidence<'_>, scene: &Scene<'_>, when: Option<&When>) -> Vec<Seat> {
     let all = Seats::of(e.side.capture);
     let told = |row: &usize| when.is_none_or(|when| when.says(scene, (*row, 0)) == Some(true));
@@ -77,7 +77,7 @@ fn seats(e: &Evidence<'_>, scene: &Scene<'_>, when: Option<&When>) -> Vec<Seat> 
     known.into_iter().map(|(position, keys)| all.at(position, keys)).collect()
 }
 
-/// Laws by other rules that both runs allow as well, the simpler first: where one of them is the engine's, the one that is told is
+/// Laws by other rules that both runs allow as well, the simpler first: where one of them is the engine's, the reported one is
 /// wrong.
 pub(in super::super) fn others(solution: &Solution, runs: [&Evidence<'_>; 2]) -> Vec<Form> {
     let Some((form, own)) = solution.law.as_ref().and_then(|form| Some((form, form.keys()?))) else {

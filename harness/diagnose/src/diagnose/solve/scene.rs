@@ -50,7 +50,7 @@ pub(super) fn evenly<T: Copy>(all: Vec<T>, most: usize) -> Vec<T> {
     }
 }
 
-/// Which elements of a stage are looked at; of all others nothing is asked.
+/// Which elements of a stage are looked at; the others are not.
 #[derive(Clone, Debug)]
 pub(super) enum Part {
     All,

@@ -253,7 +253,7 @@ impl<'a> Sums<'a> {
         }
         if of_keys {
             kinds.extend([1, 4, 16, 64].map(Groups::FromEnd));
-            // Several sums that a loop makes at once, and a tail that goes by itself.
+            // Several sums that a loop makes at once, and a tail that goes alone.
             kinds.extend([2, 4, 8].map(Groups::Unrolled));
         } else {
             kinds.extend([8, 32, 128].map(Groups::FromEnd));
@@ -304,7 +304,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         let count = kind.count(terms);
         scene.count(products.len() * (2 * longest + count * count));
         let Some(taken) = fitted(&products, &errors, kind, terms) else { continue };
-        // A tail alone is told by its length.
+        // A tail alone is reported by its length.
         if matches!(kind, Groups::Unrolled(n) if taken[..n].iter().all(|c| *c == 0.0)) {
             continue;
         }

@@ -78,7 +78,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let reach: Vec<usize> = [window, ahead].into_iter().filter(|all| all.len() == 1).flatten().collect();
     let in_tiles = left_out.iter().any(|(seat, _)| !seat.is_alone());
     let leaves_out = |keys: &Keys| {
-        // What the key's number or distance says is told so.
+        // A rule by the key's number or distance is reported as such.
         if keys.are_of_numbers() || keys.are_of_queries() && !in_tiles {
             return false;
         }

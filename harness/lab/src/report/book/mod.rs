@@ -27,7 +27,7 @@ pub struct Book {
     runs: Vec<Runs>,
     scores: Vec<Score>,
     benches: Vec<OnFile>,
-    /// Of these kinds the document tells what is in their files: `field`, `false-alarms`, `cost`, `large-model` and `ranks`.
+    /// The document prints the content of the files of these kinds: `field`, `false-alarms`, `cost`, `large-model` and `ranks`.
     others: Vec<(String, Value)>,
 }
 
@@ -88,7 +88,7 @@ impl Book {
     /// The document, in markdown.
     ///
     /// # Errors
-    /// A result that lacks what the document tells of its kind.
+    /// A result that lacks what the document prints of its kind.
     pub fn render(&self) -> Result<String> {
         let kind = |of: &str| self.others.iter().filter(|(k, _)| k == of).map(|(_, value)| value).collect::<Vec<_>>();
         let screen = |screen: &Screen| markdown::screen(screen, 3);

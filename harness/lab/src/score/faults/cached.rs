@@ -322,7 +322,7 @@ pub const FAULTS: &[CacheFault] = &[
         if !kind.table {
             r.blocks = x.chunks(32).map(|x| kind.store_by(x, f32::trunc)).collect();
         } else {
-            // Of the table the number below.
+            // The table's number below.
             for (block, x) in r.blocks.iter_mut().zip(x.chunks(32)) {
                 let largest = x.iter().fold(0f32, |m, v| if v.abs() > m.abs() { *v } else { m });
                 for i in 0..32 {

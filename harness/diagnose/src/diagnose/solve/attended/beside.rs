@@ -17,9 +17,9 @@ use std::rc::Rc;
 pub enum Beside {
     /// Of another head.
     Head(Index),
-    /// Of the line with this number.
+    /// The line with this number.
     Line(Index),
-    /// Of the line whose bit is that of the column, where its own is another.
+    /// The line whose bit is that of the column, where its own is another.
     Column {
         /// The bit of the line's number.
         line: usize,

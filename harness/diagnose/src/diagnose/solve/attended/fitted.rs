@@ -6,7 +6,7 @@ use crate::diagnose::golden::least;
 use crate::mutations::to_digits;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Digits in which a number is told if it gives as much.
+/// Digits of a printed number, if it gives as much.
 const DIGITS: [usize; 4] = [1, 2, 4, 8];
 
 /// Elements that a number is fitted to.

@@ -264,7 +264,7 @@ impl Keys {
     /// Choices that kernels make most often, where they make a wrong one.
     pub(in super::super::super) fn usual(capture: &Capture) -> Vec<Self> {
         let mut all = vec![Self::Before, Self::Next, Self::All, Self::ButFirst(1), Self::Own];
-        // Parts of several sequences are not told apart here.
+        // Parts of several sequences are not distinguished here.
         if capture.steps.len() > 1 && capture.steps.iter().all(|step| step.sequence == capture.steps[0].sequence) {
             all.extend([Self::OwnPart, Self::RowInPart, Self::Cached, Self::Prompt(0), Self::Prompt(1)]);
             all.extend([Self::ButLastCached, Self::ButFirstOfPart]);

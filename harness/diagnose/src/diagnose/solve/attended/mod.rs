@@ -2,7 +2,7 @@
 //! otherwise, with a rounding between, or from rows and heads of others.
 //!
 //! One evaluator serves the stage of the weights and that of the context, whether the scores between queries and context
-//! were captured or not: whatever is otherwise comes down to what each key weighs. `o = Σ w_k·v_k`, where of a stage of weights
+//! were captured or not: every difference comes down to the weight of each key. `o = Σ w_k·v_k`, where of a stage of weights
 //! the value of an element's own key is 1 and that of all others 0.
 
 mod beside;
@@ -48,7 +48,7 @@ pub enum Attended {
         tile: usize,
         /// With which score.
         with: Padding,
-        /// Of the part.
+        /// The part's.
         part: bool,
     },
     /// Exponents below a limit are cut off there, or their exponentials are 0.
@@ -483,7 +483,7 @@ impl Attended {
                 Self::Rounded(Rounded::Exponentials { to, tile, sum }) => {
                     exponentials(part, query.off, (*to, *tile, *sum))
                 }
-                // Of a result that is rounded, weights are no more than that.
+                // Weights that come of a rounded result are rounded as well.
                 Self::Rounded(Rounded::Result { .. }) => {
                     let own: Vec<f64> = part.iter().map(|s| (s - largest(part)).exp()).collect();
                     let total = own.iter().sum();
@@ -777,7 +777,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         }
     };
     all.retain(tried);
-    // Where no single token is wrong, nothing is said of them.
+    // If no single token is wrong, the report does not mention tokens.
     let usual = |parts: &Parts| matches!(parts, Parts::Splits(_) | Parts::Cut { .. });
     let splits = parts.into_iter().filter(|parts| in_decode && usual(parts));
     let split =

@@ -415,7 +415,7 @@ pub enum Rule {
     WithoutBoundary,
 }
 
-/// How exponentials and their sum take off maxima, whatever the parts are.
+/// How exponentials and their sum take off maxima, for parts of any kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Maxima {

@@ -7,7 +7,7 @@ use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::Role;
 use qdiff_engine::ops::Op;
 
-/// What is told of a linear stage that gives these values instead.
+/// The cause of a linear stage that gives these values instead.
 fn told(value: impl Fn(&Stage, &At) -> f64 + 'static) -> String {
     let (model, tokens) = models(1).swap_remove(0);
     let folder = tempfile::tempdir().unwrap();

@@ -214,7 +214,7 @@ impl JsonSchema for Asked {
 }
 
 /// The row of a weight that an element is made of: a column of a product, the token's id of an embedding. It says the same of both,
-/// and stands in their place where a law is one of the weight.
+/// and takes their place where a law is one of the weight.
 pub(super) const WEIGHT_ROW: &str = "row of the weight";
 
 /// Whether the part is another one than the first, of a prompt in parts or of a decode step.

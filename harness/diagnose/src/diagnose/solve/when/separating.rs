@@ -209,13 +209,13 @@ fn things(by_row: bool, all: impl Iterator<Item = ((usize, usize), i64)>) -> usi
 
 impl Values {
     /// The logarithm, to base 2, of the chance with which some condition of this kind holds of `yes` things and of none of `no` others,
-    /// if these stand in any order.
+    /// if these are in any order.
     fn by_chance(&self, yes: usize, no: usize) -> f64 {
         let ways = match self {
             Self::Is(_) | Self::From(_) | Self::UpTo(_) => 2.0,
             Self::Between(..) => no as f64 + 1.0,
             Self::Rest(..) => (MODULI.len() * 8) as f64,
-            // A list holds of whatever it lists.
+            // A list holds for all that it lists.
             Self::Among(_) => return 0.0,
         };
         let orders: f64 = (1..=yes.min(no)).map(|i| ((yes.max(no) + i) as f64 / i as f64).log2()).sum();
@@ -253,7 +253,7 @@ mod tests {
     use super::{CHANCE, Values};
     use std::collections::BTreeSet;
 
-    /// Two rows of seven are told apart by some range in any order of them; thirteen of four hundred are not.
+    /// Some range separates two rows of seven in any order of them, and not thirteen of four hundred.
     #[test]
     fn a_few_rows_are_told_apart_by_chance() {
         assert!(Values::Between(92, 225).by_chance(5, 2) > CHANCE);

@@ -572,7 +572,7 @@ pub(super) const FAULTS: &[KernelFault] = &[
             let (width, count) = s.extent(&weight);
             let table = s.values(&weight);
             let all = s.width();
-            // The row that stands there, without what the heads before take up.
+            // The row that is there, without what the heads before take up.
             rows(s, all, |_, out| {
                 for (head, out) in out.chunks_mut(width).enumerate().skip(1) {
                     let own = (0..count).find(|row| table[row * width..][..width] == *out);
