@@ -22,7 +22,7 @@ pub struct Row {
     pub id: StageId,
     /// How far the two are apart; `None` where one of them does not have it.
     pub global: Option<Global>,
-    /// The defect of the subject's values that is one with any weights.
+    /// The defect of the subject's or the reference's values that is one with any weights.
     pub wrong: Option<String>,
 }
 
@@ -97,7 +97,7 @@ pub fn compare(a: &Path, b: &Path, store: &Arc<Store>) -> Result<Comparison> {
     Ok(Comparison { rows, tokens: x.tokens.len() + x.decoded.len(), engines: manifests.map(|m| m.name()) })
 }
 
-/// The defect of the subject's stage that is one with any weights.
+/// The defect of a stage that is one with any weights: of the subject's, or of the reference's.
 fn wrong(id: StageId, subject: &Capture, reference: &Capture) -> Option<String> {
     let steps = subject.steps.iter().zip(&reference.steps);
     for (s, r) in steps {
@@ -109,8 +109,10 @@ fn wrong(id: StageId, subject: &Capture, reference: &Capture) -> Option<String> 
             return Some(format!("shape {:?} in {label}, and the reference has {:?}", a.shape, b.shape));
         }
         let broken = |x: &[f32]| x.iter().position(|v| !v.is_finite());
-        if let (Some(at), None) = (broken(&a.data), broken(&b.data)) {
-            return Some(format!("{} in {label}, element {at}", a.data[at]));
+        match (broken(&a.data), broken(&b.data)) {
+            (Some(at), None) => return Some(format!("{} in {label}, element {at}", a.data[at])),
+            (None, Some(at)) => return Some(format!("{} in the reference's {label}, element {at}", b.data[at])),
+            _ => {}
         }
     }
     None

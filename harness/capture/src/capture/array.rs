@@ -299,6 +299,16 @@ impl Target<'_> {
             return Ok(Fit { shape: row, alone: true });
         }
         if !bracketed(&expected) {
+            if self.shapes == Shapes::Unknown {
+                let known = expected.iter().zip(&self.node.shape);
+                let known =
+                    known.map(|(n, axis)| if let Axis::Fixed(_) = axis { "_".to_owned() } else { n.to_string() });
+                let known: Vec<String> = known.collect();
+                bail!(
+                    "has shape {shape:?}, and the stage has [{}], where only the model says what _ is",
+                    known.join(", ")
+                );
+            }
             bail!("has shape {shape:?}, and the stage has {expected:?} elements{}", exporter::remedy(shape, &expected));
         }
         Ok(Fit { shape: expected, alone: false })

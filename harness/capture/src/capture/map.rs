@@ -114,6 +114,11 @@ pub(super) fn in_layer(name: &str, layer: Option<u16>) -> String {
     layer.map_or_else(|| name.to_owned(), |layer| name.replace(LAYER, &layer.to_string()))
 }
 
+/// The same with the layer's number in two digits at least.
+pub(super) fn in_layer_of_two_digits(name: &str, layer: Option<u16>) -> String {
+    layer.map_or_else(|| name.to_owned(), |layer| name.replace(LAYER, &format!("{layer:02}")))
+}
+
 impl Rule {
     /// Reads a line.
     ///

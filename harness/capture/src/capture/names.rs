@@ -1,7 +1,7 @@
 //! How the arrays of a capture are called, and how they lie: as the graph
 //! calls them, or as an engine does whose names a map translates.
 
-use super::map::{LAYER, Rule, in_layer};
+use super::map::{LAYER, Rule, in_layer, in_layer_of_two_digits};
 use crate::input;
 use crate::shard::Shard;
 use anyhow::{Context as _, Result, ensure};
@@ -102,6 +102,15 @@ impl Names {
                 all.retain(|n| n.rule.is_some());
                 ensure!(all.iter().all(|n| n.node != node), "`{name}` is {id} already");
                 all.push(Named { node, rule: Some(self.rules.len()), part });
+                // The number in two digits, as in qdiff's own names, fits as well.
+                let padded = in_layer_of_two_digits(theirs, id.layer);
+                if padded != name {
+                    let all = self.by_name.entry((id.rank, padded)).or_default();
+                    all.retain(|n| n.rule.is_some());
+                    if all.iter().all(|n| n.node != node) {
+                        all.push(Named { node, rule: Some(self.rules.len()), part });
+                    }
+                }
             }
             self.tables.extend(rule.tables().into_iter().map(|table| in_layer(table, id.layer)));
         }

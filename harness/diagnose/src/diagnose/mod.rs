@@ -8,6 +8,7 @@ mod fit;
 mod glance;
 mod golden;
 mod leaks;
+mod resumed;
 mod searcher;
 mod shared;
 mod siblings;
@@ -219,8 +220,11 @@ impl Finding {
             _ => String::new(),
         };
         let told = match (&self.solution, &self.cause) {
-            (Some(solution), Some(cause)) => format!("{} ({})", solution.told(), cause.name),
-            (Some(solution), None) => solution.told(),
+            // The name of a place says no more than where it holds.
+            (Some(solution), Some(cause)) if cause.kind != Explains::Place => {
+                format!("{} ({})", solution.told(), cause.name)
+            }
+            (Some(solution), _) => solution.told(),
             (None, Some(cause)) => format!("{}{under} ({})", cause.story, cause.name),
             (None, None) => return None,
         };

@@ -5,7 +5,7 @@ use super::confirm::held_there;
 use super::searcher::Searcher;
 use super::solve::{Holds, Predicted, WORK, When};
 use super::work::Meter;
-use super::{Diagnosis, Finding, Solution, Trial, borrowed, leaks, strangers};
+use super::{Diagnosis, Finding, Solution, Trial, borrowed, leaks, resumed, strangers};
 use crate::capture::Filter;
 use crate::mutations::find;
 use crate::oracle::Oracle;
@@ -64,8 +64,8 @@ const OF_THIS_RUN: &str = "it is read off the values of the sequences of this ru
 pub(super) type Told = (String, &'static str);
 
 /// What the values of all sequences show of a stage, and those of one sequence do not.
-const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 4] =
-    [strangers::words, leaks::words, borrowed::words, strangers::rows];
+const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 5] =
+    [strangers::words, leaks::words, borrowed::words, resumed::words, strangers::rows];
 
 /// Findings without a cause, of which the other sequences tell it.
 fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {

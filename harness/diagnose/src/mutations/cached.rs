@@ -127,8 +127,9 @@ fn hadamard(x: &mut [f64]) {
 /// What rounds a value in units of codes.
 type Rounding = fn(f32) -> f32;
 
-/// A row with codes rounded otherwise, in ggml's arithmetic, under the scales and offsets that are right.
-fn coded(held: &Held<'_>, rounding: Rounding, out: &mut [f32]) {
+/// A row with codes rounded otherwise, in ggml's arithmetic, under the scales and offsets that are right; or under those of so many
+/// blocks at once, which share them.
+fn coded(held: &Held<'_>, (rounding, shared): (Rounding, usize), out: &mut [f32]) {
     let (Some(format), Some(scale)) = (held.ty.format(), field(held.ty, false)) else {
         return read(held.ty, held.bytes, out);
     };
@@ -136,9 +137,11 @@ fn coded(held: &Held<'_>, rounding: Rounding, out: &mut [f32]) {
     let offsets = field(held.ty, true).map(|field| halves(held, field));
     let inverse = |of: f32| if of == 0.0 { 0.0 } else { 1.0 / of };
     let blocks = held.given.chunks_exact(32).zip(out.chunks_exact_mut(32)).enumerate();
+    let halved = |v: f32| f16::from_f32(v).to_f32();
     for (b, (given, out)) in blocks {
-        let largest = given.iter().fold(0f32, |largest, v| if largest.abs() < v.abs() { *v } else { largest });
-        let (low, high) = given.iter().fold((f32::MAX, f32::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
+        let together = &held.given[b / shared * shared * 32..held.given.len().min((b / shared + 1) * shared * 32)];
+        let largest = together.iter().fold(0f32, |largest, v| if largest.abs() < v.abs() { *v } else { largest });
+        let (low, high) = together.iter().fold((f32::MAX, f32::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
         let level = |v: f32| match (format.codes(), format.quants().map(|quants| quants.offset)) {
             (Some(Codes { levels, .. }), _) => {
                 let scaled = v * inverse(largest / levels[0]);
@@ -156,7 +159,16 @@ fn coded(held: &Held<'_>, rounding: Rounding, out: &mut [f32]) {
             }
             _ => rounding(v * if largest == 0.0 { 0.0 } else { 127.0 / largest.abs() }).clamp(-128.0, 127.0),
         };
-        let (stored, offset) = (scales[b].to_f32(), offsets.as_ref().map_or(0.0, |all| all[b].to_f32()));
+        let own = (scales[b].to_f32(), offsets.as_ref().map_or(0.0, |all| all[b].to_f32()));
+        let (stored, offset) = match format.quants().map(|quants| quants.offset) {
+            _ if shared == 1 => own,
+            Some(Offset::PerBlock) => {
+                (halved((high - low) / if held.ty == GgmlType::Q4_1 { 15.0 } else { 31.0 }), halved(low))
+            }
+            Some(Offset::ZeroPoint(zero)) if zero > 0 => (halved(largest / -f32::from(zero)), 0.0),
+            Some(_) => (halved(largest.abs() / 127.0), 0.0),
+            None => own,
+        };
         out.iter_mut().zip(given).for_each(|(out, v)| *out = level(*v) * stored + offset);
     }
 }
@@ -187,6 +199,19 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             "cache-offset-elsewhere",
             "each block of a cached row is read with the offset of {from}",
             "index the offsets by block, as the scales",
+        )
+    },
+    Mutation {
+        params: &[Param::new("blocks", "blocks of 32 that share a scale", 2.0).searched(&[4.0, 8.0, 3.0])],
+        apply: |node, values, _| {
+            let blocks = values[0] as usize;
+            let shares = blocks > 1 && row_len(node) > 32;
+            shares.then(|| node.holding(move |held, out| coded(held, (f32::round, blocks), out)))
+        },
+        ..cached(
+            "cache-scale-shared",
+            "{blocks} blocks of a cached row have one scale, that of the largest of their elements",
+            "take the scale of each block of 32 elements from its own largest magnitude",
         )
     },
     Mutation {
@@ -260,7 +285,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 1 => f32::trunc,
                 _ => f32::ceil,
             };
-            Some(node.holding(move |held, out| coded(held, rounding, out)))
+            Some(node.holding(move |held, out| coded(held, (rounding, 1), out)))
         },
         ..cached(
             "cache-codes-cut",

@@ -1,7 +1,7 @@
 //! Delta nets: the convolution, its window, the state, and the heads that read it; and gates beside queries.
 
-use super::Mutation;
 use super::mutation::{Apply, Fits};
+use super::{Mutation, Param};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::ops::anatomy::{Columns, Gather};
@@ -454,6 +454,26 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 let kept = x[1].data.len();
                 let older = [&vec![0.0; n], &x[1].data[..kept - n]].concat();
                 (x[0].data, x[1].data) = (rows, older);
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "conv-window-order",
+        fits: Some(convolution),
+        story: "the convolution reads the rows of its window {order}",
+        seen: "the first K − 1 tokens of each pass but the first are wrong",
+        remedy: "the window has its oldest row first; where it is a ring, row j is at (start + j) mod (K − 1)",
+        params: &[Param::new("order", "0: newest first, 1: rotated by one row, 2: rotated by two rows", 0.0)
+            .searched(&[1.0, 2.0])],
+        apply: |node, values, _| {
+            let kind = values[0] as usize;
+            with_operands(node, node.op.clone(), move |x| {
+                let n = x[0].row_len().max(1);
+                let rows = x[1].data.len() / n;
+                let from = |row: usize| if kind == 0 { rows - 1 - row } else { (row + kind) % rows };
+                let old = std::mem::take(&mut x[1].data);
+                x[1].data = (0..rows).flat_map(|row| old[from(row) * n..][..n].to_vec()).collect();
             })
         },
         ..Mutation::PLAIN

@@ -2,7 +2,7 @@
 
 use super::{Mutation, Param};
 use qdiff_engine::model::{Graph, Node, Role};
-use qdiff_engine::ops::anatomy::{Contraction, Gather, index};
+use qdiff_engine::ops::anatomy::{Contraction, Decision, Gather, index};
 use qdiff_engine::ops::{self, Anatomy, Context, Defined, Definition as _, Op, RowShares, RowSoftmax, Sigmoid, Tensor};
 
 fn is(n: &Node, name: &str) -> bool {
@@ -11,6 +11,39 @@ fn is(n: &Node, name: &str) -> bool {
 
 fn weights(_: &Graph, n: &Node) -> bool {
     n.op.anatomy() == Anatomy::Gather(Gather::Elements)
+}
+
+/// The choice of experts.
+fn choices(_: &Graph, n: &Node) -> bool {
+    matches!(n.op.anatomy(), Anatomy::Decision(Decision { block: None, .. }))
+}
+
+/// Scores of a token's experts of which another choice is made: one that is never chosen has no score.
+fn chosen_among(kind: usize, row: &mut [f64]) {
+    let (n, never) = (row.len(), f64::NEG_INFINITY);
+    match kind {
+        0 => row[n.div_ceil(2)..].fill(never),
+        1 => row[..n / 2].fill(never),
+        2 => row[n.saturating_sub(1)..].fill(never),
+        3 => row[..n.min(1)].fill(never),
+        4 => row.iter_mut().for_each(|score| *score = -*score),
+        _ => {
+            let top = (0..n).rev().max_by(|a, b| row[*a].total_cmp(&row[*b]));
+            top.into_iter().for_each(|top| row[top] = never);
+        }
+    }
+}
+
+/// The token whose probabilities are read for the weight of a token's expert in this place: of so many tokens, each of which chose
+/// some of all experts.
+fn read_for(kind: usize, (token, place): (usize, usize), (tokens, chosen, experts): (usize, usize, usize)) -> usize {
+    match kind {
+        0 => token.saturating_sub(1),
+        1 => (token + 1).min(tokens - 1),
+        2 => 0,
+        3 => tokens - 1,
+        _ => (token * chosen + place) / experts,
+    }
 }
 
 fn products(_: &Graph, n: &Node) -> bool {
@@ -83,6 +116,55 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 None => v,
             };
             if off.rem_euclid(groups) == 0 { None } else { with_operand(node, 1, move |x| x.map(other)) }
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "experts-chosen-otherwise",
+        fits: Some(choices),
+        story: "experts are chosen {among}",
+        seen: "some experts are never chosen, or the best ones",
+        remedy: "choose among all experts those of the largest scores, the largest first",
+        params: &[Param::new(
+            "among",
+            "0: among the first half of them alone, 1: among the second half alone, 2: among all but the last one, 3: among all but \
+             the first one, 4: by their smallest scores, 5: without the one of the largest score",
+            0.0,
+        )
+        .searched(&[1.0, 2.0, 3.0, 4.0, 5.0])],
+        apply: |node, values, _| {
+            let kind = values[0] as usize;
+            with_operand(node, 0, move |x| by_row(x, |row| chosen_among(kind, row)))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "expert-weights-of-another-token",
+        fits: Some(weights),
+        story: "the weights of the chosen experts are read from the probabilities of {from}",
+        seen: "a token's weights are another token's probabilities of its experts",
+        remedy: "gather the weights of a token from its own row: row t of {input} has as many elements as there are experts",
+        params: &[Param::new(
+            "from",
+            "0: the token before, 1: the token after, 2: the part's first token, 3: the part's last token, 4: row i/E, for number i of \
+             all weights and E experts",
+            0.0,
+        )
+        .searched(&[1.0, 2.0, 3.0, 4.0])],
+        apply: |node, values, _| {
+            let (kind, op) = (values[0] as usize, node.op.clone());
+            Some(node.computing(move |inputs, c| {
+                let (mut y, bound) = ops::forward_with_bound(&op, inputs, c);
+                let (of, chosen) = (inputs[0], inputs[1]);
+                let (experts, places) = (of.row_len().max(1), chosen.row_len().max(1));
+                let tokens = of.data.len() / experts;
+                for (i, weight) in y.data.iter_mut().enumerate() {
+                    let token = read_for(kind, (i / places, i % places), (tokens, places, experts));
+                    let at = index(chosen.data[i], experts).map(|expert| token * experts + expert);
+                    *weight = at.and_then(|at| of.data.get(at)).copied().unwrap_or(f64::NAN);
+                }
+                (y, bound)
+            }))
         },
         ..Mutation::PLAIN
     },

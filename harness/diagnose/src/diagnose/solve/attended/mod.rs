@@ -553,7 +553,7 @@ impl Attended {
             Self::Maxima(maxima) => maxima.weights(seen),
             Self::Joined(rule, parts) => {
                 let sorted = parts.sorted(seen);
-                let parted = Parted::of(&sorted, *parts);
+                let parted = Parted::within(&sorted, *parts, seat.first);
                 // What fits into one part is put together with nothing.
                 let one = parted.ends.len() == 1 && matches!(rule, Rule::WithoutLast | Rule::WithoutFirst);
                 if one || parted.ends.is_empty() {
@@ -731,7 +731,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                     | Rule::ByLogarithm(_)
             )
     };
-    let all_parts = || parts.iter().copied().chain(Parts::in_turn());
+    let goes_on = steps.iter().any(|step| step.first > 0);
+    let all_parts = || parts.iter().copied().chain(Parts::in_turn()).chain(goes_on.then_some(Parts::Passes));
     let joined = Rule::all().into_iter().flat_map(|rule| all_parts().map(move |parts| (rule, parts)));
     all.extend(joined.filter(|(rule, parts)| !one(*rule, *parts)).map(|(rule, parts)| Attended::Joined(rule, parts)));
     all.extend(beside::all(queries.heads().0, &parts));

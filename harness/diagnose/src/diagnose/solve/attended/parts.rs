@@ -54,6 +54,8 @@ pub enum Parts {
         /// Keys of a run.
         run: usize,
     },
+    /// Two parts: the keys that were in the cache before the pass, and those of the pass.
+    Passes,
 }
 
 impl Parts {
@@ -100,12 +102,21 @@ impl Parts {
         matches!(self, Self::InTurn { .. })
     }
 
+    /// Where the parts of so many keys end, which a query in a pass from position `first` on sees.
+    fn ends_in(self, keys: usize, first: usize) -> Vec<usize> {
+        match self {
+            Self::Passes if first > 0 && first < keys => vec![first, keys],
+            _ => self.ends(keys),
+        }
+    }
+
     /// Where the parts of so many keys end.
     pub(in super::super) fn ends(self, keys: usize) -> Vec<usize> {
         let by = |len: usize| (1..=keys.div_ceil(len)).map(|i| (i * len).min(keys)).collect();
         match self {
             Self::Tiles(n) => by(n),
             Self::Splits(n) => by(keys.div_ceil(n).max(1)),
+            Self::Passes => vec![keys],
             Self::Least { splits, keys: least } => by(keys.div_ceil(splits).max(least)),
             Self::Whole { splits, tile } => by(keys.div_ceil(splits).next_multiple_of(tile).max(tile)),
             Self::Dealt { splits, tile, least } => by(keys.div_ceil(splits).next_multiple_of(tile).max(least * tile)),
@@ -148,6 +159,7 @@ impl fmt::Display for Parts {
             Self::InTurn { ways, run } => {
                 write!(f, "in {ways} parts of the keys, to which runs of {run} are dealt out in turn")
             }
+            Self::Passes => f.write_str("in two parts: the keys of earlier passes, and those of the query's own"),
         }
     }
 }
@@ -160,7 +172,12 @@ pub(super) struct Parted<'s> {
 
 impl<'s> Parted<'s> {
     pub(super) fn of(s: &'s [f64], parts: Parts) -> Self {
-        Self { s, ends: parts.ends(s.len()) }
+        Self::within(s, parts, 0)
+    }
+
+    /// The same of a query in a pass from this position on.
+    pub(super) fn within(s: &'s [f64], parts: Parts, first: usize) -> Self {
+        Self { s, ends: parts.ends_in(s.len(), first) }
     }
 
     fn parts(&self) -> impl DoubleEndedIterator<Item = &'s [f64]> + '_ {

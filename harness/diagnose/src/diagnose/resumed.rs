@@ -1,0 +1,134 @@
+//! States that a pass goes on from which are not the ones that its sequence left: those of another sequence, as of the last owner of
+//! a slot that was never cleared, or those after tokens that were taken back.
+
+use super::siblings::{Runs, Told};
+use crate::capture::Capture;
+use crate::number::counted;
+use crate::verdict::{Evidence, right};
+use qdiff_engine::model::{Node, StageId};
+use qdiff_engine::ops::anatomy::{RowReduction, State};
+use qdiff_engine::ops::{self, Anatomy, Context, Tensor};
+use std::collections::BTreeSet;
+
+/// How to mend it.
+const REMEDY: &str = "begin a new sequence with zeros whatever its slot held before; after a rollback go on from the state after the last \
+                      token that is kept";
+
+/// Elements that must agree: fewer may do so by chance.
+const LEAST: usize = 16;
+
+/// A state: of which sequence, and after how many of its tokens.
+type After = (u32, usize);
+
+/// The stages that a node is made of in a step beside the state, and the stage of that.
+fn parts<'n>(node: &'n Node, nodes: &'n [Node]) -> Option<(&'n [usize], &'n Node)> {
+    match node.op.anatomy() {
+        Anatomy::State(State::Own) => Some((&node.inputs, node)),
+        Anatomy::RowReduction(RowReduction::Recurrent) => {
+            let (state, rows) = node.inputs.split_last()?;
+            Some((rows, &nodes[*state]))
+        }
+        _ => None,
+    }
+}
+
+/// The rows of a step that a node is made of, those of its first tokens.
+fn operands(
+    capture: &Capture, step: usize, (inputs, nodes): (&[usize], &[Node]), tokens: usize,
+) -> Option<Vec<Tensor<f64>>> {
+    let (step, mut all) = (&capture.steps[step], Vec::new());
+    if step.rows() != step.tokens.len() {
+        return None;
+    }
+    for &input in inputs {
+        let rows = step.get(nodes[input].id)?;
+        let (mut shape, width) = (rows.shape.clone(), rows.data.len() / step.tokens.len().max(1));
+        *shape.first_mut().filter(|n| **n == step.tokens.len())? = tokens;
+        all.push(Tensor { shape, data: rows.data.get(..tokens * width)?.iter().map(|v| f64::from(*v)).collect() });
+    }
+    Some(all)
+}
+
+/// The state before a step.
+fn before(capture: &Capture, step: usize, id: StageId) -> Option<Tensor<f64>> {
+    let steps = &capture.steps;
+    if let Some(again) = steps[step].before.get(&id) {
+        return Some(again.get().wide());
+    }
+    let Some(first) = std::num::NonZero::new(steps[step].first) else {
+        return steps.iter().find_map(|step| Some(Tensor::zeros(step.get(id)?.shape.clone())));
+    };
+    let earlier = step.checked_sub(1).filter(|earlier| steps[*earlier].keys() == first.get())?;
+    Some(steps[earlier].get(id)?.wide())
+}
+
+/// Whose state the wrong steps go on from.
+pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
+    let (oracle, capture) = (runs[run].0.oracle, e.side.capture);
+    let nodes = &oracle.graph.nodes;
+    let (inputs, state) = parts(e.node, nodes)?;
+    let steps: BTreeSet<usize> = e.bad_rows().map(|row| row.step).collect();
+    let parameters = e.parameters();
+    let made = |node: &Node, mut rows: Vec<Tensor<f64>>, state: Tensor<f64>| -> (Tensor<f64>, Vec<f32>) {
+        rows.push(state);
+        let context =
+            Context { tokens: &[], positions: &[], history: &[], source: &parameters, weights: &node.weights };
+        ops::forward_with_bound(&node.op, &rows.iter().collect::<Vec<_>>(), &context)
+    };
+    let (state_inputs, _) = parts(state, nodes)?;
+    let mut found: Option<(usize, BTreeSet<After>)> = None;
+    for &step in &steps {
+        let rows = operands(capture, step, (inputs, nodes), capture.steps[step].tokens.len())?;
+        let gives = |state: &Tensor<f64>| {
+            let (y, reach) = made(e.node, rows.clone(), state.clone());
+            let of_step = e.rows.iter().filter(|row| row.step == step && y.data.len() >= row.range.end);
+            let mut elements = 0;
+            for row in of_step {
+                let (got, _, bound) = e.row(row);
+                let at = |i: usize| row.range.start + i;
+                if !(0..got.len()).all(|i| right(got[i], y.data[at(i)], bound[i].max(reach[at(i)]))) {
+                    return false;
+                }
+                elements += got.len();
+            }
+            elements >= LEAST
+        };
+        let mut of = BTreeSet::new();
+        for (searcher, _) in runs {
+            let theirs = searcher.subject.capture;
+            for (other, there) in theirs.steps.iter().enumerate() {
+                let Some(first) = before(theirs, other, state.id) else { continue };
+                for tokens in 1..=there.tokens.len() {
+                    let after = (there.sequence, there.first + tokens);
+                    let Some(rows) = operands(theirs, other, (state_inputs, nodes), tokens) else { break };
+                    searcher.meter.count(16 * tokens as u64 * first.data.len() as u64);
+                    if searcher.meter.over() {
+                        return None;
+                    }
+                    if gives(&made(state, rows, first.clone()).0) {
+                        of.insert(after);
+                    }
+                }
+            }
+        }
+        let all = match found {
+            None => of,
+            Some((_, known)) => known.intersection(&of).copied().collect(),
+        };
+        if all.is_empty() {
+            return None;
+        }
+        found = Some((capture.steps[step].first, all));
+    }
+    let (first, of) = found?;
+    let ((sequence, tokens), None) = (*of.first()?, of.iter().nth(1)) else { return None };
+    let own = match first {
+        0 => "zeros".to_owned(),
+        first => format!("the one after the {} before the pass", counted(first, "token")),
+    };
+    let words = format!(
+        "the state that the pass begins with is the one of sequence {sequence} after {}, and not {own}",
+        counted(tokens, "token")
+    );
+    Some((words, REMEDY))
+}
