@@ -44,8 +44,8 @@ pub struct SynthRequest {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub mtp: usize,
     /// Give the model magnitudes of real Qwen models: massive activations of two tokens in two channels; key biases in the hundreds
-    /// (in architectures without biases, head norms that make scores as large); routers that are nearly undecided in even layers and
-    /// prefer one expert in odd layers
+    /// (in architectures without biases, head norms that make scores as large); routers that are nearly undecided in even layers
+    /// and prefer one expert in odd layers
     #[arg(long)]
     pub massive: bool,
     /// Format of all matrices; vectors are F32
