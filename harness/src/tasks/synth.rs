@@ -45,7 +45,7 @@ pub struct SynthRequest {
     pub mtp: usize,
     /// Give the model magnitudes of real Qwen models: massive activations of two tokens in two channels; key biases in the hundreds
     /// (in architectures without biases, head norms that make scores as large); routers that are nearly undecided in even layers
-    /// and prefer one expert in odd layers
+    /// and give one expert nearly all the weight in odd layers
     #[arg(long)]
     pub massive: bool,
     /// Format of all matrices; vectors are F32
