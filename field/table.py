@@ -31,7 +31,14 @@ def of_row(name, row):
     runs = row["runs"]
     outcome = min((run["outcome"] for run in runs), key=WORST.index)
     bad = [run for run in runs if run["outcome"] == outcome]
-    coverage = {f"{100 * run['judged'] / run['asked']:.4g} %" + (f" ({shown(run)} of {run['stages_total']})" if shown(run) is not None else "") for run in runs if run.get("asked")}
+    coverage = {}
+    # A setting of an engine shows the same stages in every run.
+    known = next((n for n in map(shown, runs) if n is not None), None)
+    for run in (run for run in runs if run.get("asked")):
+        stages = "" if known is None else f" ({shown(run) or known} of {run['stages_total']})"
+        coverage.setdefault(f"{100 * run['judged'] / run['asked']:.4g} %{stages}", []).append(run["run"])
+    # A name of a run may have commas in it.
+    coverage = [share if len(coverage) == 1 else f"{' and '.join(names)}: {share}" for share, names in coverage.items()]
     used = max((run["used"] for run in runs if run.get("used")), key=lambda text: float(text.split(" %")[0]), default="")
     first, cause, confirmed, effect = "", "", "", ""
     if outcome == "trouble":
@@ -53,10 +60,10 @@ def of_row(name, row):
         if effects:
             worst = max(effects, key=lambda one: (float(one["logits"] or 0), one["changed"] or 0))
             effect = f"logits {worst['logits']}, KL {worst['kl']}, {worst['changed']} of {worst['positions']}"
-    where = ", ".join(run["run"] for run in bad) if len(bad) < len(runs) else "all"
-    verdict = outcome.upper() + (f" at {where}" if outcome != "match" else "")
+    where = f"at {'; '.join(run['run'] for run in bad)}" if len(bad) < len(runs) else "in all runs"
+    verdict = outcome.upper() + (f" {where}" if outcome != "match" else "")
     notes = row.get("note", "")
-    return [row["name"], row["model"], verdict, first, cause, confirmed, effect, used, "; ".join(sorted(coverage)), notes]
+    return [row["name"], row["model"], verdict, first, cause, confirmed, effect, used, "; ".join(coverage), notes]
 
 
 def shown(run):

@@ -5,7 +5,7 @@ use crate::ops::{Definition, Op, RowSoftmax};
 
 /// Its shape in symbols: T tokens of this step, N tokens so far, E width of the residual stream, H query heads, G heads of
 /// keys and values, D width of a head, F width of the feed-forward network, X experts, K of them that a token takes, M any width
-/// of a delta net, of residual streams or of an indexer, V size of the vocabulary.
+/// of a delta net, of residual streams or of an indexer (two M in one shape may differ), V size of the vocabulary.
 pub fn symbolic(node: &Node) -> String {
     let symbols: &[&str] = match (node.role, &node.op) {
         // Two parts in one product.
@@ -60,10 +60,9 @@ pub fn described(node: &Node) -> &'static str {
         (Op::RmsNorm(_), Role::AttnInput) => "the residual stream, normed and times the norm's weight",
         (Op::RmsNorm(_), Role::FfnInput) => "the residual stream after attention, normed and times the norm's weight",
         (Op::RmsNorm(_), Role::HeadInput) => "the last layer's output, normed and times the norm's weight",
-        (Op::RmsNorm(_), Role::Mixer) => "each head of what the state gave, normed and times the norm's weight",
+        (Op::RmsNorm(_), Role::Mixer) => "each head of the delta net's output, normed and times the norm's weight",
         (Op::SwiGlu, Role::Mixer) => "SiLU of the gate z, times the normed output",
-        (Op::Linear, Role::Mixer) => "a projection of the delta net",
-        (Op::Linear, Role::Streams) => "a product that the reading or the writing of residual streams takes",
+        (Op::Linear, Role::Mixer | Role::Streams) => by_name(node.id.name),
         (Op::Linear, Role::Index) => "the indexer's product, before any norm",
         (Op::RmsNorm(_), Role::Index) => "each head of the indexer's queries, normed and times the norm's weight",
         (Op::Rope(_), Role::Index) => "the indexer's queries, rotated",
@@ -84,10 +83,11 @@ pub fn described(node: &Node) -> &'static str {
         (Op::AttnContext(_), _) => "weights times values, before the output projection",
         (Op::Linear, Role::AttnOutput) => "the output projection, before the residual is added",
         (Op::Residual, Role::AttnOutput) => "the layer's input plus the output projection",
-        (Op::Linear, Role::Router) => "a score for each expert, or for the shared one",
+        (Op::Linear, Role::Router) if node.id.name == "shared_score" => "the score of the shared expert",
+        (Op::Linear, Role::Router) => "a score for each expert",
         (Op::Linear, Role::Gate) => "the gate's product, before SiLU",
-        (Op::Linear, Role::Up) => "the other product",
-        (Op::SwiGlu, _) => "SiLU of the gate, times the other product",
+        (Op::Linear, Role::Up) => "the up projection",
+        (Op::SwiGlu, _) => "SiLU of the gate, times the up projection",
         (Op::Linear, Role::FfnOutput) => "the down projection, before the residual is added",
         (Op::Residual, _) if node.emission.name.starts_with("ffn_out") => {
             "the experts' sum plus what the shared expert gives"
@@ -96,5 +96,31 @@ pub fn described(node: &Node) -> &'static str {
         (Op::Linear, Role::Logits) => "a logit per token id; of a prompt the last token's alone is enough",
         (Op::Linear, _) => "a product with a weight",
         (Op::Collective(_), _) => "the parts of all ranks together",
+    }
+}
+
+/// A product of a delta net or of residual streams: the role leaves open which.
+fn by_name(name: &str) -> &'static str {
+    match name {
+        "delta_qkv" => "queries, keys and values of the delta net in one product, before the convolution",
+        "delta_z" => "the product of z, which gates the delta net's output",
+        "delta_ba" => "the products of β and of the decay in one",
+        "ngram_key" => "the n-grams' key for each stream: their embedding times the key's weight",
+        "ngram_value" => "the n-grams' value, one for all streams: their embedding times the value's weight",
+        "attn_streams_down" => "the normed streams before attention or delta net, projected down for the gates",
+        "attn_streams_gate" => {
+            "the streams' gates before attention or delta net: the low-rank product projected up, before the sigmoid"
+        }
+        "attn_inject" => "a score for each stream, of the normed streams: how much of attention or delta net it gets",
+        "ffn_streams_down" => "the normed streams before the experts, projected down for the gates",
+        "ffn_streams_gate" => {
+            "the streams' gates before the experts: the low-rank product projected up, before the sigmoid"
+        }
+        "ffn_inject" => "a score for each stream, of the normed streams: how much of the experts' result it gets",
+        "final_streams_down" => "the normed streams after the last layer, projected down for the gates",
+        "final_streams_gate" => {
+            "the streams' gates after the last layer: the low-rank product projected up, before the sigmoid"
+        }
+        _ => "a product of the delta net or of the residual streams",
     }
 }

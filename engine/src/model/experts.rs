@@ -126,7 +126,7 @@ impl Experts {
             scaled.add(&format!("{emitted}_scaled"), op)
         };
         let (of_gate, of_up) =
-            ("the gate's product of each chosen expert, before SiLU", "the other product of each chosen expert");
+            ("the gate's product of each chosen expert, before SiLU", "the up projection of each chosen expert");
         let (gate, up) = if fused {
             let about = "gate and up of each chosen expert, which are in one tensor";
             let both = ("expert_gate_up", Role::Gate);

@@ -164,10 +164,10 @@ pub(super) fn attention(b: &mut Builder, traits: &Traits, x: usize, chosen: Opti
     let half =
         |first: usize, about| Defined::op(Plain::columns(Columns { first, run: d, stride: 2 * d, runs: h }, about));
     let emitted = if traits.next { "Qcur_view" } else { "Qcur_reshaped" };
-    let q = half(0, "the queries of what was projected together with the gate");
+    let q = half(0, "the queries' part of the product of queries and gate");
     let q = b.stage("q_half", Role::Query, q, &[both], &[h * d]).add(emitted, "VIEW");
     let (emitted, op) = if traits.next { ("gate", "VIEW") } else { ("gate_reshaped", "CONT") };
-    let gate = half(d, "the gate of what was projected together with the queries");
+    let gate = half(d, "the gate's part of the product of queries and gate");
     let gate = b.stage("gate_half", Role::Query, gate, &[both], &[h * d]).add(emitted, op);
     let normed = |b: &mut Builder, (name, role), x, tensor: &str, heads: usize, emitted: &str| {
         let norm = Op::RmsNorm(RmsNorm { eps: c.rms_eps, groups: heads });
@@ -196,9 +196,9 @@ pub(super) fn delta_net(b: &mut Builder, net: &Delta, traits: &Traits, x: usize,
         let part = |first: usize, about| {
             Defined::op(Plain::columns(Columns { first, run: each, stride: 2 * each, runs: key_heads }, about))
         };
-        let beta = b.stage("delta_b", role, part(0, "the products of β, head by head"), &[both], &[heads]);
+        let beta = b.stage("delta_b", role, part(0, "the product of β, head by head"), &[both], &[heads]);
         let beta = beta.add("b", "VIEW");
-        let alpha = b.stage("delta_a", role, part(each, "the products of the decay, head by head"), &[both], &[heads]);
+        let alpha = b.stage("delta_a", role, part(each, "the product of the decay, head by head"), &[both], &[heads]);
         let alpha = alpha.add("a", "VIEW");
         // llama.cpp gives the result no name.
         (b.stage("delta_beta", role, sigmoid, &[beta], &[heads]).made_of("b").add("", "UNARY"), alpha)
@@ -224,9 +224,9 @@ pub(super) fn delta_net(b: &mut Builder, net: &Delta, traits: &Traits, x: usize,
         let columns = Defined::op(Plain::columns(Columns::range(first, width), about));
         b.stage(name, role, columns, &[act], &[width]).add(emitted, "VIEW")
     };
-    let q = part(b, "delta_q", (0, keys), "the queries of what was convolved", "q_conv");
-    let k = part(b, "delta_k", (keys, keys), "the keys of what was convolved", "k_conv");
-    let v = part(b, "delta_v", (2 * keys, values), "the values of what was convolved", "v_conv_predelta");
+    let q = part(b, "delta_q", (0, keys), "the queries' part of the convolved product", "q_conv");
+    let k = part(b, "delta_k", (keys, keys), "the keys' part of the convolved product", "k_conv");
+    let v = part(b, "delta_v", (2 * keys, values), "the values' part of the convolved product", "v_conv_predelta");
     let repeats = if traits.next { heads / key_heads } else { 1 };
     let norm = |b: &mut Builder, name, x, emitted: &str| {
         let op = Defined::op(L2Norm { eps: c.rms_eps, heads: key_heads, repeats });

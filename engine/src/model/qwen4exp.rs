@@ -33,6 +33,7 @@ const BEFORE_ATTENTION: Reader = Reader {
 };
 const AFTER_ATTENTION: Writer = Writer {
     stages: ["attn_inject", "attn_stream_weights", "attn_residual"],
+    weights: "how much of attention or delta net is added to each stream: twice the sigmoid of score / number of streams",
     role: Role::AttnOutput,
     tensor: "hc_attn_inject.weight",
     emitted: "hc_combine",
@@ -45,6 +46,7 @@ const BEFORE_FFN: Reader = Reader {
 };
 const AFTER_FFN: Writer = Writer {
     stages: ["ffn_inject", "ffn_stream_weights", "layer_out"],
+    weights: "how much of the experts' result is added to each stream: twice the sigmoid of score / number of streams",
     role: Role::FfnOutput,
     tensor: "hc_ffn_inject.weight",
     emitted: "l_last",
@@ -256,17 +258,17 @@ impl Embedding {
         let names = ("ngram_query_normed", "each residual stream, normed and times the weight of the query's norm");
         let query = streams.norm(b, source, names, all, (layer, "ple_norm_query.weight"));
         let about =
-            "how much each stream asks for the n-grams: the product of query and key over the root of the width";
+            "how much each stream asks for the n-grams: the product of query and key, divided by the root of the width";
         let dots = Defined::op(StreamDots { streams: count, about });
         let score = b.stage("ngram_score", role, dots, &[key, query], &[count]).add("", "");
-        let about = "the gate of each stream: the sigmoid of its score's root, with the score's sign";
+        let about = "the gate of each stream: the sigmoid of the root of its score's size, with the score's sign";
         let gate = Defined::op(Curve { of: Function::SigmoidOfRoot, about });
         let gate = b.stage("ngram_gate", role, gate, &[score], &[count]).add("ple_gate", "UNARY");
-        let about = "the n-grams' value, for each stream times its gate";
+        let about = "for each stream, the n-grams' value times the stream's gate";
         let gated = Defined::op(StreamFactors { streams: count, about });
         let gated = b.stage("ngram_gated", role, gated, &[value, gate], &[width]).add("ple_gated_value", "MUL");
         let names =
-            ("ngram_normed", "what each stream takes of the n-grams' value, normed and times the norm's weight");
+            ("ngram_normed", "for each stream, its gated value of the n-grams, normed and times the norm's weight");
         let normed = streams.norm(b, source, names, gated, (layer, "ple_norm_conv.weight"));
         let apart = self.op.multipliers.len();
         let rows = (self.taps - 1) * apart;

@@ -28,9 +28,11 @@ pub(super) struct Reader {
     pub(super) emitted: (&'static str, &'static str),
 }
 
-/// Where streams are written: the stages' names, the role, and how llama.cpp announces the result.
+/// Where streams are written: the stages' names, what the weights of the streams are, the role, and how llama.cpp announces the
+/// result.
 pub(super) struct Writer {
     pub(super) stages: [&'static str; 3],
+    pub(super) weights: &'static str,
     pub(super) role: Role,
     pub(super) tensor: &'static str,
     pub(super) emitted: &'static str,
@@ -78,7 +80,7 @@ impl Streams {
         let normed = self.norm(b, source, (norm, about), x, (layer, &tensor("norm")));
         let (all, rank) = (self.all(), self.rank);
         let low = linear(b, (down, Role::Streams), normed, &tensor("down"), [all, rank], "");
-        let about = "the gates' product of low rank over the number of streams, through SiLU";
+        let about = "the low-rank product of the gates, divided by the number of streams, through SiLU";
         let silu = Defined::op(Curve { of: Function::SiluOfShare(self.count), about });
         let low = b.stage(act, Role::Streams, silu, &[low], &[rank]).add("", "");
         let gate = linear(b, (gate, Role::Streams), low, &tensor("up"), [rank, all], "");
@@ -91,10 +93,8 @@ impl Streams {
     pub(super) fn written(&self, b: &mut Builder, of: &Writer, [x, out, normed]: [usize; 3]) -> usize {
         let [inject, weights, sum] = of.stages;
         let inject = linear(b, (inject, Role::Streams), normed, of.tensor, [self.all(), self.count], "");
-        let about =
-            "what each stream takes of the part's result: twice the sigmoid of its product over the number of streams";
-        let twice = Defined::op(Curve { of: Function::TwiceSigmoidOfShare(self.count), about });
-        let weights = b.stage(weights, Role::Streams, twice, &[inject], &[self.count]).add("", "");
+        let twice = Curve { of: Function::TwiceSigmoidOfShare(self.count), about: of.weights };
+        let weights = b.stage(weights, Role::Streams, Defined::op(twice), &[inject], &[self.count]).add("", "");
         let op: Op = Defined::op(StreamSum { streams: self.count });
         b.stage(sum, of.role, op, &[x, out, weights], &[self.all()]).add(of.emitted, "DSV4_HC_POST")
     }

@@ -192,7 +192,7 @@ impl Definition for DeltaNet {
         "delta_net"
     }
     fn about(&self) -> &'static str {
-        "what each token's query reads of the delta net's state after the token"
+        "what each token's query reads from the delta net's state after that token"
     }
     fn anatomy(&self) -> Anatomy<'_> {
         Anatomy::RowReduction(RowReduction::Recurrent)
@@ -225,7 +225,7 @@ impl Definition for DeltaState {
         "delta_state"
     }
     fn about(&self) -> &'static str {
-        "the delta net's state after the step, head by head, transposed: the row of an element of the value holds all of the key"
+        "the delta net's state after the step, head by head: a row for each element of the value, a column for each of the key"
     }
     fn anatomy(&self) -> Anatomy<'_> {
         Anatomy::State(State::Own)

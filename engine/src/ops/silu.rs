@@ -16,7 +16,7 @@ impl Definition for Silu {
         "silu"
     }
     fn about(&self) -> &'static str {
-        "what the convolution gives, through SiLU"
+        "SiLU of the convolution"
     }
     fn anatomy(&self) -> Anatomy<'_> {
         Anatomy::Elementwise(Elementwise::Function(1))

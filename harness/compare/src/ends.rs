@@ -61,11 +61,9 @@ impl EndCheck {
             false => format!("the engine went on after token {}, {}, which ends a text", w.index, told(&w.token)),
         });
         let right = if self.folder { "the folder's own list" } else { "llama.cpp" };
-        let missed = listed(&self.missed).map(|all| format!("{all} to {right} alone"));
-        let added = listed(&self.added).map(|all| format!("{all} to the engine alone"));
-        let lists: Vec<String> = missed.into_iter().chain(added).collect();
-        let lists = (!lists.is_empty()).then(|| format!("a text ends at {}", lists.join(", at ")));
-        let found: Vec<String> = wrong.into_iter().chain(lists).collect();
+        let missed = listed(&self.missed).map(|all| format!("only {right} ends a text at {all}"));
+        let added = listed(&self.added).map(|all| format!("only the engine ends a text at {all}"));
+        let found: Vec<String> = wrong.into_iter().chain(missed).chain(added).collect();
         let cause = self.cause.as_ref().map_or_else(String::new, |c| format!(": {} ({})", c.story, c.name));
         match (&self.unlisted, found.is_empty()) {
             (_, false) => found.join("; ") + &cause,

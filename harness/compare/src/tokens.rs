@@ -79,7 +79,10 @@ impl TokensCheck {
             };
             let untested = match self.untested.as_slice() {
                 [] => String::new(),
-                faults => format!("; untested by this text: {}", faults.join(", ")),
+                [fault] => format!("; this text cannot show the fault {fault} (`qdiff mutations show {fault}`)"),
+                faults => {
+                    format!("; this text cannot show the faults {} (`qdiff mutations show NAME`)", faults.join(", "))
+                }
             };
             return format!("all {} as in {right}{run}{untested}", counted(self.same, "prompt token"));
         };

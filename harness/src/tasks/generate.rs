@@ -28,7 +28,7 @@ const SUBJECT: &str = "The runner under suspicion; qdiff's samplers draw from it
 #[command(
     mut_arg("model", |a| a.help(super::request::GGUF)),
     mut_arg("subject", |a| a.help(SUBJECT).long_help(SUBJECT).value_parser(values::STEPPED_SUBJECT)),
-    mut_arg("prompt", |a| a.help("A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input")),
+    mut_arg("prompt", |a| a.help(super::request::TEXT)),
     mut_arg("decode", |a| a.help("Tokens to generate")),
     mut_arg("kv_type", |a| a.help("Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values [default: f32]")),
     mut_arg("reference", |a| a.help("The runner to compare with; llama.cpp draws with its samplers"))

@@ -27,7 +27,7 @@ const RECORDED: &str = "What is recorded";
 /// What to record.
 #[derive(Clone, Debug, Args)]
 #[command(
-    mut_arg("prompt", |a| a.help("A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input")),
+    mut_arg("prompt", |a| a.help(super::request::TEXT)),
     mut_arg("decode", |a| a.help("Decode steps after the prompt; the runner chooses their tokens")),
     mut_arg("ubatch", |a| a.help("Most tokens of the prompt in one pass; 1 is token by token")),
     mut_arg("kv_type", |a| a.help("Type of the KV cache, or two as in q8_0/q4_1 for keys and values [default: f32]")),

@@ -20,6 +20,9 @@ use std::time::Duration;
 /// The model of a command for which llama.cpp must read it.
 pub const GGUF: &str = "GGUF file (`qdiff fetch-model` fetches one)";
 
+/// The prompt of a command that takes no recorded subject.
+pub const TEXT: &str = "A built-in prompt (see `qdiff prompts`), text, @FILE, or - for standard input";
+
 /// The model.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What to run")]

@@ -12,7 +12,10 @@ use clap::Args;
 
 /// What to run in steps of which size.
 #[derive(Clone, Debug, Args)]
-#[command(mut_arg("model", |a| a.help("GGUF file, or with `--reference cpu` a folder of safetensors")))]
+#[command(
+    mut_arg("model", |a| a.help("GGUF file, or with `--reference cpu` a folder of safetensors")),
+    mut_arg("prompt", |a| a.help(super::request::TEXT))
+)]
 pub struct SweepRequest {
     /// Model and tokens; the decode steps become part of the tokens
     #[command(flatten)]

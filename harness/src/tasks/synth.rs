@@ -43,9 +43,9 @@ pub struct SynthRequest {
     /// Number of blocks for multi-token prediction behind the layers; for hybrid architectures, such as qwen35
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub mtp: usize,
-    /// Give the model magnitudes of real Qwen models: massive activations of two tokens in two channels, key biases in the hundreds
-    /// (without biases, scores as large by the norms of the heads), nearly equal experts in even layers and one that takes all in odd
-    /// ones
+    /// Give the model magnitudes of real Qwen models: massive activations of two tokens in two channels; key biases in the hundreds
+    /// (in architectures without biases, head norms that make scores as large); routers that are nearly undecided in even layers
+    /// and give one expert nearly all the weight in odd layers
     #[arg(long)]
     pub massive: bool,
     /// Format of all matrices; vectors are F32

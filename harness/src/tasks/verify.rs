@@ -24,13 +24,17 @@ use std::collections::HashSet;
 
 /// What llama.cpp is to run on F32 weights.
 #[derive(Clone, Debug, Args)]
-#[command(mut_arg("model", |a| a.help(super::request::GGUF)))]
+#[command(
+    mut_arg("model", |a| a.help(super::request::GGUF)),
+    mut_arg("prompt", |a| a.help(super::request::TEXT)),
+    mut_arg("decode", |a| a.help("Decode steps after the prompt; llama.cpp chooses their tokens")),
+    mut_arg("tmp", |a| a.help("Folder for temporary files, such as the copy of the model in F32 [default: the system's]"))
+)]
 pub struct VerifyRequest {
     #[command(flatten)]
     pub tokens: TokensRequest,
     #[command(flatten)]
     pub threads: ThreadsRequest,
-    /// Where the copy of the model goes, four bytes a weight
     #[command(flatten)]
     pub tmp: TmpRequest,
 }

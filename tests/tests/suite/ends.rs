@@ -75,7 +75,7 @@ fn a_list_of_ends_is_compared() {
     assert_eq!((&report["end"]["added"], &report["end"]["wrong"]), (&json!([]), &Value::Null), "{text}");
     assert_eq!(report["end"]["cause"]["name"], "eos-alone", "{text}");
     let line =
-        format!("DIVERGED at the end of generation: a text ends at '<|endoftext|>' (id {missed}) to llama.cpp alone");
+        format!("DIVERGED at the end of generation: only llama.cpp ends a text at '<|endoftext|>' (id {missed})");
     assert!(headline(&text[text.find("DIVERGED").unwrap()..]).contains(&line), "{text}");
     assert!(text.contains("eos-alone in the end of generation"), "{text}");
     for (args, word) in [
@@ -134,8 +134,8 @@ fn a_recorded_end_is_judged() {
     assert!(text.contains("the list of ends was not compared"), "{text}");
     for (end, said, cause) in [
         (json!({"at": 7}), format!("the engine stopped at token {index}, "), ""),
-        (json!({"at": token, "tokens": [token]}), "a text ends at '<|endoftext|>'".to_owned(), "eos-alone"),
-        (json!({"tokens": [other, im_end, token, 9_999_999]}), "(id 9999999) to the engine alone".to_owned(), ""),
+        (json!({"at": token, "tokens": [token]}), "only llama.cpp ends a text at ".to_owned(), "eos-alone"),
+        (json!({"tokens": [other, im_end, token, 9_999_999]}), "(id 9999999)".to_owned(), ""),
     ] {
         let (code, report, text) = judged(&folder, end);
         assert_eq!(code, 1, "{text}");

@@ -17,14 +17,14 @@ pub(super) fn remedy(given: &[usize], expected: &[usize]) -> String {
         }
     };
     let why = if given.split_first() == Some((&1, expected)) {
-        "it has a batch axis of 1; leave that out, or name the array in a map, which does".to_owned()
+        "it has a batch axis of 1; leave that axis out, or name the array in a map, which drops the axis".to_owned()
     } else if given.len() == expected.len() + 1 && given.ends_with(expected) {
         format!("it holds a batch of {}; say in a map which of them, as in `ARRAY[0] = STAGE`", given[0])
     } else if given.len() == expected.len() && sorted(given) == sorted(expected) {
         "its axes are in another order; a map gives the order, as in `ARRAY = STAGE : 1,0,2`".to_owned()
     } else if count(given) == count(expected) && given.len() < expected.len() {
         format!(
-            "it has axes in one that the stage has apart; write it as {expected:?}, or name it in a map, which does"
+            "it has several axes of the stage as one; write it as {expected:?}, or name it in a map, which splits the axis"
         )
     } else if let Some((axis, got, want)) = longer() {
         let rest = ":, ".repeat(axis);
@@ -65,7 +65,7 @@ mod tests {
             (vec![1, 5, 8], vec![5, 8], "a batch axis of 1"),
             (vec![3, 5, 8], vec![5, 8], "a batch of 3"),
             (vec![4, 5, 2], vec![5, 4, 2], "in another order"),
-            (vec![5, 8], vec![5, 4, 2], "axes in one"),
+            (vec![5, 8], vec![5, 4, 2], "of the stage as one"),
             (
                 vec![5, 6, 2],
                 vec![5, 2, 2],

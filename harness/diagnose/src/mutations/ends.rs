@@ -5,7 +5,7 @@ use super::Mutation;
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "eos-alone",
-        story: "of the tokens that end a text only the eos of the metadata does; the others are passed over",
+        story: "the engine ends a text at the metadata's eos alone and passes over the other end tokens",
         seen: "`qdiff generate`: the text goes on after <|endoftext|> or another end, often with turns of its own",
         remedy: "end at every token that ends a generation: the metadata's eos, eot and eom, and the ends known by their text",
         ends: Some(|tokenizer| tokenizer.eos().into_iter().collect()),

@@ -58,7 +58,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "spaces-together",
-        story: "white space is one word up to its end, where its last character belongs to what follows",
+        story: "a run of white space is all one word; its last character should begin the next word",
         seen: "indented text and double spaces become other tokens; prose does not",
         remedy: r"keep the lookahead of the pre-tokenizer's rule \s+(?!\S)",
         splitting: Some(Splitting { split: spaces_together, shown_by: "a  the  in\n    return  x" }),

@@ -311,12 +311,12 @@ fn reach(fork: &Fork) -> String {
 
 fn same_tokens(forced: &TeacherForced) -> String {
     let mut text = format!(
-        "on the reference's next {} tokens the same choice after {}",
+        "fed the reference's next {} tokens, the subject chooses as the reference does after {} of them",
         forced.compared,
         forced.compared - forced.different.len()
     );
     if let Some(t) = forced.different.iter().max_by(|a, b| a.margin.total_cmp(&b.margin)) {
-        let _ = write!(text, "; largest margin of another {}", number(t.margin));
+        let _ = write!(text, "; the largest margin of a different choice is {}", number(t.margin));
     }
     text
 }

@@ -264,10 +264,10 @@ pub(super) fn coverage(report: &Report) -> String {
     let last = if c.last_row { "; the last stages have the prompt's last token alone, as captured" } else { "" };
     let rounded = rounded_scores(report);
     let probed = c.probed.map_or_else(String::new, |p| {
-        let sees = format!("an error of about {} times its bound shows", p.sees.0.ceil());
+        let sees = format!("a single wrong element shows from about {} times its bound on", p.sees.0.ceil());
         let missed = p.missed.map_or_else(String::new, |missed| {
-            let several = format!("; several that cancel, up to {SEVERAL} times larger, are missed with a chance of");
-            format!("{several} {} at most", number(missed.0))
+            let chance = number(missed.0);
+            format!("; several that cancel are missed with a chance of {chance} at most, if the largest is {SEVERAL} times as far off")
         });
         format!("; {} of them by probes: {sees}{missed} (--check full computes them)", p.rows)
     });

@@ -96,7 +96,7 @@ fn of_cause(c: &Cause, conditioned: bool) -> String {
             format!("{name} explains every wrong element: of a residual of {before} it leaves {after}")
         }
         Explains::Value => format!(
-            "{name} explains every wrong element: of a residual of {before} it leaves {after}. It would change other elements too, which are right, and no rule is known for which"
+            "{name} explains every wrong element: of a residual of {before} it leaves {after}. It would change other elements too, which are right, and no rule is known that says which"
         ),
         Explains::Rounding if !finite => format!("{name} explains NaN and infinity, and the size of the rest"),
         Explains::Rounding => format!("{name} explains the size of the residual, {before}, and not its values"),

@@ -159,7 +159,7 @@ Examples:
 
 --verify: exit code 0 the run gives the same verdict again; 1 it does not; 2 trouble.")]
     Report(ReportArgs),
-    /// Work out one wrong element of each origin of a saved report: operands, terms, both sums
+    /// Work out a wrong element of each of a report's first origins, if its operands were dumped
     #[command(after_help = "\
 qdiff prints Markdown that can be pasted into an issue. Without --patch the tables have the largest
 terms alone.

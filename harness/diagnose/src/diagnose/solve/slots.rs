@@ -153,7 +153,7 @@ impl fmt::Display for Written {
             Rows::Between(low, high) => write!(f, " of positions {low} to {high}"),
             Rows::Seen(some) => {
                 let list: Vec<String> = some.iter().map(ToString::to_string).collect();
-                write!(f, " of positions {} (no rule is known for which)", list.join(", "))
+                write!(f, " of positions {} (no rule is known that says which)", list.join(", "))
             }
         }?;
         f.write_str(" is written ")?;

@@ -131,7 +131,7 @@ fn a_position_and_a_token_come_apart() {
         for because in ["nothing is wrong there", "one row is wrong there"] {
             let found = tried(oracle, of_token, of_token, &tokens);
             let silent = matches!(&found.trial, Some(Trial::Silent { because: why, .. }) if why.contains(because));
-            let fact = "in 1 of the 19 rows that it would change, position 3: no rule is known for which";
+            let fact = "in 1 of the 19 rows that it would change, position 3: no rule is known that says which";
             assert!(silent && told(&found).contains(fact), "{found:?}");
             tokens[7] = 123;
         }

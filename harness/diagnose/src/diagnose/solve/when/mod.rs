@@ -477,7 +477,7 @@ impl fmt::Display for SomeRows {
 }
 
 /// How a sentence ends that gives the wrong elements and does not say why others are right.
-const UNEXPLAINED: &str = "no rule is known for which";
+const UNEXPLAINED: &str = "no rule is known that says which";
 
 impl Holds {
     /// How much its simplest condition asks: 0 is what kernels make a difference of, 2 is two features.
