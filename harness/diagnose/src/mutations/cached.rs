@@ -210,7 +210,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         },
         ..cached(
             "cache-scale-shared",
-            "{blocks} blocks of a cached row have one scale, that of the largest of their elements",
+            "several blocks of a cached row have one scale, that of the largest of their elements",
             "take the scale of each block of 32 elements from its own largest magnitude",
         )
     },

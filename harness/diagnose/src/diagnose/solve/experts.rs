@@ -48,6 +48,21 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Ve
             Rc::new(move |row| chosen(row.step, scene.token(row).0, index.of(row.place.head.unwrap_or(0), taken)?)),
         );
     }
+    let lists = lists(scene);
+    for (tile, gaps) in TILES.into_iter().flat_map(|tile| [true, false].map(|gaps| (tile, gaps))) {
+        let (lists, experts) = (lists.clone(), picked.groups);
+        let (of_lines, of_tiles) = ("without gaps", "filled up to whole tiles");
+        let (of_lines, of_tiles) = if gaps { (of_lines, of_tiles) } else { (of_tiles, of_lines) };
+        add(
+            format!(
+                "expert of its tile of {tile} lines (the experts' lines are placed {of_lines}, and tiles are given to experts \
+                 by counts {of_tiles})"
+            ),
+            Rc::new(move |row| {
+                of_tile(&lists(row.step)?, (expert(scene, row)?, line(scene, row)), (tile, gaps), experts)
+            }),
+        );
+    }
     for index in Index::slips(8) {
         let what = format!("expert that the part's {} chose in this place", index.told("token", "t"));
         add(
@@ -63,6 +78,43 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Ve
 
 /// Maps of a step's lines go over so many.
 const LINES: usize = 65;
+
+/// Lines of a tile.
+const TILES: [usize; 6] = [4, 8, 16, 32, 64, 128];
+
+/// The lines of each expert, in the order of tokens.
+type Lists = Rc<HashMap<usize, Vec<usize>>>;
+
+/// The lists of a step.
+fn lists<'a>(scene: &'a Scene<'a>) -> impl Fn(usize) -> Option<Lists> + Clone + 'a {
+    let known: Rc<RefCell<HashMap<usize, Option<Lists>>>> = Rc::default();
+    move |step: usize| -> Option<Lists> {
+        let make = || {
+            let mut of: HashMap<usize, Vec<usize>> = HashMap::new();
+            for (line, expert) in scene.operand(step, 1)?.data.iter().enumerate() {
+                of.entry(*expert as usize).or_default().push(line);
+            }
+            Some(Rc::new(of))
+        };
+        known.borrow_mut().entry(step).or_insert_with(make).clone()
+    }
+}
+
+/// The expert of the tile that a line is in, where the lines of an expert begin at a multiple of the tile by one count of lines, and
+/// without such gaps by the other one: by the first one tiles are given to experts if `gaps`, and lines are placed if not.
+fn of_tile(lists: &Lists, (own, line): (usize, usize), (tile, gaps): (usize, bool), experts: usize) -> Option<usize> {
+    let count = |e: usize| lists.get(&e).map_or(0, Vec::len);
+    let starts = |gaps: bool| -> Vec<usize> {
+        let ends = (0..experts).scan(0, |end, e| {
+            *end += if gaps { count(e).next_multiple_of(tile) } else { count(e) };
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).collect()
+    };
+    let place = starts(!gaps)[own] + lists.get(&own)?.binary_search(&line).ok()?;
+    let (of, first) = (starts(gaps), place / tile * tile);
+    (0..experts).find(|&e| (of[e]..of[e + 1]).contains(&first))
+}
 
 /// Rows of the activations in the place of a line's own: of another line of the same expert, or by the line's number in the step.
 pub(super) fn rows<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'a>>) {
@@ -98,19 +150,7 @@ pub(super) fn rows<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<
             (lines > inputs).then(|| line(scene, row) % inputs)
         }),
     );
-    // The lines of each expert, in the order of tokens.
-    type Lists = Rc<HashMap<usize, Vec<usize>>>;
-    let lists: RefCell<HashMap<usize, Option<Lists>>> = RefCell::default();
-    let lists = Rc::new(move |step: usize| -> Option<Lists> {
-        let make = || {
-            let mut of: HashMap<usize, Vec<usize>> = HashMap::new();
-            for (line, expert) in scene.operand(step, 1)?.data.iter().enumerate() {
-                of.entry(*expert as usize).or_default().push(line);
-            }
-            Some(Rc::new(of))
-        };
-        lists.borrow_mut().entry(step).or_insert_with(make).clone()
-    });
+    let lists = lists(scene);
     for index in Index::slips(LINES) {
         let lists = lists.clone();
         add(

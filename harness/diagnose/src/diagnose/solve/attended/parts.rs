@@ -338,10 +338,14 @@ pub enum Power {
     Twice,
     /// −1.
     Inverse,
+    /// 1/ln 2 for the logarithm of the sum alone: the maximum that is added to it is as it should be.
+    SumToBaseTwo,
+    /// log₁₀ e, likewise.
+    SumToBaseTen,
 }
 
 impl Power {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::ToBaseTwo,
         Self::ByPowersOfTwo,
         Self::ToBaseTen,
@@ -349,13 +353,23 @@ impl Power {
         Self::Unscaled,
         Self::Twice,
         Self::Inverse,
+        Self::SumToBaseTwo,
+        Self::SumToBaseTen,
     ];
+
+    /// The exponent by which a part is weighted: of its maximum, and the logarithm of its sum of exponentials with that taken off.
+    fn of_part(self, (top, sum): (f64, f64), scale: f64) -> f64 {
+        match self {
+            Self::SumToBaseTwo | Self::SumToBaseTen => top + self.of(scale) * sum,
+            _ => self.of(scale) * (top + sum),
+        }
+    }
 
     fn of(self, scale: f64) -> f64 {
         match self {
-            Self::ToBaseTwo => std::f64::consts::LOG2_E,
+            Self::ToBaseTwo | Self::SumToBaseTwo => std::f64::consts::LOG2_E,
             Self::ByPowersOfTwo => std::f64::consts::LN_2,
-            Self::ToBaseTen => std::f64::consts::LOG10_E,
+            Self::ToBaseTen | Self::SumToBaseTen => std::f64::consts::LOG10_E,
             Self::Scaled => scale,
             Self::Unscaled => 1.0 / scale,
             Self::Twice => 2.0,
@@ -376,6 +390,10 @@ impl fmt::Display for Power {
             }
             Self::Twice => "parts are put together by e^(2·lse), lse the logarithm of their sums",
             Self::Inverse => "parts are put together by e^(−lse), lse the logarithm of their sums: the wrong way round",
+            Self::SumToBaseTwo => "parts are put together by e^(m + log₂ l), with m their maximum and l their sum, not by e^(m + ln l)",
+            Self::SumToBaseTen => {
+                "parts are put together by e^(m + log₁₀ l), with m their maximum and l their sum, not by e^(m + ln l)"
+            }
         })
     }
 }
@@ -537,9 +555,12 @@ impl Rule {
                 of_own(&|part| (largest(part) - top).exp() / sum / total(part, largest(part)))
             }
             Self::ByLogarithm(power) => {
-                let lse = |part: &[f64]| largest(part) + total(part, largest(part)).ln();
-                let most = parted.parts().map(lse).fold(f64::NEG_INFINITY, f64::max);
-                let share = |part: &[f64]| (power.of(scale) * (lse(part) - most)).exp();
+                let exponent = |part: &[f64]| {
+                    let top = largest(part);
+                    power.of_part((top, total(part, top).ln()), scale)
+                };
+                let most = parted.parts().map(exponent).fold(f64::NEG_INFINITY, f64::max);
+                let share = |part: &[f64]| (exponent(part) - most).exp();
                 let sum: f64 = parted.parts().map(share).sum();
                 of_own(&|part| share(part) / sum / total(part, largest(part)))
             }
