@@ -160,8 +160,11 @@ impl Searcher<'_> {
         let names = |c: &Cause| match c.kind {
             // A part of the stage: its explanation is the place.
             Explains::Place => !solution.as_ref().is_some_and(everywhere),
-            // The report names every score that is not made.
-            Explains::Value => !measured && !solution.as_ref().is_some_and(Solution::leaves_out),
+            // The report names every score that is not made. What would change right elements is no name of what holds everywhere.
+            Explains::Value => {
+                let otherwise = |s: &Solution| s.leaves_out() || everywhere(s) && !c.whole;
+                !measured && !solution.as_ref().is_some_and(otherwise)
+            }
             Explains::Rounding => solution.as_ref().is_some_and(|s| coarser(s) || s.halves),
         };
         let cause = cause.filter(|c| solution.is_none() || names(c));
@@ -208,7 +211,8 @@ impl Searcher<'_> {
         let example = if self.examples { Example::of(&e) } else { None };
         let lacks = !e.misshapen.is_empty();
         let of_cache = matches!(node.op.anatomy(), Anatomy::State(State::Rows(_)));
-        let remedy = (of_cache && (lacks || finding.solution.is_some())).then(|| CACHE.to_owned());
+        let moved = finding.solution.as_ref().is_some_and(|solution| !solution.coarser);
+        let remedy = (of_cache && (lacks || moved)).then(|| CACHE.to_owned());
         let finding = Finding { example, evident: lacks, excerpt: tried.is_some(), remedy, ..finding };
         let stage = origin.id.name;
         (finding, new.into_iter().map(|explanation| Known { stage, explanation }).collect())

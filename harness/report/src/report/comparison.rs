@@ -25,11 +25,7 @@ impl Document for Comparison {
         let both = rows.iter().filter(|r| r.global.is_some()).count();
         let facts = vec![
             ("run", format!("{}; subject {a}, reference {b} (both recorded)", counted(self.tokens, "token"))),
-            (
-                "mode",
-                "without a model: the distance; only NaN and infinity in one of them and another width count as wrong"
-                    .to_owned(),
-            ),
+            ("mode", "without a model: the distance; only NaN, infinity and another width count as wrong".to_owned()),
             ("coverage", format!("0 % judged; {both} of {} are in both captures", counted(rows.len(), "stage"))),
         ];
         let key = |r: &&Row| if full { r.id.to_string() } else { r.id.name.to_owned() };

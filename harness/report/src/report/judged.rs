@@ -234,7 +234,7 @@ pub(super) fn incomplete(report: &Report) -> String {
     let but = if lacking.is_empty() { lacking } else { format!("; {lacking}") };
     let right = stages(report, Status::Alone);
     let invariants = if verdict.beyond().is_some() { "" } else { ", and no invariant is broken" };
-    let spared = if report.outcome == Outcome::Incomplete { ", though llama.cpp can run this model" } else { "" };
+    let spared = if report.outcome == Outcome::Incomplete { ", so this is no match" } else { "" };
     format!("no reference ran{spared}; {right} correct against f64{}{invariants}{but}", unseen(report))
 }
 
