@@ -90,10 +90,10 @@ def of_release(run):
 
 
 def history(told):
-    """The section of an engine's older releases."""
-    keys = [(run["model"], run["run"]) for run in told["releases"][0]["rows"]]
-    text = "\nOlder releases, the oldest first (`scripts/field --history`). A cell has the wrong stages of a run, of all layers, with their cause:\n\n"
-    text += line(["release", *(f"{model}, {run}" for model, run in keys)]) + line(["---"] * (1 + len(keys)))
+    """The section of an engine's other releases."""
+    keys = max(([(*([run["name"]] if "name" in run else []), run["model"], run["run"]) for run in release["rows"]] for release in told["releases"]), key=len)
+    text = "\nOther releases, the oldest first (`scripts/field --history`). A cell has the wrong stages of a run, of all layers, with their cause:\n\n"
+    text += line(["release", *(", ".join(key) for key in keys)]) + line(["---"] * (1 + len(keys)))
     for release in told["releases"]:
         cells = [of_release(run) for run in release["rows"]] or [release["status"]] * len(keys)
         text += line([release["version"], *cells])

@@ -28,10 +28,13 @@ def decoded(context, tokens, first, vocabulary):
 def main():
     words = run.arguments()
     version = importlib.metadata.version("llama_cpp_python")
-    # Keys and values in F32, that the declared arithmetic is the whole one.
-    engine = llama_cpp.Llama(str(words.model), n_ctx=4096, n_batch=4096, n_ubatch=4096, n_threads=2, n_threads_batch=2, type_k=0, type_v=0, logits_all=True, verbose=False)
+    # Keys and values in F32, that the declared arithmetic is the whole one. Releases 0.2 refuse such values without flash attention: in
+    # them both are in F16, as without options, and ggml rounds queries and attention weights to F16 before it multiplies them with these.
+    f16 = version.startswith("0.2.")
+    arithmetic = {"kv": "f16", "attention": [{"scores": "f16", "context": "f16"}]} if f16 else "f32"
+    engine = llama_cpp.Llama(str(words.model), n_ctx=4096, n_batch=4096, n_ubatch=4096, n_threads=2, n_threads_batch=2, type_k=int(f16), type_v=int(f16), logits_all=True, verbose=False)
     first = 0
-    with Capture(engine=f"llama-cpp-python {version}", arithmetic="f32") as capture:
+    with Capture(engine=f"llama-cpp-python {version}", arithmetic=arithmetic) as capture:
         for tokens in words.passes:
             with capture.step(tokens):
                 capture.add("logits", decoded(engine.ctx, tokens, first, engine.n_vocab()))
