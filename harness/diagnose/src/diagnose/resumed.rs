@@ -11,8 +11,8 @@ use qdiff_engine::ops::{self, Anatomy, Context, Tensor};
 use std::collections::BTreeSet;
 
 /// How to mend it.
-const REMEDY: &str = "begin a new sequence with zeros whatever its slot held before; after a rollback go on from the state after the last \
-                      token that is kept";
+const REMEDY: &str = "begin a new sequence with zeros, one behind a cached prefix with the state after that prefix, and go on after a \
+                      rollback from the state after the last token that is kept";
 
 /// Elements that must agree: fewer may do so by chance.
 const LEAST: usize = 16;
