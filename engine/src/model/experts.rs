@@ -146,7 +146,8 @@ impl Experts {
         let about = "the down projection of each chosen expert";
         let down = ("expert_down", Role::FfnOutput);
         let down = product(b, down, act, "ffn_down_exps.weight", [f, e], "ffn_moe_down", about);
-        let sum = Defined::op(Plain::weighted_sum(taken, "the chosen experts' results, each times its weight"));
+        let sum =
+            Defined::op(Plain::weighted_sum(taken, "the sum of the chosen experts' results, each times its weight"));
         // llama.cpp copies the result of an only expert.
         let sum = b.stage("experts_out", Role::FfnOutput, sum, &[weights, down], &[e]);
         let sum = sum.add("ffn_moe_out", if taken == 1 { "CONT" } else { "ADD" });

@@ -261,7 +261,7 @@ impl Embedding {
             "how much each stream asks for the n-grams: the product of query and key, divided by the root of the width";
         let dots = Defined::op(StreamDots { streams: count, about });
         let score = b.stage("ngram_score", role, dots, &[key, query], &[count]).add("", "");
-        let about = "the gate of each stream: the sigmoid of the root of its score's size, with the score's sign";
+        let about = "the gate of each stream: for a score s the sigmoid of √s, or of −√(−s) if s is negative";
         let gate = Defined::op(Curve { of: Function::SigmoidOfRoot, about });
         let gate = b.stage("ngram_gate", role, gate, &[score], &[count]).add("ple_gate", "UNARY");
         let about = "for each stream, the n-grams' value times the stream's gate";

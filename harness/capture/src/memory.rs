@@ -188,12 +188,13 @@ mod tests {
 
     #[test]
     fn what_is_taken_is_seen() {
+        // Other tests of this process take memory and give it back meanwhile: what is held is far more than all of theirs.
+        const HELD: usize = 512 << 20;
         watch();
-        let before = taken().expect("Linux tells it");
-        let much = vec![1u8; 64 << 20];
-        assert!(taken().expect("Linux tells it") >= before + (60 << 20));
+        let much = vec![1u8; HELD];
+        assert!(taken().expect("Linux tells it") >= HELD as u64);
         thread::sleep(5 * LOOK);
-        assert!(peak().is_some_and(|peak| peak.0 >= before + (60 << 20)));
+        assert!(peak().is_some_and(|peak| peak.0 >= HELD as u64));
         assert!(much.iter().all(|b| *b == 1) && available().is_some_and(|free| free > 0));
     }
 }

@@ -170,7 +170,9 @@ impl Plan {
         }
         let untold = |what: &str, needed: &str| format!("the subject's command takes no {what}: it needs {needed}");
         match command {
-            Some(command) if self.tokens > self.ubatch && !command.parts() => Some(untold("parts", "{ubatch}")),
+            Some(command) if self.tokens > self.ubatch && !command.parts() => {
+                Some(untold("parts", "{passes} or {ubatch}"))
+            }
             Some(command) if !self.passes.is_empty() && !command.passes() => Some(untold("passes", "{passes}")),
             Some(command) if self.decodes && !command.decodes() => Some(untold("decode steps", "{decoded} or {n}")),
             _ => (quick && self.tokens > LONG).then(|| "--quick".to_owned()),

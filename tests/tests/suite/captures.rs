@@ -1,6 +1,7 @@
 //! Captures on disk: recorded runs are judged like live ones, parts of one are
 //! judged honestly.
 
+use qdiff_tests::containers::{arrays, write_npy};
 use qdiff_tests::npz::{self, tamper};
 use qdiff_tests::{Told, folder, headline, screen};
 use serde_json::Value;
@@ -185,6 +186,7 @@ fn two_captures_are_compared() {
         ("faulty theirs", 3, "INCOMPLETE: without the model", ""),
         // A value that is not finite is wrong with any weights.
         ("nan theirs", 1, "DIVERGED at L01.q_proj: NaN in step1, element 3", "compare_nan"),
+        ("mine nan", 1, "DIVERGED at L01.q_proj: NaN in the reference's step1, element 3", ""),
     ] {
         let text = folder.qdiff(&format!("compare {captures}")).exits(code).stdout;
         assert!(text.starts_with(verdict), "{text}");
@@ -193,6 +195,14 @@ fn two_captures_are_compared() {
             screen().bind(|| insta::assert_snapshot!(snapshot, text));
         }
     }
+    // Without a model the widths of a head and of a row are not known.
+    let mut flat = arrays(&folder.join("mine"));
+    for array in flat.iter_mut().filter(|a| a.name == "prefill/L00.q_rope") {
+        array.shape = vec![array.shape[0], array.shape[1] * array.shape[2]];
+    }
+    write_npy(&folder.join("flat"), &flat);
+    folder.write("flat/manifest.json", folder.text("mine/manifest.json"));
+    folder.refuses("compare flat theirs", &["prefill/L00.q_rope", ", _, _], where only the model says what _ is"]);
     // What cannot be held against each other is refused, with or without a model.
     folder.record("other", "--tokens 5,6,7");
     folder.record("parts", "--ubatch 8");

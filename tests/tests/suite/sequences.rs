@@ -15,6 +15,7 @@ use qdiff_engine::model::StageId;
 use qdiff_engine::tap::{Intervene, Site};
 use qdiff_lab::score::faults::sequences::SeenByAll;
 use qdiff_tests::containers::{Array, arrays, write_npy, write_safetensors};
+use qdiff_tests::synth::Synth;
 use qdiff_tests::{Folder, Told, files, folder, folder_with, unwrapped};
 use std::collections::BTreeSet;
 
@@ -465,6 +466,26 @@ fn keys_of_another_sequence_in_a_softmax_are_named() {
     folder.write("leaking/manifest.json", folder.text("several/manifest.json"));
     let said = folder.qdiff("run -m model.gguf --subject capture:leaking").exits(1);
     let told = "keys of sequence 1 count in the softmax, too, up to the query's own position";
+    assert!(unwrapped(&said.stdout).contains(told), "{said}");
+}
+
+/// A capture in which the first layer of sequence 1, a delta net, went on from the state that sequence 0 left, as in a slot that
+/// was never cleared: it is that of a second pass of sequence 0.
+#[test]
+fn a_state_that_was_not_cleared_is_named() {
+    let folder = folder_with(&Synth { arch: "qwen35", ..Synth::default() });
+    folder.qdiff("record -m model.gguf --length 11 --sequences 6,0+5 --out several").exits(0);
+    folder.qdiff("record -m model.gguf --length 11 --sequences 6,5 --out one").exits(0);
+    let (mut all, one) = (arrays(&folder.join("several")), arrays(&folder.join("one")));
+    all.retain(|a| a.name.contains("L00.") || a.name.ends_with("embed"));
+    for array in all.iter_mut().filter(|a| a.name.starts_with("s1.")) {
+        let name = array.name.replace("s1.prefill", "prefill@6");
+        array.values.clone_from(&one.iter().find(|a| a.name == name).unwrap().values);
+    }
+    write_npy(&folder.join("stale"), &all);
+    folder.write("stale/manifest.json", folder.text("several/manifest.json"));
+    let said = folder.qdiff("run -m model.gguf --subject capture:stale").exits(1);
+    let told = "the state that the pass begins with is the one of sequence 0 after 6 tokens, and not zeros";
     assert!(unwrapped(&said.stdout).contains(told), "{said}");
 }
 

@@ -6,7 +6,7 @@ use crate::ops::Op;
 
 /// Where it has a stage.
 pub(super) fn place(node: &Node) -> Option<Place> {
-    let heads = "as [batch, heads, T, D]";
+    let heads = "as [batch, G, N, D]";
     Some(match (&node.op, node.role) {
         (Op::Rope(_), Role::Query) => at(Site::Call("self_attn.rope", 0)).noted("as [batch, H, T, D]"),
         (Op::Rope(_), _) => at(Site::Call("self_attn.rope", 1)).noted("as [batch, G, T, D]"),

@@ -300,14 +300,13 @@ impl Target<'_> {
         }
         if !bracketed(&expected) {
             if self.shapes == Shapes::Unknown {
-                let known = expected.iter().zip(&self.node.shape);
-                let known =
-                    known.map(|(n, axis)| if let Axis::Fixed(_) = axis { "_".to_owned() } else { n.to_string() });
-                let known: Vec<String> = known.collect();
-                bail!(
-                    "has shape {shape:?}, and the stage has [{}], where only the model says what _ is",
-                    known.join(", ")
-                );
+                let of_axis = |(n, axis): (&usize, &Axis)| match axis {
+                    Axis::Fixed(_) => "_".to_owned(),
+                    _ => n.to_string(),
+                };
+                let known: Vec<String> = expected.iter().zip(&self.node.shape).map(of_axis).collect();
+                let known = known.join(", ");
+                bail!("has shape {shape:?}, and the stage has [{known}], where only the model says what _ is");
             }
             bail!("has shape {shape:?}, and the stage has {expected:?} elements{}", exporter::remedy(shape, &expected));
         }

@@ -31,7 +31,7 @@ const MOST: usize = 4096;
 const NAMED: usize = 3;
 
 /// What a capture is, where something else was named.
-const CAPTURE: &str = "a capture is a folder with manifest.json and capture.npz, or with another container of arrays \
+const CAPTURE: &str = "a capture is a folder with capture.jsonl, or with manifest.json and capture.npz or another container of arrays \
                        (docs/engine/capture-format.md names them)";
 
 /// What a folder holds its arrays in.

@@ -327,7 +327,7 @@ impl<'a> Intake<'a> {
             let (id, label, all) = (self.graph.nodes[node].id, self.capture.steps[step].label(), self.name);
             let problem = || format!("{all}: {id} of {label}, {}", rule.said);
             if let Some((absent, present)) = parts.missing() {
-                let name = |part: usize| in_layer(&rule.arrays[part], id.layer);
+                let name = |part: usize| in_layer(&rule.arrays[part], id.layer, 1);
                 bail!(
                     "{}: `{}` is there, and `{}` is not; dump both or neither",
                     problem(),

@@ -109,14 +109,9 @@ pub(super) struct Scene<'a> {
     pub(super) lookup: Lookup<'a>,
 }
 
-/// `name` in this layer.
-pub(super) fn in_layer(name: &str, layer: Option<u16>) -> String {
-    layer.map_or_else(|| name.to_owned(), |layer| name.replace(LAYER, &layer.to_string()))
-}
-
-/// The same with the layer's number in two digits at least.
-pub(super) fn in_layer_of_two_digits(name: &str, layer: Option<u16>) -> String {
-    layer.map_or_else(|| name.to_owned(), |layer| name.replace(LAYER, &format!("{layer:02}")))
+/// `name` in this layer, whose number has so many digits at least: 1, or 2 as in qdiff's own names.
+pub(super) fn in_layer(name: &str, layer: Option<u16>, digits: usize) -> String {
+    layer.map_or_else(|| name.to_owned(), |layer| name.replace(LAYER, &format!("{layer:0digits$}")))
 }
 
 impl Rule {
@@ -247,7 +242,8 @@ impl Bound {
 impl Table {
     fn entries(&self, scene: &Scene<'_>) -> Result<Vec<i64>> {
         let choices = self.items.iter().map(|i| i.choice(scene)).collect::<Result<Vec<_>>>()?;
-        (scene.lookup)(&in_layer(&self.name, scene.layer), &choices)
+        let named = |digits| (scene.lookup)(&in_layer(&self.name, scene.layer, digits), &choices);
+        named(1).or_else(|error| named(2).map_err(|_| error))
     }
 
     /// Whether single entries are chosen of it along every axis that is named.

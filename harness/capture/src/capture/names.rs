@@ -1,7 +1,7 @@
 //! How the arrays of a capture are called, and how they lie: as the graph
 //! calls them, or as an engine does whose names a map translates.
 
-use super::map::{LAYER, Rule, in_layer, in_layer_of_two_digits};
+use super::map::{LAYER, Rule, in_layer};
 use crate::input;
 use crate::shard::Shard;
 use anyhow::{Context as _, Result, ensure};
@@ -80,7 +80,25 @@ impl Names {
                 names.line(graph, i + 1, line).with_context(|| format!("{} line {}", path.display(), i + 1))?;
             }
         }
+        names.add_two_digits(graph);
         Ok(names)
+    }
+
+    /// What the map calls by the number of a layer is also taken by that number in two digits, unless a line names that.
+    fn add_two_digits(&mut self, graph: &Graph) {
+        let of_map = self.by_name.values().flatten().filter_map(|named| {
+            let (id, rule) = (graph.nodes[named.node].id, &self.rules[named.rule?]);
+            let name = |digits| in_layer(&rule.arrays[named.part], id.layer, digits);
+            (name(2) != name(1)).then(|| ((id.rank, name(2)), named.clone()))
+        });
+        let mut padded: HashMap<(Option<u16>, String), Vec<Named>> = HashMap::new();
+        of_map.for_each(|(name, named)| padded.entry(name).or_default().push(named));
+        for (name, all) in padded {
+            let known = self.by_name.entry(name).or_default();
+            if known.iter().all(|named| named.rule.is_none()) {
+                *known = all;
+            }
+        }
     }
 
     fn line(&mut self, graph: &Graph, number: usize, line: &str) -> Result<()> {
@@ -96,23 +114,15 @@ impl Names {
                     id.layer.is_none() || theirs.contains(LAYER),
                     "`{ours}` is in every layer, and `{theirs}` has no {LAYER} for its number"
                 );
-                let name = in_layer(theirs, id.layer);
+                let name = in_layer(theirs, id.layer, 1);
                 // One array may be several stages: each takes its part. What the map says of a name goes before the graph's.
                 let all = self.by_name.entry((id.rank, name.clone())).or_default();
                 all.retain(|n| n.rule.is_some());
                 ensure!(all.iter().all(|n| n.node != node), "`{name}` is {id} already");
                 all.push(Named { node, rule: Some(self.rules.len()), part });
-                // The number in two digits, as in qdiff's own names, fits as well.
-                let padded = in_layer_of_two_digits(theirs, id.layer);
-                if padded != name {
-                    let all = self.by_name.entry((id.rank, padded)).or_default();
-                    all.retain(|n| n.rule.is_some());
-                    if all.iter().all(|n| n.node != node) {
-                        all.push(Named { node, rule: Some(self.rules.len()), part });
-                    }
-                }
             }
-            self.tables.extend(rule.tables().into_iter().map(|table| in_layer(table, id.layer)));
+            let tables = rule.tables().into_iter();
+            self.tables.extend(tables.flat_map(|table| [1, 2].map(|digits| in_layer(table, id.layer, digits))));
         }
         self.rules.push(rule);
         Ok(())
@@ -137,5 +147,35 @@ impl Names {
     /// The stages that an array called `name` belongs to; of a rank, where the graph is cut.
     pub fn get(&self, rank: Option<u16>, name: &str) -> Option<&[Named]> {
         self.by_name.get(&(rank, name.to_owned())).map(Vec::as_slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Names;
+    use qdiff_engine::model::{ARCHITECTURES, skeleton};
+
+    /// Stages of an array by a map.
+    fn stages(map: &str, array: &str) -> Vec<String> {
+        let graph = skeleton(ARCHITECTURES[0].1, 11);
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("map"), map).unwrap();
+        let names = Names::read(&graph, &folder.path().join("map")).unwrap();
+        let found = names.get(None, array).unwrap_or_default();
+        found.iter().map(|named| graph.nodes[named.node].id.to_string()).collect()
+    }
+
+    /// Layers have one digit or two; a line that names an array goes before one that only fits it by two digits.
+    #[test]
+    fn a_layer_may_have_two_digits() {
+        for array in ["x.3", "x.03"] {
+            assert_eq!(stages("x.{L} = q_rope", array), ["L03.q_rope"], "{array}");
+        }
+        assert_eq!(stages("x.{L} = q_rope", "x.10"), ["L10.q_rope"]);
+        assert_eq!(stages("L{L}.q_rope = q_rope : 1,0,2", "L03.q_rope"), ["L03.q_rope"]);
+        for map in ["x.{L} = q_rope\nx.0{L} = k_rope", "x.0{L} = k_rope\nx.{L} = q_rope"] {
+            assert_eq!(stages(map, "x.03"), ["L03.k_rope"], "{map}");
+            assert_eq!(stages(map, "x.3"), ["L03.q_rope"], "{map}");
+        }
     }
 }

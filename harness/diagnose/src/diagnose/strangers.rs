@@ -10,7 +10,7 @@ use qdiff_engine::ops::anatomy::State;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// How to mend it.
-const REMEDY: &str = "look at what writes to rows of earlier tokens: the slots that a pass is given, what moves rows, and tables that \
+const REMEDY: &str = "look at which rows a pass writes and which it leaves as they were: the slots that a pass is given, what moves rows, and tables that \
                       still name a slot which was moved or is free";
 
 /// The same of stages that have a row for each token.

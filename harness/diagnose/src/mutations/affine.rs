@@ -25,7 +25,7 @@ pub(super) fn digits(x: f64) -> [f64; 3] {
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "zeroed",
-        story: "the output is zero: it was cleared and never written",
+        story: "the output is zero: not written, or written as zeros",
         seen: "zeros where there should be values",
         remedy: "check that the kernel is launched, covers the output, and writes to this buffer",
         apply: |node, _, _| Some(affine(node, 0.0, 0.0)),

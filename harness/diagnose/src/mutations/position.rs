@@ -283,7 +283,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "rope-magnitude",
         fits: Some(rotations),
-        story: "the magnitude by which YaRN multiplies sines and cosines is not applied once (0: not at all, 2: twice, −1: divided by it)",
+        story: "the magnitude by which YaRN multiplies sines and cosines is applied another number of times than once (0: never, 2: twice, −1: they are divided by it)",
         seen: "the angles are right, and every rotated vector is too long or too short by one factor",
         remedy: "multiply sines and cosines by the magnitude, 0.1·ln(factor) + 1 unless the model says otherwise, once",
         params: &[Param::new("times", "how many times it is applied", 0.0).searched(&[2.0, -1.0])],

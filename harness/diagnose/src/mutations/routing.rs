@@ -123,7 +123,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "experts-chosen-otherwise",
         fits: Some(choices),
         story: "experts are chosen {among}",
-        seen: "some experts are never chosen, or the best ones",
+        seen: "some experts, or the best one, are never chosen",
         remedy: "choose among all experts those of the largest scores, the largest first",
         params: &[Param::new(
             "among",

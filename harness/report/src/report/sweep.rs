@@ -110,10 +110,15 @@ fn wrong_stages(pass: &Pass) -> String {
     format!("{} wrong{at}", counted(pass.wrong, "stage"))
 }
 
+/// Distances that are printed as numbers.
+const MOST: f64 = 999.0;
+
 fn row(pass: &Pass) -> Vec<String> {
     let none = || NONE.to_owned();
+    // More says only that the one row is next to nothing.
+    let size = |error: f64| if error > MOST { format!(">{MOST}") } else { number(error) };
     let difference =
-        |d: &Option<Difference>| d.as_ref().map_or_else(none, |d| format!("{} {}", number(d.global.error), d.stage));
+        |d: &Option<Difference>| d.as_ref().map_or_else(none, |d| format!("{} {}", size(d.global.error), d.stage));
     vec![
         pass.fed.clone(),
         pass.steps.to_string(),

@@ -138,11 +138,12 @@ fn tensor(m: &Mismatch) -> Vec<Line> {
 
 fn place(b: &BlockDiff, file: &str) -> String {
     format!(
-        "row {}, block {}, at byte {} of {file}; {} of it differ",
+        "row {}, block {}, at byte {} of {file}; {} of it {}",
         b.row,
         b.block,
         b.offset,
-        counted(b.values, "value")
+        counted(b.values, "value"),
+        if b.values == 1 { "differs" } else { "differ" }
     )
 }
 

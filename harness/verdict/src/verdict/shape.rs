@@ -4,7 +4,7 @@
 
 use super::evidence::{Evidence, Wrong, right};
 use super::lost;
-use crate::number::{counted, ordinal};
+use crate::number::ordinal;
 use qdiff_engine::model::{Node, Role, StageId};
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::Contraction;
@@ -32,7 +32,10 @@ pub fn describe(e: &Evidence<'_>) -> String {
             let are = if lost.len() == 1 { "is" } else { "are" };
             format!(": the {rows} {}{last} {are} missing there", lost.start)
         });
-        return format!("its extent is wrong in {}, from {label} on{lost}", counted(e.misshapen.len(), "step"));
+        return match e.misshapen.len() {
+            1 => format!("its extent is wrong in {label} alone{lost}"),
+            n => format!("its extent is wrong in {n} steps, from {label} on{lost}"),
+        };
     }
     let wrong = e.wrong();
     if wrong.is_empty() {

@@ -51,12 +51,12 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Ve
     let lists = lists(scene);
     for (tile, gaps) in TILES.into_iter().flat_map(|tile| [true, false].map(|gaps| (tile, gaps))) {
         let (lists, experts) = (lists.clone(), picked.groups);
-        let (of_lines, of_tiles) = ("without gaps", "filled up to whole tiles");
-        let (of_lines, of_tiles) = if gaps { (of_lines, of_tiles) } else { (of_tiles, of_lines) };
+        let padding = |with: bool| if with { "with" } else { "without" };
         add(
             format!(
-                "expert of its tile of {tile} lines (the experts' lines are placed {of_lines}, and tiles are given to experts \
-                 by counts {of_tiles})"
+                "expert that owns its tile of {tile} lines (tiles are counted {} padding, lines {})",
+                padding(gaps),
+                padding(!gaps)
             ),
             Rc::new(move |row| {
                 of_tile(&lists(row.step)?, (expert(scene, row)?, line(scene, row)), (tile, gaps), experts)
@@ -291,4 +291,21 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         Some(Row { value, bound: bound.to_vec() })
     });
     vec![Law { of_even: Some(usize::MAX), ..law }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Lists, of_tile};
+
+    /// Three lines of expert 0 and two of expert 1, in tiles of 4: with gaps expert 1 begins at place 4, without at place 3.
+    #[test]
+    fn a_line_has_the_expert_of_its_tile() {
+        let lists = Lists::new([(0, vec![0, 2, 4]), (1, vec![1, 3])].into());
+        let of = |own: usize, line: usize, gaps: bool| of_tile(&lists, (own, line), (4, gaps), 2);
+        // Placed without gaps, the first line of expert 1 is in the tile of expert 0, and the second in its own.
+        assert_eq!([1, 3].map(|line| of(1, line, true)), [Some(0), Some(1)]);
+        assert_eq!([0, 2, 4].map(|line| of(0, line, true)), [Some(0); 3]);
+        // Placed with gaps at 4 and 5, where expert 1 ends at 5: the tile that begins at 4 is its own.
+        assert_eq!([1, 3].map(|line| of(1, line, false)), [Some(1); 2]);
+    }
 }

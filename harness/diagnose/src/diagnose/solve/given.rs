@@ -76,7 +76,7 @@ impl fmt::Display for Given {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Stage { stage: id, kin, before, at } = self else {
             return match self {
-                Self::Constant(0.0) => f.write_str("zeros are there instead: never written, or cleared"),
+                Self::Constant(0.0) => f.write_str("zeros are there instead: not written, or cleared"),
                 Self::Constant(value) => write!(f, "the constant {value} is there instead"),
                 Self::Unwritten(value) => {
                     write!(

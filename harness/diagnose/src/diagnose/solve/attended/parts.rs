@@ -159,7 +159,7 @@ impl fmt::Display for Parts {
             Self::InTurn { ways, run } => {
                 write!(f, "in {ways} parts of the keys, to which runs of {run} are dealt out in turn")
             }
-            Self::Passes => f.write_str("in two parts: the keys of earlier passes, and those of the query's own"),
+            Self::Passes => f.write_str("in two parts: the keys of earlier passes and those of this pass"),
         }
     }
 }
@@ -693,5 +693,25 @@ impl fmt::Display for Rule {
             Self::BoundaryTwice => f.write_str("the first key of each part but the first is counted twice"),
             Self::WithoutBoundary => f.write_str("the last key of each part but the last is left out"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Parted, Parts, Power, Rule, largest, total};
+
+    /// The keys of earlier passes are a part, and those of the query's pass; a query without earlier keys has one part.
+    #[test]
+    fn passes_are_parts() {
+        let s = [0.5, -1.0, 2.0, 0.25, 1.5];
+        let ends = |first: usize| Parted::within(&s, Parts::Passes, first).ends;
+        assert_eq!([0, 2, 5].map(ends), [vec![5], vec![2, 5], vec![5]]);
+        // By e^(m + log₂ l) a part counts l^(1/ln 2 − 1) times as much as by e^(m + ln l).
+        let w = Rule::ByLogarithm(Power::SumToBaseTwo).weights(&Parted::within(&s, Parts::Passes, 2), 1.0);
+        let by = |part: &[f64]| total(part, largest(part)).powf(std::f64::consts::LOG2_E - 1.0);
+        let (old, new) = (by(&s[..2]), by(&s[2..]));
+        let counts: Vec<f64> = s.iter().enumerate().map(|(k, s)| s.exp() * if k < 2 { old } else { new }).collect();
+        let sum: f64 = counts.iter().sum();
+        assert!(w.iter().zip(&counts).all(|(w, count)| (w - count / sum).abs() < 1e-12), "{w:?}");
     }
 }
