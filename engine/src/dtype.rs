@@ -9,17 +9,17 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DType {
-    /// IEEE binary32, 24 bits of mantissa.
+    /// IEEE binary32, 24 significant bits (one implicit).
     #[default]
     F32,
-    /// IEEE binary16, 11 bits of mantissa; infinite beyond 65,504.
+    /// IEEE binary16, 11 significant bits; infinite beyond 65,504.
     F16,
-    /// bfloat16, 8 bits of mantissa: the upper half of an IEEE binary32.
+    /// bfloat16, 8 significant bits: the upper half of an IEEE binary32.
     Bf16,
-    /// OCP 8-bit floating point, E4M3 (`float8_e4m3fn` elsewhere): 4 bits of exponent and of mantissa; beyond 448 that number
+    /// OCP 8-bit floating point, E4M3 (`float8_e4m3fn` elsewhere): 4 bits of exponent, 4 significant bits (one implicit); beyond 448 that number
     /// (saturated) or NaN.
     F8E4m3,
-    /// OCP 8-bit floating point, E5M2: 5 bits of exponent, 3 of mantissa: the upper half of an IEEE binary16; beyond 57,344
+    /// OCP 8-bit floating point, E5M2: 5 bits of exponent, 3 significant bits: the upper half of an IEEE binary16; beyond 57,344
     /// that number (saturated) or infinite.
     F8E5m2,
 }
@@ -28,7 +28,7 @@ impl DType {
     /// Every one of them.
     pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::Bf16, Self::F8E4m3, Self::F8E5m2];
 
-    /// Those narrower than f32, the fewest bits of mantissa first.
+    /// Those narrower than f32, the fewest significant bits first.
     pub const NARROW: [Self; 4] = [Self::F8E5m2, Self::F8E4m3, Self::Bf16, Self::F16];
 
     /// Bits of mantissa with the leading one, exponent of the smallest normal number, and the largest number.

@@ -128,13 +128,18 @@ pub fn borne(oracle: &Oracle<'_>, (plan, tokens): (&Plan, &[u32]), said: &[RowsS
                 };
                 let held = |slot: i64| slots.get(&slot).map(row);
                 let Some(given) = step.get(cache.id) else { continue };
+                let right_rows = &right;
                 let rows: Vec<_> = (right[*sequence as usize].iter().take(given.rows()).enumerate())
                     .filter_map(|(token, at)| {
                         let right = row(at)?;
                         let said = match held(table.get(token).copied().unwrap_or(-1)) {
                             Some(said) => said?,
-                            // Nothing was written to it in this run.
-                            None => vec![0.0; right.len()],
+                            // Nothing was written to it in this run: the engine copied a page, or it holds zeros.
+                            None => {
+                                let of_others = right_rows.iter().filter_map(|rows| row(rows.get(token)?));
+                                let mut copies = of_others.filter(|copy| rounded(copy, given.row(token)));
+                                copies.next().unwrap_or_else(|| vec![0.0; right.len()])
+                            }
                         };
                         Some((given.row(token), right, said))
                     })

@@ -22,8 +22,8 @@ impl Commands for Command {
         "Finds the bug in an LLM inference engine: the first wrong stage, its positions, and the cause";
     const AFTER_HELP: &'static str = "\
 Exit codes: 0 match, 1 diverged, or the reference is wrong (REFERENCE-SUSPECT), 2 trouble, 3 no
-divergence but coverage incomplete, or no reference for a GGUF. With --tolerance, exit code 0 means only that your tolerances
-were kept; the verdict says so.
+divergence but coverage incomplete, or no reference for a GGUF. With --tolerance, exit code 0 means
+only that your tolerances were kept; the verdict says so.
 
 Examples:
   qdiff run --prompt haiku

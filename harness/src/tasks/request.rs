@@ -135,7 +135,8 @@ pub struct RanksRequest {
 pub struct TokensRequest {
     #[command(flatten)]
     pub prompt: PromptRequest,
-    /// Decode steps after the prompt. The reference chooses their tokens; a command with {n} and without {decoded} chooses its own
+    /// Decode steps after the prompt. The reference chooses their tokens; a command that is given only the number of
+    /// steps chooses the tokens itself
     #[arg(short = 'n', long, default_value_t = 8, env = "QDIFF_DECODE")]
     pub decode: usize,
 }

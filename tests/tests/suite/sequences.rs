@@ -210,6 +210,36 @@ fn a_cache_row_of_a_rejected_draft_is_found() {
     }
 }
 
+/// Weighs all keys of a pass alike that has tokens behind cached ones, those after the query too.
+struct SeesDrafts;
+
+impl Intervene for SeesDrafts {
+    fn change(&mut self, site: Site<'_>) {
+        if site.node.id == StageId::layer(1, "attn_weights") && site.context.positions.starts_with(&[9, 10]) {
+            let keys = *site.output.shape.last().unwrap();
+            site.output.data.fill(1.0 / keys as f32);
+        }
+    }
+}
+
+/// What follows a rejected draft holds the rows of the tokens that were kept, without the keys of those that were not: a context that
+/// reads weights on these is right, and was called wrong.
+#[test]
+fn weights_on_rejected_tokens_accuse_no_context() {
+    let folder = folder();
+    let opened = LoadedModel::new(&folder.join("model.gguf")).unwrap();
+    let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
+    let (plan, tokens): (Plan, Vec<u32>) = ("9,5,1~3".parse().unwrap(), (0..15).map(|i| 3 + i * 7 % 200).collect());
+    let mut cpu = Cpu::intervened(&opened.model, Box::new(SeesDrafts));
+    for subject in &record(&pair, &mut cpu, &plan, &tokens).unwrap() {
+        let diagnosis = pair.judge(subject, None).unwrap();
+        let origins: Vec<String> = diagnosis.verdict.origins().iter().map(|origin| origin.id.to_string()).collect();
+        assert_eq!(origins, ["L01.attn_weights"]);
+        let sums = diagnosis.verdict.health.iter().filter(|finding| format!("{finding:?}").contains("sum to"));
+        assert_eq!(sums.count(), 0, "{:?}", diagnosis.verdict.health);
+    }
+}
+
 /// The battery of an engine that serves: every batch is right. Bits that differ from those of a sequence alone are right on
 /// their operands: products of 12 rows may add in another order than those of 11.
 #[test]
@@ -407,7 +437,13 @@ fn bugs_of_serving_are_found_at_their_stage() {
             for (finding, own) in graded.findings.iter().zip(&diagnosis.findings).filter(|(_, own)| told(own)) {
                 let holds = |f: &Finding| f.solution.as_ref().map(|solution| format!("{:?}", solution.holds));
                 let by_rule = own.solution.as_ref().is_some_and(|s| matches!(s.holds, Holds::Under { .. }));
-                assert!(!by_rule || holds(finding) == holds(own), "{}: {:?}", fault.name, own.solution);
+                assert!(
+                    !by_rule || holds(finding) == holds(own),
+                    "{}: {:?}\n{:?}",
+                    fault.name,
+                    holds(own),
+                    holds(finding)
+                );
             }
             for other in [others.0, others.1] {
                 let mut graded = diagnosis.clone();

@@ -37,8 +37,9 @@ pub use sequences::{PassCollector, PassTaps};
 pub use store::{BUDGET, Store, Stored};
 
 use qdiff_engine::dtype::DType;
-use qdiff_engine::model::{Graph, Node, StageId};
-use qdiff_engine::ops::Tensor;
+use qdiff_engine::model::{Axis, Graph, Node, StageId};
+use qdiff_engine::ops::anatomy::RowReduction;
+use qdiff_engine::ops::{Anatomy, Tensor};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -81,7 +82,8 @@ pub struct Step {
     pub last_row: Option<(BTreeSet<StageId>, usize)>,
     /// The logprob that the engine itself reports for the token after each kept token.
     pub logprobs: Option<Vec<f32>>,
-    /// Rows of attention weights that look at slots of the cache that the sequence does not have.
+    /// Rows of attention weights that look at slots of the cache that the sequence does not have: those of other sequences, or of the
+    /// step's own sequence, which took the tokens back.
     pub foreign: BTreeMap<StageId, Vec<Foreign>>,
     /// In a pass of several sequences: the position of its first row, of whichever sequence, and the number of rows before the
     /// step's own.
@@ -164,9 +166,32 @@ impl Step {
         let choice = self.choice.as_ref().filter(|_| whole).map(copied);
         let mut foreign = self.foreign.clone();
         foreign.values_mut().for_each(|rows| rows.retain(|row| row.position < self.first + tokens));
+        for (id, stored) in self.stages.iter().filter(|_| !whole) {
+            let rows = graph.index(*id).map(|index| self.beyond(&graph.nodes[index], stored, tokens));
+            if let Some(rows) = rows.filter(|rows| !rows.is_empty()) {
+                foreign.entry(*id).or_default().extend(rows);
+            }
+        }
         let Self { index, sequence, in_pass, handed_on, .. } = *self;
         let (cut_short, before) = (self.cut_short || !whole, self.before.clone());
         Self { index, sequence, foreign, stages, choice, in_pass, cut_short, handed_on, before, ..step }
+    }
+
+    /// Of attention weights, the rows of its first `tokens` tokens that look at the keys of later ones.
+    fn beyond(&self, node: &Node, stored: &Stored, tokens: usize) -> Vec<Foreign> {
+        let of_keys = matches!(node.shape[..], [Axis::Fixed(_), Axis::Tokens, Axis::Keys]);
+        if !of_keys || !matches!(node.op.anatomy(), Anatomy::RowReduction(RowReduction::Exponentials(_))) {
+            return Vec::new();
+        }
+        let (weights, first_key) = (stored.get(), self.first + tokens);
+        let [_, rows, keys] = weights.shape[..] else { return Vec::new() };
+        let each = weights.data.chunks(keys.max(1)).enumerate().filter_map(|(row, weights)| {
+            let (head, position) = (row / rows.max(1), self.first + self.offset(row % rows.max(1)));
+            let weight: f32 = weights.get(first_key..)?.iter().sum();
+            let looks = position < first_key && weights[first_key..].iter().any(|weight| *weight != 0.0);
+            looks.then_some(Foreign { position, head, sequence: self.sequence, weight })
+        });
+        each.collect()
     }
 
     /// Whether the stage has a row of its own for the token at `position`, as far as it was captured.

@@ -50,9 +50,12 @@ impl Passes<'_> {
 }
 
 /// Of another run with passes like these, how many tokens the one at place `at` has that has so many here: some more, an odd
-/// number that differs from place to place. A pass of one token stays one.
+/// number that differs from place to place. They fill no whole pages of 8, or the next pass would begin where a page does. A pass of one
+/// token stays one.
 pub fn in_other_run(tokens: usize, at: usize) -> usize {
-    if tokens > 1 { tokens + 3 + 2 * (at % 8) } else { tokens }
+    let more = 3 + 2 * (at % 8);
+    let whole = (tokens + more).is_multiple_of(8);
+    if tokens > 1 { tokens + more + if whole { 2 } else { 0 } } else { tokens }
 }
 
 /// The steps in which `prompt` and then `decoded` are fed, each decoded token alone. Without stages.

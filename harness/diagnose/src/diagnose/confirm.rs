@@ -284,8 +284,13 @@ fn tried(
         !asks_more || !solution.holds.on_two_features() && !solution.is_twice()
     });
     let told = instead.as_ref().map(|(solution, _)| &**solution).or(finding.solution.as_ref());
-    let may_be = instead.is_some() || matches!(predicted, Predicted::Holds { .. } | Predicted::Under { .. });
-    let also = told.filter(|_| may_be).map(|solution| others(solution, [&here, &there])).unwrap_or_default();
+    let fits = |solution: &&Solution| match predicted {
+        Predicted::Holds { .. } | Predicted::Under { .. } => true,
+        // Where no other run bears a rule out, the plain one is the likely one.
+        Predicted::Silent(_) => !solution.sees_plainly(),
+        Predicted::Open { .. } | Predicted::Fails(_) => instead.is_some(),
+    };
+    let also = told.filter(fits).map(|solution| others(solution, [&here, &there])).unwrap_or_default();
     Said { predicted, what, instead, also }
 }
 

@@ -137,8 +137,13 @@ fn of_wrong_caches(searcher: &Searcher<'_>, origins: &[&StageResult], findings: 
     let graph = &searcher.oracle.graph;
     let has_state = |id: StageId| graph.index(id).is_some_and(|i| graph.nodes[i].has_state());
     for finding in findings.iter_mut().filter(|finding| has_state(finding.id)) {
-        let source = finding.source(graph).filter(|source| origins.iter().any(|origin| origin.id == *source));
-        if let Some(source) = source {
+        let is_wrong = |source: &StageId| *source != finding.id && origins.iter().any(|origin| origin.id == *source);
+        let of_law = finding.solution.as_ref().and_then(|solution| solution.law.as_ref()?.source()).filter(is_wrong);
+        let of_cause = finding.source_of_cause(graph).filter(is_wrong);
+        if finding.solution.is_some() && of_law.is_none() {
+            // A law of other words stands without it.
+            finding.cause.take_if(|_| of_cause.is_some());
+        } else if let Some(source) = of_law.or(of_cause) {
             take_back(searcher, origins, finding, (0, format!("{source} is wrong itself")));
         }
     }

@@ -176,16 +176,12 @@ impl Finding {
     }
 
     /// The other stage whose values are in the place of its own, by its cause.
-    fn source(&self, graph: &Graph) -> Option<StageId> {
-        let of_law = self.solution.as_ref().and_then(|solution| solution.law.as_ref()?.source());
+    fn source_of_cause(&self, graph: &Graph) -> Option<StageId> {
         let node = graph.index(self.id).map(|i| &graph.nodes[i])?;
-        let of_cause = || {
-            let cause = self.cause.as_ref()?;
-            let values: Vec<f64> = cause.name.parameters.iter().map(|(_, value)| *value).collect();
-            let other = find(&cause.name.mutation)?.applied(node, &values, graph)?;
-            other.inputs.iter().map(|&i| graph.nodes[i].id).find(|id| id.name == self.id.name && *id != self.id)
-        };
-        of_law.or_else(of_cause).filter(|id| *id != self.id)
+        let cause = self.cause.as_ref()?;
+        let values: Vec<f64> = cause.name.parameters.iter().map(|(_, value)| *value).collect();
+        let other = find(&cause.name.mutation)?.applied(node, &values, graph)?;
+        other.inputs.iter().map(|&i| graph.nodes[i].id).find(|id| id.name == self.id.name && *id != self.id)
     }
 
     /// Takes the cause back: what is left is the place, and `shape`, what that looks like.

@@ -27,7 +27,7 @@ const HEAVY: usize = 1 << 24;
 const BEYOND: usize = 1 << 28;
 
 /// What is wrong of a sequence whose own rows are right.
-const PREFIX: &str = "only rows are wrong that it has from another sequence; that sequence has the cause";
+pub(super) const PREFIX: &str = "only rows are wrong that it has from another sequence; that sequence has the cause";
 
 /// A mutation with values of its parameters.
 pub(super) type Candidate = (&'static Mutation, Vec<f64>);
@@ -101,26 +101,23 @@ impl Searcher<'_> {
             return finding;
         }
         let capture = self.subject.capture;
-        // Laws of attention take each key for the row of its position.
-        if let Some(shape) = lost::told(graph, node, capture).or_else(|| foreign::told(node, capture)) {
+        let evident = |shape: String| {
             let (inside, cause, solution) = Default::default();
-            let finding = Finding {
-                unread: origin.unread,
-                kept: origin.kept,
-                evident: true,
-                ..Finding::of(origin.id, (inside, cause, solution, shape))
-            };
-            return (finding, Vec::new());
+            let finding = Finding::of(origin.id, (inside, cause, solution, shape));
+            (Finding { unread: origin.unread, kept: origin.kept, evident: true, ..finding }, Vec::new())
+        };
+        // Laws of attention take each key for the row of its position.
+        if let Some(shape) = lost::told(graph, node, capture) {
+            return evident(shape);
         }
         let tried = self.part(origin, TRIED);
         let e = self.evidence(node, tried.as_ref().unwrap_or(capture));
         let before = residual(origin);
         if e.bad_rows().next().is_some() && !e.bad_rows().any(|row| e.side.capture.is_own(row.step)) {
-            let (inside, cause, solution) = Default::default();
-            let shape = PREFIX.to_owned();
-            let finding = Finding { evident: true, ..Finding::of(origin.id, (inside, cause, solution, shape)) };
-            let finding = Finding { unread: origin.unread, kept: origin.kept, ..finding };
-            return (finding, Vec::new());
+            return evident(PREFIX.to_owned());
+        }
+        if let Some(shape) = foreign::told(node, capture) {
+            return evident(shape);
         }
 
         let mut new: Vec<Explanation> = Vec::new();

@@ -2,8 +2,8 @@
 //! that stage in the others, and then all of them get the same cause.
 
 use super::confirm::held_there;
-use super::searcher::Searcher;
-use super::solve::{Holds, Predicted, WORK, When};
+use super::searcher::{PREFIX, Searcher};
+use super::solve::{Holds, OTHERWISE, Predicted, RIGHT, WORK, When};
 use super::work::Meter;
 use super::{Diagnosis, Finding, Solution, Trial, borrowed, leaks, resumed, strangers};
 use crate::capture::Filter;
@@ -277,8 +277,13 @@ impl<'a> Tried<'a> {
     ) -> Self {
         let mut tried = Self { run, finding, holds: Vec::new(), narrowed: None, against: None };
         let Some(origin) = origin(runs[run].1, finding.id) else { return tried };
-        // Those in which the stage is wrong come first.
-        let others = wrong.iter().copied().chain((0..runs.len()).filter(|other| !wrong.contains(other)));
+        // Those in which the stage is wrong come first. Rows that one has from another sequence are in other passes there: they say
+        // nothing of a condition.
+        let has_condition = tried.has_condition();
+        let is_of_prefix = |of: &Finding| of.id == finding.id && of.shape == PREFIX;
+        let has_own = |run: &usize| !has_condition || !runs[*run].1.findings.iter().any(is_of_prefix);
+        let more = (0..runs.len()).filter(|other| !wrong.contains(other)).filter(has_own);
+        let others = wrong.iter().copied().chain(more);
         for other in others.filter(|other| *other != run) {
             let (searcher, diagnosis) = runs[other];
             if !diagnosis.verdict.stages.iter().any(|stage| stage.id == finding.id && stage.subject.is_some()) {
@@ -305,8 +310,8 @@ impl<'a> Tried<'a> {
             };
             if !allowed {
                 let tokens = searcher.subject.capture.steps.iter().map(|step| step.tokens.len()).sum();
-                let what = if is_wrong { "are wrong otherwise" } else { "are right that it would make wrong" };
-                tried.against = Some((tokens, format!("in another sequence of the same run, elements {what}")));
+                let what = if is_wrong { OTHERWISE } else { RIGHT };
+                tried.against = Some((tokens, format!("in another sequence of the same run, {what}")));
                 break;
             }
             tried.holds.extend((is_wrong && elements > 0).then_some((other, elements)));

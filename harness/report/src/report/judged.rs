@@ -166,7 +166,7 @@ pub(super) fn segments(report: &Report) -> Option<String> {
     let named: Vec<String> = all.iter().take(NAMED).map(told).collect();
     let more = match all.len().saturating_sub(NAMED) {
         0 => String::new(),
-        1 => "; smaller errors show in the other one".to_owned(),
+        1 => "; in the other segment smaller errors show too".to_owned(),
         n => format!("; smaller errors show in the {n} others"),
     };
     let shift =
@@ -195,7 +195,7 @@ pub(super) fn flip(report: &Report) -> &'static str {
     } else if report.diagnosis.findings.is_empty() {
         "not every stage was judged by its own bound, so this may be rounding or a fault"
     } else {
-        "a stage is wrong, and this may be what it does"
+        "a stage is wrong; that may be why the choices differ"
     }
 }
 

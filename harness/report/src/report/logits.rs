@@ -234,7 +234,7 @@ fn ids(report: &LogitsReport) -> String {
 fn padding(report: &LogitsReport) -> String {
     let (study, padding) = (&report.study, &report.study.padding);
     let Some(largest) = padding.largest else {
-        return "none: there is nothing that a scan could take by mistake".to_owned();
+        return "none: no padded id can be chosen by mistake".to_owned();
     };
     let wins = format!(
         "wins at {} of {} positions{}; its largest logit is {:.3}",

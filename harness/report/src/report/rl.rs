@@ -169,17 +169,22 @@ impl Document for RlReport {
             );
             lines.push(("gap", text));
             let text = format!(
-                "10 standard deviations of {} in f64 for each side, which move every value by a random share of what its declared \
-                 arithmetic may be off by",
+                "10 standard deviations over {} in f64 for each side; each run adds a random error to every value, within the \
+                 value's bound",
                 counted(RUNS, "run")
             );
             lines.push(("allowed", text));
         }
         let all: Vec<&Token> = study.tokens.iter().collect();
+        let of_all = all.len();
         let shown = if full { all } else { worst(&all).into_iter().take(SHOWN).collect() };
+        let title = match shown.len() {
+            some if some < of_all => format!("Tokens: the {some} of {of_all} whose gap is largest for what is allowed"),
+            _ => "Tokens".to_owned(),
+        };
         let checks = self.sides().map(|(name, side, of)| Check::new("side", name, Fate::of(wrong(name, side, of))));
         Screen {
-            sections: vec![Section::lines("Sides", lines), Section::table("Tokens", table(&shown))],
+            sections: vec![Section::lines("Sides", lines), Section::table(&title, table(&shown))],
             checks: checks.into(),
             ..Screen::new(format!("{}, trainer and rollout", self.model.name), self.outcome, self.headline.clone())
         }

@@ -2,7 +2,7 @@
 
 use super::factors::{Other, products};
 use super::index::Index;
-use super::scene::{Layout, Scene};
+use super::scene::{Layout, Lists, Scene};
 use super::terms::{Rows, Sums, expert, line};
 use super::{Law, Row};
 use crate::verdict::{RowAt, right};
@@ -48,9 +48,8 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Ve
             Rc::new(move |row| chosen(row.step, scene.token(row).0, index.of(row.place.head.unwrap_or(0), taken)?)),
         );
     }
-    let lists = lists(scene);
     for (tile, gaps) in TILES.into_iter().flat_map(|tile| [true, false].map(|gaps| (tile, gaps))) {
-        let (lists, experts) = (lists.clone(), picked.groups);
+        let experts = picked.groups;
         let padding = |with: bool| if with { "with" } else { "without" };
         add(
             format!(
@@ -59,7 +58,7 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Ve
                 padding(!gaps)
             ),
             Rc::new(move |row| {
-                of_tile(&lists(row.step)?, (expert(scene, row)?, line(scene, row)), (tile, gaps), experts)
+                of_tile(&lists(scene, row.step)?, (expert(scene, row)?, line(scene, row)), (tile, gaps), experts)
             }),
         );
     }
@@ -82,22 +81,25 @@ const LINES: usize = 65;
 /// Lines of a tile.
 const TILES: [usize; 6] = [4, 8, 16, 32, 64, 128];
 
-/// The lines of each expert, in the order of tokens.
-type Lists = Rc<HashMap<usize, Vec<usize>>>;
+/// The lists of a step, of which all tokens were captured.
+pub(super) fn lists(scene: &Scene<'_>, step: usize) -> Option<Lists> {
+    let make = || {
+        let of_step = &scene.e.side.capture.steps[step];
+        let mut of: HashMap<usize, Vec<usize>> = HashMap::new();
+        let chosen = (of_step.rows() == of_step.tokens.len()).then(|| scene.operand(step, 1))??;
+        for (line, expert) in chosen.data.iter().enumerate() {
+            of.entry(*expert as usize).or_default().push(line);
+        }
+        Some(Rc::new(of))
+    };
+    scene.lists.borrow_mut().entry(step).or_insert_with(make).clone()
+}
 
-/// The lists of a step.
-fn lists<'a>(scene: &'a Scene<'a>) -> impl Fn(usize) -> Option<Lists> + Clone + 'a {
-    let known: Rc<RefCell<HashMap<usize, Option<Lists>>>> = Rc::default();
-    move |step: usize| -> Option<Lists> {
-        let make = || {
-            let mut of: HashMap<usize, Vec<usize>> = HashMap::new();
-            for (line, expert) in scene.operand(step, 1)?.data.iter().enumerate() {
-                of.entry(*expert as usize).or_default().push(line);
-            }
-            Some(Rc::new(of))
-        };
-        known.borrow_mut().entry(step).or_insert_with(make).clone()
-    }
+/// The number of a row's line among those of its expert in the step.
+pub(super) fn line_of_expert(scene: &Scene<'_>, row: &RowAt) -> Option<i64> {
+    let Anatomy::Contraction(Contraction::Weight(Some(_))) = scene.node().op.anatomy() else { return None };
+    let (lists, own) = (lists(scene, row.step)?, expert(scene, row)?);
+    Some(lists.get(&own)?.binary_search(&line(scene, row)).ok()? as i64)
 }
 
 /// The expert of the tile that a line is in, where the lines of an expert begin at a multiple of the tile by one count of lines, and
@@ -150,13 +152,11 @@ pub(super) fn rows<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<
             (lines > inputs).then(|| line(scene, row) % inputs)
         }),
     );
-    let lists = lists(scene);
     for index in Index::slips(LINES) {
-        let lists = lists.clone();
         add(
             format!("{id} is multiplied as it is of the {} of the expert's", index.told("line", "i")),
             Rc::new(move |row| {
-                let ((lines, inputs), lists) = (counts(row.step)?, lists(row.step)?);
+                let ((lines, inputs), lists) = (counts(row.step)?, lists(scene, row.step)?);
                 let own = line(scene, row);
                 let list = lists.get(&expert(scene, row)?)?;
                 let place = list.binary_search(&own).ok()?;

@@ -69,7 +69,7 @@ pub(in crate::diagnose) const WORK: &str = "its budget of work was used up; --wh
 /// Numbers are read off each part.
 const OF_PARTS: &str = "it has a number of its own for each row or column, and predicts none";
 /// Right elements.
-pub(in crate::diagnose) const RIGHT: &str = "elements are right that it would make wrong";
+pub(in crate::diagnose) const RIGHT: &str = "elements are right that it would make wrong: the cause is another one, or this one under a condition that was not found";
 /// Wrong elements.
 pub(in crate::diagnose) const OTHERWISE: &str = "elements are wrong otherwise";
 

@@ -1,6 +1,8 @@
-//! Delta nets: one of the operands of a head is that of another token or of another head.
+//! Delta nets: one of the operands of a head is that of another token or of another head, or the state that a pass begins with was
+//! rounded.
 
 use super::index::Index;
+use super::rounded::{FORMATS, Format};
 use super::scene::Scene;
 use super::{Law, Row};
 use crate::verdict::RowAt;
@@ -20,11 +22,12 @@ const OPERANDS: usize = 5;
 /// What a head gives in a step, with the bounds.
 type Given = Option<Rc<(Vec<f64>, Vec<f32>)>>;
 
-/// Where an operand is read: its token, of so many, and its head, of so many.
+/// What becomes of an operand: it is read at another token, of so many, or at another head; the state is rounded before a pass.
 #[derive(Clone)]
 enum Elsewhere {
     Token(Index),
     Head(Index),
+    Rounded(&'static Format),
 }
 
 impl Elsewhere {
@@ -32,13 +35,7 @@ impl Elsewhere {
         match self {
             Self::Token(index) => Some((index.of(token, tokens)?, head)),
             Self::Head(index) => Some((token, index.of(head, heads)?)),
-        }
-    }
-
-    fn told(&self) -> String {
-        match self {
-            Self::Token(index) => format!("part's {}", index.told("token", "t")),
-            Self::Head(index) => index.told("head", "h"),
+            Self::Rounded(_) => Some((token, head)),
         }
     }
 }
@@ -58,35 +55,50 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let mut all = Vec::new();
     for operand in 0..OPERANDS {
         let heads = if operand < 2 { net.key_heads } else { net.heads };
-        let tokens = Index::slips(TOKENS).into_iter().map(Elsewhere::Token);
-        let ways = tokens.chain(Index::slips(heads).into_iter().map(Elsewhere::Head).filter(|_| heads > 1));
         let id = nodes[scene.node().inputs[operand]].id;
-        all.extend(ways.map(|elsewhere| {
-            let what = format!("{id} is read as it is of the {}", elsewhere.told());
-            let known: RefCell<HashMap<(usize, usize), Given>> = RefCell::default();
-            Law::new(what, 0, move |row: &RowAt| {
-                let each = if of_state { net.dim * net.dim } else { net.heads * net.dim };
-                let (mut value, mut bound) = (Vec::new(), Vec::new());
-                for (i, at) in row.range.clone().enumerate() {
-                    let (head, place) = match of_state {
-                        true => (at / each, at % each),
-                        false => (at % each / net.dim, at / each * net.dim + at % net.dim),
-                    };
-                    if !scene.asks(scene.token(row).1 + i) {
-                        value.push(f64::NAN);
-                        bound.push(0.0);
-                        continue;
-                    }
-                    let make = || head_of(scene, (net, of_state), (row.step, head), (operand, &elsewhere)).map(Rc::new);
-                    let given = known.borrow_mut().entry((row.step, head)).or_insert_with(make).clone()?;
-                    value.push(*given.0.get(place)?);
-                    bound.push(given.1[place]);
-                }
-                Some(Row { value, bound })
-            })
+        let tokens = Index::slips(TOKENS).into_iter();
+        all.extend(tokens.map(|index| {
+            let told = format!("{id} is read as it is of the part's {}", index.told("token", "t"));
+            law(scene, (net, of_state), (operand, Elsewhere::Token(index)), told)
+        }));
+        let of_heads = Index::slips(heads).into_iter().filter(|_| heads > 1);
+        all.extend(of_heads.map(|index| {
+            let told = format!("{id} is read as it is of the {}", index.told("head", "h"));
+            law(scene, (net, of_state), (operand, Elsewhere::Head(index)), told)
         }));
     }
+    let told = |format: &str| format!("the state is kept in {format} between two passes");
+    all.extend(FORMATS.iter().map(|format| {
+        format.law(told, |format, told| law(scene, (net, of_state), (OPERANDS, Elsewhere::Rounded(format)), told))
+    }));
     all
+}
+
+/// That a node computes with one operand otherwise.
+fn law<'a>(
+    scene: &'a Scene<'a>, (net, of_state): (DeltaNet, bool), (operand, elsewhere): (usize, Elsewhere), told: String,
+) -> Law<'a> {
+    let known: RefCell<HashMap<(usize, usize), Given>> = RefCell::default();
+    Law::new(told, 0, move |row: &RowAt| {
+        let each = if of_state { net.dim * net.dim } else { net.heads * net.dim };
+        let (mut value, mut bound) = (Vec::new(), Vec::new());
+        for (i, at) in row.range.clone().enumerate() {
+            let (head, place) = match of_state {
+                true => (at / each, at % each),
+                false => (at % each / net.dim, at / each * net.dim + at % net.dim),
+            };
+            if !scene.asks(scene.token(row).1 + i) {
+                value.push(f64::NAN);
+                bound.push(0.0);
+                continue;
+            }
+            let make = || head_of(scene, (net, of_state), (row.step, head), (operand, &elsewhere)).map(Rc::new);
+            let given = known.borrow_mut().entry((row.step, head)).or_insert_with(make).clone()?;
+            value.push(*given.0.get(place)?);
+            bound.push(given.1[place]);
+        }
+        Some(Row { value, bound })
+    })
 }
 
 /// What a head gives in a step with one operand read elsewhere.
@@ -113,7 +125,11 @@ fn head_of(
     };
     let mut all = (0..OPERANDS).map(rows).collect::<Option<Vec<_>>>()?;
     let state = if of_state { scene.node().id } else { nodes[*inputs.last()?].id };
-    all.push(before(scene, state, step, (head, net.dim * net.dim))?);
+    let mut before = before(scene, state, step, (head, net.dim * net.dim))?;
+    if let Elsewhere::Rounded(format) = elsewhere {
+        before.data.iter_mut().for_each(|v| *v = f64::from((format.round)(*v as f32)));
+    }
+    all.push(before);
     scene.count(8 * tokens * net.dim * net.dim);
     let one = DeltaNet { heads: 1, key_heads: 1, dim: net.dim };
     let op = if of_state { Defined::op(DeltaState(one)) } else { Defined::op(one) };

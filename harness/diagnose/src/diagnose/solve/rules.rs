@@ -45,6 +45,11 @@ impl Solution {
         Some(format!("keys are seen by another rule, and others are left out: {keys}{holds}"))
     }
 
+    /// Whether it says by no number of a kernel's own which keys are seen.
+    pub(in super::super) fn sees_plainly(&self) -> bool {
+        self.law.as_ref().and_then(Form::keys).is_some_and(Keys::are_plain)
+    }
+
     /// Whether it says by no number which keys are seen, under a condition that tells a kernel's choice between two paths, and another
     /// one says it by tiles and holds everywhere: the parts of a run may be so short that the tiles say the same.
     pub(super) fn is_plainer(&self, other: &Self) -> bool {

@@ -20,6 +20,9 @@ const FITTED: usize = 512;
 /// Wrong elements that a law must give before it is tested further.
 const GLANCE: usize = 8;
 
+/// The lines of each expert, in the order of tokens.
+pub(super) type Lists = Rc<HashMap<usize, Vec<usize>>>;
+
 /// One origin with what surrounds it.
 pub(super) struct Scene<'a> {
     pub(super) e: &'a Evidence<'a>,
@@ -40,6 +43,8 @@ pub(super) struct Scene<'a> {
     glance: RefCell<Option<Vec<usize>>>,
     tensors: RefCell<Tensors>,
     vectors: RefCell<HashMap<String, Option<Rc<Vec<f32>>>>>,
+    /// The lines of each expert, by step.
+    pub(super) lists: RefCell<HashMap<usize, Option<Lists>>>,
 }
 
 /// So many of them at most, as far apart as each other.
@@ -168,6 +173,7 @@ impl<'a> Scene<'a> {
             glance: RefCell::default(),
             tensors: RefCell::default(),
             vectors: RefCell::default(),
+            lists: RefCell::default(),
         };
         let mut fit: Vec<At> = Vec::new();
         for &r in &bad {

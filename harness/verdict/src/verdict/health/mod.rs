@@ -50,8 +50,12 @@ fn of_stage(graph: &Graph, capture: &Capture, node: &Node, overflowed: bool) -> 
         let broken = !(overflowed && non_finite.is_some());
         let (what, input): Seen = non_finite.or_else(|| match node.op.anatomy() {
             Anatomy::RowReduction(RowReduction::Exponentials(_)) => {
-                if let Some(words) = step.foreign.get(&node.id).and_then(|rows| foreign::words(rows)) {
+                if let Some(words) = foreign::in_step(step, node) {
                     return Some((words, None));
+                }
+                // A part of such a row is in the capture of the tokens that were taken back.
+                if step.foreign.contains_key(&node.id) {
+                    return None;
                 }
                 let own = lost::own_rows(graph, node, capture, index);
                 attention::check(&t, &step.positions(), own.as_deref(), unit)

@@ -103,6 +103,10 @@ pub enum Keys {
     ButLastCached,
     /// All but the first of the part.
     ButFirstOfPart,
+    /// The whole pages of so many that were in the cache before the part, and those of the part.
+    CachedPages(usize),
+    /// All but those of the part that lie in the page of so many which earlier keys began.
+    ButBegunPage(usize),
     /// All but the first so many.
     ButFirst(usize),
     /// All but the last so many.
@@ -217,6 +221,8 @@ impl Keys {
             Self::PromptPages(m) => causal && k < prompt.next_multiple_of(m),
             Self::ButLastCached => causal && (first == 0 || k != first - 1),
             Self::ButFirstOfPart => causal && (first == 0 || k != first),
+            Self::CachedPages(m) => causal && (k >= first || k < first / m * m),
+            Self::ButBegunPage(m) => causal && (k < first || k >= first.next_multiple_of(m)),
             Self::ButFirst(m) => causal && k >= m,
             Self::ButLast(m) => k + m <= p,
             Self::Window(m) => causal && p - k < m,
@@ -350,6 +356,7 @@ impl Keys {
         all.extend(both.map(|(keys, queries)| Self::TilesBeforeLast { keys, queries }));
         all.extend((2..=8).flat_map(|m| [Self::RowDivided(m), Self::PositionDivided(m)]));
         if capture.steps.len() > 1 {
+            all.extend(TILES.into_iter().flat_map(|m| [Self::CachedPages(m), Self::ButBegunPage(m)]));
             all.extend(TILES.into_iter().flat_map(|to| [false, true].map(|up| Self::PartRounded { to, up })));
         }
         all.extend(Self::dealt());
@@ -384,6 +391,13 @@ impl fmt::Display for Keys {
             }
             Self::ButLastCached => f.write_str("all keys but the last that was in the cache before the part"),
             Self::ButFirstOfPart => f.write_str("all keys but the first of the part"),
+            Self::CachedPages(m) => write!(
+                f,
+                "the part's own keys and whole pages of {m} of those that were in the cache before it: the page that these had begun is left out"
+            ),
+            Self::ButBegunPage(m) => {
+                write!(f, "all keys but those of the part that lie in a page of {m} which earlier keys had begun")
+            }
             Self::ButFirst(1) => f.write_str("all keys but the first"),
             Self::ButFirst(m) => write!(f, "all keys but the first {m}"),
             Self::ButLast(m) => write!(f, "all keys but the last {m}"),

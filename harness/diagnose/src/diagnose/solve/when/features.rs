@@ -1,6 +1,7 @@
 //! What a condition may ask of an element.
 
 use super::super::At;
+use super::super::experts::line_of_expert;
 use super::super::scene::Scene;
 use super::super::terms::expert;
 use qdiff_engine::ops::Anatomy;
@@ -70,6 +71,7 @@ pub(super) const FEATURES: &[Feature] = &[
         by_row: false,
         of: |s, at| row(s, at).place.head.filter(|_| s.of_experts()).map(|place| place as i64),
     },
+    Feature { name: LINE_OF_EXPERT, by_row: false, of: |s, at| line_of_expert(s, row(s, at)) },
     Feature {
         name: "column",
         by_row: false,
@@ -212,6 +214,9 @@ impl JsonSchema for Asked {
         String::json_schema(generator)
     }
 }
+
+/// A line of a product with experts, among those of its expert.
+pub(super) const LINE_OF_EXPERT: &str = "line of the expert";
 
 /// The row of a weight that an element is made of: a column of a product, the token's id of an embedding. It says the same of both,
 /// and takes their place where a law is one of the weight.

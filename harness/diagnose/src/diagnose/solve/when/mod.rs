@@ -223,6 +223,16 @@ impl Condition {
         matches!(self.feature.feature().name, "decode step" | "step")
     }
 
+    /// The same, or whether it says which step left the cache so.
+    fn is_of_cache_steps(&self) -> bool {
+        self.is_of_steps() || self.feature.feature().name == LOOKED
+    }
+
+    /// Whether it is about the rows of a cache that a step itself writes.
+    fn is_of_newest(&self) -> bool {
+        self.feature.feature().name == AGE && matches!(self.values, Values::Is(0) | Values::UpTo(0))
+    }
+
     /// Whether it says of this run the same as that a row is decoded or not: it begins or ends where a part does, at a number that
     /// kernels do not cut by.
     fn is_bound(&self) -> bool {
@@ -556,6 +566,10 @@ impl Holds {
                     (as_simple || simplest.weight() == 1 && c.is_left_over()) && told.iter().all(least)
                 }
                 (When::Both(..), When::Both(a, b)) => told.iter().all(|known| match known {
+                    // The step that wrote a row is the one that left the cache so.
+                    When::Both(c, d) if d.is_of_newest() && b.is_of_newest() => {
+                        !(c.is_of_cache_steps() && a.is_of_cache_steps())
+                    }
                     When::Both(c, d) => (c.feature, d.feature) != (a.feature, b.feature),
                     _ => true,
                 }),

@@ -1,6 +1,6 @@
 //! Conditions in words.
 
-use super::features::{AGE, DISTANCE, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED};
+use super::features::{AGE, DISTANCE, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED};
 use super::{Condition, Values};
 use std::fmt;
 
@@ -61,6 +61,7 @@ fn from(name: &str, low: i64) -> String {
         (LENGTH, n) => format!("in parts of {n} tokens and more"),
         (DISTANCE, n) => format!("at keys {n} and more before the query"),
         ("row of the part", n) => format!("from row {n} of the part on"),
+        (LINE_OF_EXPERT, n) => format!("in the lines of each expert behind its first {n} of the part"),
         (AGE, 1) => "in rows of earlier steps, as a later step left them".to_owned(),
         (AGE, n) => format!("in rows that were written {n} steps before and earlier"),
         (LOOKED, n) => format!("in the cache as step {n} and later steps left it"),
@@ -74,6 +75,7 @@ fn up_to(name: &str, high: i64) -> String {
         (LENGTH, n) => format!("in parts of up to {n} tokens"),
         (DISTANCE, n) => format!("at keys up to {n} before the query"),
         ("row of the part", n) => format!("up to row {n} of the part"),
+        (LINE_OF_EXPERT, n) => format!("in the first {} lines of each expert of the part", n + 1),
         (AGE, n) => format!("in rows that were written up to {n} steps before"),
         (LOOKED, 0) => "in the cache as the prefill left it".to_owned(),
         (LOOKED, n) => format!("in the cache as the steps up to {n} left it"),

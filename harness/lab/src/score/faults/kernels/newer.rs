@@ -1,6 +1,7 @@
 //! Bugs of experts, delta nets and residual streams, as ports of the newer models have them.
 
 use super::super::Spot;
+use super::rounding::bf16;
 use super::{KernelFault, bug, given, patch};
 use qdiff_engine::model::{Graph, Model, Node, Role};
 use qdiff_engine::ops::Op;
@@ -100,6 +101,7 @@ struct Wrong {
     older_key: bool,
     next_decay: bool,
     early_read: bool,
+    kept_coarse: bool,
 }
 
 /// The delta net token by token: its outputs, and its state.
@@ -114,6 +116,9 @@ fn delta(s: &mut Spot<'_>, wrong: Wrong) {
         (None, Some(old)) => old.to_vec(),
         (None, None) => vec![0.0; heads * d * d],
     };
+    if wrong.kept_coarse {
+        state.iter_mut().for_each(|m| *m = bf16(*m));
+    }
     let mut outputs = vec![0f32; tokens * heads * d];
     for t in 0..tokens {
         for h in 0..heads {
@@ -334,6 +339,23 @@ pub(super) const FAULTS: &[KernelFault] = &[
     bug("state-in-bf16", "the state is rounded to bfloat16 after every token", net, |s| {
         delta(s, Wrong { coarse: true, ..Wrong::default() })
     }),
+    bug("state-kept-in-bf16", "between two passes the state is kept in bfloat16", net, |s| {
+        delta(s, Wrong { kept_coarse: true, ..Wrong::default() })
+    }),
+    bug(
+        "expert-has-room-for-four",
+        "the lines of an expert behind its fourth in a part are left out: their products are zeros",
+        shared_rows,
+        |s| {
+            let chosen = s.inputs[1].data.clone();
+            let width = s.out.len() / chosen.len();
+            for (line, out) in s.out.chunks_mut(width).enumerate() {
+                if chosen[..line].iter().filter(|expert| **expert == chosen[line]).count() >= 4 {
+                    out.fill(0.0);
+                }
+            }
+        },
+    ),
     bug("queries-of-full-size", "queries are not divided by the root of a head's length", outputs, |s| {
         delta(s, Wrong { unscaled: true, ..Wrong::default() })
     }),

@@ -142,6 +142,20 @@ pub(super) const FAULTS: &[KernelFault] = &[
         all,
         |s| rows(s, weights_not_rescaled),
     ),
+    bug(
+        "softmax-of-whole-cached-pages",
+        "of the keys that were in the cache before a part, those in the page of 8 that the part begins in are left out",
+        all,
+        |s| {
+            rows(s, |q, z| {
+                let first = q.p - q.t;
+                let mut powers = powers(&z[..=q.p]);
+                powers[first / 8 * 8..first].fill(0.0);
+                let sum = powers.iter().sum();
+                Some(over(powers, sum))
+            })
+        },
+    ),
     bug("softmax-sum-lacks-own-key", "at odd positions the sum lacks the query's own key", all, |s| {
         rows(s, |q, z| {
             let powers = powers(&z[..=q.p]);
