@@ -203,6 +203,6 @@ mod tests {
         assert_eq!(mutation.choices(), "GELU or quick GELU or ReLU is used in place of SiLU");
         let graph = skeleton(qwen3::graph, 1);
         let (_, remedy) = find("rope-base").unwrap().told(&[1e4], (&graph.nodes[0], true), &graph);
-        assert_eq!(remedy, "read qwen3.rope.freq_base from the GGUF");
+        assert_eq!(remedy, "read qwen3.rope.freq_base from the GGUF; frequency i of n is base^(-i/n)");
     }
 }

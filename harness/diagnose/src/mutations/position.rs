@@ -266,7 +266,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(rotations),
         story: "the rotary base is not the model's",
         seen: "good for a few tokens, then loops; the error grows with the position",
-        remedy: "read <arch>.rope.freq_base from the GGUF",
+        remedy: "read <arch>.rope.freq_base from the GGUF; frequency i of n is base^(-i/n)",
         params: &[Param::new("base", "base of the rotary frequencies", 10_000.0).searched(&[1e6, 5e5, 1e5])],
         apply: |node, values, _| rotating(node, |r| r.base = values[0]),
         of_model: true,
