@@ -567,12 +567,15 @@ mod tests {
         assert_eq!((other.prompt.len(), other.decoded.len()), (other.passes.iter().sum(), 2));
         assert!(first.iter().zip(&other.prompt).all(|(a, b)| a != b), "{other:?}");
         assert!(OtherTokens::like(&first, (&[35, 25], 2), (62, 300), 1).is_none());
+        // Where a first part ends with a page, the second one has no page that it shares with the first.
+        let paged = OtherTokens::like(&first, (&[11, 10], 1), (128, 300), 1).unwrap();
+        assert_ne!(paged.passes[0] % 8, 0, "{paged:?}");
         let plan: SequencePlan = "20,12+1+9@0,1~2+0+7".parse().unwrap();
         let like = |plan: &str| plan.parse::<SequencePlan>().unwrap().like(1).map(|plan| plan.to_string());
         assert_eq!(like(&plan.to_string()), ["25,19+1+20@0,1~3+0+22", "25,19+1+20@0,1~2+0+22"]);
         // Another part of a prefix stays a part, and the whole of one stays the whole; so do drafts.
         assert_eq!(like("17,1+1+9@0:16,0+0+0+5@0:18")[0], "22,1+1+20@0:21,0+0+0+18@0:23");
-        assert_eq!(like("9,5,5~5,5~4,5~1,1~1")[0], "14,12,14~12,16~5,18~2,1~2");
+        assert_eq!(like("9,5,5~5,5~4,5~1,1~1")[0], "14,12,14~12,18~5,18~2,1~2");
     }
 
     #[test]
