@@ -74,7 +74,7 @@ pub(super) fn give_way(prompt: &mut PromptRequest, matches: &ArgMatches) {
     }
 }
 
-/// An option that would be passed over, and why.
+/// An option that would be ignored, and why.
 fn passed_over(name: &str, of: &ArgMatches) -> Option<(&'static str, &'static str)> {
     let typed = |ids: &[&'static str]| ids.iter().copied().find(|id| typed(of, id));
     let side = |id: &str| of.try_get_one::<Source>(id).ok().flatten();
@@ -141,7 +141,7 @@ fn check_of(command: &mut Command, (name, of): (&str, &ArgMatches)) -> Result<()
         return Err(command.error(ErrorKind::ArgumentConflict, text));
     }
     if let Some((id, why)) = passed_over(name, of) {
-        let text = format!("'--{}' would be passed over: {why}; leave it out", id.replace('_', "-"));
+        let text = format!("'--{}' would be ignored: {why}; leave it out", id.replace('_', "-"));
         return Err(command.error(ErrorKind::ArgumentConflict, text));
     }
     for (_, option, replaced) in EXCLUSIVE.iter().filter(|(c, ..)| *c == name) {

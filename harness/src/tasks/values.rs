@@ -126,7 +126,7 @@ impl TypedValueParser for SourceParser {
             }
             Some(Source::Live(kind)) if kind.command().is_some() && self.commands == Commands::No => {
                 let text = format!(
-                    "`{kind}` is a command, which can be a side of run and logits, and the subject of check, sweep and generate"
+                    "`{kind}` is a command, which can be a side of run, logits and rl, and the subject of check, sweep and report --verify"
                 );
                 return Err(command.clone().error(ErrorKind::ValueValidation, text));
             }

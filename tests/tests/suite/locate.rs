@@ -59,6 +59,21 @@ fn one_damaged_block_of_a_file() {
     }
 }
 
+/// A tensor that two files store in different formats is compared by value: the report names both formats, and says nothing of bytes.
+#[test]
+fn files_of_two_formats_are_compared_by_value() {
+    let [folder, other] =
+        [GgmlType::F32, GgmlType::Q8_0].map(|weight_type| folder_with(&Synth { weight_type, ..Synth::default() }));
+    let theirs = other.join("model.gguf");
+    let (code, _, text) = folder.told(&format!("weights model.gguf --against {}", theirs.display()));
+    let text = unwrapped(&text);
+    assert!(code == 1 && text.contains("(F32 against Q8_0)"), "{text}");
+    assert!(
+        text.contains("the formats differ, so that bytes are not compared") && !text.contains("bytes are equal"),
+        "{text}"
+    );
+}
+
 /// Each difference between two files is reported.
 #[test]
 fn files_of_other_tensors_are_told_apart() {

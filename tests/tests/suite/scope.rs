@@ -179,15 +179,15 @@ fn what_would_be_passed_over_is_refused() {
     let folder = folder();
     folder.record("mine", "-n 0");
     for (line, word) in [
-        ("run --tokens 1,2 --prompt haiku", "'--prompt' would be passed over"),
-        ("generate --tokens 1,2 --raw", "'--raw' would be passed over"),
-        ("run --subject capture:mine --system be", "'--system' would be passed over"),
-        ("run --subject cpu --map names.txt", "'--map' would be passed over"),
-        ("run --subject cpu --gemm cublas", "'--gemm' would be passed over"),
+        ("run --tokens 1,2 --prompt haiku", "'--prompt' would be ignored"),
+        ("generate --tokens 1,2 --raw", "'--raw' would be ignored"),
+        ("run --subject capture:mine --system be", "'--system' would be ignored"),
+        ("run --subject cpu --map names.txt", "'--map' would be ignored"),
+        ("run --subject cpu --gemm cublas", "'--gemm' would be ignored"),
         // A fault makes a CPU engine of `auto` on every machine.
-        ("run --inject rope-base --gemm cublas", "'--gemm' would be passed over"),
-        ("record --gemm cublas --out x", "'--gemm' would be passed over"),
-        ("generate --seed 3", "'--seed' would be passed over"),
+        ("run --inject rope-base --gemm cublas", "'--gemm' would be ignored"),
+        ("record --gemm cublas --out x", "'--gemm' would be ignored"),
+        ("generate --seed 3", "'--seed' would be ignored"),
         ("run --prompts notes.txt --length 4", "'--prompts' cannot be used with '--length'"),
         ("record --like mine --out x --ubatch 4", "'--like' cannot be used with '--ubatch'"),
         ("run --subject capture:mine -n 4", "-n"),

@@ -55,6 +55,7 @@ pub(super) fn compare(c: &Compared<'_>, graph: Option<&Graph>) -> Option<Mismatc
     Some(Mismatch {
         tensor: c.tensor.to_owned(),
         format: ty.to_string(),
+        other_format: (!same_type(c)).then(|| c.subject.ggml_type(c.tensor).to_string()),
         row: first.row,
         index: first.index,
         got: first.got,

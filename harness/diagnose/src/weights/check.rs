@@ -78,6 +78,9 @@ pub struct Mismatch {
     /// Blocks of the tensor.
     #[serde(default)]
     pub blocks_total: usize,
+    /// The format of the side that was compared, where that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_format: Option<String>,
     /// Whether the stored bytes differ, and not only what is made of them.
     #[serde(default)]
     pub bytes_differ: bool,

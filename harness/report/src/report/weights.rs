@@ -99,7 +99,11 @@ fn damage(check: &WeightCheck) -> String {
 /// Which tensor differs, and in how much of it.
 fn differs(m: &Mismatch) -> String {
     let verb = if m.blocks == 1 { "differs" } else { "differ" };
-    let (tensor, format, rows) = (&m.tensor, &m.format, counted(m.rows, "row"));
+    let (tensor, rows) = (&m.tensor, counted(m.rows, "row"));
+    let format = match &m.other_format {
+        Some(other) => format!("{other} against {}", m.format),
+        None => m.format.clone(),
+    };
     format!(
         "{tensor} ({format}): {} of {} {verb}, in {rows} of {}",
         counted(m.blocks, "block"),
@@ -123,7 +127,11 @@ fn tensor(m: &Mismatch) -> Vec<Line> {
     }
     lines.push(("value", format!("row {} [{}]: {} where {} belongs", m.row, m.index, m.got, m.want)));
     let Some(c) = &m.cause else {
-        let bytes = if m.bytes_differ { "the stored bytes differ" } else { "the bytes are equal" };
+        let bytes = match (m.bytes_differ, &m.other_format) {
+            (true, _) => "the stored bytes differ",
+            (false, Some(_)) => "the formats differ, so that bytes are not compared",
+            (false, None) => "the bytes are equal",
+        };
         let text = "and no decoding error of the catalogue makes these values of the right ones";
         lines.push(("cause", format!("{}: {bytes}, {text}", UNKNOWN)));
         return lines;
