@@ -23,6 +23,10 @@ const ROUNDED: f32 = 0.01;
 /// What is wrong of a cache that holds what its slots say, in words.
 const OF_SLOTS: &str = "each wrong row is the one in the slot that the slot mapping and the block table name";
 
+/// The same where such slots were not written.
+const OF_UNWRITTEN: &str = "each wrong row is the one in the slot that the slot mapping and the block table name; some of these slots were \
+                            not written in this run, and hold zeros or the row of another sequence";
+
 /// The same of a rotation.
 const OF_POSITIONS: &str = "each wrong row is rotated as the position that it was given";
 
@@ -33,12 +37,21 @@ pub struct Borne {
     pub elements: usize,
     /// Rows that are not what these say.
     pub otherwise: usize,
+    /// Of the rows that are, those in slots to which the run wrote nothing: they hold zeros, or a copy of another sequence's row.
+    #[serde(default, skip_serializing_if = "none")]
+    pub unwritten: usize,
+}
+
+fn none(rows: &usize) -> bool {
+    *rows == 0
 }
 
 impl Borne {
     /// With what others say.
     pub fn add(&mut self, other: Self) {
-        *self = Self { elements: self.elements + other.elements, otherwise: self.otherwise + other.otherwise };
+        self.elements += other.elements;
+        self.otherwise += other.otherwise;
+        self.unwritten += other.unwritten;
     }
 
     /// Whether all that is wrong is what slots or positions say, and something is.
@@ -59,9 +72,14 @@ pub fn of_run(stages: &BTreeMap<StageId, Borne>) -> Borne {
 
 /// Tells of the findings of a run that slots or positions are their cause, where all that is wrong of a stage is what these say.
 pub fn explain(graph: &Graph, diagnosis: &mut Diagnosis, stages: &BTreeMap<StageId, Borne>) {
-    for finding in diagnosis.findings.iter_mut().filter(|f| stages.get(&f.id).is_some_and(|of| of.holds())) {
+    for finding in &mut diagnosis.findings {
+        let Some(of) = stages.get(&finding.id).filter(|of| of.holds()) else { continue };
         let of_cache = graph.index(finding.id).is_some_and(|i| graph.nodes[i].has_state());
-        finding.explained_by(if of_cache { OF_SLOTS } else { OF_POSITIONS });
+        finding.explained_by(match (of_cache, of.unwritten) {
+            (true, 0) => OF_SLOTS,
+            (true, _) => OF_UNWRITTEN,
+            (false, _) => OF_POSITIONS,
+        });
     }
 }
 
@@ -95,7 +113,7 @@ pub fn borne(oracle: &Oracle<'_>, (plan, tokens): (&Plan, &[u32]), said: &[RowsS
         sequences.dedup();
         let turns: BTreeMap<u32, (usize, usize)> = (sequences.iter().zip(steps.by_ref()))
             .map(|(sequence, step)| {
-                let run = step.sequence as usize;
+                let run = step.run as usize;
                 begun[run] += 1;
                 (*sequence, (run, begun[run] - 1))
             })
@@ -132,7 +150,9 @@ pub fn borne(oracle: &Oracle<'_>, (plan, tokens): (&Plan, &[u32]), said: &[RowsS
                 let rows: Vec<_> = (right[*sequence as usize].iter().take(given.rows()).enumerate())
                     .filter_map(|(token, at)| {
                         let right = row(at)?;
-                        let said = match held(table.get(token).copied().unwrap_or(-1)) {
+                        let slot = held(table.get(token).copied().unwrap_or(-1));
+                        let unwritten = slot.is_none();
+                        let said = match slot {
                             Some(said) => said?,
                             // Nothing was written to it in this run: the engine copied a page, or it holds zeros.
                             None => {
@@ -141,14 +161,17 @@ pub fn borne(oracle: &Oracle<'_>, (plan, tokens): (&Plan, &[u32]), said: &[RowsS
                                 copies.next().unwrap_or_else(|| vec![0.0; right.len()])
                             }
                         };
-                        Some((given.row(token), right, said))
+                        Some((given.row(token), right, said, unwritten))
                     })
                     .collect();
                 // A cache that holds a row as it was written holds all of them so.
-                let exact = rows.iter().any(|(got, right, said)| got == right && right == said);
+                let exact = rows.iter().any(|(got, right, said, _)| got == right && right == said);
                 let alike = |want: &[f32], got: &[f32]| if exact { want == got } else { rounded(want, got) };
                 let mut borne = Borne::default();
-                rows.iter().for_each(|(got, right, said)| borne.add(compared(got, right, said, alike)));
+                for (got, right, said, unwritten) in &rows {
+                    let of_row = compared(got, right, said, alike);
+                    borne.add(Borne { unwritten: usize::from(*unwritten && of_row.elements > 0), ..of_row });
+                }
                 all[*run].entry(cache.id).or_default().add(borne);
             }
         }
@@ -164,9 +187,9 @@ fn own(capture: &Capture) -> Vec<&Step> {
 /// What a row says that may be another one than it should be.
 fn compared(got: &[f32], right: &[f32], said: &[f32], alike: impl Fn(&[f32], &[f32]) -> bool) -> Borne {
     match (alike(said, got), alike(right, got)) {
-        (true, false) => Borne { elements: got.iter().zip(right).filter(|(a, b)| a != b).count(), otherwise: 0 },
+        (true, false) => Borne { elements: got.iter().zip(right).filter(|(a, b)| a != b).count(), ..Borne::default() },
         (true, true) => Borne::default(),
-        (false, _) => Borne { elements: 0, otherwise: 1 },
+        (false, _) => Borne { otherwise: 1, ..Borne::default() },
     }
 }
 
@@ -203,8 +226,8 @@ fn rotated(
             each.filter(|((got, want), bound)| (f64::from(**got) - **want).abs() > f64::from(**bound)).count()
         };
         let borne = match (off(&said.data), off(&right.data)) {
-            (0, elements) => Borne { elements, otherwise: 0 },
-            _ => Borne { elements: 0, otherwise: 1 },
+            (0, elements) => Borne { elements, ..Borne::default() },
+            _ => Borne { otherwise: 1, ..Borne::default() },
         };
         all.entry(node.id).or_default().add(borne);
     }

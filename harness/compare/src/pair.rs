@@ -7,7 +7,8 @@ use crate::arithmetic::{Arithmetic, Declared, check_heads};
 use crate::capture::manifest::{Manifest as CaptureManifest, Sampler};
 use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
 use crate::diagnose::{
-    Diagnosis, Sibling, again_among_sequences, among_sequences, confirm, explain, narrow, undecided, unsteady,
+    Diagnosis, Sibling, again_among_sequences, among_sequences, confirm, confirm_among_sequences, explain, narrow,
+    undecided, unsteady,
 };
 use crate::loaded::LoadedModel;
 use crate::memory::{self, Extent, Size};
@@ -518,8 +519,10 @@ impl<'a> Pair<'a> {
     }
 
     /// Holds the causes of a diagnosis of `subject` against other runs of it.
-    pub fn confirm(&self, subject: &Recording, others: &[Recording], diagnosis: &mut Diagnosis) {
-        let others: Vec<Side<'_>> = others.iter().map(Recording::side).collect();
+    pub fn confirm<'r>(
+        &self, subject: &Recording, others: impl IntoIterator<Item = &'r Recording>, diagnosis: &mut Diagnosis,
+    ) {
+        let others: Vec<Side<'_>> = others.into_iter().map(Recording::side).collect();
         confirm(&self.oracle, &subject.side(), &others, (&self.filter, &self.policy), diagnosis, self.progress);
     }
 
@@ -534,6 +537,15 @@ impl<'a> Pair<'a> {
     /// they were before.
     pub fn again_among_sequences(&self, judged: &mut [(Recording, Diagnosis)], before: &[Diagnosis]) {
         again_among_sequences(&self.oracle, &mut siblings(judged), before, (&self.filter, &self.policy));
+    }
+
+    /// Holds what the values of the sequences of a run show against those of another one.
+    ///
+    /// # Errors
+    /// As [`judge`].
+    pub fn confirm_among_sequences(&self, judged: &mut [(Recording, Diagnosis)], others: &[Recording]) -> Result<()> {
+        let others: Vec<Side<'_>> = others.iter().map(Recording::side).collect();
+        confirm_among_sequences(&self.oracle, &mut siblings(judged), &others, (&self.filter, &self.policy))
     }
 
     /// Holds the rules that a diagnosis of `subject` leaves open against one run more of it.

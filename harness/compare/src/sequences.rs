@@ -61,7 +61,7 @@ pub fn passes(
         }
         for mut step in runner.rows(rows, &want)? {
             if let Some(numbered) = numbered.next() {
-                (step.index, step.sequence) = (numbered.index, numbered.sequence);
+                (step.index, step.run, step.whose) = (numbered.index, numbered.run, numbered.whose);
             }
             each(step)?;
         }

@@ -2,7 +2,7 @@
 //! wrong position, and which one was written to a slot that another one still needs.
 
 use crate::borne::Borne;
-use crate::capture::{Fed, Plan, RowsSaid};
+use crate::capture::{Fed, Plan, RowsSaid, Whose};
 use crate::number::counted;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -171,10 +171,13 @@ impl SlotsCheck {
         })
     }
 
-    /// What of it is about a sequence: its own wrong rows, and, where its stages are wrong, rows of others that took its slots.
+    /// What of it is about a run of `plan`: its own wrong rows, and, where its stages are wrong, rows of others that took slots of
+    /// its sequence.
     #[must_use]
-    pub fn concerning(&self, number: u32, stages_are_wrong: bool) -> Self {
-        let concerns = |row: &&WrongRow| row.sequence == number || stages_are_wrong && row.meets(number);
+    pub fn concerning(&self, plan: &Plan, run: Whose, stages_are_wrong: bool) -> Self {
+        let concerns = |row: &&WrongRow| {
+            plan.whose_in(row.pass, row.sequence) == Some(run) || stages_are_wrong && row.meets(run.sequence)
+        };
         let wrong: Vec<_> = self.wrong.iter().filter(concerns).cloned().collect();
         Self { more: if wrong.is_empty() { 0 } else { self.more }, wrong, ..self.clone() }
     }
@@ -213,14 +216,19 @@ impl SlotsCheck {
 
     /// How far they may be taken for the cause of the values that are wrong.
     pub fn standing(&self) -> Option<String> {
-        let Borne { elements, otherwise } = self.values.filter(|_| self.diverged())?;
+        let Borne { elements, otherwise, unwritten } = self.values.filter(|_| self.diverged())?;
         let own = match (elements, otherwise) {
             (0, 0) => return Some("no captured value of this sequence is wrong by it".to_owned()),
             (elements, 0) => {
-                format!(
-                    "in this run all {} are what they say, and no row is otherwise",
-                    counted(elements, "wrong element")
-                )
+                let slots = match unwritten {
+                    0 => String::new(),
+                    rows => format!(
+                        " ({} in slots that this run did not write: zeros, or copies of another sequence's rows)",
+                        counted(rows, "row")
+                    ),
+                };
+                let elements = counted(elements, "wrong element");
+                format!("in this run all {elements} are what they say{slots}, and no row is otherwise")
             }
             (_, rows) => return Some(format!("{} what they say: something else is wrong as well", are_not(rows))),
         };
@@ -432,7 +440,8 @@ mod tests {
         );
         assert_eq!(found.wrong.len(), 1, "its block table is not accused besides: {found:?}");
         // Whose slot it was is right, if its stages are.
-        let concerns = |number: u32, wrong: bool| found.concerning(number, wrong).diverged();
+        let concerns =
+            |sequence: u32, wrong: bool| found.concerning(&plan, Whose { sequence, rollbacks: 0 }, wrong).diverged();
         assert!(concerns(2, false) && !concerns(0, false) && concerns(0, true) && !concerns(1, true));
     }
 
@@ -517,7 +526,7 @@ mod tests {
         *said[2].slots.as_mut().unwrap().last_mut().unwrap() = said[0].slots.as_ref().unwrap()[0];
         let found = check(&plan, &said);
         let standing = |of: (usize, usize), there: Option<(bool, usize, usize)>| {
-            let values = |elements: usize, otherwise: usize| Borne { elements, otherwise };
+            let values = |elements: usize, otherwise: usize| Borne { elements, otherwise, unwritten: 0 };
             let elsewhere = there.map(|(wrong, elements, otherwise)| Elsewhere::Tried {
                 tokens: 20,
                 wrong,
@@ -550,8 +559,10 @@ mod tests {
         let first = said[0].slots.as_ref().unwrap()[0];
         *said[2].slots.as_mut().unwrap().last_mut().unwrap() = first;
         // The report's overwritten row is not the one that the slots give.
-        let of =
-            |said: &[RowsSaid]| SlotsCheck { values: Some(Borne { elements: 0, otherwise: 1 }), ..check(&plan, said) };
+        let of = |said: &[RowsSaid]| SlotsCheck {
+            values: Some(Borne { otherwise: 1, ..Borne::default() }),
+            ..check(&plan, said)
+        };
         assert!(of(&said).beside(true).diverged(), "the table still names the slot");
         said[2].tables.get_mut(&0).unwrap()[0] = 1000;
         assert!(of(&said).beside(false).diverged());

@@ -154,7 +154,8 @@ impl ConfirmRequest {
         &self, sides: &Sides<'_>, pair: &Pair<'_>, (plan, tokens): (&SequencePlan, &[u32]),
         (judged, at_slots): (&mut [(Recording, Diagnosis)], bool),
     ) -> Result<Option<Elsewhere>> {
-        if !at_slots && !judged.iter().any(|(_, diagnosis)| diagnosis.tells_causes()) {
+        let open = |diagnosis: &Diagnosis| diagnosis.tells_causes() || diagnosis.is_shown_by_sequences();
+        if !at_slots && !judged.iter().any(|(_, diagnosis)| open(diagnosis)) {
             return Ok(None);
         }
         let seconds = judged.iter().map(|(subject, _)| subject.seconds).sum();
@@ -192,15 +193,17 @@ impl ConfirmRequest {
             _ => self.run(sides, pair, seconds, live),
         };
         Ok(match others {
-            Ok(mut others) => {
+            Ok(others) => {
                 let elsewhere = at_slots.then(|| others.iter().find_map(|other| other.at_slots(pair))).flatten();
                 let before: Vec<Diagnosis> = judged.iter().map(|(_, diagnosis)| diagnosis.clone()).collect();
-                for (subject, diagnosis) in judged.iter_mut().rev() {
-                    let own: Vec<Recording> = others.iter_mut().filter_map(|other| other.runs.pop()).collect();
-                    pair.confirm(subject, &own, diagnosis);
+                for (number, (subject, diagnosis)) in judged.iter_mut().enumerate() {
+                    pair.confirm(subject, others.iter().filter_map(|other| other.runs.get(number)), diagnosis);
                     pair.undecided(subject, diagnosis);
                 }
                 pair.again_among_sequences(judged, &before);
+                if let Some(other) = others.first() {
+                    pair.confirm_among_sequences(judged, &other.runs)?;
+                }
                 elsewhere
             }
             Err(why) => {

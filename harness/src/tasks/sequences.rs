@@ -60,12 +60,13 @@ impl Runs<'_> {
         let elsewhere =
             self.request.confirm.confirm_plan(&self.sides, pair, (plan, &ready.tokens), (&mut judged, at_slots))?;
         let right = judged.iter().all(|(_, diagnosis)| values_are_right(&pair.oracle.graph, &diagnosis.verdict));
-        let mut reports = Vec::new();
+        let (whose, mut reports) = (plan.whose(), Vec::new());
         for (number, ((subject, diagnosis), (reference, judging))) in judged.into_iter().zip(others).enumerate() {
             let steps = &subject.capture.steps;
+            let own = whose[number];
             let info = SequenceInfo {
-                number: number as u32,
-                of: plan.runs(),
+                whose: own,
+                of: plan.sequences(),
                 plan: plan.to_string(),
                 prefix: prefix(steps, number as u32),
             };
@@ -80,8 +81,8 @@ impl Runs<'_> {
                 }
                 None => None,
             };
-            let name = format!("{}, sequence {number}", ready.name);
-            let own = Ready { name, text: String::new(), message: None, tokens };
+            let name = format!("{}, {own}", ready.name);
+            let input = Ready { name, text: String::new(), message: None, tokens };
             let stages_are_wrong = diagnosis.verdict.stages.iter().any(|stage| stage.origin);
             let judged = Judged {
                 same_tokens: same_tokens.clone(),
@@ -94,12 +95,12 @@ impl Runs<'_> {
                 sequence: Some(info),
                 slots: slots.as_ref().map(|slots| {
                     let values = borne.get(number).map(of_run);
-                    let own = slots.concerning(number as u32, stages_are_wrong);
-                    SlotsCheck { values, elsewhere: elsewhere.clone(), ..own }.beside(right)
+                    let concerning = slots.concerning(plan, own, stages_are_wrong);
+                    SlotsCheck { values, elsewhere: elsewhere.clone(), ..concerning }.beside(right)
                 }),
             };
-            let length = own.tokens.len();
-            reports.push((self.report(&Input::new(own, 0, length), given, subject, judged), other));
+            let length = input.tokens.len();
+            reports.push((self.report(&Input::new(input, 0, length), given, subject, judged), other));
         }
         if reports.is_empty() {
             bail!("--sequences names no sequence");
@@ -121,9 +122,9 @@ fn values_are_right(graph: &Graph, verdict: &Verdict) -> bool {
         && caches.into_iter().all(right)
 }
 
-/// What the sequence of this number has from another one.
+/// What the run of this number has from another one.
 fn prefix(steps: &[Step], number: u32) -> Option<Prefix> {
-    let of_other = || steps.iter().take_while(|step| step.sequence != number);
+    let of_other = || steps.iter().take_while(|step| step.run != number);
     let last = of_other().last()?;
-    Some(Prefix { sequence: last.sequence, tokens: of_other().map(|step| step.tokens.len()).sum() })
+    Some(Prefix { whose: last.whose, tokens: of_other().map(|step| step.tokens.len()).sum() })
 }

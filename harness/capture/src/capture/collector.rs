@@ -101,7 +101,7 @@ impl Collector {
 
     /// The same of a sequence among several.
     pub(super) fn of_sequence(mut self, sequence: u32) -> Self {
-        self.step.sequence = sequence;
+        self.step.whose.sequence = sequence;
         self
     }
 

@@ -357,8 +357,8 @@ impl<'a> Intake<'a> {
         capture.unmatched = unfit.map(|(_, rule)| rule.said.clone()).collect();
         capture.steps.iter().try_for_each(|step| whole_below(graph, step).with_context(|| self.name.to_owned()))?;
         // An engine that computes the last stages of the prompt's last token alone gives none for the parts before.
-        for sequence in capture.steps.iter().map(|step| step.sequence).collect::<HashSet<_>>() {
-            let of_prefill = |s: &Step| s.sequence == sequence && s.index == 0;
+        for run in capture.steps.iter().map(|step| step.run).collect::<HashSet<_>>() {
+            let of_prefill = |s: &Step| s.run == run && s.index == 0;
             let prefill = capture.steps.iter().rposition(of_prefill);
             if let Some((stages, at)) = prefill.and_then(|last| capture.steps[last].last_row.clone()) {
                 let absent = |s: &Step| stages.iter().all(|stage| !s.stages.contains_key(stage));

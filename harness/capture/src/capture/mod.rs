@@ -31,7 +31,7 @@ pub use filter::Filter;
 pub use filter::{matches, stages_like};
 pub use names::Names;
 pub use passes::{Lengths, Pass, Passes, in_other_run, steps};
-pub use plan::{Fed, Plan, Share};
+pub use plan::{Fed, Plan, Share, Whose};
 pub use rounding::Rounding;
 pub use sequences::{PassCollector, PassTaps};
 pub use store::{BUDGET, Store, Stored};
@@ -65,8 +65,10 @@ fn shortened(text: &str, most: usize) -> String {
 pub struct Step {
     /// 0 for all of the prefill, 1 for the first pass after it.
     pub index: usize,
-    /// Its sequence; 0 where there is one alone.
-    pub sequence: u32,
+    /// The number of its run, by which captures name it; 0 where there is one alone.
+    pub run: u32,
+    /// What that run is of.
+    pub whose: Whose,
     /// Position of the first token.
     pub first: usize,
     /// Tokens the step was forced on, `[T]`.
@@ -115,7 +117,8 @@ impl Step {
         let (stages, foreign, logprobs) = Default::default();
         Self {
             index: 0,
-            sequence: 0,
+            run: 0,
+            whose: Whose::default(),
             first,
             tokens,
             kept: None,
@@ -133,10 +136,10 @@ impl Step {
 
     /// The same step without stages, all of whose rows are kept.
     pub fn bare(&self) -> Self {
-        let Self { index, sequence, in_pass, cut_short, handed_on, .. } = *self;
+        let Self { index, run, whose, in_pass, cut_short, handed_on, .. } = *self;
         let (foreign, before) = (self.foreign.clone(), self.before.clone());
         let bare = Self::new(self.first, self.tokens.clone());
-        Self { index, sequence, foreign, in_pass, cut_short, handed_on, before, ..bare }
+        Self { index, run, whose, foreign, in_pass, cut_short, handed_on, before, ..bare }
     }
 
     /// A copy of the first `tokens` tokens of the step, of which at least one is there, kept in `store`.
@@ -172,9 +175,9 @@ impl Step {
                 foreign.entry(*id).or_default().extend(rows);
             }
         }
-        let Self { index, sequence, in_pass, handed_on, .. } = *self;
+        let Self { index, run, whose, in_pass, handed_on, .. } = *self;
         let (cut_short, before) = (self.cut_short || !whole, self.before.clone());
-        Self { index, sequence, foreign, stages, choice, in_pass, cut_short, handed_on, before, ..step }
+        Self { index, run, whose, foreign, stages, choice, in_pass, cut_short, handed_on, before, ..step }
     }
 
     /// Of attention weights, the rows of its first `tokens` tokens that look at the keys of later ones.
@@ -189,7 +192,7 @@ impl Step {
             let (head, position) = (row / rows.max(1), self.first + self.offset(row % rows.max(1)));
             let weight: f32 = weights.get(first_key..)?.iter().sum();
             let looks = position < first_key && weights[first_key..].iter().any(|weight| *weight != 0.0);
-            looks.then_some(Foreign { position, head, sequence: self.sequence, weight })
+            looks.then_some(Foreign { position, head, sequence: self.whose.sequence, weight })
         });
         each.collect()
     }
@@ -241,14 +244,14 @@ impl Step {
     }
 
     /// As captures on disk name it: `prefill`, `prefill@512` for the part of a
-    /// prefill in ubatches that begins at position 512, `step3`; `s2.step3` of sequence 2.
+    /// prefill in ubatches that begins at position 512, `step3`; `s2.step3` of run 2.
     pub fn label(&self) -> String {
         let step = match (self.index, self.first) {
             (0, 0) => "prefill".to_owned(),
             (0, first) => format!("prefill@{first}"),
             (n, _) => format!("step{n}"),
         };
-        if self.sequence > 0 { format!("s{}.{step}", self.sequence) } else { step }
+        if self.run > 0 { format!("s{}.{step}", self.run) } else { step }
     }
 }
 
@@ -285,9 +288,15 @@ pub struct RowsSaid {
 }
 
 impl Capture {
-    /// Whether the step of this index is one of its own sequence, and not of another one that it begins with.
+    /// Whether the step of this index is one of its own run, and not of another one that it begins with.
     pub fn is_own(&self, index: usize) -> bool {
-        self.steps.last().is_none_or(|last| self.steps[index].sequence == last.sequence)
+        self.steps.last().is_none_or(|last| self.steps[index].run == last.run)
+    }
+
+    /// The tokens of its own steps.
+    pub fn own_tokens(&self) -> impl Iterator<Item = u32> {
+        let own = (0..self.steps.len()).filter(|&index| self.is_own(index));
+        own.flat_map(|index| self.steps[index].tokens.iter().copied())
     }
 
     /// The same steps without any stage: what nobody captured.

@@ -4,6 +4,7 @@ use super::Step;
 use super::passes::{MOST, Passes, in_other_run};
 use anyhow::{Context as _, bail, ensure};
 use qdiff_engine::cpu::Row;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fmt::Display;
@@ -56,9 +57,48 @@ pub struct Fed {
     pub rows: Vec<Row>,
 }
 
+/// What a run is of: a sequence, from when on it had taken tokens back so many times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct Whose {
+    /// The sequence, from 0 on.
+    #[serde(default, alias = "number")]
+    pub sequence: u32,
+    /// How often it had taken tokens back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rollbacks: u32,
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+impl Whose {
+    /// What it is called where `own` is what is looked at.
+    pub fn beside(&self, own: Self) -> String {
+        match self.sequence == own.sequence && self.rollbacks < own.rollbacks {
+            true => format!("sequence {} before rollback {}", self.sequence, self.rollbacks + 1),
+            false => self.to_string(),
+        }
+    }
+
+    /// The first sequence before it takes tokens back, which has no number in words.
+    pub fn is_first(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Display for Whose {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "sequence {}", self.sequence)?;
+        if self.rollbacks > 0 { write!(f, " after rollback {}", self.rollbacks) } else { Ok(()) }
+    }
+}
+
 /// What a pass feeds of a run.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
+    /// What the run is of.
+    whose: Whose,
     /// The run.
     run: usize,
     /// The run that it begins with, and with how many tokens of it.
@@ -142,6 +182,20 @@ impl Plan {
         self.turns().iter().flatten().map(|turn| turn.run + 1).max().unwrap_or(0).max(self.sequences())
     }
 
+    /// What the runs are of.
+    pub fn whose(&self) -> Vec<Whose> {
+        let mut all: Vec<Whose> = (0..self.sequences()).map(|s| Whose { sequence: s as u32, rollbacks: 0 }).collect();
+        all.resize(self.runs(), Whose::default());
+        self.turns().iter().flatten().for_each(|turn| all[turn.run] = turn.whose);
+        all
+    }
+
+    /// What the rows of a sequence in a pass are of.
+    pub fn whose_in(&self, pass: usize, sequence: u32) -> Option<Whose> {
+        let turns = self.turns();
+        turns.get(pass)?.iter().map(|turn| turn.whose).find(|whose| whose.sequence == sequence)
+    }
+
     /// Rows of the pass that has most of them.
     pub fn longest(&self) -> usize {
         let rows = |pass: &Vec<Share>| pass.iter().map(|share| share.tokens).sum();
@@ -181,15 +235,17 @@ impl Plan {
 
     /// What each pass feeds, by run. Runs of a pass are in the order of their sequences.
     fn turns(&self) -> Vec<Vec<Turn>> {
-        /// The run of a sequence, the tokens that the sequence has, and whether some were taken back since it was fed.
+        /// The run of a sequence, the tokens that the sequence has, whether some were taken back since it was fed, and how often
+        /// that was before.
         #[derive(Clone, Copy)]
         struct Now {
             run: usize,
             length: usize,
             back: bool,
+            rollbacks: u32,
         }
         let mut runs = self.sequences();
-        let mut now: Vec<Now> = (0..runs).map(|run| Now { run, length: 0, back: false }).collect();
+        let mut now: Vec<Now> = (0..runs).map(|run| Now { run, length: 0, back: false, rollbacks: 0 }).collect();
         let mut pass = |shares: &Vec<Share>| {
             for (s, share) in shares.iter().enumerate() {
                 if let Some(back) = share.back {
@@ -201,7 +257,7 @@ impl Plan {
                 let mut begins = None;
                 if now[s].back {
                     begins = Some((now[s].run, now[s].length)).filter(|(_, length)| *length > 0);
-                    now[s] = Now { run: runs, back: false, ..now[s] };
+                    now[s] = Now { run: runs, back: false, rollbacks: now[s].rollbacks + 1, ..now[s] };
                     runs += 1;
                 }
                 if let Some(from) = share.prefix.map(|from| before[from as usize]) {
@@ -209,7 +265,8 @@ impl Plan {
                     begins = Some((from.run, now[s].length));
                 }
                 now[s].length += share.tokens;
-                turns.push(Turn { run: now[s].run, begins, tokens: share.tokens });
+                let whose = Whose { sequence: s as u32, rollbacks: now[s].rollbacks };
+                turns.push(Turn { whose, run: now[s].run, begins, tokens: share.tokens });
             }
             turns
         };
@@ -217,7 +274,7 @@ impl Plan {
     }
 
     /// The steps in which these tokens are fed, without stages: pass by pass, and in a pass one sequence after another. The steps
-    /// of a run are numbered as those of a run of it alone, its prefix included, and have its number as their sequence.
+    /// of a run are numbered as those of a run of it alone, its prefix included.
     ///
     /// # Panics
     /// If there are fewer tokens than [`Self::tokens`].
@@ -226,7 +283,7 @@ impl Plan {
         for (Fed { rows, .. }, turns) in self.fed(tokens).iter().zip(self.turns()) {
             let before = lengths.clone();
             let mut rows = rows.as_slice();
-            for Turn { run, begins, tokens } in turns {
+            for Turn { whose, run, begins, tokens } in turns {
                 if let Some((from, length)) = begins {
                     lengths[run] = cut(&before[from], length);
                 }
@@ -234,12 +291,12 @@ impl Plan {
                 rows = others;
                 // The number waits until all passes of the run are known.
                 let step = Step::new(own[0].position as usize, own.iter().map(|row| row.token).collect());
-                steps.push(Step { sequence: run as u32, index: lengths[run].len(), ..step });
+                steps.push(Step { run: run as u32, whose, index: lengths[run].len(), ..step });
                 lengths[run].push(tokens);
             }
         }
         for step in &mut steps {
-            let own = &lengths[step.sequence as usize];
+            let own = &lengths[step.run as usize];
             step.index = Passes::Lengths(own).of_run(own.iter().sum(), 0)[step.index].index;
         }
         steps
@@ -254,7 +311,7 @@ impl Plan {
             let before: Vec<usize> = all.iter().map(Vec::len).collect();
             // The position of the first row of the pass, and the rows so far.
             let (mut first, mut rows) = (None, 0);
-            for Turn { run, begins, tokens } in turns {
+            for Turn { run, begins, tokens, .. } in turns {
                 if let Some((from, length)) = begins {
                     let theirs = &all[from][..before[from]];
                     let lengths: Vec<usize> = theirs.iter().map(|step| step.tokens.len()).collect();

@@ -1,7 +1,9 @@
 //! Scores and contexts that are made of the keys or values of another sequence, at the positions of its own: a kernel goes by the block
 //! table of another row.
 
-use super::siblings::{Runs, Told};
+use super::siblings::Runs;
+use super::spots::{Shown, Told};
+use crate::capture::Whose;
 use crate::verdict::{Evidence, RowAt, right};
 use qdiff_engine::ops::anatomy::Contraction;
 use qdiff_engine::ops::{Anatomy, Attention, Tensor, UNIT};
@@ -26,11 +28,11 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let (first, cache) = (first?, cache?);
     let others = runs.iter().enumerate().filter(|(other, _)| *other != run).filter_map(|(_, (searcher, _))| {
         let steps = &searcher.subject.capture.steps;
-        Some((steps.last()?.sequence, steps.iter().rev().find_map(|step| step.get(cache))?))
+        Some((steps.last()?.whose, steps.iter().rev().find_map(|step| step.get(cache))?))
     });
-    let others: Vec<(u32, Cow<'_, Tensor<f32>>)> = others.collect();
-    let mut read: BTreeSet<u32> = BTreeSet::new();
-    let (mut rows, mut known) = (0, others.iter().map(|(sequence, _)| *sequence).collect::<BTreeSet<u32>>());
+    let others: Vec<(Whose, Cow<'_, Tensor<f32>>)> = others.collect();
+    let mut read: BTreeSet<Whose> = BTreeSet::new();
+    let (mut rows, mut known) = (0, others.iter().map(|(sequence, _)| *sequence).collect::<BTreeSet<Whose>>());
     for row in e.bad_rows() {
         let step = &e.side.capture.steps[row.step];
         let token = (0..step.rows()).find(|&r| step.first + step.offset(r) == row.place.position)?;
@@ -39,7 +41,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
             true => scores(e, row, (&operand, token), (attention, cache)),
             false => context(e, row, (&operand, token), (attention, cache)),
         };
-        let of: BTreeSet<u32> =
+        let of: BTreeSet<Whose> =
             others.iter().filter(|(_, cache)| gives(cache) == Some(true)).map(|(sequence, _)| *sequence).collect();
         if of.is_empty() {
             return None;
@@ -48,13 +50,15 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         read.extend(of.first());
         rows += 1;
     }
+    let own = e.side.capture.steps.last()?.whose;
     let whose = match known.first() {
-        Some(one) => format!("sequence {one}"),
-        None => format!("other sequences ({})", read.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")),
+        Some(one) => one.beside(own),
+        None => format!("others ({})", read.iter().map(|one| one.beside(own)).collect::<Vec<_>>().join(", ")),
     };
     let what = if of_scores { "keys" } else { "values" };
-    (rows >= ROWS)
-        .then(|| (format!("{what} of {whose} are read in the place of its own, at the same positions"), REMEDY))
+    let words = format!("{what} of {whose} are read in the place of its own, at the same positions");
+    let shown = Shown { what: words.clone(), spots: Vec::new() };
+    (rows >= ROWS).then_some(Told { words, remedy: REMEDY, shown })
 }
 
 /// Whether the scores of a row are those of its query and other keys, as far as there are such.

@@ -1,7 +1,8 @@
 //! Keys of other sequences that count in a softmax. A sequence alone does not tell: of its own keys each weight is too small by
 //! one factor, and whose keys make up for the rest, the keys of the other sequences say.
 
-use super::siblings::{Runs, Told};
+use super::siblings::Runs;
+use super::spots::{Shown, Told};
 use crate::capture::{Capture, Step};
 use crate::verdict::{Evidence, RowAt, right};
 use qdiff_engine::model::{Node, StageId};
@@ -34,7 +35,7 @@ struct Excess<'a> {
 /// The keys of a run.
 struct Keys<'a> {
     cache: Cow<'a, Tensor<f32>>,
-    sequence: u32,
+    whose: String,
     /// Rows that the run which is looked at has in common with it.
     shared: usize,
     /// Keys after each step.
@@ -69,7 +70,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let keys = runs.iter().map(|(other, _)| keys_of(other.subject.capture, key.id, capture));
     let mut others: Vec<Keys<'_>> = keys.collect::<Option<_>>()?;
     if let Some(told) = hidden(e, &others, run) {
-        return Some((told, REMEDY));
+        return Some(told);
     }
     others[run].shared = 0;
     let excess = |row| excess(e, row, (query, key, attention, softmax.scale), &others);
@@ -88,11 +89,14 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let left: Vec<usize> = (0..run).filter(|other| others[*other].shared > 0).collect();
     tried.extend((left.len() > 1).then_some(Also::Left(left)));
     tried.extend((0..others.len()).map(Also::First));
-    Some((tried.into_iter().find_map(|also| also.told(e, &all, &others))?, REMEDY))
+    tried.into_iter().find_map(|also| {
+        let words = also.told(e, &all, &others)?;
+        Some(Told { words, remedy: REMEDY, shown: Shown { what: also.of_any_run(&others), spots: Vec::new() } })
+    })
 }
 
 /// Keys that a sequence shares with others, where all wrong rows leave out just these: the others weigh as without them.
-fn hidden(e: &Evidence<'_>, others: &[Keys<'_>], run: usize) -> Option<String> {
+fn hidden(e: &Evidence<'_>, others: &[Keys<'_>], run: usize) -> Option<Told> {
     let mut rows = e.bad_rows().peekable();
     rows.peek()?;
     let mut first: Option<usize> = None;
@@ -114,12 +118,11 @@ fn hidden(e: &Evidence<'_>, others: &[Keys<'_>], run: usize) -> Option<String> {
     }
     let first = first.filter(|_| count >= ROWS)?;
     let sharing = others.iter().enumerate().filter(|(other, keys)| *other != run && keys.shared == first);
-    let whose: Vec<String> = sharing.map(|(_, keys)| format!("sequence {}", keys.sequence)).collect();
+    let whose: Vec<String> = sharing.map(|(_, keys)| keys.whose.clone()).collect();
     (!whose.is_empty()).then(|| {
-        format!(
-            "its first {first} keys, which it shares with {}, are not seen: they weigh nothing",
-            whose.join(" and ")
-        )
+        let whose = whose.join(" and ");
+        let words = format!("its first {first} keys, which it shares with {whose}, are not seen: they weigh nothing");
+        Told { words, remedy: REMEDY, shown: Shown { what: format!("shared with {whose}"), spots: Vec::new() } }
     })
 }
 
@@ -127,14 +130,15 @@ fn hidden(e: &Evidence<'_>, others: &[Keys<'_>], run: usize) -> Option<String> {
 fn keys_of<'a>(capture: &'a Capture, key: StageId, own: &Capture) -> Option<Keys<'a>> {
     let cache = last(capture, key)?;
     let ends = capture.steps.iter().map(Step::keys).collect();
-    Some(Keys { cache, sequence: capture.steps.last()?.sequence, shared: in_common(capture, own), ends })
+    let whose = capture.steps.last()?.whose.beside(own.steps.last()?.whose);
+    Some(Keys { cache, whose, shared: in_common(capture, own), ends })
 }
 
 /// Tokens that two runs have in common: one of them goes on from the other, or both from a third.
 pub(super) fn in_common(a: &Capture, b: &Capture) -> usize {
     let mut shared = 0;
     for (a, b) in a.steps.iter().zip(&b.steps) {
-        if (a.sequence, a.first) != (b.sequence, b.first) {
+        if (a.run, a.first) != (b.run, b.first) {
             break;
         }
         shared += a.tokens.len().min(b.tokens.len());
@@ -189,12 +193,24 @@ fn excess<'a>(
 /// The keys of a run that are not those of the one that is looked at, in words.
 fn of(run: &usize, others: &[Keys<'_>]) -> String {
     match others[*run].shared {
-        0 => format!("sequence {}", others[*run].sequence),
-        from => format!("sequence {} from position {from} on", others[*run].sequence),
+        0 => others[*run].whose.clone(),
+        from => format!("{} from position {from} on", others[*run].whose),
     }
 }
 
 impl Also {
+    /// What it is, but for positions and numbers of one run.
+    fn of_any_run(&self, others: &[Keys<'_>]) -> String {
+        let (what, runs) = match self {
+            Self::Of { runs, causal: true } => ("causal", &runs[..]),
+            Self::Of { runs, causal: false } => ("all", &runs[..]),
+            Self::Left(runs) => ("left", &runs[..]),
+            Self::First(run) => ("first", std::slice::from_ref(run)),
+        };
+        let whose: Vec<String> = runs.iter().map(|run| others[*run].whose.clone()).collect();
+        format!("{what} {}", whose.join(" "))
+    }
+
     /// What it is called, if it gives every wrong row.
     fn told(&self, e: &Evidence<'_>, all: &[Excess<'_>], others: &[Keys<'_>]) -> Option<String> {
         let gives = |row: &Excess<'_>, more: f64| {
@@ -240,7 +256,7 @@ impl Also {
                     (least, most) if least == most => format!("{least} more times"),
                     (least, most) => format!("{least} to {most} more times"),
                 };
-                Some(format!("the key of token 0 of sequence {} counts {often} in the softmax", others[*run].sequence))
+                Some(format!("the key of token 0 of {} counts {often} in the softmax", others[*run].whose))
             }
         }
     }

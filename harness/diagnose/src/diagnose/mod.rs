@@ -13,8 +13,10 @@ mod searcher;
 mod shared;
 mod siblings;
 mod solve;
+mod spots;
 mod strangers;
 mod sums;
+mod taken_over;
 #[cfg(test)]
 mod tests;
 mod through;
@@ -24,7 +26,7 @@ mod work;
 pub use confirm::{confirm, narrow};
 pub use doubt::{undecided, unsteady};
 pub use explain::explain;
-pub use siblings::{Sibling, again_among_sequences, among_sequences};
+pub use siblings::{Sibling, again_among_sequences, among_sequences, confirm_among_sequences};
 pub use solve::{Confidence, Example, Holds, Solution, When, anywhere};
 pub use trial::{OtherRun, Trial};
 

@@ -1,8 +1,9 @@
 //! States that a pass goes on from which are not the ones that its sequence left: those of another sequence, as of the last owner of
 //! a slot that was never cleared, or those after tokens that were taken back.
 
-use super::siblings::{Runs, Told};
-use crate::capture::Capture;
+use super::siblings::Runs;
+use super::spots::{Shown, Spot, Told};
+use crate::capture::{Capture, Whose};
 use crate::number::counted;
 use crate::verdict::{Evidence, right};
 use qdiff_engine::model::{Node, StageId};
@@ -17,8 +18,8 @@ const REMEDY: &str = "begin a new sequence with zeros, one behind a cached prefi
 /// Elements that must agree: fewer may do so by chance.
 const LEAST: usize = 16;
 
-/// A state: of which sequence, and after how many of its tokens.
-type After = (u32, usize);
+/// A state: of which run, and after how many of its tokens.
+type After = (Whose, usize);
 
 /// The stages that a node is made of in a step beside the state, and the stage of that.
 fn parts<'n>(node: &'n Node, nodes: &'n [Node]) -> Option<(&'n [usize], &'n Node)> {
@@ -99,7 +100,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
             for (other, there) in theirs.steps.iter().enumerate() {
                 let Some(first) = before(theirs, other, state.id) else { continue };
                 for tokens in 1..=there.tokens.len() {
-                    let after = (there.sequence, there.first + tokens);
+                    let after = (there.whose, there.first + tokens);
                     let Some(rows) = operands(theirs, other, (state_inputs, nodes), tokens) else { break };
                     searcher.meter.count(16 * tokens as u64 * first.data.len() as u64);
                     if searcher.meter.over() {
@@ -121,14 +122,17 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         found = Some((capture.steps[step].first, all));
     }
     let (first, of) = found?;
-    let ((sequence, tokens), None) = (*of.first()?, of.iter().nth(1)) else { return None };
+    let ((whose, tokens), None) = (*of.first()?, of.iter().nth(1)) else { return None };
     let own = match first {
         0 => "zeros".to_owned(),
         first => format!("the one after the {} before the pass", counted(first, "token")),
     };
     let words = format!(
-        "the state that the pass begins with is the one of sequence {sequence} after {}, and not {own}",
+        "the state that the pass begins with is the one of {} after {}, and not {own}",
+        whose.beside(capture.steps.last()?.whose),
         counted(tokens, "token")
     );
-    Some((words, REMEDY))
+    let first = capture.steps.get(*steps.first()?)?.first;
+    let spots = [Spot::of(capture, first)?, Spot::of_run((runs, run), whose, tokens.checked_sub(1)?)?].to_vec();
+    Some(Told { words, remedy: REMEDY, shown: Shown { what: "state".to_owned(), spots } })
 }

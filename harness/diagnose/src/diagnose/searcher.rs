@@ -27,7 +27,8 @@ const HEAVY: usize = 1 << 24;
 const BEYOND: usize = 1 << 28;
 
 /// What is wrong of a sequence whose own rows are right.
-pub(super) const PREFIX: &str = "only rows are wrong that it has from another sequence; that sequence has the cause";
+pub(super) const PREFIX: &str =
+    "only rows are wrong that it took over from another sequence, or from before its rollback; the cause is told there";
 
 /// A mutation with values of its parameters.
 pub(super) type Candidate = (&'static Mutation, Vec<f64>);

@@ -4,15 +4,17 @@
 use super::confirm::held_there;
 use super::searcher::{PREFIX, Searcher};
 use super::solve::{Holds, OTHERWISE, Predicted, RIGHT, WORK, When};
+use super::spots::{Told, wrong_elements};
 use super::work::Meter;
-use super::{Diagnosis, Finding, Solution, Trial, borrowed, leaks, resumed, strangers};
+use super::{Diagnosis, Finding, Search, Solution, Trial, borrowed, leaks, resumed, strangers, taken_over};
 use crate::capture::Filter;
 use crate::mutations::find;
 use crate::oracle::Oracle;
-use crate::verdict::{Evidence, Policy, Side, StageResult};
+use crate::verdict::{Evidence, Policy, Side, StageResult, judge};
+use anyhow::Result;
 use qdiff_engine::model::StageId;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The work that holding causes against other sequences may take: about 3 seconds of a core.
 const WORK_OF_ALL: u64 = 3_000_000_000;
@@ -60,12 +62,83 @@ pub(super) type Runs<'a> = (&'a [(&'a Searcher<'a>, &'a Diagnosis)], usize);
 /// Why no run on other tokens is made.
 const OF_THIS_RUN: &str = "it is read off the values of the sequences of this run";
 
-/// What is wrong, and how to mend it.
-pub(super) type Told = (String, &'static str);
+/// Why another run of such passes says nothing of what this one shows.
+const NOTHING_THERE: &str = "nothing of this stage is wrong in that run";
+
+/// The same where something is.
+const OTHERWISE_THERE: &str = "in that run the wrong rows do not show the same";
 
 /// What the values of all sequences show of a stage, and those of one sequence do not.
-const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 5] =
-    [strangers::words, leaks::words, borrowed::words, resumed::words, strangers::rows];
+const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 6] =
+    [strangers::words, leaks::words, borrowed::words, resumed::words, strangers::rows, taken_over::words];
+
+fn by_values(e: &Evidence<'_>, runs: Runs<'_>) -> Option<Told> {
+    BY_OTHERS.iter().find_map(|told| told(e, runs))
+}
+
+impl Diagnosis {
+    /// The stages of which the values of all sequences of the run tell what is wrong.
+    fn shown_by_sequences(&self) -> impl Iterator<Item = &Finding> {
+        let of_this_run = |f: &&Finding| matches!(&f.trial, Some(Trial::Untried { because }) if because == OF_THIS_RUN);
+        self.findings.iter().filter(of_this_run)
+    }
+
+    /// Whether another run of such passes may bear out what the values of this one show.
+    pub fn is_shown_by_sequences(&self) -> bool {
+        self.shown_by_sequences().next().is_some()
+    }
+}
+
+/// Holds what the values of the sequences of a run show against `others`, the sequences of a run of other tokens in passes of other
+/// lengths: the same must be wrong there in the same places of the passes, and nothing else of the stage.
+///
+/// # Errors
+/// As [`judge`].
+pub fn confirm_among_sequences(
+    oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], others: &[Side<'_>], (filter, policy): (&Filter, &Policy),
+) -> Result<()> {
+    let meter = Meter::new(WORK_OF_ALL);
+    let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
+    let shown: BTreeSet<StageId> =
+        runs.iter().flat_map(|run| run.diagnosis.shown_by_sequences().map(|finding| finding.id)).collect();
+    if shown.is_empty() || others.len() != runs.len() {
+        return Ok(());
+    }
+    let names: Vec<String> = shown.iter().map(StageId::to_string).collect();
+    let these = Filter::new(&oracle.graph, &names, None, None)?;
+    let judged = |side: &Side<'_>| -> Result<Diagnosis> {
+        let verdict = judge(oracle, *side, None, &these, policy, &|_, _, _| ())?;
+        Ok(Diagnosis { verdict, findings: Vec::new(), search: Search::default(), others: Vec::new() })
+    };
+    let there: Vec<Diagnosis> = others.iter().map(judged).collect::<Result<_>>()?;
+    let [own, others] =
+        [runs.iter().map(|run| of(run.side)).collect::<Vec<_>>(), others.iter().map(|s| of(*s)).collect()];
+    let here: Vec<(&Searcher<'_>, &Diagnosis)> =
+        own.iter().zip(runs.iter()).map(|(searcher, run)| (searcher, &*run.diagnosis)).collect();
+    let there: Vec<(&Searcher<'_>, &Diagnosis)> = others.iter().zip(&there).collect();
+    let tokens = there.iter().flat_map(|(searcher, _)| searcher.subject.capture.own_tokens()).count();
+    let mut changed = Vec::new();
+    for (run, (searcher, diagnosis)) in here.iter().enumerate() {
+        for finding in diagnosis.shown_by_sequences() {
+            let Some(node) = oracle.graph.index(finding.id).map(|i| &oracle.graph.nodes[i]) else { continue };
+            let told = by_values(&searcher.evidence(node, searcher.subject.capture), (&here, run));
+            let Some(told) = told.filter(|_| !meter.over()) else { continue };
+            let e = others[run].evidence(node, others[run].subject.capture);
+            let trial = match by_values(&e, (&there, run)) {
+                Some(other) if told.shown.is_like(&other.shown) => {
+                    Trial::Confirmed { elements: wrong_elements(&e), tokens, there: Some(other.words) }
+                }
+                _ => {
+                    let because = if e.bad_rows().next().is_some() { OTHERWISE_THERE } else { NOTHING_THERE };
+                    Trial::Silent { tokens, because: because.to_owned() }
+                }
+            };
+            changed.push((run, Finding { trial: Some(trial), ..finding.clone() }));
+        }
+    }
+    put(runs, changed);
+    Ok(())
+}
 
 /// Findings without a cause, of which the other sequences tell it.
 fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
@@ -81,10 +154,10 @@ fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
                 break;
             }
             let e = searcher.evidence(node, searcher.subject.capture);
-            let Some((words, remedy)) = BY_OTHERS.iter().find_map(|told| told(&e, (runs, run))) else { continue };
+            let Some(told) = by_values(&e, (runs, run)) else { continue };
             let mut finding = finding.clone();
-            finding.explained_by(&words);
-            finding.remedy = Some(remedy.to_owned());
+            finding.explained_by(&told.words);
+            finding.remedy = Some(told.remedy.to_owned());
             finding.trial = Some(Trial::Untried { because: OF_THIS_RUN.to_owned() });
             all.push((run, finding));
         }
@@ -311,7 +384,7 @@ impl<'a> Tried<'a> {
             if !allowed {
                 let tokens = searcher.subject.capture.steps.iter().map(|step| step.tokens.len()).sum();
                 let what = if is_wrong { OTHERWISE } else { RIGHT };
-                tried.against = Some((tokens, format!("in another sequence of the same run, {what}")));
+                tried.against = Some((tokens, format!("elsewhere in the same run, {what}")));
                 break;
             }
             tried.holds.extend((is_wrong && elements > 0).then_some((other, elements)));

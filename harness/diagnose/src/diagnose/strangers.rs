@@ -1,7 +1,9 @@
 //! Rows of a cache that are the rows of other tokens, bit by bit: of which sequence, and of which tokens. A sequence alone does not
 //! tell, since the content of its rows is not its own.
 
-use super::siblings::{Runs, Told, origin};
+use super::siblings::{Runs, origin};
+use super::spots::{Shown, Spot, Told};
+use crate::capture::Whose;
 use crate::number::counted;
 use crate::verdict::{Evidence, RowAt, right, work_of};
 use qdiff_engine::model::Axis;
@@ -23,8 +25,8 @@ const SHORTEST: usize = 8;
 /// Runs of rows that are reported.
 const MOST: usize = 4;
 
-/// A token: the sequence that it was fed to, and its position.
-type Token = (usize, usize);
+/// A token: what it was fed to, and its position.
+type Token = (Whose, usize);
 
 /// A part of a row of a cache: where it begins, and the bits of its elements.
 type Bits = (usize, Vec<u32>);
@@ -71,7 +73,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
                 for &(from, len) in &parts {
                     let Some(part) = whole.get(from..from + len) else { continue };
                     if let Some(tokens) = wanted.get_mut(&bits(from, part)) {
-                        tokens.insert((step.sequence as usize, slot));
+                        tokens.insert((step.whose, slot));
                     }
                 }
             }
@@ -79,9 +81,10 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     }
     // For each wrong slot, the tokens whose row it may be.
     let steps = &e.side.capture.steps;
+    let whose = steps.last()?.whose;
     let own = |slot: usize| {
         let step = steps.iter().find(|step| (step.first..step.keys()).contains(&slot));
-        (step.map_or(run, |step| step.sequence as usize), slot)
+        (step.map_or(whose, |step| step.whose), slot)
     };
     let mut slots: BTreeMap<(usize, usize), BTreeSet<Token>> = BTreeMap::new();
     for row in &bad {
@@ -98,16 +101,16 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     for ((_, slot), tokens) in slots {
         first.entry(slot).or_insert(tokens);
     }
-    Some((told(&first)?, REMEDY))
+    told(&first, (runs, run), REMEDY)
 }
 
 /// Rows of a stage that are what the stage should give for other tokens of the run.
-pub(super) fn rows(e: &Evidence<'_>, (runs, _): Runs<'_>) -> Option<Told> {
+pub(super) fn rows(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let node = e.node;
     if node.token_axis() != Some(0) || node.has_state() || node.shape.contains(&Axis::Keys) || runs.len() < 2 {
         return None;
     }
-    let own = |row: &RowAt| (e.side.capture.steps[row.step].sequence as usize, row.place.position);
+    let own = |row: &RowAt| (e.side.capture.steps[row.step].whose, row.place.position);
     let bad: Vec<&RowAt> = e.bad_rows().filter(|row| row.range.len() >= SHORTEST).collect();
     let mut slots: BTreeMap<usize, BTreeSet<Token>> = BTreeMap::new();
     let mut found: Vec<BTreeSet<Token>> = vec![BTreeSet::new(); bad.len()];
@@ -121,7 +124,7 @@ pub(super) fn rows(e: &Evidence<'_>, (runs, _): Runs<'_>) -> Option<Told> {
         let theirs = searcher.evidence(node, capture);
         for row in theirs.rows.iter().filter(|row| capture.is_own(row.step)) {
             let (_, want, reach) = theirs.row(row);
-            let token = (capture.steps[row.step].sequence as usize, row.place.position);
+            let token = (capture.steps[row.step].whose, row.place.position);
             for (bad, found) in bad.iter().zip(&mut found) {
                 let (got, _, bound) = e.row(bad);
                 let alike = bad.place.head == row.place.head && got.len() == want.len() && own(bad) != token;
@@ -138,25 +141,34 @@ pub(super) fn rows(e: &Evidence<'_>, (runs, _): Runs<'_>) -> Option<Told> {
     if slots.is_empty() || slots.values().any(BTreeSet::is_empty) || bad.len() < e.bad_rows().count() {
         return None;
     }
-    Some((told(&slots)?, REMEDY_OF_ROWS))
+    told(&slots, (runs, run), REMEDY_OF_ROWS)
 }
 
-/// Whose rows these slots hold, in words.
-fn told(slots: &BTreeMap<usize, BTreeSet<Token>>) -> Option<String> {
+/// Whose rows these slots hold.
+fn told(slots: &BTreeMap<usize, BTreeSet<Token>>, (runs, run): Runs<'_>, remedy: &'static str) -> Option<Told> {
     let told = runs_of(slots)?;
+    let capture = runs[run].0.subject.capture;
+    let own = capture.steps.last()?.whose;
+    let mut spots = Vec::new();
+    for (slot, (whose, token), n) in &told {
+        for at in [0, n - 1] {
+            spots.extend([Spot::of(capture, slot + at)?, Spot::of_run((runs, run), *whose, token + at)?]);
+        }
+    }
     let parts: Vec<String> = told
         .iter()
-        .map(|(slots, (sequence, token), n)| {
+        .map(|(slots, (whose, token), n)| {
             let range = |from: usize| if *n == 1 { from.to_string() } else { format!("{from}..{}", from + n - 1) };
             let (rows, holds, tokens) = if *n == 1 { ("row", "holds", "token") } else { ("rows", "hold", "tokens") };
             let row = if *n == 1 { "the row" } else { "the rows" };
-            format!("{rows} {} {holds} {row} of {tokens} {} of sequence {sequence}", range(*slots), range(*token))
+            format!("{rows} {} {holds} {row} of {tokens} {} of {}", range(*slots), range(*token), whose.beside(own))
         })
         .collect();
     let more = parts.len().saturating_sub(MOST);
     let rest: usize = told[told.len() - more..].iter().map(|(.., n)| n).sum();
     let more = (more > 0).then(|| format!("{} more hold those of others", counted(rest, "row")));
-    Some(parts.into_iter().take(MOST).chain(more).collect::<Vec<_>>().join("; "))
+    let words = parts.into_iter().take(MOST).chain(more).collect::<Vec<_>>().join("; ");
+    Some(Told { words, remedy, shown: Shown { what: "rows".to_owned(), spots } })
 }
 
 /// Slots one after another that hold the rows of tokens one after another: the first slot, the first token, and how many. `None` if
@@ -165,8 +177,8 @@ fn runs_of(slots: &BTreeMap<usize, BTreeSet<Token>>) -> Option<Vec<(usize, Token
     let mut told: Vec<(usize, Token, usize)> = Vec::new();
     let mut from = slots.keys().next().copied();
     while let Some(slot) = from {
-        let length = |&(sequence, token): &Token| {
-            (0..).take_while(|i| slots.get(&(slot + i)).is_some_and(|t| t.contains(&(sequence, token + i)))).count()
+        let length = |&(whose, token): &Token| {
+            (0..).take_while(|i| slots.get(&(slot + i)).is_some_and(|t| t.contains(&(whose, token + i)))).count()
         };
         let tokens = &slots[&slot];
         let longest = tokens.iter().map(length).max()?;
@@ -180,17 +192,18 @@ fn runs_of(slots: &BTreeMap<usize, BTreeSet<Token>>) -> Option<Vec<(usize, Token
 
 #[cfg(test)]
 mod tests {
-    use super::runs_of;
+    use super::{Token, Whose, runs_of};
     use std::collections::{BTreeMap, BTreeSet};
 
     #[test]
     fn rows_that_stand_side_by_side_are_told_together() {
-        let of = |all: &[(usize, &[(usize, usize)])]| -> BTreeMap<usize, BTreeSet<(usize, usize)>> {
-            all.iter().map(|(slot, tokens)| (*slot, tokens.iter().copied().collect())).collect()
+        let token = |&(sequence, at): &(u32, usize)| -> Token { (Whose { sequence, rollbacks: 0 }, at) };
+        let of = |all: &[(usize, &[(u32, usize)])]| -> BTreeMap<usize, BTreeSet<Token>> {
+            all.iter().map(|(slot, tokens)| (*slot, tokens.iter().map(token).collect())).collect()
         };
         // The second one may be of two tokens, and is of that which goes on.
         let slots = of(&[(6, &[(0, 0)]), (7, &[(0, 1), (2, 5)]), (9, &[(1, 3)])]);
-        assert_eq!(runs_of(&slots), Some(vec![(6, (0, 0), 2), (9, (1, 3), 1)]));
+        assert_eq!(runs_of(&slots), Some(vec![(6, token(&(0, 0)), 2), (9, token(&(1, 3)), 1)]));
         assert_eq!(runs_of(&of(&[(6, &[(0, 0), (1, 0)])])), None);
     }
 }

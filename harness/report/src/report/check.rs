@@ -3,6 +3,7 @@
 use super::screen::{Check, Document, Fate, Line, Next, Screen, Section, Table};
 use super::stages::NONE;
 use super::{ModelInfo, Outcome, Report, origin, standing};
+use crate::capture::Whose;
 use crate::diagnose::Finding;
 use crate::metrics::largest;
 use crate::number::{Real, counted, percent};
@@ -108,8 +109,9 @@ pub struct Told {
 /// Bits that a sequence gives beside others, and not alone.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Other {
-    /// The sequence.
-    pub sequence: u32,
+    /// The sequence, and how often it had taken tokens back.
+    #[serde(flatten)]
+    pub whose: Whose,
     /// The first stage that has such bits.
     pub stage: StageId,
     /// The first position there.
@@ -122,14 +124,14 @@ pub struct Other {
 
 impl Other {
     fn words(&self) -> String {
-        let Self { sequence, stage, position, elements, right } = self;
+        let Self { whose, stage, position, elements, right } = self;
         let by = if *right {
             "another order of summation explains the difference, so no arithmetic is wrong"
         } else {
             "the difference is larger than rounding"
         };
         format!(
-            "sequence {sequence} gives other bits than alone, first at {stage}, position {position}, in {}; {by}",
+            "{whose} gives other bits than alone, first at {stage}, position {position}, in {}; {by}",
             counted(*elements, "element")
         )
     }

@@ -1,5 +1,6 @@
 //! The content of a report, in every format.
 
+use crate::capture::Whose;
 use crate::decoded::DecodedCheck;
 use crate::diagnose::Diagnosis;
 use crate::ends::EndCheck;
@@ -305,9 +306,10 @@ pub struct RunInfo {
 /// One of several sequences of a run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SequenceInfo {
-    /// Its number, from 0 on.
-    pub number: u32,
-    /// How many there are.
+    /// The sequence, and how often it had taken tokens back.
+    #[serde(flatten)]
+    pub whose: Whose,
+    /// How many sequences there are.
     pub of: usize,
     /// The passes of all of them, as `--sequences` takes them.
     pub plan: String,
@@ -319,8 +321,9 @@ pub struct SequenceInfo {
 /// Cached tokens that a sequence began with.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Prefix {
-    /// The sequence whose they are.
-    pub sequence: u32,
+    /// Whose they are: of another sequence, or of the same one before it took tokens back.
+    #[serde(flatten)]
+    pub whose: Whose,
     /// How many.
     pub tokens: usize,
 }
@@ -328,9 +331,11 @@ pub struct Prefix {
 impl SequenceInfo {
     /// The words beside the number of tokens.
     pub(super) fn words(&self) -> String {
-        let prefix = self.prefix.map_or_else(String::new, |prefix| {
-            format!("the first {} in the cache slots of sequence {}; ", prefix.tokens, prefix.sequence)
-        });
+        let prefix =
+            self.prefix.map_or_else(String::new, |prefix| match prefix.whose.sequence == self.whose.sequence {
+                true => format!("the first {} kept at the rollback; ", prefix.tokens),
+                false => format!("the first {} in the cache slots of {}; ", prefix.tokens, prefix.whose),
+            });
         format!(" ({prefix}{} in passes of {})", counted(self.of, "sequence"), self.plan)
     }
 }

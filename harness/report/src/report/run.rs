@@ -61,7 +61,7 @@ impl Document for Report {
 }
 
 fn headline(report: &Report) -> String {
-    let sequence = report.run.sequence.as_ref().map_or_else(String::new, |of| format!("in sequence {}: ", of.number));
+    let sequence = report.run.sequence.as_ref().map_or_else(String::new, |of| format!("in {}: ", of.whose));
     sequence + &of_outcome(report)
 }
 

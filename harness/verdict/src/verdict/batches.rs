@@ -4,7 +4,7 @@
 use super::global::same_bits;
 use super::rows::row_len;
 use super::{Global, Place};
-use crate::capture::{Capture, Filter, Step};
+use crate::capture::{Capture, Filter, Step, Whose};
 use crate::metrics::distance;
 use qdiff_engine::model::{Axis, Graph, Node, StageId};
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ fn difference(node: &Node, a: &Capture, b: &Capture, filter: &Filter) -> Option<
         let (a, b) = (a.steps.last()?.get(node.id)?, b.steps.last()?.get(node.id)?);
         let n = a.row_len();
         for (position, (x, y)) in a.data.chunks(n).zip(b.data.chunks(n)).enumerate() {
-            note(Place { sequence: 0, step: 0, position, head: None }, x, y);
+            note(Place { whose: Whose::default(), step: 0, position, head: None }, x, y);
         }
         return worst;
     };
@@ -52,7 +52,7 @@ fn difference(node: &Node, a: &Capture, b: &Capture, filter: &Filter) -> Option<
             for (head, (x, y)) in x.data.chunks(n).zip(y.data.chunks(m)).enumerate() {
                 let judged = judged(node, position, n.min(m));
                 let head = (of_step.shape().len() == 3).then_some(head);
-                let at = Place { sequence: step.sequence, step: step.index, position, head };
+                let at = Place { whose: step.whose, step: step.index, position, head };
                 note(at, &x[..judged], &y[..judged]);
             }
         }

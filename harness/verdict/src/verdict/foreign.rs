@@ -15,7 +15,7 @@ pub(super) fn looks(step: &Step, node: &Node, at: Place) -> bool {
 /// The rows of the weights `node` that look at slots of another sequence. Those that look at tokens which their own one took back
 /// are judged where these tokens are there.
 fn of_others<'a>(step: &'a Step, node: &Node) -> impl Iterator<Item = &'a Foreign> {
-    step.foreign.get(&node.id).into_iter().flatten().filter(|row| row.sequence != step.sequence)
+    step.foreign.get(&node.id).into_iter().flatten().filter(|row| row.sequence != step.whose.sequence)
 }
 
 /// Whether the row at this place reads weights on slots that its sequence does not have: then the values that it should have read

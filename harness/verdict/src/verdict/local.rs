@@ -266,7 +266,7 @@ impl Check<'_> {
         if self.short != Some(block.index) {
             self.short = Some(block.index);
             for position in step.first..step.keys() {
-                local.note_bad(Place { sequence: step.sequence, step: step.index, position, head: None });
+                local.note_bad(Place { whose: step.whose, step: step.index, position, head: None });
                 local.spread.row(position, f64::INFINITY);
             }
         }

@@ -96,15 +96,16 @@ pub use source::{Block, Sink};
 pub use spread::{BEYOND, BIN_OF_ONE, Spread};
 pub use tolerance::Policy;
 
+use crate::capture::Whose;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A row of a stage's output: where it is in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Place {
-    /// Its sequence; 0 where there is one alone.
-    #[serde(default, skip_serializing_if = "first")]
-    pub sequence: u32,
+    /// Its sequence, and how often that had taken tokens back.
+    #[serde(flatten, skip_serializing_if = "Whose::is_first")]
+    pub whose: Whose,
     /// 0 for the prefill.
     pub step: usize,
     /// Position of the token, or of the cached row.
@@ -113,15 +114,14 @@ pub struct Place {
     pub head: Option<usize>,
 }
 
-/// Whether a sequence is the first, which has no number in words.
-fn first(sequence: &u32) -> bool {
-    *sequence == 0
-}
-
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.sequence > 0 {
-            write!(f, "s{} ", self.sequence)?;
+        let Whose { sequence, rollbacks } = self.whose;
+        if sequence > 0 {
+            write!(f, "s{sequence} ")?;
+        }
+        if rollbacks > 0 {
+            write!(f, "r{rollbacks} ")?;
         }
         write!(f, "p{}", self.position)?;
         if let Some(head) = self.head {

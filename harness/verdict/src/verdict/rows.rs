@@ -27,7 +27,7 @@ pub(super) fn place(node: &Node, shape: &[usize], step: &Step, positions: &[u32]
         (_, 3) => (of(r / shape[1].max(1)), Some(r % shape[1].max(1))),
         _ => (of(r), None),
     };
-    Place { sequence: step.sequence, step: step.index, position, head }
+    Place { whose: step.whose, step: step.index, position, head }
 }
 
 /// The rows of a tensor of this shape, of which [`place`] says where they belong, with the judged

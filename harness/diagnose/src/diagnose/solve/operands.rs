@@ -491,7 +491,7 @@ pub(super) fn ids<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
 /// Embeddings of tokens at other places of the sequence.
 fn by_place<'a>(scene: &'a Scene<'a>, table: &'a str, n: usize) -> Vec<Law<'a>> {
     let steps = &scene.e.side.capture.steps;
-    if steps.iter().any(|step| step.sequence != steps[0].sequence) {
+    if steps.iter().any(|step| step.run != steps[0].run) {
         return Vec::new();
     }
     let sequence: Rc<BTreeMap<usize, u32>> =

@@ -271,7 +271,7 @@ impl Keys {
     pub(in super::super::super) fn usual(capture: &Capture) -> Vec<Self> {
         let mut all = vec![Self::Before, Self::Next, Self::All, Self::ButFirst(1), Self::Own];
         // Parts of several sequences are not distinguished here.
-        if capture.steps.len() > 1 && capture.steps.iter().all(|step| step.sequence == capture.steps[0].sequence) {
+        if capture.steps.len() > 1 && capture.steps.iter().all(|step| step.run == capture.steps[0].run) {
             all.extend([Self::OwnPart, Self::RowInPart, Self::Cached, Self::Prompt(0), Self::Prompt(1)]);
             all.extend([Self::ButLastCached, Self::ButFirstOfPart]);
         }

@@ -1,0 +1,93 @@
+//! What is read off the values of several sequences as another run has it too, whose passes feed other numbers of tokens.
+
+use super::siblings::Runs;
+use crate::capture::{Capture, Whose};
+use crate::verdict::Evidence;
+
+/// The place of a token in a run of several sequences.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot {
+    whose: Whose,
+    /// Its pass, among those of its run.
+    pass: usize,
+    /// How many tokens the pass feeds of its run before it.
+    before: usize,
+    /// How many it feeds after it.
+    after: usize,
+}
+
+impl Spot {
+    /// Of the token at a position of a run.
+    pub(super) fn of(capture: &Capture, position: usize) -> Option<Self> {
+        let own = capture.steps.last()?.run;
+        let index = capture.steps.iter().position(|step| (step.first..step.keys()).contains(&position))?;
+        let step = &capture.steps[index];
+        let prefix = capture.steps.iter().filter(|other| step.run == own && other.run != own).count();
+        let [before, after] = [position - step.first, step.keys() - 1 - position];
+        Some(Self { whose: step.whose, pass: index - prefix, before, after })
+    }
+
+    /// The same where the run is known by what it is of.
+    pub(super) fn of_run(runs: Runs<'_>, whose: Whose, position: usize) -> Option<Self> {
+        let captures = runs.0.iter().map(|(searcher, _)| searcher.subject.capture);
+        let of = |capture: &&Capture| capture.steps.last().is_some_and(|step| step.whose == whose);
+        Self::of(captures.into_iter().find(of)?, position)
+    }
+
+    /// Whether it is the same place in passes of other lengths: as far from the beginning of the same one, or from its end.
+    fn is_like(self, other: Self) -> bool {
+        (self.whose, self.pass) == (other.whose, other.pass)
+            && (self.before == other.before || self.after == other.after)
+    }
+}
+
+/// What values show, but for the numbers of one run.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    /// What it is.
+    pub what: String,
+    /// The places that it names, in order.
+    pub spots: Vec<Spot>,
+}
+
+impl Shown {
+    /// Whether it is the same in another run.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.what == other.what
+            && self.spots.len() == other.spots.len()
+            && self.spots.iter().zip(&other.spots).all(|(a, b)| a.is_like(*b))
+    }
+}
+
+/// What is wrong, as the values of several sequences show it.
+pub(super) struct Told {
+    /// In words.
+    pub words: String,
+    /// How to mend it.
+    pub remedy: &'static str,
+    /// Without the numbers of this run.
+    pub shown: Shown,
+}
+
+/// Elements that are wrong in the rows that are.
+pub(super) fn wrong_elements(e: &Evidence<'_>) -> usize {
+    let wrong = |row| {
+        let (got, want, bound) = e.row(row);
+        (0..got.len()).filter(|&i| !crate::verdict::right(got[i], want[i], bound[i])).count()
+    };
+    e.bad_rows().map(wrong).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_counted_from_either_end_of_its_pass() {
+        let spot = |pass, before, after| Spot { whose: Whose::default(), pass, before, after };
+        assert!(spot(1, 2, 4).is_like(spot(1, 2, 9)) && spot(1, 2, 4).is_like(spot(1, 7, 4)));
+        assert!(!spot(1, 2, 4).is_like(spot(1, 3, 5)) && !spot(1, 2, 4).is_like(spot(2, 2, 4)));
+        let other = Spot { whose: Whose { sequence: 1, rollbacks: 0 }, ..spot(1, 2, 4) };
+        assert!(!spot(1, 2, 4).is_like(other));
+    }
+}
