@@ -2,7 +2,6 @@
 
 use crate::gguf::{ArrayValue, Gguf, Value};
 use crate::ops::{Rope, Scaling};
-use std::f64::consts::PI;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use thiserror::Error;
@@ -276,14 +275,12 @@ impl Config {
             }
             "yarn" => {
                 let trained = or("rope.scaling.original_context_length", context)? as f64;
-                // The plane that turns so often within the context that was trained on (`ggml_rope_yarn_corr_dims`).
-                let plane = |turns: f64| rotated as f64 * (trained / (turns * 2.0 * PI)).ln() / (2.0 * rope_base.ln());
                 let turns = [("rope.scaling.yarn_beta_fast", 32.0), ("rope.scaling.yarn_beta_slow", 1.0)];
                 let [fast, slow] = turns.map(|(suffix, usual)| optional(suffix, usual));
                 let [fast, slow] = [fast?, slow?];
                 let unread = turns.iter().zip([fast, slow]).find(|((_, usual), turns)| turns != usual);
                 llama_departs = unread.map(|((suffix, _), _)| unread_by_llama(&key(suffix)));
-                let between = [plane(fast).floor().max(0.0), plane(slow).ceil().min(rotated as f64 - 1.0)];
+                let between = Scaling::planes((rotated, rope_base), trained, [fast, slow]);
                 // Angles that are not made smaller keep their magnitude.
                 let magnitude = extra * (1.0 + 0.1 * factor.ln().max(0.0));
                 Some(Scaling { factor, magnitude, between: Some(between) })

@@ -8,6 +8,7 @@
 //! alone, between two planes in part, and multiplies what is rotated by `1 + 0.1·ln(factor)`.
 
 use super::{Real, Tensor, UNIT};
+use std::f64::consts::PI;
 
 /// Which elements form a plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,16 @@ pub struct Scaling {
     pub magnitude: f64,
     /// Planes up to the first keep their angles, from the second on all are divided; without it, all.
     pub between: Option<[f64; 2]>,
+}
+
+impl Scaling {
+    /// The planes of `rotated` elements that turn `fast` and `slow` times within the `trained` tokens, between which YaRN goes over
+    /// from angles that it keeps to those that it divides (`ggml_rope_yarn_corr_dims`, which rounds outwards).
+    pub fn planes((rotated, base): (usize, f64), trained: f64, [fast, slow]: [f64; 2]) -> [f64; 2] {
+        let rotated = rotated as f64;
+        let plane = |turns: f64| rotated * (trained / (turns * 2.0 * PI)).ln() / (2.0 * base.ln());
+        [plane(fast).floor().max(0.0), plane(slow).ceil().min(rotated - 1.0)]
+    }
 }
 
 /// Parameters of the rotation.

@@ -251,6 +251,12 @@ impl SlotsCheck {
         })
     }
 
+    /// What is wrong first, in a word.
+    pub fn what(&self) -> &'static str {
+        let position = self.wrong.first().is_some_and(|row| matches!(row.how, WrongBy::Position { .. }));
+        if position { "positions" } else { "slots" }
+    }
+
     /// What to do about it.
     pub fn remedy(&self) -> Option<&'static str> {
         if self.harmless {
@@ -258,7 +264,8 @@ impl SlotsCheck {
         }
         Some(match self.wrong.first()?.how {
             WrongBy::Position { .. } => {
-                "look at how positions of a batch are counted, for a sequence with a cached prefix or in chunks too"
+                "positions go on from the tokens that a sequence has: look at how they are counted behind a cached prefix, in \
+                 chunks, and after tokens were taken back"
             }
             WrongBy::Table { .. } => "look at how the block table is filled, and which row of it a sequence is given",
             WrongBy::Cached { .. } => "look at how the prefix cache learns that a block was given to another sequence",

@@ -26,8 +26,8 @@ fn one(args: &ReportArgs, path: &Path) -> Result<u8> {
     };
     let request = request(args, &report)?;
     let reports = run::run(&request, console())?.reports;
-    let whose = report.run.sequence.as_ref().map(|sequence| sequence.whose);
-    let of_sequence = |again: &&Report| again.run.sequence.as_ref().map(|sequence| sequence.whose) == whose;
+    let whose = report.run.sequence.as_ref().map(|sequence| sequence.whose());
+    let of_sequence = |again: &&Report| again.run.sequence.as_ref().map(|sequence| sequence.whose()) == whose;
     let again = reports.iter().find(of_sequence).context("the run gave no report of this sequence")?;
     let differ = differences(&report, again, args.subject.is_some());
     let line = report.screen(false).line();

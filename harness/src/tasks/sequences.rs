@@ -65,7 +65,8 @@ impl Runs<'_> {
             let steps = &subject.capture.steps;
             let own = whose[number];
             let info = SequenceInfo {
-                whose: own,
+                number: own.sequence,
+                rollbacks: own.rollbacks,
                 of: plan.sequences(),
                 plan: plan.to_string(),
                 prefix: prefix(steps, number as u32),

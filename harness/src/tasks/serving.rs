@@ -143,7 +143,7 @@ fn fared(judged: &[(Report, Option<Race>)]) -> Fared {
         let stage = report.diagnosis.verdict.stages.iter().find(|stage| stage.id == race.stage);
         let right = stage.is_some_and(|stage| !stage.origin);
         Some(Other {
-            whose: sequence.whose,
+            whose: sequence.whose(),
             stage: race.stage,
             position: race.at.position,
             elements: race.elements,

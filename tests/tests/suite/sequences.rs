@@ -122,7 +122,7 @@ fn rows_of_another_sequence_are_seen_in_one_sequence_alone() {
             assert!(finding.shape.contains("on a slot of sequence 0"), "{}", finding.shape);
             assert!(finding.cause.is_none() && finding.solution.is_none());
             let stage = diagnosis.verdict.stages.iter().find(|stage| stage.origin).unwrap();
-            assert_eq!(stage.subject.as_ref().unwrap().first_bad.unwrap().sequence, wrong);
+            assert_eq!(stage.subject.as_ref().unwrap().first_bad.unwrap().whose.sequence, wrong);
         }
     }
 }
@@ -166,11 +166,13 @@ fn what_follows_a_rejected_draft_is_judged() {
     let mut runs = Vec::new();
     for file in files(&folder.join("qdiff-report")) {
         let run = &folder.json(&format!("qdiff-report/{file}/report.json"))["run"];
-        let (prefix, tokens) = (&run["sequence"]["prefix"]["tokens"], run["tokens"].as_array().unwrap().len());
-        runs.push((run["sequence"]["number"].as_u64().unwrap(), tokens, prefix.as_u64()));
+        let (of, tokens) = (&run["sequence"], run["tokens"].as_array().unwrap().len());
+        let rollbacks = of["rollbacks"].as_u64().unwrap_or(0);
+        runs.push((of["number"].as_u64().unwrap(), rollbacks, tokens, of["prefix"]["tokens"].as_u64()));
     }
     runs.sort_unstable();
-    assert_eq!(runs, [(0, 14, None), (1, 5, None), (2, 11, Some(10)), (3, 4, None)]);
+    assert_eq!(runs, [(0, 0, 14, None), (0, 1, 11, Some(10)), (0, 2, 4, None), (1, 0, 5, None)]);
+    assert!(unwrapped(&said.stdout).contains("long, sequence 0 after rollback 2"), "{said}");
     folder.qdiff(&format!("record -m model.gguf {line} --out several")).exits(0);
     let said = folder.qdiff("run -m model.gguf --subject capture:several").exits(0);
     assert!(said.stdout.contains("4 runs: 4 MATCH"), "{said}");
@@ -390,7 +392,7 @@ fn bugs_of_serving_are_found_at_their_stage() {
     let opened = LoadedModel::new(&folder.join("model.gguf")).unwrap();
     let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
     let (plan, config): (Plan, _) = (PLAN.parse().unwrap(), &opened.model.graph().config);
-    let (mut confirmed, mut strangers) = (Vec::new(), Vec::new());
+    let (mut confirmed, mut strangers, mut shown) = (Vec::new(), Vec::new(), Vec::new());
     for fault in FAULTS {
         let run = |plan: &Plan, by: u32| {
             let tokens: Vec<u32> = (0..plan.tokens() as u32).map(|i| 3 + (i * 7 + by) % 200).collect();
@@ -399,7 +401,7 @@ fn bugs_of_serving_are_found_at_their_stage() {
             record(&pair, &mut cpu, plan, &tokens).unwrap()
         };
         let runs = [run(&plan.like(1)[0], 31), run(&plan, 0), run(&plan, 77), run(&plan.like(2)[0], 123)];
-        let [second, same, third, fourth] = runs.map(Vec::into_iter);
+        let [second, same, third, fourth] = runs;
         let judge = |subject: Recording| {
             let diagnosis = pair.judge(&subject, None).unwrap();
             (subject, diagnosis)
@@ -416,7 +418,7 @@ fn bugs_of_serving_are_found_at_their_stage() {
         assert!(told.len() < 2, "{}: {told:?}", fault.name);
         let before: Vec<Diagnosis> = judged.iter().map(|(_, diagnosis)| diagnosis.clone()).collect();
         let mut found = 0;
-        for (number, ((subject, diagnosis), second)) in judged.iter_mut().zip(second).enumerate() {
+        for (number, ((subject, diagnosis), second)) in judged.iter_mut().zip(&second).enumerate() {
             let origins: Vec<&str> = diagnosis.verdict.origins().iter().map(|origin| origin.id.name).collect();
             assert!(
                 origins.iter().all(|name| *name == fault.stage),
@@ -426,11 +428,24 @@ fn bugs_of_serving_are_found_at_their_stage() {
             found += origins.len();
             strangers
                 .extend(diagnosis.findings.iter().any(|f| f.shape.contains(" of sequence ")).then_some(fault.name));
-            pair.confirm(subject, &[second], diagnosis);
+            pair.confirm(subject, [second], diagnosis);
         }
         assert!(found > 0, "{} is not found: {}", fault.name, fault.what);
         pair.again_among_sequences(&mut judged, &before);
-        for (((subject, diagnosis), same), others) in judged.into_iter().zip(same).zip(third.zip(fourth)) {
+        // What the values of several sequences show is borne out by other lengths, and then by others again.
+        let untried: Vec<Diagnosis> = judged.iter().map(|(_, diagnosis)| diagnosis.clone()).collect();
+        let mut borne_out = |others: &[Recording]| -> Vec<bool> {
+            judged.iter_mut().zip(&untried).for_each(|((_, diagnosis), untried)| diagnosis.clone_from(untried));
+            pair.confirm_among_sequences(&mut judged, others).unwrap();
+            let findings = judged.iter().flat_map(|(_, diagnosis)| &diagnosis.findings).filter(|f| f.plain().is_some());
+            findings.map(|f| matches!(f.trial, Some(Trial::Confirmed { .. }))).collect()
+        };
+        let [by_second, by_same, by_third, by_fourth] = [&second, &same, &third, &fourth].map(|run| borne_out(run));
+        let again = |i: usize| by_same[i] && by_third[i] && by_fourth[i];
+        assert!((0..by_second.len()).all(|i| !by_second[i] || again(i)), "{}: by chance", fault.name);
+        shown.extend(by_second.contains(&true).then_some(fault.name));
+        judged.iter_mut().zip(untried).for_each(|((_, diagnosis), untried)| *diagnosis = untried);
+        for (((subject, diagnosis), same), others) in judged.into_iter().zip(same).zip(third.into_iter().zip(fourth)) {
             let told = |f: &Finding| matches!(f.trial, Some(Trial::Confirmed { .. } | Trial::Narrowed { .. }));
             let mut graded = diagnosis.clone();
             pair.confirm(&subject, &[same], &mut graded);
@@ -460,6 +475,7 @@ fn bugs_of_serving_are_found_at_their_stage() {
     strangers.dedup();
     assert!(confirmed.len() >= CONFIRMED, "{confirmed:?}");
     assert_eq!(strangers, STRANGERS, "of {confirmed:?}");
+    assert_eq!(shown, STRANGERS);
 }
 
 /// A capture in which the softmax of sequence 0 counts the keys of sequence 1 as well. With its own keys alone each weight is too

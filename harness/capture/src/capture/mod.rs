@@ -87,15 +87,25 @@ pub struct Step {
     /// Rows of attention weights that look at slots of the cache that the sequence does not have: those of other sequences, or of the
     /// step's own sequence, which took the tokens back.
     pub foreign: BTreeMap<StageId, Vec<Foreign>>,
-    /// In a pass of several sequences: the position of its first row, of whichever sequence, and the number of rows before the
-    /// step's own.
-    pub in_pass: Option<(usize, usize)>,
+    /// Where it is in a pass of several sequences.
+    pub in_pass: Option<InPass>,
     /// Whether the pass went on with tokens that were taken back: it gave no state after the last token here.
     pub cut_short: bool,
     /// Whether it is the last step of a prefix, or before tokens were taken back: an engine may have made its states again.
     pub handed_on: bool,
     /// States before the step that the engine made again and handed out.
     pub before: BTreeMap<StageId, Arc<Stored>>,
+}
+
+/// The place of a step in a pass of several sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InPass {
+    /// The position of the pass's first row, of whichever sequence.
+    pub first: usize,
+    /// Rows before the step's own.
+    pub before: usize,
+    /// The most rows that the pass has of one sequence.
+    pub most: usize,
 }
 
 /// A row of attention weights that looks at slots of the cache that its sequence does not have.

@@ -1,7 +1,7 @@
 //! The passes of a run of several sequences: how many rows each of them has in which pass.
 
-use super::Step;
 use super::passes::{MOST, Passes, in_other_run};
+use super::{InPass, Step};
 use anyhow::{Context as _, bail, ensure};
 use qdiff_engine::cpu::Row;
 use schemars::JsonSchema;
@@ -61,7 +61,7 @@ pub struct Fed {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Whose {
     /// The sequence, from 0 on.
-    #[serde(default, alias = "number")]
+    #[serde(default)]
     pub sequence: u32,
     /// How often it had taken tokens back.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -151,7 +151,11 @@ impl Plan {
                     other.length = own.length.map(|length| match length.cmp(&here) {
                         Ordering::Less if !other_lengths => length.min(now),
                         // Longer if there are so many; else shorter by one.
-                        Ordering::Less if length + 2 < now => (length + 3 + 2 * by).min(now - 1),
+                        // No whole pages of 8, of which none would be copied.
+                        Ordering::Less if length + 2 < now => {
+                            let longer = (length + 3 + 2 * by).min(now - 1);
+                            if longer.is_multiple_of(8) { longer - 1 } else { longer }
+                        }
                         Ordering::Less => length.min(now).saturating_sub(1).max(1),
                         _ => now,
                     });
@@ -308,21 +312,22 @@ impl Plan {
         let mut all: Vec<Vec<Step>> = (0..self.runs()).map(|_| Vec::new()).collect();
         let mut steps = steps.into_iter();
         for turns in self.turns() {
-            let before: Vec<usize> = all.iter().map(Vec::len).collect();
+            let steps_before: Vec<usize> = all.iter().map(Vec::len).collect();
             // The position of the first row of the pass, and the rows so far.
-            let (mut first, mut rows) = (None, 0);
+            let (mut first, mut before) = (None, 0);
+            let most = turns.iter().map(|turn| turn.tokens).max().unwrap_or(0);
             for Turn { run, begins, tokens, .. } in turns {
                 if let Some((from, length)) = begins {
-                    let theirs = &all[from][..before[from]];
+                    let theirs = &all[from][..steps_before[from]];
                     let lengths: Vec<usize> = theirs.iter().map(|step| step.tokens.len()).collect();
                     all[run] = theirs.iter().zip(cut(&lengths, length)).map(|(step, n)| copy(step, n)).collect();
                     all[run].last_mut().into_iter().for_each(|step| step.handed_on = true);
                 }
                 all[run].extend(steps.next().map(|step| {
                     let first = *first.get_or_insert(step.first);
-                    Step { in_pass: Some((first, rows)), ..step }
+                    Step { in_pass: Some(InPass { first, before, most }), ..step }
                 }));
-                rows += tokens;
+                before += tokens;
             }
         }
         for of_run in &mut all {
@@ -646,7 +651,8 @@ mod tests {
         assert_eq!(labels(2), ["prefill", "s2.prefill@7", "s2.step1"]);
         assert_eq!(dealt[2].iter().map(|step| step.tokens.len()).collect::<Vec<_>>(), [7, 17, 1]);
         // The second pass begins at position 7; the last one at position 12. A prefix has the places of its own pass.
-        let places: Vec<_> = dealt.iter().map(|run| run.iter().filter_map(|step| step.in_pass).collect()).collect();
+        let place = |step: &Step| step.in_pass.map(|pass| (pass.first, pass.before));
+        let places: Vec<_> = dealt.iter().map(|run| run.iter().filter_map(place).collect()).collect();
         let [first, second, third]: [Vec<(usize, usize)>; 3] = places.try_into().unwrap();
         assert_eq!((first, second), (vec![(0, 0), (7, 0), (12, 0)], vec![(7, 5), (12, 1)]));
         assert_eq!(third, [(0, 0), (7, 6), (12, 2)]);

@@ -57,7 +57,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     };
     let what = if of_scores { "keys" } else { "values" };
     let words = format!("{what} of {whose} are read in the place of its own, at the same positions");
-    let shown = Shown { what: words.clone(), spots: Vec::new() };
+    let shown = Shown { what: words.clone(), links: Vec::new() };
     (rows >= ROWS).then_some(Told { words, remedy: REMEDY, shown })
 }
 

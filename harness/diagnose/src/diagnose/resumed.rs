@@ -2,7 +2,7 @@
 //! a slot that was never cleared, or those after tokens that were taken back.
 
 use super::siblings::Runs;
-use super::spots::{Shown, Spot, Told};
+use super::spots::{Link, Shown, Told};
 use crate::capture::{Capture, Whose};
 use crate::number::counted;
 use crate::verdict::{Evidence, right};
@@ -133,6 +133,6 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         counted(tokens, "token")
     );
     let first = capture.steps.get(*steps.first()?)?.first;
-    let spots = [Spot::of(capture, first)?, Spot::of_run((runs, run), whose, tokens.checked_sub(1)?)?].to_vec();
-    Some(Told { words, remedy: REMEDY, shown: Shown { what: "state".to_owned(), spots } })
+    let links = vec![Link::of((runs, run), first, (whose, tokens.checked_sub(1)?))?];
+    Some(Told { words, remedy: REMEDY, shown: Shown { what: "state".to_owned(), links } })
 }

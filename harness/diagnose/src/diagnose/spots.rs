@@ -18,7 +18,7 @@ pub(super) struct Spot {
 
 impl Spot {
     /// Of the token at a position of a run.
-    pub(super) fn of(capture: &Capture, position: usize) -> Option<Self> {
+    fn of(capture: &Capture, position: usize) -> Option<Self> {
         let own = capture.steps.last()?.run;
         let index = capture.steps.iter().position(|step| (step.first..step.keys()).contains(&position))?;
         let step = &capture.steps[index];
@@ -28,7 +28,7 @@ impl Spot {
     }
 
     /// The same where the run is known by what it is of.
-    pub(super) fn of_run(runs: Runs<'_>, whose: Whose, position: usize) -> Option<Self> {
+    fn of_run(runs: Runs<'_>, whose: Whose, position: usize) -> Option<Self> {
         let captures = runs.0.iter().map(|(searcher, _)| searcher.subject.capture);
         let of = |capture: &&Capture| capture.steps.last().is_some_and(|step| step.whose == whose);
         Self::of(captures.into_iter().find(of)?, position)
@@ -41,21 +41,45 @@ impl Spot {
     }
 }
 
+/// A place, and the one whose value is there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    at: Spot,
+    from: Spot,
+    /// By how many positions the first lies behind the second.
+    by: i64,
+}
+
+impl Link {
+    /// Of the token at a position of the run that is looked at, and another one by its run and position.
+    pub(super) fn of((runs, run): Runs<'_>, at: usize, (whose, from): (Whose, usize)) -> Option<Self> {
+        let by = at as i64 - from as i64;
+        let at = Spot::of(runs[run].0.subject.capture, at)?;
+        Some(Self { at, from: Spot::of_run((runs, run), whose, from)?, by })
+    }
+
+    /// Whether it is the same in passes of other lengths: the value is from the same place, or from as far before.
+    fn is_like(self, other: Self) -> bool {
+        let as_far = self.from.whose == other.from.whose && self.by == other.by;
+        self.at.is_like(other.at) && (as_far || self.from.is_like(other.from))
+    }
+}
+
 /// What values show, but for the numbers of one run.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
     /// What it is.
     pub what: String,
     /// The places that it names, in order.
-    pub spots: Vec<Spot>,
+    pub links: Vec<Link>,
 }
 
 impl Shown {
     /// Whether it is the same in another run.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.what == other.what
-            && self.spots.len() == other.spots.len()
-            && self.spots.iter().zip(&other.spots).all(|(a, b)| a.is_like(*b))
+            && self.links.len() == other.links.len()
+            && self.links.iter().zip(&other.links).all(|(a, b)| a.is_like(*b))
     }
 }
 
@@ -89,5 +113,11 @@ mod tests {
         assert!(!spot(1, 2, 4).is_like(spot(1, 3, 5)) && !spot(1, 2, 4).is_like(spot(2, 2, 4)));
         let other = Spot { whose: Whose { sequence: 1, rollbacks: 0 }, ..spot(1, 2, 4) };
         assert!(!spot(1, 2, 4).is_like(other));
+        // A value is from the same place, or from as far before.
+        let link = |from, by| Link { at: spot(1, 0, 4), from, by };
+        assert!(
+            link(spot(0, 9, 0), 2).is_like(link(spot(1, 7, 5), 2))
+                && !link(spot(0, 9, 0), 2).is_like(link(spot(1, 7, 5), 3))
+        );
     }
 }

@@ -2,7 +2,7 @@
 //! tell, since the content of its rows is not its own.
 
 use super::siblings::{Runs, origin};
-use super::spots::{Shown, Spot, Told};
+use super::spots::{Link, Shown, Told};
 use crate::capture::Whose;
 use crate::number::counted;
 use crate::verdict::{Evidence, RowAt, right, work_of};
@@ -147,12 +147,11 @@ pub(super) fn rows(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
 /// Whose rows these slots hold.
 fn told(slots: &BTreeMap<usize, BTreeSet<Token>>, (runs, run): Runs<'_>, remedy: &'static str) -> Option<Told> {
     let told = runs_of(slots)?;
-    let capture = runs[run].0.subject.capture;
-    let own = capture.steps.last()?.whose;
-    let mut spots = Vec::new();
+    let own = runs[run].0.subject.capture.steps.last()?.whose;
+    let mut links = Vec::new();
     for (slot, (whose, token), n) in &told {
         for at in [0, n - 1] {
-            spots.extend([Spot::of(capture, slot + at)?, Spot::of_run((runs, run), *whose, token + at)?]);
+            links.push(Link::of((runs, run), slot + at, (*whose, token + at))?);
         }
     }
     let parts: Vec<String> = told
@@ -168,7 +167,7 @@ fn told(slots: &BTreeMap<usize, BTreeSet<Token>>, (runs, run): Runs<'_>, remedy:
     let rest: usize = told[told.len() - more..].iter().map(|(.., n)| n).sum();
     let more = (more > 0).then(|| format!("{} more hold those of others", counted(rest, "row")));
     let words = parts.into_iter().take(MOST).chain(more).collect::<Vec<_>>().join("; ");
-    Some(Told { words, remedy, shown: Shown { what: "rows".to_owned(), spots } })
+    Some(Told { words, remedy, shown: Shown { what: "rows".to_owned(), links } })
 }
 
 /// Slots one after another that hold the rows of tokens one after another: the first slot, the first token, and how many. `None` if

@@ -1,8 +1,8 @@
-//! Rows of a cache that a sequence took over from another one, or kept at a rollback, and that are no longer what they were: what copied
-//! or moved them left out a part of them.
+//! Rows of a cache that were right when they were written, or that a sequence took over from another one, and are so no longer: what
+//! copied or moved them left out a part of them.
 
-use super::siblings::Runs;
-use super::spots::{Shown, Spot, Told};
+use super::siblings::{Runs, origin};
+use super::spots::{Link, Shown, Told};
 use crate::verdict::Evidence;
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::State;
@@ -12,7 +12,34 @@ use std::collections::BTreeSet;
 const REMEDY: &str = "look at what copies or moves cached rows, as when a sequence begins to write to a page that it shares: keys, values, and their \
                       scales and offsets, in every layer";
 
-/// Which of the rows that a sequence has from elsewhere are wrong.
+/// The same of rows that hold other values.
+const REMEDY_OF_OTHERS: &str = "look at what writes to slots of earlier tokens: rows that fill up a pass, rows of other sequences, and what copies \
+                                or moves cached rows";
+
+/// How far the elements of a block may be from one multiple of what they were, relative to the largest.
+const ONE: f64 = 1e-4;
+
+/// What the rows hold.
+#[derive(Clone, Copy, PartialEq)]
+enum Holds {
+    Zeros,
+    /// In each block the right codes, under another scale.
+    Multiples(usize),
+    Others,
+}
+
+/// Whether each block is a multiple of what it was.
+fn multiples(got: &[f32], want: &[f64], block: usize) -> bool {
+    let of_block = |(got, want): (&[f32], &[f64])| {
+        let largest = (0..want.len()).max_by(|a, b| want[*a].abs().total_cmp(&want[*b].abs())).unwrap_or(0);
+        let by = f64::from(got[largest]) / want[largest];
+        by.is_finite()
+            && got.iter().zip(want).all(|(g, w)| (f64::from(*g) - by * w).abs() <= ONE * (by * want[largest]).abs())
+    };
+    block > 1 && got.len().is_multiple_of(block) && got.chunks(block).zip(want.chunks(block)).all(of_block)
+}
+
+/// Which rows that the pass did not write are wrong.
 pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     if !matches!(e.node.op.anatomy(), Anatomy::State(State::Rows(_))) {
         return None;
@@ -20,36 +47,78 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let capture = runs[run].0.subject.capture;
     let own = capture.steps.last()?.whose;
     let before = capture.steps.iter().enumerate().filter(|(index, _)| !capture.is_own(*index)).map(|(_, step)| step);
-    let (taken, from) = before.fold((0, None), |(n, _), step| (n + step.tokens.len(), Some(step.whose)));
-    let from = from?;
-    let (mut rows, mut zeros) = (BTreeSet::new(), true);
+    let (taken, from) = before.fold((0, own), |(n, _), step| (n + step.tokens.len(), step.whose));
+    let block = e.side.arithmetic.kv.of(e.node.is_of_values()).block_size();
+    let (mut rows, mut zeros, mut multiple) = (BTreeSet::new(), true, true);
     for row in e.bad_rows() {
         let width: usize = e.given[row.step].as_ref()?.shape[1..].iter().product();
         let slot = row.range.start / width;
-        if slot >= taken || !capture.is_own(row.step) {
+        if slot >= capture.steps[row.step].first || !capture.is_own(row.step) {
             return None;
         }
         rows.insert(slot);
-        zeros &= e.row(row).0.iter().all(|v| *v == 0.0);
+        let (got, want, _) = e.row(row);
+        zeros &= got.iter().all(|v| *v == 0.0);
+        multiple &= multiples(got, want, block);
     }
     let (first, last) = (*rows.first()?, *rows.last()?);
-    if last - first + 1 != rows.len() {
+    if last - first + 1 != rows.len() || (first < taken && last >= taken) {
         return None;
     }
     let range = if first == last { format!("row {first}") } else { format!("rows {first}..{last}") };
-    let had = match from.sequence == own.sequence {
-        true => "kept at the rollback".to_owned(),
-        false => format!("taken over from {from}"),
+    let (had, from) = match (last < taken, from.sequence == own.sequence) {
+        (true, true) => ("kept at the rollback".to_owned(), from),
+        (true, false) => (format!("taken over from {from}"), from),
+        (false, _) => ("written by an earlier pass".to_owned(), own),
     };
-    let are = match (first == last, zeros) {
-        (true, true) => "is zero",
-        (true, false) => "is no longer what it was",
-        (false, true) => "are zero",
-        (false, false) => "are no longer what they were",
+    // What is wrong where it was taken from was not spoilt on the way.
+    let wrong_there = runs.iter().any(|(other, diagnosis)| {
+        let steps = &other.subject.capture.steps;
+        let local = origin(diagnosis, e.node.id).and_then(|stage| stage.subject.as_ref());
+        let wrong =
+            |slot: &usize| local.is_some_and(|local| steps.iter().any(|step| local.is_wrong_at(step.index, *slot)));
+        last < taken && steps.last().is_some_and(|step| step.whose == from) && rows.iter().any(wrong)
+    });
+    if wrong_there {
+        return None;
+    }
+    let one = first == last;
+    let holds = match (zeros, multiple) {
+        (true, _) => Holds::Zeros,
+        (_, true) => Holds::Multiples(block),
+        _ => Holds::Others,
     };
-    let shown = Shown {
-        what: format!("taken over, {}", if zeros { "zero" } else { "changed" }),
-        spots: [Spot::of(capture, first)?, Spot::of(capture, last)?].to_vec(),
+    let are = match (one, holds) {
+        (true, Holds::Zeros) => "is zero".to_owned(),
+        (false, Holds::Zeros) => "are zero".to_owned(),
+        (true, Holds::Others) => "is no longer what it was".to_owned(),
+        (false, Holds::Others) => "are no longer what they were".to_owned(),
+        (_, Holds::Multiples(n)) => format!(
+            "no longer {} the scales of the blocks of {n}: the codes are right",
+            if one { "has" } else { "have" }
+        ),
     };
-    Some(Told { words: format!("{range}, {had}, {are}"), remedy: REMEDY, shown })
+    let what = match holds {
+        Holds::Zeros => "zero",
+        Holds::Multiples(_) => "scales",
+        Holds::Others => "changed",
+    };
+    // Where they begin, a page does.
+    let links = vec![Link::of((runs, run), last, (from, last))?];
+    let shown = Shown { what: format!("rows of before, {what}"), links };
+    let remedy = if holds == Holds::Others { REMEDY_OF_OTHERS } else { REMEDY };
+    Some(Told { words: format!("{range}, {had}, {are}"), remedy, shown })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::multiples;
+
+    #[test]
+    fn codes_under_another_scale_are_known() {
+        let want: Vec<f64> = (0..64).map(|i| f64::from(i % 17) - 8.0).collect();
+        let scaled: Vec<f32> =
+            want.iter().enumerate().map(|(i, w)| (w * if i < 32 { 0.3 } else { -2.0 }) as f32).collect();
+        assert!(multiples(&scaled, &want, 32) && !multiples(&scaled, &want, 64) && !multiples(&scaled, &want, 1));
+    }
 }

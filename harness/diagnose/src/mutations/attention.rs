@@ -259,7 +259,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(softmax),
         story: "the scores are scaled by another factor than 1/sqrt(head_dim)",
         seen: "weights too sharp or too flat, the same order of keys",
-        remedy: "head_dim is the length of one head, not of all: scale by 1/sqrt(head_dim)",
+        remedy: "scale by 1/sqrt(head_dim), where head_dim is the length of one head: not of all heads, nor of a head that is padded",
         params: &[Param::new("scale", "factor of the scores", 0.1)],
         apply: |node, values, _| {
             let scale = values[0];

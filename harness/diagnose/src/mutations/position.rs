@@ -6,7 +6,7 @@ use crate::verdict::Evidence;
 use qdiff_engine::model::fault::Output;
 use qdiff_engine::model::{Graph, Node, Role};
 use qdiff_engine::ops::anatomy::{Elementwise, State};
-use qdiff_engine::ops::{Anatomy, Op, Pairing, Rope, Tensor, forward_with_bound, rope as op};
+use qdiff_engine::ops::{Anatomy, Op, Pairing, Rope, Scaling, Tensor, forward_with_bound, rope as op};
 use std::collections::BTreeMap;
 use std::f64::consts::{PI, TAU};
 
@@ -295,6 +295,31 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 }
             })
         },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "rope-yarn-context",
+        fits: Some(rotations),
+        story: "the planes between which YaRN goes over to divided angles are those of another context than the model was trained on",
+        seen: "the first and the last planes of a head are right, those between are not; the error grows with the position",
+        remedy: "compute them of rope.scaling.original_context_length, not of context_length, and with the model's base",
+        params: &[Param::new("context", "tokens that they are computed of", 32_768.0)],
+        apply: |node, values, _| {
+            rotating(node, |r| {
+                let planes = Scaling::planes((r.rotated, r.base), values[0], [32.0, 1.0]);
+                if let Some(between) = r.scaling.as_mut().and_then(|scaling| scaling.between.as_mut()) {
+                    *between = planes;
+                }
+            })
+        },
+        of_model: true,
+        propose: Some(|e| {
+            let own = e.oracle.graph.config.context as f64;
+            let factor = rope(e.node).and_then(|r| r.scaling).map_or(1.0, |scaling| scaling.factor);
+            let mut contexts = vec![own, own * factor, own / factor];
+            contexts.extend((11..=20).map(|b| f64::from(1 << b)));
+            each(contexts)
+        }),
         ..Mutation::PLAIN
     },
     Mutation {

@@ -217,7 +217,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let parts = Parts::heads(node, graph)?;
             spoil_one(node, parts, values[0] as usize)
         },
-        propose: Some(|e| each(head(e).map(|h| h as f64))),
+        propose: Some(|e| {
+            // Where there is one head, none is alone.
+            let alone = head(e).filter(|head| e.rows.iter().any(|row| row.place.head != Some(*head)));
+            each(alone.map(|head| head as f64))
+        }),
         ..Mutation::ANYWHERE
     },
     Mutation {

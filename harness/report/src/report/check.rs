@@ -143,8 +143,14 @@ impl Fared {
         let screen = Document::screen(report, false);
         let locals = report.diagnosis.verdict.stages.iter().filter_map(|s| s.subject.as_ref());
         let first = report.diagnosis.findings.first();
-        let told = first.filter(|first| first.told().is_some_and(|told| screen.headline.contains(&told)));
-        let cause = told.and_then(|first| Some(Told { name: first.name()?, standing: standing::short(first) }));
+        let told = first.filter(|first| {
+            let words = first.told().or_else(|| first.plain().map(str::to_owned));
+            words.is_some_and(|words| screen.headline.contains(&words))
+        });
+        // What the values of several sequences show has the numbers of one run in its words.
+        let shown = |first: &Finding| first.trial.as_ref().and(first.plain()).map(without_numbers);
+        let name = |first: &Finding| first.name().or_else(|| shown(first));
+        let cause = told.and_then(|first| Some(Told { name: name(first)?, standing: standing::short(first) }));
         Self::Run(Box::new(Run {
             outcome: report.outcome,
             headline: screen.headline,
@@ -278,6 +284,17 @@ fn causes(wrong: &[(&Case, &Run)]) -> Option<String> {
         say(others.len() - named, "has no known cause", "have no known cause"),
     ];
     Some(parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
+}
+
+/// The words with an N for each number.
+fn without_numbers(words: &str) -> String {
+    let digits = words.chars().map(|c| if c.is_ascii_digit() { 'N' } else { c });
+    digits.fold(String::new(), |mut all, c| {
+        if c != 'N' || !all.ends_with('N') {
+            all.push(c);
+        }
+        all
+    })
 }
 
 impl Run {

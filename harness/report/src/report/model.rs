@@ -306,9 +306,11 @@ pub struct RunInfo {
 /// One of several sequences of a run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SequenceInfo {
-    /// The sequence, and how often it had taken tokens back.
-    #[serde(flatten)]
-    pub whose: Whose,
+    /// Its number, from 0 on.
+    pub number: u32,
+    /// How often it had taken tokens back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rollbacks: u32,
     /// How many sequences there are.
     pub of: usize,
     /// The passes of all of them, as `--sequences` takes them.
@@ -328,14 +330,22 @@ pub struct Prefix {
     pub tokens: usize,
 }
 
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
 impl SequenceInfo {
+    /// The sequence, and how often it had taken tokens back.
+    pub fn whose(&self) -> Whose {
+        Whose { sequence: self.number, rollbacks: self.rollbacks }
+    }
+
     /// The words beside the number of tokens.
     pub(super) fn words(&self) -> String {
-        let prefix =
-            self.prefix.map_or_else(String::new, |prefix| match prefix.whose.sequence == self.whose.sequence {
-                true => format!("the first {} kept at the rollback; ", prefix.tokens),
-                false => format!("the first {} in the cache slots of {}; ", prefix.tokens, prefix.whose),
-            });
+        let prefix = self.prefix.map_or_else(String::new, |prefix| match prefix.whose.sequence == self.number {
+            true => format!("the first {} kept at the rollback; ", prefix.tokens),
+            false => format!("the first {} in the cache slots of {}; ", prefix.tokens, prefix.whose),
+        });
         format!(" ({prefix}{} in passes of {})", counted(self.of, "sequence"), self.plan)
     }
 }

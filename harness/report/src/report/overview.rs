@@ -106,7 +106,9 @@ fn cells(report: &Report) -> Vec<String> {
     let origin = match (report.weights.mismatches.first(), &report.tokens, report.diagnosis.findings.first()) {
         (Some(m), ..) => format!("weights {}", m.tensor),
         (None, Some(check), _) if check.diverged() => "tokens".to_owned(),
-        (None, ..) if report.slots.as_ref().is_some_and(SlotsCheck::diverged) => "slots".to_owned(),
+        (None, ..) if report.slots.as_ref().is_some_and(SlotsCheck::diverged) => {
+            report.slots.as_ref().map_or("slots", SlotsCheck::what).to_owned()
+        }
         (None, _, Some(f)) => {
             let solved = f.solution.as_ref().map(|s| s.told());
             let named = || f.cause.as_ref().filter(|_| f.says_why()).map(|c| c.name.to_string());

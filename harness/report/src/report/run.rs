@@ -61,7 +61,7 @@ impl Document for Report {
 }
 
 fn headline(report: &Report) -> String {
-    let sequence = report.run.sequence.as_ref().map_or_else(String::new, |of| format!("in {}: ", of.whose));
+    let sequence = report.run.sequence.as_ref().map_or_else(String::new, |of| format!("in {}: ", of.whose()));
     sequence + &of_outcome(report)
 }
 
@@ -104,7 +104,7 @@ fn diverged(report: &Report) -> String {
         return format!("at tokens: {}", check.words());
     }
     if let Some(check) = report.slots.as_ref().filter(|c| c.diverged()) {
-        return format!("at slots: {}", check.words());
+        return format!("at {}: {}", check.what(), check.words());
     }
     let verdict = &report.diagnosis.verdict;
     match (report.diagnosis.findings.first(), verdict.ailment()) {

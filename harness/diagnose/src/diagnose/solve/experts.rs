@@ -7,8 +7,8 @@ use super::terms::{Rows, Sums, expert, line};
 use super::{Law, Row};
 use crate::verdict::{RowAt, right};
 use qdiff_engine::model::{Node, WeightSource as _};
-use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::{Contraction, index};
+use qdiff_engine::ops::{Anatomy, UNIT};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -246,8 +246,35 @@ const GIVEN: usize = 6;
 /// Rows that are looked at.
 const ROWS: usize = 8;
 
-/// The product of another expert, whichever it is.
+/// That the weights by which experts are added multiply what goes into them.
+fn weighted<'a>(scene: &'a Scene<'a>) -> Option<Law<'a>> {
+    let nodes = &scene.e.oracle.graph.nodes;
+    let adds = |n: &&Node| {
+        n.id.layer == scene.node().id.layer && matches!(n.op.anatomy(), Anatomy::Contraction(Contraction::Rows(_)))
+    };
+    let weights = nodes[*nodes.iter().find(adds)?.inputs.first()?].id;
+    let what = format!(
+        "each row is multiplied by {weights} of its expert: the weights are applied to what goes into the experts"
+    );
+    Some(Law::new(what, 1, move |row: &RowAt| {
+        let weight = f64::from(*scene.tensor(row.step, weights)?.data.get(line(scene, row))?);
+        let (_, want, bound) = scene.e.row(row);
+        Some(Row {
+            value: want.iter().map(|v| v * weight).collect(),
+            bound: bound.iter().zip(want).map(|(b, v)| b.max((UNIT * v.abs()) as f32)).collect(),
+        })
+    }))
+}
+
+/// The product of another expert, whichever it is; or the right one, of rows that are weighted.
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    if !matches!(scene.node().op.anatomy(), Anatomy::Contraction(Contraction::Weight(Some(_)))) {
+        return Vec::new();
+    }
+    weighted(scene).into_iter().chain(of_another(scene)).collect()
+}
+
+fn of_another<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Anatomy::Contraction(Contraction::Weight(Some(picked))) = scene.node().op.anatomy() else { return Vec::new() };
     let Some(sums) = Sums::new(scene).map(Rc::new) else { return Vec::new() };
     let product = {

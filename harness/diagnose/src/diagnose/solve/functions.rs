@@ -4,6 +4,7 @@ use super::index::{Index, Sources};
 use super::moved::meet;
 use super::scene::{Layout, Scene};
 use super::{Law, Row, short};
+use crate::capture::InPass;
 use crate::verdict::RowAt;
 use qdiff_engine::ops::anatomy::{self, Elementwise};
 use qdiff_engine::ops::{Anatomy, Pairing, Rope, UNIT};
@@ -269,7 +270,7 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     }));
     // In a pass of several sequences: by the position of its first row, the rows before the step's own, and the tokens that the
     // sequence has from another one.
-    type OfPass = fn((usize, usize), usize, (usize, usize)) -> Option<usize>;
+    type OfPass = fn(InPass, usize, (usize, usize)) -> Option<usize>;
     let of_pass: [(&str, OfPass); 3] = [
         (
             "rotated as the number of tokens that its sequence was fed before: those of a prefix that it has from another one are not counted",
@@ -277,10 +278,10 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
         ),
         (
             "rotated as if the rows of a pass followed each other from the position of its first row on, of whichever sequence they are",
-            |(first, rows), _, (_, t)| Some(first + rows + t),
+            |pass, _, (_, t)| Some(pass.first + pass.before + t),
         ),
-        ("rotated as its number in the pass, of whichever sequences its rows are", |(_, rows), _, (_, t)| {
-            Some(rows + t)
+        ("rotated as its number in the pass, of whichever sequences its rows are", |pass, _, (_, t)| {
+            Some(pass.before + t)
         }),
     ];
     let capture = scene.e.side.capture;

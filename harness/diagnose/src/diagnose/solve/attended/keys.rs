@@ -18,6 +18,8 @@ pub(in super::super::super) struct Seat {
     pub(super) first: usize,
     /// Tokens of the prompt.
     pub(super) prompt: usize,
+    /// Keys that its sequence shares with another one.
+    pub(super) shared: usize,
     /// Whether it is the only one of its part.
     pub(super) single: bool,
 }
@@ -25,13 +27,13 @@ pub(in super::super::super) struct Seat {
 impl Seat {
     /// That of a decoded token which sees so many keys.
     pub(in super::super) fn alone(keys: usize, prompt: usize) -> Self {
-        Self { position: keys - 1, keys, first: keys - 1, prompt, single: true }
+        Self { position: keys - 1, keys, first: keys - 1, prompt, shared: 0, single: true }
     }
 
     /// That of a row of a part of so many tokens.
     pub(in super::super) fn of_part(first: usize, row: usize, tokens: usize) -> Self {
         let keys = first + tokens;
-        Self { position: first + row, keys, first, prompt: keys, single: false }
+        Self { position: first + row, keys, first, prompt: keys, shared: 0, single: false }
     }
 
     /// Its position.
@@ -61,19 +63,27 @@ pub(in super::super::super) struct Seats {
     /// The first position of each part, and its tokens.
     parts: Arc<[(usize, usize)]>,
     prompt: usize,
+    /// Tokens that the sequence has from another one.
+    shared: usize,
 }
 
 impl Seats {
     pub(in super::super::super) fn of(capture: &Capture) -> Self {
         let prompt = capture.steps.iter().filter(|step| step.index == 0).map(Step::keys).max().unwrap_or(0);
-        Self { parts: capture.steps.iter().map(|step| (step.first, step.tokens.len())).collect(), prompt }
+        let own = capture.steps.last().map_or(0, |step| step.whose.sequence);
+        let others = capture.steps.iter().filter(|step| step.whose.sequence != own);
+        Self {
+            parts: capture.steps.iter().map(|step| (step.first, step.tokens.len())).collect(),
+            prompt,
+            shared: others.map(|step| step.tokens.len()).sum(),
+        }
     }
 
     /// The place of the query of a position, whose part sees so many keys.
     pub(in super::super::super) fn at(&self, position: usize, keys: usize) -> Seat {
         let own = self.parts.iter().copied().filter(|(first, _)| *first <= position).max_by_key(|(first, _)| *first);
         let (first, tokens) = own.unwrap_or((0, 0));
-        Seat { position, keys, first, prompt: self.prompt, single: tokens == 1 }
+        Seat { position, keys, first, prompt: self.prompt, shared: self.shared, single: tokens == 1 }
     }
 }
 

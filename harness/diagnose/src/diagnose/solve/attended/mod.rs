@@ -553,7 +553,7 @@ impl Attended {
             Self::Maxima(maxima) => maxima.weights(seen),
             Self::Joined(rule, parts) => {
                 let sorted = parts.sorted(seen);
-                let parted = Parted::within(&sorted, *parts, seat.first);
+                let parted = Parted::within(&sorted, *parts, (seat.first, seat.shared));
                 // What fits into one part is put together with nothing.
                 let one = parted.ends.len() == 1 && matches!(rule, Rule::WithoutLast | Rule::WithoutFirst);
                 if one || parted.ends.is_empty() {
@@ -732,7 +732,9 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             )
     };
     let goes_on = steps.iter().any(|step| step.first > 0);
-    let all_parts = || parts.iter().copied().chain(Parts::in_turn()).chain(goes_on.then_some(Parts::Passes));
+    let shares = steps.first().zip(steps.last()).is_some_and(|(a, b)| a.whose.sequence != b.whose.sequence);
+    let by_origin = || goes_on.then_some(Parts::Passes).into_iter().chain(shares.then_some(Parts::Shared));
+    let all_parts = || parts.iter().copied().chain(Parts::in_turn()).chain(by_origin());
     let joined = Rule::all().into_iter().flat_map(|rule| all_parts().map(move |parts| (rule, parts)));
     all.extend(joined.filter(|(rule, parts)| !one(*rule, *parts)).map(|(rule, parts)| Attended::Joined(rule, parts)));
     all.extend(beside::all(queries.heads().0, &parts));

@@ -56,6 +56,8 @@ pub enum Parts {
     },
     /// Two parts: the keys that were in the cache before the pass, and those of the pass.
     Passes,
+    /// Two parts: the keys that the sequence shares with another one, and its own.
+    Shared,
 }
 
 impl Parts {
@@ -102,10 +104,12 @@ impl Parts {
         matches!(self, Self::InTurn { .. })
     }
 
-    /// Where the parts of so many keys end, which a query in a pass from position `first` on sees.
-    fn ends_in(self, keys: usize, first: usize) -> Vec<usize> {
+    /// Where the parts of so many keys end, of which a query in a pass from position `first` on sees, and `shared` are another
+    /// sequence's as well.
+    fn ends_in(self, keys: usize, first: usize, shared: usize) -> Vec<usize> {
         match self {
-            Self::Passes if first > 0 && first < keys => vec![first, keys],
+            Self::Passes if (1..keys).contains(&first) => vec![first, keys],
+            Self::Shared if (1..keys).contains(&shared) => vec![shared, keys],
             _ => self.ends(keys),
         }
     }
@@ -116,7 +120,7 @@ impl Parts {
         match self {
             Self::Tiles(n) => by(n),
             Self::Splits(n) => by(keys.div_ceil(n).max(1)),
-            Self::Passes => vec![keys],
+            Self::Passes | Self::Shared => vec![keys],
             Self::Least { splits, keys: least } => by(keys.div_ceil(splits).max(least)),
             Self::Whole { splits, tile } => by(keys.div_ceil(splits).next_multiple_of(tile).max(tile)),
             Self::Dealt { splits, tile, least } => by(keys.div_ceil(splits).next_multiple_of(tile).max(least * tile)),
@@ -160,6 +164,7 @@ impl fmt::Display for Parts {
                 write!(f, "in {ways} parts of the keys, to which runs of {run} are dealt out in turn")
             }
             Self::Passes => f.write_str("in two parts: the keys of earlier passes and those of this pass"),
+            Self::Shared => f.write_str("in two parts: the keys shared with another sequence and the sequence's own"),
         }
     }
 }
@@ -172,12 +177,12 @@ pub(super) struct Parted<'s> {
 
 impl<'s> Parted<'s> {
     pub(super) fn of(s: &'s [f64], parts: Parts) -> Self {
-        Self::within(s, parts, 0)
+        Self::within(s, parts, (0, 0))
     }
 
-    /// The same of a query in a pass from this position on.
-    pub(super) fn within(s: &'s [f64], parts: Parts, first: usize) -> Self {
-        Self { s, ends: parts.ends_in(s.len(), first) }
+    /// The same of a query in a pass from a position on, whose sequence shares so many keys.
+    pub(super) fn within(s: &'s [f64], parts: Parts, (first, shared): (usize, usize)) -> Self {
+        Self { s, ends: parts.ends_in(s.len(), first, shared) }
     }
 
     fn parts(&self) -> impl DoubleEndedIterator<Item = &'s [f64]> + '_ {
@@ -704,10 +709,10 @@ mod tests {
     #[test]
     fn passes_are_parts() {
         let s = [0.5, -1.0, 2.0, 0.25, 1.5];
-        let ends = |first: usize| Parted::within(&s, Parts::Passes, first).ends;
+        let ends = |first: usize| Parted::within(&s, Parts::Passes, (first, 0)).ends;
         assert_eq!([0, 2, 5].map(ends), [vec![5], vec![2, 5], vec![5]]);
         // By e^(m + log₂ l) a part counts l^(1/ln 2 − 1) times as much as by e^(m + ln l).
-        let w = Rule::ByLogarithm(Power::SumToBaseTwo).weights(&Parted::within(&s, Parts::Passes, 2), 1.0);
+        let w = Rule::ByLogarithm(Power::SumToBaseTwo).weights(&Parted::within(&s, Parts::Passes, (2, 0)), 1.0);
         let by = |part: &[f64]| total(part, largest(part)).powf(std::f64::consts::LOG2_E - 1.0);
         let (old, new) = (by(&s[..2]), by(&s[2..]));
         let counts: Vec<f64> = s.iter().enumerate().map(|(k, s)| s.exp() * if k < 2 { old } else { new }).collect();

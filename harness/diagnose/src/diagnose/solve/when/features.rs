@@ -129,6 +129,8 @@ pub(super) const FEATURES: &[Feature] = &[
         of: |s, at| Some((step(s, at).keys() - 1) as i64 - row(s, at).place.position as i64),
     },
     Feature { name: LENGTH, by_row: true, of: |s, at| Some(step(s, at).tokens.len() as i64) },
+    // A kernel is chosen by all rows of a pass.
+    Feature { name: MOST, by_row: true, of: |s, at| step(s, at).in_pass.map(|pass| pass.most as i64) },
     Feature {
         name: "token id",
         by_row: true,
@@ -232,6 +234,9 @@ pub(super) const FROM_LAST: &str = "row counted from the part's last";
 pub(super) const DISTANCE: &str = "distance of the key from the query";
 
 /// The features that separate parts.
+/// The most rows of one sequence in the pass.
+pub(super) const MOST: &str = "most tokens of one sequence in the pass";
+
 pub(super) const LENGTH: &str = "number of tokens in the part";
 
 /// What features have in their names that tell whether a row shares its page with a later part.

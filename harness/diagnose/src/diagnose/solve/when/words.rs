@@ -1,6 +1,6 @@
 //! Conditions in words.
 
-use super::features::{AGE, DISTANCE, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED};
+use super::features::{AGE, DISTANCE, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED, MOST};
 use super::{Condition, Values};
 use std::fmt;
 
@@ -48,6 +48,8 @@ fn at(name: &str, value: i64) -> String {
         (DISTANCE, 0) => "at the query's own key".to_owned(),
         (DISTANCE, n) => format!("at the key {n} before the query"),
         (LENGTH, n) => format!("in parts of {n} token{}", if n == 1 { "" } else { "s" }),
+        (MOST, 1) => "in passes that have one token of each sequence".to_owned(),
+        (MOST, n) => format!("in passes that have {n} tokens of one sequence, and no more of another"),
         _ => format!("at {name} {value}"),
     }
 }
@@ -59,6 +61,8 @@ fn from(name: &str, low: i64) -> String {
         (FROM_LAST, 1) => "in all rows of each part but the last".to_owned(),
         (FROM_LAST, n) => format!("in all rows of each part but the last {n}"),
         (LENGTH, n) => format!("in parts of {n} tokens and more"),
+        (MOST, 2) => "in passes that have several tokens of a sequence".to_owned(),
+        (MOST, n) => format!("in passes that have {n} tokens and more of a sequence"),
         (DISTANCE, n) => format!("at keys {n} and more before the query"),
         ("row of the part", n) => format!("from row {n} of the part on"),
         (LINE_OF_EXPERT, n) => format!("in the lines of each expert behind its first {n} of the part"),
@@ -73,6 +77,8 @@ fn up_to(name: &str, high: i64) -> String {
     match (name, high) {
         (FROM_LAST, n) => format!("in the last {} rows of each part", n + 1),
         (LENGTH, n) => format!("in parts of up to {n} tokens"),
+        (MOST, 1) => "in passes that have one token of each sequence".to_owned(),
+        (MOST, n) => format!("in passes that have up to {n} tokens of each sequence"),
         (DISTANCE, n) => format!("at keys up to {n} before the query"),
         ("row of the part", n) => format!("up to row {n} of the part"),
         (LINE_OF_EXPERT, n) => format!("in the first {} lines of each expert of the part", n + 1),
