@@ -151,7 +151,7 @@ fn scaled<'a>(scene: &'a Scene<'a>) -> Option<Law<'a>> {
                 bound: bound
                     .iter()
                     .zip(want)
-                    .map(|(b, v)| (f64::from(*b) * by + UNIT * (v * by).abs()) as f32)
+                    .map(|(b, v)| (f64::from(*b) * by + 4.0 * UNIT * (v * by).abs()) as f32)
                     .collect(),
             })
         });
