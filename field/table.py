@@ -123,7 +123,10 @@ def severity(told, asked):
 
 
 def line(cells):
-    return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
+    def words(cell):
+        return re.sub(r"wrong in 1 step, from (step \d+) on", r"wrong in \1 alone", str(cell)).replace("|", "\\|").replace("\n", " ")
+
+    return "| " + " | ".join(map(words, cells)) + " |\n"
 
 
 def written(folder, engines):

@@ -82,7 +82,7 @@ fn compared(report: &WeightsReport, others: &[Mismatch]) -> Vec<Line> {
         ("metadata", format!("{key}{note}"))
     }));
     lines.extend(check.not_finite.iter().map(|damaged| ("not finite", damaged.to_string())));
-    let (different, sides) = (check.mismatches.len(), format!("{} against {}", report.subject, report.reference));
+    let (different, sides) = (check.mismatches.len(), format!("{} with {}", report.subject, report.reference));
     lines.push(("compared", format!("{sides}; {different} of {} differ", counted(check.tensors, "tensor"))));
     lines.extend(report.injected.iter().map(|words| ("injected", words.clone())));
     lines
@@ -119,7 +119,7 @@ fn tensor(m: &Mismatch) -> Vec<Line> {
         lines.push((if m.blocks == 1 { "block" } else { "first" }, place(first, file)));
         lines.extend(first.fields.iter().map(|field| ("field", self::field(field))));
         if first.fields.is_empty() {
-            lines.push(("field", "no wrong field alone makes these values".to_owned()));
+            lines.push(("field", "no single field explains these values".to_owned()));
         }
     }
     if m.located.len() > 1 {
@@ -179,9 +179,9 @@ fn fields(m: &Mismatch) -> String {
             *times.entry(&field.name).or_default() += 1;
         }
         if block.fields.is_empty() {
-            *times.entry("no single field makes the values").or_default() += 1;
+            *times.entry("no single field").or_default() += 1;
         }
     }
     let list: Vec<String> = times.iter().map(|(f, n)| format!("{f} in {n}")).collect();
-    format!("{} examined: {}", counted(m.located.len(), "block"), list.join(", "))
+    format!("wrong in {} examined: {}", counted(m.located.len(), "block"), list.join(", "))
 }
