@@ -78,7 +78,7 @@ fn compared(report: &WeightsReport, others: &[Mismatch]) -> Vec<Line> {
     }
     lines.extend(check.unpaired.iter().map(|words| ("unpaired", words.clone())));
     lines.extend(check.metadata.iter().map(|key| {
-        let note = if key.computes { "" } else { " (it describes the file, and nothing is computed by it)" };
+        let note = if key.computes { "" } else { " (it describes the file; no computation uses it)" };
         ("metadata", format!("{key}{note}"))
     }));
     lines.extend(check.not_finite.iter().map(|damaged| ("not finite", damaged.to_string())));
@@ -129,16 +129,15 @@ fn tensor(m: &Mismatch) -> Vec<Line> {
     let Some(c) = &m.cause else {
         let bytes = match (m.bytes_differ, &m.other_format) {
             (true, _) => "the stored bytes differ",
-            (false, Some(_)) => "the formats differ, so that bytes are not compared",
+            (false, Some(_)) => "the formats differ, so bytes are not compared",
             (false, None) => "the bytes are equal",
         };
-        let text = "and no decoding error of the catalogue makes these values of the right ones";
+        let text = "and no decoding error of the catalogue explains these values";
         lines.push(("cause", format!("{}: {bytes}, {text}", UNKNOWN)));
         return lines;
     };
-    let part = if c.whole { "" } else { "; other rows are read rightly" };
-    let tried =
-        format!("tried on {} of those that differ: all values are so, bit by bit{part}", counted(c.rows, "row"));
+    let part = if c.whole { "" } else { "; other rows are read correctly" };
+    let tried = format!("tried on {} that differ: it gives every value, bit for bit{part}", counted(c.rows, "row"));
     lines.push(("cause", format!("{}: {} ({tried})", c.name, c.story)));
     lines.push(("remedy", c.remedy.clone()));
     lines
