@@ -260,7 +260,7 @@ Examples:
   qdiff synth mixed.gguf --weights Q4_K --tensor blk.0.ffn_down.weight=Q6_K
   qdiff run -m tiny.gguf --prompt haiku --inject rope-base@L01")]
     Synth(SynthRequest),
-    /// Fetch a model into the cache, verify its hash, and print its path; an interrupted download goes on
+    /// Fetch a model into the cache, verify its hash, and print its path
     #[command(after_help = "\
 `qdiff run -m \"$(qdiff fetch-model)\"` runs on the model, and fetches it once.
 
