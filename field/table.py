@@ -16,8 +16,8 @@ Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, and `real-1.5b` the same with 1.5B; the o
 - **used**: the largest share of its bound that a row of a correct stage took, and that stage.
 - **coverage**: stage rows that were judged, of all rows of all stages, and in brackets the stages that the engine shows. A stage that
   it does not show is judged as part of the next one that it shows.
-- **confirmed**: *prediction*: qdiff ran the engine on other tokens, and the cause predicted its values; *mended*: with a patch of the
-  defects that the cell names, and of nothing else, the same runs are a MATCH.
+- **confirmed**: *prediction*: qdiff ran the engine on other tokens, and the cause predicted its values; *mended*: with a patch of
+  only the defects that the cell names, the same runs are a MATCH.
   *no*: the cause was not tried on other tokens, or did not hold there. Such a row is a difference from the arithmetic that the
   driver declares, and not a confirmed defect.
 - **effect**: what all findings together do to the logits: the largest error relative to the norm of a row, the largest KL
@@ -123,7 +123,10 @@ def severity(told, asked):
 
 
 def line(cells):
-    return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
+    def words(cell):
+        return re.sub(r"wrong in 1 step, from (step \d+) on", r"wrong in \1 alone", str(cell)).replace("|", "\\|").replace("\n", " ")
+
+    return "| " + " | ".join(map(words, cells)) + " |\n"
 
 
 def written(folder, engines):

@@ -118,7 +118,7 @@ impl Readback {
             let count = PARCEL.min(len - first);
             let at = self.room(count, receiver)?;
             let aside = self.device + 4 * at as u64;
-            // SAFETY: both addresses are good for `count` elements, and no parcel is there.
+            // SAFETY: both addresses hold `count` elements, and the parcel that was there has been read.
             unsafe { result::memcpy_dtod_async(aside, from + 4 * first as u64, 4 * count, self.compute.cu_stream()) }
                 .doing("copying a tap aside")?;
             if self.keep {

@@ -79,14 +79,9 @@ impl TokensCheck {
             };
             let untested = match self.untested.as_slice() {
                 [] => String::new(),
-                [fault] => format!(
-                    "; a tokenizer with the fault {fault} makes the same tokens of this text (`qdiff mutations show {fault}`)"
-                ),
+                [fault] => format!("; this text cannot show the fault {fault} (`qdiff mutations show {fault}`)"),
                 faults => {
-                    format!(
-                        "; tokenizers with the faults {} make the same tokens of this text (`qdiff mutations show NAME`)",
-                        faults.join(", ")
-                    )
+                    format!("; this text cannot show the faults {} (`qdiff mutations show NAME`)", faults.join(", "))
                 }
             };
             return format!("all {} as in {right}{run}{untested}", counted(self.same, "prompt token"));

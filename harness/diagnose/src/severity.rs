@@ -151,7 +151,7 @@ impl Severity {
         let unmeasured = |off: &&Off| off.by.is_none();
         let origins = match (measured().min_by(by_size), measured().max_by(by_size)) {
             (Some((least, low)), Some((most, high))) if measured().count() > 1 => Some(format!(
-                "each alone, {} are off by {} ({}) to {} ({}) of a row's norm",
+                "{} are off by {} ({}) to {} ({}) of a row's norm, each judged alone",
                 counted(measured().count(), "stage"),
                 number(low),
                 least.stage,

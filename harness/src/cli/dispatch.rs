@@ -7,6 +7,7 @@ use super::project::Project;
 use super::say::{said, say};
 use super::setup::console;
 use super::{demo, devices, exit, explain, inspect, manual, mutations, prompts, report, run, stages};
+use crate::number::counted;
 use crate::report::{Told, inert as inert_of};
 use crate::tasks::run::REPORTS;
 use crate::tasks::{
@@ -100,11 +101,11 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
         Command::Record(request) => {
             let record::Recorded { arrays, steps, engine, inert } = record::record(request, console())?;
             let (inert, out) = (inert_of(&inert), request.out.display());
-            said(&format!("{inert}recorded {arrays} arrays of {steps} steps of {engine} in {out}\n"))
+            said(&format!("{inert}recorded {arrays} arrays of {} of {engine} in {out}\n", counted(steps, "step")))
         }
         Command::Judge(request) => {
             let part = judge::judge(request, console())?;
-            let told = "it is no verdict before `qdiff report` has put all parts together";
+            let told = "`qdiff report` makes the verdict from all parts";
             said(&format!("{}, in {}; {told}\n", part.line(), request.out.display()))
         }
         Command::Generate(args) => reported(generate::generate, args),

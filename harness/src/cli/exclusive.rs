@@ -141,7 +141,8 @@ fn check_of(command: &mut Command, (name, of): (&str, &ArgMatches)) -> Result<()
         return Err(command.error(ErrorKind::ArgumentConflict, text));
     }
     if let Some((id, why)) = passed_over(name, of) {
-        let text = format!("'--{}' would be ignored: {why}; leave it out", id.replace('_', "-"));
+        let short = if id == "decode" { "-n, " } else { "" };
+        let text = format!("'{short}--{}' would be ignored: {why}; leave it out", id.replace('_', "-"));
         return Err(command.error(ErrorKind::ArgumentConflict, text));
     }
     for (_, option, replaced) in EXCLUSIVE.iter().filter(|(c, ..)| *c == name) {

@@ -11,9 +11,9 @@ const HEAD: &str = "\
 # Every stage
 
 T tokens of this step, N tokens so far; E width of the residual stream, H query heads, G heads of keys and values, D width of
-a head, F width of the feed-forward network, X experts, K of them that a token takes, M any width of a delta net,
-of residual streams or of an indexer (two M in one shape may differ), V size of the vocabulary. A name in an engine's column is that of a module; the stage is its output unless the cell says otherwise.
-A dash is a value that is never materialised, or that is not known for an engine. `qdiff stages` prints this page from the
+a head, F width of the feed-forward network, X experts, K experts of a token, V size of the vocabulary, M any other width (two M in one
+shape may differ). A name in an engine's column is that of a module; the stage is its output unless the cell says otherwise.
+A dash means that the engine never materialises the value, or that its name is not known. `qdiff stages` prints this page from the
 tables in `engine/src/model/dialect`.
 ";
 

@@ -27,7 +27,7 @@ pub struct CheckRequest {
     /// Run batches of sequences instead, as an engine that serves does: each sequence is judged as if it ran alone
     #[arg(long, help_heading = "What to run")]
     pub serving: bool,
-    /// With --serving, what a sequence must give beside others: what arithmetic allows, or the very bits that it gives alone
+    /// With --serving, how exact a sequence in a batch must be
     #[arg(long, value_name = "WHAT", default_value = "bound", requires = "serving", help_heading = "What to run")]
     pub expect: Expect,
     /// The runner under suspicion

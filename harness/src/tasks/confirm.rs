@@ -219,7 +219,7 @@ impl ConfirmRequest {
         &self, sides: &Sides<'_>, pair: &Pair<'_>, seconds: f64, run: impl Fn(&RunnerKind, u16) -> Result<T>,
     ) -> Result<Vec<T>, Option<String>> {
         let Some(kind) = sides.chosen.live_subject() else {
-            return Err(Some("a capture cannot run again, and --confirm capture:DIR names no other one".to_owned()));
+            return Err(Some("a capture cannot run again (--confirm capture:DIR takes another one)".to_owned()));
         };
         let runs = match &self.confirm {
             Some(Confirm::Runs(0)) | None if pair.settings.budget == 0.0 => return Err(None),

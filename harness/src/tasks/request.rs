@@ -279,7 +279,7 @@ pub struct CaptureRequest {
     /// Most tokens of the prompt in one pass, on both sides; 1 is token by token
     #[arg(long, value_name = "N", default_value_t = 512, env = "QDIFF_UBATCH", value_parser = values::at_least_one)]
     pub ubatch: usize,
-    /// Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values [default: f32; beside a capture, the
+    /// Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values [default: f32; with a capture, the
     /// capture's]
     #[arg(long, value_name = "TYPE", value_parser = values::KvTypes, env = "QDIFF_KV_TYPE")]
     pub kv_type: Option<KvType>,
@@ -380,8 +380,8 @@ pub struct SequencesRequest {
     /// Deal the tokens of the prompt out to several sequences, whose rows share passes: in 7,5+1+17@0 the first pass feeds 7
     /// tokens of sequence 0. The second pass feeds 5 more, 1 token of sequence 1, and 17 tokens of sequence 2, which begins
     /// with the 7 cached tokens of sequence 0 (17@0:4: with the first 4 of them). In 9,5,1~4 sequence 0 takes its last 4 tokens
-    /// back before the third pass, as after a rejected draft (1~all: all of them). Nothing is decoded. Each sequence is a run
-    /// of its own, and so is what follows after tokens were taken back
+    /// back before the third pass, as after a rejected draft (1~all: all of them). Nothing is decoded. Each sequence is judged
+    /// as a run of its own; after tokens were taken back, a new run begins
     #[arg(long, value_name = "LIST")]
     pub sequences: Option<Plan>,
 }

@@ -158,7 +158,7 @@ impl TypedValueParser for SourceParser {
         let auto = PossibleValue::new("auto").help("CUDA where there is a GPU, else the CPU");
         let live = RUNNERS.iter().map(|r| PossibleValue::new(r.name).help(r.about));
         let recorded = PossibleValue::new("capture:DIR").help("a recorded capture of any engine");
-        let nobody = PossibleValue::new("none").help("no reference: float64 and invariants alone judge the subject");
+        let nobody = PossibleValue::new("none").help("no reference: float64 and health checks alone judge the subject");
         let beside = self.recorded.then_some(recorded).into_iter().chain(self.nobody.then_some(nobody));
         let command = PossibleValue::new("cmd:COMMAND").help("any engine, by the command that dumps a run of it");
         let served = PossibleValue::new("serve:COMMAND").help("any engine that stays up and reads steps from stdin");

@@ -69,7 +69,7 @@ fn files_of_two_formats_are_compared_by_value() {
     let text = unwrapped(&text);
     assert!(code == 1 && text.contains("(F32 against Q8_0)"), "{text}");
     assert!(
-        text.contains("the formats differ, so that bytes are not compared") && !text.contains("bytes are equal"),
+        text.contains("the formats differ, so bytes are not compared") && !text.contains("bytes are equal"),
         "{text}"
     );
 }

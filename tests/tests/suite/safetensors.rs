@@ -156,7 +156,7 @@ fn a_product_beyond_f32_is_no_fault_of_the_engine() {
     let tokens = "run -m hf --subject cpu -n 1 --tokens 5,6,7,8,9,10,11,12,13,14";
     let (code, report, text) = folder.told(tokens);
     assert_eq!(code, 3, "{text}");
-    assert!(text.contains("L00.q_proj is beyond f32 in any engine") && !text.contains("no invariant"), "{text}");
+    assert!(text.contains("L00.q_proj is beyond f32 in any engine") && !text.contains("no health check"), "{text}");
     let coverage = &report["verdict"]["coverage"];
     assert!(coverage["judged"].as_u64() < coverage["asked"].as_u64(), "{text}");
     // A fault upstream of the infinity is found, and one beside it.

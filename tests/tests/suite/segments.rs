@@ -53,7 +53,7 @@ fn a_clean_run_passes_over_segments() {
 #[test]
 fn a_weak_check_does_not_sound_like_a_strong_one() {
     let folder = folder();
-    let shift = "a shift of all positions may not show, for no q_rope, k_rope or k_cache was dumped";
+    let shift = "a shift of all positions may not show: dump q_rope, k_rope or k_cache";
     for (taps, told, shifted) in [
         (&["logits"][..], "logits alone, one segment of 47 stages, is correct on both sides; in ", true),
         (

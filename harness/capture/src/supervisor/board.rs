@@ -22,7 +22,7 @@ impl Slot {
             return false;
         }
         let text = &text[..text.len().min(LONGEST)];
-        // SAFETY: whoever made the state 1 is alone with the text until the state changes again.
+        // SAFETY: only the process that set the state to 1 writes the text, until the state changes again.
         unsafe { (&mut *self.text.get())[..text.len()].copy_from_slice(text) };
         self.state.store(text.len() as u32 + 2, Ordering::Release);
         true

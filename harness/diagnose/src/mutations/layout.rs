@@ -155,7 +155,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "lm-head-ld",
         fits: Some(head),
-        story: "the output projection is read with the wrong leading dimension: each id starts further off",
+        story: "the output projection is read with the wrong leading dimension: the row of each id begins further from its place",
         seen: "the first ids are nearly right, later ones are not; the choice falls on ids near the end of the vocabulary",
         remedy: "the leading dimension of {weight} is n_embd",
         params: &[Param::new("extra", "elements by which the leading dimension is too large", 1.0)],

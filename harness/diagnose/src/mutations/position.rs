@@ -364,7 +364,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "kv-position-stuck",
         fits: Some(|_, n| matches!(n.op.anatomy(), Anatomy::State(State::Rows(_)))),
-        story: "the cache holds the rows of its own step alone: its length never advances, or the exporter dumped only new rows",
+        story: "the cache holds only the rows of the current step: its length never advances, or the exporter dumped only new rows",
         seen: "every decode step alike, attention over one key; a single batched prefill hides it",
         remedy: "advance the cache position by the number of tokens after every step",
         apply: |node, _, _| Some(node.writing(stuck)),

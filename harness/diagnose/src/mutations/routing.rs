@@ -108,7 +108,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "each token meets the weights of another expert than it chose: the index is off",
         seen: "scores, choice and weights are right, the products are those of a neighbour",
         remedy: "check the offset of an expert's weights: index times the size of one expert",
-        params: &[Param::new("off", "experts further on", 1.0).searched(&[-1.0, 2.0])],
+        params: &[Param::new("off", "experts after the chosen one", 1.0).searched(&[-1.0, 2.0])],
         apply: |node, values, _| {
             let (off, groups) = (values[0] as i64, groups(node)? as i64);
             let other = move |v: f64| match index(v, groups as usize) {

@@ -152,7 +152,7 @@ fn shift(report: &Report) -> String {
         names => {
             let (last, first) = names.split_last().map_or((NONE, &[][..]), |(last, first)| (last.as_str(), first));
             let or = if first.is_empty() { "" } else { " or " };
-            format!("a shift of all positions may not show, for no {}{or}{last} was dumped", first.join(", "))
+            format!("a shift of all positions may not show: dump {}{or}{last}", first.join(", "))
         }
     }
 }
@@ -233,7 +233,7 @@ pub(super) fn incomplete(report: &Report) -> String {
     }
     let but = if lacking.is_empty() { lacking } else { format!("; {lacking}") };
     let right = stages(report, Status::Alone);
-    let invariants = if verdict.beyond().is_some() { "" } else { ", and no invariant is broken" };
+    let invariants = if verdict.beyond().is_some() { "" } else { ", and no health check fails" };
     let spared = if report.outcome == Outcome::Incomplete { ", so this is no match" } else { "" };
     format!("no reference ran{spared}; {right} correct against f64{}{invariants}{but}", unseen(report))
 }
@@ -248,9 +248,9 @@ pub(super) fn coverage(report: &Report) -> String {
     let what = if !report.run.filters.is_empty() {
         format!("of {} out of {} stages: {}", c.stages, c.stages_total, report.run.filters)
     } else if c.asked > 0 && c.asked == c.judged {
-        "every stage, layer, position; nothing skipped".to_owned()
+        "every stage, layer and position".to_owned()
     } else {
-        "of every stage, layer, position".to_owned()
+        "of every stage, layer and position".to_owned()
     };
     let within = match c.within {
         0 => String::new(),
@@ -293,8 +293,8 @@ pub(super) fn parts(report: &Report) -> Option<String> {
     let Parts { stages, again } = report.diagnosis.verdict.parts.as_ref()?;
     let stages = counted(*stages, "stage");
     Some(format!(
-        "parts have {stages}: {again} drawn at random were judged again here, with the same result; the others are \
-         taken from the parts as they are"
+        "{stages} come from parts: {again} drawn at random were judged again here, with the same result; the \
+         others were not judged again"
     ))
 }
 

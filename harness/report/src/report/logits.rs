@@ -116,7 +116,7 @@ fn headline(report: &LogitsReport) -> String {
         return origin::headline(verdict, finding);
     }
     if let Some(symptom) = verdict.ailment() {
-        return format!("at {symptom} (an invariant is broken; no reference ran)");
+        return format!("at {symptom} (a health check fails; no reference ran)");
     }
     let right = match study.seen.wrong {
         0 => format!(
@@ -152,7 +152,7 @@ fn products(report: &LogitsReport) -> String {
         false => String::new(),
     };
     format!(
-        "{} of {} logits ({} ids at {}) are not Σ w·h in f64{residual}{other}",
+        "{} of {} logits ({} ids at {}) differ from Σ w·h in f64 beyond rounding{residual}{other}",
         study.seen.wrong,
         study.logits,
         study.ids.rows,
@@ -193,11 +193,11 @@ fn outliers(report: &LogitsReport) -> String {
     };
     match (study.seen.outliers, study.seen.everywhere()) {
         (0, true) => {
-            format!("none, although logits are wrong: no logit is further from {from} than the others are")
+            format!("none, although logits are wrong: no logit is much further from {from} than the others")
         }
-        (0, false) => format!("none: no logit is further from {from} than the others are"),
+        (0, false) => format!("none: no logit is much further from {from} than the others"),
         (n, _) => format!(
-            "{n} logits are further from {from} than the others are; {} of them are wrong products",
+            "{n} logits are much further from {from} than the others; {} of them are wrong products",
             study.seen.outliers_wrong
         ),
     }
@@ -207,10 +207,10 @@ fn hidden_state(report: &LogitsReport, apart: f64) -> String {
     let upstream = apart > UPSTREAM;
     let note = match (upstream, report.study.seen.wrong) {
         (false, _) => "",
-        (true, 0) => ": the logits are right products of a hidden state that is not; look upstream",
+        (true, 0) => ": the logits are computed correctly from a wrong hidden state; look upstream",
         (true, _) => ": something upstream is wrong as well",
     };
-    format!("the states before the projection are {} apart (relative L2, worst){note}", number(apart))
+    format!("the states before the projection differ by up to {} (relative L2){note}", number(apart))
 }
 
 fn ids(report: &LogitsReport) -> String {

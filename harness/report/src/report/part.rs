@@ -82,16 +82,12 @@ impl Part {
     pub fn line(&self) -> String {
         let count = |which: fn(&Measured) -> bool| self.stages.iter().filter(|stage| which(stage)).count();
         let (judged, wrong) = (count(Measured::judged), count(Measured::wrong));
-        let by_itself = if judged < self.stages.len() {
-            " by themselves, and not as a part of a segment, on both sides"
-        } else {
-            ""
-        };
+        let by_itself = if judged < self.stages.len() { " alone on both sides, not as part of a segment" } else { "" };
         format!(
             "part {} of a verdict: {judged} of {} judged{by_itself}, {}",
             self.shard,
             counted(self.stages.len(), "stage"),
-            if wrong == 0 { "none is wrong".to_owned() } else { format!("{wrong} beyond what they are allowed") }
+            if wrong == 0 { "none is wrong".to_owned() } else { format!("{wrong} of them wrong") }
         )
     }
 }

@@ -119,7 +119,7 @@ fn wrong(name: &str, side: &RlSide, of: &OfSide) -> Option<String> {
         .first()
         .map(|finding| format!("the {name} is wrong {}", origin::headline(verdict, finding)));
     let ailment =
-        || verdict.ailment().map(|symptom| format!("the {name} is wrong at {symptom} (an invariant is broken)"));
+        || verdict.ailment().map(|symptom| format!("the {name} is wrong at {symptom} (a health check fails)"));
     let means = of.means.filter(|means| means.what != Meaning::Plain);
     let meaning = means.map(|means| match means.what {
         Meaning::Unknown => format!(

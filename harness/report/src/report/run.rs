@@ -109,7 +109,7 @@ fn diverged(report: &Report) -> String {
     let verdict = &report.diagnosis.verdict;
     match (report.diagnosis.findings.first(), verdict.ailment()) {
         (Some(first), _) => origin::headline(verdict, first),
-        (None, Some(symptom)) => format!("at {symptom} (an invariant is broken; no reference ran)"),
+        (None, Some(symptom)) => format!("at {symptom} (a health check fails; no reference ran)"),
         (None, None) => beside(report).into_iter().next().unwrap_or_default(),
     }
 }

@@ -78,11 +78,11 @@ fn compared(report: &WeightsReport, others: &[Mismatch]) -> Vec<Line> {
     }
     lines.extend(check.unpaired.iter().map(|words| ("unpaired", words.clone())));
     lines.extend(check.metadata.iter().map(|key| {
-        let note = if key.computes { "" } else { " (it describes the file, and nothing is computed by it)" };
+        let note = if key.computes { "" } else { " (it describes the file; no computation uses it)" };
         ("metadata", format!("{key}{note}"))
     }));
     lines.extend(check.not_finite.iter().map(|damaged| ("not finite", damaged.to_string())));
-    let (different, sides) = (check.mismatches.len(), format!("{} against {}", report.subject, report.reference));
+    let (different, sides) = (check.mismatches.len(), format!("{} with {}", report.subject, report.reference));
     lines.push(("compared", format!("{sides}; {different} of {} differ", counted(check.tensors, "tensor"))));
     lines.extend(report.injected.iter().map(|words| ("injected", words.clone())));
     lines
@@ -119,7 +119,7 @@ fn tensor(m: &Mismatch) -> Vec<Line> {
         lines.push((if m.blocks == 1 { "block" } else { "first" }, place(first, file)));
         lines.extend(first.fields.iter().map(|field| ("field", self::field(field))));
         if first.fields.is_empty() {
-            lines.push(("field", "no wrong field alone makes these values".to_owned()));
+            lines.push(("field", "no single field explains these values".to_owned()));
         }
     }
     if m.located.len() > 1 {
@@ -129,16 +129,15 @@ fn tensor(m: &Mismatch) -> Vec<Line> {
     let Some(c) = &m.cause else {
         let bytes = match (m.bytes_differ, &m.other_format) {
             (true, _) => "the stored bytes differ",
-            (false, Some(_)) => "the formats differ, so that bytes are not compared",
+            (false, Some(_)) => "the formats differ, so bytes are not compared",
             (false, None) => "the bytes are equal",
         };
-        let text = "and no decoding error of the catalogue makes these values of the right ones";
+        let text = "and no decoding error of the catalogue explains these values";
         lines.push(("cause", format!("{}: {bytes}, {text}", UNKNOWN)));
         return lines;
     };
-    let part = if c.whole { "" } else { "; other rows are read rightly" };
-    let tried =
-        format!("tried on {} of those that differ: all values are so, bit by bit{part}", counted(c.rows, "row"));
+    let part = if c.whole { "" } else { "; other rows are read correctly" };
+    let tried = format!("tried on {} that differ: it gives every value, bit for bit{part}", counted(c.rows, "row"));
     lines.push(("cause", format!("{}: {} ({tried})", c.name, c.story)));
     lines.push(("remedy", c.remedy.clone()));
     lines
@@ -179,9 +178,9 @@ fn fields(m: &Mismatch) -> String {
             *times.entry(&field.name).or_default() += 1;
         }
         if block.fields.is_empty() {
-            *times.entry("no single field makes the values").or_default() += 1;
+            *times.entry("no single field").or_default() += 1;
         }
     }
     let list: Vec<String> = times.iter().map(|(f, n)| format!("{f} in {n}")).collect();
-    format!("{} examined: {}", counted(m.located.len(), "block"), list.join(", "))
+    format!("wrong in {} examined: {}", counted(m.located.len(), "block"), list.join(", "))
 }

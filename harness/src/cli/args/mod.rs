@@ -159,10 +159,10 @@ Examples:
 
 --verify: exit code 0 the run gives the same verdict again; 1 it does not; 2 trouble.")]
     Report(ReportArgs),
-    /// Work out a wrong element of each of a report's first origins, if its operands were dumped
+    /// Work out one wrong element for the first origins of a report, from its dumped operands
     #[command(after_help = "\
-qdiff prints Markdown that can be pasted into an issue. Without --patch the tables have the largest
-terms alone.
+qdiff prints Markdown that can be pasted into an issue. Without --patch the tables have only the
+largest terms.
 
 Examples:
   qdiff explain a.json
@@ -177,7 +177,7 @@ Examples:
   qdiff compare mine llama -m model.gguf --tolerance 'L*.ffn_down=1e-3'
   qdiff compare mine llama
 
-Without a model only how far the two are apart can be told.")]
+Without a model, qdiff only measures how far the two captures are apart.")]
     Compare(Box<Bisected<CompareRequest>>),
     /// Judge a part of two captures, as one of several machines; `qdiff report` combines the parts
     #[command(
@@ -203,9 +203,9 @@ Examples:
         mut_arg("decode", |option| option.help("Decode steps of the rollout after the prompt, by its own choices")),
         after_help = "\
 Each stage of each side is judged alone. For each token the report has both logprobs, their gap,
-and the gap that correct arithmetic of both declared kinds may have. Reported logprobs are
-compared with the logits: shifted by a position, at a temperature, over a part of the vocabulary,
-or without special tokens.
+and the gap that rounding may cause. If reported logprobs are not those of the logits, qdiff tries
+other meanings: shifted by a position, at a temperature, over a part of the vocabulary, or without
+special tokens.
 
 Exit codes: 0 both sides are right and rounding explains the gap; 1 a side is wrong, or rounding
 does not explain it; 2 trouble; 3 no divergence, but not everything could be judged.
@@ -241,7 +241,7 @@ Examples:
   qdiff generate --prompt haiku -n 32 --inject rope-base:base=10000@L07
   qdiff generate --nonce -n 32")]
     Generate(Reported<GenerateRequest>),
-    /// Write a copy of a model with its matrices dequantised, or quantised otherwise
+    /// Write a copy of a model with its matrices in F16, F32 or any block format
     #[command(after_help = "\
 Examples:
   qdiff dequantise --to f16 --out model-f16.gguf
@@ -260,7 +260,7 @@ Examples:
   qdiff synth mixed.gguf --weights Q4_K --tensor blk.0.ffn_down.weight=Q6_K
   qdiff run -m tiny.gguf --prompt haiku --inject rope-base@L01")]
     Synth(SynthRequest),
-    /// Fetch a model into the cache, verify its hash, and print its path; an interrupted download goes on
+    /// Fetch a model into the cache, verify its hash, and print its path
     #[command(after_help = "\
 `qdiff run -m \"$(qdiff fetch-model)\"` runs on the model, and fetches it once.
 

@@ -130,7 +130,7 @@ impl Example {
         }
         let _ = writeln!(
             text,
-            "\n- a right kernel gives {} (rounding may move it by {:e})\n- this engine gives {}",
+            "\n- the right value: {} (rounding may change it by {:e})\n- the engine's value: {}",
             self.right, self.allowed, self.got
         );
         text
@@ -226,7 +226,7 @@ fn operands(e: &Evidence<'_>, (r, i): (usize, usize)) -> Option<(&'static str, L
             }
             // Within a segment.
             if all.is_empty() {
-                ("its operands were not captured, so there are no terms to show", all)
+                ("its operands were not captured, so the sum cannot be shown", all)
             } else {
                 (formula, all)
             }

@@ -145,7 +145,7 @@ pub(super) fn rows<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<
     let id = scene.e.oracle.graph.nodes[scene.node().inputs[0]].id;
     add(
         format!(
-            "{id} is multiplied as it is of token l mod T for line l of T tokens: as if lines were in the order of choices"
+            "the multiplied values of {id} are those of token l mod T, for line l of T tokens: as if lines were in the order of choices"
         ),
         Rc::new(move |row| {
             let (lines, inputs) = counts(row.step)?;
@@ -154,7 +154,7 @@ pub(super) fn rows<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<
     );
     for index in Index::slips(LINES) {
         add(
-            format!("{id} is multiplied as it is of the {} of the expert's", index.told("line", "i")),
+            format!("the multiplied values of {id} are those of the expert's {}", index.told("line", "i")),
             Rc::new(move |row| {
                 let ((lines, inputs), lists) = (counts(row.step)?, lists(scene, row.step)?);
                 let own = line(scene, row);

@@ -481,7 +481,7 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
     let (h, g) = (attention.n_heads, attention.n_kv_heads);
     for by in 1..h.min(17) {
         let sums = sums.clone();
-        let what = format!("{query} of the head {by} further on, wrapping around, is taken");
+        let what = format!("{query} of the head {by} after is taken, wrapping around");
         all.push((
             what,
             Rc::new(move |row, i, _, b| Some(products(&sums.left(row, i, scene.token(row).0 as i64, by)?, b))),
@@ -494,12 +494,15 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
         .collect();
     maps.push((format!("head h mod {g} of the cache, for head h"), Box::new(move |head| head % g)));
     maps.extend((1..g).map(|by| -> (String, Map) {
-        (format!("the cache's head {by} further on, wrapping around,"), Box::new(move |head| (head / (h / g) + by) % g))
+        (
+            format!("the cache's head {by} after the right one, wrapping around"),
+            Box::new(move |head| (head / (h / g) + by) % g),
+        )
     }));
     for (name, map) in maps {
         let sums = sums.clone();
         all.push((
-            format!("{key} of {name} is taken"),
+            format!("{key} is read from {name}"),
             Rc::new(move |row, i, a, _| Some(products(a, &sums.right(row, i, |_, head| map(head), |at, _| at)?))),
         ));
     }

@@ -126,7 +126,7 @@ impl Index {
             Self::First(m) => format!("first {one} of each {m}"),
             Self::Last(m) => format!("last {one} of each {m}"),
             Self::Reversed(m) => format!("{one} at the other end of each {m}"),
-            Self::Next(m) => format!("{one} one further on, wrapping around in each {m}"),
+            Self::Next(m) => format!("{one} one after, wrapping around in each {m}"),
             Self::Before(m) => format!("{one} one before, wrapping around in each {m}"),
             Self::AtMost(m) => format!("{one} {t} for {t} < {m}, and {one} {} from there on", m - 1),
             Self::Clamped { each, last } => {

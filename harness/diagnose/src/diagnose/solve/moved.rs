@@ -215,7 +215,7 @@ impl fmt::Display for Moved {
                 write!(f, "the values of the head {} before, wrapping around, are there instead", by.abs())
             }
             (Axis::Head, Index::Round(by)) => {
-                write!(f, "the values of the head {by} further on, wrapping around, are there instead")
+                write!(f, "the values of the head {by} after, wrapping around, are there instead")
             }
             (Axis::Head, _) => write!(f, "the values of the {} are there instead", index.told("head", "h")),
             (Axis::Column | Axis::OfHead(_), Index::Is(c)) => write!(f, "the value of column {c} is there instead"),

@@ -144,7 +144,7 @@ fn ways(scene: &Scene<'_>, i: usize) -> Option<(StageId, Vec<Displaced>)> {
 fn told(id: StageId, d: &Displaced, done: &str) -> String {
     match d.stage {
         Some(_) => format!("{} is {done} in the place of {id}", d.what),
-        None => format!("{id} is {done} as it is of {}", d.what),
+        None => format!("the {done} values of {id} are those of {}", d.what),
     }
 }
 

@@ -58,12 +58,12 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         let id = nodes[scene.node().inputs[operand]].id;
         let tokens = Index::slips(TOKENS).into_iter();
         all.extend(tokens.map(|index| {
-            let told = format!("{id} is read as it is of the part's {}", index.told("token", "t"));
+            let told = format!("the values of {id} are those of the part's {}", index.told("token", "t"));
             law(scene, (net, of_state), (operand, Elsewhere::Token(index)), told)
         }));
         let of_heads = Index::slips(heads).into_iter().filter(|_| heads > 1);
         all.extend(of_heads.map(|index| {
-            let told = format!("{id} is read as it is of the {}", index.told("head", "h"));
+            let told = format!("the values of {id} are those of the {}", index.told("head", "h"));
             law(scene, (net, of_state), (operand, Elsewhere::Head(index)), told)
         }));
     }

@@ -69,7 +69,7 @@ impl fmt::Display for Attended {
                 write!(f, "weights are divided by the sum of the token {side} in the part")
             }
             Self::SumOf { heads, .. } => {
-                write!(f, "weights are divided by the sum of the head {heads} further on, wrapping around")
+                write!(f, "weights are divided by the sum of the head {heads} after, wrapping around")
             }
             Self::Scaled { by: 1.0, instead } => {
                 write!(f, "scores are not scaled: they are multiplied by 1 instead of {}", short(*instead))

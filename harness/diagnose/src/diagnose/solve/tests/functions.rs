@@ -307,7 +307,7 @@ fn activations() -> Vec<Plant> {
         of("added", "gate plus up", |g, u| g * sigmoid(g) + u),
         of("exp of an argument in f16", "approximat", |g, u| g / (1.0 + FORMATS[2].1(-g).exp()) * u),
         of("tanh in f16", "approximat", |g, u| 0.5 * g * (1.0 + FORMATS[2].1((0.5 * g).tanh())) * u),
-        Plant::new("up of the row before", "multiplied as it is of the token 1 before", |s, at| {
+        Plant::new("up of the row before", "the multiplied values of&are those of the token 1 before", |s, at| {
             let Some(up) = s.x(1, at, -1) else { return s.own(at) };
             let gate = f64::from(s.x(0, at, 0).unwrap()[at.column]);
             gate * sigmoid(gate) * f64::from(up[at.column])
@@ -354,7 +354,7 @@ fn sums(stage: &Stage, bias: bool) -> Vec<Plant> {
         }));
     }
     if !bias {
-        let words = format!("{added} is added as it is of the token 1 before");
+        let words = format!("the added values of {added} are those of the token 1 before");
         all.push(with("of the row before", words, |a, b| a + b, -1));
     }
     all

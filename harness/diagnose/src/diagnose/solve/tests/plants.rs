@@ -125,13 +125,13 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
     let mut all = vec![
         moved(
             "the row before",
-            "row of the token 1 before in the part is there instead|as it is of the token 1 before",
+            "row of the token 1 before in the part is there instead|are those of the token 1 before",
             |t, _| t - 1,
             |c, _| c,
         ),
         moved(
             "three rows on",
-            "row of the token 3 after in the part is there instead|as it is of the token 3 after",
+            "row of the token 3 after in the part is there instead|are those of the token 3 after",
             |t, _| t + 3,
             |c, _| c,
         ),
@@ -187,7 +187,7 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
             "the values of head 0 are there instead|the values of the head 1 before|the value of the column",
             move |s, at| head(s, at, 0).unwrap(),
         ));
-        let next = "the head 1 further on|the head 1 before|the value of the column|the values of head";
+        let next = "the head 1 after|the head 1 before|the value of the column|the values of head";
         let more = stage.width(0) > 2 * d;
         all.extend(more.then(|| {
             Plant::new("the head after", next, move |s, at| {

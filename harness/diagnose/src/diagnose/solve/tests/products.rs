@@ -236,10 +236,14 @@ pub(super) fn operands(stage: &Stage) -> Vec<Plant> {
             all.push(Plant::new(format!("{who} in {name}"), words, made));
         }
     }
-    all.push(Plant::new("inputs in pairs", "multiplied as it is of the column 1 apart, in pairs", |s, at| {
-        let x = s.x(0, at, 0).unwrap();
-        s.matrix[at.column].iter().enumerate().map(|(i, w)| f64::from(*w) * f64::from(x[i ^ 1])).sum()
-    }));
+    all.push(Plant::new(
+        "inputs in pairs",
+        "the multiplied values of&are those of the column 1 apart, in pairs",
+        |s, at| {
+            let x = s.x(0, at, 0).unwrap();
+            s.matrix[at.column].iter().enumerate().map(|(i, w)| f64::from(*w) * f64::from(x[i ^ 1])).sum()
+        },
+    ));
     all.push(Plant::new("inputs of the row before", "the token 1 before", |s, at| {
         let Some(x) = s.x(0, at, -1) else { return s.own(at) };
         s.matrix[at.column].iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
