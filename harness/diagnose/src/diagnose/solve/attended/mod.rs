@@ -334,7 +334,7 @@ impl Attended {
         let Weights { w, either, query, group, columns } = weights;
         let column = (queries.scene.token(row).1 + i) % queries.width();
         let w = columns.as_ref().filter(|(bit, _)| column & bit != 0).map_or(w, |(_, w)| w);
-        let (n, size) = (w.len(), largest_size(&query.s[..=query.seat.position]));
+        let (n, size) = (w.len(), query.size);
         let sees_later = w.iter().skip(query.seat.position + 1).any(|w| *w != 0.0);
         let off = query.off + if sees_later { query.later_off } else { 0.0 };
         let relative = UNIT * (8.0 + size) + 2.0 * off;
@@ -669,10 +669,6 @@ fn probes(queries: &Queries<'_>, most: usize) -> Vec<Probe> {
         Some(Probe { at, head, got, want, grain: scene.e.grain.reach(got as f32), bound: f64::from(bound) })
     };
     super::scene::evenly(scene.fit.clone(), most).iter().filter_map(of).collect()
-}
-
-fn largest_size(s: &[f64]) -> f64 {
-    s.iter().fold(0.0, |m, s| m.max(s.abs()))
 }
 
 /// Rows of the cache that are read as zeros. Which values are left out of a sum with weights that were captured is told by

@@ -26,6 +26,8 @@ pub(super) struct Query {
     pub(super) later_off: f64,
     /// By what they are scaled.
     pub(super) scale: f64,
+    /// The largest size of a score of a key that it sees.
+    pub(super) size: f64,
 }
 
 impl Query {
@@ -158,15 +160,8 @@ impl<'a> Queries<'a> {
         let (scene, a) = (self.scene, &self.attention);
         let of = |s: Vec<f64>, off: f64| {
             let seat = self.seats.at(position, s.len());
-            (position < s.len()).then_some(Query {
-                seat,
-                head,
-                heads: a.n_heads,
-                s,
-                off,
-                later_off: 0.0,
-                scale: self.scale,
-            })
+            let size = s.get(..=position)?.iter().fold(0f64, |most, s| most.max(s.abs()));
+            Some(Query { size, seat, head, heads: a.n_heads, s, off, later_off: 0.0, scale: self.scale })
         };
         let plain = group == self.own(head) && made == Made::AsItIs;
         if let Some(scores) = scene.tensor(step, self.scores.id).filter(|_| plain) {
@@ -231,14 +226,14 @@ impl<'a> Queries<'a> {
         }
         let (a, cache) = (&self.attention, self.scene.operand(row.step, 1)?);
         let column = (self.scene.token(row).1 + i).checked_sub(head * a.head_dim)?;
-        self.scene.count(4 * keys);
+        self.scene.count(64 + 8 * keys);
         self.column(&cache, group, column, keys)
     }
 
     fn column(&self, cache: &Tensor<f32>, group: usize, column: usize, keys: usize) -> Option<Vec<f64>> {
         let a = &self.attention;
-        let value = |k: usize| cache.data.get((k * a.n_kv_heads + group) * a.head_dim + column);
-        (0..keys).map(|k| value(k).map(|v| f64::from(*v))).collect()
+        let of_keys = cache.data.get(group * a.head_dim + column..)?.iter().step_by(a.n_kv_heads * a.head_dim);
+        (of_keys.len() >= keys).then(|| of_keys.take(keys).map(|v| f64::from(*v)).collect())
     }
 }
 
