@@ -131,10 +131,7 @@ impl Searcher<'_> {
         let all_of_it = |c: &Cause| c.kind == Explains::Value && c.whole;
         // A number that was measured on a row's statistic is tried against formulas that need none: ε tells them apart on other
         // tokens.
-        // So is a factor of a cache whose scale is declared.
-        let scaled =
-            matches!(node.op.anatomy(), Anatomy::State(_)) && self.subject.arithmetic.kv_scale(node.id).is_some();
-        let measured = (scaled || matches!(node.op.anatomy(), Anatomy::RowReduction(_)))
+        let measured = matches!(node.op.anatomy(), Anatomy::RowReduction(_))
             && found.first().is_some_and(|((m, values), _)| {
                 m.propose.is_some() && !m.of_model && values.iter().any(|v| v.fract() != 0.0)
             });

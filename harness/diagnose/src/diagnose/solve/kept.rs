@@ -5,7 +5,7 @@ use super::form::Form;
 use super::scene::Scene;
 use super::{Alternative, Law, Row};
 use crate::verdict::RowAt;
-use qdiff_engine::ops::anatomy::{Elementwise, State};
+use qdiff_engine::ops::anatomy::Elementwise;
 use qdiff_engine::ops::{Anatomy, Rope, Tensor, UNIT, rope};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -136,28 +136,6 @@ fn grown(scene: &Scene<'_>, first: usize, by_head: bool) -> Option<Vec<Stood>> {
     grows.then_some(all)
 }
 
-/// That rows are read with the scale that is declared of the layer's other cache.
-fn scaled<'a>(scene: &'a Scene<'a>) -> Option<Law<'a>> {
-    let (own, arithmetic) = (scene.node().id, scene.e.side.arithmetic);
-    let caches = scene.e.oracle.graph.nodes.iter().filter(|n| matches!(n.op.anatomy(), Anatomy::State(State::Rows(_))));
-    let other = caches.map(|n| n.id).find(|id| id.layer == own.layer && *id != own)?;
-    let scale = |id| arithmetic.kv_scale(id).map_or(1.0, f64::from);
-    let by = scale(other) / scale(own);
-    let law =
-        Law::new(format!("the rows are read with the scale of {other} instead of their own"), 0, move |row: &RowAt| {
-            let (_, want, bound) = scene.e.row(row);
-            Some(Row {
-                value: want.iter().map(|v| v * by).collect(),
-                bound: bound
-                    .iter()
-                    .zip(want)
-                    .map(|(b, v)| (f64::from(*b) * by + 4.0 * UNIT * (v * by).abs()) as f32)
-                    .collect(),
-            })
-        });
-    (by != 1.0).then_some(law)
-}
-
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let ways = [(false, false), (true, false), (false, true), (true, true)];
     let rotated = ways.map(|(back, once)| Kept::Rotated { back, once });
@@ -165,6 +143,5 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let grown = [256, 128, 64, 32, 16, 8, 4]
         .into_iter()
         .flat_map(|first| [false, true].map(|by_head| Kept::Grown { first, by_head }));
-    let kept = rotated.into_iter().chain(grown).filter_map(|kept| Law::of(Form::Kept(kept), scene));
-    scaled(scene).into_iter().chain(kept).collect()
+    rotated.into_iter().chain(grown).filter_map(|kept| Law::of(Form::Kept(kept), scene)).collect()
 }
