@@ -32,6 +32,13 @@ const STRANGERS: [&str; 8] = [
     "stale-tail-of-a-graph", "logits-of-the-row-before", "gate-of-one-row", "decoded-key-in-the-first-slot",
 ];
 
+/// Bugs of which the values of several sequences show the same in a run of other lengths: what a graph left of a pass before depends
+/// on its length.
+const BORNE_OUT: [&str; 8] = [
+    "slot-0-overwritten", "block-freed-in-flight", "rows-of-sequences-exchanged", "residual-of-another-row",
+    "logits-of-the-row-before", "gate-of-one-row", "token-of-the-row-before", "decoded-key-in-the-first-slot",
+];
+
 /// A pass of several sequences could not be run. Each sequence is judged like a sequence that runs alone, against llama.cpp with
 /// the same passes.
 #[test]
@@ -172,7 +179,7 @@ fn what_follows_a_rejected_draft_is_judged() {
     }
     runs.sort_unstable();
     assert_eq!(runs, [(0, 0, 14, None), (0, 1, 11, Some(10)), (0, 2, 4, None), (1, 0, 5, None)]);
-    assert!(unwrapped(&said.stdout).contains("long, sequence 0 after rollback 2"), "{said}");
+    assert!(unwrapped(&said.stdout).contains("haiku, sequence 0 after rollback 2"), "{said}");
     folder.qdiff(&format!("record -m model.gguf {line} --out several")).exits(0);
     let said = folder.qdiff("run -m model.gguf --subject capture:several").exits(0);
     assert!(said.stdout.contains("4 runs: 4 MATCH"), "{said}");
@@ -475,7 +482,7 @@ fn bugs_of_serving_are_found_at_their_stage() {
     strangers.dedup();
     assert!(confirmed.len() >= CONFIRMED, "{confirmed:?}");
     assert_eq!(strangers, STRANGERS, "of {confirmed:?}");
-    assert_eq!(shown, STRANGERS);
+    assert_eq!(shown, BORNE_OUT);
 }
 
 /// A capture in which the softmax of sequence 0 counts the keys of sequence 1 as well. With its own keys alone each weight is too
