@@ -9,17 +9,18 @@ HEAD = """# The field: released engines, judged
 an engine.
 
 A row is one engine with one setting on one model, over all runs of [its plan](field/plan.json): prompts of several lengths,
-decode steps, and a second turn after decode steps. A run is named by its passes: `64` is a prompt of 64 tokens, `7+3` a prompt
+and for most rows decode steps and a second turn after them. A run is named by its passes: `64` is a prompt of 64 tokens, `7+3` a prompt
 of 7 tokens and 3 decode steps, and `20,3x1,9` a prompt of 20 tokens, three decode steps, and 9 more tokens in one pass. `real` is
-Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, and `real-1.5b` the same with 1.5B; the other models are small ones that `qdiff synth` writes.
+Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, `real-f16` the same in F16, and `real-1.5b` the same with 1.5B;
+the other models are small ones that `qdiff synth` writes.
 
-- **used**: the largest share of its bound that a row of a correct stage took, and that stage.
+- **used**: the row of a correct stage that came nearest to its bound: its share of it, and the stage.
 - **coverage**: stage rows that were judged, of all rows of all stages, and in brackets the stages that the engine shows. A stage that
   it does not show is judged as part of the next one that it shows.
 - **confirmed**: *prediction*: qdiff ran the engine on other tokens, and the cause predicted its values; *mended*: with a patch of
   only the defects that the cell names, the same runs are a MATCH.
-  *no*: the cause was not tried on other tokens, or did not hold there. Such a row is a difference from the arithmetic that the
-  driver declares, and not a confirmed defect.
+  *no*: the cause was not tried on other tokens, or did not hold there. Such a row is a difference from the arithmetic that was
+  declared for the engine, and not a confirmed defect.
 - **effect**: what all findings together do to the logits: the largest error relative to the norm of a row, the largest KL
   divergence in nats, and the positions at which another token is the likeliest. It includes the rounding of both sides: on a model
   with quantised weights llama.cpp rounds activations too, and on `real` that alone is about 0.06 of a row.

@@ -105,7 +105,11 @@ fn differences(then: &Report, now: &Report, other_subject: bool) -> Vec<(&'stati
     }
     compare("reference", then.reference.name.clone(), now.reference.name.clone());
     let list = |items: &[String]| if items.is_empty() { "none".to_owned() } else { items.join(" ") };
-    compare("tolerance", list(&then.run.tolerance), list(&now.run.tolerance));
+    // The file that set a rule may be another one.
+    let rules = |told: &[String]| {
+        list(&told.iter().map(|rule| rule.split(" (set by ").next().unwrap_or(rule).to_owned()).collect::<Vec<_>>())
+    };
+    compare("tolerance", rules(&then.run.tolerance), rules(&now.run.tolerance));
     compare("injected", list(&then.subject.injected), list(&now.subject.injected));
     compare("outcome", then.outcome.word().to_owned(), now.outcome.word().to_owned());
     let origins = |report: &Report| {

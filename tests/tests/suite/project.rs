@@ -40,7 +40,7 @@ fn a_project_sets_what_is_not_said() {
 /// The documented file is taken as it stands.
 #[test]
 fn the_example_is_a_project() {
-    let folder = project(&markdown::read("docs/qdiff.toml"));
+    let folder = project(&markdown::read("docs/example.qdiff.toml"));
     folder.create("models");
     std::fs::rename(folder.join("model.gguf"), folder.join("models/model.gguf")).unwrap();
     for line in [
