@@ -37,6 +37,14 @@ fn a_project_sets_what_is_not_said() {
     }
 }
 
+/// A rule that a project's file set is the same rule where it is typed: such a report was never verified.
+#[test]
+fn a_report_with_tolerances_of_a_project_is_verified() {
+    let folder = project("model = \"model.gguf\"\nsubject = \"cpu\"\ntolerance = [\"*.q_rope=0.5\"]\n");
+    folder.qdiff("run -n 1 --json r.json").exits(0);
+    folder.qdiff("report r.json --verify").exits(0);
+}
+
 /// The documented file is taken as it stands.
 #[test]
 fn the_example_is_a_project() {
