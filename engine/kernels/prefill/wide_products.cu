@@ -1,6 +1,6 @@
 // y[t, o] = W[o, :] . x[t, :] as in `products.cu`, of weights kept as halves (`wide.cuh`),
-// on Hopper. Two warpgroups multiply, 64 outputs of OPERAND_TOKENS tokens each, and scale and
-// add in f32 in turns; a thread of a third brings pieces of x and of the weights in bulk,
+// on Hopper. Two warpgroups multiply, 64 outputs of OPERAND_TOKENS tokens each, in turns: while
+// one scales and adds in f32, the other's are multiplied; a thread of a third brings pieces of x and of the weights in bulk,
 // WIDE_STAGES at once, and the first of the weights before the block's turn. No barrier of the
 // block is in the loop. Blocks stay, and take one tile after another: what the next is made
 // of comes while the last is written. The last tiles, which would keep some blocks busy alone, are
@@ -33,8 +33,8 @@ struct Own {
 // Shared memory, and who may go on. Pieces, and what belongs to eight groups, take turns in it: of so many that were before.
 struct Stages {
     u8 *shared;
-    Barrier *full, *empty;
-    int pieces, eights;
+    Barrier *full, *empty, *turns;
+    int pieces, eights, phases; // the last as consumers count them
     static __device__ __forceinline__ u32 parity(int i) { return i / WIDE_STAGES & 1; }
     __device__ __forceinline__ u8 *stage(int i) const { return shared + i % WIDE_STAGES * WIDE_STAGE; }
     // The operand's sums of a piece's eight groups, and minima. Pieces that are here at once are of no more eights.
@@ -82,9 +82,11 @@ __device__ __forceinline__ void produce(const Own &own, const Stages &stages) {
 
 // Multiplies 64 outputs of them.
 template <typename I>
-__device__ __forceinline__ void consume(const WideProductsParams &p, const Own &own, const Stages &stages) {
-    const int lane = threadIdx.x % 32, first = 64 * (threadIdx.x / 128), row = first + 16 * (threadIdx.x / 32 % 4) + lane / 4;
-    float c[WIDE_THREAD_SUMS] = {};
+__device__ __forceinline__ void consume(const WideProductsParams &p, const Own &own, Stages &stages) {
+    const int lane = threadIdx.x % 32, part = threadIdx.x / 128, first = 64 * part, row = first + 16 * (threadIdx.x / 32 % 4) + lane / 4;
+    float c[WIDE_THREAD_SUMS] = {}, inverse[OPERAND_TOKENS / 32]; // the last of tokens lane, lane + 32 and so on
+#pragma unroll
+    for (int i = 0; i < OPERAND_TOKENS / 32; i++) inverse[i] = p.x.inverse[min(own.token0 + lane + 32 * i, p.tokens - 1)];
     // Adds the minima times the sums of x, of those of eight groups that end with this piece and are of this share.
     auto add_minima = [&](int piece) {
         const u8 *from = stages.eight(own, piece), *pairs = from + WIDE_SUMS;
@@ -119,19 +121,22 @@ __device__ __forceinline__ void consume(const WideProductsParams &p, const Own &
         for (int phase = 0; phase < PHASES; phase++) {
             const int group0 = phase * STEPS / 2, step0 = phase * STEPS % 2;
             float s[WIDE_THREAD_SUMS], scale[2];
-            begin_wide(s);
+            wait_for(&stages.turns[part], (stages.phases++ & 1) ^ (part == 0));
+            begin_products<WIDE_THREAD_SUMS>(s);
 #pragma unroll
             for (int k = 0; k < 2 * STEPS * GROUPS; k++) { // the small products first
-                const int part = 1 - k / (STEPS * GROUPS), group = group0 + k / STEPS % GROUPS, step = step0 + k % STEPS;
-                const u8 *of_x = x + group * OPERAND_TOKENS * 128 + 64 * part + 32 * step;
-                multiply_wide(s, weights + 64 * group + 32 * step, of_x, k > 0);
+                const int of_two = 1 - k / (STEPS * GROUPS), group = group0 + k / STEPS % GROUPS, step = step0 + k % STEPS;
+                const int of_x = group * OPERAND_TOKENS * 128 + 64 * of_two + 32 * step;
+                multiply_wide(s, weights, 64 * group + 32 * step, x, of_x, k > 0);
             }
+            end_products();
+            arrive(&stages.turns[1 - part]);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int of = group0 * WIDE_ROWS + row + 8 * half;
                 scale[half] = scales[I::HALVES ? 2 * of + step0 : of];
             }
-            wait_for_wide(s);
+            wait_for_products<0, WIDE_THREAD_SUMS>(s);
             const bool last = phase == PHASES - 1, minima = I::MINIMA && own.ends_eight(piece);
             if (last && !minima) leave();
 #pragma unroll
@@ -146,13 +151,13 @@ __device__ __forceinline__ void consume(const WideProductsParams &p, const Own &
     for (int j = 0; j < OPERAND_TOKENS / 8; j++) {
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const int t = own.token0 + 8 * j + 2 * (lane % 4) + e;
+            const int of_tile = 8 * j + 2 * (lane % 4) + e, t = own.token0 + of_tile;
+            const float of_token = __shfl_sync(0xffffffffu, inverse[j / 4], of_tile % 32);
             if (t >= p.tokens) continue;
-            const float inverse = p.x.inverse[t];
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int o = own.out0 + row + 8 * half;
-                if (o < own.m) own.y[(size_t)t * own.m + o] = c[4 * j + 2 * half + e] * inverse;
+                if (o < own.m) own.y[(size_t)t * own.m + o] = c[4 * j + 2 * half + e] * of_token;
             }
         }
     }
@@ -182,17 +187,18 @@ template <typename A, typename B, typename C>
 __global__ void __launch_bounds__(THREADS, 1) wide_products(const __grid_constant__ WideProductsParams p) {
     if constexpr (!WARPGROUPS) return;
     extern __shared__ __align__(1024) u8 shared[];
-    __shared__ __align__(8) Barrier full[WIDE_STAGES], empty[WIDE_STAGES];
+    __shared__ __align__(8) Barrier full[WIDE_STAGES], empty[WIDE_STAGES], turns[CONSUMERS];
     let_begin();
     if (threadIdx.x == 0) {
         for (int i = 0; i < WIDE_STAGES; i++) make_barrier(&full[i], 1), make_barrier(&empty[i], 128 * CONSUMERS);
+        for (Barrier &turn : turns) make_barrier(&turn, 128);
         show_barriers();
     }
     __syncthreads();
     const int of_tokens = (p.tokens + OPERAND_TOKENS - 1) / OPERAND_TOKENS;
     auto tiles_of = [&](int which) { return (p.m[which] + WIDE_ROWS - 1) / WIDE_ROWS; };
     const int tiles = tiles_of(0) + tiles_of(1) + tiles_of(2), cut = tiles * of_tokens - p.whole;
-    Stages stages = {shared, full, empty, 0, 0};
+    Stages stages = {shared, full, empty, turns, 0, 0, 0};
     if (threadIdx.x > 128 * CONSUMERS) return;
     if (threadIdx.x < 128 * CONSUMERS) wait_for_turn();
 #pragma unroll 1
