@@ -138,7 +138,7 @@ static Operand operand_of(int tokens, int n, int parts) {
     const size_t rows = (tokens + OPERAND_TOKENS - 1) / OPERAND_TOKENS * OPERAND_TOKENS;
     return {room<u8>(rows * (n + 63) / 64 * 2 * parts * PART_BYTES), room<float>(tokens), room<u8>(rows * ((n + 255) / 256) * EIGHT_SUMS)};
 }
-constexpr int SHARE_COST = 4; // what a share costs besides its pieces, in pieces
+constexpr int SHARE_COST = 3; // what a share costs besides its pieces, in pieces
 static int shares_of(int tiles, int slots, int pieces) {
     // As many as end soonest: in so many rounds of so many pieces each, and what begins and ends a share.
     int shares = 1, least = 1 << 30;

@@ -336,13 +336,13 @@ int main() {
     static_assert(WARPGROUPS, "products as Hopper makes them");
     // Odd numbers of groups, two tiles of rows and of tokens, more pieces than stages, shares that end within eight groups,
     // and more of all these than blocks.
-    wide_products<Q4_0, Q4_0, Q4_0>(96, {130}, 5, 1), wide_products<Q5_0, Q5_0, Q8_0>(352, {40, 20, 24}, 130, 1);
+    wide_products<Q4_0, Q4_0, Q4_0>(96, {200}, 5, 1), wide_products<Q5_0, Q5_0, Q8_0>(352, {40, 20, 24}, 130, 1);
     wide_products<Q8_0, Q8_0, Q8_0>(1120, {24}, 9, 3), wide_products<F16, F16, F16>(160, {40}, 7, 1);
     wide_products<Q6_K, Q6_K, Q6_K>(768, {17}, 6, 2), wide_products<Q4_K, Q4_K, Q6_K>(512, {33, 16, 16}, 12, 1);
-    wide_products<Q4_K, Q4_K, Q4_K>(1280, {20}, 131, 7), wide_products<Q5_K, Q6_K, Q4_1>(768, {130, 9, 9}, 4, 1);
+    wide_products<Q4_K, Q4_K, Q4_K>(1280, {20}, 131, 7), wide_products<Q5_K, Q6_K, Q4_1>(768, {200, 9, 9}, 4, 1);
     // Tiles at once, then a cut within a matrix, between two, at a tile of tokens, and of all tiles but one token's.
-    wide_products<Q5_0, Q5_0, Q8_0>(352, {130, 20, 24}, 130, 2, 5), wide_products<Q4_K, Q4_K, Q4_K>(1280, {130, 130}, 131, 3, 6);
-    wide_products<Q8_0, Q8_0, Q8_0>(1120, {24}, 131, 3, 1), wide_products<Q6_K, Q6_K, Q6_K>(768, {140, 17}, 130, 2, 1);
+    wide_products<Q5_0, Q5_0, Q8_0>(352, {200, 20, 24}, 130, 2, 5), wide_products<Q4_K, Q4_K, Q4_K>(1280, {200, 200}, 131, 3, 6);
+    wide_products<Q8_0, Q8_0, Q8_0>(1120, {24}, 131, 3, 1), wide_products<Q6_K, Q6_K, Q6_K>(768, {200, 17}, 130, 2, 1);
     wide_products<Q5_1, Q5_1, Q5_1>(864, {20}, 5, 5), wide_products<Q4_1, Q5_0, Q5_1>(160, {20, 20, 20}, 3, 1);
     // Fewer tiles than warpgroups, and more than these have places for.
     attention<KvF32, 64, true>(7, 1, 20, 50), attention<KvF32, 64, false>(2, 2, 3, 530), attention<KvF16, 128, true>(6, 1, 12, 40);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Functions that are one instruction of the machine, and what replaces it.
-const INSTRUCTIONS: [(&str, &str); 39] = [
+const INSTRUCTIONS: [(&str, &str); 41] = [
     ("unsigned long long now()", "return 1;"),
     ("float half_bits(u16 h)", "return half_to_float(h);"),
     ("void copy16(", "memcpy(to, from, 16);"),
@@ -29,6 +29,8 @@ const INSTRUCTIONS: [(&str, &str); 39] = [
     ("void multiply_f16(", "machine_multiply_floats(c, a, b, half_to_float);"),
     ("void multiply_bf16(", "machine_multiply_floats(c, a, b, brain_to_float);"),
     ("void show_to_products()", ""),
+    ("void give_registers()", ""),
+    ("void take_registers()", ""),
     ("void begin_products(", ""),
     ("void end_products()", ""),
     ("void wait_for_products(", ""),

@@ -13,6 +13,10 @@ constexpr int TOKENS = 64;
 __device__ __forceinline__ void show_to_products() {
     ON_HOPPER(asm volatile("fence.proxy.async.shared::cta;" ::: "memory"));
 }
+// Of 512 threads, which begin with 128 registers each, four warps keep 32, so that the others have 160.
+__device__ __forceinline__ void give_registers() { ON_HOPPER(asm volatile("setmaxnreg.dec.sync.aligned.u32 32;")); }
+__device__ __forceinline__ void take_registers() { ON_HOPPER(asm volatile("setmaxnreg.inc.sync.aligned.u32 160;")); }
+
 // Sums s are made by the products that follow.
 template <int SUMS = TOKENS / 2>
 __device__ __forceinline__ void begin_products(float *s) {

@@ -12,17 +12,17 @@
 // halves of both groups, each in the order of the operand's (`operand.cuh`), sixteens turned
 // by the row; then what the sums are scaled with. Groups that are not there are zeros.
 
-constexpr int WIDE_ROWS = 128;
+constexpr int WIDE_ROWS = 192;
 constexpr int WIDE_WEIGHTS = WIDE_ROWS * 128; // bytes of the halves of an image
 constexpr int WIDE_TOKENS = PIECE * OPERAND_TOKENS * 128; // of a piece of the operand
-constexpr int WIDE_STAGE = 50 * 1024; // of shared memory: a piece of the operand and the largest image
-constexpr int WIDE_STAGES = 4; // of pieces, and as many of what belongs to eight groups
+constexpr int WIDE_STAGE = 60 * 1024; // of shared memory: a piece of the operand and the largest image
+constexpr int WIDE_STAGES = 3; // of pieces, and as many of what belongs to eight groups
 // The minima of a tile's rows in eight groups: a row's pairs of each piece, and the factors of their sums.
 constexpr int WIDE_PAIRS = 16 * WIDE_ROWS;
 constexpr int WIDE_MINIMA = 20 * WIDE_ROWS;
 // Of shared memory: the operand's sums of eight groups, and the minima that meet them.
 constexpr int WIDE_SUMS = OPERAND_TOKENS * EIGHT_SUMS;
-constexpr int WIDE_EIGHT = 13 * 512;
+constexpr int WIDE_EIGHT = 31 * 256;
 static_assert(WIDE_EIGHT == WIDE_SUMS + WIDE_MINIMA, "said twice, since engine/src/cuda/wide.rs reads products alone");
 
 // HALVES: a number for each 16 elements of a row; FOLDED: one for both groups, whose scales are in the halves; else one for

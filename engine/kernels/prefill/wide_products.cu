@@ -1,8 +1,8 @@
 // y[t, o] = W[o, :] . x[t, :] as in `products.cu`, of weights kept as halves (`wide.cuh`),
-// on Hopper. Two warpgroups multiply, 64 outputs of OPERAND_TOKENS tokens each, in turns: while
-// one scales and adds in f32, the other's are multiplied; a thread of a third brings pieces of x and of the weights in bulk,
-// WIDE_STAGES at once, and the first of the weights before the block's turn. No barrier of the
-// block is in the loop. Blocks stay, and take one tile after another: what the next is made
+// on Hopper. Three warpgroups multiply, 64 outputs of OPERAND_TOKENS tokens each, in turns: while
+// one scales and adds in f32, the others' are multiplied. A thread of a fourth, which leaves them
+// its registers, brings pieces of x and of the weights in bulk, WIDE_STAGES at once, and the first
+// of the weights before the block's turn. No barrier of the block is in the loop. Blocks stay, and take one tile after another: what the next is made
 // of comes while the last is written. The last tiles, which would keep some blocks busy alone, are
 // made in shares of their sums (`shares.cuh`).
 // Grid (blocks), block THREADS. y [T, m].
@@ -10,8 +10,9 @@
 #include "fused/rows.cuh"
 #include "prefill/wide.cuh"
 
-constexpr int CONSUMERS = 2; // warpgroups
-constexpr int THREADS = 128 * 3;
+constexpr int CONSUMERS = 3; // warpgroups
+constexpr int THREADS = 128 * 4;
+static_assert(WIDE_ROWS == 64 * CONSUMERS, "a tile's outputs");
 
 struct WideProductsParams {
     Operand x;
@@ -130,7 +131,7 @@ __device__ __forceinline__ void consume(const WideProductsParams &p, const Own &
                 multiply_wide(s, weights, 64 * group + 32 * step, x, of_x, k > 0);
             }
             end_products();
-            arrive(&stages.turns[1 - part]);
+            arrive(&stages.turns[(part + 1) % CONSUMERS]);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int of = group0 * WIDE_ROWS + row + 8 * half;
@@ -164,7 +165,7 @@ __device__ __forceinline__ void consume(const WideProductsParams &p, const Own &
 }
 
 // A block's part of a tile of one matrix, of tokens, and of a share.
-template <typename I>
+template <typename I, bool PRODUCER>
 __device__ __forceinline__ void work(const WideProductsParams &p, Stages &stages, int which, int at, int tile, int share, int shares) {
     const int pieces = padded_groups(p.n) / PIECE, eights = (p.n / 32 + 7) / 8, of_share = (pieces + shares - 1) / shares;
     const int begin = share * of_share;
@@ -178,9 +179,29 @@ __device__ __forceinline__ void work(const WideProductsParams &p, Stages &stages
                      tile * OPERAND_TOKENS,
                      begin,
                      min(pieces, begin + of_share)};
-    if (threadIdx.x == 128 * CONSUMERS) produce<I>(own, stages);
+    if constexpr (PRODUCER) produce<I>(own, stages);
     else consume<I>(p, own, stages);
     stages.go_on(own);
+}
+
+// One tile after another.
+template <typename A, typename B, typename C, bool PRODUCER>
+__device__ __forceinline__ void go(const WideProductsParams &p, Stages stages) {
+    const int of_tokens = (p.tokens + OPERAND_TOKENS - 1) / OPERAND_TOKENS;
+    auto tiles_of = [&](int which) { return (p.m[which] + WIDE_ROWS - 1) / WIDE_ROWS; };
+    const int tiles = tiles_of(0) + tiles_of(1) + tiles_of(2), cut = tiles * of_tokens - p.whole;
+#pragma unroll 1
+    for (int item = blockIdx.x; item < p.whole + cut * p.shares; item += gridDim.x) {
+        const bool whole = item < p.whole;
+        const int share = whole ? 0 : (item - p.whole) / cut, shares = whole ? 1 : p.shares;
+        const int all = item - share * cut, tile = all / tiles;
+        int which = 0, at = all % tiles;
+        for (; which < 2 && at >= tiles_of(which); which++) at -= tiles_of(which);
+        // Matrices of one kind share its code.
+        if (which == 2 && !same_type<C, A> && !same_type<C, B>) work<C, PRODUCER>(p, stages, which, at, tile, share, shares);
+        else if (!same_type<B, A> && (which == 1 || which == 2 && !same_type<C, A>)) work<B, PRODUCER>(p, stages, which, at, tile, share, shares);
+        else work<A, PRODUCER>(p, stages, which, at, tile, share, shares);
+    }
 }
 
 template <typename A, typename B, typename C>
@@ -195,22 +216,13 @@ __global__ void __launch_bounds__(THREADS, 1) wide_products(const __grid_constan
         show_barriers();
     }
     __syncthreads();
-    const int of_tokens = (p.tokens + OPERAND_TOKENS - 1) / OPERAND_TOKENS;
-    auto tiles_of = [&](int which) { return (p.m[which] + WIDE_ROWS - 1) / WIDE_ROWS; };
-    const int tiles = tiles_of(0) + tiles_of(1) + tiles_of(2), cut = tiles * of_tokens - p.whole;
-    Stages stages = {shared, full, empty, turns, 0, 0, 0};
-    if (threadIdx.x > 128 * CONSUMERS) return;
-    if (threadIdx.x < 128 * CONSUMERS) wait_for_turn();
-#pragma unroll 1
-    for (int item = blockIdx.x; item < p.whole + cut * p.shares; item += gridDim.x) {
-        const bool whole = item < p.whole;
-        const int share = whole ? 0 : (item - p.whole) / cut, shares = whole ? 1 : p.shares;
-        const int all = item - share * cut, tile = all / tiles;
-        int which = 0, at = all % tiles;
-        for (; which < 2 && at >= tiles_of(which); which++) at -= tiles_of(which);
-        // Matrices of one kind share its code.
-        if (which == 2 && !same_type<C, A> && !same_type<C, B>) work<C>(p, stages, which, at, tile, share, shares);
-        else if (!same_type<B, A> && (which == 1 || which == 2 && !same_type<C, A>)) work<B>(p, stages, which, at, tile, share, shares);
-        else work<A>(p, stages, which, at, tile, share, shares);
+    const Stages stages = {shared, full, empty, turns, 0, 0, 0};
+    if (threadIdx.x >= 128 * CONSUMERS) {
+        give_registers();
+        if (threadIdx.x == 128 * CONSUMERS) go<A, B, C, true>(p, stages);
+    } else {
+        take_registers();
+        wait_for_turn();
+        go<A, B, C, false>(p, stages);
     }
 }

@@ -31,7 +31,7 @@ const ATTENTION_ROWS: usize = constant!("prefill/attention_rows.cu", "ROWS") as 
 const WIDE_GROUPS: u32 = constant!("prefill/wide_attention.cu", "GROUPS");
 const WIDE_STAGES: u32 = constant!("prefill/wide_attention.cu", "STAGES");
 /// What a share costs besides its pieces, in pieces, and the most shares that its reader adds up fast.
-const SHARE_COST: usize = 4;
+const SHARE_COST: usize = 3;
 const MOST_SHARES: usize = 8;
 
 /// How the tiles of a product are made: so many at once, and then the others in shares of their sums.

@@ -126,7 +126,7 @@ mod tests {
     fn halves(memory: &Memory) -> (usize, Vec<(u64, u64)>) {
         let place = |call: super::Call| {
             let Params::Widen(params) = call.params else { panic!("{call:?}") };
-            (params.images, params.images + u64::from(call.grid.0 * call.grid.1 * 128) * 128)
+            (params.images, params.images + u64::from(call.grid.0 * call.grid.1) * (128 * super::ROWS as u64))
         };
         (memory.bytes, memory.widening().into_iter().map(place).collect())
     }
