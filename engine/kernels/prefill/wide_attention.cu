@@ -222,7 +222,8 @@ __global__ void __launch_bounds__(128 * GROUPS, 1) wide_attention(const __grid_c
     // All parts put together, in place of the tiles.
     float4 *measured = (float4 *)shared;
     float *sums = (float *)(measured + GROUPS * 128) + threadIdx.x % 128;
-    static_assert(4 * 128 * (4 * GROUPS + (GROUPS - 1) * D / 2) <= GROUPS * STAGES * 4 * PLANE, "what they leave fits where the tiles were");
+    constexpr int LEFT = 4 * 128 * (4 * GROUPS + (GROUPS - 1) * D / 2); // bytes
+    static_assert(LEFT <= GROUPS * STAGES * 4 * PLANE, "what they leave must fit where the tiles were");
     __syncthreads();
     measured[threadIdx.x] = make_float4(largest[0], largest[1], total[0], total[1]);
 #pragma unroll

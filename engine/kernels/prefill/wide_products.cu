@@ -2,9 +2,9 @@
 // on Hopper. Three warpgroups multiply, 64 outputs of OPERAND_TOKENS tokens each, in turns: while
 // one scales and adds in f32, the others' are multiplied. A thread of a fourth, which leaves them
 // its registers, brings pieces of x and of the weights in bulk, WIDE_STAGES at once, and the first
-// of the weights before the block's turn. No barrier of the block is in the loop. Blocks stay, and take one tile after another: what the next is made
-// of comes while the last is written. The last tiles, which would keep some blocks busy alone, are
-// made in shares of their sums (`shares.cuh`).
+// of the weights before the block's turn. No barrier of the block is in the loop. Blocks stay, and
+// take one tile after another: what the next is made of comes while the last is written. The last
+// tiles, which would keep some blocks busy alone, are made in shares of their sums (`shares.cuh`).
 // Grid (blocks), block THREADS. y [T, m].
 
 #include "fused/rows.cuh"
@@ -198,8 +198,9 @@ __device__ __forceinline__ void go(const WideProductsParams &p, Stages stages) {
         int which = 0, at = all % tiles;
         for (; which < 2 && at >= tiles_of(which); which++) at -= tiles_of(which);
         // Matrices of one kind share its code.
+        const bool second = which == 1 || which == 2 && !same_type<C, A>;
         if (which == 2 && !same_type<C, A> && !same_type<C, B>) work<C, PRODUCER>(p, stages, which, at, tile, share, shares);
-        else if (!same_type<B, A> && (which == 1 || which == 2 && !same_type<C, A>)) work<B, PRODUCER>(p, stages, which, at, tile, share, shares);
+        else if (!same_type<B, A> && second) work<B, PRODUCER>(p, stages, which, at, tile, share, shares);
         else work<A, PRODUCER>(p, stages, which, at, tile, share, shares);
     }
 }
