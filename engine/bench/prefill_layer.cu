@@ -32,6 +32,11 @@ namespace halved {
 namespace rows {
 #include "prefill/attention_rows.cu"
 }
+namespace widely {
+#include "prefill/wide_attention.cu"
+}
+template <typename P>
+static P widely_params(void (*)(P));
 
 #define CK(x)                                                                                    \
     do {                                                                                         \
@@ -133,7 +138,7 @@ static Operand operand_of(int tokens, int n, int parts) {
     const size_t rows = (tokens + OPERAND_TOKENS - 1) / OPERAND_TOKENS * OPERAND_TOKENS;
     return {room<u8>(rows * (n + 63) / 64 * 2 * parts * PART_BYTES), room<float>(tokens), room<u8>(rows * ((n + 255) / 256) * EIGHT_SUMS)};
 }
-constexpr int SHARE_COST = 4; // what a share costs besides its pieces, in pieces
+constexpr int SHARE_COST = 3; // what a share costs besides its pieces, in pieces
 static int shares_of(int tiles, int slots, int pieces) {
     // As many as end soonest: in so many rounds of so many pieces each, and what begins and ends a share.
     int shares = 1, least = 1 << 30;
@@ -360,65 +365,82 @@ static void attention_of(int heads, int kv_heads, int tokens, int first) {
     rows::AttentionRowsParams p = {q, cut.tiles, room<float>((size_t)tokens * heads * D), nullptr, nullptr,
                                    heads, kv_heads, first, tokens, 0.125f};
     if (first == 0 || tokens < 64) p.scores_tap = room<float>((size_t)heads * tokens * keys), p.weights_tap = room<float>((size_t)heads * tokens * keys);
-    constexpr int TILES = D == 64 ? KEY_TILES : 1, bytes = 2 * TILES * CacheTile<D>::BYTES;
-    CK(cudaFuncSetAttribute(rows::attention_rows<D, false, CacheTile<D>::BYTES, TILES>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    CK(cudaFuncSetAttribute(rows::attention_rows<D, true, CacheTile<D>::BYTES, TILES>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    auto run = [&] { (p.scores_tap ? rows::attention_rows<D, true, CacheTile<D>::BYTES, TILES> : rows::attention_rows<D, false, CacheTile<D>::BYTES, TILES>)<<<dim3((tokens * group + rows::ROWS - 1) / rows::ROWS, kv_heads), TILES * rows::THREADS, bytes>>>(p); };
+    constexpr int BYTES = CacheTile<D>::BYTES;
     prepare();
-    run();
-    CK(cudaDeviceSynchronize());
     auto host = [&](const float *at, size_t count) {
         std::vector<float> h(count);
         CK(cudaMemcpy(h.data(), at, 4 * count, cudaMemcpyDeviceToHost));
         return h;
     };
     auto hq = host(q, (size_t)tokens * heads * D), hk = host(k, (size_t)keys * kv_heads * D), hv = host(v, (size_t)keys * kv_heads * D);
-    auto out = host(p.out, (size_t)tokens * heads * D);
-    std::vector<float> st, wt;
-    if (p.scores_tap) st = host(p.scores_tap, (size_t)heads * tokens * keys), wt = host(p.weights_tap, (size_t)heads * tokens * keys);
-    double off_s = 0, off_w = 0, off_c = 0;
-    auto worst = [](double &most, double v) { most = std::max(most, std::isnan(v) ? INFINITY : v * 16777216.0); };
-    for (int t : {0, 1, tokens / 2, tokens - 1}) {
-        for (int h = 0; h < heads; h += 3) {
-            const int seen = first + t + 1;
-            std::vector<double> s(seen), w(seen);
-            double most = -1e300, total = 0;
-            for (int n = 0; n < seen; n++) {
-                double sum = 0, all = 0;
-                for (int d = 0; d < D; d++) {
-                    const double x = (double)hq[((size_t)t * heads + h) * D + d] * hk[((size_t)n * kv_heads + h / group) * D + d];
-                    sum += x, all += fabs(x);
-                }
-                if (p.scores_tap) worst(off_s, fabs(st[((size_t)h * tokens + t) * keys + n] - sum) / all);
-                s[n] = (p.scores_tap ? st[((size_t)h * tokens + t) * keys + n] : sum) * 0.125;
-                most = std::max(most, s[n]);
-            }
-            for (int n = 0; n < seen; n++) total += w[n] = exp(s[n] - most);
-            for (int n = 0; n < seen; n++) {
-                w[n] /= total;
-                if (p.weights_tap) {
-                    const double shown = wt[((size_t)h * tokens + t) * keys + n];
-                    worst(off_w, fabs(shown - w[n]) / (w[n] + 1e-12));
-                    w[n] = shown;
-                }
-            }
-            for (int d = 0; d < D; d++) {
-                double sum = 0, all = 0;
+    const float *scores_tap = p.scores_tap, *weights_tap = p.weights_tap;
+    const double prepared = time_of(prepare);
+    auto show = [&](const char *name, auto tapped, auto plain, int threads, int bytes) {
+        p.scores_tap = (float *)scores_tap, p.weights_tap = (float *)weights_tap;
+        CK(cudaFuncSetAttribute(plain, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+        CK(cudaFuncSetAttribute(tapped, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+        CK(cudaMemset(p.out, 255, (size_t)tokens * heads * D * 4));
+        decltype(widely_params(plain)) of;
+        auto run = [&] {
+            memcpy(&of, &p, sizeof(of));
+            (p.scores_tap ? tapped : plain)<<<dim3((tokens * group + rows::ROWS - 1) / rows::ROWS, kv_heads), threads, bytes>>>(of);
+        };
+        run();
+        CK(cudaDeviceSynchronize());
+        auto out = host(p.out, (size_t)tokens * heads * D);
+        std::vector<float> st, wt;
+        if (p.scores_tap) st = host(p.scores_tap, (size_t)heads * tokens * keys), wt = host(p.weights_tap, (size_t)heads * tokens * keys);
+        double off_s = 0, off_w = 0, off_c = 0;
+        auto worst = [](double &most, double v) { most = std::max(most, std::isnan(v) ? INFINITY : v * 16777216.0); };
+        for (int t : {0, 1, tokens / 2, tokens - 1}) {
+            for (int h = 0; h < heads; h += 3) {
+                const int seen = first + t + 1;
+                std::vector<double> s(seen), w(seen);
+                double most = -1e300, total = 0;
                 for (int n = 0; n < seen; n++) {
-                    const double x = w[n] * hv[((size_t)n * kv_heads + h / group) * D + d];
-                    sum += x, all += fabs(x);
+                    double sum = 0, all = 0;
+                    for (int d = 0; d < D; d++) {
+                        const double x = (double)hq[((size_t)t * heads + h) * D + d] * hk[((size_t)n * kv_heads + h / group) * D + d];
+                        sum += x, all += fabs(x);
+                    }
+                    if (p.scores_tap) worst(off_s, fabs(st[((size_t)h * tokens + t) * keys + n] - sum) / all);
+                    s[n] = (p.scores_tap ? st[((size_t)h * tokens + t) * keys + n] : sum) * 0.125;
+                    most = std::max(most, s[n]);
                 }
-                worst(off_c, fabs(out[((size_t)t * heads + h) * D + d] - sum) / all);
+                for (int n = 0; n < seen; n++) total += w[n] = exp(s[n] - most);
+                for (int n = 0; n < seen; n++) {
+                    w[n] /= total;
+                    if (p.weights_tap) {
+                        const double shown = wt[((size_t)h * tokens + t) * keys + n];
+                        worst(off_w, fabs(shown - w[n]) / (w[n] + 1e-12));
+                        w[n] = shown;
+                    }
+                }
+                for (int d = 0; d < D; d++) {
+                    double sum = 0, all = 0;
+                    for (int n = 0; n < seen; n++) {
+                        const double x = w[n] * hv[((size_t)n * kv_heads + h / group) * D + d];
+                        sum += x, all += fabs(x);
+                    }
+                    worst(off_c, fabs(out[((size_t)t * heads + h) * D + d] - sum) / all);
+                }
             }
         }
+        cudaFuncAttributes about;
+        CK(cudaFuncGetAttributes(&about, plain));
+        const double tapped_us = p.scores_tap ? time_of(run) : 0;
+        p.scores_tap = p.weights_tap = nullptr;
+        printf("attention    %s, %d x %d heads of %d, %d tokens after %d: %3d registers, %zu spilt, %8.1f us, tapped %8.1f, tiles %6.1f; off by u: "
+               "scores %.2f, weights %.2f, context %.2f\n", name, heads, kv_heads, D, tokens, first, about.numRegs, about.localSizeBytes,
+               time_of(run), tapped_us, prepared, off_s, off_w, off_c);
+        if (!(off_s < 30 && off_w < 300 && off_c < 300)) wrong++;
+    };
+    constexpr int TILES = D == 64 ? KEY_TILES : 1;
+    show("of all cards", rows::attention_rows<D, true, BYTES, TILES>, rows::attention_rows<D, false, BYTES, TILES>, TILES * rows::THREADS, 2 * TILES * BYTES);
+    if constexpr (D >= 64) {
+        show("of Hopper", widely::wide_attention<D, true, BYTES>, widely::wide_attention<D, false, BYTES>, 128 * widely::GROUPS,
+             widely::STAGES * widely::GROUPS * BYTES);
     }
-    cudaFuncAttributes about;
-    CK(cudaFuncGetAttributes(&about, rows::attention_rows<D, false, CacheTile<D>::BYTES, TILES>));
-    const double tapped = p.scores_tap ? time_of(run) : 0;
-    p.scores_tap = p.weights_tap = nullptr;
-    printf("attention    %d x %d heads of %d, %d tokens after %d: %3d registers, %zu spilt, %8.1f us, tapped %8.1f, tiles %6.1f; off by u: scores "
-           "%.2f, weights %.2f, context %.2f\n", heads, kv_heads, D, tokens, first, about.numRegs, about.localSizeBytes,
-           time_of(run), tapped, time_of(prepare), off_s, off_w, off_c);
 }
 
 int main(int count, char **words) {
@@ -438,6 +460,8 @@ int main(int count, char **words) {
         products_of<F16, BrainPart>("odd", 96, 130, 1, 67);
         products_of<Q6_K, BrainPart>("odd", 256, 130, 1, 67);
         products_of<Q8_0, BrainPart>("odd", 96, 130, 1, 67);
+        attention_of<64>(7, 1, 40, 100);
+        attention_of<128>(6, 1, 35, 0);
     };
     if (getenv("ODD")) {
         odd();

@@ -20,10 +20,11 @@ __device__ __forceinline__ void load_transposed(u32 *r, const u8 *row) {
                  : "memory");
 }
 
-// Where 16 bytes of a row of d halves stand: eight rows, which `ldmatrix` reads at once, share no bank.
+// Where 16 bytes of a row of d halves stand: eight rows, which `ldmatrix` reads at once, share no bank. Of eight rows 64
+// elements come after another, as Hopper multiplies them.
 __device__ __forceinline__ int place_in_tile(int d, int row, int unit) {
-    const int turn = d >= 64 ? row % 8 : row / 2 % 4;
-    return row * d * 2 + 16 * (unit ^ turn);
+    if (d < 64) return row * d * 2 + 16 * (unit ^ row / 2 % 4);
+    return row / 8 * 16 * d + unit / 8 * 1024 + row % 8 * 128 + 16 * (unit % 8 ^ row % 8);
 }
 
 __device__ __forceinline__ void multiply32(int *c, const u32 *a, uint2 b) {

@@ -284,18 +284,37 @@ static void machine_multiply_floats(float *c, const uint32_t *a, uint2 b, float 
     });
 }
 
-// What four warps make of 16 halves of each of 64 tokens, 128 bytes apart: a warp's 16 rows at once. Of 128 bytes the sixteens
-// are turned by the three bits of their address above.
-static void machine_multiply_group(float *s, const uint32_t *a, const uint8_t *rows, bool plus) {
+// What four warps make of 16 halves of rows of 128 bytes, `eight` bytes from eight to eight: a warp's 16 rows at once. The
+// sixteens of a row are turned by the three bits of their address above.
+static uintptr_t machine_place(const uint8_t *rows, int eight, int row, int byte) {
+    const uintptr_t at = (uintptr_t)rows + row / 8 * eight + row % 8 * 128 + byte;
+    return at ^ (at >> 7 & 7) << 4;
+}
+static void machine_multiply_rows(float *s, const uint32_t *a, const uint8_t *rows, int eight, int count, bool plus) {
     const int lane = current % 32;
-    auto word = [&](int token, int byte) {
-        const uintptr_t at = (uintptr_t)rows + 128 * token + byte;
-        return *(const uint32_t *)(at ^ (at >> 7 & 7) << 4);
-    };
-    for (int j = 0; j < 8; j++) {
-        const int token = 8 * j + lane / 4, byte = lane % 4 * 4;
+    auto word = [&](int row, int byte) { return *(const uint32_t *)machine_place(rows, eight, row, byte); };
+    for (int j = 0; j < count / 8; j++) {
+        const int row = 8 * j + lane / 4, byte = lane % 4 * 4;
         for (int e = 0; !plus && e < 4; e++) s[4 * j + e] = 0;
-        machine_multiply_floats(s + 4 * j, a, {word(token, byte), word(token, 16 + byte)}, half_to_float);
+        machine_multiply_floats(s + 4 * j, a, {word(row, byte), word(row, 16 + byte)}, half_to_float);
+    }
+}
+static void machine_multiply_group(float *s, const uint32_t *a, const uint8_t *rows, bool plus) {
+    machine_multiply_rows(s, a, rows, 1024, 64, plus);
+}
+static void machine_multiply_keys(float *s, const uint32_t *a, const uint8_t *rows, int eight, bool plus) {
+    machine_multiply_rows(s, a, rows, eight, 32, plus);
+}
+// Of 64 halves of each of 16 rows, summed over the rows.
+static void machine_multiply_values(float *s, const uint32_t *a, const uint8_t *rows, int eight, bool plus) {
+    const int lane = current % 32;
+    for (int j = 0; j < 8; j++) {
+        auto two = [&](int row) {
+            auto half = [&](int row) { return *(const uint16_t *)machine_place(rows, eight, row, 2 * (8 * j + lane / 4)); };
+            return half(row) | (uint32_t)half(row + 1) << 16;
+        };
+        for (int e = 0; !plus && e < 4; e++) s[4 * j + e] = 0;
+        machine_multiply_floats(s + 4 * j, a, {two(2 * (lane % 4)), two(8 + 2 * (lane % 4))}, half_to_float);
     }
 }
 

@@ -1,6 +1,6 @@
 // The kernels of a step of many tokens against their definitions in double precision,
 // thread by thread on a CPU: what other cards than Hopper run, or (__CUDA_ARCH_FEAT_SM90_ALL)
-// products as Hopper makes them.
+// products and attention as Hopper makes them.
 #include "fixtures.h"
 
 #include "fused/rows.cuh"
@@ -22,6 +22,9 @@ namespace made {
 }
 namespace attending {
 #include "prefill/attention_rows.cu"
+}
+namespace widely {
+#include "prefill/wide_attention.cu"
 }
 
 template <class Part>
@@ -233,7 +236,7 @@ static void heads(int heads, int kv_heads, int tokens, int first, int shares) {
 enum Broken { NOTHING, KEY, VALUE, HUGE };
 template <class Kv, int D, bool TAPPED, int TILES = 2>
 static void attention(int heads, int kv_heads, int tokens, int first, Broken broken = NOTHING) {
-    printf("attention_rows<%d bytes, %d, %d> of %d heads by %d, %d tokens after %d\n", (int)sizeof(typename Kv::Type), D, TILES, heads,
+    printf("attention<%d bytes, %d, %d> of %d heads by %d, %d tokens after %d\n", (int)sizeof(typename Kv::Type), D, TILES, heads,
            kv_heads, tokens, first);
     typedef typename Kv::Type Type;
     const int keys = first + tokens, group = heads / kv_heads, tiles = (keys + CacheTile<D>::KEYS - 1) / CacheTile<D>::KEYS;
@@ -257,8 +260,15 @@ static void attention(int heads, int kv_heads, int tokens, int first, Broken bro
     attending::AttentionRowsParams p{copied(q), cut.tiles, unwritten(tokens * heads * D),
                                      TAPPED ? unwritten(pairs) : nullptr, TAPPED ? unwritten(pairs) : nullptr,
                                      heads, kv_heads, first, tokens, 1.0f / std::sqrt((float)D)};
-    launch({(unsigned)(tokens * group + attending::ROWS - 1) / attending::ROWS, (unsigned)kv_heads}, TILES * attending::THREADS,
-           2 * TILES * CacheTile<D>::BYTES, [&] { attending::attention_rows<D, TAPPED, CacheTile<D>::BYTES, TILES>(p); });
+    const dim3 grid = {(unsigned)(tokens * group + attending::ROWS - 1) / attending::ROWS, (unsigned)kv_heads};
+    constexpr int BYTES = CacheTile<D>::BYTES;
+    if constexpr (WARPGROUPS) {
+        const widely::WideAttentionParams w{p.q, p.tiles, p.out, p.scores_tap, p.weights_tap, heads, kv_heads, first, tokens, p.scale};
+        constexpr int GROUPS = widely::GROUPS;
+        launch(grid, 128 * GROUPS, widely::STAGES * GROUPS * BYTES, [&] { widely::wide_attention<D, TAPPED, BYTES>(w); });
+    } else {
+        launch(grid, TILES * attending::THREADS, 2 * TILES * BYTES, [&] { attending::attention_rows<D, TAPPED, BYTES, TILES>(p); });
+    }
     Doubles scores, score_size, weights, context;
     for (int h = 0; h < heads; h++) {
         for (int t = 0; t < tokens; t++) {
@@ -326,14 +336,20 @@ int main() {
     static_assert(WARPGROUPS, "products as Hopper makes them");
     // Odd numbers of groups, two tiles of rows and of tokens, more pieces than stages, shares that end within eight groups,
     // and more of all these than blocks.
-    wide_products<Q4_0, Q4_0, Q4_0>(96, {130}, 5, 1), wide_products<Q5_0, Q5_0, Q8_0>(352, {40, 20, 24}, 130, 1);
+    wide_products<Q4_0, Q4_0, Q4_0>(96, {200}, 5, 1), wide_products<Q5_0, Q5_0, Q8_0>(352, {40, 20, 24}, 130, 1);
     wide_products<Q8_0, Q8_0, Q8_0>(1120, {24}, 9, 3), wide_products<F16, F16, F16>(160, {40}, 7, 1);
     wide_products<Q6_K, Q6_K, Q6_K>(768, {17}, 6, 2), wide_products<Q4_K, Q4_K, Q6_K>(512, {33, 16, 16}, 12, 1);
-    wide_products<Q4_K, Q4_K, Q4_K>(1280, {20}, 131, 7), wide_products<Q5_K, Q6_K, Q4_1>(768, {130, 9, 9}, 4, 1);
+    wide_products<Q4_K, Q4_K, Q4_K>(1280, {20}, 131, 7), wide_products<Q5_K, Q6_K, Q4_1>(768, {200, 9, 9}, 4, 1);
     // Tiles at once, then a cut within a matrix, between two, at a tile of tokens, and of all tiles but one token's.
-    wide_products<Q5_0, Q5_0, Q8_0>(352, {130, 20, 24}, 130, 2, 5), wide_products<Q4_K, Q4_K, Q4_K>(1280, {130, 130}, 131, 3, 6);
-    wide_products<Q8_0, Q8_0, Q8_0>(1120, {24}, 131, 3, 1), wide_products<Q6_K, Q6_K, Q6_K>(768, {140, 17}, 130, 2, 1);
+    wide_products<Q5_0, Q5_0, Q8_0>(352, {200, 20, 24}, 130, 2, 5), wide_products<Q4_K, Q4_K, Q4_K>(1280, {200, 200}, 131, 3, 6);
+    wide_products<Q8_0, Q8_0, Q8_0>(1120, {24}, 131, 3, 1), wide_products<Q6_K, Q6_K, Q6_K>(768, {200, 17}, 130, 2, 1);
     wide_products<Q5_1, Q5_1, Q5_1>(864, {20}, 5, 5), wide_products<Q4_1, Q5_0, Q5_1>(160, {20, 20, 20}, 3, 1);
+    // Fewer tiles than warpgroups, and more than these have places for.
+    attention<KvF32, 64, true>(7, 1, 20, 50), attention<KvF32, 64, false>(2, 2, 3, 530), attention<KvF16, 128, true>(6, 1, 12, 40);
+    attention<KvF32, 128, false>(2, 1, 35, 0), attention<KvF16, 64, true>(14, 2, 10, 0), attention<KvF32, 128, true>(2, 1, 40, 150);
+    attention<KvF32, 64, true>(7, 1, 20, 50, KEY), attention<KvF32, 64, false>(4, 2, 40, 30, VALUE);
+    attention<KvF32, 128, false>(4, 2, 20, 10, VALUE), attention<KvF32, 128, true>(2, 1, 40, 150, KEY);
+    attention<KvF32, 64, true>(2, 1, 20, 450, HUGE);
 #else
     rows<HalfPart>(896, 2, 3, 128), rows<BrainPart>(96, 3, 1, 32), rows<HalfPart>(1568, 2, 2, 64);
     heads<KvF32, 64, false>(4, 2, 3, 17, 2), heads<KvF16, 128, true>(2, 1, 2, 0, 1), heads<KvF32, 32, true>(3, 3, 2, 5, 3);

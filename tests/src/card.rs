@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Functions that are one instruction of the machine, and what replaces it.
-const INSTRUCTIONS: [(&str, &str); 39] = [
+const INSTRUCTIONS: [(&str, &str); 41] = [
     ("unsigned long long now()", "return 1;"),
     ("float half_bits(u16 h)", "return half_to_float(h);"),
     ("void copy16(", "memcpy(to, from, 16);"),
@@ -29,6 +29,8 @@ const INSTRUCTIONS: [(&str, &str); 39] = [
     ("void multiply_f16(", "machine_multiply_floats(c, a, b, half_to_float);"),
     ("void multiply_bf16(", "machine_multiply_floats(c, a, b, brain_to_float);"),
     ("void show_to_products()", ""),
+    ("void give_registers()", ""),
+    ("void take_registers()", ""),
     ("void begin_products(", ""),
     ("void end_products()", ""),
     ("void wait_for_products(", ""),
@@ -39,9 +41,9 @@ const INSTRUCTIONS: [(&str, &str); 39] = [
     ("void arrive_and_expect(", "machine_arrive(at, bytes);"),
     ("bool is_over(", "return machine_is_over(at, parity);"),
     ("void copy_in_bulk(", "machine_copy_in_bulk(to, from, bytes, at);"),
-    ("void begin_wide(", ""),
-    ("void wait_for_wide(", ""),
-    ("void multiply_wide(", "machine_multiply_wide(s, a, b, plus);"),
+    ("void multiply_wide(", "machine_multiply_wide(s, a + of_a, b + of_b, plus);"),
+    ("void multiply_keys(", "machine_multiply_keys(s, a, stage + offset, eight, plus);"),
+    ("void multiply_values(", "machine_multiply_values(s, a, stage + offset, eight, plus);"),
     ("float half_of(u32 two, int which)", "return half_to_float((u16)(two >> (16 * which)));"),
     ("u32 pair_of_halves(float a, float b)", "return float_to_half(a) | (u32)float_to_half(b) << 16;"),
     ("u16 bits_of_half(float v)", "return float_to_half(v);"),

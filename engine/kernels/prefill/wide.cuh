@@ -12,17 +12,17 @@
 // halves of both groups, each in the order of the operand's (`operand.cuh`), sixteens turned
 // by the row; then what the sums are scaled with. Groups that are not there are zeros.
 
-constexpr int WIDE_ROWS = 128;
+constexpr int WIDE_ROWS = 192;
 constexpr int WIDE_WEIGHTS = WIDE_ROWS * 128; // bytes of the halves of an image
 constexpr int WIDE_TOKENS = PIECE * OPERAND_TOKENS * 128; // of a piece of the operand
-constexpr int WIDE_STAGE = 50 * 1024; // of shared memory: a piece of the operand and the largest image
-constexpr int WIDE_STAGES = 4; // of pieces, and as many of what belongs to eight groups
+constexpr int WIDE_STAGE = 60 * 1024; // of shared memory: a piece of the operand and the largest image
+constexpr int WIDE_STAGES = 3; // of pieces, and as many of what belongs to eight groups
 // The minima of a tile's rows in eight groups: a row's pairs of each piece, and the factors of their sums.
 constexpr int WIDE_PAIRS = 16 * WIDE_ROWS;
 constexpr int WIDE_MINIMA = 20 * WIDE_ROWS;
 // Of shared memory: the operand's sums of eight groups, and the minima that meet them.
 constexpr int WIDE_SUMS = OPERAND_TOKENS * EIGHT_SUMS;
-constexpr int WIDE_EIGHT = 13 * 512;
+constexpr int WIDE_EIGHT = 31 * 256;
 static_assert(WIDE_EIGHT == WIDE_SUMS + WIDE_MINIMA, "said twice, since engine/src/cuda/wide.rs reads products alone");
 
 // HALVES: a number for each 16 elements of a row; FOLDED: one for both groups, whose scales are in the halves; else one for
@@ -41,25 +41,8 @@ using ImageOf = Image<P::HALVES, P::FOLDED, P::SUMS>;
 __device__ __forceinline__ int turned_place(int row, int unit) { return row * 128 + 16 * (unit ^ row % 8); }
 
 constexpr int WIDE_THREAD_SUMS = OPERAND_TOKENS / 2; // of a thread: 16 rows by 128 tokens of a warp
-// Sums s are made by the products that follow.
-__device__ __forceinline__ void begin_wide(float *s) {
-#pragma unroll
-    for (int i = 0; i < WIDE_THREAD_SUMS; i++) asm volatile("" : "+f"(s[i])::"memory");
-    ON_HOPPER(asm volatile("wgmma.fence.sync.aligned;" ::: "memory"));
-}
-__device__ __forceinline__ void wait_for_wide(float *s) {
-    ON_HOPPER(asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory"));
-#pragma unroll
-    for (int i = 0; i < WIDE_THREAD_SUMS; i++) asm volatile("" : "+f"(s[i])::"memory");
-}
-// Rows of 128 bytes, whose sixteens are turned by the row, from here on.
-__device__ __forceinline__ unsigned long long rows_at(const u8 *at) {
-    return (u32)__cvta_generic_to_shared(at) / 16 | (unsigned long long)(1024 / 16) << 32 | 1ull << 62;
-}
 // s = 16 halves of each of 64 rows of weights times those of OPERAND_TOKENS tokens, or s plus that.
-#define FOUR_SUMS(i) "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3])
-#define SIXTEEN_SUMS(i) FOUR_SUMS(i), FOUR_SUMS(i + 4), FOUR_SUMS(i + 8), FOUR_SUMS(i + 12)
-__device__ __forceinline__ void multiply_wide(float *s, const u8 *a, const u8 *b, bool plus) {
+__device__ __forceinline__ void multiply_wide(float *s, const u8 *a, int of_a, const u8 *b, int of_b, bool plus) {
     ON_HOPPER(asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0;\n"
                            "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
                            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
@@ -68,6 +51,6 @@ __device__ __forceinline__ void multiply_wide(float *s, const u8 *a, const u8 *b
                            "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
                            "%64, %65, p, 1, 1, 0, 0; }"
                            : SIXTEEN_SUMS(0), SIXTEEN_SUMS(16), SIXTEEN_SUMS(32), SIXTEEN_SUMS(48)
-                           : "l"(rows_at(a)), "l"(rows_at(b)), "r"((int)plus)
+                           : "l"(rows_at(a, of_a)), "l"(rows_at(b, of_b)), "r"((int)plus)
                            : "memory"));
 }

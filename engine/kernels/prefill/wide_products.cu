@@ -1,17 +1,18 @@
 // y[t, o] = W[o, :] . x[t, :] as in `products.cu`, of weights kept as halves (`wide.cuh`),
-// on Hopper. Two warpgroups multiply, 64 outputs of OPERAND_TOKENS tokens each, and scale and
-// add in f32 in turns; a thread of a third brings pieces of x and of the weights in bulk,
-// WIDE_STAGES at once, and the first of the weights before the block's turn. No barrier of the
-// block is in the loop. Blocks stay, and take one tile after another: what the next is made
-// of comes while the last is written. The last tiles, which would keep some blocks busy alone, are
-// made in shares of their sums (`shares.cuh`).
+// on Hopper. Three warpgroups multiply, 64 outputs of OPERAND_TOKENS tokens each, in turns: while
+// one scales and adds in f32, the others' are multiplied. A thread of a fourth, which leaves them
+// its registers, brings pieces of x and of the weights in bulk, WIDE_STAGES at once, and the first
+// of the weights before the block's turn. No barrier of the block is in the loop. Blocks stay, and
+// take one tile after another: what the next is made of comes while the last is written. The last
+// tiles, which would keep some blocks busy alone, are made in shares of their sums (`shares.cuh`).
 // Grid (blocks), block THREADS. y [T, m].
 
 #include "fused/rows.cuh"
 #include "prefill/wide.cuh"
 
-constexpr int CONSUMERS = 2; // warpgroups
-constexpr int THREADS = 128 * 3;
+constexpr int CONSUMERS = 3; // warpgroups
+constexpr int THREADS = 128 * 4;
+static_assert(WIDE_ROWS == 64 * CONSUMERS, "a tile's outputs");
 
 struct WideProductsParams {
     Operand x;
@@ -33,8 +34,8 @@ struct Own {
 // Shared memory, and who may go on. Pieces, and what belongs to eight groups, take turns in it: of so many that were before.
 struct Stages {
     u8 *shared;
-    Barrier *full, *empty;
-    int pieces, eights;
+    Barrier *full, *empty, *turns;
+    int pieces, eights, phases; // the last as consumers count them
     static __device__ __forceinline__ u32 parity(int i) { return i / WIDE_STAGES & 1; }
     __device__ __forceinline__ u8 *stage(int i) const { return shared + i % WIDE_STAGES * WIDE_STAGE; }
     // The operand's sums of a piece's eight groups, and minima. Pieces that are here at once are of no more eights.
@@ -82,9 +83,11 @@ __device__ __forceinline__ void produce(const Own &own, const Stages &stages) {
 
 // Multiplies 64 outputs of them.
 template <typename I>
-__device__ __forceinline__ void consume(const WideProductsParams &p, const Own &own, const Stages &stages) {
-    const int lane = threadIdx.x % 32, first = 64 * (threadIdx.x / 128), row = first + 16 * (threadIdx.x / 32 % 4) + lane / 4;
-    float c[WIDE_THREAD_SUMS] = {};
+__device__ __forceinline__ void consume(const WideProductsParams &p, const Own &own, Stages &stages) {
+    const int lane = threadIdx.x % 32, part = threadIdx.x / 128, first = 64 * part, row = first + 16 * (threadIdx.x / 32 % 4) + lane / 4;
+    float c[WIDE_THREAD_SUMS] = {}, inverse[OPERAND_TOKENS / 32]; // the last of tokens lane, lane + 32 and so on
+#pragma unroll
+    for (int i = 0; i < OPERAND_TOKENS / 32; i++) inverse[i] = p.x.inverse[min(own.token0 + lane + 32 * i, p.tokens - 1)];
     // Adds the minima times the sums of x, of those of eight groups that end with this piece and are of this share.
     auto add_minima = [&](int piece) {
         const u8 *from = stages.eight(own, piece), *pairs = from + WIDE_SUMS;
@@ -119,19 +122,22 @@ __device__ __forceinline__ void consume(const WideProductsParams &p, const Own &
         for (int phase = 0; phase < PHASES; phase++) {
             const int group0 = phase * STEPS / 2, step0 = phase * STEPS % 2;
             float s[WIDE_THREAD_SUMS], scale[2];
-            begin_wide(s);
+            wait_for(&stages.turns[part], (stages.phases++ & 1) ^ (part == 0));
+            begin_products<WIDE_THREAD_SUMS>(s);
 #pragma unroll
             for (int k = 0; k < 2 * STEPS * GROUPS; k++) { // the small products first
-                const int part = 1 - k / (STEPS * GROUPS), group = group0 + k / STEPS % GROUPS, step = step0 + k % STEPS;
-                const u8 *of_x = x + group * OPERAND_TOKENS * 128 + 64 * part + 32 * step;
-                multiply_wide(s, weights + 64 * group + 32 * step, of_x, k > 0);
+                const int of_two = 1 - k / (STEPS * GROUPS), group = group0 + k / STEPS % GROUPS, step = step0 + k % STEPS;
+                const int of_x = group * OPERAND_TOKENS * 128 + 64 * of_two + 32 * step;
+                multiply_wide(s, weights, 64 * group + 32 * step, x, of_x, k > 0);
             }
+            end_products();
+            arrive(&stages.turns[(part + 1) % CONSUMERS]);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int of = group0 * WIDE_ROWS + row + 8 * half;
                 scale[half] = scales[I::HALVES ? 2 * of + step0 : of];
             }
-            wait_for_wide(s);
+            wait_for_products<0, WIDE_THREAD_SUMS>(s);
             const bool last = phase == PHASES - 1, minima = I::MINIMA && own.ends_eight(piece);
             if (last && !minima) leave();
 #pragma unroll
@@ -146,20 +152,20 @@ __device__ __forceinline__ void consume(const WideProductsParams &p, const Own &
     for (int j = 0; j < OPERAND_TOKENS / 8; j++) {
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const int t = own.token0 + 8 * j + 2 * (lane % 4) + e;
+            const int of_tile = 8 * j + 2 * (lane % 4) + e, t = own.token0 + of_tile;
+            const float of_token = __shfl_sync(0xffffffffu, inverse[j / 4], of_tile % 32);
             if (t >= p.tokens) continue;
-            const float inverse = p.x.inverse[t];
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int o = own.out0 + row + 8 * half;
-                if (o < own.m) own.y[(size_t)t * own.m + o] = c[4 * j + 2 * half + e] * inverse;
+                if (o < own.m) own.y[(size_t)t * own.m + o] = c[4 * j + 2 * half + e] * of_token;
             }
         }
     }
 }
 
 // A block's part of a tile of one matrix, of tokens, and of a share.
-template <typename I>
+template <typename I, bool PRODUCER>
 __device__ __forceinline__ void work(const WideProductsParams &p, Stages &stages, int which, int at, int tile, int share, int shares) {
     const int pieces = padded_groups(p.n) / PIECE, eights = (p.n / 32 + 7) / 8, of_share = (pieces + shares - 1) / shares;
     const int begin = share * of_share;
@@ -173,28 +179,17 @@ __device__ __forceinline__ void work(const WideProductsParams &p, Stages &stages
                      tile * OPERAND_TOKENS,
                      begin,
                      min(pieces, begin + of_share)};
-    if (threadIdx.x == 128 * CONSUMERS) produce<I>(own, stages);
+    if constexpr (PRODUCER) produce<I>(own, stages);
     else consume<I>(p, own, stages);
     stages.go_on(own);
 }
 
-template <typename A, typename B, typename C>
-__global__ void __launch_bounds__(THREADS, 1) wide_products(const __grid_constant__ WideProductsParams p) {
-    if constexpr (!WARPGROUPS) return;
-    extern __shared__ __align__(1024) u8 shared[];
-    __shared__ __align__(8) Barrier full[WIDE_STAGES], empty[WIDE_STAGES];
-    let_begin();
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < WIDE_STAGES; i++) make_barrier(&full[i], 1), make_barrier(&empty[i], 128 * CONSUMERS);
-        show_barriers();
-    }
-    __syncthreads();
+// One tile after another.
+template <typename A, typename B, typename C, bool PRODUCER>
+__device__ __forceinline__ void go(const WideProductsParams &p, Stages stages) {
     const int of_tokens = (p.tokens + OPERAND_TOKENS - 1) / OPERAND_TOKENS;
     auto tiles_of = [&](int which) { return (p.m[which] + WIDE_ROWS - 1) / WIDE_ROWS; };
     const int tiles = tiles_of(0) + tiles_of(1) + tiles_of(2), cut = tiles * of_tokens - p.whole;
-    Stages stages = {shared, full, empty, 0, 0};
-    if (threadIdx.x > 128 * CONSUMERS) return;
-    if (threadIdx.x < 128 * CONSUMERS) wait_for_turn();
 #pragma unroll 1
     for (int item = blockIdx.x; item < p.whole + cut * p.shares; item += gridDim.x) {
         const bool whole = item < p.whole;
@@ -203,8 +198,32 @@ __global__ void __launch_bounds__(THREADS, 1) wide_products(const __grid_constan
         int which = 0, at = all % tiles;
         for (; which < 2 && at >= tiles_of(which); which++) at -= tiles_of(which);
         // Matrices of one kind share its code.
-        if (which == 2 && !same_type<C, A> && !same_type<C, B>) work<C>(p, stages, which, at, tile, share, shares);
-        else if (!same_type<B, A> && (which == 1 || which == 2 && !same_type<C, A>)) work<B>(p, stages, which, at, tile, share, shares);
-        else work<A>(p, stages, which, at, tile, share, shares);
+        const bool second = which == 1 || which == 2 && !same_type<C, A>;
+        if (which == 2 && !same_type<C, A> && !same_type<C, B>) work<C, PRODUCER>(p, stages, which, at, tile, share, shares);
+        else if (!same_type<B, A> && second) work<B, PRODUCER>(p, stages, which, at, tile, share, shares);
+        else work<A, PRODUCER>(p, stages, which, at, tile, share, shares);
+    }
+}
+
+template <typename A, typename B, typename C>
+__global__ void __launch_bounds__(THREADS, 1) wide_products(const __grid_constant__ WideProductsParams p) {
+    if constexpr (!WARPGROUPS) return;
+    extern __shared__ __align__(1024) u8 shared[];
+    __shared__ __align__(8) Barrier full[WIDE_STAGES], empty[WIDE_STAGES], turns[CONSUMERS];
+    let_begin();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < WIDE_STAGES; i++) make_barrier(&full[i], 1), make_barrier(&empty[i], 128 * CONSUMERS);
+        for (Barrier &turn : turns) make_barrier(&turn, 128);
+        show_barriers();
+    }
+    __syncthreads();
+    const Stages stages = {shared, full, empty, turns, 0, 0, 0};
+    if (threadIdx.x >= 128 * CONSUMERS) {
+        give_registers();
+        if (threadIdx.x == 128 * CONSUMERS) go<A, B, C, true>(p, stages);
+    } else {
+        take_registers();
+        wait_for_turn();
+        go<A, B, C, false>(p, stages);
     }
 }

@@ -77,6 +77,9 @@ pub struct Device {
     pub memory: usize,
 }
 
+/// The compute capability of Hopper.
+pub const HOPPER: (i32, i32) = (9, 0);
+
 /// Lists the GPUs, with NVRTC known to be there.
 ///
 /// # Errors

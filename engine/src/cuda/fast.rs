@@ -75,7 +75,7 @@ pub struct Fused<'a> {
     pub next_token: Ptr,
     /// Which nodes' outputs are to be written besides those that later kernels read.
     pub wants: &'a dyn Fn(usize) -> bool,
-    /// Whether longer steps go as on a card that keeps no matrix as halves: for bugs in what runs there.
+    /// Whether longer steps go as on another card than Hopper, which keeps no matrix as halves: for bugs in what runs there.
     pub narrow: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use super::CudaError;
 use super::compile::{Source, cached};
-use super::device::Doing as _;
+use super::device::{Doing as _, HOPPER};
 use super::kernel::Kernel;
 use super::launch::Call;
 use cudarc::driver::{CudaContext, CudaFunction, sys};
@@ -25,6 +25,8 @@ pub struct Functions {
     pub shared: u32,
     /// Whether blocks may be launched in clusters.
     pub clusters: bool,
+    /// Whether four warps multiply together: on Hopper alone.
+    pub warpgroups: bool,
     loaded: HashMap<Kernel, CudaFunction>,
     /// Blocks that a multiprocessor holds of a loaded kernel, or clusters that the card does, by threads and shared memory
     /// of a block: asked for once.
@@ -54,13 +56,22 @@ impl Functions {
             about(About::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)? as u32,
             about(About::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as u32,
         );
-        Ok(Self { clusters, ..bare })
+        let capability = context.compute_capability().doing("asking what the device has")?;
+        Ok(Self { clusters, warpgroups: capability == HOPPER, ..bare })
     }
 
     /// None, for a card with this many multiprocessors that hold `threads` threads each, blocks of `shared` bytes of
     /// shared memory, and clusters.
     pub fn bare(processors: u32, threads: u32, shared: u32) -> Self {
-        Self { processors, threads, shared, clusters: true, loaded: HashMap::new(), held: Mutex::default() }
+        Self {
+            processors,
+            threads,
+            shared,
+            clusters: true,
+            warpgroups: true,
+            loaded: HashMap::new(),
+            held: Mutex::default(),
+        }
     }
 
     /// Blocks of a launch that the card holds at once. For a kernel that is not loaded, as many as its threads alone

@@ -212,6 +212,10 @@ kernels! {
         q: Ptr, tiles: Ptr, out: Ptr, scores_tap: Ptr, weights_tap: Ptr, heads: i32, kv_heads: i32,
         first: i32, tokens: i32, scale: f32,
     }
+    WideAttention(WideAttentionParams) "prefill/wide_attention.cu" {
+        q: Ptr, tiles: Ptr, out: Ptr, scores_tap: Ptr, weights_tap: Ptr, heads: i32, kv_heads: i32,
+        first: i32, tokens: i32, scale: f32,
+    }
     PrepareRows(PrepareRowsParams) "prefill/prepare_rows.cu" { x: Ptr, to: Operand, n: i32, }
     ActRows(ActRowsParams) "prefill/act_rows.cu" {
         gate: Shared, up: Shared, to: Operand, gate_tap: Ptr, up_tap: Ptr, tap: Ptr, n: i32,

@@ -27,8 +27,11 @@ const PRODUCT_THREADS: u32 = constant!("prefill/products.cu", "THREADS");
 const ROW_THREADS: usize = constant!("prefill/row.cuh", "MOST_ROW_THREADS") as usize;
 const ATTENTION_THREADS: u32 = constant!("prefill/attention_rows.cu", "THREADS");
 const ATTENTION_ROWS: usize = constant!("prefill/attention_rows.cu", "ROWS") as usize;
+/// Warpgroups of a block that attends on Hopper, and tiles of the caches that are on their way to each.
+const WIDE_GROUPS: u32 = constant!("prefill/wide_attention.cu", "GROUPS");
+const WIDE_STAGES: u32 = constant!("prefill/wide_attention.cu", "STAGES");
 /// What a share costs besides its pieces, in pieces, and the most shares that its reader adds up fast.
-const SHARE_COST: usize = 4;
+const SHARE_COST: usize = 3;
 const MOST_SHARES: usize = 8;
 
 /// How the tiles of a product are made: so many at once, and then the others in shares of their sums.
@@ -390,25 +393,28 @@ impl Fused<'_> {
             &config.head_dim,
             &keys,
         ]);
-        let params = AttentionRowsParams {
-            q: self.at(layer.rope[0]),
-            tiles: memory.cache_tiles,
-            out: self.at(layer.context),
-            scores_tap: self.wanted(layer.scores),
-            weights_tap: self.wanted(layer.weights),
-            heads: config.n_heads as i32,
-            kv_heads: kv_heads as i32,
-            first: span.first as i32,
-            tokens: span.tokens as i32,
-            scale: self.scale(layer.weights),
-        };
-        let tapped = params.scores_tap != 0 || params.weights_tap != 0;
-        let rows = span.tokens * config.n_heads / kv_heads;
-        let at_once = tiles_at_once(config.head_dim, self.limit());
+        let (q, tiles, out) = (self.at(layer.rope[0]), memory.cache_tiles, self.at(layer.context));
+        let (scores_tap, weights_tap) = (self.wanted(layer.scores), self.wanted(layer.weights));
+        let (heads, kv_heads, scale) = (config.n_heads as i32, kv_heads as i32, self.scale(layer.weights));
+        let (first, tokens) = (span.first as i32, span.tokens as i32);
+        let tapped = scores_tap != 0 || weights_tap != 0;
+        let rows = span.tokens * config.n_heads / config.n_kv_heads;
         let blocks = (rows.div_ceil(ATTENTION_ROWS) as u32, kv_heads as u32, 1);
-        let attention = Call::new(params, blocks, at_once * ATTENTION_THREADS)
-            .of(&[&config.head_dim, &tapped, &bytes, &at_once])
-            .shared(2 * at_once * bytes as u32);
+        let wide = matches!(config.head_dim, 64 | 128) && self.calls.functions.warpgroups && !self.narrow;
+        let attention = if wide {
+            let params =
+                WideAttentionParams { q, tiles, out, scores_tap, weights_tap, heads, kv_heads, first, tokens, scale };
+            Call::new(params, blocks, 128 * WIDE_GROUPS)
+                .of(&[&config.head_dim, &tapped, &bytes])
+                .shared(WIDE_STAGES * WIDE_GROUPS * bytes as u32)
+        } else {
+            let params =
+                AttentionRowsParams { q, tiles, out, scores_tap, weights_tap, heads, kv_heads, first, tokens, scale };
+            let at_once = tiles_at_once(config.head_dim, self.limit());
+            Call::new(params, blocks, at_once * ATTENTION_THREADS)
+                .of(&[&config.head_dim, &tapped, &bytes, &at_once])
+                .shared(2 * at_once * bytes as u32)
+        };
         vec![Job::Kernel(cut), Job::Kernel(attention)]
     }
 }

@@ -58,7 +58,12 @@ impl Schedule<'_> {
     /// What has kernels of its own for steps of many tokens: not where products are made by cuBLAS, or the card has too
     /// little shared memory for them.
     fn prefill(&self) -> Option<Fused<'_>> {
-        let fused = self.fused.filter(|fused| self.calls.options.gemm == Gemm::Own && fused.prefill_fits());
+        self.fused().filter(|fused| self.calls.options.gemm == Gemm::Own && fused.prefill_fits())
+    }
+
+    /// The fast path, with what runs elsewhere than on Hopper where a bug is planted in it.
+    fn fused(&self) -> Option<Fused<'_>> {
+        let fused = self.fused;
         #[cfg(any(test, feature = "faults"))]
         let fused = fused.map(|fused| Fused { narrow: self.planted.is_some_and(Planted::narrow), ..fused });
         fused
@@ -84,7 +89,7 @@ impl Schedule<'_> {
     fn walk(&self, span: Span) -> Vec<Launch> {
         let mut all = Vec::new();
         for index in 0..self.calls.graph.nodes.len() {
-            let attention = self.fused.and_then(|f| Some((f, f.decoder.attention_of(index)?)));
+            let attention = self.fused().and_then(|f| Some((f, f.decoder.attention_of(index)?)));
             match attention {
                 Some((fused, layer)) if layer.context == index => {
                     #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]

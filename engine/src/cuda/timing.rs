@@ -8,7 +8,7 @@ use super::calls::{Job, calls_of};
 use super::captured::Fast;
 use super::device::{Doing as _, time};
 use super::engine::CudaEngine;
-use super::kernels::Params;
+use super::kernels::{AttentionRowsParams, Params, WideAttentionParams};
 use super::launch::Call;
 use super::weights::{Planes, Weight};
 use cudarc::driver::{CudaEvent, CudaStream, result, sys};
@@ -209,8 +209,9 @@ impl CudaEngine {
                 let keys = self.position + 1;
                 Work { bytes: caches(keys), operations: attention(keys) }
             }
-            Params::AttentionRows(p) => {
-                let (first, tokens) = (p.first as usize, p.tokens as usize);
+            Params::AttentionRows(AttentionRowsParams { first, tokens, .. })
+            | Params::WideAttention(WideAttentionParams { first, tokens, .. }) => {
+                let (first, tokens) = (*first as usize, *tokens as usize);
                 Work {
                     bytes: caches(first + tokens),
                     operations: attention(tokens * first + tokens * (tokens + 1) / 2),

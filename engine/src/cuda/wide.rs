@@ -4,7 +4,7 @@
 //! weights that are integers are exact, and take two bytes a weight.
 
 use super::arena::Plan;
-use super::device::Device;
+use super::device::{Device, HOPPER};
 use super::kernels::*;
 use super::launch::Call;
 use super::layouts::{Operand, Wide};
@@ -25,7 +25,7 @@ const THREADS: u32 = constant!("prefill/wide_products.cu", "THREADS");
 
 /// Whether a card has the instructions: Hopper, whose blocks may have the shared memory.
 pub fn keeps_halves(device: &Device) -> bool {
-    device.capability == (9, 0)
+    device.capability == HOPPER
 }
 
 /// How a format's sums are scaled: twice a group, or once for both groups of a piece; and whether it has minima.
@@ -126,7 +126,7 @@ mod tests {
     fn halves(memory: &Memory) -> (usize, Vec<(u64, u64)>) {
         let place = |call: super::Call| {
             let Params::Widen(params) = call.params else { panic!("{call:?}") };
-            (params.images, params.images + u64::from(call.grid.0 * call.grid.1 * 128) * 128)
+            (params.images, params.images + u64::from(call.grid.0 * call.grid.1) * (128 * super::ROWS as u64))
         };
         (memory.bytes, memory.widening().into_iter().map(place).collect())
     }

@@ -111,6 +111,10 @@ fn arguments(file: File) -> Vec<String> {
                 [(64, false), (64, true), (128, false), (128, true), (32, true)].map(|(d, tapped)| (d, tapped, 222));
             much.into_iter().chain([(64, false, 94), (64, true, 94)]).map(of).collect()
         }
+        File::WideAttention => {
+            let of = |(d, tapped)| format!("{d}, {tapped}, {}", cache_tile(d).1);
+            [(64, false), (64, true), (128, false), (128, true)].map(of).to_vec()
+        }
         File::FfnAct => {
             let of =
                 |(gate, up, tiles, held): (GgmlType, GgmlType, usize, usize)| format!("{gate}, {up}, {tiles}, {held}");
