@@ -103,7 +103,7 @@ def history(told):
 def bisected(name, told):
     """What `--bisect` found."""
     right, wrong = told["right"], told["wrong"]
-    judged = f"Judged: {', '.join(one['version'] for one in told['judged'])}, of {len(told['listed'])} releases from {told['asked'][0]} to {told['asked'][1]}."
+    judged = f"Judged: {', '.join(told['judged'])}, of {len(told['listed'])} releases from {told['asked'][0]} to {told['asked'][1]}."
     command = f"`scripts/field --bisect {name} {' '.join(told['asked'])}`"
     if not told["stages"]:
         return f"\n{command}: no stage is wrong in {wrong} that is right in {right}. {judged}\n"
