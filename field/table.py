@@ -101,6 +101,21 @@ def history(told):
     return text
 
 
+def bisected(name, told):
+    """What `--bisect` found."""
+    right, wrong = told["right"], told["wrong"]
+    judged = f"Judged: {', '.join(told['judged'])}, of {len(told['listed'])} releases from {told['asked'][0]} to {told['asked'][1]}."
+    command = f"`scripts/field --bisect {name} {' '.join(told['asked'])}`"
+    if not told["stages"]:
+        return f"\n{command}: no stage is wrong in {wrong} that is right in {right}. {judged}\n"
+    stages = {}
+    for *row, stage in told["stages"]:
+        stages.setdefault(", ".join(filter(None, row)), []).append(f"`{stage}`")
+    what = "; ".join(f"{row}: {' '.join(names)}" for row, names in stages.items())
+    unknown = f" Between them, {', '.join(told['unknown'])} could not be judged." if told["unknown"] else ""
+    return f"\n{command}: {right} is the last release in which these stages are right, and {wrong} the first one in which they are wrong: {what}.{unknown} {judged}\n"
+
+
 SEVERITY = """
 ## Severity
 
@@ -153,6 +168,9 @@ def written(folder, engines):
         old = folder / "results" / f"{name}.history.json"
         if old.exists():
             text += history(json.loads(old.read_text()))
+        halved = folder / "results" / f"{name}.bisect.json"
+        if halved.exists():
+            text += bisected(name, json.loads(halved.read_text()))
         # A name may begin another, as candle does candle-safetensors.
         reports = [one for one in sorted((folder / "reports").glob(f"{name}-*.md"))
                    if max((other for other in engines if one.name.startswith(f"{other}-")), key=len) == name]
