@@ -3,7 +3,7 @@
 
 use super::siblings::{Runs, origin};
 use super::spots::{Link, Shown, Told};
-use crate::verdict::Evidence;
+use crate::verdict::{Evidence, RowAt};
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::State;
 use std::collections::BTreeSet;
@@ -50,9 +50,12 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let (taken, from) = before.fold((0, own), |(n, _), step| (n + step.tokens.len(), step.whose));
     let block = e.side.arithmetic.kv.of(e.node.is_of_values()).block_size();
     let (mut rows, mut zeros, mut multiple) = (BTreeSet::new(), true, true);
-    for row in e.bad_rows() {
+    let slot = |row: &RowAt| -> Option<usize> {
         let width: usize = e.given[row.step].as_ref()?.shape[1..].iter().product();
-        let slot = row.range.start / width;
+        Some(row.range.start / width)
+    };
+    for row in e.bad_rows() {
+        let slot = slot(row)?;
         if slot >= capture.steps[row.step].first || !capture.is_own(row.step) {
             return None;
         }
@@ -60,6 +63,15 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         let (got, want, _) = e.row(row);
         zeros &= got.iter().all(|v| *v == 0.0);
         multiple &= multiples(got, want, block);
+    }
+    // They were seen right when they were written.
+    let wrote = |row: &&RowAt| {
+        let step = &capture.steps[row.step];
+        slot(row).filter(|slot| !row.bad && (step.first..step.keys()).contains(slot))
+    };
+    let written: BTreeSet<usize> = e.rows.iter().filter_map(|row| wrote(&row)).collect();
+    if !rows.is_subset(&written) {
+        return None;
     }
     let (first, last) = (*rows.first()?, *rows.last()?);
     if last - first + 1 != rows.len() || (first < taken && last >= taken) {
