@@ -240,10 +240,12 @@ impl Bench {
         )
     }
 
-    /// The model, which generated ones share their name but not their depth with, and the context.
+    /// The model and the context. Generated models share a name, and differ in layers and bytes.
     fn of(&self) -> String {
+        let generated = self.model.starts_with("synthetic");
+        let bytes = if generated { format!(", {:.2} GB", self.weight_bytes as f64 / 1e9) } else { String::new() };
         let layers = self.step.as_ref().map_or_else(String::new, |s| format!(", {}", counted(s.layers, "layer")));
-        format!("{} {}{layers}, after {} tokens", self.model, self.format, self.depth)
+        format!("{} {}{layers}{bytes}, after {} tokens", self.model, self.format, self.depth)
     }
 
     /// What some taps cost.
