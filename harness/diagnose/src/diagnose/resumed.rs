@@ -133,6 +133,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         counted(tokens, "token")
     );
     let first = capture.steps.get(*steps.first()?)?.first;
-    let links = vec![Link::of((runs, run), first, (whose, tokens.checked_sub(1)?))?];
+    let link = Link::of((runs, run), first, (whose, tokens.checked_sub(1)?))?;
+    let links = vec![[link, link]];
     Some(Told { words, remedy: REMEDY, shown: Shown { what: "state".to_owned(), links } })
 }

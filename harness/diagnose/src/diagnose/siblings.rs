@@ -66,7 +66,7 @@ const OF_THIS_RUN: &str = "it is read off the values of the sequences of this ru
 const NOTHING_THERE: &str = "nothing of this stage is wrong in that run";
 
 /// The same where something is.
-const OTHERWISE_THERE: &str = "in that run the wrong rows do not show the same";
+const OTHERWISE_THERE: &str = "in that run it was not found in the same places of the passes";
 
 /// What the values of all sequences show of a stage, and those of one sequence do not.
 const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 6] =

@@ -58,11 +58,22 @@ impl Link {
         Some(Self { at, from: Spot::of_run((runs, run), whose, from)?, by })
     }
 
+    /// Whether the value is from as far before.
+    fn is_as_far(self, other: Self) -> bool {
+        self.from.whose == other.from.whose && self.by == other.by
+    }
+
     /// Whether it is the same in passes of other lengths: the value is from the same place, or from as far before.
     fn is_like(self, other: Self) -> bool {
-        let as_far = self.from.whose == other.from.whose && self.by == other.by;
-        self.at.is_like(other.at) && (as_far || self.from.is_like(other.from))
+        self.at.is_like(other.at) && (self.is_as_far(other) || self.from.is_like(other.from))
     }
+}
+
+/// Whether places one after another, by their first and last, are the same in passes of other lengths. Where all are from as far
+/// before, one end of them may be that of a page or a draft.
+fn are_alike([first, last]: &[Link; 2], [a, b]: &[Link; 2]) -> bool {
+    let [begins, ends] = [first.is_like(*a), last.is_like(*b)];
+    begins && ends || (begins || ends) && first.is_as_far(*a) && last.is_as_far(*b)
 }
 
 /// What values show, but for the numbers of one run.
@@ -70,8 +81,8 @@ impl Link {
 pub(super) struct Shown {
     /// What it is.
     pub what: String,
-    /// The places that it names, in order.
-    pub links: Vec<Link>,
+    /// The places that it names, in order: the first and the last of those that follow each other.
+    pub links: Vec<[Link; 2]>,
 }
 
 impl Shown {
@@ -79,7 +90,7 @@ impl Shown {
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.what == other.what
             && self.links.len() == other.links.len()
-            && self.links.iter().zip(&other.links).all(|(a, b)| a.is_like(*b))
+            && self.links.iter().zip(&other.links).all(|(a, b)| are_alike(a, b))
     }
 }
 

@@ -150,9 +150,8 @@ fn told(slots: &BTreeMap<usize, BTreeSet<Token>>, (runs, run): Runs<'_>, remedy:
     let own = runs[run].0.subject.capture.steps.last()?.whose;
     let mut links = Vec::new();
     for (slot, (whose, token), n) in &told {
-        for at in [0, n - 1] {
-            links.push(Link::of((runs, run), slot + at, (*whose, token + at))?);
-        }
+        let link = |at: usize| Link::of((runs, run), slot + at, (*whose, token + at));
+        links.push([link(0)?, link(n - 1)?]);
     }
     let parts: Vec<String> = told
         .iter()

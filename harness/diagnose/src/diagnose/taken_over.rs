@@ -116,7 +116,8 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         Holds::Others => "changed",
     };
     // Where they begin, a page does.
-    let links = vec![Link::of((runs, run), last, (from, last))?];
+    let link = Link::of((runs, run), last, (from, last))?;
+    let links = vec![[link, link]];
     let shown = Shown { what: format!("rows of before, {what}"), links };
     let remedy = if holds == Holds::Others { REMEDY_OF_OTHERS } else { REMEDY };
     Some(Told { words: format!("{range}, {had}, {are}"), remedy, shown })
