@@ -45,6 +45,7 @@ def main():
         folder, model = out / bug["name"], out / "models" / f"{bug['model']}.gguf"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(HERE / "engine", folder)
+        shutil.copy(HERE.parent / "eighth" / "engine" / "pages.py", folder)
         for file, old, new in [] if clean else bug["changes"]:
             text = (folder / file).read_text()
             assert text.count(old) == 1, (bug["name"], file)
