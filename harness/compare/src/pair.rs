@@ -8,7 +8,7 @@ use crate::capture::manifest::{Manifest as CaptureManifest, Sampler};
 use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
 use crate::diagnose::{
     Diagnosis, Sibling, again_among_sequences, among_sequences, confirm, confirm_among_sequences, explain, narrow,
-    undecided, unsteady,
+    once_more, undecided, unsteady,
 };
 use crate::loaded::LoadedModel;
 use crate::memory::{self, Extent, Size};
@@ -524,6 +524,15 @@ impl<'a> Pair<'a> {
     ) {
         let others: Vec<Side<'_>> = others.into_iter().map(Recording::side).collect();
         confirm(&self.oracle, &subject.side(), &others, (&self.filter, &self.policy), diagnosis, self.progress);
+    }
+
+    /// Holds the causes of which the run `other` does not tell, as they were `before` it, against one run more, whose passes are
+    /// those of `subject`.
+    pub fn once_more(
+        &self, subject: &Recording, [other, alike]: [&Recording; 2], before: &Diagnosis, diagnosis: &mut Diagnosis,
+    ) {
+        let others = [other.side(), alike.side()];
+        once_more(&self.oracle, &subject.side(), others, (&self.filter, &self.policy), before, diagnosis);
     }
 
     /// Holds the causes in the sequences of one run against each other.

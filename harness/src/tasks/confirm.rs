@@ -126,15 +126,24 @@ impl ConfirmRequest {
             )
         };
         let of_keys = diagnosis.findings.iter().any(|f| graph.index(f.id).is_some_and(|i| of_keys(&graph.nodes[i])));
-        match self.run(sides, pair, subject.seconds, |kind, number| other(sides, pair, kind, (input, number, of_keys)))
-        {
+        let apart = |number| Way::Apart { number, of_keys };
+        match self.run(sides, pair, subject.seconds, |kind, number| other(sides, pair, kind, (input, apart(number)))) {
             Ok(others) => {
+                let before = diagnosis.clone();
                 pair.confirm(subject, &others, diagnosis);
+                // What is wrong at positions that the other run does not have in such passes.
+                if self.confirm.is_none()
+                    && diagnosis.is_left_open()
+                    && let (Some(kind), [first]) = (sides.chosen.live_subject(), &others[..])
+                    && let Ok(more) = other(sides, pair, kind, (input, Way::Alike { number: 2 }))
+                {
+                    pair.once_more(subject, [first, &more], &before, diagnosis);
+                }
                 // One run more where rules for the keys that are seen are left open.
                 if self.confirm.is_none()
                     && diagnosis.leaves_rules_open()
                     && let Some(kind) = sides.chosen.live_subject()
-                    && let Ok(more) = other(sides, pair, kind, (input, 2, true))
+                    && let Ok(more) = other(sides, pair, kind, (input, Way::Apart { number: 2, of_keys: true }))
                 {
                     pair.narrow(subject, &more, diagnosis);
                 }
@@ -159,18 +168,18 @@ impl ConfirmRequest {
             return Ok(None);
         }
         let seconds = judged.iter().map(|(subject, _)| subject.seconds).sum();
-        let live = |kind: &RunnerKind, number: u16| {
+        let run = |kind: &RunnerKind, like: SequencePlan, number: u16| -> Result<OtherBatch> {
             let ids = pair.opened.n_tokens().min(pair.opened.model.graph().config.n_vocab);
-            let run = |like: SequencePlan| -> Result<OtherBatch> {
-                let mut runner = sequences::runner(pair, kind, &like, Faults::default())?;
-                let tokens = distinct(tokens, like.tokens(), ids, number);
-                let (runs, said) =
-                    sequences::recorded(pair, runner.as_mut(), &like, &tokens, &pair.names).context(ELSEWHERE)?;
-                Ok(OtherBatch { plan: like, tokens, runs, said })
-            };
+            let mut runner = sequences::runner(pair, kind, &like, Faults::default())?;
+            let tokens = distinct(tokens, like.tokens(), ids, number);
+            let (runs, said) =
+                sequences::recorded(pair, runner.as_mut(), &like, &tokens, &pair.names).context(ELSEWHERE)?;
+            Ok(OtherBatch { plan: like, tokens, runs, said })
+        };
+        let live = |kind: &RunnerKind, number: u16| {
             let [other, alike] = plan.like(number.into());
             // An engine may share whole blocks alone.
-            run(other).or_else(|why| run(alike).map_err(|_| why))
+            run(kind, other, number).or_else(|why| run(kind, alike, number).map_err(|_| why))
         };
         let others = match &self.confirm {
             Some(Confirm::Recorded(folder)) => {
@@ -203,6 +212,20 @@ impl ConfirmRequest {
                 pair.again_among_sequences(judged, &before);
                 if let Some(other) = others.first() {
                     pair.confirm_among_sequences(judged, &other.runs)?;
+                }
+                // What is wrong in places that passes of other lengths do not have.
+                let open = |diagnosis: &Diagnosis| diagnosis.is_left_open() || diagnosis.is_shown_by_sequences();
+                if self.confirm.is_none()
+                    && judged.iter().any(|(_, diagnosis)| open(diagnosis))
+                    && let (Some(kind), [other]) = (sides.chosen.live_subject(), &others[..])
+                    && let Ok(alike) = run(kind, plan.clone(), 2)
+                {
+                    let runs = other.runs.iter().zip(&alike.runs).zip(&before);
+                    for ((subject, diagnosis), ((other, alike), before)) in judged.iter_mut().zip(runs) {
+                        pair.once_more(subject, [other, alike], before, diagnosis);
+                    }
+                    pair.again_among_sequences(judged, &before);
+                    pair.confirm_among_sequences(judged, &alike.runs)?;
                 }
                 elsewhere
             }
@@ -237,24 +260,43 @@ impl ConfirmRequest {
 /// What failed where another run did.
 const ELSEWHERE: &str = "the subject could not run on them";
 
-/// The subject on other tokens; `of_keys` where a cause is one of attention.
-fn other(
-    sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, number, of_keys): (&Input, u16, bool),
-) -> Result<Recording> {
+/// How long the other run is, which has a number from 1 on.
+#[derive(Clone, Copy)]
+enum Way {
+    /// Of another length; `of_keys` where a cause is one of attention.
+    Apart { number: u16, of_keys: bool },
+    /// In the passes of the first run, with more decode steps if it has any.
+    Alike { number: u16 },
+}
+
+/// The subject on other tokens.
+fn other(sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, way): (&Input, Way)) -> Result<Recording> {
     ensure!(pair.filter.every_position(), "--positions names positions of this prompt alone");
     let first = input.tokens(None);
     let config = &pair.opened.model.graph().config;
     let ids = pair.opened.n_tokens().min(config.n_vocab);
-    let decode = match first.decode {
-        decode if decode >= SEVERAL => DECODE,
-        1.. if of_keys => SEVERAL,
-        decode => decode,
+    let decode = match (first.decode, way) {
+        (0, _) => 0,
+        (decode, Way::Alike { .. }) => decode + PAGE,
+        (decode, _) if decode >= SEVERAL => DECODE,
+        (_, Way::Apart { of_keys: true, .. }) => SEVERAL,
+        (decode, _) => decode,
     };
     // A command may take the size of parts, and not which comes first.
     let listed = kind.command().is_none_or(|command| command.passes());
-    let drawn = |room: usize| match first.passes {
-        Passes::Lengths(lengths) => OtherTokens::like(first.prompt, (lengths, decode), (room, ids), number),
-        Passes::Of(ubatch) => {
+    let drawn = |room: usize| match (first.passes, way) {
+        (passes, Way::Alike { number }) => {
+            let room = room.checked_sub(first.prompt.len()).filter(|room| *room >= first.decode)?;
+            let passes = match passes {
+                Passes::Lengths(lengths) => lengths.to_vec(),
+                Passes::Of(ubatch) => first.prompt.chunks(ubatch.max(1)).map(<[u32]>::len).collect(),
+            };
+            Some(OtherTokens::of(first.prompt, (passes, decode.min(room)), ids, number))
+        }
+        (Passes::Lengths(lengths), Way::Apart { number, .. }) => {
+            OtherTokens::like(first.prompt, (lengths, decode), (room, ids), number)
+        }
+        (Passes::Of(ubatch), Way::Apart { number, of_keys }) => {
             let order = if listed { Order::SmallFirst } else { Order::LargeFirst };
             OtherTokens::new(first.prompt, (ubatch, decode), (room, ids), (number, order, of_keys))
         }
@@ -268,7 +310,9 @@ fn other(
     };
     let other = drawn(config.context).context("the context has no room for other tokens")?;
     // An engine may have room for no more tokens than it was given first, even if the model allows more.
-    let smaller = drawn(first.prompt.len() + decode).filter(|smaller| smaller.prompt.len() < other.prompt.len());
+    let length = |tokens: &OtherTokens| tokens.prompt.len() + tokens.decoded.len();
+    let room = first.prompt.len() + if matches!(way, Way::Alike { .. }) { first.decode } else { decode };
+    let smaller = drawn(room).filter(|smaller| length(smaller) < length(&other));
     match (run(other), smaller) {
         (Err(why), Some(smaller)) => run(smaller).map_err(|_| why),
         (tried, _) => tried,

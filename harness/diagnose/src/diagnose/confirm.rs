@@ -7,8 +7,8 @@
 use super::doubt::among_layers;
 use super::searcher::{Searcher, assume};
 use super::solve::{
-    Condition, Form, Holds, Known, OTHERWISE, Pair, Predicted, RIGHT, WORK, When, again, beside, of_law, of_values,
-    others, solve_if,
+    Condition, Form, Holds, Known, OTHERWISE, Pair, Predicted, RIGHT, WORK, When, again, beside, of_all, of_law,
+    of_values, others, solve_if,
 };
 use super::work::Meter;
 use super::{Cause, Confidence, Diagnosis, Finding, OtherRun, Solution, Trial, through};
@@ -157,7 +157,7 @@ pub fn narrow(
 }
 
 /// The tokens of a capture.
-fn run(capture: &Capture) -> OtherRun {
+pub(super) fn run(capture: &Capture) -> OtherRun {
     let of = |decoded: bool| -> Vec<u32> {
         let steps = capture.steps.iter().filter(|step| (step.index > 0) == decoded);
         steps.flat_map(|step| step.tokens.iter().copied()).collect()
@@ -292,6 +292,29 @@ fn tried(
     };
     let also = told.filter(fits).map(|solution| others(solution, [&here, &there])).unwrap_or_default();
     Said { predicted, what, instead, also }
+}
+
+/// Leaves of a finding what the other run says of it alone.
+pub(super) fn settled_by(
+    first: &Searcher<'_>, other: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, tokens: usize,
+) {
+    let said = tried(first, other, origin, (finding, Against::Run { alone: true, known: &[] }));
+    settle(first, origin, finding, said, tokens);
+}
+
+/// The conditions under which the law of a finding holds in the first run and in others. None where it does not say what is wrong there.
+pub(super) fn in_all(
+    first: &Searcher<'_>, others: [&Searcher<'_>; 2], origin: &StageResult, finding: &Finding,
+) -> Vec<When> {
+    let graph = &first.oracle.graph;
+    let node = graph.index(finding.id).map(|i| &graph.nodes[i]);
+    let (Some(solution), Some(node), true) = (&finding.solution, node, finding.inside.is_empty()) else {
+        return Vec::new();
+    };
+    let part = first.part(origin, TRIED);
+    let at_first = first.evidence(node, part.as_ref().unwrap_or(first.subject.capture));
+    let [a, b] = others.map(|other| other.evidence(node, other.subject.capture));
+    of_all(&[&at_first, &a, &b], solution, first.meter)
 }
 
 /// What the explanation of a finding says of another sequence of its run.
@@ -489,7 +512,7 @@ fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, sai
     }
 }
 
-fn narrowed(finding: &mut Finding, (elements, tokens): (usize, usize), holds: Holds) -> Trial {
+pub(super) fn narrowed(finding: &mut Finding, (elements, tokens): (usize, usize), holds: Holds) -> Trial {
     if let Some(solution) = &mut finding.solution {
         solution.holds = holds.clone();
         match holds {

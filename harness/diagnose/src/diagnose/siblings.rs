@@ -77,9 +77,13 @@ fn by_values(e: &Evidence<'_>, runs: Runs<'_>) -> Option<Told> {
 }
 
 impl Diagnosis {
-    /// The stages of which the values of all sequences of the run tell what is wrong.
+    /// The stages of which the values of all sequences of the run tell what is wrong, and no other run bore it out.
     fn shown_by_sequences(&self) -> impl Iterator<Item = &Finding> {
-        let of_this_run = |f: &&Finding| matches!(&f.trial, Some(Trial::Untried { because }) if because == OF_THIS_RUN);
+        let of_this_run = |f: &&Finding| match &f.trial {
+            Some(Trial::Untried { because }) => because == OF_THIS_RUN,
+            Some(Trial::Silent { because, .. }) => [NOTHING_THERE, OTHERWISE_THERE].contains(&because.as_str()),
+            _ => false,
+        };
         self.findings.iter().filter(of_this_run)
     }
 
@@ -89,8 +93,9 @@ impl Diagnosis {
     }
 }
 
-/// Holds what the values of the sequences of a run show against `others`, the sequences of a run of other tokens in passes of other
-/// lengths: the same must be wrong there in the same places of the passes, and nothing else of the stage.
+/// Holds what the values of the sequences of a run show, and no other run bore out, against `others`, the sequences of a run of other
+/// tokens in passes of the same or other lengths: the same must be wrong there in the same places of the passes, and nothing else of
+/// the stage.
 ///
 /// # Errors
 /// As [`judge`].
@@ -130,7 +135,8 @@ pub fn confirm_among_sequences(
                 }
                 _ => {
                     let because = if e.bad_rows().next().is_some() { OTHERWISE_THERE } else { NOTHING_THERE };
-                    Trial::Silent { tokens, because: because.to_owned() }
+                    let before = if let Some(Trial::Silent { tokens, .. }) = finding.trial { tokens } else { 0 };
+                    Trial::Silent { tokens: before + tokens, because: because.to_owned() }
                 }
             };
             changed.push((run, Finding { trial: Some(trial), ..finding.clone() }));

@@ -16,8 +16,8 @@ pub(super) fn words(finding: &Finding) -> Option<String> {
         (None, None) => match (&finding.trial, finding.plain()) {
             (Some(Trial::Untried { because }), Some(_)) => Some(format!("not tried on other tokens: {because}")),
             (Some(Trial::Confirmed { elements, tokens, there: Some(there) }), Some(_)) => Some(format!(
-                "confirmed on {}: there {there}, in the same places of passes of other lengths; that explains all {} of {} in this \
-                 sequence of that run",
+                "confirmed on {}: there {there}, in the same places of its passes; that explains all {} of {} in this sequence of that \
+                 run",
                 others(*tokens),
                 wrong(*elements),
                 finding.id

@@ -63,7 +63,9 @@ pub(super) use fields::Reading;
 pub use form::Form;
 pub(super) use functions::{ACTIVATIONS, exponents};
 use held::{Held, held};
-pub(super) use predict::{Condition, OTHERWISE, Pair, Predicted, RIGHT, WORK, alike, of_law, of_values, unexplained};
+pub(super) use predict::{
+    Condition, OTHERWISE, Pair, Predicted, RIGHT, TOO_LITTLE, WORK, alike, of_all, of_law, of_values, unexplained,
+};
 pub(super) use rules::others;
 use scene::Scene;
 use schemars::JsonSchema;

@@ -64,6 +64,8 @@ const NONE_WRONG: &str = "nothing is wrong there, and no rule is known for where
 const SEVERAL: usize = 3;
 /// The condition holds of no element of the other run.
 const NOWHERE: &str = "its condition holds nowhere there";
+/// Why another run does not tell that may hold too little of what is wrong.
+pub(in crate::diagnose) const TOO_LITTLE: [&str; 5] = [INERT, LITTLE, ONE_ROW, NONE_WRONG, NOWHERE];
 /// The work is used up.
 pub(in crate::diagnose) const WORK: &str = "its budget of work was used up; --why-budget 4 allows more";
 /// Numbers are read off each part.
@@ -156,6 +158,22 @@ fn one_law(pair: Pair<'_>, law: Of<'_>, solution: &Solution) -> Predicted {
         None if pair.meter.over() => Predicted::Silent(WORK),
         None => Predicted::Fails(OTHERWISE),
     }
+}
+
+/// The conditions of a law that all of these runs allow. None where it does not give what is wrong in one of them.
+pub(in crate::diagnose) fn of_all(runs: &[&Evidence<'_>], solution: &Solution, meter: &Meter) -> Vec<When> {
+    let law = of_words(solution);
+    let scenes: Vec<Scene<'_>> =
+        runs.iter().map(|e| Scene::new(e, meter).unwrap_or_else(|| Scene::of(e, meter))).collect();
+    let of = |scene| law.laws(scene).iter().find_map(|law| held(scene, law));
+    let all: Option<Vec<(Vec<At>, Vec<At>)>> =
+        scenes.iter().map(|scene| of(scene).map(|held| (held.all_wrong(), held.spared))).collect();
+    let Some(all) = all else { return Vec::new() };
+    let seen: Vec<Seen<'_, '_>> =
+        scenes.iter().zip(&all).map(|(scene, (wrong, spared))| Seen { scene, wrong, spared }).collect();
+    let mut all = when::separating(&seen);
+    all.retain(|when| !when.is_list());
+    all
 }
 
 /// Where a law without a reported condition holds in a run; `None` where it would change nothing else.
