@@ -32,6 +32,8 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     });
     let others: Vec<(Whose, Cow<'_, Tensor<f32>>)> = others.collect();
     let mut read: BTreeSet<Whose> = BTreeSet::new();
+    // The first and the last key that is another one, and whether that is the last that the row sees.
+    let mut ends: Option<(usize, usize, bool)> = None;
     let (mut rows, mut known) = (0, others.iter().map(|(sequence, _)| *sequence).collect::<BTreeSet<Whose>>());
     for row in e.bad_rows() {
         let step = &e.side.capture.steps[row.step];
@@ -39,11 +41,15 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         let operand = step.get(first)?;
         let gives = |cache: &Tensor<f32>| match of_scores {
             true => scores(e, row, (&operand, token), (attention, cache)),
-            false => context(e, row, (&operand, token), (attention, cache)),
+            false => context(e, row, (&operand, token), (attention, cache)).then_some((0, row.place.position)),
         };
-        let of: BTreeSet<Whose> =
-            others.iter().filter(|(_, cache)| gives(cache) == Some(true)).map(|(sequence, _)| *sequence).collect();
-        if of.is_empty() {
+        let of: Vec<(Whose, (usize, usize))> =
+            others.iter().filter_map(|(sequence, cache)| Some((*sequence, gives(cache)?))).collect();
+        // Whoever has them, they are the same.
+        let &(_, (first, last)) = of.first()?;
+        let of: BTreeSet<Whose> = of.into_iter().map(|(sequence, _)| sequence).collect();
+        let all = *ends.get_or_insert((first, last, last == row.place.position));
+        if all.0 != first || all.2 != (last == row.place.position) || !all.2 && all.1 != last {
             return None;
         }
         known.retain(|sequence| of.contains(sequence));
@@ -56,55 +62,71 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         None => format!("others ({})", read.iter().map(|one| one.beside(own)).collect::<Vec<_>>().join(", ")),
     };
     let what = if of_scores { "keys" } else { "values" };
-    let words = format!("{what} of {whose} are read in the place of its own, at the same positions");
-    let shown = Shown { what: words.clone(), links: Vec::new() };
+    let (first, at) = match ends? {
+        (0, _, true) => (0, "at the same positions".to_owned()),
+        (first, _, true) => (first, format!("at the same positions from {first} on")),
+        (first, last, _) => (first, format!("at the same positions {first}..{last}")),
+    };
+    let words = format!("{what} of {whose} are read in the place of its own, {at}");
+    // Where they end is a number of the run.
+    let shown = Shown { what: format!("{what} of {whose} from {first} on"), links: Vec::new() };
     (rows >= ROWS).then_some(Told { words, remedy: REMEDY, shown })
 }
 
-/// Whether the scores of a row are those of its query and other keys, as far as there are such.
+/// The first and the last key of which the score of a row is that of its query and another key; nothing where a wrong score is not.
 fn scores(
     e: &Evidence<'_>, row: &RowAt, (queries, token): (&Tensor<f32>, usize), (a, keys): (&Attention, &Tensor<f32>),
-) -> Option<bool> {
+) -> Option<(usize, usize)> {
     let (head, (got, want, bound)) = (row.place.head?, e.row(row));
     let q = queries.row(token).get(head * a.head_dim..(head + 1) * a.head_dim)?;
-    let mut wrong = 0;
-    for i in 0..got.len().min(row.place.position + 1).min(keys.rows()) {
+    let (mut wrong, mut ended): (Option<(usize, usize)>, bool) = (None, false);
+    for i in 0..got.len().min(row.place.position + 1) {
+        let is_own = right(got[i], want[i], bound[i]);
+        if i >= keys.rows() || is_own && wrong.is_none() {
+            if is_own {
+                continue;
+            }
+            return None;
+        }
         let k = keys.row(i).get(a.kv_head(head) * a.head_dim..)?.get(..a.head_dim)?;
         let (mut sum, mut size) = (0.0, 0.0);
         for (q, k) in q.iter().zip(k) {
             let product = f64::from(*q) * f64::from(*k);
             (sum, size) = (sum + product, size + product.abs());
         }
-        if !right(got[i], sum, bound[i].max((4.0 * UNIT * size) as f32)) {
-            return Some(false);
+        // Between the first and the last that is another one all are, if some may be its own as well.
+        match (is_own, right(got[i], sum, bound[i].max((4.0 * UNIT * size) as f32))) {
+            (false, true) if !ended => wrong = Some((wrong.map_or(i, |(first, _)| first), i)),
+            (false, _) => return None,
+            (true, is_other) => ended |= !is_other,
         }
-        wrong += usize::from(!right(got[i], want[i], bound[i]));
     }
-    Some(wrong > 0)
+    wrong
 }
 
 /// Whether the context of a row is made of its weights and other values.
 fn context(
     e: &Evidence<'_>, row: &RowAt, (weights, token): (&Tensor<f32>, usize), (a, values): (&Attention, &Tensor<f32>),
-) -> Option<bool> {
+) -> bool {
     let ((got, _, bound), keys) = (e.row(row), row.place.position + 1);
     if values.rows() < keys {
-        return None;
+        return false;
     }
-    let [_, tokens, n] = weights.shape[..] else { return None };
+    let [_, tokens, n] = weights.shape[..] else { return false };
     let from = row.range.start % (a.n_heads * a.head_dim);
     for (i, got) in got.iter().enumerate() {
         let (head, column) = ((from + i) / a.head_dim, (from + i) % a.head_dim);
         let at = a.kv_head(head) * a.head_dim + column;
         let (mut sum, mut size) = (0.0, 0.0);
         for k in 0..keys {
-            let w = f64::from(*weights.data.get((head * tokens + token) * n + k)?);
-            let product = w * f64::from(*values.row(k).get(at)?);
+            let (w, v) = (weights.data.get((head * tokens + token) * n + k), values.row(k).get(at));
+            let (Some(w), Some(v)) = (w, v) else { return false };
+            let product = f64::from(*w) * f64::from(*v);
             (sum, size) = (sum + product, size + product.abs());
         }
         if !right(*got, sum, bound[i].max((4.0 * UNIT * size) as f32)) {
-            return Some(false);
+            return false;
         }
     }
-    Some(true)
+    true
 }

@@ -2,6 +2,7 @@
 //! that stage in the others, and then all of them get the same cause.
 
 use super::confirm::held_there;
+use super::doubt::among_layers;
 use super::searcher::{PREFIX, Searcher};
 use super::solve::{Holds, OTHERWISE, Predicted, RIGHT, WORK, When};
 use super::spots::{Told, wrong_elements};
@@ -221,6 +222,13 @@ pub fn again_among_sequences(
         searchers.iter().zip(runs.iter()).map(|(searcher, run)| (searcher, &*run.diagnosis)).collect();
     let changed = by_others(&all);
     put(runs, changed);
+    // What is taken back in one layer is no cause in the others.
+    for run in runs.iter_mut() {
+        let searcher =
+            Searcher { oracle, subject: run.side, filter, policy, known: &[], meter: &meter, examples: false };
+        let Diagnosis { verdict, findings, .. } = &mut *run.diagnosis;
+        among_layers(&searcher, &verdict.origins(), findings);
+    }
 }
 
 /// The decisions about the causes of a stage, each by its name in any layer.

@@ -27,11 +27,28 @@ type Format = (ActivationFormat, Option<f32>);
 fn held(node: &Node, (format, scale): Format, width: usize, given: &Operand<'_>) -> (Tensor<f64>, Option<Vec<f32>>) {
     let (mut values, uncertain) = match scale {
         Some(scale) => divided(format, scale, given),
+        None if format == ActivationFormat::Q8_0 => by_vectors_or_reference(given),
         None => given.rounded(format),
     };
     if node.faults.hold.is_some() {
         node.faults.held(format, width, &given.narrow(), &mut values.data);
     }
+    (values, uncertain)
+}
+
+/// Rows in q8_0. ggml's vector code for a CPU multiplies by 127 over the largest magnitude and rounds halves to even; its reference,
+/// and its code for GPUs, multiply by the reciprocal of the scale and round halves away from zero. Where that is not the same, either
+/// is right.
+fn by_vectors_or_reference(given: &Operand<'_>) -> (Tensor<f64>, Option<Vec<f32>>) {
+    let (values, uncertain) = given.rounded(ActivationFormat::Q8_0);
+    let mut other = vec![0.0; values.data.len()];
+    quant::emulate(ActivationFormat::Q8_0Ref, &given.narrow(), &mut other);
+    let apart = || values.data.iter().zip(&other).map(|(a, b)| (a - b).abs() as f32);
+    let uncertain = match uncertain {
+        Some(own) => Some(own.into_iter().zip(apart()).map(|(own, apart)| own.max(apart)).collect()),
+        None if values.data != other => Some(apart().collect()),
+        None => None,
+    };
     (values, uncertain)
 }
 

@@ -55,7 +55,7 @@ pub fn describe(e: &Evidence<'_>) -> String {
     words.extend(heads(e, &columns, width));
     words.extend(tile(e, &wrong, &columns, width));
     if wrong.iter().all(|w| w.got == 0.0) {
-        words.push("all of them are zero: not written, or cleared".to_owned());
+        words.push("all of them are zero: not written, cleared, or made of zeros".to_owned());
     } else if let n @ 1.. = wrong.iter().filter(|w| !w.got.is_finite()).count() {
         let of = if n == wrong.len() { "all".to_owned() } else { n.to_string() };
         words.push(format!("{of} of them are NaN or infinite"));

@@ -102,6 +102,14 @@ pub(super) fn line_of_expert(scene: &Scene<'_>, row: &RowAt) -> Option<i64> {
     Some(lists.get(&own)?.binary_search(&line(scene, row)).ok()? as i64)
 }
 
+/// Whether a row's line is beyond the capacity of its expert: so many quarters of the lines that each has if those of the step are shared
+/// evenly, rounded up.
+pub(super) fn beyond_capacity(scene: &Scene<'_>, row: &RowAt, quarters: usize) -> Option<bool> {
+    let Anatomy::Contraction(Contraction::Weight(Some(picked))) = scene.node().op.anatomy() else { return None };
+    let lines: usize = lists(scene, row.step)?.values().map(Vec::len).sum();
+    Some(line_of_expert(scene, row)? >= (quarters * lines).div_ceil(4 * picked.groups) as i64)
+}
+
 /// The expert of the tile that a line is in, where the lines of an expert begin at a multiple of the tile by one count of lines, and
 /// without such gaps by the other one: by the first one tiles are given to experts if `gaps`, and lines are placed if not.
 fn of_tile(lists: &Lists, (own, line): (usize, usize), (tile, gaps): (usize, bool), experts: usize) -> Option<usize> {

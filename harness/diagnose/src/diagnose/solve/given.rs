@@ -76,7 +76,7 @@ impl fmt::Display for Given {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Stage { stage: id, kin, before, at } = self else {
             return match self {
-                Self::Constant(0.0) => f.write_str("zeros are there instead: not written, or cleared"),
+                Self::Constant(0.0) => f.write_str("zeros are there instead: not written, cleared, or made of zeros"),
                 Self::Constant(value) => write!(f, "the constant {value} is there instead"),
                 Self::Unwritten(value) => {
                     write!(
@@ -321,6 +321,13 @@ fn buffers(scene: &Scene<'_>) -> Vec<Given> {
             all.push(of(other.id, Kin::Other, false, Place::Position));
         }
     }
-    all.extend(scene.vectors().into_iter().map(|(name, _)| Given::Weight(name)));
+    all.extend(
+        scene
+            .width()
+            .map(|width| scene.vectors(width))
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(name, _)| Given::Weight(name)),
+    );
     all
 }

@@ -69,7 +69,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Rc::new(move |i| f64::from(own[place(i, by) % own.len()])),
         ));
     }
-    let of_others = scene.vectors().into_iter().filter(|(name, _)| *name != scene.node().weights[0].name);
+    let of_others = scene.vectors(run).into_iter().filter(|(name, _)| *name != scene.node().weights[0].name);
     for (name, vector) in of_others {
         weights.push((format!("the weight is {name}"), Rc::new(move |i| f64::from(vector[i % vector.len()]))));
     }
@@ -168,8 +168,69 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     all
 }
 
+/// Elements of the groups whose share in the mean of squares is read off many rows, the smaller last; how far from a whole number a
+/// share may be.
+const GROUPS: [usize; 4] = [128, 64, 32, 16];
+const WHOLE: f64 = 0.05;
+
+/// Groups of elements that are missing from the mean of squares, or count twice: with `rows` of the squares up to each element and of
+/// how much their sum is off, how often each group counts more than once.
+fn of_groups(scene: &Scene<'_>, run: usize, rows: &[(Vec<f64>, f64, f64)]) -> Option<(usize, Vec<i32>)> {
+    let fitting = GROUPS.into_iter().filter(|each| run.is_multiple_of(*each));
+    for each in fitting.filter(|each| (2..rows.len().saturating_sub(2)).contains(&(run / each))) {
+        let groups = run / each;
+        scene.count(groups * groups * (rows.len() + groups));
+        let squares = |before: &[f64], g: usize| (before[(g + 1) * each] - before[g * each]) / before[run];
+        // The least squares of all rows, as shares of each row's own sum.
+        let mut system = vec![vec![0f64; groups + 1]; groups];
+        for (before, off, _) in rows {
+            let of: Vec<f64> = (0..groups).map(|g| squares(before, g)).chain([off / before[run]]).collect();
+            for (g, line) in system.iter_mut().enumerate() {
+                line.iter_mut().zip(&of).for_each(|(sum, v)| *sum += of[g] * v);
+            }
+        }
+        let Some(shares) = solved(system) else { continue };
+        if shares.iter().all(|share| (share - share.round()).abs() < WHOLE) && shares.iter().any(|s| s.abs() > 0.5) {
+            return Some((each, shares.iter().map(|share| share.round() as i32).collect()));
+        }
+    }
+    None
+}
+
+/// The solution of linear equations, each with its right side last.
+fn solved(mut lines: Vec<Vec<f64>>) -> Option<Vec<f64>> {
+    let n = lines.len();
+    for at in 0..n {
+        let pivot = (at..n).max_by(|a, b| lines[*a][at].abs().total_cmp(&lines[*b][at].abs()))?;
+        lines.swap(at, pivot);
+        let line = lines[at].clone();
+        if line[at].abs() < f64::MIN_POSITIVE {
+            return None;
+        }
+        for (_, other) in lines.iter_mut().enumerate().filter(|(i, _)| *i != at) {
+            let by = other[at] / line[at];
+            other.iter_mut().zip(&line).for_each(|(v, own)| *v -= by * own);
+        }
+    }
+    Some((0..n).map(|i| lines[i][n] / lines[i][i]).collect())
+}
+
+/// The elements of these groups, as ranges in words.
+fn ranges(each: usize, groups: impl Fn(usize) -> bool, count: usize) -> String {
+    let mut all: Vec<Range<usize>> = Vec::new();
+    for g in (0..count).filter(|g| groups(*g)) {
+        match all.last_mut().filter(|last| last.end == g * each) {
+            Some(last) => last.end += each,
+            None => all.push(g * each..(g + 1) * each),
+        }
+    }
+    let told: Vec<String> = all.iter().map(|range| format!("{} to {}", range.start, range.end - 1)).collect();
+    told.join(", ")
+}
+
 /// Rows that what is counted otherwise is read off, the widest norm of which all runs of elements are tried, and runs that are reported.
 const COUNTED: usize = 6;
+const MANY: usize = 96;
 const FINE: usize = 512;
 const TOLD: usize = 4;
 
@@ -195,10 +256,12 @@ fn counted<'a>(scene: &'a Scene<'a>, eps: f64, run: usize, own: &Rc<Vec<f32>>) -
         if off.abs() > 1e-5 * before[run] {
             rows.push((before, off, 2e-6 * sum.abs()));
         }
-        if rows.len() == COUNTED {
+        if rows.len() == MANY {
             break;
         }
     }
+    let of_groups = of_groups(scene, run, &rows);
+    rows.truncate(COUNTED);
     let Some((_, first, _)) = rows.first().filter(|_| rows.len() >= 3) else { return Vec::new() };
     let sign = first.signum();
     let step = if run <= FINE { 1 } else { 4 };
@@ -243,7 +306,20 @@ fn counted<'a>(scene: &'a Scene<'a>, eps: f64, run: usize, own: &Rc<Vec<f32>>) -
         };
         (format!("from element {from} on the mean of squares is of the elements {by} before"), Box::new(scale))
     });
-    counted.chain(moved).map(law).collect()
+    let grouped = of_groups.map(|(each, more)| -> (String, Scale) {
+        let told = |share: i32, what: &str| {
+            let ranges = ranges(each, |g| more[g] == share, more.len());
+            Some(format!("the elements {ranges} {what} the mean of squares")).filter(|_| !ranges.is_empty())
+        };
+        let all = [told(-1, "are missing from"), told(1, "count twice in")];
+        let scale = move |x: &[f64]| {
+            let more: f64 = x.chunks(each).zip(&more).map(|(part, more)| f64::from(*more) * squares(part)).sum();
+            1.0 / (mean(x) + more / x.len() as f64 + eps).sqrt()
+        };
+        (all.into_iter().flatten().collect::<Vec<_>>().join(", and "), Box::new(scale))
+    });
+    let grouped = grouped.filter(|(what, _)| !what.is_empty());
+    counted.chain(moved).chain(grouped).map(law).collect()
 }
 
 /// What becomes of a weight.

@@ -1,7 +1,7 @@
 //! The right operation on a displaced operand: of another token, column, head or id, or of another stage.
 
 use super::held::EACH;
-use super::index::Index;
+use super::index::{Index, Sources};
 use super::maps::{TILES, strides, transposed};
 use super::scene::{Layout, Scene};
 use super::terms::Sums;
@@ -550,6 +550,20 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
             move |row: &RowAt| {
                 let mut values = vec![0f32; n];
                 scene.weights().rows(table, id(row)?.min(limit), &mut values);
+                Some(Scene::exact(values.into_iter().map(f64::from).collect()))
+            },
+        ));
+    }
+    let sources: Sources = other.iter().map(|(own, other)| ((*own, rows), vec![*other])).collect();
+    let by =
+        Index::giving(&sources).into_iter().find(|index| matches!(index, Index::By(_))).filter(|_| other.len() > 2);
+    if let Some(index) = by {
+        return Some(Law::new(
+            format!("the embedding of the {} is there instead", index.told("id", "i")),
+            1,
+            move |row| {
+                let mut values = vec![0f32; n];
+                scene.weights().rows(table, index.of(id(row)?, rows)?, &mut values);
                 Some(Scene::exact(values.into_iter().map(f64::from).collect()))
             },
         ));

@@ -28,6 +28,21 @@ enum Elsewhere {
     Token(Index),
     Head(Index),
     Rounded(&'static Format),
+    /// It has a value of its own at one token of each chunk of the part.
+    Chunk(Chunk, f64),
+}
+
+/// The first token of each chunk of so many but of the first one, or the last token of each whole one.
+#[derive(Clone, Copy)]
+struct Chunk {
+    each: usize,
+    last: bool,
+}
+
+impl Chunk {
+    fn has(self, token: usize) -> bool {
+        token % self.each == if self.last { self.each - 1 } else { 0 } && (self.last || token > 0)
+    }
 }
 
 impl Elsewhere {
@@ -35,7 +50,7 @@ impl Elsewhere {
         match self {
             Self::Token(index) => Some((index.of(token, tokens)?, head)),
             Self::Head(index) => Some((token, index.of(head, heads)?)),
-            Self::Rounded(_) => Some((token, head)),
+            Self::Rounded(_) | Self::Chunk(..) => Some((token, head)),
         }
     }
 }
@@ -66,6 +81,16 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             let told = format!("the values of {id} are those of the {}", index.told("head", "h"));
             law(scene, (net, of_state), (operand, Elsewhere::Head(index)), told)
         }));
+    }
+    let changes = [(3, 0.0, "the state does not decay"), (4, 0.0, "nothing is added to the state"), (4, 1.0, "β is 1")];
+    for ((operand, value, what), each) in changes.into_iter().flat_map(|c| [8, 16, 32, 64, 128].map(|each| (c, each))) {
+        for (last, which) in
+            [(false, "first token of each chunk of the part but the first"), (true, "last token of each whole chunk")]
+        {
+            let told = format!("{what} at the {which}, in chunks of {each}");
+            let elsewhere = Elsewhere::Chunk(Chunk { each, last }, value);
+            all.push(law(scene, (net, of_state), (operand, elsewhere), told));
+        }
     }
     let told = |format: &str| format!("the state is kept in {format} between two passes");
     all.extend(FORMATS.iter().map(|format| {
@@ -120,6 +145,12 @@ fn head_of(
             let other = elsewhere.of((token, tokens), (own.1, heads)).filter(|_| i == operand);
             let (t, h) = other.unwrap_or(own);
             data.extend(whole.data[(t * heads + h) * width..][..width].iter().map(|v| f64::from(*v)));
+        }
+        if let Elsewhere::Chunk(chunk, value) = elsewhere
+            && i == operand
+        {
+            let rows = data.chunks_mut(width).enumerate().filter(|(token, _)| chunk.has(*token));
+            rows.for_each(|(_, row)| row.fill(*value));
         }
         Some(Tensor { shape: vec![tokens, width], data })
     };

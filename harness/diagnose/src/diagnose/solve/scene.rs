@@ -346,9 +346,8 @@ impl<'a> Scene<'a> {
         all.into_iter().map(|n| n.id).collect()
     }
 
-    /// Vectors among the model's weights that are as long as a token's, by name.
-    pub(super) fn vectors(&self) -> Vec<(String, Vec<f32>)> {
-        let Some(width) = self.width() else { return Vec::new() };
+    /// Vectors of so many elements among the model's weights, by name.
+    pub(super) fn vectors(&self, width: usize) -> Vec<(String, Vec<f32>)> {
         let weights = self.e.oracle.graph.weights();
         let near = |name: &str| {
             let layer = self.node().id.layer.map(|l| format!("blk.{l}."));

@@ -137,6 +137,8 @@ pub enum Keys {
     WindowAndFirst(usize),
     /// Those of whole tiles of what it sees.
     WholeTiles(usize),
+    /// Those of as many tiles as the number of what it sees is nearest to, and of one at least.
+    NearestTiles(usize),
     /// Those of whole tiles of what its part sees.
     WholeTilesOfPart(usize),
     /// All but those with this rest.
@@ -243,6 +245,7 @@ impl Keys {
             Self::BeforeBlockAndOwn(m) => k < p / m * m || k == p,
             Self::WindowAndFirst(m) => causal && (p - k < m || k == 0),
             Self::WholeTiles(m) => causal && k < (p + 1) / m * m,
+            Self::NearestTiles(m) => causal && k < ((p + 1 + m / 2) / m).max(1) * m,
             Self::WholeTilesOfPart(m) => causal && k < n / m * m,
             Self::ButRest(r, m) => causal && k % m != r,
             Self::ButLastWhere(m) => causal && !(k == p && (p + 1) % m == 1),
@@ -352,6 +355,7 @@ impl Keys {
         }
         all.extend((1..=4).flat_map(|m| [Self::ButLast(m), Self::ButFirst(m)]));
         all.extend(TILES.map(Self::WholeTilesOfPart));
+        all.extend(TILES.map(Self::NearestTiles));
         all.extend(TILES.into_iter().flat_map(|m| [Self::ToQueriesEnd(m), Self::ToQueriesStart(m)]));
         let both = TILES.into_iter().flat_map(|keys| TILES.map(|queries| (keys, queries)));
         all.extend(both.clone().map(|(keys, queries)| Self::TilesToQueriesStart { keys, queries }));
@@ -421,6 +425,10 @@ impl fmt::Display for Keys {
             Self::BeforeBlockAndOwn(m) => write!(f, "the keys before the query's own {m}, and its own key"),
             Self::WindowAndFirst(m) => write!(f, "the last {m} keys and the first"),
             Self::WholeTiles(m) => write!(f, "whole tiles of {m} keys: the tail is left out"),
+            Self::NearestTiles(m) => write!(
+                f,
+                "as many tiles of {m} keys as the number of keys is nearest to: a tail of less than half a tile is left out"
+            ),
             Self::WholeTilesOfPart(m) => {
                 write!(f, "whole tiles of {m} of the keys that the part has: the tail is left out")
             }

@@ -272,10 +272,14 @@ pub enum By {
     Own,
     /// It is the part that is rescaled.
     OfPart,
+    /// Not at all where the maximum grows by 8 or less.
+    IfLarge,
+    /// Not at all where it grows by 8 or less to base 2.
+    IfLargeToBaseTwo,
 }
 
 impl By {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::Nothing,
         Self::Inverse,
         Self::PowersOfTwo,
@@ -285,7 +289,14 @@ impl By {
         Self::ScaledTwice,
         Self::Own,
         Self::OfPart,
+        Self::IfLarge,
+        Self::IfLargeToBaseTwo,
     ];
+
+    /// Whether a part may be brought so from its own maximum to the row's.
+    fn is_of_shares(self) -> bool {
+        !matches!(self, Self::Nothing | Self::Own | Self::OfPart | Self::IfLarge | Self::IfLargeToBaseTwo)
+    }
 
     /// The factor of what came before, and that of the part, where the maximum moves by so much.
     fn factors(self, by: f64, scale: f64) -> (f64, f64) {
@@ -299,6 +310,8 @@ impl By {
             Self::ScaledTwice => ((by * scale).exp(), 1.0),
             Self::Own => (by.exp(), 1.0),
             Self::OfPart => (1.0, by.exp()),
+            Self::IfLarge => (if -by <= 8.0 { 1.0 } else { by.exp() }, 1.0),
+            Self::IfLargeToBaseTwo => (if -by <= 8.0 * std::f64::consts::LN_2 { 1.0 } else { by.exp() }, 1.0),
         }
     }
 
@@ -505,7 +518,7 @@ impl Rule {
         all.splice(0..0, carried.map(|carried| Self::Shares(carried, By::Nothing)));
         all.extend(carried.into_iter().flat_map(|carried| By::ALL.map(|by| Self::Rescaled(carried, by))));
         // By which a part may be brought from its own maximum to the row's, beside nothing.
-        let of_shares = || By::ALL.into_iter().filter(|by| !matches!(by, By::Nothing | By::Own | By::OfPart));
+        let of_shares = || By::ALL.into_iter().filter(|by| by.is_of_shares());
         let shares = carried.into_iter().flat_map(|carried| of_shares().map(move |by| (carried, by)));
         all.extend(shares.map(|(carried, by)| Self::Shares(carried, by)));
         all.extend([
@@ -675,6 +688,12 @@ impl fmt::Display for Rule {
                         f,
                         "the factor by which {what} is rescaled is taken of the part's own maximum, not of the largest so far"
                     ),
+                    By::IfLarge => {
+                        write!(f, "{what} is not rescaled when the maximum grows by 8 or less: the factor e^(m_old − m_new) is missing")
+                    }
+                    By::IfLargeToBaseTwo => {
+                        write!(f, "{what} is not rescaled when the maximum grows by a factor of 256 or less: the factor e^(m_old − m_new) is missing")
+                    }
                     By::OfPart => write!(f, "a part's share is rescaled, and {what} is not"),
                 }
             }

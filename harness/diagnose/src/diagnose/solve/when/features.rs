@@ -1,7 +1,7 @@
 //! What a condition may ask of an element.
 
 use super::super::At;
-use super::super::experts::line_of_expert;
+use super::super::experts::{beyond_capacity, line_of_expert};
 use super::super::scene::Scene;
 use super::super::terms::expert;
 use qdiff_engine::ops::Anatomy;
@@ -72,6 +72,26 @@ pub(super) const FEATURES: &[Feature] = &[
         of: |s, at| row(s, at).place.head.filter(|_| s.of_experts()).map(|place| place as i64),
     },
     Feature { name: LINE_OF_EXPERT, by_row: false, of: |s, at| line_of_expert(s, row(s, at)) },
+    Feature {
+        name: "lines of each expert beyond its capacity, its even share of the part",
+        by_row: false,
+        of: beyond::<4>,
+    },
+    Feature {
+        name: "lines of each expert beyond its capacity, 1.25 times its even share of the part",
+        by_row: false,
+        of: beyond::<5>,
+    },
+    Feature {
+        name: "lines of each expert beyond its capacity, 1.5 times its even share of the part",
+        by_row: false,
+        of: beyond::<6>,
+    },
+    Feature {
+        name: "lines of each expert beyond its capacity, 2 times its even share of the part",
+        by_row: false,
+        of: beyond::<8>,
+    },
     Feature {
         name: "column",
         by_row: false,
@@ -177,6 +197,11 @@ fn left_over<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     Some(i64::from(position >= first))
 }
 
+/// Whether a line of an expert is beyond a capacity of so many quarters of its even share.
+fn beyond<const QUARTERS: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    beyond_capacity(scene, row(scene, at), QUARTERS).map(i64::from)
+}
+
 /// Whether the key is among those that are left over when whole tiles of M are taken of all keys that the part can see.
 fn keys_left_over<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     let keys = step(scene, at).keys();
@@ -233,7 +258,9 @@ pub(super) const FROM_LAST: &str = "row counted from the part's last";
 /// How far before the query a key is.
 pub(super) const DISTANCE: &str = "distance of the key from the query";
 
-/// The features that separate parts.
+/// What features have in their names that tell whether an expert has no room for a line.
+pub(super) const BEYOND: &str = "beyond its capacity";
+
 /// The most rows of one sequence in the pass.
 pub(super) const MOST: &str = "most tokens of one sequence in the pass";
 

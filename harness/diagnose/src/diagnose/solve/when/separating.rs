@@ -2,7 +2,9 @@
 
 use super::super::At;
 use super::super::scene::Scene;
-use super::features::{Asked, FEATURES, Feature, IN_PAGE, LATER, LEFT_OVER, WEIGHT_ROW, step};
+use super::features::{
+    Asked, BEYOND, FEATURES, Feature, IN_PAGE, LATER, LEFT_OVER, MOST as MOST_OF_ONE, WEIGHT_ROW, step,
+};
 use super::{CUT, Condition, Size, Values, When};
 use qdiff_engine::ops::Anatomy;
 use std::collections::BTreeSet;
@@ -15,7 +17,7 @@ fn conditions(feature: usize, yes: &BTreeSet<i64>) -> Vec<Condition> {
     let name = FEATURES[feature].name;
     let mut all = Vec::new();
     let mut add = |values| all.push(Condition { feature: Asked(feature), values, unseen: None });
-    if name.contains(LEFT_OVER) || name.contains(IN_PAGE) || name == LATER {
+    if name.contains(LEFT_OVER) || name.contains(IN_PAGE) || name.contains(BEYOND) || name == LATER {
         if low == high {
             add(Values::Is(low));
         }
@@ -26,6 +28,10 @@ fn conditions(feature: usize, yes: &BTreeSet<i64>) -> Vec<Condition> {
     }
     if matches!(name, "decode step" | "step") && low > 1 {
         add(Values::From(1));
+    }
+    // A kernel for single tokens, and one for all others.
+    if name == MOST_OF_ONE && low > 2 {
+        add(Values::From(2));
     }
     add(Values::From(low));
     add(Values::UpTo(high));

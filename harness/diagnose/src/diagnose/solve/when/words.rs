@@ -1,6 +1,8 @@
 //! Conditions in words.
 
-use super::features::{AGE, DISTANCE, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED, MOST};
+use super::features::{
+    AGE, BEYOND, DISTANCE, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED, MOST,
+};
 use super::{Condition, Values};
 use std::fmt;
 
@@ -15,6 +17,8 @@ impl fmt::Display for Condition {
             }
             Values::Is(1) if name.contains(IN_PAGE) => write!(f, "in {name}"),
             Values::Is(_) if name.contains(IN_PAGE) => write!(f, "but for {name}"),
+            Values::Is(1) if name.contains(BEYOND) => write!(f, "in the {name}"),
+            Values::Is(_) if name.contains(BEYOND) => write!(f, "but for the {name}"),
             Values::Is(value) => f.write_str(&at(name, *value)),
             Values::From(low) => f.write_str(&from(name, *low)),
             Values::UpTo(high) => f.write_str(&up_to(name, *high)),
