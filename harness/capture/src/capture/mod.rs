@@ -106,6 +106,9 @@ pub struct InPass {
     pub before: usize,
     /// The most rows that the pass has of one sequence.
     pub most: usize,
+    /// If that is one: the most keys that a sequence had when a pass of one row for each sequence, and of as many rows rounded up to
+    /// a power of two, first ran. An engine may have recorded its launches then.
+    pub recorded: Option<usize>,
 }
 
 /// A row of attention weights that looks at slots of the cache that its sequence does not have.

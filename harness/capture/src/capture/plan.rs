@@ -7,6 +7,7 @@ use qdiff_engine::cpu::Row;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 
@@ -310,12 +311,18 @@ impl Plan {
     /// of its steps, from `copy`, whose argument is the number of tokens of a step that belong to the prefix.
     pub fn dealt(&self, steps: Vec<Step>, copy: impl Fn(&Step, usize) -> Step) -> Vec<Vec<Step>> {
         let mut all: Vec<Vec<Step>> = (0..self.runs()).map(|_| Vec::new()).collect();
-        let mut steps = steps.into_iter();
+        let keys: Vec<usize> = steps.iter().map(Step::keys).collect();
+        let (mut steps, mut keys) = (steps.into_iter(), keys.as_slice());
+        let mut recorded: BTreeMap<usize, usize> = BTreeMap::new();
         for turns in self.turns() {
+            let (of_pass, others) = keys.split_at(turns.len().min(keys.len()));
+            keys = others;
             let steps_before: Vec<usize> = all.iter().map(Vec::len).collect();
             // The position of the first row of the pass, and the rows so far.
             let (mut first, mut before) = (None, 0);
             let most = turns.iter().map(|turn| turn.tokens).max().unwrap_or(0);
+            let longest = of_pass.iter().copied().max().unwrap_or(0);
+            let recorded = (most == 1).then(|| *recorded.entry(turns.len().next_power_of_two()).or_insert(longest));
             for Turn { run, begins, tokens, .. } in turns {
                 if let Some((from, length)) = begins {
                     let theirs = &all[from][..steps_before[from]];
@@ -325,7 +332,7 @@ impl Plan {
                 }
                 all[run].extend(steps.next().map(|step| {
                     let first = *first.get_or_insert(step.first);
-                    Step { in_pass: Some(InPass { first, before, most }), ..step }
+                    Step { in_pass: Some(InPass { first, before, most, recorded }), ..step }
                 }));
                 before += tokens;
             }

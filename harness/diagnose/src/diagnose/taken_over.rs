@@ -3,9 +3,11 @@
 
 use super::siblings::{Runs, origin};
 use super::spots::{Link, Shown, Told};
+use crate::oracle::Oracle;
 use crate::verdict::{Evidence, RowAt};
-use qdiff_engine::ops::Anatomy;
+use qdiff_engine::model::Axis;
 use qdiff_engine::ops::anatomy::State;
+use qdiff_engine::ops::{self, Anatomy, Context, Tensor};
 use std::collections::BTreeSet;
 
 /// How to mend it.
@@ -16,6 +18,16 @@ const REMEDY: &str = "look at what copies or moves cached rows, as when a sequen
 const REMEDY_OF_OTHERS: &str = "look at what writes to slots of earlier tokens: rows that fill up a pass, rows of other sequences, and what copies \
                                 or moves cached rows";
 
+/// The same of rows that hold those of a token that fills up a pass.
+const REMEDY_OF_FILLERS: &str = "give the rows that fill up a pass to a fixed size a slot that no sequence reads, in every pass: slots of an earlier pass \
+                                 may still stand in the buffer";
+
+/// How far a row may be from the one of another token, relative to its largest element: the cache may round.
+const NEAR: f64 = 2e-2;
+
+/// Ids that engines fill passes up with.
+const FILLERS: u32 = 4;
+
 /// How far the elements of a block may be from one multiple of what they were, relative to the largest.
 const ONE: f64 = 1e-4;
 
@@ -25,7 +37,44 @@ enum Holds {
     Zeros,
     /// In each block the right codes, under another scale.
     Multiples(usize),
+    /// The row of this token at this position, before which there is nothing.
+    Filler(u32),
     Others,
+}
+
+/// What a stage is for a token at position 0 of a sequence. Nothing where that depends on attention.
+fn at_first(oracle: &Oracle<'_>, index: usize, token: u32) -> Option<Tensor<f64>> {
+    let node = &oracle.graph.nodes[index];
+    if node.has_state() || node.shape.contains(&Axis::Keys) {
+        return None;
+    }
+    let inputs = node.inputs.iter().map(|input| at_first(oracle, *input, token)).collect::<Option<Vec<_>>>()?;
+    let (tokens, positions) = ([token], [0]);
+    let context = Context {
+        tokens: &tokens,
+        positions: &positions,
+        history: &[],
+        source: &oracle.weights,
+        weights: &node.weights,
+    };
+    Some(ops::forward(&node.op, &inputs.iter().collect::<Vec<_>>(), &context))
+}
+
+/// The token at position 0 whose row is in all wrong rows.
+fn filler(e: &Evidence<'_>) -> Option<u32> {
+    (0..FILLERS).find(|token| {
+        let Some(own) = e.node.inputs.first().and_then(|input| at_first(e.oracle, *input, *token)) else {
+            return false;
+        };
+        let largest = own.data.iter().fold(0f64, |most, v| most.max(v.abs()));
+        let is_own = |row: &RowAt| {
+            let from = row.range.start % own.data.len().max(1);
+            let (got, ..) = e.row(row);
+            let values = own.data.get(from..from + got.len());
+            values.is_some_and(|own| got.iter().zip(own).all(|(g, w)| (f64::from(*g) - w).abs() <= NEAR * largest))
+        };
+        largest > 0.0 && e.bad_rows().all(is_own)
+    })
 }
 
 /// Whether each block is a multiple of what it was.
@@ -98,11 +147,15 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let holds = match (zeros, multiple) {
         (true, _) => Holds::Zeros,
         (_, true) => Holds::Multiples(block),
-        _ => Holds::Others,
+        _ => filler(e).map_or(Holds::Others, Holds::Filler),
     };
     let are = match (one, holds) {
         (true, Holds::Zeros) => "is zero".to_owned(),
         (false, Holds::Zeros) => "are zero".to_owned(),
+        (one, Holds::Filler(token)) => {
+            let (is, row) = if one { ("is", "the row") } else { ("are", "each the row") };
+            format!("{is} now {row} of token {token} at position 0, as rows are that fill up a pass")
+        }
         (true, Holds::Others) => "is no longer what it was".to_owned(),
         (false, Holds::Others) => "are no longer what they were".to_owned(),
         (_, Holds::Multiples(n)) => format!(
@@ -113,13 +166,18 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let what = match holds {
         Holds::Zeros => "zero",
         Holds::Multiples(_) => "scales",
+        Holds::Filler(_) => "fillers",
         Holds::Others => "changed",
     };
     // Where they begin, a page does.
     let link = Link::of((runs, run), last, (from, last))?;
     let links = vec![[link, link]];
     let shown = Shown { what: format!("rows of before, {what}"), links };
-    let remedy = if holds == Holds::Others { REMEDY_OF_OTHERS } else { REMEDY };
+    let remedy = match holds {
+        Holds::Filler(_) => REMEDY_OF_FILLERS,
+        Holds::Others => REMEDY_OF_OTHERS,
+        Holds::Zeros | Holds::Multiples(_) => REMEDY,
+    };
     Some(Told { words: format!("{range}, {had}, {are}"), remedy, shown })
 }
 

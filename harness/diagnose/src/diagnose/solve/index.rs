@@ -31,6 +31,8 @@ pub enum Index {
     First(usize),
     /// The last of each m.
     Last(usize),
+    /// The last one that is ≡ i mod m.
+    LastAlike(usize),
     /// At the other end of each m.
     Reversed(usize),
     /// One further on, wrapping around in each m.
@@ -86,6 +88,7 @@ impl Index {
             Self::Mod(m) => i % m,
             Self::Div(m) => i / m,
             Self::First(m) => i / m * m,
+            Self::LastAlike(m) => i + n.checked_sub(i + 1)? / m * m,
             Self::Last(m) => (i / m * m + m - 1).min(n.checked_sub(1)?),
             Self::Reversed(m) => within(i / m * m + m - 1 - i % m),
             Self::Next(m) => within(i / m * m + (i % m + 1) % m),
@@ -125,6 +128,7 @@ impl Index {
             Self::Div(m) => format!("{one} {t}/{m} for {one} {t}"),
             Self::First(m) => format!("first {one} of each {m}"),
             Self::Last(m) => format!("last {one} of each {m}"),
+            Self::LastAlike(m) => format!("last {one} whose number is {t} mod {m} for {one} {t}"),
             Self::Reversed(m) => format!("{one} at the other end of each {m}"),
             Self::Next(m) => format!("{one} one after, wrapping around in each {m}"),
             Self::Before(m) => format!("{one} one before, wrapping around in each {m}"),
@@ -202,6 +206,7 @@ impl Index {
                 all.extend([
                     Self::First(m),
                     Self::Last(m),
+                    Self::LastAlike(m),
                     Self::Reversed(m),
                     Self::Next(m),
                     Self::Before(m),
@@ -219,7 +224,9 @@ impl Index {
     /// Whether so many replacements are enough to tell it: of a few, some number that no kernel counts by fits any.
     fn is_shown_by(&self, replacements: usize) -> bool {
         let odd = match self {
-            Self::Mod(m) | Self::Div(m) | Self::First(m) | Self::Last(m) | Self::Reversed(m) => !m.is_power_of_two(),
+            Self::Mod(m) | Self::Div(m) | Self::First(m) | Self::Last(m) | Self::LastAlike(m) | Self::Reversed(m) => {
+                !m.is_power_of_two()
+            }
             Self::Next(m) | Self::Before(m) => !m.is_power_of_two(),
             Self::AtMost(m) => m % 4 != 0,
             Self::Is(one) => *one >= SMALL,

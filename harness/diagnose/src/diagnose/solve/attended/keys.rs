@@ -22,18 +22,20 @@ pub(in super::super::super) struct Seat {
     pub(super) shared: usize,
     /// Whether it is the only one of its part.
     pub(super) single: bool,
+    /// The most keys of a sequence when a pass like its own first ran.
+    pub(super) recorded: Option<usize>,
 }
 
 impl Seat {
     /// That of a decoded token which sees so many keys.
     pub(in super::super) fn alone(keys: usize, prompt: usize) -> Self {
-        Self { position: keys - 1, keys, first: keys - 1, prompt, shared: 0, single: true }
+        Self { position: keys - 1, keys, first: keys - 1, prompt, shared: 0, single: true, recorded: None }
     }
 
     /// That of a row of a part of so many tokens.
     pub(in super::super) fn of_part(first: usize, row: usize, tokens: usize) -> Self {
         let keys = first + tokens;
-        Self { position: first + row, keys, first, prompt: keys, shared: 0, single: false }
+        Self { position: first + row, keys, first, prompt: keys, shared: 0, single: false, recorded: None }
     }
 
     /// Its position.
@@ -60,8 +62,8 @@ impl Seat {
 /// Where the queries of a run are.
 #[derive(Clone)]
 pub(in super::super::super) struct Seats {
-    /// The first position of each part, and its tokens.
-    parts: Arc<[(usize, usize)]>,
+    /// The first position of each part, its tokens, and what [`Seat::recorded`] is of its queries.
+    parts: Arc<[(usize, usize, Option<usize>)]>,
     prompt: usize,
     /// Tokens that the sequence has from another one.
     shared: usize,
@@ -72,8 +74,9 @@ impl Seats {
         let prompt = capture.steps.iter().filter(|step| step.index == 0).map(Step::keys).max().unwrap_or(0);
         let own = capture.steps.last().map_or(0, |step| step.whose.sequence);
         let others = capture.steps.iter().filter(|step| step.whose.sequence != own);
+        let part = |step: &Step| (step.first, step.tokens.len(), step.in_pass.and_then(|pass| pass.recorded));
         Self {
-            parts: capture.steps.iter().map(|step| (step.first, step.tokens.len())).collect(),
+            parts: capture.steps.iter().map(part).collect(),
             prompt,
             shared: others.map(|step| step.tokens.len()).sum(),
         }
@@ -81,9 +84,9 @@ impl Seats {
 
     /// The place of the query of a position, whose part sees so many keys.
     pub(in super::super::super) fn at(&self, position: usize, keys: usize) -> Seat {
-        let own = self.parts.iter().copied().filter(|(first, _)| *first <= position).max_by_key(|(first, _)| *first);
-        let (first, tokens) = own.unwrap_or((0, 0));
-        Seat { position, keys, first, prompt: self.prompt, shared: self.shared, single: tokens == 1 }
+        let own = self.parts.iter().copied().filter(|(first, ..)| *first <= position).max_by_key(|(first, ..)| *first);
+        let (first, tokens, recorded) = own.unwrap_or((0, 0, None));
+        Seat { position, keys, first, prompt: self.prompt, shared: self.shared, single: tokens == 1, recorded }
     }
 }
 
@@ -109,6 +112,8 @@ pub enum Keys {
     Prompt(usize),
     /// Those of the pages of so many that the prompt fills or begins.
     PromptPages(usize),
+    /// As many as the longest sequence had when a pass of as many rows first ran, rounded up to a multiple of this.
+    Recorded(usize),
     /// All but the last one that was in the cache before the part.
     ButLastCached,
     /// All but the first of the part.
@@ -231,6 +236,7 @@ impl Keys {
             Self::Cached => k < first || first == 0 && causal,
             Self::Prompt(more) => causal && k < prompt + more,
             Self::PromptPages(m) => causal && k < prompt.next_multiple_of(m),
+            Self::Recorded(m) => causal && seat.recorded.is_none_or(|keys| k < keys.next_multiple_of(m)),
             Self::ButLastCached => causal && (first == 0 || k != first - 1),
             Self::ButFirstOfPart => causal && (first == 0 || k != first),
             Self::CachedPages(m) => causal && (k >= first || k < first / m * m),
@@ -342,6 +348,9 @@ impl Keys {
     pub(in super::super) fn all(capture: &Capture, reach: &[usize]) -> Vec<Self> {
         let mut all = Self::usual(capture);
         all.extend([4, 8, 16, 32, 64, 128, 256].map(Self::PromptPages));
+        if capture.steps.iter().any(|step| step.in_pass.is_some_and(|pass| pass.recorded.is_some())) {
+            all.extend([1, 8, 16, 32, 64, 128, 256].map(Self::Recorded));
+        }
         for m in reach.iter().copied().chain([4, 8, 16, 32, 64, 128, 256, 512, 1024]) {
             all.extend([Self::Window(m), Self::First(m), Self::Block(m), Self::ToBlockEnd(m)]);
             if m > 1 {
@@ -403,6 +412,13 @@ impl fmt::Display for Keys {
                     "the keys of the pages of {m} that the prompt fills or begins: pages that are added later are not seen"
                 )
             }
+            Self::Recorded(1) => f.write_str(
+                "as many keys as the longest sequence had when a pass of as many rows first ran: what was launched then is launched again",
+            ),
+            Self::Recorded(m) => write!(
+                f,
+                "as many tiles of {m} keys as the longest sequence had when a pass of as many rows first ran: what was launched then is launched again"
+            ),
             Self::ButLastCached => f.write_str("all keys but the last that was in the cache before the part"),
             Self::ButFirstOfPart => f.write_str("all keys but the first of the part"),
             Self::CachedPages(m) => write!(
