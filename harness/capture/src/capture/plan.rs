@@ -663,6 +663,11 @@ mod tests {
         let [first, second, third]: [Vec<(usize, usize)>; 3] = places.try_into().unwrap();
         assert_eq!((first, second), (vec![(0, 0), (7, 0), (12, 0)], vec![(7, 5), (12, 1)]));
         assert_eq!(third, [(0, 0), (7, 6), (12, 2)]);
+        // Passes of two rows first ran with 4 keys at most, the one of one row with 6.
+        let plan: Plan = "3+2,1+1,1+1,1+0".parse().unwrap();
+        let dealt = plan.dealt(plan.steps(&tokens[..10]), begun);
+        let recorded: Vec<_> = dealt[0].iter().map(|step| step.in_pass.and_then(|pass| pass.recorded)).collect();
+        assert_eq!(recorded, [None, Some(4), Some(4), Some(6)]);
         // A part of a prefix: a step of it is cut.
         let plan: Plan = "7,5+0,1+2@0:9".parse().unwrap();
         let dealt = plan.dealt(plan.steps(&tokens[..15]), begun);

@@ -167,3 +167,20 @@ pub(super) fn caches(
     }
     ControlFlow::Continue(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An engine that stored 41 for a quotient of 40.5, as ggml's reference does, was said to be wrong.
+    #[test]
+    fn halves_in_q8_0_may_be_rounded_either_way() {
+        let mut row = [1.25f32; 64];
+        (row[0], row[1], row[33]) = (127.0, 40.5, 2.0);
+        let given = Operand::Captured(Cow::Owned(Tensor { shape: vec![1, 64], data: row.to_vec() }));
+        let (values, uncertain) = by_vectors_or_reference(&given);
+        let uncertain = uncertain.unwrap();
+        assert_eq!((values.data[1], uncertain[1]), (40.0, 1.0));
+        assert!((0..64).all(|i| i == 1 || uncertain[i] == 0.0), "{uncertain:?}");
+    }
+}

@@ -78,6 +78,13 @@ fn normed(from: fn(usize) -> usize, mean: fn(&[f32], Range<usize>) -> f64) -> im
     }
 }
 
+/// One over the root of the mean of squares of a row of the part, of the run that an element is in.
+fn of_row(s: &Stage, at: &At, token: usize) -> f64 {
+    let run = s.matrix[0].len();
+    let part = &s.inputs[0][at.step].row(token)[at.column / run * run..][..run];
+    1.0 / (squares(part) / run as f64 + s.graph.config.rms_eps).sqrt()
+}
+
 /// A rotation whose plane `i`, of so many, has the frequency of another one.
 fn with_planes(plane: fn(usize, usize) -> usize) -> impl Fn(&Stage, &At) -> f64 {
     move |s, at| {
@@ -146,6 +153,27 @@ fn plants(node: &Node) -> Vec<Plant> {
                 "over all heads of the token together|missing",
                 normed(|t| t, |x, _| squares(x) / x.len() as f64),
             ),
+            Plant::new(
+                "warps that are not added",
+                "are missing from the mean of squares",
+                normed(
+                    |t| t,
+                    |x, run| {
+                        let groups = x[run.clone()].chunks(16).enumerate().filter(|(g, _)| g % 3 != 1);
+                        groups.map(|(_, part)| squares(part)).sum::<f64>() / run.len() as f64
+                    },
+                ),
+            ),
+            Plant::new(
+                "a scratch for 8 rows",
+                "the mean is that of the last token whose number is t mod 8",
+                |s, at| {
+                    let tokens = s.steps[at.step].1;
+                    let last = at.token + (tokens - 1 - at.token) / 8 * 8;
+                    normed(|t| t, |x, run| squares(&x[run.clone()]) / run.len() as f64)(s, at) * of_row(s, at, last)
+                        / of_row(s, at, at.token)
+                },
+            ),
             Plant::new("twice", "the norm is applied twice", |s, at| {
                 let (weight, run) = (&s.matrix[0], s.matrix[0].len());
                 let mut x: Vec<f64> = s.inputs[0][at.step].row(at.token)[at.column / run * run..][..run]
@@ -206,6 +234,11 @@ fn plants(node: &Node) -> Vec<Plant> {
                 "a bound of whole tiles",
                 "whole tiles of 8 keys, as many as there are up to the end of its tile of 4 queries:",
                 over(|k, p, _| k <= p && k < ((p / 4 * 4 + 4) / 8 * 8).max(8)),
+            ),
+            Plant::new(
+                "splits to the nearest",
+                "as many tiles of 16 keys as the number of keys is nearest to",
+                over(|k, p, _| k <= p && k < ((p + 1 + 8) / 16).max(1) * 16),
             ),
             Plant::new("exponentials in f16", "exponentials are rounded to f16, and not in their sum", |s, at| {
                 let all = scores(s, at);
@@ -379,7 +412,7 @@ fn attention_that_shows_nothing_within_is_told() {
         in_tiles(s, s.len().max(1), (true, true))
     }
     // Scores of all keys of the part, the query's position, and the first position and the tokens of its part.
-    let cases: [(&str, &str, Made); 13] = [
+    let cases: [(&str, &str, Made); 14] = [
         (
             "shares joined by powers of two",
             "sum and result alike, is brought from its own maximum m_t to the row's, m, by 2^(m_t − m)&in tiles of 8",
@@ -409,6 +442,23 @@ fn attention_that_shows_nothing_within_is_told() {
         ("result not rescaled", "the result so far is not rescaled&in tiles of 8", |s, p, _| {
             in_tiles(&s[..=p], 8, (false, true))
         }),
+        (
+            "not rescaled for a little",
+            "result and sum alike, is not rescaled when the maximum grows by a factor of 256 or less&in tiles of 8|neither exponentials nor sum so far are rescaled&in tiles of 8",
+            |s, p, _| {
+                let (mut top, mut all): (f64, Vec<f64>) = (f64::NEG_INFINITY, Vec::new());
+                for part in s[..=p].chunks(8) {
+                    let new = part.iter().copied().fold(top, f64::max);
+                    if new - top > 256f64.ln() {
+                        all.iter_mut().for_each(|w| *w *= (top - new).exp());
+                    }
+                    all.extend(part.iter().map(|s| (s - new).exp()));
+                    top = new;
+                }
+                let sum: f64 = all.iter().sum();
+                all.into_iter().map(|w| w / sum).collect()
+            },
+        ),
         ("sum not rescaled", "the sum so far is not rescaled&in tiles of 16", |s, p, _| {
             in_tiles(&s[..=p], 16, (true, false))
         }),
