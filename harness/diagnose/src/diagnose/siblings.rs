@@ -214,6 +214,7 @@ pub fn again_among_sequences(
             };
             changed.extend(against.map(|why| (run, taken_back(all[run].0, all[run].1, finding, why))));
         }
+        changed.extend(of_another(&all, &wrong, id));
         put(runs, changed);
     }
     let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
@@ -229,6 +230,32 @@ pub fn again_among_sequences(
         let Diagnosis { verdict, findings, .. } = &mut *run.diagnosis;
         among_layers(&searcher, &verdict.origins(), findings);
     }
+}
+
+/// Findings without a cause in the sequences of which the confirmed cause of another one gives all that is wrong.
+fn of_another(runs: &[(&Searcher<'_>, &Diagnosis)], wrong: &[usize], id: StageId) -> Vec<(usize, Finding)> {
+    let found = |run: usize| runs[run].1.findings.iter().find(|finding| finding.id == id);
+    let confirmed = |finding: &&Finding| matches!(finding.trial, Some(Trial::Confirmed { .. })) && told(finding);
+    let bare: Vec<usize> = wrong
+        .iter()
+        .copied()
+        .filter(|run| found(*run).is_some_and(|own| !own.says_why() && own.inside.is_empty()))
+        .collect();
+    let mut all = Vec::new();
+    for &run in wrong.iter().filter(|_| !bare.is_empty()) {
+        let Some(finding) = found(run).filter(confirmed) else { continue };
+        let tried = Tried::of(runs, wrong, (run, finding), false);
+        let whose = runs[run].0.subject.capture.steps.last().map(|step| step.whose);
+        let (None, Some(whose)) = (&tried.against, whose) else { continue };
+        for &other in bare.iter().filter(|other| tried.holds.iter().any(|(held, _)| held == *other)) {
+            let Some(own) = found(other) else { continue };
+            let because = format!("it is the cause of {whose}, too, and confirmed there");
+            let told = tried.told_in(runs, (other, own));
+            all.extend(told.map(|told| (other, Finding { trial: Some(Trial::Untried { because }), ..told })));
+        }
+        break;
+    }
+    all
 }
 
 /// The decisions about the causes of a stage, each by its name in any layer.

@@ -3,11 +3,13 @@
 
 use super::siblings::{Runs, origin};
 use super::spots::{Link, Shown, Told};
+use super::work::Meter;
 use crate::oracle::Oracle;
 use crate::verdict::{Evidence, RowAt};
-use qdiff_engine::model::Axis;
+use qdiff_engine::model::{Graph, Node, WeightSource as _};
 use qdiff_engine::ops::anatomy::State;
 use qdiff_engine::ops::{self, Anatomy, Context, Tensor};
+use qdiff_engine::quant::ActivationFormat;
 use std::collections::BTreeSet;
 
 /// How to mend it.
@@ -25,8 +27,9 @@ const REMEDY_OF_FILLERS: &str = "give the rows that fill up a pass to a fixed si
 /// How far a row may be from the one of another token, relative to its largest element: the cache may round.
 const NEAR: f64 = 2e-2;
 
-/// Ids that engines fill passes up with.
+/// Ids that engines fill passes up with, and the work that evaluating the model for them may take.
 const FILLERS: u32 = 4;
+const WORK: u64 = 300_000_000;
 
 /// How far the elements of a block may be from one multiple of what they were, relative to the largest.
 const ONE: f64 = 1e-4;
@@ -42,28 +45,41 @@ enum Holds {
     Others,
 }
 
-/// What a stage is for a token at position 0 of a sequence. Nothing where that depends on attention.
-fn at_first(oracle: &Oracle<'_>, index: usize, token: u32) -> Option<Tensor<f64>> {
-    let node = &oracle.graph.nodes[index];
-    if node.has_state() || node.shape.contains(&Axis::Keys) {
-        return None;
-    }
-    let inputs = node.inputs.iter().map(|input| at_first(oracle, *input, token)).collect::<Option<Vec<_>>>()?;
+/// What a stage is for a token that stands alone: at position 0, with its own key as the only one. Nothing of recurrent layers.
+fn alone(oracle: &Oracle<'_>, last: usize, token: u32) -> Option<Tensor<f64>> {
     let (tokens, positions) = ([token], [0]);
-    let context = Context {
-        tokens: &tokens,
-        positions: &positions,
-        history: &[],
-        source: &oracle.weights,
-        weights: &node.weights,
-    };
-    Some(ops::forward(&node.op, &inputs.iter().collect::<Vec<_>>(), &context))
+    let mut all: Vec<Option<Tensor<f64>>> = Vec::with_capacity(last + 1);
+    for node in &oracle.graph.nodes[..=last] {
+        let inputs = node.inputs.iter().map(|input| all.get(*input)?.as_ref()).collect::<Option<Vec<_>>>();
+        let (weights, source) = (&node.weights, &oracle.weights);
+        let context = Context { tokens: &tokens, positions: &positions, history: &[], source, weights };
+        let of = |inputs: Vec<&Tensor<f64>>| match node.op.anatomy() {
+            Anatomy::State(State::Rows(_)) => inputs.first().map(|rows| (*rows).clone()),
+            Anatomy::State(State::Own) => None,
+            _ => Some(ops::forward(&node.op, &inputs, &context)),
+        };
+        let shape = Graph::extent(node, 1, 1);
+        let value = inputs.and_then(of).filter(|value| value.data.len() == shape.iter().product::<usize>());
+        all.push(value.map(|value| Tensor { shape, ..value }));
+    }
+    all.pop().flatten()
 }
 
 /// The token at position 0 whose row is in all wrong rows.
-fn filler(e: &Evidence<'_>) -> Option<u32> {
+fn filler(e: &Evidence<'_>, meter: &Meter) -> Option<u32> {
+    let nodes = &e.oracle.graph.nodes[..=*e.node.inputs.first()?];
+    let of_node = |node: &Node| -> u64 {
+        let extents = node.weights.iter().map(|weight| e.oracle.weights.extent(&weight.name));
+        let gathers = matches!(node.op.anatomy(), Anatomy::Gather(_));
+        extents.map(|(n, rows)| if gathers { n } else { n * rows } as u64).sum()
+    };
+    let work = u64::from(FILLERS) * nodes.iter().map(of_node).sum::<u64>();
+    if work > WORK.min(meter.left()) {
+        return None;
+    }
+    meter.count(work);
     (0..FILLERS).find(|token| {
-        let Some(own) = e.node.inputs.first().and_then(|input| at_first(e.oracle, *input, *token)) else {
+        let Some(own) = e.node.inputs.first().and_then(|input| alone(e.oracle, *input, *token)) else {
             return false;
         };
         let largest = own.data.iter().fold(0f64, |most, v| most.max(v.abs()));
@@ -77,13 +93,20 @@ fn filler(e: &Evidence<'_>) -> Option<u32> {
     })
 }
 
-/// Whether each block is a multiple of what it was.
-fn multiples(got: &[f32], want: &[f64], block: usize) -> bool {
+/// Whether each block is what it was, times a number and, in formats with offsets, plus another one.
+fn multiples(got: &[f32], want: &[f64], (block, offsets): (usize, bool)) -> bool {
     let of_block = |(got, want): (&[f32], &[f64])| {
-        let largest = (0..want.len()).max_by(|a, b| want[*a].abs().total_cmp(&want[*b].abs())).unwrap_or(0);
-        let by = f64::from(got[largest]) / want[largest];
-        by.is_finite()
-            && got.iter().zip(want).all(|(g, w)| (f64::from(*g) - by * w).abs() <= ONE * (by * want[largest]).abs())
+        let ends = |sign: f64| (0..want.len()).max_by(|a, b| (sign * want[*a]).total_cmp(&(sign * want[*b])));
+        let (Some(high), Some(low)) = (ends(1.0), ends(-1.0)) else { return false };
+        let (by, more) = if offsets {
+            let by = f64::from(got[high] - got[low]) / (want[high] - want[low]);
+            (by, f64::from(got[high]) - by * want[high])
+        } else {
+            let largest = if want[high].abs() < want[low].abs() { low } else { high };
+            (f64::from(got[largest]) / want[largest], 0.0)
+        };
+        let size = got.iter().fold(0f64, |most, g| most.max(f64::from(g.abs())));
+        by.is_finite() && got.iter().zip(want).all(|(g, w)| (f64::from(*g) - by * w - more).abs() <= ONE * size)
     };
     block > 1 && got.len().is_multiple_of(block) && got.chunks(block).zip(want.chunks(block)).all(of_block)
 }
@@ -97,7 +120,8 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let own = capture.steps.last()?.whose;
     let before = capture.steps.iter().enumerate().filter(|(index, _)| !capture.is_own(*index)).map(|(_, step)| step);
     let (taken, from) = before.fold((0, own), |(n, _), step| (n + step.tokens.len(), step.whose));
-    let block = e.side.arithmetic.kv.of(e.node.is_of_values()).block_size();
+    let format = e.side.arithmetic.kv.of(e.node.is_of_values());
+    let block = (format.block_size(), matches!(format, ActivationFormat::Q4_1 | ActivationFormat::Q5_1));
     let (mut rows, mut zeros, mut multiple) = (BTreeSet::new(), true, true);
     let slot = |row: &RowAt| -> Option<usize> {
         let width: usize = e.given[row.step].as_ref()?.shape[1..].iter().product();
@@ -146,8 +170,8 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let one = first == last;
     let holds = match (zeros, multiple) {
         (true, _) => Holds::Zeros,
-        (_, true) => Holds::Multiples(block),
-        _ => filler(e).map_or(Holds::Others, Holds::Filler),
+        (_, true) => Holds::Multiples(block.0),
+        _ => filler(e, runs[run].0.meter).map_or(Holds::Others, Holds::Filler),
     };
     let are = match (one, holds) {
         (true, Holds::Zeros) => "is zero".to_owned(),
@@ -190,6 +214,10 @@ mod tests {
         let want: Vec<f64> = (0..64).map(|i| f64::from(i % 17) - 8.0).collect();
         let scaled: Vec<f32> =
             want.iter().enumerate().map(|(i, w)| (w * if i < 32 { 0.3 } else { -2.0 }) as f32).collect();
-        assert!(multiples(&scaled, &want, 32) && !multiples(&scaled, &want, 64) && !multiples(&scaled, &want, 1));
+        let of = |got: &[f32], block: usize, offsets: bool| multiples(got, &want, (block, offsets));
+        assert!(of(&scaled, 32, false) && !of(&scaled, 64, false) && !of(&scaled, 1, false));
+        // An offset more in each block.
+        let moved: Vec<f32> = scaled.iter().enumerate().map(|(i, v)| v + if i < 32 { 2.0 } else { -1.0 }).collect();
+        assert!(of(&moved, 32, true) && !of(&moved, 32, false) && !of(&moved, 64, true));
     }
 }
