@@ -16,6 +16,9 @@ const KEPT: usize = 64;
 pub struct SlotsCheck {
     /// Positions, slots and entries of block tables that were looked at.
     pub checked: usize,
+    /// Which of the three were captured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub of: Vec<String>,
     /// The first rows that are wrong, in the order in which they ran.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wrong: Vec<WrongRow>,
@@ -167,6 +170,12 @@ impl SlotsCheck {
             for (pass, (fed, said)) in plan.fed(tokens).iter().zip(said).enumerate() {
                 run.pass(pass, fed, said);
             }
+            let of = [
+                ("positions", said.iter().any(|pass| pass.positions.is_some())),
+                ("slots", said.iter().any(|pass| pass.slots.is_some())),
+                ("entries of block tables", said.iter().any(|pass| !pass.tables.is_empty())),
+            ];
+            run.check.of = of.into_iter().filter(|(_, any)| *any).map(|(name, _)| name.to_owned()).collect();
             run.check
         })
     }
@@ -198,10 +207,14 @@ impl SlotsCheck {
     /// The outcome in words.
     pub fn words(&self) -> String {
         let Some(first) = self.wrong.first() else {
-            return format!(
-                "all {} positions, slots and entries of block tables agree with the rows of the run",
-                self.checked
-            );
+            let list = match &self.of[..] {
+                [] => "captured positions, slots and entries of block tables".to_owned(),
+                [all @ .., last] if !all.is_empty() => format!("{} and {last}", all.join(", ")),
+                all => all.concat(),
+            };
+            let alone = self.of.len() == 1 && self.of[0] == "positions";
+            let rest = if alone { "; slots and block tables were not captured" } else { "" };
+            return format!("all {} {list} agree with the rows of the run{rest}", self.checked);
         };
         let rest = self.wrong.len() - 1 + self.more;
         let more = match rest {

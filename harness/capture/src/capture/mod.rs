@@ -100,6 +100,8 @@ pub struct Step {
 /// The place of a step in a pass of several sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InPass {
+    /// The number of the pass.
+    pub number: usize,
     /// The position of the pass's first row, of whichever sequence.
     pub first: usize,
     /// Rows before the step's own.

@@ -314,7 +314,7 @@ impl Plan {
         let keys: Vec<usize> = steps.iter().map(Step::keys).collect();
         let (mut steps, mut keys) = (steps.into_iter(), keys.as_slice());
         let mut recorded: BTreeMap<usize, usize> = BTreeMap::new();
-        for turns in self.turns() {
+        for (number, turns) in self.turns().into_iter().enumerate() {
             let (of_pass, others) = keys.split_at(turns.len().min(keys.len()));
             keys = others;
             let steps_before: Vec<usize> = all.iter().map(Vec::len).collect();
@@ -332,7 +332,7 @@ impl Plan {
                 }
                 all[run].extend(steps.next().map(|step| {
                     let first = *first.get_or_insert(step.first);
-                    Step { in_pass: Some(InPass { first, before, most, recorded }), ..step }
+                    Step { in_pass: Some(InPass { number, first, before, most, recorded }), ..step }
                 }));
                 before += tokens;
             }

@@ -10,6 +10,7 @@ mod golden;
 mod leaks;
 mod once_more;
 mod resumed;
+mod scattered;
 mod searcher;
 mod shared;
 mod siblings;

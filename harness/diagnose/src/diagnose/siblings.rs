@@ -7,7 +7,7 @@ use super::searcher::{PREFIX, Searcher};
 use super::solve::{Holds, OTHERWISE, Predicted, RIGHT, WORK, When};
 use super::spots::{Told, wrong_elements};
 use super::work::Meter;
-use super::{Diagnosis, Finding, Search, Solution, Trial, borrowed, leaks, resumed, strangers, taken_over};
+use super::{Diagnosis, Finding, Search, Solution, Trial, borrowed, leaks, resumed, scattered, strangers, taken_over};
 use crate::capture::Filter;
 use crate::mutations::find;
 use crate::oracle::Oracle;
@@ -70,8 +70,15 @@ const NOTHING_THERE: &str = "nothing of this stage is wrong in that run";
 const OTHERWISE_THERE: &str = "in that run it was not found in the same places of the passes";
 
 /// What the values of all sequences show of a stage, and those of one sequence do not.
-const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 6] =
-    [strangers::words, leaks::words, borrowed::words, resumed::words, strangers::rows, taken_over::words];
+const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 7] = [
+    strangers::words,
+    leaks::words,
+    borrowed::words,
+    resumed::words,
+    strangers::rows,
+    scattered::words,
+    taken_over::words,
+];
 
 fn by_values(e: &Evidence<'_>, runs: Runs<'_>) -> Option<Told> {
     BY_OTHERS.iter().find_map(|told| told(e, runs))

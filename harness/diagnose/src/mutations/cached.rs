@@ -210,8 +210,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         },
         ..cached(
             "cache-scale-shared",
-            "several blocks of a cached row have one scale, that of the largest of their elements",
-            "take the scale of each block of 32 elements from its own largest magnitude",
+            "several blocks of a cached row have one scale, and one offset where the format has offsets, made of all their elements",
+            "make the scale, and the offset, of each block of 32 elements of its own elements",
         )
     },
     Mutation {

@@ -137,9 +137,14 @@ pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
         Some(tokens) => format!("step {n} ({})", counted(*tokens, "token")),
         None => format!("decode step {n}"),
     };
-    // One position is wrong at one step; of several the first is named.
-    let from = |n| {
-        if local.bad_positions.len() == 1 { format!(", at {}", step(n)) } else { format!(" from {} on", step(n)) }
+    let until = local.bad_steps.last().copied().unwrap_or(first);
+    let without_gap = local.bad_steps.is_empty() || until - first + 1 == local.bad_steps.len();
+    let from = |n| match local.bad_positions.len() {
+        1 if local.bad_steps.len() < 2 => format!(", at {}", step(n)),
+        _ if local.bad_steps.is_empty() || without_gap && until == local.last_step => format!(" from {} on", step(n)),
+        _ if until == n => format!(" at {} alone", step(n)),
+        _ if without_gap => format!(" from {} to step {until}", step(n)),
+        _ => format!(", first at {}", step(n)),
     };
     let since = match (first, local.bad_prefill_rows) {
         (n, 0) if n > 0 && local.prefill_rows > 0 && verdict.longer.contains_key(&n) => {

@@ -48,6 +48,12 @@ pub struct Local {
     pub first_bad: Option<Place>,
     /// Positions beyond what is allowed.
     pub bad_positions: BTreeSet<usize>,
+    /// Steps that have such rows.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub bad_steps: BTreeSet<usize>,
+    /// The last step that was judged.
+    #[serde(default, skip_serializing_if = "none")]
+    pub last_step: usize,
     /// Heads beyond what is allowed.
     pub bad_heads: BTreeSet<usize>,
     /// Rows judged.
@@ -137,6 +143,7 @@ impl Local {
         self.bad_rows += 1;
         self.bad_prefill_rows += usize::from(at.step == 0);
         self.bad_positions.insert(at.position);
+        self.bad_steps.insert(at.step);
         self.bad_heads.extend(at.head);
         if self.first_bad.is_none_or(|first| (at.step, at.position) < (first.step, first.position)) {
             self.first_bad = Some(at);
@@ -201,6 +208,7 @@ impl Check<'_> {
             return;
         };
         self.seen = true;
+        self.local.last_step = self.local.last_step.max(step.index);
         let per_row = block.value.data.len() / block.rows.len().max(1);
         let count = if block.known.is_some() { block.rows.len() } else { step.rows() };
         if stored.shape().iter().product::<usize>() != count * per_row {
@@ -242,6 +250,7 @@ impl Check<'_> {
         if step.has_row(self.node.id, position) && self.filter.position(position) {
             let rows = of_token(self.node);
             self.seen = true;
+            self.local.last_step = self.local.last_step.max(step.index);
             self.local.rows += rows;
             self.local.prefill_rows += if step.index == 0 { rows } else { 0 };
             self.local.probed += rows;

@@ -201,6 +201,13 @@ pub(super) fn weights<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
             format!("the weights of the experts are read with a stride of {stride} for a token instead of {terms}");
         add(what, Rc::new(move |row, j| own(row, scene.number(row.step, scene.token(row).0).0 * stride + j)));
     }
+    add(
+        format!("the weights of the experts, {terms} for each token, are read as one for each token, {terms} times"),
+        Rc::new(move |row, j| {
+            let (number, count) = scene.number(row.step, scene.token(row).0);
+            own(row, scene.numbered(row.step, 0)? * terms + j * count + number)
+        }),
+    );
     for index in Index::slips(8) {
         let what = format!("the weights of the experts are those of the part's {}", index.told("token", "t"));
         add(

@@ -75,13 +75,19 @@ pub(super) fn apart(weights: &dyn WeightSource, name: &str, row: usize) -> Optio
     let quants_of = |stored: &[u8], byte: u8| quant::with_quants(format.ty, stored, byte);
     let alike = |byte: u8| decode(&quants_of(stored, byte));
     let one = (0..8).step_by(format.bits(Part::Quants)).fold(0, |byte, bit| byte | 1 << bit);
-    // The scale of a block alone, where others are multiplied with it as signed bytes.
-    let of_bytes = || format.fields.iter().filter(|f| matches!(f.part, Part::ByteScales | Part::PackedScales));
+    // The scale of a block alone, where others are multiplied with it.
+    let of_bytes =
+        || format.fields.iter().filter(|f| matches!(f.part, Part::ByteScales | Part::PackedScales) || are_signed(f));
     let scaled_by_one = |byte: u8| {
         let mut all = quants_of(stored, byte);
         for block in all.chunks_mut(bytes) {
             for field in of_bytes() {
                 let (part, packed) = (&mut block[field.bytes.clone()], field.part == Part::PackedScales);
+                if are_signed(field) {
+                    // 33 each, less 32 (`q3_k.rs`).
+                    part.iter_mut().enumerate().for_each(|(i, b)| *b = if i < 8 { 0x11 } else { 0xaa });
+                    continue;
+                }
                 part.fill(1);
                 // The last third holds two halves of a byte each (`k_blocks.rs`).
                 let halves = if packed { part.len() / 3 } else { 0 };
@@ -458,6 +464,11 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
     if format.fields.iter().any(|f| f.part == Part::PackedScales) {
         packed(run, block, &mut add);
     }
+    if format.fields.iter().any(are_signed)
+        && let Offset::ZeroPoint(zero) = quants.offset
+    {
+        signed(run, block, f64::from(zero), &mut add);
+    }
     if format.fields.iter().any(|f| f.part == Part::ByteScales) {
         let value = |a: &Apart, k: usize| {
             let Some(unit) = a.unit.as_ref().map(|unit| unit[k]) else { return f64::NAN };
@@ -565,6 +576,47 @@ fn packed(run: usize, block: usize, add: &mut impl FnMut(String, Value)) {
                 let what = format!("the upper two bits of the {name} are those {place}{of}");
                 add(what, Arc::new(move |a, k| made(a, k, which, &mixed)));
             }
+        }
+    }
+}
+
+/// Whether a field holds 16 scales of 6 bits each, less 32.
+fn are_signed(field: &Field) -> bool {
+    field.part == Part::SubScales && field.bytes.len() == 12
+}
+
+/// Scales of 6 bits without offsets, each less 32, whose upper two stand apart from the others; `zero` is taken off the quants.
+fn signed(run: usize, block: usize, zero: f64, add: &mut impl FnMut(String, Value)) {
+    type Sub = fn(usize) -> Option<usize>;
+    let subs = block / run;
+    let sources: [(&str, Sub); 6] = [
+        ("are lost", |_| None),
+        ("are those of the sub-block 8 apart, in pairs", |b| Some(b ^ 8)),
+        ("are those of the sub-block 4 apart, in pairs", |b| Some(b ^ 4)),
+        ("are those of its neighbour in a pair of sub-blocks", |b| Some(b ^ 1)),
+        ("are those of the sub-block after", |b| Some(b + 1)),
+        ("are those of the sub-block before", |b| Some(b.wrapping_sub(1))),
+    ];
+    let six = |a: &Apart, k: usize| match a.unit.as_ref().map_or(0.0, |unit| unit[k]) {
+        0.0 => 32,
+        unit => (a.scale[k] / unit).round() as i64 + 32,
+    };
+    for (what, sub) in sources {
+        for half in [false, true] {
+            let of = if half { " in the second half of each block" } else { "" };
+            let value = move |a: &Apart, k: usize| {
+                let own = k % block / run;
+                let other = sub(own).map(|sub| k / block * block + sub * run + k % run);
+                let there = other.is_none_or(|other| other / block == k / block && other < a.quant.len());
+                if half && own < subs / 2 || !there {
+                    return a.scale[k] * a.quant[k] + a.offset[k];
+                }
+                let upper = other.map_or(0, |other| six(a, other) & 0x30);
+                let scale = (six(a, k) & 0x0f | upper) - 32;
+                let quant = if a.scale[k] == 0.0 { a.quant[k] - zero } else { a.quant[k] + a.offset[k] / a.scale[k] };
+                scale as f64 * a.unit.as_ref().map_or(f64::NAN, |unit| unit[k]) * quant
+            };
+            add(format!("the upper two bits of the scales {what}{of}"), Arc::new(value));
         }
     }
 }

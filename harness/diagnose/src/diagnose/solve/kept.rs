@@ -5,8 +5,10 @@ use super::form::Form;
 use super::scene::Scene;
 use super::{Alternative, Law, Row};
 use crate::verdict::RowAt;
-use qdiff_engine::ops::anatomy::Elementwise;
+use half::f16;
+use qdiff_engine::ops::anatomy::{Elementwise, State};
 use qdiff_engine::ops::{Anatomy, Rope, Tensor, UNIT, rope};
+use qdiff_engine::quant::ActivationFormat;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -23,6 +25,8 @@ pub enum Kept {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         once: bool,
     },
+    /// Blocks of q8_0 are coded by the scale of the first row of the page of so many; 0 if of all rows.
+    FirstScale(usize),
     /// The buffer doubles when it is full, and what is in it stays at its address.
     Grown {
         /// Rows of the first buffer.
@@ -40,6 +44,12 @@ impl fmt::Display for Kept {
                 let when = if *once { "a later step, once" } else { "each later step" };
                 write!(f, "rows of earlier steps are rotated{way} by their positions{again} in {when}")
             }
+            Self::FirstScale(0) => {
+                f.write_str("each block is coded by the scale that it has in the first row of the cache")
+            }
+            Self::FirstScale(page) => {
+                write!(f, "each block is coded by the scale that it has in the first row of its page of {page}")
+            }
             Self::Grown { first, by_head } => {
                 let one = if *by_head { "head" } else { "column" };
                 write!(
@@ -50,6 +60,9 @@ impl fmt::Display for Kept {
         }
     }
 }
+
+/// Elements of a block of q8_0.
+const BLOCK: usize = 32;
 
 /// The number of the step that wrote a position.
 fn wrote(scene: &Scene<'_>, position: usize) -> Option<usize> {
@@ -62,6 +75,12 @@ impl Kept {
             Self::Rotated { back, once } => {
                 let rope = rotation(scene)?;
                 Some(Box::new(move |row| rotated(scene, row, rope, (if back { -1.0 } else { 1.0 }, once))))
+            }
+            Self::FirstScale(page) => {
+                let of_cache = matches!(scene.node().op.anatomy(), Anatomy::State(State::Rows(_)));
+                let format = scene.e.side.arithmetic.kv.of(scene.node().is_of_values());
+                (of_cache && format == ActivationFormat::Q8_0)
+                    .then(|| -> Alternative<'a> { Box::new(move |row| by_first(scene, row, page)) })
             }
             Self::Grown { first, by_head } => {
                 let stood = grown(scene, first, by_head)?;
@@ -110,6 +129,36 @@ fn rotated(scene: &Scene<'_>, row: &RowAt, rope: &Rope, (sign, once): (f64, bool
     Some(Row { value, bound: bound.iter().map(|b| b + reach).collect() })
 }
 
+/// The row that a position was given, and its elements from one on.
+fn given(scene: &Scene<'_>, position: usize, from: usize, n: usize) -> Option<Vec<f32>> {
+    let step = wrote(scene, position)?;
+    let operand = scene.operand(step, 0)?;
+    let first = scene.e.side.capture.steps[step].first;
+    let width: usize = operand.shape[1..].iter().product();
+    operand.data.get((position - first) * width + from..).and_then(|row| row.get(..n)).map(<[f32]>::to_vec)
+}
+
+/// A row of q8_0 by the scales of the first one of its page.
+fn by_first(scene: &Scene<'_>, row: &RowAt, page: usize) -> Option<Row> {
+    let (position, from, n) = (row.place.position, scene.token(row).1, row.range.len());
+    let first = if page == 0 { 0 } else { position / page * page };
+    let (own, other) = (given(scene, position, from, n)?, given(scene, first, from, n)?);
+    let (mut value, mut bound) = (Vec::with_capacity(n), Vec::with_capacity(n));
+    for (own, other) in own.chunks(BLOCK).zip(other.chunks(BLOCK)) {
+        let largest = other.iter().fold(0f32, |most, v| most.max(v.abs()));
+        let stored = f16::from_f32(largest / 127.0).to_f64();
+        // By the scale as it is stored, or before.
+        let scale = f64::from(largest / 127.0);
+        for v in own {
+            let codes =
+                [scale, stored].map(|s| if s == 0.0 { 0.0 } else { (f64::from(*v) / s).round().clamp(-127.0, 127.0) });
+            value.push(codes[1] * stored);
+            bound.push(((codes[0] - codes[1]).abs() * stored) as f32);
+        }
+    }
+    Some(Row { value, bound })
+}
+
 /// The slot and the column whose value is in a slot and column.
 type Stood = Vec<Vec<Option<(usize, usize)>>>;
 
@@ -137,11 +186,12 @@ fn grown(scene: &Scene<'_>, first: usize, by_head: bool) -> Option<Vec<Stood>> {
 }
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let firsts = [8, 16, 32, 64, 128, 0].map(Kept::FirstScale);
     let ways = [(false, false), (true, false), (false, true), (true, true)];
     let rotated = ways.map(|(back, once)| Kept::Rotated { back, once });
     // A buffer that grows before anything is in it is as good as a larger one.
     let grown = [256, 128, 64, 32, 16, 8, 4]
         .into_iter()
         .flat_map(|first| [false, true].map(|by_head| Kept::Grown { first, by_head }));
-    rotated.into_iter().chain(grown).filter_map(|kept| Law::of(Form::Kept(kept), scene)).collect()
+    firsts.into_iter().chain(rotated).chain(grown).filter_map(|kept| Law::of(Form::Kept(kept), scene)).collect()
 }

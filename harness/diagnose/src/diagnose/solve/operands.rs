@@ -199,6 +199,7 @@ fn weights<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         })
     };
     let mut all: Vec<Law<'a>> = columns(width, scene.e.oracle.graph.config.head_dim).into_iter().map(law).collect();
+    all.extend(in_line(scene, (&weight.name, width, input)));
     let fixed = |what: &str, at: fn(&Scene<'_>, &RowAt) -> usize| {
         let (vector, own) = (vector.clone(), own.clone());
         Law::new(what, 1, move |row: &RowAt| {
@@ -438,6 +439,36 @@ fn products<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         })
     };
     ways.into_iter().map(law).collect()
+}
+
+/// Biases of queries, keys and values as one vector, of which a part is taken that begins elsewhere.
+fn in_line<'a>(scene: &'a Scene<'a>, (own, width, input): (&str, usize, StageId)) -> Vec<Law<'a>> {
+    let Some(layer) = scene.node().id.layer else { return Vec::new() };
+    let names = ["q", "k", "v"].map(|of| format!("blk.{layer}.attn_{of}.bias"));
+    let vectors: Option<Vec<_>> = names.iter().map(|name| scene.shared_vector(name)).collect();
+    let Some((vectors, place)) = vectors.zip(names.iter().position(|name| name == own)) else { return Vec::new() };
+    let begins: usize = vectors[..place].iter().map(|vector| vector.len()).sum();
+    let line: Rc<Vec<f32>> = Rc::new(vectors.iter().flat_map(|vector| vector.iter().copied()).collect());
+    let d = scene.e.oracle.graph.config.head_dim as i64;
+    let by = [1, d, width as i64, 2 * d, d / 2, 32, 16, 8].into_iter().flat_map(|by| [-by, by]);
+    let known = Rc::new(Displaced::token("", |t, _| t));
+    let law = |by: i64| {
+        let first = usize::try_from(begins as i64 + by).ok().filter(|first| first + width <= line.len())?;
+        let (line, known) = (line.clone(), known.clone());
+        let side = if by < 0 { "before" } else { "after" };
+        let what = format!(
+            "the biases of queries, keys and values stand in one line, and are read {} {side} their place",
+            by.abs()
+        );
+        Some(Law::new(what, 1, move |row: &RowAt| {
+            let (x, from) = (vector_of(scene, input, row, &known)?, scene.token(row).1);
+            let at = |c: usize| f64::from(x[c]) + f64::from(line[first + c]);
+            let value: Vec<f64> = (from..from + row.range.len()).map(at).collect();
+            let bound = value.iter().map(|v| (2.0 * UNIT * v.abs()) as f32).collect();
+            Some(Row { value, bound })
+        }))
+    };
+    by.filter_map(law).collect()
 }
 
 /// The embedding of another id.

@@ -69,7 +69,7 @@ pub(in crate::diagnose) const TOO_LITTLE: [&str; 5] = [INERT, LITTLE, ONE_ROW, N
 /// The work is used up.
 pub(in crate::diagnose) const WORK: &str = "its budget of work was used up; --why-budget 4 allows more";
 /// Numbers are read off each part.
-const OF_PARTS: &str = "it has a number of its own for each row or column, and predicts none";
+const OF_PARTS: &str = "its numbers, one for each row or column, are read off each run anew";
 /// Right elements.
 pub(in crate::diagnose) const RIGHT: &str = "elements are right that it would make wrong: the cause is another one, or this one under a condition that was not found";
 /// Wrong elements.

@@ -102,9 +102,13 @@ pub(in super::super) fn others(solution: &Solution, runs: [&Evidence<'_>; 2]) ->
         let rows = BEFORE.into_iter().flat_map(move |first| (0..ROWS).map(move |row| Seat::of_part(first, row, ROWS)));
         alone.chain(rows.filter(move |_| !single))
     };
+    let most = told.iter().map(|seat| seat.keys).max().unwrap_or(0);
     let mut all: Vec<Keys> = Vec::new();
     for keys in Keys::all(runs[0].side.capture, &[]) {
-        let may_be = keys != own && !(single && keys.are_of_queries()) && are_same(keys, own, told.iter().copied());
+        // A number beyond all keys says the same as a rule without one.
+        let beyond = own.are_plain() && keys.number().is_some_and(|number| number >= most);
+        let may_be =
+            keys != own && !beyond && !(single && keys.are_of_queries()) && are_same(keys, own, told.iter().copied());
         if may_be && [own].iter().chain(&all).all(|known| !are_same(keys, *known, anywhere())) {
             all.push(keys);
         }

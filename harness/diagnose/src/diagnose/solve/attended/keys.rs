@@ -328,6 +328,11 @@ impl Keys {
         )
     }
 
+    /// The number that parts are counted by, of rules that round where a part begins.
+    pub(in super::super) fn number(self) -> Option<usize> {
+        if let Self::PartRounded { to, .. } = self { Some(to) } else { None }
+    }
+
     /// Whether which they are depends on the length of the prompt.
     pub(super) fn are_of_prompt(self) -> bool {
         matches!(self, Self::Prompt(_) | Self::PromptPages(_))

@@ -481,7 +481,7 @@ impl Attended {
                     (own, vec![0.0; part.len()], total)
                 }
                 Self::Rounded(Rounded::Exponentials { to, tile, sum }) => {
-                    exponentials(part, query.off, (*to, *tile, *sum))
+                    exponentials(part, query.off, (&|e| to.round(e), *tile, *sum))
                 }
                 // Weights that come of a rounded result are rounded as well.
                 Self::Rounded(Rounded::Result { .. }) => {

@@ -20,6 +20,15 @@ pub enum Rounded {
         /// In their sum as well.
         sum: bool,
     },
+    /// The same, to multiples of one over a number, and not in their sum.
+    Steps {
+        /// The number.
+        of: u8,
+        /// Whether they are cut off; else rounded to the nearest one.
+        cut: bool,
+        /// Keys of a tile, whose largest score so far is taken off; 0 for all keys.
+        tile: usize,
+    },
     /// Weights, once they are divided by their sum.
     Weights(Half),
     /// The result after each tile.
@@ -82,6 +91,8 @@ impl Rounded {
             let of = |tile: usize| [false, true].map(|share| Self::Result { to, tile, share });
             all.extend(tiles[1..].iter().copied().flat_map(of));
         }
+        let steps = [255, 127, 15].into_iter().flat_map(|of| [true, false].map(|cut| (of, cut)));
+        all.extend(steps.flat_map(|(of, cut)| tiles.map(|tile| Self::Steps { of, cut, tile })));
         all
     }
 
@@ -93,9 +104,12 @@ impl Rounded {
         let plain = || over(seen, |_| true);
         match self {
             Self::Exponentials { to, tile, sum } => {
-                let (mut w, mut either, total) = exponentials(seen, query.off, (to, tile, sum));
-                w.iter_mut().chain(&mut either).for_each(|v| *v /= total);
-                (w, either)
+                divided(exponentials(seen, query.off, (&|e| to.round(e), tile, sum)))
+            }
+            Self::Steps { of, cut, tile } => {
+                let of = f64::from(of);
+                let round = |e: f64| if cut { (e * of).floor() / of } else { (e * of).round() / of };
+                divided(exponentials(seen, query.off, (&round, tile, false)))
             }
             Self::Weights(to) => {
                 let w = plain();
@@ -117,9 +131,17 @@ impl Rounded {
     }
 }
 
+/// Exponentials and how far each may be off, divided by their sum.
+fn divided((mut w, mut either, total): (Vec<f64>, Vec<f64>, f64)) -> (Vec<f64>, Vec<f64>) {
+    w.iter_mut().chain(&mut either).for_each(|v| *v /= total);
+    (w, either)
+}
+
 /// Exponentials that are rounded, of the distance from the largest score up to their own tile, and brought to that of all;
 /// how far each may be off; and their sum.
-pub(super) fn exponentials(s: &[f64], off: f64, (to, tile, of_sum): (Half, usize, bool)) -> (Vec<f64>, Vec<f64>, f64) {
+pub(super) fn exponentials(
+    s: &[f64], off: f64, (round, tile, of_sum): (&dyn Fn(f64) -> f64, usize, bool),
+) -> (Vec<f64>, Vec<f64>, f64) {
     let (mut before, mut sum) = (f64::NEG_INFINITY, 0.0);
     let (mut w, mut either): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
     for part in s.chunks(if tile == 0 { s.len() } else { tile }) {
@@ -129,9 +151,10 @@ pub(super) fn exponentials(s: &[f64], off: f64, (to, tile, of_sum): (Half, usize
         sum *= by;
         for s in part {
             let (e, relative) = ((s - new).exp(), UNIT * (8.0 + 2.0 * s.abs() + 2.0 * new.abs()) + off);
-            w.push(to.round(e));
-            either.push(to.either(e, e * relative) * if of_sum { 2.0 } else { 1.0 });
-            sum += if of_sum { to.round(e) } else { e };
+            w.push(round(e));
+            let reach = (round(e * (1.0 + relative)) - round(e * (1.0 - relative))).abs();
+            either.push(reach * if of_sum { 2.0 } else { 1.0 });
+            sum += if of_sum { round(e) } else { e };
         }
         before = new;
     }
@@ -192,6 +215,11 @@ impl fmt::Display for Rounded {
                 let sum = if *sum { ", as in their sum" } else { ", and not in their sum" };
                 let to = to.name();
                 write!(f, "exponentials are rounded to {to}{sum}{tiles}")
+            }
+            Self::Steps { of, cut, tile } => {
+                let tiles = if *tile == 0 { String::new() } else { format!(", in tiles of {tile} keys") };
+                let how = if *cut { "cut off" } else { "rounded" };
+                write!(f, "exponentials are {how} to multiples of 1/{of}, and not in their sum{tiles}")
             }
             Self::Weights(to) => {
                 write!(f, "weights are rounded to {} before they are multiplied with the values", to.name())

@@ -119,6 +119,7 @@ pub(super) const FEATURES: &[Feature] = &[
     // Where some have several tokens.
     Feature { name: "step", by_row: true, of: |s, at| longer(s).then(|| step(s, at).index as i64) },
     Feature { name: LATER, by_row: true, of: |s, at| Some(i64::from(step(s, at).first > 0)) },
+    Feature { name: BEHIND, by_row: true, of: behind_a_prefix },
     Feature {
         // A cache is looked at after every step, whoever wrote its rows.
         name: LOOKED,
@@ -184,6 +185,14 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature { name: "keys left over after whole tiles of 32", by_row: false, of: keys_left_over::<32> },
     Feature { name: "keys left over after whole tiles of 64", by_row: false, of: keys_left_over::<64> },
 ];
+
+/// Whether a row is of the first pass behind a prefix.
+fn behind_a_prefix(scene: &Scene<'_>, at: At) -> Option<i64> {
+    let steps = &scene.e.side.capture.steps;
+    let (run, own) = (steps.last()?.run, step(scene, at));
+    let first = steps.iter().find(|step| step.run == run)?.first;
+    Some(i64::from(first > 0 && own.run == run && own.first == first))
+}
 
 /// Whether steps after the prefill have several tokens.
 fn longer(scene: &Scene<'_>) -> bool {
@@ -251,6 +260,9 @@ pub(super) const WEIGHT_ROW: &str = "row of the weight";
 
 /// Whether the part is another one than the first, of a prompt in parts or of a decode step.
 pub(super) const LATER: &str = "part that does not begin at position 0";
+
+/// The first pass of a sequence that begins with a prefix of another one.
+pub(super) const BEHIND: &str = "first pass behind a shared prefix";
 
 /// The rows of a part, counted from its end.
 pub(super) const FROM_LAST: &str = "row counted from the part's last";

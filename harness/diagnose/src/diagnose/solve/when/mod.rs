@@ -9,7 +9,9 @@ pub(super) use separating::{Seen, separating};
 
 use super::At;
 use super::scene::Scene;
-use features::{AGE, Asked, BEYOND, FEATURES, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED, WEIGHT_ROW};
+use features::{
+    AGE, Asked, BEHIND, BEYOND, FEATURES, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED, WEIGHT_ROW,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -249,7 +251,7 @@ impl Condition {
     fn weight(&self) -> usize {
         let name = self.feature.feature().name;
         match &self.values {
-            Values::Is(_) if self.is_left_over() || name == LATER || name.contains(BEYOND) => 2,
+            Values::Is(_) if self.is_left_over() || [LATER, BEHIND].contains(&name) || name.contains(BEYOND) => 2,
             // Parts of several lengths that differ by nothing else tell a kernel's choice between two paths. Where all are of one
             // length, it says no more than prefill and decode.
             Values::Is(_) | Values::From(_) | Values::UpTo(_) if name == LENGTH => {

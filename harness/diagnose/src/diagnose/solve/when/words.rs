@@ -1,7 +1,7 @@
 //! Conditions in words.
 
 use super::features::{
-    AGE, BEYOND, DISTANCE, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED, MOST,
+    AGE, BEHIND, BEYOND, DISTANCE, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED, MOST,
 };
 use super::{Condition, Values};
 use std::fmt;
@@ -40,6 +40,8 @@ impl fmt::Display for Condition {
 fn at(name: &str, value: i64) -> String {
     match (name, value) {
         ("decode step" | "step", 0) => "in the prefill only".to_owned(),
+        (BEHIND, 0) => "but in the first pass behind a shared prefix".to_owned(),
+        (BEHIND, _) => "in the first pass of a sequence behind a shared prefix".to_owned(),
         (LATER, 0) => "in the part that begins at position 0".to_owned(),
         (LATER, _) => "in parts that do not begin at position 0".to_owned(),
         (FROM_LAST, 0) => "in the last row of each part".to_owned(),
