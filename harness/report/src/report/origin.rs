@@ -138,7 +138,7 @@ pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
         None => format!("decode step {n}"),
     };
     let until = local.bad_steps.last().copied().unwrap_or(first);
-    let without_gap = local.bad_steps.is_empty() || until - first + 1 == local.bad_steps.len();
+    let without_gap = local.bad_steps.is_empty() || until + 1 == first + local.bad_steps.len();
     let from = |n| match local.bad_positions.len() {
         1 if local.bad_steps.len() < 2 => format!(", at {}", step(n)),
         _ if local.bad_steps.is_empty() || without_gap && until == local.last_step => format!(" from {} on", step(n)),
