@@ -77,7 +77,7 @@ fn by_values(e: &Evidence<'_>, runs: Runs<'_>) -> Option<Told> {
 }
 
 impl Diagnosis {
-    /// The stages of which the values of all sequences of the run tell what is wrong.
+    /// The findings whose cause the values of all sequences of the run show.
     fn shown_by_sequences(&self) -> impl Iterator<Item = &Finding> {
         let of_this_run = |f: &&Finding| matches!(&f.trial, Some(Trial::Untried { because }) if because == OF_THIS_RUN);
         self.findings.iter().filter(of_this_run)
