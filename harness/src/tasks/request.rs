@@ -66,7 +66,7 @@ pub struct PromptRequest {
     /// Whether a prompt or tokens were typed.
     #[arg(skip)]
     pub typed: bool,
-    /// Take the text alone, not as a user turn
+    /// Use the text alone, without a chat template
     #[arg(long, env = "QDIFF_RAW")]
     pub raw: bool,
     /// A system prompt before the user turn
@@ -326,7 +326,7 @@ impl FilterRequest {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What is judged")]
 pub struct ToleranceRequest {
-    /// Allow a stage this relative L2 per row instead of its bound; repeatable, the last rule that matches wins
+    /// Allow this relative L2 error per row of a stage instead of its bound; repeatable, the last rule that matches wins
     #[arg(long, value_name = "GLOB=NUMBER")]
     pub tolerance: Vec<String>,
     /// How linear layers and attention are checked: every row is computed, or rows are probed by random sums of their

@@ -43,8 +43,7 @@ impl Terminal {
         let tables = shown.iter().filter(|s| s.table.is_some()).count();
         // With something wrong, what to do comes before what was run.
         let early = screen.outcome != Outcome::Match;
-        let lines = |section: &Section| section.title.is_empty() && section.table.is_none();
-        if early && !shown.first().is_some_and(|first| lines(first)) {
+        if early && !shown.first().is_some_and(|first| belongs(first)) {
             out.extend(screen.next.as_ref().map(|next| self.next(next)));
         }
         for (i, section) in shown.iter().enumerate() {
@@ -59,7 +58,7 @@ impl Terminal {
             if let Some(table) = &section.table {
                 let _ = writeln!(out, "{}", self.draw(table));
             }
-            if i == 0 && early && lines(section) {
+            if i == 0 && early && belongs(section) {
                 out.extend(screen.next.as_ref().map(|next| self.next(next)));
             }
         }
@@ -136,6 +135,11 @@ impl Terminal {
         }
         lines.join("\n")
     }
+}
+
+/// Whether the section is lines without a heading: at the beginning, they belong to the verdict.
+fn belongs(section: &Section) -> bool {
+    section.title.is_empty() && section.table.is_none()
 }
 
 fn color(outcome: Outcome) -> Style {
