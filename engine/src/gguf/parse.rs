@@ -28,7 +28,7 @@ pub(super) fn parse(file: Box<dyn AsRef<[u8]> + Send + Sync>, path: Option<&Path
     if !bytes.starts_with(b"GGUF") && !b"GGUF".starts_with(bytes) {
         let start = shown(bytes);
         let remedy = remedy(&start);
-        return Err(Problem::NotGguf(format!("not a GGUF file: it starts with \"{start}\"; {remedy}")));
+        return Err(Problem::NotGguf(format!("is not a GGUF file: it starts with \"{start}\"; {remedy}")));
     }
     let mut r = Reader::new(bytes);
     r.take(4, "the magic")?;
