@@ -14,7 +14,7 @@ const NUMBERS: &[usize] = &[1, 3, 4, 5, 6, 7];
 const SPARE: &[usize] = &[7, 6, 5];
 
 /// Why a row is inconclusive.
-pub(super) const OPEN: &str = "what they are allowed is as much as a fault may be";
+pub(super) const OPEN: &str = "their allowed error is as large as a fault may be";
 
 /// What an inherited status means.
 const INHERITED: &str = "right on its own inputs, which a wrong stage before it changed: mend the stages marked DIVERGED first, and this one \
