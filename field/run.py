@@ -10,7 +10,7 @@ import sys
 import numpy as np
 from qdiff_capture import Capture
 
-# Where the scores of a text are asked for, and no stages: the file to write them to.
+# The file for the scores of a text, if scores and no stages are requested.
 SCORED = os.environ.get("FIELD_SCORE")
 
 def arguments(**options):

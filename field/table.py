@@ -14,16 +14,15 @@ of 7 tokens and 3 decode steps, and `20,3x1,9` a prompt of 20 tokens, three deco
 Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, `real-f16` the same in F16, and `real-1.5b` the same with 1.5B;
 the other models are small ones that `qdiff synth` writes.
 
-- **used**: the row of a correct stage that came nearest to its bound: its share of it, and the stage.
-- **coverage**: stage rows that were judged, of all rows of all stages, and in brackets the stages that the engine shows. A stage that
-  it does not show is judged as part of the next one that it shows.
-- **confirmed**: *prediction*: qdiff ran the engine on other tokens, and the cause predicted its values; *mended*: with a patch of
-  only the defects that the cell names, the same runs are a MATCH.
-  *no*: the cause was not tried on other tokens, or did not hold there. Such a row is a difference from the arithmetic that was
-  declared for the engine, and not a confirmed defect.
+- **used**: the largest error / bound ratio of all rows in correct stages, and its stage.
+- **coverage**: the share of stage rows that were judged, and in brackets how many stages the engine shows. A stage that the engine
+  does not show is judged as part of the next one that it shows.
+- **confirmed**: *prediction*: qdiff ran the engine on other tokens, and the cause predicted the values. *mended*: with a patch of
+  only the defects that the cell names, the same runs are a MATCH. *no*: the cause was not tried on other tokens, or did not hold
+  there; the row shows a difference from the arithmetic that was declared for the engine, and no confirmed defect.
 - **effect**: what all findings together do to the logits: the largest error relative to the norm of a row, the largest KL
-  divergence in nats, and the positions at which another token is the likeliest. It includes the rounding of both sides: on a model
-  with quantised weights llama.cpp rounds activations too, and on `real` that alone is about 0.06 of a row.
+  divergence in nats, and the positions at which another token is the likeliest. The rounding of both sides is included: on a model
+  with quantised weights llama.cpp rounds activations too, which alone makes about 0.06 of a row's norm on `real`.
 """
 WORST = ["trouble", "diverged", "incomplete", "match"]
 

@@ -1,21 +1,21 @@
-/* qdiff_tap.h: writes what an engine computes as a capture that qdiff judges.
+/* qdiff_tap.h: writes the values that an engine computes, as a capture that qdiff judges.
  *
- *     qdiff_tap *qd = QDIFF_BEGIN("my engine");       NULL, and nothing is done below, where QDIFF_DUMP is not set
+ *     qdiff_tap *qd = QDIFF_BEGIN("my engine");       NULL if QDIFF_DUMP is not set; the lines below then do nothing
  *     QDIFF_STEP(qd, first, tokens, n);               position of the first token; the n ids that are fed now
  *     QDIFF_ROWS(qd, "layer_out", 7, x, QDIFF_F32, n, n_embd);
  *     QDIFF_TAP(qd, "q_rope", 7, q, QDIFF_BF16, 3, dims, strides);
  *     QDIFF_END(qd);
  *
- * The folder that QDIFF_DUMP names is made. A new dump replaces an old one there. Where a process cannot dump, it leaves the
- * reason in the folder, and qdiff refuses the folder. Two processes cannot dump to one folder at the same time, and a process
- * that was forked after QDIFF_BEGIN cannot tap. `qdiff run -m MODEL --subject capture:FOLDER` judges the dump;
- * docs/engine/capture-format.md says which names and shapes the stages have. QDIFF_END writes the line that says that the
- * dump is whole: qdiff does not pass a dump without it.
+ * QDIFF_BEGIN makes the folder that QDIFF_DUMP names. A new dump replaces an old one in that folder. If a process cannot dump, it
+ * leaves the reason in the folder, and qdiff refuses the folder. Two processes cannot dump to one folder at the same time, and a
+ * process that was forked after QDIFF_BEGIN cannot tap. `qdiff run -m MODEL --subject capture:FOLDER` judges the dump;
+ * docs/engine/capture-format.md has the names and shapes of the stages. QDIFF_END marks the dump as complete: qdiff does not pass
+ * a dump without this mark.
  *
- * Of an engine that computes rows of several sequences in one pass, say in each step whose the rows are; arrays then hold those of
- * all sequences, but for caches, scores and weights, which are tapped for each sequence:
+ * An engine that computes rows of several sequences in one pass gives the sequence of each row in each step. Arrays then hold the
+ * rows of all sequences, except caches, scores and weights, which are tapped for each sequence:
  *
- *     QDIFF_SEQUENCES(qd, sequences, n);              int32_t, of each row: 0 and up in the order in which they begin
+ *     QDIFF_SEQUENCES(qd, sequences, n);              int32_t for each row; sequences are numbered from 0 in the order in which they begin
  *     QDIFF_PREFIX(qd, 0, 2, 16);                     sequence 2 begins here, with 16 cached tokens of sequence 0
  *     QDIFF_TAKEN_BACK(qd, 1, 9);                     before this step sequence 1 was cut to its first 9 tokens: a draft was rejected
  *     QDIFF_ROWS(qd, "slots", -1, slots, QDIFF_I32, n, 1);   the cache slot that each row is written to; "positions" likewise
@@ -26,7 +26,7 @@
  * copied before a call returns. Taps may come from several threads; a step begins when all taps of the one before have
  * returned.
  *
- * C99 and C++11; Linux, macOS, Windows; nothing but the C library, and -pthread where the platform's threads want it.
+ * C99 and C++11; Linux, macOS, Windows; needs only the C library, and -pthread if the platform's threads need it.
  *
  * GPUs: define QDIFF_TAP_CUDA or QDIFF_TAP_HIP before the include, and give taps and steps the stream on which the engine
  * computes:
@@ -34,10 +34,10 @@
  *     QDIFF_STEP_ON(qd, first, tokens, n, stream);
  *     QDIFF_TAP_ON(qd, "q_rope", 7, q, QDIFF_BF16, 3, dims, NULL, stream);
  *
- * Values are copied to the host on that stream, behind what it computes, and written to the disk by later calls from the
- * host, so that the stream waits for no disk. In a stream that is being captured, copies become nodes of the graph, and
- * every replay is dumped: call QDIFF_STEP_ON before each launch of the graph, or within what is captured, in which case the
- * steps count themselves and manifest.json must name the tokens. Streams that a step forks join before the next step.
+ * Values are copied to the host on that stream, in the order of its work. Later calls from the host write them to the disk, so
+ * the stream waits for no disk. In a stream that is being captured, copies become nodes of the graph, and every replay is dumped.
+ * Call QDIFF_STEP_ON before each launch of the graph; or call it in the captured part: then the steps are counted for you, and
+ * manifest.json must name the tokens. Streams that a step forks join before the next step.
  */
 #ifndef QDIFF_TAP_H
 #define QDIFF_TAP_H

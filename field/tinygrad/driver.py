@@ -1,5 +1,5 @@
 """Runs the transformer of tinygrad.llm on a GGUF, as qdiff tells it, and dumps the stages that its code names. Each tapped value is
-realized, where tinygrad by itself would compute several of them in one kernel."""
+realized, where unchanged tinygrad would compute several of them in one kernel."""
 
 import importlib.metadata
 import os
@@ -12,7 +12,7 @@ from tinygrad import Tensor, nn
 try:
     import tinygrad.llm.kernels.amd
 except ModuleNotFoundError:
-    # The wheel of 0.14.0 lacks this package, and tinygrad.llm.model imports it. What a CPU needs of it stands here.
+    # The wheel of 0.14.0 lacks this package, and tinygrad.llm.model imports it. This stub has what a CPU needs of it.
     stub = types.ModuleType("tinygrad.llm.kernels.amd")
     stub.Linear, stub.amd_custom_kernels_supported = nn.Linear, lambda device: False
     stub.gated_delta_prefill = stub.flash_attention = None

@@ -3,7 +3,7 @@
 //! Usage: field-candle-safetensors MODEL TOKENS PASSES DECODED f32|bf16      the ids of the prompt, one a line, the lengths of the
 //! passes over it, and the ids that are fed after it
 
-// Of candle-transformers, as it stands there but for the taps.
+// Files of candle-transformers, unchanged except for the taps.
 #[expect(dead_code)]
 mod models;
 #[expect(dead_code)]
@@ -28,7 +28,7 @@ thread_local! {
     static LAYER: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Says which layer the taps that follow stand in.
+/// Sets the layer of the taps that follow.
 fn in_layer(layer: Option<usize>) {
     LAYER.set(layer);
 }
@@ -96,7 +96,7 @@ fn main() -> Result<()> {
     for tokens in steps {
         tap.step(first, &tokens).map_err(candle::Error::wrap)?;
         let logits = forward(&Tensor::new(tokens.as_slice(), &device)?.unsqueeze(0)?, first)?;
-        // Of the last token alone.
+        // Only the last token has logits.
         self::tap("logits", &logits)?;
         first += tokens.len();
     }

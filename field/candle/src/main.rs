@@ -3,7 +3,7 @@
 //! Usage: field-candle MODEL TOKENS PASSES DECODED      the ids of the prompt, one a line, the lengths of the passes over it, and
 //! the ids that are fed after it
 
-// Of candle-transformers, as it stands there but for the taps.
+// Files of candle-transformers, unchanged except for the taps.
 #[expect(dead_code)]
 mod models;
 #[expect(dead_code)]
@@ -37,7 +37,7 @@ thread_local! {
     static LAYER: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Says which layer the taps that follow stand in.
+/// Sets the layer of the taps that follow.
 fn in_layer(layer: Option<usize>) {
     LAYER.set(layer);
 }

@@ -5,7 +5,7 @@
 //!
 //! large takes one token at a time: the rows of a pass are collected, and dumped as one step.
 
-// Of large, as it stands there but for the taps.
+// A file of large, unchanged except for the taps.
 #[expect(dead_code)]
 #[path = "../vendor/large/src/gguf.rs"]
 mod gguf;

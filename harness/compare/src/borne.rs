@@ -37,7 +37,7 @@ pub struct Borne {
     pub elements: usize,
     /// Rows that are not what these say.
     pub otherwise: usize,
-    /// Of the rows that are, those in slots to which the run wrote nothing: they hold zeros, or a copy of another sequence's row.
+    /// Rows that are, but in slots to which the run wrote nothing: they hold zeros, or a copy of another sequence's row.
     #[serde(default, skip_serializing_if = "none")]
     pub unwritten: usize,
 }

@@ -90,7 +90,7 @@ pub const BUILT_IN: &[Prompt] = &[
 /// What makes a turn of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Template {
-    /// ChatML, and no system prompt but the one given
+    /// ChatML, with no system prompt except --system
     #[default]
     Bare,
     /// The GGUF's own chat template, which may add a system prompt

@@ -14,10 +14,7 @@ pub(super) fn schemas() -> [(PossibleValue, fn() -> Schema); 12] {
     [
         (of("run", "What `run --json` writes").alias("report"), json::schema::<Report>),
         (
-            of(
-                "failure",
-                "What is written in the place of a report where a command, or a prompt of `run --prompts`, failed",
-            ),
+            of("failure", "What is written instead of a report if a command, or a prompt of `run --prompts`, fails"),
             json::schema::<Failure>,
         ),
         (of("check", "What `check --json` writes"), json::schema::<CheckReport>),

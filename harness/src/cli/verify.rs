@@ -89,7 +89,7 @@ fn request(args: &ReportArgs, report: &Report) -> Result<RunRequest> {
     Ok(request)
 }
 
-/// What the run has otherwise than the report: model, tokens, sides, tolerances, outcome, origins, and what was judged.
+/// Differences of the run from the report: model, tokens, sides, tolerances, outcome, origins, and coverage.
 fn differences(then: &Report, now: &Report, other_subject: bool) -> Vec<(&'static str, String)> {
     let mut differ = Vec::new();
     let mut compare = |what, then: String, now: String| {

@@ -18,8 +18,8 @@ use std::path::PathBuf;
 pub struct DequantiseRequest {
     #[command(flatten)]
     pub model: ModelRequest,
-    /// Format of the matrices, whose rows must be whole blocks of it (others stay as they are); vectors are F32. Quantisers
-    /// that require an importance matrix get one in which all columns weigh the same
+    /// Format of the matrices; a matrix whose rows are not whole blocks of the format stays as it is. Vectors are F32. A
+    /// quantiser that needs an importance matrix gets one in which all columns weigh the same
     #[arg(
         long, value_name = "FORMAT", ignore_case = true, default_value = "f16", value_parser = formats(), env = "QDIFF_TO",
         help_heading = "Output"

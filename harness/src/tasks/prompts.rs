@@ -17,7 +17,7 @@ pub struct PromptsRequest {
     /// Print nothing but the token ids, in one line
     #[arg(long, requires = "name")]
     pub tokens: bool,
-    /// Take the text alone, not as a user turn
+    /// Use the text alone, without a chat template
     #[arg(long, requires = "name")]
     pub raw: bool,
     /// A system prompt before the user turn

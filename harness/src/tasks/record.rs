@@ -66,7 +66,7 @@ pub struct RecordRequest {
     /// Write N parts, each with everything that judging some of the layers needs: for `qdiff judge --shard`
     #[arg(long, value_name = "N", help_heading = "Output", value_parser = values::at_least_one)]
     pub shards: Option<usize>,
-    /// Deflate the arrays: smaller by a tenth or two, and slower
+    /// Deflate the arrays: a little smaller, and slower
     #[arg(long, help_heading = "Output")]
     pub compress: bool,
 }

@@ -66,7 +66,7 @@ pub struct PromptRequest {
     /// Whether a prompt or tokens were typed.
     #[arg(skip)]
     pub typed: bool,
-    /// Take the text alone, not as a user turn
+    /// Use the text alone, without a chat template
     #[arg(long, env = "QDIFF_RAW")]
     pub raw: bool,
     /// A system prompt before the user turn
@@ -326,11 +326,11 @@ impl FilterRequest {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What is judged")]
 pub struct ToleranceRequest {
-    /// Allow a stage this relative L2 per row instead of its bound; repeatable, the last rule that matches wins
+    /// Allow this relative L2 error per row of a stage instead of its bound; repeatable, the last rule that matches wins
     #[arg(long, value_name = "GLOB=NUMBER")]
     pub tolerance: Vec<String>,
-    /// How linear layers and attention are checked: probes check most rows of long prompts by random combinations of
-    /// their outputs, and doubtful rows are computed
+    /// How linear layers and attention are checked: every row is computed, or rows are probed by random sums of their
+    /// outputs and computed if a probe is suspicious
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub check: CheckMode,
     /// Seed of the probes' random numbers, as a report prints it, instead of a hash of the judged values
@@ -377,11 +377,12 @@ pub struct FaultRequest {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What to run")]
 pub struct SequencesRequest {
-    /// Deal the tokens of the prompt out to several sequences, whose rows share passes: in 7,5+1+17@0 the first pass feeds 7
-    /// tokens of sequence 0. The second pass feeds 5 more, 1 token of sequence 1, and 17 tokens of sequence 2, which begins
-    /// with the 7 cached tokens of sequence 0 (17@0:4: with the first 4 of them). In 9,5,1~4 sequence 0 takes its last 4 tokens
-    /// back before the third pass, as after a rejected draft (1~all: all of them). Nothing is decoded. Each sequence is judged
-    /// as a run of its own; after tokens were taken back, a new run begins
+    /// Distribute the tokens of the prompt over several sequences that share passes. In 7,5+1+17@0 the first pass feeds 7
+    /// tokens of sequence 0. The second pass feeds 5 more tokens of sequence 0, 1 token of sequence 1, and 17 tokens of
+    /// sequence 2, which begins with the 7 cached tokens of sequence 0; with 17@0:4 it begins with the first 4 of them. In
+    /// 9,5,1~4 sequence 0 takes its last 4 tokens back before the third pass, as after a rejected draft; 1~all takes all its
+    /// tokens back. Nothing is decoded. Each sequence is judged as a run of its own; after tokens were taken back, a new run
+    /// begins
     #[arg(long, value_name = "LIST")]
     pub sequences: Option<Plan>,
 }

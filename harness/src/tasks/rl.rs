@@ -27,7 +27,7 @@ pub struct RlRequest {
     /// capture may have them as arrays `STEP/logprobs`. Without either they are computed from the captured logits
     #[arg(long, value_name = "FILE", help_heading = "What is judged")]
     pub logprobs: Option<PathBuf>,
-    /// The same of the trainer
+    /// The same for the trainer
     #[arg(long, value_name = "FILE", help_heading = "What is judged")]
     pub trainer_logprobs: Option<PathBuf>,
     #[command(flatten)]

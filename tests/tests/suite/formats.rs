@@ -400,7 +400,7 @@ fn a_declared_arithmetic_stands_in_the_headline() {
 }
 
 /// An engine joins two shares of the keys by logarithms of sums of exponentials, whose error grows with the scores: right if it says
-/// so, and no more than that error is excused.
+/// so, and only that error is excused.
 #[test]
 fn shares_that_are_joined_by_logarithms_are_declared() {
     let folder = folder_with(&Synth { massive: true, ..exact() });

@@ -54,7 +54,7 @@ fn what_has_no_worked_example_is_named() {
     }
 }
 
-/// Beside the extent that was wrong stood "no known cause"; a finding of a cache had no remedy; the size of a stage that has no
+/// The report of a wrong extent said "no known cause"; a finding of a cache had no remedy; the size of a stage that has no
 /// size was the word "Infinity".
 #[test]
 fn a_wrong_extent_is_what_is_wrong() {

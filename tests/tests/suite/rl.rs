@@ -36,7 +36,7 @@ fn the_side_that_is_wrong_is_named() {
     }
 }
 
-/// What is reported is what it is taken for, or the report says what it is: by the tokens that no parameter was fitted on.
+/// Reported logprobs have the assumed meaning, or the report names their meaning, by tokens that no parameter was fitted on.
 #[test]
 fn reported_logprobs_mean_what_they_say() {
     let folder = folder();

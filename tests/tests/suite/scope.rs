@@ -200,7 +200,7 @@ fn what_would_be_passed_over_is_refused() {
     folder.qdiff("run -m model.gguf --prompt hello --raw -n 0").exits(0);
 }
 
-/// Without a GPU the CPU engine replaces it: qdiff says so, and `--ci` makes it an error. It was said before every
+/// Without a GPU the CPU engine replaces it: qdiff says so, and `--ci` makes it an error. The message came before every
 /// error as if it were the cause, with a driver to install, and with `-q`.
 #[test]
 fn another_engine_in_the_place_of_the_one_that_was_meant() {

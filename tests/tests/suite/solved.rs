@@ -43,7 +43,7 @@ fn finding(folder: &Folder, change: impl FnOnce(&mut Arrays)) -> (Value, String)
     (first, unwrapped(text.split("\n\n").next().unwrap()))
 }
 
-/// A bug: what it is called, the stage, what it does, and words that the report must have.
+/// A bug: its name, the stage, what it does, and words that the report must have.
 type Bug = (&'static str, &'static str, fn(&mut Arrays), &'static [&'static str]);
 
 fn of(arrays: &Arrays, step: &str, stage: &str) -> Vec<f32> {

@@ -1,4 +1,4 @@
-//! Of candle-transformers, as it stands there but for the taps.
+//! Files of candle-transformers, unchanged except for the taps.
 
 #[path = "../../vendor/candle-transformers/src/models/quantized_qwen2.rs"]
 pub mod quantized_qwen2;

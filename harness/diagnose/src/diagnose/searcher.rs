@@ -27,8 +27,7 @@ const HEAVY: usize = 1 << 24;
 const BEYOND: usize = 1 << 28;
 
 /// What is wrong of a sequence whose own rows are right.
-pub(super) const PREFIX: &str =
-    "only rows are wrong that it took over from another sequence, or from before its rollback; the cause is told there";
+pub(super) const PREFIX: &str = "only rows that the sequence took over from another one, or from before its rollback, are wrong; the cause is in that report";
 
 /// A mutation with values of its parameters.
 pub(super) type Candidate = (&'static Mutation, Vec<f64>);

@@ -85,7 +85,7 @@ fn by_values(e: &Evidence<'_>, runs: Runs<'_>) -> Option<Told> {
 }
 
 impl Diagnosis {
-    /// The stages of which the values of all sequences of the run tell what is wrong, and no other run bore it out.
+    /// The findings whose cause the values of all sequences of the run show, and no other run bore out.
     fn shown_by_sequences(&self) -> impl Iterator<Item = &Finding> {
         let of_this_run = |f: &&Finding| match &f.trial {
             Some(Trial::Untried { because }) => because == OF_THIS_RUN,

@@ -17,7 +17,7 @@ pub(super) struct Spot {
 }
 
 impl Spot {
-    /// Of the token at a position of a run.
+    /// The spot of the token at a position of a run.
     fn of(capture: &Capture, position: usize) -> Option<Self> {
         let own = capture.steps.last()?.run;
         let index = capture.steps.iter().position(|step| (step.first..step.keys()).contains(&position))?;
@@ -27,7 +27,7 @@ impl Spot {
         Some(Self { whose: step.whose, pass: index - prefix, before, after })
     }
 
-    /// The same where the run is known by what it is of.
+    /// The same for the run of a sequence.
     fn of_run(runs: Runs<'_>, whose: Whose, position: usize) -> Option<Self> {
         let captures = runs.0.iter().map(|(searcher, _)| searcher.subject.capture);
         let of = |capture: &&Capture| capture.steps.last().is_some_and(|step| step.whose == whose);
@@ -51,7 +51,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Of the token at a position of the run that is looked at, and another one by its run and position.
+    /// The link from a token of this run, by its position, to another token, by its run and position.
     pub(super) fn of((runs, run): Runs<'_>, at: usize, (whose, from): (Whose, usize)) -> Option<Self> {
         let by = at as i64 - from as i64;
         let at = Spot::of(runs[run].0.subject.capture, at)?;

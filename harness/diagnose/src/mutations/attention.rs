@@ -180,7 +180,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(|g, n| scores(g, n) || softmax(g, n)),
         story: "all visible keys weigh alike: the keys are not read",
         seen: "attention weights are 1/n in every row",
-        remedy: "check that the scores read the keys, and the softmax the scores, with the stride they were written with",
+        remedy: "check that the scores read the keys, and that the softmax reads the scores, with the stride of the write",
         params: &[Param::new("read", "0: nothing is read; 1: the first key in the place of every other", 0.0)
             .searched(&[1.0])],
         apply: |node, values, _| match (node.op.anatomy(), values[0] as i64) {
@@ -287,7 +287,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(context),
         story: "the values are read in another order than they are cached in: {as}",
         seen: "the weights are right and the context is not; with one cached row it may be right",
-        remedy: "read V with the strides it was written with; K's are not V's where V is kept transposed",
+        remedy: "read V with the strides of its write; if V is stored transposed, K has other strides",
         params: &[LAYOUT],
         apply: layouts,
         ..Mutation::PLAIN
@@ -297,7 +297,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(scores),
         story: "the keys are read in another order than they are cached in: {as}",
         seen: "cache and queries are right and the scores are not",
-        remedy: "read K with the strides it was written with",
+        remedy: "read K with the strides of its write",
         params: &[LAYOUT],
         apply: layouts,
         ..Mutation::PLAIN

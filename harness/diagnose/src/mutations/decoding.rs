@@ -189,7 +189,7 @@ impl Mutation {
     }
 }
 
-const FOUND: &str = "`qdiff weights` finds it where the reader is wrong, a run where the kernel is";
+const FOUND: &str = "`qdiff weights` finds it if the reader is wrong, `qdiff run` if the kernel is wrong";
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation::decoding(

@@ -10,7 +10,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     case(
         "vocab-padding",
         "ids beyond the tokenizer's last are scanned by the argmax",
-        "`qdiff logits`: padded ids have logits of their own; where llama.cpp scans them too the theory is wrong, and inert",
+        "`qdiff logits`: padded ids have logits of their own; if llama.cpp scans them too, padding is not the bug, and the fault is inert",
         "compare the vocabulary of the metadata with the rows of the output projection before cutting the scan short",
     ),
     case(

@@ -302,7 +302,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(rotations),
         story: "the planes between which YaRN goes over to divided angles are those of another context than the model was trained on",
         seen: "the first and the last planes of a head are right, those between are not; the error grows with the position",
-        remedy: "compute them of rope.scaling.original_context_length, not of context_length, and with the model's base",
+        remedy: "compute the planes from rope.scaling.original_context_length, not from context_length, and with the model's base",
         params: &[Param::new("context", "tokens that they are computed of", 32_768.0)],
         apply: |node, values, _| {
             rotating(node, |r| {

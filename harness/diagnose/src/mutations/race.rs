@@ -18,7 +18,7 @@ fn unordered(out: Output<'_>, times: &AtomicUsize) {
 pub(super) const MUTATIONS: &[Mutation] = &[Mutation {
     name: "race",
     story: "the result changes from run to run",
-    seen: "`qdiff run` runs a subject that diverges once more, and tells this before all else",
+    seen: "`qdiff run` runs a subject that diverges once more, and reports different bits first",
     remedy: "compute-sanitizer --tool racecheck; look for a missing barrier or an atomic sum",
     recurs: false,
     apply: |node, _, _| {

@@ -136,7 +136,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(sums),
         story: "the sum over all ranks is reduced once more: it is as many times too large as there are ranks",
         seen: "the residual stream grows too fast, by a factor that is the number of ranks",
-        remedy: "reduce {stage} once: what every rank has in full is no part",
+        remedy: "reduce {stage} once: every rank already has the whole sum",
         apply: |node, _, graph| {
             let ranks = graph.ranks();
             (ranks > 1).then(|| weighed(node, move |_| ranks as f64))

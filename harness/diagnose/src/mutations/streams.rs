@@ -240,7 +240,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(|_, n| definition::<StreamNorm>(n).is_some()),
         story: "the norm is over all residual streams together, and not over each",
         seen: "streams of different sizes keep their ratio",
-        remedy: "take the mean square of each stream by itself",
+        remedy: "take the mean square of each stream separately",
         apply: |node, _, _| {
             let StreamNorm { eps, about, .. } = *definition::<StreamNorm>(node)?;
             Some(node.with(Defined::op(StreamNorm { eps, streams: 1, about })))

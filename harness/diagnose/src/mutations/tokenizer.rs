@@ -39,7 +39,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "bos-added",
         story: "a token that begins a text is put before the prompt, which this vocabulary does not ask for",
         seen: "tokenizer.ggml.add_bos_token is false or absent; every stage matches, one position later",
-        remedy: "put it there only where tokenizer.ggml.add_bos_token says so",
+        remedy: "add the token only if tokenizer.ggml.add_bos_token is true",
         encode: Some(|tokenizer, prompt| {
             let mut ids = tokenizer.encode(&prompt.text, true);
             let bos = tokenizer.bos().filter(|bos| ids.first() != Some(bos))?;

@@ -104,6 +104,9 @@ pub struct Told {
     /// What other tokens say of it, if they bear it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standing: Option<String>,
+    /// How to mend it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
 }
 
 /// Bits that a sequence gives beside others, and not alone.
@@ -150,7 +153,10 @@ impl Fared {
         // What the values of several sequences show has the numbers of one run in its words.
         let shown = |first: &Finding| first.trial.as_ref().and(first.plain()).map(without_numbers);
         let name = |first: &Finding| first.name().or_else(|| shown(first));
-        let cause = told.and_then(|first| Some(Told { name: name(first)?, standing: standing::short(first) }));
+        let remedy = |first: &Finding| first.mended().map(str::to_owned);
+        let cause = told.and_then(|first| {
+            Some(Told { name: name(first)?, standing: standing::short(first), remedy: remedy(first) })
+        });
         Self::Run(Box::new(Run {
             outcome: report.outcome,
             headline: screen.headline,
@@ -326,8 +332,10 @@ impl Document for CheckReport {
             _ => "the first wrong case alone",
         };
         let next = wrong.map(|(_, run)| Next { command: run.command.clone(), why: why(run) });
+        let remedy = wrong.and_then(|(_, run)| run.cause.as_ref()?.remedy.clone());
+        let remedy = remedy.map(|remedy| ("remedy", remedy)).into_iter().collect();
         Screen {
-            sections: vec![Section::lines("Run", facts), Section::table("Cases", table)],
+            sections: vec![Section::lines("", remedy), Section::lines("Run", facts), Section::table("Cases", table)],
             checks: self.cases.iter().map(check).collect(),
             next,
             seconds: self.runs().map(|(_, run)| run.seconds).sum(),

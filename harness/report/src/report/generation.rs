@@ -216,7 +216,7 @@ fn facts(report: &GenerationReport) -> Vec<Line> {
     lines.extend(origin::injected(&report.injected, &report.inert));
     if report.outcome == Outcome::Match {
         let unseen = report.injected.iter().filter(|fault| !report.inert.contains(fault));
-        lines.extend(unseen.map(|fault| ("unseen", format!("{fault}: no token is another one for it"))));
+        lines.extend(unseen.map(|fault| ("unseen", format!("{fault}: no token changes because of it"))));
     }
     if let Some(check) = &report.tokens {
         lines.push(("tokenizer", check.words()));
@@ -311,7 +311,7 @@ fn reach(fork: &Fork) -> String {
 
 fn same_tokens(forced: &TeacherForced) -> String {
     let mut text = format!(
-        "fed the reference's next {} tokens, the subject chooses as the reference does after {} of them",
+        "fed the reference's next {} tokens, the subject makes the reference's choice after {} of them",
         forced.compared,
         forced.compared - forced.different.len()
     );

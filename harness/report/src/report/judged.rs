@@ -267,24 +267,25 @@ pub(super) fn coverage(report: &Report) -> String {
         let sees = format!("a single wrong element shows from about {} times its bound on", p.sees.0.ceil());
         let missed = p.missed.map_or_else(String::new, |missed| {
             let chance = number(missed.0);
-            format!("; several that cancel are missed with a chance of {chance} at most, if the largest is {SEVERAL} times as far off")
+            let largest = SEVERAL * p.sees.0.ceil();
+            format!("; several that cancel, the largest at least {largest} times its bound, are missed with a probability of at most {chance}")
         });
-        format!("; {} of them by probes: {sees}{missed} (--check full computes them)", p.rows)
+        format!("; {} of them by probes: {sees}{missed} (--check full computes every row)", p.rows)
     });
     format!("{share} % ({what}); {} of {} stage rows{within}{probed}{last}{inconclusive}{rounded}", c.judged, c.asked)
 }
 
-/// What probes drew their random numbers from, where there were any.
+/// Where the random numbers of probes come from.
 pub(super) fn seeds(report: &Report) -> Option<String> {
     let verdict = &report.diagnosis.verdict;
     if let Some(seed) = verdict.coverage.probed?.seed {
-        return Some(format!("their random numbers are drawn from the seed {seed}, and not from the values"));
+        return Some(format!("the seed of the random numbers is {seed} for every stage (--probe-seed)"));
     }
     let drawn = |s: &StageResult| Some((s.id, s.subject.as_ref().or(s.reference.as_ref())?.seed?));
     let (first, seed) = verdict.stages.iter().find_map(drawn)?;
     Some(format!(
-        "their random numbers are drawn from the values and weights that they judge: seed {seed} for {first}, and in the \
-         JSON for each stage; --probe-seed {seed} draws them from it again"
+        "the seed of the random numbers is a hash of a stage's values and weights: {seed} for {first}; the JSON has the \
+         seeds of all stages. --probe-seed {seed} uses this seed for every stage"
     ))
 }
 

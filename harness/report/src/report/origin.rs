@@ -110,11 +110,11 @@ pub(super) fn why(diagnosis: &Diagnosis) -> Vec<Line> {
         let stages = format!("{unfinished} of the {}", counted(diagnosis.findings.len(), "wrong stage"));
         let text = if budget > 0.0 {
             format!(
-                "its work was used up before every cause was tried on {stages}; --why-budget {} gives it four times the work",
+                "the budget was used up before every cause was tried on {stages}; --why-budget {} allows four times the work",
                 4.0 * budget
             )
         } else {
-            format!("no cause was looked for at {stages}; --why-budget 1 gives it the usual work")
+            format!("no cause was tried on {stages}; --why-budget 1 allows the usual work")
         };
         lines.push(("search", text));
     }

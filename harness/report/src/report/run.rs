@@ -61,8 +61,10 @@ impl Document for Report {
 }
 
 fn headline(report: &Report) -> String {
-    let sequence = report.run.sequence.as_ref().map_or_else(String::new, |of| format!("in {}: ", of.whose()));
-    sequence + &of_outcome(report)
+    let words = of_outcome(report);
+    let Some(of) = &report.run.sequence else { return words };
+    let mark = if words.starts_with("at ") { "," } else { ":" };
+    format!("in {}{mark} {words}", of.whose())
 }
 
 fn of_outcome(report: &Report) -> String {

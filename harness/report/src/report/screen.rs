@@ -49,7 +49,7 @@ impl Screen {
 
     /// The verdict as one line: `DIVERGED at L07.q_rope, …`, `MATCH: …`.
     pub fn line(&self) -> String {
-        let joined = ["at ", "with ", "("].iter().any(|word| self.headline.starts_with(word));
+        let joined = ["at ", "in ", "with ", "("].iter().any(|word| self.headline.starts_with(word));
         format!("{}{} {}", self.word, if joined { "" } else { ":" }, self.headline)
     }
 

@@ -4,7 +4,7 @@ use super::origin::{grouped, positions, story};
 use super::screen::{Check, Fate, Line, Table};
 use super::{Outcome, Report};
 use crate::number::{counted, number, percent};
-use crate::verdict::{Local, Place, StageResult, Status, Verdict};
+use crate::verdict::{Local, StageResult, Status, Verdict};
 use qdiff_engine::model::StageId;
 
 const COLUMNS: &[&str] = &["stage", "local", "worst at", "allowed", "used", "ref.", "ref. %", "global", "status"];
@@ -14,7 +14,7 @@ const NUMBERS: &[usize] = &[1, 3, 4, 5, 6, 7];
 const SPARE: &[usize] = &[7, 6, 5];
 
 /// Why a row is inconclusive.
-pub(super) const OPEN: &str = "what they are allowed is as much as a fault may be";
+pub(super) const OPEN: &str = "their allowed error is as large as a fault may be";
 
 /// What an inherited status means.
 const INHERITED: &str = "right on its own inputs, which a wrong stage before it changed: mend the stages marked DIVERGED first, and this one \
@@ -48,7 +48,7 @@ fn row(name: String, group: &[&StageResult], layers: bool) -> Vec<String> {
     let figure = |side: Option<(StageId, &Local)>, figure: fn(&Local) -> String| {
         side.map_or_else(|| NONE.to_owned(), |(_, l)| figure(l))
     };
-    let at = subject.and_then(|(id, l)| Some(place(id, short(l.at.or(l.first_bad)?))));
+    let at = subject.and_then(|(id, l)| Some(place(id, l.at.or(l.first_bad)?.to_string())));
     vec![
         name,
         figure(subject, |l| number(l.residual)),
@@ -63,11 +63,6 @@ fn row(name: String, group: &[&StageResult], layers: bool) -> Vec<String> {
         ),
         status(group),
     ]
-}
-
-/// A place as the table has room for it: `p12 h3 s1`.
-fn short(at: Place) -> String {
-    at.to_string().replace("step", "s")
 }
 
 /// Statuses, the worst first, and what a table calls them: in capitals where they are alarming.

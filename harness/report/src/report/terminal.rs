@@ -1,7 +1,7 @@
 //! The terminal: the verdict, then section by section, then what to do next. It fits the columns that there are.
 
 use super::Outcome;
-use super::screen::{Next, Screen, Table};
+use super::screen::{Next, Screen, Section, Table};
 use crate::shown::{shown, shown_lines};
 use anstyle::{AnsiColor, Style};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, presets};
@@ -41,8 +41,11 @@ impl Terminal {
         let mut out = self.verdict(screen.outcome, screen.word, &screen.line());
         let shown: Vec<_> = screen.sections.iter().filter(|s| !s.at_length && !s.is_empty()).collect();
         let tables = shown.iter().filter(|s| s.table.is_some()).count();
-        let early = screen.outcome != Outcome::Match
-            && shown.first().is_some_and(|first| first.title.is_empty() && first.table.is_none());
+        // With something wrong, what to do comes before what was run.
+        let early = screen.outcome != Outcome::Match;
+        if early && !shown.first().is_some_and(|first| belongs(first)) {
+            out.extend(screen.next.as_ref().map(|next| self.next(next)));
+        }
         for (i, section) in shown.iter().enumerate() {
             // Lines that begin without a heading belong to the verdict.
             if i > 0 || !section.title.is_empty() {
@@ -55,8 +58,7 @@ impl Terminal {
             if let Some(table) = &section.table {
                 let _ = writeln!(out, "{}", self.draw(table));
             }
-            // With something wrong, what to do comes before what was run.
-            if i == 0 && early {
+            if i == 0 && early && belongs(section) {
                 out.extend(screen.next.as_ref().map(|next| self.next(next)));
             }
         }
@@ -133,6 +135,11 @@ impl Terminal {
         }
         lines.join("\n")
     }
+}
+
+/// Whether the section is lines without a heading: at the beginning, they belong to the verdict.
+fn belongs(section: &Section) -> bool {
+    section.title.is_empty() && section.table.is_none()
 }
 
 fn color(outcome: Outcome) -> Style {

@@ -85,6 +85,10 @@ fn compared(report: &WeightsReport, others: &[Mismatch]) -> Vec<Line> {
     let (different, sides) = (check.mismatches.len(), format!("{} with {}", report.subject, report.reference));
     lines.push(("compared", format!("{sides}; {different} of {} differ", counted(check.tensors, "tensor"))));
     lines.extend(report.injected.iter().map(|words| ("injected", words.clone())));
+    if different == 0 {
+        let inert = |words: &String| ("inert", format!("{words}: it changes no value of these weights"));
+        lines.extend(report.injected.iter().map(inert));
+    }
     lines
 }
 
@@ -122,7 +126,7 @@ fn tensor(m: &Mismatch) -> Vec<Line> {
             lines.push(("field", "no single field explains these values".to_owned()));
         }
     }
-    if m.located.len() > 1 {
+    if m.located.len() > 1 && m.located.iter().any(|block| !block.fields.is_empty()) {
         lines.push(("fields", fields(m)));
     }
     lines.push(("value", format!("row {} [{}]: {} where {} belongs", m.row, m.index, m.got, m.want)));

@@ -188,7 +188,7 @@ Examples:
   qdiff judge mine llama -m model.gguf --shard 2/2 --out part-2.json
   qdiff report part-1.json part-2.json
 
-Exit codes: 0 the part was judged, whatever it found; 2 trouble."
+Exit codes: 0 the part was judged, even if stages are wrong; 2 trouble."
     )]
     Judge(Box<JudgeRequest>),
     /// Feed the same tokens in one batch, in parts and token by token: prefill against decode

@@ -109,7 +109,7 @@ pub struct ReportArgs {
     /// Reports that qdiff wrote as JSON, or all parts that `judge` wrote
     #[arg(value_name = "FILE", required = true)]
     pub inputs: Vec<PathBuf>,
-    /// Run each report again instead, and compare model, tokens, verdict, origins and coverage
+    /// Run each report again instead, and compare model, tokens, tolerances, outcome, origins and coverage
     #[arg(long)]
     pub verify: bool,
     /// The model for --verify, if it is not where the report says

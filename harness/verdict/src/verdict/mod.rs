@@ -118,10 +118,10 @@ impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Whose { sequence, rollbacks } = self.whose;
         if sequence > 0 {
-            write!(f, "s{sequence} ")?;
+            write!(f, "seq{sequence} ")?;
         }
         if rollbacks > 0 {
-            write!(f, "r{rollbacks} ")?;
+            write!(f, "rollback{rollbacks} ")?;
         }
         write!(f, "p{}", self.position)?;
         if let Some(head) = self.head {

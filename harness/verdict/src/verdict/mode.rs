@@ -10,11 +10,11 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckMode {
-    /// Every row is computed
+    /// Compute every row
     Full,
-    /// Rows of linear layers and of attention are computed where random combinations of their outputs are doubtful
+    /// Probe the rows, and compute suspicious ones
     Probe,
-    /// Probes where they save time: for long prompts
+    /// Probe long prompts, where probes save time; compute the rows of short ones
     #[default]
     Auto,
 }

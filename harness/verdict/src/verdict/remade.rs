@@ -8,7 +8,7 @@ use qdiff_engine::quant::ActivationFormat;
 
 /// How far a state may be off that was made again in a step of so many tokens, of rows that another pass gave: a product of other
 /// rows is added up in another order, and activations that are nearly in the middle of two numbers become the other one. `more`
-/// is what it is uncertain by otherwise.
+/// is the other uncertainty of the state.
 pub(super) fn made_again(
     (graph, weights): (&Graph, &dyn WeightSource), arithmetic: &Arithmetic, tokens: usize,
     (shape, state): (&[usize], &[f64]), more: Option<&[f32]>,

@@ -671,8 +671,8 @@ fn probes(queries: &Queries<'_>, most: usize) -> Vec<Probe> {
     super::scene::evenly(scene.fit.clone(), most).iter().filter_map(of).collect()
 }
 
-/// Rows of the cache that are read as zeros. Which values are left out of a sum with weights that were captured is told by
-/// groups of them (`terms`, `counted`), but for what depends on the length of the prompt.
+/// Rows of the cache that are read as zeros. If the weights were captured, groups of values (`terms`, `counted`) find those that a
+/// sum leaves out, except where that depends on the length of the prompt.
 fn cleared(queries: &Queries<'_>, reach: &[usize]) -> Vec<Attended> {
     let capture = queries.scene.e.side.capture;
     if queries.of_weights {

@@ -23,7 +23,7 @@ function cause(finding) {
   if (!finding) return null;
   const [c, s] = [finding.cause, finding.solution];
   const words = finding.unread ? "But the engine went on from the right values: this is wrong in the capture alone."
-    : finding.kept ? "But what reads it in this step had the right values: the cache is wrong, or the capture of it alone." : null;
+    : finding.kept ? "But the stages that read it in this step had the right values: the cache is wrong, or only the capture of it." : null;
   const unread = words && el("p", {}, words);
   const standing = finding.standing ? el("p", {}, finding.standing.charAt(0).toUpperCase() + finding.standing.slice(1) + ".") : null;
   if (s) return el("div", { class: "cause" }, unread, el("p", {}, el("strong", {}, solved(finding))), standing);
@@ -42,17 +42,17 @@ function closer(stage) {
 function gist(stage, position) {
   const local = stage.subject;
   if (!local) return stage.status === "covered" ? "Not captured; judged within the segment of a later stage." : "Not judged: it was not captured, or its operands were not.";
-  if (stage.status === "inconclusive") return `${local.rows} rows judged, ${local.inconclusive} inconclusive: what they are allowed is as much as a fault may be.`;
+  if (stage.status === "inconclusive") return `${local.rows} rows judged, ${local.inconclusive} inconclusive: their allowed error is as large as a fault may be.`;
   const share = position === undefined ? undefined : local.spread.positions[position];
   if (share !== undefined && share !== null) return `${at(position)}: ${percent(share)} of what is allowed.`;
-  if (local.extent) return "Another shape than its operands ask for.";
+  if (local.extent) return "Its shape does not fit its operands.";
   if (local.non_finite) return `NaN or infinity, first at ${place(local.non_finite.place)} [${local.non_finite.index}].`;
   return `${used(local)} of what is allowed, at ${place(local.at || local.first_bad)}.`;
 }
 
 // The panel for nobody's choice.
 const unchosen = () => el("div", { class: "gist" }, el("h3", {}, "No stage is chosen"), el("p", { class: "note" },
-  verdict.findings.length ? "Choose a cell to see its figures." : "No fault begins anywhere. Choose a cell to see how far a stage is from f64."));
+  verdict.findings.length ? "Choose a cell to see its figures." : "No stage is an origin. Choose a cell to see how far a stage is from f64."));
 
 function details(stage, position) {
   const local = stage.subject;
@@ -63,7 +63,7 @@ function details(stage, position) {
       el("h3", {}, stage.stage, " ", el("span", { class: "status " + stage.status }, stage.status)),
       el("p", { class: "note" }, gist(stage, position))),
     cause(findings.get(stage.stage)),
-    local && local.segment ? el("p", { class: "note" }, "Judged together with what was not captured before it: ", local.segment.join(", ")) : null,
+    local && local.segment ? el("p", { class: "note" }, "Judged together with the stages before it that were not captured: ", local.segment.join(", ")) : null,
     local && local.extent ? el("p", { class: "cause" }, local.extent) : null,
     figures(stage),
     global ? el("p", { class: "note" }, global) : null,
