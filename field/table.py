@@ -18,7 +18,7 @@ the other models are small ones that `qdiff synth` writes.
 - **coverage**: the share of stage rows that were judged, and in brackets how many stages the engine shows. A stage that the engine
   does not show is judged as part of the next one that it shows.
 - **confirmed**: *prediction*: qdiff ran the engine on other tokens, and the cause predicted the values. *mended*: with a patch of
-  only the defects that the cell names, the same runs are a MATCH. *no*: the cause was not tried on other tokens, or did not hold
+  only the defects that the cell names, the same runs are a MATCH, or, where the cell says so, no stage is wrong in them. *no*: the cause was not tried on other tokens, or did not hold
   there; the row shows a difference from the arithmetic that was declared for the engine, and no confirmed defect.
 - **effect**: what all findings together do to the logits: the largest error relative to the norm of a row, the largest KL
   divergence in nats, and the positions at which another token is the likeliest. The rounding of both sides is included: on a model
@@ -54,7 +54,7 @@ def of_row(name, row):
         trials = {run["findings"][0]["trial"] for run in bad if run["findings"]}
         ways = ["prediction"] if "confirmed" in trials else []
         if "fixed" in row:
-            ways.append(f"mended ({row['fixed']['by']})" if all(run["outcome"] in ("match", "incomplete") for run in row["fixed"]["runs"]) else "NOT mended")
+            ways.append(mended(row["fixed"]))
         confirmed = ", ".join(ways) or "no"
         effects = [run["effect"] for run in bad if run.get("effect")]
         if effects:
@@ -64,6 +64,14 @@ def of_row(name, row):
     verdict = outcome.upper() + (f" {where}" if outcome != "match" else "")
     notes = row.get("note", "")
     return [row["name"], row["model"], verdict, first, cause, confirmed, effect, used, "; ".join(coverage), notes]
+
+
+def mended(fixed):
+    """What the runs with the defect mended gave."""
+    outcomes = {run["outcome"] for run in fixed["runs"]}
+    if not outcomes <= {"match", "incomplete"}:
+        return "NOT mended"
+    return f"mended ({fixed['by']}{'; no stage is wrong then, but not every row could be judged' if 'incomplete' in outcomes else ''})"
 
 
 def shown(run):
