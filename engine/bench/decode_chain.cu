@@ -60,14 +60,14 @@ namespace head {
         }                                                                                        \
     } while (0)
 
+#ifdef HUGE
+#define LARGE
 #ifndef RING_STAGES
 #define RING_STAGES 4
 #endif
 #ifndef OF_RINGS
 #define OF_RINGS 16
 #endif
-#ifdef HUGE
-#define LARGE
 constexpr int E = 3584, F = 18944, H = 28, G = 4, D = 128, V = 152064, LAYERS = 28;
 #elif !defined(LARGE)
 constexpr int E = 896, F = 4864, H = 14, G = 2, D = 64, V = 151936, LAYERS = 24;
@@ -111,9 +111,10 @@ struct Walked {
     Walk walk;
     int threads, shared;
 };
+#ifdef HUGE
 static int processors;
 // A ring of the stages that there are room for, at most RING_STAGES, for a vector of n and `tiles` tiles of a block: `ring` of engine/src/cuda/tiles.rs.
-[[maybe_unused]] static Walked ring(const Format &f, int n, int tiles, int &stages) {
+static Walked ring(const Format &f, int n, int tiles, int &stages) {
     int stride = 0;
     for (int i = 0; i < f.planes; i++) stride += TILE * (f.bytes[i] % 16 ? 4 : (f.bytes[i] / 16 | 1) * 16);
     const int vector = n / 32 * INTEGER_GROUP, parts = (tiles + OF_RINGS) * TILE * 4, room = (222 << 10) - vector - parts;
@@ -121,6 +122,7 @@ static int processors;
     return {{OF_RINGS, 1, PIECE, stages, stride}, 32 * OF_RINGS, vector + stages * OF_RINGS * stride + parts};
 }
 #define BY_STAGES(stages, kernel) (stages == 1 ? kernel(1) : stages == 2 ? kernel(2) : stages == 3 ? kernel(3) : stages == 4 ? kernel(4) : stages == 5 ? kernel(5) : kernel(6))
+#endif
 static Walked walk(std::vector<Format> formats, int n, int tiles, int sets, int besides, int stages = 1) {
     const int groups = n / 32;
     int stride = 0;
@@ -139,6 +141,9 @@ struct Launch {
 enum Way { FLOATS, HALVES, HALVES_ON_TENSOR_CORES };
 static const char *const WAYS[] = {"a cache of f32", "a cache of f16", "a cache of f16, attention_halves"};
 
+#ifndef HUGE
+static int processors;
+#endif
 static bool rings = E > 2048; // of attn_qkv and attn_out
 static int early; // blocks of attention, where others begin late
 struct Attended {
@@ -447,7 +452,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             w.shared += (count - 1) * w.walk.stride + count * atoms * TILE * 4;
             auto *kernel = ffn::ffn_act<Q4_K, Q4_K, 1, 1>;
 #endif
-            ffn::FfnActParams p = {Stream{x[1]}, norm, gate, up, act, nullptr, nullptr, nullptr, nullptr, w.walk, E, F, 1e-6f, processors};
+            ffn::FfnActParams p = {Stream{x[1]}, norm, gate, up, act, nullptr, nullptr, nullptr, nullptr, w.walk, E, F, 1e-6f};
             launch("ffn_act", kernel, p, dim3(blocks), w.threads, w.shared);
         }
         {
@@ -489,21 +494,19 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
         const size_t before = used;
         const Weights w = weights(f, E, V);
         step_bytes += used - before;
-        // Tiles whole, if shared memory holds two for each warp; else through rings.
+#ifdef HUGE
+        int stages;
+        const Walked k = ring(f, E, V / TILE / processors + 1, stages);
+#define KERNEL(n) head::lm_head<OfHead, false, n>
+        auto *kernel = BY_STAGES(stages, KERNEL);
+#undef KERNEL
+#else
         Walked k = walk({f}, E, 1, 1, 0);
         const int vector = k.shared - k.walk.stride, room = (227 << 10) - (5 << 10) - vector;
-        const int warps = std::min(room / k.walk.stride, head::OWN_WARPS);
-        int stages = warps ? std::min(room / k.walk.stride / warps, OWN_STAGES) : 0;
-        const int sets = warps ? (V / TILE + processors * warps - 1) / (processors * warps) : 0;
+        const int warps = std::min(room / k.walk.stride, head::OWN_WARPS), stages = std::min(room / k.walk.stride / warps, OWN_STAGES);
+        const int sets = (V / TILE + processors * warps - 1) / (processors * warps);
         k = {{warps, sets, E / 32, stages, k.walk.stride}, 32 * warps, vector + stages * warps * k.walk.stride};
         auto *kernel = head::lm_head<OfHead, true, 0>;
-#ifdef LARGE
-        if (stages < 2) {
-            k = ring(f, E, V / TILE / processors + 1, stages);
-#define KERNEL(n) head::lm_head<OfHead, false, n>
-            kernel = BY_STAGES(stages, KERNEL);
-#undef KERNEL
-        }
 #endif
         head::LmHeadParams p = {Stream{x[1], {halves[0], halves[1]}}, norm, w, logits, {}, nullptr, k.walk, E, V, 1e-6f};
         launch("lm_head", kernel, p, dim3(processors), k.threads, k.shared);

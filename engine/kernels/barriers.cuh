@@ -47,11 +47,6 @@ __device__ __forceinline__ bool is_over(Barrier *at, u32 parity) {
 __device__ __forceinline__ void wait_for(Barrier *at, u32 parity) {
     while (!is_over(at, parity)) {}
 }
-// Whether the card has copies in bulk.
-__device__ __forceinline__ bool has_bulk_copies() {
-    FROM_HOPPER(return true);
-    return false;
-}
 // Copies a multiple of 16 bytes, and tells the barrier when they are there.
 __device__ __forceinline__ void copy_in_bulk(u8 *to, const u8 *from, u32 bytes, Barrier *at) {
     FROM_HOPPER(asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(

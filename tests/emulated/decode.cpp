@@ -117,7 +117,7 @@ static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * 
     const size_t parts = TILES == 0 ? bytes_of_ring(way, m / 8 / blocks + 1) - bytes_of(way) : TILES == 1 ? (size_t)way.tiles * ((n / 32 + Tile<A>::ATOM - 1) / Tile<A>::ATOM) * TILE * 4 : 0;
     const Stream stream{copied(base), {copied(first), copied(second)}, unwritten(n), unwritten(n)};
     ffn::FfnActParams p{stream, copied(weight), gate.planes, up.planes, unwritten(m), unwritten(n), unwritten(m),
-                          unwritten(m), nullptr, way, n, m, 1e-6f, 1, nullptr};
+                          unwritten(m), nullptr, way, n, m, 1e-6f};
     launch({(unsigned)blocks}, threads, vector_bytes<A, B>(n) + bytes_of(way) + parts,
            [&] { ffn::ffn_act<A, B, TILES, HELD>(p); });
     compare("stream", stream.sum_tap, Doubles(x.begin(), x.end()), Doubles(n, 1e-3), 1e-9);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Functions that are one instruction of the machine, and what replaces it.
-const INSTRUCTIONS: [(&str, &str); 42] = [
+const INSTRUCTIONS: [(&str, &str); 41] = [
     ("unsigned long long now()", "return 1;"),
     ("float half_bits(u16 h)", "return half_to_float(h);"),
     ("void copy16(", "memcpy(to, from, 16);"),
@@ -40,7 +40,6 @@ const INSTRUCTIONS: [(&str, &str); 42] = [
     ("void arrive(Barrier", "machine_arrive(at, 0);"),
     ("void arrive_and_expect(", "machine_arrive(at, bytes);"),
     ("bool is_over(", "return machine_is_over(at, parity);"),
-    ("bool has_bulk_copies()", "return true;"),
     ("void copy_in_bulk(", "machine_copy_in_bulk(to, from, bytes, at);"),
     ("void multiply_wide(", "machine_multiply_wide(s, a + of_a, b + of_b, plus);"),
     ("void multiply_keys(", "machine_multiply_keys(s, a, stage + offset, eight, plus);"),

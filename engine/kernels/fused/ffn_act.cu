@@ -13,7 +13,6 @@ struct FfnActParams {
     Walk walk;
     int n, m;
     float eps;
-    int early; // blocks that find room before their turn, where all rows of a block are in shared memory
     Stamp *stamps; // null where it is not timed
 };
 
@@ -57,13 +56,13 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         const int groups = p.n / 32, tiles = (p.m + ROWS - 1) / ROWS;
         const int count = max((tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x, 0);
         auto first_of = [&](int tile) { return (int)(tile * gridDim.x + blockIdx.x) * ROWS; };
-        auto fetch = [&](int tile, auto copy) {
+        auto fetch = [&](int tile, u8 *to) {
             const int row0 = first_of(tile), rows = min(ROWS, p.m - row0);
-            copy(p.gate, row0, rows, 0), copy(p.up, row0, rows, ROWS);
+            fetch_rows<Gate>(p.gate, row0, rows, 0, groups, 0, groups, to, Copiers::block());
+            fetch_rows<Gate>(p.up, row0, rows, ROWS, groups, 0, groups, to, Copiers::block());
         };
         typedef SharedRows<Gate, HELD, SHARING_WARPS> All;
-        const bool late = (int)blockIdx.x >= p.early;
-        All::make(p.walk, count, groups, late, stages, turn, fetch, [&] { return ready().a; }, [&](All sums) {
+        All::make(p.walk, count, groups, stages, turn, fetch, [&] { return ready().a; }, [&](All sums) {
             for (int i = threadIdx.x; i < count * ROWS; i += blockDim.x) {
                 const int tile = i / ROWS, of = i % ROWS, row = first_of(tile) + of;
                 if (row < p.m) write(row, sums(tile, of), sums(tile, of + ROWS));

@@ -281,37 +281,9 @@ __device__ __forceinline__ void own_rows(const Walk &walk, int groups, u8 *stage
     }
 }
 
-// Whether the rows of a format that are so many groups long can be brought in bulk, each by itself.
-template <typename Format>
-__device__ __forceinline__ bool come_in_bulk(int groups) {
-    typedef Tile<Format> T;
-    bool all = has_bulk_copies();
-#pragma unroll
-    for (int plane = 0; plane < T::PLANES; plane++) all = all && T::width(plane, groups) % 16 == 0;
-    return all;
-}
-
-// Brings `count` rows from row0 on to those from `at` on of a tile in bulk, each lane of a warp one of them, and returns their bytes.
-template <typename Format>
-__device__ __forceinline__ int bring_rows(const Weights &w, int row0, int count, int at, int groups, u8 *to, Barrier *there,
-                                          int lane) {
-    typedef Tile<Format> T;
-    int bytes = 0;
-#pragma unroll
-    for (int plane = 0; plane < T::PLANES; plane++) {
-        const int width = T::width(plane, groups);
-        if (lane < count) {
-            copy_in_bulk(to + (at + lane) * pitch_of(width), w.plane[plane] + (size_t)(row0 + lane) * width, width, there);
-        }
-        bytes += count * width, to += plane_bytes(width);
-    }
-    return bytes;
-}
-
 // Makes the rows of a block whose `count` tiles of one format all fit shared memory: its warps share out the atoms of them all,
-// of which each unpacks the first HELD before the block's turn. A block that is `late` begins when its turn has come: it makes
-// its vector while its weights are on their way. `fetch(tile, copy)` has `copy` bring the rows of a tile; `ready()` gives the
-// vector; `done(results)` gets the sums, each in parts by atoms.
+// of which each unpacks the first HELD before the block's turn. `fetch(tile, to)` brings a tile; `ready()` gives the vector;
+// `done(results)` gets the sums, each in parts by atoms.
 template <typename Format, int HELD, int WARPS>
 struct SharedRows {
     typedef Tile<Format> T;
@@ -324,37 +296,15 @@ struct SharedRows {
         return sum;
     }
     template <typename Fetch, typename Ready, typename Done>
-    static __device__ __forceinline__ void make(const Walk &walk, int count, int groups, bool late, u8 *stages, Turn &turn,
-                                                Fetch fetch, Ready ready, Done done) {
-        __shared__ __align__(8) Barrier there;
+    static __device__ __forceinline__ void make(const Walk &walk, int count, int groups, u8 *stages, Turn &turn, Fetch fetch,
+                                                Ready ready, Done done) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, atoms = (groups + T::ATOM - 1) / T::ATOM;
         float *parts = (float *)(stages + walk.tiles * walk.stride);
-        const bool bulk = come_in_bulk<Format>(groups);
-        if (!bulk) {
 #pragma unroll 1
-            for (int i = 0; i < count; i++) {
-                fetch(i, [&](const Weights &w, int row0, int rows, int at) {
-                    fetch_rows<Format>(w, row0, rows, at, groups, 0, groups, stages + i * walk.stride, Copiers::block());
-                });
-            }
-            end_copies();
-        } else if (warp == 0) {
-            if (lane == 0) make_barrier(&there, 1), show_barriers();
-            __syncwarp();
-            int bytes = 0;
-#pragma unroll 1
-            for (int i = 0; i < count; i++) {
-                fetch(i, [&](const Weights &w, int row0, int rows, int at) {
-                    bytes += bring_rows<Format>(w, row0, rows, at, groups, stages + i * walk.stride, &there, lane);
-                });
-            }
-            if (lane == 0) arrive_and_expect(&there, bytes);
-        }
-        auto wait_for_rows = [&] {
-            if (!bulk) wait_for_copies<0>();
-            __syncthreads();
-            if (bulk) wait_for(&there, 0);
-        };
+        for (int i = 0; i < count; i++) fetch(i, stages + i * walk.stride);
+        end_copies();
+        wait_for_copies<0>();
+        __syncthreads();
         const int all = count * atoms;
         auto unpacked = [&](int i) { return T::hold(stages + i / atoms * walk.stride, groups, i % atoms * T::ATOM, lane); };
         auto add = [&](int i, const typename T::Held &held, const Vector &x) {
@@ -363,32 +313,26 @@ struct SharedRows {
             sums.write(parts + i * TILE, lane);
         };
         typename T::Held held[HELD > 0 ? HELD : 1] = {};
-        if (!late) {
-            wait_for_rows();
 #pragma unroll 1
-            for (int k = 0; k < HELD; k++) {
+        for (int k = 0; k < HELD; k++) {
 #pragma unroll
-                for (int to = 0; to + 1 < HELD; to++) held[to] = held[to + 1];
-                held[HELD - 1] = {};
-                if (warp + k * WARPS < all) held[HELD - 1] = unpacked(warp + k * WARPS);
-            }
+            for (int to = 0; to + 1 < HELD; to++) held[to] = held[to + 1];
+            held[HELD - 1] = {};
+            if (warp + k * WARPS < all) held[HELD - 1] = unpacked(warp + k * WARPS);
         }
         turn.wait();
         turn.mark(0);
         const Vector x = ready();
         turn.mark(2);
-        if (late) wait_for_rows();
-        else __syncthreads();
+        __syncthreads();
         turn.mark(3);
-        if (!late) {
 #pragma unroll
-            for (int k = 0; k < HELD; k++) {
-                if (warp + k * WARPS < all) add(warp + k * WARPS, held[k], x);
-            }
+        for (int k = 0; k < HELD; k++) {
+            if (warp + k * WARPS < all) add(warp + k * WARPS, held[k], x);
         }
         turn.mark(4);
 #pragma unroll 1
-        for (int i = warp + (late ? 0 : HELD * WARPS); i < all; i += WARPS) add(i, unpacked(i), x);
+        for (int i = warp + HELD * WARPS; i < all; i += WARPS) add(i, unpacked(i), x);
         turn.mark(5);
         __syncthreads();
         done(SharedRows{parts, atoms});

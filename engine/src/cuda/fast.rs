@@ -426,8 +426,6 @@ impl Fused<'_> {
                     n: gate.n as i32,
                     m: gate.m as i32,
                     eps: self.eps(norm),
-                    // One block of a multiprocessor, beside one of `attn_out`.
-                    early: self.calls.functions.processors as i32,
                     stamps: 0,
                 };
                 Call::new(params, (1, 1, 1), THREADS).of(&[&gate.ty, &up.ty, &tiles, &held])
@@ -502,13 +500,9 @@ impl Fused<'_> {
             };
             Call::new(params, (1, 1, 1), THREADS).of(&[&w.ty, &own, &ring])
         };
-        // From Hopper on, of whole tiles: a block a multiprocessor, whose warps wait for nobody. If shared memory holds two for each
-        // warp, or the rows do not come through rings.
+        // From Hopper on, of whole tiles: a block a multiprocessor, whose warps wait for nobody.
         let processors = self.calls.functions.processors;
-        let (tiles, blocks) = (w.m / TILE, (w.m / TILE).min(processors as usize).max(1));
-        let task = self.task(&[w], w.n / 32, 1);
-        let ring = task.ring(tiles.div_ceil(blocks)).filter(|_| w.m.is_multiple_of(TILE));
-        let own = task.own(w.m, processors as usize).filter(|(walk, ..)| walk.stages > 1 || ring.is_none());
+        let own = self.task(&[w], w.n / 32, 1).own(w.m, processors as usize);
         if let Some((walk, threads, shared)) = own.filter(|_| self.calls.functions.clusters && w.m.is_multiple_of(TILE))
         {
             let mut call = with(true, 0, walk).shared(shared);
@@ -516,7 +510,9 @@ impl Fused<'_> {
             return call;
         }
         // Or through rings.
-        if let Some((walk, threads, shared)) = ring {
+        let (tiles, blocks) = (w.m / TILE, (w.m / TILE).min(processors as usize).max(1));
+        let ring = self.task(&[w], w.n / 32, 1).ring(tiles.div_ceil(blocks));
+        if let Some((walk, threads, shared)) = ring.filter(|_| w.m.is_multiple_of(TILE)) {
             let mut call = with(false, walk.stages, walk).shared(shared);
             (call.grid.0, call.block.0) = (blocks as u32, threads);
             return call;

@@ -225,7 +225,7 @@ kernels! {
     }
     FfnAct(FfnActParams) "fused/ffn_act.cu" {
         x: Stream, norm: Ptr, gate: Planes, up: Planes, y: Ptr, norm_tap: Ptr, gate_tap: Ptr, up_tap: Ptr, y_tap: Ptr,
-        walk: Walk, n: i32, m: i32, eps: f32, early: i32, stamps: Ptr,
+        walk: Walk, n: i32, m: i32, eps: f32, stamps: Ptr,
     }
     Router(RouterParams) "fused/router.cu" {
         x: Stream, norm: Ptr, w: Planes, normed: Ptr, y: Ptr, norm_tap: Ptr, y_tap: Ptr, n: i32, m: i32, eps: f32, stamps: Ptr,
