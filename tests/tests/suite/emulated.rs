@@ -54,7 +54,7 @@ fn rows() -> Vec<f32> {
             3 => std::array::from_fn(|i| if i % 2 == 0 { size } else { -size }),
             // 127, 31, 15, 16 and 8 steps to the largest, and halves of them.
             4 => std::array::from_fn(|i| size * (i as f32 - 15.5) / 15.5),
-            5 => std::array::from_fn(|i| size * (2.0 * (next() * 127.0).round() + 1.0) / 254.0),
+            5 => std::array::from_fn(|_| size * (2.0 * (next() * 127.0).round() + 1.0) / 254.0),
             6 => std::array::from_fn(|i| size * if i == 0 { -1.0 } else { (next() * 16.0).round() / 16.0 }),
             _ => std::array::from_fn(|_| size * next() * next()),
         }
