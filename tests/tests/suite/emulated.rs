@@ -59,7 +59,7 @@ fn rows() -> Vec<f32> {
             _ => std::array::from_fn(|_| size * next() * next()),
         }
     };
-    (0..2240).flat_map(&mut block).collect()
+    (0..280).flat_map(&mut block).collect()
 }
 
 /// What each type of cache holds is what the CPU engine stores, which is held to ggml: every byte of a block, and every element.
