@@ -4,7 +4,7 @@
 // w [H, T, N], v [N, G, d] in the cache's type, c [T, H, d].
 
 #include "batch.cuh"
-#include "kv.cuh"
+#include "kv_types.cuh"
 
 struct AttnContextParams {
     const float *w;
@@ -20,7 +20,7 @@ __global__ void attn_context(const __grid_constant__ AttnContextParams p) {
     const int seen = min(p.keys, p.batch.position(p.first, t) + 1);
     const int kv = h / (p.heads / p.kv_heads);
     const float *w = p.w + ((size_t)h * p.tokens + t) * p.keys;
-    const typename Kv::Type *v = (const typename Kv::Type *)p.v;
+    const auto v = kv_elements<Kv>(p.v);
     for (int i = threadIdx.x; i < p.d; i += blockDim.x) {
         auto at = [&](int n) { return ((size_t)p.batch.slot(t, n) * p.kv_heads + kv) * p.d + i; };
         float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};

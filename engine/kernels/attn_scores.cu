@@ -3,7 +3,7 @@
 // q [T, H, d], k [N, G, d] in the cache's type, s [H, T, N].
 
 #include "batch.cuh"
-#include "kv.cuh"
+#include "kv_types.cuh"
 
 struct AttnScoresParams {
     const float *q;
@@ -23,8 +23,7 @@ __global__ void attn_scores(const __grid_constant__ AttnScoresParams p) {
     if (n <= p.batch.position(p.first, t)) {
         const float *query = p.q + ((size_t)t * p.heads + h) * p.d;
         const size_t slot = p.batch.slot(t, n);
-        const typename Kv::Type *key =
-            (const typename Kv::Type *)p.k + (slot * p.kv_heads + h / (p.heads / p.kv_heads)) * p.d;
+        const auto key = kv_elements<Kv>(p.k, (slot * p.kv_heads + h / (p.heads / p.kv_heads)) * p.d);
         for (int i = lane; i < p.d; i += 32) sum = fmaf(query[i], Kv::get(key[i]), sum);
         for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     }

@@ -4,7 +4,7 @@
 // frequency [rotated / 2], y [T, N]; shared memory: d floats.
 
 #include "blocks.cuh"
-#include "kv.cuh"
+#include "kv_types.cuh"
 #include "reduce.cuh"
 
 struct BlockScoresParams {
@@ -31,7 +31,7 @@ __global__ void block_scores(const __grid_constant__ BlockScoresParams p) {
     float squares = 0.0f;
     for (int i = threadIdx.x; i < p.d; i += blockDim.x) {
         float sum = 0.0f;
-        for (int r = 0; r < p.block; r++) sum += Kv::get(((const typename Kv::Type *)p.k)[(size_t)(begin + r) * p.d + i]);
+        for (int r = 0; r < p.block; r++) sum += Kv::get(kv_elements<Kv>(p.k)[(size_t)(begin + r) * p.d + i]);
         key[i] = sum / (float)p.block;
         squares = fmaf(key[i], key[i], squares);
     }

@@ -1,6 +1,6 @@
 // out[i] = cache[i] as f32, for taps; a thread an element.
 
-#include "kv.cuh"
+#include "kv_types.cuh"
 
 struct KvReadParams {
     const void *cache;
@@ -11,5 +11,5 @@ struct KvReadParams {
 template <typename Kv>
 __global__ void kv_read(const __grid_constant__ KvReadParams p) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < p.count) p.out[i] = Kv::get(((const typename Kv::Type *)p.cache)[i]);
+    if (i < p.count) p.out[i] = Kv::get(kv_elements<Kv>(p.cache)[i]);
 }

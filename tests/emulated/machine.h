@@ -61,6 +61,9 @@ static float __fmul_rn(float a, float b) { return a * b; }
 static float __fadd_rn(float a, float b) { return a + b; }
 static float __fsub_rn(float a, float b) { return a - b; }
 static float __frsqrt_rn(float a) { return (float)(1.0 / std::sqrt((double)a)); }
+static int __float2int_rz(float a) { // what fits no integer becomes the nearest one
+    return a != a ? 0 : a >= 2147483648.0f ? INT32_MAX : a < -2147483648.0f ? INT32_MIN : (int)a;
+}
 static int __float2int_rn(float a) { return a != a ? 0 : (int)std::nearbyint((double)a); }
 static uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t which) {
     const uint64_t both = (uint64_t)b << 32 | a;

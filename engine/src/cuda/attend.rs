@@ -76,7 +76,7 @@ impl Fused<'_> {
             stamps: 0,
         };
         let group = config.n_heads / config.n_kv_heads;
-        let kv = self.calls.options.kv;
+        let kv = self.calls.options.kv_number();
         // Two tiles of keys and values; at the end the threads' sums are in the second.
         let sums = ATTENTION_THREADS as usize * 16 * group;
         let shared = |keys: usize| {
@@ -85,7 +85,7 @@ impl Fused<'_> {
         };
         let keys = if shared(KEYS) <= self.limit() { KEYS } else { KEYS / 2 };
         Call::new(params, (config.n_kv_heads as u32, self.splits(false), 1), ATTENTION_THREADS)
-            .of(&[&self.calls.options.kv_kernel(), &config.head_dim, &group, &keys, &early.is_some()])
+            .of(&[&self.calls.options.kv_kernel(false), &config.head_dim, &group, &keys, &early.is_some()])
             .shared(shared(keys) as u32)
     }
 
@@ -96,7 +96,7 @@ impl Fused<'_> {
         let (d, group, heads) = (config.head_dim, config.n_heads / config.n_kv_heads, config.n_kv_heads as u32);
         let stages = HALVES_RING / (2 * HALVES_CHUNK * d * DType::F16.size());
         let shared = HALVES_THREADS as usize / 32 * HALVES_RING + HALVES_MEASURED;
-        let made_for = self.calls.options.kv == DType::F16 && group <= HALVES_GROUP;
+        let made_for = self.calls.options.kv_number() == DType::F16 && group <= HALVES_GROUP;
         if !made_for || !self.calls.functions.clusters || shared > self.limit() {
             return None;
         }
@@ -135,7 +135,7 @@ mod tests {
     fn a_long_context_in_halves_is_attended_to_in_clusters_whose_shares_are_put_together() {
         for graph in &graphs() {
             for (kv, context) in [(DType::F16, DEEP), (DType::F16, 2 * DEEP), (DType::F32, 2 * DEEP)] {
-                let options = Options { step: 8, context, path: Path::Fast, kv, ..Options::default() };
+                let options = Options { step: 8, context, path: Path::Fast, kv: kv.into(), ..Options::default() };
                 with_calls(graph, &options, |calls| {
                     let decoder = decoder_of(graph).expect("a decoder");
                     let fused = Fused { calls, decoder: &decoder, next_token: 0, narrow: false, wants: &|_| false };

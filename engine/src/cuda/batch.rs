@@ -9,7 +9,6 @@ use super::known::is_cache;
 use super::layouts::Batch;
 use super::{CudaEngine, CudaError, Path};
 use crate::cpu::{Group, Row, RowsError, Sequences};
-use crate::model::row_len;
 use crate::tap::TapSink;
 use cudarc::driver::result;
 use std::collections::BTreeSet;
@@ -82,7 +81,7 @@ impl CudaEngine {
         // What is on its way to the host may still be read from these rows.
         self.copies.synchronize().doing("waiting for copies")?;
         for (node, cache) in self.graph.nodes.iter().zip(&self.memory.outputs).filter(|(node, _)| is_cache(node)) {
-            let bytes = self.options.kv.size() * row_len(node);
+            let bytes = self.options.row_bytes(node);
             for slot in &freed {
                 clear(cache.at + (slot * bytes) as u64, bytes, &self.stream)?;
             }

@@ -4,7 +4,7 @@ use super::CudaError;
 use super::blas::Product;
 use super::functions::Functions;
 use super::kernels::*;
-use super::known::{is_own_state, known};
+use super::known::{is_cache, is_own_state, known};
 use super::launch::Call;
 use super::layouts::{Batch, Ptr};
 use super::memory::Memory;
@@ -15,6 +15,7 @@ use crate::dtype::DType;
 use crate::model::{Graph, Node, row_len};
 use crate::ops::anatomy::Collective;
 use crate::ops::{KvCache, Op, Pairing, RmsNorm, Rope, Softmax};
+use crate::quant::ActivationFormat;
 
 /// Threads of a block that makes a row together.
 const ROW_THREADS: u32 = 256;
@@ -99,9 +100,18 @@ pub fn calls_of(launches: Vec<Launch>) -> impl Iterator<Item = Call> {
 /// # Errors
 /// What stands against it, and what to use instead.
 pub fn check(graph: &Graph, options: &Options) -> Result<(), CudaError> {
-    if !matches!(options.kv, DType::F32 | DType::F16) {
+    if options.path == Path::Fast && !matches!(options.kv.number(), Some(DType::F32 | DType::F16)) {
         return Err(CudaError::Unsupported(format!(
-            "the CUDA engine has no KV cache in {}; take --kv-type f16, or --subject cpu",
+            "the fused kernels have no KV cache in {}; take --kv-type f16, or --subject cuda",
+            options.kv
+        )));
+    }
+    let block = options.kv.block_size();
+    if let Some(node) = graph.nodes.iter().find(|node| is_cache(node) && row_len(node) % block != 0) {
+        return Err(CudaError::Unsupported(format!(
+            "{} has rows of {} elements, and a KV cache in {} has blocks of {block}; take --kv-type f16",
+            node.id,
+            row_len(node),
             options.kv
         )));
     }
@@ -220,7 +230,8 @@ impl Calls<'_> {
         let count = elements as i32;
         let (tokens, first, keys) = (span.tokens as i32, span.first as i32, span.keys() as i32);
         let x = |i| self.input(node, i);
-        let (kv, batch) = (self.options.kv_kernel(), self.batch);
+        let batch = self.batch;
+        let kv = |values| self.options.kv_kernel(values);
         vec![Job::Kernel(match &node.op {
             Op::Embed => {
                 let w = self.memory.weight(node);
@@ -258,14 +269,15 @@ impl Calls<'_> {
             Op::KvCache(KvCache { n_kv_heads, head_dim }) => {
                 let width = (n_kv_heads * head_dim) as i32;
                 let params = KvCacheParams { rows: x(0), cache: y, width, first, tokens, batch };
-                Call::flat(params, elements).of(&[&kv])
+                let values = node.is_of_values();
+                Call::flat(params, elements / self.options.kv.of(values).block_size()).of(&[&kv(values)])
             }
             Op::AttnScores(a) => {
                 let (heads, kv_heads, d) = (a.n_heads as i32, a.n_kv_heads as i32, a.head_dim as i32);
                 let params =
                     AttnScoresParams { q: x(0), k: x(1), s: y, heads, kv_heads, d, first, tokens, keys, batch };
                 let blocks = span.tokens * span.keys().div_ceil(WARPS);
-                Call::new(params, (blocks as u32, heads as u32, 1), 32 * WARPS as u32).of(&[&kv])
+                Call::new(params, (blocks as u32, heads as u32, 1), 32 * WARPS as u32).of(&[&kv(false)])
             }
             Op::AttnWeights(Softmax { scale }) => {
                 let heads = Graph::extent(node, span.tokens, span.keys())[0] as u32;
@@ -276,7 +288,7 @@ impl Calls<'_> {
                 let (heads, kv_heads, d) = (a.n_heads as i32, a.n_kv_heads as i32, a.head_dim as i32);
                 let params =
                     AttnContextParams { w: x(0), v: x(1), c: y, heads, kv_heads, d, first, tokens, keys, batch };
-                Call::new(params, (span.tokens as u32, heads as u32, 1), CONTEXT_THREADS).of(&[&kv])
+                Call::new(params, (span.tokens as u32, heads as u32, 1), CONTEXT_THREADS).of(&[&kv(true)])
             }
             Op::Residual => Call::flat(ResidualParams { a: x(0), b: x(1), y, count }, elements),
             Op::Collective(of) => {
@@ -315,10 +327,13 @@ impl Calls<'_> {
         Job::Kernel(Call::flat(params, groups).of(&[&weight.ty]))
     }
 
-    /// Brings a cache of `elements` at `from` to its place as f32, if it is not f32 itself.
-    pub fn read_cache(&self, from: Ptr, elements: usize) -> Option<Call> {
-        let params = KvReadParams { cache: from, out: self.memory.cache_f32, count: elements as i32 };
-        (self.options.kv != DType::F32).then(|| Call::flat(params, elements).of(&[&self.options.kv_kernel()]))
+    /// Brings `elements` of the cache `index` to their place as f32, if it is not f32 itself.
+    pub fn read_cache(&self, index: usize, elements: usize) -> Option<Call> {
+        let values = self.graph.nodes[index].is_of_values();
+        let cache = self.memory.outputs[index].at;
+        let params = KvReadParams { cache, out: self.memory.cache_f32, count: elements as i32 };
+        let plain = self.options.kv.of(values) == ActivationFormat::F32;
+        (!plain).then(|| Call::flat(params, elements).of(&[&self.options.kv_kernel(values)]))
     }
 }
 

@@ -144,7 +144,7 @@ impl Calls<'_> {
                     magnitude: op.rope.magnitude() as f32,
                 };
                 let call = Call::new(params, ((tokens * blocks) as u32, 1, 1), HEAD_THREADS);
-                call.of(&[&self.options.kv_kernel()]).shared(4 * d as u32)
+                call.of(&[&self.options.kv_kernel(false)]).shared(4 * d as u32)
             }
             Known::TopBlocks(Decision { picks, block }) => {
                 let [picks, block] = [picks, block.unwrap_or(1)].map(|n| n as i32);

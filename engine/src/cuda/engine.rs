@@ -16,7 +16,7 @@ use super::fast::{Fused, decoder_of};
 use super::faults::{Fault, Planted, RankBug, Replayed};
 use super::functions::Functions;
 use super::in_step::InStep;
-use super::known::is_own_state;
+use super::known::{is_cache, is_own_state};
 use super::launch::Call;
 use super::layouts::Batch;
 use super::load::Load;
@@ -30,11 +30,10 @@ use super::schedule::Schedule;
 use super::{CudaError, devices, wide};
 use crate::cpu::states::States;
 use crate::cpu::{Row, Sequences};
-use crate::dtype::DType;
 use crate::model::{Graph, Model, Node, WeightSource, row_len};
+use crate::ops::Anatomy;
 use crate::ops::anatomy::Contraction;
-use crate::ops::{Anatomy, Op};
-use crate::quant::GgmlType;
+use crate::quant::{GgmlType, KvType};
 use crate::tap::TapSink;
 use cudarc::driver::{CudaContext, CudaStream, result};
 use std::collections::HashMap;
@@ -98,7 +97,7 @@ macro_rules! receiving {
         let receiver = $crate::cuda::readback::Receiver {
             graph: &$engine.graph,
             memory: &$engine.memory,
-            kv: $engine.options.kv,
+            kv: $engine.options.kv_number(),
             mirror: &mut $engine.mirror,
             taps: $taps,
         };
@@ -126,7 +125,7 @@ pub fn unsupported(graph: &Graph, path: Path) -> Option<CudaError> {
         context: 1,
         path,
         gemm: Gemm::Own,
-        kv: DType::F32,
+        kv: KvType::F32,
         taps: true,
         keep_taps: false,
         last_logits: false,
@@ -352,7 +351,7 @@ impl CudaEngine {
         let states = self.graph.nodes.iter().filter(|node| node.op.has_state());
         let of = |node: &Node| match is_own_state(node) {
             true => 4 * row_len(node),
-            false => self.options.kv.size() * row_len(node) * self.position,
+            false => self.options.row_bytes(node) * self.position,
         };
         states.map(of).sum()
     }
@@ -590,8 +589,8 @@ impl CudaEngine {
         let (node, mut from) = (&self.graph.nodes[i], self.memory.outputs[i].at);
         let extent = Graph::extent(node, span.tokens, span.keys()).iter().product::<usize>();
         let len = extent * self.states_of_step(node);
-        if matches!(node.op, Op::KvCache(_))
-            && let Some(read) = self.calls().read_cache(from, len)
+        if is_cache(node)
+            && let Some(read) = self.calls().read_cache(i, len)
         {
             self.launch(&read, false)?;
             from = self.memory.cache_f32;

@@ -305,7 +305,7 @@ impl Fused<'_> {
                 makers: makers.map(|blocks| blocks as i32),
                 stamps: 0,
             };
-            let kv = self.calls.options.kv_kernel();
+            let kv = self.calls.options.kv_kernel(false);
             Call::new(params, (1, 1, 1), THREADS)
                 .of(&[&q.ty, &k.ty, &v.ty, &kv, &config.head_dim, &pairs, &head_norm, &held_q, &held_k, &held_v])
         };
@@ -537,7 +537,7 @@ impl Fused<'_> {
     /// rows `known` have a checksum.
     pub fn cache_rows(&self, caches: Ptr, count: usize, out: Ptr, width: usize, known: usize, newest: usize) -> Call {
         let params = CacheRowsParams { caches, out, width: width as i32, newest: newest as i32, known: known as i32 };
-        let kv = self.calls.options.kv_kernel();
+        let kv = self.calls.options.kv_kernel(false);
         let pieces = (newest + 1).div_ceil(CACHE_ROWS) as u32;
         Call::new(params, (count as u32, pieces, 1), CACHE_THREADS).of(&[&kv])
     }

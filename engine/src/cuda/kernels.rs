@@ -317,12 +317,13 @@ impl Params {
 }
 
 /// What kernels include, by path below `engine/kernels`.
-const HEADERS: [(&str, &str); 24] = [
+const HEADERS: [(&str, &str); 25] = [
     ("barriers.cuh", include_str!("../../kernels/barriers.cuh")),
     ("batch.cuh", include_str!("../../kernels/batch.cuh")),
     ("blocks.cuh", include_str!("../../kernels/blocks.cuh")),
     ("choice.cuh", include_str!("../../kernels/choice.cuh")),
     ("kv.cuh", include_str!("../../kernels/kv.cuh")),
+    ("kv_types.cuh", include_str!("../../kernels/kv_types.cuh")),
     ("matrices.cuh", include_str!("../../kernels/matrices.cuh")),
     ("reduce.cuh", include_str!("../../kernels/reduce.cuh")),
     ("fused/decode.cuh", include_str!("../../kernels/fused/decode.cuh")),

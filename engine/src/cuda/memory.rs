@@ -314,9 +314,11 @@ fn output_bytes(node: &Node, options: &Options, walked: bool) -> usize {
     }
     let tokens = if options.last_logits && node.role == Role::Logits { 1 } else { options.step };
     let elements: usize = Graph::extent(node, tokens, options.context).iter().product();
-    let bytes = if matches!(node.op, Op::KvCache(_)) { options.kv.size() } else { 4 };
+    if is_cache(node) {
+        return options.context * options.row_bytes(node);
+    }
     let sequences = if is_own_state(node) { options.more_sequences + 1 } else { 1 };
-    bytes * elements * sequences
+    4 * elements * sequences
 }
 
 /// The rotation that a node does, as its only work or on the way.

@@ -256,7 +256,7 @@ impl Fused<'_> {
         };
         let blocks = config.n_heads + 2 * config.n_kv_heads;
         Call::new(params, (blocks as u32, 1, 1), config.head_dim as u32)
-            .of(&[&self.calls.options.kv_kernel(), &config.head_dim])
+            .of(&[&self.calls.options.kv_kernel(false), &config.head_dim])
     }
 
     /// The shares put together, and the context by its gate.

@@ -1,6 +1,8 @@
 //! What an engine is made for.
 
 use crate::dtype::DType;
+use crate::model::{Node, row_len};
+use crate::quant::KvType;
 use std::str::FromStr;
 
 /// How linear layers are computed.
@@ -47,8 +49,8 @@ pub struct Options {
     pub path: Path,
     /// Linear layers; of the fast path, those of steps of more than one token.
     pub gemm: Gemm,
-    /// What the KV cache holds: f32 or f16.
-    pub kv: DType,
+    /// What the KV cache holds; for the fast path f32 or f16.
+    pub kv: KvType,
     /// Whether stages may be tapped: the fast path keeps room for attention scores and weights, and for the taps of a
     /// decode step, only then.
     pub taps: bool,
@@ -60,9 +62,22 @@ pub struct Options {
 }
 
 impl Options {
-    /// What `kv.cuh` calls the elements of the KV cache.
-    pub(super) fn kv_kernel(&self) -> &'static str {
-        if self.kv == DType::F16 { "KvF16" } else { "KvF32" }
+    /// What `kv.cuh` and `kv_types.cuh` call the elements of the cache of values, or of that of keys.
+    pub(super) fn kv_kernel(&self, values: bool) -> String {
+        format!("Kv{:?}", self.kv.of(values))
+    }
+
+    /// What both caches of the fast path hold.
+    pub(super) fn kv_number(&self) -> DType {
+        self.kv.number().unwrap_or_default()
+    }
+
+    /// Bytes of a row of the cache that `node` is.
+    ///
+    /// # Panics
+    /// If caches are not held so: `calls::check` refuses that.
+    pub(super) fn row_bytes(&self, node: &Node) -> usize {
+        self.kv.of(node.is_of_values()).cache_bytes(row_len(node)).expect("a format of caches")
     }
 }
 

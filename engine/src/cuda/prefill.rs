@@ -356,7 +356,7 @@ impl Fused<'_> {
         // Warps that have as many heads each as the others.
         let warps = heads.div_ceil(heads.div_ceil(HEAD_WARPS));
         Call::new(params, (span.tokens as u32, 1, 1), 32 * warps as u32)
-            .of(&[&self.calls.options.kv_kernel(), &config.head_dim])
+            .of(&[&self.calls.options.kv_kernel(false), &config.head_dim])
     }
 
     /// Gate and up together, as operand of the last product of a layer.
@@ -389,7 +389,7 @@ impl Fused<'_> {
         };
         let blocks = (span.keys().div_ceil(keys) as u32, kv_heads as u32, 1);
         let cut = Call::new(cut, blocks, (keys * config.head_dim / 4) as u32).of(&[
-            &self.calls.options.kv_kernel(),
+            &self.calls.options.kv_kernel(false),
             &config.head_dim,
             &keys,
         ]);

@@ -156,7 +156,7 @@ impl CudaEngine {
             self.stream.synchronize().doing("running a step")?;
             for place in &slots.places[..slots.caches] {
                 let (cache, width) = (self.memory.outputs[place.node].at, row_len(&self.graph.nodes[place.node]));
-                self.mirror.bring(place.node, cache, self.options.kv, width, known, span.first)?;
+                self.mirror.bring(place.node, cache, self.options.kv_number(), width, known, span.first)?;
             }
         }
         if gather.is_some() {

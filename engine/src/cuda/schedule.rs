@@ -4,10 +4,10 @@ use super::calls::{Calls, Launch, Span, calls_of};
 use super::fast::Fused;
 #[cfg(any(test, feature = "faults"))]
 use super::faults::Planted;
+use super::known::is_cache;
 use super::launch::Call;
 use super::options::Gemm;
 use crate::model::row_len;
-use crate::ops::Op;
 
 /// Makes the launches of steps.
 pub struct Schedule<'a> {
@@ -135,9 +135,9 @@ impl Schedule<'_> {
     /// of one that walks the graph.
     pub fn kernels(&self) -> Vec<Call> {
         let one = Span { tokens: 1, first: 0 };
-        let nodes = self.calls.graph.nodes.iter();
-        let caches = nodes.filter(|n| matches!(n.op, Op::KvCache(_)));
-        let read = caches.filter_map(|n| self.calls.read_cache(0, row_len(n)));
+        let nodes = self.calls.graph.nodes.iter().enumerate();
+        let caches = nodes.filter(|(_, node)| is_cache(node));
+        let read = caches.filter_map(|(i, node)| self.calls.read_cache(i, row_len(node)));
         // Some are others where something is tapped.
         let tapped = Self { fused: self.fused.map(|fused| Fused { wants: &|_| true, ..fused }), ..*self };
         let longer = calls_of(self.longer(one)).chain(calls_of(tapped.longer(one)));
@@ -161,7 +161,7 @@ mod tests {
     fn every_step_makes_each_stage_once_of_kernels_that_are_known_before() {
         for graph in graphs().iter().chain([&mixed()]) {
             for (path, kv) in [(Path::Tapped, DType::F32), (Path::Fast, DType::F16)] {
-                let options = Options { step: 300, context: 9000, path, kv, ..Options::default() };
+                let options = Options { step: 300, context: 9000, path, kv: kv.into(), ..Options::default() };
                 with_calls(graph, &options, |calls| {
                     let decoder = decoder_of(graph).expect("a decoder");
                     let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false, narrow: false };

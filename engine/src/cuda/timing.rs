@@ -180,7 +180,7 @@ impl CudaEngine {
         let rows = |matrices: &[Planes], count: i32| part(matrices, 1, &|_| count as usize);
         // For each query head with the keys that it sees: scores and context.
         let attention = |seen: usize| 4 * config.n_heads * config.head_dim * seen;
-        let caches = |keys: usize| 2 * config.n_kv_heads * config.head_dim * self.options.kv.size() * keys;
+        let caches = |keys: usize| 2 * config.n_kv_heads * config.head_dim * self.options.kv_number().size() * keys;
         match &call.params {
             Params::AttnQkv(p) => product(&p.w, 1),
             Params::AttnOut(p) => product(&[p.w], 1),

@@ -103,6 +103,12 @@ impl ActivationFormat {
         })
     }
 
+    /// Bytes of so many elements of a cache; `None` if it is no format of caches. `n` must be a multiple of
+    /// [`Self::block_size`].
+    pub fn cache_bytes(self, n: usize) -> Option<usize> {
+        self.number().map(|number| n * number.size()).or_else(|| Some(self.stored_as()?.row_bytes(n)))
+    }
+
     /// Most that becoming it changes a value by, as a share of the value; `None` where nothing is changed, or where values
     /// share a scale.
     pub fn unit(self) -> Option<f64> {

@@ -2,7 +2,7 @@
 //! and its kernels, and what judges them are the oracle and llama.cpp. Where no path is named, it is the tapped one.
 
 use super::{experts, hybrids};
-use qdiff_engine::quant::GgmlType;
+use qdiff_engine::quant::{CACHES, GgmlType};
 use qdiff_tests::card::Card;
 use qdiff_tests::synth::{Setting, Synth};
 use qdiff_tests::{Folder, Told, folder_with, share, whole};
@@ -154,6 +154,30 @@ fn other_ways_to_run_match() {
     }
 }
 
+/// Caches of every type on the tapped path: their rows are what ggml stores, to the last bit, in several sequences too, and keys
+/// of blocks. `scripts/test` takes every fourth type.
+#[test]
+fn caches_of_every_type_match() {
+    let (card, folder) = (Card::new(), folder_with(&Synth::default()));
+    let names = CACHES.map(|(name, ..)| name).into_iter().filter(|name| !["f32", "f16"].contains(name));
+    for kv in ["q8_0/q4_1"].into_iter().chain(share(names, 4)) {
+        // llama.cpp has no caches in 8-bit floating point; without a reference nothing is a match.
+        let (reference, told) = if kv.starts_with("f8") { ("--reference none", 3) } else { ("", 0) };
+        let (code, report, text) = judged(&card, &folder, &format!("-n 2 --kv-type {kv} {reference}"));
+        assert_eq!((code, report.is_whole()), (told, true), "{kv}\n{text}");
+        assert_eq!(report["subject"]["arithmetic"]["kv"], kv);
+        let caches = report.stages().iter().filter(|stage| stage["stage"].as_str().unwrap().ends_with("_cache"));
+        let off: Vec<_> = caches.map(|stage| &stage["subject"]["residual"]).collect();
+        assert!(off.len() == 4 && off.iter().all(|off| **off == 0.0), "{kv} {off:?}");
+    }
+    let several = "--sequences 7,5+1+17@0,1+1+1 --length 33 --kv-type q5_1/iq4_nl";
+    let said = folder.qdiff_on(&card, &format!("run -m model.gguf --subject cuda --oracle cpu {several}")).exits(0);
+    assert!(said.stdout.starts_with("3 runs: 3 MATCH"), "{said}");
+    let pooled = folder_with(&Synth { arch: "qwen4exp", ..Synth::default() });
+    let (code, report, text) = judged(&card, &pooled, "-n 2 --kv-type q8_0 --reference none");
+    assert_eq!((code, report.is_whole(), report.origins().len()), (3, true, 0), "{text}");
+}
+
 /// A rank on each of two cards: a prompt in parts, and decode steps that are replayed as one graph with its taps and collectives.
 #[test]
 fn ranks_match() {
@@ -268,6 +292,11 @@ fn what_a_card_does_not_run_is_refused() {
         "run -m model.gguf --subject cuda --reference none --sequences 7,5+1+17 --length 30",
         &["takes one sequence at a time", "use --subject cpu"],
     );
+    let folder = folder_with(&Synth::default());
+    for kv in ["q8_0", "f16/f32", "bf16"] {
+        let words = [&format!("the fused kernels have no KV cache in {kv}"), "--kv-type f16, or --subject cuda"];
+        refused(&folder, &format!("run -m model.gguf --subject cuda-fast --kv-type {kv}"), &words);
+    }
     for (arch, word) in [
         ("qwen3next", "keys are repeated"),
         ("qwen35moe", "experts beside a shared one"),

@@ -8,7 +8,7 @@ use qdiff_engine::cuda::operand::{Part, cache_tile, product_of, tiles_at_once};
 use qdiff_engine::cuda::tiles::most_held;
 use qdiff_engine::cuda::wide::image_of;
 use qdiff_engine::cuda::{CudaError, read_by_kernels};
-use qdiff_engine::quant::GgmlType;
+use qdiff_engine::quant::{CACHES, GgmlType};
 
 /// What a file's kernel is made for: all formats and types; what is made per model, for the shapes of Qwen2.5-0.5B
 /// (Q4_K_M), Qwen2.5-7B and Qwen3-0.6B.
@@ -57,8 +57,9 @@ fn arguments(file: File) -> Vec<String> {
             let held = [(GgmlType::Q5_0, 64), (GgmlType::Q4_K, 128), (GgmlType::F16, 128)].map(of);
             held.into_iter().chain(in_rings().map(|(ty, stages)| format!("{ty}, 128, 0, {stages}"))).collect()
         }
-        File::KvCache | File::KvRead | File::CacheRows | File::AttnScores | File::AttnContext | File::BlockScores => {
-            listed(&["KvF32", "KvF16"])
+        File::CacheRows => listed(&["KvF32", "KvF16"]),
+        File::KvCache | File::KvRead | File::AttnScores | File::AttnContext | File::BlockScores => {
+            CACHES.map(|(_, format, _)| format!("Kv{format:?}")).to_vec()
         }
         File::AttnQkv => {
             let of = |(formats, rest): ([GgmlType; 3], &str)| {

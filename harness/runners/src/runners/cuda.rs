@@ -5,7 +5,7 @@ use super::{Manifest, Reads, Runner, RunnerKind, Start};
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Collector, PassCollector, Step, Want};
 use crate::room::Room;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use qdiff_engine::cpu::Row;
 use qdiff_engine::cuda::{Circumstances, CudaEngine, Gemm, Options, Path, kept_as};
 use qdiff_engine::model::{Graph, Model, Slices, WeightSource};
@@ -27,7 +27,7 @@ pub const CUDA: RunnerKind = RunnerKind {
     },
     ready: || Ok(qdiff_engine::cuda::devices().map(drop)?),
     start: Start::Own(|opened, of, room, _| {
-        let options = options(Path::Tapped, room)?;
+        let options = options(Path::Tapped, room);
         if let Some(placement) = &of.placement {
             return Ok(Box::new(ranks(&opened.model, &placement.place(opened.model.graph())?, options)?));
         }
@@ -54,22 +54,17 @@ pub const CUDA_FAST: RunnerKind = RunnerKind {
     ranks: false,
     about: "the engine on a GPU, stages fused",
     sequences: false,
-    start: Start::Own(|opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Fast, room)?)?))),
+    start: Start::Own(|opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Fast, room))?))),
     ..CUDA
 };
 
-/// # Errors
-/// KV caches in blocks, or of two types.
-fn options(path: Path, room: Room) -> Result<Options> {
+fn options(path: Path, room: Room) -> Options {
     let Room { step, context, gemm, kv, more: more_sequences, .. } = room;
-    let Some(kv) = kv.number() else {
-        bail!("the CUDA engine has no KV cache in {kv}; take --kv-type f16, or --subject cpu");
-    };
-    Ok(Options { step, context, more_sequences, path, gemm, kv, taps: true, ..Options::default() })
+    Options { step, context, more_sequences, path, gemm, kv, taps: true, ..Options::default() }
 }
 
 fn manifest(name: String, options: &Options) -> Manifest {
-    let arithmetic = Arithmetic { kv: options.kv.into(), ..Arithmetic::default() };
+    let arithmetic = Arithmetic { kv: options.kv, ..Arithmetic::default() };
     Manifest { name, arithmetic, injected: Vec::new(), stored: None, unkept: None }
 }
 
@@ -161,22 +156,5 @@ impl Runner for Cuda {
         };
         self.engine.under(circumstances)?;
         Ok(Some(words))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Path, Room, options};
-
-    #[test]
-    fn a_cache_that_no_kernel_reads_is_refused_by_name() {
-        for kv in ["q8_0", "f16/q4_0", "f16/f32"] {
-            let refused = options(Path::Tapped, Room { kv: kv.parse().unwrap(), ..Room::default() }).unwrap_err();
-            assert!(
-                refused.to_string().starts_with(&format!("the CUDA engine has no KV cache in {kv}; take")),
-                "{refused}"
-            );
-        }
-        assert!(options(Path::Fast, Room { kv: "f16".parse().unwrap(), ..Room::default() }).is_ok());
     }
 }

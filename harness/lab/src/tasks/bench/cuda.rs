@@ -13,6 +13,7 @@ use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node, Role, StageId};
 use qdiff_engine::ops::anatomy::Elementwise;
 use qdiff_engine::ops::{Anatomy, Tensor};
+use qdiff_engine::quant::KvType;
 use qdiff_engine::tap::{NoTaps, Part, TapSink};
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -76,7 +77,7 @@ fn chosen(graph: &Graph, request: &BenchRequest) -> Result<HashSet<StageId>> {
     Ok(graph.nodes.iter().filter(named).map(|n| n.id).collect())
 }
 
-fn entries(graph: &Graph, request: &BenchRequest, kv: DType, depth: usize) -> Result<Vec<Entry>> {
+fn entries(graph: &Graph, request: &BenchRequest, kv: KvType, depth: usize) -> Result<Vec<Entry>> {
     let gemm = request.gemm.gemm;
     let entry = |name, path, taps: HashSet<StageId>, on_host: bool| Entry {
         name,
@@ -285,7 +286,7 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
     };
     let mut beside: Vec<(&str, Times)> = Vec::new();
     // A long cache is kept in f16, as llama.cpp keeps any.
-    let kv = if depth > usual_depth() { DType::F16 } else { DType::F32 };
+    let kv = if depth > usual_depth() { DType::F16.into() } else { KvType::F32 };
     for entry in entries(opened.model.graph(), request, kv, depth)? {
         let mut theirs = Times::new();
         let ours = one(&opened, &prompt, &entry, rounds, &mut bench, || {
