@@ -261,12 +261,22 @@ impl Step {
     /// As captures on disk name it: `prefill`, `prefill@512` for the part of a
     /// prefill in ubatches that begins at position 512, `step3`; `s2.step3` of run 2.
     pub fn label(&self) -> String {
-        let step = match (self.index, self.first) {
+        let step = self.own_label();
+        if self.run > 0 { format!("s{}.{step}", self.run) } else { step }
+    }
+
+    /// As sentences name it: `prefill@13 of sequence 0 after rollback 1`; without the sequence in the first run.
+    pub fn told(&self) -> String {
+        let step = self.own_label();
+        if self.run > 0 { format!("{step} of {}", self.whose) } else { step }
+    }
+
+    fn own_label(&self) -> String {
+        match (self.index, self.first) {
             (0, 0) => "prefill".to_owned(),
             (0, first) => format!("prefill@{first}"),
             (n, _) => format!("step{n}"),
-        };
-        if self.run > 0 { format!("s{}.{step}", self.run) } else { step }
+        }
     }
 }
 

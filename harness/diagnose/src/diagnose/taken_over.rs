@@ -38,8 +38,8 @@ const ONE: f64 = 1e-4;
 #[derive(Clone, Copy, PartialEq)]
 enum Holds {
     Zeros,
-    /// In each block the right codes, under another scale.
-    Multiples(usize),
+    /// In each block of so many the right codes, with other ones of these.
+    Fields(usize, &'static str),
     /// The row of this token at this position, before which there is nothing.
     Filler(u32),
     Others,
@@ -93,11 +93,16 @@ fn filler(e: &Evidence<'_>, meter: &Meter) -> Option<u32> {
     })
 }
 
-/// Whether each block is what it was, times a number and, in formats with offsets, plus another one.
-fn multiples(got: &[f32], want: &[f64], (block, offsets): (usize, bool)) -> bool {
-    let of_block = |(got, want): (&[f32], &[f64])| {
-        let ends = |sign: f64| (0..want.len()).max_by(|a, b| (sign * want[*a]).total_cmp(&(sign * want[*b])));
-        let (Some(high), Some(low)) = (ends(1.0), ends(-1.0)) else { return false };
+/// Which fields of blocks are other ones, if each block is what it was, times a number and, in formats with offsets, plus another one:
+/// whether scales are, and offsets. Nothing if it is not.
+fn fields(got: &[f32], want: &[f64], (block, offsets): (usize, bool)) -> Option<(bool, bool)> {
+    if block < 2 || !got.len().is_multiple_of(block) {
+        return None;
+    }
+    let mut other = (false, false);
+    for (got, want) in got.chunks(block).zip(want.chunks(block)) {
+        let end = |sign: f64| (0..want.len()).max_by(|a, b| (sign * want[*a]).total_cmp(&(sign * want[*b])));
+        let (high, low) = (end(1.0)?, end(-1.0)?);
         let (by, more) = if offsets {
             let by = f64::from(got[high] - got[low]) / (want[high] - want[low]);
             (by, f64::from(got[high]) - by * want[high])
@@ -106,9 +111,15 @@ fn multiples(got: &[f32], want: &[f64], (block, offsets): (usize, bool)) -> bool
             (f64::from(got[largest]) / want[largest], 0.0)
         };
         let size = got.iter().fold(0f64, |most, g| most.max(f64::from(g.abs())));
-        by.is_finite() && got.iter().zip(want).all(|(g, w)| (f64::from(*g) - by * w - more).abs() <= ONE * size)
-    };
-    block > 1 && got.len().is_multiple_of(block) && got.chunks(block).zip(want.chunks(block)).all(of_block)
+        let is_so = |(g, w): (&f32, &f64)| (f64::from(*g) - by * w - more).abs() <= ONE * size;
+        if !by.is_finite() || !got.iter().zip(want).all(is_so) {
+            return None;
+        }
+        // The offset is what the code 0 means.
+        other.0 |= (by - 1.0).abs() > ONE;
+        other.1 |= offsets && (f64::from(got[low]) - want[low]).abs() > ONE * size;
+    }
+    Some(other)
 }
 
 /// Which rows that the pass did not write are wrong.
@@ -122,7 +133,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let (taken, from) = before.fold((0, own), |(n, _), step| (n + step.tokens.len(), step.whose));
     let format = e.side.arithmetic.kv.of(e.node.is_of_values());
     let block = (format.block_size(), matches!(format, ActivationFormat::Q4_1 | ActivationFormat::Q5_1));
-    let (mut rows, mut zeros, mut multiple) = (BTreeSet::new(), true, true);
+    let (mut rows, mut zeros, mut other) = (BTreeSet::new(), true, Some((false, false)));
     let slot = |row: &RowAt| -> Option<usize> {
         let width: usize = e.given[row.step].as_ref()?.shape[1..].iter().product();
         Some(row.range.start / width)
@@ -135,7 +146,10 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         rows.insert(slot);
         let (got, want, _) = e.row(row);
         zeros &= got.iter().all(|v| *v == 0.0);
-        multiple &= multiples(got, want, block);
+        other = other.and_then(|(scales, offsets)| {
+            let (a, b) = fields(got, want, block)?;
+            Some((scales | a, offsets | b))
+        });
     }
     // They were seen right when they were written.
     let wrote = |row: &&RowAt| {
@@ -168,9 +182,11 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         return None;
     }
     let one = first == last;
-    let holds = match (zeros, multiple) {
+    let holds = match (zeros, other) {
         (true, _) => Holds::Zeros,
-        (_, true) => Holds::Multiples(block.0),
+        (_, Some((true, true))) => Holds::Fields(block.0, "scales and offsets"),
+        (_, Some((true, false))) => Holds::Fields(block.0, "scales"),
+        (_, Some((false, true))) => Holds::Fields(block.0, "offsets"),
         _ => filler(e, runs[run].0.meter).map_or(Holds::Others, Holds::Filler),
     };
     let are = match (one, holds) {
@@ -182,14 +198,14 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         }
         (true, Holds::Others) => "is no longer what it was".to_owned(),
         (false, Holds::Others) => "are no longer what they were".to_owned(),
-        (_, Holds::Multiples(n)) => format!(
-            "no longer {} the scales of the blocks of {n}: the codes are right",
+        (_, Holds::Fields(n, which)) => format!(
+            "no longer {} the {which} of the blocks of {n}: the codes are right",
             if one { "has" } else { "have" }
         ),
     };
     let what = match holds {
         Holds::Zeros => "zero",
-        Holds::Multiples(_) => "scales",
+        Holds::Fields(_, which) => which,
         Holds::Filler(_) => "fillers",
         Holds::Others => "changed",
     };
@@ -200,24 +216,29 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let remedy = match holds {
         Holds::Filler(_) => REMEDY_OF_FILLERS,
         Holds::Others => REMEDY_OF_OTHERS,
-        Holds::Zeros | Holds::Multiples(_) => REMEDY,
+        Holds::Zeros | Holds::Fields(..) => REMEDY,
     };
     Some(Told { words: format!("{range}, {had}, {are}"), remedy, shown })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::multiples;
+    use super::fields;
 
     #[test]
     fn codes_under_another_scale_are_known() {
         let want: Vec<f64> = (0..64).map(|i| f64::from(i % 17) - 8.0).collect();
         let scaled: Vec<f32> =
             want.iter().enumerate().map(|(i, w)| (w * if i < 32 { 0.3 } else { -2.0 }) as f32).collect();
-        let of = |got: &[f32], block: usize, offsets: bool| multiples(got, &want, (block, offsets));
-        assert!(of(&scaled, 32, false) && !of(&scaled, 64, false) && !of(&scaled, 1, false));
-        // An offset more in each block.
-        let moved: Vec<f32> = scaled.iter().enumerate().map(|(i, v)| v + if i < 32 { 2.0 } else { -1.0 }).collect();
-        assert!(of(&moved, 32, true) && !of(&moved, 32, false) && !of(&moved, 64, true));
+        let of = |got: &[f32], block: usize, offsets: bool| fields(got, &want, (block, offsets));
+        assert_eq!(of(&scaled, 32, false), Some((true, false)));
+        assert_eq!([of(&scaled, 64, false), of(&scaled, 1, false)], [None, None]);
+        // Another offset in each block, alone and with another scale.
+        let more = |i: usize| if i < 32 { 2.0 } else { -1.0 };
+        let moved: Vec<f32> = want.iter().enumerate().map(|(i, w)| *w as f32 + more(i)).collect();
+        assert_eq!(of(&moved, 32, true), Some((false, true)));
+        assert_eq!([of(&moved, 32, false), of(&moved, 64, true)], [None, None]);
+        let both: Vec<f32> = scaled.iter().enumerate().map(|(i, v)| v + more(i)).collect();
+        assert_eq!(of(&both[..32], 32, true).map(|other| other.0), Some(true));
     }
 }

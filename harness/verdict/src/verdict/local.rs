@@ -266,7 +266,7 @@ impl Check<'_> {
             if let Some(axis) = self.node.token_axis().filter(|a| *a < want.len()) {
                 want[axis] = rows;
             }
-            local.extent = Some(format!("shape {got:?} where {want:?} is expected, from {} on", step.label()));
+            local.extent = Some(format!("shape {got:?} where {want:?} is expected, from {} on", step.told()));
         }
         local.used = f64::INFINITY;
         local.residual = f64::INFINITY;

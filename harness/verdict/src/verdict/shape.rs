@@ -25,7 +25,7 @@ const ROWS: usize = 48;
 /// Describes the residual in words; empty if no element is beyond its bound.
 pub fn describe(e: &Evidence<'_>) -> String {
     if let Some(step) = e.misshapen.first() {
-        let label = e.side.capture.steps[*step].label().replace("step", "step ");
+        let label = e.side.capture.steps[*step].told().replace("step", "step ");
         let lost = lost::rows(&e.oracle.graph, e.node, e.side.capture, *step).map_or_else(String::new, |lost| {
             let rows = if lost.len() == 1 { "row of position" } else { "rows of positions" };
             let last = if lost.len() == 1 { String::new() } else { format!("..{}", lost.end - 1) };

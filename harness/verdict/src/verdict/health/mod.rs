@@ -83,6 +83,6 @@ fn of_stage(graph: &Graph, capture: &Capture, node: &Node, overflowed: bool) -> 
             }
         })?;
         let likely = input.map_or(node.id, |i| graph.nodes[node.inputs[i]].id);
-        Some(Symptom { stage: node.id, step: step.label(), what, likely, broken })
+        Some(Symptom { stage: node.id, step: step.told(), what, likely, broken })
     })
 }
