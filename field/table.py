@@ -188,6 +188,6 @@ def written(folder, engines):
         text += severity(json.loads(measured.read_text()), json.loads((folder / "severity.json").read_text()))
     text += "\n## Models\n\n" + line(["model", "how it is made"]) + line(["---", "---"])
     text += "".join(line([name, f"`qdiff fetch-model {which}`"]) for name, which in plan["published"].items())
-    text += "".join(line([name, f"`qdiff {options} -o FILE` of `real`" if options.startswith("dequantise") else f"`qdiff synth {options} FILE`"])
+    text += "".join(line([name, f"`qdiff {options} -o FILE` of `real`" if options.startswith("dequantise") else f"`qdiff synth {options} {'FOLDER' if 'safetensors' in options else 'FILE'}`"])
                     for name, options in plan["models"].items())
     return text
