@@ -101,7 +101,10 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
         Command::Record(request) => {
             let record::Recorded { arrays, steps, engine, inert } = record::record(request, console())?;
             let (inert, out) = (inert_of(&inert), request.out.display());
-            said(&format!("{inert}recorded {arrays} arrays of a run of {} of {engine} in {out}\n", counted(steps, "step")))
+            said(&format!(
+                "{inert}recorded {arrays} arrays of a run of {} of {engine} in {out}\n",
+                counted(steps, "step")
+            ))
         }
         Command::Judge(request) => {
             let part = judge::judge(request, console())?;
