@@ -107,7 +107,7 @@ pub fn check(graph: &Graph, options: &Options) -> Result<(), CudaError> {
         )));
     }
     let block = options.kv.block_size();
-    if let Some(node) = graph.nodes.iter().find(|node| is_cache(node) && row_len(node) % block != 0) {
+    if let Some(node) = graph.nodes.iter().find(|node| is_cache(node) && !row_len(node).is_multiple_of(block)) {
         return Err(CudaError::Unsupported(format!(
             "{} has rows of {} elements, and a KV cache in {} has blocks of {block}; take --kv-type f16",
             node.id,

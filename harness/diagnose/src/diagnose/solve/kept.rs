@@ -141,7 +141,7 @@ fn given(scene: &Scene<'_>, position: usize, from: usize, n: usize) -> Option<Ve
 /// A row of q8_0 by the scales of the first one of its page.
 fn by_first(scene: &Scene<'_>, row: &RowAt, page: usize) -> Option<Row> {
     let (position, from, n) = (row.place.position, scene.token(row).1, row.range.len());
-    let first = if page == 0 { 0 } else { position / page * page };
+    let first = position.checked_div(page).unwrap_or(0) * page;
     let (own, other) = (given(scene, position, from, n)?, given(scene, first, from, n)?);
     let (mut value, mut bound) = (Vec::with_capacity(n), Vec::with_capacity(n));
     for (own, other) in own.chunks(BLOCK).zip(other.chunks(BLOCK)) {
