@@ -237,8 +237,8 @@ fn plants(node: &Node) -> Vec<Plant> {
             ),
             Plant::new(
                 "splits to the nearest",
-                "as many tiles of 16 keys as the number of keys is nearest to",
-                over(|k, p, _| k <= p && k < ((p + 1 + 8) / 16).max(1) * 16),
+                "as many tiles of 8 keys as the number of keys is nearest to",
+                over(|k, p, _| k <= p && k < ((p + 1 + 4) / 8).max(1) * 8),
             ),
             Plant::new("exponentials in f16", "exponentials are rounded to f16, and not in their sum", |s, at| {
                 let all = scores(s, at);
