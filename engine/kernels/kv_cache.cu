@@ -15,7 +15,9 @@ template <typename Kv>
 __global__ void kv_cache(const __grid_constant__ KvCacheParams p) {
     const int i = (blockIdx.x * blockDim.x + threadIdx.x) * KV_UNIT<Kv>;
     if (i >= p.tokens * p.width) return;
-    typename Kv::Type &to = ((typename Kv::Type *)p.cache)[p.batch.element(p.first, p.width, i) / KV_UNIT<Kv>];
-    if constexpr (KV_UNIT<Kv> == 1) to = Kv::put(p.rows[i]);
-    else Kv::store(p.rows + i, to);
+    if constexpr (KV_UNIT<Kv> == 1) {
+        ((typename Kv::Type *)p.cache)[p.batch.element(p.first, p.width, i)] = Kv::put(p.rows[i]);
+    } else {
+        Kv::store(p.rows + i, ((typename Kv::Type *)p.cache)[p.batch.element(p.first, p.width, i) / KV_UNIT<Kv>]);
+    }
 }
