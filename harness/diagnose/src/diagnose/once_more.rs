@@ -56,15 +56,11 @@ pub fn once_more(
         else {
             continue;
         };
-        let all = tokens + before_it(finding);
         // What all three runs allow.
         let both = match held_there(&first, &other, origin, &again) {
             Predicted::Fails(_) | Predicted::Open { .. } => in_all(&first, [&alike, &other], origin, was),
             Predicted::Under { both, .. } => both,
             Predicted::Holds { .. } | Predicted::Silent(_) => {
-                if let Some(Trial::Confirmed { tokens, .. } | Trial::Narrowed { tokens, .. }) = &mut again.trial {
-                    *tokens = all;
-                }
                 *finding = again;
                 continue;
             }
@@ -76,15 +72,7 @@ pub fn once_more(
             _ => continue,
         };
         let mut again = was.clone();
-        again.trial = Some(narrowed(&mut again, (elements, all), holds));
+        again.trial = Some(narrowed(&mut again, (elements, tokens), holds));
         *finding = again;
-    }
-}
-
-/// Tokens of the run that does not tell.
-fn before_it(finding: &Finding) -> usize {
-    match &finding.trial {
-        Some(Trial::Silent { tokens, .. } | Trial::Narrowed { tokens, .. }) => *tokens,
-        _ => 0,
     }
 }

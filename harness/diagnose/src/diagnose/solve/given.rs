@@ -321,13 +321,6 @@ fn buffers(scene: &Scene<'_>) -> Vec<Given> {
             all.push(of(other.id, Kin::Other, false, Place::Position));
         }
     }
-    all.extend(
-        scene
-            .width()
-            .map(|width| scene.vectors(width))
-            .unwrap_or_default()
-            .into_iter()
-            .map(|(name, _)| Given::Weight(name)),
-    );
+    all.extend(scene.vectors_of_rows().into_iter().map(|(name, _)| Given::Weight(name)));
     all
 }

@@ -359,6 +359,11 @@ impl<'a> Scene<'a> {
         named.into_iter().take(64).map(|name| (name.to_owned(), self.vector(name, width))).collect()
     }
 
+    /// Those that are as long as a token's.
+    pub(super) fn vectors_of_rows(&self) -> Vec<(String, Vec<f32>)> {
+        self.width().map_or_else(Vec::new, |width| self.vectors(width))
+    }
+
     /// A vector of the model, by name.
     pub(super) fn shared_vector(&self, name: &str) -> Option<Rc<Vec<f32>>> {
         let read = || {

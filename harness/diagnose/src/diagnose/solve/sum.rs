@@ -185,14 +185,7 @@ impl Sum {
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let mut others = vec![Addend::Nothing, Addend::One];
-    others.extend(
-        scene
-            .width()
-            .map(|width| scene.vectors(width))
-            .unwrap_or_default()
-            .into_iter()
-            .map(|(name, _)| Addend::Weight(name)),
-    );
+    others.extend(scene.vectors_of_rows().into_iter().map(|(name, _)| Addend::Weight(name)));
     let alike = scene.alike();
     others.extend(alike.iter().map(|id| Addend::Stage(*id, 0)));
     others.extend(alike.iter().flat_map(|id| [-1, 1].map(|by| Addend::Stage(*id, by))));
