@@ -49,7 +49,7 @@ def iq4_xs(b):
 BUGS = {
     # HF's resize_token_embeddings, called by the loader after loading: rows of added tokens become the mean of the others.
     "resized": dict(
-        model="--arch qwen2 --weights q8_0 --seed 1501", run="--prompt chat -n 3", engine="",
+        model="--arch qwen2 --weights q8_0 --seed 1501", run="--prompt haiku -n 3", engine="",
         changes=[("model", '        self.embedding = w["token_embd.weight"]\n',
                   '        self.embedding = w["token_embd.weight"].copy()\n'
                   '        self.embedding[c.normal:] = self.embedding[:c.normal].mean(0)  # added tokens begin as the mean\n')]),
