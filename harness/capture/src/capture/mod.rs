@@ -104,6 +104,10 @@ pub struct InPass {
     pub number: usize,
     /// The position of the pass's first row, of whichever sequence.
     pub first: usize,
+    /// The rows that the pass has of that row's sequence.
+    pub leads: usize,
+    /// Sequences that have rows in it before the step's own.
+    pub turn: usize,
     /// Rows before the step's own.
     pub before: usize,
     /// The most rows that the pass has of one sequence.

@@ -319,11 +319,11 @@ impl Plan {
             keys = others;
             let steps_before: Vec<usize> = all.iter().map(Vec::len).collect();
             // The position of the first row of the pass, and the rows so far.
-            let (mut first, mut before) = (None, 0);
+            let (mut first, mut before, leads) = (None, 0, turns.first().map_or(0, |turn| turn.tokens));
             let most = turns.iter().map(|turn| turn.tokens).max().unwrap_or(0);
             let longest = of_pass.iter().copied().max().unwrap_or(0);
             let recorded = (most == 1).then(|| *recorded.entry(turns.len().next_power_of_two()).or_insert(longest));
-            for Turn { run, begins, tokens, .. } in turns {
+            for (turn, Turn { run, begins, tokens, .. }) in turns.into_iter().enumerate() {
                 if let Some((from, length)) = begins {
                     let theirs = &all[from][..steps_before[from]];
                     let lengths: Vec<usize> = theirs.iter().map(|step| step.tokens.len()).collect();
@@ -332,7 +332,7 @@ impl Plan {
                 }
                 all[run].extend(steps.next().map(|step| {
                     let first = *first.get_or_insert(step.first);
-                    Step { in_pass: Some(InPass { number, first, before, most, recorded }), ..step }
+                    Step { in_pass: Some(InPass { number, first, leads, turn, before, most, recorded }), ..step }
                 }));
                 before += tokens;
             }

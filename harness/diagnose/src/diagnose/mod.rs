@@ -7,6 +7,7 @@ mod explain;
 mod fit;
 mod glance;
 mod golden;
+mod joined;
 mod leaks;
 mod once_more;
 mod resumed;

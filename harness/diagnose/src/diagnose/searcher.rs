@@ -2,7 +2,7 @@
 
 use super::fit::{Fit, Scope, fit};
 use super::glance::Glance;
-use super::solve::{self, Confidence, Example, Holds, Solution};
+use super::solve::{self, Confidence, Example, Fault, Holds, Solution};
 use super::work::Meter;
 use super::{CACHE, Cause, Finding, sums, through};
 use crate::capture::{Capture, Filter};
@@ -22,6 +22,9 @@ use std::collections::BTreeSet;
 
 /// Weights of a linear stage from which on its hypotheses are tried one by one.
 const HEAVY: usize = 1 << 24;
+
+/// Faults that explain a part of a stage of which a condition is looked for.
+const PARTIAL: usize = 6;
 
 /// Products of f64 that operands of a hypothesis may take which the stage does not read: a fraction of a second.
 const BEYOND: usize = 1 << 28;
@@ -123,21 +126,30 @@ impl Searcher<'_> {
         let mut new: Vec<Explanation> = Vec::new();
         let (known, known_inside, [solved, elsewhere]) = self.known(origin.id.name);
         let again = known.iter().find_map(|c| Some((c.clone(), self.test(&e, None, c).filter(|f| f.whole)?)));
-        let found = again.map_or_else(|| self.search(&e), |one| vec![one]);
+        let mut found = again.map_or_else(|| self.search(&e), |one| vec![one]);
         let whole = found.first().is_some_and(|(_, fit)| fit.whole);
-        new.extend(found.first().map(|((m, values), _)| Explanation::Here(m.name, values.clone())));
-        let cause = found.first().map(|(candidate, fit)| self.cause(node, candidate, fit, before, ties(&found)));
         let all_of_it = |c: &Cause| c.kind == Explains::Value && c.whole;
+        let explains_all = found.first().is_some_and(|((m, _), fit)| m.explains == Explains::Value && fit.whole);
         // A number that was measured on a row's statistic is tried against formulas that need none: ε tells them apart on other
         // tokens.
         let measured = matches!(node.op.anatomy(), Anatomy::RowReduction(_))
             && found.first().is_some_and(|((m, values), _)| {
                 m.propose.is_some() && !m.of_model && values.iter().any(|v| v.fract() != 0.0)
             });
-        let solution = match cause.as_ref().is_some_and(all_of_it) && !measured {
+        let solution = match explains_all && !measured {
             true => None,
             false => solve::solve(&e, (&solved, &elsewhere), self.meter),
         };
+        let conditional = if measured || solution.as_ref().is_some_and(|s| s.confidence == Confidence::Proved) {
+            None
+        } else {
+            self.under_a_condition(&e, node, &mut found)
+        };
+        let remedy_of_fault = conditional.as_ref().map(|(_, remedy)| remedy.clone());
+        let solution = conditional.map(|(solution, _)| solution).or(solution);
+        new.extend(found.first().map(|((m, values), _)| Explanation::Here(m.name, values.clone())));
+        let cause = found.first().map(|(candidate, fit)| self.cause(node, candidate, fit, before, ties(&found)));
+        let cause = cause.filter(|_| !solution.as_ref().is_some_and(Solution::is_of_fault));
         // An explanation of values and places goes before one of sizes, or of a part of the stage.
         let partial = |c: &Cause| c.kind == Explains::Value;
         let proved = |s: &Solution| s.confidence == Confidence::Proved;
@@ -209,10 +221,43 @@ impl Searcher<'_> {
         let lacks = !e.misshapen.is_empty();
         let of_cache = matches!(node.op.anatomy(), Anatomy::State(State::Rows(_)));
         let moved = finding.solution.as_ref().is_some_and(|solution| !solution.coarser);
-        let remedy = (of_cache && (lacks || moved)).then(|| CACHE.to_owned());
+        let of_fault = remedy_of_fault.filter(|_| finding.solution.as_ref().is_some_and(Solution::is_of_fault));
+        let remedy = of_fault.or_else(|| (of_cache && (lacks || moved)).then(|| CACHE.to_owned()));
         let finding = Finding { example, evident: lacks, excerpt: tried.is_some(), remedy, ..finding };
         let stage = origin.id.name;
         (finding, new.into_iter().map(|explanation| Known { stage, explanation }).collect())
+    }
+
+    /// The fault that explains all that is wrong under a condition, with its remedy. Without one, of the faults that explain all that is
+    /// wrong and more, the one that would change the fewest elements comes first.
+    fn under_a_condition(
+        &self, e: &Evidence<'_>, node: &Node, found: &mut [(Candidate, Fit)],
+    ) -> Option<(Solution, String)> {
+        let partial = |m: &Mutation, fit: &Fit| m.explains == Explains::Value && !fit.whole && !m.entire;
+        if !found.first().is_some_and(|((m, _), fit)| partial(m, fit)) {
+            return None;
+        }
+        let mut least: Option<(usize, usize)> = None;
+        let mut best: Option<(Solution, String)> = None;
+        for (i, ((m, values), fit)) in found.iter().enumerate().take(PARTIAL) {
+            if !partial(m, fit) || self.meter.over() {
+                continue;
+            }
+            let (story, remedy) = m.told(values, (node, true), &self.oracle.graph);
+            let fault = Fault { name: CauseId::new(m, values), story };
+            let Some(solution) = solve::of_fault(e, fault, self.meter) else { continue };
+            if let Some(reach) = solution.reach() {
+                least = Some(least.map_or((reach, i), |known| known.min((reach, i))));
+            } else if matches!(solution.holds, Holds::Under { .. })
+                && best.as_ref().is_none_or(|(best, _)| solution.holds.simplicity() < best.holds.simplicity())
+            {
+                best = Some((solution, remedy));
+            }
+        }
+        if let Some((_, i)) = least.filter(|_| best.is_none()) {
+            found[..=i].rotate_right(1);
+        }
+        best
     }
 
     /// What this mutation explains of an origin, if it explains all of it.

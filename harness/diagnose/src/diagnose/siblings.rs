@@ -7,7 +7,9 @@ use super::searcher::{PREFIX, Searcher};
 use super::solve::{Holds, OTHERWISE, Predicted, RIGHT, WORK, When};
 use super::spots::{Told, wrong_elements};
 use super::work::Meter;
-use super::{Diagnosis, Finding, Search, Solution, Trial, borrowed, leaks, resumed, scattered, strangers, taken_over};
+use super::{
+    Diagnosis, Finding, Search, Solution, Trial, borrowed, joined, leaks, resumed, scattered, strangers, taken_over,
+};
 use crate::capture::Filter;
 use crate::mutations::find;
 use crate::oracle::Oracle;
@@ -70,7 +72,7 @@ const NOTHING_THERE: &str = "nothing of this stage is wrong in that run";
 const OTHERWISE_THERE: &str = "in that run it was not found in the same places of the passes";
 
 /// What the values of all sequences show of a stage, and those of one sequence do not.
-const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 7] = [
+const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 8] = [
     strangers::words,
     leaks::words,
     borrowed::words,
@@ -78,6 +80,7 @@ const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 7] = [
     strangers::rows,
     scattered::words,
     taken_over::words,
+    joined::words,
 ];
 
 fn by_values(e: &Evidence<'_>, runs: Runs<'_>) -> Option<Told> {
@@ -160,7 +163,11 @@ fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
     for (run, (searcher, diagnosis)) in runs.iter().enumerate() {
         // A factor for each row only says that a sum is wrong.
         let by_row = |f: &Finding| f.solution.as_ref().is_some_and(Solution::has_own_factors);
-        let unexplained = |f: &&Finding| (!f.says_why() || by_row(f)) && !f.evident && !f.unread && f.inside.is_empty();
+        // So does a law of which no rule says where it holds.
+        let listed = |f: &Finding| f.solution.as_ref().is_some_and(|s| matches!(s.holds, Holds::Some { .. }));
+        let unexplained = |f: &&Finding| {
+            (!f.says_why() || by_row(f) || listed(f)) && !f.evident && !f.unread && f.inside.is_empty()
+        };
         for finding in diagnosis.findings.iter().filter(unexplained) {
             let graph = &searcher.oracle.graph;
             let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { continue };
@@ -168,7 +175,8 @@ fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
                 break;
             }
             let e = searcher.evidence(node, searcher.subject.capture);
-            let Some(told) = by_values(&e, (runs, run)) else { continue };
+            let told = if listed(finding) { joined::words(&e, (runs, run)) } else { by_values(&e, (runs, run)) };
+            let Some(told) = told else { continue };
             let mut finding = finding.clone();
             finding.explained_by(&told.words);
             finding.remedy = Some(told.remedy.to_owned());

@@ -153,6 +153,47 @@ fn fitted_offset(e: &Evidence<'_>, chosen: fn(usize) -> bool) -> Option<f64> {
     (best != 0 && !turns.is_empty()).then_some(f64::from(best))
 }
 
+/// Turns of one position from which planes are read off: no angle of theirs is ambiguous.
+const NEAR: std::ops::RangeInclusive<f64> = 1.0..=3.0;
+
+/// The planes between which YaRN goes over, by the line on which the shares of the planes between them lie.
+fn fitted_planes(e: &Evidence<'_>) -> Option<Vec<f64>> {
+    let rope = rope(e.node)?;
+    let Scaling { factor, between: Some(own), .. } = rope.scaling? else { return None };
+    let mut sums: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
+    for turn in turns(e).iter().filter(|turn| NEAR.contains(&turn.position)) {
+        let unscaled = turn.position * rope.base.powf(-2.0 * turn.plane as f64 / rope.rotated as f64);
+        let sum = sums.entry(turn.plane).or_default();
+        // As much as the angle says of it.
+        let trust = turn.weight * unscaled * unscaled;
+        (sum.0, sum.1) = (sum.0 + trust * turn.angle / unscaled, sum.1 + trust);
+    }
+    // How far each is on its way from what is kept to what is divided.
+    let way = |(plane, (share, trust)): (usize, (f64, f64))| (plane as f64, (1.0 - share / trust) / (1.0 - 1.0 / factor));
+    let within: Vec<(f64, f64)> = sums.into_iter().map(way).filter(|(_, way)| (0.02..0.98).contains(way)).collect();
+    let n = within.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| within.iter().map(of).sum::<f64>() / n;
+    let (plane, way) = (mean(|w| w.0), mean(|w| w.1));
+    let slope = within.iter().map(|w| (w.0 - plane) * (w.1 - way)).sum::<f64>()
+        / within.iter().map(|w| (w.0 - plane).powi(2)).sum::<f64>();
+    let low = plane - way / slope;
+    let read = [low, low + 1.0 / slope];
+    // They are whole numbers, unless they are not rounded.
+    let near = |v: f64| if (v - v.round()).abs() < 0.02 { v.round() } else { rounded(v, 4) };
+    let read = read.map(near);
+    (within.len() > 1 && slope > 0.0 && read != own).then(|| read.to_vec())
+}
+
+/// The planes that were read off, and those near them that are computed of a usual context and not rounded.
+fn near_planes(e: &Evidence<'_>, read: Vec<f64>) -> Vec<Vec<f64>> {
+    let Some(rope) = rope(e.node) else { return vec![read] };
+    let of = |turns: f64, trained: f64| rope.rotated as f64 * (trained / (turns * TAU)).ln() / (2.0 * rope.base.ln());
+    let exact = (9..=20).map(|b| f64::from(1 << b)).map(|trained| vec![of(32.0, trained).max(0.0), of(1.0, trained)]);
+    let is_near = |planes: &Vec<f64>| planes.iter().zip(&read).all(|(a, b)| (a - b).abs() < 0.05);
+    let exact: Vec<Vec<f64>> = exact.filter(is_near).collect();
+    exact.into_iter().chain([read]).collect()
+}
+
 fn not_rotated(node: &Node, _: &[f64], _: &Graph) -> Option<Node> {
     turned(node, rope(node)?, |_, _| 0.0)
 }
@@ -320,6 +361,28 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             contexts.extend((11..=20).map(|b| f64::from(1 << b)));
             each(contexts)
         }),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "rope-yarn-planes",
+        fits: Some(rotations),
+        story: "YaRN goes over to divided angles between other planes than the model's",
+        seen: "the first and the last planes of a head are right, those between are not; the error grows with the position",
+        remedy: "look at what the planes are computed from: the model's own base, the elements of a head that are rotated, the context that the model was trained on, and 32 and 1 turns; the first is rounded down, the last up",
+        params: &[
+            Param::new("low", "the last plane that keeps its angles", 4.0),
+            Param::new("high", "the first plane whose angles are divided", 12.0),
+        ],
+        apply: |node, values, _| {
+            let planes = [values[0], values[1]];
+            rotating(node, |r| {
+                if let Some(between) = r.scaling.as_mut().and_then(|scaling| scaling.between.as_mut()) {
+                    *between = planes;
+                }
+            })
+        },
+        of_model: true,
+        propose: Some(|e| fitted_planes(e).into_iter().flat_map(|read| near_planes(e, read)).collect()),
         ..Mutation::PLAIN
     },
     Mutation {

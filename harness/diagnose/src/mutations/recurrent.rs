@@ -550,6 +550,60 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
     Mutation {
+        name: "softplus-slope",
+        fits: Some(|_, n| is(n, ops::Softplus.name())),
+        story: "softplus has another slope or threshold: z where slope·z is above the threshold, and ln(1 + e^(slope·z)) / slope below it",
+        seen: "every head decays otherwise; the slope and the threshold may be exchanged",
+        remedy: "compute ln(1 + e^z), and z itself above 20",
+        params: &[
+            Param::new("slope", "what z is multiplied by, and the logarithm divided by", 20.0),
+            Param::new("threshold", "where z itself is taken", 1.0),
+        ],
+        apply: |node, values, _| {
+            let (slope, threshold, op) = (values[0], values[1], node.op.clone());
+            Some(node.computing(move |inputs, c| {
+                let (_, bound) = ops::forward_with_bound(&op, inputs, c);
+                let z = ops::bias::forward(inputs[0], &c.vector::<f64>(0));
+                let of = |z: f64| if slope * z > threshold { z } else { (slope * z).exp().ln_1p() / slope };
+                // The logarithm's argument has an error of the product's size.
+                let reach = |(b, z): (&f32, &f64)| b * 2.0 + (8.0 * ops::UNIT * (1.0 + z.abs())) as f32;
+                let bound = bound.iter().zip(&z.data).map(reach).collect();
+                (z.map(of), bound)
+            }))
+        },
+        propose: Some(|_| {
+            let exchanged = [vec![20.0, 1.0]];
+            let thresholds = [0.0, 1.0, 2.0, 4.0, 5.0, 8.0, 10.0].map(|threshold| vec![1.0, threshold]);
+            let slopes = [0.5, 2.0, std::f64::consts::LN_2, std::f64::consts::LOG2_E].map(|slope| vec![slope, 20.0]);
+            exchanged.into_iter().chain(thresholds).chain(slopes).collect()
+        }),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "sigmoid-slope",
+        fits: Some(|_, n| is(n, ops::Sigmoid("").name()) || is(n, ops::Silu.name())),
+        story: "the exponent of the sigmoid is multiplied by a factor",
+        seen: "0 keeps its value, and all else is nearer to an end or to the middle",
+        remedy: "compute 1 / (1 + e^(−x)); 2^(−x) needs x·log2(e)",
+        params: &[Param::new("by", "the factor", std::f64::consts::LN_2)],
+        apply: |node, values, _| {
+            let (by, op, gated) = (values[0], node.op.clone(), is(node, ops::Silu.name()));
+            Some(node.computing(move |inputs, c| {
+                let (_, bound) = ops::forward_with_bound(&op, inputs, c);
+                let of = |x: f64| if gated { x } else { 1.0 } / (1.0 + (-by * x).exp());
+                let y = inputs[0].map(of);
+                let reach = |((b, y), x): ((&f32, &f64), &f64)| b * 2.0 + (8.0 * ops::UNIT * y.abs() * (1.0 + (by * x).abs())) as f32;
+                let bound = bound.iter().zip(&y.data).zip(&inputs[0].data).map(reach).collect();
+                (y, bound)
+            }))
+        },
+        propose: Some(|_| {
+            let usual = [std::f64::consts::LN_2, std::f64::consts::LOG2_E, 1.702, 2.0, 0.5, -1.0];
+            usual.into_iter().map(|by| vec![by]).collect()
+        }),
+        ..Mutation::PLAIN
+    },
+    Mutation {
         name: "halves-split-flat",
         // Streams that begin as one are no parts of a row.
         fits: Some(|_, n| columns(n).is_some_and(|of| of.runs > 1 && of.stride > of.run)),

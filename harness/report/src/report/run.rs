@@ -347,7 +347,7 @@ fn evidence(report: &Report) -> Vec<Line> {
     let health = match verdict.health.as_slice() {
         [] => "nothing suspicious".to_owned(),
         [one] => one.to_string(),
-        [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
+        [first, rest @ ..] => format!("{first} ({} of other stages or steps in the report)", counted(rest.len(), "more line")),
     };
     lines.push(("health", health));
     lines
@@ -378,7 +378,7 @@ fn of_origin(finding: &Finding, local: &Local, lines: &mut Vec<Line>) {
         (None, None) => {}
     }
     // A known fault, or a large error, is nothing to tolerate.
-    let least = local.least_tolerance().filter(|least| finding.cause.is_none() && *least <= TOLERABLE);
+    let least = local.least_tolerance().filter(|least| !finding.says_why() && *least <= TOLERABLE);
     if let Some(least) = least {
         let used = percent(local.used);
         let option = format!("--tolerance '{}={least:.1e}'", finding.id);

@@ -102,6 +102,13 @@ pub(super) fn line_of_expert(scene: &Scene<'_>, row: &RowAt) -> Option<i64> {
     Some(lists.get(&own)?.binary_search(&line(scene, row)).ok()? as i64)
 }
 
+/// The same, and how many lines the expert has.
+pub(super) fn place_in_expert(scene: &Scene<'_>, row: &RowAt) -> Option<(usize, usize)> {
+    let line = line_of_expert(scene, row)? as usize;
+    let own = expert(scene, row)?;
+    Some((line, lists(scene, row.step)?.get(&own)?.len()))
+}
+
 /// Whether a row's line is beyond the capacity of its expert: so many quarters of the lines that each has if those of the step are shared
 /// evenly, rounded up.
 pub(super) fn beyond_capacity(scene: &Scene<'_>, row: &RowAt, quarters: usize) -> Option<bool> {

@@ -1,6 +1,7 @@
 //! Laws as data: what a kernel does otherwise, with all its numbers, so that it can be held against any run.
 
 use super::attended::Attended;
+use super::fault::Fault;
 use super::given::{Given, Kin};
 use super::kept::Kept;
 use super::lanes::Lanes;
@@ -44,6 +45,8 @@ pub enum Form {
     Rank(Rank),
     /// Two of these, one upon the other.
     Twice(Twice),
+    /// A fault of the catalogue.
+    Fault(Fault),
 }
 
 impl Form {
@@ -61,6 +64,7 @@ impl Form {
             Self::Unmade(unmade) => unmade.on(scene),
             Self::Rank(rank) => rank.on(scene),
             Self::Twice(twice) => twice.on(scene),
+            Self::Fault(fault) => fault.on(scene),
         }
     }
 
@@ -71,7 +75,7 @@ impl Form {
             Self::Given(given) => Self::Given(given.in_layer(by)?),
             Self::Sum(sum) => Self::Sum(sum.in_layer(by)?),
             Self::Written(_) | Self::Lanes(_) | Self::Kept(_) | Self::Shares(_) => self.clone(),
-            Self::Attended(_) | Self::Unmade(_) => self.clone(),
+            Self::Attended(_) | Self::Unmade(_) | Self::Fault(_) => self.clone(),
             // The vectors are of the layer.
             Self::Rank(_) => return None,
             Self::Twice(twice) => Self::Twice(twice.each(|form| form.in_layer(by))?),
@@ -96,7 +100,8 @@ impl Form {
             | Self::Shares(_)
             | Self::Attended(_)
             | Self::Unmade(_)
-            | Self::Rank(_) => None,
+            | Self::Rank(_)
+            | Self::Fault(_) => None,
         }
     }
 
@@ -149,6 +154,7 @@ impl Form {
             Self::Unmade(_) => 1,
             Self::Rank(rank) => rank.parameters(),
             Self::Twice(twice) => twice.parameters(),
+            Self::Fault(fault) => fault.parameters(),
         }
     }
 }
@@ -167,6 +173,7 @@ impl fmt::Display for Form {
             Self::Unmade(unmade) => unmade.fmt(f),
             Self::Rank(rank) => rank.fmt(f),
             Self::Twice(twice) => twice.fmt(f),
+            Self::Fault(fault) => fault.fmt(f),
         }
     }
 }

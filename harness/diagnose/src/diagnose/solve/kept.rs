@@ -27,6 +27,8 @@ pub enum Kept {
     },
     /// Blocks of q8_0 are coded by the scale of the first row of the page of so many; 0 if of all rows.
     FirstScale(usize),
+    /// Blocks of q8_0 are coded by their scale as it is stored, in f16.
+    StoredScale,
     /// The buffer doubles when it is full, and what is in it stays at its address.
     Grown {
         /// Rows of the first buffer.
@@ -50,6 +52,9 @@ impl fmt::Display for Kept {
             Self::FirstScale(page) => {
                 write!(f, "each block is coded by the scale that it has in the first row of its page of {page}")
             }
+            Self::StoredScale => f.write_str(
+                "each block is coded by its scale as it is stored, rounded to f16, and not by the exact one",
+            ),
             Self::Grown { first, by_head } => {
                 let one = if *by_head { "head" } else { "column" };
                 write!(
@@ -76,11 +81,15 @@ impl Kept {
                 let rope = rotation(scene)?;
                 Some(Box::new(move |row| rotated(scene, row, rope, (if back { -1.0 } else { 1.0 }, once))))
             }
-            Self::FirstScale(page) => {
+            Self::FirstScale(_) | Self::StoredScale => {
                 let of_cache = matches!(scene.node().op.anatomy(), Anatomy::State(State::Rows(_)));
                 let format = scene.e.side.arithmetic.kv.of(scene.node().is_of_values());
-                (of_cache && format == ActivationFormat::Q8_0)
-                    .then(|| -> Alternative<'a> { Box::new(move |row| by_first(scene, row, page)) })
+                (of_cache && format == ActivationFormat::Q8_0).then(|| -> Alternative<'a> {
+                    Box::new(move |row| match self {
+                        Self::FirstScale(page) => by_first(scene, row, page),
+                        _ => by_stored(scene, row),
+                    })
+                })
             }
             Self::Grown { first, by_head } => {
                 let stood = grown(scene, first, by_head)?;
@@ -159,6 +168,24 @@ fn by_first(scene: &Scene<'_>, row: &RowAt, page: usize) -> Option<Row> {
     Some(Row { value, bound })
 }
 
+/// A row of q8_0 by its own scales as they are stored.
+fn by_stored(scene: &Scene<'_>, row: &RowAt) -> Option<Row> {
+    let own = given(scene, row.place.position, scene.token(row).1, row.range.len())?;
+    let (mut value, mut bound) = (Vec::with_capacity(own.len()), Vec::with_capacity(own.len()));
+    for own in own.chunks(BLOCK) {
+        let largest = own.iter().fold(0f32, |most, v| most.max(v.abs()));
+        let scale = f16::from_f32(largest / 127.0).to_f64();
+        for v in own {
+            let exact = if scale == 0.0 { 0.0 } else { f64::from(*v) / scale };
+            value.push(exact.round().clamp(-128.0, 127.0) * scale);
+            // A half may be rounded either way, and is one within the rounding of the quotient.
+            let is_half = (exact.abs().fract() - 0.5).abs() < 4.0 * UNIT * exact.abs();
+            bound.push(if is_half { scale as f32 } else { 0.0 });
+        }
+    }
+    Some(Row { value, bound })
+}
+
 /// The slot and the column whose value is in a slot and column.
 type Stood = Vec<Vec<Option<(usize, usize)>>>;
 
@@ -193,5 +220,5 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let grown = [256, 128, 64, 32, 16, 8, 4]
         .into_iter()
         .flat_map(|first| [false, true].map(|by_head| Kept::Grown { first, by_head }));
-    firsts.into_iter().chain(rotated).chain(grown).filter_map(|kept| Law::of(Form::Kept(kept), scene)).collect()
+    firsts.into_iter().chain([Kept::StoredScale]).chain(rotated).chain(grown).filter_map(|kept| Law::of(Form::Kept(kept), scene)).collect()
 }

@@ -5,6 +5,7 @@ use super::index::{Index, Sources};
 use super::scene::{Layout, Scene};
 use super::{Law, Row};
 use crate::verdict::{RowAt, right};
+use qdiff_engine::model::StageId;
 use qdiff_engine::ops::anatomy::RowReduction;
 use qdiff_engine::ops::{Anatomy, RmsNorm, UNIT};
 use std::collections::BTreeSet;
@@ -79,14 +80,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     for id in scene.alike() {
         let own = own.clone();
         all.push(Law::new(format!("{id} is normalised in the place of its input"), 1, move |row: &RowAt| {
-            let layout = Layout::of(&scene.e.oracle.graph.nodes[scene.e.oracle.graph.index(id)?]);
-            let (tensor, (token, from)) = (scene.tensor(row.step, id)?, scene.token(row));
-            let (tokens, _, width) = layout.extents(&tensor.shape);
-            let all = from..from + row.range.len();
-            if token >= tokens || all.end > width {
-                return None;
-            }
-            let x: Vec<f64> = all.map(|j| f64::from(tensor.data[layout.at(&tensor.shape, token, j)])).collect();
+            let x = of_stage(scene, row, id)?;
             let scaled = x.chunks(run).flat_map(|part| {
                 let scale = right(part);
                 part.iter().map(move |v| v * scale)
@@ -95,6 +89,15 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             let bound = value.iter().map(|v| (UNIT * 12.0 * v.abs()) as f32).collect();
             Some(Row { value, bound })
         }));
+    }
+    for id in scene.alike() {
+        let (own, eps) = (own.clone(), norm.eps);
+        let law = Law::new(format!("the mean of squares is that of {id}"), 1, move |row: &RowAt| {
+            let other = of_stage(scene, row, id)?;
+            let scale = move |at: usize, _: &[f64]| 1.0 / (mean(&other[at / run * run..][..run]) + eps).sqrt();
+            normed_by(scene, row, &scale, &|i| f64::from(own[i % run]), run)
+        });
+        all.push(law);
     }
     all.push(twice(scene, norm, run, own.clone()));
     all.extend(Half::ALL.into_iter().flat_map(|to| rounded(scene, norm, run, &own, to)));
@@ -504,6 +507,17 @@ fn scales(norm: &RmsNorm, run: usize) -> Vec<(String, Scale)> {
 /// The operand's vector of the token so many rows away, from where a row begins on.
 pub(super) fn operand(scene: &Scene<'_>, row: &RowAt, by: i64) -> Option<Vec<f64>> {
     of_token(scene, row, usize::try_from(scene.token(row).0 as i64 + by).ok()?)
+}
+
+/// The same elements of the row's token in another stage.
+fn of_stage(scene: &Scene<'_>, row: &RowAt, id: StageId) -> Option<Vec<f64>> {
+    let graph = &scene.e.oracle.graph;
+    let layout = Layout::of(&graph.nodes[graph.index(id)?]);
+    let (tensor, (token, from)) = (scene.tensor(row.step, id)?, scene.token(row));
+    let (tokens, _, width) = layout.extents(&tensor.shape);
+    let all = from..from + row.range.len();
+    let value = |j: usize| f64::from(tensor.data[layout.at(&tensor.shape, token, j)]);
+    (token < tokens && all.end <= width).then(|| all.map(value).collect())
 }
 
 /// The same of a token by its row.

@@ -169,6 +169,14 @@ pub(super) fn columns(width: usize, head: usize) -> Vec<Column> {
     if !width.is_power_of_two() {
         all.push((format!("of the column and {} bit by bit", width - 1), |c, width| c & (width - 1), width));
     }
+    for (of, run) in [("each head", head), ("the row", width)] {
+        if run.is_multiple_of(2) && run <= width && (of == "each head" || head < width) {
+            let interleaved = |c: usize, run: usize| c / run * run + c % run % 2 * (run / 2) + c % run / 2;
+            let split = |c: usize, run: usize| c / run * run + c % run % (run / 2) * 2 + c % run / (run / 2);
+            all.push((format!("with the halves of {of} interleaved"), interleaved, run));
+            all.push((format!("with the even columns of {of} before its odd ones"), split, run));
+        }
+    }
     if head < width && !head.is_power_of_two() {
         all.push(("of the head's column of the first head".to_owned(), |c, head| c % head, head));
     }
@@ -516,7 +524,7 @@ pub(super) fn ids<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         return Vec::new();
     };
     let extent = scene.e.oracle.weights.extent(&weight.name);
-    found(scene, &weight.name, extent).into_iter().collect()
+    mean_of_rows(scene, &weight.name, extent).into_iter().chain(found(scene, &weight.name, extent)).collect()
 }
 
 /// Embeddings of tokens at other places of the sequence.
@@ -550,6 +558,35 @@ fn by_place<'a>(scene: &'a Scene<'a>, table: &'a str, n: usize) -> Vec<Law<'a>> 
         })
     };
     places.into_iter().map(law).collect()
+}
+
+/// Elements of a row by which the mean of the first rows of a table is recognised, and how near it is.
+const SAMPLED: usize = 8;
+const NEAR: f64 = 1e-5;
+
+/// The mean of the first rows of the table in the place of others, as loaders fill in the rows of tokens that were added.
+fn mean_of_rows<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) -> Option<Law<'a>> {
+    let first = scene.e.bad_rows().find(|row| row.range.len() == n)?;
+    let (got, ..) = scene.e.row(first);
+    let largest = got.iter().fold(0f64, |most, v| most.max(f64::from(v.abs())));
+    scene.count(2 * n * rows);
+    let (mut sums, mut values) = (vec![0f64; n], vec![0f32; n]);
+    let mut found = None;
+    for count in 1..=rows {
+        scene.weights().rows(table, count - 1, &mut values);
+        sums.iter_mut().zip(&values).for_each(|(sum, v)| *sum += f64::from(*v));
+        let off = |i: usize| (sums[i] / count as f64 - f64::from(got[i])).abs() > NEAR * largest;
+        if count > 1 && !(0..SAMPLED.min(n)).any(off) && !(0..n).any(off) {
+            found = Some((count, sums.iter().map(|sum| sum / count as f64).collect::<Vec<f64>>()));
+            break;
+        }
+    }
+    let (count, mean) = found?;
+    Some(Law::new(format!("the mean of the table's first {count} rows is there instead"), 1, move |row: &RowAt| {
+        // A sum of so many in f32.
+        let reach = |v: &f64| (UNIT * (16.0 * v.abs() + largest * (count as f64).sqrt())) as f32;
+        (row.range.len() == n).then(|| Row { value: mean.clone(), bound: mean.iter().map(reach).collect() })
+    }))
 }
 
 /// Embeddings of other ids, without a rule: each is looked up in the table.

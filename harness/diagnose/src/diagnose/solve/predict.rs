@@ -213,7 +213,7 @@ fn law_of(assumed: &Expected) -> Law<'_> {
 }
 
 /// A row of a stage as it would be.
-fn row_of(assumed: &Expected, row: &RowAt) -> Option<Row> {
+pub(super) fn row_of(assumed: &Expected, row: &RowAt) -> Option<Row> {
     let (value, bound) = assumed[row.step].as_ref()?;
     let value = value.data.get(row.range.clone())?.to_vec();
     Some(Row { value, bound: bound.get(row.range.clone())?.to_vec() })

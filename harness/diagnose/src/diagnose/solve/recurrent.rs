@@ -29,7 +29,14 @@ enum Elsewhere {
     Head(Index),
     Rounded(&'static Format),
     /// It has a value of its own at one token of each chunk of the part.
-    Chunk(Chunk, f64),
+    Chunk(Chunk, Change),
+}
+
+/// What it is there.
+#[derive(Clone, Copy)]
+enum Change {
+    Is(f64),
+    Times(f64),
 }
 
 /// The first token of each chunk of so many but of the first one, or the last token of each whole one.
@@ -82,7 +89,13 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             law(scene, (net, of_state), (operand, Elsewhere::Head(index)), told)
         }));
     }
-    let changes = [(3, 0.0, "the state does not decay"), (4, 0.0, "nothing is added to the state"), (4, 1.0, "β is 1")];
+    let changes = [
+        (3, Change::Is(0.0), "the state does not decay"),
+        (3, Change::Times(2.0), "the state decays twice"),
+        (4, Change::Is(0.0), "nothing is added to the state"),
+        (4, Change::Is(1.0), "β is 1"),
+        (4, Change::Times(2.0), "β counts twice"),
+    ];
     for ((operand, value, what), each) in changes.into_iter().flat_map(|c| [8, 16, 32, 64, 128].map(|each| (c, each))) {
         for (last, which) in
             [(false, "first token of each chunk of the part but the first"), (true, "last token of each whole chunk")]
@@ -150,7 +163,10 @@ fn head_of(
             && i == operand
         {
             let rows = data.chunks_mut(width).enumerate().filter(|(token, _)| chunk.has(*token));
-            rows.for_each(|(_, row)| row.fill(*value));
+            rows.flat_map(|(_, row)| row).for_each(|v| match value {
+                Change::Is(value) => *v = *value,
+                Change::Times(by) => *v *= by,
+            });
         }
         Some(Tensor { shape: vec![tokens, width], data })
     };

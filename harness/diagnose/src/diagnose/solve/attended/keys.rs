@@ -1,7 +1,7 @@
 //! Which keys a query sees: by their place and their distance from the query, by the parts of the prompt, and by the tiles
 //! of keys and of queries that a kernel works in.
 
-use crate::capture::{Capture, Step};
+use crate::capture::{Capture, InPass, Step};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -24,18 +24,20 @@ pub(in super::super::super) struct Seat {
     pub(super) single: bool,
     /// The most keys of a sequence when a pass like its own first ran.
     pub(super) recorded: Option<usize>,
+    /// The keys of the sequence of the pass's first row.
+    pub(super) leads: Option<usize>,
 }
 
 impl Seat {
     /// That of a decoded token which sees so many keys.
     pub(in super::super) fn alone(keys: usize, prompt: usize) -> Self {
-        Self { position: keys - 1, keys, first: keys - 1, prompt, shared: 0, single: true, recorded: None }
+        Self { position: keys - 1, keys, first: keys - 1, prompt, shared: 0, single: true, recorded: None, leads: None }
     }
 
     /// That of a row of a part of so many tokens.
     pub(in super::super) fn of_part(first: usize, row: usize, tokens: usize) -> Self {
         let keys = first + tokens;
-        Self { position: first + row, keys, first, prompt: keys, shared: 0, single: false, recorded: None }
+        Self { position: first + row, keys, first, prompt: keys, shared: 0, single: false, recorded: None, leads: None }
     }
 
     /// Its position.
@@ -62,8 +64,8 @@ impl Seat {
 /// Where the queries of a run are.
 #[derive(Clone)]
 pub(in super::super::super) struct Seats {
-    /// The first position of each part, its tokens, and what [`Seat::recorded`] is of its queries.
-    parts: Arc<[(usize, usize, Option<usize>)]>,
+    /// The first position of each part, its tokens, and its place in a pass of several sequences.
+    parts: Arc<[(usize, usize, Option<InPass>)]>,
     prompt: usize,
     /// Tokens that the sequence has from another one.
     shared: usize,
@@ -74,7 +76,7 @@ impl Seats {
         let prompt = capture.steps.iter().filter(|step| step.index == 0).map(Step::keys).max().unwrap_or(0);
         let own = capture.steps.last().map_or(0, |step| step.whose.sequence);
         let others = capture.steps.iter().filter(|step| step.whose.sequence != own);
-        let part = |step: &Step| (step.first, step.tokens.len(), step.in_pass.and_then(|pass| pass.recorded));
+        let part = |step: &Step| (step.first, step.tokens.len(), step.in_pass);
         Self {
             parts: capture.steps.iter().map(part).collect(),
             prompt,
@@ -85,8 +87,10 @@ impl Seats {
     /// The place of the query of a position, whose part sees so many keys.
     pub(in super::super::super) fn at(&self, position: usize, keys: usize) -> Seat {
         let own = self.parts.iter().copied().filter(|(first, ..)| *first <= position).max_by_key(|(first, ..)| *first);
-        let (first, tokens, recorded) = own.unwrap_or((0, 0, None));
-        Seat { position, keys, first, prompt: self.prompt, shared: self.shared, single: tokens == 1, recorded }
+        let (first, tokens, in_pass) = own.unwrap_or((0, 0, None));
+        let [recorded, leads] =
+            [in_pass.and_then(|pass| pass.recorded), in_pass.map(|pass| pass.first + pass.leads)];
+        Seat { position, keys, first, prompt: self.prompt, shared: self.shared, single: tokens == 1, recorded, leads }
     }
 }
 
@@ -114,6 +118,8 @@ pub enum Keys {
     PromptPages(usize),
     /// As many as the longest sequence had when a pass of as many rows first ran, rounded up to a multiple of this.
     Recorded(usize),
+    /// As many as the sequence of the pass's first row has, rounded up to a multiple of this.
+    OfLeading(usize),
     /// All but the last one that was in the cache before the part.
     ButLastCached,
     /// All but the first of the part.
@@ -237,6 +243,7 @@ impl Keys {
             Self::Prompt(more) => causal && k < prompt + more,
             Self::PromptPages(m) => causal && k < prompt.next_multiple_of(m),
             Self::Recorded(m) => causal && seat.recorded.is_none_or(|keys| k < keys.next_multiple_of(m)),
+            Self::OfLeading(m) => causal && seat.leads.is_none_or(|keys| k < keys.next_multiple_of(m)),
             Self::ButLastCached => causal && (first == 0 || k != first - 1),
             Self::ButFirstOfPart => causal && (first == 0 || k != first),
             Self::CachedPages(m) => causal && (k >= first || k < first / m * m),
@@ -356,6 +363,9 @@ impl Keys {
         if capture.steps.iter().any(|step| step.in_pass.is_some_and(|pass| pass.recorded.is_some())) {
             all.extend([1, 8, 16, 32, 64, 128, 256].map(Self::Recorded));
         }
+        if capture.steps.iter().any(|step| step.in_pass.is_some_and(|pass| pass.before > 0)) {
+            all.extend([1, 8, 16, 32, 64, 128, 256].map(Self::OfLeading));
+        }
         for m in reach.iter().copied().chain([4, 8, 16, 32, 64, 128, 256, 512, 1024]) {
             all.extend([Self::Window(m), Self::First(m), Self::Block(m), Self::ToBlockEnd(m)]);
             if m > 1 {
@@ -423,6 +433,13 @@ impl fmt::Display for Keys {
             Self::Recorded(m) => write!(
                 f,
                 "as many tiles of {m} keys as the longest sequence had when a pass of as many rows first ran: what was launched then is launched again"
+            ),
+            Self::OfLeading(1) => f.write_str(
+                "as many keys as the sequence of the pass's first row has: its length is taken for that of each sequence",
+            ),
+            Self::OfLeading(m) => write!(
+                f,
+                "as many tiles of {m} keys as the sequence of the pass's first row has: its length is taken for that of each sequence"
             ),
             Self::ButLastCached => f.write_str("all keys but the last that was in the cache before the part"),
             Self::ButFirstOfPart => f.write_str("all keys but the first of the part"),

@@ -714,7 +714,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     all.extend((1..queries.heads().0).map(|heads| Attended::SumOf { tokens: 0, heads }));
     all.extend(Maxima::ALL.map(Attended::Maxima));
     let parts = Parts::all();
-    // A tile of one key is that key.
+    // A tile of one key is that key. Kernels that put two parts together have a logarithm of each.
     let one = |rule: Rule, parts: Parts| {
         parts == Parts::Tiles(1)
             && matches!(
@@ -726,6 +726,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                     | Rule::Shares(_, _)
                     | Rule::ByLogarithm(_)
             )
+            || matches!(rule, Rule::OneByLogarithm { .. }) && !matches!(parts, Parts::Passes | Parts::Shared)
     };
     let goes_on = steps.iter().any(|step| step.first > 0);
     let shares = steps.first().zip(steps.last()).is_some_and(|(a, b)| a.whose.sequence != b.whose.sequence);

@@ -430,6 +430,13 @@ pub enum Rule {
     ByMaxima,
     /// Softmaxes of parts, weighted by this of the logarithm of their sums.
     ByLogarithm(Power),
+    /// The same of the first part alone, or of the others.
+    OneByLogarithm {
+        /// What is made of its logarithm.
+        power: Power,
+        /// Whether it is the first part.
+        of_first: bool,
+    },
     /// Divided by the sum of their own part.
     OwnSum,
     /// Divided by the sum up to their own part.
@@ -514,6 +521,8 @@ impl Rule {
     pub(super) fn all() -> Vec<Self> {
         let mut all = vec![Self::OwnSoftmax, Self::Mean, Self::ByMaxima, Self::OwnSum, Self::SumSoFar];
         all.extend(Power::ALL.map(Self::ByLogarithm));
+        let one = |power| [true, false].map(|of_first| Self::OneByLogarithm { power, of_first });
+        all.extend(Power::ALL.into_iter().flat_map(one));
         let carried = [Carried::Sum, Carried::Result, Carried::Both];
         all.splice(0..0, carried.map(|carried| Self::Shares(carried, By::Nothing)));
         all.extend(carried.into_iter().flat_map(|carried| By::ALL.map(|by| Self::Rescaled(carried, by))));
@@ -572,15 +581,25 @@ impl Rule {
                 let sum: f64 = parted.parts().map(|part| (largest(part) - top).exp()).sum();
                 of_own(&|part| (largest(part) - top).exp() / sum / total(part, largest(part)))
             }
-            Self::ByLogarithm(power) => {
-                let exponent = |part: &[f64]| {
-                    let top = largest(part);
-                    power.of_part((top, total(part, top).ln()), scale)
+            Self::ByLogarithm(power) | Self::OneByLogarithm { power, .. } => {
+                let is_so = |i: usize| match self {
+                    Self::OneByLogarithm { of_first, .. } => (i == 0) == of_first,
+                    _ => true,
                 };
-                let most = parted.parts().map(exponent).fold(f64::NEG_INFINITY, f64::max);
-                let share = |part: &[f64]| (exponent(part) - most).exp();
-                let sum: f64 = parted.parts().map(share).sum();
-                of_own(&|part| share(part) / sum / total(part, largest(part)))
+                let exponent = |(i, part): (usize, &[f64])| {
+                    let top = largest(part);
+                    let sum = total(part, top).ln();
+                    if is_so(i) { power.of_part((top, sum), scale) } else { top + sum }
+                };
+                let exponents: Vec<f64> = parted.parts().enumerate().map(exponent).collect();
+                let most = exponents.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let sum: f64 = exponents.iter().map(|exponent| (exponent - most).exp()).sum();
+                let mut shares = exponents.iter().map(|exponent| (exponent - most).exp() / sum);
+                parted.each(|part| {
+                    let (top, share) = (largest(part), shares.next().unwrap_or(0.0));
+                    let by = share / total(part, top);
+                    exponentials(part, top).map(|e| e * by).collect()
+                })
             }
             Self::OwnSum => parted.each(|part| {
                 let sum = total(part, top);
@@ -657,6 +676,10 @@ impl fmt::Display for Rule {
                 f.write_str("the parts' softmaxes are weighted by e^(m_t − m) alone, without their sums")
             }
             Self::ByLogarithm(power) => power.fmt(f),
+            Self::OneByLogarithm { power, of_first } => {
+                let (one, rest) = if *of_first { ("the first part", "the others") } else { ("all parts but the first", "the first") };
+                write!(f, "{power}; that is so of {one}, and {rest} by e^lse of the natural logarithm")
+            }
             Self::OwnSum => f.write_str("weights are divided by the sum of their own part alone"),
             Self::SumSoFar => f.write_str("weights are divided by the sum so far, up to their own part"),
             Self::Rescaled(Carried::Result, By::Nothing) => f.write_str(

@@ -1,11 +1,11 @@
 //! What a condition may ask of an element.
 
 use super::super::At;
-use super::super::experts::{beyond_capacity, line_of_expert};
+use super::super::experts::{beyond_capacity, line_of_expert, place_in_expert};
 use super::super::scene::Scene;
 use super::super::terms::expert;
 use qdiff_engine::ops::Anatomy;
-use qdiff_engine::ops::anatomy::{Contraction, Gather};
+use qdiff_engine::ops::anatomy::{Contraction, Elementwise, Gather};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::borrow::Cow;
@@ -108,6 +108,8 @@ pub(super) const FEATURES: &[Feature] = &[
             None => Some(column(s, at) % s.head()? as i64),
         },
     },
+    Feature { name: FED, by_row: false, of: was_fed },
+    Feature { name: "plane of the rotation", by_row: false, of: plane },
     Feature { name: "key", by_row: false, of: |s, at| s.of_pairs().then_some(at.1 as i64) },
     Feature {
         name: DISTANCE,
@@ -153,6 +155,23 @@ pub(super) const FEATURES: &[Feature] = &[
     // A kernel is chosen by all rows of a pass.
     Feature { name: MOST, by_row: true, of: |s, at| step(s, at).in_pass.map(|pass| pass.most as i64) },
     Feature {
+        name: OF_PASS,
+        by_row: true,
+        of: |s, at| {
+            let (step, position) = (step(s, at), row(s, at).place.position);
+            step.in_pass.map(|pass| (pass.before + position - step.first) as i64)
+        },
+    },
+    Feature { name: TURN, by_row: true, of: |s, at| step(s, at).in_pass.map(|pass| pass.turn as i64) },
+    Feature {
+        name: PAST_LEADING,
+        by_row: true,
+        of: |s, at| {
+            let (step, position) = (step(s, at), row(s, at).place.position);
+            step.in_pass.map(|pass| i64::from(position - step.first >= pass.leads))
+        },
+    },
+    Feature {
         name: "token id",
         by_row: true,
         of: |s, at| {
@@ -179,6 +198,11 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature { name: "rows left over after whole tiles of 16", by_row: true, of: left_over::<16> },
     Feature { name: "rows left over after whole tiles of 32", by_row: true, of: left_over::<32> },
     Feature { name: "rows left over after whole tiles of 64", by_row: true, of: left_over::<64> },
+    Feature { name: "lines of each expert left over after whole tiles of 4", by_row: false, of: lines_left_over::<4> },
+    Feature { name: "lines of each expert left over after whole tiles of 8", by_row: false, of: lines_left_over::<8> },
+    Feature { name: "lines of each expert left over after whole tiles of 16", by_row: false, of: lines_left_over::<16> },
+    Feature { name: "lines of each expert left over after whole tiles of 32", by_row: false, of: lines_left_over::<32> },
+    Feature { name: "lines of each expert left over after whole tiles of 64", by_row: false, of: lines_left_over::<64> },
     Feature { name: "keys left over after whole tiles of 4", by_row: false, of: keys_left_over::<4> },
     Feature { name: "keys left over after whole tiles of 8", by_row: false, of: keys_left_over::<8> },
     Feature { name: "keys left over after whole tiles of 16", by_row: false, of: keys_left_over::<16> },
@@ -204,6 +228,29 @@ fn left_over<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     let (position, step) = (row(scene, at).place.position, step(scene, at));
     let first = step.first + step.tokens.len() / M * M;
     Some(i64::from(position >= first))
+}
+
+/// Whether a line is among those that are left over when whole tiles of M lines of its expert are taken.
+fn lines_left_over<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    let (line, lines) = place_in_expert(scene, row(scene, at))?;
+    Some(i64::from(line >= lines / M * M))
+}
+
+/// Whether the id of an element of the head is among the tokens of its sequence so far.
+fn was_fed(scene: &Scene<'_>, at: At) -> Option<i64> {
+    let (node, row) = (scene.node(), row(scene, at));
+    let of_ids = node.id.layer.is_none() && scene.width() == Some(scene.e.oracle.graph.config.n_vocab);
+    let (id, capture) = (column(scene, at), scene.e.side.capture);
+    let steps = capture.steps[..=row.step].iter().flat_map(|step| (step.first..).zip(&step.tokens));
+    let fed = |(position, token): (usize, &u32)| position <= row.place.position && i64::from(*token) == id;
+    of_ids.then(|| i64::from(steps.into_iter().any(fed)))
+}
+
+/// The plane of a rotation that an element turns in.
+fn plane(scene: &Scene<'_>, at: At) -> Option<i64> {
+    let Anatomy::Elementwise(Elementwise::Rotation(rope)) = scene.node().op.anatomy() else { return None };
+    let column = column(scene, at) as usize % rope.head_dim.max(1);
+    rope.plane(column).map(|(plane, _)| plane as i64)
 }
 
 /// Whether a line of an expert is beyond a capacity of so many quarters of its even share.
@@ -251,6 +298,18 @@ impl JsonSchema for Asked {
     }
 }
 
+/// The number of a row in a pass, of whichever sequences its rows are.
+pub(super) const OF_PASS: &str = "row of the pass";
+
+/// The sequences that have rows in the pass before the row's own.
+pub(super) const TURN: &str = "number of sequences before this one in the pass";
+
+/// The rows of a part behind as many as the pass has of its first row's sequence.
+pub(super) const PAST_LEADING: &str = "rows of the part beyond as many as the first sequence of the pass has";
+
+/// The ids that the sequence was fed so far.
+pub(super) const FED: &str = "ids that were fed so far";
+
 /// A line of a product with experts, among those of its expert.
 pub(super) const LINE_OF_EXPERT: &str = "line of the expert";
 
@@ -270,8 +329,8 @@ pub(super) const FROM_LAST: &str = "row counted from the part's last";
 /// How far before the query a key is.
 pub(super) const DISTANCE: &str = "distance of the key from the query";
 
-/// What features have in their names that tell whether an expert has no room for a line.
-pub(super) const BEYOND: &str = "beyond its capacity";
+/// What features have in their names that tell whether an expert, or a buffer, has no room for a line.
+pub(super) const BEYOND: &str = " beyond ";
 
 /// The most rows of one sequence in the pass.
 pub(super) const MOST: &str = "most tokens of one sequence in the pass";

@@ -10,7 +10,7 @@ pub(super) use separating::{Seen, separating};
 use super::At;
 use super::scene::Scene;
 use features::{
-    AGE, Asked, BEHIND, BEYOND, FEATURES, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED, WEIGHT_ROW,
+    AGE, Asked, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED, OF_PASS, WEIGHT_ROW,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -198,7 +198,7 @@ impl Condition {
     fn is_list(&self) -> bool {
         let feature = self.feature.feature();
         let of_ids = feature.name == "token id";
-        let of_places = ["position", "row of the part", FROM_LAST].contains(&feature.name);
+        let of_places = ["position", "row of the part", OF_PASS, FROM_LAST].contains(&feature.name);
         let of_steps = self.is_of_steps();
         match self.values {
             Values::Is(value) => of_ids || of_places && value != 0 || of_steps && value > 1,
@@ -251,7 +251,7 @@ impl Condition {
     fn weight(&self) -> usize {
         let name = self.feature.feature().name;
         match &self.values {
-            Values::Is(_) if self.is_left_over() || [LATER, BEHIND].contains(&name) || name.contains(BEYOND) => 2,
+            Values::Is(_) if self.is_left_over() || [LATER, BEHIND, FED].contains(&name) || name.contains(BEYOND) => 2,
             // Parts of several lengths that differ by nothing else tell a kernel's choice between two paths. Where all are of one
             // length, it says no more than prefill and decode.
             Values::Is(_) | Values::From(_) | Values::UpTo(_) if name == LENGTH => {

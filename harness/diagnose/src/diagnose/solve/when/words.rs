@@ -1,7 +1,8 @@
 //! Conditions in words.
 
 use super::features::{
-    AGE, BEHIND, BEYOND, DISTANCE, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED, MOST,
+    AGE, BEHIND, BEYOND, DISTANCE, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED, MOST,
+    OF_PASS, TURN,
 };
 use super::{Condition, Values};
 use std::fmt;
@@ -42,11 +43,16 @@ fn at(name: &str, value: i64) -> String {
         ("decode step" | "step", 0) => "in the prefill only".to_owned(),
         (BEHIND, 0) => "but in the first pass behind a shared prefix".to_owned(),
         (BEHIND, _) => "in the first pass of a sequence behind a shared prefix".to_owned(),
+        (FED, 0) => "but at the ids that were fed so far".to_owned(),
+        (FED, _) => "at the ids that were fed so far".to_owned(),
         (LATER, 0) => "in the part that begins at position 0".to_owned(),
         (LATER, _) => "in parts that do not begin at position 0".to_owned(),
         (FROM_LAST, 0) => "in the last row of each part".to_owned(),
         (FROM_LAST, n) => format!("in the row {n} before the last of each part"),
         ("row of the part", n) => format!("in row {n} of the part"),
+        (OF_PASS, n) => format!("in row {n} of the pass"),
+        (TURN, 0) => "in the first sequence of a pass".to_owned(),
+        (TURN, n) => format!("in the sequence behind {n} others in a pass"),
         (LOOKED, 0) => "in the cache as the prefill left it".to_owned(),
         (LOOKED, n) => format!("in the cache as step {n} left it"),
         (AGE, 0) => "in the rows that the step itself writes, which later steps find written".to_owned(),
@@ -66,11 +72,15 @@ fn from(name: &str, low: i64) -> String {
         ("step", 1) => "in the steps after the prefill only".to_owned(),
         (FROM_LAST, 1) => "in all rows of each part but the last".to_owned(),
         (FROM_LAST, n) => format!("in all rows of each part but the last {n}"),
+        (LENGTH, 2) => "in parts of several tokens".to_owned(),
         (LENGTH, n) => format!("in parts of {n} tokens and more"),
         (MOST, 2) => "in passes that have several tokens of a sequence".to_owned(),
         (MOST, n) => format!("in passes that have {n} tokens and more of a sequence"),
         (DISTANCE, n) => format!("at keys {n} and more before the query"),
         ("row of the part", n) => format!("from row {n} of the part on"),
+        (OF_PASS, n) => format!("from row {n} of the pass on"),
+        (TURN, 1) => "in all sequences of a pass but the first".to_owned(),
+        (TURN, n) => format!("in all sequences of a pass but the first {n}"),
         (LINE_OF_EXPERT, n) => format!("in the lines of each expert behind its first {n} of the part"),
         (AGE, 1) => "in rows of earlier steps, as a later step left them".to_owned(),
         (AGE, n) => format!("in rows that were written {n} steps before and earlier"),
@@ -87,6 +97,9 @@ fn up_to(name: &str, high: i64) -> String {
         (MOST, n) => format!("in passes that have up to {n} tokens of each sequence"),
         (DISTANCE, n) => format!("at keys up to {n} before the query"),
         ("row of the part", n) => format!("up to row {n} of the part"),
+        (OF_PASS, n) => format!("up to row {n} of the pass"),
+        (TURN, 0) => "in the first sequence of a pass".to_owned(),
+        (TURN, n) => format!("in the first {} sequences of a pass", n + 1),
         (LINE_OF_EXPERT, n) => format!("in the first {} lines of each expert of the part", n + 1),
         (AGE, n) => format!("in rows that were written up to {n} steps before"),
         (LOOKED, 0) => "in the cache as the prefill left it".to_owned(),
@@ -100,6 +113,7 @@ fn among(name: &str, list: &str) -> String {
     match name {
         FROM_LAST => format!("in the rows {list} before the last of each part"),
         "row of the part" => format!("in rows {list} of the part"),
+        OF_PASS => format!("in rows {list} of the pass"),
         LENGTH => format!("in parts of {list} tokens"),
         DISTANCE => format!("at the keys {list} before the query"),
         LOOKED => format!("in the cache as steps {list} left it"),
