@@ -1,6 +1,7 @@
 //! Positions: the rotation and the cache.
 
 use super::places::rotations;
+use super::mutation::to_digits;
 use super::{Mutation, Param, each};
 use crate::verdict::Evidence;
 use qdiff_engine::model::fault::Output;
@@ -188,7 +189,10 @@ fn fitted_planes(e: &Evidence<'_>) -> Option<Vec<f64>> {
 fn near_planes(e: &Evidence<'_>, read: Vec<f64>) -> Vec<Vec<f64>> {
     let Some(rope) = rope(e.node) else { return vec![read] };
     let of = |turns: f64, trained: f64| rope.rotated as f64 * (trained / (turns * TAU)).ln() / (2.0 * rope.base.ln());
-    let exact = (9..=20).map(|b| f64::from(1 << b)).map(|trained| vec![of(32.0, trained).max(0.0), of(1.0, trained)]);
+    let exact = (9..=20).map(|b| f64::from(1 << b)).map(|trained| {
+        // In so many digits it is the same in f32.
+        vec![to_digits(of(32.0, trained).max(0.0), 8), to_digits(of(1.0, trained), 8)]
+    });
     let is_near = |planes: &Vec<f64>| planes.iter().zip(&read).all(|(a, b)| (a - b).abs() < 0.05);
     let exact: Vec<Vec<f64>> = exact.filter(is_near).collect();
     exact.into_iter().chain([read]).collect()

@@ -188,8 +188,18 @@ pub(super) fn identical(report: &Report) -> Option<String> {
 
 /// What the first other choice is, where one differs. By itself a margin proves nothing; with every stage right, within its
 /// own bounds, it does. What a segment is allowed may hide an error.
-pub(super) fn flip(report: &Report) -> &'static str {
+///
+/// `step` is the one after which the choice was made.
+pub(super) fn flip(report: &Report, step: usize) -> &'static str {
     let whole = report.run.filters.is_empty() && report.run.tolerance.is_empty();
+    let wrong = report.diagnosis.verdict.stages.iter().filter_map(|stage| stage.subject.as_ref()?.first_bad);
+    let later = wrong.map(|place| place.step).min().is_some_and(|first| first > step);
+    if later && whole && report.diagnosis.verdict.coverage.within == 0 {
+        return "a flip: every stage is right up to that step, so rounding made it, that of quantised activations included";
+    }
+    if later {
+        return "no stage is known to be wrong up to that step, so this may be rounding";
+    }
     if report.outcome == Outcome::Match && whole && report.diagnosis.verdict.coverage.within == 0 {
         "a flip: every stage is correct on both sides, so rounding made it, that of quantised activations included"
     } else if report.diagnosis.findings.is_empty() {

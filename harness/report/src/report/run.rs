@@ -404,7 +404,7 @@ fn tokens(report: &Report) -> String {
             false => format!("the same choice at {} of {steps}", verdict.tokens.len()),
         };
     };
-    let kind = flip(report);
+    let kind = flip(report, t.step);
     let margin = if t.margin.is_finite() && t.error.is_finite() {
         let (margin, error) = (number(t.margin), number(t.error));
         format!(
@@ -448,7 +448,7 @@ fn decisions(report: &Report) -> Option<String> {
             counted(rows, "row")
         ),
     };
-    Some(format!("{how}, first at {stage} {at}: {}{by}", flip(report)))
+    Some(format!("{how}, first at {stage} {at}: {}{by}", flip(report, at.step)))
 }
 
 /// Every origin with its cause.

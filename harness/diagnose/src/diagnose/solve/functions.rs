@@ -14,7 +14,6 @@ use std::rc::Rc;
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let mut all = limits(scene);
     all.extend(penalties(scene));
-    all.extend(smoothed(scene));
     match scene.node().op.anatomy() {
         Anatomy::Elementwise(Elementwise::Gated(anatomy::Activation::Silu)) => all.extend(activations(scene)),
         Anatomy::Elementwise(Elementwise::Rotation(rope)) => {
@@ -87,30 +86,6 @@ fn penalties<'a>(scene: &'a Scene<'a>) -> Option<Law<'a>> {
         let what = format!("a repetition penalty of {penalty} is applied: values above 0 are divided by it, and others multiplied");
         through(scene, what, move |w| if w > 0.0 { w / penalty } else { w * penalty }).of_model("repetition penalty", penalty)
     })
-}
-
-/// Scores of keys from which the mean of the keys of a tile, or of all, was taken off: as far as rows have all scores of it.
-fn smoothed<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    if !matches!(scene.node().op.anatomy(), Anatomy::Contraction(anatomy::Contraction::Scores(_))) {
-        return Vec::new();
-    }
-    let law = |tile: usize| {
-        let of = if tile == 0 { "all keys".to_owned() } else { format!("the keys of its tile of {tile}") };
-        let what = format!("the mean of {of} is taken off each key, and not added again");
-        Law::new(what, 1, move |row: &RowAt| {
-            let (_, want, bound) = scene.e.row(row);
-            let n = if tile == 0 { want.len().max(1) } else { tile };
-            let (mut value, mut reach) = (Vec::with_capacity(want.len()), Vec::with_capacity(want.len()));
-            for (want, bound) in want.chunks(n).zip(bound.chunks(n)) {
-                let of = |v: f64| v / want.len() as f64;
-                let (mean, off) = (of(want.iter().sum()), of(bound.iter().map(|b| f64::from(*b)).sum()));
-                value.extend(want.iter().map(|w| w - mean));
-                reach.extend(bound.iter().map(|b| b + off as f32));
-            }
-            Some(Row { value, bound: reach })
-        })
-    };
-    [0, 8, 16, 32, 64, 128, 256].map(law).into()
 }
 
 /// A function of gate and up, in words.

@@ -163,6 +163,17 @@ impl Solution {
         matches!(self.law, Some(Form::Twice(_)))
     }
 
+    /// Whether all that is otherwise lies within rows of a cache: in how they are coded, or in the order of their columns.
+    pub(super) fn is_within_rows(&self) -> bool {
+        use moved::{Axis, Moved};
+        let axis = match &self.law {
+            Some(Form::Kept(_) | Form::Lanes(_) | Form::Sum(_)) => return true,
+            Some(Form::Moved(Moved::Along { axis, .. })) => axis,
+            _ => return false,
+        };
+        matches!(axis, Axis::Head | Axis::Column | Axis::OfHead(_))
+    }
+
     /// Whether it is a rule for where NaN is.
     pub(super) fn is_of_nan(&self) -> bool {
         self.law.as_ref().is_some_and(Form::is_never_written)
