@@ -35,7 +35,7 @@ pub fn unexercised(graph: &Graph, capture: &Capture) -> Vec<String> {
     };
     note(tokens.len() > 1, "attention to an earlier token");
     note(parts > 1, "a prompt in several parts");
-    note(!whole, "a token count not divisible by 8");
+    note(!whole, "a part of a prompt whose token count is not divisible by 8");
     note(!decode.is_empty(), DECODE_STEPS);
     note(turns, "several tokens after a decode step");
     note(several, "a token that comes again");
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(left(small, &[&[1, 2, 3], &[4]], &[1]), TURN);
         let eight: Vec<u32> = (0..8).collect();
         let told = left(small, &[&eight, &eight], &[1]);
-        assert_eq!(told, format!("a token count not divisible by 8; {TURN}"));
+        assert_eq!(told, format!("a part of a prompt whose token count is not divisible by 8; {TURN}"));
         let far = format!("{TURN}; positions from 256 on; positions from 4,096 on; ids from 131,072 on");
         assert_eq!(left(large, &[&[1, 2, 3], &[4]], &[1]), far);
         let long: Vec<u32> = (0..256).collect();

@@ -290,7 +290,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..cached(
             "cache-codes-cut",
             "codes are rounded {to} and not to the nearest one",
-            "add one half before the conversion to an integer, or round",
+            "round to the nearest code, for negative values too",
         )
     },
 ];

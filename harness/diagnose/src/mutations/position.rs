@@ -390,6 +390,24 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
     Mutation {
+        name: "rope-yarn-ramp",
+        fits: Some(rotations),
+        story: "YaRN has no ramp: {divided}",
+        seen: "the planes on one side of the ramp, and those within it, are wrong; the error grows with the position",
+        remedy: "divide the angles of the slow planes by rope.scaling.factor, keep those of the fast ones, and go over between them",
+        params: &[Param::new("divided", "0: no angle is divided, 1: all angles are divided", 0.0).searched(&[1.0])],
+        apply: |node, values, _| {
+            let all = values[0] > 0.0;
+            rotating(node, |r| {
+                if let Some(between) = r.scaling.as_mut().and_then(|scaling| scaling.between.as_mut()) {
+                    let half = r.head_dim as f64;
+                    *between = if all { [-2.0, -1.0] } else { [half, half + 1.0] };
+                }
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
         name: "rope-of-whole-heads",
         fits: Some(rotations),
         story: "whole heads are rotated, where the model rotates the first elements of each alone",

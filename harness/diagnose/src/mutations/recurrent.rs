@@ -232,6 +232,15 @@ const fn rounded((name, story): (&'static str, &'static str), (fits, apply): (Fi
     }
 }
 
+/// The gate by which the result of a norm is multiplied next.
+fn gate_of(graph: &Graph, node: &Node) -> Option<usize> {
+    let own = graph.index(node.id)?;
+    let gated = graph.nodes.iter().find(|n| n.inputs.contains(&own) && n.id.layer == node.id.layer)?;
+    let net = graph.nodes.get(*node.inputs.first()?)?;
+    let is_gate = matches!(gated.op, Op::SwiGlu) && gated.inputs.get(1) == Some(&own) && recurrence(graph, net);
+    is_gate.then(|| gated.inputs.first().copied()).flatten()
+}
+
 /// The place of an operand: β, g.
 const BETA: usize = 4;
 const DECAY: usize = 3;
@@ -546,6 +555,28 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 source.rows(tensor, row, out);
                 out.iter_mut().for_each(|a| *a = -a.exp());
             }))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "gated-before-norm",
+        fits: Some(|graph, n| gate_of(graph, n).is_some()),
+        story: "the output is gated before its norm, and not after it",
+        seen: "the norm's result goes with the gate, and the next stage applies the gate again, or not at all",
+        remedy: "norm {input} head by head, then multiply by the function of the gate",
+        apply: |node, _, graph| {
+            let (z, op) = (gate_of(graph, node)?, node.op.clone());
+            let inputs = node.inputs.iter().copied().chain([z]).collect();
+            let gated = node.computing(move |inputs, c| {
+                let silu = |(x, z): (&f64, &f64)| x * z / (1.0 + (-z).exp());
+                let data = inputs[0].data.iter().zip(&inputs[inputs.len() - 1].data).map(silu).collect();
+                let x = Tensor { shape: inputs[0].shape.clone(), data };
+                let (y, bound) = ops::forward_with_bound(&op, &[&x], c);
+                let reach = |(b, y): (f32, &f64)| b + (16.0 * ops::UNIT * y.abs()) as f32;
+                let bound = bound.into_iter().zip(&y.data).map(reach).collect();
+                (y, bound)
+            });
+            Some(Node { inputs, ..gated })
         },
         ..Mutation::PLAIN
     },

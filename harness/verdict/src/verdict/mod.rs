@@ -91,7 +91,7 @@ pub use rows::rows_given;
 pub use segment::products_beyond;
 pub use segment::{Segment, products_of};
 pub use shape::describe;
-pub use shape::{FEW, line, of_heads, pattern};
+pub use shape::{FEW, is_window, line, of_heads, pattern};
 pub use source::{Block, Sink};
 pub use spread::{BEYOND, BIN_OF_ONE, Spread};
 pub use tolerance::Policy;

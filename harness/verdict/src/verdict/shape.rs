@@ -6,8 +6,8 @@ use super::evidence::{Evidence, Wrong, right};
 use super::lost;
 use crate::number::ordinal;
 use qdiff_engine::model::{Node, Role, StageId};
-use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::Contraction;
+use qdiff_engine::ops::{Anatomy, Definition as _, Window};
 use std::collections::BTreeSet;
 
 /// Share of a residual that a fit must leave at most to be mentioned.
@@ -151,8 +151,19 @@ fn heads(e: &Evidence<'_>, columns: &[usize], width: usize) -> Option<String> {
     };
     let s = if heads.len() == 1 { "" } else { "s" };
     let of_experts = matches!(e.node.role, Role::Gate | Role::Up | Role::FfnHidden | Role::FfnOutput);
-    let what = if of_experts { "expert slot" } else { "head" };
+    let what = match () {
+        () if of_experts => "expert slot",
+        () if is_window(e.node) => "row of the window",
+        () => "head",
+    };
+    let what = if heads.len() > 1 { what.replace("row", "rows") } else { what.to_owned() };
+    let s = if what.contains("window") { "" } else { s };
     Some(format!("{what}{s} {}", list(&heads)))
+}
+
+/// Whether a stage is the window of a convolution: its rows are inputs of earlier tokens, and no heads.
+pub fn is_window(node: &Node) -> bool {
+    node.op.name() == Window { rows: 1 }.name()
 }
 
 /// Whether the rows of a stage are made of heads: what attention reads and gives, as it stands before the rotation.

@@ -27,7 +27,7 @@ pub(super) fn constant(t: &Tensor<f32>) -> Option<Seen> {
     let value = rows.clone().find(same)?[0];
     let count = rows.clone().filter(same).count();
     let what =
-        if value == 0.0 { "zero throughout, as memory is that nobody wrote to" } else { "of one value throughout" };
+        if value == 0.0 { "zero throughout: not written, cleared, or computed so" } else { "of one value throughout" };
     Some((format!("{count} of {} rows of {width} elements are {what}", rows.len()), None))
 }
 

@@ -141,6 +141,9 @@ fn plants(node: &Node) -> Vec<Plant> {
                 "the number that the row has in its part|what the step before left",
                 embedded(|s, p| p - part(s, p)),
             ),
+            Plant::new("rows that were added", "the mean of the table's first 24 rows is there instead", |s, at| {
+                s.matrix[..24].iter().map(|row| f64::from(row[at.column])).sum::<f64>() / 24.0
+            }),
         ],
         Op::RmsNorm(_) => vec![
             Plant::new(
@@ -335,6 +338,11 @@ fn plants(node: &Node) -> Vec<Plant> {
             Plant::new("read padded to 256", "read with a stride of", |s, at| flat(s, at, at.token * 256 + at.column)),
         ],
         Op::Bias => vec![
+            Plant::new("permuted for the other pairs", "the bias with the halves of each head interleaved", |s, at| {
+                let (d, c) = (s.head_dim(), at.column);
+                let other = c / d * d + c % d % 2 * (d / 2) + c % d / 2;
+                f64::from(s.x(0, at, 0).unwrap()[c]) + f64::from(s.matrix[0][other])
+            }),
             Plant::new("a mask for the remainder", "bit by bit", |s, at| {
                 let vector = &s.matrix[0];
                 f64::from(s.x(0, at, 0).unwrap()[at.column]) + f64::from(vector[at.column & (vector.len() - 1)])

@@ -55,9 +55,14 @@ pub(super) const FEATURES: &[Feature] = &[
         name: "head",
         by_row: false,
         of: |s, at| match row(s, at).place.head {
-            Some(head) => (!s.of_experts()).then_some(head as i64),
+            Some(head) => (!s.of_experts() && !crate::verdict::is_window(s.node())).then_some(head as i64),
             None => Some(column(s, at) / s.head()? as i64),
         },
+    },
+    Feature {
+        name: "row of the window",
+        by_row: false,
+        of: |s, at| row(s, at).place.head.filter(|_| crate::verdict::is_window(s.node())).map(|row| row as i64),
     },
     Feature {
         name: "expert",
