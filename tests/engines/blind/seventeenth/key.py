@@ -1,0 +1,23 @@
+"""Per bug: the first wrong stage and layer, the law, and the condition. Frozen before qdiff saw a bug."""
+KEY = {
+    "final-eps": ("final_norm", "x / sqrt(mean(x^2) + 1e-5) * w, where the file says 1e-3", "all rows; this norm alone"),
+    "gemv-tail": ("L00.ffn_down", "y = W[:, :512] x[:512]: the last 32 of 544 columns are left out", "passes of one token (decode); all layers, ffn_down alone"),
+    "graph-positions": ("L00.q_rope, L00.k_rope", "rotated by the position of the first decode step (15), and not by the token's own", "decode steps from the second on; all layers"),
+    "mask-top-left": ("L00.attn_weights", "row t of a pass sees keys 0..t, and not 0..first+t", "passes of several tokens that do not begin at 0; all heads and layers"),
+    "gqa-values": ("L00.attn_context", "head h reads the values of group h mod 2, and not h div 4", "decode; the heads where the two differ (1, 3, 4, 6 of 0..7)"),
+    "scale-of-width": ("L00.attn_weights", "scores are times 1/sqrt(256/4) = 1/8, and not 1/sqrt(128)", "all rows, heads and layers"),
+    "bias-tail": ("L00.q_biased (and k_biased, v_biased)", "y = x: no bias", "rows of a pass behind the last whole four (a decode row always); all layers"),
+    "q5_0-shift": ("L01.v_proj", "fifth bit of weight 16 + i of a Q5_0 block is bit 12 + i of the word, and not 16 + i", "tensors of Q5_0 (v_proj and ffn_down of L01 and L02); all rows"),
+    "p-bf16": ("L00.attn_context", "sum over key tiles of 8 of bf16(exp(s - running maximum)) v, over the total that is not rounded", "passes of several tokens; all heads and layers"),
+    "head-tied": ("logits", "y = token_embd x, and not output x", "all rows"),
+    "vocab-shard": ("embed", "a token t >= 250 gets row t + 6 of the table (zeros from row 500 on)", "tokens from 250 on"),
+    "late-table": ("L00.k_cache, L00.v_cache", "the row of position p stays zero, and row p - 8 holds the token of p", "decode tokens with p mod 8 = 0 (16 and 24); all layers"),
+    "topk-power": ("L00.router_experts", "the three most probable of experts 0..7, and not of 0..11", "rows where an expert of 8..11 is among the three; all layers"),
+    "mxfp4-pairs": ("L00.expert_gate (and expert_up)", "in a block of MXFP4 weight 2i is the low nibble of byte i and 2i + 1 the high one, and not i and 16 + i", "tensors of MXFP4 (all three of the experts); all rows"),
+    "delta-order": ("L00.delta_state, L00.delta_out", "delta = (v - M k) beta with M before its decay; M' = exp(g) M + delta k", "all tokens but the first of the sequence; all recurrent layers"),
+    "norm-of-all-heads": ("L00.q_normed, L00.k_normed", "x / sqrt(mean over all heads of x^2 + eps) * w, and not of each head", "all rows, heads and layers"),
+    "glu-pairs": ("L00.ffn_act", "with c = gate then up: silu(c[2i]) c[2i + 1], and not silu(gate[i]) up[i]", "all rows and layers"),
+    "yarn-unrounded": ("L00.q_rope, L00.k_rope", "YaRN's ramp from pair(32) to pair(1), not rounded down and up", "all positions from 1 on, the pairs of the ramp; all layers"),
+    "split-total": ("L00.attn_weights (and attn_context)", "total = sum over splits of 16 keys of exp(s - maximum so far), which is not rescaled when the maximum grows", "decode, more than 16 keys, heads whose maximum is not in the first split; all layers"),
+    "residual-twice": ("L00.layer_out", "2 attn_residual + ffn_down", "decode; all layers"),
+}
