@@ -487,6 +487,25 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
             Rc::new(move |row, i, _, b| Some(products(&sums.left(row, i, scene.token(row).0 as i64, by)?, b))),
         ));
     }
+    // As if heads stood group by group, or one of each group after the other.
+    let orders = [
+        (h / g, "as if one head of each group stood after the other"),
+        (g, "as if heads were dealt out to the groups in turn"),
+    ];
+    for (rows, what) in orders {
+        if rows < 2 || h / rows < 2 {
+            continue;
+        }
+        let (sums, dim) = (sums.clone(), attention.head_dim);
+        all.push((
+            format!("{query} of another head is taken, {what}"),
+            Rc::new(move |row: &RowAt, i, _, b| {
+                let own = row.place.head.unwrap_or((scene.token(row).1 + i) / dim);
+                let other = own % rows * (h / rows) + own / rows;
+                Some(products(&sums.left(row, i, scene.token(row).0 as i64, (other + h - own) % h)?, b))
+            }),
+        ));
+    }
     type Map = Box<dyn Fn(usize) -> usize>;
     // For a single head a rule only names the head that it takes.
     let mut maps: Vec<(String, Map)> = (0..g)

@@ -292,6 +292,10 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
         places.extend([
             (format!("of the other {run} of their {}", 2 * run), Box::new(move |k| Some(k ^ run)) as From),
             (format!("of the first {run} of their block"), Box::new(move |k| Some(block_of(k) + k % run))),
+            (
+                format!("of the same {run} in the first half of their block"),
+                Box::new(move |k| Some(block_of(k) + k % (block / 2))),
+            ),
             ("of the block before".to_owned(), Box::new(move |k: usize| k.checked_sub(block))),
             ("of the block after".to_owned(), Box::new(move |k| Some(k + block))),
         ]);
@@ -301,16 +305,24 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
     let of_its_own = matches!(quants.offset, Offset::PerBlock | Offset::PerSubBlock);
     for (where_, from) in places {
         let from: Arc<dyn Fn(usize) -> Option<usize> + Send + Sync> = Arc::from(from);
-        let kinds: &[(&str, bool, bool)] = match of_its_own {
-            true => &[("the scale", true, false), ("the offset", false, true), ("scale and offset", true, true)],
-            false => &[("the scale", true, true)],
+        let kinds: &[(&str, bool, bool, bool)] = match of_its_own {
+            true => &[
+                ("the scale", true, false, false),
+                ("the offset", false, true, false),
+                ("scale and offset", true, true, false),
+                ("scale and upper bits", true, false, true),
+                ("scale, offset and upper bits", true, true, true),
+            ],
+            false => &[("the scale", true, true, false), ("scale and upper bits", true, true, true)],
         };
-        for &(what, scale, offset) in kinds {
+        for &(what, scale, offset, upper) in kinds.iter().filter(|(.., upper)| !upper || bits > low) {
             let from = from.clone();
             let value = move |a: &Apart, k: usize| {
                 let other = from(k).filter(|o| *o < a.quant.len()).unwrap_or(k);
                 let (s, o) = (if scale { other } else { k }, if offset { other } else { k });
-                a.scale[s] * a.quant[k] + a.offset[o]
+                let lower = |quant: f64| quant.rem_euclid(f64::from(1u32 << low));
+                let quant = if upper { a.quant[other] - lower(a.quant[other]) + lower(a.quant[k]) } else { a.quant[k] };
+                a.scale[s] * quant + a.offset[o]
             };
             add(format!("each {run} weights are decoded with {what} {where_}"), Arc::new(value));
         }
