@@ -160,7 +160,7 @@ fn place(b: &BlockDiff, file: &str) -> String {
 
 fn field(f: &FieldDiff) -> String {
     if f.bytes == 0 {
-        return format!("{} ({}), misread: its bytes are equal", f.name, f.meaning);
+        return format!("{} ({}): the bytes are right, and are read wrongly", f.name, f.meaning);
     }
     format!(
         "{} ({}), at byte {}: {} where {} belongs ({} in {})",
@@ -182,9 +182,9 @@ fn fields(m: &Mismatch) -> String {
             *times.entry(&field.name).or_default() += 1;
         }
         if block.fields.is_empty() {
-            *times.entry("no single field").or_default() += 1;
+            *times.entry("no single field alone").or_default() += 1;
         }
     }
-    let list: Vec<String> = times.iter().map(|(f, n)| format!("{f} in {n}")).collect();
-    format!("wrong in {} examined: {}", counted(m.located.len(), "block"), list.join(", "))
+    let list: Vec<String> = times.iter().map(|(f, n)| format!("{f} is wrong in {n}")).collect();
+    format!("of {} examined, {}", counted(m.located.len(), "block"), list.join(", "))
 }
