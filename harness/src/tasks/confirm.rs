@@ -243,7 +243,9 @@ impl ConfirmRequest {
         &self, sides: &Sides<'_>, pair: &Pair<'_>, seconds: f64, run: impl Fn(&RunnerKind, u16) -> Result<T>,
     ) -> Result<Vec<T>, Option<String>> {
         let Some(kind) = sides.chosen.live_subject() else {
-            return Err(Some("a capture cannot run again (give one of other tokens: --confirm capture:DIR)".to_owned()));
+            return Err(Some(
+                "a capture cannot run again (give one of other tokens: --confirm capture:DIR)".to_owned(),
+            ));
         };
         let runs = match &self.confirm {
             Some(Confirm::Runs(0)) | None if pair.settings.budget == 0.0 => return Err(None),
