@@ -177,14 +177,16 @@ fn field(f: &FieldDiff) -> String {
 /// How often each field differs in the blocks that were examined.
 fn fields(m: &Mismatch) -> String {
     let mut times: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut others = 0;
     for block in &m.located {
         for field in &block.fields {
             *times.entry(&field.name).or_default() += 1;
         }
         if block.fields.is_empty() {
-            *times.entry("no single field alone").or_default() += 1;
+            others += 1;
         }
     }
-    let list: Vec<String> = times.iter().map(|(f, n)| format!("{f} is wrong in {n}")).collect();
+    let mut list: Vec<String> = times.iter().map(|(f, n)| format!("{f} is wrong in {n}")).collect();
+    list.extend((others > 0).then(|| format!("no single field explains {others}")));
     format!("of {} examined, {}", counted(m.located.len(), "block"), list.join(", "))
 }
