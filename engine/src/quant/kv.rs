@@ -10,11 +10,11 @@ use thiserror::Error;
 
 /// The formats of caches by name, with what they are.
 pub const CACHES: [(&str, ActivationFormat, &str); 11] = [
-    ("f32", ActivationFormat::F32, "24 bits of mantissa"),
-    ("f16", ActivationFormat::F16, "IEEE binary16, 11 bits of mantissa"),
-    ("bf16", ActivationFormat::Bf16, "bfloat16, 8 bits of mantissa"),
-    ("f8_e4m3", ActivationFormat::F8E4m3, "8-bit floating point, 4 bits of mantissa"),
-    ("f8_e5m2", ActivationFormat::F8E5m2, "8-bit floating point, 3 bits of mantissa"),
+    ("f32", ActivationFormat::F32, "24 bits of precision"),
+    ("f16", ActivationFormat::F16, "IEEE binary16, 11 bits of precision"),
+    ("bf16", ActivationFormat::Bf16, "bfloat16, 8 bits of precision"),
+    ("f8_e4m3", ActivationFormat::F8E4m3, "8-bit floating point, 4 bits of precision"),
+    ("f8_e5m2", ActivationFormat::F8E5m2, "8-bit floating point, 3 bits of precision"),
     ("q8_0", ActivationFormat::Q8_0, "8 bits, a scale per 32 elements"),
     ("q5_1", ActivationFormat::Q5_1, "5 bits, a scale and an offset per 32 elements"),
     ("q5_0", ActivationFormat::Q5_0, "5 bits, a scale per 32 elements"),

@@ -87,7 +87,8 @@ fn unseen(what: &str, done: usize, total: usize) {
 pub(super) fn took(time: Duration) {
     let long = if BAR.is_hidden() { LONG } else { SEEN };
     if time >= long && !QUIET.load(Ordering::Relaxed) {
-        let memory = memory::peak().map_or_else(String::new, |peak| format!(", {peak} of memory at its peak"));
+        let memory = memory::peak()
+            .map_or_else(String::new, |peak| format!(", {peak} of memory at its peak (mapped files not counted)"));
         complain(&format!("took {:.1} s{memory}", time.as_secs_f64()));
     }
 }

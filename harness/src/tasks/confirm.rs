@@ -35,7 +35,7 @@ const SEVERAL: usize = 4;
 pub struct ConfirmRequest {
     /// Try causes on other tokens: run the subject N times on prompts of other tokens and lengths, and withdraw causes
     /// that fail there; `capture:DIR` takes a capture of another prompt instead of a run. By default a subject that
-    /// diverges runs once more on other tokens if it took less than 90 s, and a second time if that run does not tell; `no` skips that
+    /// diverges runs once more on other tokens if it took less than 90 s, and a second time if that run decides nothing; `no` skips that
     #[arg(long, value_name = "N|no|capture:DIR", env = "QDIFF_CONFIRM")]
     pub confirm: Option<Confirm>,
 }
@@ -243,7 +243,9 @@ impl ConfirmRequest {
         &self, sides: &Sides<'_>, pair: &Pair<'_>, seconds: f64, run: impl Fn(&RunnerKind, u16) -> Result<T>,
     ) -> Result<Vec<T>, Option<String>> {
         let Some(kind) = sides.chosen.live_subject() else {
-            return Err(Some("a capture cannot run again (--confirm capture:DIR takes another one)".to_owned()));
+            return Err(Some(
+                "a capture cannot run again (give one of other tokens: --confirm capture:DIR)".to_owned(),
+            ));
         };
         let runs = match &self.confirm {
             Some(Confirm::Runs(0)) | None if pair.settings.budget == 0.0 => return Err(None),

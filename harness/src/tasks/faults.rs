@@ -70,13 +70,14 @@ impl InjectedFaults {
         Ok(injected)
     }
 
-    /// Those of stages that changed nothing by more than rounding may: all that they are in was judged, by its bounds,
-    /// and is right.
+    /// Those of stages that changed nothing by more than rounding may: all that they are in was judged on its own, by its
+    /// bounds, and is right. A stage that was not captured is judged only within a segment: that shows neither.
     pub(super) fn inert(&self, verdict: &Verdict, policy: &Policy) -> Vec<String> {
         let right = |id: &StageId| {
             let stage = verdict.stages.iter().find(|s| s.id == *id);
             let computed = |s: &StageResult| s.subject.as_ref().is_none_or(|l| l.probed == 0);
-            let judged = stage.is_some_and(|s| s.status != Status::Missing && !s.origin && computed(s));
+            let captured = |s: &StageResult| !matches!(s.status, Status::Missing | Status::Covered);
+            let judged = stage.is_some_and(|s| captured(s) && !s.origin && computed(s));
             judged && policy.rule(*id).is_none()
         };
         let faults = self.stages.words.iter().zip(&self.places);

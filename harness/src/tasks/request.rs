@@ -382,7 +382,7 @@ pub struct SequencesRequest {
     /// sequence 2, which begins with the 7 cached tokens of sequence 0; with 17@0:4 it begins with the first 4 of them. In
     /// 9,5,1~4 sequence 0 takes its last 4 tokens back before the third pass, as after a rejected draft; 1~all takes all its
     /// tokens back. Nothing is decoded. Each sequence is judged as a run of its own; after tokens were taken back, a new run
-    /// begins
+    /// begins. --inject works with one sequence only
     #[arg(long, value_name = "LIST")]
     pub sequences: Option<Plan>,
 }

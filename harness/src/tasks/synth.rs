@@ -36,8 +36,8 @@ pub struct SynthRequest {
     /// Use the token embedding as the output matrix: the file has no output.weight
     #[arg(long)]
     pub tied: bool,
-    /// Store the matrices of queries, keys and values as one tensor, and so gate and up of experts if the architecture allows
-    /// it
+    /// Store the matrices of queries, keys and values as one tensor, and gate and up of experts as one tensor too, if
+    /// the architecture allows it
     #[arg(long)]
     pub fused: bool,
     /// Number of blocks for multi-token prediction behind the layers; for hybrid architectures, such as qwen35

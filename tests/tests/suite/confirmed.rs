@@ -52,7 +52,7 @@ fn captures_are_tried_on_another_capture() {
     let judged = |other: &str| tried(&folder, &format!("--subject capture:one{other}"));
     let (trial, text) = judged("");
     assert_eq!(trial["outcome"], "untried", "{text}");
-    assert!(text.contains("a capture cannot run again (--confirm capture:DIR takes another one)"), "{text}");
+    assert!(text.contains("a capture cannot run again (give one of other tokens: --confirm capture:DIR)"), "{text}");
     let (trial, text) = judged(" --confirm capture:same");
     assert_eq!((&trial["outcome"], &trial["tokens"]), (&"confirmed".into(), &9.into()), "{text}");
     // Nothing is wrong there, or something else is.

@@ -106,6 +106,14 @@ fn an_inert_fault_is_said_to_be_inert() {
         let (_, report, text) = folder.judged(&format!("{rest} -n 0 --inject rope-base@L01"));
         assert_eq!(report["run"]["inert"], Value::Null, "{text}");
     }
+    // Nor is one in a stage that was not tapped, whether its segment is wrong or right.
+    for (tokens, code) in [("5,6,7,8", 1), ("5", 0)] {
+        let given = format!("--tokens {tokens} -n 0 --taps embed,L*.layer_out,logits --inject");
+        let fault = if code == 1 { "scaled:by=0.9@L01.v_proj" } else { "rope-base" };
+        let (found, report, text) = folder.judged(&format!("{given} {fault}"));
+        assert_eq!((found, &report["run"]["inert"]), (code, &Value::Null), "{text}");
+        assert!(!text.contains("inert"), "{text}");
+    }
 }
 
 /// Every command that takes a fault says of one that could not act that it is inert, and of no other.

@@ -26,7 +26,7 @@ fn meaning(part: Part) -> &'static str {
         Part::Codes => "codes of the weights",
         Part::Signs => "signs of the weights",
         Part::Packed => "codes, signs and scales together",
-        Part::Number => "the number itself",
+        Part::Number => "one value",
     }
 }
 

@@ -13,6 +13,9 @@ const WHOLE: usize = 2;
 /// Stages that are named one by one.
 const NAMED: usize = 24;
 
+/// Stages of a layer that a command names one by one.
+const FEW: usize = 4;
+
 /// The path of qdiff's own engine that does not hand out every stage, as a command names it.
 const FUSED: &str = "--subject cuda-fast";
 
@@ -44,19 +47,29 @@ pub(super) fn next(report: &Report) -> Next {
         _ if report.run.dumped => {
             Next { command: report.run.repeat(), why: "the same again, once the engine dumps these stages too" }
         }
-        wanted if tapped => {
-            let names: Vec<String> = wanted.iter().map(ToString::to_string).collect();
-            Next {
-                command: format!("{command} --taps {}", names.join(",")),
-                why: "the same with these stages tapped too",
-            }
-        }
+        wanted if tapped => Next {
+            command: format!("{command} --taps '{}'", patterns(wanted).join(",")),
+            why: "the same with these stages tapped too",
+        },
         // What a fused kernel keeps to itself, the other path of the engine hands out.
         _ if command.contains(FUSED) => {
             Next { command: command.replace(FUSED, "--subject cuda"), why: "the same without fused kernels" }
         }
         _ => Next { command: format!("{alone} --full"), why: "the first origin alone" },
     }
+}
+
+/// Stages as `--taps` takes them: the pattern of a layer in place of many names.
+fn patterns(wanted: &[StageId]) -> Vec<String> {
+    let by_layer = wanted.chunk_by(|a, b| a.layer == b.layer);
+    let words = by_layer.flat_map(|stages| {
+        let names: Vec<String> = stages.iter().map(ToString::to_string).collect();
+        match names[0].rsplit_once('.') {
+            Some((layer, _)) if names.len() > FEW => vec![format!("{layer}.*")],
+            _ => names,
+        }
+    });
+    words.collect()
 }
 
 /// What of the first origin was not dumped, where no cause is known: which of it to dump, and how.

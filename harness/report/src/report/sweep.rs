@@ -117,8 +117,11 @@ fn row(pass: &Pass) -> Vec<String> {
     let none = || NONE.to_owned();
     // More says only that the one row is next to nothing.
     let size = |error: f64| if error > MOST { format!(">{MOST}") } else { number(error) };
-    let difference =
-        |d: &Option<Difference>| d.as_ref().map_or_else(none, |d| format!("{} {}", size(d.global.error), d.stage));
+    let difference = |d: &Option<Difference>| match d {
+        None => none(),
+        Some(d) if d.global.error == 0.0 => "0".to_owned(),
+        Some(d) => format!("{} {}", size(d.global.error), d.stage),
+    };
     vec![
         pass.fed.clone(),
         pass.steps.to_string(),

@@ -160,7 +160,7 @@ fn place(b: &BlockDiff, file: &str) -> String {
 
 fn field(f: &FieldDiff) -> String {
     if f.bytes == 0 {
-        return format!("{} ({}), misread: its bytes are equal", f.name, f.meaning);
+        return format!("{} ({}): the bytes are right, and are read wrongly", f.name, f.meaning);
     }
     format!(
         "{} ({}), at byte {}: {} where {} belongs ({} in {})",
@@ -177,14 +177,16 @@ fn field(f: &FieldDiff) -> String {
 /// How often each field differs in the blocks that were examined.
 fn fields(m: &Mismatch) -> String {
     let mut times: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut others = 0;
     for block in &m.located {
         for field in &block.fields {
             *times.entry(&field.name).or_default() += 1;
         }
         if block.fields.is_empty() {
-            *times.entry("no single field").or_default() += 1;
+            others += 1;
         }
     }
-    let list: Vec<String> = times.iter().map(|(f, n)| format!("{f} in {n}")).collect();
-    format!("wrong in {} examined: {}", counted(m.located.len(), "block"), list.join(", "))
+    let mut list: Vec<String> = times.iter().map(|(f, n)| format!("{f} is wrong in {n}")).collect();
+    list.extend((others > 0).then(|| format!("no single field explains {others}")));
+    format!("of {} examined, {}", counted(m.located.len(), "block"), list.join(", "))
 }

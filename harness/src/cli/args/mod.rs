@@ -159,7 +159,7 @@ Examples:
 
 --verify: exit code 0 the run gives the same verdict again; 1 it does not; 2 trouble.")]
     Report(ReportArgs),
-    /// Work out one wrong element for the first origins of a report, from its dumped operands
+    /// Work out one wrong element for the first origins of a report
     #[command(after_help = "\
 qdiff prints Markdown that can be pasted into an issue. Without --patch the tables have only the
 largest terms.
