@@ -345,9 +345,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "rope-yarn-context",
         fits: Some(rotations),
-        story: "the planes between which YaRN goes over to divided angles are those of another context than the model was trained on",
-        seen: "the first and the last planes of a head are right, those between are not; the error grows with the position",
-        remedy: "compute the planes from rope.scaling.original_context_length, not from context_length, and with the model's base",
+        story: "the pairs of elements between which YaRN goes over to divided angles are those of another context than the model was trained on",
+        seen: "the first and the last pairs of a head are right, those between are not; the error grows with the position",
+        remedy: "compute the two pairs from rope.scaling.original_context_length, not from context_length, and with the model's base",
         params: &[Param::new("context", "tokens that they are computed of", 32_768.0)],
         apply: |node, values, _| {
             rotating(node, |r| {
@@ -370,12 +370,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "rope-yarn-planes",
         fits: Some(rotations),
-        story: "YaRN goes over to divided angles between other planes than the model's",
-        seen: "the first and the last planes of a head are right, those between are not; the error grows with the position",
-        remedy: "look at what the planes are computed from: the model's own base, the elements of a head that are rotated, the context that the model was trained on, and 32 and 1 turns; the first is rounded down, the last up",
+        story: "YaRN goes over to divided angles between other pairs of elements than the model's",
+        seen: "the first and the last pairs of a head are right, those between are not; the error grows with the position",
+        remedy: "look at what the two pairs are computed from: the model's own base, the elements of a head that are rotated, the context that the model was trained on, and 32 and 1 turns; the first is rounded down, the last up",
         params: &[
-            Param::new("low", "the last plane that keeps its angles", 4.0),
-            Param::new("high", "the first plane whose angles are divided", 12.0),
+            Param::new("low", "the last pair that keeps its angle", 4.0),
+            Param::new("high", "the first pair whose angle is divided", 12.0),
         ],
         apply: |node, values, _| {
             let planes = [values[0], values[1]];
@@ -393,8 +393,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "rope-yarn-ramp",
         fits: Some(rotations),
         story: "YaRN has no ramp: {divided}",
-        seen: "the planes on one side of the ramp, and those within it, are wrong; the error grows with the position",
-        remedy: "divide the angles of the slow planes by rope.scaling.factor, keep those of the fast ones, and go over between them",
+        seen: "the pairs on one side of the ramp, and those within it, are wrong; the error grows with the position",
+        remedy: "divide the angles of the slow pairs by rope.scaling.factor, keep those of the fast ones, and go over between them",
         params: &[Param::new("divided", "0: no angle is divided, 1: all angles are divided", 0.0).searched(&[1.0])],
         apply: |node, values, _| {
             let all = values[0] > 0.0;

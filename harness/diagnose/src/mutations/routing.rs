@@ -27,6 +27,10 @@ fn chosen_among(kind: usize, row: &mut [f64]) {
         2 => row[n.saturating_sub(1)..].fill(never),
         3 => row[..n.min(1)].fill(never),
         4 => row.iter_mut().for_each(|score| *score = -*score),
+        6 => row[(n / 2 + 1).next_power_of_two().min(n)..].fill(never),
+        7 => row[n / 4 * 4..].fill(never),
+        8 => row[n / 8 * 8..].fill(never),
+        9 => row[n / 32 * 32..].fill(never),
         _ => {
             let top = (0..n).rev().max_by(|a, b| row[*a].total_cmp(&row[*b]));
             top.into_iter().for_each(|top| row[top] = never);
@@ -128,10 +132,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         params: &[Param::new(
             "among",
             "0: among the first half of them alone, 1: among the second half alone, 2: among all but the last one, 3: among all but \
-             the first one, 4: by their smallest scores, 5: without the one of the largest score",
+             the first one, 4: by their smallest scores, 5: without the one of the largest score, 6: among the first ones alone as many as a power of two, \
+             7: among whole runs of 4 alone, 8: among whole runs of 8 alone, 9: among whole runs of 32 alone",
             0.0,
         )
-        .searched(&[1.0, 2.0, 3.0, 4.0, 5.0])],
+        .searched(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])],
         apply: |node, values, _| {
             let kind = values[0] as usize;
             with_operand(node, 0, move |x| by_row(x, |row| chosen_among(kind, row)))

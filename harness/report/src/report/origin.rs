@@ -256,6 +256,16 @@ fn causes(findings: &[Finding]) -> String {
     }
 }
 
+/// The words without the name of a stage's own input, which is another one for each stage.
+fn of_any_stage(told: &str) -> String {
+    const OWN: &str = "its own input ";
+    let Some((before, after)) = told.split_once(OWN) else { return told.to_owned() };
+    match after.split_once(' ') {
+        Some((name, rest)) if name.contains('.') => format!("{before}{OWN}{rest}"),
+        _ => told.to_owned(),
+    }
+}
+
 /// A law that is reported of one or more layers.
 struct Told<'a> {
     /// In its own words, and without the number of the layer; `None` where layers differ.
@@ -277,7 +287,7 @@ impl<'a> Told<'a> {
             Some(seen) => (seen.clone(), seen.as_str()),
             None => (solution.told(), solution.what.as_str()),
         };
-        let (anywhere, what) = (anywhere(&own, layer), anywhere(what, layer));
+        let (anywhere, what) = (of_any_stage(&anywhere(&own, layer)), of_any_stage(&anywhere(what, layer)));
         let is_one = seen.is_none() && solution.is_of_one_cause();
         Self { own: Some(own), anywhere, what, holds: Some(&solution.holds), is_one, others: Vec::new() }
     }

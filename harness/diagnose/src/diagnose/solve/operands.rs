@@ -40,6 +40,12 @@ impl Displaced {
     }
 }
 
+/// Runs of columns of which each begins nearer to the one before than it is long: their lengths, and how far apart.
+fn overlapping(width: usize) -> impl Iterator<Item = (usize, usize)> {
+    let runs = [8usize, 16, 32, 64, 128, 256].into_iter().filter(move |run| *run < width);
+    runs.flat_map(|run| (0..8).map(move |b| (run, 1usize << b)).filter(|(run, apart)| apart < run))
+}
+
 /// Ways to read an operand of so many columns in the wrong place.
 fn displacements(width: usize, head: usize) -> Vec<Displaced> {
     let side = |by: i64| if by < 0 { "before" } else { "after" };
@@ -67,6 +73,10 @@ fn displacements(width: usize, head: usize) -> Vec<Displaced> {
         all.push(Displaced::column("the head after, wrapping around", move |c, n| (c + head) % n));
     }
     all.push(Displaced::column("the columns in reverse order", |c, n| n - 1 - c));
+    all.extend(overlapping(width).map(|(run, apart)| {
+        let what = format!("the column as if runs of {run} began {apart} apart");
+        Displaced::column(what, move |c, _| c / run * apart + c % run)
+    }));
     all.extend(Index::tiled(usize::MAX).into_iter().map(|index| {
         let what = format!("the part's {}", index.told("token", "t"));
         Displaced::token(what, move |t, n| index.of(t as usize, n as usize).map_or(-1, |t| t as i64))
@@ -622,16 +632,23 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
             },
         ));
     }
+    let is_empty = bad().any(|row| scene.e.row(row).0.iter().all(|v| *v == 0.0));
+    let beyond = if is_empty { ", and zeros where the table has none" } else { "" };
     let sources: Sources = other.iter().map(|(own, other)| ((*own, rows), vec![*other])).collect();
     let by =
         Index::giving(&sources).into_iter().find(|index| matches!(index, Index::By(_))).filter(|_| other.len() > 2);
     if let Some(index) = by {
         return Some(Law::new(
-            format!("the embedding of the {} is there instead", index.told("id", "i")),
+            format!("the embedding of the {} is there instead{beyond}", index.told("id", "i")),
             1,
             move |row| {
                 let mut values = vec![0f32; n];
-                scene.weights().rows(table, index.of(id(row)?, rows)?, &mut values);
+                // What is behind the table may be zeros.
+                match index.of(id(row)?, rows) {
+                    Some(other) => scene.weights().rows(table, other, &mut values),
+                    None if beyond.is_empty() => return None,
+                    None => {}
+                }
                 Some(Scene::exact(values.into_iter().map(f64::from).collect()))
             },
         ));

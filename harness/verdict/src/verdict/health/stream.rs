@@ -86,12 +86,14 @@ pub(super) fn tokens(graph: &Graph, capture: &Capture) -> Vec<Symptom> {
 fn repeated(graph: &Graph, capture: &Capture) -> Option<Symptom> {
     let choices: Vec<(String, usize)> =
         capture.steps.iter().filter_map(|s| Some((s.told(), argmax(&s.choice.as_ref()?.get().data)))).collect();
-    let run = choices.windows(REPEATED).find(|w| w.iter().all(|(_, c)| *c == w[0].1))?;
+    let first = choices.windows(REPEATED).position(|w| w.iter().all(|(_, c)| *c == w[0].1))?;
+    let run = &choices[first..];
+    let times = run.iter().take_while(|(_, c)| *c == run[0].1).count();
     let logits = graph.nodes.last()?.id;
     Some(Symptom {
         stage: logits,
         step: run[0].0.clone(),
-        what: format!("token {} is the choice {REPEATED} times in a row from here on", run[0].1),
+        what: format!("token {} is the choice {times} times in a row from here on", run[0].1),
         likely: logits,
         broken: false,
     })
