@@ -63,7 +63,10 @@ fn joined(graph: &Graph, node: &Node, runs: &[&Capture]) -> Option<Capture> {
         for node in &nodes {
             let parts: Option<Vec<_>> = turns
                 .values()
-                .map(|turn| turn.get(node.id).filter(|_| turn.tokens.iter().enumerate().all(|(i, _)| turn.has_row(node.id, turn.first + i))))
+                .map(|turn| {
+                    turn.get(node.id)
+                        .filter(|_| turn.tokens.iter().enumerate().all(|(i, _)| turn.has_row(node.id, turn.first + i)))
+                })
                 .collect();
             let Some(parts) = parts else { continue };
             let mut shape = parts[0].shape.clone();
@@ -106,7 +109,10 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     if !is_law || OF_POSITIONS.iter().any(|word| told.contains(word)) {
         return None;
     }
-    let words = format!("counted over all rows of a pass, of whichever sequence they are: {}", told.replace("the part", "the pass"));
+    let words = format!(
+        "counted over all rows of a pass, of whichever sequence they are: {}",
+        told.replace("the part", "the pass")
+    );
     let shown = Shown { what: words.clone(), links: Vec::new() };
     Some(Told { words, remedy: REMEDY, shown })
 }

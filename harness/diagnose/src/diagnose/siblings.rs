@@ -165,9 +165,8 @@ fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
         let by_row = |f: &Finding| f.solution.as_ref().is_some_and(Solution::has_own_factors);
         // So does a law of which no rule says where it holds.
         let listed = |f: &Finding| f.solution.as_ref().is_some_and(|s| matches!(s.holds, Holds::Some { .. }));
-        let unexplained = |f: &&Finding| {
-            (!f.says_why() || by_row(f) || listed(f)) && !f.evident && !f.unread && f.inside.is_empty()
-        };
+        let unexplained =
+            |f: &&Finding| (!f.says_why() || by_row(f) || listed(f)) && !f.evident && !f.unread && f.inside.is_empty();
         for finding in diagnosis.findings.iter().filter(unexplained) {
             let graph = &searcher.oracle.graph;
             let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { continue };

@@ -1,7 +1,7 @@
 //! Positions: the rotation and the cache.
 
-use super::places::rotations;
 use super::mutation::to_digits;
+use super::places::rotations;
 use super::{Mutation, Param, each};
 use crate::verdict::Evidence;
 use qdiff_engine::model::fault::Output;
@@ -170,7 +170,8 @@ fn fitted_planes(e: &Evidence<'_>) -> Option<Vec<f64>> {
         (sum.0, sum.1) = (sum.0 + trust * turn.angle / unscaled, sum.1 + trust);
     }
     // How far each is on its way from what is kept to what is divided.
-    let way = |(plane, (share, trust)): (usize, (f64, f64))| (plane as f64, (1.0 - share / trust) / (1.0 - 1.0 / factor));
+    let way =
+        |(plane, (share, trust)): (usize, (f64, f64))| (plane as f64, (1.0 - share / trust) / (1.0 - 1.0 / factor));
     let within: Vec<(f64, f64)> = sums.into_iter().map(way).filter(|(_, way)| (0.02..0.98).contains(way)).collect();
     let n = within.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| within.iter().map(of).sum::<f64>() / n;

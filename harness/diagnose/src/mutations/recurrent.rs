@@ -623,7 +623,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 let (_, bound) = ops::forward_with_bound(&op, inputs, c);
                 let of = |x: f64| if gated { x } else { 1.0 } / (1.0 + (-by * x).exp());
                 let y = inputs[0].map(of);
-                let reach = |((b, y), x): ((&f32, &f64), &f64)| b * 2.0 + (8.0 * ops::UNIT * y.abs() * (1.0 + (by * x).abs())) as f32;
+                let reach = |((b, y), x): ((&f32, &f64), &f64)| {
+                    b * 2.0 + (8.0 * ops::UNIT * y.abs() * (1.0 + (by * x).abs())) as f32
+                };
                 let bound = bound.iter().zip(&y.data).zip(&inputs[0].data).map(reach).collect();
                 (y, bound)
             }))

@@ -347,7 +347,9 @@ fn evidence(report: &Report) -> Vec<Line> {
     let health = match verdict.health.as_slice() {
         [] => "nothing suspicious".to_owned(),
         [one] => one.to_string(),
-        [first, rest @ ..] => format!("{first} ({} of other stages or steps in the report)", counted(rest.len(), "more line")),
+        [first, rest @ ..] => {
+            format!("{first} ({} of other stages or steps in the report)", counted(rest.len(), "more line"))
+        }
     };
     lines.push(("health", health));
     lines

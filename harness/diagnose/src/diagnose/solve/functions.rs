@@ -83,8 +83,11 @@ fn penalties<'a>(scene: &'a Scene<'a>) -> Option<Law<'a>> {
     };
     let penalty = (scene.fit.iter().map(by).next().filter(|_| of_head)? * DIGITS).round() / DIGITS;
     (penalty > 1.0 && penalty < 10.0).then(|| {
-        let what = format!("a repetition penalty of {penalty} is applied: values above 0 are divided by it, and others multiplied");
-        through(scene, what, move |w| if w > 0.0 { w / penalty } else { w * penalty }).of_model("repetition penalty", penalty)
+        let what = format!(
+            "a repetition penalty of {penalty} is applied: values above 0 are divided by it, and others multiplied"
+        );
+        through(scene, what, move |w| if w > 0.0 { w / penalty } else { w * penalty })
+            .of_model("repetition penalty", penalty)
     })
 }
 

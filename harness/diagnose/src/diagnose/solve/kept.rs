@@ -220,5 +220,11 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let grown = [256, 128, 64, 32, 16, 8, 4]
         .into_iter()
         .flat_map(|first| [false, true].map(|by_head| Kept::Grown { first, by_head }));
-    firsts.into_iter().chain([Kept::StoredScale]).chain(rotated).chain(grown).filter_map(|kept| Law::of(Form::Kept(kept), scene)).collect()
+    firsts
+        .into_iter()
+        .chain([Kept::StoredScale])
+        .chain(rotated)
+        .chain(grown)
+        .filter_map(|kept| Law::of(Form::Kept(kept), scene))
+        .collect()
 }

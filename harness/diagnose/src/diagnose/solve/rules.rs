@@ -62,8 +62,10 @@ impl Solution {
     /// Whether it is a law of some number, input or weight, which under two conditions is one cause all the same; zeros, or the values of
     /// another place, may have two.
     pub fn is_of_one_cause(&self) -> bool {
-        !matches!(self.law, Some(Form::Given(_) | Form::Moved(_) | Form::Written(_) | Form::Twice(_) | Form::Rank(_) | Form::Fault(_)))
-            && self.of_model.is_none()
+        !matches!(
+            self.law,
+            Some(Form::Given(_) | Form::Moved(_) | Form::Written(_) | Form::Twice(_) | Form::Rank(_) | Form::Fault(_))
+        ) && self.of_model.is_none()
             && !self.has_own_factors()
     }
 }

@@ -88,8 +88,7 @@ impl Seats {
     pub(in super::super::super) fn at(&self, position: usize, keys: usize) -> Seat {
         let own = self.parts.iter().copied().filter(|(first, ..)| *first <= position).max_by_key(|(first, ..)| *first);
         let (first, tokens, in_pass) = own.unwrap_or((0, 0, None));
-        let [recorded, leads] =
-            [in_pass.and_then(|pass| pass.recorded), in_pass.map(|pass| pass.first + pass.leads)];
+        let [recorded, leads] = [in_pass.and_then(|pass| pass.recorded), in_pass.map(|pass| pass.first + pass.leads)];
         Seat { position, keys, first, prompt: self.prompt, shared: self.shared, single: tokens == 1, recorded, leads }
     }
 }

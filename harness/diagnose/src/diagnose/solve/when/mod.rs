@@ -10,7 +10,8 @@ pub(super) use separating::{Seen, separating};
 use super::At;
 use super::scene::Scene;
 use features::{
-    AGE, Asked, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED, OF_PASS, WEIGHT_ROW,
+    AGE, Asked, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED, OF_PASS,
+    WEIGHT_ROW,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -3,7 +3,8 @@
 use super::super::At;
 use super::super::scene::Scene;
 use super::features::{
-    Asked, BEHIND, BEYOND, FEATURES, FED, Feature, IN_PAGE, LATER, LEFT_OVER, LENGTH, MOST as MOST_OF_ONE, WEIGHT_ROW, step,
+    Asked, BEHIND, BEYOND, FEATURES, FED, Feature, IN_PAGE, LATER, LEFT_OVER, LENGTH, MOST as MOST_OF_ONE, WEIGHT_ROW,
+    step,
 };
 use super::{CUT, Condition, Size, Values, When};
 use qdiff_engine::ops::Anatomy;
@@ -17,7 +18,11 @@ fn conditions(feature: usize, yes: &BTreeSet<i64>) -> Vec<Condition> {
     let name = FEATURES[feature].name;
     let mut all = Vec::new();
     let mut add = |values| all.push(Condition { feature: Asked(feature), values, unseen: None });
-    if name.contains(LEFT_OVER) || name.contains(IN_PAGE) || name.contains(BEYOND) || [LATER, BEHIND, FED].contains(&name) {
+    if name.contains(LEFT_OVER)
+        || name.contains(IN_PAGE)
+        || name.contains(BEYOND)
+        || [LATER, BEHIND, FED].contains(&name)
+    {
         if low == high {
             add(Values::Is(low));
         }
