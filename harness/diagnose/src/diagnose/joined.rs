@@ -106,12 +106,16 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let solution = solve(&e, (&[], &[]), searcher.meter)?;
     let told = solution.told();
     let is_law = solution.confidence == Confidence::Proved && !solution.has_own_factors() && solution.also.is_empty();
+    // What names no row says nothing of a pass: more elements alone showed it.
+    if !["the part", "each part", "token", "row"].iter().any(|word| told.contains(word)) {
+        return None;
+    }
     if !is_law || OF_POSITIONS.iter().any(|word| told.contains(word)) {
         return None;
     }
     let words = format!(
         "counted over all rows of a pass, of whichever sequence they are: {}",
-        told.replace("the part", "the pass")
+        told.replace("the part", "the pass").replace("each part", "each pass")
     );
     let shown = Shown { what: words.clone(), links: Vec::new() };
     Some(Told { words, remedy: REMEDY, shown })

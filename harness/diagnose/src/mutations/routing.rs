@@ -132,7 +132,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         params: &[Param::new(
             "among",
             "0: among the first half of them alone, 1: among the second half alone, 2: among all but the last one, 3: among all but \
-             the first one, 4: by their smallest scores, 5: without the one of the largest score, 6: among the first ones alone as many as a power of two, \
+             the first one, 4: by their smallest scores, 5: without the one of the largest score, 6: among the first of them alone up to a power of two, \
              7: among whole runs of 4 alone, 8: among whole runs of 8 alone, 9: among whole runs of 32 alone",
             0.0,
         )
