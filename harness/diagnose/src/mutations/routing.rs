@@ -192,6 +192,33 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
     Mutation {
+        name: "expert-weights-partial-sum",
+        fits: Some(|_, n| is(n, RowShares.name())),
+        story: "the weights of the chosen experts are divided by the sum of {of}",
+        seen: "the experts' weights sum to more than 1",
+        remedy: "divide the weights of a token's experts by the sum of all of them",
+        params: &[Param::new("of", "0: all but the last of them, 1: all but the first of them, 2: the first of them alone", 0.0)
+            .searched(&[1.0, 2.0])],
+        apply: |node, values, _| {
+            let kind = values[0] as usize;
+            Some(node.computing(move |inputs, _| {
+                let n = inputs[0].row_len().max(1);
+                let total = |row: &[f64]| -> f64 {
+                    match kind {
+                        0 => row[..n - 1].iter().sum(),
+                        1 => row[1..].iter().sum(),
+                        _ => row[0],
+                    }
+                };
+                let data: Vec<f64> =
+                    inputs[0].data.chunks(n).flat_map(|row| row.iter().map(|v| v / total(row)).collect::<Vec<_>>()).collect();
+                let bound = data.iter().map(|v| (ops::UNIT * (n as f64 + 2.0) * v.abs()) as f32).collect();
+                (Tensor { shape: inputs[0].shape.clone(), data }, bound)
+            }))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
         name: "expert-weights-normalised",
         fits: Some(weights),
         story: "the weights of the chosen experts are divided by their sum, as by a softmax after the choice",

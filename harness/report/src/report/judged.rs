@@ -8,6 +8,7 @@ use crate::metrics::largest;
 use crate::number::{counted, number, percent};
 use crate::verdict::{Local, Parts, SEVERAL, Segment, StageResult, Status};
 use qdiff_engine::dtype::DType;
+use qdiff_engine::model::StageId;
 use qdiff_engine::quant::{ActivationFormat, KvType};
 use serde::Serialize;
 use serde_json::Value;
@@ -189,11 +190,18 @@ pub(super) fn identical(report: &Report) -> Option<String> {
 /// What the first other choice is, where one differs. By itself a margin proves nothing; with every stage right, within its
 /// own bounds, it does. What a segment is allowed may hide an error.
 ///
-/// `step` is the one after which the choice was made.
-pub(super) fn flip(report: &Report, step: usize) -> &'static str {
+/// `step` is the one after which the choice was made, or in which it was, at this stage.
+pub(super) fn flip(report: &Report, step: usize, at: Option<StageId>) -> &'static str {
     let whole = report.run.filters.is_empty() && report.run.tolerance.is_empty();
-    let wrong = report.diagnosis.verdict.stages.iter().filter_map(|stage| stage.subject.as_ref()?.first_bad);
-    let later = wrong.map(|place| place.step).min().is_some_and(|first| first > step);
+    // Stages stand in the order of the graph.
+    let stages = &report.diagnosis.verdict.stages;
+    let before = at.and_then(|id| stages.iter().position(|stage| stage.id == id)).unwrap_or(stages.len());
+    let first_bad = |stage: &StageResult| stage.subject.as_ref().and_then(|local| local.first_bad);
+    let is_before = |(i, stage): (usize, &StageResult)| {
+        first_bad(stage).is_some_and(|place| place.step < step || place.step == step && i < before)
+    };
+    let wrong = stages.iter().any(|stage| first_bad(stage).is_some());
+    let later = wrong && !stages.iter().enumerate().any(is_before);
     if later && whole && report.diagnosis.verdict.coverage.within == 0 {
         return "a flip: every stage is right up to that step, so rounding made it, that of quantised activations included";
     }

@@ -406,7 +406,7 @@ fn tokens(report: &Report) -> String {
             false => format!("the same choice at {} of {steps}", verdict.tokens.len()),
         };
     };
-    let kind = flip(report, t.step);
+    let kind = flip(report, t.step, None);
     let margin = if t.margin.is_finite() && t.error.is_finite() {
         let (margin, error) = (number(t.margin), number(t.error));
         format!(
@@ -450,7 +450,7 @@ fn decisions(report: &Report) -> Option<String> {
             counted(rows, "row")
         ),
     };
-    Some(format!("{how}, first at {stage} {at}: {}{by}", flip(report, at.step)))
+    Some(format!("{how}, first at {stage} {at}: {}{by}", flip(report, at.step, Some(stage))))
 }
 
 /// Every origin with its cause.

@@ -107,6 +107,9 @@ pub(super) fn legend(verdict: &Verdict) -> Vec<Line> {
     if has(Status::Inherited) {
         lines.push(("inherited", INHERITED.to_owned()));
     }
+    if has(Status::Poisoned) {
+        lines.push(("POISONED", "some of its values are NaN or infinite".to_owned()));
+    }
     if has(Status::Covered) {
         lines.push(("covered", "not captured, and judged as a part of the next stage that was captured".to_owned()));
     }

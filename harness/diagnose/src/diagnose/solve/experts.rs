@@ -34,6 +34,10 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Ve
         let what = index.told("expert", "e");
         add(what, Rc::new(move |row| index.of(expert(scene, row)?, picked.groups)));
     }
+    add(
+        "expert with the number of its place among those that the token chose".to_owned(),
+        Rc::new(move |row| row.place.head.filter(|place| *place < picked.groups)),
+    );
     // What a line of the step chose.
     let chosen = move |step: usize, token: usize, place: usize| -> Option<usize> {
         let chosen = scene.operand(step, 1)?;

@@ -112,6 +112,7 @@ pub(in crate::diagnose) const ACTIVATIONS: &[Activation] = &[
     }),
     ("the quick form of GELU, g·σ(1.702·g), times up", |g, u| g * sigmoid(1.702 * g) * u),
     ("SiLU with the sign of its exponent wrong, g·σ(−g), times up", |g, u| g * sigmoid(-g) * u),
+    ("SiLU with the size of the gate in its exponent, g·σ(|g|), times up", |g, u| g * sigmoid(g.abs()) * u),
     ("SiLU of the gate plus up: added instead of multiplied", |g, u| g * sigmoid(g) + u),
     ("the hard form of SiLU, g·clamp(g/6 + 1/2), times up", |g, u| g * (g / 6.0 + 0.5).clamp(0.0, 1.0) * u),
     ("tanh of the gate times up", |g, u| g.tanh() * u),

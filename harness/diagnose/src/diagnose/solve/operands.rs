@@ -534,7 +534,12 @@ pub(super) fn ids<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         return Vec::new();
     };
     let extent = scene.e.oracle.weights.extent(&weight.name);
-    mean_of_rows(scene, &weight.name, extent).into_iter().chain(found(scene, &weight.name, extent)).collect()
+    let strides = apart(scene, &weight.name, extent);
+    strides
+        .into_iter()
+        .chain(mean_of_rows(scene, &weight.name, extent))
+        .chain(found(scene, &weight.name, extent))
+        .collect()
 }
 
 /// Embeddings of tokens at other places of the sequence.
@@ -568,6 +573,35 @@ fn by_place<'a>(scene: &'a Scene<'a>, table: &'a str, n: usize) -> Vec<Law<'a>> 
         })
     };
     places.into_iter().map(law).collect()
+}
+
+/// Rows of a table that begin so many elements apart as another width says.
+fn apart<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) -> Vec<Law<'a>> {
+    let round = [16usize, 32, 64, 128, 256, 512, 1024];
+    let mut strides: Vec<usize> = round.into_iter().flat_map(|m| [n / m * m, n.next_multiple_of(m), n + m]).collect();
+    strides.extend([n + 1, n - 1, n + 4, n + 8, n.next_power_of_two(), n.next_power_of_two() / 2]);
+    strides.sort_unstable();
+    strides.dedup();
+    strides.retain(|stride| *stride > 0 && *stride != n);
+    let law = |stride: usize| {
+        let what = format!("rows of the table are read as if they began {stride} elements apart, not {n}");
+        Law::new(what, 1, move |row: &RowAt| {
+            let step = &scene.e.side.capture.steps[row.step];
+            let id = *step.tokens.get(row.place.position.checked_sub(step.first)?)? as usize;
+            let (first, mut all) = (id * stride, Vec::with_capacity(2 * n));
+            for at in [first / n, first / n + 1] {
+                let mut values = vec![0f32; n];
+                if at < rows {
+                    scene.weights().rows(table, at, &mut values);
+                } else {
+                    values.fill(f32::NAN);
+                }
+                all.extend(values.into_iter().map(f64::from));
+            }
+            (row.range.len() == n).then(|| Scene::exact(all[first % n..][..n].to_vec()))
+        })
+    };
+    strides.into_iter().map(law).collect()
 }
 
 /// Elements of a row by which the mean of the first rows of a table is recognised, and how near it is.
