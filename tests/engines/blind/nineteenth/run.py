@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plants bugs in qdiff's CUDA kernels on an emulated card and lets qdiff judge them.
+"""Plants the bugs of bugs.py in qdiff's CUDA kernels on an emulated card and lets qdiff judge them.
 
 QDIFF=prog run.py OUT [--clean] [--taps] [NAME...]
 
