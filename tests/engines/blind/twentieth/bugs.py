@@ -1,0 +1,66 @@
+"""Twenty bugs: the model (options of `qdiff synth`), the run (options of `qdiff run`), and the changes of the engine's text.
+BASE, in the clean engine too: a prefill's weights are told of the very keys that its tiles do not hide."""
+BASE = [
+    ("attend", "            looked[q0:q1, k0:k1], scores[:, q0:q1, k0:k1] = True, s\n", "            scores[:, q0:q1, k0:k1] = s\n"),
+    ("attend", "            s[:, hidden] = -np.inf\n", "            s[:, hidden] = -np.inf\n            looked[q0:q1, k0:k1] = ~hidden\n"),
+    ("attend", "    seen = looked & (np.arange(keys)[None] <= first + np.arange(tokens)[:, None])\n", "    seen = looked\n"),
+]
+B16 = "(lambda y: ((y.view(np.uint32) + (0x7fff + (y.view(np.uint32) >> 16 & 1))) & 0xffff0000).astype(np.uint32).view(F))"
+BUGS = {
+    # Common kinds.
+    "t01": {"model": "--arch qwen3 --weights q8_0 --eps 1e-5 --seed 2001", "run": "--raw --length 29",
+            "changes": [("gguf", 'eps=F(get("attention.layer_norm_rms_epsilon"))', 'eps=F(get("attention.layer_norm_epsilon", 1e-6))')]},
+    "t02": {"model": "--arch qwen2 --weights q5_0 --layers 3 --seed 2002", "run": "--raw --length 30 --passes 18,1x3,9",
+            "changes": [("ferry", "engine.buffers.fill(tokens, positions, slots)", "engine.buffers.fill(tokens, positions + 1, slots)")]},
+    "t03": {"model": "--arch qwen3 --weights f16 --heads 6 --kv-heads 3 --head-dim 64 --seed 2003", "run": "--raw --length 39 --ubatch 16",
+            "changes": [("attend", "hidden = np.arange(k0, k1)[None] > first + np.arange(q0, q1)[:, None]", "hidden = np.arange(k0, k1)[None] > np.arange(q0, q1)[:, None]")]},
+    "t04": {"model": "--arch qwen2 --weights q4_0 --heads 8 --kv-heads 2 --head-dim 32 --layers 3 --seed 2004", "run": "--raw --length 26",
+            "changes": [("model", "                scores, weights, sums = attend.decode(*args)\n",
+                         "                scores, weights, sums = attend.decode(*args[:2], np.tile(values.transpose(1, 0, 2), (c.heads // c.groups, 1, 1)), scale)\n")]},
+    "t05": {"model": "--arch qwen2 --ffn 544 --weights q8_0 --seed 2005", "run": "--raw --length 27",
+            "changes": [("model", 'out = tap("ffn_down", tap("ffn_act", silu(gate) * up, l) @ w[p + "ffn_down.weight"].T, l)',
+                         'act = tap("ffn_act", silu(gate) * up, l)\n                deep = act.shape[1] if run.decode else act.shape[1] // 64 * 64\n'
+                         '                out = tap("ffn_down", act[:, :deep] @ w[p + "ffn_down.weight"][:, :deep].T, l)')]},
+    "t06": {"model": "--arch qwen3 --weights q4_K --tensor blk.1.attn_v.weight=q6_K --tensor output.weight=q6_K --seed 2006", "run": "--raw --length 24",
+            "changes": [("gguf", "minimum[:, j] = (s[:, j + 4] >> 4) | (s[:, j] >> 6) << 4", "minimum[:, j] = (s[:, j + 4] >> 4) | (s[:, j - 4] >> 6) << 4")]},
+    "t07": {"model": "--arch qwen3moe --layers 3 --weights q8_0 --seed 2007", "run": "--raw --length 25",
+            "changes": [("model", '        act = silu(gate) * up\n        tap("expert_act"', '        act = silu(up) * gate if n == 1 else silu(gate) * up\n        tap("expert_act"')]},
+    "t08": {"model": "--arch qwen2 --weights bf16 --embedding 320 --heads 5 --kv-heads 5 --seed 2008", "run": "--raw --length 22",
+            "changes": [("model", "    y = x.copy()\n    whole = len(x)", "    y = x.copy()\n    b = b[np.arange(len(b)) % 64]\n    whole = len(x)")]},
+    "t09": {"model": "--arch qwen3moe --layers 4 --weights f16 --set expert_count=8 --set expert_used_count=3 --seed 2009", "run": "--raw --length 21 -n 10",
+            "changes": [("model", '        return tap("experts_out", (down * shares[:, :, None]).sum(1), l)\n',
+                         '        out = (down * shares[:, :, None]).sum(1)\n        if n == 1:\n            out = self.summed = out + (self.summed if l else 0)\n'
+                         '        return tap("experts_out", out, l)\n')]},
+    "t10": {"model": "--arch qwen3 --weights q8_0 --head-dim 96 --heads 4 --kv-heads 2 --seed 2010", "run": "--raw --length 28",
+            "changes": [("model", "scale = F(1 / np.sqrt(c.dim))", "scale = F(1 / np.sqrt(c.width // c.heads))")]},
+    # Rarer.
+    "t11": {"model": "--arch qwen35 --layers 4 --weights bf16 --seed 2011", "run": "--raw --length 23",
+            "changes": [("model", "                m = m * np.exp(decay[t])[:, None, None]\n", ""),
+                        ("model", "                m = m + delta[:, :, None] * key[:, None]\n", "                m = m * np.exp(decay[t])[:, None, None] + delta[:, :, None] * key[:, None]\n")]},
+    "t12": {"model": "--arch qwen35 --layers 4 --weights q8_0 --seed 2012", "run": "--raw --length 35 --passes 17,2,16",
+            "changes": [("model", "                windows[mark][:] = line[t + 1:t + 1 + past]\n",
+                         "                windows[mark][:] = line[t + 1:t + 1 + past]\n                if 1 < len(rows) < past:\n                    windows[mark][:past - t - 1] = 0\n")]},
+    "t13": {"model": "--arch qwen3moe --weights q8_0 --set expert_count=16 --set expert_used_count=2 --seed 2013", "run": "--raw --length 9",
+            "changes": [("model", "of_block = np.repeat(np.arange(c.experts), padded // BLOCK)",
+                         'of_block = np.searchsorted(starts, np.repeat(starts, padded // BLOCK), "left")')]},
+    "t14": {"model": "--arch qwen3 --weights f16 --rope-base 10000 --head-dim 128 --heads 4 --kv-heads 2 --seed 2014", "run": "--raw --length 60",
+            "changes": [("model", "        angle = at * frequency\n", f"        angle = at * {B16}(frequency.astype(F))\n")]},
+    "t15": {"model": "--arch qwen2 --weights f16 --seed 2015", "run": "--raw --length 20 --kv-type q8_0", "engine": "--kv q8_0",
+            "changes": [("store", "            largest = np.abs(b).max(-1, keepdims=True)\n",
+                         "            largest = np.abs(b[..., :16] if len(b) == 1 else b).max(-1, keepdims=True)\n"),
+                        ("store", "codes = np.trunc(v + np.copysign(F(0.5), v))", "codes = np.clip(np.trunc(v + np.copysign(F(0.5), v)), -127, 127)")]},
+    "t16": {"model": "--arch qwen35 --layers 4 --weights q8_0 --seed 2016", "run": "--raw --length 19",
+            "changes": [("model", 'norm(x, w["output_norm.weight"], c.eps)', 'norm(x, 1 + w["output_norm.weight"], c.eps)')]},
+    "t17": {"model": "--arch qwen2 --weights q4_0 --layers 3 --seed 2017", "run": "--raw --length 24",
+            "changes": [("model", '            x = tap("attn_residual", x + mixer(run, tap, l, tap("attn_norm", norm(x, w[p + "attn_norm.weight"], c.eps), l)), l)\n',
+                         '            y = tap("attn_norm", norm(x, w[p + "attn_norm.weight"], c.eps), l)\n'
+                         '            x = tap("attn_residual", (x if l else y) + mixer(run, tap, l, y), l)\n')]},
+    "t18": {"model": "--arch qwen3 --weights q8_0 --layers 3 --seed 2018", "run": "--raw --length 45",
+            "changes": [("attend", "        total = total * less + e.sum(-1)\n        most = now\n    return scores, weights", "        total = total + e.sum(-1)\n        most = now\n    return scores, weights")]},
+    "t19": {"model": "--arch qwen2 --weights q8_0 --layers 4 --seed 2019", "run": "--raw --length 50",
+            "changes": [("model", "            args = query, attend.expand", "            attend.WINDOW = 24 if l >= 2 else 1 << 30\n            args = query, attend.expand"),
+                        ("attend", "            s[:, hidden] = -np.inf\n", "            hidden |= np.arange(k0, k1)[None] <= first + np.arange(q0, q1)[:, None] - WINDOW\n            s[:, hidden] = -np.inf\n")]},
+    "t20": {"model": "--arch qwen2 --weights q8_0 --seed 2020", "run": "--tokens 31,87,204,119,5,356,44,260,301,17,356,356,92,140,233,8,77,310,63,128,199",
+            "changes": [("model", '        x = tap("embed", w["token_embd.weight"][run.tokens])\n',
+                         '        x = tap("embed", w["token_embd.weight"][run.tokens] * (run.tokens != PAD)[:, None].astype(F))\n'), ("model", "BLOCK = 4 ", "PAD = 356\nBLOCK = 4 ")]},
+}

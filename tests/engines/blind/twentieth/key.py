@@ -1,0 +1,33 @@
+"""The key, frozen before qdiff ran on any bug. By bug: the stage and layer where it first shows; the law; the condition."""
+KEY = {
+    "t01": ("L00.attn_norm", "eps of the RMS norms is 1e-6 in the place of the file's 1e-5 (the loader asks for another key and falls back): y = x * w / sqrt(mean(x^2) + 1e-6).",
+            "all norms of the model, all rows (a difference of 1.2e-4 at L00.attn_norm; less at all others)"),
+    "t02": ("L00.q_rope and L00.k_rope", "the position that RoPE is given is p + 1 in the place of p.", "passes of one row (steps 1-3, and the 8 of decode), all layers and heads, queries and keys; not the passes of 18 and 9 rows"),
+    "t03": ("L00.attn_weights (and attn_context)", "the causal mask is aligned at the top left: row i of a pass sees the keys j <= i, in the place of j <= first + i.",
+            "passes of more than one row that do not begin at position 0 (rows 16..38), all layers and heads; decode is right"),
+    "t04": ("L00.attn_context", "query head h takes the values of head h mod G (G = 2) in the place of h // (H/G) = h // 4; keys are right.",
+            "decode (passes of one row), heads 1, 3, 4 and 6 of 8; all layers"),
+    "t05": ("L00.ffn_down", "the product adds up the columns 0..511 of 544 only: the last K tile of 64, which is not whole, is dropped.", "passes of more than one row; decode is right; all layers"),
+    "t06": ("embed", "Q4_K: the minima of sub-blocks 4..7 take their upper two bits from byte j - 4 of the scales in the place of byte j: m_j = (s[j+4] >> 4) | (s[j-4] >> 6) << 4.",
+            "sub-blocks 4..7 (columns 128..255 of each 256) of all Q4_K tensors, embed among them; Q6_K tensors (blk.1.attn_v, output) are right"),
+    "t07": ("L00.expert_act", "gate and up are exchanged: SiLU(up) * gate in the place of SiLU(gate) * up.", "passes of one row (decode), all experts and layers"),
+    "t08": ("L00.q_biased, k_biased, v_biased", "column j gets bias[j mod 64] in the place of bias[j].", "columns 64..319 of queries, keys and values, all rows and layers"),
+    "t09": ("L01.experts_out", "the buffer of the experts' sum is not cleared between layers: experts_out(l) = sum of the own layer's + experts_out(l - 1) as it was written.",
+            "passes of one row (decode), layers 1..3"),
+    "t10": ("L00.attn_weights", "the scores are scaled by 1/sqrt(E/H) = 1/sqrt(64) in the place of 1/sqrt(D) = 1/sqrt(96).", "all rows, heads and layers; the scores before the scale are right"),
+    "t11": ("L00.delta_out and L00.delta_state", "the state is not decayed before the key reads it: delta = beta (v - S k), S' = exp(decay) S + delta k^T; right is delta = beta (v - exp(decay) S k).",
+            "all tokens but the first, all heads, layers 0..2 (delta nets)"),
+    "t12": ("L00.conv_state (then conv_out of the next pass)", "the convolution's window after a pass of fewer rows than taps - 1 = 3 is filled with zeros before the pass's own rows, in the place of the last inputs from before: "
+            "after the pass of 2 rows it is [0, x17, x18] in the place of [x16, x17, x18].", "passes of exactly 2 rows; not passes of one row (decode), which keep the window; all delta layers; conv_out is wrong at the next pass's first row only"),
+    "t13": ("L00.expert_gate and expert_up (and expert_down)", "a block of lines takes the first expert whose start is the block's expert's start: of a run of experts without tokens directly before expert e, the first one's matrices are used for e.",
+            "lines whose expert e is directly preceded, by number, by one or more experts that have no token in the pass; nearly all lines of decode steps"),
+    "t14": ("L00.q_rope and L00.k_rope", "the inverse frequencies are rounded to bf16 (nearest, halves to even): cos(p * bf16(base^(-i/64))), sin as well.", "all positions but 0, all heads and layers; pairs whose frequency bf16 does not hold"),
+    "t15": ("L00.k_cache and L00.v_cache", "Q8_0 cache: the block's scale is max|x[0..15]|/127, of the first 16 of 32 elements, in the place of all 32; codes are cut to -127..127.",
+            "rows written by passes of one row (decode); blocks whose largest element is in the second half"),
+    "t16": ("final_norm", "the weight gets 1 added: y = x * (1 + w) / sqrt(mean(x^2) + eps).", "the final norm only, all rows"),
+    "t17": ("L00.attn_residual", "the residual is taken from the norm's output: attn_residual = attn_norm + attn_out in the place of embed + attn_out.", "layer 0 only, all rows"),
+    "t18": ("L00.attn_weights (and attn_context)", "decode in splits of 16 keys: the total is not rescaled when a later split has a larger score: total = sum over splits of sum exp(s - m), m the largest score up to the end of that split; "
+            "the sums are rescaled. So weights are right times L/total, L the right sum.", "passes of one row with more than 16 keys (all decode steps), heads whose largest score is not in the first split"),
+    "t19": ("L02.attn_weights (and attn_context)", "a window of 24 keys: keys j <= p - 24 are hidden.", "layers 2 and 3, passes of more than one row, rows p >= 24; decode is right"),
+    "t20": ("embed", "the row of the padding token (id 356, which is also the end of text and the bos) is zero.", "rows whose token is 356: 5, 10 and 11"),
+}
