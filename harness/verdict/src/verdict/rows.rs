@@ -58,7 +58,10 @@ pub(super) fn row_at(node: &Node, capture: &Capture, at: Place) -> Option<Vec<f3
         // A cache holds the rows of all positions so far.
         let (axis, row) = match node.token_axis() {
             Some(axis) => (axis, step.positions().iter().position(|&p| p as usize == at.position)?),
-            None if node.shape.first() == Some(&Axis::Last) => (0, 0),
+            // Parts of a prompt have one number, and a state each.
+            None if node.shape.first() == Some(&Axis::Last) => {
+                step.positions().last().is_none_or(|last| *last as usize == at.position).then_some((0, 0))?
+            }
             None => (0, at.position),
         };
         if row >= *stored.shape().get(axis)? {

@@ -142,10 +142,13 @@ impl Solution {
             Holds::Everywhere => self.what.clone(),
             holds => format!("{}, {holds}", self.what),
         };
-        match self.also.first() {
-            Some(other) => format!("{told} (or {}: the runs allow each)", rules::told(other)),
-            None => told,
-        }
+        told + &self.or_others()
+    }
+
+    /// The other rules that the runs allow, in words.
+    fn or_others(&self) -> String {
+        let others: Vec<String> = self.also.iter().map(rules::told).collect();
+        if others.is_empty() { String::new() } else { format!(" (or {}: the runs allow each)", others.join(", or ")) }
     }
 
     /// The one whose condition is one that kernels make, or else on one feature; of both alike this one, which comes first.
@@ -506,7 +509,7 @@ pub(super) fn solve_if(
 }
 
 /// Other rules that are reported beside one: if the runs allow more, none of them is reported.
-const SHOWN: usize = 1;
+const SHOWN: usize = 2;
 
 /// Numbers that a rule has at most; a law of more of them is a list.
 const LISTED: usize = 4;

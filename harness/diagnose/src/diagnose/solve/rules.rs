@@ -42,7 +42,7 @@ impl Solution {
     pub fn keys_seen(&self) -> Option<String> {
         let keys = self.law.as_ref()?.keys()?;
         let holds = if self.holds == Holds::Everywhere { String::new() } else { format!(", {}", self.holds) };
-        Some(format!("another rule says which keys are seen: {keys}{holds}"))
+        Some(format!("another rule says which keys are seen: {keys}{holds}{}", self.or_others()))
     }
 
     /// Whether it says by no number of a kernel's own which keys are seen.

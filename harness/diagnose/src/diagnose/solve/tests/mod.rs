@@ -71,7 +71,8 @@ const CONDITIONS: &[Condition] = &[
         name: "in a quarter of the lanes",
         fits: |s| !s.of_pairs(),
         holds: |_, at| at.column % 32 >= 24,
-        words: "mod 32 is 24 to 31|mod 32 is 25 to 31|from column of the head 24 on|from column 24 on",
+        words: "mod 32 is 24 to 31|mod 32 is 25 to 31|from column of the head 24 on|from column 24 on|\
+                from plane of the rotation 24 on",
     },
 ];
 

@@ -92,6 +92,7 @@ fn from(name: &str, low: i64) -> String {
 fn up_to(name: &str, high: i64) -> String {
     match (name, high) {
         (FROM_LAST, n) => format!("in the last {} rows of each part", n + 1),
+        (LENGTH, 1) => "in parts of 1 token".to_owned(),
         (LENGTH, n) => format!("in parts of up to {n} tokens"),
         (MOST, 1) => "in passes that have one token of each sequence".to_owned(),
         (MOST, n) => format!("in passes that have up to {n} tokens of each sequence"),
