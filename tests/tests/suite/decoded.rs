@@ -65,7 +65,7 @@ fn an_engine_that_feeds_argmin_is_no_match() {
             headline(&text).contains("4 of 4 choices are not its logits'; each is the token of the smallest"),
             "{text}"
         );
-        assert!(!text.contains("the same choice at"), "{text}");
+        assert!(!text.contains("the same token chosen at"), "{text}");
         let (found, first) = (&report["decoded"], &report["decoded"]["first"]);
         assert_eq!((&found["others"], &found["pattern"]), (&json!(4), &json!("smallest")), "{found}");
         assert_eq!((&first["step"], &first["fed"]["id"]), (&json!(0), &json!(decoded[0])), "{first}");

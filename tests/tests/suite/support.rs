@@ -87,7 +87,7 @@ fn table() -> String {
     }
     format!(
         "{rows}\n{by_format}\nWeights that are read as F16, F32 or BF16 have the same values, take more memory, and are slower. `scripts/test-all` tests \
-         each architecture in each format on the CPU, and on an emulated card where the table says that CUDA runs it.\n"
+         each architecture in each format on the CPU and, if the table says that CUDA runs it, on an emulated card.\n"
     )
 }
 

@@ -403,7 +403,7 @@ fn tokens(report: &Report) -> String {
         let steps = counted(verdict.tokens.len(), "step");
         return match report.decoded.as_ref().is_some_and(DecodedCheck::diverged) {
             true => format!("the logits of both sides choose the same after {steps}; the subject chose otherwise"),
-            false => format!("the same choice at {} of {steps}", verdict.tokens.len()),
+            false => format!("the same token chosen at the last position of {} of {steps}", verdict.tokens.len()),
         };
     };
     let kind = flip(report, t.step, None);
