@@ -85,8 +85,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "qkv-bias-omitted",
         fits: Some(|_, n| n.op.anatomy() == Anatomy::Elementwise(Elementwise::Offset)),
         story: "the bias is not added",
-        seen: "fluent nonsense, tokens repeated; the biases look too large to be real and are real",
-        remedy: "add {weight} after the projection; its values are real, however large",
+        seen: "fluent nonsense, tokens repeated; the biases look too large to be correct, but are correct",
+        remedy: "add {weight} after the projection; its large values are finite and correct",
         apply: |node, _, _| Some(node.left_out()),
         ..Mutation::PLAIN
     },
