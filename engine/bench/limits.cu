@@ -94,10 +94,11 @@ __global__ void __launch_bounds__(256, 1) multiply(int rounds, float *to) {
     const u8 *a = shared + threadIdx.x / 128 * (16 << 10), *b = shared + (32 << 10);
 #pragma unroll 1
     for (int k = 0; k < rounds; k++) {
-        begin_wide(s);
+        begin_products<WIDE_THREAD_SUMS>(s);
 #pragma unroll
-        for (int step = 0; step < 8; step++) multiply_wide(s, a + step % 2 * 8192 + step / 2 % 4 * 32, b + step % 2 * 16384 + step / 2 % 4 * 32, true);
-        wait_for_wide(s);
+        for (int step = 0; step < 8; step++) multiply_wide(s, a, step % 2 * 8192 + step / 2 % 4 * 32, b, step % 2 * 16384 + step / 2 % 4 * 32, true);
+        end_products();
+        wait_for_products<0, WIDE_THREAD_SUMS>(s);
     }
     float sum = 0.0f;
     for (int i = 0; i < WIDE_THREAD_SUMS; i++) sum += s[i];

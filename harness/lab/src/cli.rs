@@ -121,8 +121,8 @@ fn unheard(command: &mut Command, of: &ArgMatches) -> Result<(), Error> {
     let heard: &[&str] = match measure {
         Measure::Speed => &["prompt", "raw", "system", "template", "tokens", "threads", "rounds"],
         Measure::Cuda => &[
-            "prompt", "raw", "system", "template", "tokens", "gemm", "rounds", "depth", "alone", "baseline", "taps",
-            "llama_bench",
+            "prompt", "raw", "system", "template", "tokens", "gemm", "rounds", "depth", "prefill", "alone", "baseline",
+            "taps", "llama_bench",
         ],
         Measure::Soak => &["prompt", "raw", "system", "template", "tokens", "gemm"],
         Measure::Run => &["prompt", "length", "rounds"],

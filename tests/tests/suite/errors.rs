@@ -192,6 +192,7 @@ fn options_that_say_nothing_about_what_is_measured() {
     // And those that the help says are about a measure are heard with it.
     let heard = [
         ("cuda", "--depth 9"),
+        ("cuda", "--prefill 9"),
         ("cuda", "--alone"),
         ("cuda", "--baseline x.json"),
         ("cuda", "--taps logits"),

@@ -44,6 +44,9 @@ pub struct Bench {
     /// Tokens of context before the first decode step that is timed.
     #[serde(default = "usual_depth")]
     pub depth: usize,
+    /// Tokens of the timed prefill.
+    #[serde(default = "usual_depth")]
+    pub prefill: usize,
     /// Where the time of a decode step of the fast path goes.
     #[serde(default)]
     pub step: Option<DecodeStep>,
@@ -245,7 +248,9 @@ impl Bench {
         let generated = self.model.starts_with("synthetic");
         let bytes = if generated { format!(", {:.2} GB", self.weight_bytes as f64 / 1e9) } else { String::new() };
         let layers = self.step.as_ref().map_or_else(String::new, |s| format!(", {}", counted(s.layers, "layer")));
-        format!("{} {}{layers}{bytes}, after {} tokens", self.model, self.format, self.depth)
+        let prefill =
+            if self.prefill == usual_depth() { String::new() } else { format!(", prefill of {}", self.prefill) };
+        format!("{} {}{layers}{bytes}, after {} tokens{prefill}", self.model, self.format, self.depth)
     }
 
     /// What some taps cost.

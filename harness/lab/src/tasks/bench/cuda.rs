@@ -22,8 +22,6 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Tokens of the timed prefill, and of a step at most.
-const PREFILL: usize = 512;
 /// Decode steps timed.
 const DECODE: usize = 128;
 /// For the tapped path, which is slow where it is tapped.
@@ -62,6 +60,11 @@ struct Entry {
 }
 
 impl Entry {
+    /// Tokens of the timed prefill, and decode steps.
+    fn lengths(&self) -> [usize; 2] {
+        [self.options.step, self.steps]
+    }
+
     fn tapped(&self) -> bool {
         !self.taps.is_empty()
     }
@@ -77,12 +80,12 @@ fn chosen(graph: &Graph, request: &BenchRequest) -> Result<HashSet<StageId>> {
     Ok(graph.nodes.iter().filter(named).map(|n| n.id).collect())
 }
 
-fn entries(graph: &Graph, request: &BenchRequest, kv: KvType, depth: usize) -> Result<Vec<Entry>> {
+fn entries(graph: &Graph, request: &BenchRequest, kv: KvType, [depth, prefill]: [usize; 2]) -> Result<Vec<Entry>> {
     let gemm = request.gemm.gemm;
     let entry = |name, path, taps: HashSet<StageId>, on_host: bool| Entry {
         name,
         options: Options {
-            step: PREFILL,
+            step: prefill,
             context: depth + DECODE,
             path,
             gemm,
@@ -120,9 +123,9 @@ struct Timed {
 }
 
 /// Times the first tokens of the context in one step, brings the others, and times decode steps after them.
-fn timed(context: &[u32], steps: usize, mut step: impl FnMut(&[u32]) -> Result<()>) -> Result<Timed> {
+fn timed(context: &[u32], [first, steps]: [usize; 2], mut step: impl FnMut(&[u32]) -> Result<()>) -> Result<Timed> {
     let mut prefill = 0.0;
-    for (i, tokens) in context.chunks(PREFILL).enumerate() {
+    for (i, tokens) in context.chunks(first).enumerate() {
         let start = Instant::now();
         step(tokens)?;
         if i == 0 {
@@ -141,11 +144,11 @@ fn timed(context: &[u32], steps: usize, mut step: impl FnMut(&[u32]) -> Result<(
 fn time(engine: &mut CudaEngine, context: &[u32], entry: &Entry) -> Result<Timed> {
     engine.rewind(0);
     if !entry.tapped() {
-        return timed(context, entry.steps, |tokens| Ok(engine.step(tokens, &mut NoTaps)?));
+        return timed(context, entry.lengths(), |tokens| Ok(engine.step(tokens, &mut NoTaps)?));
     }
     let named = (entry.taps.len() < engine.graph().nodes.len()).then(|| entry.taps.clone());
     let mut reader = Reader { named, ..Reader::default() };
-    let mut timed = timed(context, entry.steps, |tokens| Ok(engine.queue(tokens, &mut reader)?))?;
+    let mut timed = timed(context, entry.lengths(), |tokens| Ok(engine.queue(tokens, &mut reader)?))?;
     let start = Instant::now();
     engine.finish(&mut reader)?;
     // What is on its way when the last step has ended belongs to the steps.
@@ -154,9 +157,9 @@ fn time(engine: &mut CudaEngine, context: &[u32], entry: &Entry) -> Result<Timed
     Ok(timed)
 }
 
-fn time_llama(plain: &mut Plain, context: &[u32]) -> Result<Timed> {
+fn time_llama(plain: &mut Plain, context: &[u32], prefill: usize) -> Result<Timed> {
     plain.clear();
-    timed(context, DECODE, |tokens| plain.step(tokens))
+    timed(context, [prefill, DECODE], |tokens| plain.step(tokens))
 }
 
 /// A measurement a round.
@@ -215,7 +218,7 @@ fn moved(engine: &mut CudaEngine, context: &[u32], entry: &Entry) -> Result<[Has
         let since = |(&stage, bytes): (&&'static str, &u64)| (stage, bytes - before.get(stage).unwrap_or(&0));
         Ok(engine.moved().iter().map(since).collect())
     };
-    let first = &context[..context.len().min(PREFILL)];
+    let first = &context[..context.len().min(entry.options.step)];
     Ok([of(first)?, of(&context[..1])?])
 }
 
@@ -257,7 +260,7 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
     let opened = request.prompt.model.open()?;
     let depth = request.depth.max(1);
     let prompt = request.cycled(&opened, depth)?;
-    let rounds = usize::from(request.rounds);
+    let (rounds, prefill) = (usize::from(request.rounds), request.prefill.clamp(1, depth));
     let mut bench = Bench {
         device: String::new(),
         bandwidth: bandwidth()?,
@@ -273,25 +276,26 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
         taps: Vec::new(),
         stages: Vec::new(),
         depth,
+        prefill,
         step: None,
     };
     let mut llama = match request.alone {
         true => None,
         false => {
             let model = Arc::new(Model::load(&opened.path, Load::Cuda)?);
-            let mut plain = Plain::new(&model, depth + DECODE, PREFILL)?;
-            time_llama(&mut plain, &prompt)?;
+            let mut plain = Plain::new(&model, depth + DECODE, prefill)?;
+            time_llama(&mut plain, &prompt, prefill)?;
             Some(plain)
         }
     };
     let mut beside: Vec<(&str, Times)> = Vec::new();
     // A long cache is kept in f16, as llama.cpp keeps any.
     let kv = if depth > usual_depth() { DType::F16.into() } else { KvType::F32 };
-    for entry in entries(opened.model.graph(), request, kv, depth)? {
+    for entry in entries(opened.model.graph(), request, kv, [depth, prefill])? {
         let mut theirs = Times::new();
         let ours = one(&opened, &prompt, &entry, rounds, &mut bench, || {
             if let Some(plain) = llama.as_mut().filter(|_| !entry.tapped()) {
-                theirs.push(time_llama(plain, &prompt)?);
+                theirs.push(time_llama(plain, &prompt, prefill)?);
             }
             Ok(())
         })
@@ -307,7 +311,7 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
     // Nothing of qdiff is on the card any more.
     drop(llama);
     if let Some(program) = &request.llama_bench {
-        llama_bench::add(&mut bench, program, &opened.path, [PREFILL.min(depth), DECODE, depth], rounds)?;
+        llama_bench::add(&mut bench, program, &opened.path, [prefill, DECODE, depth], rounds)?;
     }
     Ok(bench)
 }
@@ -339,7 +343,7 @@ fn one(
             bench.kernels = kernels(timed.launches.into_iter().map(of));
             bench.step.iter_mut().for_each(|step| step.stamped = Some(timed.whole));
         }
-        let walked = engine.time_walk(&prompt[..prompt.len().min(PREFILL)])?;
+        let walked = engine.time_walk(&prompt[..prompt.len().min(entry.options.step)])?;
         bench.prefill_kernels = kernels(walked.into_iter().map(|(name, work, seconds)| (name, work, seconds, None)));
     }
     Ok(times)
@@ -360,7 +364,7 @@ impl Bench {
             // A prefill with every stage also makes the logits of every token.
             let same = entry.options.path == PathOf::Fast && (what == "decode" || entry.options.last_logits);
             let bytes: u64 = bytes.values().sum();
-            let tokens = if what == "decode" { 1 } else { PREFILL.min(self.depth) };
+            let tokens = if what == "decode" { 1 } else { self.prefill };
             self.taps.push(TapRow {
                 what: what.to_owned(),
                 who: entry.name.to_owned(),

@@ -27,6 +27,9 @@ pub struct BenchRequest {
     /// Tokens of context before the first decode step that is timed (`--measure cuda`)
     #[arg(long, value_name = "TOKENS", default_value_t = usual_depth(), env = "QDIFF_DEPTH", help_heading = "How to run it")]
     pub depth: usize,
+    /// Tokens of the timed prefill, and of a step at most (`--measure cuda`)
+    #[arg(long, value_name = "TOKENS", default_value_t = usual_depth(), env = "QDIFF_PREFILL", help_heading = "How to run it")]
+    pub prefill: usize,
     /// Skip llama.cpp and the ratios to it (`--measure cuda`)
     #[arg(long, env = "QDIFF_ALONE", help_heading = "How to run it")]
     pub alone: bool,
