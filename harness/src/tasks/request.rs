@@ -124,7 +124,7 @@ impl PromptRequest {
 pub struct RanksRequest {
     /// Cut the model over N ranks, as tensor parallelism does; each rank has its own part of every stage: 2, or
     /// 2:heads=7+7,ffn=2560+2304,vocab=whole with the heads, columns of the feed-forward network and ids of each rank.
-    /// The CPU engine runs each rank in a thread; if the subject is a command, its dump must name the same ranks
+    /// The CPU engine runs each rank in a thread; the dump of a command must name the same ranks
     #[arg(long, value_name = "N", env = "QDIFF_RANKS")]
     pub ranks: Option<Placement>,
 }
@@ -381,7 +381,7 @@ pub struct SequencesRequest {
     /// tokens of sequence 0. The second pass feeds 5 more tokens of sequence 0, 1 token of sequence 1, and 17 tokens of
     /// sequence 2, which begins with the 7 cached tokens of sequence 0; with 17@0:4 it begins with the first 4 of them. In
     /// 9,5,1~4 sequence 0 takes its last 4 tokens back before the third pass, as after a rejected draft; 1~all takes all its
-    /// tokens back. Nothing is decoded. Each sequence is judged as a run of its own; after tokens were taken back, a new run
+    /// tokens back. Nothing is decoded. Each sequence is a run of its own; after tokens were taken back, a new run
     /// begins. --inject works with one sequence only
     #[arg(long, value_name = "LIST")]
     pub sequences: Option<Plan>,

@@ -6,8 +6,8 @@ use super::evidence::{Evidence, Wrong, right};
 use super::lost;
 use crate::number::ordinal;
 use qdiff_engine::model::{Node, Role, StageId};
+use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::Contraction;
-use qdiff_engine::ops::{Anatomy, Definition as _, Window};
 use std::collections::BTreeSet;
 
 /// Share of a residual that a fit must leave at most to be mentioned.
@@ -163,7 +163,8 @@ fn heads(e: &Evidence<'_>, columns: &[usize], width: usize) -> Option<String> {
 
 /// Whether a stage is the window of a convolution: its rows are inputs of earlier tokens, and no heads.
 pub fn is_window(node: &Node) -> bool {
-    node.op.name() == Window { rows: 1 }.name()
+    // A delta net's memory has queries, keys, values and gates beside what it was before.
+    node.is_own_state() && node.inputs.len() <= 2
 }
 
 /// Whether the rows of a stage are made of heads: what attention reads and gives, as it stands before the rotation.
