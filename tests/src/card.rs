@@ -139,6 +139,14 @@ fn compile(folder: &Path, source: &str, options: &[&str], to: &str) {
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
 }
 
+/// Compiles one of them to a driver of CUDA in `folder`, which is these other libraries too.
+fn driver(folder: &Path, source: &str, others: &[&str]) {
+    compile(folder, source, &["-shared", "-fPIC", "-ldl"], "libcuda.so");
+    for other in others {
+        std::fs::copy(folder.join("libcuda.so"), folder.join(other)).expect("a library");
+    }
+}
+
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("emulated")
 }
@@ -159,7 +167,7 @@ pub fn program(source: &str, options: &[&str]) -> PathBuf {
 
 /// An emulated card.
 pub struct Card {
-    /// Its libraries.
+    /// Its libraries, as `LD_LIBRARY_PATH` has them.
     libraries: PathBuf,
     /// Its kernels, and what they were compiled to.
     folder: PathBuf,
@@ -176,12 +184,21 @@ impl Card {
         let folder = kept((card, &machine), |made| {
             write_plain_kernels(made);
             std::fs::write(made.join("machine.h"), &machine).expect("a file");
-            compile(made, "card.cpp", &["-shared", "-fPIC", "-ldl"], "libcuda.so");
-            for other in ["libnvrtc.so", "libcublas.so", "libnccl.so.2"] {
-                std::fs::copy(made.join("libcuda.so"), made.join(other)).expect("a library");
-            }
+            driver(made, "card.cpp", &["libnvrtc.so", "libcublas.so", "libnccl.so.2"]);
         });
         Self { libraries: folder.clone(), folder }
+    }
+
+    /// A Hopper card that computes nothing, for kernels that the NVRTC of this machine compiles.
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    pub fn hollow() -> Self {
+        let source = std::fs::read_to_string(sources().join("hollow.cpp")).expect("a source");
+        let folder = kept(source, |made| driver(made, "hollow.cpp", &["libcublas.so"]));
+        let nvrtc = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+        let all = std::iter::once(folder.clone()).chain(std::env::split_paths(&nvrtc));
+        Self { libraries: std::env::join_paths(all).expect("folders without colons").into(), folder }
     }
 
     /// The same card with `new` in the place of `old` in one kernel's file.

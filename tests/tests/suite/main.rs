@@ -35,6 +35,7 @@ mod gguf_files;
 mod gguf_vs_ggml;
 mod goldens;
 mod guard;
+mod hollow_card;
 mod hostile_captures;
 mod hostile_files;
 mod house;
