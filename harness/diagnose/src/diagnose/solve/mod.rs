@@ -509,7 +509,7 @@ pub(super) fn solve_if(
 }
 
 /// Other rules that are reported beside one: if the runs allow more, none of them is reported.
-const SHOWN: usize = 2;
+const SHOWN: usize = 1;
 
 /// Numbers that a rule has at most; a law of more of them is a list.
 const LISTED: usize = 4;

@@ -306,7 +306,7 @@ fn without_wrong(options: &[When], both: Vec<When>, condition: Condition) -> Pre
 fn is_same(options: &[When], both: &[When], condition: Condition) -> bool {
     match condition {
         Condition::None | Condition::Unsaid => false,
-        Condition::Simplest => options.first().is_some_and(|told| both.iter().any(|when| told.alike(when))),
+        Condition::Simplest => options.first().zip(both.first()).is_some_and(|(a, b)| a.alike(b)),
         Condition::Since(position) => both.iter().any(|when| when.is_since(position)),
     }
 }
