@@ -140,6 +140,9 @@ impl OtherChoice {
     }
 }
 
+/// Why the choices of an engine are not checked that fed one token in each pass.
+const UNKNOWN_END: &str = "every pass has one token, and nothing says which of them were chosen; a manifest with \"sampler\": \"told\" or \"greedy\" says it";
+
 /// A choice that the logits of its row do not make.
 struct Other {
     /// The largest logit's token.
@@ -178,6 +181,11 @@ pub fn check(
         Some(step) => (step.tokens.len() == 1).then(|| step.tokens[0]),
         None => end,
     };
+    // Nothing says where the prompt of such a capture ends.
+    if !chose.alone && chose.sampler.is_none() && prompt == 0 && steps.len() > 1 && steps[0].tokens.len() == 1 {
+        let sampler = UNKNOWN_END.to_owned();
+        return Some(DecodedCheck { sampler, ..DecodedCheck::default() });
+    }
     let choices: Vec<(usize, u32)> = (prompt..steps.len()).filter_map(|i| Some((i, next(i)?))).collect();
     if choices.is_empty() || most == usize::MAX {
         return None;

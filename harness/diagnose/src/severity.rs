@@ -91,6 +91,9 @@ pub struct OffByWeights {
 pub struct Together {
     /// Positions whose logits were compared.
     pub positions: usize,
+    /// The first wrong position: what differs before it is no effect of what is wrong.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub from: usize,
     /// Largest relative L2 distance of a position's logits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distance: Option<Global>,
@@ -104,6 +107,11 @@ pub struct Together {
     /// The first of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_at: Option<usize>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(from: &usize) -> bool {
+    *from == 0
 }
 
 /// What was found does, where anything was.
@@ -124,17 +132,23 @@ pub fn of(graph: &Graph, diagnosis: &Diagnosis, mismatches: &[Mismatch]) -> Opti
     // What is wrong in the capture alone did nothing to the engine.
     let engine = !mismatches.is_empty() || diagnosis.findings.iter().any(|finding| !finding.unread && !finding.kept);
     let logits = graph.nodes.last().and_then(|last| verdict.stages.iter().find(|stage| stage.id == last.id));
-    let together = engine.then(|| together(&verdict.logits, logits.and_then(|stage| stage.global))).flatten();
+    let first = |finding: &crate::diagnose::Finding| local(finding.id)?.bad_positions.first().copied();
+    let from = diagnosis.findings.iter().map(|finding| first(finding).unwrap_or(0)).min();
+    let from = from.filter(|_| mismatches.is_empty()).unwrap_or(0);
+    let distance = logits.and_then(|stage| stage.global);
+    let together = engine.then(|| together(&verdict.logits, from, distance)).flatten();
     Some(Severity { origins: origins.collect(), weights: readers.collect(), together })
 }
 
-fn together(rows: &[LogitsRow], distance: Option<Global>) -> Option<Together> {
-    let known = |row: &&LogitsRow| !row.subject.is_empty() && !row.reference.is_empty();
+fn together(rows: &[LogitsRow], from: usize, distance: Option<Global>) -> Option<Together> {
+    let known =
+        |row: &&LogitsRow| !row.subject.is_empty() && !row.reference.is_empty() && row.position >= from;
     let rows: Vec<&LogitsRow> = rows.iter().filter(known).collect();
     let worst = rows.iter().max_by(|a, b| a.kl.partial_cmp(&b.kl).unwrap_or(Ordering::Equal))?;
     let changed = || rows.iter().filter(|row| row.subject[0].token != row.reference[0].token);
     Some(Together {
         positions: rows.len(),
+        from,
         distance,
         kl: f64::from(worst.kl),
         kl_at: worst.position,
@@ -178,7 +192,7 @@ impl Severity {
 
     /// What all of it together does to the logits and the tokens, in words.
     pub fn words(&self) -> Option<String> {
-        let Together { positions, distance, kl, kl_at, changed, changed_at } = self.together.as_ref()?;
+        let Together { positions, from, distance, kl, kl_at, changed, changed_at } = self.together.as_ref()?;
         let all = match self.origins.len() {
             0 | 1 => String::new(),
             2 => "both origins together: ".to_owned(),
@@ -188,6 +202,7 @@ impl Severity {
             format!("the logits differ by at most {} of their norm (p{}), ", number(d.error), d.at.position)
         });
         let positions = counted(*positions, "position");
+        let positions = if *from == 0 { positions } else { format!("{positions} from p{from} on") };
         let tokens = match changed_at {
             None => format!("the likeliest token is the same at {positions}"),
             Some(first) => format!("the likeliest token differs at {changed} of {positions}, first at p{first}"),
@@ -212,11 +227,14 @@ mod tests {
     #[test]
     fn the_largest_divergence_and_every_other_choice_count() {
         let rows = [row(0, 0.25, [7, 7]), row(1, 1.5, [3, 4]), row(2, 0.5, [5, 6])];
-        let found = together(&rows, None).unwrap();
+        let found = together(&rows, 0, None).unwrap();
         assert_eq!((found.kl, found.kl_at), (1.5, 1));
         assert_eq!((found.positions, found.changed, found.changed_at), (3, 2, Some(1)));
+        // What differs before the first wrong position is no effect.
+        let later = together(&rows, 2, None).unwrap();
+        assert_eq!((later.positions, later.changed, later.changed_at, later.kl_at), (1, 1, Some(2), 2));
         // Rows of which a side has no logits tell nothing.
         let lacking = LogitsRow { subject: Vec::new(), ..row(0, 9.0, [1, 2]) };
-        assert!(together(&[lacking], None).is_none());
+        assert!(together(&[lacking], 0, None).is_none());
     }
 }

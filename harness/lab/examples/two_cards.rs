@@ -77,7 +77,7 @@ fn planted(opened: &LoadedModel) -> Result<Vec<Value>> {
         ("shards of the logits reversed", "r1.logits", Planted::Exchange(RankBug::Reversed)),
     ];
     let ids = opened.n_tokens().min(opened.model.graph().config.n_vocab);
-    let other = OtherTokens::new(&prompt, (prompt.len(), 3), (options.context, ids), (1, Order::SmallFirst, false))
+    let other = OtherTokens::new(&prompt, (prompt.len(), 3), (options.context, ids), (1, Order::SmallFirst, None))
         .context("no other tokens")?;
     let judged = |what: &str, plant: &dyn Fn(&mut [CudaEngine]) -> Result<()>| -> Result<(Vec<String>, Vec<String>)> {
         let start = Instant::now();

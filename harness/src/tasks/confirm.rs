@@ -128,7 +128,21 @@ impl ConfirmRequest {
         };
         let of_keys = diagnosis.findings.iter().any(|f| graph.index(f.id).is_some_and(|i| of_keys(&graph.nodes[i])));
         let apart = |number| Way::Apart { number, of_keys };
-        match self.run(sides, pair, subject.seconds, |kind, number| other(sides, pair, kind, (input, apart(number)))) {
+        let wanted = wanted(subject, diagnosis);
+        let other = |kind: &RunnerKind, way: Way| other(sides, pair, kind, (input, way, &wanted));
+        // In passes of which all open rules say something else, if there are such.
+        let telling = |kind: &RunnerKind, diagnosis: &Diagnosis| {
+            let first = input.tokens(None);
+            let decode = first.decode.max(SEVERAL);
+            let in_parts = first.passes.of_run(first.prompt.len(), 0).len() > 1;
+            let most = if is_small(pair) { usize::MAX } else { SEVERAL_HUNDRED };
+            let fits = |passes: &&[usize]| (in_parts || passes.len() == 1) && passes.iter().sum::<usize>() < most;
+            let mut all = TELLING.into_iter().filter(fits);
+            let told = all.find(|passes| diagnosis.rules_apart(passes, decode) == diagnosis.rules_open());
+            let given = told.and_then(|passes| other(kind, Way::Given(passes)).ok());
+            given.map_or_else(|| other(kind, Way::Apart { number: 2, of_keys: true }), Ok)
+        };
+        match self.run(sides, pair, subject.seconds, |kind, number| other(kind, apart(number))) {
             Ok(others) => {
                 let before = diagnosis.clone();
                 pair.confirm(subject, &others, diagnosis);
@@ -136,7 +150,7 @@ impl ConfirmRequest {
                 if self.confirm.is_none()
                     && diagnosis.is_left_open()
                     && let (Some(kind), [first]) = (sides.chosen.live_subject(), &others[..])
-                    && let Ok(more) = other(sides, pair, kind, (input, Way::Alike { number: 2 }))
+                    && let Ok(more) = other(kind, Way::Alike { number: 2 })
                 {
                     pair.once_more(subject, [first, &more], &before, diagnosis);
                 }
@@ -144,7 +158,7 @@ impl ConfirmRequest {
                 if self.confirm.is_none()
                     && diagnosis.leaves_rules_open()
                     && let Some(kind) = sides.chosen.live_subject()
-                    && let Ok(more) = other(sides, pair, kind, (input, Way::Apart { number: 2, of_keys: true }))
+                    && let Ok(more) = telling(kind, diagnosis)
                 {
                     pair.narrow(subject, &more, diagnosis);
                 }
@@ -270,10 +284,44 @@ enum Way {
     Apart { number: u16, of_keys: bool },
     /// In the passes of the first run, with more decode steps if it has any.
     Alike { number: u16 },
+    /// In these passes.
+    Given(&'static [usize]),
 }
 
-/// The subject on other tokens.
-fn other(sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, way): (&Input, Way)) -> Result<Recording> {
+/// Passes in which rules for keys come apart: prompts shorter than a tile, and parts of unequal lengths.
+const TELLING: [&[usize]; 12] = [
+    &[3],
+    &[6],
+    &[12],
+    &[21],
+    &[37],
+    &[70],
+    &[13, 11, 9],
+    &[7, 19, 4, 12],
+    &[11, 11, 5],
+    &[33, 21, 40],
+    &[140, 9, 20],
+    &[280, 13, 9],
+];
+
+/// Tokens that the other run has again: those of all wrong rows of the first origin with a cause, if these are few. Otherwise it
+/// would not show whether they are what is wrong.
+fn wanted(subject: &Recording, diagnosis: &Diagnosis) -> Vec<u32> {
+    let origins = diagnosis.verdict.origins();
+    let first = origins.iter().find(|origin| diagnosis.findings.iter().any(|f| f.id == origin.id));
+    let Some(bad) = first.and_then(|origin| origin.subject.as_ref()).map(|local| &local.bad_positions) else {
+        return Vec::new();
+    };
+    let steps = &subject.capture.steps;
+    let all: Vec<(usize, u32)> = steps.iter().flat_map(|step| (step.first..).zip(step.tokens.iter().copied())).collect();
+    let of_bad: BTreeSet<u32> = all.iter().filter(|(p, _)| bad.contains(p)).map(|(_, token)| *token).collect();
+    if of_bad.len() <= WANTED && 2 * bad.len() < all.len() { of_bad.into_iter().collect() } else { Vec::new() }
+}
+
+/// The subject on other tokens, of which it has those that are `wanted`.
+fn other(
+    sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, way, wanted): (&Input, Way, &[u32]),
+) -> Result<Recording> {
     ensure!(pair.filter.every_position(), "--positions names positions of this prompt alone");
     let first = input.tokens(None);
     let config = &pair.opened.model.graph().config;
@@ -281,6 +329,7 @@ fn other(sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, way): (&
     let decode = match (first.decode, way) {
         (0, _) => 0,
         (decode, Way::Alike { .. }) => decode + PAGE,
+        (decode, Way::Given(_)) => decode.max(SEVERAL),
         (decode, _) if decode >= SEVERAL => DECODE,
         (_, Way::Apart { of_keys: true, .. }) => SEVERAL,
         (decode, _) => decode,
@@ -288,6 +337,10 @@ fn other(sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, way): (&
     // A command may take the size of parts, and not which comes first.
     let listed = kind.command().is_none_or(|command| command.passes());
     let drawn = |room: usize| match (first.passes, way) {
+        (_, Way::Given(passes)) => {
+            let fits = passes.iter().sum::<usize>() + decode <= room;
+            fits.then(|| OtherTokens::of(first.prompt, (passes.to_vec(), decode), ids, 2))
+        }
         (passes, Way::Alike { number }) => {
             let room = room.checked_sub(first.prompt.len()).filter(|room| *room >= first.decode)?;
             let passes = match passes {
@@ -299,11 +352,21 @@ fn other(sides: &Sides<'_>, pair: &Pair<'_>, kind: &RunnerKind, (input, way): (&
         (Passes::Lengths(lengths), Way::Apart { number, .. }) => {
             OtherTokens::like(first.prompt, (lengths, decode), (room, ids), number)
         }
+        // One token at a time stays so: the engine may know no other way.
+        (Passes::Of(1), Way::Apart { number, of_keys }) => {
+            let keys = of_keys.then_some(0);
+            let order = Order::SmallFirst;
+            let whole = first.prompt.len().max(1);
+            let tokens = OtherTokens::new(first.prompt, (whole, decode), (room, ids), (number, order, keys))?;
+            Some(OtherTokens { passes: vec![1; tokens.prompt.len()], ..tokens })
+        }
         (Passes::Of(ubatch), Way::Apart { number, of_keys }) => {
             let order = if listed { Order::SmallFirst } else { Order::LargeFirst };
-            OtherTokens::new(first.prompt, (ubatch, decode), (room, ids), (number, order, of_keys))
+            let keys = of_keys.then(|| if is_small(pair) { LONG } else { 0 });
+            OtherTokens::new(first.prompt, (ubatch, decode), (room, ids), (number, order, keys))
         }
     };
+    let drawn = |room: usize| drawn(room).map(|tokens| tokens.with(first.prompt, wanted));
     let run = |OtherTokens { prompt, passes, decoded }: OtherTokens| {
         let ready = Ready { name: "other tokens".to_owned(), text: String::new(), message: None, tokens: prompt };
         let input = Input::new(ready, decoded.len(), passes.iter().copied().max().unwrap_or(1));
@@ -336,22 +399,26 @@ pub struct OtherTokens {
 
 impl OtherTokens {
     /// Those of run `number`, from 1 on, after a run of the tokens `prompt` in parts of `ubatch` and `decode` more, in a
-    /// context of so many tokens with ids below `ids`; `of_keys` where tiles of keys are to come apart. `None` where there is no room.
+    /// context of so many tokens with ids below `ids`; where tiles of `keys` are to come apart, so many keys are worth a longer run.
+    /// `None` where there is no room.
     pub fn new(
         prompt: &[u32], (ubatch, decode): (usize, usize), (context, ids): (usize, usize),
-        (number, order, of_keys): (u16, Order, bool),
+        (number, order, keys): (u16, Order, Option<usize>),
     ) -> Option<Self> {
-        let plan = Plan::new(prompt.len(), (ubatch, decode), (context, number, order, of_keys))?;
+        let plan = Plan::new(prompt.len(), (ubatch, decode), (context, number, order, keys))?;
         Some(Self::of(prompt, (plan.passes(), plan.decode), ids, number))
     }
 
-    /// The same after a run of the tokens `prompt` in passes of these lengths. A pass of one token stays one, and the others are
-    /// longer. `None` where there is no room.
+    /// The same after a run of the tokens `prompt` in passes of these lengths. A pass of one token stays one, a short one comes again
+    /// and again, and the others are longer. `None` where there is no room.
     pub fn like(
         prompt: &[u32], (lengths, decode): (&[usize], usize), (context, ids): (usize, usize), number: u16,
     ) -> Option<Self> {
-        let other = |(at, tokens): (usize, &usize)| in_other_run(*tokens, at + usize::from(number));
-        let passes: Vec<usize> = lengths.iter().enumerate().map(other).collect();
+        let other = |(at, tokens): (usize, &usize)| match *tokens {
+            short @ 2..=SHORT_PASS => vec![short, short + 1, short, short],
+            tokens => vec![in_other_run(tokens, at + usize::from(number))],
+        };
+        let passes: Vec<usize> = lengths.iter().enumerate().flat_map(other).collect();
         let room = passes.iter().sum::<usize>() + decode <= context;
         room.then(|| Self::of(prompt, (passes, decode), ids, number))
     }
@@ -362,6 +429,42 @@ impl OtherTokens {
         let decoded = tokens.split_off(length);
         Self { prompt: tokens, passes, decoded }
     }
+
+    /// The same with the `wanted` tokens in some places, at which the first run has others.
+    fn with(mut self, first: &[u32], wanted: &[u32]) -> Self {
+        let mut wanted = wanted.iter().copied().cycle();
+        let all = self.prompt.iter_mut().chain(&mut self.decoded).enumerate();
+        for (at, token) in all.filter(|(at, _)| at % AMONG == AMONG / 2) {
+            let Some(other) = wanted.next() else { break };
+            if first.get(at) != Some(&other) {
+                *token = other;
+            }
+        }
+        self
+    }
+}
+
+/// Tokens of the longest pass that is a short one, such as one that does not fill the window of a convolution.
+const SHORT_PASS: usize = 4;
+
+/// Tokens of wrong rows that another run has again, at most; and of so many tokens it has one of them.
+const WANTED: usize = 3;
+const AMONG: usize = 5;
+
+/// Tokens of a prompt in which tiles and parts of keys come apart that are the same of fewer keys.
+const LONG: usize = 257;
+
+/// Tokens that a model takes a while for, unless it is small.
+const SEVERAL_HUNDRED: usize = 150;
+
+/// Products of a token with weights from which on a model is not small.
+const SMALL: usize = 1 << 24;
+
+/// Whether a prompt of some hundred tokens takes the model a moment.
+fn is_small(pair: &Pair<'_>) -> bool {
+    let graph = pair.opened.model.graph();
+    let weights = graph.nodes.iter().flat_map(|node| &node.weights);
+    weights.map(|weight| weight.extent.iter().product::<usize>()).sum::<usize>() < SMALL
 }
 
 /// Slots of a page, as most engines have them.
@@ -400,7 +503,7 @@ impl Plan {
     /// the keys of every tile end elsewhere than the rows do. Of tiles of 4 rows 3 are left over somewhere, which may be
     /// dealt out as a whole tile is, or not.
     fn new(
-        prompt: usize, (ubatch, decode): (usize, usize), (context, number, order, of_keys): (usize, u16, Order, bool),
+        prompt: usize, (ubatch, decode): (usize, usize), (context, number, order, keys): (usize, u16, Order, Option<usize>),
     ) -> Option<Self> {
         let by = usize::from(number.max(1));
         let odd = if prompt % 4 == 3 { 1 } else { 3 };
@@ -436,7 +539,7 @@ impl Plan {
             };
             let with = |more: usize| (0..16).map(move |i| plan(first + step * i, more));
             let fits = |plan: &Self| plan.prompt + decode <= context;
-            if of_keys && let Some(plan) = (0..4).flat_map(with).filter(fits).find(|plan| apart(plan) && edge(plan)) {
+            if keys.is_some() && let Some(plan) = (0..4).flat_map(with).filter(fits).find(|plan| apart(plan) && edge(plan)) {
                 return Some(plan);
             }
             let plans: Vec<Self> = with(0).filter(fits).collect();
@@ -445,7 +548,7 @@ impl Plan {
                 [&|plan| apart(plan) && paged(plan) && other_step(plan), &|plan| apart(plan) && paged(plan), &apart];
             wishes.iter().find_map(|wish| plans.iter().find(|plan| wish(plan))).or(plans.first()).copied()
         };
-        let twice = if prompt <= DOUBLED { longer(2 * prompt) } else { None };
+        let twice = if prompt <= DOUBLED { longer((2 * prompt).max(keys.unwrap_or(0))) } else { None };
         twice.or_else(|| longer(prompt + decode + 1)).or_else(|| {
             let shorter = context.checked_sub(decode)?.min(prompt.saturating_sub(by));
             (shorter > 1).then(|| Self { prompt: shorter, ubatch: (shorter * 2 / 3).max(1), decode })
@@ -569,7 +672,7 @@ mod tests {
         for (prompt, ubatch, decode, context) in
             [(16, 512, 8, 32768), (1, 1, 0, 64), (40, 7, 3, 2048), (512, 512, 8, 1024), (60, 16, 4, 64)]
         {
-            let plan = Plan::new(prompt, (ubatch, decode), (context, 1, Order::SmallFirst, false)).unwrap();
+            let plan = Plan::new(prompt, (ubatch, decode), (context, 1, Order::SmallFirst, None)).unwrap();
             assert!(plan.prompt + plan.decode <= context && plan.prompt != prompt, "{plan:?}");
             assert_ne!(plan.ubatch.min(plan.prompt), ubatch.min(prompt), "{plan:?}");
             let first: Vec<u32> = (0..prompt as u32).map(|i| i % 37 * 3).collect();
@@ -579,10 +682,10 @@ mod tests {
             assert!(first.iter().zip(&tokens).all(|(a, b)| a != b), "{tokens:?}");
             assert!(prompt == 1 || tokens.iter().any(|token| first.contains(token)));
         }
-        assert_eq!(Plan::new(2, (2, 0), (2, 1, Order::SmallFirst, false)), None);
+        assert_eq!(Plan::new(2, (2, 0), (2, 1, Order::SmallFirst, None)), None);
         // Rows that tiles leave over: they show which tile it is.
         for (prompt, order) in (3..200).flat_map(|p| [(p, Order::SmallFirst), (p, Order::LargeFirst)]) {
-            let plan = Plan::new(prompt, (prompt, 3), (4096, 1, order, false)).unwrap();
+            let plan = Plan::new(prompt, (prompt, 3), (4096, 1, order, None)).unwrap();
             let [small, large] = plan.passes()[..] else { panic!("{prompt}") };
             let before = if order == Order::SmallFirst { small } else { large };
             assert!(small + large >= 2 * prompt && before % 2 == 1, "{prompt}: {small}, {large}");
@@ -594,7 +697,7 @@ mod tests {
             assert!([4, 8, 16, 32].iter().all(|tile| large % tile != prompt % tile), "{prompt}: {large}");
         }
         for (prompt, decode) in [(16, 4), (40, 4), (132, 4), (60, 8), (250, 8)] {
-            let plan = Plan::new(prompt, (512, decode), (4096, 1, Order::SmallFirst, true)).unwrap();
+            let plan = Plan::new(prompt, (512, decode), (4096, 1, Order::SmallFirst, Some(0))).unwrap();
             let keys = plan.prompt + 1..=plan.prompt + decode;
             let full = keys.clone().find(|n| n % TILES_END == 0);
             assert!(full.is_some_and(|n| keys.contains(&(n - 1)) && keys.contains(&(n + 1))), "{plan:?}");

@@ -1,6 +1,6 @@
 //! A run as a command line, so that a report says how to repeat it.
 
-use super::request::{TokensRequest, ToleranceRequest};
+use super::request::{TokensRequest, ToleranceRequest, UBATCH};
 use super::run_request::RunRequest;
 use super::sides::SidesRequest;
 use crate::pair::TIMEOUT;
@@ -40,7 +40,7 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
         args.sequences.sequences.as_ref().map(|plan| option("--sequences", plan)),
         args.ranks.ranks.as_ref().filter(|_| !recorded).map(|ranks| option("--ranks", ranks)),
         passes.passes.as_ref().filter(|_| !recorded).map(|passes| option("--passes", passes)),
-        (capture.ubatch != 512 && !recorded).then(|| option("--ubatch", &capture.ubatch)),
+        (capture.ubatch != UBATCH && !recorded).then(|| option("--ubatch", &capture.ubatch)),
         kv.map(|kv| option("--kv-type", &kv)),
         (capture.runner.gemm.gemm != Gemm::Own && !recorded).then(|| "--gemm cublas".to_owned()),
         (*subject != Source::Auto).then(|| option("--subject", subject)),

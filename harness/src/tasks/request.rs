@@ -270,6 +270,9 @@ impl PassesRequest {
     }
 }
 
+/// Most tokens of the prompt in one pass, where nobody says how many.
+pub(super) const UBATCH: usize = 512;
+
 /// How captured stages come about.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to run it")]
@@ -277,7 +280,7 @@ pub struct CaptureRequest {
     #[command(flatten)]
     pub runner: RunnerRequest,
     /// Most tokens of the prompt in one pass, on both sides; 1 is token by token
-    #[arg(long, value_name = "N", default_value_t = 512, env = "QDIFF_UBATCH", value_parser = values::at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = UBATCH, env = "QDIFF_UBATCH", value_parser = values::at_least_one)]
     pub ubatch: usize,
     /// Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values [default: f32; with a capture, the
     /// capture's]

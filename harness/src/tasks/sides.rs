@@ -2,7 +2,7 @@
 
 use super::Console;
 use super::faults::{self, InjectedFaults};
-use super::request::{CaptureRequest, FaultRequest, PassesRequest, TokensRequest};
+use super::request::{CaptureRequest, FaultRequest, PassesRequest, TokensRequest, UBATCH};
 use super::values;
 use crate::capture::{Filter, Names, Passes, Plan, RowsSaid, container, manifest};
 use crate::compare::comparable;
@@ -366,7 +366,7 @@ impl<'a> SideChoice<'a> {
         input.check(pair).map(|()| input)
     }
 
-    /// The part of `input` that both sides can take: a command may take no decode steps, or the prompt as a whole.
+    /// The part of `input` that both sides can take: a command may take no decode steps, or no parts of the prompt.
     pub(super) fn taken(&self, input: Input) -> Input {
         if self.recorded().is_some() {
             return input;
@@ -375,8 +375,9 @@ impl<'a> SideChoice<'a> {
         // If no side chooses tokens, any tokens do: each stage is held against f64 on its own operands.
         let unchosen = self.subject.waits() && (self.reference.waits() || matches!(self.reference, Side::Nobody));
         let forced = if unchosen { Some(fed_again(&input.ready.tokens, decode)) } else { input.forced };
-        let ubatch =
-            if self.commands().all(|command| command.parts()) { input.ubatch } else { input.ready.tokens.len() };
+        // An engine that is not told the parts feeds the prompt at once, or in parts that somebody says it always takes.
+        let own = Some(self.request.capture.ubatch).filter(|own| *own != UBATCH).unwrap_or(input.ready.tokens.len());
+        let ubatch = if self.commands().all(|command| command.parts()) { input.ubatch } else { own };
         Input { decode, ubatch, forced, ..input }
     }
 

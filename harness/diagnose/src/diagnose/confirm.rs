@@ -7,7 +7,7 @@
 use super::doubt::among_layers;
 use super::searcher::{Searcher, assume};
 use super::solve::{
-    Condition, Form, Holds, Known, OTHERWISE, Pair, Predicted, RIGHT, WORK, When, again, beside, of_all, of_law,
+    Condition, Form, Holds, Known, OTHERWISE, Pair, Predicted, RIGHT, WORK, When, again, apart, beside, known_up_to, of_all, of_law,
     of_values, others, solve_if,
 };
 use super::work::Meter;
@@ -48,7 +48,17 @@ impl Diagnosis {
 
     /// Whether a cause is reported by one rule of several that fit the runs so far.
     pub fn leaves_rules_open(&self) -> bool {
-        self.findings.iter().any(|f| f.solution.as_ref().is_some_and(|solution| !solution.also.is_empty()))
+        self.rules_open() > 0
+    }
+
+    /// How many other rules fit the runs so far, of all causes together.
+    pub fn rules_open(&self) -> usize {
+        self.findings.iter().filter_map(|f| f.solution.as_ref()).map(|solution| solution.also.len()).sum()
+    }
+
+    /// How many of the rules that are left open say otherwise of a run in these passes, with so many decode steps after them.
+    pub fn rules_apart(&self, passes: &[usize], decode: usize) -> usize {
+        self.findings.iter().filter_map(|f| f.solution.as_ref()).map(|solution| apart(solution, passes, decode)).sum()
     }
 
     /// Says of every cause why it was not tried on other tokens.
@@ -175,11 +185,13 @@ struct Said {
     instead: Option<(Box<Solution>, usize)>,
     /// Laws by other rules that both runs allow.
     also: Vec<Form>,
+    /// Keys of a query up to which the parts of a law are known.
+    up_to: Option<usize>,
 }
 
 impl Said {
     fn of(predicted: Predicted) -> Self {
-        Self { predicted, what: None, instead: None, also: Vec::new() }
+        Self { predicted, what: None, instead: None, also: Vec::new(), up_to: None }
     }
 }
 
@@ -210,7 +222,7 @@ fn together(a: Said, b: Said) -> Said {
         },
     };
     let also = a.also.into_iter().filter(|form| b.also.contains(form)).collect();
-    Said { predicted, what, instead: None, also }
+    Said { predicted, what, instead: None, also, up_to: a.up_to.max(b.up_to) }
 }
 
 /// Conditions that are among others too.
@@ -291,7 +303,8 @@ fn tried(
         Predicted::Open { .. } | Predicted::Fails(_) => instead.is_some(),
     };
     let also = told.filter(fits).map(|solution| others(solution, [&here, &there])).unwrap_or_default();
-    Said { predicted, what, instead, also }
+    let up_to = told.and_then(|solution| known_up_to(solution, [&here, &there]));
+    Said { predicted, what, instead, also, up_to }
 }
 
 /// Leaves of a finding what the other run says of it alone.
@@ -475,15 +488,15 @@ fn of_values_there(
 
 /// Leaves of a finding what both runs say.
 fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, said: Said, tokens: usize) {
-    let Said { predicted, what, instead, also } = said;
+    let Said { predicted, what, instead, also, up_to } = said;
     if let Some((solution, elements)) = instead {
         let trial = Some(Trial::Confirmed { elements, tokens, there: None });
         finding.leave_place(String::new());
-        (finding.solution, finding.trial) = (Some(Solution { also, ..*solution }), trial);
+        (finding.solution, finding.trial) = (Some(Solution { also, up_to, ..*solution }), trial);
         return;
     }
     if let Some(solution) = &mut finding.solution {
-        solution.also = also;
+        (solution.also, solution.up_to) = (also, up_to);
     }
     let because = str::to_owned;
     let trial = match predicted {

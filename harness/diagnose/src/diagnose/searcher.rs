@@ -132,7 +132,8 @@ impl Searcher<'_> {
         let explains_all = found.first().is_some_and(|((m, _), fit)| m.explains == Explains::Value && fit.whole);
         // A number that was measured on a row's statistic is tried against formulas that need none: ε tells them apart on other
         // tokens.
-        let measured = matches!(node.op.anatomy(), Anatomy::RowReduction(_))
+        let has_scale = self.subject.arithmetic.kv_scale(node.id).is_some();
+        let measured = (matches!(node.op.anatomy(), Anatomy::RowReduction(_)) || has_scale)
             && found.first().is_some_and(|((m, values), _)| {
                 m.propose.is_some() && !m.of_model && values.iter().any(|v| v.fract() != 0.0)
             });
@@ -233,7 +234,9 @@ impl Searcher<'_> {
     fn under_a_condition(
         &self, e: &Evidence<'_>, node: &Node, found: &mut [(Candidate, Fit)],
     ) -> Option<(Solution, String)> {
-        let partial = |m: &Mutation, fit: &Fit| m.explains == Explains::Value && !fit.whole && !m.entire;
+        let partial = |m: &Mutation, fit: &Fit| {
+            m.explains == Explains::Value && (!fit.whole || fit.since.is_some()) && !m.entire
+        };
         if !found.first().is_some_and(|((m, _), fit)| partial(m, fit)) {
             return None;
         }
@@ -246,6 +249,10 @@ impl Searcher<'_> {
             let (story, remedy) = m.told(values, (node, true), &self.oracle.graph);
             let fault = Fault { name: CauseId::new(m, values), story };
             let Some(solution) = solve::of_fault(e, fault, self.meter) else { continue };
+            // What holds from a position on, and of no rule that kernels have, is told by the fault's own name.
+            if fit.since.is_some_and(|since| fit.whole && solution.holds.is_since(since)) {
+                continue;
+            }
             if let Some(reach) = solution.reach() {
                 least = Some(least.map_or((reach, i), |known| known.min((reach, i))));
             } else if matches!(solution.holds, Holds::Under { .. })
@@ -407,6 +414,7 @@ impl Searcher<'_> {
                         listed: None,
                         by_chance: None,
                         also: Vec::new(),
+                        up_to: None,
                         elements,
                         held_out,
                         used,

@@ -127,9 +127,39 @@ fn hadamard(x: &mut [f64]) {
 /// What rounds a value in units of codes.
 type Rounding = fn(f32) -> f32;
 
-/// A row with codes rounded otherwise, in ggml's arithmetic, under the scales and offsets that are right; or under those of so many
-/// blocks at once, which share them.
-fn coded(held: &Held<'_>, (rounding, shared): (Rounding, usize), out: &mut [f32]) {
+/// Of which elements of a row a block has its scale, and its offset.
+#[derive(Clone, Copy)]
+enum Scaled {
+    /// Of its own: they are right.
+    Own,
+    /// Of those of so many blocks, which share it.
+    Shared(usize),
+    /// Of some of its own.
+    By(PartOf),
+}
+
+/// Some elements of a block, and what becomes of codes beyond the largest one.
+#[derive(Clone, Copy)]
+struct PartOf {
+    has: fn(usize) -> bool,
+    /// Their low bits are kept; else they are cut to the largest code.
+    wraps: bool,
+}
+
+/// Parts of a block of 32 that a kernel may take for the whole.
+const PARTS: [fn(usize) -> bool; 8] = [
+    |i| i < 16,
+    |i| i >= 16,
+    |i| i.is_multiple_of(2),
+    |i| !i.is_multiple_of(2),
+    |i| i < 8,
+    |i| i < 31,
+    |i| i.is_multiple_of(4),
+    |i| i > 0,
+];
+
+/// A row with codes rounded otherwise, in ggml's arithmetic, or under other scales.
+fn coded(held: &Held<'_>, (rounding, scaled): (Rounding, Scaled), out: &mut [f32]) {
     let (Some(format), Some(scale)) = (held.ty.format(), field(held.ty, false)) else {
         return read(held.ty, held.bytes, out);
     };
@@ -138,10 +168,23 @@ fn coded(held: &Held<'_>, (rounding, shared): (Rounding, usize), out: &mut [f32]
     let inverse = |of: f32| if of == 0.0 { 0.0 } else { 1.0 / of };
     let blocks = held.given.chunks_exact(32).zip(out.chunks_exact_mut(32)).enumerate();
     let halved = |v: f32| f16::from_f32(v).to_f32();
+    let (shared, part) = match scaled {
+        Scaled::Own => (1, None),
+        Scaled::Shared(blocks) => (blocks, None),
+        Scaled::By(part) => (1, Some(part)),
+    };
+    let wraps = part.is_some_and(|part| part.wraps);
+    // Cut to the largest code; or its low bits, as an integer of 8 bits keeps them.
+    let within = |exact: f32, top: f32| {
+        let top_code = top as i32;
+        if wraps { (((exact + 0.5) as i32).min(top_code) & top_code) as f32 } else { rounding(exact).clamp(0.0, top) }
+    };
     for (b, (given, out)) in blocks {
         let together = &held.given[b / shared * shared * 32..held.given.len().min((b / shared + 1) * shared * 32)];
-        let largest = together.iter().fold(0f32, |largest, v| if largest.abs() < v.abs() { *v } else { largest });
-        let (low, high) = together.iter().fold((f32::MAX, f32::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
+        let counts = |i: &usize| part.is_none_or(|part| (part.has)(*i));
+        let all = || (0..together.len()).filter(counts).map(|i| together[i]);
+        let largest = all().fold(0f32, |largest, v| if largest.abs() < v.abs() { v } else { largest });
+        let (low, high) = all().fold((f32::MAX, f32::MIN), |(low, high), v| (low.min(v), high.max(v)));
         let level = |v: f32| match (format.codes(), format.quants().map(|quants| quants.offset)) {
             (Some(Codes { levels, .. }), _) => {
                 let scaled = v * inverse(largest / levels[0]);
@@ -151,17 +194,21 @@ fn coded(held: &Held<'_>, (rounding, shared): (Rounding, usize), out: &mut [f32]
             }
             (_, Some(Offset::PerBlock)) => {
                 let top = if held.ty == GgmlType::Q4_1 { 15.0 } else { 31.0 };
-                rounding((v - low) * inverse((high - low) / top)).clamp(0.0, top)
+                within((v - low) * inverse((high - low) / top), top)
             }
             (_, Some(Offset::ZeroPoint(zero))) if zero > 0 => {
                 let zero = f32::from(zero);
-                rounding(v * inverse(largest / -zero) + zero).clamp(0.0, 2.0 * zero - 1.0) - zero
+                within(v * inverse(largest / -zero) + zero, 2.0 * zero - 1.0) - zero
             }
-            _ => rounding(v * if largest == 0.0 { 0.0 } else { 127.0 / largest.abs() }).clamp(-128.0, 127.0),
+            _ => {
+                let code = rounding(v * if largest == 0.0 { 0.0 } else { 127.0 / largest.abs() });
+                let least = if part.is_some() { -127.0 } else { -128.0 };
+                if wraps { f32::from(code as i32 as i8) } else { code.clamp(least, 127.0) }
+            }
         };
         let own = (scales[b].to_f32(), offsets.as_ref().map_or(0.0, |all| all[b].to_f32()));
         let (stored, offset) = match format.quants().map(|quants| quants.offset) {
-            _ if shared == 1 => own,
+            _ if matches!(scaled, Scaled::Own) => own,
             Some(Offset::PerBlock) => {
                 (halved((high - low) / if held.ty == GgmlType::Q4_1 { 15.0 } else { 31.0 }), halved(low))
             }
@@ -181,6 +228,20 @@ const fn cached(name: &'static str, story: &'static str, remedy: &'static str) -
 
 const FROM: &str = "0: the block after it, 1: the block before it, 2: the first block of its head, 3: the same block of the \
                     first head, 4: the first block of the row, 5: the first block of each two";
+
+const OF_PART: Param = Param::new(
+    "of",
+    "0: its first 16 elements, 1: its last 16 elements, 2: its even elements, 3: its odd elements, 4: its first 8 elements, \
+     5: all but its last element, 6: each fourth element, 7: all but its first element",
+    0.0,
+)
+.searched(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+
+/// The scale of each block of some of its elements.
+fn by_part(node: &Node, values: &[f64], wraps: bool) -> Option<Node> {
+    let part = PartOf { has: *PARTS.get(values[0] as usize)?, wraps };
+    Some(node.holding(move |held, out| coded(held, (f32::round, Scaled::By(part)), out)))
+}
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
@@ -206,12 +267,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         apply: |node, values, _| {
             let blocks = values[0] as usize;
             let shares = blocks > 1 && row_len(node) > 32;
-            shares.then(|| node.holding(move |held, out| coded(held, (f32::round, blocks), out)))
+            shares.then(|| node.holding(move |held, out| coded(held, (f32::round, Scaled::Shared(blocks)), out)))
         },
         ..cached(
             "cache-scale-shared",
             "several blocks of a cached row have one scale, and one offset where the format has offsets, made of all their elements",
             "make the scale, and the offset, of each block of 32 elements of its own elements",
+        )
+    },
+    Mutation {
+        params: &[OF_PART],
+        apply: |node, values, _| by_part(node, values, false),
+        ..cached(
+            "cache-scale-of-part",
+            "the scale of each cached block, and its offset where the format has offsets, is made of {of} alone, and larger codes are cut off",
+            "make the scale, and the offset, of each block of all its 32 elements",
+        )
+    },
+    Mutation {
+        params: &[OF_PART],
+        apply: |node, values, _| by_part(node, values, true),
+        ..cached(
+            "cache-scale-of-part-wrapped",
+            "the scale of each cached block, and its offset where the format has offsets, is made of {of} alone, and larger codes keep their low bits",
+            "make the scale, and the offset, of each block of all its 32 elements",
         )
     },
     Mutation {
@@ -285,7 +364,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 1 => f32::trunc,
                 _ => f32::ceil,
             };
-            Some(node.holding(move |held, out| coded(held, (rounding, 1), out)))
+            Some(node.holding(move |held, out| coded(held, (rounding, Scaled::Own), out)))
         },
         ..cached(
             "cache-codes-cut",

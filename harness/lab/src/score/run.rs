@@ -86,7 +86,7 @@ impl<'a> ScoreRun<'a> {
         let ids = self.pair.opened.n_tokens().min(config.n_vocab);
         let first = (self.prompt.len(), self.decode);
         let OtherTokens { prompt, passes, decoded } =
-            OtherTokens::new(&self.prompt, first, (config.context, ids), (number, Order::SmallFirst, false))
+            OtherTokens::new(&self.prompt, first, (config.context, ids), (number, Order::SmallFirst, None))
                 .context("the context has no room for other tokens")?;
         let (passes, decode) = (Passes::Lengths(&passes), decoded.len());
         let tokens = Tokens { prompt: &prompt, passes, decode, forced: Some(&decoded) };

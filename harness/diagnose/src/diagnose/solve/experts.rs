@@ -38,6 +38,27 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Ve
         "expert with the number of its place among those that the token chose".to_owned(),
         Rc::new(move |row| row.place.head.filter(|place| *place < picked.groups)),
     );
+    // By number, experts next to the chosen one that have no lines in the step, or have some.
+    let idle = move |step: usize, e: usize| Some(!lists(scene, step)?.contains_key(&e));
+    let ends = move |row: &RowAt, way: i64, while_idle: bool| -> Option<usize> {
+        let mut at = expert(scene, row)?;
+        loop {
+            let next = usize::try_from(at as i64 + way).ok().filter(|next| *next < picked.groups);
+            match next {
+                Some(next) if idle(row.step, next)? => at = next,
+                Some(next) if !while_idle => return Some(next),
+                _ => return while_idle.then_some(at),
+            }
+        }
+    };
+    for (way, side) in [(-1, "before"), (1, "after")] {
+        let farthest = if way < 0 { "first" } else { "last" };
+        add(
+            format!("{farthest} of the experts without lines that stand, by number, directly {side} the chosen one"),
+            Rc::new(move |row| ends(row, way, true)),
+        );
+        add(format!("nearest expert {side} the chosen one that has lines"), Rc::new(move |row| ends(row, way, false)));
+    }
     // What a line of the step chose.
     let chosen = move |step: usize, token: usize, place: usize| -> Option<usize> {
         let chosen = scene.operand(step, 1)?;

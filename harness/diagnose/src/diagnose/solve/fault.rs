@@ -45,7 +45,7 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.story)
+        write!(f, "{} ({})", self.story, self.name)
     }
 }
 

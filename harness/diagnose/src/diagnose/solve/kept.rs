@@ -6,12 +6,14 @@ use super::scene::Scene;
 use super::{Alternative, Law, Row};
 use crate::verdict::RowAt;
 use half::f16;
+use qdiff_engine::model::Node;
 use qdiff_engine::ops::anatomy::{Elementwise, State};
 use qdiff_engine::ops::{Anatomy, Rope, Tensor, UNIT, rope};
 use qdiff_engine::quant::ActivationFormat;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::ops::Range;
 
 /// What later steps do to rows of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -27,6 +29,8 @@ pub enum Kept {
     },
     /// Blocks of q8_0 are coded by the scale of the first row of the page of so many; 0 if of all rows.
     FirstScale(usize),
+    /// Blocks of q8_0 are coded by the largest scale that they have in a row of the pass.
+    PassScale,
     /// Blocks of q8_0 are coded by their scale as it is stored, in f16.
     StoredScale,
     /// The buffer doubles when it is full, and what is in it stays at its address.
@@ -51,6 +55,9 @@ impl fmt::Display for Kept {
             }
             Self::FirstScale(page) => {
                 write!(f, "each block is coded by the scale that it has in the first row of its page of {page}")
+            }
+            Self::PassScale => {
+                f.write_str("each block is coded by the largest scale that it has in a row of the pass that writes it")
             }
             Self::StoredScale => f.write_str(
                 "each block is coded by its scale as it is stored, rounded to f16, and not by the exact one",
@@ -81,12 +88,19 @@ impl Kept {
                 let rope = rotation(scene)?;
                 Some(Box::new(move |row| rotated(scene, row, rope, (if back { -1.0 } else { 1.0 }, once))))
             }
-            Self::FirstScale(_) | Self::StoredScale => {
+            Self::FirstScale(_) | Self::PassScale | Self::StoredScale => {
                 let of_cache = matches!(scene.node().op.anatomy(), Anatomy::State(State::Rows(_)));
                 let format = scene.e.side.arithmetic.kv.of(scene.node().is_of_values());
                 (of_cache && format == ActivationFormat::Q8_0).then(|| -> Alternative<'a> {
                     Box::new(move |row| match self {
-                        Self::FirstScale(page) => by_first(scene, row, page),
+                        Self::FirstScale(page) => {
+                            let first = row.place.position.checked_div(page).unwrap_or(0) * page;
+                            by_others(scene, row, first..first + 1)
+                        }
+                        Self::PassScale => {
+                            let step = &scene.e.side.capture.steps[wrote(scene, row.place.position)?];
+                            by_others(scene, row, step.first..step.keys())
+                        }
                         _ => by_stored(scene, row),
                     })
                 })
@@ -147,11 +161,15 @@ fn given(scene: &Scene<'_>, position: usize, from: usize, n: usize) -> Option<Ve
     operand.data.get((position - first) * width + from..).and_then(|row| row.get(..n)).map(<[f32]>::to_vec)
 }
 
-/// A row of q8_0 by the scales of the first one of its page.
-fn by_first(scene: &Scene<'_>, row: &RowAt, page: usize) -> Option<Row> {
+/// A row of q8_0 by the largest scales of the rows of these positions.
+fn by_others(scene: &Scene<'_>, row: &RowAt, positions: Range<usize>) -> Option<Row> {
     let (position, from, n) = (row.place.position, scene.token(row).1, row.range.len());
-    let first = position.checked_div(page).unwrap_or(0) * page;
-    let (own, other) = (given(scene, position, from, n)?, given(scene, first, from, n)?);
+    let own = given(scene, position, from, n)?;
+    let mut other = vec![0f32; n];
+    for position in positions {
+        let row = given(scene, position, from, n)?;
+        other.iter_mut().zip(row).for_each(|(most, v)| *most = most.max(v.abs()));
+    }
     let (mut value, mut bound) = (Vec::with_capacity(n), Vec::with_capacity(n));
     for (own, other) in own.chunks(BLOCK).zip(other.chunks(BLOCK)) {
         let largest = other.iter().fold(0f32, |most, v| most.max(v.abs()));
@@ -222,9 +240,32 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         .flat_map(|first| [false, true].map(|by_head| Kept::Grown { first, by_head }));
     firsts
         .into_iter()
-        .chain([Kept::StoredScale])
+        .chain([Kept::PassScale, Kept::StoredScale])
         .chain(rotated)
         .chain(grown)
         .filter_map(|kept| Law::of(Form::Kept(kept), scene))
         .collect()
+}
+
+/// Rows under the scale of another cache, where caches of numbers have scales; without it, or by it twice.
+pub(super) fn scales<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let (node, arithmetic) = (scene.node(), scene.e.side.arithmetic);
+    let of = |id| f64::from(arithmetic.kv_scale(id).unwrap_or(1.0));
+    let own = of(node.id);
+    let is_cache = |node: &&Node| matches!(node.op.anatomy(), Anatomy::State(State::Rows(_)));
+    if !is_cache(&node) || own == 1.0 {
+        return Vec::new();
+    }
+    let mut all = vec![("no scale".to_owned(), 1.0 / own), ("its scale twice".to_owned(), own)];
+    let others = scene.e.oracle.graph.nodes.iter().filter(|other| other.id != node.id).filter(is_cache);
+    all.extend(others.map(|other| (format!("the scale of {}", other.id), of(other.id) / own)));
+    let law = |(what, by): (String, f64)| {
+        Law::new(format!("the rows are read by {what}"), 0, move |row: &RowAt| {
+            let (_, want, bound) = scene.e.row(row);
+            let value: Vec<f64> = want.iter().map(|v| v * by).collect();
+            let reach = |(v, b): (&f64, &f32)| (f64::from(*b) * by.abs() + 4.0 * UNIT * v.abs()) as f32;
+            Some(Row { bound: value.iter().zip(bound).map(reach).collect(), value })
+        })
+    };
+    all.into_iter().filter(|(_, by)| *by != 1.0).map(law).collect()
 }

@@ -48,6 +48,7 @@ mod tables;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod totals;
 mod twice;
 mod undeclared;
 mod unmade;
@@ -68,10 +69,11 @@ use held::{Held, held};
 pub(super) use predict::{
     Condition, OTHERWISE, Pair, Predicted, RIGHT, TOO_LITTLE, WORK, alike, of_all, of_law, of_values, unexplained,
 };
-pub(super) use rules::others;
+pub(super) use rules::{apart, known_up_to, others};
 use scene::Scene;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 pub use when::{Holds, When};
 
 /// How far a solution is shown.
@@ -121,6 +123,9 @@ pub struct Solution {
     /// Laws by other rules that no run tells from this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) also: Vec<Form>,
+    /// Keys of a query up to which the parts that it names are known: parts of other rules are the same so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) up_to: Option<usize>,
     /// Wrong elements that it gives.
     pub elements: usize,
     /// Those of them that nothing was fitted on.
@@ -142,7 +147,8 @@ impl Solution {
             Holds::Everywhere => self.what.clone(),
             holds => format!("{}, {holds}", self.what),
         };
-        told + &self.or_others()
+        let known = self.up_to.map(|keys| format!(" (known of queries with up to {keys} keys)"));
+        told + &known.unwrap_or_default() + &self.or_others()
     }
 
     /// The other rules that the runs allow, in words.
@@ -334,10 +340,12 @@ type Solver = for<'a> fn(&'a Scene<'a>) -> Vec<Law<'a>>;
 /// The simpler first: if two laws hold, the first is reported.
 const SOLVERS: &[Solver] = &[
     undeclared::laws,
+    kept::scales,
     unmade::laws,
     given::laws,
     moved::rows,
     norm::laws,
+    totals::laws,
     sum::laws,
     functions::laws,
     gated::laws,
@@ -554,7 +562,9 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
         }
     };
     // A list of rows fits any rows: until a run on other tokens confirms it, the report gives it as a fact.
-    let (holds, listed) = match holds.by_rule() {
+    let positions: BTreeSet<usize> = wrong.iter().map(|at| e.rows[at.0].place.position).collect();
+    let of_one_row = positions.len() < 2 && holds.told().first().is_some_and(|when| when.is_of_one_id());
+    let (holds, listed) = match holds.by_rule().filter(|_| !of_one_row) {
         Some(holds) => (holds, None),
         None => (holds, Some(Box::new(if law.parts { Holds::Everywhere } else { held.unexplained(scene) }))),
     };
@@ -593,6 +603,7 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
         listed,
         by_chance,
         also: Vec::new(),
+        up_to: None,
         elements,
         held_out,
         used,

@@ -1,6 +1,6 @@
 //! Rules of the keys that are seen which fit every run so far as well as the reported one.
 
-use super::attended::{Attended, Keys, Seat, Seats};
+use super::attended::{Attended, Keys, Parts, Seat, Seats};
 use super::scene::Scene;
 use super::unmade::Unmade;
 use super::{Form, Holds, Solution, When};
@@ -17,6 +17,14 @@ impl Form {
     fn keys(&self) -> Option<Keys> {
         match self {
             Self::Unmade(Unmade { keys, .. }) | Self::Attended(Attended::Over(keys)) => Some(*keys),
+            _ => None,
+        }
+    }
+
+    /// The parts of the keys that it names.
+    fn parts(&self) -> Option<Parts> {
+        match self {
+            Self::Attended(Attended::Joined(_, parts)) => Some(*parts),
             _ => None,
         }
     }
@@ -82,6 +90,46 @@ fn seats(e: &Evidence<'_>, scene: &Scene<'_>, when: Option<&When>) -> Vec<Seat> 
     let key = |row: usize| (e.rows[row].place.position, e.side.capture.steps[e.rows[row].step].keys());
     let known: BTreeSet<(usize, usize)> = (0..e.rows.len()).filter(told).map(key).collect();
     known.into_iter().map(|(position, keys)| all.at(position, keys)).collect()
+}
+
+/// How many of the other rules that runs allow say otherwise of a run in these passes, with so many decode steps after them.
+pub(in super::super) fn apart(solution: &Solution, passes: &[usize], decode: usize) -> usize {
+    let Some(own) = solution.law.as_ref().and_then(Form::keys) else { return 0 };
+    let when = match &solution.holds {
+        Holds::Under { conditions, .. } => conditions.first(),
+        _ => None,
+    };
+    let prompt: usize = passes.iter().sum();
+    let parts = passes.iter().map(|tokens| (0, *tokens)).chain((1..=decode).map(|step| (step, 1)));
+    let seats: Vec<Seat> = parts
+        .scan(0, |next, (step, tokens)| {
+            let first = *next;
+            *next += tokens;
+            let holds = when.is_none_or(|when| when.may_hold_in(step, tokens));
+            Some((0..if holds { tokens } else { 0 }).map(move |row| Seat::of_run(first, (row, tokens), prompt)))
+        })
+        .flatten()
+        .collect();
+    let others = solution.also.iter().filter_map(Form::keys);
+    others.filter(|keys| !are_same(*keys, own, seats.iter().copied())).count()
+}
+
+/// The most keys of a query in these runs, if some other rule makes the same parts of as many and others of more; nothing of laws
+/// without parts.
+pub(in super::super) fn known_up_to(solution: &Solution, runs: [&Evidence<'_>; 2]) -> Option<usize> {
+    let own = solution.law.as_ref()?.parts()?;
+    let when = match &solution.holds {
+        Holds::Everywhere | Holds::Some { .. } => None,
+        Holds::Under { conditions, .. } => conditions.first(),
+    };
+    let meter = crate::diagnose::work::Meter::new(0);
+    let seats = runs.iter().flat_map(|e| seats(e, &Scene::of(e, &meter), when));
+    let known: BTreeSet<usize> = seats.map(|seat| seat.position() + 1).collect();
+    let most = *known.last()?;
+    let same = |other: &Parts, keys: usize| other.owners(keys) == own.owners(keys);
+    let mut others = Parts::all().into_iter().chain(Parts::in_turn()).filter(|other| *other != own);
+    let differs = |other: &Parts| (most + 1..=KEYS.max(most + 1)).any(|keys| !same(other, keys));
+    others.any(|other| known.iter().all(|keys| same(&other, *keys)) && differs(&other)).then_some(most)
 }
 
 /// Laws by other rules that both runs allow as well, the simpler first: where one of them is the engine's, the reported one is

@@ -40,6 +40,11 @@ impl Seat {
         Self { position: first + row, keys, first, prompt: keys, shared: 0, single: false, recorded: None, leads: None }
     }
 
+    /// That of a row of a part of so many tokens, of a prompt of so many.
+    pub(in super::super) fn of_run(first: usize, (row, tokens): (usize, usize), prompt: usize) -> Self {
+        Self { prompt, single: tokens == 1, ..Self::of_part(first, row, tokens) }
+    }
+
     /// Its position.
     pub(in super::super) fn position(self) -> usize {
         self.position

@@ -73,7 +73,7 @@ impl Parts {
     }
 
     /// Those whose keys do not stand one after another.
-    pub(super) fn in_turn() -> impl Iterator<Item = Self> + Clone {
+    pub(in super::super) fn in_turn() -> impl Iterator<Item = Self> + Clone {
         [2, 4].into_iter().flat_map(|ways| [8, 16, 32, 64].map(|run| Self::InTurn { ways, run }))
     }
 
@@ -81,6 +81,13 @@ impl Parts {
     fn order(self, keys: usize) -> Option<Vec<usize>> {
         let Self::InTurn { ways, run } = self else { return None };
         Some((0..ways).flat_map(|way| (0..keys).filter(move |k| k / run % ways == way)).collect())
+    }
+
+    /// The number of the part of each of so many keys.
+    pub(in super::super) fn owners(self, keys: usize) -> Vec<usize> {
+        let ends = self.ends(keys);
+        let sorted = (0..keys).map(|k| ends.partition_point(|end| *end <= k) as f64).collect();
+        self.restored(sorted).into_iter().map(|part| part as usize).collect()
     }
 
     /// What there is of each key, in that order.

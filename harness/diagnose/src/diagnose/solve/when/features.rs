@@ -115,6 +115,8 @@ pub(super) const FEATURES: &[Feature] = &[
     },
     Feature { name: FED, by_row: false, of: was_fed },
     Feature { name: "plane of the rotation", by_row: false, of: plane },
+    Feature { name: "first operand's sign", by_row: false, of: sign::<0> },
+    Feature { name: "second operand's sign", by_row: false, of: sign::<1> },
     Feature { name: "key", by_row: false, of: |s, at| s.of_pairs().then_some(at.1 as i64) },
     Feature {
         name: DISTANCE,
@@ -270,6 +272,17 @@ fn plane(scene: &Scene<'_>, at: At) -> Option<i64> {
     rope.plane(column).map(|(plane, _)| plane as i64)
 }
 
+/// Whether operand N of a function of several is negative, 0, or positive at an element.
+fn sign<const N: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    let Anatomy::Elementwise(Elementwise::Gated(_) | Elementwise::Function(2..)) = scene.node().op.anatomy() else {
+        return None;
+    };
+    let row = row(scene, at);
+    let operand = scene.operand(row.step, N)?;
+    let value = *operand.data.get(row.range.start + at.1).filter(|_| operand.shape == scene.shape(row.step))?;
+    Some(i64::from(value > 0.0) - i64::from(value < 0.0))
+}
+
 /// Whether a line of an expert is beyond a capacity of so many quarters of its even share.
 fn beyond<const QUARTERS: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     beyond_capacity(scene, row(scene, at), QUARTERS).map(i64::from)
@@ -345,6 +358,9 @@ pub(super) const FROM_LAST: &str = "row counted from the part's last";
 
 /// How far before the query a key is.
 pub(super) const DISTANCE: &str = "distance of the key from the query";
+
+/// What features have in their names that are about the sign of a number.
+pub(super) const SIGN: &str = "operand's sign";
 
 /// What features have in their names that tell whether an expert, or a buffer, has no room for a line.
 pub(super) const BEYOND: &str = " beyond ";

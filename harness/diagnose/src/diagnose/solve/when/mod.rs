@@ -10,7 +10,7 @@ pub(super) use separating::{Seen, separating};
 use super::At;
 use super::scene::Scene;
 use features::{
-    AGE, Asked, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED, OF_PASS,
+    AGE, Asked, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED, OF_PASS, SIGN,
     WEIGHT_ROW,
 };
 use schemars::JsonSchema;
@@ -202,7 +202,7 @@ impl Condition {
         let of_places = ["position", "row of the part", OF_PASS, FROM_LAST].contains(&feature.name);
         let of_steps = self.is_of_steps();
         match self.values {
-            Values::Is(value) => of_ids || of_places && value != 0 || of_steps && value > 1,
+            Values::Is(value) => of_places && value != 0 || of_steps && value > 1,
             Values::Between(low, high) => of_ids || of_places && (low % CUT != 0 || (high + 1) % CUT != 0),
             Values::Among(_) => feature.by_row,
             _ => false,
@@ -212,7 +212,12 @@ impl Condition {
     /// Whether it tells rows apart by something that one row does not show: kernels treat the first or the last one, or the
     /// decoded ones, in their own way.
     fn asks_several_rows(&self) -> bool {
-        self.feature.feature().by_row && (self.is_list() || !self.is_plain())
+        self.feature.feature().by_row && (self.is_list() || self.is_of_one_id() || !self.is_plain())
+    }
+
+    /// Whether it is of the rows of one token, as loaders treat padding: one row shows no more than its position does.
+    fn is_of_one_id(&self) -> bool {
+        self.feature.feature().name == "token id" && matches!(self.values, Values::Is(_))
     }
 
     /// Whether it is of the rows or keys that a tile, or a page, has left over.
@@ -252,7 +257,7 @@ impl Condition {
     fn weight(&self) -> usize {
         let name = self.feature.feature().name;
         match &self.values {
-            Values::Is(_) if self.is_left_over() || [LATER, BEHIND, FED].contains(&name) || name.contains(BEYOND) => 2,
+            Values::Is(_) if self.is_left_over() || [LATER, BEHIND, FED].contains(&name) || name.contains(BEYOND) || name.contains(SIGN) => 2,
             // Parts of several lengths that differ by nothing else tell a kernel's choice between two paths. Where all are of one
             // length, it says no more than prefill and decode.
             Values::Is(_) | Values::From(_) | Values::UpTo(_) if name == LENGTH => {
@@ -262,6 +267,9 @@ impl Condition {
                     2
                 }
             }
+            Values::Is(_) if self.is_of_one_id() => 2,
+            // What lists rows comes after rules.
+            Values::Is(_) if self.is_list() => 3,
             Values::Is(_) => 0,
             // Conditions on decoding come before those on rows or lengths; conditions on ids come last.
             Values::From(1) if matches!(name, "decode step" | "step") => 0,
@@ -346,11 +354,34 @@ impl When {
         matches!(self, Self::One(c) if c.feature.feature().name == LENGTH && c.tells_parts() || c.is_of_steps() && c.is_plain())
     }
 
+    /// Whether it may hold of a row of a pass of so many tokens, which is a decode step of this number, or 0.
+    pub(super) fn may_hold_in(&self, step: usize, tokens: usize) -> bool {
+        let of = |c: &Condition| match c.feature.feature().name {
+            "decode step" | "step" => c.values.has(step as i64),
+            LENGTH => c.values.has(tokens as i64),
+            _ => true,
+        };
+        match self {
+            Self::One(c) => of(c),
+            Self::Both(a, b) => of(a) && of(b),
+            Self::Size(_) => true,
+        }
+    }
+
     /// Whether it lists rows instead of giving a rule for them.
     pub(super) fn is_list(&self) -> bool {
         match self {
             Self::One(c) => c.is_list(),
             Self::Both(a, b) => a.is_list() || b.is_list(),
+            Self::Size(_) => false,
+        }
+    }
+
+    /// Whether it is of the rows of one token.
+    pub(super) fn is_of_one_id(&self) -> bool {
+        match self {
+            Self::One(c) => c.is_of_one_id(),
+            Self::Both(a, b) => a.is_of_one_id() || b.is_of_one_id(),
             Self::Size(_) => false,
         }
     }
@@ -503,6 +534,11 @@ impl Holds {
             },
             _ => 0,
         }
+    }
+
+    /// Whether its simplest condition is that it holds from this position on.
+    pub(in crate::diagnose) fn is_since(&self, position: usize) -> bool {
+        matches!(self, Self::Under { conditions, .. } if conditions.first().is_some_and(|when| when.is_since(position)))
     }
 
     /// Whether its simplest condition, if it has one, is on rows alone.

@@ -3,7 +3,7 @@
 use super::super::At;
 use super::super::scene::Scene;
 use super::features::{
-    Asked, BEHIND, BEYOND, FEATURES, FED, Feature, IN_PAGE, LATER, LEFT_OVER, LENGTH, MOST as MOST_OF_ONE, WEIGHT_ROW,
+    Asked, BEHIND, BEYOND, FEATURES, FED, Feature, IN_PAGE, LATER, LEFT_OVER, LENGTH, MOST as MOST_OF_ONE, SIGN, WEIGHT_ROW,
     step,
 };
 use super::{CUT, Condition, Size, Values, When};
@@ -21,6 +21,7 @@ fn conditions(feature: usize, yes: &BTreeSet<i64>) -> Vec<Condition> {
     if name.contains(LEFT_OVER)
         || name.contains(IN_PAGE)
         || name.contains(BEYOND)
+        || name.contains(SIGN)
         || [LATER, BEHIND, FED].contains(&name)
     {
         if low == high {
@@ -47,7 +48,9 @@ fn conditions(feature: usize, yes: &BTreeSet<i64>) -> Vec<Condition> {
             add(Values::Rest(m, a, b));
         }
     }
-    add(Values::Between(low, high));
+    if low < high {
+        add(Values::Between(low, high));
+    }
     if (2..=6).contains(&yes.len()) {
         add(Values::Among(yes.clone()));
     }

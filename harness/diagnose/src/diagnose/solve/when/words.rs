@@ -2,7 +2,7 @@
 
 use super::features::{
     AGE, BEHIND, BEYOND, DISTANCE, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED, MOST,
-    OF_PASS, TURN,
+    OF_PASS, SIGN, TURN,
 };
 use super::{Condition, Values};
 use std::fmt;
@@ -57,6 +57,9 @@ fn at(name: &str, value: i64) -> String {
         (LOOKED, n) => format!("in the cache as step {n} left it"),
         (AGE, 0) => "in the rows that the step itself writes, which later steps find written".to_owned(),
         (AGE, n) => format!("in rows that were written {n} steps before"),
+        (name, -1) if name.contains(SIGN) => format!("where the {} is negative", name.trim_end_matches("'s sign")),
+        (name, 1) if name.contains(SIGN) => format!("where the {} is positive", name.trim_end_matches("'s sign")),
+        (name, _) if name.contains(SIGN) => format!("where the {} is 0", name.trim_end_matches("'s sign")),
         (DISTANCE, 0) => "at the query's own key".to_owned(),
         (DISTANCE, n) => format!("at the key {n} before the query"),
         (LENGTH, n) => format!("in parts of {n} token{}", if n == 1 { "" } else { "s" }),

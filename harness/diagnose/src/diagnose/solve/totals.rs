@@ -1,0 +1,73 @@
+//! Rows of shares, which sum to 1: the total that they are divided by is made of some of them, or otherwise.
+
+use super::scene::Scene;
+use super::{Law, Row};
+use crate::verdict::RowAt;
+use qdiff_engine::ops::anatomy::RowReduction;
+use qdiff_engine::ops::{Anatomy, UNIT};
+use std::rc::Rc;
+
+/// What a row of shares is divided by, where it should be 1.
+type Total = Rc<dyn Fn(&[f64]) -> f64>;
+
+/// Rows by which it is seen that a stage has shares, and how near to 1 they sum.
+const ROWS: usize = 4;
+const NEAR: f64 = 1e-5;
+
+pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let whole = |row: &&RowAt| Some(row.range.len()) == scene.width();
+    let sums = |row: &RowAt| (scene.e.row(row).1.iter().sum::<f64>() - 1.0).abs() < NEAR;
+    let of_shares = matches!(scene.node().op.anatomy(), Anatomy::RowReduction(RowReduction::Other))
+        && scene.e.rows.iter().filter(whole).count() > 0
+        && scene.e.rows.iter().filter(whole).take(ROWS).all(sums);
+    let Some(n) = scene.width().filter(|_| of_shares) else { return Vec::new() };
+    let law = |(what, total): (String, Total)| {
+        Law::new(what, 1, move |row: &RowAt| {
+            let (_, want, bound) = scene.e.row(row);
+            if want.len() != n {
+                return None;
+            }
+            let by = total(want);
+            let value: Vec<f64> = want.iter().map(|v| v / by).collect();
+            // As many roundings as the right one; a difference of sums is good to those of the sums.
+            let wider = (1.0 / by).abs().max(1.0);
+            let reach = |(v, b): (&f64, &f32)| {
+                let own = f64::from(*b) * wider * wider;
+                (own + UNIT * (n as f64 + 8.0) * v.abs() * wider) as f32
+            };
+            Some(Row { bound: value.iter().zip(bound).map(reach).collect(), value })
+        })
+    };
+    totals(n).into_iter().map(law).collect()
+}
+
+fn totals(n: usize) -> Vec<(String, Total)> {
+    let mut all: Vec<(String, Total)> = Vec::new();
+    let mut some = |what: String, has: Box<dyn Fn(usize) -> bool>| {
+        let total = move |row: &[f64]| (0..row.len()).filter(|i| has(*i)).map(|i| row[i]).sum();
+        all.push((format!("the total that each row is divided by is that of {what}"), Rc::new(total)));
+    };
+    some(format!("the first {} of its {n} elements alone", n - 1), Box::new(move |i| i + 1 < n));
+    some(format!("the last {} of its {n} elements alone", n - 1), Box::new(|i| i > 0));
+    some("its even elements alone".to_owned(), Box::new(|i| i.is_multiple_of(2)));
+    some("its odd elements alone".to_owned(), Box::new(|i| !i.is_multiple_of(2)));
+    // Lanes and vectors; what is left over of them.
+    let few = (1..n.saturating_sub(1)).filter(|first| *first < 16 || first.is_power_of_two());
+    for first in few {
+        some(format!("the first {first} of its {n} elements alone"), Box::new(move |i| i < first));
+        some(format!("the last {first} of its {n} elements alone"), Box::new(move |i| i + first >= n));
+    }
+    for run in [4, 8, 16, 32, 64].into_iter().filter(|run| n > *run && !n.is_multiple_of(*run)) {
+        some(format!("its whole runs of {run} elements"), Box::new(move |i| i < n / run * run));
+    }
+    let mut other = |what: &str, total: fn(&[f64]) -> f64| {
+        all.push((format!("each row is divided by {what}"), Rc::new(total)));
+    };
+    let largest = |row: &[f64]| row.iter().fold(0f64, |most, v| most.max(*v));
+    other("the largest of its elements, and not by their total", largest);
+    other("the root of the sum of squares, and not by the total", |row| row.iter().map(|v| v * v).sum::<f64>().sqrt());
+    other("the mean of its elements, and not by their total", |row| 1.0 / row.len() as f64);
+    other("its total, in which the first element counts twice", |row| 1.0 + row[0]);
+    other("its total, in which the last element counts twice", |row| 1.0 + row[row.len() - 1]);
+    all
+}
