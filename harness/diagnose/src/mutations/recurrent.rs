@@ -249,7 +249,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "delta-head-map",
         fits: Some(|graph, n| recurrence(graph, n) || l2_norm(graph, n)),
-        story: "value heads read other key heads: beside each other where they are apart, or the other way round",
+        story: "value heads that share a key head are taken as neighbours instead of as interleaved, or the other way round",
         seen: "the first head of values is right, and others are not",
         remedy: "value head h reads key head h mod H_k in Qwen3.5 (the GGUF is reordered so), and h / (H / H_k) in Qwen3-Next",
         apply: |node, _, graph| {
@@ -547,7 +547,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a-log-again",
         fits: Some(|_, n| is(n, VectorFactor("").name())),
-        story: "A is taken for its logarithm: −exp is applied to what the file holds, which has it already",
+        story: "−exp is applied to A a second time: the file already holds −exp(A_log)",
         seen: "decays of all heads are nearly alike",
         remedy: "{weight} holds −exp(A_log); multiply by it",
         apply: |node, _, _| {
@@ -640,7 +640,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "halves-split-flat",
         // Streams that begin as one are no parts of a row.
         fits: Some(|_, n| columns(n).is_some_and(|of| of.runs > 1 && of.stride > of.run)),
-        story: "what stands side by side in each head is taken for one half of the row after the other",
+        story: "each head holds its two halves side by side; the engine reads the first half of the whole row, then the second",
         seen: "the first head is right in part, and every other is another's",
         remedy: "split {input} head by head: first one part of a head, then the other",
         apply: |node, _, _| {

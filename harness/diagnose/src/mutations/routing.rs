@@ -151,8 +151,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         remedy: "gather the weights of a token from its own row: row t of {input} has as many elements as there are experts",
         params: &[Param::new(
             "from",
-            "0: the token before, 1: the token after, 2: the part's first token, 3: the part's last token, 4: row i/E for weight i of \
-             all and E experts",
+            "0: the token before, 1: the token after, 2: the part's first token, 3: the part's last token, 4: row i/E, for weight \
+             number i and E experts",
             0.0,
         )
         .searched(&[1.0, 2.0, 3.0, 4.0])],

@@ -259,7 +259,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "stream-share-missing",
         fits: Some(|_, n| matches!(curve(n), Some(Function::TwiceSigmoidOfShare(_) | Function::SiluOfShare(_)))),
-        story: "the product is not divided by the number of residual streams before its function",
+        story: "the product is not divided by the number of residual streams before the activation",
         seen: "gates or weights are nearer to their ends than they should be",
         remedy: "divide the product by the number of streams, then take SiLU or the sigmoid",
         apply: |node, _, _| {

@@ -58,7 +58,7 @@ pub struct GenerationReport {
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Cause {
-    /// Every stage is correct on both sides: rounding made it, that of quantised activations included.
+    /// Every stage is correct on both sides: the difference comes from rounding (of quantised activations too).
     Flip,
     /// A stage of the subject is wrong.
     Divergence {
@@ -183,7 +183,7 @@ fn parting(report: &GenerationReport) -> (&'static str, String) {
         Some(Cause::Flip) => (
             "FLIP",
             format!(
-                "{}at {fork}: every stage is correct on both sides, so rounding made it, that of quantised activations included",
+                "{}at {fork}: every stage is correct on both sides, so the difference comes from rounding (of quantised activations too)",
                 origin::inert(&report.inert)
             ),
         ),
@@ -295,17 +295,14 @@ fn best(choice: &Choice) -> String {
 fn reach(fork: &Fork) -> String {
     let what = match fork.reference.draw {
         None => "the reference's margin",
-        Some(_) => "the draw's distance from its share's edge",
+        Some(_) => "the distance of the draw from the edge of its share",
     };
-    let verdict = if fork.reach.within() {
-        "within"
-    } else {
-        "beyond, so they changed the order or the choice of tokens that share,"
-    };
+    let (needed, possible) = (number(fork.reach.needed), number(fork.reach.possible));
+    if fork.reach.within() {
+        return format!(": {what} is {needed}; a difference of this size can change it by up to {possible}");
+    }
     format!(
-        ": {what}, {}, is {verdict} the {} they can move it by",
-        number(fork.reach.needed),
-        number(fork.reach.possible)
+        ": {what} is {needed}; a difference of this size can change it by {possible} at most, so the order or the choice of the tokens that share changed"
     )
 }
 
