@@ -92,7 +92,9 @@ pub fn described(node: &Node) -> &'static str {
         (Op::Residual, _) if node.emission.name.starts_with("ffn_out") => {
             "the experts' sum plus what the shared expert gives"
         }
-        (Op::Residual, _) => "the layer's output: the residual stream after attention plus the result of the feed-forward network or the experts",
+        (Op::Residual, _) => {
+            "the layer's output: the residual stream after attention plus the result of the feed-forward network or the experts"
+        }
         (Op::Linear, Role::Logits) => "a logit per token id; for a prompt, the logits of the last token are enough",
         (Op::Linear, _) => "a product with a weight",
         (Op::Collective(_), _) => "the parts of all ranks together",
@@ -111,12 +113,16 @@ fn by_name(name: &str) -> &'static str {
         "attn_streams_gate" => {
             "the streams' gates before attention or delta net: the low-rank product projected up, before the sigmoid"
         }
-        "attn_inject" => "a score for each stream, computed from the normed streams; it sets how much of the result of attention or delta net is added to this stream",
+        "attn_inject" => {
+            "a score for each stream, computed from the normed streams; it sets how much of the result of attention or delta net is added to this stream"
+        }
         "ffn_streams_down" => "the normed streams before the experts, projected down for the gates",
         "ffn_streams_gate" => {
             "the streams' gates before the experts: the low-rank product projected up, before the sigmoid"
         }
-        "ffn_inject" => "a score for each stream, computed from the normed streams; it sets how much of the experts' result is added to this stream",
+        "ffn_inject" => {
+            "a score for each stream, computed from the normed streams; it sets how much of the experts' result is added to this stream"
+        }
         "final_streams_down" => "the normed streams after the last layer, projected down for the gates",
         "final_streams_gate" => {
             "the streams' gates after the last layer: the low-rank product projected up, before the sigmoid"
