@@ -304,7 +304,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "window-of-the-step-alone",
         fits: Some(|_, n| is(n, Window { rows: 1 }.name())),
-        story: "the window that a step leaves has rows of the step alone: where it had fewer, there are zeros",
+        story: "the window after a step has only rows of that step; if the step has fewer tokens than the window, the rest is zeros",
         seen: "the convolution is wrong after steps of few tokens",
         remedy: "keep the last rows of this step and of those before it: K − 1 of them, however few tokens the step has",
         apply: |node, _, _| {
@@ -346,7 +346,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "delta-before-decay",
         fits: Some(recurrence),
-        story: "what the key reads is subtracted from the value as of the state before its decay",
+        story: "the key reads the part to subtract from the value in the state before its decay",
         seen: "the first token is right, and later ones are not",
         remedy: "decay the state first, then subtract what the key reads of it from the value",
         apply: |node, _, graph| {
@@ -440,7 +440,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "delta-state-across",
         fits: Some(|_, n| is(n, NET.name())),
-        story: "queries meet the columns of the state, and not its rows: it is read transposed",
+        story: "queries are multiplied with the columns of the state, and not with its rows: the state is read transposed",
         seen: "every output is another sum of the right products",
         remedy: "row j of the state belongs to element j of the value; multiply it with the query",
         apply: |node, _, graph| {

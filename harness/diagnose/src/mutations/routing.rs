@@ -109,7 +109,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "expert-index-off",
         fits: Some(products),
-        story: "each token meets the weights of another expert than it chose: the index is off",
+        story: "each token is multiplied with the weights of another expert than it chose: the index is off",
         seen: "scores, choice and weights are right, the products are those of a neighbour",
         remedy: "check the offset of an expert's weights: index times the size of one expert",
         params: &[Param::new("off", "experts after the chosen one", 1.0).searched(&[-1.0, 2.0])],

@@ -375,7 +375,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "budget-of-keys-as-blocks",
         fits: Some(|_, n| blocks(n).is_some()),
-        story: "the budget of keys is taken for one of blocks: too many blocks are chosen",
+        story: "the budget of keys is used as a budget of blocks: too many blocks are chosen",
         seen: "attention is to all keys for longer than it should be",
         remedy: "divide the budget by the keys of a block",
         apply: |node, _, _| {
