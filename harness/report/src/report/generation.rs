@@ -308,8 +308,8 @@ fn reach(fork: &Fork) -> String {
 
 fn same_tokens(forced: &TeacherForced) -> String {
     let mut text = format!(
-        "fed the reference's next {} tokens, the subject makes the reference's choice after {} of them",
-        forced.compared,
+        "fed the reference's next {}, the subject makes the reference's choice after {} of them",
+        counted(forced.compared, "token"),
         forced.compared - forced.different.len()
     );
     if let Some(t) = forced.different.iter().max_by(|a, b| a.margin.total_cmp(&b.margin)) {

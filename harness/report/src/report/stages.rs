@@ -118,7 +118,7 @@ pub(super) fn legend(verdict: &Verdict) -> Vec<Line> {
         ),
         (
             covered().any(|s| s.subject.is_some()),
-            "with figures: correct; the reference lacks it, and is checked at its next stage",
+            "a row with figures is correct: the reference lacks its stage, and is checked at its next stage",
         ),
     ];
     let meanings: Vec<&str> = meanings.iter().filter(|(has, _)| *has).map(|(_, meaning)| *meaning).collect();
