@@ -129,7 +129,7 @@ SEVERITY = """
 What a defect does to a text: the engine as it is released, beside the same engine with this defect mended (`scripts/field --severity`,
 from [field/severity.json](field/severity.json)). The text is the beginning of a source file of a pinned package
 ([plan.json](field/plan.json)). A row is about the last 256 tokens before a length: the mean NLL in nats, the tokens whose likeliest
-successor changes, and of every 16th token the divergence KL(mended, released).
+successor changes, and the divergence KL(mended, released) at every 16th token.
 
 """
 

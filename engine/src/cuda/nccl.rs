@@ -125,7 +125,7 @@ impl Member {
         }
         let handle = self.handle.swap(std::ptr::null_mut(), Ordering::AcqRel);
         if !handle.is_null() {
-            // SAFETY: made in `all`, and ended by who took it out. After an error another one has no receiver.
+            // SAFETY: `all` created the communicator, and the swap gave it to this call alone, which ends it.
             let _ = unsafe { (nccl.abort)(handle) };
         }
     }

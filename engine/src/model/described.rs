@@ -92,8 +92,10 @@ pub fn described(node: &Node) -> &'static str {
         (Op::Residual, _) if node.emission.name.starts_with("ffn_out") => {
             "the experts' sum plus what the shared expert gives"
         }
-        (Op::Residual, _) => "the layer's output: the residual stream after attention plus the down projection",
-        (Op::Linear, Role::Logits) => "a logit per token id; of a prompt the last token's alone is enough",
+        (Op::Residual, _) => {
+            "the layer's output: the residual stream after attention plus the result of the feed-forward network or the experts"
+        }
+        (Op::Linear, Role::Logits) => "a logit per token id; for a prompt, the logits of the last token are enough",
         (Op::Linear, _) => "a product with a weight",
         (Op::Collective(_), _) => "the parts of all ranks together",
     }
@@ -104,19 +106,23 @@ fn by_name(name: &str) -> &'static str {
     match name {
         "delta_qkv" => "queries, keys and values of the delta net in one product, before the convolution",
         "delta_z" => "the product of z, which gates the delta net's output",
-        "delta_ba" => "the products of β and of the decay in one",
+        "delta_ba" => "the products of β and of the decay, computed by one matrix",
         "ngram_key" => "the n-grams' key for each stream: their embedding times the key's weight",
         "ngram_value" => "the n-grams' value, one for all streams: their embedding times the value's weight",
         "attn_streams_down" => "the normed streams before attention or delta net, projected down for the gates",
         "attn_streams_gate" => {
             "the streams' gates before attention or delta net: the low-rank product projected up, before the sigmoid"
         }
-        "attn_inject" => "a score for each stream, of the normed streams: how much of attention or delta net it gets",
+        "attn_inject" => {
+            "a score for each stream, computed from the normed streams; it sets how much of the result of attention or delta net is added to this stream"
+        }
         "ffn_streams_down" => "the normed streams before the experts, projected down for the gates",
         "ffn_streams_gate" => {
             "the streams' gates before the experts: the low-rank product projected up, before the sigmoid"
         }
-        "ffn_inject" => "a score for each stream, of the normed streams: how much of the experts' result it gets",
+        "ffn_inject" => {
+            "a score for each stream, computed from the normed streams; it sets how much of the experts' result is added to this stream"
+        }
         "final_streams_down" => "the normed streams after the last layer, projected down for the gates",
         "final_streams_gate" => {
             "the streams' gates after the last layer: the low-rank product projected up, before the sigmoid"

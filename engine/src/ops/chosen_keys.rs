@@ -133,7 +133,7 @@ impl Definition for BlockScores {
         "block_scores"
     }
     fn about(&self) -> &'static str {
-        "how much a query asks for each whole block of keys, at the block's last key; 0 elsewhere"
+        "the score of each whole block of keys for a query, in the column of the block's last key; other columns are 0"
     }
     fn anatomy(&self) -> Anatomy<'_> {
         Anatomy::RowReduction(RowReduction::Seen)

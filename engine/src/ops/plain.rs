@@ -20,7 +20,7 @@ impl Plain {
 
     /// The keys of the `picks` blocks of the largest values, each of `block` keys, and those behind the last whole block.
     pub fn top_blocks(picks: usize, block: usize) -> Self {
-        let about = "the keys that a token attends to: 1 at those of the chosen blocks and behind the last whole block, 0 elsewhere";
+        let about = "the keys that a token attends to: 1 for keys of a chosen block and for keys after the last whole block, else 0";
         Self { name: "top_blocks", about, anatomy: Anatomy::Decision(Decision { picks, block: Some(block) }) }
     }
 

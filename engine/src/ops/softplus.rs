@@ -21,7 +21,7 @@ impl Definition for Softplus {
         "softplus"
     }
     fn about(&self) -> &'static str {
-        "softplus of the decay's product and its bias"
+        "softplus of the sum of the decay's product and its bias"
     }
     fn anatomy(&self) -> Anatomy<'_> {
         Anatomy::Elementwise(Elementwise::Function(1))

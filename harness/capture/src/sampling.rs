@@ -12,13 +12,13 @@ pub struct Sampling {
     /// Temperature; 0 takes the most probable token
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_parser = not_negative, env = "QDIFF_TEMP")]
     pub temp: f32,
-    /// Keep the K most probable; 0 for all
+    /// Keep the K most probable tokens; 0 for all
     #[arg(long, value_name = "K", default_value_t = 40, env = "QDIFF_TOP_K")]
     pub top_k: usize,
-    /// Keep the most probable that sum up to P; 1 for all
+    /// Keep the most probable tokens whose probabilities sum up to P; 1 for all
     #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true, value_parser = share, env = "QDIFF_TOP_P")]
     pub top_p: f32,
-    /// Keep those at least P times as probable as the first; 0 for all
+    /// Keep tokens at least P times as probable as the first; 0 for all
     #[arg(long, value_name = "P", default_value_t = 0.05, allow_negative_numbers = true, value_parser = share, env = "QDIFF_MIN_P")]
     pub min_p: f32,
     /// Make tokens of the last --repeat-last-n less likely by this factor; 1 for off

@@ -5,6 +5,7 @@
 
 use crate::arithmetic::{Arithmetic, Declared, check_heads};
 use crate::capture::manifest::{Manifest as CaptureManifest, Sampler};
+use crate::capture::raw::MorePasses;
 use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
 use crate::diagnose::{
     Diagnosis, Sibling, again_among_sequences, among_sequences, confirm, confirm_among_sequences, explain, narrow,
@@ -398,7 +399,10 @@ impl<'a> Pair<'a> {
 
     /// Reads the dump of an engine that had to run `tokens`.
     fn dumped(&self, folder: &Path, tokens: Tokens<'_>, names: &Names) -> Result<Recording> {
-        let mut manifest = container::manifest(folder).context("the engine's dump")?;
+        let mut manifest = container::manifest(folder).map_err(|error| match error.downcast_ref::<MorePasses>() {
+            Some(more) if more.named == tokens.steps() => too_long(more.ended, tokens),
+            _ => error.context("the engine's dump"),
+        })?;
         if manifest.model_sha256.is_some() {
             manifest.check_model(folder, &self.opened.sha256())?;
         }
@@ -406,13 +410,19 @@ impl<'a> Pair<'a> {
         let (given, decoded) = (manifest.tokens.len(), manifest.decoded.len());
         manifest.divide(tokens.prompt.len());
         let told = tokens.forced.is_none_or(|forced| manifest.decoded == forced);
+        let hint = if manifest.tokens == tokens.prompt && decoded < tokens.decode {
+            "; {n} steps come after the pass over the prompt, so a run has {n} + 1 passes"
+        } else if told {
+            ""
+        } else {
+            "; {decoded} tells it which to feed"
+        };
         ensure!(
-            manifest.tokens == tokens.prompt && told && manifest.decoded.len() == tokens.decode,
+            manifest.tokens == tokens.prompt && told && decoded == tokens.decode,
             "the engine dumped a run of other tokens than it should run: {given} of a prompt and {decoded} decoded, for {} \
-             and {}{}",
+             and {}{hint}",
             tokens.prompt.len(),
-            tokens.decode,
-            if told { "" } else { "; {decoded} tells it which to feed" }
+            tokens.decode
         );
         ensure!(
             self.whole.is_none() || manifest.ranks.is_some(),
@@ -604,6 +614,19 @@ impl<'a> Pair<'a> {
         subject.capture.store.trouble()?;
         Ok(diagnosis)
     }
+}
+
+/// More passes than were asked for, in words: of an engine that decodes although nobody asked it to, most often.
+fn too_long(ended: usize, tokens: Tokens<'_>) -> anyhow::Error {
+    let asked = match tokens.decode {
+        0 => "the prompt".to_owned(),
+        n => format!("the prompt and {}", counted(n, "decode step")),
+    };
+    anyhow!(
+        "the engine ran {ended} passes, and qdiff asked for {} ({asked}): let the command take {{n}} or {{decoded}}, or \
+         decode nothing more",
+        tokens.steps()
+    )
 }
 
 fn siblings(judged: &mut [(Recording, Diagnosis)]) -> Vec<Sibling<'_>> {

@@ -33,7 +33,7 @@ pub(super) fn run(request: &DemoRequest, dispatch: &dyn Fn(&Command) -> Result<u
     }
     say(&format!(
         "\nOpen {wrong} in a browser for every stage of every layer. For your own engine:\n\n\
-         qdiff run -m {model} --prompt haiku --subject 'cmd: ./your-engine {{model}} {{tokens}} {{dir}}'\n"
+         qdiff run -m {model} --prompt haiku --subject 'cmd: ./your-engine {{model}} --tokens {{tokens}}'\n"
     ))?;
     Ok(exit::MATCH)
 }

@@ -14,7 +14,7 @@ T tokens of this step, N tokens so far; E width of the residual stream, H query 
 a head, F width of the feed-forward network, X experts, K experts of a token, V size of the vocabulary, M any other width (two M in one
 shape may differ). A name in an engine's column is that of a module; the stage is its output unless the cell says otherwise.
 A dash means that the engine never materialises the value, or that its name is not known. `qdiff stages` prints this page from the
-tables in `engine/src/model/dialect`.
+graphs in `engine/src/model` and the tables in `engine/src/model/dialect`.
 ";
 
 /// What stands before the Python tables.

@@ -5,7 +5,7 @@
 //! # let (prompt, n_embd, n_vocab) = (vec![151644, 872], 4, 8);
 //! # let (embedding, layers, logits) = (vec![0f32; 8], vec![vec![0f32; 8]], vec![0f32; 16]);
 //! let tap = qdiff_tap::Tap::begin("my engine")?; //  writes nothing where QDIFF_DUMP is not set
-//! tap.step(0, &prompt)?; //                          before a forward pass: its position, and the ids it is fed
+//! tap.step(0, &prompt)?; //                          before a forward pass: the position of its first token, and the ids it is fed
 //! tap.rows("embed", None, &embedding, n_embd)?; //   [tokens, n_embd], row-major
 //! for (layer, x) in layers.iter().enumerate() {
 //!     tap.rows("layer_out", layer, x, n_embd)?;

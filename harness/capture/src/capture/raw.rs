@@ -17,6 +17,24 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
+/// The dump has more passes than its manifest names.
+#[derive(Debug)]
+pub struct MorePasses {
+    /// Passes that ended.
+    pub ended: usize,
+    /// Passes of the manifest.
+    pub named: usize,
+    name: String,
+}
+
+impl std::fmt::Display for MorePasses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {} ended, and the manifest has {}", self.name, counted(self.ended, "step"), self.named)
+    }
+}
+
+impl std::error::Error for MorePasses {}
+
 /// The file of lines.
 pub const LINES: &str = "capture.jsonl";
 
@@ -248,12 +266,8 @@ impl Lines {
             "{name}: its lines name no sequences; give each line that ends a step the `sequences` of its tokens"
         );
         let steps = manifest.steps();
-        ensure!(
-            self.ends.len() <= steps.len(),
-            "{name}: {} ended, and the manifest has {}",
-            counted(self.ends.len(), "step"),
-            steps.len()
-        );
+        let (ended, named) = (self.ends.len(), steps.len());
+        ensure!(ended <= named, MorePasses { ended, named, name: name.to_owned() });
         for (end, step) in self.ends.iter().zip(&steps) {
             let tokens = end.tokens.as_ref().is_none_or(|tokens| *tokens == step.tokens);
             ensure!(

@@ -41,8 +41,8 @@ pub enum Ended {
 pub fn split() -> Option<Ended> {
     let board = Board::new()?;
     let (keepers, alive) = std::io::pipe().ok()?;
-    // SAFETY: no thread has been started, so the child has the whole state of its parent. SIGCHLD is reset: if its being
-    // ignored were inherited, waiting would never give how the child ended.
+    // SAFETY: no thread has been started, so the child has the whole state of its parent. SIGCHLD is
+    // reset: a process may inherit that it is ignored, and waiting would then not return the status of the child.
     let (parent, child) = unsafe {
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         (libc::getpid(), libc::fork())

@@ -195,7 +195,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation::decoding(
         "kquant-early-return",
         early_return,
-        "of each row only the first block of 256 weights is used",
+        "only the first block of 256 weights of each row is used",
         "loop over all blocks of the row: n / 256 of them",
     ),
     Mutation::decoding(

@@ -254,7 +254,11 @@ impl Mutation {
     pub fn choices(&self) -> String {
         let all = |story: String, param: &Param| {
             let words: Vec<&str> = param.words().map(|(_, word)| word).collect();
-            story.replace(&format!("{{{}}}", param.name), &words.join(" or "))
+            let all = match words.as_slice() {
+                [first, rest @ ..] if rest.len() > 3 => format!("{first} (or in one of {} other ways)", rest.len()),
+                few => few.join(" or "),
+            };
+            story.replace(&format!("{{{}}}", param.name), &all)
         };
         self.params.iter().fold(self.story.replace(OTHER, ""), all)
     }

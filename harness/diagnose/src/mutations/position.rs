@@ -261,7 +261,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "decode-offset",
         fits: Some(rotations),
-        story: "every step but the first takes another position than the token's, at the same distance in each",
+        story: "in every step except the first, the rotation takes a wrong position; the distance is the same in each step",
         seen: "the prefill is right and the first decoded token is not",
         remedy: "give each token the number of tokens before it as its position; count the tokens of the cache once, and add nothing",
         params: &[Param::new("by", "positions too far in every step but the first", 16.0).searched(&[1.0, -1.0])],
@@ -329,7 +329,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "rope-magnitude",
         fits: Some(rotations),
-        story: "the magnitude by which YaRN multiplies sines and cosines is applied another number of times than once (0: never, 2: twice, −1: they are divided by it)",
+        story: "the magnitude by which YaRN multiplies sines and cosines is not applied exactly once (0: never; 2: twice; −1: sines and cosines are divided by it)",
         seen: "the angles are right, and every rotated vector is too long or too short by one factor",
         remedy: "multiply sines and cosines by the magnitude, 0.1·ln(factor) + 1 unless the model says otherwise, once",
         params: &[Param::new("times", "how many times it is applied", 0.0).searched(&[2.0, -1.0])],
@@ -346,10 +346,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "rope-yarn-context",
         fits: Some(rotations),
-        story: "the pairs of elements between which YaRN goes over to divided angles are those of another context than the model was trained on",
+        story: "YaRN computes its range of pairs from a wrong training context",
         seen: "the first and the last pairs of a head are right, those between are not; the error grows with the position",
         remedy: "compute the two pairs from rope.scaling.original_context_length, not from context_length, and with the model's base",
-        params: &[Param::new("context", "tokens that they are computed of", 32_768.0)],
+        params: &[Param::new("context", "tokens of the context from which the range is computed", 32_768.0)],
         apply: |node, values, _| {
             rotating(node, |r| {
                 let planes = Scaling::planes((r.rotated, r.base), values[0], [32.0, 1.0]);
@@ -371,7 +371,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "rope-yarn-planes",
         fits: Some(rotations),
-        story: "YaRN goes over to divided angles between other pairs of elements than the model's",
+        story: "YaRN changes from whole angles to divided angles between other pairs of elements than the model's",
         seen: "the first and the last pairs of a head are right, those between are not; the error grows with the position",
         remedy: "look at what the two pairs are computed from: the model's own base, the elements of a head that are rotated, the context that the model was trained on, and 32 and 1 turns; the first is rounded down, the last up",
         params: &[
@@ -411,7 +411,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "rope-of-whole-heads",
         fits: Some(rotations),
-        story: "whole heads are rotated, where the model rotates the first elements of each alone",
+        story: "all elements of a head are rotated; the model rotates only the first elements",
         seen: "the last elements of each head are not the input's",
         remedy: "rotate the first `rope.dimension_count` elements of a head alone; their number is that of the exponents, too",
         apply: |node, _, _| rotating(node, |r| r.rotated = r.head_dim),

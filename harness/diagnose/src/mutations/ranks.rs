@@ -134,7 +134,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "all-reduce-twice",
         fits: Some(sums),
-        story: "the sum over all ranks is reduced once more: it is as many times too large as there are ranks",
+        story: "the sum over all ranks is reduced once more: it is multiplied by the number of ranks",
         seen: "the residual stream grows too fast, by a factor that is the number of ranks",
         remedy: "reduce {stage} once: every rank already has the whole sum",
         apply: |node, _, graph| {

@@ -249,7 +249,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "delta-head-map",
         fits: Some(|graph, n| recurrence(graph, n) || l2_norm(graph, n)),
-        story: "value heads read other key heads: beside each other where they are apart, or the other way round",
+        story: "value heads that share a key head are taken as neighbours instead of as interleaved, or the other way round",
         seen: "the first head of values is right, and others are not",
         remedy: "value head h reads key head h mod H_k in Qwen3.5 (the GGUF is reordered so), and h / (H / H_k) in Qwen3-Next",
         apply: |node, _, graph| {
@@ -304,7 +304,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "window-of-the-step-alone",
         fits: Some(|_, n| is(n, Window { rows: 1 }.name())),
-        story: "the window that a step leaves has rows of the step alone: where it had fewer, there are zeros",
+        story: "the window after a step has only rows of that step; if the step has fewer tokens than the window, the rest is zeros",
         seen: "the convolution is wrong after steps of few tokens",
         remedy: "keep the last rows of this step and of those before it: K − 1 of them, however few tokens the step has",
         apply: |node, _, _| {
@@ -346,7 +346,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "delta-before-decay",
         fits: Some(recurrence),
-        story: "what the key reads is subtracted from the value as of the state before its decay",
+        story: "the key reads the part to subtract from the value in the state before its decay",
         seen: "the first token is right, and later ones are not",
         remedy: "decay the state first, then subtract what the key reads of it from the value",
         apply: |node, _, graph| {
@@ -440,7 +440,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "delta-state-across",
         fits: Some(|_, n| is(n, NET.name())),
-        story: "queries meet the columns of the state, and not its rows: it is read transposed",
+        story: "queries are multiplied with the columns of the state, and not with its rows: the state is read transposed",
         seen: "every output is another sum of the right products",
         remedy: "row j of the state belongs to element j of the value; multiply it with the query",
         apply: |node, _, graph| {
@@ -547,7 +547,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a-log-again",
         fits: Some(|_, n| is(n, VectorFactor("").name())),
-        story: "A is taken for its logarithm: −exp is applied to what the file holds, which has it already",
+        story: "−exp is applied to A a second time: the file already holds −exp(A_log)",
         seen: "decays of all heads are nearly alike",
         remedy: "{weight} holds −exp(A_log); multiply by it",
         apply: |node, _, _| {
@@ -640,7 +640,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "halves-split-flat",
         // Streams that begin as one are no parts of a row.
         fits: Some(|_, n| columns(n).is_some_and(|of| of.runs > 1 && of.stride > of.run)),
-        story: "what stands side by side in each head is taken for one half of the row after the other",
+        story: "each head holds its two halves side by side; the engine reads the first half of the whole row, then the second",
         seen: "the first head is right in part, and every other is another's",
         remedy: "split {input} head by head: first one part of a head, then the other",
         apply: |node, _, _| {

@@ -109,7 +109,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "expert-index-off",
         fits: Some(products),
-        story: "each token meets the weights of another expert than it chose: the index is off",
+        story: "each token is multiplied with the weights of another expert than it chose: the index is off",
         seen: "scores, choice and weights are right, the products are those of a neighbour",
         remedy: "check the offset of an expert's weights: index times the size of one expert",
         params: &[Param::new("off", "experts after the chosen one", 1.0).searched(&[-1.0, 2.0])],
@@ -151,8 +151,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         remedy: "gather the weights of a token from its own row: row t of {input} has as many elements as there are experts",
         params: &[Param::new(
             "from",
-            "0: the token before, 1: the token after, 2: the part's first token, 3: the part's last token, 4: row i/E for weight i of \
-             all and E experts",
+            "0: the token before, 1: the token after, 2: the part's first token, 3: the part's last token, 4: row i/E, for weight \
+             number i and E experts",
             0.0,
         )
         .searched(&[1.0, 2.0, 3.0, 4.0])],

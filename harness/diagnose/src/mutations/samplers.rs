@@ -42,7 +42,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "sampler-ties",
-        story: "among equal logits not the lowest id is chosen",
+        story: "of several equal logits, another id than the lowest is chosen",
         seen: "`qdiff generate`: another token is drawn from the reference's logits, with a margin of zero; inert where no two logits are equal",
         remedy: "take the lowest id among equals: scan with `>`, not `>=`",
         chain: Some(|chain| chain.last_of_equals = true),

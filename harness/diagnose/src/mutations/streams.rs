@@ -259,7 +259,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "stream-share-missing",
         fits: Some(|_, n| matches!(curve(n), Some(Function::TwiceSigmoidOfShare(_) | Function::SiluOfShare(_)))),
-        story: "the product is not divided by the number of residual streams before its function",
+        story: "the product is not divided by the number of residual streams before the activation",
         seen: "gates or weights are nearer to their ends than they should be",
         remedy: "divide the product by the number of streams, then take SiLU or the sigmoid",
         apply: |node, _, _| {
@@ -375,7 +375,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "budget-of-keys-as-blocks",
         fits: Some(|_, n| blocks(n).is_some()),
-        story: "the budget of keys is taken for one of blocks: too many blocks are chosen",
+        story: "the budget of keys is used as a budget of blocks: too many blocks are chosen",
         seen: "attention is to all keys for longer than it should be",
         remedy: "divide the budget by the keys of a block",
         apply: |node, _, _| {

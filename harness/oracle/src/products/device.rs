@@ -199,7 +199,8 @@ impl Device {
                 beta: 0.0,
                 ldc: m as i32,
             };
-            // SAFETY: `count` rows of n weights, T rows of n, and of T rows of m those from `first` on.
+            // SAFETY: the buffers hold `count` rows of n weights, T rows of n inputs, and T rows of m outputs; the call writes
+            // `count` outputs of each row, from `first` on.
             unsafe { blas.gemm(config, widened, of_x, &mut y.slice_mut(first..)) }
                 .map_err(|e| anyhow::anyhow!("cuBLAS: {:?} in a product", e.0))?;
         }

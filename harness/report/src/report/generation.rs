@@ -58,7 +58,7 @@ pub struct GenerationReport {
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Cause {
-    /// Every stage is correct on both sides: rounding made it, that of quantised activations included.
+    /// Every stage is correct on both sides: the difference comes from rounding (of quantised activations too).
     Flip,
     /// A stage of the subject is wrong.
     Divergence {
@@ -183,7 +183,7 @@ fn parting(report: &GenerationReport) -> (&'static str, String) {
         Some(Cause::Flip) => (
             "FLIP",
             format!(
-                "{}at {fork}: every stage is correct on both sides, so rounding made it, that of quantised activations included",
+                "{}at {fork}: every stage is correct on both sides, so the difference comes from rounding (of quantised activations too)",
                 origin::inert(&report.inert)
             ),
         ),
@@ -295,24 +295,21 @@ fn best(choice: &Choice) -> String {
 fn reach(fork: &Fork) -> String {
     let what = match fork.reference.draw {
         None => "the reference's margin",
-        Some(_) => "the draw's distance from its share's edge",
+        Some(_) => "the distance of the draw from the edge of its share",
     };
-    let verdict = if fork.reach.within() {
-        "within"
-    } else {
-        "beyond, so they changed the order or the choice of tokens that share,"
-    };
+    let (needed, possible) = (number(fork.reach.needed), number(fork.reach.possible));
+    if fork.reach.within() {
+        return format!(": {what} is {needed}; a difference of this size can change it by up to {possible}");
+    }
     format!(
-        ": {what}, {}, is {verdict} the {} they can move it by",
-        number(fork.reach.needed),
-        number(fork.reach.possible)
+        ": {what} is {needed}; a difference of this size can change it by {possible} at most, so the order or the choice of the tokens that share changed"
     )
 }
 
 fn same_tokens(forced: &TeacherForced) -> String {
     let mut text = format!(
-        "fed the reference's next {} tokens, the subject makes the reference's choice after {} of them",
-        forced.compared,
+        "fed the reference's next {}, the subject makes the reference's choice after {} of them",
+        counted(forced.compared, "token"),
         forced.compared - forced.different.len()
     );
     if let Some(t) = forced.different.iter().max_by(|a, b| a.margin.total_cmp(&b.margin)) {

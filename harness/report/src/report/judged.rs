@@ -42,7 +42,8 @@ pub(super) fn correct(report: &Report) -> String {
 }
 
 /// `all 531 stages are`; where some were judged within segments, which were not: `5 stages, and 64 that were not dumped,
-/// checked as 4 segments, are`.
+/// checked as 4 segments, are`; where the reference alone lacks some: `104 stages, 8 of which the reference lacks (checked
+/// there as 8 segments), are`.
 fn stages(report: &Report, status: Status) -> String {
     let verdict = &report.diagnosis.verdict;
     let asked = if report.run.filters.is_empty() { "" } else { " asked for" };
@@ -65,7 +66,12 @@ fn stages(report: &Report, status: Status) -> String {
         1 => "one segment".to_owned(),
         n => format!("{n} segments"),
     };
-    format!("{}{asked}, and {}, checked as {checked}, are", counted(dumped.len(), "stage"), Absent::of(report))
+    let absent = Absent::of(report);
+    if let Absent { subject: 0, reference } = absent {
+        let all = counted(dumped.len() + reference, "stage");
+        return format!("{all}{asked}, {reference} of which the reference lacks (checked there as {checked}), are");
+    }
+    format!("{}{asked}, and {absent}, checked as {checked}, are", counted(dumped.len(), "stage"))
 }
 
 /// Stages that were judged within segments, by who did not give them.
@@ -86,9 +92,9 @@ impl Absent {
     /// How their rows are judged.
     fn judged(&self) -> &'static str {
         match self {
-            Self { reference: 0, .. } => "not dumped and checked as part of the next dumped stage",
-            Self { subject: 0, .. } => "missing in the reference, which is checked at its next stage instead",
-            _ => "missing on one side, which is checked at its next stage instead",
+            Self { reference: 0, .. } => "not dumped; they were checked as part of the next dumped stage",
+            Self { subject: 0, .. } => "missing in the reference; qdiff checks the reference at its next stage instead",
+            _ => "missing on one side; qdiff checks that side at its next stage instead",
         }
     }
 }
@@ -97,12 +103,9 @@ impl std::fmt::Display for Absent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.subject, self.reference) {
             (subject, 0) => write!(f, "{subject} that {} not dumped", were(subject)),
-            (0, reference) => write!(f, "{reference} that the reference does not give"),
-            (subject, reference) => write!(
-                f,
-                "{subject} that {} not dumped and {reference} that the reference does not give",
-                were(subject)
-            ),
+            (subject, reference) => {
+                write!(f, "{subject} that {} not dumped and {reference} that the reference lacks", were(subject))
+            }
         }
     }
 }
@@ -203,13 +206,13 @@ pub(super) fn flip(report: &Report, step: usize, at: Option<StageId>) -> &'stati
     let wrong = stages.iter().any(|stage| first_bad(stage).is_some());
     let later = wrong && !stages.iter().enumerate().any(is_before);
     if later && whole && report.diagnosis.verdict.coverage.within == 0 {
-        return "a flip: every stage is right up to that step, so rounding made it, that of quantised activations included";
+        return "a flip: every stage is right up to that step, so the difference comes from rounding (of quantised activations too)";
     }
     if later {
         return "no stage is known to be wrong up to that step, so this may be rounding";
     }
     if report.outcome == Outcome::Match && whole && report.diagnosis.verdict.coverage.within == 0 {
-        "a flip: every stage is correct on both sides, so rounding made it, that of quantised activations included"
+        "a flip: every stage is correct on both sides, so the difference comes from rounding (of quantised activations too)"
     } else if report.diagnosis.findings.is_empty() {
         "not every stage was judged by its own bound, so this may be rounding or a fault"
     } else {

@@ -110,8 +110,20 @@ pub(super) fn legend(verdict: &Verdict) -> Vec<Line> {
     if has(Status::Poisoned) {
         lines.push(("POISONED", "some of its values are NaN or infinite".to_owned()));
     }
-    if has(Status::Covered) {
-        lines.push(("covered", "not captured, and judged as a part of the next stage that was captured".to_owned()));
+    let covered = || verdict.stages.iter().filter(|s| s.status == Status::Covered);
+    let meanings = [
+        (
+            covered().any(|s| s.subject.is_none()),
+            "not captured, and judged as a part of the next stage that was captured",
+        ),
+        (
+            covered().any(|s| s.subject.is_some()),
+            "a row with figures is correct: the reference lacks its stage, and is checked at its next stage",
+        ),
+    ];
+    let meanings: Vec<&str> = meanings.iter().filter(|(has, _)| *has).map(|(_, meaning)| *meaning).collect();
+    if !meanings.is_empty() {
+        lines.push(("covered", meanings.join("; ")));
     }
     lines
 }
@@ -148,7 +160,7 @@ fn fate(report: &Report, stage: &StageResult) -> Fate {
         Status::Inherited => passed(&format!("inherited: {INHERITED}")),
         Status::Alone => passed("correct against f64; no reference gave it"),
         Status::Covered if stage.subject.is_some() => {
-            passed("correct; the reference does not give it, and is checked at its next stage")
+            passed("correct; the reference lacks it, and is checked at its next stage")
         }
         Status::Covered => passed("not dumped; checked as part of the next dumped stage"),
         Status::Diverged => Fate::Failed { kind: "diverged", message: why() },

@@ -79,7 +79,7 @@ impl Document for SweepReport {
             self.passes.iter().map(row),
         );
         let meaning = format!(
-            "the largest relative L2 distance of a row from that row {}",
+            "the largest relative L2 distance of a row from the same row of the run {}",
             self.passes.first().map_or("", |p| &p.fed)
         );
         let check =

@@ -283,6 +283,7 @@ impl Engine {
         let expected = self.begins()?;
         let line = self.line(values);
         let run = Process::start(&line, &self.dump, &expected.run, false).and_then(|run| run.finish(self.timeout));
+        let run = run.map_err(|error| self.hint_at_ids(error, &line, values));
         let dumped = run.and_then(|()| {
             ensure!(
                 std::fs::read_dir(&self.dump)?.next().is_some(),
@@ -296,6 +297,16 @@ impl Engine {
             let names = PLACEHOLDERS.map(|(name, _)| format!("{{{name}}}")).join(", ");
             format!("the command has {word}, which qdiff does not replace; qdiff replaces {names}")
         })
+    }
+
+    /// The error of a command, with a hint at `{ids}` if the command complains about the path of its file of tokens.
+    fn hint_at_ids(&self, error: anyhow::Error, line: &str, values: &[(&str, String)]) -> anyhow::Error {
+        let file = values.iter().find(|(name, _)| *name == "tokens").map(|(_, path)| path.as_str());
+        let complains = |path: &str| format!("{error:#}").matches(path).count() > line.matches(path).count();
+        if file.is_some_and(complains) {
+            return error.context("{tokens} is a file of ids; for the ids themselves, as 1,2,3, write {ids}");
+        }
+        error
     }
 
     /// The run that is about to begin: what the engine dumps must be of it.

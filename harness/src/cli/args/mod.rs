@@ -136,7 +136,7 @@ Examples:
   qdiff weights damaged.gguf --against model.gguf"
     )]
     Weights(Reported<WeightsRequest>),
-    /// Check every logit against its product, and list suspicious ids
+    /// Compute every logit again in f64, and list suspicious ids
     #[command(after_help = "\
 Examples:
   qdiff logits --prompt haiku

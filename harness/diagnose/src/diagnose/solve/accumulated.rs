@@ -217,7 +217,7 @@ impl Way {
             return match self.at_once {
                 // A single number of either is one of the other too.
                 1 => {
-                    let name = if name == "f16" { "f16 or TF32, which have as many bits," } else { name };
+                    let name = if name == "f16" { "f16 or TF32 (both keep 11 bits)" } else { name };
                     format!("each term of {sum} is rounded to {name} before it is added{factors}")
                 }
                 n => format!("each sum of {n} {many} is rounded to {name} before it is added to {sum}{factors}"),

@@ -67,15 +67,15 @@ fn exponentials() -> Vec<(String, Function)> {
         let n = f64::from(1 << bits);
         let step = if bits == 0 { "1".to_owned() } else { format!("1/{n}") };
         all.push((
-            format!("by a table in steps of {step}, the nearest"),
+            format!("by a table in steps of {step}, at the nearest entry"),
             Rc::new(move |x| ((x * n).round() / n).exp()),
         ));
         all.push((
-            format!("by a table in steps of {step}, the one below"),
+            format!("by a table in steps of {step}, at the entry below"),
             Rc::new(move |x| ((x * n).floor() / n).exp()),
         ));
         all.push((
-            format!("by a table in steps of {step}, the one nearer to 0"),
+            format!("by a table in steps of {step}, at the entry nearer to 0"),
             Rc::new(move |x| ((x * n).trunc() / n).exp()),
         ));
         if bits >= 2 {
@@ -84,7 +84,10 @@ fn exponentials() -> Vec<(String, Function)> {
                 let (a, f) = ((x * n).floor() / n, x * n - (x * n).floor());
                 a.exp() * (1.0 - f) + (a + 1.0 / n).exp() * f
             };
-            all.push((format!("by a table in steps of {step}, straight between its points"), Rc::new(linear)));
+            all.push((
+                format!("by a table in steps of {step}, in straight lines between its entries"),
+                Rc::new(linear),
+            ));
         }
     }
     for limit in [1.0, 2.0, 4.0, 5.0, 8.0, 10.0, 16.0, 20.0] {
@@ -126,13 +129,13 @@ fn activations<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     for bits in 0..=10 {
         let n = f64::from(1 << bits);
         let what = |of: &str| format!("SiLU is approximated by a table in steps of 1/{n}, {of}");
-        all.push(of(what("the nearest"), Rc::new(move |g| silu((g * n).round() / n))));
-        all.push(of(what("the one below"), Rc::new(move |g| silu((g * n).floor() / n))));
+        all.push(of(what("at the nearest entry"), Rc::new(move |g| silu((g * n).round() / n))));
+        all.push(of(what("at the entry below"), Rc::new(move |g| silu((g * n).floor() / n))));
         let linear = move |g: f64| {
             let (a, f) = ((g * n).floor() / n, g * n - (g * n).floor());
             silu(a) * (1.0 - f) + silu(a + 1.0 / n) * f
         };
-        all.push(of(what("straight between its points"), Rc::new(linear)));
+        all.push(of(what("in straight lines between its entries"), Rc::new(linear)));
     }
     type Sigmoid = fn(f64) -> f64;
     let sigmoids: [(&str, Sigmoid); 4] = [
@@ -183,8 +186,8 @@ fn rotations<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     for bits in 6..=16 {
         let n = f64::from(1 << bits);
         let what = |of: &str| format!("sine and cosine are read from a table of {n} points a turn, {of}");
-        ways.push((what("the nearest"), Rc::new(move |a| ((a / TAU * n).round() / n * TAU).sin_cos())));
-        ways.push((what("the one below"), Rc::new(move |a| ((a / TAU * n).floor() / n * TAU).sin_cos())));
+        ways.push((what("at the nearest point"), Rc::new(move |a| ((a / TAU * n).round() / n * TAU).sin_cos())));
+        ways.push((what("at the point below"), Rc::new(move |a| ((a / TAU * n).floor() / n * TAU).sin_cos())));
     }
     for terms in 2..=6usize {
         let polynomial = move |a: f64| {

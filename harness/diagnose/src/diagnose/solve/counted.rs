@@ -41,11 +41,11 @@ fn bounds() -> Vec<Which> {
             Rc::new(move |k, n| n > t && k + t >= n && k < n / t * t),
         ));
         all.push((
-            format!("the first key of every tile of {t} but the first is"),
+            format!("in every tile of {t} except the first, the first key is"),
             Rc::new(move |k, _| k >= t && k % t == 0),
         ));
         all.push((
-            format!("the last key of every tile of {t} but the last is"),
+            format!("in every tile of {t} except the last, the last key is"),
             Rc::new(move |k, n| k + 1 < n && k % t == t - 1),
         ));
         for odd in [0, 1] {
@@ -69,11 +69,11 @@ fn bounds() -> Vec<Which> {
             Rc::new(move |k, n| k >= n / s * s),
         ));
         all.push((
-            format!("the first key of each of {s} splits but the first is"),
+            format!("in each of {s} splits except the first, the first key is"),
             Rc::new(move |k, n| k > 0 && k % chunk(n) == 0),
         ));
         all.push((
-            format!("the last key of each of {s} splits but the last is"),
+            format!("in each of {s} splits except the last, the last key is"),
             Rc::new(move |k, n| k + 1 < n && k % chunk(n) == chunk(n) - 1),
         ));
     }
@@ -179,7 +179,7 @@ fn of_softmax<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
         })
     };
     let whole = ways("the softmax").into_iter().filter(|(.., count)| *count == 0.0);
-    let sums = ways("the sum that weights are divided by").into_iter();
+    let sums = ways("the sum of the softmax").into_iter();
     whole
         .map(|(what, taken, _)| law(what, taken, true))
         .chain(sums.map(|(what, taken, _)| law(what, taken, false)))
@@ -223,7 +223,7 @@ fn fitted_sums<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {
     let mut all = Vec::new();
     for kind in kinds {
         let Some(taken) = fitted(&products, &errors, kind, seen) else { continue };
-        let what = format!("of the sum that weights are divided by, {}", told(scene, kind, &taken, seen));
+        let what = format!("of the sum of the softmax, {}", told(scene, kind, &taken, seen));
         let parameters = taken.iter().filter(|c| **c != 0.0).count();
         all.push(Law::new(
             what.replace(" in every sum", "").replace(" from every sum", ""),

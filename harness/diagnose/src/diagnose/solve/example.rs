@@ -202,7 +202,7 @@ fn operands(e: &Evidence<'_>, (r, i): (usize, usize)) -> Option<(&'static str, L
                     "the element, which does not turn"
                 }
                 Elementwise::Rotation(_) => {
-                    "the pair that holds the element, turned by its position times its frequency, times the magnitude"
+                    "the pair that holds the element, rotated by the angle position × frequency, and multiplied by the magnitude"
                 }
                 Elementwise::Function(1) => "a function of the element",
                 Elementwise::Function(_) => "a function of an element of each operand",

@@ -1,7 +1,7 @@
 //! What the factors of a sum's terms may be instead: read in the wrong place, rounded, decoded otherwise, of another token,
 //! key, head or stage.
 
-use super::index::Index;
+use super::index::{Index, beside};
 use super::rounded::{FORMATS, QUANTISED};
 use super::scene::{Layout, Scene};
 use super::terms::{Sums, grouped};
@@ -125,7 +125,7 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other
     type Change = Rc<dyn Fn(&mut [f32])>;
     let formats = FORMATS.iter().map(|f| -> (&str, Change) {
         // Most numbers are the same in its twin, which comes after it.
-        let name = if f.twin.is_some() { "f16 or TF32, which have as many bits," } else { f.name };
+        let name = if f.twin.is_some() { "f16 or TF32 (both keep 11 bits)" } else { f.name };
         (name, Rc::new(|row: &mut [f32]| row.iter_mut().for_each(|v| *v = (f.round)(*v))))
     });
     let quantised = QUANTISED.iter().map(|q| -> (&str, Change) { (q.name, Rc::new(|row: &mut [f32]| q.apply(row))) });
@@ -481,7 +481,7 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
     let (h, g) = (attention.n_heads, attention.n_kv_heads);
     for by in 1..h.min(17) {
         let sums = sums.clone();
-        let what = format!("{query} of the head {by} after is taken, wrapping around");
+        let what = format!("{query} of the {} is taken, wrapping around", beside("head", by as i64));
         all.push((
             what,
             Rc::new(move |row, i, _, b| Some(products(&sums.left(row, i, scene.token(row).0 as i64, by)?, b))),
@@ -514,7 +514,10 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
     maps.push((format!("head h mod {g} of the cache, for head h"), Box::new(move |head| head % g)));
     maps.extend((1..g).map(|by| -> (String, Map) {
         (
-            format!("the cache's head {by} after the right one, wrapping around"),
+            match by {
+                1 => "the next head of the cache (after the last head, from the first)".to_owned(),
+                by => format!("the cache's head {by} after the right one, wrapping around"),
+            },
             Box::new(move |head| (head / (h / g) + by) % g),
         )
     }));

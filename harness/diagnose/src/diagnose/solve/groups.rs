@@ -84,7 +84,7 @@ pub(super) fn term(op: Anatomy<'_>) -> (&'static str, &'static str) {
         Anatomy::Contraction(Contraction::Context(_)) | Anatomy::RowReduction(RowReduction::Exponentials(_)) => {
             ("key", "keys")
         }
-        Anatomy::Contraction(Contraction::Scores(_)) => ("element of the head", "elements of the head"),
+        Anatomy::Contraction(Contraction::Scores(_)) => ("head element", "head elements"),
         Anatomy::Contraction(Contraction::Rows(_)) => ("chosen expert", "chosen experts"),
         _ => ("input", "inputs"),
     }

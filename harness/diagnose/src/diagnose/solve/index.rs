@@ -111,10 +111,9 @@ impl Index {
 
     /// What it leads to, after "the": of `one`, such as "token", which is called `t` for short.
     pub(super) fn told(&self, one: &str, t: &str) -> String {
-        let side = |by: i64| if by < 0 { "before" } else { "after" };
         match self {
-            Self::By(by) => format!("{one} {} {}", by.abs(), side(*by)),
-            Self::Round(by) => format!("{one} {} {}, wrapping around", by.abs(), side(*by)),
+            Self::By(by) => beside(one, *by),
+            Self::Round(by) => format!("{}, wrapping around", beside(one, *by)),
             Self::Is(0) => format!("first {one}"),
             Self::Is(k) => format!("{one} {k}"),
             Self::End => format!("last {one}"),
@@ -309,6 +308,16 @@ fn permuted(sources: &Sources, m: usize) -> Option<Index> {
     let order: Vec<usize> = order.into_iter().enumerate().map(place).collect::<Option<_>>()?;
     let all: BTreeSet<usize> = order.iter().copied().collect();
     (all.len() == m && order.iter().enumerate().any(|(r, o)| r != *o)).then_some(Index::Permuted(order))
+}
+
+/// The `one` so many places before or after, for a text after "the": `previous token`, `token 3 after`.
+pub(super) fn beside(one: &str, by: i64) -> String {
+    match by {
+        -1 => format!("previous {one}"),
+        1 => format!("next {one}"),
+        by if by < 0 => format!("{one} {} before", -by),
+        by => format!("{one} {by} after"),
+    }
 }
 
 /// The possible replacements of an index, of so many.

@@ -154,7 +154,11 @@ impl Solution {
     /// The other rules that the runs allow, in words.
     fn or_others(&self) -> String {
         let others: Vec<String> = self.also.iter().map(rules::told).collect();
-        if others.is_empty() { String::new() } else { format!(" (or {}: the runs allow each)", others.join(", or ")) }
+        if others.is_empty() {
+            String::new()
+        } else {
+            format!(" (or {}: the values of the runs fit each of these rules)", others.join(", or "))
+        }
     }
 
     /// The one whose condition is one that kernels make, or else on one feature; of both alike this one, which comes first.

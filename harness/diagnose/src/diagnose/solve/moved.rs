@@ -3,7 +3,7 @@
 //! must be a rule.
 
 use super::form::Form;
-use super::index::{Index, Sources};
+use super::index::{Index, Sources, beside};
 use super::maps::{TILES, strides, transposed};
 use super::scene::Scene;
 use super::{Alternative, Law, Row};
@@ -211,11 +211,8 @@ impl fmt::Display for Moved {
                 write!(f, "the values of the token's {} are there instead", index.told("chosen expert", "j"))
             }
             (Axis::Head, Index::Is(head)) => write!(f, "the values of head {head} are there instead"),
-            (Axis::Head, Index::Round(by)) if *by < 0 => {
-                write!(f, "the values of the head {} before, wrapping around, are there instead", by.abs())
-            }
             (Axis::Head, Index::Round(by)) => {
-                write!(f, "the values of the head {by} after, wrapping around, are there instead")
+                write!(f, "the values of the {}, wrapping around, are there instead", beside("head", *by))
             }
             (Axis::Head, _) => write!(f, "the values of the {} are there instead", index.told("head", "h")),
             (Axis::Column | Axis::OfHead(_), Index::Is(c)) => write!(f, "the value of column {c} is there instead"),

@@ -1,7 +1,7 @@
 //! The right operation on a displaced operand: of another token, column, head or id, or of another stage.
 
 use super::held::EACH;
-use super::index::{Index, Sources};
+use super::index::{Index, Sources, beside};
 use super::maps::{TILES, strides, transposed};
 use super::scene::{Layout, Scene};
 use super::terms::Sums;
@@ -48,10 +48,8 @@ fn overlapping(width: usize) -> impl Iterator<Item = (usize, usize)> {
 
 /// Ways to read an operand of so many columns in the wrong place.
 fn displacements(width: usize, head: usize) -> Vec<Displaced> {
-    let side = |by: i64| if by < 0 { "before" } else { "after" };
     let tokens = [-1i64, 1, -2, 2, -3, 3, -4, 4];
-    let shifted =
-        |by: i64| Displaced::token(format!("the token {} {} in the part", by.abs(), side(by)), move |t, _| t + by);
+    let shifted = |by: i64| Displaced::token(format!("the {} in the part", beside("token", by)), move |t, _| t + by);
     let mut all: Vec<Displaced> = tokens.map(shifted).into();
     all.push(Displaced::token("the part's first token", |_, _| 0));
     all.push(Displaced::token("the part's last token", |_, n| n - 1));
@@ -59,8 +57,10 @@ fn displacements(width: usize, head: usize) -> Vec<Displaced> {
     all.push(Displaced::token("the token at the other end of the part", |t, n| n - 1 - t));
     let mut by = 1;
     while by < width {
-        all.push(Displaced::column(format!("the column {by} after, wrapping around"), move |c, n| (c + by) % n));
-        all.push(Displaced::column(format!("the column {by} before, wrapping around"), move |c, n| {
+        all.push(Displaced::column(format!("the {}, wrapping around", beside("column", by as i64)), move |c, n| {
+            (c + by) % n
+        }));
+        all.push(Displaced::column(format!("the {}, wrapping around", beside("column", -(by as i64))), move |c, n| {
             (c + n - by % n) % n
         }));
         let paired = move |c: usize, n: usize| if c ^ by < n { c ^ by } else { c };
@@ -166,8 +166,12 @@ pub(super) fn columns(width: usize, head: usize) -> Vec<Column> {
     let mut all: Vec<Column> = Vec::new();
     let mut by = 1;
     while by < width {
-        all.push((format!("of the column {by} after, wrapping around,"), |c, by| c + by, by));
-        all.push((format!("of the column {by} before, wrapping around,"), |c, by| c.wrapping_sub(by), by));
+        all.push((format!("of the {}, wrapping around,", beside("column", by as i64)), |c, by| c + by, by));
+        all.push((
+            format!("of the {}, wrapping around,", beside("column", -(by as i64))),
+            |c, by| c.wrapping_sub(by),
+            by,
+        ));
         all.push((format!("of the column {by} apart, in pairs,"), |c, by| c ^ by, by));
         if by > 1 {
             all.push((format!("of the column modulo {by}"), |c, by| c % by, by));
@@ -423,13 +427,12 @@ fn read_off<'a>(scene: &'a Scene<'a>, done: &str) -> Vec<Law<'a>> {
 
 /// Which operand is read where.
 fn told_place(own: StageId, id: StageId, (tokens, columns): (i64, i64), done: &str) -> String {
-    let side = |by: i64| if by < 0 { "before" } else { "after" };
     let mut place = Vec::new();
     if tokens != 0 {
-        place.push(format!("the token {} {} in the part", tokens.abs(), side(tokens)));
+        place.push(format!("the {} in the part", beside("token", tokens)));
     }
     if columns != 0 {
-        place.push(format!("the column {} {}", columns.abs(), side(columns)));
+        place.push(format!("the {}", beside("column", columns)));
     }
     let of = if place.is_empty() { String::new() } else { format!(" of {}", place.join(" and ")) };
     format!("in the place of {own}, {id}{of} is {done}")

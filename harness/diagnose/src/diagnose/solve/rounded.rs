@@ -31,12 +31,12 @@ impl Format {
         (self.round)(1.999_999_9) < 2.0
     }
 
-    /// `told` of a law about this format, which gives way to both names where its twin holds as well.
+    /// `told` of a law about this format, which gives way to both names where its twin, f16's TF32, holds as well.
     pub(super) fn law<'a>(
         &'static self, told: impl Fn(&str) -> String, law: impl Fn(&'static Self, String) -> Law<'a>,
     ) -> Law<'a> {
         let both = |twin: &'static Self| {
-            let name = format!("{} or {}, which have as many bits,", self.name, twin.name);
+            let name = format!("{} or {} (both keep 11 bits)", self.name, twin.name);
             (Box::new(law(twin, told(twin.name))), told(&name))
         };
         Law { twin: self.twin.map(both), ..law(self, told(self.name)) }
@@ -81,7 +81,7 @@ pub(super) static FORMATS: [&Format; 8] = [
     // As `cvt.rna.tf32.f32` rounds.
     &Format { name: "TF32, halves away from zero,", round: |x| away(x, 10), unit: 1.0 / 2048.0, twin: None },
     &Format {
-        name: "f16 or TF32, which have as many bits, cut off instead of rounded,",
+        name: "f16 or TF32 (both keep 11 bits), cut off instead of rounded,",
         round: |x| f32::from_bits(x.to_bits() & 0xffff_e000),
         unit: 1.0 / 1024.0,
         twin: None,

@@ -182,7 +182,7 @@ impl fmt::Display for Written {
         f.write_str(match (self.as_well, self.keeps) {
             _ if self.shared => ", and read from there: its slot is that of another position",
             (true, _) => " as well as to its own",
-            (false, true) => ", and its own keeps what it held",
+            (false, true) => ", and its own slot keeps its old content",
             (false, false) => ", and not to its own",
         })
     }

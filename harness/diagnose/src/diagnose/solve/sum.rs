@@ -2,6 +2,7 @@
 //! fitted by least squares and must be the same for every wrong element.
 
 use super::form::{Form, of_layer, weight_of_layer};
+use super::index::beside;
 use super::scene::{Layout, Scene};
 use super::{Alternative, Law, Row, short};
 use crate::verdict::RowAt;
@@ -107,18 +108,17 @@ impl Addend {
 
 impl fmt::Display for Addend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let side = |by: &i64| if *by < 0 { "before" } else { "after" };
         match self {
             Self::Nothing => f.write_str("nothing"),
             Self::One => f.write_str("1"),
             Self::Weight(name) => f.write_str(name),
-            Self::Token(by) => write!(f, "the right value of the token {} {} in the part", by.abs(), side(by)),
-            Self::Column(by) => write!(f, "the right value of the column {} {}, wrapping around,", by.abs(), side(by)),
+            Self::Token(by) => write!(f, "the right value of the {} in the part", beside("token", *by)),
+            Self::Column(by) => write!(f, "the right value of the {}, wrapping around,", beside("column", *by)),
             Self::Pair(by) => write!(f, "the right value of the column {by} apart, in pairs,"),
             Self::Before => f.write_str("what the step before left in the buffer"),
             Self::LastBefore => f.write_str("the last row of the step before"),
             Self::Stage(id, 0) => write!(f, "{id}"),
-            Self::Stage(id, by) => write!(f, "{id} of the token {} {} in the part", by.abs(), side(by)),
+            Self::Stage(id, by) => write!(f, "{id} of the {} in the part", beside("token", *by)),
         }
     }
 }

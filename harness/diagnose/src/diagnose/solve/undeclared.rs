@@ -16,7 +16,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let format = declared.parameters;
     if format != DType::F32 && !node.weights.is_empty() {
         let what = format!(
-            "parameters are not rounded as declared: {format} is declared, and the values come from them as the file has them"
+            "parameters are not rounded as declared: {format} is declared, but the values were computed from the unrounded parameters of the file"
         );
         all.push((what, Arithmetic { parameters: DType::F32, ..declared.clone() }));
     }

@@ -26,7 +26,7 @@ pub(super) fn cache(graph: &Graph, node: &Node, t: &Tensor<f32>, capture: &Captu
     if t.rows() != step.keys() {
         let (rows, tokens) = (t.rows(), step.keys());
         let what = extent((rows, tokens), lost::rows(graph, node, capture, index), step.first);
-        return Some((format!("it holds {rows} rows after {tokens} tokens: {what}"), None));
+        return Some((format!("it holds {} after {}: {what}", counted(rows, "row"), counted(tokens, "token")), None));
     }
     let before = index.checked_sub(1).and_then(|i| capture.steps[i].get(node.id))?;
     let kept = t.data.get(..before.data.len()) == Some(before.data.as_slice());

@@ -690,13 +690,13 @@ impl fmt::Display for Rule {
             Self::OwnSum => f.write_str("weights are divided by the sum of their own part alone"),
             Self::SumSoFar => f.write_str("weights are divided by the sum so far, up to their own part"),
             Self::Rescaled(Carried::Result, By::Nothing) => f.write_str(
-                "the result so far is not rescaled when the maximum moves, and its sum is: the factor e^(m_old − m_new) is missing",
+                "when the maximum changes, the sum is rescaled but the result so far is not: the factor e^(m_old − m_new) is missing",
             ),
             Self::Rescaled(Carried::Sum, By::Nothing) => f.write_str(
-                "the sum so far is not rescaled when the maximum moves: the factor e^(m_old − m_new) is missing",
+                "the sum so far is not rescaled when the maximum changes: the factor e^(m_old − m_new) is missing",
             ),
             Self::Rescaled(Carried::Both, By::Nothing) => f.write_str(
-                "neither exponentials nor sum so far are rescaled when the maximum moves: the factor e^(m_old − m_new) is missing",
+                "neither exponentials nor sum so far are rescaled when the maximum changes: the factor e^(m_old − m_new) is missing",
             ),
             Self::Rescaled(carried, by) => {
                 let what = match carried {
@@ -710,8 +710,8 @@ impl fmt::Display for Rule {
                     By::PowersOfTwo => {
                         write!(f, "{what} is rescaled by 2^(m_old − m_new) instead of e^(m_old − m_new)")
                     }
-                    By::Twice => write!(f, "{what} is rescaled twice when the maximum moves"),
-                    By::Dropped => write!(f, "{what} is dropped when the maximum moves"),
+                    By::Twice => write!(f, "{what} is rescaled twice when the maximum changes"),
+                    By::Dropped => write!(f, "{what} is dropped when the maximum changes"),
                     By::Unscaled => write!(f, "{what} is rescaled by the unscaled maxima"),
                     By::ScaledTwice => write!(f, "{what} is rescaled by maxima that are scaled twice"),
                     By::Own => write!(

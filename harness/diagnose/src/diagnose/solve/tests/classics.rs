@@ -276,7 +276,7 @@ fn plants(node: &Node) -> Vec<Plant> {
             }),
             Plant::new(
                 "a column from the row before",
-                "in the place of&of the token 1 before in the part and the column 9",
+                "in the place of&of the previous token in the part and the column 9",
                 |s, at| {
                     let other = s.x(1, at, -1).and_then(|x| x.get(at.column + 9)).map_or(0.0, |v| f64::from(*v));
                     f64::from(s.x(0, at, 0).unwrap()[at.column]) + other
@@ -285,7 +285,7 @@ fn plants(node: &Node) -> Vec<Plant> {
         ],
         Op::SwiGlu => vec![Plant::new(
             "up beyond the turn",
-            "in the place of&ffn_gate of the token 1 after in the part&column",
+            "in the place of&ffn_gate of the next token in the part&column",
             |s, at| {
                 let (gate, up) = (f64::from(s.x(0, at, 0).unwrap()[at.column]), s.x(1, at, 0).unwrap()[at.column]);
                 let first = s.width(at.step) - 32;
@@ -447,9 +447,11 @@ fn attention_that_shows_nothing_within_is_told() {
         ("values of a page", "the values are summed over the first 16 keys alone", |s, p, _| {
             softmax(&s[..=p]).into_iter().enumerate().map(|(k, w)| if k < 16 { w } else { 0.0 }).collect()
         }),
-        ("result not rescaled", "the result so far is not rescaled&in tiles of 8", |s, p, _| {
-            in_tiles(&s[..=p], 8, (false, true))
-        }),
+        (
+            "result not rescaled",
+            "when the maximum changes, the sum is rescaled but the result so far is not&in tiles of 8",
+            |s, p, _| in_tiles(&s[..=p], 8, (false, true)),
+        ),
         (
             "not rescaled for a little",
             "result and sum alike, is not rescaled when the maximum grows by a factor of 256 or less&in tiles of 8|neither exponentials nor sum so far are rescaled&in tiles of 8",

@@ -83,7 +83,7 @@ fn softmaxes() -> Vec<Plant> {
         Plant::new("1 more in the sum", "1 is added to the sum", divided(|s, _| 1.0 + total(s))),
         Plant::new(
             "sums of tiles not rescaled",
-            "the sum so far is not rescaled when the maximum moves&in tiles of 8",
+            "the sum so far is not rescaled when the maximum changes&in tiles of 8",
             divided(|s, _| {
                 let (mut top, mut sum) = (f64::NEG_INFINITY, 0.0);
                 for part in s.chunks(8) {
@@ -125,7 +125,7 @@ fn softmaxes() -> Vec<Plant> {
         ),
         Plant::new(
             "three keys more in the sum",
-            "of the sum that weights are divided by, keys",
+            "of the sum of the softmax, keys",
             divided(|s, _| {
                 let top = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 total(s) + s.iter().take(6).skip(4).map(|v| (v - top).exp()).sum::<f64>()
@@ -133,7 +133,7 @@ fn softmaxes() -> Vec<Plant> {
         ),
         Plant::new(
             "the sum in bf16",
-            "accumulated in bf16|the sum that weights are divided by is wrong",
+            "accumulated in bf16|the sum of the softmax is wrong",
             divided(|s, _| {
                 let top = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 s.iter().fold(0.0, |sum, v| FORMATS[0].1(sum + (v - top).exp()))
@@ -214,7 +214,7 @@ fn norms() -> Vec<Plant> {
         weight("weight in bf16", "its weight is wrong|the weight is rounded to bf16", |w| FORMATS[0].1(w)),
         Plant::new(
             "the mean of the row before",
-            "the mean is that of the token 1 before in the part|the mean is that of the first token of each 2",
+            "the mean is that of the previous token in the part|the mean is that of the first token of each 2",
             move |s, at| {
                 if at.token == 0 {
                     return s.own(at);
@@ -251,7 +251,7 @@ fn rotations() -> Vec<Plant> {
     };
     let exact = |v: f64| v;
     vec![
-        turned("a position on", "rotated as the position 1 after|the position is one more", |p| p + 1.0, exact),
+        turned("a position on", "rotated as the next position|the position is one more", |p| p + 1.0, exact),
         turned("not rotated", "not at all|its own input|position 0", |_| 0.0, exact),
         turned("the other way", "the other way round|the sine has the wrong sign", |p| -p, exact),
         turned("as position 7", "rotated as position 7", |_| 7.0, exact),
@@ -307,7 +307,7 @@ fn activations() -> Vec<Plant> {
         of("added", "gate plus up", |g, u| g * sigmoid(g) + u),
         of("exp of an argument in f16", "approximat", |g, u| g / (1.0 + FORMATS[2].1(-g).exp()) * u),
         of("tanh in f16", "approximat", |g, u| 0.5 * g * (1.0 + FORMATS[2].1((0.5 * g).tanh())) * u),
-        Plant::new("up of the row before", "the multiplied values of&are those of the token 1 before", |s, at| {
+        Plant::new("up of the row before", "the multiplied values of&are those of the previous token", |s, at| {
             let Some(up) = s.x(1, at, -1) else { return s.own(at) };
             let gate = f64::from(s.x(0, at, 0).unwrap()[at.column]);
             gate * sigmoid(gate) * f64::from(up[at.column])
@@ -354,7 +354,7 @@ fn sums(stage: &Stage, bias: bool) -> Vec<Plant> {
         }));
     }
     if !bias {
-        let words = format!("the added values of {added} are those of the token 1 before");
+        let words = format!("the added values of {added} are those of the previous token");
         all.push(with("of the row before", words, |a, b| a + b, -1));
     }
     all

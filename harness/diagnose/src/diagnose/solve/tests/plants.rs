@@ -53,7 +53,7 @@ pub(super) const FORMATS: [(&str, Round); 7] = [
     ("bf16, cut off", |x| f64::from(f32::from_bits((x as f32).to_bits() >> 16 << 16))),
     ("f16", |x| f16::from_f32(x as f32).to_f64()),
     ("TF32", |x| kept(x, 10, -126, f64::INFINITY)),
-    ("f16 or TF32, which have as many bits, cut off", |x| f64::from(f32::from_bits((x as f32).to_bits() >> 13 << 13))),
+    ("f16 or TF32 (both keep 11 bits), cut off", |x| f64::from(f32::from_bits((x as f32).to_bits() >> 13 << 13))),
     ("fp8 (e4m3)", |x| kept(x, 3, -6, 448.0)),
     ("fp8 (e5m2)", |x| kept(x, 2, -14, 57344.0)),
 ];
@@ -63,7 +63,7 @@ pub(super) const FORMATS: [(&str, Round); 7] = [
 pub(super) fn rounded(name: &str, told: impl Fn(&str) -> String) -> String {
     let own = told(name) + if name.ends_with("off") { "" } else { "#" };
     match name {
-        "f16" | "TF32" => own + "|" + &told("f16 or TF32, which have as many bits"),
+        "f16" | "TF32" => own + "|" + &told("f16 or TF32 (both keep 11 bits)"),
         _ => own,
     }
 }
@@ -125,7 +125,7 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
     let mut all = vec![
         moved(
             "the row before",
-            "row of the token 1 before in the part is there instead|are those of the token 1 before",
+            "row of the previous token in the part is there instead|are those of the previous token",
             |t, _| t - 1,
             |c, _| c,
         ),
@@ -138,11 +138,11 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
         moved("rows reversed", "in reverse order|other end of the part", |t, n| n - 1 - t, |c, _| c),
         moved(
             "rows exchanged",
-            "neighbouring tokens are exchanged|neighbour in a pair|the token 1 before|the token 1 after",
+            "neighbouring tokens are exchanged|neighbour in a pair|the previous token|the next token",
             |t, _| t ^ 1,
             |c, _| c,
         ),
-        moved("the column on", "the value of the column 1 after&is there instead", |t, _| t, |c, n| (c + 1) % n),
+        moved("the column on", "the value of the next column&is there instead", |t, _| t, |c, n| (c + 1) % n),
         moved(
             "columns exchanged",
             "columns 16 apart are exchanged|the column 16 before is there instead|the column 16 after&is there instead|the two elements of a pair are exchanged",
@@ -151,7 +151,7 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
         ),
         moved("columns reversed", "columns of the row are in reverse order|in the bits of", |t, _| t, |c, n| n - 1 - c),
         moved("rows of each 8 reversed", "token at the other end of each 8", |t, _| t / 8 * 8 + 7 - t % 8, |c, _| c),
-        moved("the first row of each 4", "first token of each 4|the token 1 before", |t, _| t / 4 * 4, |c, _| c),
+        moved("the first row of each 4", "first token of each 4|the previous token", |t, _| t / 4 * 4, |c, _| c),
         moved("one column", "the value of column 5 is there instead", |t, _| t, |_, _| 5),
         Plant::new("a factor of the column", "each wrong column is multiplied by a factor of its own", |s, at| {
             s.own(at) * (1.0 + 0.3 * drawn(at.column, 5))
@@ -184,10 +184,10 @@ fn of_vectors(stage: &Stage) -> Vec<Plant> {
         };
         all.push(Plant::new(
             "head 0 in all",
-            "the values of head 0 are there instead|the values of the head 1 before|the value of the column",
+            "the values of head 0 are there instead|the values of the previous head|the value of the column",
             move |s, at| head(s, at, 0).unwrap(),
         ));
-        let next = "the head 1 after|the head 1 before|the value of the column|the values of head";
+        let next = "the next head|the previous head|the value of the column|the values of head";
         let more = stage.width(0) > 2 * d;
         all.extend(more.then(|| {
             Plant::new("the head after", next, move |s, at| {

@@ -79,7 +79,7 @@ pub(super) fn groups(stage: &Stage) -> Vec<Plant> {
                 "the keys that the last 8 share with whole tiles of 8 are taken twice".into(),
                 |i, n| 1.0 + f64::from(n > 8 && i + 8 >= n && i < n / 8 * 8),
             ),
-            plant("a key of two tiles", "the first key of every tile of 16 but the first is taken twice|keys 16, 32 are taken twice|key 16 is taken twice".into(), |i, _| {
+            plant("a key of two tiles", "in every tile of 16 except the first, the first key is taken twice|keys 16, 32 are taken twice|key 16 is taken twice".into(), |i, _| {
                 1.0 + f64::from(i > 0 && i % 16 == 0)
             }),
             Plant::new("weights of row t mod 8", "the weights of the part's token t mod 8 for token t is taken|token t mod 8|before in the part is there instead", |s, at| {
@@ -95,11 +95,8 @@ pub(super) fn groups(stage: &Stage) -> Vec<Plant> {
     }
     let at = stage.at(0, 0);
     let n = terms(stage, &at).len();
-    let (one, many) = if matches!(stage.node.op, Op::Linear) {
-        ("input", "inputs")
-    } else {
-        ("element of the head", "elements of the head")
-    };
+    let (one, many) =
+        if matches!(stage.node.op, Op::Linear) { ("input", "inputs") } else { ("head element", "head elements") };
     let mut more = narrow(many);
     if let Op::AttnScores(_) = stage.node.op {
         more.push(Plant::new("queries of row t mod 8", "the query of the part's token t mod 8", |s, at| {
@@ -244,7 +241,7 @@ pub(super) fn operands(stage: &Stage) -> Vec<Plant> {
             s.matrix[at.column].iter().enumerate().map(|(i, w)| f64::from(*w) * f64::from(x[i ^ 1])).sum()
         },
     ));
-    all.push(Plant::new("inputs of the row before", "the token 1 before", |s, at| {
+    all.push(Plant::new("inputs of the row before", "the previous token", |s, at| {
         let Some(x) = s.x(0, at, -1) else { return s.own(at) };
         s.matrix[at.column].iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
     }));

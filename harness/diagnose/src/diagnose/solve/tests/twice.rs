@@ -30,7 +30,7 @@ fn a_stale_row_and_a_halved_tail_are_two_things_at_once() {
         s.elsewhere(at, token as i64, at.column as i64).unwrap() * if tail { 0.5 } else { 1.0 }
     });
     assert!(said.starts_with("two things at once: ") && said.contains("times 0.5"), "{said}");
-    assert!(said.contains("token 1 before in the part"), "{said}");
+    assert!(said.contains("previous token in the part"), "{said}");
 }
 
 #[test]

@@ -645,10 +645,18 @@ impl fmt::Display for Holds {
                     ([], _) => Ok(()),
                     ([one], _) => f.write_str(one),
                     ([first, others @ ..], true) => {
-                        write!(f, "{first} (or {}: both runs allow it)", others.join(", or "))
+                        write!(
+                            f,
+                            "{first} (or {}: the values of both runs fit each of these rules)",
+                            others.join(", or ")
+                        )
                     }
                     ([first, others @ ..], false) => {
-                        write!(f, "{first} (or {}: this run allows each)", others.join(", or "))
+                        write!(
+                            f,
+                            "{first} (or {}: the values of this run fit each of these rules)",
+                            others.join(", or ")
+                        )
                     }
                 }
             }
