@@ -8,8 +8,8 @@ use crate::capture::manifest::{Manifest as CaptureManifest, Sampler};
 use crate::capture::raw::MorePasses;
 use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
 use crate::diagnose::{
-    Diagnosis, Sibling, again_among_sequences, among_sequences, confirm, confirm_among_sequences, explain, narrow,
-    once_more, undecided, unsteady,
+    Diagnosis, Sibling, again_among_sequences, among_sequences, bear_out, confirm, confirm_among_sequences, explain,
+    narrow, once_more, undecided, unsteady,
 };
 use crate::loaded::LoadedModel;
 use crate::memory::{self, Extent, Size};
@@ -543,6 +543,11 @@ impl<'a> Pair<'a> {
     ) {
         let others = [other.side(), alike.side()];
         once_more(&self.oracle, &subject.side(), others, (&self.filter, &self.policy), before, diagnosis);
+    }
+
+    /// Holds the causes whose conditions were read off two runs against a third one.
+    pub fn bear_out(&self, subject: &Recording, third: &Recording, diagnosis: &mut Diagnosis) {
+        bear_out(&self.oracle, &subject.side(), third.side(), (&self.filter, &self.policy), diagnosis);
     }
 
     /// Holds the causes in the sequences of one run against each other.

@@ -141,8 +141,7 @@ pub fn of(graph: &Graph, diagnosis: &Diagnosis, mismatches: &[Mismatch]) -> Opti
 }
 
 fn together(rows: &[LogitsRow], from: usize, distance: Option<Global>) -> Option<Together> {
-    let known =
-        |row: &&LogitsRow| !row.subject.is_empty() && !row.reference.is_empty() && row.position >= from;
+    let known = |row: &&LogitsRow| !row.subject.is_empty() && !row.reference.is_empty() && row.position >= from;
     let rows: Vec<&LogitsRow> = rows.iter().filter(known).collect();
     let worst = rows.iter().max_by(|a, b| a.kl.partial_cmp(&b.kl).unwrap_or(Ordering::Equal))?;
     let changed = || rows.iter().filter(|row| row.subject[0].token != row.reference[0].token);

@@ -154,6 +154,14 @@ impl ConfirmRequest {
                 {
                     pair.once_more(subject, [first, &more], &before, diagnosis);
                 }
+                // A condition that two runs leave is a prediction for a third one.
+                if self.confirm.is_none()
+                    && diagnosis.is_narrowed()
+                    && let Some(kind) = sides.chosen.live_subject()
+                    && let Ok(more) = other(kind, apart(3))
+                {
+                    pair.bear_out(subject, &more, diagnosis);
+                }
                 // One run more where rules for the keys that are seen are left open.
                 if self.confirm.is_none()
                     && diagnosis.leaves_rules_open()
@@ -313,7 +321,8 @@ fn wanted(subject: &Recording, diagnosis: &Diagnosis) -> Vec<u32> {
         return Vec::new();
     };
     let steps = &subject.capture.steps;
-    let all: Vec<(usize, u32)> = steps.iter().flat_map(|step| (step.first..).zip(step.tokens.iter().copied())).collect();
+    let all: Vec<(usize, u32)> =
+        steps.iter().flat_map(|step| (step.first..).zip(step.tokens.iter().copied())).collect();
     let of_bad: BTreeSet<u32> = all.iter().filter(|(p, _)| bad.contains(p)).map(|(_, token)| *token).collect();
     if of_bad.len() <= WANTED && 2 * bad.len() < all.len() { of_bad.into_iter().collect() } else { Vec::new() }
 }
@@ -503,7 +512,8 @@ impl Plan {
     /// the keys of every tile end elsewhere than the rows do. Of tiles of 4 rows 3 are left over somewhere, which may be
     /// dealt out as a whole tile is, or not.
     fn new(
-        prompt: usize, (ubatch, decode): (usize, usize), (context, number, order, keys): (usize, u16, Order, Option<usize>),
+        prompt: usize, (ubatch, decode): (usize, usize),
+        (context, number, order, keys): (usize, u16, Order, Option<usize>),
     ) -> Option<Self> {
         let by = usize::from(number.max(1));
         let odd = if prompt % 4 == 3 { 1 } else { 3 };
@@ -539,7 +549,9 @@ impl Plan {
             };
             let with = |more: usize| (0..16).map(move |i| plan(first + step * i, more));
             let fits = |plan: &Self| plan.prompt + decode <= context;
-            if keys.is_some() && let Some(plan) = (0..4).flat_map(with).filter(fits).find(|plan| apart(plan) && edge(plan)) {
+            if keys.is_some()
+                && let Some(plan) = (0..4).flat_map(with).filter(fits).find(|plan| apart(plan) && edge(plan))
+            {
                 return Some(plan);
             }
             let plans: Vec<Self> = with(0).filter(fits).collect();

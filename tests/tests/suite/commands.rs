@@ -38,6 +38,8 @@ fn a_command_is_judged_as_a_runner_is() {
         ("--tokens {tokens} -n {n}", "-n 2", 2),
         ("--tokens {tokens}", "", 0),
         (WHOLE, "-n 2 --ubatch 8", 2),
+        // An engine that knows one way alone is said to feed token by token.
+        ("--tokens {tokens} --ubatch 1", "--ubatch 1", 0),
         (TURNS, "-n 2 --length 20 --passes 9,3x1,8", 2),
         ("--tokens {tokens} -n {n} --passes {passes}", "-n 2 --length 12 --passes 9,3x1", 2),
         (WHOLE, "-n 1 --repeat 2", 1),

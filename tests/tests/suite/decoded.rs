@@ -39,6 +39,22 @@ fn dump(folder: &Folder, decoded: &[u32], sampler: Value) {
     folder.write("mine/manifest.json", manifest.to_string());
 }
 
+/// An engine that feeds its prompt token by token chose none of these tokens; the greedy ones were "not its logits'".
+#[test]
+fn a_prompt_fed_token_by_token_is_not_taken_for_choices() {
+    let folder = folder();
+    folder.create("told");
+    let told = json!({"schema_version": 3, "engine": "mine", "tokens": [PROMPT[0]], "decoded": [5, 9, 2, 6, 5]});
+    folder.write("told/manifest.json", told.to_string());
+    folder.qdiff("record -m model.gguf --out mine --like told").exits(0);
+    let mut manifest = folder.json("mine/manifest.json");
+    manifest["sampler"] = Value::Null;
+    folder.write("mine/manifest.json", manifest.to_string());
+    let (code, report, text) = folder.judged("--subject capture:mine");
+    assert_eq!((code, &report["outcome"]), (0, &json!("match")), "{text}");
+    assert!(text.contains("every pass has one token"), "{text}");
+}
+
 fn smallest(row: &[f32], _: &[f32]) -> usize {
     (0..row.len()).fold(0, |best, i| if row[i] < row[best] { i } else { best })
 }

@@ -250,7 +250,14 @@ impl Lines {
         let alone = given.is_none();
         let manifest = match given.map(|bytes| serde_json::from_slice(&bytes)) {
             Some(Ok(Value::Object(given))) => {
-                let mut fields = self.head.clone();
+                // A manifest that names no tokens adds to what the lines say.
+                let mut fields = match given.contains_key("tokens") || self.head.contains_key("tokens") {
+                    true => self.head.clone(),
+                    false => match serde_json::to_value(self.described(name)?)? {
+                        Value::Object(fields) => fields,
+                        _ => self.head.clone(),
+                    },
+                };
                 fields.extend(given);
                 parse(fields, name)?
             }

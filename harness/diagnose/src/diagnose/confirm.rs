@@ -7,8 +7,8 @@
 use super::doubt::among_layers;
 use super::searcher::{Searcher, assume};
 use super::solve::{
-    Condition, Form, Holds, Known, OTHERWISE, Pair, Predicted, RIGHT, WORK, When, again, apart, beside, known_up_to, of_all, of_law,
-    of_values, others, solve_if,
+    Condition, Form, Holds, Known, OTHERWISE, Pair, Predicted, RIGHT, WORK, When, again, apart, beside, known_up_to,
+    of_all, of_law, of_values, others, solve_if,
 };
 use super::work::Meter;
 use super::{Cause, Confidence, Diagnosis, Finding, OtherRun, Solution, Trial, through};

@@ -29,6 +29,46 @@ impl Diagnosis {
     }
 }
 
+/// Whether two runs left a condition of several, which no run has been predicted by.
+fn is_narrowed(finding: &Finding) -> bool {
+    let under = |holds: &Holds| matches!(holds, Holds::Under { .. });
+    finding.solution.is_some()
+        && matches!(&finding.trial, Some(Trial::Narrowed { elements: 1.., holds, .. }) if under(holds))
+}
+
+impl Diagnosis {
+    /// Whether the condition of a cause was read off two runs, and tried on none.
+    pub fn is_narrowed(&self) -> bool {
+        self.findings.iter().any(is_narrowed)
+    }
+}
+
+/// Holds the causes whose conditions were read off two runs against a `third` one.
+pub fn bear_out(
+    oracle: &Oracle<'_>, subject: &Side<'_>, third: Side<'_>, (filter, policy): (&Filter, &Policy),
+    diagnosis: &mut Diagnosis,
+) {
+    let meter = Meter::new(WORK_OF_ALL);
+    let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
+    let [first, third] = [of(*subject), of(third)];
+    let more = run(third.subject.capture);
+    let tokens = more.prompt.len() + more.decoded.len();
+    diagnosis.others.push(more);
+    let Diagnosis { verdict, findings, .. } = diagnosis;
+    let origins = verdict.origins();
+    for finding in findings.iter_mut().filter(|finding| is_narrowed(finding)) {
+        let Some(origin) = origins.iter().find(|origin| origin.id == finding.id) else { continue };
+        let mut again = finding.clone();
+        settled_by(&first, &third, origin, &mut again, tokens);
+        if matches!(
+            again.trial,
+            Some(Trial::Confirmed { .. } | Trial::Narrowed { elements: 1.., .. } | Trial::Withdrawn { .. })
+        ) {
+            *finding = again;
+        }
+    }
+}
+
 /// Holds the causes of which the run `other` does not tell, as they were `before` it, against `alike`. What `alike` bears out must
 /// make nothing wrong in `other`.
 pub fn once_more(

@@ -221,7 +221,7 @@ impl Searcher<'_> {
         let example = if self.examples { Example::of(&e) } else { None };
         let lacks = !e.misshapen.is_empty();
         let of_cache = matches!(node.op.anatomy(), Anatomy::State(State::Rows(_)));
-        let moved = finding.solution.as_ref().is_some_and(|s| !s.coarser && !s.is_within_rows());
+        let moved = finding.solution.as_ref().is_some_and(|s| !s.coarser && !s.is_within_rows()) && !has_scale;
         let of_fault = remedy_of_fault.filter(|_| finding.solution.as_ref().is_some_and(Solution::is_of_fault));
         let remedy = of_fault.or_else(|| (of_cache && (lacks || moved)).then(|| CACHE.to_owned()));
         let finding = Finding { example, evident: lacks, excerpt: tried.is_some(), remedy, ..finding };
@@ -234,9 +234,8 @@ impl Searcher<'_> {
     fn under_a_condition(
         &self, e: &Evidence<'_>, node: &Node, found: &mut [(Candidate, Fit)],
     ) -> Option<(Solution, String)> {
-        let partial = |m: &Mutation, fit: &Fit| {
-            m.explains == Explains::Value && (!fit.whole || fit.since.is_some()) && !m.entire
-        };
+        let partial =
+            |m: &Mutation, fit: &Fit| m.explains == Explains::Value && (!fit.whole || fit.since.is_some()) && !m.entire;
         if !found.first().is_some_and(|((m, _), fit)| partial(m, fit)) {
             return None;
         }

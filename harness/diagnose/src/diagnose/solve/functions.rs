@@ -443,6 +443,15 @@ fn rotations<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
         "decoded tokens are rotated as the first of them: the position stays at the prompt's length".to_owned(),
         Rc::new(move |p| p.min(prompt) as f64),
     );
+    for to in [4usize, 8, 16, 32, 64, 128, 256, 512] {
+        let more = prompt.next_multiple_of(to) - prompt;
+        if more > 0 {
+            push(
+                format!("decoded tokens are rotated as if the prompt were filled up to a multiple of {to} tokens"),
+                Rc::new(move |p| if p < prompt { p as f64 } else { (p + more) as f64 }),
+            );
+        }
+    }
     push("all tokens of a part are rotated as its first".to_owned(), Rc::new(move |p| first(p) as f64));
     push("rotated the other way round".to_owned(), Rc::new(|p| -(p as f64)));
     push(format!("rotated as position {}, for every token", q0.round()), Rc::new(move |_| q0.round()));

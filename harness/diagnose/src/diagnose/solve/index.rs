@@ -133,7 +133,7 @@ impl Index {
             Self::Before(m) => format!("{one} one before, wrapping around in each {m}"),
             Self::AtMost(m) => format!("{one} {t} for {t} < {m}, and {one} {} from there on", m - 1),
             Self::Clamped { each, last } => {
-                format!("same {one} of the run {last} of {each}, the last that there is, for later runs")
+                format!("{one} at the same place of block {last}, of {each} {one}s each, in all later blocks")
             }
             Self::Turned { each, rows } => {
                 format!("{one} of the transposed place in each {each}, read as {rows} by {}", each / rows)
@@ -245,6 +245,9 @@ impl Index {
             let other = if by > 0 { by - n as i64 } else { by + n as i64 };
             all.extend([Self::By(by), Self::Round(by), Self::Round(other), Self::Is(o), Self::Apart(i ^ o)]);
             all.extend((i > o && o > 0).then_some(Self::AtMost(o + 1)));
+            // Beyond the end of a table of pages, or of blocks.
+            let pages = [8, 16, 32, 64, 128, 256].into_iter().filter(|each| i > o && i % each == o % each);
+            all.extend(pages.map(|each| Self::Clamped { each, last: o / each }));
         }
         all.extend(Self::slips(longest));
         for each in (2..=longest).filter(|each| longest.is_multiple_of(*each)) {

@@ -26,8 +26,9 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         let own = own.clone();
         all.push(Law::new(what, 1, move |row: &RowAt| normed(scene, row, run, &|x| scale(x), &|i| f64::from(own[i]))));
     }
-    for other in
-        [0.0, 1e-5, 1e-6, 1e-8, 1e-12, 1e-3].into_iter().filter(|other| (other - norm.eps).abs() > 1e-3 * norm.eps)
+    for other in [0.0, 1e-5, 1e-6, 1e-8, 1e-12, 1e-3, norm.eps * run as f64, norm.eps / run as f64]
+        .into_iter()
+        .filter(|other| (other - norm.eps).abs() > 1e-3 * norm.eps)
     {
         let (own, scale) = (own.clone(), move |x: &[f64]| 1.0 / (mean(x) + other).sqrt());
         let law = Law::new(format!("ε is {other:e}"), 1, move |row: &RowAt| {

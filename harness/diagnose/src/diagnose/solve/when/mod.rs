@@ -257,7 +257,14 @@ impl Condition {
     fn weight(&self) -> usize {
         let name = self.feature.feature().name;
         match &self.values {
-            Values::Is(_) if self.is_left_over() || [LATER, BEHIND, FED].contains(&name) || name.contains(BEYOND) || name.contains(SIGN) => 2,
+            Values::Is(_)
+                if self.is_left_over()
+                    || [LATER, BEHIND, FED].contains(&name)
+                    || name.contains(BEYOND)
+                    || name.contains(SIGN) =>
+            {
+                2
+            }
             // Parts of several lengths that differ by nothing else tell a kernel's choice between two paths. Where all are of one
             // length, it says no more than prefill and decode.
             Values::Is(_) | Values::From(_) | Values::UpTo(_) if name == LENGTH => {
