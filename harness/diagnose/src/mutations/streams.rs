@@ -2,7 +2,7 @@
 
 use super::{Mutation, Param};
 use qdiff_engine::model::{Graph, Node, row_len};
-use qdiff_engine::ops::anatomy::{Contraction, Decision, Elementwise};
+use qdiff_engine::ops::anatomy::Decision;
 use qdiff_engine::ops::{
     self, Anatomy, BlockScores, Context, Convolution, Curve, Defined, Definition, Function, GatedMean, L2Norm, Ngrams,
     Op, Plain, Rope, Silu, StreamNorm, StreamSum, Tensor,
@@ -77,51 +77,7 @@ fn by_row(x: &Tensor<f64>, change: impl Fn(&mut [f64])) -> Tensor<f64> {
     y
 }
 
-/// A sum of which one addend is the product of a stage of its shape and of a factor: where the addend is among the operands, its node,
-/// and where the stage is among those of the addend.
-fn weighted_addend<'g>(node: &Node, graph: &'g Graph) -> Option<(usize, &'g Node, usize)> {
-    let alike = |i: usize| graph.nodes[i].shape == node.shape;
-    node.inputs.iter().enumerate().find_map(|(at, &i)| {
-        let addend = &graph.nodes[i];
-        let multiplies = match addend.op.anatomy() {
-            Anatomy::Contraction(Contraction::Rows(1)) => true,
-            Anatomy::Elementwise(of) => matches!(of, Elementwise::Gated(_) | Elementwise::Function(2)),
-            _ => false,
-        };
-        let product = multiplies && addend.inputs.len() == 2 && alike(i);
-        let which = addend.inputs.iter().rposition(|&i| alike(i)).filter(|_| product && node.inputs.len() == 2)?;
-        Some((at, addend, which))
-    })
-}
-
-/// The factor of one addend, taken of the whole sum.
-fn weighted_late(node: &Node, graph: &Graph) -> Option<Node> {
-    let (at, addend, which) = weighted_addend(node, graph)?;
-    let (op, other) = (addend.op.clone(), node.inputs[1 - at]);
-    let inputs = std::iter::once(other).chain(addend.inputs.iter().copied()).collect();
-    let late = Node { inputs, ..node.clone() };
-    Some(late.computing(move |inputs, c| {
-        let (other, product) = inputs.split_first().expect("an addend");
-        let mut sum = product[which].clone();
-        sum.data.iter_mut().zip(&other.data).for_each(|(sum, v)| *sum += v);
-        let all: Vec<&Tensor<f64>> = (0..product.len()).map(|i| if i == which { &sum } else { product[i] }).collect();
-        let (y, bound) = ops::forward_with_bound(&op, &all, c);
-        // The sum is rounded before the product, or each product is.
-        let bound = bound.iter().zip(&y.data).map(|(b, v)| 2.0 * b + (4.0 * ops::UNIT * v.abs()) as f32).collect();
-        (y, bound)
-    }))
-}
-
 pub(super) const MUTATIONS: &[Mutation] = &[
-    Mutation {
-        name: "weight-on-the-sum",
-        fits: Some(|graph, n| matches!(n.op, Op::Residual) && weighted_addend(n, graph).is_some()),
-        story: "what multiplies one addend multiplies the whole sum",
-        seen: "the shared expert's weight changes what all experts give",
-        remedy: "multiply the addend alone, and then add",
-        apply: |node, _, graph| weighted_late(node, graph),
-        ..Mutation::PLAIN
-    },
     Mutation {
         name: "l2-eps-wrong",
         fits: Some(|_, n| definition::<L2Norm>(n).is_some()),

@@ -69,6 +69,7 @@ use held::{Held, held};
 pub(super) use predict::{
     Condition, OTHERWISE, Pair, Predicted, RIGHT, TOO_LITTLE, WORK, alike, of_all, of_law, of_values, unexplained,
 };
+use qdiff_engine::ops::Anatomy;
 pub(super) use rules::{apart, known_up_to, others};
 use scene::Scene;
 use schemars::JsonSchema;
@@ -567,7 +568,9 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
     };
     // A list of rows fits any rows: until a run on other tokens confirms it, the report gives it as a fact.
     let positions: BTreeSet<usize> = wrong.iter().map(|at| e.rows[at.0].place.position).collect();
-    let of_one_row = positions.len() < 2 && holds.told().first().is_some_and(|when| when.is_of_one_id());
+    // Past the embedding no kernel knows ids: what else the rows of one have in common may be what is wrong.
+    let may_be_of_id = positions.len() > 1 && matches!(e.node.op.anatomy(), Anatomy::Gather(_));
+    let of_one_row = !may_be_of_id && holds.told().first().is_some_and(|when| when.is_of_one_id());
     let (holds, listed) = match holds.by_rule().filter(|_| !of_one_row) {
         Some(holds) => (holds, None),
         None => (holds, Some(Box::new(if law.parts { Holds::Everywhere } else { held.unexplained(scene) }))),
