@@ -58,8 +58,6 @@ bug("r04", "cuda", "moe", "--prompt haiku --length 23 -n 3", "row_shares.cu",
     "(size_t)(i / p.k) * p.k;", "(size_t)blockIdx.x * p.k;")
 bug("r05", "cuda-fast", "q51", "--prompt haiku --length 30 -n 5", "fused/attention.cu",
     "copy16(to + KEYS * D, (const Type *)p.v + from);", "copy16(to + KEYS * D, (const Type *)p.k + from);")
-bug("r06", "cuda-fast", "q4", "--prompt haiku --length 25 -n 5", "fused/stream.cuh",
-    "fmaf(v.z, v.z, fmaf(v.w, v.w, squares))));\n        };", "fmaf(v.z, v.z, fmaf(v.z, v.z, squares))));\n        };")
 bug("r07", "cuda-fast", "moe", "--prompt haiku --length 40 -n 3", "prefill/expert_rows.cu",
     "(size_t)(list[from + i] / p.lines_of_row) * p.n", "(size_t)(list[i] / p.lines_of_row) * p.n")
 bug("r08", "cuda-fast", "bf16", "--prompt haiku --length 31 -n 3", "prefill/cache_tiles.cu",
@@ -68,7 +66,5 @@ bug("r09", "cuda-fast", "q2", "--prompt haiku --length 32 -n 3", "prefill/attent
     "v = n <= last ? __fmul_rn(v, p.scale)", "v = n - e <= last ? __fmul_rn(v, p.scale)")
 bug("r10", "cuda-fast", "odd", "--prompt haiku --length 24 -n 5", "fused/half_linear.cu",
     "(const float4 *)p.x + span.first * 8;", "(const float4 *)p.x + blockIdx.y * span.groups * 8;")
-bug("x11", "cuda-fast", "q35", "--prompt haiku --length 22 -n 5", "fused/mixer_in.cu",
+bug("r06", "cuda-fast", "q35", "--prompt haiku --length 22 -n 5", "fused/mixer_in.cu",
     "tap(p.window_tap, (p.past - 1) * all + row, v);", "tap(p.window_tap, (p.past - 1) * all + row, fmaf(last, v, sum));")
-bug("x12", "cuda-fast", "q4k", "--prompt haiku --length 28 -n 3", "prefill/pieces.cuh",
-    "halves_less(first | second << 16 | 0x64006400u, 0)", "halves_less(second | first << 16 | 0x64006400u, 0)")
