@@ -218,8 +218,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             spoil_one(node, parts, values[0] as usize)
         },
         propose: Some(|e| {
-            // Where there is one head, none is alone.
-            let alone = head(e).filter(|head| e.rows.iter().any(|row| row.place.head != Some(*head)));
+            // Where there is one head, none is alone. What a window has for heads are its rows.
+            let several = |head: &usize| e.rows.iter().any(|row| row.place.head != Some(*head));
+            let alone = head(e).filter(several).filter(|_| !crate::verdict::is_window(e.node));
             each(alone.map(|head| head as f64))
         }),
         ..Mutation::ANYWHERE

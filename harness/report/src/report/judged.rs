@@ -201,7 +201,8 @@ pub(super) fn flip(report: &Report, step: usize, at: Option<StageId>) -> &'stati
     let before = at.and_then(|id| stages.iter().position(|stage| stage.id == id)).unwrap_or(stages.len());
     let first_bad = |stage: &StageResult| stage.subject.as_ref().and_then(|local| local.first_bad);
     let is_before = |(i, stage): (usize, &StageResult)| {
-        first_bad(stage).is_some_and(|place| place.step < step || place.step == step && i < before)
+        // The stage that chooses may be wrong itself.
+        first_bad(stage).is_some_and(|place| place.step < step || place.step == step && i <= before)
     };
     let wrong = stages.iter().any(|stage| first_bad(stage).is_some());
     let later = wrong && !stages.iter().enumerate().any(is_before);

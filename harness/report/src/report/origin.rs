@@ -311,7 +311,8 @@ impl<'a> Told<'a> {
 
     fn add(&mut self, other: Self) {
         // The report gives the condition that both allow.
-        let narrower = |a: &Holds, b: &Holds| a.told().len() < b.told().len();
+        let told = |a: &Holds, b: &Holds| a.told().first().is_some_and(|when| b.allows(when));
+        let narrower = |a: &Holds, b: &Holds| a.told().len() < b.told().len() || told(a, b) && !told(b, a);
         if self.anywhere != other.anywhere && matches!(self.holds, Some(Holds::Some { .. })) {
             // The rows are those of one stage.
             self.own = Some(format!("{}, in some of the rows or elements that it would change", self.what));

@@ -107,6 +107,9 @@ fn runs(columns: &[usize], width: usize) -> Option<(usize, usize)> {
     (run > 1 && alike && apart && last[0] + stride >= width).then_some((run, stride))
 }
 
+/// Steps that are listed.
+const LISTED: usize = 6;
+
 /// Which positions, where it is not all of them.
 fn positions(e: &Evidence<'_>) -> Option<String> {
     let all: BTreeSet<_> = e.rows.iter().map(|r| (r.place.step, r.place.position)).collect();
@@ -120,7 +123,8 @@ fn positions(e: &Evidence<'_>) -> Option<String> {
         Some((s, _)) if *s > 0 => {
             let steps: BTreeSet<usize> = bad.iter().map(|b| b.0).collect();
             let last = all.last().map_or(0, |a| a.0);
-            (steps.len() < last).then(|| format!("steps {}", list(steps.iter().take(6))))
+            let more = if steps.len() > LISTED { ", …" } else { "" };
+            (steps.len() < last).then(|| format!("steps {}{more}", list(steps.iter().take(LISTED))))
         }
         _ => None,
     }

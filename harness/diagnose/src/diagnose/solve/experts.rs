@@ -192,6 +192,19 @@ pub(super) fn rows<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<
             (lines > inputs).then(|| line(scene, row) % inputs)
         }),
     );
+    // Where each line has a row of its own: those of another choice of its token.
+    let taken = places(scene);
+    for index in Index::slips(taken) {
+        add(
+            format!("the multiplied values of {id} are those of the token's {}", index.told("chosen expert", "j")),
+            Rc::new(move |row| {
+                let (lines, inputs) = counts(row.step)?;
+                let own = line(scene, row);
+                (lines == inputs && taken > 1)
+                    .then(|| own / taken * taken + index.of(own % taken, taken).unwrap_or(own % taken))
+            }),
+        );
+    }
     for index in Index::slips(LINES) {
         add(
             format!("the multiplied values of {id} are those of the expert's {}", index.told("line", "i")),

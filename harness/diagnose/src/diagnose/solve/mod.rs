@@ -568,10 +568,11 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
     };
     // A list of rows fits any rows: until a run on other tokens confirms it, the report gives it as a fact.
     let positions: BTreeSet<usize> = wrong.iter().map(|at| e.rows[at.0].place.position).collect();
-    // Past the embedding no kernel knows ids: what else the rows of one have in common may be what is wrong.
+    // Past the embedding no kernel knows ids: what else the rows of one have in common may be what is wrong. A loader knows them.
     let may_be_of_id = positions.len() > 1 && matches!(e.node.op.anatomy(), Anatomy::Gather(_));
-    let of_one_row = !may_be_of_id && holds.told().first().is_some_and(|when| when.is_of_one_id());
-    let (holds, listed) = match holds.by_rule().filter(|_| !of_one_row) {
+    let is_of_id = may_be_of_id && holds.told().first().is_some_and(|when| when.is_of_one_id());
+    let rule = if is_of_id { Some(holds.clone()) } else { holds.by_rule() };
+    let (holds, listed) = match rule {
         Some(holds) => (holds, None),
         None => (holds, Some(Box::new(if law.parts { Holds::Everywhere } else { held.unexplained(scene) }))),
     };

@@ -6,8 +6,8 @@ use super::scene::{Layout, Scene};
 use super::{Law, Row};
 use crate::verdict::{RowAt, right};
 use qdiff_engine::model::StageId;
-use qdiff_engine::ops::anatomy::RowReduction;
-use qdiff_engine::ops::{Anatomy, RmsNorm, UNIT};
+use qdiff_engine::ops::anatomy::{Elementwise, RowReduction};
+use qdiff_engine::ops::{Anatomy, RmsNorm, Tensor, UNIT, rope};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
@@ -71,6 +71,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Rc::new(move |i| f64::from(own[place(i, by) % own.len()])),
         ));
     }
+    all.extend(rotated_first(scene, norm, run, &own));
     let of_others = scene.vectors(run).into_iter().filter(|(name, _)| *name != scene.node().weights[0].name);
     for (name, vector) in of_others {
         weights.push((format!("the weight is {name}"), Rc::new(move |i| f64::from(vector[i % vector.len()]))));
@@ -587,4 +588,30 @@ fn normed_by(
     }
     let bound = value.iter().map(|v| (UNIT * 12.0 * v.abs()) as f32).collect();
     Some(Row { value, bound })
+}
+/// Heads that are rotated before they are normalised, and not after it.
+fn rotated_first<'a>(scene: &'a Scene<'a>, norm: &'a RmsNorm, run: usize, own: &Rc<Vec<f32>>) -> Option<Law<'a>> {
+    let graph = &scene.e.oracle.graph;
+    let at = graph.index(scene.node().id)?;
+    let rope = graph.nodes.iter().filter(|node| node.inputs.first() == Some(&at)).find_map(|node| {
+        match node.op.anatomy() {
+            Anatomy::Elementwise(Elementwise::Rotation(rope)) if rope.head_dim == run => Some(rope),
+            _ => None,
+        }
+    })?;
+    let own = own.clone();
+    Some(Law::new("the rows are rotated by RoPE before they are normalised", 0, move |row: &RowAt| {
+        let x = operand(scene, row, 0)?;
+        let plain = Tensor { shape: vec![1, x.len()], data: x.clone() };
+        let turned = rope::forward(rope, &plain, &[row.place.position as f64]).data;
+        let scaled = turned.chunks(run).flat_map(|part| {
+            let scale = 1.0 / (mean(part) + norm.eps).sqrt();
+            part.iter().map(move |v| v * scale)
+        });
+        let value: Vec<f64> = scaled.enumerate().map(|(i, v)| v * f64::from(own[i % run])).collect();
+        // The angle is as uncertain as its position is large.
+        let size = value.iter().fold(0f64, |most, v| most.max(v.abs()));
+        let reach = (UNIT * size * (16.0 + row.place.position as f64)) as f32;
+        Some(Row { bound: vec![reach; value.len()], value })
+    }))
 }

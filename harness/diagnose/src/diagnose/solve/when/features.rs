@@ -151,12 +151,19 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature {
         name: "row of the part",
         by_row: true,
-        of: |s, at| Some(row(s, at).place.position as i64 - step(s, at).first as i64),
+        of: |s, at| {
+            let row = row(s, at).place.position as i64 - step(s, at).first as i64;
+            (!s.node().is_own_state()).then_some(row)
+        },
     },
     Feature {
         name: FROM_LAST,
         by_row: true,
-        of: |s, at| Some((step(s, at).keys() - 1) as i64 - row(s, at).place.position as i64),
+        // A state has one row for each part, which is the last.
+        of: |s, at| {
+            let row = (step(s, at).keys() - 1) as i64 - row(s, at).place.position as i64;
+            (!s.node().is_own_state()).then_some(row)
+        },
     },
     Feature { name: LENGTH, by_row: true, of: |s, at| Some(step(s, at).tokens.len() as i64) },
     // A kernel is chosen by all rows of a pass.

@@ -202,7 +202,7 @@ impl Condition {
         let of_places = ["position", "row of the part", OF_PASS, FROM_LAST].contains(&feature.name);
         let of_steps = self.is_of_steps();
         match self.values {
-            Values::Is(value) => of_places && value != 0 || of_steps && value > 1,
+            Values::Is(value) => of_ids || of_places && value != 0 || of_steps && value > 1,
             Values::Between(low, high) => of_ids || of_places && (low % CUT != 0 || (high + 1) % CUT != 0),
             Values::Among(_) => feature.by_row,
             _ => false,
