@@ -221,7 +221,8 @@ struct Attended {
     std::vector<float> q;
     Type *cache[2];
     Partial partial;
-    float *scores, *weights, scale = 1.0f / std::sqrt((float)D);
+    float *scores, *weights, *context, scale = 1.0f / std::sqrt((float)D);
+    std::vector<u32> arrived = std::vector<u32>(8 * kv_heads); // blocks of each rank of a cluster
     Attended(int kv_heads, int keys) : kv_heads(kv_heads), keys(keys), q(vector_of(heads * D, 0.3f)) {
         std::normal_distribution<float> normal;
         for (auto &c : cache) {
@@ -233,7 +234,8 @@ struct Attended {
     size_t count() const { return (size_t)keys * kv_heads * D; }
     // Room for results that are not there yet.
     void forget() {
-        partial = {unwritten((size_t)heads * SPLITS * D), (float2 *)unwritten(2 * (size_t)heads * SPLITS)};
+        partial = {unwritten((size_t)heads * SPLITS * D), (float2 *)unwritten(8 * 2 * (size_t)heads * SPLITS)};
+        context = unwritten((size_t)heads * D);
         scores = unwritten((size_t)heads * keys), weights = unwritten((size_t)heads * keys);
     }
     Type *row(int c, int head, int key) const { return cache[c] + ((size_t)key * kv_heads + head / GROUP) * D; }
@@ -250,16 +252,19 @@ static void by_any(const Attended<Kv, D, GROUP> &of, int splits, bool taps = tru
            [&] { of.keys > 600 ? shares::attention<Kv, D, GROUP, TILE_KEYS, true>(p) : shares::attention<Kv, D, GROUP, TILE_KEYS, false>(p); });
 }
 // The kernel for halves.
-template <int STAGES, int CLUSTER, int D, int GROUP>
-static void by_halves(const Attended<KvF16, D, GROUP> &of, int shares, bool taps = true) {
+template <int STAGES, int CLUSTER, bool ONCE = false, int D, int GROUP>
+static void by_halves(Attended<KvF16, D, GROUP> &of, int shares, bool taps = true) {
     halved::AttentionHalvesParams p{copied(of.q), of.cache[0], of.cache[1], of.partial, &of.position,
-                                    taps ? of.scores : nullptr, taps ? of.weights : nullptr, of.scale};
+                                    taps ? of.scores : nullptr, taps ? of.weights : nullptr, of.context, of.arrived.data(), of.scale};
     launch({(unsigned)of.kv_heads, (unsigned)(shares * CLUSTER)}, halved::THREADS, halved::WARPS * STAGES * 4 * halved::CHUNK * D + halved::MEASURED,
-           [&] { halved::attention_halves<D, GROUP, STAGES, CLUSTER>(p); }, CLUSTER);
+           [&] { halved::attention_halves<D, GROUP, STAGES, CLUSTER, ONCE>(p); }, CLUSTER);
+    for (u32 count : of.arrived) {
+        if (count != 0) printf("  a counter is left at %u\n", count), wrong++;
+    }
 }
 
 // attn_out of what a kernel of attention left.
-template <class F, int HELD, int RING, class Kv, int D, int GROUP>
+template <class F, int HELD, int RING, bool ONCE = false, class Kv, int D, int GROUP>
 static together::AttnOutParams put_together(const Attended<Kv, D, GROUP> &of, int splits, const Matrix &w,
                                             const std::vector<float> &a) {
     const int n = w.n, m = w.m;
@@ -267,15 +272,15 @@ static together::AttnOutParams put_together(const Attended<Kv, D, GROUP> &of, in
     const int tiles = (m + TILE - 1) / TILE, makers = RING > 0 ? (tiles + 2) / 3 : tiles, warps = RING > 0 ? 12 : MOST_WARPS;
     const Walk way = RING > 0 ? ring<F>(warps, RING) : walk<F, F>(1, 1, n / 32, 1);
     together::AttnOutParams o{of.partial, w.planes, Stream{copied(a), {}, nullptr, nullptr}, unwritten(m), &of.position,
-                              of.weights, unwritten(n), unwritten(m), nullptr, way, n, m, of.heads, splits, makers};
+                              of.context, of.weights, unwritten(n), unwritten(m), nullptr, way, n, m, of.heads, splits, makers};
     const unsigned scaling = of.heads * (1 + of.keys / 1000);
     launch({makers + scaling}, 32 * warps, vector_bytes<F, F>(n) + (RING > 0 ? bytes_of_ring(way, 4) : bytes_of(way)),
-           [&] { together::attn_out<F, D, HELD, RING>(o); });
+           [&] { together::attn_out<F, D, HELD, RING, ONCE>(o); });
     return o;
 }
 
 // What is put together of what a kernel left, against its definition.
-template <class F, int HELD, int RING = 0, class Kv, int D, int GROUP>
+template <class F, int HELD, int RING = 0, bool ONCE = false, class Kv, int D, int GROUP>
 static void attended(const Attended<Kv, D, GROUP> &of, int splits, int m) {
     const int heads = of.heads, keys = of.keys, n = heads * D;
     const auto a = vector_of(m);
@@ -299,7 +304,7 @@ static void attended(const Attended<Kv, D, GROUP> &of, int splits, int m) {
         }
     }
     const Matrix w = matrix<F>(n, m);
-    const auto o = put_together<F, HELD, RING>(of, splits, w, a);
+    const auto o = put_together<F, HELD, RING, ONCE>(of, splits, w, a);
     compare("scores", of.scores, score, score_size, PRODUCT);
     // Scores of some tens, whose rounding the exponential turns into errors of weights.
     compare("weights", of.weights, weights, Doubles(weights.size(), 1), 2e-5);
@@ -337,6 +342,13 @@ static void attention_halves(int kv_heads, int keys, int shares_at_most) {
         !same((float *)before.partial.measures, (float *)of.partial.measures, 2 * shares)) {
         printf("  a tap changes what is left\n"), wrong++;
     }
+    // Put together by who comes last.
+    by_halves<STAGES, CLUSTER, true>(of, shares_at_most);
+    attended<Q8_0, 0, 0, true>(of, shares_at_most, 16);
+    const auto once = of;
+    of.forget();
+    by_halves<STAGES, CLUSTER, true>(of, shares_at_most, false);
+    if (!same(once.context, of.context, (size_t)of.heads * D)) printf("  a tap changes the context\n"), wrong++;
 }
 
 // What is no number, or huge, is seen by those who see it alone, as by the kernel that takes every cache.

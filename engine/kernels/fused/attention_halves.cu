@@ -4,13 +4,14 @@
 // halves already. A warp takes CHUNK keys at a time, through a ring of STAGES of its own, with a
 // running maximum and sum, so that no barrier stands between its keys; warps are put together in
 // shared memory, and the blocks of a cluster, which make a share together: `attn_out`, each of
-// whose blocks reads all shares, finds few. Made for long contexts: of a short one the way through
+// whose blocks reads all shares, finds few; or ONCE, the last block of each rank to finish puts the shares of its
+// elements together, in the order of the shares. Made for long contexts: of a short one the way through
 // so many hands takes longer than its keys.
 // A tapped weight goes the way of the sums, as in `attention.cu`.
 // What is no number is seen by those who see it: where a second half makes no number of a product
 // with an infinity, the first half's product counts alone.
 // Grid (G, shares * CLUSTER), block THREADS. q [H, D], caches [capacity, G, D]; sums [H, SPLITS, D],
-// measures [H, SPLITS].
+// measures [H, SPLITS], ONCE of each rank; context [H, D], arrived [G, CLUSTER].
 
 #include "fused/cluster.cuh"
 #include "fused/digits.cuh"
@@ -27,6 +28,8 @@ struct AttentionHalvesParams {
     Partial partial;
     const int *position_at;
     float *scores_tap, *weights_tap; // null where not wanted; [H, N]
+    float *context; // ONCE; the blocks that have come are counted in `arrived`, which is left at 0 as it was found
+    u32 *arrived;
     float scale;
     Stamp *stamps; // null where it is not timed
 };
@@ -57,7 +60,75 @@ __device__ __forceinline__ void sum_up(Measure measure, Part part, float4 &s, fl
     }
 }
 
-template <int D, int GROUP, int STAGES, int CLUSTER>
+// Shared memory of who puts the shares together.
+struct Scratch {
+    float4 parts[THREADS];
+    float factors[8 * SPLITS], by[8]; // by head
+    u32 before;                       // blocks of this rank that had come
+};
+
+// Puts the shares of a token's attention together for the elements of a rank: every CLUSTER-th four of a group.
+// A thread adds every PARTS-th share, and the parts are added in their order: whoever comes last, the sum is the same.
+template <int D, int GROUP, int CLUSTER>
+__device__ __forceinline__ void put_together(const AttentionHalvesParams &p, int live, int kv_head, int rank, const float2 *measures,
+                                             Scratch &scratch) {
+    constexpr int FOURS = GROUP * D / 4, EACH = FOURS / CLUSTER, PARTS = THREADS / EACH < 16 ? THREADS / EACH : 16, BATCH = 12;
+    static_assert(FOURS % CLUSTER == 0 && GROUP <= WARPS && SPLITS == 64, "a warp measures a head");
+    const int part = threadIdx.x / EACH, i = threadIdx.x % EACH * CLUSTER + rank, of_head = i / (D / 4);
+    const float4 *sums = (const float4 *)p.partial.sums + (size_t)(kv_head * GROUP + of_head) * SPLITS * (D / 4) + i % (D / 4);
+    float4 share[BATCH];
+    auto ask = [&](int first) {
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            const int n = first + k * PARTS;
+            share[k] = part < PARTS && n < live ? __ldcg(sums + (size_t)n * (D / 4)) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+    };
+    ask(part);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (warp < GROUP) {
+        float2 measure[2];
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            const int n = lane + 32 * k;
+            measure[k] = n < live ? __ldcg(measures + (kv_head * GROUP + warp) * SPLITS + n) : make_float2(LEAST, 0.0f);
+        }
+        const float most = warp_max(fmaxf(measure[0].x, measure[1].x));
+        float total = 0.0f;
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            const float f = factor_of(measure[k].x, most);
+            scratch.factors[warp * SPLITS + lane + 32 * k] = f;
+            total = fmaf(measure[k].y, f, total);
+        }
+        total = warp_sum(total);
+        if (lane == 0) scratch.by[warp] = 1.0f / total;
+    }
+    __syncthreads();
+    float4 s = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 1
+    for (int first = part; first < live; first += BATCH * PARTS) {
+        if (first > part) ask(first);
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) { // a share that is not there adds zeros
+            const float f = scratch.factors[of_head * SPLITS + min(first + k * PARTS, SPLITS - 1)];
+            s.x = fmaf(share[k].x, f, s.x), s.y = fmaf(share[k].y, f, s.y), s.z = fmaf(share[k].z, f, s.z), s.w = fmaf(share[k].w, f, s.w);
+        }
+    }
+    if (part < PARTS) scratch.parts[threadIdx.x] = s;
+    __syncthreads();
+    if (threadIdx.x >= EACH) return;
+    s = scratch.parts[threadIdx.x];
+#pragma unroll
+    for (int k = 1; k < PARTS; k++) {
+        const float4 e = scratch.parts[k * EACH + threadIdx.x];
+        s.x += e.x, s.y += e.y, s.z += e.z, s.w += e.w;
+    }
+    const float w = scratch.by[of_head];
+    ((float4 *)p.context)[kv_head * FOURS + i] = make_float4(s.x * w, s.y * w, s.z * w, s.w * w);
+}
+
+template <int D, int GROUP, int STAGES, int CLUSTER, bool ONCE>
 __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
     attention_halves(const __grid_constant__ AttentionHalvesParams p) {
     static_assert(GROUP <= 8 && D % 32 == 0, "eight rows, and whole matrices");
@@ -65,6 +136,7 @@ __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
     constexpr int FOURS = GROUP * D / 4; // of the group's elements
     constexpr float WEIGHT = 16384.0f; // what weights are multiplied with, to be halves of full accuracy
     static_assert(2 * 16 * FOURS <= STAGE, "a warp's sums, and a block's, must fit where a stage was");
+    static_assert(sizeof(Scratch) <= (WARPS - 1) * STAGES * STAGE, "it must fit where rings were");
     static_assert(MEASURED == 16 * 8 * (WARPS + 1) && FOURS <= THREADS, "a thread puts four elements together");
     extern __shared__ __align__(16) u8 shared[];
     float4 *measures = (float4 *)(shared + WARPS * STAGES * STAGE); // [WARPS, 8]: largest score, sum of weights
@@ -268,8 +340,24 @@ __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
                [&](int r) { return of_rank(whole + i, r); }, s, measure);
         const size_t at = (size_t)(kv_head * GROUP + of_head) * SPLITS + share;
         ((float4 *)p.partial.sums)[at * (D / 4) + i % (D / 4)] = s;
-        // One block of a head brings the measures.
-        if (i % (D / 4) == 0) p.partial.measures[at] = make_float2(measure.x, measure.y);
+        // One block of a head brings the measures, or each for those of its rank.
+        if (i % (D / 4) == (ONCE ? rank : 0)) {
+            p.partial.measures[(ONCE ? rank * kv_heads * GROUP * SPLITS : 0) + at] = make_float2(measure.x, measure.y);
+        }
+    }
+    if constexpr (ONCE) {
+        // Behind the first warp's ring, of which others of the cluster still read.
+        Scratch &scratch = *(Scratch *)(shared + STAGES * STAGE);
+        u32 *arrived = p.arrived + kv_head * CLUSTER + rank;
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) scratch.before = atomicAdd(arrived, 1);
+        __syncthreads();
+        if (scratch.before + 1 == (u32)of.live) {
+            __threadfence();
+            put_together<D, GROUP, CLUSTER>(p, of.live, kv_head, rank, p.partial.measures + rank * kv_heads * GROUP * SPLITS, scratch);
+            if (threadIdx.x == 0) *arrived = 0;
+        }
     }
     if (p.weights_tap) {
         float most = LEAST;

@@ -227,6 +227,7 @@ impl Fused<'_> {
             w: w.planes,
             x: self.made(embed),
             position_at: self.calls.memory.position,
+            given: 0,
             width: w.n as i32,
             token,
             position: position as i32,
@@ -341,6 +342,7 @@ impl Fused<'_> {
             a: self.stream(index, false),
             y: self.at(layer.attn_residual),
             position_at: memory.position,
+            context: memory.context,
             weights_tap: self.tap(layer.weights),
             context_tap: self.tap(layer.context),
             product_tap: self.tap(layer.attn_out),
@@ -359,7 +361,7 @@ impl Fused<'_> {
             _ => config.n_heads * self.calls.options.context.div_ceil(SCALED),
         };
         Call::new(params, ((makers + scaling) as u32, 1, 1), threads)
-            .of(&[&w.ty, &config.head_dim, &held, &stages])
+            .of(&[&w.ty, &config.head_dim, &held, &stages, &(deep && Self::put_together_once())])
             .shared(shared)
     }
 
