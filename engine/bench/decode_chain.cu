@@ -27,6 +27,7 @@
 
 #include "fused/best.cuh"
 #include "fused/shares.cuh"
+#include "fused/together.cuh"
 #include "fused/ring.cuh"
 #include "kv.cuh"
 namespace qkv {
@@ -76,7 +77,8 @@ constexpr int E = 1536, F = 8960, H = 12, G = 2, D = 128, V = 151936, LAYERS = 2
 #endif
 constexpr int CAPACITY = 33000, GROUP = H / G;
 // How `attention_halves` is made for the shape: stages of a warp's ring, blocks of a cluster, and whether the last block puts the
-// shares together. As `attention_halves` of engine/src/cuda/attend.rs says, or as HALVES in the environment does ("6 2 0").
+// shares together. As `attention_halves` of engine/src/cuda/attend.rs says, or as HALVES in the environment does ("6 2 0"). With ONCE there
+// the last block of `attention` puts the shares together, too.
 struct MadeOf {
     int stages, cluster, once;
     int shared() const { return halved::WARPS * stages * 4 * halved::CHUNK * D + halved::MEASURED; }
@@ -168,6 +170,7 @@ static const char *const WAYS[] = {"a cache of f32", "a cache of f16", "a cache 
 #ifndef HUGE
 static int processors;
 #endif
+static bool once_of(Way way) { return way == HALVES_ON_TENSOR_CORES ? made_of.once : getenv("ONCE") != nullptr; }
 static bool rings = E > 2048; // of attn_qkv and attn_out
 static int early; // blocks of attention, where others begin late
 struct Attended {
@@ -196,14 +199,18 @@ template <class Launch>
 static void attend(Way way, const Attended &a, Launch launch) {
     const float scale = 1.0f / std::sqrt((float)D);
     const dim3 grid(G, splits_of(way));
-    const att::AttentionParams p = {a.q, a.k, a.v, a.partial, a.position_at, a.scores_tap, a.weights_tap, scale, early};
+    const att::AttentionParams p = {a.q, a.k, a.v, a.partial, a.position_at, a.scores_tap, a.weights_tap,
+                                   a.context, a.arrived, scale, early};
     auto shared = [](int size) {
         const int stage = 2 * KEYS * D * size;
         return stage + std::max(stage, att::THREADS * 16 * GROUP);
     };
     auto any = [&](auto early, auto late, int size) { launch("attention", rings ? late : early, p, grid, att::THREADS, shared(size)); };
-    if (way == FLOATS) any(att::attention<KvF32, D, GROUP, KEYS, false>, att::attention<KvF32, D, GROUP, KEYS, true>, 4);
-    else if (way == HALVES) any(att::attention<KvF16, D, GROUP, KEYS, false>, att::attention<KvF16, D, GROUP, KEYS, true>, 2);
+#define KERNELS(kv) any(once_of(way) ? att::attention<kv, D, GROUP, KEYS, false, true> : att::attention<kv, D, GROUP, KEYS, false, false>, \
+                        once_of(way) ? att::attention<kv, D, GROUP, KEYS, true, true> : att::attention<kv, D, GROUP, KEYS, true, false>, sizeof(kv::Type))
+    if (way == FLOATS) KERNELS(KvF32);
+    else if (way == HALVES) KERNELS(KvF16);
+#undef KERNELS
     else {
         const halved::AttentionHalvesParams h = {a.q, (const u16 *)a.k, (const u16 *)a.v, a.partial, a.position_at, a.scores_tap,
                                                  a.weights_tap, a.context, a.arrived, scale};
@@ -284,7 +291,7 @@ static bool held(int keys, const std::vector<u16> &noise) {
     bool right = true;
     for (Way way : {FLOATS, HALVES, HALVES_ON_TENSOR_CORES}) {
         std::vector<float> sums[2], measures[2], contexts[2];
-        const bool once = way == HALVES_ON_TENSOR_CORES && made_of.once;
+        const bool once = once_of(way);
         const void *k = way == FLOATS ? (const void *)as_floats[0] : as_halves[0];
         const void *v = way == FLOATS ? (const void *)as_floats[1] : as_halves[1];
         const Partial partial = {take<float>(4 * sums_count), take<float2>(8 * 4 * measures_count)};
@@ -354,7 +361,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
     float *put_together = take<float>(4 * H * D);
     u32 *arrived = take<u32>(4 * 8 * G);
     CK(cudaMemset(arrived, 0, 4 * 8 * G));
-    const bool once = way == HALVES_ON_TENSOR_CORES && made_of.once;
+    const bool once = once_of(way);
     const int cache_bytes = CAPACITY * G * D * (way == FLOATS ? 4 : 2);
     std::vector<void *> caches;
     for (int i = 0; i < 2 * layers; i++) {

@@ -7,6 +7,7 @@
 #include "fused/ring.cuh"
 #include "fused/best.cuh"
 #include "fused/shares.cuh"
+#include "fused/together.cuh"
 #include "kv.cuh"
 namespace qkv {
 #include "fused/attn_qkv.cu"
@@ -238,18 +239,24 @@ struct Attended {
         context = unwritten((size_t)heads * D);
         scores = unwritten((size_t)heads * keys), weights = unwritten((size_t)heads * keys);
     }
+    void none_left() const {
+        for (u32 count : arrived) {
+            if (count != 0) printf("  a counter is left at %u\n", count), wrong++;
+        }
+    }
     Type *row(int c, int head, int key) const { return cache[c] + ((size_t)key * kv_heads + head / GROUP) * D; }
 };
 
 // The kernel that takes every cache; where keys are many, some of its blocks begin late.
 constexpr int EARLY = 3;
-template <int TILE_KEYS = KEYS, class Kv, int D, int GROUP>
-static void by_any(const Attended<Kv, D, GROUP> &of, int splits, bool taps = true) {
+template <int TILE_KEYS = KEYS, bool ONCE = false, class Kv, int D, int GROUP>
+static void by_any(Attended<Kv, D, GROUP> &of, int splits, bool taps = true) {
     shares::AttentionParams p{copied(of.q), of.cache[0], of.cache[1], of.partial, &of.position, taps ? of.scores : nullptr,
-                              taps ? of.weights : nullptr, of.scale, EARLY};
+                              taps ? of.weights : nullptr, of.context, of.arrived.data(), of.scale, EARLY};
     const size_t stage = 2 * TILE_KEYS * D * sizeof(typename Kv::Type), sums = (size_t)shares::THREADS * 16 * GROUP;
     launch({(unsigned)of.kv_heads, (unsigned)splits}, shares::THREADS, stage + std::max(stage, sums),
-           [&] { of.keys > 600 ? shares::attention<Kv, D, GROUP, TILE_KEYS, true>(p) : shares::attention<Kv, D, GROUP, TILE_KEYS, false>(p); });
+           [&] { of.keys > 600 ? shares::attention<Kv, D, GROUP, TILE_KEYS, true, ONCE>(p) : shares::attention<Kv, D, GROUP, TILE_KEYS, false, ONCE>(p); });
+    of.none_left();
 }
 // The kernel for halves.
 template <int STAGES, int CLUSTER, bool ONCE = false, int D, int GROUP>
@@ -258,9 +265,7 @@ static void by_halves(Attended<KvF16, D, GROUP> &of, int shares, bool taps = tru
                                     taps ? of.scores : nullptr, taps ? of.weights : nullptr, of.context, of.arrived.data(), of.scale};
     launch({(unsigned)of.kv_heads, (unsigned)(shares * CLUSTER)}, halved::THREADS, halved::WARPS * STAGES * 4 * halved::CHUNK * D + halved::MEASURED,
            [&] { halved::attention_halves<D, GROUP, STAGES, CLUSTER, ONCE>(p); }, CLUSTER);
-    for (u32 count : of.arrived) {
-        if (count != 0) printf("  a counter is left at %u\n", count), wrong++;
-    }
+    of.none_left();
 }
 
 // attn_out of what a kernel of attention left.
@@ -319,9 +324,13 @@ template <class Kv, int D, int GROUP, class F, int HELD, int TILE_KEYS = KEYS, i
 static void attention(int kv_heads, int keys, int splits, int m) {
     printf("attention<%d bytes, %d, %d> of %d keys, attn_out<%s, %d, %d>\n", (int)sizeof(typename Kv::Type), D, GROUP, keys,
            format<F>().name, HELD, RING);
-    const Attended<Kv, D, GROUP> of(kv_heads, keys);
+    Attended<Kv, D, GROUP> of(kv_heads, keys);
     by_any<TILE_KEYS>(of, splits);
     attended<F, HELD, RING>(of, splits, m);
+    // Put together by who comes last.
+    of.forget();
+    by_any<TILE_KEYS, true>(of, splits);
+    attended<F, HELD, RING, true>(of, splits, m);
 }
 
 // Whether both have the same bits, of as many numbers.

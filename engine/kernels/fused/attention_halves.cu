@@ -15,7 +15,7 @@
 
 #include "fused/cluster.cuh"
 #include "fused/digits.cuh"
-#include "fused/shares.cuh"
+#include "fused/together.cuh"
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
@@ -60,74 +60,6 @@ __device__ __forceinline__ void sum_up(Measure measure, Part part, float4 &s, fl
     }
 }
 
-// Shared memory of who puts the shares together.
-struct Scratch {
-    float4 parts[THREADS];
-    float factors[8 * SPLITS], by[8]; // by head
-    u32 before;                       // blocks of this rank that had come
-};
-
-// Puts the shares of a token's attention together for the elements of a rank: every CLUSTER-th four of a group.
-// A thread adds every PARTS-th share, and the parts are added in their order: whoever comes last, the sum is the same.
-template <int D, int GROUP, int CLUSTER>
-__device__ __forceinline__ void put_together(const AttentionHalvesParams &p, int live, int kv_head, int rank, const float2 *measures,
-                                             Scratch &scratch) {
-    constexpr int FOURS = GROUP * D / 4, EACH = FOURS / CLUSTER, PARTS = THREADS / EACH < 16 ? THREADS / EACH : 16, BATCH = 12;
-    static_assert(FOURS % CLUSTER == 0 && GROUP <= WARPS && SPLITS == 64, "a warp measures a head");
-    const int part = threadIdx.x / EACH, i = threadIdx.x % EACH * CLUSTER + rank, of_head = i / (D / 4);
-    const float4 *sums = (const float4 *)p.partial.sums + (size_t)(kv_head * GROUP + of_head) * SPLITS * (D / 4) + i % (D / 4);
-    float4 share[BATCH];
-    auto ask = [&](int first) {
-#pragma unroll
-        for (int k = 0; k < BATCH; k++) {
-            const int n = first + k * PARTS;
-            share[k] = part < PARTS && n < live ? __ldcg(sums + (size_t)n * (D / 4)) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        }
-    };
-    ask(part);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (warp < GROUP) {
-        float2 measure[2];
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            const int n = lane + 32 * k;
-            measure[k] = n < live ? __ldcg(measures + (kv_head * GROUP + warp) * SPLITS + n) : make_float2(LEAST, 0.0f);
-        }
-        const float most = warp_max(fmaxf(measure[0].x, measure[1].x));
-        float total = 0.0f;
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            const float f = factor_of(measure[k].x, most);
-            scratch.factors[warp * SPLITS + lane + 32 * k] = f;
-            total = fmaf(measure[k].y, f, total);
-        }
-        total = warp_sum(total);
-        if (lane == 0) scratch.by[warp] = 1.0f / total;
-    }
-    __syncthreads();
-    float4 s = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 1
-    for (int first = part; first < live; first += BATCH * PARTS) {
-        if (first > part) ask(first);
-#pragma unroll
-        for (int k = 0; k < BATCH; k++) { // a share that is not there adds zeros
-            const float f = scratch.factors[of_head * SPLITS + min(first + k * PARTS, SPLITS - 1)];
-            s.x = fmaf(share[k].x, f, s.x), s.y = fmaf(share[k].y, f, s.y), s.z = fmaf(share[k].z, f, s.z), s.w = fmaf(share[k].w, f, s.w);
-        }
-    }
-    if (part < PARTS) scratch.parts[threadIdx.x] = s;
-    __syncthreads();
-    if (threadIdx.x >= EACH) return;
-    s = scratch.parts[threadIdx.x];
-#pragma unroll
-    for (int k = 1; k < PARTS; k++) {
-        const float4 e = scratch.parts[k * EACH + threadIdx.x];
-        s.x += e.x, s.y += e.y, s.z += e.z, s.w += e.w;
-    }
-    const float w = scratch.by[of_head];
-    ((float4 *)p.context)[kv_head * FOURS + i] = make_float4(s.x * w, s.y * w, s.z * w, s.w * w);
-}
-
 template <int D, int GROUP, int STAGES, int CLUSTER, bool ONCE>
 __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
     attention_halves(const __grid_constant__ AttentionHalvesParams p) {
@@ -136,7 +68,7 @@ __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
     constexpr int FOURS = GROUP * D / 4; // of the group's elements
     constexpr float WEIGHT = 16384.0f; // what weights are multiplied with, to be halves of full accuracy
     static_assert(2 * 16 * FOURS <= STAGE, "a warp's sums, and a block's, must fit where a stage was");
-    static_assert(sizeof(Scratch) <= (WARPS - 1) * STAGES * STAGE, "it must fit where rings were");
+    static_assert(sizeof(Scratch<GROUP, THREADS>) <= (WARPS - 1) * STAGES * STAGE, "it must fit where rings were");
     static_assert(MEASURED == 16 * 8 * (WARPS + 1) && FOURS <= THREADS, "a thread puts four elements together");
     extern __shared__ __align__(16) u8 shared[];
     float4 *measures = (float4 *)(shared + WARPS * STAGES * STAGE); // [WARPS, 8]: largest score, sum of weights
@@ -347,16 +279,9 @@ __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
     }
     if constexpr (ONCE) {
         // Behind the first warp's ring, of which others of the cluster still read.
-        Scratch &scratch = *(Scratch *)(shared + STAGES * STAGE);
-        u32 *arrived = p.arrived + kv_head * CLUSTER + rank;
-        __threadfence();
-        __syncthreads();
-        if (threadIdx.x == 0) scratch.before = atomicAdd(arrived, 1);
-        __syncthreads();
-        if (scratch.before + 1 == (u32)of.live) {
-            __threadfence();
-            put_together<D, GROUP, CLUSTER>(p, of.live, kv_head, rank, p.partial.measures + rank * kv_heads * GROUP * SPLITS, scratch);
-            if (threadIdx.x == 0) *arrived = 0;
+        auto &scratch = *(Scratch<GROUP, THREADS> *)(shared + STAGES * STAGE);
+        if (is_last(p.arrived + kv_head * CLUSTER + rank, of.live, scratch.before)) {
+            put_together<D, GROUP, CLUSTER>(p.partial, p.context, of.live, kv_head, rank, rank * kv_heads * GROUP * SPLITS, scratch);
         }
     }
     if (p.weights_tap) {

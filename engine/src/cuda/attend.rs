@@ -41,8 +41,8 @@ impl Fused<'_> {
     }
 
     /// Whether the last block of a long context puts its shares together, and not each block of `attn_out`.
-    pub(super) fn put_together_once() -> bool {
-        trial(2).map_or(ONCE, |once| once > 0)
+    pub(super) fn together_once(&self, deep: bool) -> bool {
+        trial(if deep { 2 } else { 4 }).map_or(ONCE, |once| once > 0)
     }
 
     /// Shares of the keys of a head of the cache.
@@ -67,11 +67,13 @@ impl Fused<'_> {
         let early = self
             .qkv_ring(layer)
             .map(|(.., makers)| self.calls.functions.processors as i32 - makers.iter().sum::<usize>() as i32);
-        self.attention_of([layer.rope[0], layer.cache[0], layer.cache[1], layer.scores, layer.weights], early)
+        let nodes = [layer.rope[0], layer.cache[0], layer.cache[1], layer.scores, layer.weights];
+        self.attention_of(nodes, early, self.together_once(deep))
     }
 
-    /// The same, of these nodes, of which `early` blocks find room before their turn where not all do.
-    pub(super) fn attention_of(&self, [q, k, v, scores, weights]: [usize; 5], early: Option<i32>) -> Call {
+    /// The same, of these nodes, of which `early` blocks find room before their turn where not all do; the last block puts
+    /// the shares together where that is done `once`.
+    pub(super) fn attention_of(&self, [q, k, v, scores, weights]: [usize; 5], early: Option<i32>, once: bool) -> Call {
         let config = &self.calls.graph.config;
         let memory = self.calls.memory;
         let params = AttentionParams {
@@ -82,6 +84,8 @@ impl Fused<'_> {
             position_at: memory.position,
             scores_tap: self.tap(scores),
             weights_tap: self.tap(weights),
+            context: memory.context,
+            arrived: memory.arrived,
             scale: self.scale(weights),
             early: early.unwrap_or_default(),
             stamps: 0,
@@ -96,7 +100,7 @@ impl Fused<'_> {
         };
         let keys = if shared(KEYS) <= self.limit() { KEYS } else { KEYS / 2 };
         Call::new(params, (config.n_kv_heads as u32, self.splits(false), 1), ATTENTION_THREADS)
-            .of(&[&self.calls.options.kv_kernel(false), &config.head_dim, &group, &keys, &early.is_some()])
+            .of(&[&self.calls.options.kv_kernel(false), &config.head_dim, &group, &keys, &early.is_some(), &once])
             .shared(shared(keys) as u32)
     }
 
@@ -131,7 +135,7 @@ impl Fused<'_> {
         let fits = |&c: &u32| c <= most && 8 * heads * c <= self.calls.functions.processors;
         let cluster = [CLUSTER as u32, 4, 2].into_iter().find(fits).unwrap_or(1);
         let call = Call::new(params, (heads, cluster, 1), HALVES_THREADS)
-            .of(&[&d, &group, &stages, &cluster, &Self::put_together_once()])
+            .of(&[&d, &group, &stages, &cluster, &self.together_once(true)])
             .shared(shared as u32);
         Some((call, cluster))
     }

@@ -361,7 +361,7 @@ impl Fused<'_> {
             _ => config.n_heads * self.calls.options.context.div_ceil(SCALED),
         };
         Call::new(params, ((makers + scaling) as u32, 1, 1), threads)
-            .of(&[&w.ty, &config.head_dim, &held, &stages, &(deep && Self::put_together_once())])
+            .of(&[&w.ty, &config.head_dim, &held, &stages, &self.together_once(deep)])
             .shared(shared)
     }
 

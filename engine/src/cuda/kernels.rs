@@ -178,8 +178,8 @@ kernels! {
         makers: [i32; 3], stamps: Ptr,
     }
     Attention(AttentionParams) "fused/attention.cu" {
-        q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32,
-        early: i32, stamps: Ptr,
+        q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, context: Ptr,
+        arrived: Ptr, scale: f32, early: i32, stamps: Ptr,
     }
     AttentionHalves(AttentionHalvesParams) "fused/attention_halves.cu" {
         q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, context: Ptr,
@@ -318,7 +318,7 @@ impl Params {
 }
 
 /// What kernels include, by path below `engine/kernels`.
-const HEADERS: [(&str, &str); 25] = [
+const HEADERS: [(&str, &str); 26] = [
     ("barriers.cuh", include_str!("../../kernels/barriers.cuh")),
     ("batch.cuh", include_str!("../../kernels/batch.cuh")),
     ("blocks.cuh", include_str!("../../kernels/blocks.cuh")),
@@ -328,6 +328,7 @@ const HEADERS: [(&str, &str); 25] = [
     ("matrices.cuh", include_str!("../../kernels/matrices.cuh")),
     ("reduce.cuh", include_str!("../../kernels/reduce.cuh")),
     ("fused/decode.cuh", include_str!("../../kernels/fused/decode.cuh")),
+    ("fused/together.cuh", include_str!("../../kernels/fused/together.cuh")),
     ("fused/best.cuh", include_str!("../../kernels/fused/best.cuh")),
     ("fused/cluster.cuh", include_str!("../../kernels/fused/cluster.cuh")),
     ("fused/shares.cuh", include_str!("../../kernels/fused/shares.cuh")),
