@@ -718,7 +718,7 @@ int main(int argc, char **argv) {
     for (int count = 1; layers == 0 && count <= 2; count++) right = alike(count, rows) && right;
     rings = !getenv("PLAIN");
 #endif
-    for (int position : {640, 3072, 8192, 32000}) {
+    for (int position : {640, 2048, 3072, 8192, 32000}) {
         if (layers == 0 || (argc > 2 && position != atoi(argv[2]))) continue;
         for (Way way : {FLOATS, HALVES, HALVES_ON_TENSOR_CORES}) {
             if (argc <= 2 || way == (position < 3072 ? FLOATS : HALVES_ON_TENSOR_CORES)) chain(layers, position, way, rows);

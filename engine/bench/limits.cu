@@ -12,7 +12,8 @@
 //    clears a slot, and brings what the replay before wrote there to pinned memory of the host. And what the host adds to a step: the
 //    chain again as the card takes it in a row, as the host waits for it, with new parameters for the first kernel each time, and with
 //    numbers that this kernel reads from memory of the host.
-// 4. Products: matrix instructions on operands in shared memory, on all multiprocessors at once. The engine makes two of
+// 4. Launches of a prefill: kernels of some microseconds in a row, one launched after the other, and as one graph.
+// 5. Products: matrix instructions on operands in shared memory, on all multiprocessors at once. The engine makes two of
 //    halves for one product of the model.
 
 #include <algorithm>
@@ -88,6 +89,14 @@ __global__ void __launch_bounds__(256) hand_over(const float *x, float *next, co
     if (i % 32 == 0) sums[i / 32] = sum;
     __syncthreads();
     if (i < 7 && blockIdx.x < N / 7) next[7 * blockIdx.x + i] = sums[i] * 1e-3f;
+}
+
+// Takes so many cycles when it is its turn.
+__global__ void __launch_bounds__(256) take_time(int cycles) {
+    let_begin();
+    wait_for_turn();
+    const long long began = clock64();
+    while (clock64() - began < cycles) {}
 }
 
 __global__ void __launch_bounds__(256, 1) multiply(int rounds, float *to) {
@@ -257,6 +266,32 @@ int main() {
             CK(cudaGraphLaunch(e, s));
         });
     }, given);
+
+    {
+        constexpr int LAUNCHES = 240; // of a prefill of the 0.5B
+        auto in_a_row = [&](int cycles) {
+            cudaLaunchConfig_t c = {};
+            cudaLaunchAttribute early[1];
+            early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+            early[0].val.programmaticStreamSerializationAllowed = 1;
+            c.gridDim = dim3(processors), c.blockDim = dim3(256), c.stream = s, c.attrs = early;
+            for (int i = 0; i < LAUNCHES; i++) {
+                c.numAttrs = i > 0;
+                CK(cudaLaunchKernelEx(&c, take_time, cycles));
+            }
+        };
+        for (int cycles : {1000, 5000, 15000}) {
+            const double apart = timed(s, [&] { in_a_row(cycles); });
+            cudaGraph_t g;
+            cudaGraphExec_t e;
+            CK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+            in_a_row(cycles);
+            CK(cudaStreamEndCapture(s, &g)); CK(cudaGraphInstantiate(&e, g, 0));
+            const double whole = timed(s, [&] { CK(cudaGraphLaunch(e, s)); });
+            CK(cudaGraphExecDestroy(e)); CK(cudaGraphDestroy(g));
+            printf("launches: %d kernels of %5d cycles: %7.1f us launched one after the other, %7.1f us as one graph\n", LAUNCHES, cycles, apart, whole);
+        }
+    }
 
     CK(cudaFuncSetAttribute(multiply, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 << 10));
     constexpr int ROUNDS = 4000;
