@@ -23,7 +23,7 @@ __global__ void embed_token(const __grid_constant__ EmbedTokenParams p) {
     const int groups = p.width / 32;
     if ((int)threadIdx.x >= max(groups, 1)) return;
     const u32 token = p.given ? (u32)p.given[0] : p.token;
-    if (threadIdx.x == 0) *p.position_at = p.given ? p.given[1] : p.position;
+    if (threadIdx.x == 0) *p.position_at = p.given ? +p.given[1]: p.position;
     for (int g = threadIdx.x; g < groups; g += blockDim.x) {
         float value[32];
         Format::unpack(Format::load(p.w, (size_t)token * groups + g), g % 8, value);
