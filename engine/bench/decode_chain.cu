@@ -27,7 +27,6 @@
 
 #include "fused/best.cuh"
 #include "fused/shares.cuh"
-#include "fused/together.cuh"
 #include "fused/ring.cuh"
 #include "kv.cuh"
 namespace qkv {
@@ -76,25 +75,21 @@ constexpr int E = 896, F = 4864, H = 14, G = 2, D = 64, V = 151936, LAYERS = 24;
 constexpr int E = 1536, F = 8960, H = 12, G = 2, D = 128, V = 151936, LAYERS = 28;
 #endif
 constexpr int CAPACITY = 33000, GROUP = H / G;
-// How `attention_halves` is made for the shape: stages of a warp's ring, blocks of a cluster, and whether the last block puts the
-// shares together. As `attention_halves` of engine/src/cuda/attend.rs says, or as HALVES in the environment does ("6 2 0"). With ONCE there
-// the last block of `attention` puts the shares together, too.
+// How `attention_halves` is made for the shape: stages of a warp's ring, and blocks of a cluster. As `attention_halves` of
+// engine/src/cuda/attend.rs says, or as HALVES in the environment does ("6 2").
 struct MadeOf {
-    int stages, cluster, once;
+    int stages, cluster;
     int shared() const { return halved::WARPS * stages * 4 * halved::CHUNK * D + halved::MEASURED; }
 };
-static MadeOf made_of = {384 / D, D > 64 ? 8 : 2, 0};
+static MadeOf made_of = {384 / D, D > 64 ? 8 : 2};
 // `run` with the kernel that is made so.
 template <class Run>
 static void with_halves(Run run) {
-    auto is = [](int stages, int cluster, int once) {
-        return made_of.stages == stages && made_of.cluster == cluster && made_of.once == once;
-    };
-#define OF(stages, cluster, once) if (is(stages, cluster, once)) return run(halved::attention_halves<D, GROUP, stages, cluster, once>)
+#define OF(s, c) if (made_of.stages == s && made_of.cluster == c) return run(halved::attention_halves<D, GROUP, s, c>)
     if constexpr (D == 64) {
-        OF(6, 2, 0); OF(6, 2, 1); OF(6, 4, 0); OF(4, 2, 0); OF(4, 2, 1); OF(4, 4, 0); OF(4, 4, 1); OF(4, 8, 0); OF(3, 2, 0); OF(3, 4, 0); OF(2, 2, 0);
+        OF(6, 2); OF(4, 2); OF(4, 4); OF(3, 2); OF(3, 4);
     } else {
-        OF(3, 8, 0); OF(3, 8, 1); OF(2, 8, 0); OF(2, 8, 1); OF(2, 4, 0); OF(2, 4, 1); OF(1, 8, 0);
+        OF(3, 8); OF(2, 8); OF(2, 4);
     }
 #undef OF
     printf("no such attention_halves\n"), exit(1);
@@ -170,7 +165,6 @@ static const char *const WAYS[] = {"a cache of f32", "a cache of f16", "a cache 
 #ifndef HUGE
 static int processors;
 #endif
-static bool once_of(Way way) { return way == HALVES_ON_TENSOR_CORES ? made_of.once : getenv("ONCE") != nullptr; }
 static bool rings = E > 2048; // of attn_qkv and attn_out
 static int early; // blocks of attention, where others begin late
 struct Attended {
@@ -178,8 +172,7 @@ struct Attended {
     const void *k, *v;
     Partial partial;
     const int *position_at;
-    float *scores_tap, *weights_tap, *context;
-    u32 *arrived;
+    float *scores_tap, *weights_tap;
 };
 // Shares of a head of the cache.
 static int splits_of(Way way) {
@@ -199,21 +192,17 @@ template <class Launch>
 static void attend(Way way, const Attended &a, Launch launch) {
     const float scale = 1.0f / std::sqrt((float)D);
     const dim3 grid(G, splits_of(way));
-    const att::AttentionParams p = {a.q, a.k, a.v, a.partial, a.position_at, a.scores_tap, a.weights_tap,
-                                   a.context, a.arrived, scale, early};
+    const att::AttentionParams p = {a.q, a.k, a.v, a.partial, a.position_at, a.scores_tap, a.weights_tap, scale, early};
     auto shared = [](int size) {
         const int stage = 2 * KEYS * D * size;
         return stage + std::max(stage, att::THREADS * 16 * GROUP);
     };
     auto any = [&](auto early, auto late, int size) { launch("attention", rings ? late : early, p, grid, att::THREADS, shared(size)); };
-#define KERNELS(kv) any(once_of(way) ? att::attention<kv, D, GROUP, KEYS, false, true> : att::attention<kv, D, GROUP, KEYS, false, false>, \
-                        once_of(way) ? att::attention<kv, D, GROUP, KEYS, true, true> : att::attention<kv, D, GROUP, KEYS, true, false>, sizeof(kv::Type))
-    if (way == FLOATS) KERNELS(KvF32);
-    else if (way == HALVES) KERNELS(KvF16);
-#undef KERNELS
+    if (way == FLOATS) any(att::attention<KvF32, D, GROUP, KEYS, false>, att::attention<KvF32, D, GROUP, KEYS, true>, 4);
+    else if (way == HALVES) any(att::attention<KvF16, D, GROUP, KEYS, false>, att::attention<KvF16, D, GROUP, KEYS, true>, 2);
     else {
         const halved::AttentionHalvesParams h = {a.q, (const u16 *)a.k, (const u16 *)a.v, a.partial, a.position_at, a.scores_tap,
-                                                 a.weights_tap, a.context, a.arrived, scale};
+                                                 a.weights_tap, scale};
         with_halves([&](auto *kernel) { launch("attention", kernel, h, dim3(G, grid.y * made_of.cluster), halved::THREADS, made_of.shared()); });
     }
 }
@@ -285,21 +274,16 @@ static bool held(int keys, const std::vector<u16> &noise) {
     const u16 *as_halves[2] = {copied(std::vector<u16>(host[0], host[0] + count)), copied(std::vector<u16>(host[1], host[1] + count))};
     float *scores = take<float>(4 * score.size()), *weights = take<float>(4 * score.size());
     const size_t sums_count = (size_t)H * SPLITS * D, measures_count = 2 * H * SPLITS;
-    float *put_together = take<float>(4 * H * D); // by the last block, where one does it
-    u32 *arrived = take<u32>(4 * 8 * G);
-    CK(cudaMemset(arrived, 0, 4 * 8 * G));
     bool right = true;
     for (Way way : {FLOATS, HALVES, HALVES_ON_TENSOR_CORES}) {
-        std::vector<float> sums[2], measures[2], contexts[2];
-        const bool once = once_of(way);
+        std::vector<float> sums[2], measures[2];
         const void *k = way == FLOATS ? (const void *)as_floats[0] : as_halves[0];
         const void *v = way == FLOATS ? (const void *)as_floats[1] : as_halves[1];
-        const Partial partial = {take<float>(4 * sums_count), take<float2>(8 * 4 * measures_count)};
+        const Partial partial = {take<float>(4 * sums_count), take<float2>(4 * measures_count)};
         for (int tapped = 0; tapped < 2; tapped++) {
             CK(cudaMemset(partial.sums, 0xff, 4 * sums_count)); CK(cudaMemset(partial.measures, 0xff, 4 * measures_count));
             CK(cudaMemset(scores, 0xff, 4 * score.size())); CK(cudaMemset(weights, 0xff, 4 * score.size()));
-            CK(cudaMemset(put_together, 0xff, 4 * H * D));
-            const Attended a = {q_at, k, v, partial, position_at, tapped ? scores : nullptr, tapped ? weights : nullptr, put_together, arrived};
+            const Attended a = {q_at, k, v, partial, position_at, tapped ? scores : nullptr, tapped ? weights : nullptr};
             attend(way, a, [](const char *, auto kernel, auto params, dim3 grid, int threads, int shared) {
                 CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
                 kernel<<<grid, threads, shared>>>(params);
@@ -308,9 +292,8 @@ static bool held(int keys, const std::vector<u16> &noise) {
             CK(cudaDeviceSynchronize());
             sums[tapped] = read(partial.sums, sums_count);
             measures[tapped] = read((float *)partial.measures, measures_count);
-            contexts[tapped] = read(put_together, H * D);
         }
-        const bool same = !memcmp(contexts[0].data(), contexts[1].data(), 4 * H * D) && !memcmp(sums[0].data(), sums[1].data(), 4 * sums_count) &&
+        const bool same = !memcmp(sums[0].data(), sums[1].data(), 4 * sums_count) &&
                           !memcmp(measures[0].data(), measures[1].data(), 4 * measures_count);
         // As `Shares` has it.
         const int shares = splits_of(way);
@@ -332,7 +315,6 @@ static bool held(int keys, const std::vector<u16> &noise) {
                 double sum = 0;
                 for (int n = 0; n < live; n++) sum += std::exp(measure[2 * n] - most) * sums[0][((size_t)h * SPLITS + n) * D + d];
                 worse(off[2], std::fabs(sum / total - context[h * D + d]) / context_size[h * D + d]);
-                if (once) worse(off[2], std::fabs(contexts[0][h * D + d] - context[h * D + d]) / context_size[h * D + d]);
             }
         }
         // An error of a score of some tens is that of a weight.
@@ -357,11 +339,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
     float *norm = take<float>(4 * E), *bias = take<float>(4 * E), *frequency = take<float>(4 * D);
     float *logits = take<float>(4 * V);
     float *halves[2] = {take<float>(4 * E), take<float>(4 * E)};
-    Partial partial = {take<float>(4 * H * SPLITS * D), take<float2>(8 * 8 * H * SPLITS)};
-    float *put_together = take<float>(4 * H * D);
-    u32 *arrived = take<u32>(4 * 8 * G);
-    CK(cudaMemset(arrived, 0, 4 * 8 * G));
-    const bool once = once_of(way);
+    Partial partial = {take<float>(4 * H * SPLITS * D), take<float2>(8 * H * SPLITS)};
     const int cache_bytes = CAPACITY * G * D * (way == FLOATS ? 4 : 2);
     std::vector<void *> caches;
     for (int i = 0; i < 2 * layers; i++) {
@@ -457,7 +435,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, 2, 2, 2>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, 2, 2, 2>);
 #endif
         }
-        attend(way, {q, cache[0], cache[1], partial, position_at, nullptr, nullptr, put_together, arrived}, launch);
+        attend(way, {q, cache[0], cache[1], partial, position_at, nullptr, nullptr}, launch);
         {
 #ifdef HUGE
             int stages;
@@ -467,19 +445,19 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             const int makers = E / TILE;
             const Walked w = walk({fq}, E, 1, 1, 0);
 #endif
-            out::AttnOutParams p = {partial, wo, stream, x[1], position_at, put_together, nullptr, nullptr, nullptr, nullptr, w.walk, E, E, H,
+            out::AttnOutParams p = {partial, wo, stream, x[1], position_at, nullptr, nullptr, nullptr, nullptr, w.walk, E, E, H,
                                     splits_of(way), makers};
 #ifdef WEIGHTS_IN_F16
-            auto *kernel = once ? out::attn_out<F16, D, 0, 0, true> : out::attn_out<F16, D, 0, 0, false>;
+            auto *kernel = out::attn_out<F16, D, 0, 0>;
 #elif !defined(LARGE)
-            auto *kernel = once ? out::attn_out<Q5_0, D, 2, 0, true> : out::attn_out<Q5_0, D, 2, 0, false>;
+            auto *kernel = out::attn_out<Q5_0, D, 2, 0>;
 #elif defined(HUGE)
-#define KERNEL(n) (once ? out::attn_out<Q4_K, D, 0, n, true> : out::attn_out<Q4_K, D, 0, n, false>)
+#define KERNEL(n) out::attn_out<Q4_K, D, 0, n>
             auto *kernel = !rings ? KERNEL(0) : stages == 2 ? KERNEL(2) : stages == 3 ? KERNEL(3) : KERNEL(4);
             if (rings && stages > 4) exit(1);
 #undef KERNEL
 #else
-            auto *kernel = once ? out::attn_out<Q4_K, D, 1, 0, true> : out::attn_out<Q4_K, D, 1, 0, false>;
+            auto *kernel = out::attn_out<Q4_K, D, 1, 0>;
 #endif
             launch("attn_out", kernel, p, dim3(makers), w.threads, w.shared);
         }
@@ -697,10 +675,10 @@ int main(int argc, char **argv) {
     CK(cudaGetDeviceProperties(&about, 0));
     processors = about.multiProcessorCount, card = about.name;
     if (const char *halves = getenv("HALVES")) {
-        if (sscanf(halves, "%d %d %d", &made_of.stages, &made_of.cluster, &made_of.once) != 3) exit(1);
+        if (sscanf(halves, "%d %d", &made_of.stages, &made_of.cluster) != 2) exit(1);
     }
-    printf("attention_halves: %d shares of %d blocks for each head of the cache, rings of %d stages%s\n", splits_of(HALVES_ON_TENSOR_CORES),
-           made_of.cluster, made_of.stages, made_of.once ? ", put together by the last" : "");
+    printf("attention_halves: %d shares of %d blocks for each head of the cache, rings of %d stages\n", splits_of(HALVES_ON_TENSOR_CORES),
+           made_of.cluster, made_of.stages);
     const size_t bytes = (size_t)(E > 2048 ? 5000 : 1500) << 20;
     CK(cudaMalloc(&arena, bytes));
     const std::vector<u16> rows = noise_of_halves((size_t)CAPACITY * G * D);

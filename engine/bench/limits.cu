@@ -10,8 +10,7 @@
 //    five.
 // 3. Taps: the last of these chains again and again, the host waiting for each, as it does for a token. Beside it a second stream
 //    clears a slot, and brings what the replay before wrote there to pinned memory of the host. And what the host adds to a step: the
-//    chain again as the card takes it in a row, as the host waits for it, with new parameters for the first kernel each time, and with
-//    numbers that this kernel reads from memory of the host.
+//    chain again as the card takes it in a row, as the host waits for it, and with new parameters for the first kernel each time.
 // 4. Launches of a prefill: kernels of some microseconds in a row, one launched after the other, and as one graph.
 // 5. Products: matrix instructions on operands in shared memory, on all multiprocessors at once. The engine makes two of
 //    halves for one product of the model.
@@ -57,7 +56,7 @@ constexpr size_t SLOT = 4340864; // bytes that every stage of a decode step of t
 
 // NORM: whether the vector is measured. WEIGHTS: whether a block brings some first, and multiplies.
 template <bool NORM, int BROUGHT>
-__global__ void __launch_bounds__(256) hand_over(const float *x, float *next, const float4 *weights, const float *from_host) {
+__global__ void __launch_bounds__(256) hand_over(const float *x, float *next, const float4 *weights) {
     constexpr bool WEIGHTS = BROUGHT > 0;
     __shared__ float4 held[N / 4];
     __shared__ float sums[8];
@@ -71,13 +70,12 @@ __global__ void __launch_bounds__(256) hand_over(const float *x, float *next, co
     }
     wait_for_turn();
     const int i = threadIdx.x;
-    const float more = from_host ? *(const volatile float *)from_host : 0.0f;
     const float4 v = i < N / 4 ? __ldcg((const float4 *)x + i) : make_float4(0, 0, 0, 0);
     float scale = 1.0f;
     if (NORM) scale = __frsqrt_rn(block_sum<8>(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w) / N + 1e-6f);
     if (i < N / 4) held[i] = make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
     __syncthreads();
-    float sum = held[i % (N / 4)].x + more;
+    float sum = held[i % (N / 4)].x;
     if (WEIGHTS) {
 #pragma unroll
         for (int k = 0; k < BROUGHT; k++) {
@@ -163,7 +161,7 @@ int main() {
     }
 
     // Captures a chain for `then`.
-    auto chain = [&](auto kernel, int brought, auto then, const float *from_host = nullptr) {
+    auto chain = [&](auto kernel, int brought, auto then) {
         cudaLaunchConfig_t c = {};
         cudaLaunchAttribute early[1];
         early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -173,7 +171,7 @@ int main() {
         const size_t each = (size_t)processors * brought * 256;
         for (int i = 0; i < PHASES; i++) {
             c.numAttrs = i > 0;
-            CK(cudaLaunchKernelEx(&c, kernel, (const float *)x[i % 2], x[1 - i % 2], (const float4 *)memory + i * each, i == 0 ? from_host : nullptr));
+            CK(cudaLaunchKernelEx(&c, kernel, (const float *)x[i % 2], x[1 - i % 2], (const float4 *)memory + i * each));
         }
         cudaGraph_t g;
         cudaGraphExec_t e;
@@ -226,9 +224,6 @@ int main() {
         }
     });
 
-    float *given; // in memory of the host
-    CK(cudaMallocHost(&given, 64));
-    *given = 1.0f;
     // Microseconds of a step whose end the host waits for.
     auto waited = [&](const char *what, auto step) {
         std::vector<double> us;
@@ -260,12 +255,6 @@ int main() {
             CK(cudaGraphLaunch(e, s));
         });
     });
-    chain(hand_over<true, BROUGHT>, BROUGHT, [&](cudaGraphExec_t e, cudaGraphNode_t) {
-        waited("as the host waits for it, whose first kernel reads memory of the host", [&] {
-            *given += 1.0f;
-            CK(cudaGraphLaunch(e, s));
-        });
-    }, given);
 
     {
         constexpr int LAUNCHES = 240; // of a prefill of the 0.5B

@@ -7,7 +7,6 @@
 #include "fused/ring.cuh"
 #include "fused/best.cuh"
 #include "fused/shares.cuh"
-#include "fused/together.cuh"
 #include "kv.cuh"
 namespace qkv {
 #include "fused/attn_qkv.cu"
@@ -222,8 +221,7 @@ struct Attended {
     std::vector<float> q;
     Type *cache[2];
     Partial partial;
-    float *scores, *weights, *context, scale = 1.0f / std::sqrt((float)D);
-    std::vector<u32> arrived = std::vector<u32>(8 * kv_heads); // blocks of each rank of a cluster
+    float *scores, *weights, scale = 1.0f / std::sqrt((float)D);
     Attended(int kv_heads, int keys) : kv_heads(kv_heads), keys(keys), q(vector_of(heads * D, 0.3f)) {
         std::normal_distribution<float> normal;
         for (auto &c : cache) {
@@ -235,41 +233,33 @@ struct Attended {
     size_t count() const { return (size_t)keys * kv_heads * D; }
     // Room for results that are not there yet.
     void forget() {
-        partial = {unwritten((size_t)heads * SPLITS * D), (float2 *)unwritten(8 * 2 * (size_t)heads * SPLITS)};
-        context = unwritten((size_t)heads * D);
+        partial = {unwritten((size_t)heads * SPLITS * D), (float2 *)unwritten(2 * (size_t)heads * SPLITS)};
         scores = unwritten((size_t)heads * keys), weights = unwritten((size_t)heads * keys);
-    }
-    void none_left() const {
-        for (u32 count : arrived) {
-            if (count != 0) printf("  a counter is left at %u\n", count), wrong++;
-        }
     }
     Type *row(int c, int head, int key) const { return cache[c] + ((size_t)key * kv_heads + head / GROUP) * D; }
 };
 
 // The kernel that takes every cache; where keys are many, some of its blocks begin late.
 constexpr int EARLY = 3;
-template <int TILE_KEYS = KEYS, bool ONCE = false, class Kv, int D, int GROUP>
-static void by_any(Attended<Kv, D, GROUP> &of, int splits, bool taps = true) {
+template <int TILE_KEYS = KEYS, class Kv, int D, int GROUP>
+static void by_any(const Attended<Kv, D, GROUP> &of, int splits, bool taps = true) {
     shares::AttentionParams p{copied(of.q), of.cache[0], of.cache[1], of.partial, &of.position, taps ? of.scores : nullptr,
-                              taps ? of.weights : nullptr, of.context, of.arrived.data(), of.scale, EARLY};
+                              taps ? of.weights : nullptr, of.scale, EARLY};
     const size_t stage = 2 * TILE_KEYS * D * sizeof(typename Kv::Type), sums = (size_t)shares::THREADS * 16 * GROUP;
     launch({(unsigned)of.kv_heads, (unsigned)splits}, shares::THREADS, stage + std::max(stage, sums),
-           [&] { of.keys > 600 ? shares::attention<Kv, D, GROUP, TILE_KEYS, true, ONCE>(p) : shares::attention<Kv, D, GROUP, TILE_KEYS, false, ONCE>(p); });
-    of.none_left();
+           [&] { of.keys > 600 ? shares::attention<Kv, D, GROUP, TILE_KEYS, true>(p) : shares::attention<Kv, D, GROUP, TILE_KEYS, false>(p); });
 }
 // The kernel for halves.
-template <int STAGES, int CLUSTER, bool ONCE = false, int D, int GROUP>
-static void by_halves(Attended<KvF16, D, GROUP> &of, int shares, bool taps = true) {
+template <int STAGES, int CLUSTER, int D, int GROUP>
+static void by_halves(const Attended<KvF16, D, GROUP> &of, int shares, bool taps = true) {
     halved::AttentionHalvesParams p{copied(of.q), of.cache[0], of.cache[1], of.partial, &of.position,
-                                    taps ? of.scores : nullptr, taps ? of.weights : nullptr, of.context, of.arrived.data(), of.scale};
+                                    taps ? of.scores : nullptr, taps ? of.weights : nullptr, of.scale};
     launch({(unsigned)of.kv_heads, (unsigned)(shares * CLUSTER)}, halved::THREADS, halved::WARPS * STAGES * 4 * halved::CHUNK * D + halved::MEASURED,
-           [&] { halved::attention_halves<D, GROUP, STAGES, CLUSTER, ONCE>(p); }, CLUSTER);
-    of.none_left();
+           [&] { halved::attention_halves<D, GROUP, STAGES, CLUSTER>(p); }, CLUSTER);
 }
 
 // attn_out of what a kernel of attention left.
-template <class F, int HELD, int RING, bool ONCE = false, class Kv, int D, int GROUP>
+template <class F, int HELD, int RING, class Kv, int D, int GROUP>
 static together::AttnOutParams put_together(const Attended<Kv, D, GROUP> &of, int splits, const Matrix &w,
                                             const std::vector<float> &a) {
     const int n = w.n, m = w.m;
@@ -277,15 +267,15 @@ static together::AttnOutParams put_together(const Attended<Kv, D, GROUP> &of, in
     const int tiles = (m + TILE - 1) / TILE, makers = RING > 0 ? (tiles + 2) / 3 : tiles, warps = RING > 0 ? 12 : MOST_WARPS;
     const Walk way = RING > 0 ? ring<F>(warps, RING) : walk<F, F>(1, 1, n / 32, 1);
     together::AttnOutParams o{of.partial, w.planes, Stream{copied(a), {}, nullptr, nullptr}, unwritten(m), &of.position,
-                              of.context, of.weights, unwritten(n), unwritten(m), nullptr, way, n, m, of.heads, splits, makers};
+                              of.weights, unwritten(n), unwritten(m), nullptr, way, n, m, of.heads, splits, makers};
     const unsigned scaling = of.heads * (1 + of.keys / 1000);
     launch({makers + scaling}, 32 * warps, vector_bytes<F, F>(n) + (RING > 0 ? bytes_of_ring(way, 4) : bytes_of(way)),
-           [&] { together::attn_out<F, D, HELD, RING, ONCE>(o); });
+           [&] { together::attn_out<F, D, HELD, RING>(o); });
     return o;
 }
 
 // What is put together of what a kernel left, against its definition.
-template <class F, int HELD, int RING = 0, bool ONCE = false, class Kv, int D, int GROUP>
+template <class F, int HELD, int RING = 0, class Kv, int D, int GROUP>
 static void attended(const Attended<Kv, D, GROUP> &of, int splits, int m) {
     const int heads = of.heads, keys = of.keys, n = heads * D;
     const auto a = vector_of(m);
@@ -309,7 +299,7 @@ static void attended(const Attended<Kv, D, GROUP> &of, int splits, int m) {
         }
     }
     const Matrix w = matrix<F>(n, m);
-    const auto o = put_together<F, HELD, RING, ONCE>(of, splits, w, a);
+    const auto o = put_together<F, HELD, RING>(of, splits, w, a);
     compare("scores", of.scores, score, score_size, PRODUCT);
     // Scores of some tens, whose rounding the exponential turns into errors of weights.
     compare("weights", of.weights, weights, Doubles(weights.size(), 1), 2e-5);
@@ -324,13 +314,9 @@ template <class Kv, int D, int GROUP, class F, int HELD, int TILE_KEYS = KEYS, i
 static void attention(int kv_heads, int keys, int splits, int m) {
     printf("attention<%d bytes, %d, %d> of %d keys, attn_out<%s, %d, %d>\n", (int)sizeof(typename Kv::Type), D, GROUP, keys,
            format<F>().name, HELD, RING);
-    Attended<Kv, D, GROUP> of(kv_heads, keys);
+    const Attended<Kv, D, GROUP> of(kv_heads, keys);
     by_any<TILE_KEYS>(of, splits);
     attended<F, HELD, RING>(of, splits, m);
-    // Put together by who comes last.
-    of.forget();
-    by_any<TILE_KEYS, true>(of, splits);
-    attended<F, HELD, RING, true>(of, splits, m);
 }
 
 // Whether both have the same bits, of as many numbers.
@@ -351,13 +337,6 @@ static void attention_halves(int kv_heads, int keys, int shares_at_most) {
         !same((float *)before.partial.measures, (float *)of.partial.measures, 2 * shares)) {
         printf("  a tap changes what is left\n"), wrong++;
     }
-    // Put together by who comes last.
-    by_halves<STAGES, CLUSTER, true>(of, shares_at_most);
-    attended<Q8_0, 0, 0, true>(of, shares_at_most, 16);
-    const auto once = of;
-    of.forget();
-    by_halves<STAGES, CLUSTER, true>(of, shares_at_most, false);
-    if (!same(once.context, of.context, (size_t)of.heads * D)) printf("  a tap changes the context\n"), wrong++;
 }
 
 // What is no number, or huge, is seen by those who see it alone, as by the kernel that takes every cache.

@@ -7,7 +7,7 @@
 // q [H, D], caches [capacity, G, D]; sums [H, SPLITS, D], measures [H, SPLITS].
 
 #include "fused/decode.cuh"
-#include "fused/together.cuh"
+#include "fused/shares.cuh"
 #include "kv.cuh"
 
 constexpr int THREADS = 256;
@@ -19,16 +19,14 @@ struct AttentionParams {
     Partial partial;
     const int *position_at;
     float *scores_tap, *weights_tap; // null where not wanted; [H, N]
-    float *context; // ONCE: where the last block of a head of the cache puts its shares together; [H, D]
-    u32 *arrived;   // blocks that have come, by head of the cache
     float scale;
     int early; // blocks that find room before their turn, where others do not
     Stamp *stamps; // null where it is not timed
 };
 
 // KEYS of a tile: as many as make a share at least, or 32 where shared memory is small.
-// LATE: whether some blocks find no room before their turn. ONCE: whether the last block puts the shares together.
-template <typename Kv, int D, int GROUP, int KEYS, bool LATE, bool ONCE>
+// LATE: whether some blocks find no room before their turn.
+template <typename Kv, int D, int GROUP, int KEYS, bool LATE>
 __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __grid_constant__ AttentionParams p) {
     typedef typename Kv::Type Type;
     constexpr int LANES = D / 8;            // threads that share a key when scores are made
@@ -240,11 +238,5 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
                 make_float2(largest[threadIdx.x], total[threadIdx.x]);
         }
         __syncthreads();
-    }
-    if constexpr (ONCE) {
-        auto &scratch = *(Scratch<GROUP, THREADS> *)shared;
-        if (is_last(p.arrived + kv_head, of.live, scratch.before)) {
-            put_together<D, GROUP, 1>(p.partial, p.context, of.live, kv_head, 0, 0, scratch);
-        }
     }
 }

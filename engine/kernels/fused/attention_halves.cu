@@ -4,18 +4,17 @@
 // halves already. A warp takes CHUNK keys at a time, through a ring of STAGES of its own, with a
 // running maximum and sum, so that no barrier stands between its keys; warps are put together in
 // shared memory, and the blocks of a cluster, which make a share together: `attn_out`, each of
-// whose blocks reads all shares, finds few; or ONCE, the last block of each rank to finish puts the shares of its
-// elements together, in the order of the shares. Made for long contexts: of a short one the way through
+// whose blocks reads all shares, finds few. Made for long contexts: of a short one the way through
 // so many hands takes longer than its keys.
 // A tapped weight goes the way of the sums, as in `attention.cu`.
 // What is no number is seen by those who see it: where a second half makes no number of a product
 // with an infinity, the first half's product counts alone.
 // Grid (G, shares * CLUSTER), block THREADS. q [H, D], caches [capacity, G, D]; sums [H, SPLITS, D],
-// measures [H, SPLITS], ONCE of each rank; context [H, D], arrived [G, CLUSTER].
+// measures [H, SPLITS].
 
 #include "fused/cluster.cuh"
 #include "fused/digits.cuh"
-#include "fused/together.cuh"
+#include "fused/shares.cuh"
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
@@ -28,8 +27,6 @@ struct AttentionHalvesParams {
     Partial partial;
     const int *position_at;
     float *scores_tap, *weights_tap; // null where not wanted; [H, N]
-    float *context; // ONCE; the blocks that have come are counted in `arrived`, which is left at 0 as it was found
-    u32 *arrived;
     float scale;
     Stamp *stamps; // null where it is not timed
 };
@@ -60,7 +57,7 @@ __device__ __forceinline__ void sum_up(Measure measure, Part part, float4 &s, fl
     }
 }
 
-template <int D, int GROUP, int STAGES, int CLUSTER, bool ONCE>
+template <int D, int GROUP, int STAGES, int CLUSTER>
 __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
     attention_halves(const __grid_constant__ AttentionHalvesParams p) {
     static_assert(GROUP <= 8 && D % 32 == 0, "eight rows, and whole matrices");
@@ -68,7 +65,6 @@ __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
     constexpr int FOURS = GROUP * D / 4; // of the group's elements
     constexpr float WEIGHT = 16384.0f; // what weights are multiplied with, to be halves of full accuracy
     static_assert(2 * 16 * FOURS <= STAGE, "a warp's sums, and a block's, must fit where a stage was");
-    static_assert(sizeof(Scratch<GROUP, THREADS>) <= (WARPS - 1) * STAGES * STAGE, "it must fit where rings were");
     static_assert(MEASURED == 16 * 8 * (WARPS + 1) && FOURS <= THREADS, "a thread puts four elements together");
     extern __shared__ __align__(16) u8 shared[];
     float4 *measures = (float4 *)(shared + WARPS * STAGES * STAGE); // [WARPS, 8]: largest score, sum of weights
@@ -272,17 +268,8 @@ __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
                [&](int r) { return of_rank(whole + i, r); }, s, measure);
         const size_t at = (size_t)(kv_head * GROUP + of_head) * SPLITS + share;
         ((float4 *)p.partial.sums)[at * (D / 4) + i % (D / 4)] = s;
-        // One block of a head brings the measures, or each for those of its rank.
-        if (i % (D / 4) == (ONCE ? rank : 0)) {
-            p.partial.measures[(ONCE ? rank * kv_heads * GROUP * SPLITS : 0) + at] = make_float2(measure.x, measure.y);
-        }
-    }
-    if constexpr (ONCE) {
-        // Behind the first warp's ring, of which others of the cluster still read.
-        auto &scratch = *(Scratch<GROUP, THREADS> *)(shared + STAGES * STAGE);
-        if (is_last(p.arrived + kv_head * CLUSTER + rank, of.live, scratch.before)) {
-            put_together<D, GROUP, CLUSTER>(p.partial, p.context, of.live, kv_head, rank, rank * kv_heads * GROUP * SPLITS, scratch);
-        }
+        // One block of a head brings the measures.
+        if (i % (D / 4) == 0) p.partial.measures[at] = make_float2(measure.x, measure.y);
     }
     if (p.weights_tap) {
         float most = LEAST;

@@ -17,7 +17,6 @@ struct AttnOutParams {
     Stream a;
     float *y;
     const int *position_at;
-    const float *context; // where it has been put together
     float *weights_tap, *context_tap, *product_tap, *y_tap; // null where not wanted
     Walk walk;
     int n, m, heads, splits;
@@ -126,8 +125,7 @@ __device__ __forceinline__ void scale_weights(const AttnOutParams &p, const Shar
     }
 }
 
-// ONCE: whether `attention_halves` has put the context together.
-template <typename Format, int D, int HELD, int RING, bool ONCE>
+template <typename Format, int D, int HELD, int RING>
 __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RING > 0 ? 1 : 2)
     attn_out(const __grid_constant__ AttnOutParams p) {
     typedef ResultsOf<1, HELD> Sums;
@@ -147,14 +145,8 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RIN
     auto rows_of = [&](int) { return Rows{&p.w, first * TILE, p.m}; };
     auto ready = [&] {
         if (mine) a = p.a.one(row);
-        float *context_tap = blockIdx.x == 0 ? p.context_tap : nullptr;
-        if constexpr (ONCE) {
-            return prepare_both<Format, Format, run_of<Format>, 1>(
-                shared, p.n, [&](int i) { return tap4(context_tap, 4 * i, __ldcg((const float4 *)p.context + i)); });
-        } else {
-            const Context<D> context{p.partial, of.live, nullptr, context_tap};
-            return prepare_both<Format, Format, run_of<Format>, 1>(shared, p.n, context);
-        }
+        const Context<D> context{p.partial, of.live, nullptr, blockIdx.x == 0 ? p.context_tap : nullptr};
+        return prepare_both<Format, Format, run_of<Format>, 1>(shared, p.n, context);
     };
     auto finish = [&](float sum) { p.y[row] = tap(p.y_tap, row, a + tap(p.product_tap, row, sum)); };
     auto done = [&](Sums sums) {

@@ -4,7 +4,7 @@ use super::decoder::Layer;
 use super::fast::Fused;
 use super::kernels::*;
 use super::launch::Call;
-use super::memory::{CLUSTER, SPLITS};
+use super::memory::SPLITS;
 use crate::dtype::DType;
 
 /// Threads of a block of `attention`.
@@ -20,11 +20,6 @@ const HALVES_RING: usize = 24 << 10;
 const HALVES_GROUP: usize = 8;
 /// Keys from which on it is no slower than `attention` (`engine/bench/decode_chain.cu`).
 const DEEP: usize = 3072;
-const ONCE: bool = false;
-/// TRIAL
-pub(super) fn trial(i: usize) -> Option<usize> {
-    std::env::var("QDIFF_TRIAL").ok()?.split(' ').nth(i)?.parse().ok()
-}
 /// Keys of a tile of `attention`.
 const KEYS: usize = constant!("fused/shares.cuh", "KEYS") as usize;
 
@@ -40,18 +35,12 @@ impl Fused<'_> {
         position + 1 >= DEEP
     }
 
-    /// Whether the last block of a long context puts its shares together, and not each block of `attn_out`.
-    pub(super) fn together_once(&self, deep: bool) -> bool {
-        trial(if deep { 2 } else { 4 }).map_or(ONCE, |once| once > 0)
-    }
-
     /// Shares of the keys of a head of the cache.
     pub(super) fn splits(&self, deep: bool) -> u32 {
         let (functions, heads) = (self.calls.functions, self.calls.graph.config.n_kv_heads as u32);
         let halves = self.decoder.layers.first().filter(|_| deep).and_then(|l| self.attention_halves(l));
         let whole = match halves {
-            // A block a multiprocessor: a second one would take longer than half as many keys.
-            Some((call, cluster)) => functions.resident_clusters(&call, cluster).min(functions.processors / cluster),
+            Some((call, cluster)) => functions.resident_clusters(&call, cluster),
             None => functions.processors,
         };
         (whole / heads).clamp(1, SPLITS)
@@ -67,13 +56,11 @@ impl Fused<'_> {
         let early = self
             .qkv_ring(layer)
             .map(|(.., makers)| self.calls.functions.processors as i32 - makers.iter().sum::<usize>() as i32);
-        let nodes = [layer.rope[0], layer.cache[0], layer.cache[1], layer.scores, layer.weights];
-        self.attention_of(nodes, early, self.together_once(deep))
+        self.attention_of([layer.rope[0], layer.cache[0], layer.cache[1], layer.scores, layer.weights], early)
     }
 
-    /// The same, of these nodes, of which `early` blocks find room before their turn where not all do; the last block puts
-    /// the shares together where that is done `once`.
-    pub(super) fn attention_of(&self, [q, k, v, scores, weights]: [usize; 5], early: Option<i32>, once: bool) -> Call {
+    /// The same, of these nodes, of which `early` blocks find room before their turn where not all do.
+    pub(super) fn attention_of(&self, [q, k, v, scores, weights]: [usize; 5], early: Option<i32>) -> Call {
         let config = &self.calls.graph.config;
         let memory = self.calls.memory;
         let params = AttentionParams {
@@ -84,8 +71,6 @@ impl Fused<'_> {
             position_at: memory.position,
             scores_tap: self.tap(scores),
             weights_tap: self.tap(weights),
-            context: memory.context,
-            arrived: memory.arrived,
             scale: self.scale(weights),
             early: early.unwrap_or_default(),
             stamps: 0,
@@ -100,7 +85,7 @@ impl Fused<'_> {
         };
         let keys = if shared(KEYS) <= self.limit() { KEYS } else { KEYS / 2 };
         Call::new(params, (config.n_kv_heads as u32, self.splits(false), 1), ATTENTION_THREADS)
-            .of(&[&self.calls.options.kv_kernel(false), &config.head_dim, &group, &keys, &early.is_some(), &once])
+            .of(&[&self.calls.options.kv_kernel(false), &config.head_dim, &group, &keys, &early.is_some()])
             .shared(shared(keys) as u32)
     }
 
@@ -109,9 +94,8 @@ impl Fused<'_> {
     fn attention_halves(&self, layer: &Layer) -> Option<(Call, u32)> {
         let (config, memory) = (&self.calls.graph.config, self.calls.memory);
         let (d, group, heads) = (config.head_dim, config.n_heads / config.n_kv_heads, config.n_kv_heads as u32);
-        let ring = trial(0).map_or(HALVES_RING, |kib| kib << 10);
-        let stages = ring / (2 * HALVES_CHUNK * d * DType::F16.size());
-        let shared = HALVES_THREADS as usize / 32 * ring + HALVES_MEASURED;
+        let stages = HALVES_RING / (2 * HALVES_CHUNK * d * DType::F16.size());
+        let shared = HALVES_THREADS as usize / 32 * HALVES_RING + HALVES_MEASURED;
         let made_for = self.calls.options.kv_number() == DType::F16 && group <= HALVES_GROUP;
         if !made_for || !self.calls.functions.clusters || shared > self.limit() {
             return None;
@@ -124,18 +108,16 @@ impl Fused<'_> {
             position_at: memory.position,
             scores_tap: self.tap(layer.scores),
             weights_tap: self.tap(layer.weights),
-            context: memory.context,
-            arrived: memory.arrived,
             scale: self.scale(layer.weights),
             stamps: 0,
         };
         // Large clusters leave few shares; small ones find room beside the kernel before, which is worth more where a share
         // is small. A head shall have eight clusters in all.
-        let most = trial(1).map_or(if d > 64 { 8 } else { 2 }, |c| c as u32);
+        let most = if d > 64 { 8 } else { 2 };
         let fits = |&c: &u32| c <= most && 8 * heads * c <= self.calls.functions.processors;
-        let cluster = [CLUSTER as u32, 4, 2].into_iter().find(fits).unwrap_or(1);
+        let cluster = [8, 4, 2].into_iter().find(fits).unwrap_or(1);
         let call = Call::new(params, (heads, cluster, 1), HALVES_THREADS)
-            .of(&[&d, &group, &stages, &cluster, &self.together_once(true)])
+            .of(&[&d, &group, &stages, &cluster])
             .shared(shared as u32);
         Some((call, cluster))
     }

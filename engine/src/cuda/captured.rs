@@ -19,8 +19,6 @@ pub struct Fast {
     pub decoder: Decoder,
     /// The token that the last decode step chose.
     pub next_token: PinnedHostSlice<u32>,
-    /// The token and the position of a decode step, which its graph reads where no bug is planted in it.
-    pub(super) given: PinnedHostSlice<u32>,
     /// What is tapped of a decode step, and where in a slot.
     pub slots: Arc<Slots>,
     /// The slots, as many as are taken.
@@ -80,8 +78,6 @@ impl Fast {
             decoder,
             // SAFETY: written by `lm_head` or `argmax` alone; not read before a step has ended.
             next_token: unsafe { context.alloc_pinned_with_flags::<u32>(1, 0) }.doing("taking pinned memory")?,
-            // SAFETY: written before each step that reads it.
-            given: unsafe { context.alloc_pinned_with_flags::<u32>(2, 0) }.doing("taking pinned memory")?,
             slots: Arc::default(),
             turns: (0..count).map(turn).collect::<Result<_, _>>()?,
             turn: 0,
@@ -95,25 +91,6 @@ impl Fast {
     /// The slot that the last step wrote.
     pub fn slot(&self) -> Ptr {
         self.turns[self.turn].start
-    }
-
-    /// Where a step's graph finds token and position; 0 where its parameters say them.
-    pub(super) fn given(&self) -> Ptr {
-        #[cfg(any(test, feature = "faults"))]
-        if self.planted.is_some() {
-            return 0;
-        }
-        if super::attend::trial(3) == Some(0) {
-            return 0;
-        }
-        self.given.as_slice().map_or(0, |given| given.as_ptr() as Ptr)
-    }
-
-    /// Gives the next step's token and position.
-    pub(super) fn give(&mut self, token: u32, position: usize) -> Result<(), CudaError> {
-        let given = self.given.as_mut_slice().doing("giving a token")?;
-        given.copy_from_slice(&[token, position as u32]);
-        Ok(())
     }
 
     /// The graph that ran last.

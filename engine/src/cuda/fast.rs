@@ -227,7 +227,6 @@ impl Fused<'_> {
             w: w.planes,
             x: self.made(embed),
             position_at: self.calls.memory.position,
-            given: 0,
             width: w.n as i32,
             token,
             position: position as i32,
@@ -342,7 +341,6 @@ impl Fused<'_> {
             a: self.stream(index, false),
             y: self.at(layer.attn_residual),
             position_at: memory.position,
-            context: memory.context,
             weights_tap: self.tap(layer.weights),
             context_tap: self.tap(layer.context),
             product_tap: self.tap(layer.attn_out),
@@ -361,7 +359,7 @@ impl Fused<'_> {
             _ => config.n_heads * self.calls.options.context.div_ceil(SCALED),
         };
         Call::new(params, ((makers + scaling) as u32, 1, 1), threads)
-            .of(&[&w.ty, &config.head_dim, &held, &stages, &self.together_once(deep)])
+            .of(&[&w.ty, &config.head_dim, &held, &stages])
             .shared(shared)
     }
 

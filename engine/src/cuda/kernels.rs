@@ -169,7 +169,7 @@ kernels! {
         s: Ptr, chosen: Ptr, y: Ptr, scale: f32, first: i32, tokens: i32, keys: i32,
     }
     EmbedToken(EmbedTokenParams) "fused/embed_token.cu" {
-        w: Planes, x: Ptr, position_at: Ptr, given: Ptr, width: i32, token: u32, position: i32, stamps: Ptr,
+        w: Planes, x: Ptr, position_at: Ptr, width: i32, token: u32, position: i32, stamps: Ptr,
     }
     AttnQkv(AttnQkvParams) "fused/attn_qkv.cu" {
         x: Stream, norm: Ptr, bias: [Ptr; 3], head_norm: [Ptr; 2], frequency: Ptr, w: [Planes; 3], position_at: Ptr,
@@ -178,15 +178,14 @@ kernels! {
         makers: [i32; 3], stamps: Ptr,
     }
     Attention(AttentionParams) "fused/attention.cu" {
-        q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, context: Ptr,
-        arrived: Ptr, scale: f32, early: i32, stamps: Ptr,
+        q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32,
+        early: i32, stamps: Ptr,
     }
     AttentionHalves(AttentionHalvesParams) "fused/attention_halves.cu" {
-        q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, context: Ptr,
-        arrived: Ptr, scale: f32, stamps: Ptr,
+        q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32, stamps: Ptr,
     }
     AttnOut(AttnOutParams) "fused/attn_out.cu" {
-        partial: [Ptr; 2], w: Planes, a: Stream, y: Ptr, position_at: Ptr, context: Ptr, weights_tap: Ptr, context_tap: Ptr,
+        partial: [Ptr; 2], w: Planes, a: Stream, y: Ptr, position_at: Ptr, weights_tap: Ptr, context_tap: Ptr,
         product_tap: Ptr, y_tap: Ptr, walk: Walk, n: i32, m: i32, heads: i32, splits: i32, makers: i32,
         stamps: Ptr,
     }
@@ -318,7 +317,7 @@ impl Params {
 }
 
 /// What kernels include, by path below `engine/kernels`.
-const HEADERS: [(&str, &str); 26] = [
+const HEADERS: [(&str, &str); 25] = [
     ("barriers.cuh", include_str!("../../kernels/barriers.cuh")),
     ("batch.cuh", include_str!("../../kernels/batch.cuh")),
     ("blocks.cuh", include_str!("../../kernels/blocks.cuh")),
@@ -328,7 +327,6 @@ const HEADERS: [(&str, &str); 26] = [
     ("matrices.cuh", include_str!("../../kernels/matrices.cuh")),
     ("reduce.cuh", include_str!("../../kernels/reduce.cuh")),
     ("fused/decode.cuh", include_str!("../../kernels/fused/decode.cuh")),
-    ("fused/together.cuh", include_str!("../../kernels/fused/together.cuh")),
     ("fused/best.cuh", include_str!("../../kernels/fused/best.cuh")),
     ("fused/cluster.cuh", include_str!("../../kernels/fused/cluster.cuh")),
     ("fused/shares.cuh", include_str!("../../kernels/fused/shares.cuh")),

@@ -60,13 +60,8 @@ pub struct Memory {
     pub ring: Ptr,
     /// For the fused kernels, as all that follows, which starts as zero: position of the step's token.
     pub position: Ptr,
-    /// Shares of the attention: sums of values, and measures of weights, these for each rank of a cluster.
+    /// Shares of the attention: sums of values, and measures of weights.
     pub partial: [Ptr; 2],
-    /// The context where it is put together once, and counters of the blocks that have come, for each rank of the clusters of
-    /// a head of the cache.
-    pub context: Ptr,
-    /// Likewise.
-    pub arrived: Ptr,
     /// Halves of a layer's last product.
     pub halves: [Ptr; 2],
     /// Counter of the blocks that have told their largest logit.
@@ -80,9 +75,6 @@ pub const RING_BYTES: usize = 64 << 20;
 
 /// Shares of the keys that the fused attention makes at most.
 pub const SPLITS: u32 = constant!("fused/shares.cuh", "SPLITS");
-
-/// Blocks of a cluster that makes a share, at most.
-pub const CLUSTER: usize = 8;
 
 impl Memory {
     /// Where everything would stand from address `start` on: needs no device. `source` tells the tensors' extents and
@@ -187,9 +179,7 @@ impl Memory {
             ring: take(RING_BYTES),
             position: take(8),
             halves: [0, 1].map(|_| take(4 * config.n_embd)),
-            partial: [config.head_dim, 2 * CLUSTER].map(|each| take(4 * SPLITS as usize * config.n_heads * each)),
-            context: take(4 * config.n_heads * config.head_dim),
-            arrived: take(4 * CLUSTER * config.n_kv_heads),
+            partial: [config.head_dim, 2].map(|each| take(4 * SPLITS as usize * config.n_heads * each)),
             argmax_arrived: take(4),
             best: take(8),
             bytes: plan.bytes(),

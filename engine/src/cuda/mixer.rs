@@ -50,7 +50,7 @@ impl Fused<'_> {
                     let heads = [a.halves, a.normed, a.rope, a.cache].into_iter().flatten();
                     add(self.gated_heads(a), heads.collect());
                     add(
-                        self.attention_of([a.rope[0], a.cache[0], a.cache[1], a.scores, a.weights], None, false),
+                        self.attention_of([a.rope[0], a.cache[0], a.cache[1], a.scores, a.weights], None),
                         vec![a.scores],
                     );
                     add(self.gated_context(a), vec![a.weights, a.context, a.sigmoid, a.gated]);

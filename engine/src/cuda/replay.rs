@@ -9,6 +9,7 @@ use super::captured::{Captured, Fast, chain, clear};
 use super::device::Doing as _;
 use super::engine::{CudaEngine, receiving};
 use super::fast::Fused;
+#[cfg(any(test, feature = "faults"))]
 use super::kernels::Params;
 use super::launch::Call;
 use super::layouts::Ptr;
@@ -43,17 +44,13 @@ impl CudaEngine {
         if tapped {
             self.memory.slots.clone_from(&fast.turns[fast.turn].addresses);
         }
-        fast.give(token, self.position)?;
         let given: &[Ptr] = if tapped { &self.memory.slots } else { &[] };
-        let step = fast.given();
-        let mut calls: Vec<Call> = if captured.given != given || self.apart {
-            calls_of(self.schedule_of(Some(fast), &wants).step(&[token], self.position)).collect()
-        } else if step == 0 {
+        #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
+        let mut calls: Vec<Call> = if captured.given == given && !self.apart {
             vec![self.fused(fast, &wants).embed_token(token, self.position)]
         } else {
-            Vec::new() // the graph is as it was, and reads what it is given
+            calls_of(self.schedule_of(Some(fast), &wants).step(&[token], self.position)).collect()
         };
-        read_given(&mut calls, step);
         #[cfg(any(test, feature = "faults"))]
         if let Some(planted) = fast.planted {
             let before = fast.before.take().map(|call| writing_where(call, &calls[0]));
@@ -177,9 +174,9 @@ impl CudaEngine {
 
     /// Captures a decode step that writes to no slot.
     fn capture(&self, fast: &Fast) -> Result<Captured, CudaError> {
+        #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
         let mut calls: Vec<Call> =
             calls_of(self.schedule_of(Some(fast), &|_| false).step(&[0], self.position)).collect();
-        read_given(&mut calls, fast.given());
         #[cfg(any(test, feature = "faults"))]
         if let Some(planted) = fast.planted {
             planted.spoil(&mut calls, None, &fast.decoder);
@@ -207,13 +204,6 @@ impl CudaEngine {
             return Err(CudaError::Unsupported(format!("CUDA captured {nodes} of {calls} launches in a row")));
         }
         Ok(Captured { graph, nodes, given: Vec::new(), deep: false })
-    }
-}
-
-/// Has the first of these launches, if any, read token and position at `given`.
-fn read_given(calls: &mut [Call], given: Ptr) {
-    if let Some(Params::EmbedToken(params)) = calls.first_mut().map(|call| &mut call.params) {
-        params.given = given;
     }
 }
 
