@@ -4,7 +4,7 @@
 // nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -DMARKS -I engine/kernels engine/bench/decode_chain.cu -o decode_chain
 // decode_chain [LAYERS [POSITION]]
 //
-// The shape is that of Qwen2.5 0.5B in Q4_K_M; with -DLARGE that of the 1.5B, with -DHUGE that of the 7B, whose ffn_act, ffn_down and
+// The shape is that of Qwen2.5 0.5B in Q4_K_M, with -DWEIGHTS_IN_F16 in F16; with -DLARGE that of the 1.5B, with -DHUGE that of the 7B, whose ffn_act, ffn_down and
 // head come through rings of at most -DRING_STAGES (4) stages of -DOF_RINGS (16) warps, and those of attn_qkv and attn_out, unless
 // PLAIN is in the environment. Without -DMARKS only the step is timed. What
 // `qdiff-lab bench --measure cuda` prints for a real model this prints in more detail: the step of each block too. With HOT in the
@@ -75,9 +75,25 @@ constexpr int E = 896, F = 4864, H = 14, G = 2, D = 64, V = 151936, LAYERS = 24;
 constexpr int E = 1536, F = 8960, H = 12, G = 2, D = 128, V = 151936, LAYERS = 28;
 #endif
 constexpr int CAPACITY = 33000, GROUP = H / G;
-// How `attention_halves` is made for the shape: as `attention_halves` of engine/src/cuda/fast.rs says.
-constexpr int STAGES = 384 / D, CLUSTER = D > 64 ? 8 : 2;
-constexpr int HALVES_SHARED = halved::WARPS * STAGES * 4 * halved::CHUNK * D + halved::MEASURED;
+// How `attention_halves` is made for the shape: stages of a warp's ring, and blocks of a cluster. As `attention_halves` of
+// engine/src/cuda/attend.rs says, or as HALVES in the environment does ("6 2").
+struct MadeOf {
+    int stages, cluster;
+    int shared() const { return halved::WARPS * stages * 4 * halved::CHUNK * D + halved::MEASURED; }
+};
+static MadeOf made_of = {384 / D, D > 64 ? 8 : 2};
+// `run` with the kernel that is made so.
+template <class Run>
+static void with_halves(Run run) {
+#define OF(s, c) if (made_of.stages == s && made_of.cluster == c) return run(halved::attention_halves<D, GROUP, s, c>)
+    if constexpr (D == 64) {
+        OF(6, 2); OF(4, 2); OF(4, 4); OF(3, 2); OF(3, 4);
+    } else {
+        OF(3, 8); OF(2, 8); OF(2, 4);
+    }
+#undef OF
+    printf("no such attention_halves\n"), exit(1);
+}
 
 static char *arena;
 static size_t used;
@@ -92,7 +108,7 @@ struct Format {
     int planes;
     int bytes[4]; // of a plane for 8 groups
 };
-[[maybe_unused]] static const Format Q5{3, {128, 32, 16, 0}}, Q8{2, {256, 16, 0, 0}}, Q4K{2, {128, 16, 0, 0}}, Q6K{4, {128, 64, 16, 2}};
+[[maybe_unused]] static const Format Halves{1, {512, 0, 0, 0}}, Q5{3, {128, 32, 16, 0}}, Q8{2, {256, 16, 0, 0}}, Q4K{2, {128, 16, 0, 0}}, Q6K{4, {128, 64, 16, 2}};
 
 static Weights weights(const Format &f, int n, int m) {
     Weights w = {};
@@ -128,7 +144,12 @@ static Walked walk(std::vector<Format> formats, int n, int tiles, int sets, int 
     int stride = 0;
     for (auto &f : formats) stride = std::max(stride, tile_bytes(f, groups));
     const int team = std::min(MOST_WARPS / tiles, (groups + 1) / 2);
-    const int vector = (besides + groups * INTEGER_GROUP + 15) / 16 * 16;
+#ifdef WEIGHTS_IN_F16
+    constexpr int GROUP_BYTES = FLOAT_GROUP;
+#else
+    constexpr int GROUP_BYTES = INTEGER_GROUP;
+#endif
+    const int vector = (besides + groups * GROUP_BYTES + 15) / 16 * 16;
     return {{tiles, sets, groups, stages, stride}, 32 * tiles * team, vector + stages * tiles * stride};
 }
 
@@ -157,11 +178,13 @@ struct Attended {
 static int splits_of(Way way) {
     if (way != HALVES_ON_TENSOR_CORES) return std::min(processors / G, SPLITS);
     cudaLaunchConfig_t c = {};
-    c.gridDim = dim3(G, CLUSTER), c.blockDim = dim3(halved::THREADS), c.dynamicSmemBytes = HALVES_SHARED;
-    auto *kernel = halved::attention_halves<D, GROUP, STAGES, CLUSTER>;
-    CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, HALVES_SHARED));
+    c.gridDim = dim3(G, made_of.cluster), c.blockDim = dim3(halved::THREADS), c.dynamicSmemBytes = made_of.shared();
     int clusters;
-    CK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &c));
+    with_halves([&](auto *kernel) {
+        CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, made_of.shared()));
+        CK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &c));
+    });
+    clusters = std::min(clusters, processors / made_of.cluster); // a block a multiprocessor
     return std::min(std::max(clusters / G, 1), SPLITS);
 }
 // Launches attention, as `launch(name, kernel, parameters, grid, threads, shared memory)` does.
@@ -180,8 +203,7 @@ static void attend(Way way, const Attended &a, Launch launch) {
     else {
         const halved::AttentionHalvesParams h = {a.q, (const u16 *)a.k, (const u16 *)a.v, a.partial, a.position_at, a.scores_tap,
                                                  a.weights_tap, scale};
-        launch("attention", halved::attention_halves<D, GROUP, STAGES, CLUSTER>, h, dim3(G, grid.y * CLUSTER),
-               halved::THREADS, HALVES_SHARED);
+        with_halves([&](auto *kernel) { launch("attention", kernel, h, dim3(G, grid.y * made_of.cluster), halved::THREADS, made_of.shared()); });
     }
 }
 
@@ -344,6 +366,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
         if (blocks > MOST_BLOCKS) exit(1);
 #endif
         CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+        if (const char *carved = getenv("CARVED")) CK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, atoi(carved)));
         cudaLaunchConfig_t c = {};
         c.gridDim = grid, c.blockDim = dim3(threads), c.stream = s, c.dynamicSmemBytes = shared;
         cudaLaunchAttribute early[1];
@@ -357,7 +380,9 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
     CK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
     for (int l = 0; l < layers; l++) {
         const size_t before = used;
-#ifndef LARGE
+#ifdef WEIGHTS_IN_F16
+        const Format fq = Halves, fv = fq, fd = fq;
+#elif !defined(LARGE)
         const Format fq = Q5, fv = l % 2 ? Q5 : Q8, fd = l % 2 ? Q4K : Q6K;
 #else
         const Format fq = Q4K, fv = l % 2 ? Q4K : Q6K, fd = fv;
@@ -389,7 +414,9 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             auto project = [&](auto of_floats, auto of_halves) {
                 launch("attn_qkv", way == FLOATS ? of_floats : of_halves, p, grid, w.threads, w.shared);
             };
-#ifndef LARGE
+#ifdef WEIGHTS_IN_F16
+            project(qkv::attn_qkv<F16, F16, F16, KvF32, D, 1, false, 7, 7, 7>, qkv::attn_qkv<F16, F16, F16, KvF16, D, 1, false, 7, 7, 7>);
+#elif !defined(LARGE)
             if (l % 2) project(qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, D, 1, false, 4, 4, 4>, qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF16, D, 1, false, 4, 4, 4>);
             else project(qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, D, 1, false, 4, 4, 7>, qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF16, D, 1, false, 4, 4, 7>);
 #elif defined(HUGE)
@@ -420,7 +447,9 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #endif
             out::AttnOutParams p = {partial, wo, stream, x[1], position_at, nullptr, nullptr, nullptr, nullptr, w.walk, E, E, H,
                                     splits_of(way), makers};
-#ifndef LARGE
+#ifdef WEIGHTS_IN_F16
+            auto *kernel = out::attn_out<F16, D, 0, 0>;
+#elif !defined(LARGE)
             auto *kernel = out::attn_out<Q5_0, D, 2, 0>;
 #elif defined(HUGE)
 #define KERNEL(n) out::attn_out<Q4_K, D, 0, n>
@@ -433,7 +462,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             launch("attn_out", kernel, p, dim3(makers), w.threads, w.shared);
         }
         {
-#ifndef LARGE
+#if !defined(LARGE) && !defined(WEIGHTS_IN_F16)
             const int pairs = 2, blocks = (F / TILE + pairs - 1) / pairs;
             const Walked w = walk({fq}, E, 2 * pairs, 1, 0);
             auto *kernel = ffn::ffn_act<Q5_0, Q5_0, 4, 7>;
@@ -445,12 +474,17 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #undef KERNEL
 #else
             // All rows of a block in shared memory, three blocks to a multiprocessor.
+#ifdef WEIGHTS_IN_F16
+            typedef F16 Shared;
+#else
+            typedef Q4_K Shared;
+#endif
             const int tiles = F / (TILE / 2), count = (tiles + 3 * processors - 1) / (3 * processors);
-            const int blocks = (tiles + count - 1) / count, atoms = E / 32 / Tile<Q4_K>::ATOM;
+            const int blocks = (tiles + count - 1) / count, atoms = E / 32 / Tile<Shared>::ATOM;
             Walked w = walk({fq}, E, 1, 1, 0);
             w.walk.tiles = count, w.threads = 32 * ffn::SHARING_WARPS;
             w.shared += (count - 1) * w.walk.stride + count * atoms * TILE * 4;
-            auto *kernel = ffn::ffn_act<Q4_K, Q4_K, 1, 1>;
+            auto *kernel = ffn::ffn_act<Shared, Shared, 1, 1>;
 #endif
             ffn::FfnActParams p = {Stream{x[1]}, norm, gate, up, act, nullptr, nullptr, nullptr, nullptr, w.walk, E, F, 1e-6f};
             launch("ffn_act", kernel, p, dim3(blocks), w.threads, w.shared);
@@ -464,7 +498,10 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             const Walked w = walk({fd}, first * 32, 1, 1, 0);
 #endif
             down::HalfLinearParams p = {act, wd, {halves[0], halves[1]}, w.walk, F, E, first};
-#ifndef LARGE
+#ifdef WEIGHTS_IN_F16
+            const dim3 grid(E / TILE, 2);
+            auto *of_q4 = down::half_linear<F16, 0, 0>, *of_q6 = of_q4;
+#elif !defined(LARGE)
             const dim3 grid(E / TILE, 2);
             auto *of_q4 = down::half_linear<Q4_K, 2, 0>, *of_q6 = down::half_linear<Q6_K, 2, 0>;
 #elif defined(HUGE)
@@ -484,7 +521,10 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
         if (getenv("HOT")) used = before;
     }
     {
-#ifndef LARGE
+#ifdef WEIGHTS_IN_F16
+        const Format f = Halves;
+        typedef F16 OfHead;
+#elif !defined(LARGE)
         const Format f = Q8;
         typedef Q8_0 OfHead;
 #else
@@ -634,7 +674,11 @@ int main(int argc, char **argv) {
     cudaDeviceProp about;
     CK(cudaGetDeviceProperties(&about, 0));
     processors = about.multiProcessorCount, card = about.name;
-    printf("attention_halves: %d shares of %d blocks for each head of the cache\n", splits_of(HALVES_ON_TENSOR_CORES), CLUSTER);
+    if (const char *halves = getenv("HALVES")) {
+        if (sscanf(halves, "%d %d", &made_of.stages, &made_of.cluster) != 2) exit(1);
+    }
+    printf("attention_halves: %d shares of %d blocks for each head of the cache, rings of %d stages\n", splits_of(HALVES_ON_TENSOR_CORES),
+           made_of.cluster, made_of.stages);
     const size_t bytes = (size_t)(E > 2048 ? 5000 : 1500) << 20;
     CK(cudaMalloc(&arena, bytes));
     const std::vector<u16> rows = noise_of_halves((size_t)CAPACITY * G * D);
@@ -652,7 +696,7 @@ int main(int argc, char **argv) {
     for (int count = 1; layers == 0 && count <= 2; count++) right = alike(count, rows) && right;
     rings = !getenv("PLAIN");
 #endif
-    for (int position : {640, 3072, 8192, 32000}) {
+    for (int position : {640, 2048, 3072, 8192, 32000}) {
         if (layers == 0 || (argc > 2 && position != atoi(argv[2]))) continue;
         for (Way way : {FLOATS, HALVES, HALVES_ON_TENSOR_CORES}) {
             if (argc <= 2 || way == (position < 3072 ? FLOATS : HALVES_ON_TENSOR_CORES)) chain(layers, position, way, rows);

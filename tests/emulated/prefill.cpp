@@ -187,8 +187,9 @@ static void rows(int n, int tokens, int shares, int threads) {
     compare_products("of the act", product<Q8_0, Part>(act.to, w, tokens, 1), w, Doubles(act.tap, act.tap + count), tokens);
 }
 
+// Of elements before `cut` the first share is all there is: tiles that are made at once may end within a head.
 template <class Kv, int D, bool NORM>
-static void heads(int heads, int kv_heads, int tokens, int first, int shares) {
+static void heads(int heads, int kv_heads, int tokens, int first, int shares, int cut = 0) {
     printf("head_rows<%d bytes, %d> of %d heads\n", (int)sizeof(typename Kv::Type), D, heads);
     typedef typename Kv::Type Type;
     HeadRowsParams p{};
@@ -199,7 +200,7 @@ static void heads(int heads, int kv_heads, int tokens, int first, int shares) {
     for (int i = 0; i < 3; i++) {
         parts[i] = vector_of(tokens * width[i] * shares), bias[i] = vector_of(width[i]);
         const float *at = copied(parts[i]);
-        p.product[i] = {at, at, (unsigned long long)tokens * width[i], shares, 0, 0};
+        p.product[i] = {at, at, (unsigned long long)tokens * width[i], shares, 0, cut};
         p.proj_tap[i] = unwritten(tokens * width[i]);
         if (!NORM) p.bias[i] = copied(bias[i]);
         else if (i < 2) p.head_norm[i] = copied(head_norm[i]);
@@ -208,7 +209,13 @@ static void heads(int heads, int kv_heads, int tokens, int first, int shares) {
     p.heads = heads, p.kv_heads = kv_heads, p.first = first, p.eps = 1e-6f;
     launch({(unsigned)tokens}, 256, 0, [&] { head_rows<Kv, D>(p); });
     for (int part = 0; part < 3; part++) {
-        Doubles y(p.proj_tap[part], p.proj_tap[part] + tokens * width[part]), size;
+        Doubles y(p.proj_tap[part], p.proj_tap[part] + tokens * width[part]), size, sums;
+        for (int i = 0; i < tokens * width[part]; i++) {
+            double sum = parts[part][i];
+            for (int s = 1; s < shares && i % width[part] >= cut; s++) sum += parts[part][s * tokens * width[part] + i];
+            sums.push_back(sum);
+        }
+        compare("product", p.proj_tap[part], sums, Doubles(sums.size(), 1e3), 1e-6);
         for (int h = 0; h < tokens * width[part] / D; h++) {
             const int t = h / (width[part] / D), of_token = h % (width[part] / D);
             double *of = &y[h * D], squares = 0;
@@ -353,6 +360,7 @@ int main() {
 #else
     rows<HalfPart>(896, 2, 3, 128), rows<BrainPart>(96, 3, 1, 32), rows<HalfPart>(1568, 2, 2, 64);
     heads<KvF32, 64, false>(4, 2, 3, 17, 2), heads<KvF16, 128, true>(2, 1, 2, 0, 1), heads<KvF32, 32, true>(3, 3, 2, 5, 3);
+    heads<KvF32, 128, false>(2, 2, 3, 4, 3, 192), heads<KvF16, 64, true>(3, 1, 2, 9, 2, 32); // cuts within a head
     attention<KvF32, 64, true>(7, 1, 20, 50), attention<KvF32, 64, false>(2, 2, 3, 130), attention<KvF16, 128, true>(6, 1, 12, 40);
     attention<KvF32, 128, false>(2, 1, 35, 0), attention<KvF32, 32, true>(4, 2, 33, 64), attention<KvF32, 64, true>(14, 2, 10, 0);
     attention<KvF32, 64, true>(7, 1, 20, 50, KEY), attention<KvF32, 64, false>(4, 2, 20, 30, VALUE);

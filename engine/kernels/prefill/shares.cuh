@@ -13,12 +13,16 @@ struct Shared {
     __device__ __forceinline__ int cut_from(size_t t, int n) const {
         return (int)t < token0 ? n : (int)t < token0 + OPERAND_TOKENS ? row0 : 0;
     }
-    // Elements i and k of token t's row, both before the cut or both behind it.
+    // Elements i and k of token t's row, of which k comes later. A cut may be between them.
     __device__ __forceinline__ float2 two(size_t t, int n, int i, int k) const {
         const size_t row = t * n;
+        const int from = cut_from(t, n);
         float2 sum = make_float2(at[row + i], at[row + k]);
-        if (i < cut_from(t, n)) return sum;
-        for (int s = 1; s < shares; s++) sum.x += rest[s * stride + row + i], sum.y += rest[s * stride + row + k];
+        if (k < from) return sum;
+        for (int s = 1; s < shares; s++) {
+            if (i >= from) sum.x += rest[s * stride + row + i];
+            sum.y += rest[s * stride + row + k];
+        }
         return sum;
     }
     // Of token t's row, as `load_fours`.

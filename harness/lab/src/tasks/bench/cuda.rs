@@ -68,6 +68,12 @@ impl Entry {
     fn tapped(&self) -> bool {
         !self.taps.is_empty()
     }
+
+    /// The same work without its taps.
+    fn untapped(&self) -> Self {
+        let options = Options { taps: false, keep_taps: false, ..self.options };
+        Self { name: self.name, options, taps: HashSet::new(), steps: self.steps }
+    }
 }
 
 /// The stages of `--taps`; if it is not given, the residual stream after each layer, and the logits.
@@ -101,7 +107,7 @@ fn entries(graph: &Graph, request: &BenchRequest, kv: KvType, [depth, prefill]: 
     };
     let (none, every) = (HashSet::new, || graph.nodes.iter().map(|n| n.id).collect::<HashSet<_>>());
     let mut all = vec![
-        entry(UNTAPPED, PathOf::Fast, none(), false),
+        entry("cuda-fast", PathOf::Fast, none(), false),
         entry("cuda-fast, chosen taps read back", PathOf::Fast, chosen(graph, request)?, true),
         entry("cuda-fast, taps on the device", PathOf::Fast, every(), false),
         entry("cuda-fast, taps read back", PathOf::Fast, every(), true),
@@ -112,9 +118,6 @@ fn entries(graph: &Graph, request: &BenchRequest, kv: KvType, [depth, prefill]: 
     all.truncate(if depth > usual_depth() { 2 } else { all.len() });
     Ok(all)
 }
-
-/// Who is measured first, and whom the others with taps are compared with.
-const UNTAPPED: &str = "cuda-fast";
 
 /// Seconds per token of prefill, and of each decode step.
 struct Timed {
@@ -325,17 +328,28 @@ fn one(
     bench.weight_bytes = engine.weight_bytes();
     // Once unmeasured: modules load and the graph is captured at first use.
     time(&mut engine, prompt, entry)?;
+    // What taps cost is measured in turns: engines that are opened one after another differ by more.
+    let mut untapped = match entry.tapped() && entry.options.path == PathOf::Fast {
+        true => Some((CudaEngine::new(&opened.model, entry.untapped().options)?, entry.untapped())),
+        false => None,
+    };
+    if let Some((engine, entry)) = &mut untapped {
+        time(engine, prompt, entry)?;
+    }
     bench.card.extend(card_state(entry.name, || time(&mut engine, prompt, entry).map(drop))?);
-    let mut times = Times::new();
+    let (mut times, mut without) = (Times::new(), Times::new());
     // One, for the path that is slow with taps.
     let rounds = if entry.steps == TAPPED { 1 } else { rounds };
     for _ in 0..rounds {
         times.push(time(&mut engine, prompt, entry)?);
+        if let Some((engine, entry)) = &mut untapped {
+            without.push(time(engine, prompt, entry)?);
+        }
         between()?;
     }
     if entry.tapped() {
         let stages = if entry.options.keep_taps { Default::default() } else { moved(&mut engine, prompt, entry)? };
-        bench.tapped(entry, opened.model.graph(), &times, stages);
+        bench.tapped(entry, opened.model.graph(), [&times, &without], stages);
     } else if entry.options.path == PathOf::Fast {
         bench.step = step(&mut engine, &times, opened.model.graph().config.n_layers)?;
         if let Some(timed) = engine.time_launches(REPLAYS)? {
@@ -357,18 +371,18 @@ fn medians(times: &Times) -> [(&'static str, f64); 2] {
 }
 
 impl Bench {
-    /// What taps cost, and what they bring to the host.
-    fn tapped(&mut self, entry: &Entry, graph: &Graph, times: &Times, moved: [HashMap<&'static str, u64>; 2]) {
-        for ((what, seconds), bytes) in medians(times).into_iter().zip(&moved) {
-            let untapped = self.rows.iter().find(|row| row.what == what && row.who == UNTAPPED);
-            // A prefill with every stage also makes the logits of every token.
-            let same = entry.options.path == PathOf::Fast && (what == "decode" || entry.options.last_logits);
+    /// What taps cost, and what they bring to the host. The same work without taps was timed in turns with them.
+    fn tapped(
+        &mut self, entry: &Entry, graph: &Graph, [times, without]: [&Times; 2], moved: [HashMap<&'static str, u64>; 2],
+    ) {
+        let without = (!without.is_empty()).then(|| medians(without));
+        for (i, ((what, seconds), bytes)) in medians(times).into_iter().zip(&moved).enumerate() {
             let bytes: u64 = bytes.values().sum();
             let tokens = if what == "decode" { 1 } else { self.prefill };
             self.taps.push(TapRow {
                 what: what.to_owned(),
                 who: entry.name.to_owned(),
-                slower: untapped.filter(|_| same).map(|row| 1.0 - 1.0 / seconds / row.tokens_per_second),
+                slower: without.map(|medians| 1.0 - medians[i].1 / seconds),
                 bytes,
                 per_second: (bytes > 0).then(|| bytes as f64 / (seconds * tokens as f64)),
             });
