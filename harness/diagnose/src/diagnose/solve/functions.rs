@@ -1,6 +1,6 @@
 //! Another function: of the right value (a limit, a soft limit), of gate and up, or of the angle of a rotation.
 
-use super::index::{Index, Sources};
+use super::index::{Index, Sources, beside};
 use super::moved::meet;
 use super::scene::{Layout, Scene};
 use super::{Law, Row, short};
@@ -435,8 +435,7 @@ fn rotations<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
         }
     };
     let by = (q0 - p0 as f64).round();
-    let side = if by < 0.0 { "before" } else { "after" };
-    push(format!("rotated as the position {} {side}", by.abs()), Rc::new(move |p| p as f64 + by));
+    push(format!("rotated as the {}", beside("position", by as i64)), Rc::new(move |p| p as f64 + by));
     push("rotated as position 0: not at all".to_owned(), Rc::new(|_| 0.0));
     let (prompt, first) = (scene.prompt(), scene.first_of_part());
     push(

@@ -246,7 +246,9 @@ impl Index {
             all.extend([Self::By(by), Self::Round(by), Self::Round(other), Self::Is(o), Self::Apart(i ^ o)]);
             all.extend((i > o && o > 0).then_some(Self::AtMost(o + 1)));
             // Beyond the end of a table of pages, or of blocks.
-            let pages = [8, 16, 32, 64, 128, 256].into_iter().filter(|each| i > o && i % each == o % each);
+            // In the first block of all it is a remainder.
+            let pages =
+                [8, 16, 32, 64, 128, 256].into_iter().filter(|each| i > o && o >= *each && i % each == o % each);
             all.extend(pages.map(|each| Self::Clamped { each, last: o / each }));
         }
         all.extend(Self::slips(longest));

@@ -62,7 +62,7 @@ pub(super) fn groups(stage: &Stage) -> Vec<Plant> {
                 "keys 0..7 are taken times 0.5".into(),
                 |i, _| if i < 8 { 0.5 } else { 1.0 },
             ),
-            Plant::new("values of the key before", "before", |s, at| {
+            Plant::new("values of the key before", "of the previous row are read", |s, at| {
                 context(s, at, at.head * s.graph.config.n_kv_heads / s.graph.config.n_heads, 1).iter().sum()
             }),
         ];

@@ -274,7 +274,6 @@ impl Condition {
                     2
                 }
             }
-            Values::Is(_) if self.is_of_one_id() => 2,
             // What lists rows comes after rules.
             Values::Is(_) if self.is_list() => 3,
             Values::Is(_) => 0,
@@ -282,7 +281,7 @@ impl Condition {
             Values::From(1) if matches!(name, "decode step" | "step") => 0,
             Values::From(_) | Values::UpTo(_) => {
                 if name == "token id" {
-                    3
+                    4
                 } else {
                     1
                 }
