@@ -253,10 +253,6 @@ impl Searcher<'_> {
                 continue;
             }
             if let Some(reach) = solution.reach() {
-                // Most of what it would change is right: that it changes less than another one does says little.
-                if 2 * solution.elements < reach {
-                    continue;
-                }
                 least = Some(least.map_or((reach, i), |known| known.min((reach, i))));
             } else if matches!(solution.holds, Holds::Under { .. })
                 && best.as_ref().is_none_or(|(best, _)| solution.holds.simplicity() < best.holds.simplicity())

@@ -167,6 +167,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let from = from.into_iter().filter(|&from| from > 0);
             from.flat_map(|f| [vec![f as f64, 0.0], vec![f as f64, 1.0]]).collect()
         }),
+        entire: true,
         ..Mutation::ANYWHERE
     },
     Mutation {

@@ -249,8 +249,9 @@ impl Engine {
         );
         let lengths = Lengths(tokens.fed().map(<[u32]>::len).collect());
         match tokens.passes {
+            // An engine that is not told may know one way alone, token by token: its dump shows whether it does.
             Passes::Of(most) => ensure!(
-                lengths.0.len() == 1 || command.parts(),
+                most == 1 || lengths.0.len() == 1 || command.parts(),
                 "`{}` takes no parts of the prompt: it needs {{passes}} or {{ubatch}}, and parts of {most} tokens are requested",
                 self.manifest.name
             ),

@@ -112,7 +112,8 @@ fn a_position_and_a_decode_step_come_apart() {
         assert!(told(&found).contains("in decode steps only") && !told(&found).contains("@p"), "{}", told(&found));
         let late: Bug<'_> = &|n| bias(n, |position, _, _| position >= 16);
         let found = tried(oracle, late, late, &other());
-        assert!(matches!(found.trial, Some(Trial::Confirmed { elements: 1.., .. })), "{found:?}");
+        // Both fit the first run; a third run is to bear the position out.
+        assert!(matches!(found.trial, Some(Trial::Narrowed { elements: 1.., .. })), "{found:?}");
         assert!(told(&found).contains("from position 16 on"), "{}", told(&found));
     });
 }
