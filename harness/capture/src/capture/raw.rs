@@ -251,20 +251,8 @@ impl Lines {
         let manifest = match given.map(|bytes| serde_json::from_slice(&bytes)) {
             Some(Ok(Value::Object(given))) => {
                 let mut fields = self.head.clone();
-                fields.extend(given.clone());
-                let names = fields.contains_key("tokens") || !self.rows.is_empty();
-                match parse(fields, name) {
-                    Ok(manifest) => manifest,
-                    Err(error) if names => return Err(error),
-                    // A manifest that names no tokens adds to what the lines say.
-                    Err(_) => {
-                        let Value::Object(mut fields) = serde_json::to_value(self.described(name)?)? else {
-                            bail!("{name} is no object of JSON")
-                        };
-                        fields.extend(given);
-                        parse(fields, name)?
-                    }
-                }
+                fields.extend(given);
+                parse(fields, name)?
             }
             Some(_) => bail!("{name} is no object of JSON"),
             None => self.described(name)?,
