@@ -410,7 +410,7 @@ impl<'a> Pair<'a> {
         let (given, decoded) = (manifest.tokens.len(), manifest.decoded.len());
         manifest.divide(tokens.prompt.len());
         let told = tokens.forced.is_none_or(|forced| manifest.decoded == forced);
-        let hint = if manifest.tokens == tokens.prompt && decoded < tokens.decode {
+        let hint = if manifest.tokens == tokens.prompt && manifest.decoded.len() < tokens.decode {
             "; {n} steps come after the pass over the prompt, so a run has {n} + 1 passes"
         } else if told {
             ""
@@ -418,7 +418,7 @@ impl<'a> Pair<'a> {
             "; {decoded} tells it which to feed"
         };
         ensure!(
-            manifest.tokens == tokens.prompt && told && decoded == tokens.decode,
+            manifest.tokens == tokens.prompt && told && manifest.decoded.len() == tokens.decode,
             "the engine dumped a run of other tokens than it should run: {given} of a prompt and {decoded} decoded, for {} \
              and {}{hint}",
             tokens.prompt.len(),
