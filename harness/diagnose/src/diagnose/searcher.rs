@@ -250,6 +250,10 @@ impl Searcher<'_> {
             let Some(solution) = solve::of_fault(e, fault, self.meter) else { continue };
             // What holds from a position on, and of no rule that kernels have, is told by the fault's own name.
             if fit.since.is_some_and(|since| fit.whole && solution.holds.is_since(since)) {
+                // The first one explains all that is wrong so.
+                if i == 0 {
+                    return None;
+                }
                 continue;
             }
             if let Some(reach) = solution.reach() {
