@@ -1,5 +1,5 @@
-//! Causes tried on other tokens: the subject runs once more, on a prompt of another length; if that run does not tell, once more in the
-//! passes of the first run.
+//! Causes tried on other tokens: the subject runs once more, on a prompt of another length. While a cause is left open it runs again: in the
+//! passes of the first run if that run does not tell, on a third prompt if it narrows a condition, in passes that tell open rules apart.
 
 use super::sides::{Input, SideChoice, Sides};
 use crate::borne::{Borne, borne, of_run};
@@ -35,7 +35,7 @@ const SEVERAL: usize = 4;
 pub struct ConfirmRequest {
     /// Try causes on other tokens: run the subject N times on prompts of other tokens and lengths, and withdraw causes
     /// that fail there; `capture:DIR` takes a capture of another prompt instead of a run. By default a subject that
-    /// diverges runs once more on other tokens if it took less than 90 s, and a second time if that run decides nothing; `no` skips that
+    /// diverges runs once more on other tokens if it took less than 90 s, and up to three times more while a cause is left open; `no` skips that
     #[arg(long, value_name = "N|no|capture:DIR", env = "QDIFF_CONFIRM")]
     pub confirm: Option<Confirm>,
 }

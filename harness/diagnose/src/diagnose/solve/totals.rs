@@ -10,6 +10,9 @@ use std::rc::Rc;
 /// What a row of shares is divided by, where it should be 1.
 type Total = Rc<dyn Fn(&[f64]) -> f64>;
 
+/// The smallest share of the right total that another one may be.
+const SMALLEST: f64 = 1e-3;
+
 /// Rows by which it is seen that a stage has shares, and how near to 1 they sum.
 const ROWS: usize = 4;
 const NEAR: f64 = 1e-5;
@@ -28,6 +31,10 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                 return None;
             }
             let by = total(want);
+            // Of a total of nearly nothing no bound is known that says anything.
+            if by < SMALLEST {
+                return None;
+            }
             let value: Vec<f64> = want.iter().map(|v| v / by).collect();
             // As many roundings as the right one; a difference of sums is good to those of the sums.
             let wider = (1.0 / by).abs().max(1.0);

@@ -212,7 +212,7 @@ impl Condition {
     /// Whether it tells rows apart by something that one row does not show: kernels treat the first or the last one, or the
     /// decoded ones, in their own way.
     fn asks_several_rows(&self) -> bool {
-        self.feature.feature().by_row && (self.is_list() || self.is_of_one_id() || !self.is_plain())
+        self.feature.feature().by_row && (self.is_list() || !self.is_plain())
     }
 
     /// Whether it is of the rows of one token, as loaders treat padding: one row shows no more than its position does.
@@ -383,13 +383,9 @@ impl When {
         }
     }
 
-    /// Whether it is of the rows of one token.
+    /// Whether it is that a row is of one token, and nothing more.
     pub(super) fn is_of_one_id(&self) -> bool {
-        match self {
-            Self::One(c) => c.is_of_one_id(),
-            Self::Both(a, b) => a.is_of_one_id() || b.is_of_one_id(),
-            Self::Size(_) => false,
-        }
+        matches!(self, Self::One(c) if c.is_of_one_id())
     }
 
     /// Whether one wrong row is too little to try it on.
