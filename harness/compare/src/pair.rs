@@ -627,11 +627,12 @@ fn too_long(ended: usize, tokens: Tokens<'_>) -> anyhow::Error {
         0 => "the prompt".to_owned(),
         n => format!("the prompt and {}", counted(n, "decode step")),
     };
-    anyhow!(
-        "the engine ran {ended} passes, and qdiff asked for {} ({asked}): let the command take {{n}} or {{decoded}}, or \
-         decode nothing more",
-        tokens.steps()
-    )
+    let remedy = if ended >= tokens.prompt.len() {
+        "for an engine that feeds the prompt token by token, give --ubatch 1; if it decodes, let the command take {n} or {decoded}"
+    } else {
+        "let the command take {n} or {decoded}, or decode nothing more"
+    };
+    anyhow!("the engine ran {ended} passes, and qdiff asked for {} ({asked}): {remedy}", tokens.steps())
 }
 
 fn siblings(judged: &mut [(Recording, Diagnosis)]) -> Vec<Sibling<'_>> {
