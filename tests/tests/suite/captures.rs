@@ -110,7 +110,7 @@ fn a_tampered_capture_is_located_and_described() {
                 "tail",
                 "step1/L00.ffn_up",
                 |x| x[480..].fill(9.0),
-                &["L00.ffn_up", "the constant 9 is there instead", "columns 480 to 511"],
+                &["L00.ffn_up", "the constant 9 is there instead", "from column 480 on"],
             ),
             ("nan", "step1/L01.q_proj", |x| x[3] = f32::NAN, &["L01.q_proj", "position 35"]),
             // Nothing was added to the values that belong there.

@@ -31,11 +31,30 @@ fn chosen_among(kind: usize, row: &mut [f64]) {
         7 => row[n / 4 * 4..].fill(never),
         8 => row[n / 8 * 8..].fill(never),
         9 => row[n / 32 * 32..].fill(never),
+        10.. => best_half(row, [2, 4, 8][(kind - 10) / 2 % 3], kind.is_multiple_of(2)),
         _ => {
             let top = (0..n).rev().max_by(|a, b| row[*a].total_cmp(&row[*b]));
             top.into_iter().for_each(|top| row[top] = never);
         }
     }
+}
+
+/// Leaves out the scores beyond the better half of so many groups of experts; a group's score is the largest in it, or the sum of the
+/// two largest, as in DeepSeek's `noaux_tc`.
+fn best_half(row: &mut [f64], groups: usize, by_largest: bool) {
+    let size = row.len() / groups;
+    if size == 0 || !row.len().is_multiple_of(groups) {
+        return;
+    }
+    let score = |group: &[f64]| {
+        let mut sorted = group.to_vec();
+        sorted.sort_by(|a, b| b.total_cmp(a));
+        sorted.iter().take(if by_largest { 1 } else { 2 }).sum::<f64>()
+    };
+    let scores: Vec<f64> = row.chunks(size).map(score).collect();
+    let mut order: Vec<usize> = (0..groups).collect();
+    order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+    order[groups / 2..].iter().for_each(|group| row[group * size..][..size].fill(f64::NEG_INFINITY));
 }
 
 /// The token whose probabilities are read for the weight of a token's expert in this place: of so many tokens, each of which chose
@@ -133,10 +152,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             "among",
             "0: among the first half of them alone, 1: among the second half alone, 2: among all but the last one, 3: among all but \
              the first one, 4: by their smallest scores, 5: without the one of the largest score, 6: among the first of them alone up to a power of two, \
-             7: among whole runs of 4 alone, 8: among whole runs of 8 alone, 9: among whole runs of 32 alone",
+             7: among whole runs of 4 alone, 8: among whole runs of 8 alone, 9: among whole runs of 32 alone, 10: in the group with the larger best score of 2 groups alone, \
+             11: in the group with the larger sum of two scores of 2 groups alone, 12: in the 2 groups with the largest best scores of 4 alone, \
+             13: in the 2 groups with the largest sums of two scores of 4 alone, 14: in the 4 groups with the largest best scores of 8 alone, \
+             15: in the 4 groups with the largest sums of two scores of 8 alone",
             0.0,
         )
-        .searched(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])],
+        .searched(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0])],
         apply: |node, values, _| {
             let kind = values[0] as usize;
             with_operand(node, 0, move |x| by_row(x, |row| chosen_among(kind, row)))

@@ -6,11 +6,12 @@ use super::scene::{Layout, Lists, Scene};
 use super::terms::{Rows, Sums, expert, line};
 use super::{Law, Row};
 use crate::verdict::{RowAt, right};
-use qdiff_engine::model::{Node, WeightSource as _};
+use qdiff_engine::model::{Axis, Node, StageId, WeightSource as _};
 use qdiff_engine::ops::anatomy::{Contraction, index};
 use qdiff_engine::ops::{Anatomy, UNIT};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fmt;
 use std::rc::Rc;
 
 /// The expert of a row, and the weight of one of those that a row's token chose.
@@ -108,10 +109,15 @@ const TILES: [usize; 6] = [4, 8, 16, 32, 64, 128];
 
 /// The lists of a step, of which all tokens were captured.
 pub(super) fn lists(scene: &Scene<'_>, step: usize) -> Option<Lists> {
+    lists_of(scene, step, scene.e.oracle.graph.nodes[*scene.node().inputs.get(1)?].id)
+}
+
+/// The same by this stage, which has the experts that tokens chose.
+fn lists_of(scene: &Scene<'_>, step: usize, chosen: StageId) -> Option<Lists> {
     let make = || {
         let of_step = &scene.e.side.capture.steps[step];
         let mut of: HashMap<usize, Vec<usize>> = HashMap::new();
-        let chosen = (of_step.rows() == of_step.tokens.len()).then(|| scene.operand(step, 1))??;
+        let chosen = (of_step.rows() == of_step.tokens.len()).then(|| scene.tensor(step, chosen))??;
         for (line, expert) in chosen.data.iter().enumerate() {
             of.entry(*expert as usize).or_default().push(line);
         }
@@ -226,6 +232,39 @@ fn places(scene: &Scene<'_>) -> usize {
     heads.map_or(1, |last| last + 1)
 }
 
+/// Lines that an expert takes of a pass.
+#[derive(Clone, Copy)]
+enum Capacity {
+    /// So many.
+    Lines(usize),
+    /// So many quarters of an even share, rounded up.
+    Quarters(usize),
+}
+
+impl Capacity {
+    fn all() -> impl Iterator<Item = Self> {
+        (1..=32).chain([48, 64, 96, 128]).map(Self::Lines).chain([4, 5, 6, 8].map(Self::Quarters))
+    }
+
+    /// How many, where a pass has so many lines for so many experts.
+    fn of(self, lines: usize, experts: usize) -> usize {
+        match self {
+            Self::Lines(lines) => lines,
+            Self::Quarters(quarters) => (quarters * lines).div_ceil(4 * experts.max(1)),
+        }
+    }
+}
+
+impl fmt::Display for Capacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lines(1) => f.write_str("1 line"),
+            Self::Lines(lines) => write!(f, "{lines} lines"),
+            Self::Quarters(quarters) => write!(f, "{} times its even share of the lines", *quarters as f64 / 4.0),
+        }
+    }
+}
+
 /// Weights in the place of those that experts are added by.
 pub(super) fn weights<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
     let Anatomy::Contraction(Contraction::Rows(terms)) = scene.node().op.anatomy() else { return };
@@ -266,7 +305,10 @@ pub(super) fn weights<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
     let graph = &scene.e.oracle.graph;
     let input = &graph.nodes[scene.node().inputs[0]];
     let decides = |n: &&Node| n.id.layer == input.id.layer && matches!(n.op.anatomy(), Anatomy::Decision(_));
-    if let Some(chosen) = graph.nodes.iter().find(decides).map(|n| n.id) {
+    if let Some(decision) = graph.nodes.iter().find(decides) {
+        let chosen = decision.id;
+        let of = decision.inputs.first().and_then(|input| graph.nodes[*input].shape.last());
+        let experts = if let Some(Axis::Fixed(experts)) = of { *experts } else { terms };
         // The places of a token's experts in the order of their numbers.
         let order = move |row: &RowAt| -> Option<Vec<usize>> {
             let (token, chosen) = (scene.token(row).0, scene.tensor(row.step, chosen)?);
@@ -276,6 +318,25 @@ pub(super) fn weights<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
             Some(places)
         };
         let weight = move |row: &RowAt, j: usize| own(row, scene.token(row).0 * terms + j);
+        // Whether a choice comes after so many lines of its expert in the pass.
+        let beyond = move |row: &RowAt, j: usize, capacity: Capacity| -> Option<bool> {
+            let (lists, chosen) = (lists_of(scene, row.step, chosen)?, scene.tensor(row.step, chosen)?);
+            let line = scene.token(row).0 * terms + j;
+            let place = lists.get(&self::index(*chosen.data.get(line)?, usize::MAX)?)?.binary_search(&line).ok()?;
+            Some(place >= capacity.of(chosen.data.len(), experts))
+        };
+        for capacity in Capacity::all() {
+            let left = move |row: &RowAt, j: usize| Some(if beyond(row, j, capacity)? { 0.0 } else { weight(row, j)? });
+            let what = format!("an expert takes no more than {capacity} of a pass, and later lines add nothing");
+            add(what.clone(), Rc::new(left));
+            add(
+                format!("{what}; the weights of the others are divided by their own sum"),
+                Rc::new(move |row, j| {
+                    let sum: f64 = (0..terms).map(|j| left(row, j)).sum::<Option<f64>>()?;
+                    Some(if sum > 0.0 { left(row, j)? / sum } else { 0.0 })
+                }),
+            );
+        }
         add(
             "the weights of the experts stand in the order of the experts' numbers, and the experts by probability"
                 .to_owned(),

@@ -4,7 +4,7 @@ use super::scene::Scene;
 use super::when::{self, Holds, Seen, SomeRows, When};
 use super::{At, Form, Law};
 use crate::verdict::{right, tolerance::ELEMENT_FACTOR};
-use qdiff_engine::ops::{Op, UNIT};
+use qdiff_engine::ops::{Anatomy, UNIT};
 
 /// The work of holding a law against an element, without products that its sum is made of.
 pub(super) const EACH: usize = 16;
@@ -86,7 +86,7 @@ impl Held {
 /// Holds a law against every row of the scene; `None` if a wrong element is not what it says.
 pub(super) fn held(scene: &Scene<'_>, law: &Law<'_>) -> Option<Held> {
     let e = scene.e;
-    if scene.node().op == Op::Linear && !survives(scene, law) {
+    if matches!(scene.node().op.anatomy(), Anatomy::Contraction(_)) && !survives(scene, law) {
         return None;
     }
     let (mut wrong, mut unsaid, mut spared) = (Vec::new(), Vec::new(), Vec::new());

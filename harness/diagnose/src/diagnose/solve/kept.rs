@@ -33,6 +33,8 @@ pub enum Kept {
     PassScale,
     /// Blocks of q8_0 are coded by their scale as it is stored, in f16.
     StoredScale,
+    /// What is below the smallest normal number of the cache's format becomes 0.
+    NoSubnormals,
     /// The buffer doubles when it is full, and what is in it stays at its address.
     Grown {
         /// Rows of the first buffer.
@@ -62,6 +64,9 @@ impl fmt::Display for Kept {
             Self::StoredScale => f.write_str(
                 "each block is coded by its scale as it is stored, rounded to f16, and not by the exact one",
             ),
+            Self::NoSubnormals => {
+                f.write_str("numbers below the smallest normal number of the cache's format are stored as 0: it has no subnormal numbers there")
+            }
             Self::Grown { first, by_head } => {
                 let one = if *by_head { "head" } else { "column" };
                 write!(
@@ -104,6 +109,10 @@ impl Kept {
                         _ => by_stored(scene, row),
                     })
                 })
+            }
+            Self::NoSubnormals => {
+                let smallest = smallest_normal(scene)?;
+                Some(Box::new(move |row| without_subnormals(scene, row, smallest)))
             }
             Self::Grown { first, by_head } => {
                 let stood = grown(scene, first, by_head)?;
@@ -204,6 +213,26 @@ fn by_stored(scene: &Scene<'_>, row: &RowAt) -> Option<Row> {
     Some(Row { value, bound })
 }
 
+/// The smallest normal number of a cache's format, as its rows have it before they are scaled: 2⁻¹⁴ of f16 and e5m2, 2⁻⁶ of e4m3.
+fn smallest_normal(scene: &Scene<'_>) -> Option<f64> {
+    let (node, arithmetic) = (scene.node(), scene.e.side.arithmetic);
+    let smallest = match arithmetic.kv.of(node.is_of_values()) {
+        ActivationFormat::F16 | ActivationFormat::F8E5m2 => 2f64.powi(-14),
+        ActivationFormat::F8E4m3 => 2f64.powi(-6),
+        _ => return None,
+    };
+    let of_cache = matches!(node.op.anatomy(), Anatomy::State(State::Rows(_)));
+    of_cache.then(|| smallest * f64::from(arithmetic.kv_scale(node.id).unwrap_or(1.0)))
+}
+
+/// A row whose numbers below the smallest normal one are 0.
+fn without_subnormals(scene: &Scene<'_>, row: &RowAt, smallest: f64) -> Option<Row> {
+    let own = given(scene, row.place.position, scene.token(row).1, row.range.len())?;
+    let (_, want, bound) = scene.e.row(row);
+    let value = own.iter().zip(want).map(|(v, want)| if f64::from(v.abs()) < smallest { 0.0 } else { *want });
+    Some(Row { value: value.collect(), bound: bound.to_vec() })
+}
+
 /// The slot and the column whose value is in a slot and column.
 type Stood = Vec<Vec<Option<(usize, usize)>>>;
 
@@ -240,7 +269,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         .flat_map(|first| [false, true].map(|by_head| Kept::Grown { first, by_head }));
     firsts
         .into_iter()
-        .chain([Kept::PassScale, Kept::StoredScale])
+        .chain([Kept::PassScale, Kept::StoredScale, Kept::NoSubnormals])
         .chain(rotated)
         .chain(grown)
         .filter_map(|kept| Law::of(Form::Kept(kept), scene))

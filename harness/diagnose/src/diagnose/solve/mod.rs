@@ -10,6 +10,7 @@ mod accumulated;
 mod altered;
 mod approximate;
 mod attended;
+mod by_position;
 mod converted;
 mod counted;
 mod crossed;
@@ -351,6 +352,7 @@ const SOLVERS: &[Solver] = &[
     moved::rows,
     norm::laws,
     totals::laws,
+    by_position::laws,
     sum::laws,
     functions::laws,
     gated::laws,

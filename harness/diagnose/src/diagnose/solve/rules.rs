@@ -24,7 +24,7 @@ impl Form {
     /// The parts of the keys that it names.
     fn parts(&self) -> Option<Parts> {
         match self {
-            Self::Attended(Attended::Joined(_, parts)) => Some(*parts),
+            Self::Attended(Attended::Joined(_, parts) | Attended::Split(_, parts)) => Some(*parts),
             _ => None,
         }
     }

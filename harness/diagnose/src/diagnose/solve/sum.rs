@@ -6,7 +6,7 @@ use super::index::beside;
 use super::scene::{Layout, Scene};
 use super::{Alternative, Law, Row, short};
 use crate::verdict::RowAt;
-use qdiff_engine::model::StageId;
+use qdiff_engine::model::{Axis, Node, StageId};
 use qdiff_engine::ops::anatomy::Elementwise;
 use qdiff_engine::ops::{Anatomy, UNIT};
 use schemars::JsonSchema;
@@ -47,6 +47,13 @@ pub enum Addend {
     Column(i64),
     /// That of the column so many apart, in pairs.
     Pair(usize),
+    /// What it changes of an operand if that is multiplied by a stage with one number a token: (g − 1) times it.
+    Gated {
+        /// The operand.
+        of: StageId,
+        /// The stage with the factors g.
+        by: StageId,
+    },
     /// What the step before left at the same place.
     Before,
     /// What the step before left in its last row.
@@ -92,6 +99,14 @@ impl Addend {
                 let (layout, last) = (scene.layout(), scene.layout().extents(&tensor.shape).0.checked_sub(1)?);
                 Some(all.map(|j| f64::from(tensor.data[layout.at(&tensor.shape, last, j)])).collect())
             }
+            Self::Gated { of, by } => {
+                let factors = scene.tensor(row.step, *by)?;
+                let factor = f64::from(*factors.data.get(token).filter(|_| factors.row_len() == 1)?) - 1.0;
+                let (values, _) = Self::Stage(*of, 0).bounded(scene, row)?;
+                // The product is rounded, and may cancel out in the sum.
+                let off = values.iter().map(|v| (2.0 * UNIT * v.abs()) as f32).collect();
+                return Some((values.into_iter().map(|v| v * factor).collect(), off));
+            }
             Self::Stage(id, by) => {
                 let graph = &scene.e.oracle.graph;
                 let layout = Layout::of(&graph.nodes[graph.index(*id)?]);
@@ -115,6 +130,7 @@ impl fmt::Display for Addend {
             Self::Token(by) => write!(f, "the right value of the {} in the part", beside("token", *by)),
             Self::Column(by) => write!(f, "the right value of the {}, wrapping around,", beside("column", *by)),
             Self::Pair(by) => write!(f, "the right value of the column {by} apart, in pairs,"),
+            Self::Gated { of, by } => write!(f, "({by} − 1) times {of}"),
             Self::Before => f.write_str("what the step before left in the buffer"),
             Self::LastBefore => f.write_str("the last row of the step before"),
             Self::Stage(id, 0) => write!(f, "{id}"),
@@ -133,6 +149,7 @@ impl fmt::Display for Sum {
             (Addend::Nothing, a, _) => write!(f, "the right value times {} is there instead", short(a)),
             (Addend::One, 1.0, b) => write!(f, "a constant is added: {}", short(b)),
             (Addend::One, a, b) => write!(f, "the right value times {} plus {} is there instead", short(a), short(b)),
+            (Addend::Gated { of, by }, 1.0, 1.0) => write!(f, "{of} is multiplied by {by} before it is added"),
             (_, 1.0, 1.0) if *own => write!(f, "{other} is added twice"),
             (_, 1.0, 1.0) => write!(f, "{other} is added as well"),
             (_, 1.0, -1.0) if *own => write!(f, "{other} is not added"),
@@ -154,6 +171,7 @@ impl Sum {
     pub(super) fn in_layer(&self, by: i32) -> Option<Self> {
         let other = match &self.other {
             Addend::Stage(id, at) => Addend::Stage(of_layer(*id, by)?, *at),
+            Addend::Gated { of, by: gate } => Addend::Gated { of: of_layer(*of, by)?, by: of_layer(*gate, by)? },
             Addend::Weight(name) => Addend::Weight(weight_of_layer(name, by)?),
             other => other.clone(),
         };
@@ -189,6 +207,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let alike = scene.alike();
     others.extend(alike.iter().map(|id| Addend::Stage(*id, 0)));
     others.extend(alike.iter().flat_map(|id| [-1, 1].map(|by| Addend::Stage(*id, by))));
+    others.extend(gated(scene));
     if !scene.of_pairs() {
         others.extend([-1, 1, -2, 2].map(Addend::Token));
         others.extend([Addend::Before, Addend::LastBefore]);
@@ -204,6 +223,26 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     // If two sums are one, as w + x and 2w − y are where w = x + y, the sum that scales nothing.
     all.sort_by_key(|sum| sum.a != 1.0 && sum.a != 0.0);
     all.into_iter().filter_map(|sum| Law::of(Form::Sum(sum), scene)).collect()
+}
+
+/// Operands that are added, each multiplied by a stage of the layer that has one number a token.
+fn gated(scene: &Scene<'_>) -> Vec<Addend> {
+    let (graph, own) = (&scene.e.oracle.graph, scene.node());
+    if !matches!(own.op.anatomy(), Anatomy::Elementwise(Elementwise::Sum)) {
+        return Vec::new();
+    }
+    let is_gate = |node: &&Node| {
+        node.id.layer == own.id.layer
+            && node.token_axis() == Some(0)
+            && node.shape[1..].iter().all(|axis| *axis == Axis::Fixed(1))
+            && !scene.follows(node.id)
+    };
+    let gates: Vec<StageId> = graph.nodes.iter().filter(is_gate).map(|node| node.id).collect();
+    let of = |input: &usize| {
+        let of = graph.nodes[*input].id;
+        gates.iter().map(move |by| Addend::Gated { of, by: *by }).collect::<Vec<_>>()
+    };
+    own.inputs.iter().flat_map(of).collect()
 }
 
 /// Sizes that a factor may have.
@@ -261,6 +300,9 @@ fn fitted(scene: &Scene<'_>, other: Addend) -> Option<Sum> {
     let elsewhere = a == 0.0 && (b == 1.0 && moved || other == Addend::One);
     // Nobody takes off what the stage does not read: another operand is in an operand's place (`operands`).
     let foreign = matches!(&other, Addend::Stage(id, _) if !input(scene, *id)) && (a, b) == (1.0, -1.0);
+    if matches!(other, Addend::Gated { .. }) && (a, b) != (1.0, 1.0) {
+        return None;
+    }
     let own = match &other {
         Addend::Stage(id, 0) => input(scene, *id),
         Addend::Weight(name) => scene.node().weights.iter().any(|w| w.name == *name),

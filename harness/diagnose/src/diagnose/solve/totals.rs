@@ -1,5 +1,6 @@
 //! Rows of shares, which sum to 1: the total that they are divided by is made of some of them, or otherwise.
 
+use super::index::Index;
 use super::scene::Scene;
 use super::{Law, Row};
 use crate::verdict::RowAt;
@@ -45,7 +46,49 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Row { bound: value.iter().zip(bound).map(reach).collect(), value })
         })
     };
-    totals(n).into_iter().map(law).collect()
+    totals(n).into_iter().map(law).chain(of_others(scene, n)).collect()
+}
+
+/// Maps of a part's tokens go over so many.
+const TOKENS: usize = 8;
+
+/// Each row is divided by the total of another token of its part, where what is shared out is an operand.
+fn of_others<'a>(scene: &'a Scene<'a>, n: usize) -> Vec<Law<'a>> {
+    let total = move |step: usize, token: usize| -> Option<f64> {
+        let operand = scene.operand(step, 0).filter(|operand| operand.row_len() == n)?;
+        Some(operand.data.get(token * n..(token + 1) * n)?.iter().map(|v| f64::from(*v)).sum())
+    };
+    // Of a softmax the operand has no shares, but their logarithms.
+    let is_shared_out = |row: &RowAt| {
+        let token = scene.token(row).0;
+        let operand = scene.operand(row.step, 0).filter(|operand| operand.row_len() == n);
+        let of_token = operand.as_ref().and_then(|operand| operand.data.get(token * n..(token + 1) * n));
+        of_token.zip(total(row.step, token)).is_some_and(|(own, total)| {
+            let want = scene.e.row(row).1;
+            total > SMALLEST && own.iter().zip(want).all(|(v, want)| (f64::from(*v) / total - want).abs() < NEAR)
+        })
+    };
+    let whole = |row: &&RowAt| Some(row.range.len()) == scene.width();
+    if !scene.e.rows.iter().filter(whole).take(ROWS).all(is_shared_out) {
+        return Vec::new();
+    }
+    let law = |index: Index| {
+        let what = format!("each row is divided by the total of the {}", index.told("token", "t"));
+        Law::new(what, 1, move |row: &RowAt| {
+            let (_, want, bound) = scene.e.row(row);
+            let token = scene.token(row).0;
+            let (number, count) = scene.number(row.step, token);
+            let other = scene.numbered(row.step, index.of(number, count)?)?;
+            let by = total(row.step, other)? / total(row.step, token)?;
+            if by < SMALLEST {
+                return None;
+            }
+            let value: Vec<f64> = want.iter().map(|v| v / by).collect();
+            let reach = |(v, b): (&f64, &f32)| (f64::from(*b) / by + UNIT * (n as f64 + 8.0) * v.abs()) as f32;
+            Some(Row { bound: value.iter().zip(bound).map(reach).collect(), value })
+        })
+    };
+    Index::slips(TOKENS).into_iter().map(law).collect()
 }
 
 fn totals(n: usize) -> Vec<(String, Total)> {

@@ -779,9 +779,18 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     all.retain(tried);
     // If no single token is wrong, the report does not mention tokens.
     let usual = |parts: &Parts| matches!(parts, Parts::Splits(_) | Parts::Cut { .. });
-    let splits = parts.into_iter().filter(|parts| in_decode && usual(parts));
-    let split =
-        splits.flat_map(|splits| inner.iter().map(move |inner| Attended::Split(Box::new(inner.clone()), splits)));
+    let rescales = |inner: &Attended| matches!(inner, Attended::Joined(..));
+    let larger = |inner: &Attended, splits: &Parts| match (inner, splits) {
+        (Attended::Joined(_, Parts::Tiles(tile)), Parts::Tiles(split)) => tile < split,
+        (_, Parts::InTurn { .. } | Parts::Passes | Parts::Shared) => false,
+        _ => true,
+    };
+    let splits = parts.iter().filter(|_| in_decode);
+    let within_splits = |splits: &&Parts, inner: &&Attended| usual(splits) || rescales(inner) && larger(inner, splits);
+    let split = splits.flat_map(|splits| {
+        let inner = inner.iter().filter(move |inner| within_splits(&splits, inner));
+        inner.map(move |inner| Attended::Split(Box::new(inner.clone()), *splits))
+    });
     all.extend(split.filter(tried));
     all.extend(fitted::numbers(&queries).into_iter().filter(tried));
     all.into_iter().map(|attended| attended.law(&queries)).collect()

@@ -279,14 +279,14 @@ pub enum By {
     Own,
     /// It is the part that is rescaled.
     OfPart,
-    /// Not at all where the maximum grows by 8 or less.
-    IfLarge,
+    /// Not at all where the maximum grows by so much or less.
+    IfLarge(u8),
     /// Not at all where it grows by 8 or less to base 2.
     IfLargeToBaseTwo,
 }
 
 impl By {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 14] = [
         Self::Nothing,
         Self::Inverse,
         Self::PowersOfTwo,
@@ -296,13 +296,16 @@ impl By {
         Self::ScaledTwice,
         Self::Own,
         Self::OfPart,
-        Self::IfLarge,
+        Self::IfLarge(8),
         Self::IfLargeToBaseTwo,
+        Self::IfLarge(4),
+        Self::IfLarge(2),
+        Self::IfLarge(1),
     ];
 
     /// Whether a part may be brought so from its own maximum to the row's.
     fn is_of_shares(self) -> bool {
-        !matches!(self, Self::Nothing | Self::Own | Self::OfPart | Self::IfLarge | Self::IfLargeToBaseTwo)
+        !matches!(self, Self::Nothing | Self::Own | Self::OfPart | Self::IfLarge(_) | Self::IfLargeToBaseTwo)
     }
 
     /// The factor of what came before, and that of the part, where the maximum moves by so much.
@@ -317,7 +320,7 @@ impl By {
             Self::ScaledTwice => ((by * scale).exp(), 1.0),
             Self::Own => (by.exp(), 1.0),
             Self::OfPart => (1.0, by.exp()),
-            Self::IfLarge => (if -by <= 8.0 { 1.0 } else { by.exp() }, 1.0),
+            Self::IfLarge(least) => (if -by <= f64::from(least) { 1.0 } else { by.exp() }, 1.0),
             Self::IfLargeToBaseTwo => (if -by <= 8.0 * std::f64::consts::LN_2 { 1.0 } else { by.exp() }, 1.0),
         }
     }
@@ -718,8 +721,8 @@ impl fmt::Display for Rule {
                         f,
                         "the factor by which {what} is rescaled is taken of the part's own maximum, not of the largest so far"
                     ),
-                    By::IfLarge => {
-                        write!(f, "{what} is not rescaled when the maximum grows by 8 or less: the factor e^(m_old − m_new) is missing")
+                    By::IfLarge(least) => {
+                        write!(f, "{what} is not rescaled when the maximum grows by {least} or less: the factor e^(m_old − m_new) is missing")
                     }
                     By::IfLargeToBaseTwo => {
                         write!(f, "{what} is not rescaled when the maximum grows by a factor of 256 or less: the factor e^(m_old − m_new) is missing")
