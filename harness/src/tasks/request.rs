@@ -270,7 +270,7 @@ impl PassesRequest {
     }
 }
 
-/// Most tokens of the prompt in one pass, where nobody says how many.
+/// The default of the most tokens of the prompt in one pass.
 pub(super) const UBATCH: usize = 512;
 
 /// How captured stages come about.

@@ -206,7 +206,7 @@ pub(super) fn identical(report: &Report) -> Option<String> {
 /// `step` is the one after which the choice was made, or in which it was, at this stage.
 pub(super) fn flip(report: &Report, step: usize, at: Option<StageId>) -> &'static str {
     let whole = report.run.filters.is_empty() && report.run.tolerance.is_empty();
-    // Stages stand in the order of the graph.
+    // Stages are in the order of the graph.
     let stages = &report.diagnosis.verdict.stages;
     let before = at.and_then(|id| stages.iter().position(|stage| stage.id == id)).unwrap_or(stages.len());
     let first_bad = |stage: &StageResult| stage.subject.as_ref().and_then(|local| local.first_bad);
