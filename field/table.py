@@ -9,20 +9,20 @@ HEAD = """# The field: released engines, judged
 an engine.
 
 A row is one engine with one setting on one model, over all runs of [its plan](field/plan.json): prompts of several lengths,
-and for most rows decode steps and a second turn after them. A run is named by its passes: `64` is a prompt of 64 tokens, `7+3` a prompt
-of 7 tokens and 3 decode steps, and `20,3x1,9` a prompt of 20 tokens, three decode steps, and 9 more tokens in one pass. `real` is
-Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, `real-f16` the same in F16, and `real-1.5b` the same with 1.5B;
-the other models are small ones that `qdiff synth` writes.
+and for most rows decode steps and a second turn after them. The name of a run lists its passes: `64` is a prompt of 64 tokens, `7+3` a
+prompt of 7 tokens and 3 decode steps, and `20,3x1,9` a prompt of 20 tokens, three decode steps, and 9 more tokens in one pass. `real` is
+Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, `real-f16` the same model in F16, and `real-1.5b` Qwen2.5-Coder-1.5B-Instruct in Q4_K_M.
+`qdiff synth` writes the other models, which are small.
 
 - **used**: the largest error / bound ratio of all rows in correct stages, and its stage.
-- **coverage**: the share of stage rows that were judged, and in brackets how many stages the engine shows. A stage that the engine
-  does not show is judged as part of the next one that it shows.
-- **confirmed**: *prediction*: qdiff ran the engine on other tokens, and the cause predicted the values. *mended*: with a patch of
-  only the defects that the cell names, the same runs are a MATCH, or, where the cell says so, no stage is wrong in them. *no*: the cause was not tried on other tokens, or did not hold
-  there; the row shows a difference from the arithmetic that was declared for the engine, and no confirmed defect.
-- **effect**: what all findings together do to the logits: the largest error relative to the norm of a row, the largest KL
-  divergence in nats, and the positions at which another token is the likeliest. The rounding of both sides is included: on a model
-  with quantised weights llama.cpp rounds activations too, which alone makes about 0.06 of a row's norm on `real`.
+- **coverage**: the share of stage rows that were judged, and in brackets how many stages the engine dumped. Every other stage was
+  judged as part of the next dumped stage.
+- **confirmed**: *prediction*: qdiff ran the engine on other tokens, and the cause predicted the values. *mended*: a patch of only the
+  defects in the brackets makes all these runs a MATCH, or, where the cell says so, leaves no stage wrong. *no*: the cause was not tried
+  on other tokens, or did not hold on them; the row shows a difference from the engine's declared arithmetic, and no confirmed defect.
+- **effect**: what all findings together change in the logits: the largest error relative to the norm of a row, the largest KL
+  divergence in nats, and the number of positions at which another token is the likeliest. The rounding of both sides is included. On
+  `real`, llama.cpp also rounds activations; this alone changes the logits by about 0.06 of a row's norm.
 """
 WORST = ["trouble", "diverged", "incomplete", "match"]
 
@@ -42,7 +42,8 @@ def of_row(name, row):
     used = max((run["used"] for run in runs if run.get("used")), key=lambda text: float(text.split(" %")[0]), default="")
     first, cause, confirmed, effect = "", "", "", ""
     if outcome == "trouble":
-        cause = (bad[0]["log"] or [""])[-1][:160]
+        # Without the frames of a backtrace.
+        cause = re.sub(r": \d+: _.*", "", (bad[0]["log"] or [""])[-1])[:160]
     if outcome == "diverged":
         first = bad[0]["findings"][0]["stage"] if bad[0]["findings"] else "tokens"
         # The cause of the first stage alone: a cause of a later one would be read as its.
@@ -62,8 +63,7 @@ def of_row(name, row):
             effect = f"logits {worst['logits']}, KL {worst['kl']}, {worst['changed']} of {worst['positions']}"
     where = f"at {'; '.join(run['run'] for run in bad)}" if len(bad) < len(runs) else "in all runs"
     verdict = outcome.upper() + (f" {where}" if outcome != "match" else "")
-    notes = row.get("note", "")
-    return [row["name"], row["model"], verdict, first, cause, confirmed, effect, used, "; ".join(coverage), notes]
+    return [row["name"], row["model"], verdict, first, cause, confirmed, effect, used, "; ".join(coverage)]
 
 
 def mended(fixed):
@@ -100,7 +100,7 @@ def of_release(run):
 def history(told):
     """The section of an engine's other releases."""
     keys = max(([(*([run["name"]] if "name" in run else []), run["model"], run["run"]) for run in release["rows"]] for release in told["releases"]), key=len)
-    text = "\nOther releases, the oldest first (`scripts/field --history`). A cell has the wrong stages of a run, of all layers, with their cause:\n\n"
+    text = "\nOther releases, the oldest first (`scripts/field --history`). A cell names the wrong stages of a run, in any layer, and their cause:\n\n"
     text += line(["release", *(", ".join(key) for key in keys)]) + line(["---"] * (1 + len(keys)))
     for release in told["releases"]:
         cells = [of_release(run) for run in release["rows"]] or [release["status"]] * len(keys)
@@ -118,18 +118,18 @@ def bisected(name, told):
     stages = {}
     for *row, stage in told["stages"]:
         stages.setdefault(", ".join(filter(None, row)), []).append(f"`{stage}`")
-    what = "; ".join(f"{row}: {' '.join(names)}" for row, names in stages.items())
+    what = "; ".join(f"{', '.join(names)} (run {row})" for row, names in stages.items())
     unknown = f" Between them, {', '.join(told['unknown'])} could not be judged." if told["unknown"] else ""
-    return f"\n{command}: {right} is the last release in which these stages are right, and {wrong} the first one in which they are wrong: {what}.{unknown} {judged}\n"
+    return f"\n{command}: right up to {right} and wrong from {wrong} on: {what}.{unknown} {judged}\n"
 
 
 SEVERITY = """
 ## Severity
 
-What a defect does to a text: the engine as it is released, beside the same engine with this defect mended (`scripts/field --severity`,
+What a defect does to a text: the engine as released, beside the same engine with this defect mended (`scripts/field --severity`,
 from [field/severity.json](field/severity.json)). The text is the beginning of a source file of a pinned package
-([plan.json](field/plan.json)). A row is about the last 256 tokens before a length: the mean NLL in nats, the tokens whose likeliest
-successor changes, and the divergence KL(mended, released) at every 16th token.
+([plan.json](field/plan.json)). A row measures the last 256 tokens before a length: the mean NLL in nats, the number of tokens whose
+likeliest successor changes, and the divergence KL(mended, released) at every 16th token.
 
 """
 
@@ -145,11 +145,17 @@ def severity(told, asked):
     return text + (f"\nNot measured yet: {'; '.join(left)}.\n" if left else "")
 
 
-def line(cells):
-    def words(cell):
-        return re.sub(r"wrong in 1 step, from (step \d+) on", r"wrong in \1 alone", str(cell)).replace("|", "\\|").replace("\n", " ")
+def noted(rows):
+    """The notes of an engine's rows, each once."""
+    notes = {}
+    for name, note in [(row["name"], row["note"]) for row in rows if row.get("note")]:
+        if name not in notes.setdefault(note, []):
+            notes[note].append(name)
+    return "".join(f"\nNote on *{' and '.join(names)}*: {note}.\n" for note, names in notes.items())
 
-    return "| " + " | ".join(map(words, cells)) + " |\n"
+
+def line(cells):
+    return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
 
 
 def written(folder, engines):
@@ -164,14 +170,15 @@ def written(folder, engines):
                       *(outcomes.count(one) for one in ("match", "incomplete", "diverged", "trouble")), f"`scripts/field {name}`"])
     missing = [name for name in engines if name not in dict(results)]
     if missing:
-        text += f"\nNot judged yet, though a driver is there: {', '.join(missing)}.\n"
+        text += f"\nNot judged yet, although they have a driver: {', '.join(missing)}.\n"
     for name, result in results:
         text += f"\n## {name}\n\n{result['engine']} {result['version']}, from {result['from']}: `scripts/field {name}`\n\n"
         if result["status"] != "judged":
             text += f"Status: {result['status']}.\n\n```\n" + "\n".join(result["log"]) + "\n```\n\n"
         if result["rows"]:
-            text += line(["setting", "model", "verdict", "first stage", "cause", "confirmed", "effect", "used", "coverage", "note"]) + line(["---"] * 10)
+            text += line(["setting", "model", "verdict", "first stage", "cause", "confirmed", "effect", "used", "coverage"]) + line(["---"] * 9)
             text += "".join(line(of_row(name, row)) for row in result["rows"])
+            text += noted(result["rows"])
         old = folder / "results" / f"{name}.history.json"
         if old.exists():
             text += history(json.loads(old.read_text()))
@@ -182,7 +189,7 @@ def written(folder, engines):
         reports = [one for one in sorted((folder / "reports").glob(f"{name}-*.md"))
                    if max((other for other in engines if one.name.startswith(f"{other}-")), key=len) == name]
         if reports:
-            text += "\nReports, ready to be filed, not sent: " + ", ".join(f"[{one.stem}](field/reports/{one.name})" for one in reports) + "\n"
+            text += "\nReports for the authors (not sent): " + ", ".join(f"[{one.stem}](field/reports/{one.name})" for one in reports) + "\n"
     measured = folder / "results" / "severity.json"
     if measured.exists():
         text += severity(json.loads(measured.read_text()), json.loads((folder / "severity.json").read_text()))

@@ -1,16 +1,16 @@
-// Runs llama.cpp on the tokens that it is given, and dumps every stage through llama.cpp's own eval callback: its CPU backend, or
-// the GPUs that it was built for.
+// Runs llama.cpp on given tokens, on the CPU or on the GPUs that llama.cpp was built for, and dumps every stage through llama.cpp's
+// own eval callback.
 //
 //     c++ -std=c++17 -I tap -I llama.cpp/include -I llama.cpp/ggml/include docs/exporters/llama_tap.cpp
 //         -L BUILD -lllama -lggml -lggml-cpu -lggml-base -o llama_tap
 //     qdiff stages >stages
 //     qdiff run --subject 'cmd: ./llama_tap {model} stages {tokens} {decoded} f32'
 //
-// Which tensor is which stage is read from the table that `qdiff stages` prints. TOKENS and DECODED are files with one id a
-// line: the prompt, and what is fed after it, token by token. The last word is the number type of the KV cache. A word after it
-// names llama.cpp's split mode (none, layer, row or tensor), which takes GPUs: with flash attention, as `tensor` needs it, so that
-// neither scores nor weights are shown. In the mode `tensor` ggml ends the process where a product is read of which each GPU has a part
-// (ggml-backend-meta.cpp).
+// The table that `qdiff stages` prints says which tensor is which stage. TOKENS and DECODED are files with one token id per line: the
+// prompt, and the tokens to feed after the prompt, one by one. The last word is the number type of the KV cache. A further word names
+// llama.cpp's split mode (none, layer, row or tensor) and runs the model on GPUs, with flash attention, because `tensor` needs it; then
+// neither scores nor weights are dumped. In the mode `tensor`, ggml ends the process when a product is read of which each GPU has a
+// part (ggml-backend-meta.cpp).
 
 #include "qdiff_tap.h"
 
@@ -97,11 +97,11 @@ static bool callback(ggml_tensor *t, bool ask, void *user) {
     const std::map<ggml_type, qdiff_dtype> types = {
         {GGML_TYPE_F32, QDIFF_F32}, {GGML_TYPE_F16, QDIFF_F16}, {GGML_TYPE_BF16, QDIFF_BF16}};
     const int64_t size = ggml_type_size(t->type);
-    // Axes stand the other way round in ggml.
+    // ggml counts axes from the other end.
     const int ndim = 1 + (int)std::count(stage->shape.begin(), stage->shape.end(), ',');
     std::vector<int64_t> dims, strides;
     if (stage->shape[0] == 'N') {
-        // A cache, all of it. What is written one element a row is transposed: cells fastest.
+        // A whole cache. A cache that is written one element per row is transposed: cells fastest.
         const int64_t width = ggml_nelements(t) / taps.cells, head = width / taps.kv_heads;
         const bool transposed = t->ne[0] == 1;
         dims = {taps.keys, taps.kv_heads, head};
@@ -126,7 +126,7 @@ static bool callback(ggml_tensor *t, bool ask, void *user) {
     return true;
 }
 
-// The arithmetic, as JSON: into what this ggml turns activations for the weights of the file, and the KV cache.
+// The arithmetic, as JSON: the formats to which this ggml converts activations for the weights of the file, and the KV cache.
 static std::string arithmetic(const char *model, ggml_type kv, bool on_gpu) {
     gguf_context *file = gguf_init_from_file(model, {true, nullptr});
     std::set<ggml_type> types;
@@ -157,7 +157,7 @@ static std::string arithmetic(const char *model, ggml_type kv, bool on_gpu) {
         }
     }
     const std::string name = ggml_type_name(kv);
-    // Queries and weights of the attention are multiplied with what is cached, as activations with weights.
+    // Queries and attention weights are multiplied with cached rows, as activations are with weights.
     const std::string rule =
         kv == GGML_TYPE_F32 ? "" : "{\"scores\": \"" + name + "\", \"context\": \"" + name + "\"}";
     return "\"arithmetic\": {\"linear\": [" + rules + "], \"attention\": [" + rule + "], \"kv\": \"" + name + "\"}";
@@ -206,7 +206,7 @@ int main(int argc, char **argv) {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = (uint32_t)(prompt.size() + decoded.size());
     params.n_batch = params.n_ubatch = params.n_outputs_max = (uint32_t)prompt.size(); // the prompt in one step
-    // Which shows neither scores nor weights.
+    // Flash attention shows neither scores nor weights.
     params.flash_attn_type = on_gpu ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     params.type_k = params.type_v = kv;
     params.cb_eval = callback;
@@ -230,7 +230,7 @@ int main(int argc, char **argv) {
             batch.pos[i] = first + i;
             batch.n_seq_id[i] = 1;
             batch.seq_id[i][0] = 0;
-            batch.logits[i] = 1; // else the last layer keeps this row no longer than its attention
+            batch.logits[i] = 1; // else the last layer drops this row after attention
         }
         taps.keys += batch.n_tokens;
         QDIFF_STEP(taps.qd, first, tokens.data(), tokens.size());

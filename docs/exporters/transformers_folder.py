@@ -1,8 +1,8 @@
-"""Runs Hugging Face transformers on a folder of safetensors, as qdiff tells it, and dumps every stage.
+"""Runs Hugging Face transformers on a folder of safetensors, on the tokens that qdiff gives, and dumps every stage.
 
     qdiff run -m FOLDER --subject 'cmd: python transformers_folder.py {model} {tokens} {decoded} --dtype bf16'
 
-Cut over two ranks by the plan of transformers, each a process:
+Cut over two ranks by the plan of transformers, one process per rank:
 
     qdiff run -m FOLDER --ranks 2 --subject 'cmd: torchrun --nproc-per-node 2 transformers_folder.py {model} {tokens} {decoded}'
 

@@ -55,6 +55,8 @@ pub fn symbolic(node: &Node) -> String {
 /// A stage in words: before or after what, and the contents of entries that are not read.
 pub fn described(node: &Node) -> &'static str {
     match (&node.op, node.role) {
+        (Op::Defined(_), _) if node.id.name == "delta_q_normed" => "each head of the queries, divided by its L2 norm",
+        (Op::Defined(_), _) if node.id.name == "delta_k_normed" => "each head of the keys, divided by its L2 norm",
         (Op::Defined(op), _) => op.about(),
         (Op::Embed, _) => "rows of the embedding table",
         (Op::RmsNorm(_), Role::AttnInput) => "the residual stream, normed and times the norm's weight",
@@ -62,8 +64,7 @@ pub fn described(node: &Node) -> &'static str {
         (Op::RmsNorm(_), Role::HeadInput) => "the last layer's output, normed and times the norm's weight",
         (Op::RmsNorm(_), Role::Mixer) => "each head of the delta net's output, normed and times the norm's weight",
         (Op::SwiGlu, Role::Mixer) => "SiLU of the gate z, times the normed output",
-        (Op::Linear, Role::Mixer | Role::Streams) => by_name(node.id.name),
-        (Op::Linear, Role::Index) => "the indexer's product, before any norm",
+        (Op::Linear, Role::Mixer | Role::Streams | Role::Index) => by_name(node.id.name),
         (Op::RmsNorm(_), Role::Index) => "each head of the indexer's queries, normed and times the norm's weight",
         (Op::Rope(_), Role::Index) => "the indexer's queries, rotated",
         (Op::RmsNorm(_), _) => "each head normed and times the norm's weight, before rotation",
@@ -101,12 +102,14 @@ pub fn described(node: &Node) -> &'static str {
     }
 }
 
-/// A product of a delta net or of residual streams: the role leaves open which.
+/// A product of a delta net, of residual streams or of an indexer: the role leaves open which.
 fn by_name(name: &str) -> &'static str {
     match name {
         "delta_qkv" => "queries, keys and values of the delta net in one product, before the convolution",
         "delta_z" => "the product of z, which gates the delta net's output",
         "delta_ba" => "the products of β and of the decay, computed by one matrix",
+        "index_k" => "the product of the indexer's keys, before any norm",
+        "index_q_proj" => "the product of the indexer's queries, before any norm",
         "ngram_key" => "the n-grams' key for each stream: their embedding times the key's weight",
         "ngram_value" => "the n-grams' value, one for all streams: their embedding times the value's weight",
         "attn_streams_down" => "the normed streams before attention or delta net, projected down for the gates",
@@ -127,6 +130,6 @@ fn by_name(name: &str) -> &'static str {
         "final_streams_gate" => {
             "the streams' gates after the last layer: the low-rank product projected up, before the sigmoid"
         }
-        _ => "a product of the delta net or of the residual streams",
+        _ => "a product of the delta net, of the residual streams or of the indexer",
     }
 }

@@ -41,7 +41,7 @@ pub struct CheckRequest {
     pub faults: FaultRequest,
     #[command(flatten)]
     pub runner: RunnerRequest,
-    /// Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values
+    /// Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values; llama.cpp has no f8 types
     #[arg(
         long,
         value_name = "TYPE",

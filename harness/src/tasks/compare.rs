@@ -25,8 +25,8 @@ pub struct CompareRequest {
     /// Folder of the capture to compare with
     #[arg(value_name = "REFERENCE")]
     pub b: PathBuf,
-    /// GGUF file or folder of safetensors that the captures are of: every stage is judged. Without it qdiff only
-    /// measures their distance and ignores QDIFF_MODEL and qdiff.toml
+    /// The model of both captures: a GGUF file or a folder of safetensors. Without -m, qdiff judges no stage, measures
+    /// only the distance of the captures, and ignores QDIFF_MODEL and qdiff.toml
     #[arg(short, long, help_heading = "What to run")]
     pub model: Option<PathBuf>,
     #[command(flatten)]

@@ -30,8 +30,8 @@ const SUBJECT: &str = "The runner under suspicion; qdiff's samplers draw from it
     mut_arg("subject", |a| a.help(SUBJECT).long_help(SUBJECT).value_parser(values::STEPPED_SUBJECT)),
     mut_arg("prompt", |a| a.help(super::request::TEXT)),
     mut_arg("decode", |a| a.help("Tokens to generate")),
-    mut_arg("kv_type", |a| a.help("Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values [default: f32]")),
-    mut_arg("reference", |a| a.help("The runner to compare with; llama.cpp draws with its samplers"))
+    mut_arg("kv_type", |a| a.help("Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values; llama.cpp has no f8 types [default: f32]")),
+    mut_arg("reference", |a| a.help("The runner to compare with; llama.cpp's samplers draw from its logits"))
 )]
 pub struct GenerateRequest {
     #[command(flatten)]

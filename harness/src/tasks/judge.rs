@@ -98,7 +98,7 @@ fn needed(
 
 fn asked(request: &CompareRequest) -> Result<Asked> {
     let CompareRequest { a, b, model, map, filter, tolerance, why, threads: _, memory: _ } = request;
-    let model = model.clone().context("judging takes the model that the captures are of: -m FILE.gguf")?;
+    let model = model.clone().context("judging takes the model of the captures: -m FILE.gguf")?;
     let manifests = [container::manifest(a)?, container::manifest(b)?];
     comparable((a, &manifests[0]), (b, &manifests[1]))?;
     if fed_otherwise(&manifests[0], &manifests[1]) {

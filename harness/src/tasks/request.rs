@@ -270,7 +270,7 @@ impl PassesRequest {
     }
 }
 
-/// Most tokens of the prompt in one pass, where nobody says how many.
+/// The default of the most tokens of the prompt in one pass.
 pub(super) const UBATCH: usize = 512;
 
 /// How captured stages come about.
@@ -282,8 +282,8 @@ pub struct CaptureRequest {
     /// Most tokens of the prompt in one pass, on both sides; 1 is token by token
     #[arg(long, value_name = "N", default_value_t = UBATCH, env = "QDIFF_UBATCH", value_parser = values::at_least_one)]
     pub ubatch: usize,
-    /// Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values [default: f32; with a capture, the
-    /// capture's]
+    /// Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values; llama.cpp has no f8 types
+    /// [default: f32; with a capture, the capture's]
     #[arg(long, value_name = "TYPE", value_parser = values::KvTypes, env = "QDIFF_KV_TYPE")]
     pub kv_type: Option<KvType>,
 }

@@ -35,7 +35,7 @@ pub(super) fn place(node: &Node) -> Option<Place> {
         (Op::SwiGlu, _) => at(Site::Input("feed_forward_w2")),
         (Op::Linear, Role::FfnOutput) => at(Site::Output("feed_forward_w2")),
         (Op::Residual, _) => at(Site::Layer),
-        (Op::Linear, Role::Logits) => at(Site::Output("output")).noted("of the last token alone"),
+        (Op::Linear, Role::Logits) => at(Site::Output("output")).noted("for the last token only"),
         _ => return None,
     })
 }

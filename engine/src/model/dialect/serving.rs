@@ -10,7 +10,7 @@ fn fused(node: &Node) -> Option<Place> {
     let gate_up = "mlp.gate_up_proj";
     Some(match (&node.op, node.role) {
         (Op::RmsNorm(_), Role::AttnInput) => {
-            at(Site::Part("input_layernorm", 0)).noted("which is its only one in the first layer")
+            at(Site::Part("input_layernorm", 0)).noted("its only output in the first layer")
         }
         (Op::RmsNorm(_), Role::FfnInput | Role::HeadInput) => at(Site::Part(module(node)?, 0)),
         (Op::Linear | Op::Bias, Role::Query | Role::Key | Role::Value) => {

@@ -206,12 +206,15 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "mask-off-by-one",
         fits: Some(softmax),
-        story: "the causal mask is off by one (1: the next token is seen, -1: the token itself is not)",
+        story: "the causal mask is off by one: {by}",
         seen: "the last position of the prefill is right with 1; no position but the first with -1",
         remedy: "a query at position p sees the keys 0 to p, p included",
-        params: &[Param::new("by", "1: one key too many, -1: one too few", 1.0).searched(&[-1.0])],
-        apply: |node, values, _| {
-            if values[0] > 0.0 { sees_as(node, |p| p + 1) } else { sees_as(node, |p| p.saturating_sub(1)) }
+        params: &[Param::new("by", "1: queries see the next token too, -1: queries do not see their own token", 1.0)
+            .searched(&[-1.0])],
+        apply: |node, values, _| match values[0] as i64 {
+            1 => sees_as(node, |p| p + 1),
+            -1 => sees_as(node, |p| p.saturating_sub(1)),
+            _ => None,
         },
         ..Mutation::PLAIN
     },

@@ -249,7 +249,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "delta-head-map",
         fits: Some(|graph, n| recurrence(graph, n) || l2_norm(graph, n)),
-        story: "value heads that share a key head are taken as neighbours instead of as interleaved, or the other way round",
+        story: "value heads read the wrong key heads: neighbouring value heads share a key head where the model interleaves them, or the reverse",
         seen: "the first head of values is right, and others are not",
         remedy: "value head h reads key head h mod H_k in Qwen3.5 (the GGUF is reordered so), and h / (H / H_k) in Qwen3-Next",
         apply: |node, _, graph| {

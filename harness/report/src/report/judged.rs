@@ -42,8 +42,8 @@ pub(super) fn correct(report: &Report) -> String {
 }
 
 /// `all 531 stages are`; where some were judged within segments, which were not: `5 stages, and 64 that were not dumped,
-/// checked as 4 segments, are`; where the reference alone lacks some: `104 stages, 8 of which the reference lacks (checked
-/// there as 8 segments), are`.
+/// checked as 4 segments, are`; where only the reference lacks some: `all 104 stages (the
+/// reference lacks 8 of them, and was checked in 8 segments) are`.
 fn stages(report: &Report, status: Status) -> String {
     let verdict = &report.diagnosis.verdict;
     let asked = if report.run.filters.is_empty() { "" } else { " asked for" };
@@ -68,8 +68,11 @@ fn stages(report: &Report, status: Status) -> String {
     };
     let absent = Absent::of(report);
     if let Absent { subject: 0, reference } = absent {
-        let all = counted(dumped.len() + reference, "stage");
-        return format!("{all}{asked}, {reference} of which the reference lacks (checked there as {checked}), are");
+        let all = if status == Status::Match { "all " } else { "" };
+        let given = counted(dumped.len() + reference, "stage");
+        return format!(
+            "{all}{given}{asked} (the reference lacks {reference} of them, and was checked in {checked}) are"
+        );
     }
     format!("{}{asked}, and {absent}, checked as {checked}, are", counted(dumped.len(), "stage"))
 }
@@ -119,6 +122,11 @@ fn segment(stage: &StageResult) -> Option<(&Segment, &Local)> {
     [&stage.subject, &stage.reference].into_iter().flatten().find_map(|l| Some((l.segment.as_ref()?, l)))
 }
 
+/// Whether all segments are the reference's: the subject gave every stage.
+fn of_reference(report: &Report) -> bool {
+    matches!(Absent::of(report), Absent { subject: 0, reference: 1.. })
+}
+
 /// Segments, with the smallest share of a row that is sure to show; the coarsest first.
 fn coarsest(report: &Report) -> Vec<(&Segment, f64)> {
     let of = |s| segment(s).and_then(|(segment, local)| Some((segment, local.shows?.0)));
@@ -137,7 +145,8 @@ fn unseen(report: &Report) -> String {
     let all = coarsest(report);
     let error = all.first().map_or_else(String::new, |(segment, shows)| {
         format!(
-            "; in {segment}, an error that changes a row of {} by less than {} of its size may not show",
+            "; in {segment}, an error{} that changes a row of {} by less than {} of its size may not show",
+            if of_reference(report) { " of the reference" } else { "" },
             end(segment),
             number(*shows)
         )
@@ -171,13 +180,14 @@ pub(super) fn segments(report: &Report) -> Option<String> {
     let more = match all.len().saturating_sub(NAMED) {
         0 => String::new(),
         1 => "; in the other segment smaller errors show too".to_owned(),
-        n => format!("; smaller errors show in the {n} others"),
+        n => format!("; in the other {n} segments smaller errors show too"),
     };
     let shift =
         Some(shift(report)).filter(|shift| !shift.is_empty()).map_or_else(String::new, |shift| format!("; {shift}"));
     (!all.is_empty()).then(|| {
         format!(
-            "an error shows if it changes a row of the segment's last stage by at least {}{more}{shift}",
+            "an error{} shows if it changes a row of the segment's last stage by at least {}{more}{shift}",
+            if of_reference(report) { " of the reference" } else { "" },
             named.join("; ")
         )
     })
@@ -196,7 +206,7 @@ pub(super) fn identical(report: &Report) -> Option<String> {
 /// `step` is the one after which the choice was made, or in which it was, at this stage.
 pub(super) fn flip(report: &Report, step: usize, at: Option<StageId>) -> &'static str {
     let whole = report.run.filters.is_empty() && report.run.tolerance.is_empty();
-    // Stages stand in the order of the graph.
+    // Stages are in the order of the graph.
     let stages = &report.diagnosis.verdict.stages;
     let before = at.and_then(|id| stages.iter().position(|stage| stage.id == id)).unwrap_or(stages.len());
     let first_bad = |stage: &StageResult| stage.subject.as_ref().and_then(|local| local.first_bad);
@@ -283,7 +293,7 @@ pub(super) fn coverage(report: &Report) -> String {
         0 => String::new(),
         n => format!("; {n} inconclusive: {OPEN}"),
     };
-    let last = if c.last_row { "; the last stages have the prompt's last token alone, as captured" } else { "" };
+    let last = if c.last_row { "; of the prompt, the last stages have only the last token, as captured" } else { "" };
     let rounded = rounded_scores(report);
     let probed = c.probed.map_or_else(String::new, |p| {
         let sees = format!("a single wrong element shows from about {} times its bound on", p.sees.0.ceil());

@@ -181,7 +181,7 @@ Without a model, qdiff only measures how far the two captures are apart.")]
     Compare(Box<Bisected<CompareRequest>>),
     /// Judge a part of two captures, as one of several machines; `qdiff report` combines the parts
     #[command(
-        mut_arg("model", |a| a.help("GGUF file or folder of safetensors that the captures are of").required(true)),
+        mut_arg("model", |a| a.help("The model of both captures: a GGUF file or a folder of safetensors").required(true)),
         after_help = "\
 Examples:
   qdiff judge mine llama -m model.gguf --shard 1/2 --out part-1.json

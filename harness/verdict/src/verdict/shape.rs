@@ -30,11 +30,11 @@ pub fn describe(e: &Evidence<'_>) -> String {
             let rows = if lost.len() == 1 { "row of position" } else { "rows of positions" };
             let last = if lost.len() == 1 { String::new() } else { format!("..{}", lost.end - 1) };
             let are = if lost.len() == 1 { "is" } else { "are" };
-            format!(": the {rows} {}{last} {are} missing there", lost.start)
+            format!(": the {rows} {}{last} {are} missing", lost.start)
         });
         return match e.misshapen.len() {
-            1 => format!("its extent is wrong in {label} alone{lost}"),
-            n => format!("its extent is wrong in {n} steps, from {label} on{lost}"),
+            1 => format!("the extent is wrong in {label} only{lost}"),
+            n => format!("the extent is wrong in {n} steps, from {label} on{lost}"),
         };
     }
     let wrong = e.wrong();
