@@ -629,16 +629,19 @@ impl Attended {
         }
     }
 
-    /// Whether it gives some wrong elements, or says nothing of them.
+    /// Whether it gives some wrong elements. A law of queries beside others says nothing of some, but must give one.
     fn gives(&self, queries: &Queries<'_>, probes: &[Probe]) -> bool {
-        probes.iter().all(|probe| {
+        let mut told = 0;
+        let gives = probes.iter().all(|probe| {
             let row = &queries.scene.e.rows[probe.at.0];
-            let told = self
+            let made = self
                 .weights(queries, row, probe.head)
                 .and_then(|weights| self.element(queries, row, (probe.at.1, probe.head), &weights));
-            let Some((value, reach)) = told else { return true };
+            let Some((value, reach)) = made else { return self.is_beside() };
+            told += usize::from(!value.is_nan());
             value.is_nan() || (probe.got - value).abs() <= allowed(value, reach) + probe.grain
-        })
+        });
+        gives && (told > 0 || probes.is_empty())
     }
 }
 
