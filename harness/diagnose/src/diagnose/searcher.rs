@@ -144,7 +144,7 @@ impl Searcher<'_> {
         let conditional = if measured || solution.as_ref().is_some_and(|s| s.confidence == Confidence::Proved) {
             None
         } else {
-            self.under_a_condition(&e, node, &mut found)
+            self.under_a_condition(&e, node, &mut found, &known)
         };
         let remedy_of_fault = conditional.as_ref().map(|(_, remedy)| remedy.clone());
         let solution = conditional.map(|(solution, _)| solution).or(solution);
@@ -230,9 +230,9 @@ impl Searcher<'_> {
     }
 
     /// The fault that explains all that is wrong under a condition, with its remedy. Without one, of the faults that explain all that is
-    /// wrong and more, the one that would change the fewest elements comes first.
+    /// wrong and more, one that explains another origin comes first, and else the one that would change the fewest elements.
     fn under_a_condition(
-        &self, e: &Evidence<'_>, node: &Node, found: &mut [(Candidate, Fit)],
+        &self, e: &Evidence<'_>, node: &Node, found: &mut [(Candidate, Fit)], known: &[Candidate],
     ) -> Option<(Solution, String)> {
         let partial =
             |m: &Mutation, fit: &Fit| m.explains == Explains::Value && (!fit.whole || fit.since.is_some()) && !m.entire;
@@ -264,7 +264,10 @@ impl Searcher<'_> {
                 best = Some((solution, remedy));
             }
         }
-        if let Some((_, i)) = least.filter(|_| best.is_none()) {
+        let elsewhere = found.iter().position(|(candidate, _)| {
+            known.iter().any(|(m, values)| m.name == candidate.0.name && *values == candidate.1)
+        });
+        if let Some(i) = elsewhere.or(least.map(|(_, i)| i)).filter(|_| best.is_none()) {
             found[..=i].rotate_right(1);
         }
         best

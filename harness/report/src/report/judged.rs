@@ -217,7 +217,7 @@ pub(super) fn flip(report: &Report, step: usize, at: Option<StageId>) -> &'stati
     let wrong = stages.iter().any(|stage| first_bad(stage).is_some());
     let later = wrong && !stages.iter().enumerate().any(is_before);
     if later && whole && report.diagnosis.verdict.coverage.within == 0 {
-        return "a flip: every stage is right up to that step, so the difference comes from rounding (of quantised activations too)";
+        return "a flip: every stage is right up to that step, so this first difference comes from rounding (of quantised activations too)";
     }
     if later {
         return "no stage is known to be wrong up to that step, so this may be rounding";

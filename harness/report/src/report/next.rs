@@ -103,12 +103,13 @@ fn known(finding: &Finding) -> bool {
     named || finding.solution.is_some() || finding.unread || finding.evident
 }
 
-/// The stages of the segment that a finding was judged over and that were not captured: all of them, or, of a segment
+/// The stages of the segment that a finding was judged over and that were captured in no step: all of them, or, of a segment
 /// over many layers, the last of each layer.
 fn wanted(report: &Report, finding: &Finding) -> Vec<StageId> {
-    let stage = report.diagnosis.verdict.stages.iter().find(|s| s.id == finding.id);
-    let segment = stage.and_then(|s| s.subject.as_ref()?.segment.as_ref());
-    let inside: Vec<StageId> = segment.iter().flat_map(|s| &s.stages).copied().filter(|id| *id != finding.id).collect();
+    let judged = |id: StageId| report.diagnosis.verdict.stages.iter().find(|s| s.id == id)?.subject.as_ref();
+    let segment = judged(finding.id).and_then(|local| local.segment.as_ref());
+    let inside = segment.iter().flat_map(|s| &s.stages).copied();
+    let inside: Vec<StageId> = inside.filter(|id| *id != finding.id && judged(*id).is_none()).collect();
     let by_layer: Vec<&[StageId]> = inside.chunk_by(|a, b| a.layer == b.layer).collect();
     if by_layer.len() <= WHOLE {
         return inside;

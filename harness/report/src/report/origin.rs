@@ -304,8 +304,9 @@ impl<'a> Told<'a> {
         let (Some(a), Some(b)) = (self.holds, other.holds) else { return self.anywhere == other.anywhere };
         let first_of = |a: &Holds, b: &Holds| a.told().first().is_some_and(|when| b.allows(when));
         let of_some = |holds: &Holds| matches!(holds, Holds::Some { .. });
-        let alike = first_of(a, b) || first_of(b, a) || of_some(a) && of_some(b);
-        let is_one = self.is_one && other.is_one && !of_some(a) && !of_some(b);
+        // If no rule is known for one stage, a rule that fits another one is not told of both.
+        let alike = first_of(a, b) || first_of(b, a) || of_some(a) || of_some(b);
+        let is_one = self.is_one && other.is_one;
         self.anywhere == other.anywhere || self.what == other.what && (alike || is_one)
     }
 
@@ -313,7 +314,11 @@ impl<'a> Told<'a> {
         // The report gives the condition that both allow.
         let told = |a: &Holds, b: &Holds| a.told().first().is_some_and(|when| b.allows(when));
         let narrower = |a: &Holds, b: &Holds| a.told().len() < b.told().len() || told(a, b) && !told(b, a);
-        if self.anywhere != other.anywhere && matches!(self.holds, Some(Holds::Some { .. })) {
+        let of_some = |holds: Option<&'a Holds>| holds.filter(|holds| matches!(holds, Holds::Some { .. }));
+        if self.anywhere != other.anywhere
+            && let Some(some) = of_some(self.holds).or_else(|| of_some(other.holds))
+        {
+            self.holds = Some(some);
             // The rows are those of one stage.
             self.own = Some(format!("{}, in some of the rows or elements that it would change", self.what));
             self.anywhere.clone_from(&self.what);

@@ -41,7 +41,10 @@ impl fmt::Display for Factor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Logarithm(n) => {
-                write!(f, "each row is multiplied by ln(p + 1)/ln({n}), p being its position, where that is more than 1")
+                write!(
+                    f,
+                    "each row is multiplied by ln(p + 1)/ln({n}), p being its position, where that is more than 1"
+                )
             }
             Self::Temperature(n) => {
                 write!(f, "each row is multiplied by 1 + 0.1·ln(1 + ⌊(p + 1)/{n}⌋), p being its position")

@@ -60,6 +60,13 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Ve
         );
         add(format!("nearest expert {side} the chosen one that has lines"), Rc::new(move |row| ends(row, way, false)));
     }
+    add(
+        "expert whose number is the rank of the chosen one among the experts that have lines in the pass".to_owned(),
+        Rc::new(move |row| {
+            let (own, lists) = (expert(scene, row)?, lists(scene, row.step)?);
+            Some(lists.keys().filter(|other| **other < own).count())
+        }),
+    );
     // What a line of the step chose.
     let chosen = move |step: usize, token: usize, place: usize| -> Option<usize> {
         let chosen = scene.operand(step, 1)?;

@@ -287,7 +287,8 @@ pub(super) fn scales<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     }
     let mut all = vec![("no scale".to_owned(), 1.0 / own), ("its scale twice".to_owned(), own)];
     let others = scene.e.oracle.graph.nodes.iter().filter(|other| other.id != node.id).filter(is_cache);
-    all.extend(others.map(|other| (format!("the scale of {}", other.id), of(other.id) / own)));
+    let others: Vec<(String, f64)> = others.map(|other| (format!("the scale of {}", other.id), of(other.id))).collect();
+    all.extend(others.iter().map(|(what, scale)| (what.clone(), scale / own)));
     let law = |(what, by): (String, f64)| {
         Law::new(format!("the rows are read by {what}"), 0, move |row: &RowAt| {
             let (_, want, bound) = scene.e.row(row);
@@ -296,5 +297,26 @@ pub(super) fn scales<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Row { bound: value.iter().zip(bound).map(reach).collect(), value })
         })
     };
-    all.into_iter().filter(|(_, by)| *by != 1.0).map(law).collect()
+    let mut stored = vec![("are not divided by the scale".to_owned(), 1.0)];
+    stored.push(("are multiplied by the scale and not divided by it".to_owned(), 1.0 / own));
+    stored.extend(others.into_iter().map(|(what, scale)| (format!("are divided by {what}"), scale)));
+    let number = arithmetic.kv.of(node.is_of_values()).number();
+    let stored = stored.into_iter().filter(|(_, scale)| *scale != own).filter_map(|(what, scale)| {
+        let number = number?;
+        Some(Law::new(format!("the rows {what} when they are stored"), 0, move |row: &RowAt| {
+            let rows = given(scene, row.place.position, scene.token(row).1, row.range.len())?;
+            let most = number.largest();
+            let code = |v: &f32| f64::from(number.round((f64::from(*v) / scale).clamp(-most, most) as f32));
+            let value: Vec<f64> = rows.iter().map(|v| own * code(v)).collect();
+            // A quotient, or a product with the inverse, may be rounded to the other side of a half.
+            let reach = |v: &f32| {
+                let exact = f64::from(*v) / scale;
+                let [below, above] = [-1.0, 1.0].map(|side| exact * (1.0 + side * 2.0 * UNIT));
+                let [below, above] = [below, above].map(|v| f64::from(number.round(v.clamp(-most, most) as f32)));
+                (own * (above - below).abs() + 4.0 * UNIT * own * code(v).abs()) as f32
+            };
+            Some(Row { bound: rows.iter().map(reach).collect(), value })
+        }))
+    });
+    all.into_iter().filter(|(_, by)| *by != 1.0).map(law).chain(stored).collect()
 }

@@ -1,5 +1,5 @@
 //! Delta nets: one of the operands of a head is that of another token or of another head, or the state that a pass begins with was
-//! rounded.
+//! rounded, turned, or decayed further.
 
 use super::index::Index;
 use super::rounded::{FORMATS, Format};
@@ -7,7 +7,7 @@ use super::scene::Scene;
 use super::{Law, Row};
 use crate::verdict::RowAt;
 use qdiff_engine::model::{Node, StageId, row_len};
-use qdiff_engine::ops::{self, Context, Defined, Definition, DeltaNet, DeltaState, Op, Tensor};
+use qdiff_engine::ops::{self, Context, Defined, Definition, DeltaNet, DeltaState, Op, Tensor, UNIT};
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,6 +18,9 @@ const TOKENS: usize = 16;
 
 /// Operands of a head that have a row for each token: q, k, v, g, β.
 const OPERANDS: usize = 5;
+
+/// The one with the logarithms of the decay.
+const DECAY: usize = 3;
 
 /// What a head gives in a step, with the bounds.
 type Given = Option<Rc<(Vec<f64>, Vec<f32>)>>;
@@ -30,6 +33,19 @@ enum Elsewhere {
     Rounded(&'static Format),
     /// It has a value of its own at one token of each chunk of the part.
     Chunk(Chunk, Change),
+    /// The state of each head is read with rows and columns exchanged, and written back so or not.
+    Turned(bool),
+    /// The state also decays in the rows that fill the part up to a multiple of so many.
+    Filled(usize, Filling),
+}
+
+/// What is in rows that fill up a part.
+#[derive(Clone, Copy)]
+enum Filling {
+    /// Zeros: the decay is that of an input of zeros.
+    Zeros,
+    /// The part's last row again.
+    Last,
 }
 
 /// What it is there.
@@ -57,7 +73,7 @@ impl Elsewhere {
         match self {
             Self::Token(index) => Some((index.of(token, tokens)?, head)),
             Self::Head(index) => Some((token, index.of(head, heads)?)),
-            Self::Rounded(_) | Self::Chunk(..) => Some((token, head)),
+            Self::Rounded(_) | Self::Chunk(..) | Self::Filled(..) | Self::Turned(_) => Some((token, head)),
         }
     }
 }
@@ -104,6 +120,20 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             let elsewhere = Elsewhere::Chunk(Chunk { each, last }, value);
             all.push(law(scene, (net, of_state), (operand, elsewhere), told));
         }
+    }
+    for (each, filling, what) in [8, 16, 32, 64, 128]
+        .into_iter()
+        .flat_map(|each| [(each, Filling::Zeros, "zeros"), (each, Filling::Last, "its last row again")])
+        .filter(|_| of_state)
+    {
+        let told = format!(
+            "each part is filled up to a multiple of {each} rows with {what}, and the state decays in these rows too"
+        );
+        all.push(law(scene, (net, of_state), (OPERANDS, Elsewhere::Filled(each, filling)), told));
+    }
+    for (back, how) in [(true, "read and written"), (false, "read")] {
+        let told = format!("the state of each head is {how} with rows and columns exchanged");
+        all.push(law(scene, (net, of_state), (OPERANDS, Elsewhere::Turned(back)), told));
     }
     let told = |format: &str| format!("the state is kept in {format} between two passes");
     all.extend(FORMATS.iter().map(|format| {
@@ -176,13 +206,44 @@ fn head_of(
     if let Elsewhere::Rounded(format) = elsewhere {
         before.data.iter_mut().for_each(|v| *v = f64::from((format.round)(*v as f32)));
     }
+    if let Elsewhere::Turned(_) = elsewhere {
+        before.data = turned(&before.data, net.dim);
+    }
     all.push(before);
     scene.count(8 * tokens * net.dim * net.dim);
     let one = DeltaNet { heads: 1, key_heads: 1, dim: net.dim };
     let op = if of_state { Defined::op(DeltaState(one)) } else { Defined::op(one) };
     let context = Context { tokens: &[], positions: &[], history: &[], source: &scene.e.oracle.weights, weights: &[] };
-    let (y, bound) = ops::forward_with_bound(&op, &all.iter().collect::<Vec<_>>(), &context);
+    let (mut y, mut bound) = ops::forward_with_bound(&op, &all.iter().collect::<Vec<_>>(), &context);
+    if let (Elsewhere::Turned(true), true) = (elsewhere, of_state) {
+        (y.data, bound) = (turned(&y.data, net.dim), turned(&bound, net.dim));
+    }
+    if let Elsewhere::Filled(each, filling) = elsewhere {
+        let decay = match filling {
+            Filling::Zeros => decay_of_zeros(scene, head % net.heads)?,
+            Filling::Last => *all[DECAY].data.last()?,
+        };
+        let by = ((tokens.next_multiple_of(*each) - tokens) as f64 * decay).exp();
+        y.data.iter_mut().for_each(|v| *v *= by);
+        let size = y.data.iter().fold(0f64, |most, v| most.max(v.abs()));
+        bound.iter_mut().for_each(|b| *b = *b * by as f32 + (16.0 * UNIT * size) as f32);
+    }
     Some((y.data, bound))
+}
+
+/// A square matrix with rows and columns exchanged.
+fn turned<T: Copy>(matrix: &[T], n: usize) -> Vec<T> {
+    (0..matrix.len()).map(|i| matrix[i % n * n + i / n]).collect()
+}
+
+/// The logarithm of a head's decay where the product that it is made of is 0: softplus of its bias, times its factor.
+fn decay_of_zeros(scene: &Scene<'_>, head: usize) -> Option<f64> {
+    let nodes = &scene.e.oracle.graph.nodes;
+    let decay = &nodes[scene.node().inputs[DECAY]];
+    let soft = &nodes[*decay.inputs.first()?];
+    let of = |node: &Node| Some(f64::from(*scene.shared_vector(&node.weights.first()?.name)?.get(head)?));
+    let (factor, bias) = (of(decay)?, of(soft)?);
+    Some(factor * bias.exp().ln_1p())
 }
 
 /// A head's state before a step.

@@ -54,6 +54,8 @@ pub enum Addend {
         /// The stage with the factors g.
         by: StageId,
     },
+    /// What it changes of the stage's own right value if that is multiplied by a stage with one number a token.
+    Times(StageId),
     /// What the step before left at the same place.
     Before,
     /// What the step before left in its last row.
@@ -99,9 +101,13 @@ impl Addend {
                 let (layout, last) = (scene.layout(), scene.layout().extents(&tensor.shape).0.checked_sub(1)?);
                 Some(all.map(|j| f64::from(tensor.data[layout.at(&tensor.shape, last, j)])).collect())
             }
+            Self::Times(by) => {
+                let ((_, want, bound), factor) = (scene.e.row(row), factor(scene, (row.step, token), *by)? - 1.0);
+                let off = want.iter().zip(bound).map(|(v, b)| b * factor.abs() as f32 + (2.0 * UNIT * v.abs()) as f32);
+                return Some((want.iter().map(|v| v * factor).collect(), off.collect()));
+            }
             Self::Gated { of, by } => {
-                let factors = scene.tensor(row.step, *by)?;
-                let factor = f64::from(*factors.data.get(token).filter(|_| factors.row_len() == 1)?) - 1.0;
+                let factor = factor(scene, (row.step, token), *by)? - 1.0;
                 let (values, _) = Self::Stage(*of, 0).bounded(scene, row)?;
                 // The product is rounded, and may cancel out in the sum.
                 let off = values.iter().map(|v| (2.0 * UNIT * v.abs()) as f32).collect();
@@ -131,6 +137,7 @@ impl fmt::Display for Addend {
             Self::Column(by) => write!(f, "the right value of the {}, wrapping around,", beside("column", *by)),
             Self::Pair(by) => write!(f, "the right value of the column {by} apart, in pairs,"),
             Self::Gated { of, by } => write!(f, "({by} − 1) times {of}"),
+            Self::Times(by) => write!(f, "({by} − 1) times the right value"),
             Self::Before => f.write_str("what the step before left in the buffer"),
             Self::LastBefore => f.write_str("the last row of the step before"),
             Self::Stage(id, 0) => write!(f, "{id}"),
@@ -149,6 +156,7 @@ impl fmt::Display for Sum {
             (Addend::Nothing, a, _) => write!(f, "the right value times {} is there instead", short(a)),
             (Addend::One, 1.0, b) => write!(f, "a constant is added: {}", short(b)),
             (Addend::One, a, b) => write!(f, "the right value times {} plus {} is there instead", short(a), short(b)),
+            (Addend::Times(by), 1.0, 1.0) => write!(f, "the result is multiplied by {by}"),
             (Addend::Gated { of, by }, 1.0, 1.0) => write!(f, "{of} is multiplied by {by} before it is added"),
             (_, 1.0, 1.0) if *own => write!(f, "{other} is added twice"),
             (_, 1.0, 1.0) => write!(f, "{other} is added as well"),
@@ -172,6 +180,7 @@ impl Sum {
         let other = match &self.other {
             Addend::Stage(id, at) => Addend::Stage(of_layer(*id, by)?, *at),
             Addend::Gated { of, by: gate } => Addend::Gated { of: of_layer(*of, by)?, by: of_layer(*gate, by)? },
+            Addend::Times(gate) => Addend::Times(of_layer(*gate, by)?),
             Addend::Weight(name) => Addend::Weight(weight_of_layer(name, by)?),
             other => other.clone(),
         };
@@ -225,7 +234,13 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     all.into_iter().filter_map(|sum| Law::of(Form::Sum(sum), scene)).collect()
 }
 
-/// Operands that are added, each multiplied by a stage of the layer that has one number a token.
+/// What a stage with one number a token has of a token.
+fn factor(scene: &Scene<'_>, (step, token): (usize, usize), of: StageId) -> Option<f64> {
+    let factors = scene.tensor(step, of)?;
+    factors.data.get(token).filter(|_| factors.row_len() == 1).map(|v| f64::from(*v))
+}
+
+/// The sum, or one of its operands, multiplied by a stage of the layer that has one number a token.
 fn gated(scene: &Scene<'_>) -> Vec<Addend> {
     let (graph, own) = (&scene.e.oracle.graph, scene.node());
     if !matches!(own.op.anatomy(), Anatomy::Elementwise(Elementwise::Sum)) {
@@ -237,12 +252,12 @@ fn gated(scene: &Scene<'_>) -> Vec<Addend> {
             && node.shape[1..].iter().all(|axis| *axis == Axis::Fixed(1))
             && !scene.follows(node.id)
     };
-    let gates: Vec<StageId> = graph.nodes.iter().filter(is_gate).map(|node| node.id).collect();
-    let of = |input: &usize| {
-        let of = graph.nodes[*input].id;
-        gates.iter().map(move |by| Addend::Gated { of, by: *by }).collect::<Vec<_>>()
+    let gates = graph.nodes.iter().filter(is_gate).map(|node| node.id);
+    let of = |by: StageId| {
+        let operands = own.inputs.iter().map(move |input| Addend::Gated { of: graph.nodes[*input].id, by });
+        operands.chain([Addend::Times(by)])
     };
-    own.inputs.iter().flat_map(of).collect()
+    gates.flat_map(of).collect()
 }
 
 /// Sizes that a factor may have.
@@ -300,7 +315,7 @@ fn fitted(scene: &Scene<'_>, other: Addend) -> Option<Sum> {
     let elsewhere = a == 0.0 && (b == 1.0 && moved || other == Addend::One);
     // Nobody takes off what the stage does not read: another operand is in an operand's place (`operands`).
     let foreign = matches!(&other, Addend::Stage(id, _) if !input(scene, *id)) && (a, b) == (1.0, -1.0);
-    if matches!(other, Addend::Gated { .. }) && (a, b) != (1.0, 1.0) {
+    if matches!(other, Addend::Gated { .. } | Addend::Times(_)) && (a, b) != (1.0, 1.0) {
         return None;
     }
     let own = match &other {

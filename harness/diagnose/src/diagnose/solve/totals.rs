@@ -46,7 +46,44 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Row { bound: value.iter().zip(bound).map(reach).collect(), value })
         })
     };
-    totals(n).into_iter().map(law).chain(of_others(scene, n)).collect()
+    totals(n).into_iter().map(law).chain(of_others(scene, n)).chain(filled_up(scene, n)).collect()
+}
+
+/// Scores of 0 that fill up a row to a multiple of so many count in the total of a softmax.
+fn filled_up<'a>(scene: &'a Scene<'a>, n: usize) -> Vec<Law<'a>> {
+    let scores = move |row: &RowAt| -> Option<Vec<f64>> {
+        let (operand, token) =
+            (scene.operand(row.step, 0).filter(|operand| operand.row_len() == n)?, scene.token(row).0);
+        Some(operand.data.get(token * n..(token + 1) * n)?.iter().map(|v| f64::from(*v)).collect())
+    };
+    // The total with the largest score taken off, and that score.
+    let total = |scores: &[f64]| {
+        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        (scores.iter().map(|s| (s - top).exp()).sum::<f64>(), top)
+    };
+    let is_softmax = |row: &RowAt| {
+        scores(row).is_some_and(|scores| {
+            let ((total, top), want) = (total(&scores), scene.e.row(row).1);
+            scores.iter().zip(want).all(|(s, want)| ((s - top).exp() / total - want).abs() < NEAR)
+        })
+    };
+    let whole = |row: &&RowAt| Some(row.range.len()) == scene.width();
+    if !scene.e.rows.iter().filter(whole).take(ROWS).all(is_softmax) {
+        return Vec::new();
+    }
+    let law = |run: usize| {
+        let more = n.next_multiple_of(run) - n;
+        let what = format!("each row is filled up to a multiple of {run} with scores of 0, which count in its total");
+        Law::new(what, 1, move |row: &RowAt| {
+            let ((_, want, bound), (total, top)) = (scene.e.row(row), total(&scores(row)?));
+            let by = 1.0 + more as f64 * (-top).exp() / total;
+            let value: Vec<f64> = want.iter().map(|v| v / by).collect();
+            let reach = |(v, b): (&f64, &f32)| (f64::from(*b) + UNIT * (n as f64 + 8.0 + top.abs()) * v.abs()) as f32;
+            Some(Row { bound: value.iter().zip(bound).map(reach).collect(), value })
+        })
+    };
+    let runs = [4, 8, 16, 32, 64, 128, 256].into_iter();
+    runs.filter(|run| !n.is_multiple_of(*run)).map(law).collect()
 }
 
 /// Maps of a part's tokens go over so many.

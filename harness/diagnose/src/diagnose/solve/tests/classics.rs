@@ -226,6 +226,11 @@ fn plants(node: &Node) -> Vec<Plant> {
                 with_planes(|i, _| i ^ 1),
             ),
         ],
+        Op::AttnScores(_) => {
+            vec![Plant::new("logarithm of the position", "multiplied by ln(p + 1)/ln(12)", |s, at| {
+                s.own(at) * (((at.position + 1) as f64).ln() / 12f64.ln()).max(1.0)
+            })]
+        }
         Op::AttnWeights(_) => vec![
             Plant::new("blind to the cache", "own part alone", over(|k, p, first| k <= p && k >= first)),
             Plant::new(
