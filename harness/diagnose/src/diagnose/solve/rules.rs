@@ -94,7 +94,7 @@ fn seats(e: &Evidence<'_>, scene: &Scene<'_>, when: Option<&When>) -> Vec<Seat> 
 
 /// How many of the other rules that runs allow say otherwise of a run in these passes, with so many decode steps after them.
 pub(in super::super) fn apart(solution: &Solution, passes: &[usize], decode: usize) -> usize {
-    let Some(own) = solution.law.as_ref().and_then(Form::keys) else { return 0 };
+    let Some(own) = solution.law.as_ref().and_then(Form::keys).filter(|keys| !keys.are_of_lines()) else { return 0 };
     let when = match &solution.holds {
         Holds::Under { conditions, .. } => conditions.first(),
         _ => None,
@@ -135,7 +135,8 @@ pub(in super::super) fn known_up_to(solution: &Solution, runs: [&Evidence<'_>; 2
 /// Laws by other rules that both runs allow as well, the simpler first: where one of them is the engine's, the reported one is
 /// wrong.
 pub(in super::super) fn others(solution: &Solution, runs: [&Evidence<'_>; 2]) -> Vec<Form> {
-    let Some((form, own)) = solution.law.as_ref().and_then(|form| Some((form, form.keys()?))) else {
+    let keys = |form: &'_ Form| form.keys().filter(|keys| !keys.are_of_lines());
+    let Some((form, own)) = solution.law.as_ref().and_then(|form| Some((form, keys(form)?))) else {
         return Vec::new();
     };
     let when = match &solution.holds {
@@ -157,8 +158,11 @@ pub(in super::super) fn others(solution: &Solution, runs: [&Evidence<'_>; 2]) ->
     for keys in Keys::all(runs[0].side.capture, &[]) {
         // A number beyond all keys says the same as a rule without one.
         let beyond = own.are_plain() && keys.number().is_some_and(|number| number >= most);
-        let may_be =
-            keys != own && !beyond && !(single && keys.are_of_queries()) && are_same(keys, own, told.iter().copied());
+        let may_be = keys != own
+            && !keys.are_of_lines()
+            && !beyond
+            && !(single && keys.are_of_queries())
+            && are_same(keys, own, told.iter().copied());
         if may_be && [own].iter().chain(&all).all(|known| !are_same(keys, *known, anywhere())) {
             all.push(keys);
         }

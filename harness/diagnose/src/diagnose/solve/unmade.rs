@@ -26,11 +26,11 @@ impl Unmade {
     /// What a row would be.
     pub(super) fn on<'a>(&self, scene: &'a Scene<'a>) -> Option<Alternative<'a>> {
         let Self { keys, value } = *self;
-        let seats = Seats::of(scene.e.side.capture);
+        let (seats, shared) = (Seats::of(scene.e.side.capture), heads_of_one(scene));
         is_of_scores(scene).then(|| -> Alternative<'a> {
             Box::new(move |row: &RowAt| {
                 let (_, want, bound) = scene.e.row(row);
-                let seat = seats.at(row.place.position, want.len());
+                let seat = seats.at(row.place.position, want.len()).of_line(row.place.head.unwrap_or(0), shared);
                 let made: Vec<bool> = (0..want.len()).map(|k| keys.has(k, seat)).collect();
                 Some(Row {
                     value: made.iter().zip(want).map(|(made, want)| if *made { *want } else { value }).collect(),
@@ -45,6 +45,14 @@ impl fmt::Display for Unmade {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { keys, value } = self;
         write!(f, "the scores of other keys than these are not made, and {value} is there instead: {keys}")
+    }
+}
+
+/// Query heads that share a head of the cache.
+fn heads_of_one(scene: &Scene<'_>) -> usize {
+    match scene.node().op.anatomy() {
+        Anatomy::Contraction(Contraction::Scores(attention)) => attention.n_heads / attention.n_kv_heads.max(1),
+        _ => 1,
     }
 }
 
@@ -72,14 +80,16 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         }
         window.extend((0..=position).find(seen).map(|k| position + 1 - k));
         ahead.extend((0..=position).rfind(seen).map(|k| k + 1));
-        left_out.push((seats.at(position, row.range.len()), keys));
+        let seat = seats.at(position, row.range.len()).of_line(row.place.head.unwrap_or(0), heads_of_one(scene));
+        left_out.push((seat, keys));
     }
     // What differs from row to row is a number of none of them.
     let reach: Vec<usize> = [window, ahead].into_iter().filter(|all| all.len() == 1).flatten().collect();
     let in_tiles = left_out.iter().any(|(seat, _)| !seat.is_alone());
     let leaves_out = |keys: &Keys| {
         // A rule by the key's number or distance is reported as such.
-        if keys.are_of_numbers() || keys.are_of_queries() && !in_tiles {
+        if keys.are_of_numbers() || keys.are_of_queries() && !in_tiles || keys.are_of_lines() && heads_of_one(scene) < 2
+        {
             return false;
         }
         scene.count(left_out.len() * 64);

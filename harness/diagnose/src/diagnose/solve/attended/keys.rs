@@ -26,23 +26,50 @@ pub(in super::super::super) struct Seat {
     pub(super) recorded: Option<usize>,
     /// The keys of the sequence of the pass's first row.
     pub(super) leads: Option<usize>,
+    /// The number of its head among those that share a head of the cache, and how many these are.
+    pub(super) line: Option<(usize, usize)>,
 }
 
 impl Seat {
     /// That of a decoded token which sees so many keys.
     pub(in super::super) fn alone(keys: usize, prompt: usize) -> Self {
-        Self { position: keys - 1, keys, first: keys - 1, prompt, shared: 0, single: true, recorded: None, leads: None }
+        Self {
+            position: keys - 1,
+            keys,
+            first: keys - 1,
+            prompt,
+            shared: 0,
+            single: true,
+            recorded: None,
+            leads: None,
+            line: None,
+        }
     }
 
     /// That of a row of a part of so many tokens.
     pub(in super::super) fn of_part(first: usize, row: usize, tokens: usize) -> Self {
         let keys = first + tokens;
-        Self { position: first + row, keys, first, prompt: keys, shared: 0, single: false, recorded: None, leads: None }
+        Self {
+            position: first + row,
+            keys,
+            first,
+            prompt: keys,
+            shared: 0,
+            single: false,
+            recorded: None,
+            leads: None,
+            line: None,
+        }
     }
 
     /// That of a row of a part of so many tokens, of a prompt of so many.
     pub(in super::super) fn of_run(first: usize, (row, tokens): (usize, usize), prompt: usize) -> Self {
         Self { prompt, single: tokens == 1, ..Self::of_part(first, row, tokens) }
+    }
+
+    /// The same of one of the heads that share a head of the cache, of so many.
+    pub(in super::super) fn of_line(self, head: usize, heads: usize) -> Self {
+        Self { line: (heads > 1).then_some((head % heads, heads)), ..self }
     }
 
     /// Its position.
@@ -94,7 +121,17 @@ impl Seats {
         let own = self.parts.iter().copied().filter(|(first, ..)| *first <= position).max_by_key(|(first, ..)| *first);
         let (first, tokens, in_pass) = own.unwrap_or((0, 0, None));
         let [recorded, leads] = [in_pass.and_then(|pass| pass.recorded), in_pass.map(|pass| pass.first + pass.leads)];
-        Seat { position, keys, first, prompt: self.prompt, shared: self.shared, single: tokens == 1, recorded, leads }
+        Seat {
+            position,
+            keys,
+            first,
+            prompt: self.prompt,
+            shared: self.shared,
+            single: tokens == 1,
+            recorded,
+            leads,
+            line: None,
+        }
     }
 }
 
@@ -170,6 +207,14 @@ pub enum Keys {
         keys: usize,
         /// Queries of a tile.
         queries: usize,
+    },
+    /// The same of the token of the first line of its tile of lines, which are counted over tokens and the heads that share a head of
+    /// the cache.
+    TilesToLinesStart {
+        /// Keys of a tile.
+        keys: usize,
+        /// Lines of a tile.
+        lines: usize,
     },
     /// Whole tiles of keys up to the end of its tile of queries, and the first one at least.
     WholeTilesToQueriesEnd {
@@ -269,6 +314,12 @@ impl Keys {
             Self::ToQueriesEnd(m) => k < (tile_of_queries(m) + m).min(n),
             Self::ToQueriesStart(m) => causal && k <= tile_of_queries(m),
             Self::TilesToQueriesStart { keys, queries } => causal && k / keys * keys <= tile_of_queries(queries),
+            Self::TilesToLinesStart { keys, lines } => {
+                let token = |(head, heads): (usize, usize)| {
+                    (p.saturating_sub(first) * heads + head) / lines * lines / heads + first
+                };
+                causal && seat.line.is_none_or(|line| k / keys * keys <= token(line))
+            }
             Self::WholeTilesToQueriesEnd { keys, queries, of_part, cut } => {
                 let end = if of_part { tile_of_queries(queries) } else { p / queries * queries } + queries;
                 let end = if cut { end.min(n) } else { end };
@@ -324,6 +375,7 @@ impl Keys {
             _ => matches!(
                 self,
                 Self::TilesToQueriesStart { .. }
+                    | Self::TilesToLinesStart { .. }
                     | Self::TilesToQueriesEnd { .. }
                     | Self::TilesSeenByLast { .. }
                     | Self::TilesBeforeLast { .. }
@@ -337,6 +389,11 @@ impl Keys {
             self,
             Self::Before | Self::Next | Self::All | Self::Own | Self::OwnPart | Self::RowInPart | Self::Cached
         )
+    }
+
+    /// Whether which they are depends on the query's head.
+    pub(in super::super) fn are_of_lines(self) -> bool {
+        matches!(self, Self::TilesToLinesStart { .. })
     }
 
     /// The number that parts are counted by, of rules that round where a part begins.
@@ -387,6 +444,7 @@ impl Keys {
         all.extend(TILES.into_iter().flat_map(|m| [Self::ToQueriesEnd(m), Self::ToQueriesStart(m)]));
         let both = TILES.into_iter().flat_map(|keys| TILES.map(|queries| (keys, queries)));
         all.extend(both.clone().map(|(keys, queries)| Self::TilesToQueriesStart { keys, queries }));
+        all.extend(both.clone().map(|(keys, lines)| Self::TilesToLinesStart { keys, lines }));
         // Tiles of one query end with it.
         all.extend(TILES.map(|keys| Self::WholeTilesToQueriesEnd { keys, queries: 1, of_part: false, cut: false }));
         let ways = [(true, true), (true, false), (false, true), (false, false)];
@@ -487,6 +545,10 @@ impl fmt::Display for Keys {
             Self::TilesToQueriesStart { keys, queries } => write!(
                 f,
                 "the tiles of {keys} keys that begin no later than the first query of its tile of {queries}: a tile on the diagonal is skipped"
+            ),
+            Self::TilesToLinesStart { keys, lines } => write!(
+                f,
+                "the tiles of {keys} keys that begin no later than the token of the first line in its tile of {lines} (lines are counted over tokens and the heads that share a head of the cache): a tile on the diagonal is skipped"
             ),
             Self::WholeTilesToQueriesEnd { keys, queries: 1, .. } => {
                 write!(f, "whole tiles of {keys} keys: the tail is left out, but not that of the first")

@@ -159,7 +159,7 @@ impl<'a> Queries<'a> {
     fn made(&self, (step, token, position): (usize, usize, usize), head: usize, (group, made): How) -> Option<Query> {
         let (scene, a) = (self.scene, &self.attention);
         let of = |s: Vec<f64>, off: f64| {
-            let seat = self.seats.at(position, s.len());
+            let seat = self.seats.at(position, s.len()).of_line(head, a.n_heads / a.n_kv_heads.max(1));
             let size = s.get(..=position)?.iter().fold(0f64, |most, s| most.max(s.abs()));
             Some(Query { size, seat, head, heads: a.n_heads, s, off, later_off: 0.0, scale: self.scale })
         };
