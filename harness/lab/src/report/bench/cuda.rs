@@ -164,7 +164,8 @@ impl Bench {
         for what in ["prefill", "decode"] {
             let theirs = self.rows.iter().filter(|row| row.what == what && row.who.starts_with("llama"));
             let fastest = theirs.map(|row| row.tokens_per_second).reduce(f64::max);
-            let ours = |row: &&mut BenchRow| row.what == what && !row.who.starts_with("llama") && !row.who.contains("taps");
+            let ours =
+                |row: &&mut BenchRow| row.what == what && !row.who.starts_with("llama") && !row.who.contains("taps");
             for row in self.rows.iter_mut().filter(ours) {
                 row.ratio = fastest.map(|speed| row.tokens_per_second / speed);
             }
