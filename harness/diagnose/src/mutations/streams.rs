@@ -319,7 +319,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "ngrams-across-the-end",
         fits: Some(|_, n| definition::<Ngrams>(n).is_some()),
         story: "n-grams reach over an end of text to the tokens before it",
-        seen: "rows differ in the tokens after an end of text alone",
+        seen: "only the rows of tokens after an end of text differ",
         remedy: "read the end-of-text token in the place of all tokens from an end of text back",
         apply: |node, _, _| {
             let op = definition::<Ngrams>(node)?.clone();
