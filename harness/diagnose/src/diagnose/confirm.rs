@@ -508,6 +508,7 @@ fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, sai
             Trial::Confirmed { elements, tokens, there }
         }
         Predicted::Under { elements, both } => {
+            as_law(first, origin, finding);
             narrowed(finding, (elements, tokens), Holds::Under { conditions: both, tried: true })
         }
         Predicted::Open { elements, of } => narrowed(finding, (elements, tokens), of),
@@ -523,6 +524,16 @@ fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, sai
     if let (Some(solution), Some(what)) = (&mut finding.solution, what) {
         solution.what = what;
     }
+}
+
+/// Makes a law of a fault that holds under a condition: the condition is then a prediction for a third run.
+fn as_law(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding) {
+    let of_values = |cause: &&Cause| cause.kind == Explains::Value && cause.name.since.is_none();
+    let alone = finding.solution.is_none() && finding.inside.is_empty();
+    let Some(cause) = finding.cause.as_ref().filter(of_values).filter(|_| alone) else { return };
+    let Some(solution) = first.as_law(origin, cause) else { return };
+    finding.remedy = finding.remedy.take().or_else(|| Some(cause.remedy.clone()));
+    (finding.solution, finding.cause) = (Some(solution), None);
 }
 
 pub(super) fn narrowed(finding: &mut Finding, (elements, tokens): (usize, usize), holds: Holds) -> Trial {

@@ -273,6 +273,15 @@ impl Searcher<'_> {
         best
     }
 
+    /// A known fault that explains an origin, as a law.
+    pub(super) fn as_law(&self, origin: &StageResult, cause: &Cause) -> Option<Solution> {
+        let graph = &self.oracle.graph;
+        let node = &graph.nodes[graph.index(origin.id)?];
+        let tried = self.part(origin, TRIED);
+        let fault = Fault { name: cause.name.clone(), story: cause.story.clone() };
+        solve::of_fault(&self.evidence(node, tried.as_ref().unwrap_or(self.subject.capture)), fault, self.meter)
+    }
+
     /// What this mutation explains of an origin, if it explains all of it.
     pub(super) fn again(&self, origin: &StageResult, candidate: &Candidate) -> Option<Cause> {
         let graph = &self.oracle.graph;

@@ -155,14 +155,11 @@ pub(in super::super) fn others(solution: &Solution, runs: [&Evidence<'_>; 2]) ->
     };
     let most = told.iter().map(|seat| seat.keys).max().unwrap_or(0);
     let mut all: Vec<Keys> = Vec::new();
-    for keys in Keys::all(runs[0].side.capture, &[]) {
+    for keys in Keys::all(runs[0].side.capture, &[]).into_iter().filter(|keys| !keys.are_of_lines()) {
         // A number beyond all keys says the same as a rule without one.
         let beyond = own.are_plain() && keys.number().is_some_and(|number| number >= most);
-        let may_be = keys != own
-            && !keys.are_of_lines()
-            && !beyond
-            && !(single && keys.are_of_queries())
-            && are_same(keys, own, told.iter().copied());
+        let may_be =
+            keys != own && !beyond && !(single && keys.are_of_queries()) && are_same(keys, own, told.iter().copied());
         if may_be && [own].iter().chain(&all).all(|known| !are_same(keys, *known, anywhere())) {
             all.push(keys);
         }
