@@ -108,6 +108,11 @@ def history(told):
     return text
 
 
+def listed(names):
+    """`a`, `b` and `c`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
 def bisected(name, told):
     """What `--bisect` found."""
     right, wrong = told["right"], told["wrong"]
@@ -118,9 +123,10 @@ def bisected(name, told):
     stages = {}
     for *row, stage in told["stages"]:
         stages.setdefault(", ".join(filter(None, row)), []).append(f"`{stage}`")
-    what = "; ".join(f"{', '.join(names)} (run {row})" for row, names in stages.items())
+    what = "; ".join(f"{listed(names)} {'is' if len(names) == 1 else 'are'} right up to {right} and wrong from {wrong} on (run {row})"
+                     for row, names in stages.items())
     unknown = f" Between them, {', '.join(told['unknown'])} could not be judged." if told["unknown"] else ""
-    return f"\n{command}: right up to {right} and wrong from {wrong} on: {what}.{unknown} {judged}\n"
+    return f"\n{command}: {what}.{unknown} {judged}\n"
 
 
 SEVERITY = """

@@ -1,6 +1,6 @@
 // The kernels of a layer of a prefill, each many times in a row, on weights that are noise: microseconds, TFLOP/s that
 // the products need (the tensor cores do two or three times as much), and how far the products are from their
-// definition in f64. Of products both kernels, in turns: that of the blocks as they are, and that of halves; weights
+// definition in f64. Of products both kernels, alternately: that of the blocks as they are, and that of halves; weights
 // come from memory, for copies of them take turns.
 //
 // nvcc -O3 -std=c++17 -arch=sm_90a -I engine/kernels engine/bench/prefill_layer.cu -o prefill_layer

@@ -201,9 +201,9 @@ impl Severity {
             format!("the logits differ by at most {} of their norm (p{}), ", number(d.error), d.at.position)
         });
         let positions = counted(*positions, "position");
-        let positions = if *from == 0 { positions } else { format!("{positions} from p{from} on") };
         let tokens = match changed_at {
-            None => format!("the likeliest token is the same at {positions}"),
+            None if *from == 0 => format!("the likeliest token is the same at {positions}"),
+            None => format!("the likeliest token is the same at {positions} from p{from} on"),
             Some(first) => format!("the likeliest token differs at {changed} of {positions}, first at p{first}"),
         };
         Some(format!(

@@ -1,4 +1,4 @@
-//! llama.cpp behind a safe interface: the one crate of qdiff that calls C. Without the feature `llama` its twin says what
+//! llama.cpp behind a safe interface: the one crate of the harness that calls it. Without the feature `llama` its twin says what
 //! is missing.
 
 use qdiff_capture::{arithmetic, capture, room};

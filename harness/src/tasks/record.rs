@@ -63,7 +63,7 @@ pub struct RecordRequest {
     /// Folder to write; it must not exist
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     pub out: PathBuf,
-    /// Write N parts, each with everything that judging some of the layers needs: for `qdiff judge --shard`
+    /// Write N parts for `qdiff judge --shard`; each part holds some of the layers and all that is needed to judge them
     #[arg(long, value_name = "N", help_heading = "Output", value_parser = values::at_least_one)]
     pub shards: Option<usize>,
     /// Deflate the arrays: a little smaller, and slower

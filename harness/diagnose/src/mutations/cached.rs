@@ -271,8 +271,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         },
         ..cached(
             "cache-scale-shared",
-            "several blocks of a cached row have one scale, and one offset where the format has offsets, made of all their elements",
-            "make the scale, and the offset, of each block of 32 elements of its own elements",
+            "several blocks of a cached row have one scale, and one offset where the format has offsets, computed from all their elements",
+            "compute the scale and the offset of each block of 32 elements from its own elements",
         )
     },
     Mutation {
@@ -280,8 +280,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         apply: |node, values, _| by_part(node, values, false),
         ..cached(
             "cache-scale-of-part",
-            "the scale of each cached block, and its offset where the format has offsets, is made of {of} alone, and larger codes are cut off",
-            "make the scale, and the offset, of each block of all its 32 elements",
+            "the scale of each cached block, and its offset where the format has offsets, is computed from {of}, in place of all 32, and larger codes are cut off",
+            "compute the scale and the offset of each block from all its 32 elements",
         )
     },
     Mutation {
@@ -289,8 +289,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         apply: |node, values, _| by_part(node, values, true),
         ..cached(
             "cache-scale-of-part-wrapped",
-            "the scale of each cached block, and its offset where the format has offsets, is made of {of} alone, and larger codes keep their low bits",
-            "make the scale, and the offset, of each block of all its 32 elements",
+            "the scale of each cached block, and its offset where the format has offsets, is computed from {of}, in place of all 32, and larger codes keep their low bits",
+            "compute the scale and the offset of each block from all its 32 elements",
         )
     },
     Mutation {

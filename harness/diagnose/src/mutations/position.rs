@@ -371,7 +371,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "rope-yarn-planes",
         fits: Some(rotations),
-        story: "YaRN changes from whole angles to divided angles between other pairs of elements than the model's",
+        story: "YaRN's ramp from undivided to divided angles begins or ends at another pair of elements than the model's",
         seen: "the first and the last pairs of a head are right, those between are not; the error grows with the position",
         remedy: "look at what the two pairs are computed from: the model's own base, the elements of a head that are rotated, the context that the model was trained on, and 32 and 1 turns; the first is rounded down, the last up",
         params: &[
@@ -413,7 +413,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(rotations),
         story: "all elements of a head are rotated; the model rotates only the first elements",
         seen: "the last elements of each head are not the input's",
-        remedy: "rotate the first `rope.dimension_count` elements of a head alone; their number is that of the exponents, too",
+        remedy: "rotate only the first `rope.dimension_count` elements of a head; this number also divides the exponents",
         apply: |node, _, _| rotating(node, |r| r.rotated = r.head_dim),
         ..Mutation::PLAIN
     },

@@ -87,7 +87,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "shard-of-another-rank",
         fits: Some(reads_shard),
         story: "the rank has the shard of another rank",
-        seen: "one rank's outputs equal those of another one",
+        seen: "one rank's outputs equal those of another rank",
         remedy: "check which rank loads which shard: {stage} reads {weight}",
         params: &[RANK],
         apply: |node, values, graph| of_other(node, values[0], graph),
@@ -99,7 +99,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "shard-shifted",
         fits: Some(reads_shard),
         story: "the rank's shard begins elsewhere in the tensor than the cut says",
-        seen: "one rank's outputs are right ones in other places, or its partial sums are plausible and wrong",
+        seen: "one rank has right outputs in wrong places, or partial sums that are plausible and wrong",
         remedy: "check how the rank computes its range: {stage} reads {weight}",
         params: &[Param::new("by", "rows or columns by which the shard begins too late", 1.0)],
         apply: |node, values, graph| shifted(node, values[0], graph),
@@ -110,7 +110,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "scales-not-cut",
         fits: Some(|g, n| reads_shard(g, n) && n.op.anatomy().is_layer()),
-        story: "the quantised weights are cut for the rank and their scales are not: those of the tensor's beginning are used",
+        story: "the quantised weights are cut for the rank and their scales are not: the scales of the tensor's beginning are used",
         seen: "rank 0 is right, other ranks have outputs of a plausible size",
         remedy: "cut the scales of {weight} at the same columns as the weights",
         apply: |node, _, _| {
@@ -122,9 +122,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "all-reduce-missing",
         fits: Some(sums),
-        story: "the parts of other ranks are not added: the rank goes on with its own",
+        story: "the parts of other ranks are not added: the rank continues with only its own part",
         seen: "each rank has another residual stream from here on",
-        remedy: "reduce {input} over all ranks before it is used",
+        remedy: "run the all-reduce before {stage} is used: {stage} is the sum of the parts of all ranks",
         apply: |node, _, graph| {
             let own = usize::from(node.id.rank?);
             (graph.ranks() > 1).then(|| weighed(node, move |rank| f64::from(u8::from(rank == own))))
@@ -178,7 +178,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(|g, n| sums(g, n) && n.id.layer.is_some_and(|layer| layer > 0)),
         story: "the sum has one rank's part of the layer before: the collective began before the part was written",
         seen: "changes from run to run, or with the load of the machine",
-        remedy: "have the collective of {stage} wait for the kernel that writes {input}",
+        remedy: "have the collective of {stage} wait until every rank has written its part of this layer",
         params: &[RANK],
         apply: |node, values, graph| {
             let stale = rank_of(values[0], graph)?;

@@ -336,7 +336,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(recurrence),
         story: "the state is decayed after the update, and not before",
         seen: "outputs are too small by the token's own decay",
-        remedy: "decay the state, then subtract what the key reads of it from the value",
+        remedy: "decay the state before the update: read the decayed state with the key, and subtract the result from the value",
         apply: |node, _, graph| {
             let (net, state) = (sizes(node, graph)?, is(node, DeltaState(NET).name()));
             Some(node.computing(move |inputs, c| by_token((net, state), (undecayed, After::Decay), inputs, c)))
@@ -346,9 +346,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "delta-before-decay",
         fits: Some(recurrence),
-        story: "the key reads the part to subtract from the value in the state before its decay",
+        story: "what is subtracted from the value is read from the state before the decay, and not after it",
         seen: "the first token is right, and later ones are not",
-        remedy: "decay the state first, then subtract what the key reads of it from the value",
+        remedy: "decay the state first; then read the decayed state with the key, and subtract the result from the value",
         apply: |node, _, graph| {
             let (net, state) = (sizes(node, graph)?, is(node, DeltaState(NET).name()));
             Some(
@@ -517,7 +517,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "l2-norm-as-mean",
         fits: Some(l2_norm),
-        story: "each head is divided by the root of its mean square, and not by that of its sum",
+        story: "each head is divided by the root of the mean of its squares, and not by the root of their sum",
         seen: "every element is too large by the root of a head's length",
         remedy: "divide by √(Σx² + ε)",
         apply: |node, _, graph| {
@@ -533,7 +533,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "l2-norm-of-all-heads",
         fits: Some(l2_norm),
-        story: "queries or keys are divided by the L2 norm of the whole row, and not by that of each head",
+        story: "queries or keys are divided by the L2 norm of the whole row, and not by the L2 norm of each head",
         seen: "heads of different lengths keep their ratio",
         remedy: "divide each head of {input} by its own L2 norm",
         apply: |node, _, graph| {

@@ -150,12 +150,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         remedy: "choose among all experts those of the largest scores, the largest first",
         params: &[Param::new(
             "among",
-            "0: among the first half of them alone, 1: among the second half alone, 2: among all but the last one, 3: among all but \
-             the first one, 4: by their smallest scores, 5: without the one of the largest score, 6: among the first of them alone up to a power of two, \
-             7: among whole runs of 4 alone, 8: among whole runs of 8 alone, 9: among whole runs of 32 alone, 10: in the group with the larger best score of 2 groups alone, \
-             11: in the group with the larger sum of two scores of 2 groups alone, 12: in the 2 groups with the largest best scores of 4 alone, \
-             13: in the 2 groups with the largest sums of two scores of 4 alone, 14: in the 4 groups with the largest best scores of 8 alone, \
-             15: in the 4 groups with the largest sums of two scores of 8 alone",
+            "0: only among the first half of them, 1: only among the second half, 2: among all but the last one, 3: among all but \
+             the first one, 4: by their smallest scores, 5: without the one of the largest score, 6: only among the first of them up to a power of two, \
+             7: only among whole runs of 4, 8: only among whole runs of 8, 9: only among whole runs of 32, 10: only in the one of 2 groups with the larger best score, \
+             11: only in the one of 2 groups with the larger sum of two scores, 12: only in the 2 of 4 groups with the largest best scores, \
+             13: only in the 2 of 4 groups with the largest sums of two scores, 14: only in the 4 of 8 groups with the largest best scores, \
+             15: only in the 4 of 8 groups with the largest sums of two scores",
             0.0,
         )
         .searched(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0])],
@@ -219,7 +219,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the weights of the chosen experts are divided by the sum of {of}",
         seen: "the experts' weights sum to more than 1",
         remedy: "divide the weights of a token's experts by the sum of all of them",
-        params: &[Param::new("of", "0: all but the last of them, 1: all but the first of them, 2: the first of them alone", 0.0)
+        params: &[Param::new("of", "0: all but the last of them, 1: all but the first of them, 2: only the first of them", 0.0)
             .searched(&[1.0, 2.0])],
         apply: |node, values, _| {
             let kind = values[0] as usize;

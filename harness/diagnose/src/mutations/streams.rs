@@ -143,7 +143,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "first-weight-for-all-streams",
         fits: Some(|_, n| definition::<StreamSum>(n).is_some()),
-        story: "every residual stream takes the part's result with the weight of the first",
+        story: "the result of attention or experts is added to every residual stream with the weight of the first stream",
         seen: "the first stream is right, and the others are not",
         remedy: "each stream has a weight of its own for each token",
         apply: |node, _, _| with_operand(node, 2, |w| by_row(w, |row| row.fill(row[0]))),
@@ -205,7 +205,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "first-key-of-a-block",
         fits: Some(|_, n| definition::<BlockScores>(n).is_some()),
-        story: "a block's key is that of its first token, and not the mean of all",
+        story: "a block's key is the key of its first token, and not the mean of all its keys",
         seen: "scores are right where all keys of a block are alike",
         remedy: "average the raw keys of a block, then norm and rotate the mean",
         apply: |node, _, _| {
@@ -271,8 +271,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "stream-weights-not-doubled",
         fits: Some(|_, n| matches!(curve(n), Some(Function::TwiceSigmoidOfShare(_)))),
-        story: "the weight with which a stream takes a part's result is the sigmoid, and not twice the sigmoid",
-        seen: "each part of a layer adds half of what it should",
+        story: "the weight with which the result of attention or experts is added to a residual stream is the sigmoid, and not twice the sigmoid",
+        seen: "attention and experts add half of what they should",
         remedy: "multiply the sigmoid by 2, so that a product of 0 is a plain residual sum",
         apply: |node, _, _| times(node, 0.5),
         ..Mutation::PLAIN
@@ -319,7 +319,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "ngrams-across-the-end",
         fits: Some(|_, n| definition::<Ngrams>(n).is_some()),
         story: "n-grams reach over an end of text to the tokens before it",
-        seen: "rows differ in the tokens after an end of text alone",
+        seen: "only the rows of tokens after an end of text differ",
         remedy: "read the end-of-text token in the place of all tokens from an end of text back",
         apply: |node, _, _| {
             let op = definition::<Ngrams>(node)?.clone();

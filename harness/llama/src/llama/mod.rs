@@ -1,7 +1,7 @@
 //! llama.cpp, wrapped as narrowly as qdiff needs it: a model, a context with
 //! taps, tokens, and ggml's own view of a GGUF file.
 //!
-//! This folder is the only place of the harness that calls C.
+//! This folder is the only place of the harness that calls llama.cpp.
 
 pub mod context;
 pub mod copy;

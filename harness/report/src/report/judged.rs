@@ -217,17 +217,17 @@ pub(super) fn flip(report: &Report, step: usize, at: Option<StageId>) -> &'stati
     let wrong = stages.iter().any(|stage| first_bad(stage).is_some());
     let later = wrong && !stages.iter().enumerate().any(is_before);
     if later && whole && report.diagnosis.verdict.coverage.within == 0 {
-        return "a flip: every stage is right up to that step, so this first difference comes from rounding (of quantised activations too)";
+        return "This first difference is a flip: every stage before it is right, so it comes from rounding (of quantised activations too)";
     }
     if later {
-        return "no stage is known to be wrong up to that step, so this may be rounding";
+        return "No stage before this first difference is known to be wrong, so it may come from rounding";
     }
     if report.outcome == Outcome::Match && whole && report.diagnosis.verdict.coverage.within == 0 {
-        "a flip: every stage is correct on both sides, so the difference comes from rounding (of quantised activations too)"
+        "This is a flip: every stage is correct on both sides, so the difference comes from rounding (of quantised activations too)"
     } else if report.diagnosis.findings.is_empty() {
-        "not every stage was judged by its own bound, so this may be rounding or a fault"
+        "Not every stage was judged by its own bound, so this may be rounding or a fault"
     } else {
-        "a stage is wrong; that may be why the choices differ"
+        "A stage is wrong; that may be why the choices differ"
     }
 }
 

@@ -416,7 +416,7 @@ fn tokens(report: &Report) -> String {
         "Some of the logits are NaN or infinite".to_owned()
     };
     format!(
-        "the first different choice is after step {}: the subject takes {}, the reference {}. {margin}: {kind}",
+        "the first different choice is after step {}: the subject takes {}, the reference {}. {margin}. {kind}",
         t.step,
         report.run.name(t.subject),
         report.run.name(t.reference),
@@ -443,14 +443,17 @@ fn decisions(report: &Report) -> Option<String> {
         ),
     };
     let how = match (other, reordered) {
-        (0, _) => format!("the same in all {}, but in another order in {reordered}", counted(rows, "row")),
-        (_, 0) => format!("other choices of the two sides in {other} of {}", counted(rows, "row")),
+        (0, _) => format!(
+            "the two sides choose the same in all {}, but in another order in {reordered}",
+            counted(rows, "row")
+        ),
+        (_, 0) => format!("the two sides choose differently in {other} of {}", counted(rows, "row")),
         _ => format!(
-            "other choices of the two sides in {other} of {}, and another order in {reordered}",
+            "the two sides choose differently in {other} of {}, and in another order in {reordered}",
             counted(rows, "row")
         ),
     };
-    Some(format!("{how}, first at {stage} {at}: {}{by}", flip(report, at.step, Some(stage))))
+    Some(format!("{how}. The first such row is {stage} {at}. {}{by}", flip(report, at.step, Some(stage))))
 }
 
 /// Every origin with its cause.

@@ -109,7 +109,7 @@ impl Example {
                 }
                 if all < self.numbers {
                     let left = self.numbers - all;
-                    let _ = writeln!(text, "| {left} more | | | the report holds the first {all} alone |");
+                    let _ = writeln!(text, "| {left} more | | | the report holds only the first {all} |");
                 } else if order.len() < all {
                     let rest: f64 = (0..all).filter(|k| !order.contains(k)).map(product).sum();
                     let _ = writeln!(text, "| {} others | | | {rest:e} |", all - order.len());
@@ -188,7 +188,7 @@ fn operands(e: &Evidence<'_>, (r, i): (usize, usize)) -> Option<(&'static str, L
                 .map(|k| scores.data[layout.at(&scores.shape, token, head * n + k)])
                 .collect();
             (
-                "the exponential of the scaled score over the sum of those of all scores",
+                "exp(scale × score), divided by the sum of exp(scale × score) over all visible keys",
                 vec![(name(0), seen), ("the scale".to_owned(), vec![softmax.scale as f32])],
             )
         }

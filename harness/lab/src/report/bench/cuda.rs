@@ -153,12 +153,25 @@ pub struct BenchRow {
     pub spread: Option<[f64; 2]>,
     /// Bytes per second of a decode step's weights, as a share of the card's copying speed; absent for prefill.
     pub of_bandwidth: Option<f64>,
-    /// Against llama.cpp on the same card in the same run: the faster of it in this process and of llama-bench, where both were
-    /// measured.
+    /// The speed divided by that of the fastest llama.cpp on the same card in the same run, in this process or by llama-bench;
+    /// absent for llama.cpp itself, and with taps.
     pub ratio: Option<f64>,
 }
 
 impl Bench {
+    /// Sets the ratio of every engine without taps to the fastest llama.cpp of this measurement.
+    pub(crate) fn hold_against_llama(&mut self) {
+        for what in ["prefill", "decode"] {
+            let theirs = self.rows.iter().filter(|row| row.what == what && row.who.starts_with("llama"));
+            let fastest = theirs.map(|row| row.tokens_per_second).reduce(f64::max);
+            let ours =
+                |row: &&mut BenchRow| row.what == what && !row.who.starts_with("llama") && !row.who.contains("taps");
+            for row in self.rows.iter_mut().filter(ours) {
+                row.ratio = fastest.map(|speed| row.tokens_per_second / speed);
+            }
+        }
+    }
+
     /// What it tells, beside an earlier one.
     pub(in crate::report) fn screen(&self, before: Option<&Self>) -> Screen {
         let none = || NONE.to_owned();

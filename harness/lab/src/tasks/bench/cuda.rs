@@ -303,19 +303,20 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
             Ok(())
         })
         .with_context(|| format!("timing {}", entry.name))?;
-        bench.add(entry.name, &ours, &theirs);
+        bench.add(entry.name, &ours);
         if !theirs.is_empty() {
             beside.push((entry.name, theirs));
         }
     }
     for (who, theirs) in &beside {
-        bench.add(&format!("llama.cpp (cuda), beside {who}"), theirs, &[]);
+        bench.add(&format!("llama.cpp (cuda), beside {who}"), theirs);
     }
     // Nothing of qdiff is on the card any more.
     drop(llama);
     if let Some(program) = &request.llama_bench {
         llama_bench::add(&mut bench, program, &opened.path, [prefill, DECODE, depth], rounds)?;
     }
+    bench.hold_against_llama();
     Ok(bench)
 }
 
@@ -328,7 +329,7 @@ fn one(
     bench.weight_bytes = engine.weight_bytes();
     // Once unmeasured: modules load and the graph is captured at first use.
     time(&mut engine, prompt, entry)?;
-    // What taps cost is measured in turns: engines that are opened one after another differ by more.
+    // The engines with taps and without run alternately: engines that are opened one after another differ by more.
     let mut untapped = match entry.tapped() && entry.options.path == PathOf::Fast {
         true => Some((CudaEngine::new(&opened.model, entry.untapped().options)?, entry.untapped())),
         false => None,
@@ -371,7 +372,7 @@ fn medians(times: &Times) -> [(&'static str, f64); 2] {
 }
 
 impl Bench {
-    /// What taps cost, and what they bring to the host. The same work without taps was timed in turns with them.
+    /// What taps cost, and what they bring to the host. The same work without taps was timed alternately with it.
     fn tapped(
         &mut self, entry: &Entry, graph: &Graph, [times, without]: [&Times; 2], moved: [HashMap<&'static str, u64>; 2],
     ) {
@@ -398,16 +399,11 @@ impl Bench {
         }
     }
 
-    /// `theirs` were timed in turns with `times`, round by round.
-    fn add(&mut self, who: &str, times: &Times, theirs: &[Timed]) {
-        let ratio = |of: fn(&Timed) -> f64| {
-            let ratios: Vec<f64> = times.iter().zip(theirs).map(|(a, b)| of(b) / of(a)).collect();
-            (!ratios.is_empty()).then(|| median(ratios))
-        };
+    /// Adds the speeds of one engine. `hold_against_llama` adds the ratios.
+    fn add(&mut self, who: &str, times: &Times) {
         let prefill: Vec<f64> = times.iter().map(|t| t.prefill).collect();
         let decode: Vec<f64> = times.iter().flat_map(|t| t.steps.clone()).collect();
-        let all = [("prefill", prefill, ratio(|t| t.prefill)), ("decode", decode, ratio(|t| median(t.steps.clone())))];
-        for (what, seconds, ratio) in all {
+        for (what, seconds) in [("prefill", prefill), ("decode", decode)] {
             let spread = [0, 95].map(|which| 1.0 / percentile(seconds.clone(), which));
             let per_second = 1.0 / median(seconds);
             let share = self.weight_bytes as f64 * per_second / self.bandwidth;
@@ -417,7 +413,7 @@ impl Bench {
                 tokens_per_second: per_second,
                 of_bandwidth: (what == "decode").then_some(share),
                 spread: Some(spread),
-                ratio,
+                ratio: None,
             });
         }
     }

@@ -31,8 +31,7 @@ fn read(json: &[u8]) -> Result<Vec<f64>> {
     Ok(all.into_iter().flat_map(|one| one.samples_ts).collect())
 }
 
-/// Measures a prefill of `prefill` tokens and `steps` decode steps after `depth` tokens, `runs` times each. Where it is faster
-/// than llama.cpp was in this process, what was held against that is held against it.
+/// Measures a prefill of `prefill` tokens and `steps` decode steps after `depth` tokens, `runs` times each.
 pub fn add(
     bench: &mut Bench, program: &Path, model: &Path, [prefill, steps, depth]: [usize; 3], runs: usize,
 ) -> Result<()> {
@@ -44,22 +43,15 @@ pub fn add(
     ];
     for (what, asked) in asked {
         let speeds = measure(program, model, &asked, runs)?;
-        hold_against(bench, what, speeds);
+        add_row(bench, what, speeds);
     }
     Ok(())
 }
 
-/// Adds a row of these speeds, and takes it for llama.cpp where it is faster.
-fn hold_against(bench: &mut Bench, what: &str, speeds: Vec<f64>) {
+/// Adds a row of these speeds.
+fn add_row(bench: &mut Bench, what: &str, speeds: Vec<f64>) {
     let (least, most) = speeds.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), &s| (a.min(s), b.max(s)));
     let speed = super::median(speeds);
-    // Where llama.cpp was left out of this process, what is not tapped is held against this alone.
-    let alone = !bench.rows.iter().any(|row| row.who.starts_with("llama.cpp"));
-    for row in bench.rows.iter_mut().filter(|row| row.what == what) {
-        let ratio = row.tokens_per_second / speed;
-        let untapped = alone && !row.who.contains("taps");
-        row.ratio = row.ratio.map(|before| before.min(ratio)).or(untapped.then_some(ratio));
-    }
     let share = bench.weight_bytes as f64 * speed / bench.bandwidth;
     bench.rows.push(BenchRow {
         what: what.to_owned(),
@@ -86,28 +78,37 @@ mod tests {
 
     #[test]
     fn the_faster_of_both_is_what_counts() {
-        let of = |who: &str, what: &str, speed: f64, ratio| BenchRow {
+        let row = |who: &str, what: &str, speed: f64| BenchRow {
             what: what.to_owned(),
             who: who.to_owned(),
             tokens_per_second: speed,
             spread: None,
             of_bandwidth: None,
-            ratio,
+            ratio: None,
         };
         let json = r#"{"device": "", "bandwidth": 1.0, "model": "", "format": "", "weight_bytes": 0, "rounds": 1, "rows": [], "kernels": []}"#;
         let mut bench: Bench = serde_json::from_str(json).expect("a bench");
-        let row = |what, speed, ratio| of("cuda-fast", what, speed, ratio);
-        let tapped = of("cuda-fast, taps read back", "decode", 20.0, None);
-        let theirs = of("llama.cpp (cuda), beside cuda-fast", "decode", 5.0, None);
-        bench.rows = vec![row("decode", 20.0, Some(4.0)), theirs, row("prefill", 20.0, Some(4.0))];
-        hold_against(&mut bench, "decode", vec![9.0, 10.0, 11.0]);
-        hold_against(&mut bench, "prefill", vec![4.0]);
-        let ratios: Vec<_> = bench.rows.iter().map(|row| row.ratio).collect();
-        assert_eq!(ratios, [Some(2.0), None, Some(4.0), None, None]);
-        // Alone with it.
-        bench.rows = vec![row("decode", 20.0, None), tapped];
-        hold_against(&mut bench, "decode", vec![10.0]);
-        let ratios: Vec<_> = bench.rows.iter().map(|row| row.ratio).collect();
-        assert_eq!(ratios, [Some(2.0), None, None]);
+        let ratios = |bench: &Bench| bench.rows.iter().map(|row| row.ratio).collect::<Vec<_>>();
+        bench.rows = vec![
+            row("cuda-fast", "decode", 20.0),
+            row("cuda-fast", "prefill", 20.0),
+            row("cuda-fast, taps read back", "decode", 20.0),
+            row("llama.cpp (cuda), beside cuda-fast", "decode", 5.0),
+            row("llama.cpp (cuda), beside cuda", "decode", 8.0),
+            row("llama.cpp (cuda), beside cuda-fast", "prefill", 5.0),
+        ];
+        bench.hold_against_llama();
+        assert_eq!(ratios(&bench), [Some(2.5), Some(4.0), None, None, None, None]);
+        add_row(&mut bench, "decode", vec![9.0, 10.0, 11.0]);
+        add_row(&mut bench, "prefill", vec![4.0]);
+        bench.hold_against_llama();
+        assert_eq!(ratios(&bench), [Some(2.0), Some(4.0), None, None, None, None, None, None]);
+        // llama.cpp did not run in this process.
+        bench.rows = vec![row("cuda-fast", "decode", 20.0), row("cuda-fast, taps read back", "decode", 20.0)];
+        bench.hold_against_llama();
+        assert_eq!(ratios(&bench), [None, None]);
+        add_row(&mut bench, "decode", vec![10.0]);
+        bench.hold_against_llama();
+        assert_eq!(ratios(&bench), [Some(2.0), None, None]);
     }
 }
