@@ -6,7 +6,7 @@ use super::{Outcome, Report};
 use crate::arithmetic::{Accumulation, Arithmetic, Functions};
 use crate::metrics::largest;
 use crate::number::{counted, number, percent};
-use crate::verdict::{Local, Parts, SEVERAL, Segment, StageResult, Status};
+use crate::verdict::{Local, Parts, Place, SEVERAL, Segment, StageResult, Status};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::StageId;
 use qdiff_engine::quant::{ActivationFormat, KvType};
@@ -203,16 +203,17 @@ pub(super) fn identical(report: &Report) -> Option<String> {
 /// What the first other choice is, where one differs. By itself a margin proves nothing; with every stage right, within its
 /// own bounds, it does. What a segment is allowed may hide an error.
 ///
-/// `step` is the one after which the choice was made, or in which it was, at this stage.
-pub(super) fn flip(report: &Report, step: usize, at: Option<StageId>) -> &'static str {
+/// `step` is the one after which the choice was made, or in which it was, at this stage and position.
+pub(super) fn flip(report: &Report, step: usize, at: Option<(StageId, usize)>) -> &'static str {
     let whole = report.run.filters.is_empty() && report.run.tolerance.is_empty();
     // Stages are in the order of the graph.
     let stages = &report.diagnosis.verdict.stages;
-    let before = at.and_then(|id| stages.iter().position(|stage| stage.id == id)).unwrap_or(stages.len());
+    let before = at.and_then(|(id, _)| stages.iter().position(|stage| stage.id == id)).unwrap_or(stages.len());
     let first_bad = |stage: &StageResult| stage.subject.as_ref().and_then(|local| local.first_bad);
     let is_before = |(i, stage): (usize, &StageResult)| {
-        // The stage that chooses may be wrong itself.
-        first_bad(stage).is_some_and(|place| place.step < step || place.step == step && i <= before)
+        // The stage that chooses may be wrong itself. No row is made of rows at later positions.
+        let in_step = |place: Place| i <= before && at.is_none_or(|(_, position)| place.position <= position);
+        first_bad(stage).is_some_and(|place| place.step < step || place.step == step && in_step(place))
     };
     let wrong = stages.iter().any(|stage| first_bad(stage).is_some());
     let later = wrong && !stages.iter().enumerate().any(is_before);

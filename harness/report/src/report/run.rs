@@ -453,7 +453,10 @@ fn decisions(report: &Report) -> Option<String> {
             counted(rows, "row")
         ),
     };
-    Some(format!("{how}. The first such row is {stage} {at}. {}{by}", flip(report, at.step, Some(stage))))
+    Some(format!(
+        "{how}. The first such row is {stage} {at}. {}{by}",
+        flip(report, at.step, Some((stage, at.position)))
+    ))
 }
 
 /// Every origin with its cause.
