@@ -98,7 +98,12 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         for (searcher, _) in runs {
             let theirs = searcher.subject.capture;
             for (other, there) in theirs.steps.iter().enumerate() {
-                let Some(first) = before(theirs, other, state.id) else { continue };
+                let Some(first) = before(theirs, other, state.id) else {
+                    // What the pass began with is not known, but what it left may be.
+                    let left = there.get(state.id).map(|left| left.wide());
+                    of.extend(left.filter(|left| gives(left)).map(|_| (there.whose, there.keys())));
+                    continue;
+                };
                 for tokens in 1..=there.tokens.len() {
                     let after = (there.whose, there.first + tokens);
                     let Some(rows) = operands(theirs, other, (state_inputs, nodes), tokens) else { break };
