@@ -12,7 +12,9 @@ const HEAD: &str = "\
 
 T tokens of this step, N tokens so far; E width of the residual stream, H query heads, G heads of keys and values, D width of
 a head, F width of the feed-forward network, X experts, K experts of a token, V size of the vocabulary, M any other width (two M in one
-shape may differ). A name in an engine's column is that of a module; the stage is its output unless the cell says otherwise.
+shape may differ). A name in an engine's column is that of a
+module, function or variable, for llama.cpp that of a ggml tensor with its op, for GGUF that of a weight; the stage is its output
+unless the cell says otherwise.
 A dash means that the engine never materialises the value, or that its name is not known. `qdiff stages` prints this page from the
 graphs in `engine/src/model` and the tables in `engine/src/model/dialect`.
 ";
