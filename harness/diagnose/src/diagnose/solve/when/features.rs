@@ -45,7 +45,7 @@ fn before_a_part<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
 
 /// Whether a row of a cache is in a page of M rows behind the one in which decoding began: what was launched then may know no more.
 fn later_page<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
-    let (position, prompt) = (row(scene, at).place.position, scene.prompt()?);
+    let (position, prompt) = (row(scene, at).place.position, scene.prompt());
     (scene.node().has_state() && !scene.node().is_own_state()).then(|| i64::from(position / M > prompt / M))
 }
 
