@@ -477,10 +477,18 @@ fn in_line<'a>(scene: &'a Scene<'a>, (own, width, input): (&str, usize, StageId)
         let first = usize::try_from(begins as i64 + by).ok().filter(|first| first + width <= line.len())?;
         let (line, known) = (line.clone(), known.clone());
         let side = if by < 0 { "before" } else { "after" };
-        let what = format!(
-            "the biases of queries, keys and values stand in one line, and are read {} {side} their place",
-            by.abs()
-        );
+        // A whole other bias may as well be taken by its name.
+        let mut ends = vectors.iter().scan(0, |end, vector| {
+            *end += vector.len();
+            Some((*end - vector.len(), vector.len()))
+        });
+        let what = match ends.position(|place| place == (first, width)) {
+            Some(other) => format!("{} is added in the place of {own}", names[other]),
+            None => format!(
+                "the biases of queries, keys and values stand in one line, and are read {} {side} their place",
+                by.abs()
+            ),
+        };
         Some(Law::new(what, 1, move |row: &RowAt| {
             let (x, from) = (vector_of(scene, input, row, &known)?, scene.token(row).1);
             let at = |c: usize| f64::from(x[c]) + f64::from(line[first + c]);
