@@ -275,6 +275,16 @@ impl fmt::Display for Capacity {
 /// Weights in the place of those that experts are added by.
 pub(super) fn weights<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
     let Anatomy::Contraction(Contraction::Rows(terms)) = scene.node().op.anatomy() else { return };
+    all.push((
+        format!("the results of the experts, {terms} for each token, are read as one for each token, {terms} times"),
+        Rc::new(move |row: &RowAt, i, a: &[f64], _: &[f64]| {
+            let (results, (number, count)) = (scene.operand(row.step, 1)?, scene.number(row.step, scene.token(row).0));
+            let (width, column) = (scene.width()?, scene.token(row).1 + i);
+            let at = |j: usize| results.data.get((j * count + number) * width + column).map(|v| f64::from(*v));
+            let read: Option<Vec<f64>> = (0..a.len()).map(at).collect();
+            Some(products(a, &read?))
+        }),
+    ));
     let mut add = |what: String, at: Weight<'a>| {
         all.push((
             what,
