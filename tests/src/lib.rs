@@ -113,7 +113,7 @@ pub fn screen() -> insta::Settings {
     settings.add_filter(r"\d+ wrong elements?", "# wrong elements");
     settings.add_filter(r"  +", "  ");
     settings.add_filter(r"(?m)^tokens .*\n( .*\n)*", "tokens …\n");
-    settings.add_filter(r"(?m)^(element +worst of \S+) .*\n( .*\n)*", "$1 …\n");
+    settings.add_filter(r"(?m)^(element +in the worst row of \S+) .*\n( .*\n)*", "$1 …\n");
     settings.add_filter(r"(?m)  0  ", "  #  ");
     settings.add_filter(r"(?m) +$", "");
     // Where the largest distance is depends on the rounding of the machine.

@@ -204,7 +204,14 @@ impl Severity {
         let tokens = match changed_at {
             None if *from == 0 => format!("the likeliest token is the same at {positions}"),
             None => format!("the likeliest token is the same at {positions} from p{from} on"),
-            Some(first) => format!("the likeliest token differs at {changed} of {positions}, first at p{first}"),
+            Some(first) if *from == 0 => {
+                format!("the likeliest token differs at {changed} of {positions}, first at p{first}")
+            }
+            Some(first) => {
+                format!(
+                    "the likeliest token differs at {changed} of the {positions} from p{from} on, first at p{first}"
+                )
+            }
         };
         Some(format!(
             "{all}{distance}KL at most {} nats (p{kl_at}); {tokens}; this includes the rounding of both sides",

@@ -220,7 +220,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "kquant-scale-bits",
         scale_bits,
         "the upper two bits of the scales and offsets of sub-blocks 4 to 7 are left out",
-        "they are the top bits of bytes 0 to 7 of the packed scales",
+        "take the upper two bits of these scales and offsets from the top two bits of bytes 0 to 7 of the packed scales",
     ),
     Mutation {
         params: &[

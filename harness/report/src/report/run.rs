@@ -375,7 +375,7 @@ fn of_origin(finding: &Finding, local: &Local, lines: &mut Vec<Line>) {
     match (&local.non_finite, &local.worst) {
         (Some(e), _) => lines.push(("element", told("first NaN or infinity", e, String::new()))),
         (None, Some(e)) => {
-            lines.push(("element", told("worst", e, format!(", {} is allowed there", number(e.allowed)))))
+            lines.push(("element", told("in the worst row", e, format!(", {} is allowed there", number(e.allowed)))))
         }
         (None, None) => {}
     }
@@ -447,14 +447,14 @@ fn decisions(report: &Report) -> Option<String> {
             "the two sides choose the same in all {}, but in another order in {reordered}",
             counted(rows, "row")
         ),
-        (_, 0) => format!("the two sides choose differently in {other} of {}", counted(rows, "row")),
+        (_, 0) => format!("the two sides make other choices in {other} of {}", counted(rows, "row")),
         _ => format!(
-            "the two sides choose differently in {other} of {}, and in another order in {reordered}",
+            "the two sides make other choices in {other} of {}, and the same choices in another order in {reordered}",
             counted(rows, "row")
         ),
     };
     Some(format!(
-        "{how}. The first such row is {stage} {at}. {}{by}",
+        "{how}. The first of these rows is {stage} {at}. {}{by}",
         flip(report, at.step, Some((stage, at.position)))
     ))
 }

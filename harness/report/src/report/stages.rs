@@ -118,7 +118,7 @@ pub(super) fn legend(verdict: &Verdict) -> Vec<Line> {
         ),
         (
             covered().any(|s| s.subject.is_some()),
-            "with figures: the subject's stage is correct, and the reference, which lacks this stage, is checked at the next stage that it has",
+            "if the row has figures, the subject's stage is correct; the reference lacks this stage, and is checked at the next stage that it has",
         ),
     ];
     let meanings: Vec<&str> = meanings.iter().filter(|(has, _)| *has).map(|(_, meaning)| *meaning).collect();

@@ -161,8 +161,8 @@ Examples:
     Report(ReportArgs),
     /// Work out one wrong element for the first origins of a report
     #[command(after_help = "\
-qdiff prints Markdown that can be pasted into an issue. Without --patch the tables have only the
-largest terms.
+qdiff prints Markdown that can be pasted into an issue. Without --patch a table has only a
+few terms: of a sum the largest.
 
 Examples:
   qdiff explain a.json
