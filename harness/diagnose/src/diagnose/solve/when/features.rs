@@ -43,12 +43,6 @@ fn before_a_part<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     scene.node().has_state().then(|| i64::from(parts.into_iter().any(begins)))
 }
 
-/// Whether a row of a cache is in a page of M rows behind the one in which decoding began: what was launched then may know no more.
-fn later_page<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
-    let (position, prompt) = (row(scene, at).place.position, scene.prompt());
-    (scene.node().has_state() && !scene.node().is_own_state()).then(|| i64::from(position / M > prompt / M))
-}
-
 /// The step that left the cache as it is: a row is seen again after every later step.
 pub(super) const LOOKED: &str = "step that left the cache so";
 
@@ -154,12 +148,6 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature { name: "rows before a later part that begins in their page of 16", by_row: true, of: before_a_part::<16> },
     Feature { name: "rows before a later part that begins in their page of 32", by_row: true, of: before_a_part::<32> },
     Feature { name: "rows before a later part that begins in their page of 64", by_row: true, of: before_a_part::<64> },
-    Feature { name: "pages of 8 rows beyond that of the first decode step", by_row: true, of: later_page::<8> },
-    Feature { name: "pages of 16 rows beyond that of the first decode step", by_row: true, of: later_page::<16> },
-    Feature { name: "pages of 32 rows beyond that of the first decode step", by_row: true, of: later_page::<32> },
-    Feature { name: "pages of 64 rows beyond that of the first decode step", by_row: true, of: later_page::<64> },
-    Feature { name: "pages of 128 rows beyond that of the first decode step", by_row: true, of: later_page::<128> },
-    Feature { name: "pages of 256 rows beyond that of the first decode step", by_row: true, of: later_page::<256> },
     Feature {
         name: "row of the part",
         by_row: true,
@@ -381,7 +369,7 @@ pub(super) const DISTANCE: &str = "distance of the key from the query";
 /// What features have in their names that are about the sign of a number.
 pub(super) const SIGN: &str = "operand's sign";
 
-/// What features have in their names that tell whether an expert, a buffer or a table has no room for a line.
+/// What features have in their names that tell whether an expert, or a buffer, has no room for a line.
 pub(super) const BEYOND: &str = " beyond ";
 
 /// The most rows of one sequence in the pass.
