@@ -304,7 +304,7 @@ impl<'a> Told<'a> {
         let (Some(a), Some(b)) = (self.holds, other.holds) else { return self.anywhere == other.anywhere };
         let first_of = |a: &Holds, b: &Holds| a.told().first().is_some_and(|when| b.allows(when));
         let of_some = |holds: &Holds| matches!(holds, Holds::Some { .. });
-        // If no rule is known for one stage, a rule that fits another one is not told of both.
+        // A rule that fits one stage is not reported of both if no rule is known for the other.
         let alike = first_of(a, b) || first_of(b, a) || of_some(a) || of_some(b);
         let is_one = self.is_one && other.is_one;
         self.anywhere == other.anywhere || self.what == other.what && (alike || is_one)

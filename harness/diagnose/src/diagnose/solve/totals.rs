@@ -32,7 +32,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                 return None;
             }
             let by = total(want);
-            // Of a total of nearly nothing no bound is known that says anything.
+            // No bound says anything of a total that is nearly nothing.
             if by < SMALLEST {
                 return None;
             }
@@ -95,7 +95,7 @@ fn of_others<'a>(scene: &'a Scene<'a>, n: usize) -> Vec<Law<'a>> {
         let operand = scene.operand(step, 0).filter(|operand| operand.row_len() == n)?;
         Some(operand.data.get(token * n..(token + 1) * n)?.iter().map(|v| f64::from(*v)).sum())
     };
-    // Of a softmax the operand has no shares, but their logarithms.
+    // The operand of a softmax holds logarithms of shares, and no shares.
     let is_shared_out = |row: &RowAt| {
         let token = scene.token(row).0;
         let operand = scene.operand(row.step, 0).filter(|operand| operand.row_len() == n);
