@@ -16,6 +16,42 @@ const REMEDY: &str = "look up the slot of each key by the table of the row's own
 /// Wrong rows that there must be.
 const ROWS: usize = 4;
 
+/// The keys of a row that are another sequence's.
+#[derive(Clone, Copy)]
+struct Span {
+    /// The first and the last one that its own cannot be.
+    sure: (usize, usize),
+    /// How far the keys next to these may be the other's as well: both sequences may have the same token there.
+    perhaps: (usize, usize),
+}
+
+impl Span {
+    /// The keys that a row's elements show, by whether each may be its own, and the other's.
+    fn of(n: usize, is_own: impl Fn(usize) -> bool, is_other: impl Fn(usize) -> bool) -> Option<Self> {
+        let sure = ((0..n).find(|i| !is_own(*i))?, (0..n).rfind(|i| !is_own(*i))?);
+        let from = (0..sure.0).rev().take_while(|i| is_other(*i)).last().unwrap_or(sure.0);
+        let to = (sure.1 + 1..n).take_while(|i| is_other(*i)).last().unwrap_or(sure.1);
+        (sure.0..=sure.1).all(is_other).then_some(Self { sure, perhaps: (from, to) })
+    }
+}
+
+/// Where the keys of another sequence are read, by the rows' spans and positions.
+fn place(spans: &[(Span, usize)]) -> Option<(usize, String)> {
+    let from_first = spans.iter().all(|(span, _)| span.perhaps.0 == 0);
+    let to_own = spans.iter().all(|(span, position)| span.perhaps.1 == *position);
+    let &(Span { sure: (first, last), .. }, _) = spans.first()?;
+    let alike = |end: fn(&Span) -> usize| spans.iter().all(|(span, _)| end(span) == end(&spans[0].0));
+    match (from_first, to_own) {
+        (true, true) => Some((0, "at the same positions".to_owned())),
+        (false, true) if alike(|span| span.sure.0) => Some((first, format!("at the same positions from {first} on"))),
+        (_, false) if alike(|span| span.sure.1) && (from_first || alike(|span| span.sure.0)) => {
+            let first = if from_first { 0 } else { first };
+            Some((first, format!("at the same positions {first}..{last}")))
+        }
+        _ => None,
+    }
+}
+
 /// Whose keys, or values, are read.
 pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let (attention, of_scores) = match e.node.op.anatomy() {
@@ -32,29 +68,25 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     });
     let others: Vec<(Whose, Cow<'_, Tensor<f32>>)> = others.collect();
     let mut read: BTreeSet<Whose> = BTreeSet::new();
-    // The first and the last key that is another one, and whether that is the last that the row sees.
-    let mut ends: Option<(usize, usize, bool)> = None;
-    let (mut rows, mut known) = (0, others.iter().map(|(sequence, _)| *sequence).collect::<BTreeSet<Whose>>());
+    let (mut spans, mut known) = (Vec::new(), others.iter().map(|(sequence, _)| *sequence).collect::<BTreeSet<Whose>>());
     for row in e.bad_rows() {
         let step = &e.side.capture.steps[row.step];
         let token = (0..step.rows()).find(|&r| step.first + step.offset(r) == row.place.position)?;
         let operand = step.get(first)?;
         let gives = |cache: &Tensor<f32>| match of_scores {
             true => scores(e, row, (&operand, token), (attention, cache)),
-            false => context(e, row, (&operand, token), (attention, cache)).then_some((0, row.place.position)),
+            false => context(e, row, (&operand, token), (attention, cache)).then(|| {
+                let all = (0, row.place.position);
+                Span { sure: all, perhaps: all }
+            }),
         };
-        let of: Vec<(Whose, (usize, usize))> =
+        let of: Vec<(Whose, Span)> =
             others.iter().filter_map(|(sequence, cache)| Some((*sequence, gives(cache)?))).collect();
         // Whoever has them, they are the same.
-        let &(_, (first, last)) = of.first()?;
+        spans.push((of.first()?.1, row.place.position));
         let of: BTreeSet<Whose> = of.into_iter().map(|(sequence, _)| sequence).collect();
-        let all = *ends.get_or_insert((first, last, last == row.place.position));
-        if all.0 != first || all.2 != (last == row.place.position) || !all.2 && all.1 != last {
-            return None;
-        }
         known.retain(|sequence| of.contains(sequence));
         read.extend(of.first());
-        rows += 1;
     }
     let own = e.side.capture.steps.last()?.whose;
     let whose = match known.first() {
@@ -62,46 +94,32 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         None => format!("others ({})", read.iter().map(|one| one.beside(own)).collect::<Vec<_>>().join(", ")),
     };
     let what = if of_scores { "keys" } else { "values" };
-    let (first, at) = match ends? {
-        (0, _, true) => (0, "at the same positions".to_owned()),
-        (first, _, true) => (first, format!("at the same positions from {first} on")),
-        (first, last, _) => (first, format!("at the same positions {first}..{last}")),
-    };
+    let (first, at) = place(&spans)?;
     let words = format!("{what} of {whose} are read in the place of its own, {at}");
     // Where they end is a number of the run.
     let shown = Shown { what: format!("{what} of {whose} from {first} on"), links: Vec::new() };
-    (rows >= ROWS).then_some(Told { words, remedy: REMEDY, shown })
+    (spans.len() >= ROWS).then_some(Told { words, remedy: REMEDY, shown })
 }
 
-/// The first and the last key of which the score of a row is that of its query and another key; nothing where a wrong score is not.
+/// The keys of which a row's scores are those of its query and another sequence's key; nothing where a wrong score is not.
 fn scores(
     e: &Evidence<'_>, row: &RowAt, (queries, token): (&Tensor<f32>, usize), (a, keys): (&Attention, &Tensor<f32>),
-) -> Option<(usize, usize)> {
+) -> Option<Span> {
     let (head, (got, want, bound)) = (row.place.head?, e.row(row));
     let q = queries.row(token).get(head * a.head_dim..(head + 1) * a.head_dim)?;
-    let (mut wrong, mut ended): (Option<(usize, usize)>, bool) = (None, false);
-    for i in 0..got.len().min(row.place.position + 1) {
-        let is_own = right(got[i], want[i], bound[i]);
-        if i >= keys.rows() || is_own && wrong.is_none() {
-            if is_own {
-                continue;
-            }
-            return None;
+    let is_other = |i: usize| {
+        if i >= keys.rows() {
+            return false;
         }
-        let k = keys.row(i).get(a.kv_head(head) * a.head_dim..)?.get(..a.head_dim)?;
+        let k = &keys.row(i)[a.kv_head(head) * a.head_dim..][..a.head_dim];
         let (mut sum, mut size) = (0.0, 0.0);
         for (q, k) in q.iter().zip(k) {
             let product = f64::from(*q) * f64::from(*k);
             (sum, size) = (sum + product, size + product.abs());
         }
-        // Between the first and the last that is another one all are, if some may be its own as well.
-        match (is_own, right(got[i], sum, bound[i].max((4.0 * UNIT * size) as f32))) {
-            (false, true) if !ended => wrong = Some((wrong.map_or(i, |(first, _)| first), i)),
-            (false, _) => return None,
-            (true, is_other) => ended |= !is_other,
-        }
-    }
-    wrong
+        right(got[i], sum, bound[i].max((4.0 * UNIT * size) as f32))
+    };
+    Span::of(got.len().min(row.place.position + 1), |i| right(got[i], want[i], bound[i]), is_other)
 }
 
 /// Whether the context of a row is made of its weights and other values.
@@ -129,4 +147,30 @@ fn context(
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Span, place};
+
+    /// The spans of rows of positions 0 to 5, where `own` and `other` say of a key whether it may be that of each sequence.
+    fn told(own: impl Fn(usize) -> bool, other: impl Fn(usize) -> bool) -> Option<String> {
+        let spans: Option<Vec<(Span, usize)>> =
+            (2..6).map(|p| Some((Span::of(p + 1, &own, &other)?, p))).collect();
+        Some(place(&spans?)?.1)
+    }
+
+    #[test]
+    fn a_token_that_both_sequences_have_does_not_end_a_span() {
+        assert_eq!(told(|k| k == 4, |_| true).as_deref(), Some("at the same positions"));
+        assert_eq!(told(|k| k == 0, |_| true).as_deref(), Some("at the same positions"));
+        assert_eq!(told(|k| k == 0, |k| k > 0).as_deref(), Some("at the same positions from 1 on"));
+        assert_eq!(told(|k| k > 1, |k| k < 2).as_deref(), Some("at the same positions 0..1"));
+    }
+
+    #[test]
+    fn a_key_of_neither_sequence_is_no_span() {
+        assert_eq!(told(|_| false, |k| k != 1), None);
+        assert_eq!(told(|_| true, |_| true), None);
+    }
 }

@@ -166,6 +166,33 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
     Mutation {
+        name: "experts-searched-from-zero",
+        fits: Some(choices),
+        story: "the search for a token's next best expert begins at 0 and goes by the router's raw scores: no expert with a score of 0 or \
+                less is chosen, and a place for which none is left gets expert 0",
+        seen: "tokens with few positive scores have expert 0 more than once",
+        remedy: "begin the search for the largest score at minus infinity, or go by the probabilities",
+        apply: |node, _, graph| {
+            let input = *node.inputs.first()?;
+            let is_of_scores = |n: &&Node| is(n, RowSoftmax.name()) || is(n, Sigmoid("").name());
+            let scores = graph.nodes.get(input).filter(is_of_scores).map_or(input, |n| n.inputs[0]);
+            let (op, inputs) = (node.op.clone(), [&[scores], &node.inputs[1..]].concat());
+            let other = node.computing(move |inputs, c| {
+                let (mut chosen, bound) = ops::forward_with_bound(&op, inputs, c);
+                let (experts, places) = (inputs[0].row_len().max(1), chosen.row_len().max(1));
+                for (i, expert) in chosen.data.iter_mut().enumerate() {
+                    let score = index(*expert, experts).map(|expert| inputs[0].data[i / places * experts + expert]);
+                    if score.is_some_and(|score| score <= 0.0) {
+                        *expert = 0.0;
+                    }
+                }
+                (chosen, bound)
+            });
+            Some(Node { inputs, ..other })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
         name: "expert-weights-of-another-token",
         fits: Some(weights),
         story: "the weights of the chosen experts are read from the probabilities of {from}",

@@ -33,6 +33,8 @@ pub enum Kept {
     PassScale,
     /// Blocks of q8_0 are coded by their scale as it is stored, in f16.
     StoredScale,
+    /// Codes of q4_0 and q5_0 are not limited: the one above the largest becomes 0.
+    CodesWrap,
     /// What is below the smallest normal number of the cache's format becomes 0.
     NoSubnormals,
     /// The buffer doubles when it is full, and what is in it stays at its address.
@@ -63,6 +65,9 @@ impl fmt::Display for Kept {
             }
             Self::StoredScale => f.write_str(
                 "each block is coded by its scale as it is stored, rounded to f16, and not by the exact one",
+            ),
+            Self::CodesWrap => f.write_str(
+                "codes are not limited to the largest one before they are packed: the code after it becomes 0, the most negative value of its block",
             ),
             Self::NoSubnormals => {
                 f.write_str("numbers below the smallest normal number of the cache's format are stored as 0: it has no subnormal numbers there")
@@ -109,6 +114,10 @@ impl Kept {
                         _ => by_stored(scene, row),
                     })
                 })
+            }
+            Self::CodesWrap => {
+                let half = half_of_codes(scene)?;
+                Some(Box::new(move |row| with_codes_wrapped(scene, row, half)))
             }
             Self::NoSubnormals => {
                 let smallest = smallest_normal(scene)?;
@@ -213,6 +222,44 @@ fn by_stored(scene: &Scene<'_>, row: &RowAt) -> Option<Row> {
     Some(Row { value, bound })
 }
 
+/// Half the number of codes of a cache of q4_0 or q5_0.
+fn half_of_codes(scene: &Scene<'_>) -> Option<f64> {
+    let node = scene.node();
+    let half = match scene.e.side.arithmetic.kv.of(node.is_of_values()) {
+        ActivationFormat::Q4_0 => 8.0,
+        ActivationFormat::Q5_0 => 16.0,
+        _ => return None,
+    };
+    matches!(node.op.anatomy(), Anatomy::State(State::Rows(_))).then_some(half)
+}
+
+/// A row of q4_0 or q5_0, as ggml codes it, in which the code after the largest one becomes 0.
+fn with_codes_wrapped(scene: &Scene<'_>, row: &RowAt, half: f64) -> Option<Row> {
+    let own = given(scene, row.place.position, scene.token(row).1, row.range.len())?;
+    let (_, want, bound) = scene.e.row(row);
+    let (mut value, mut bounds) = (want.to_vec(), bound.to_vec());
+    for (block, own) in own.chunks(BLOCK).enumerate() {
+        let largest = own.iter().fold(0f32, |most, v| if v.abs() > most.abs() { *v } else { most });
+        let scale = largest / -half as f32;
+        if scale == 0.0 {
+            continue;
+        }
+        let lowest = -half * f16::from_f32(scale).to_f64();
+        for (i, v) in own.iter().enumerate() {
+            let (at, code) = (block * BLOCK + i, f64::from(*v) / f64::from(scale) + half + 0.5);
+            // Within the rounding of the quotient, the code may be the largest one as well.
+            let edge = 4.0 * UNIT * half;
+            if code >= 2.0 * half - edge {
+                if code < 2.0 * half + edge {
+                    bounds[at] += (want[at] - lowest).abs() as f32;
+                }
+                value[at] = lowest;
+            }
+        }
+    }
+    Some(Row { value, bound: bounds })
+}
+
 /// The smallest normal number of a cache's format, as its rows have it before they are scaled: 2⁻¹⁴ of f16 and e5m2, 2⁻⁶ of e4m3.
 fn smallest_normal(scene: &Scene<'_>) -> Option<f64> {
     let (node, arithmetic) = (scene.node(), scene.e.side.arithmetic);
@@ -269,7 +316,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         .flat_map(|first| [false, true].map(|by_head| Kept::Grown { first, by_head }));
     firsts
         .into_iter()
-        .chain([Kept::PassScale, Kept::StoredScale, Kept::NoSubnormals])
+        .chain([Kept::PassScale, Kept::StoredScale, Kept::CodesWrap, Kept::NoSubnormals])
         .chain(rotated)
         .chain(grown)
         .filter_map(|kept| Law::of(Form::Kept(kept), scene))
