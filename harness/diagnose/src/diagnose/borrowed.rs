@@ -68,7 +68,8 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     });
     let others: Vec<(Whose, Cow<'_, Tensor<f32>>)> = others.collect();
     let mut read: BTreeSet<Whose> = BTreeSet::new();
-    let (mut spans, mut known) = (Vec::new(), others.iter().map(|(sequence, _)| *sequence).collect::<BTreeSet<Whose>>());
+    let (mut spans, mut known) =
+        (Vec::new(), others.iter().map(|(sequence, _)| *sequence).collect::<BTreeSet<Whose>>());
     for row in e.bad_rows() {
         let step = &e.side.capture.steps[row.step];
         let token = (0..step.rows()).find(|&r| step.first + step.offset(r) == row.place.position)?;
@@ -155,8 +156,7 @@ mod tests {
 
     /// The spans of rows of positions 0 to 5, where `own` and `other` say of a key whether it may be that of each sequence.
     fn told(own: impl Fn(usize) -> bool, other: impl Fn(usize) -> bool) -> Option<String> {
-        let spans: Option<Vec<(Span, usize)>> =
-            (2..6).map(|p| Some((Span::of(p + 1, &own, &other)?, p))).collect();
+        let spans: Option<Vec<(Span, usize)>> = (2..6).map(|p| Some((Span::of(p + 1, &own, &other)?, p))).collect();
         Some(place(&spans?)?.1)
     }
 
