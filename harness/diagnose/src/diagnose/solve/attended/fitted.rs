@@ -106,7 +106,10 @@ pub(super) fn heads(queries: &Queries<'_>) -> Vec<Attended> {
     };
     let named = |list: Vec<usize>| {
         let known = [HeadOf::Mod, HeadOf::Shifted, HeadOf::AtMost, HeadOf::Next, HeadOf::Before, HeadOf::Mirrored];
-        let known = (0..n).map(HeadOf::Is).chain(known);
+        // A group of another size than a power of two is divided by a shift.
+        let group = (heads / n).max(1);
+        let shifts = [group.ilog2(), group.ilog2() + 1].map(HeadOf::Down);
+        let known = (0..n).map(HeadOf::Is).chain(known).chain(shifts.into_iter().filter(|_| !group.is_power_of_two()));
         let agrees = |map: &HeadOf| (0..heads).all(|h| map.of(h, (heads, n)) == list[h]);
         let of_wrong = |map: &HeadOf| by_head.keys().all(|&h| map.of(h, (heads, n)) == list[h]);
         let mut all: Vec<HeadOf> = known.clone().filter(agrees).take(1).collect();

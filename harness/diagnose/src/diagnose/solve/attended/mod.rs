@@ -229,6 +229,8 @@ pub enum HeadOf {
     Before,
     /// At the other end.
     Mirrored,
+    /// h without so many of its low bits, the last at most.
+    Down(u32),
     /// As listed.
     Listed(Vec<usize>),
 }
@@ -244,6 +246,7 @@ impl HeadOf {
             Self::Next => (own + 1) % n,
             Self::Before => (own + n - 1) % n,
             Self::Mirrored => n - 1 - own,
+            Self::Down(bits) => (h >> bits).min(n - 1),
             Self::Listed(list) => list.get(h).copied().unwrap_or(own).min(n - 1),
         }
     }

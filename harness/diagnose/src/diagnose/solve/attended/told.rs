@@ -15,6 +15,7 @@ impl fmt::Display for HeadOf {
             Self::Next => f.write_str("the KV head after its own"),
             Self::Before => f.write_str("the KV head before its own"),
             Self::Mirrored => f.write_str("the KV head at the other end"),
+            Self::Down(bits) => write!(f, "KV head h >> {bits}, the last at most,"),
             Self::Listed(list) => {
                 let list: Vec<String> = list.iter().map(ToString::to_string).collect();
                 write!(f, "the KV head of the list {}", list.join(" "))
