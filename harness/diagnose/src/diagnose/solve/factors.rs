@@ -521,12 +521,16 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
             Box::new(move |head| (head / (h / g) + by) % g),
         )
     }));
-    // A group of another size than a power of two is divided by a shift.
+    // A group of another size than a power of two is divided by a shift, or shared by heads that are computed together.
     let group = (h / g).max(1);
     let shifts = [group.ilog2(), group.ilog2() + 1].into_iter().filter(|_| !group.is_power_of_two());
     maps.extend(shifts.map(|bits| -> (String, Map) {
         let what = format!("head h >> {bits} of the cache, the last at most, for head h");
         (what, Box::new(move |head| (head >> bits).min(g - 1)))
+    }));
+    maps.extend([2, 4, 8].into_iter().filter(|m| !group.is_multiple_of(*m)).map(|m| -> (String, Map) {
+        let what = format!("the cache's head for the first of each {m} query heads");
+        (what, Box::new(move |head| head / m * m / group))
     }));
     for (name, map) in maps {
         let sums = sums.clone();

@@ -9,6 +9,7 @@ use crate::verdict::RowAt;
 use qdiff_engine::ops::anatomy::{self, Elementwise};
 use qdiff_engine::ops::{Anatomy, Pairing, Rope, UNIT};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {

@@ -37,6 +37,8 @@ pub enum Kept {
     CodesWrap,
     /// Codes of q8_0 are not rounded to the nearest whole number.
     Cut(Cut),
+    /// Blocks of q8_0 whose scale is below 1 are coded by 1.
+    AtLeastOne,
     /// What is below the smallest normal number of the cache's format becomes 0.
     NoSubnormals,
     /// The buffer doubles when it is full, and what is in it stays at its address.
@@ -106,6 +108,7 @@ impl fmt::Display for Kept {
                     "codes are rounded by adding 1/2 and cutting off the fraction, which is wrong for negative ones"
                 }
             }),
+            Self::AtLeastOne => f.write_str("each block whose scale should be below 1 is coded by the scale 1"),
             Self::NoSubnormals => {
                 f.write_str("numbers below the smallest normal number of the cache's format are stored as 0: it has no subnormal numbers there")
             }
@@ -135,7 +138,7 @@ impl Kept {
                 let rope = rotation(scene)?;
                 Some(Box::new(move |row| rotated(scene, row, rope, (if back { -1.0 } else { 1.0 }, once))))
             }
-            Self::FirstScale(_) | Self::PassScale | Self::StoredScale | Self::Cut(_) => {
+            Self::FirstScale(_) | Self::PassScale | Self::StoredScale | Self::Cut(_) | Self::AtLeastOne => {
                 let of_cache = matches!(scene.node().op.anatomy(), Anatomy::State(State::Rows(_)));
                 let format = scene.e.side.arithmetic.kv.of(scene.node().is_of_values());
                 (of_cache && format == ActivationFormat::Q8_0).then(|| -> Alternative<'a> {
@@ -149,7 +152,8 @@ impl Kept {
                             by_others(scene, row, step.first..step.keys())
                         }
                         Self::Cut(cut) => with_codes_cut(scene, row, cut),
-                        _ => by_stored(scene, row),
+                        Self::AtLeastOne => by_stored(scene, row, 1.0),
+                        _ => by_stored(scene, row, 0.0),
                     })
                 })
             }
@@ -242,13 +246,13 @@ fn by_others(scene: &Scene<'_>, row: &RowAt, positions: Range<usize>) -> Option<
     Some(Row { value, bound })
 }
 
-/// A row of q8_0 by its own scales as they are stored.
-fn by_stored(scene: &Scene<'_>, row: &RowAt) -> Option<Row> {
+/// A row of q8_0 by its own scales as they are stored, which are at least so much.
+fn by_stored(scene: &Scene<'_>, row: &RowAt, least: f32) -> Option<Row> {
     let own = given(scene, row.place.position, scene.token(row).1, row.range.len())?;
     let (mut value, mut bound) = (Vec::with_capacity(own.len()), Vec::with_capacity(own.len()));
     for own in own.chunks(BLOCK) {
         let largest = own.iter().fold(0f32, |most, v| most.max(v.abs()));
-        let scale = f16::from_f32(largest / 127.0).to_f64();
+        let scale = f16::from_f32((largest / 127.0).max(least)).to_f64();
         for v in own {
             let exact = if scale == 0.0 { 0.0 } else { f64::from(*v) / scale };
             value.push(exact.round().clamp(-128.0, 127.0) * scale);
@@ -376,6 +380,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         .into_iter()
         .chain([Kept::PassScale, Kept::StoredScale, Kept::CodesWrap, Kept::NoSubnormals])
         .chain(Cut::ALL.map(Kept::Cut))
+        .chain([Kept::AtLeastOne])
         .chain(rotated)
         .chain(grown)
         .filter_map(|kept| Law::of(Form::Kept(kept), scene))

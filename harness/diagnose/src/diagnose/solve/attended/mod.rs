@@ -231,6 +231,8 @@ pub enum HeadOf {
     Mirrored,
     /// h without so many of its low bits, the last at most.
     Down(u32),
+    /// That of the first of each so many heads of the queries.
+    OfFirst(usize),
     /// As listed.
     Listed(Vec<usize>),
 }
@@ -247,6 +249,7 @@ impl HeadOf {
             Self::Before => (own + n - 1) % n,
             Self::Mirrored => n - 1 - own,
             Self::Down(bits) => (h >> bits).min(n - 1),
+            Self::OfFirst(m) => h / m * m / (heads / n),
             Self::Listed(list) => list.get(h).copied().unwrap_or(own).min(n - 1),
         }
     }

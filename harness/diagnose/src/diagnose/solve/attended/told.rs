@@ -12,6 +12,7 @@ impl fmt::Display for HeadOf {
             Self::Mod => f.write_str("KV head h mod n_kv"),
             Self::Shifted => f.write_str("KV head (h + 1)·n_kv / n_heads"),
             Self::AtMost => f.write_str("KV head h, the last at most,"),
+            Self::OfFirst(m) => write!(f, "the KV head of the first of each {m} query heads"),
             Self::Next => f.write_str("the KV head after its own"),
             Self::Before => f.write_str("the KV head before its own"),
             Self::Mirrored => f.write_str("the KV head at the other end"),
