@@ -823,8 +823,12 @@ fn elsewhere<'a>(scene: &'a Scene<'a>, name: &'a str, format: &'static Format) -
     let (n, rows) = source.extent(name);
     let blocks = n / format.ty.block_size();
     // The rows of the experts stand one after another.
-    let of_expert = scene.width().filter(|width| *width > 0 && *width < rows && rows.is_multiple_of(*width));
-    let of_expert = of_expert.filter(|_| scene.of_experts()).map(|width| (Index::Mod(width), true));
+    let of_expert = match scene.node().op.anatomy() {
+        Anatomy::Contraction(Contraction::Weight(Some(picked))) if picked.groups > 1 => {
+            Some((Index::Mod(rows / picked.groups), true))
+        }
+        _ => None,
+    };
     let mut all = Vec::new();
     for field in format.fields {
         for (index, of_row) in maps(rows)
