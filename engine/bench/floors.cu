@@ -10,10 +10,10 @@
 //    three kernels a layer, of which the first has the bytes of three and runs on 16 multiprocessors, as two clusters of eight would.
 // 2. Taps: that step of the 0.5B, the host waiting for each. Its kernels store as many bytes as every stage has; beside the next step
 //    a second stream computes the checksums of the rows of the caches, all blocks at once or some at a time, clears the slot and
-//    brings it to the host.
+//    brings it to the host. And parcels of a prefill's taps, which are copied aside and brought to the host through a ring.
 // 3. Unpacking: warps on all multiprocessors unpack weights of shared memory and multiply them with a vector, again and again.
 //
-// All three compare with f64 what the kernels leave, and the program fails where they differ.
+// All three compare with f64 what the kernels leave, and with the source what was copied. The program fails where they differ.
 
 #include "fused/ring.cuh"
 #include "kv.cuh"
@@ -459,6 +459,73 @@ static void taps() {
     for (cudaGraphExec_t e : tapped) CK(cudaGraphExecDestroy(e));
 }
 
+// Parcels as `readback.rs` brings them, without kernels between them.
+static void parcels() {
+    constexpr size_t RING = 64 << 20, MOST = 256 << 20;
+    u8 *host, *aside = room<u8>(RING);
+    cudaStream_t copies;
+    CK(cudaMallocHost(&host, MOST));
+    CK(cudaStreamCreateWithFlags(&copies, cudaStreamNonBlocking));
+    // Bytes a second of each run.
+    auto told = [&](const char *what, size_t parcel, std::vector<double> runs) {
+        std::sort(runs.begin(), runs.end());
+        printf("link: %-38s of %6.2f MB: median %5.2f GB/s, best %5.2f, worst %5.2f\n", what, parcel * 1e-6, runs[runs.size() / 2] * 1e-9,
+               runs.back() * 1e-9, runs[0] * 1e-9);
+    };
+    auto seconds = [](auto run) {
+        const auto began = std::chrono::steady_clock::now();
+        run();
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    };
+    std::vector<double> runs;
+    for (int i = 0; i < 12; i++) {
+        const double took = seconds([&] {
+            CK(cudaMemcpyAsync(host, memory, MOST, cudaMemcpyDeviceToHost, copies));
+            CK(cudaStreamSynchronize(copies));
+        });
+        if (i > 1) runs.push_back(MOST / took);
+    }
+    told("one copy", MOST, runs);
+    // The 0.5B after 512 tokens: keys, a vector of each token, gates, scores; and the largest parcel.
+    for (size_t parcel : {(size_t)512 * 128 * 4, (size_t)512 * 896 * 4, (size_t)512 * 4864 * 4, (size_t)14 * 512 * 512 * 4, RING / 4}) {
+        const size_t places = RING / parcel, count = BYTES / parcel;
+        std::vector<cudaEvent_t> filled(places), arrived(places);
+        for (auto *events : {&filled, &arrived}) {
+            for (cudaEvent_t &e : *events) CK(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
+        }
+        runs.clear();
+        for (int run = 0; run < 7; run++) {
+            memset(host, 0, RING);
+            const double took = seconds([&] {
+                for (size_t i = 0; i < count; i++) {
+                    const size_t at = i % places;
+                    if (i >= places) CK(cudaEventSynchronize(arrived[at]));
+                    CK(cudaMemcpyAsync(aside + at * parcel, memory + i * parcel, parcel, cudaMemcpyDeviceToDevice, s));
+                    CK(cudaEventRecord(filled[at], s));
+                    CK(cudaStreamWaitEvent(copies, filled[at], 0));
+                    CK(cudaMemcpyAsync(host + at * parcel, aside + at * parcel, parcel, cudaMemcpyDeviceToHost, copies));
+                    CK(cudaEventRecord(arrived[at], copies));
+                }
+                CK(cudaStreamSynchronize(copies));
+            });
+            for (size_t at = 0; at < places; at++) {
+                const size_t last = (count - 1 - at) / places * places + at; // the last parcel of this place
+                const u8 *noise_of = (const u8 *)noise.data();
+                bool same = true;
+                for (size_t k = 0; k < parcel; k += 4096) {
+                    const size_t from = (last * parcel + k) % (4 * NOISE);
+                    same = same && host[at * parcel + k] == noise_of[from];
+                }
+                judge(same, "a parcel");
+            }
+            if (run > 1) runs.push_back(count * parcel / took);
+        }
+        told("parcels through a ring", parcel, runs);
+        for (auto *events : {&filled, &arrived}) for (cudaEvent_t e : *events) CK(cudaEventDestroy(e));
+    }
+    CK(cudaFreeHost(host)); CK(cudaFree(aside));
+}
+
 template <typename F>
 __global__ void weights_of(Weights w, size_t groups, float *to) {
     const size_t g = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -543,6 +610,7 @@ int main() {
     printf("%s, %d multiprocessors; a copy moves %.0f GB/s\n", about.name, processors, copied * 1e-9);
     layers();
     taps();
+    parcels();
     unpacking<Q4_K>("Q4_K", {128, 16}, 1, true);
     unpacking<Q6_K>("Q6_K", {128, 64, 16, 2}, 3);
     unpacking<Q5_0>("Q5_0", {128, 32, 16}, 2);
