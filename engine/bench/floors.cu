@@ -91,7 +91,9 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32) phase(const __grid_constant_
     meet();
     auto write = [&](float *to, int count) {
         const int each = (count + gridDim.x - 1) / gridDim.x;
-        for (int i = threadIdx.x; i < each && (int)blockIdx.x * each + i < count; i += MULTIPLIERS) to[blockIdx.x * each + i] = parts[1][i % WARPS];
+        for (int i = threadIdx.x; i < each && (int)blockIdx.x * each + i < count; i += MULTIPLIERS) {
+            to[blockIdx.x * each + i] = parts[1][i % WARPS] * (float)(1 + i % 5); // no two neighbours are alike
+        }
     };
     if (p.stored) write(p.stored, p.of_stage);
     write(p.next, p.m);
@@ -110,7 +112,7 @@ struct UnpackParams {
 template <typename Format, int OWN>
 __global__ void __launch_bounds__(32 * UNPACKERS, 1) unpack(const __grid_constant__ UnpackParams p) {
     typedef Tile<Format> T;
-    extern __shared__ __align__(16) u8 shared[];
+    extern __shared__ __align__(1024) u8 shared[];
     const int lane = threadIdx.x % 32, warp = blockIdx.x * UNPACKERS + threadIdx.x / 32;
     const float4 *from = (const float4 *)p.x;
     const Vector x = prepare_both<Format, Format, run_of<Format>, 3>(shared, 32 * GROUPS, [&](int i) { return __ldcg(from + i); }).a;
@@ -291,13 +293,13 @@ static std::vector<double> defined(const Launch &l, const std::vector<double> &x
 static std::vector<double> written(const Launch &l, const std::vector<double> &sums, int count) {
     const int each = (count + l.grid - 1) / l.grid;
     std::vector<double> y(count);
-    for (int i = 0; i < count; i++) y[i] = sums[i / each * WARPS + i % each % WARPS];
+    for (int i = 0; i < count; i++) y[i] = sums[i / each * WARPS + i % each % WARPS] * (1 + i % each % 5);
     return y;
 }
 // Sums of positive numbers: f32 is that near.
 static bool near(const std::vector<float> &y, const std::vector<double> &want) {
     for (size_t i = 0; i < want.size(); i++) {
-        if (!(std::fabs(y[i] - want[i]) <= 1e-4 * want[i])) return false;
+        if (!(std::fabs(y[i] - want[i]) <= 3e-4 * want[i])) return false;
     }
     return true;
 }
