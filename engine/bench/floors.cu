@@ -200,8 +200,8 @@ static const Shape SHAPES[] = {
 };
 static float *vectors[2];
 
-// The launches of a step after so many tokens: the kernels of so many layers, and the head where it is asked for. THREE: with one
-// kernel in the place of the first three.
+// The launches of a step after so many tokens: the kernels of so many layers, and HEAD: the head. THREE: with one kernel in the place
+// of the first three.
 static std::vector<Launch> step_of(const Shape &of, int layers, int tokens, bool three, bool head) {
     std::vector<Launch> all;
     size_t at = 0;
@@ -215,7 +215,8 @@ static std::vector<Launch> step_of(const Shape &of, int layers, int tokens, bool
     const double e = of.e, kv = of.kv, f = of.f;
     for (int l = 0; l < layers; l++) {
         // A long cache is kept in f16.
-        const double qkv = e * (e + kv) * of.most + e * kv * of.value[l % 2], keys = 2.0 * tokens * kv * (tokens > 512 ? 2 : 4), out = e * e * of.most;
+        const double qkv = e * (e + kv) * of.most + e * kv * of.value[l % 2], out = e * e * of.most;
+        const double keys = 2.0 * tokens * kv * (tokens > 512 ? 2 : 4);
         if (three) {
             add(16, qkv + keys + out, of.e, of.e);
         } else {
@@ -303,7 +304,7 @@ static bool near(const std::vector<float> &y, const std::vector<double> &want) {
     }
     return true;
 }
-// Whether a step leaves what it is defined to, in its last vector and in what it stores.
+// Whether the last vector of a step and all that its kernels store are as defined.
 static bool right(const std::vector<Launch> &all, int stages) {
     CK(cudaMemcpy(vectors[0], noise.data(), 4 * all[0].p.n, cudaMemcpyHostToDevice));
     cudaGraphExec_t e = captured(all, stages);
