@@ -51,7 +51,7 @@ pub(super) fn of_one_format(searcher: &Searcher<'_>, stages: &[StageResult], fin
             let Some(cause) = &mut findings[i].cause else { continue };
             let by = short(by);
             cause.story = format!(
-                "weights in {ty} are read at {by} times their value: all products with such weights are wrong so, and no other is"
+                "weights in {ty} are read at {by} times their value: it changes all products with such weights, and no other product"
             );
             DECODED.clone_into(&mut cause.remedy);
         }

@@ -422,9 +422,9 @@ fn of_passes(scene: &Scene<'_>) -> Vec<(String, At)> {
     // The tokens before a pass, by its number.
     type Before = fn(&[Range<usize>], usize) -> usize;
     let ways: [(&str, Before); 3] = [
-        ("its number, times its own number of tokens", |passes, i| i * passes[i].len()),
-        ("its number, times the number of tokens of the first part", |passes, i| i * passes[0].len()),
-        ("the number of tokens of the part before it", |passes, i| i.checked_sub(1).map_or(0, |i| passes[i].len())),
+        ("i·n, for part i (counted from 0) of n tokens", |passes, i| i * passes[i].len()),
+        ("i·n, for part i (counted from 0), n being the length of the first part", |passes, i| i * passes[0].len()),
+        ("n, the length of the part before it", |passes, i| i.checked_sub(1).map_or(0, |i| passes[i].len())),
     ];
     let law = |(what, before): (&str, Before)| -> (String, At) {
         let passes = passes.clone();
@@ -432,7 +432,7 @@ fn of_passes(scene: &Scene<'_>) -> Vec<(String, At)> {
             let pass = passes.iter().position(|pass| pass.contains(&p));
             pass.map_or(f64::NAN, |i| (before(&passes, i) + p - passes[i].start) as f64)
         };
-        (format!("rotated as if the tokens before a part were as many as {what}"), Rc::new(at))
+        (format!("rotated as if each part began at position {what}"), Rc::new(at))
     };
     ways.into_iter().map(law).collect()
 }

@@ -233,6 +233,8 @@ pub enum HeadOf {
     Down(u32),
     /// That of the first of each so many heads of the queries.
     OfFirst(usize),
+    /// Each of these: with so many heads they are the same.
+    Either(Vec<HeadOf>),
     /// As listed.
     Listed(Vec<usize>),
 }
@@ -250,6 +252,7 @@ impl HeadOf {
             Self::Mirrored => n - 1 - own,
             Self::Down(bits) => (h >> bits).min(n - 1),
             Self::OfFirst(m) => h / m * m / (heads / n),
+            Self::Either(all) => all.first().map_or(own, |first| first.of(h, (heads, n))),
             Self::Listed(list) => list.get(h).copied().unwrap_or(own).min(n - 1),
         }
     }

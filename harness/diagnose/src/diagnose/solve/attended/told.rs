@@ -17,6 +17,10 @@ impl fmt::Display for HeadOf {
             Self::Before => f.write_str("the KV head before its own"),
             Self::Mirrored => f.write_str("the KV head at the other end"),
             Self::Down(bits) => write!(f, "KV head h >> {bits}, the last at most,"),
+            Self::Either(all) => {
+                let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+                f.write_str(&all.join(" or "))
+            }
             Self::Listed(list) => {
                 let list: Vec<String> = list.iter().map(ToString::to_string).collect();
                 write!(f, "the KV head of the list {}", list.join(" "))
