@@ -112,6 +112,7 @@ pub(super) fn heads(queries: &Queries<'_>) -> Vec<Attended> {
         let shifts = shifts.into_iter().filter(|_| !group.is_power_of_two());
         let together = [2, 4, 8].into_iter().filter(|m| !group.is_multiple_of(*m)).map(HeadOf::OfFirst);
         let rare: Vec<HeadOf> = shifts.chain(together).collect();
+        let known = (0..n).map(HeadOf::Is).chain(known);
         let agrees = |map: &HeadOf| (0..heads).all(|h| map.of(h, (heads, n)) == list[h]);
         let of_wrong = |map: &HeadOf| by_head.keys().all(|&h| map.of(h, (heads, n)) == list[h]);
         let mut all: Vec<HeadOf> = known.clone().filter(agrees).take(1).collect();
