@@ -15,13 +15,13 @@ BUGS = {
          '            q, k = whole(q, w[p + "attn_q_norm.weight"]), whole(k, w[p + "attn_k_norm.weight"])\n')]},
     "n04": {"model": "--arch qwen2 --weights Q4_0", "run": RUN, "changes": [
         ('[w.pop(p + f"attn_{s}.bias") for s in "qkv"]', '[w.pop(p + f"attn_{s}.bias") for s in "qvk"]')]},
-    "n05": {"model": "--arch qwen35 --weights Q8_0", "run": RUN, "changes": [
+    "n05": {"model": "--arch qwen35 --layers 4 --weights Q8_0", "run": RUN, "changes": [
         ("np.arange(0, c.rotated, 2) / c.rotated)", "np.arange(0, c.rotated, 2) / c.dim)")]},
     "n06": {"model": "--arch qwen3 --weights F16", "run": RUN, "engine": "--kv q8_0", "changes": [
         ("np.trunc(v + np.copysign(F(0.5), v)).astype(np.int8)", "v.astype(np.int8)")]},
     "n07": {"model": "--arch qwen3 --weights Q4_0", "run": RUN, "changes": [
         ("    return scores, weights / total", "    total = total + np.exp(-most)  # the sink of each head, whose logit is 0\n    return scores, weights / total")]},
-    "n08": {"model": "--arch qwen35 --weights F16", "run": RUN, "changes": [
+    "n08": {"model": "--arch qwen35 --layers 4 --weights F16", "run": RUN, "changes": [
         ("(part.reshape(n, -1) for part in np.split(q.reshape(n, c.heads, 2 * c.dim), 2, -1))", "np.split(q, 2, -1)")]},
     "n09": {"model": "--arch qwen2 --weights Q8_0", "run": RUN, "changes": [
         ('            [matmul(x, self.w[f"blk.{l}.ffn_gate.weight"]), matmul(x, self.w[f"blk.{l}.ffn_up.weight"])], -1), 2, -1)\n',

@@ -51,7 +51,7 @@ KEY = {
     "n15": ("q_rope, k_rope",
             "The positions of a part of the prompt begin at number of the part (from 0) × length of this part. Right: at the number of tokens before it. Here the third part (7 tokens) begins at 14 in "
             "place of 24, the fourth (5 tokens) at 15 in place of 31. Cache slots and mask are right.",
-            "parts of the prompt whose length differs from the mean of those before; not decode steps"),
+            "parts of the prompt whose number times length is not the number of tokens before them (those of 7 and of 5 tokens); not decode steps"),
     "n16": ("k_cache, v_cache",
             "At a decode step the block table goes to the card before the step's new page is in it. The first row of a new page is written to page 0, which belongs to nobody, and that step also reads it from there. "
             "From the next step on the table is right, and the row was never written: zeros.",
