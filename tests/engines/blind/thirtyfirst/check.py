@@ -1,6 +1,6 @@
 """check.py MODELS [NAME...]: for each bug, what it changes beside the clean engine, on the same tokens (numpy alone; qdiff judges nothing here).
 
-MODELS has NAME.gguf, as run.py writes them; the tokens are random.
+MODELS has NAME.gguf, as run.py writes them; the tokens are random."""
 import contextlib
 import sys
 from pathlib import Path
