@@ -18,9 +18,11 @@ Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, `real-f16` the same model in F16, and `re
 - **used**: the largest error / bound ratio of all rows in correct stages, and its stage.
 - **coverage**: the share of stage rows that were judged, and in brackets how many stages the engine dumped. Every other stage was
   judged as part of the next dumped stage.
-- **confirmed**: *prediction*: qdiff ran the engine on other tokens, and the cause predicted the values. *mended*: a patch of only the
-  defects in the brackets makes all these runs a MATCH, or, where the cell says so, leaves no stage wrong. *no*: the cause was not tried
+- **confirmed**: *prediction*: qdiff ran the engine on other tokens, and the cause predicted the values. *mended*: a patch that mends only the
+  defects in the brackets makes every run of the row a MATCH. If the cell says so, some of these runs are INCOMPLETE instead: no stage is
+  wrong, but not every row could be judged. *no*: the cause was not tried
   on other tokens, or did not hold on them; the row shows a difference from the engine's declared arithmetic, and no confirmed defect.
+- **cause**: if the runs of a row have different causes, a semicolon separates them.
 - **effect**: what all findings together change in the logits: the largest error relative to the norm of a row, the largest KL
   divergence in nats, and the number of positions at which another token is the likeliest. The rounding of both sides is included. On
   `real`, llama.cpp also rounds activations; this alone changes the logits by about 0.06 of a row's norm.

@@ -4,8 +4,8 @@
 // come from memory, for copies of them take turns.
 //
 // nvcc -O3 -std=c++17 -arch=sm_90a -I engine/kernels engine/bench/prefill_layer.cu -o prefill_layer
-// prefill_layer [TOKENS]; with ALL in the environment every format as well; with ODD alone shapes that are not whole, for
-// compute-sanitizer. Fails where a product is wrong.
+// prefill_layer [TOKENS]; with ALL in the environment every format as well; with LARGE alone the shapes of a 7B and of a 32B; with
+// ODD alone shapes that are not whole, for compute-sanitizer. Fails where a product is wrong.
 
 #include <algorithm>
 #include <cmath>
@@ -467,14 +467,26 @@ int main(int count, char **words) {
         odd();
         return wrong != 0;
     }
+    // A model of Q4_K and Q6_K, `qkv` rows of queries, keys and values.
+    auto of_blocks = [&](const char *model, int layers, int n, int qkv, int f) {
+        const Took all[] = {products_of<Q4_K, HalfPart>("qkv", n, qkv, 1, T), products_of<Q4_K, HalfPart>("out", n, n, 1, T),
+                            products_of<Q4_K, HalfPart>("gate, up", n, f, 2, T)};
+        const Took down[] = {products_of<Q6_K, HalfPart>("down", f, n, 1, T), products_of<Q4_K, HalfPart>("down", f, n, 1, T)};
+        prefill_of(model, layers, T, {all[0], all[1], all[2]}, down[0], down[1]);
+    };
+    if (getenv("LARGE")) {
+        of_blocks("7B", 28, 3584, 4608, 18944);
+        of_blocks("32B", 64, 5120, 7168, 27648);
+        attention_of<128>(28, 4, T, 0);
+        attention_of<128>(40, 8, T, 0);
+        printf(wrong ? "%d products are WRONG\n" : "all products are right\n", wrong);
+        return wrong != 0;
+    }
     const Took small[] = {products_of<Q5_0, HalfPart>("qkv", 896, 1152, 1, T), products_of<Q5_0, HalfPart>("out", 896, 896, 1, T),
                           products_of<Q5_0, HalfPart>("gate, up", 896, 4864, 2, T)};
     const Took small_down[] = {products_of<Q6_K, HalfPart>("down", 4864, 896, 1, T), products_of<Q4_K, HalfPart>("down", 4864, 896, 1, T)};
     prefill_of("0.5B", 24, T, {small[0], small[1], small[2]}, small_down[0], small_down[1]);
-    const Took large[] = {products_of<Q4_K, HalfPart>("qkv", 1536, 2048, 1, T), products_of<Q4_K, HalfPart>("out", 1536, 1536, 1, T),
-                          products_of<Q4_K, HalfPart>("gate, up", 1536, 8960, 2, T)};
-    const Took large_down[] = {products_of<Q6_K, HalfPart>("down", 8960, 1536, 1, T), products_of<Q4_K, HalfPart>("down", 8960, 1536, 1, T)};
-    prefill_of("1.5B", 28, T, {large[0], large[1], large[2]}, large_down[0], large_down[1]);
+    of_blocks("1.5B", 28, 1536, 2048, 8960);
     products_of<Q8_0, HalfPart>("down", 4864, 896, 1, T);
     products_of<F16, HalfPart>("gate, up", 896, 4864, 2, T);
     if (getenv("ALL")) {

@@ -27,7 +27,7 @@ fn a_status_names_all_its_layers_and_what_it_means() {
     assert_eq!(status(&text, "logits"), "inherited");
     let words = unwrapped(&text);
     assert!(
-        words.contains("inherited right on its own inputs, which a wrong stage before it changed: mend the"),
+        words.contains("inherited right on its own inputs, which an earlier wrong stage changed: mend the"),
         "{text}"
     );
     // A run without decode steps had "+ 0 decode steps".

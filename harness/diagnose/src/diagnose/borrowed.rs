@@ -8,7 +8,7 @@ use crate::verdict::{Evidence, RowAt, right};
 use qdiff_engine::ops::anatomy::Contraction;
 use qdiff_engine::ops::{Anatomy, Attention, Tensor, UNIT};
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How to mend it.
 const REMEDY: &str = "look up the slot of each key by the table of the row's own sequence, not by that of another row of the tile or pass";
@@ -96,10 +96,50 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     };
     let what = if of_scores { "keys" } else { "values" };
     let (first, at) = place(&spans)?;
-    let words = format!("{what} of {whose} are read in the place of its own, {at}");
+    let tile = match tile(e, (runs, run)) {
+        Some(m) => format!(", in rows whose tile of {m} rows of the pass begins with a row of another sequence"),
+        None => String::new(),
+    };
+    let words = format!("{what} of {whose} are read in the place of its own, {at}{tile}");
     // Where they end is a number of the run.
     let shown = Shown { what: format!("{what} of {whose} from {first} on"), links: Vec::new() };
     (spans.len() >= ROWS).then_some(Told { words, remedy: REMEDY, shown })
+}
+
+/// Rows of a pass that are looked up together.
+const TILES: [usize; 6] = [2, 4, 8, 16, 32, 64];
+
+/// Rows of the sequence that are right, which there must be.
+const RIGHT: usize = 4;
+
+/// The rows of a pass that go by the table of the first of them, where exactly the rows are wrong whose tile begins with a row of another
+/// sequence. Nothing where more than one size says so.
+fn tile(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<usize> {
+    let own = e.side.capture.steps.last()?.whose;
+    // The sequence of each row of a pass.
+    let mut rows: BTreeMap<(usize, usize), Whose> = BTreeMap::new();
+    for (searcher, _) in runs {
+        let capture = searcher.subject.capture;
+        for step in capture.steps.iter().enumerate().filter(|(i, _)| capture.is_own(*i)).map(|(_, step)| step) {
+            let pass = step.in_pass?;
+            rows.extend((0..step.tokens.len()).map(|r| ((pass.number, pass.before + r), step.whose)));
+        }
+    }
+    let of_own = |row: &RowAt| {
+        let step = &runs[run].0.subject.capture.steps[row.step];
+        let pass = step.in_pass?;
+        Some((pass.number, pass.before + row.place.position.checked_sub(step.first)?))
+    };
+    let wrong: BTreeSet<(usize, usize)> = e.bad_rows().map(of_own).collect::<Option<_>>()?;
+    let right = rows.iter().filter(|(row, whose)| **whose == own && !wrong.contains(row)).count();
+    let says = |m: &usize| {
+        let begins_with_another =
+            |(pass, row): (usize, usize)| rows.get(&(pass, row / m * m)).is_some_and(|first| *first != own);
+        rows.iter().filter(|(_, whose)| **whose == own).all(|(row, _)| begins_with_another(*row) == wrong.contains(row))
+    };
+    let mut fitting = TILES.into_iter().filter(says);
+    let one = fitting.next().filter(|_| right >= RIGHT)?;
+    fitting.next().is_none().then_some(one)
 }
 
 /// The keys of which a row's scores are those of its query and another sequence's key; nothing where a wrong score is not.

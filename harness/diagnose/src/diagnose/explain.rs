@@ -6,7 +6,7 @@
 
 use super::doubt::{among_layers, among_rows};
 use super::searcher::{Known, Searcher};
-use super::shared::{of_one_model, of_rows};
+use super::shared::{of_one_format, of_one_model, of_rows};
 use super::work::{Meter, USUAL};
 use super::{Diagnosis, EXPORTER, Finding, Search};
 use crate::capture::Filter;
@@ -97,6 +97,7 @@ pub fn explain(
     let searcher = Searcher { oracle, subject: *subject, filter, policy, known: &[], meter: &meter, examples: false };
     of_one_model(&searcher, &origins, &mut findings);
     of_rows(&searcher, &origins, &mut findings);
+    of_one_format(&searcher, &verdict.stages, &mut findings);
     among_layers(&searcher, &origins, &mut findings);
     among_rows(&searcher, &origins, (&mut findings, &unfinished));
     let with_example = findings.iter_mut().filter(|finding| finding.example.is_some());

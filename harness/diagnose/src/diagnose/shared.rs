@@ -2,9 +2,12 @@
 //! them, and each was fitted to something else. The same of a constant factor of some rows.
 
 use super::searcher::{Candidate, Searcher};
+use super::solve::short;
 use super::{Finding, Holds, Solution};
 use crate::mutations::{Explains, find};
-use crate::verdict::StageResult;
+use crate::verdict::{StageResult, Status};
+use qdiff_engine::model::StageId;
+use qdiff_engine::quant::GgmlType;
 use std::collections::BTreeMap;
 
 /// Numbers as near as this are one that is not known better.
@@ -15,6 +18,45 @@ const SOLVED: f64 = 1e-3;
 
 /// Values that are tried on all stages that one of them was found of.
 const TRIED: usize = 4;
+
+/// How to mend weights of one format that are all too large or too small.
+const DECODED: &str = "look at how this format is decoded: the exponent's bias, the table of values, and the number that quants are divided by";
+
+/// Outputs multiplied by one constant, where exactly the products with weights of one format are: then the constant is one of how
+/// this format is read.
+pub(super) fn of_one_format(searcher: &Searcher<'_>, stages: &[StageResult], findings: &mut [Finding]) {
+    let (graph, weights) = (&searcher.oracle.graph, &searcher.oracle.weights);
+    let format = |id: StageId| {
+        let node = graph.index(id).map(|i| &graph.nodes[i]).filter(|node| node.op.anatomy().multiplies_weights())?;
+        node.weights.first().map(|weight| weights.ggml_type(&weight.name))
+    };
+    let factor = |finding: &Finding| {
+        let cause = finding.cause.as_ref().filter(|cause| cause.whole && cause.name.mutation == "scaled")?;
+        let [(_, factor)] = cause.name.parameters[..] else { return None };
+        let is_own = finding.inside.is_empty() && finding.solution.is_none() && cause.name.since.is_none();
+        Some((format(finding.id).filter(|_| is_own)?, factor))
+    };
+    let scaled: Vec<(usize, (GgmlType, f64))> =
+        findings.iter().enumerate().filter_map(|(i, finding)| Some((i, factor(finding)?))).collect();
+    let Some(&(first, (ty, by))) = scaled.first() else { return };
+    let is_one = scaled.len() > 1 && scaled.iter().all(|(_, (other, factor))| *other == ty && near(*factor, by, ONE));
+    let several = scaled.iter().any(|(i, _)| findings[*i].id.name != findings[first].id.name);
+    // What was judged right: with such weights none, and some with others.
+    let right = |stage: &&StageResult| {
+        matches!(stage.status, Status::Match | Status::Alone | Status::Inherited | Status::Disputed)
+    };
+    let right: Vec<GgmlType> = stages.iter().filter(right).filter_map(|stage| format(stage.id)).collect();
+    if ty.block_size() > 1 && is_one && several && !right.is_empty() && !right.contains(&ty) {
+        for (i, _) in scaled {
+            let Some(cause) = &mut findings[i].cause else { continue };
+            let by = short(by);
+            cause.story = format!(
+                "weights in {ty} are read at {by} times their value: it changes all products with such weights, and no other product"
+            );
+            DECODED.clone_into(&mut cause.remedy);
+        }
+    }
+}
 
 /// For each number of the model, the explanations by it: with the same value in all stages, or in none.
 pub(super) fn of_one_model(searcher: &Searcher<'_>, origins: &[&StageResult], findings: &mut [Finding]) {

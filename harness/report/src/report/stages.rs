@@ -17,8 +17,7 @@ const SPARE: &[usize] = &[7, 6, 5];
 pub(super) const OPEN: &str = "their allowed error is as large as a fault may be";
 
 /// What an inherited status means.
-const INHERITED: &str = "right on its own inputs, which a wrong stage before it changed: mend the stages marked DIVERGED first, and this one \
-                         needs nothing";
+const INHERITED: &str = "right on its own inputs, which an earlier wrong stage changed: mend the stages marked DIVERGED; an inherited stage needs no change";
 
 /// What stands where nothing was measured.
 pub const NONE: &str = "-";

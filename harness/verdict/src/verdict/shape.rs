@@ -33,8 +33,8 @@ pub fn describe(e: &Evidence<'_>) -> String {
             format!(": the {rows} {}{last} {are} missing", lost.start)
         });
         return match e.misshapen.len() {
-            1 => format!("the extent is wrong in {label} only{lost}"),
-            n => format!("the extent is wrong in {n} steps, from {label} on{lost}"),
+            1 => format!("the tensor's shape is wrong in {label} only{lost}"),
+            n => format!("the tensor's shape is wrong in {n} steps, from {label} on{lost}"),
         };
     }
     let wrong = e.wrong();

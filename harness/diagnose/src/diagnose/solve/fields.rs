@@ -631,6 +631,19 @@ fn signed(run: usize, block: usize, zero: f64, add: &mut impl FnMut(String, Valu
             add(format!("the upper two bits of the scales {what}{of}"), Arc::new(value));
         }
     }
+    type Read = fn(i64) -> i64;
+    let others: [(&str, Read); 3] = [
+        ("the scales are read as four bits less 8, and not as six bits less 32", |six| (six & 0x0f) - 8),
+        ("the scales are read as four bits, and not as six bits less 32", |six| six & 0x0f),
+        ("32 is not taken off the scales", |six| six),
+    ];
+    for (what, read) in others {
+        let value = move |a: &Apart, k: usize| {
+            let quant = if a.scale[k] == 0.0 { a.quant[k] - zero } else { a.quant[k] + a.offset[k] / a.scale[k] };
+            read(six(a, k)) as f64 * a.unit.as_ref().map_or(f64::NAN, |unit| unit[k]) * quant
+        };
+        add(what.to_owned(), Arc::new(value));
+    }
 }
 
 /// What a weight alone adds to a sum, by its index; and what it adds with what is taken from another place.
@@ -809,6 +822,13 @@ fn elsewhere<'a>(scene: &'a Scene<'a>, name: &'a str, format: &'static Format) -
     };
     let (n, rows) = source.extent(name);
     let blocks = n / format.ty.block_size();
+    // The rows of the experts stand one after another.
+    let of_expert = match scene.node().op.anatomy() {
+        Anatomy::Contraction(Contraction::Weight(Some(picked))) if picked.groups > 1 => {
+            Some((Index::Mod(rows / picked.groups), true))
+        }
+        _ => None,
+    };
     let mut all = Vec::new();
     for field in format.fields {
         for (index, of_row) in maps(rows)
@@ -816,8 +836,12 @@ fn elsewhere<'a>(scene: &'a Scene<'a>, name: &'a str, format: &'static Format) -
             .chain(runs(rows))
             .map(|i| (i, true))
             .chain(maps(blocks).into_iter().map(|i| (i, false)))
+            .chain(of_expert.clone())
         {
-            let what = index.told(if of_row { "row" } else { "block" }, if of_row { "r" } else { "b" });
+            let what = match index {
+                Index::Mod(_) => "same row of the first expert".to_owned(),
+                _ => index.told(if of_row { "row" } else { "block" }, if of_row { "r" } else { "b" }),
+            };
             let of = move |source: &dyn WeightSource, name: &str, row: usize| {
                 mixed(source, name, row, (field, &index, of_row))
             };

@@ -9,6 +9,7 @@ use crate::verdict::RowAt;
 use qdiff_engine::ops::anatomy::{self, Elementwise};
 use qdiff_engine::ops::{Anatomy, Pairing, Rope, UNIT};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
@@ -411,6 +412,31 @@ pub(in super::super) fn exponents(by: f64, half: f64) -> String {
     format!("the frequencies are base^(−i/{by}) instead of base^(−i/{half})")
 }
 
+/// The position of a token as another one than its own.
+type At = Rc<dyn Fn(usize) -> f64>;
+
+/// Positions that count by the pass: its first one is made of its number and a length in the place of the tokens before it.
+fn of_passes(scene: &Scene<'_>) -> Vec<(String, At)> {
+    let steps = &scene.e.side.capture.steps;
+    let passes: Rc<Vec<Range<usize>>> = Rc::new(steps.iter().map(|step| step.first..step.keys()).collect());
+    // The tokens before a pass, by its number.
+    type Before = fn(&[Range<usize>], usize) -> usize;
+    let ways: [(&str, Before); 3] = [
+        ("i·n, for part i (counted from 0) of n tokens", |passes, i| i * passes[i].len()),
+        ("i·n, for part i (counted from 0), n being the length of the first part", |passes, i| i * passes[0].len()),
+        ("n, the length of the part before it", |passes, i| i.checked_sub(1).map_or(0, |i| passes[i].len())),
+    ];
+    let law = |(what, before): (&str, Before)| -> (String, At) {
+        let passes = passes.clone();
+        let at = move |p: usize| {
+            let pass = passes.iter().position(|pass| pass.contains(&p));
+            pass.map_or(f64::NAN, |i| (before(&passes, i) + p - passes[i].start) as f64)
+        };
+        (format!("rotated as if each part began at position {what}"), Rc::new(at))
+    };
+    ways.into_iter().map(law).collect()
+}
+
 /// The angle by which each plane of a rotation was turned, against the frequency of the plane.
 fn rotations<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     let mut all = Vec::new();
@@ -425,7 +451,7 @@ fn rotations<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     let (Some((&p0, &q0)), true) = (positions.iter().next(), positions.len() >= 2) else {
         return all;
     };
-    let mut push = |what: String, f: Rc<dyn Fn(usize) -> f64>| {
+    let mut push = |what: String, f: At| {
         let agrees = positions.iter().all(|(p, q)| (f(*p) - q).abs() <= 1e-3 * (1.0 + q.abs()));
         if agrees {
             all.push(Law::new(what, 1, move |row: &RowAt| {
@@ -452,6 +478,9 @@ fn rotations<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
         }
     }
     push("all tokens of a part are rotated as its first".to_owned(), Rc::new(move |p| first(p) as f64));
+    for (what, at) in of_passes(scene) {
+        push(what, at);
+    }
     push("rotated the other way round".to_owned(), Rc::new(|p| -(p as f64)));
     push(format!("rotated as position {}, for every token", q0.round()), Rc::new(move |_| q0.round()));
     let scale = if p0 == 0 { 1.0 } else { q0 / p0 as f64 };

@@ -1,4 +1,4 @@
-//! Queries, keys and values in one buffer, read from another place of it.
+//! Queries, keys and values in one buffer, or gate and up, read from another place of it.
 
 use super::scene::Scene;
 use super::{Law, Row};
@@ -45,6 +45,7 @@ fn columns(node: &Node) -> Option<usize> {
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let mut all = splits(scene);
+    all.extend(pairs(scene));
     let Some(fused) = Fused::of(scene, scene.node()).map(Rc::new) else { return all };
     let Some(own) = fused.own(scene.node().id).cloned() else { return all };
     let widths: Vec<usize> = fused.parts.iter().map(|(_, columns)| columns.len()).collect();
@@ -182,8 +183,18 @@ fn splits<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     if !is_one {
         return fitting.into_iter().map(|split| of_operand(scene, split, &fused, (part, widths, head))).collect();
     }
+    let sources =
+        fitting.into_iter().map(|split| (split.told(), move |column| split.source((part, column), widths, head)));
+    placed(scene, &parts, &widths, sources)
+}
+
+/// Laws by which each column is one of these stages' right values, of the columns that `sources` name: a part and its column.
+fn placed<'a, F: Fn(usize) -> (usize, usize) + 'a>(
+    scene: &'a Scene<'a>, parts: &[usize], widths: &[usize], sources: impl Iterator<Item = (String, F)>,
+) -> Vec<Law<'a>> {
+    let (graph, e, own) = (&scene.e.oracle.graph, scene.e, scene.node().id);
     // The others as they should be.
-    let others = || parts.iter().map(|&i| &graph.nodes[i]).filter(|other| other.id != node.id);
+    let others = || parts.iter().map(|&i| &graph.nodes[i]).filter(|other| other.id != own);
     let work: u64 = others().map(|other| work_of(other, e.oracle, e.side.capture)).sum();
     if work > scene.meter().left() / 4 {
         return Vec::new();
@@ -193,16 +204,16 @@ fn splits<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         parts
             .iter()
             .map(|&i| &graph.nodes[i])
-            .map(|one| if one.id == node.id { e.expected.clone() } else { assembled(one, e.oracle, e.side, e.filter) })
+            .map(|one| if one.id == own { e.expected.clone() } else { assembled(one, e.oracle, e.side, e.filter) })
             .collect(),
     );
-    let law = |split: Split| {
-        let right = right.clone();
-        Law::new(split.told(), 1, move |row: &RowAt| {
+    let law = |(what, source): (String, F)| {
+        let (right, widths) = (right.clone(), widths.to_vec());
+        Law::new(what, 1, move |row: &RowAt| {
             let (token, first) = scene.token(row);
             let mut made = Row { value: Vec::new(), bound: Vec::new() };
             for column in first..first + row.range.len() {
-                let (from, at) = split.source((part, column), widths, head);
+                let (from, at) = source(column);
                 let (value, bound) = right[from][row.step].as_ref()?;
                 let at = token * widths[from] + at;
                 made.value.push(*value.data.get(at)?);
@@ -211,7 +222,46 @@ fn splits<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(made)
         })
     };
-    fitting.into_iter().map(law).collect()
+    sources.map(law).collect()
+}
+
+/// Gate and up in one row, one after the other or in turn, taken apart in the other way.
+fn pairs<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let (graph, own) = (&scene.e.oracle.graph, scene.node());
+    let of = |role: Role| {
+        let same = |n: &Node| n.role == role && n.id.layer == own.id.layer && n.op.anatomy() == own.op.anatomy();
+        graph.nodes.iter().position(same)
+    };
+    let Some(parts) = [Role::Gate, Role::Up].into_iter().map(of).collect::<Option<Vec<usize>>>() else {
+        return Vec::new();
+    };
+    let Some(part) = parts.iter().position(|&i| graph.nodes[i].id == own.id) else { return Vec::new() };
+    let widths: Vec<usize> = parts.iter().filter_map(|&i| columns(&graph.nodes[i])).collect();
+    let Some(&n) = widths.first().filter(|n| widths.len() == 2 && widths[1] == **n && **n > 1) else {
+        return Vec::new();
+    };
+    type Source = fn((usize, usize), usize) -> (usize, usize);
+    let ways: [(&str, Source); 2] = [
+        (
+            "a row of gate and up, one after the other, is taken apart as if their columns stood in turn",
+            |(part, c), n| ((2 * c + part) / n, (2 * c + part) % n),
+        ),
+        (
+            "a row in which the columns of gate and up stand in turn is taken apart as if one stood after the other",
+            |(part, c), n| ((part * n + c) % 2, (part * n + c) / 2),
+        ),
+    ];
+    // A column that stays where it is must be right.
+    let moves = |source: &Source| {
+        let column = |&(r, i): &(usize, usize)| scene.token(&scene.e.rows[r]).1 + i;
+        scene.fit.iter().map(column).all(|c| c < n && source((part, c), n) != (part, c))
+    };
+    let sources = ways
+        .into_iter()
+        .filter(|(_, source)| moves(source))
+        .map(|(what, source)| (what.to_owned(), move |c| source((part, c), n)));
+    let sources: Vec<_> = sources.collect();
+    if sources.is_empty() { Vec::new() } else { placed(scene, &parts, &widths, sources.into_iter()) }
 }
 
 /// What a stage makes of the part that such a split gives it.

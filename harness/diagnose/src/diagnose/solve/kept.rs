@@ -35,6 +35,10 @@ pub enum Kept {
     StoredScale,
     /// Codes of q4_0 and q5_0 are not limited: the one above the largest becomes 0.
     CodesWrap,
+    /// Codes of q8_0 are not rounded to the nearest whole number.
+    Cut(Cut),
+    /// Blocks of q8_0 whose scale is below 1 are coded by 1.
+    AtLeastOne,
     /// What is below the smallest normal number of the cache's format becomes 0.
     NoSubnormals,
     /// The buffer doubles when it is full, and what is in it stays at its address.
@@ -44,6 +48,33 @@ pub enum Kept {
         /// Whether a head's rows lie together; else a column's do.
         by_head: bool,
     },
+}
+
+/// What becomes of the fraction of a code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Cut {
+    /// It is cut off, towards zero.
+    Off,
+    /// The next whole number below.
+    Down,
+    /// The next whole number above.
+    Up,
+    /// A half is added, also to negative codes, and the fraction is cut off.
+    OffAfterHalf,
+}
+
+impl Cut {
+    const ALL: [Self; 4] = [Self::Off, Self::Down, Self::Up, Self::OffAfterHalf];
+
+    fn of(self, code: f64) -> f64 {
+        match self {
+            Self::Off => code.trunc(),
+            Self::Down => code.floor(),
+            Self::Up => code.ceil(),
+            Self::OffAfterHalf => (code + 0.5).trunc(),
+        }
+    }
 }
 
 impl fmt::Display for Kept {
@@ -69,6 +100,15 @@ impl fmt::Display for Kept {
             Self::CodesWrap => f.write_str(
                 "codes are not limited to the largest one before they are packed: the code after it becomes 0, the most negative value of its block",
             ),
+            Self::Cut(cut) => f.write_str(match cut {
+                Cut::Off => "codes are cut off towards zero, and not rounded to the nearest whole number",
+                Cut::Down => "codes are rounded down, and not to the nearest whole number",
+                Cut::Up => "codes are rounded up, and not to the nearest whole number",
+                Cut::OffAfterHalf => {
+                    "codes are rounded by adding 1/2 and cutting off the fraction, which is wrong for negative ones"
+                }
+            }),
+            Self::AtLeastOne => f.write_str("each block whose scale should be below 1 is coded by the scale 1"),
             Self::NoSubnormals => {
                 f.write_str("numbers below the smallest normal number of the cache's format are stored as 0: it has no subnormal numbers there")
             }
@@ -98,7 +138,7 @@ impl Kept {
                 let rope = rotation(scene)?;
                 Some(Box::new(move |row| rotated(scene, row, rope, (if back { -1.0 } else { 1.0 }, once))))
             }
-            Self::FirstScale(_) | Self::PassScale | Self::StoredScale => {
+            Self::FirstScale(_) | Self::PassScale | Self::StoredScale | Self::Cut(_) | Self::AtLeastOne => {
                 let of_cache = matches!(scene.node().op.anatomy(), Anatomy::State(State::Rows(_)));
                 let format = scene.e.side.arithmetic.kv.of(scene.node().is_of_values());
                 (of_cache && format == ActivationFormat::Q8_0).then(|| -> Alternative<'a> {
@@ -111,7 +151,9 @@ impl Kept {
                             let step = &scene.e.side.capture.steps[wrote(scene, row.place.position)?];
                             by_others(scene, row, step.first..step.keys())
                         }
-                        _ => by_stored(scene, row),
+                        Self::Cut(cut) => with_codes_cut(scene, row, cut),
+                        Self::AtLeastOne => by_stored(scene, row, 1.0),
+                        _ => by_stored(scene, row, 0.0),
                     })
                 })
             }
@@ -204,19 +246,39 @@ fn by_others(scene: &Scene<'_>, row: &RowAt, positions: Range<usize>) -> Option<
     Some(Row { value, bound })
 }
 
-/// A row of q8_0 by its own scales as they are stored.
-fn by_stored(scene: &Scene<'_>, row: &RowAt) -> Option<Row> {
+/// A row of q8_0 by its own scales as they are stored, which are at least so much.
+fn by_stored(scene: &Scene<'_>, row: &RowAt, least: f32) -> Option<Row> {
     let own = given(scene, row.place.position, scene.token(row).1, row.range.len())?;
     let (mut value, mut bound) = (Vec::with_capacity(own.len()), Vec::with_capacity(own.len()));
     for own in own.chunks(BLOCK) {
         let largest = own.iter().fold(0f32, |most, v| most.max(v.abs()));
-        let scale = f16::from_f32(largest / 127.0).to_f64();
+        let scale = f16::from_f32((largest / 127.0).max(least)).to_f64();
         for v in own {
             let exact = if scale == 0.0 { 0.0 } else { f64::from(*v) / scale };
             value.push(exact.round().clamp(-128.0, 127.0) * scale);
             // A half may be rounded either way, and is one within the rounding of the quotient.
             let is_half = (exact.abs().fract() - 0.5).abs() < 4.0 * UNIT * exact.abs();
             bound.push(if is_half { scale as f32 } else { 0.0 });
+        }
+    }
+    Some(Row { value, bound })
+}
+
+/// A row of q8_0 whose codes are made otherwise of the quotients.
+fn with_codes_cut(scene: &Scene<'_>, row: &RowAt, cut: Cut) -> Option<Row> {
+    let own = given(scene, row.place.position, scene.token(row).1, row.range.len())?;
+    let (mut value, mut bound) = (Vec::with_capacity(own.len()), Vec::with_capacity(own.len()));
+    for own in own.chunks(BLOCK) {
+        let largest = own.iter().fold(0f32, |most, v| most.max(v.abs()));
+        let scale = f64::from(largest / 127.0);
+        let stored = f16::from_f32(largest / 127.0).to_f64();
+        for v in own {
+            let exact = if scale == 0.0 { 0.0 } else { f64::from(*v) / scale };
+            let code = |exact: f64| cut.of(exact).clamp(-128.0, 127.0);
+            // A quotient, or a product with the inverse, may be on the other side of a whole number.
+            let [below, above] = [-1.0, 1.0].map(|side| code(exact * (1.0 + side * 2.0 * UNIT)));
+            value.push(code(exact) * stored);
+            bound.push(((above - below).abs() * stored) as f32);
         }
     }
     Some(Row { value, bound })
@@ -317,6 +379,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     firsts
         .into_iter()
         .chain([Kept::PassScale, Kept::StoredScale, Kept::CodesWrap, Kept::NoSubnormals])
+        .chain(Cut::ALL.map(Kept::Cut))
+        .chain([Kept::AtLeastOne])
         .chain(rotated)
         .chain(grown)
         .filter_map(|kept| Law::of(Form::Kept(kept), scene))

@@ -537,7 +537,7 @@ pub(super) const BITS: f64 = 24.0;
 const FAR: f64 = 16.0;
 
 /// A number in four digits, or as short as it is exact.
-fn short(x: f64) -> String {
+pub(super) fn short(x: f64) -> String {
     let exact = x.to_string();
     if exact.len() <= 6 { exact } else { format!("{:.*}", (3 - x.abs().log10().floor() as i32).max(0) as usize, x) }
 }

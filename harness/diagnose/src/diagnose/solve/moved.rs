@@ -44,6 +44,13 @@ pub enum Moved {
         /// Whether rows are written so; else they are read so.
         written: bool,
     },
+    /// A row is made of shards of so many columns, and zeros fill each of them up.
+    Filled {
+        /// Columns of a shard.
+        shard: usize,
+        /// With those that fill it up.
+        to: usize,
+    },
 }
 
 /// What is counted.
@@ -109,6 +116,9 @@ impl Moved {
                 let at = (inner * heads + outer) * d + at % d;
                 Some((at / width, at % width))
             }
+            Self::Filled { shard, to } => {
+                Some((t, j / to * shard + j % to)).filter(|(_, from)| j % to < *shard && *from < width)
+            }
             Self::Stride { stride, written: false, .. } => {
                 let at = t * stride + j;
                 Some((at / width, at % width)).filter(|(t, _)| *t < tokens)
@@ -143,8 +153,9 @@ impl Moved {
             if all.iter().all(Option::is_none) && matches!(moved, Self::Along { .. }) {
                 return None;
             }
+            let nothing = if matches!(moved, Self::Filled { .. }) { 0.0 } else { f64::NAN };
             Some(Row {
-                value: all.iter().map(|at| at.map_or(f64::NAN, |at| value.data[at])).collect(),
+                value: all.iter().map(|at| at.map_or(nothing, |at| value.data[at])).collect(),
                 bound: all.iter().map(|at| at.map_or(0.0, |at| bound[at])).collect(),
             })
         })
@@ -177,6 +188,12 @@ impl fmt::Display for Moved {
             Self::Stride { stride, width, written } => {
                 let verb = if *written { "written" } else { "read" };
                 return write!(f, "rows are {verb} with a stride of {stride} elements instead of {width}");
+            }
+            Self::Filled { shard, to } => {
+                return write!(
+                    f,
+                    "the row is joined from shards of {shard} columns that zeros fill up to {to}, and these zeros are left in"
+                );
             }
             Self::Along { axis, index } => (axis, index),
         };
@@ -350,8 +367,10 @@ const COLUMNS: usize = 256;
 /// Columns in the place of others.
 pub(super) fn columns<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some(width) = scene.width().filter(|_| !scene.of_pairs()) else { return Vec::new() };
-    let Some(sources) = of_columns(scene, width) else { return Vec::new() };
-    let mut all = laws(scene, Axis::Column, Index::giving(&sources));
+    let mut all: Vec<Law<'a>> =
+        filled(scene).and_then(|moved| Law::of(Form::Moved(moved), scene)).into_iter().collect();
+    let Some(sources) = of_columns(scene, width) else { return all };
+    all.extend(laws(scene, Axis::Column, Index::giving(&sources)));
     if let Some(d) = scene.head() {
         let within = sources.iter().map(|((c, _), some)| {
             let inside = some.iter().filter(|s| *s / d == c / d).map(|s| s % d).collect();
@@ -368,6 +387,17 @@ pub(super) fn columns<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         all.extend(laws(scene, Axis::Column, vec![Index::Pairs(pairs)]));
     }
     all
+}
+
+/// The shards whose filling is left in, by the zeros from the first wrong column on.
+fn filled(scene: &Scene<'_>) -> Option<Moved> {
+    let e = scene.e;
+    let first = |&&r: &&usize| Some((r, *scene.wrong_of(&e.rows[r]).first()?));
+    let (r, shard) = scene.rows.iter().filter_map(|r| first(&r)).min_by_key(|(_, first)| *first)?;
+    let (got, ..) = e.row(&e.rows[r]);
+    let zeros = got[shard..].iter().take_while(|v| **v == 0.0).count();
+    let is_whole = e.rows[r].place.head.is_none() && shard > 0 && zeros > 0 && shard + zeros < got.len();
+    is_whole.then_some(Moved::Filled { shard, to: shard + zeros })
 }
 
 /// The columns whose values are in each wrong column of the fitted rows: those that give it in all of them.

@@ -30,6 +30,8 @@ type Given = Option<Rc<(Vec<f64>, Vec<f32>)>>;
 enum Elsewhere {
     Token(Index),
     Head(Index),
+    /// Tokens by heads are read as heads by tokens.
+    ByHeads,
     Rounded(&'static Format),
     /// It has a value of its own at one token of each chunk of the part.
     Chunk(Chunk, Change),
@@ -73,6 +75,10 @@ impl Elsewhere {
         match self {
             Self::Token(index) => Some((index.of(token, tokens)?, head)),
             Self::Head(index) => Some((token, index.of(head, heads)?)),
+            Self::ByHeads => {
+                let at = head * tokens + token;
+                Some((at / heads, at % heads))
+            }
             Self::Rounded(_) | Self::Chunk(..) | Self::Filled(..) | Self::Turned(_) => Some((token, head)),
         }
     }
@@ -99,6 +105,10 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             let told = format!("the values of {id} are those of the part's {}", index.told("token", "t"));
             law(scene, (net, of_state), (operand, Elsewhere::Token(index)), told)
         }));
+        if heads > 1 {
+            let told = format!("the values of {id} stand as tokens by heads, and are read as heads by tokens");
+            all.push(law(scene, (net, of_state), (operand, Elsewhere::ByHeads), told));
+        }
         let of_heads = Index::slips(heads).into_iter().filter(|_| heads > 1);
         all.extend(of_heads.map(|index| {
             let told = format!("the values of {id} are those of the {}", index.told("head", "h"));

@@ -229,6 +229,12 @@ pub enum HeadOf {
     Before,
     /// At the other end.
     Mirrored,
+    /// h without so many of its low bits, the last at most.
+    Down(u32),
+    /// That of the first of each so many heads of the queries.
+    OfFirst(usize),
+    /// Each of these: with so many heads they are the same.
+    Either(Vec<HeadOf>),
     /// As listed.
     Listed(Vec<usize>),
 }
@@ -244,6 +250,9 @@ impl HeadOf {
             Self::Next => (own + 1) % n,
             Self::Before => (own + n - 1) % n,
             Self::Mirrored => n - 1 - own,
+            Self::Down(bits) => (h >> bits).min(n - 1),
+            Self::OfFirst(m) => h / m * m / (heads / n),
+            Self::Either(all) => all.first().map_or(own, |first| first.of(h, (heads, n))),
             Self::Listed(list) => list.get(h).copied().unwrap_or(own).min(n - 1),
         }
     }

@@ -144,6 +144,16 @@ pub(super) const FEATURES: &[Feature] = &[
             s.node().has_state().then(|| wrote.map(|wrote| row(s, at).step as i64 - wrote as i64)).flatten()
         },
     },
+    Feature {
+        name: DECODED,
+        by_row: true,
+        // Nothing of a prompt's rows: then no remainder of it holds of them.
+        of: |s, at| {
+            let (step, position) = (step(s, at), row(s, at).place.position as i64);
+            let decoded = step.first > 0 && step.tokens.len() == 1;
+            s.node().has_state().then_some(if decoded { position } else { NONE })
+        },
+    },
     Feature { name: "rows before a later part that begins in their page of 8", by_row: true, of: before_a_part::<8> },
     Feature { name: "rows before a later part that begins in their page of 16", by_row: true, of: before_a_part::<16> },
     Feature { name: "rows before a later part that begins in their page of 32", by_row: true, of: before_a_part::<32> },
@@ -359,6 +369,12 @@ pub(super) const LATER: &str = "part that does not begin at position 0";
 
 /// The first pass of a sequence that begins with a prefix of another one.
 pub(super) const BEHIND: &str = "first pass behind a shared prefix";
+
+/// The position of a row of a cache that a decode step wrote.
+pub(super) const DECODED: &str = "position of a decoded token";
+
+/// A row that has no such number.
+pub(super) const NONE: i64 = i64::MIN;
 
 /// The rows of a part, counted from its end.
 pub(super) const FROM_LAST: &str = "row counted from the part's last";

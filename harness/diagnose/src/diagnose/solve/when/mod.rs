@@ -10,8 +10,8 @@ pub(super) use separating::{Seen, separating};
 use super::At;
 use super::scene::Scene;
 use features::{
-    AGE, Asked, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED, OF_PASS, SIGN,
-    WEIGHT_ROW,
+    AGE, Asked, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED, NONE, OF_PASS,
+    SIGN, WEIGHT_ROW,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,7 @@ impl Values {
             Self::From(low) => v >= *low,
             Self::UpTo(high) => v <= *high,
             Self::Between(low, high) => (*low..=*high).contains(&v),
-            Self::Rest(m, low, high) => (*low..=*high).contains(&v.rem_euclid(*m)),
+            Self::Rest(m, low, high) => v != NONE && (*low..=*high).contains(&v.rem_euclid(*m)),
             Self::Among(some) => some.contains(&v),
         }
     }

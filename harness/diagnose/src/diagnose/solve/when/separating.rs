@@ -3,8 +3,8 @@
 use super::super::At;
 use super::super::scene::Scene;
 use super::features::{
-    Asked, BEHIND, BEYOND, FEATURES, FED, Feature, IN_PAGE, LATER, LEFT_OVER, LENGTH, MOST as MOST_OF_ONE, SIGN,
-    WEIGHT_ROW, step,
+    Asked, BEHIND, BEYOND, DECODED, FEATURES, FED, Feature, IN_PAGE, LATER, LEFT_OVER, LENGTH, MOST as MOST_OF_ONE,
+    SIGN, WEIGHT_ROW, step,
 };
 use super::{CUT, Condition, Size, Values, When};
 use qdiff_engine::ops::Anatomy;
@@ -26,6 +26,15 @@ fn conditions(feature: usize, yes: &BTreeSet<i64>) -> Vec<Condition> {
     {
         if low == high {
             add(Values::Is(low));
+        }
+        return all;
+    }
+    // Its own conditions are remainders alone; the others are those of positions.
+    if name == DECODED {
+        for m in MODULI.into_iter().filter(|m| low >= 0 && high - low >= *m) {
+            if yes.iter().all(|v| v % m == low % m) {
+                add(Values::Rest(m, low % m, low % m));
+            }
         }
         return all;
     }

@@ -1,8 +1,8 @@
 //! Conditions in words.
 
 use super::features::{
-    AGE, BEHIND, BEYOND, DISTANCE, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED, MOST,
-    OF_PASS, SIGN, TURN,
+    AGE, BEHIND, BEYOND, DECODED, DISTANCE, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED,
+    MOST, OF_PASS, SIGN, TURN,
 };
 use super::{Condition, Values};
 use std::fmt;
@@ -132,6 +132,7 @@ fn rest(name: &str, m: i64, (a, b): (i64, i64)) -> String {
     let what = match name {
         FROM_LAST => "number of later rows in the part",
         LOOKED => "number of the step that left the cache so",
+        DECODED => "the position of a decoded token",
         name => name,
     };
     match (m, a, b) {

@@ -1,0 +1,73 @@
+"""What is planted: by name, the stage where it first shows, the rule, and the condition."""
+
+KEY = {
+    "n01": ("embed, and every product with a Q3_K matrix",
+            "The reader of Q3_K takes each of the sixteen scales of a block as four bits minus 8. Right: six bits minus 32, the two high bits from the last four of the twelve bytes of "
+            "scales (scale j: bits 2·(j/4) of byte 8 + j mod 4). A wrong scale is (right scale + 32) mod 16 − 8. After a report: aprender 2115.",
+            "always; all weights of a group of 16 whose high bits and offset do not cancel, (right + 32) mod 16 − 8 ≠ right"),
+    "n02": ("expert_gate, expert_up, expert_down",
+            "The scale of an MXFP4 block is 2^(e − 127), with ggml's table of values, each twice the 4-bit float: every weight is twice the right one. Right: 2^(e − 128) with this table.",
+            "always; the matrices of experts, which alone are MXFP4"),
+    "n03": ("q_normed, k_normed",
+            "The norm of queries and keys divides by the root mean square of the whole row (all heads together), as OLMo2's does. Right: each head by its own.",
+            "always"),
+    "n04": ("k_biased, v_biased",
+            "The biases of the fused product are joined in the order q, v, k: keys get the bias of the values, values the bias of the keys.",
+            "always"),
+    "n05": ("q_rope, k_rope (layers with attention)",
+            "The exponent of the rotary frequencies is 2i / head width (64). Right: 2i / rotated width (32). So frequency i is base^(−i/32) instead of base^(−i/16).",
+            "always; frequency 0 and position 0 are right"),
+    "n06": ("k_cache, v_cache",
+            "The codes of the q8_0 cache are cut off towards zero. Right: rounded to nearest. The scale is right.",
+            "always; elements whose quotient has a fraction of at least a half"),
+    "n07": ("attn_weights (and attn_context)",
+            "The softmax has a sink with logit 0 in each head (as gpt-oss has sinks): exp(0) is added to the denominator. Right: only the keys. Each row is the right one times "
+            "Z / (Z + 1), Z = Σ exp(scaled score). attn_context likewise.",
+            "always"),
+    "n08": ("q_half, gate_half (layers with attention)",
+            "The product of queries and gate is cut in two halves of the row: the first half of all columns is taken as queries, the second as gate. Right: head by head, D columns of queries and then D of "
+            "the gate.",
+            "always; head 0 of the queries and the last head of the gate are right"),
+    "n09": ("ffn_gate, ffn_up",
+            "The product with the joined matrix [gate; up] is taken apart as if both were interleaved: gate is every even column, up every odd column of the joined product. Right: the first half, the second half.",
+            "always"),
+    "n10": ("ffn_out (shared_out is not dumped)",
+            "The weight of the shared expert multiplies the whole sum: (experts_out + shared_down) · shared_weight. Right: experts_out + shared_down · shared_weight.",
+            "always"),
+    "n11": ("delta_state, delta_out",
+            "What the delta rule subtracts from a value is read from the state before this token's decay: told = β (v − S k), S = decay · S + told kᵀ. Right: S = decay · S first, then told = β (v − S k) from the "
+            "decayed state.",
+            "always; the first token of a run is right, because its state is zero"),
+    "n12": ("logits",
+            "The output matrix is in two shards of 180 and 179 rows, each filled up with zero rows to 192. The logits of both shards are joined with the filling, and cut to 359: ids 180 to 191 "
+            "get the filling (0), id i from 192 on gets the logit of id i − 12. Right: the filling of each shard is taken away before they are joined.",
+            "always; ids from 180 on"),
+    "n13": ("embed",
+            "The token ids are held in 16 bits: the row of id mod 65536 is looked up.",
+            "tokens with ids from 65536 on"),
+    "n14": ("ffn_norm",
+            "The fused kernel of sum and norm takes the sum of squares of the stream before the attention's result is added: attn_residual · rms(layer's input)⁻¹ · weight. Right: rms of attn_residual.",
+            "decode steps (the kernel runs only there)"),
+    "n15": ("q_rope, k_rope",
+            "The positions of a part of the prompt begin at number of the part (from 0) × length of this part. Right: at the number of tokens before it. Here the third part (7 tokens) begins at 14 in "
+            "place of 24, the fourth (5 tokens) at 15 in place of 31. Cache slots and mask are right.",
+            "parts of the prompt whose number times length is not the number of tokens before them (those of 7 and of 5 tokens); not decode steps"),
+    "n16": ("k_cache, v_cache",
+            "At a decode step the block table goes to the card before the step's new page is in it. The first row of a new page is written to page 0, which belongs to nobody, and that step also reads it from there. "
+            "From the next step on the table is right, and the row was never written: zeros.",
+            "rows at positions that are a multiple of 16, written by decode steps (16 and 32 here); seen from the following step on"),
+    "n17": ("attn_scores, attn_context",
+            "The head of keys and values of query head h is min(h >> floor(log2(heads per group)), groups − 1), a shift, right only where heads per group is a power of two. With 14 heads in 2 groups: h >> 2. Right: h // 7.",
+            "query heads 4, 5, 6 (they read group 1 in place of group 0)"),
+    "n18": ("ffn_down",
+            "The tile of rows that is not whole (rows from T − T mod 8 on) leaves out the last columns of the sum, those beyond the last whole 64: columns 320 to 351 of 352.",
+            "passes of several tokens; the rows after the last whole 8 of the pass"),
+    "n19": ("expert_gate (and expert_up, expert_act, expert_down)",
+            "Each expert takes at most ceil(1.25 · T · K / X) lines of a pass, at least 4 (T tokens, K chosen, X experts; here ceil(1.25 · 45 · 3 / 7) = 25), in the order of the tokens; the lines of later tokens are dropped, and their "
+            "result is zero. Right: all lines.",
+            "lines of an expert after its first 25 in the pass"),
+    "n20": ("delta_state",
+            "The rows that fill up the last chunk of 16 get the decay of an input of zero, A · softplus(dt), in place of 0: after the pass the state is too small by exp(fill · A · softplus(dt)) in each head. The "
+            "outputs of the pass are right.",
+            "passes of several tokens whose length is no multiple of 16 (here the second part: 21 tokens, 11 rows of filling); not decode steps"),
+}
