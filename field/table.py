@@ -46,8 +46,8 @@ def of_row(row, plan):
     used = max((run["used"] for run in runs if run.get("used")), key=lambda text: float(text.split(" %")[0]), default="")
     first, cause, confirmed, effect = "", "", "", ""
     if outcome == "trouble":
-        # Without the frames of a backtrace.
-        cause = re.sub(r": \d+: _.*", "", (bad[0]["log"] or [""])[-1])[:160]
+        # What the command said, without the command.
+        cause = re.sub(r"^qdiff: `.*` ended with ", "", (bad[0]["log"] or [""])[-1])[:160]
     if outcome == "diverged":
         first = bad[0]["findings"][0]["stage"] if bad[0]["findings"] else "tokens"
         # The cause of the first stage alone: a cause of a later one would be read as its.
