@@ -14,6 +14,7 @@ prompt of 7 tokens and 3 decode steps, and `20,3x1,9` a prompt of 20 tokens, thr
 Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, `real-f16` the same model in F16, and `real-1.5b` Qwen2.5-Coder-1.5B-Instruct in Q4_K_M.
 `qdiff synth` writes the other models, which are small.
 
+- **model**: its name, and the formats of its matrices.
 - **used**: the largest error / bound ratio of all rows in correct stages, and its stage.
 - **coverage**: the share of stage rows that were judged, and in brackets how many stages the engine dumped. Every other stage was
   judged as part of the next dumped stage.
@@ -26,10 +27,11 @@ Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, `real-f16` the same model in F16, and `re
   divergence in nats, and the number of positions at which another token is the likeliest. The rounding of both sides is included. On
   `real`, llama.cpp also rounds activations; this alone changes the logits by about 0.06 of a row's norm.
 """
+SHAPE = "the tensor's shape is wrong"
 WORST = ["trouble", "diverged", "incomplete", "match"]
 
 
-def of_row(name, row):
+def of_row(row, plan):
     runs = row["runs"]
     outcome = min((run["outcome"] for run in runs), key=WORST.index)
     bad = [run for run in runs if run["outcome"] == outcome]
@@ -44,15 +46,15 @@ def of_row(name, row):
     used = max((run["used"] for run in runs if run.get("used")), key=lambda text: float(text.split(" %")[0]), default="")
     first, cause, confirmed, effect = "", "", "", ""
     if outcome == "trouble":
-        # Without the frames of a backtrace.
-        cause = re.sub(r": \d+: _.*", "", (bad[0]["log"] or [""])[-1])[:160]
+        # What the command said, without the command.
+        cause = re.sub(r"^qdiff: `.*` ended with ", "", (bad[0]["log"] or [""])[-1])[:160]
     if outcome == "diverged":
         first = bad[0]["findings"][0]["stage"] if bad[0]["findings"] else "tokens"
         # The cause of the first stage alone: a cause of a later one would be read as its.
         told = [run["findings"][0] for run in bad if run["findings"]]
         confirmed = [one["cause"] for one in told if one["trial"] == "confirmed" and one["cause"] and one["stage"] == first]
         # Where no law of values is wrong, but rows are missing, the shape of the error says it all.
-        seen = [one["seen"] for one in told if one.get("seen") and "shape is wrong" in one["seen"] and one["stage"] == first]
+        seen = [one["seen"] for one in told if SHAPE in (one.get("seen") or "") and one["stage"] == first]
         cause = "; ".join(dict.fromkeys(confirmed or seen)) or "no confirmed cause"
         trials = {run["findings"][0]["trial"] for run in bad if run["findings"]}
         ways = ["prediction"] if "confirmed" in trials else []
@@ -65,7 +67,16 @@ def of_row(name, row):
             effect = f"logits {worst['logits']}, KL {worst['kl']}, {worst['changed']} of {worst['positions']}"
     where = f"at {'; '.join(run['run'] for run in bad)}" if len(bad) < len(runs) else "in all runs"
     verdict = outcome.upper() + (f" {where}" if outcome != "match" else "")
-    return [row["name"], row["model"], verdict, first, cause, confirmed, effect, used, "; ".join(coverage)]
+    return [row["name"], f"{row['model']}, {formats(row['model'], plan)}", verdict, first, cause, confirmed, effect, used, "; ".join(coverage)]
+
+
+def formats(model, plan):
+    """The formats of a model's matrices: those that its options name."""
+    if model in plan["published"]:
+        return "Q4_K_M"
+    options = plan["models"][model]
+    named = re.findall(r"(?:--weights |--to |--tensor \S+=)(\S+)", options)
+    return listed(list(dict.fromkeys(name if "_" in name else name.upper() for name in named)))
 
 
 def mended(fixed):
@@ -94,7 +105,7 @@ def of_release(run):
     for one in run["findings"]:
         stage = one["stage"].split(".")[-1]
         # Where rows are missing, the shape of the error says it all.
-        cause = one["cause"] if one["trial"] == "confirmed" else one["seen"] if "extent" in (one.get("seen") or "") else None
+        cause = one["cause"] if one["trial"] == "confirmed" else one["seen"] if SHAPE in (one.get("seen") or "") else None
         wrong.setdefault(cause or "no confirmed cause", {})[stage] = None
     return run["outcome"].upper() + ("" if not wrong else ": " + "; ".join(f"{' '.join(stages)}: {cause}" for cause, stages in wrong.items()))
 
@@ -148,9 +159,15 @@ def severity(told, asked):
         for at in one["effect"]:
             text += line([name, f"{one['engine']}, {one['model']}", at["length"], at["nll_released"], at["nll_mended"],
                           f"{at['changed']} of {at['of']}", at["kl_mean"], at["kl_worst"], one.get("note", "")])
-    left = [f"{name}, {length} tokens" for name, one in asked.items() for length in one["lengths"]
-            if length not in [at["length"] for at in told.get(name, {"effect": []})["effect"]]]
-    return text + (f"\nNot measured yet: {'; '.join(left)}.\n" if left else "")
+    missing = []
+    for name, one in asked.items():
+        measured = [at["length"] for at in told.get(name, {"effect": []})["effect"]]
+        why = one.get("unmeasured", {})
+        missing += [(name, str(length), why.get(str(length), "not tried")) for length in one.get("lengths", []) if length not in measured]
+        missing += [(name, length, reason) for length, reason in why.items() if length not in map(str, one.get("lengths", []))]
+    if missing:
+        text += "\nNot measured:\n\n" + line(["defect", "tokens", "why"]) + line(["---"] * 3) + "".join(map(line, missing))
+    return text
 
 
 def noted(rows):
@@ -173,7 +190,7 @@ def written(folder, engines):
     text = HEAD + "\n"
     text += line(["engine", "version", "from", "status", "rows", "match", "incomplete", "diverged", "trouble", "command"]) + line(["---"] * 10)
     for name, result in results:
-        outcomes = [of_row(name, row)[2].split()[0].lower() for row in result["rows"]]
+        outcomes = [of_row(row, plan)[2].split()[0].lower() for row in result["rows"]]
         text += line([f"[{result['engine']}](#{name.replace('.', '')})", result["version"], result["from"], result["status"], len(outcomes),
                       *(outcomes.count(one) for one in ("match", "incomplete", "diverged", "trouble")), f"`scripts/field {name}`"])
     missing = [name for name in engines if name not in dict(results)]
@@ -185,7 +202,7 @@ def written(folder, engines):
             text += f"Status: {result['status']}.\n\n```\n" + "\n".join(result["log"]) + "\n```\n\n"
         if result["rows"]:
             text += line(["setting", "model", "verdict", "first stage", "cause", "confirmed", "effect", "used", "coverage"]) + line(["---"] * 9)
-            text += "".join(line(of_row(name, row)) for row in result["rows"])
+            text += "".join(line(of_row(row, plan)) for row in result["rows"])
             text += noted(result["rows"])
         old = folder / "results" / f"{name}.history.json"
         if old.exists():
@@ -206,3 +223,22 @@ def written(folder, engines):
     text += "".join(line([name, f"`qdiff {options} -o FILE` of `real`" if options.startswith("dequantise") else f"`qdiff synth {options} {'FOLDER' if 'safetensors' in options else 'FILE'}`"])
                     for name, options in plan["models"].items())
     return text
+
+
+def unkept(folder, engines):
+    """What is missing from the results: an engine without a result, a DIVERGED row that neither a prediction nor a mended engine
+    confirms, and a MATCH without its coverage."""
+    plan = json.loads((folder / "plan.json").read_text())
+    found = []
+    for name in engines:
+        file = folder / "results" / f"{name}.json"
+        if not file.exists():
+            found.append(f"{name}: no result")
+            continue
+        for row in json.loads(file.read_text())["rows"]:
+            setting, model, verdict, _, _, confirmed, _, _, coverage = of_row(row, plan)
+            if verdict.startswith("DIVERGED") and not (confirmed.startswith("prediction") or re.search(r"(^|, )mended", confirmed)):
+                found.append(f"{name}, {setting}, {model}: DIVERGED, and not confirmed")
+            if verdict == "MATCH" and not coverage:
+                found.append(f"{name}, {setting}, {model}: MATCH without coverage")
+    return found

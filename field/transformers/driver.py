@@ -9,26 +9,42 @@ import run
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
-def rounded_tables(rotary):
-    """Rotary tables as candle 0.11.1 makes them for Qwen3: position, frequency, angle, sine and cosine in f16."""
-    frequencies = rotary.inv_freq.half()
+def rounded_tables(rotary, dtype):
+    """Rotary tables as candle 0.11.1 makes them for quantised Qwen3 (f16) and for Qwen2 in bf16: position, frequency, angle, sine
+    and cosine in this type."""
+    frequencies = rotary.inv_freq.to(dtype)
 
     def forward(x, position_ids):
-        angles = position_ids[..., None].half() * frequencies
+        angles = position_ids[..., None].to(dtype) * frequencies
         angles = torch.cat((angles, angles), -1)
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
     rotary.forward = forward
 
 
+def softmax_in_bf16(scores, dim, dtype=None):
+    """The softmax of candle-nn 0.11.1 on a CPU in bf16: differences, exponentials, each partial sum, and quotients are rounded."""
+    assert dim == -1
+    powers = scores.bfloat16()
+    powers = (powers - powers.amax(-1, keepdim=True)).exp()
+    total = torch.zeros(powers.shape[:-1], dtype=torch.bfloat16)
+    for column in powers.movedim(-1, 0).contiguous():
+        total += column
+    return (powers / total[..., None]).to(dtype or scores.dtype)
+
+
 def main():
-    words = run.arguments(dtype=list(DTYPES), attention=["eager", "sdpa"], rope=["exact", "f16"], batch=["none", "left", "right"])
+    words = run.arguments(dtype=list(DTYPES), attention=["eager", "sdpa"], rope=["exact", "f16", "bf16"], softmax=["exact", "bf16"],
+                          batch=["none", "left", "right"])
     place = {} if words.model.is_dir() else {"gguf_file": words.model.name}
     model = transformers.AutoModelForCausalLM.from_pretrained(
         words.model.absolute() if words.model.is_dir() else words.model.parent.absolute(), **place, dtype=DTYPES[words.dtype],
         attn_implementation=words.attention, local_files_only=True).eval()
-    if words.rope == "f16":
-        rounded_tables(model.model.rotary_emb)
+    if words.rope != "exact":
+        rounded_tables(model.model.rotary_emb, DTYPES[words.rope])
+    if words.softmax == "bf16":
+        # Only the eager attention of these models calls it.
+        torch.nn.functional.softmax = softmax_in_bf16
     cache = transformers.DynamicCache()
     capture = run.capture(engine=f"transformers {transformers.__version__}, {words.attention}, {words.dtype}",
                       arithmetic=words.dtype, sampler="told")

@@ -3,7 +3,7 @@
 //! Usage: field-large MODEL TOKENS PASSES DECODED      the ids of the prompt, one a line, the lengths of the passes over it, and
 //! the ids that are fed after it
 //!
-//! large takes one token at a time: the rows of a pass are collected, and dumped as one step.
+//! large takes one token at a time: the rows of a pass are appended to those before them, and are one step.
 
 // A file of large, unchanged except for the taps.
 #[expect(dead_code)]
@@ -15,27 +15,25 @@ mod model;
 #[path = "../vendor/large/src/tensor.rs"]
 mod tensor;
 
-use qdiff_tap::{Strided, Tap};
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use qdiff_tap::{Rows, Strided, Tap};
 use std::error::Error;
+use std::sync::OnceLock;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-thread_local! {
-    /// The elements of a pass so far, by stage and layer.
-    static ROWS: RefCell<BTreeMap<(&'static str, Option<usize>), Vec<f32>>> = const { RefCell::new(BTreeMap::new()) };
-}
+/// The dump, and the width of a head.
+static TAP: OnceLock<(Tap, usize)> = OnceLock::new();
 
-/// Adds elements to a stage of this pass: the row of a token, or a head of it.
-fn tap(stage: &'static str, layer: Option<usize>, x: &[f32]) {
-    ROWS.with_borrow_mut(|rows| rows.entry((stage, layer)).or_default().extend_from_slice(x));
-}
-
-/// Dumps rows whose heads, of this width, are an axis of their own.
-fn heads(tap: &Tap, stage: &str, layer: usize, data: &[f32], (rows, width): (usize, usize)) -> Result<()> {
-    let of_row = data.len() / rows;
-    Ok(tap.add(stage, layer, Strided { data, shape: &[rows, of_row / width, width], strides: &[of_row, width, 1] })?)
+/// Dumps the row of a token; heads are an axis of its own where they are rotated. The tap keeps its first error, which `main` gets when
+/// it closes the dump.
+fn tap(stage: &'static str, layer: Option<usize>, row: &[f32]) {
+    let (tap, width) = TAP.get().expect("set before the model is run");
+    let _ = if stage.ends_with("_rope") {
+        let (shape, strides) = ([1, row.len() / width, *width], [row.len(), *width, 1]);
+        tap.append(stage, layer, Strided { data: row, shape: &shape, strides: &strides })
+    } else {
+        tap.append(stage, layer, Rows { data: row, width: row.len() })
+    };
 }
 
 /// The ids in a file.
@@ -52,6 +50,7 @@ fn main() -> Result<()> {
     let file = gguf::GgufFile::open(file)?;
     let mut model = model::Qwen3Model::from_gguf(&file);
     let tap = Tap::begin_with("large 0.2.0", r#""arithmetic": "f32""#)?;
+    let (tap, width) = TAP.get_or_init(|| (tap, model.config.head_dim));
     let prompt = ids(prompt)?;
     let mut steps = Vec::new();
     let mut begun = 0;
@@ -69,20 +68,12 @@ fn main() -> Result<()> {
             self::tap("logits", None, &logits);
         }
         first += tokens.len();
-        for ((stage, layer), data) in ROWS.take() {
-            if data.len() % tokens.len() != 0 {
-                return Err(format!("{stage}: {} elements are no {} rows", data.len(), tokens.len()).into());
-            }
-            match layer {
-                Some(layer) if stage.ends_with("_rope") => {
-                    heads(&tap, stage, layer, &data, (tokens.len(), model.config.head_dim))?
-                }
-                _ => tap.rows(stage, layer, &data, data.len() / tokens.len())?,
-            }
-        }
         for (layer, kept) in model.kv_cache.iter().enumerate() {
             for (stage, rows) in [("k_cache", &kept.keys), ("v_cache", &kept.values)] {
-                heads(&tap, stage, layer, &rows.concat(), (first, model.config.head_dim))?;
+                let data = rows.concat();
+                let of_row = data.len() / first;
+                let shape = [first, of_row / width, *width];
+                tap.add(stage, layer, Strided { data: &data, shape: &shape, strides: &[of_row, *width, 1] })?;
             }
         }
     }

@@ -7,11 +7,26 @@ use llama_rs::backend::cpu::CpuBackend;
 use llama_rs::model::RecurrentLayerState;
 use llama_rs::tap::ROWS;
 use llama_rs::{Model, load_llama_model};
-use qdiff_tap::{Strided, Tap};
+use qdiff_tap::{Rows, Strided, Tap};
 use std::error::Error;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// The dump, and the width of a head.
+static TAP: OnceLock<(Tap, usize)> = OnceLock::new();
+
+/// Dumps the row of a token; heads are an axis of its own where they are rotated. The tap keeps its first error, which `main` gets when
+/// it closes the dump.
+fn append(stage: &'static str, layer: Option<usize>, row: &[f32]) {
+    let (tap, width) = TAP.get().expect("set before the model is run");
+    let _ = if stage.ends_with("_rope") {
+        let (shape, strides) = ([1, row.len() / width, *width], [row.len(), *width, 1]);
+        tap.append(stage, layer, Strided { data: row, shape: &shape, strides: &strides })
+    } else {
+        tap.append(stage, layer, Rows { data: row, width: row.len() })
+    };
+}
 
 /// The ids in a file.
 fn ids(path: &str) -> Result<Vec<u32>> {
@@ -25,9 +40,10 @@ fn main() -> Result<()> {
         return Err("usage: field-llama-rs MODEL TOKENS PASSES DECODED".into());
     };
     let model = load_llama_model(file)?;
-    let width = model.config().key_length;
     let mut context = model.create_context(Arc::new(CpuBackend::new()));
     let tap = Tap::begin_with("llama-rs 0.23.1", r#""arithmetic": "f32""#)?;
+    let (tap, _) = TAP.get_or_init(|| (tap, model.config().key_length));
+    ROWS.get_or_init(|| append);
     let prompt = ids(prompt)?;
     let mut steps = Vec::new();
     let mut begun = 0;
@@ -42,19 +58,6 @@ fn main() -> Result<()> {
         tap.step(first, &tokens)?;
         model.forward(&tokens, &mut context)?;
         first += tokens.len();
-        let rows = tokens.len();
-        for ((stage, layer), data) in ROWS.take() {
-            let all = data.len() / rows;
-            if stage.ends_with("_rope") {
-                tap.add(
-                    stage,
-                    layer,
-                    Strided { data: &data, shape: &[rows, all / width, width], strides: &[all, width, 1] },
-                )?;
-            } else {
-                tap.rows(stage, layer, &data, all)?;
-            }
-        }
         let states = context.recurrent_state.as_ref().map(|all| &all.states);
         for (layer, state) in states.into_iter().flatten().enumerate() {
             let Some(RecurrentLayerState::DeltaNet(state)) = state else { continue };

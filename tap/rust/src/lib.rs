@@ -40,7 +40,7 @@ mod folder;
 pub use array::{Array, Element, Elements, Rows, Strided};
 
 use folder::{ELEMENTS, LINES};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::io::Write as _;
@@ -201,14 +201,30 @@ impl Tap {
         self.put(None, stage, layer.into(), &array)
     }
 
+    /// Appends rows to a stage of the current step, as an engine has them that computes one token of the step after the other. The
+    /// rows of a step are one array, which is dumped when the step ends.
+    ///
+    /// # Errors
+    /// As [`Tap::add`]; rows of another shape or number format than those before them.
+    pub fn append(&self, stage: &str, layer: impl Into<Option<usize>>, rows: impl Array) -> Result<()> {
+        let layer = layer.into();
+        self.named(stage, layer, |dump, name| dump.append(name, rows.elements()?))
+    }
+
     fn put(&self, sequence: Option<u32>, stage: &str, layer: Option<usize>, array: &dyn Array) -> Result<()> {
+        self.named(stage, layer, |dump, name| dump.array(name, sequence, &array.elements()?))
+    }
+
+    /// Does this to the array of a stage; an error says whose.
+    fn named(
+        &self, stage: &str, layer: Option<usize>, act: impl FnOnce(&mut Dump, &str) -> std::result::Result<(), String>,
+    ) -> Result<()> {
         self.with(|dump| {
             let name = match layer {
                 Some(layer) => format!("L{layer:02}.{stage}"),
                 None => stage.to_owned(),
             };
-            let written = array.elements().and_then(|elements| dump.array(&name, sequence, &elements));
-            written.map_err(|why| format!("{name} of step {}: {why}", dump.step))
+            act(dump, &name).map_err(|why| format!("{name} of step {}: {why}", dump.step))
         })
     }
 
@@ -269,6 +285,8 @@ struct Dump {
     step: usize,
     /// The current step: the position of its first token, its tokens, and the arrays that it has.
     open: Option<Begun>,
+    /// Rows of the current step so far, by the names of their arrays.
+    appended: BTreeMap<String, Elements>,
     closed: bool,
     failed: Option<Error>,
 }
@@ -277,7 +295,9 @@ impl Dump {
     fn new(folder: &Path, engine: &str, version: u32, fields: &str) -> std::result::Result<Self, String> {
         let (lines, elements) = folder::taken(folder)?;
         let folder = folder.to_owned();
-        let mut dump = Self { folder, elements, lines, offset: 0, step: 0, open: None, closed: false, failed: None };
+        let appended = BTreeMap::new();
+        let mut dump =
+            Self { folder, elements, lines, offset: 0, step: 0, open: None, appended, closed: false, failed: None };
         let comma = if fields.trim().is_empty() { "" } else { "," };
         // JSON may be on several lines, and the first line of a capture may not.
         let fields = fields.replace(['\n', '\r'], " ");
@@ -300,6 +320,9 @@ impl Dump {
     }
 
     fn end(&mut self) -> std::result::Result<(), String> {
+        for (name, rows) in std::mem::take(&mut self.appended) {
+            self.array(&name, None, &rows).map_err(|why| format!("{name}: {why}"))?;
+        }
         let Some((first, tokens, _)) = self.open.take() else { return Ok(()) };
         let step = self.step;
         self.step += 1;
@@ -337,6 +360,9 @@ impl Dump {
         let Some((_, _, names)) = &mut self.open else {
             return Err("was tapped before the step began".to_owned());
         };
+        if self.appended.contains_key(name) {
+            return Err("was appended to in this step before".to_owned());
+        }
         if !names.insert((name.to_owned(), sequence)) {
             return Err("was tapped in this step before".to_owned());
         }
@@ -354,6 +380,32 @@ impl Dump {
         );
         self.offset += array.bytes.len();
         self.line(&line)
+    }
+
+    fn append(&mut self, name: &str, rows: Elements) -> std::result::Result<(), String> {
+        rows.check()?;
+        let Some((_, _, names)) = &self.open else {
+            return Err("was tapped before the step began".to_owned());
+        };
+        if names.contains(&(name.to_owned(), None)) {
+            return Err("was tapped in this step before".to_owned());
+        }
+        let Some(before) = self.appended.get_mut(name) else {
+            self.appended.insert(name.to_owned(), rows);
+            return Ok(());
+        };
+        if (before.format, &before.shape[1..]) != (rows.format, &rows.shape[1..]) {
+            return Err(format!(
+                "rows of shape {:?} in {} follow rows of shape {:?} in {}",
+                &rows.shape[1..],
+                rows.format,
+                &before.shape[1..],
+                before.format
+            ));
+        }
+        before.shape[0] += rows.shape[0];
+        before.bytes.extend(rows.bytes);
+        Ok(())
     }
 
     fn line(&mut self, line: &str) -> std::result::Result<(), String> {

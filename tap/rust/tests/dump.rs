@@ -20,6 +20,50 @@ fn bytes<T: Element>(elements: &[T]) -> Vec<u8> {
     bytes
 }
 
+/// An engine that computes one token after the other appends its rows, and the step has them as one array.
+#[test]
+fn rows_of_a_step_are_appended() {
+    let work = tempfile::tempdir().unwrap();
+    let tap = Tap::in_folder(&work.path().join("dump"), "mine", "").unwrap();
+    tap.step(0, &[7, 8, 9]).unwrap();
+    for token in 0..3u8 {
+        let x = f32::from(token);
+        tap.append("embed", None, Rows { data: &[x, 10.0 + x], width: 2 }).unwrap();
+        tap.append("q_rope", 1, Strided { data: &[x; 4], shape: &[1, 2, 2], strides: &[4, 2, 1] }).unwrap();
+    }
+    tap.step(3, &[5]).unwrap();
+    tap.append("embed", None, Rows { data: &[3f32, 13.0], width: 2 }).unwrap();
+    tap.close().unwrap();
+    let (lines, elements) = read(&work.path().join("dump"));
+    let arrays: Vec<_> = lines
+        .iter()
+        .filter(|line| line.get("name").is_some())
+        .map(|line| (&line["step"], &line["name"], &line["shape"]))
+        .collect();
+    let expected = [
+        (&json!(0), &json!("L01.q_rope"), &json!([3, 2, 2])),
+        (&json!(0), &json!("embed"), &json!([3, 2])),
+        (&json!(1), &json!("embed"), &json!([1, 2])),
+    ];
+    assert_eq!(arrays, expected);
+    let heads: Vec<f32> = (0..12u8).map(|at| f32::from(at / 4)).collect();
+    assert_eq!(elements, [bytes(&heads), bytes(&[0f32, 10.0, 1.0, 11.0, 2.0, 12.0]), bytes(&[3f32, 13.0])].concat());
+    // Rows of another width, and an array that is whole already.
+    for (first, second, why) in [
+        (2, Ok(3), "rows of shape [3] in f32 follow rows of shape [2] in f32"),
+        (2, Err(2), "was appended to in this step before"),
+    ] {
+        let tap = Tap::in_folder(&work.path().join(format!("{second:?}")), "mine", "").unwrap();
+        tap.step(0, &[7, 8]).unwrap();
+        tap.append("embed", None, Rows { data: &vec![0f32; first], width: first }).unwrap();
+        let told = match second {
+            Ok(width) => tap.append("embed", None, Rows { data: &vec![0f32; width], width }),
+            Err(width) => tap.rows("embed", None, &vec![0f32; width], width),
+        };
+        assert!(told.unwrap_err().to_string().contains(why), "{why}");
+    }
+}
+
 #[test]
 fn lines_name_the_elements_and_the_ends_of_steps() {
     let work = tempfile::tempdir().unwrap();
