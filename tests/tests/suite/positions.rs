@@ -114,10 +114,8 @@ fn a_context_over_the_rows_that_are_left_is_no_wrong_sum_of_parts() {
     for layer in ["L00", "L01"] {
         let of = |stage: &str| all.iter().position(|a| a.name == format!("step4/{layer}.{stage}")).unwrap();
         let (queries, keys, values) = (&all[of("q_rope")], &all[of("k_cache")], &all[of("v_cache")]);
-        let ([tokens, heads, size], [rows, kv_heads, _]) =
-            (queries.shape[..].try_into().unwrap(), keys.shape[..].try_into().unwrap());
-        let (tokens, heads, size, rows, kv_heads): (usize, usize, usize, usize, usize) =
-            (tokens, heads, size, rows, kv_heads);
+        let [tokens, heads, size]: [usize; 3] = queries.shape[..].try_into().unwrap();
+        let [rows, kv_heads, _]: [usize; 3] = keys.shape[..].try_into().unwrap();
         let mut context = Vec::new();
         for (token, head) in (0..tokens).flat_map(|token| (0..heads).map(move |head| (token, head))) {
             let query = &queries.values[(token * heads + head) * size..][..size];
