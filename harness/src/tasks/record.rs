@@ -103,7 +103,10 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
     let input = match &request.like {
         None if request.sequences.sequences.is_some() => {
             kind.check_sequences()?;
-            ensure!(injections.is_empty(), "--inject changes a run of one sequence; leave --sequences or --inject out");
+            ensure!(
+                injections.is_empty(),
+                "--inject changes a run of one sequence: leave --inject out, or --sequences and --serving"
+            );
             let ready = request.tokens.prompt.ready(&opened, 0)?;
             let tokens = ready.tokens.len();
             Input::new(ready, 0, tokens)

@@ -277,7 +277,7 @@ impl<'a> SideChoice<'a> {
             }
             ensure!(
                 self.injections.is_empty(),
-                "--inject changes a run of one sequence; leave --sequences or --inject out"
+                "--inject changes a run of one sequence: leave --inject out, or --sequences and --serving"
             );
         }
         Ok(plan.cloned())

@@ -234,7 +234,7 @@ impl Finding {
         Some(if self.inside.is_empty() {
             told
         } else {
-            format!("as from a fault in {}: {told}", through::list(&self.inside))
+            format!("a fault in {} gives these values: {told}", through::list(&self.inside))
         })
     }
 }

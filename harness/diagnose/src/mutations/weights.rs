@@ -86,7 +86,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(|_, n| n.op.anatomy() == Anatomy::Elementwise(Elementwise::Offset)),
         story: "the bias is not added",
         seen: "fluent nonsense, tokens repeated; the biases look too large to be correct, but are correct",
-        remedy: "add {weight} after the projection; its values look too large, but are correct",
+        remedy: "add {weight} after the projection; the values of the bias look too large, but are correct",
         apply: |node, _, _| Some(node.left_out()),
         ..Mutation::PLAIN
     },

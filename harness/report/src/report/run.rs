@@ -345,7 +345,7 @@ fn evidence(report: &Report) -> Vec<Line> {
         lines.push(("repeat", words));
     }
     let health = match verdict.health.as_slice() {
-        [] => "nothing suspicious".to_owned(),
+        [] => "no sign of trouble that shows without a reference".to_owned(),
         [one] => one.to_string(),
         [first, rest @ ..] => {
             format!("{first} ({} of other stages or steps in the report)", counted(rest.len(), "more line"))

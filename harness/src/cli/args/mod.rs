@@ -98,8 +98,9 @@ Examples:
     #[command(after_help = "\
 The cases: one token; lengths not divisible by 8; a prompt in two and more parts, and token by
 token; a second turn after decode steps; one token repeated; ids from 131,072 on; decode over
-positions 256 and 4,096. qdiff leaves out a case that the model is too small for, or that the
-subject's command takes no option for; the verdict names it.
+positions 256 and 4,096. qdiff leaves out a case if the model is too small for this case, or if the
+subject's command lacks a placeholder that the case needs, such as {passes}. The verdict names each
+case that was left out.
 
 With --serving the cases are batches: sequences of unequal lengths in one pass; sequences that join
 and leave, whose cache slots others take; a prefill in parts beside decode steps; cached prefixes,

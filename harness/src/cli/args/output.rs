@@ -26,16 +26,16 @@ pub struct FileArgs {
     /// Also write the report as JSON; `-` writes it to standard output, and the screen to stderr
     #[arg(long, value_name = "FILE", env = "QDIFF_JSON")]
     pub json: Option<PathBuf>,
-    /// Also write the report as markdown, or `-`
+    /// Also write the report as markdown; `-` is standard output
     #[arg(long, value_name = "FILE", env = "QDIFF_MARKDOWN")]
     pub markdown: Option<PathBuf>,
-    /// Also write the report as an HTML page, or `-`
+    /// Also write the report as an HTML page; `-` is standard output
     #[arg(long, value_name = "FILE", env = "QDIFF_HTML")]
     pub html: Option<PathBuf>,
-    /// Also write the report as JUnit XML, or `-`
+    /// Also write the report as JUnit XML; `-` is standard output
     #[arg(long, value_name = "FILE", env = "QDIFF_JUNIT")]
     pub junit: Option<PathBuf>,
-    /// Also write a badge for a README (SVG), with the hashes of model, tokens and report, or `-`
+    /// Also write a badge for a README (SVG), with the hashes of model, tokens and report; `-` is standard output
     #[arg(long, value_name = "FILE", env = "QDIFF_BADGE")]
     pub badge: Option<PathBuf>,
     /// Also report to a CI system

@@ -81,15 +81,24 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Ve
             Rc::new(move |row| chosen(row.step, scene.token(row).0, index.of(row.place.head.unwrap_or(0), taken)?)),
         );
     }
-    for (tile, gaps) in TILES.into_iter().flat_map(|tile| [true, false].map(|gaps| (tile, gaps))) {
+    let counts = [(true, false), (false, true), (false, false)];
+    for (tile, gaps) in TILES.into_iter().flat_map(|tile| counts.map(|gaps| (tile, gaps))) {
         let experts = picked.groups;
         let padding = |with: bool| if with { "with" } else { "without" };
-        add(
-            format!(
+        let which = match gaps {
+            (false, false) => {
+                format!(
+                    "expert of the first line of its tile of {tile} lines (no expert's lines are filled up to whole tiles)"
+                )
+            }
+            (tiles, lines) => format!(
                 "expert that owns its tile of {tile} lines (tiles are counted {} padding, lines {})",
-                padding(gaps),
-                padding(!gaps)
+                padding(tiles),
+                padding(lines)
             ),
+        };
+        add(
+            which,
             Rc::new(move |row| {
                 of_tile(&lists(scene, row.step)?, (expert(scene, row)?, line(scene, row)), (tile, gaps), experts)
             }),
@@ -155,9 +164,11 @@ pub(super) fn beyond_capacity(scene: &Scene<'_>, row: &RowAt, quarters: usize) -
     Some(line_of_expert(scene, row)? >= (quarters * lines).div_ceil(4 * picked.groups) as i64)
 }
 
-/// The expert of the tile that a line is in, where the lines of an expert begin at a multiple of the tile by one count of lines, and
-/// without such gaps by the other one: by the first one tiles are given to experts if `gaps`, and lines are placed if not.
-fn of_tile(lists: &Lists, (own, line): (usize, usize), (tile, gaps): (usize, bool), experts: usize) -> Option<usize> {
+/// The expert of the tile that a line is in. By either count, the lines of an expert begin at a multiple of the tile, or without such
+/// gaps: by the first one tiles are given to experts, and by the second one lines are placed.
+fn of_tile(
+    lists: &Lists, (own, line): (usize, usize), (tile, (of_tiles, of_lines)): (usize, (bool, bool)), experts: usize,
+) -> Option<usize> {
     let count = |e: usize| lists.get(&e).map_or(0, Vec::len);
     let starts = |gaps: bool| -> Vec<usize> {
         let ends = (0..experts).scan(0, |end, e| {
@@ -166,8 +177,8 @@ fn of_tile(lists: &Lists, (own, line): (usize, usize), (tile, gaps): (usize, boo
         });
         std::iter::once(0).chain(ends).collect()
     };
-    let place = starts(!gaps)[own] + lists.get(&own)?.binary_search(&line).ok()?;
-    let (of, first) = (starts(gaps), place / tile * tile);
+    let place = starts(of_lines)[own] + lists.get(&own)?.binary_search(&line).ok()?;
+    let (of, first) = (starts(of_tiles), place / tile * tile);
     (0..experts).find(|&e| (of[e]..of[e + 1]).contains(&first))
 }
 
@@ -466,11 +477,14 @@ mod tests {
     #[test]
     fn a_line_has_the_expert_of_its_tile() {
         let lists = Lists::new([(0, vec![0, 2, 4]), (1, vec![1, 3])].into());
-        let of = |own: usize, line: usize, gaps: bool| of_tile(&lists, (own, line), (4, gaps), 2);
+        let of = |own: usize, line: usize, gaps: bool| of_tile(&lists, (own, line), (4, (gaps, !gaps)), 2);
         // Placed without gaps, the first line of expert 1 is in the tile of expert 0, and the second in its own.
         assert_eq!([1, 3].map(|line| of(1, line, true)), [Some(0), Some(1)]);
         assert_eq!([0, 2, 4].map(|line| of(0, line, true)), [Some(0); 3]);
         // Placed with gaps at 4 and 5, where expert 1 ends at 5: the tile that begins at 4 is its own.
         assert_eq!([1, 3].map(|line| of(1, line, false)), [Some(1); 2]);
+        // Without gaps by either count, the first line of expert 1 is in the tile that begins with expert 0.
+        let without = |own, line| of_tile(&lists, (own, line), (4, (false, false)), 2);
+        assert_eq!([1, 3].map(|line| without(1, line)), [Some(0), Some(1)]);
     }
 }

@@ -534,7 +534,7 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
     let mut rare: Vec<(String, Map)> = Vec::new();
     for (name, map) in shifts.chain(together) {
         match rare.iter_mut().find(|(_, known)| (0..h).all(|head| known(head) == map(head))) {
-            Some((all, _)) => *all += &format!(" or {name}"),
+            Some((all, _)) => *all += &format!(", or {name}"),
             None => rare.push((name, map)),
         }
     }

@@ -467,7 +467,10 @@ fn scales(norm: &RmsNorm, run: usize) -> Vec<(String, Scale)> {
         }
         lost *= 2;
     }
-    for m in [2usize, 4, 8, 16, 32, 64, 128, 256] {
+    // A tree of halves ends with the odd part of the length, of which it may lose one.
+    let odd = run >> run.trailing_zeros();
+    let odd = Some(odd).filter(|odd| (3..64).contains(odd) && *odd < run);
+    for m in [2usize, 4, 8, 16, 32, 64, 128, 256].into_iter().chain(odd) {
         for r in 0..m.min(run) {
             parts.push((
                 format!("elements ≡ {r} mod {m} are missing from the mean of squares"),

@@ -88,19 +88,21 @@ const BUGS: &[(&str, Bug, Option<&str>)] = &[
             })
         },
         Some(
-            "as from a fault in L01.attn_weights: the softmax is over keys less than 5 before the query: a sliding window",
+            "a fault in L01.attn_weights gives these values: the softmax is over keys less than 5 before the query: a sliding window",
         ),
     ),
     (
         "a soft cap",
         |_, n| softmaxes(n, |s, _| softmax(&s.iter().map(|s| 3.0 * (s / 3.0).tanh()).collect::<Vec<_>>())),
-        Some("as from a fault in L01.attn_weights: a soft cap is applied to the scaled scores: c·tanh(x/c) with c = 3"),
+        Some(
+            "a fault in L01.attn_weights gives these values: a soft cap is applied to the scaled scores: c·tanh(x/c) with c = 3",
+        ),
     ),
     (
         "another scale",
         |_, n| softmaxes(n, |s, _| softmax(&s.iter().map(|s| s * 1.6).collect::<Vec<_>>())),
         Some(
-            "as from a fault in L01.attn_weights: the scores are scaled by another factor than 1/sqrt(head_dim) (attn-scale-wrong:scale=0.2)",
+            "a fault in L01.attn_weights gives these values: the scores are scaled by another factor than 1/sqrt(head_dim) (attn-scale-wrong:scale=0.2)",
         ),
     ),
     (
@@ -110,7 +112,7 @@ const BUGS: &[(&str, Bug, Option<&str>)] = &[
             attention.then(|| regrouped(n, |a, h| h % a.n_kv_heads))
         },
         Some(
-            "as from a fault in L01.attn_scores and L01.attn_context: query head h reads KV head h mod n_kv instead of h / group (gqa-head-map)",
+            "a fault in L01.attn_scores and L01.attn_context gives these values: query head h reads KV head h mod n_kv instead of h / group (gqa-head-map)",
         ),
     ),
     (
@@ -119,7 +121,7 @@ const BUGS: &[(&str, Bug, Option<&str>)] = &[
             let up = |x: &[&Tensor<f64>], _: &Context<'_>| (x[1].clone(), vec![0f32; x[1].data.len()]);
             (n.op == Op::SwiGlu).then(|| n.computing(up))
         },
-        Some("as from a fault in L01.ffn_act: the stage computes up alone, without the gate"),
+        Some("a fault in L01.ffn_act gives these values: the stage computes up alone, without the gate"),
     ),
     (
         "weights of the layer before",
@@ -137,7 +139,7 @@ const BUGS: &[(&str, Bug, Option<&str>)] = &[
         "no bias",
         |_, n| (n.op == Op::Bias).then(|| n.left_out()),
         Some(
-            "as from a fault in L01.q_biased, L01.k_biased and L01.v_biased: the bias is not added (qkv-bias-omitted)",
+            "a fault in L01.q_biased, L01.k_biased and L01.v_biased gives these values: the bias is not added (qkv-bias-omitted)",
         ),
     ),
     (

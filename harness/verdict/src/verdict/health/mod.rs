@@ -65,7 +65,8 @@ fn of_stage(graph: &Graph, capture: &Capture, node: &Node, overflowed: bool) -> 
                 let x = before(0).filter(|_| rope.scaling.is_none());
                 x.and_then(|x| values::rotation(&x, &t, (rope.head_dim, unit), &step.positions()))
             }
-            Anatomy::State(State::Rows(_)) => stream::cache(graph, node, &t, capture, index),
+            Anatomy::State(State::Rows(_)) => stream::cache(graph, node, &t, capture, index)
+                .or_else(|| stream::unwritten(&t).filter(|_| unit <= COARSE)),
             // Zeros, before there is anything to keep.
             Anatomy::State(State::Own) => None,
             Anatomy::Elementwise(Elementwise::Sum) => {

@@ -33,6 +33,18 @@ pub(super) fn cache(graph: &Graph, node: &Node, t: &Tensor<f32>, capture: &Captu
     (!kept).then(|| ("rows of earlier tokens are no longer what they were".to_owned(), None))
 }
 
+/// Whether rows of a cache are zero throughout.
+pub(super) fn unwritten(t: &Tensor<f32>) -> Option<Seen> {
+    let zero = |r: &usize| t.row(*r).iter().all(|v| *v == 0.0);
+    let first = (0..t.rows()).find(zero)?;
+    let count = (0..t.rows()).filter(zero).count();
+    let what = format!(
+        "{count} of {} rows are zero throughout, first that of position {first}: not written, or cleared",
+        t.rows()
+    );
+    Some((what, None))
+}
+
 /// What is wrong of a cache of so many `rows`, not one for each of `tokens`, which lost the rows of these positions; the step
 /// begins at position `first`.
 fn extent((rows, tokens): (usize, usize), lost: Option<Range<usize>>, first: usize) -> String {
@@ -102,6 +114,14 @@ fn repeated(graph: &Graph, capture: &Capture) -> Option<Symptom> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_a_cache_that_nobody_wrote_are_seen() {
+        let t = |data: Vec<f32>| Tensor { shape: vec![3, 1, 2], data };
+        assert!(unwritten(&t(vec![0.0, 1.0, 2.0, 0.0, 3.0, 4.0])).is_none());
+        let (what, _) = unwritten(&t(vec![1.0, 2.0, 0.0, 0.0, 0.0, -0.0])).unwrap();
+        assert_eq!(what, "2 of 3 rows are zero throughout, first that of position 1: not written, or cleared");
+    }
 
     /// Rows of a cache that were lost between two steps passed for a position that does not advance.
     #[test]

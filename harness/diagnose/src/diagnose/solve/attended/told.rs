@@ -19,7 +19,7 @@ impl fmt::Display for HeadOf {
             Self::Down(bits) => write!(f, "KV head h >> {bits}, the last at most,"),
             Self::Either(all) => {
                 let all: Vec<String> = all.iter().map(ToString::to_string).collect();
-                f.write_str(&all.join(" or "))
+                f.write_str(&all.join(", or "))
             }
             Self::Listed(list) => {
                 let list: Vec<String> = list.iter().map(ToString::to_string).collect();

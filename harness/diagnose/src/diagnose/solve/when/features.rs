@@ -222,6 +222,15 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature { name: "rows left over after whole tiles of 16", by_row: true, of: left_over::<16> },
     Feature { name: "rows left over after whole tiles of 32", by_row: true, of: left_over::<32> },
     Feature { name: "rows left over after whole tiles of 64", by_row: true, of: left_over::<64> },
+    Feature { name: "rows that a last tile of 4, moved back to be whole, takes again", by_row: true, of: again::<4> },
+    Feature { name: "rows that a last tile of 8, moved back to be whole, takes again", by_row: true, of: again::<8> },
+    Feature { name: "rows that a last tile of 16, moved back to be whole, takes again", by_row: true, of: again::<16> },
+    Feature { name: "rows that a last tile of 32, moved back to be whole, takes again", by_row: true, of: again::<32> },
+    Feature { name: "rows that a last tile of 64, moved back to be whole, takes again", by_row: true, of: again::<64> },
+    Feature { name: "rows beyond the page of 8 in which their part begins", by_row: true, of: beyond_page::<8> },
+    Feature { name: "rows beyond the page of 16 in which their part begins", by_row: true, of: beyond_page::<16> },
+    Feature { name: "rows beyond the page of 32 in which their part begins", by_row: true, of: beyond_page::<32> },
+    Feature { name: "rows beyond the page of 64 in which their part begins", by_row: true, of: beyond_page::<64> },
     Feature { name: "lines of each expert left over after whole tiles of 4", by_row: false, of: lines_left_over::<4> },
     Feature { name: "lines of each expert left over after whole tiles of 8", by_row: false, of: lines_left_over::<8> },
     Feature {
@@ -264,6 +273,20 @@ fn left_over<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     let (position, step) = (row(scene, at).place.position, step(scene, at));
     let first = step.first + step.tokens.len() / M * M;
     Some(i64::from(position >= first))
+}
+
+/// Whether a row is among those of whole tiles of M rows that the last M rows of the part have as well.
+fn again<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    let (position, step) = (row(scene, at).place.position, step(scene, at));
+    let (row, n) = (position.checked_sub(step.first)?, step.tokens.len());
+    let twice = n > M && !n.is_multiple_of(M) && (n - M..n / M * M).contains(&row);
+    (!scene.node().is_own_state()).then_some(i64::from(twice))
+}
+
+/// Whether a row of a cache is on a later page of M rows than the first row of the part that wrote it.
+fn beyond_page<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    let (position, step) = (row(scene, at).place.position, step(scene, at));
+    scene.node().has_state().then(|| i64::from(position / M > step.first / M))
 }
 
 /// Whether a line is among those that are left over when whole tiles of M lines of its expert are taken.
@@ -392,6 +415,9 @@ pub(super) const BEYOND: &str = " beyond ";
 pub(super) const MOST: &str = "most tokens of one sequence in the pass";
 
 pub(super) const LENGTH: &str = "number of tokens in the part";
+
+/// What features have in their names that tell whether a row is in two tiles.
+pub(super) const AGAIN: &str = "takes again";
 
 /// What features have in their names that tell whether a row shares its page with a later part.
 pub(super) const IN_PAGE: &str = "before a later part";

@@ -10,8 +10,8 @@ pub(super) use separating::{Seen, separating};
 use super::At;
 use super::scene::Scene;
 use features::{
-    AGE, Asked, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED, NONE, OF_PASS,
-    SIGN, WEIGHT_ROW,
+    AGAIN, AGE, Asked, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED, NONE,
+    OF_PASS, SIGN, WEIGHT_ROW,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -261,7 +261,8 @@ impl Condition {
                 if self.is_left_over()
                     || [LATER, BEHIND, FED].contains(&name)
                     || name.contains(BEYOND)
-                    || name.contains(SIGN) =>
+                    || name.contains(SIGN)
+                    || name.contains(AGAIN) =>
             {
                 2
             }

@@ -3,8 +3,8 @@
 use super::super::At;
 use super::super::scene::Scene;
 use super::features::{
-    Asked, BEHIND, BEYOND, DECODED, FEATURES, FED, Feature, IN_PAGE, LATER, LEFT_OVER, LENGTH, MOST as MOST_OF_ONE,
-    SIGN, WEIGHT_ROW, step,
+    AGAIN, Asked, BEHIND, BEYOND, DECODED, FEATURES, FED, Feature, IN_PAGE, LATER, LEFT_OVER, LENGTH,
+    MOST as MOST_OF_ONE, SIGN, WEIGHT_ROW, step,
 };
 use super::{CUT, Condition, Size, Values, When};
 use qdiff_engine::ops::Anatomy;
@@ -22,6 +22,7 @@ fn conditions(feature: usize, yes: &BTreeSet<i64>) -> Vec<Condition> {
         || name.contains(IN_PAGE)
         || name.contains(BEYOND)
         || name.contains(SIGN)
+        || name.contains(AGAIN)
         || [LATER, BEHIND, FED].contains(&name)
     {
         if low == high {
