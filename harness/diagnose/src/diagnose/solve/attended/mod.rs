@@ -302,6 +302,15 @@ struct Weights {
     columns: Option<(usize, Vec<f64>)>,
 }
 
+impl Weights {
+    /// Whether they are those of plain attention over the keys that the query sees.
+    fn are_plain(&self) -> bool {
+        let plain = over(self.query.seen(), |_| true);
+        let alike = |w: &[f64]| plain.iter().zip(w).all(|(plain, w)| (plain - w).abs() <= 1e-9 * plain);
+        alike(&self.w) && self.columns.as_ref().is_none_or(|(_, w)| alike(w))
+    }
+}
+
 impl Attended {
     pub(super) fn on<'a>(&self, scene: &'a Scene<'a>) -> Option<Alternative<'a>> {
         let (queries, own) = (Queries::of(scene)?, self.clone());
@@ -638,16 +647,18 @@ impl Attended {
         }
     }
 
-    /// Whether it gives some wrong elements. A law of queries beside others says nothing of some, but must give one.
+    /// Whether it gives some wrong elements. A law of queries beside others says nothing of some, but must give one, and not as plain
+    /// attention does: over a cache that lacks rows plain attention is wrong, and a law that changes nothing would have its values.
     fn gives(&self, queries: &Queries<'_>, probes: &[Probe]) -> bool {
         let mut told = 0;
         let gives = probes.iter().all(|probe| {
             let row = &queries.scene.e.rows[probe.at.0];
-            let made = self
-                .weights(queries, row, probe.head)
-                .and_then(|weights| self.element(queries, row, (probe.at.1, probe.head), &weights));
-            let Some((value, reach)) = made else { return self.is_beside() };
-            told += usize::from(!value.is_nan());
+            let made = self.weights(queries, row, probe.head).and_then(|weights| {
+                let plain = self.is_beside() && weights.are_plain();
+                Some((plain, self.element(queries, row, (probe.at.1, probe.head), &weights)?))
+            });
+            let Some((plain, (value, reach))) = made else { return self.is_beside() };
+            told += usize::from(!value.is_nan() && !plain);
             value.is_nan() || (probe.got - value).abs() <= allowed(value, reach) + probe.grain
         });
         gives && (told > 0 || probes.is_empty())
