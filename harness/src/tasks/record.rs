@@ -105,7 +105,7 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
             kind.check_sequences()?;
             ensure!(
                 injections.is_empty(),
-                "--inject changes a run of one sequence: leave --inject out, or --sequences and --serving"
+                "--inject changes a run of one sequence: leave --inject out, or --sequences"
             );
             let ready = request.tokens.prompt.ready(&opened, 0)?;
             let tokens = ready.tokens.len();

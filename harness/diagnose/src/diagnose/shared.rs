@@ -41,12 +41,14 @@ pub(super) fn of_one_format(searcher: &Searcher<'_>, stages: &[StageResult], fin
     let Some(&(first, (ty, by))) = scaled.first() else { return };
     let is_one = scaled.len() > 1 && scaled.iter().all(|(_, (other, factor))| *other == ty && near(*factor, by, ONE));
     let several = scaled.iter().any(|(i, _)| findings[*i].id.name != findings[first].id.name);
-    // What was judged right: with such weights none, and some with others.
+    // Every product with such weights is one of them, and some with others were judged right.
+    let is_scaled = |stage: &StageResult| scaled.iter().any(|(i, _)| findings[*i].id == stage.id);
+    let all = stages.iter().filter(|stage| format(stage.id) == Some(ty)).all(is_scaled);
     let right = |stage: &&StageResult| {
         matches!(stage.status, Status::Match | Status::Alone | Status::Inherited | Status::Disputed)
     };
-    let right: Vec<GgmlType> = stages.iter().filter(right).filter_map(|stage| format(stage.id)).collect();
-    if ty.block_size() > 1 && is_one && several && !right.is_empty() && !right.contains(&ty) {
+    let other = stages.iter().filter(right).any(|stage| format(stage.id).is_some());
+    if ty.block_size() > 1 && is_one && several && all && other {
         for (i, _) in scaled {
             let Some(cause) = &mut findings[i].cause else { continue };
             let by = short(by);
