@@ -18,7 +18,7 @@ MODELS = {
     "e": "--arch qwen2moe --layers 2 --weights q8_0 --seed 325",
     "f": "--arch qwen3moe --layers 3 --weights bf16 --seed 326",
     "g": "--arch qwen35 --layers 4 --weights q8_0 --seed 327",
-    "h": "--arch qwen3 --layers 2 --weights iq4_nl --context 256 --set rope.scaling.type=yarn --set rope.scaling.factor=4 --set rope.scaling.original_context_length=64 --seed 328",
+    "h": "--arch qwen3 --layers 2 --weights iq4_nl --context 256 --set rope.scaling.type=yarn --set rope.scaling.factor=4.0 --set rope.scaling.original_context_length=64 --seed 328",
 }
 
 # By bug: the model, and the options of the run.
