@@ -527,9 +527,9 @@ impl Plan {
         // The numbers of tokens of both runs, and those with the next one, have no divisor in common but 2: splits of the
         // tokens leave some over in one of the runs.
         let apart = |plan: &Self| (0..2).all(|more| common_divisor(prompt + more, plan.prompt + more) <= 2);
-        // A page begins in a decode step, and in another one than in the first run.
+        // A page begins in a decode step that others follow, and in another one than in the first run.
         let to_page = |prompt: usize| prompt.next_multiple_of(PAGE) - prompt;
-        let paged = |plan: &Self| to_page(plan.prompt) < decode;
+        let paged = |plan: &Self| to_page(plan.prompt) + 1 < decode.max(2);
         let other_step = |plan: &Self| to_page(plan.prompt) != to_page(prompt);
         // A decode step fills the last tile of any size, the one before lacks one key of it, and the next one begins a tile: what goes
         // over whole tiles and what is divided among splits come apart there alone. Among how many, another run tells, where tiles

@@ -225,21 +225,27 @@ pub(super) fn origins(findings: &[Finding]) -> String {
 fn causes(findings: &[Finding]) -> String {
     let mut solved: Vec<Told> = Vec::new();
     let mut named: Vec<(&CauseId, bool)> = Vec::new();
+    let mut stories: Vec<&str> = Vec::new();
     let mut unknown = Vec::new();
     for f in findings {
-        let cause = f.cause.as_ref().filter(|c| c.kind != Explains::Place).map(|c| &c.name);
+        let cause = f.cause.as_ref().filter(|c| c.kind != Explains::Place);
         match (f.solution.as_ref().map(|s| Told::of(s, f.id.layer)).or_else(|| Told::plain(f)), cause) {
             (Some(told), _) => match solved.iter_mut().find(|known| known.is(&told)) {
                 Some(known) => known.add(told),
                 None => solved.push(told),
             },
-            (None, Some(name)) => match named.iter_mut().find(|(known, _)| known.is_near(name)) {
-                Some((known, exact)) => *exact &= *known == name,
-                None => named.push((name, true)),
+            (None, Some(cause)) => match named.iter_mut().find(|(known, _)| known.is_near(&cause.name)) {
+                Some((known, exact)) => *exact &= **known == cause.name,
+                None => {
+                    named.push((&cause.name, true));
+                    stories.push(&cause.story);
+                }
             },
             (None, None) => unknown.push(f.id.to_string()),
         }
     }
+    // One fault shows in several stages, as a law in one and as a fault of the catalogue in another.
+    solved.retain(|told| !stories.contains(&told.what.as_str()));
     let short = |(name, exact): &(&CauseId, bool)| {
         let others: Vec<&CauseId> = named.iter().map(|(other, _)| *other).filter(|other| other != name).collect();
         if *exact { name.to_string() } else { name.shortest(&others).to_string() }

@@ -344,14 +344,14 @@ fn evidence(report: &Report) -> Vec<Line> {
         };
         lines.push(("repeat", words));
     }
-    let health = match verdict.health.as_slice() {
-        [] => "no sign of trouble that shows without a reference".to_owned(),
-        [one] => one.to_string(),
+    match verdict.health.as_slice() {
+        [] => {}
+        [one] => lines.push(("health", one.to_string())),
         [first, rest @ ..] => {
-            format!("{first} ({} of other stages or steps in the report)", counted(rest.len(), "more line"))
+            let more = counted(rest.len(), "more line");
+            lines.push(("health", format!("{first} ({more} of other stages or steps in the report)")));
         }
-    };
-    lines.push(("health", health));
+    }
     lines
 }
 

@@ -164,6 +164,15 @@ pub(super) fn beyond_capacity(scene: &Scene<'_>, row: &RowAt, quarters: usize) -
     Some(line_of_expert(scene, row)? >= (quarters * lines).div_ceil(4 * picked.groups) as i64)
 }
 
+/// The number of a line's tile of so many lines where each expert's lines are filled up to whole tiles, and the lines of the step.
+pub(super) fn tile_of_line(scene: &Scene<'_>, row: &RowAt, tile: usize) -> Option<(usize, usize)> {
+    let own = expert(scene, row)?;
+    let line = line_of_expert(scene, row)? as usize;
+    let lists = lists(scene, row.step)?;
+    let before: usize = lists.iter().filter(|(e, _)| **e < own).map(|(_, lines)| lines.len().div_ceil(tile)).sum();
+    Some((before + line / tile, lists.values().map(Vec::len).sum()))
+}
+
 /// The expert of the tile that a line is in. By either count, the lines of an expert begin at a multiple of the tile, or without such
 /// gaps: by the first one tiles are given to experts, and by the second one lines are placed.
 fn of_tile(

@@ -603,7 +603,7 @@ fn rotated_first<'a>(scene: &'a Scene<'a>, norm: &'a RmsNorm, run: usize, own: &
         }
     })?;
     let own = own.clone();
-    Some(Law::new("the rows are rotated by RoPE before they are normalised", 0, move |row: &RowAt| {
+    Some(Law::new("the norm over each head is applied after the rotation", 0, move |row: &RowAt| {
         let x = operand(scene, row, 0)?;
         let plain = Tensor { shape: vec![1, x.len()], data: x.clone() };
         let turned = rope::forward(rope, &plain, &[row.place.position as f64]).data;

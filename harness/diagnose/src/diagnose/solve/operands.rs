@@ -329,8 +329,39 @@ fn elementwise<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             }));
         }
     }
+    all.extend(normed(scene, done));
     all.extend(read_off(scene, done));
     all
+}
+
+/// A sum with an operand divided by its root mean square: the norm that reads it wrote over it, before its weights.
+fn normed<'a>(scene: &'a Scene<'a>, done: &str) -> Vec<Law<'a>> {
+    let (node, nodes) = (scene.node(), &scene.e.oracle.graph.nodes);
+    let [first, second] = node.inputs[..] else { return Vec::new() };
+    if !matches!(node.op.anatomy(), Anatomy::Elementwise(Elementwise::Sum)) {
+        return Vec::new();
+    }
+    let of = |(at, other): (usize, usize)| {
+        let norms = nodes.iter().filter(move |norm| norm.inputs.first() == Some(&at));
+        let (norm, rms) = norms.into_iter().find_map(|norm| match norm.op.anatomy() {
+            Anatomy::RowReduction(RowReduction::MeanSquare(rms)) if rms.groups == 1 => Some((norm.id, rms)),
+            _ => None,
+        })?;
+        let (id, other, own) = (nodes[at].id, nodes[other].id, Displaced::token("", |t, _| t));
+        let what = format!(
+            "{id} is {done} divided by the root mean square of its row, as {norm} has it before it is multiplied by its weights"
+        );
+        Some(Law::new(what, 0, move |row: &RowAt| {
+            let (x, y) = (vector_of(scene, id, row, &own)?, vector_of(scene, other, row, &own)?);
+            let mean = x.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>() / x.len() as f64;
+            let (scale, from) = (1.0 / (mean + rms.eps).sqrt(), scene.token(row).1);
+            let all = from..from + row.range.len();
+            let sums = x.get(all.clone())?.iter().zip(y.get(all)?).map(|(x, y)| (f64::from(*x) * scale, f64::from(*y)));
+            let (value, bound) = sums.map(|(x, y)| (x + y, (UNIT * (12.0 * x.abs() + 2.0 * y.abs())) as f32)).unzip();
+            Some(Row { value, bound })
+        }))
+    };
+    [(first, second), (second, first)].into_iter().filter_map(of).collect()
 }
 
 /// What operand `i` of an element was, given the others, and how far that may be off; nothing where it does not follow.

@@ -39,6 +39,23 @@ enum Elsewhere {
     Turned(bool),
     /// The state also decays in the rows that fill the part up to a multiple of so many.
     Filled(usize, Filling),
+    /// In the form by chunks of so many tokens, a factor of decay is missing.
+    Undecayed(usize, Missing),
+}
+
+/// What does not decay where a chunk is computed as a whole.
+#[derive(Clone, Copy, PartialEq)]
+enum Missing {
+    /// What the tokens of the chunk put into the state, as its later tokens read it.
+    Read,
+    /// The same, as the chunk leaves it.
+    Left,
+    /// The state that the chunk begins with, as its tokens read it.
+    First,
+    /// The same, as the chunk leaves it.
+    Carried,
+    /// All of the state over the tokens of the last chunk, where that is not whole.
+    Rest,
 }
 
 /// What is in rows that fill up a part.
@@ -79,7 +96,9 @@ impl Elsewhere {
                 let at = head * tokens + token;
                 Some((at / heads, at % heads))
             }
-            Self::Rounded(_) | Self::Chunk(..) | Self::Filled(..) | Self::Turned(_) => Some((token, head)),
+            Self::Rounded(_) | Self::Chunk(..) | Self::Filled(..) | Self::Turned(_) | Self::Undecayed(..) => {
+                Some((token, head))
+            }
         }
     }
 }
@@ -140,6 +159,23 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             "each part is filled up to a multiple of {each} rows with {what}, and the state decays in these rows too"
         );
         all.push(law(scene, (net, of_state), (OPERANDS, Elsewhere::Filled(each, filling)), told));
+    }
+    let missing = [
+        (Missing::Read, "does not decay as its later tokens read it"),
+        (Missing::Left, "does not decay in what the chunk leaves"),
+    ]
+    .map(|(missing, what)| (missing, format!("what a token adds to the state within a chunk of TILE tokens {what}")));
+    let of_first = [(Missing::First, "as its tokens read it"), (Missing::Carried, "in what the chunk leaves")]
+        .map(|(missing, what)| (missing, format!("the state before a chunk of TILE tokens does not decay {what}")));
+    let rest =
+        (Missing::Rest, "the state does not decay over the part's last tokens that fill no chunk of TILE".to_owned());
+    for (missing, what) in missing.into_iter().chain(of_first).chain([rest]) {
+        let shows =
+            if of_state { missing != Missing::Read && missing != Missing::First } else { missing != Missing::Rest };
+        for each in [8, 16, 32, 64, 128].into_iter().filter(|_| shows) {
+            let told = what.replace("TILE", &each.to_string());
+            all.push(law(scene, (net, of_state), (OPERANDS, Elsewhere::Undecayed(each, missing)), told));
+        }
     }
     for (back, how) in [(true, "read and written"), (false, "read")] {
         let told = format!("the state of each head is {how} with rows and columns exchanged");
@@ -221,6 +257,10 @@ fn head_of(
     }
     all.push(before);
     scene.count(8 * tokens * net.dim * net.dim);
+    if let Elsewhere::Undecayed(each, missing) = elsewhere {
+        scene.count(4 * each * tokens * net.dim);
+        return Some(undecayed(&all, net.dim, (*each, *missing), of_state));
+    }
     let one = DeltaNet { heads: 1, key_heads: 1, dim: net.dim };
     let op = if of_state { Defined::op(DeltaState(one)) } else { Defined::op(one) };
     let context = Context { tokens: &[], positions: &[], history: &[], source: &scene.e.oracle.weights, weights: &[] };
@@ -239,6 +279,59 @@ fn head_of(
         bound.iter_mut().for_each(|b| *b = *b * by as f32 + (16.0 * UNIT * size) as f32);
     }
     Some((y.data, bound))
+}
+
+/// Outputs of a head, or its state after the step, by the form in chunks: with G the sum of g since the chunk's beginning and δ as in
+/// the recursion, `o_t = (e^{G_t}·M_0·q_t + Σ_{j ≤ t} e^{G_t − G_j}·δ_j·(k_j·q_t))/√D`, and the chunk leaves
+/// `e^G·M_0 + Σ_j e^{G − G_j}·δ_j·k_jᵀ`. One of the factors is 1 instead.
+fn undecayed(
+    operands: &[Tensor<f64>], d: usize, (each, missing): (usize, Missing), of_state: bool,
+) -> (Vec<f64>, Vec<f32>) {
+    let [q, k, v, g, beta, state] = operands else { unreachable!("six operands") };
+    let (tokens, scale) = (g.data.len(), 1.0 / (d as f64).sqrt());
+    let row = |x: &Tensor<f64>, t: usize| x.data[t * d..(t + 1) * d].to_vec();
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let (mut m, mut out, mut size) = (state.data.clone(), Vec::with_capacity(tokens * d), 0f64);
+    for from in (0..tokens).step_by(each) {
+        let until = (from + each).min(tokens);
+        // What the recursion puts in is right.
+        let (first, mut own, mut sums, mut sum, mut deltas) = (m.clone(), m.clone(), Vec::new(), 0.0, Vec::new());
+        for t in from..until {
+            let (decay, k, v, q) = (g.data[t].exp(), row(k, t), row(v, t), row(q, t));
+            sum += g.data[t];
+            sums.push(sum);
+            let mut delta = vec![0.0; d];
+            for (j, of) in own.chunks_mut(d).enumerate() {
+                of.iter_mut().for_each(|m| *m *= decay);
+                delta[j] = (v[j] - dot(of, &k)) * beta.data[t];
+                of.iter_mut().zip(&k).for_each(|(m, k)| *m += delta[j] * k);
+            }
+            deltas.push((delta, k));
+            let old = if missing == Missing::First { 1.0 } else { sum.exp() };
+            let by: Vec<f64> = (0..deltas.len())
+                .map(|j| dot(&deltas[j].1, &q) * if missing == Missing::Read { 1.0 } else { (sum - sums[j]).exp() })
+                .collect();
+            for j in 0..d {
+                let new: f64 = deltas.iter().zip(&by).map(|((delta, _), by)| delta[j] * by).sum();
+                out.push((old * dot(&first[j * d..(j + 1) * d], &q) + new) * scale);
+            }
+        }
+        let all = if missing == Missing::Rest && until - from < each { 0.0 } else { sum };
+        let old = if missing == Missing::Carried { 1.0 } else { all.exp() };
+        for (j, of) in m.chunks_mut(d).enumerate() {
+            of.iter_mut().for_each(|m| *m *= old);
+            for ((delta, k), at) in deltas.iter().zip(&sums) {
+                let by = if missing == Missing::Left { 1.0 } else { (all - at).exp() };
+                of.iter_mut().zip(k).for_each(|(m, k)| *m += by * delta[j] * k);
+            }
+        }
+        size = m.iter().fold(size, |most, m| most.max(m.abs()));
+    }
+    let given = if of_state { m } else { out };
+    let size = given.iter().fold(if of_state { size } else { 0.0 }, |most, v| most.max(v.abs()));
+    let bound = (8.0 * UNIT * (d as f64).sqrt() * size) as f32;
+    let bound = vec![bound; given.len()];
+    (given, bound)
 }
 
 /// A square matrix with rows and columns exchanged.

@@ -19,6 +19,9 @@ type Point = usize;
 /// Rounds what is at a point.
 type Rounding<'r> = &'r dyn Fn(Point, f64) -> f64;
 
+/// In the place of a point: what an angle is multiplied by, since a kernel's own angle is not the exact one, whatever is rounded.
+const ANGLE: Point = Point::MAX;
+
 /// A row of the stage with numbers rounded.
 type Evaluate<'a> = Rc<dyn Fn(&RowAt, Rounding<'_>) -> Option<Vec<f64>> + 'a>;
 
@@ -71,16 +74,18 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
 }
 
 fn rounded(scene: &Scene<'_>, row: &RowAt, evaluate: &Evaluate<'_>, at: &[Point], format: &Format) -> Option<Row> {
-    let with = |off: f64| {
+    let with = |off: f64, angle: f64| {
         evaluate(row, &|point, v| match at.contains(&point) {
             true => f64::from((format.round)((v * (1.0 + off)) as f32)),
+            false if point == ANGLE => 1.0 + angle * v,
             false => v,
         })
     };
-    let (value, below, above) = (with(0.0)?, with(-OFF)?, with(OFF)?);
+    let value = with(0.0, 0.0)?;
+    let near = [with(-OFF, 0.0)?, with(OFF, 0.0)?, with(0.0, -UNIT)?, with(0.0, UNIT)?];
     let (_, want, bound) = scene.e.row(row);
     let reach = |i: usize| {
-        let either = (below[i] - value[i]).abs().max((above[i] - value[i]).abs());
+        let either = near.iter().map(|other| (other[i] - value[i]).abs()).fold(0.0, f64::max);
         let own = f64::from(bound[i]) * (value[i] / want[i]).abs().clamp(1.0, 4.0);
         (either + if own.is_finite() { own } else { f64::from(bound[i]) }) as f32
     };
@@ -120,7 +125,9 @@ fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static [&'static str], Evalu
                 let mut x: Vec<f64> = operand(scene, row)?.iter().map(|v| round(0, f64::from(*v))).collect();
                 let position = round(1, row.place.position as f64);
                 for i in 0..rope.rotated / 2 {
-                    let angle = round(3, position * round(2, frequency(rope, i)));
+                    // A power has an error for each multiplication that it may be made of.
+                    let own = round(ANGLE, 4.0 + i as f64);
+                    let angle = round(3, position * round(2, frequency(rope, i)) * own);
                     let ((a, b), (sin, cos)) = (pair(rope, i), (round(4, angle.sin()), round(4, angle.cos())));
                     (x[a], x[b]) = (x[a] * cos - x[b] * sin, x[a] * sin + x[b] * cos);
                 }

@@ -1,7 +1,7 @@
 //! What a condition may ask of an element.
 
 use super::super::At;
-use super::super::experts::{beyond_capacity, line_of_expert, place_in_expert};
+use super::super::experts::{beyond_capacity, line_of_expert, place_in_expert, tile_of_line};
 use super::super::scene::Scene;
 use super::super::terms::expert;
 use qdiff_engine::ops::Anatomy;
@@ -41,6 +41,14 @@ fn before_a_part<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     let begins = |step: &crate::capture::Step| step.first > position && step.first / M == position / M;
     let parts = steps[..=row.step].iter().filter(|step| step.tokens.len() > 1);
     scene.node().has_state().then(|| i64::from(parts.into_iter().any(begins)))
+}
+
+/// Whether a decode step wrote a row as the first of a page of M rows, and a later step left it as it is.
+fn began_page<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    let (row, wrote) = (row(scene, at), step(scene, at));
+    let decoded = wrote.first > 0 && wrote.tokens.len() == 1;
+    let later = scene.e.side.capture.steps[row.step].first > row.place.position;
+    scene.node().has_state().then(|| i64::from(decoded && later && row.place.position.is_multiple_of(M)))
 }
 
 /// The step that left the cache as it is: a row is seen again after every later step.
@@ -96,6 +104,31 @@ pub(super) const FEATURES: &[Feature] = &[
         name: "lines of each expert beyond its capacity, 2 times its even share of the part",
         by_row: false,
         of: beyond::<8>,
+    },
+    Feature {
+        name: "lines beyond as many as the part has, where each expert's are filled up to tiles of 4",
+        by_row: false,
+        of: beyond_grid::<4>,
+    },
+    Feature {
+        name: "lines beyond as many as the part has, where each expert's are filled up to tiles of 8",
+        by_row: false,
+        of: beyond_grid::<8>,
+    },
+    Feature {
+        name: "lines beyond as many as the part has, where each expert's are filled up to tiles of 16",
+        by_row: false,
+        of: beyond_grid::<16>,
+    },
+    Feature {
+        name: "lines beyond as many as the part has, where each expert's are filled up to tiles of 32",
+        by_row: false,
+        of: beyond_grid::<32>,
+    },
+    Feature {
+        name: "lines beyond as many as the part has, where each expert's are filled up to tiles of 64",
+        by_row: false,
+        of: beyond_grid::<64>,
     },
     Feature {
         name: "column",
@@ -158,6 +191,26 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature { name: "rows before a later part that begins in their page of 16", by_row: true, of: before_a_part::<16> },
     Feature { name: "rows before a later part that begins in their page of 32", by_row: true, of: before_a_part::<32> },
     Feature { name: "rows before a later part that begins in their page of 64", by_row: true, of: before_a_part::<64> },
+    Feature {
+        name: "rows with which a decode step began a page of 8, as later steps left them",
+        by_row: true,
+        of: began_page::<8>,
+    },
+    Feature {
+        name: "rows with which a decode step began a page of 16, as later steps left them",
+        by_row: true,
+        of: began_page::<16>,
+    },
+    Feature {
+        name: "rows with which a decode step began a page of 32, as later steps left them",
+        by_row: true,
+        of: began_page::<32>,
+    },
+    Feature {
+        name: "rows with which a decode step began a page of 64, as later steps left them",
+        by_row: true,
+        of: began_page::<64>,
+    },
     Feature {
         name: "row of the part",
         by_row: true,
@@ -328,6 +381,11 @@ fn beyond<const QUARTERS: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     beyond_capacity(scene, row(scene, at), QUARTERS).map(i64::from)
 }
 
+/// Whether a line's tile is behind as many tiles of M lines as all lines of the part would fill without gaps.
+fn beyond_grid<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    tile_of_line(scene, row(scene, at), M).map(|(tile, lines)| i64::from(tile >= lines.div_ceil(M)))
+}
+
 /// Whether the key is among those that are left over when whole tiles of M are taken of all keys that the part can see.
 fn keys_left_over<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     let keys = step(scene, at).keys();
@@ -421,6 +479,9 @@ pub(super) const AGAIN: &str = "takes again";
 
 /// What features have in their names that tell whether a row shares its page with a later part.
 pub(super) const IN_PAGE: &str = "before a later part";
+
+/// What features have in their names that tell whether a row began a page.
+pub(super) const BEGAN: &str = "began a page";
 
 /// What features have in their names that tell whether a row or a key is left over.
 pub(super) const LEFT_OVER: &str = "left over after whole tiles";

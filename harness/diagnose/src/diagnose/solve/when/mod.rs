@@ -10,8 +10,8 @@ pub(super) use separating::{Seen, separating};
 use super::At;
 use super::scene::Scene;
 use features::{
-    AGAIN, AGE, Asked, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED, NONE,
-    OF_PASS, SIGN, WEIGHT_ROW,
+    AGAIN, AGE, Asked, BEGAN, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED,
+    NONE, OF_PASS, SIGN, WEIGHT_ROW,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -262,7 +262,8 @@ impl Condition {
                     || [LATER, BEHIND, FED].contains(&name)
                     || name.contains(BEYOND)
                     || name.contains(SIGN)
-                    || name.contains(AGAIN) =>
+                    || name.contains(AGAIN)
+                    || name.contains(BEGAN) =>
             {
                 2
             }

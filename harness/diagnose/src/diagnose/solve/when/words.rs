@@ -1,8 +1,8 @@
 //! Conditions in words.
 
 use super::features::{
-    AGAIN, AGE, BEHIND, BEYOND, DECODED, DISTANCE, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT,
-    LOOKED, MOST, OF_PASS, SIGN, TURN,
+    AGAIN, AGE, BEGAN, BEHIND, BEYOND, DECODED, DISTANCE, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH,
+    LINE_OF_EXPERT, LOOKED, MOST, OF_PASS, SIGN, TURN,
 };
 use super::{Condition, Values};
 use std::fmt;
@@ -18,6 +18,8 @@ impl fmt::Display for Condition {
             }
             Values::Is(1) if name.contains(IN_PAGE) => write!(f, "in {name}"),
             Values::Is(_) if name.contains(IN_PAGE) => write!(f, "but for {name}"),
+            Values::Is(1) if name.contains(BEGAN) => write!(f, "in the {name}"),
+            Values::Is(_) if name.contains(BEGAN) => write!(f, "but for the {name}"),
             Values::Is(1) if name.contains(AGAIN) => write!(f, "in the {name}"),
             Values::Is(_) if name.contains(AGAIN) => write!(f, "but for the {name}"),
             Values::Is(1) if name.contains(BEYOND) => write!(f, "in the {name}"),
