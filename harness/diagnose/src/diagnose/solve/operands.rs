@@ -579,9 +579,43 @@ pub(super) fn ids<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let strides = apart(scene, &weight.name, extent);
     strides
         .into_iter()
+        .chain(unmasked(scene, &weight.name, extent))
         .chain(mean_of_rows(scene, &weight.name, extent))
         .chain(found(scene, &weight.name, extent))
         .collect()
+}
+
+/// A table cut over ranks, each of which looks up the ids of the others too, at a row that it has, and the rows are added.
+fn unmasked<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) -> Vec<Law<'a>> {
+    type Stand = fn(usize, usize, usize) -> usize;
+    // The row of a rank's shard for an id that it has not, of the id, the shard's first one and its length.
+    let stands: [(&str, Stand); 3] = [
+        ("its first row", |_, _, _| 0),
+        ("the nearest of its rows", |id, first, len| if id < first { 0 } else { len - 1 }),
+        ("the row with the id's rest by its number of rows", |id, _, len| id % len),
+    ];
+    let law = |(ranks, (what, stand)): (usize, (&str, Stand))| {
+        let shard = rows.div_ceil(ranks);
+        let what = format!(
+            "the table is cut over {ranks} ranks, and those that do not have the token's row add {what}: ids of other ranks are not masked"
+        );
+        Law::new(what, 1, move |row: &RowAt| {
+            let step = &scene.e.side.capture.steps[row.step];
+            let id = *step.tokens.get(row.place.position.checked_sub(step.first)?)? as usize;
+            let (mut sums, mut sizes, mut values) = (vec![0f64; n], vec![0f64; n], vec![0f32; n]);
+            for first in (0..rows).step_by(shard) {
+                let len = shard.min(rows - first);
+                let local = if (first..first + len).contains(&id) { id - first } else { stand(id, first, len) };
+                scene.weights().rows(table, first + local, &mut values);
+                for ((sum, size), v) in sums.iter_mut().zip(&mut sizes).zip(&values) {
+                    (*sum, *size) = (*sum + f64::from(*v), *size + f64::from(v.abs()));
+                }
+            }
+            let bound = sizes.iter().map(|size| (ranks as f64 * UNIT * size) as f32).collect();
+            (row.range.len() == n).then_some(Row { value: sums, bound })
+        })
+    };
+    [2, 4, 8].into_iter().flat_map(|ranks| stands.map(|stand| (ranks, stand))).map(law).collect()
 }
 
 /// Embeddings of tokens at other places of the sequence.

@@ -10,20 +10,23 @@ use std::fmt;
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.feature.feature().name;
+        // What is 0 or 1 has no other bounds than these.
+        let flag = [BEGAN, AGAIN, BEYOND, IN_PAGE].iter().any(|word| name.contains(word));
+        let yes = match &self.values {
+            Values::Is(yes) => Some(*yes == 1),
+            Values::From(1) => Some(true),
+            Values::UpTo(0) => Some(false),
+            _ => None,
+        };
         match &self.values {
             Values::Is(left) if name.contains(LEFT_OVER) => {
                 let which = if *left == 1 { name.to_owned() } else { name.replace("left over after", "of") };
                 let of_keys = name.starts_with("keys");
                 write!(f, "{} the {which} of each part", if of_keys { "at" } else { "in" })
             }
-            Values::Is(1) if name.contains(IN_PAGE) => write!(f, "in {name}"),
-            Values::Is(_) if name.contains(IN_PAGE) => write!(f, "but for {name}"),
-            Values::Is(1) if name.contains(BEGAN) => write!(f, "in the {name}"),
-            Values::Is(_) if name.contains(BEGAN) => write!(f, "but for the {name}"),
-            Values::Is(1) if name.contains(AGAIN) => write!(f, "in the {name}"),
-            Values::Is(_) if name.contains(AGAIN) => write!(f, "but for the {name}"),
-            Values::Is(1) if name.contains(BEYOND) => write!(f, "in the {name}"),
-            Values::Is(_) if name.contains(BEYOND) => write!(f, "but for the {name}"),
+            _ if flag && yes.is_some() => {
+                write!(f, "{} the {name}", if yes == Some(true) { "in" } else { "but for" })
+            }
             Values::Is(value) => f.write_str(&at(name, *value)),
             Values::From(low) => f.write_str(&from(name, *low)),
             Values::UpTo(high) => f.write_str(&up_to(name, *high)),
