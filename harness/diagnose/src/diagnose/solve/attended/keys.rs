@@ -191,6 +191,13 @@ pub enum Keys {
     WholeTiles(usize),
     /// Those of as many tiles as the number of what it sees is nearest to, and of one at least.
     NearestTiles(usize),
+    /// Those of whole shares, of which there are so many at most, of a number of keys at least; those of the first one in any case.
+    WholeShares {
+        /// Shares at most.
+        splits: usize,
+        /// Keys of a share at least.
+        least: usize,
+    },
     /// Those of whole tiles of what its part sees.
     WholeTilesOfPart(usize),
     /// All but those with this rest.
@@ -308,6 +315,10 @@ impl Keys {
             Self::WindowAndFirst(m) => causal && (p - k < m || k == 0),
             Self::WholeTiles(m) => causal && k < (p + 1) / m * m,
             Self::NearestTiles(m) => causal && k < ((p + 1 + m / 2) / m).max(1) * m,
+            Self::WholeShares { splits, least } => {
+                let share = (p + 1).div_ceil(splits).max(least);
+                causal && k < ((p + 1) / share).max(1) * share
+            }
             Self::WholeTilesOfPart(m) => causal && k < n / m * m,
             Self::ButRest(r, m) => causal && k % m != r,
             Self::ButLastWhere(m) => causal && !(k == p && (p + 1) % m == 1),
@@ -441,6 +452,8 @@ impl Keys {
         all.extend((1..=4).flat_map(|m| [Self::ButLast(m), Self::ButFirst(m)]));
         all.extend(TILES.map(Self::WholeTilesOfPart));
         all.extend(TILES.map(Self::NearestTiles));
+        let least = [1, 16, 32, 64, 128, 256];
+        all.extend((2..=64).flat_map(|splits| least.map(|least| Self::WholeShares { splits, least })));
         all.extend(TILES.into_iter().flat_map(|m| [Self::ToQueriesEnd(m), Self::ToQueriesStart(m)]));
         let both = TILES.into_iter().flat_map(|keys| TILES.map(|queries| (keys, queries)));
         all.extend(both.clone().map(|(keys, queries)| Self::TilesToQueriesStart { keys, queries }));
@@ -529,6 +542,13 @@ impl fmt::Display for Keys {
                 f,
                 "as many tiles of {m} keys as the number of keys is nearest to: a tail of less than half a tile is left out"
             ),
+            Self::WholeShares { splits, least } => {
+                let least = if *least > 1 { format!(", and {least} at least") } else { String::new() };
+                write!(
+                    f,
+                    "whole shares of the keys, a share being their number divided by {splits}, rounded up{least}: the last share, which is not full, is left out"
+                )
+            }
             Self::WholeTilesOfPart(m) => {
                 write!(f, "whole tiles of {m} of the keys that the part has: the tail is left out")
             }

@@ -166,7 +166,11 @@ pub(super) const FEATURES: &[Feature] = &[
         // A cache is looked at after every step, whoever wrote its rows.
         name: LOOKED,
         by_row: true,
-        of: |s, at| s.node().has_state().then(|| s.e.side.capture.steps[row(s, at).step].index as i64),
+        // A state of its own is what the step leaves, and no more.
+        of: |s, at| {
+            let kept = s.node().has_state() && !s.node().is_own_state();
+            kept.then(|| s.e.side.capture.steps[row(s, at).step].index as i64)
+        },
     },
     Feature {
         name: AGE,
