@@ -94,7 +94,7 @@ pub struct Together {
     /// The first wrong position: what differs before it is no effect of what is wrong.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub from: usize,
-    /// Largest relative L2 distance of a position's logits.
+    /// Largest relative L2 distance of a position's logits; absent where that is before the first wrong position.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distance: Option<Global>,
     /// Largest Kullback-Leibler divergence, in nats.
@@ -135,7 +135,7 @@ pub fn of(graph: &Graph, diagnosis: &Diagnosis, mismatches: &[Mismatch]) -> Opti
     let first = |finding: &crate::diagnose::Finding| local(finding.id)?.bad_positions.first().copied();
     let from = diagnosis.findings.iter().map(|finding| first(finding).unwrap_or(0)).min();
     let from = from.filter(|_| mismatches.is_empty()).unwrap_or(0);
-    let distance = logits.and_then(|stage| stage.global);
+    let distance = logits.and_then(|stage| stage.global).filter(|worst| worst.at.position >= from);
     let together = engine.then(|| together(&verdict.logits, from, distance)).flatten();
     Some(Severity { origins: origins.collect(), weights: readers.collect(), together })
 }
@@ -197,9 +197,16 @@ impl Severity {
             2 => "both origins together: ".to_owned(),
             n => format!("all {n} origins together: "),
         };
-        let distance = distance.map_or_else(String::new, |d| {
-            format!("the logits differ by at most {} of their norm (p{}), ", number(d.error), d.at.position)
-        });
+        let differ = match distance {
+            _ if !kl.is_finite() => format!("some logits of p{kl_at} are no numbers"),
+            Some(d) => format!(
+                "the logits differ by at most {} of their norm (p{}), KL at most {} nats (p{kl_at})",
+                number(d.error),
+                d.at.position,
+                number(*kl)
+            ),
+            None => format!("KL at most {} nats (p{kl_at})", number(*kl)),
+        };
         let positions = counted(*positions, "position");
         let tokens = match changed_at {
             None if *from == 0 => format!("the likeliest token is the same at {positions}"),
@@ -213,10 +220,7 @@ impl Severity {
                 )
             }
         };
-        Some(format!(
-            "{all}{distance}KL at most {} nats (p{kl_at}); {tokens}; this includes the rounding of both sides",
-            number(*kl)
-        ))
+        Some(format!("{all}{differ}; {tokens}; this includes the rounding of both sides"))
     }
 }
 

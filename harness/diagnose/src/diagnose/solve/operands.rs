@@ -174,7 +174,12 @@ pub(super) fn columns(width: usize, head: usize) -> Vec<Column> {
         ));
         all.push((format!("of the column {by} apart, in pairs,"), |c, by| c ^ by, by));
         if by > 1 {
-            all.push((format!("of the column modulo {by}"), |c, by| c % by, by));
+            let same = if by == head {
+                "the head's column of the first head".to_owned()
+            } else {
+                format!("the column modulo {by}")
+            };
+            all.push((format!("of {same}"), |c, by| c % by, by));
             all.push((format!("of the first column of each {by}"), |c, by| c / by * by, by));
             all.push((format!("of the column divided by {by}"), |c, by| c / by, by));
         }

@@ -57,6 +57,7 @@ fn at(name: &str, value: i64) -> String {
         (FROM_LAST, 0) => "in the last row of each part".to_owned(),
         (FROM_LAST, n) => format!("in the row {n} before the last of each part"),
         ("row of the part", n) => format!("in row {n} of the part"),
+        ("row of the window", n) => format!("in row {n} of the window"),
         (OF_PASS, n) => format!("in row {n} of the pass"),
         (TURN, 0) => "in the first sequence of a pass".to_owned(),
         (TURN, n) => format!("in the sequence behind {n} others in a pass"),
