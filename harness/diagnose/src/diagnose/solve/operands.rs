@@ -599,8 +599,7 @@ fn unmasked<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize))
         ("the nearest of its rows", |id, first, len| if id < first { 0 } else { len - 1 }),
         ("the row with the id's rest by its number of rows", |id, _, len| id % len),
     ];
-    let law = |(ranks, (what, stand)): (usize, (&str, Stand))| {
-        let shard = rows.div_ceil(ranks);
+    let law = |((ranks, shard), (what, stand)): ((usize, usize), (&str, Stand))| {
         let what = format!(
             "the table is cut over {ranks} ranks, and those that do not have the token's row add {what}: ids of other ranks are not masked"
         );
@@ -608,8 +607,9 @@ fn unmasked<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize))
             let step = &scene.e.side.capture.steps[row.step];
             let id = *step.tokens.get(row.place.position.checked_sub(step.first)?)? as usize;
             let (mut sums, mut sizes, mut values) = (vec![0f64; n], vec![0f64; n], vec![0f32; n]);
-            for first in (0..rows).step_by(shard) {
-                let len = shard.min(rows - first);
+            for first in (0..ranks).map(|rank| rank * shard).take_while(|first| *first < rows) {
+                // The last one has the rest.
+                let len = if first == (ranks - 1) * shard { rows - first } else { shard.min(rows - first) };
                 let local = if (first..first + len).contains(&id) { id - first } else { stand(id, first, len) };
                 scene.weights().rows(table, first + local, &mut values);
                 for ((sum, size), v) in sums.iter_mut().zip(&mut sizes).zip(&values) {
@@ -620,7 +620,13 @@ fn unmasked<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize))
             (row.range.len() == n).then_some(Row { value: sums, bound })
         })
     };
-    [2, 4, 8].into_iter().flat_map(|ranks| stands.map(|stand| (ranks, stand))).map(law).collect()
+    let mut cuts: Vec<(usize, usize)> = [2, 4, 8]
+        .into_iter()
+        .flat_map(|n| [(n, rows.div_ceil(n)), (n, rows / n)])
+        .filter(|(_, len)| *len > 0)
+        .collect();
+    cuts.dedup();
+    cuts.into_iter().flat_map(|cut| stands.map(|stand| (cut, stand))).map(law).collect()
 }
 
 /// Embeddings of tokens at other places of the sequence.
