@@ -366,3 +366,53 @@ fn before(scene: &Scene<'_>, state: StageId, step: usize, (head, len): (usize, u
     };
     Some(Tensor { shape: vec![1, 1, len], data })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qdiff_engine::model::WeightSource;
+
+    /// The recursion has no weights.
+    struct None;
+
+    impl WeightSource for None {
+        fn extent(&self, name: &str) -> (usize, usize) {
+            unreachable!("{name}")
+        }
+
+        fn rows(&self, name: &str, _: usize, _: &mut [f32]) {
+            unreachable!("{name}")
+        }
+    }
+
+    /// Where nothing is missing, the form in chunks is the recursion; where something is, it is another.
+    #[test]
+    fn the_form_in_chunks_is_the_recursion() {
+        let (d, tokens) = (4, 11);
+        let number = |seed: usize| move |i: usize| ((i * 37 + seed * 101) % 64) as f64 / 64.0 - 0.5;
+        let of = |seed: usize, rows: usize, width: usize| Tensor {
+            shape: vec![rows, width],
+            data: (0..rows * width).map(number(seed)).collect::<Vec<f64>>(),
+        };
+        let mut all: Vec<Tensor<f64>> =
+            (0..3).map(|seed| of(seed, tokens, d)).chain([of(3, tokens, 1), of(4, tokens, 1)]).collect();
+        all[3].data.iter_mut().for_each(|g| *g -= 0.6);
+        all.push(Tensor { shape: vec![1, 1, d * d], data: (0..d * d).map(number(5)).collect() });
+        let one = DeltaNet { heads: 1, key_heads: 1, dim: d };
+        let context = Context { tokens: &[], positions: &[], history: &[], source: &None, weights: &[] };
+        let operands: Vec<&Tensor<f64>> = all.iter().collect();
+        for (op, of_state) in [(Defined::op(one), false), (Defined::op(DeltaState(one)), true)] {
+            let right = ops::forward(&op, &operands, &context).data;
+            let near = |other: &[f64]| right.iter().zip(other).all(|(a, b)| (a - b).abs() < 1e-12);
+            // One chunk that is whole has no rest.
+            assert!(near(&undecayed(&all, d, (tokens, Missing::Rest), of_state).0));
+            assert!(near(&undecayed(&all, d, (4, Missing::Rest), of_state).0) != of_state);
+            for missing in [Missing::Read, Missing::First] {
+                assert!(near(&undecayed(&all, d, (4, missing), of_state).0) == of_state);
+            }
+            for missing in [Missing::Left, Missing::Carried] {
+                assert!(!near(&undecayed(&all, d, (4, missing), of_state).0));
+            }
+        }
+    }
+}

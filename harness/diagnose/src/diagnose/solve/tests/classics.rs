@@ -254,6 +254,11 @@ fn plants(node: &Node) -> Vec<Plant> {
                 let sum: f64 = all.iter().map(|v| (v - top).exp()).sum();
                 all.get(at.column).map_or(0.0, |v| half::f16::from_f32((v - top).exp() as f32).to_f64() / sum)
             }),
+            Plant::new(
+                "whole shares",
+                "whole shares of the keys, a share being their number divided by 3, rounded up:",
+                over(|k, p, _| k <= p && k < (p + 1) / (p + 1).div_ceil(3) * (p + 1).div_ceil(3)),
+            ),
             Plant::new("prompt alone", "of the prompt alone", over(|k, p, _| k <= p && k < TOKENS.0)),
             Plant::new(
                 "cache alone",
