@@ -8,6 +8,7 @@
 //    the kernel before, measures it, multiplies every float that the ring brings, and writes its part of the next vector. No bytes
 //    are unpacked, and nothing is split into digits. Rings take a multiprocessor or half of one, so that two kernels have room. Also
 //    three kernels a layer, of which the first has the bytes of three and runs on 16 multiprocessors, as two clusters of eight would.
+//    And five kernels a layer, of which all but attention also split the vector into digits, with the engine's code.
 // 2. Taps: that step of the 0.5B, the host waiting for each. Its kernels store as many bytes as every stage has; beside the next step
 //    a second stream computes the checksums of the rows of the caches, all blocks at once or some at a time, clears the slot and
 //    brings it to the host. And parcels of a prefill's taps, which are copied aside and brought to the host through a ring.
@@ -99,6 +100,86 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32) phase(const __grid_constant_
     write(p.next, p.m);
 }
 
+// The same, but after its measure the block also splits the vector into digits, if `split` says so. The warp that brings helps.
+template <typename Format, int STAGES>
+__global__ void __launch_bounds__(MULTIPLIERS + 32) splitting(const __grid_constant__ PhaseParams p, const __grid_constant__ int split) {
+    extern __shared__ __align__(1024) u8 shared[];
+    __shared__ __align__(8) Barrier there[STAGES], taken[STAGES];
+    __shared__ float parts[2][WARPS + 1];
+    float4 *x = (float4 *)(shared + STAGES * PIECE_BYTES);
+    let_begin();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) make_barrier(&there[i], 1), make_barrier(&taken[i], WARPS);
+        show_barriers();
+    }
+    __syncthreads();
+    const int mine = (p.pieces - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    auto bring = [&](int i) {
+        const int stage = i % STAGES;
+        arrive_and_expect(&there[stage], PIECE_BYTES);
+        copy_in_bulk(shared + stage * PIECE_BYTES, p.from + ((size_t)i * gridDim.x + blockIdx.x) * PIECE_BYTES, PIECE_BYTES, &there[stage]);
+    };
+    if (warp == WARPS && lane == 0) {
+#pragma unroll 1
+        for (int i = 0; i < min(mine, STAGES); i++) bring(i);
+    }
+    __syncwarp();
+    wait_for_turn();
+    float squares = 0.0f;
+    for (int i = threadIdx.x; i < p.n / 4; i += MULTIPLIERS + 32) {
+        const float4 v = __ldcg((const float4 *)p.x + i);
+        squares = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, squares))));
+        if (i < KEPT / 4) x[i] = v;
+    }
+    squares = warp_sum(squares);
+    if (lane == 0) parts[0][warp] = squares;
+    __syncthreads();
+    float all = 0.0f;
+#pragma unroll
+    for (int i = 0; i <= WARPS; i++) all += parts[0][i];
+    const float scale = __frsqrt_rn(all / (float)p.n + 1e-6f);
+    float sum = 0.0f;
+    if (split) {
+        const float4 *from = (const float4 *)p.x;
+        const Vector digits = prepare_both<Format, Format, run_of<Format>, 3>((u8 *)(x + KEPT / 4), p.n, [&](int i) {
+            const float4 v = i < KEPT / 4 ? x[i] : __ldcg(from + i);
+            return make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
+        }).a;
+        __syncthreads();
+        // An element of each thread from its digits, so that what was split is compared.
+        const int i = threadIdx.x % p.n, word = i % 32 / 4;
+        const signed char *digit = (const signed char *)digits.groups + i / 32 * Tile<Format>::X::GROUP + 4 * (word % 4 * 2 + word / 4) + i % 4;
+        sum = ((float)digit[0] + 256.0f * ((float)digit[32] + 256.0f * ((float)digit[64] + 256.0f * (float)digit[96]))) * digits.scales[i / 32].x;
+    }
+    if (warp == WARPS) {
+        if (lane != 0) return;
+#pragma unroll 1
+        for (int i = STAGES; i < mine; i++) {
+            wait_for(&taken[i % STAGES], (i / STAGES - 1) & 1);
+            bring(i);
+        }
+        return;
+    }
+    const u32 fours = min(p.n, KEPT) / 4;
+#pragma unroll 1
+    for (int i = 0; i < mine; i++) {
+        const int stage = i % STAGES;
+        wait_for(&there[stage], i / STAGES & 1);
+        const float4 w = ((const float4 *)(shared + stage * PIECE_BYTES))[threadIdx.x];
+        const float4 e = x[((u32)(i * gridDim.x + blockIdx.x) * MULTIPLIERS + threadIdx.x) % fours];
+        sum = fmaf(w.x, e.x, fmaf(w.y, e.y, fmaf(w.z, e.z, fmaf(w.w, e.w, sum))));
+        __syncwarp();
+        if (lane == 0) arrive(&taken[stage]);
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) parts[1][warp] = sum * scale * 1e-3f;
+    meet();
+    const int each = (p.m + gridDim.x - 1) / gridDim.x;
+    for (int i = threadIdx.x; i < each && (int)blockIdx.x * each + i < p.m; i += MULTIPLIERS) {
+        p.next[blockIdx.x * each + i] = parts[1][i % WARPS] * (float)(1 + i % 5);
+    }
+}
+
 constexpr int UNPACKERS = 16, GROUPS = 64; // warps of a block, groups of the vector
 
 struct UnpackParams {
@@ -182,6 +263,7 @@ static void judge(bool right, const char *what) {
 struct Launch {
     int grid;
     PhaseParams p;
+    int split = 0; // whether its vector is split into digits
 };
 // The bytes of an element of each of a model's matrices, of half of the layers and of the others.
 struct Shape {
@@ -254,6 +336,31 @@ static cudaGraphExec_t captured(const std::vector<Launch> &all, int stages) {
     CK(cudaGraphDestroy(g));
     return e;
 }
+// The same with kernels that split their vectors; null where so many stages have no room.
+template <typename Format, int STAGES>
+static cudaGraphExec_t captured_splitting(const std::vector<Launch> &all) {
+    auto *kernel = splitting<Format, STAGES>;
+    auto shared_of = [](const Launch &l) { return STAGES * PIECE_BYTES + 4 * KEPT + ((l.p.n / 32 + 1) / 2 * 2 * (Tile<Format>::X::GROUP + 8) + 15) / 16 * 16; };
+    int most = 0;
+    for (const Launch &l : all) most = std::max(most, shared_of(l));
+    if (most > (227 << 10) - 1024) return nullptr;
+    CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
+    cudaLaunchConfig_t c = {};
+    cudaLaunchAttribute early[1];
+    early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early[0].val.programmaticStreamSerializationAllowed = 1;
+    c.blockDim = dim3(MULTIPLIERS + 32), c.stream = s, c.attrs = early;
+    CK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+    for (const Launch &l : all) {
+        c.gridDim = dim3(l.grid), c.dynamicSmemBytes = shared_of(l), c.numAttrs = &l != &all[0];
+        CK(cudaLaunchKernelEx(&c, kernel, l.p, l.split));
+    }
+    cudaGraph_t g;
+    cudaGraphExec_t e;
+    CK(cudaStreamEndCapture(s, &g)); CK(cudaGraphInstantiate(&e, g, 0));
+    CK(cudaGraphDestroy(g));
+    return e;
+}
 // Microseconds of `run`, the median of many.
 static double timed(const std::function<void()> &run) {
     cudaEvent_t a, b;
@@ -289,6 +396,7 @@ static std::vector<double> defined(const Launch &l, const std::vector<double> &x
             sums[piece % l.grid * WARPS + t / 32] += sum * scale;
         }
     }
+    for (int i = 0; l.split && i < l.grid * MULTIPLIERS; i++) sums[i / 32] += x[i % MULTIPLIERS % l.p.n] * (1e3 * scale) * scale;
     return sums;
 }
 static std::vector<double> written(const Launch &l, const std::vector<double> &sums, int count) {
@@ -305,9 +413,8 @@ static bool near(const std::vector<float> &y, const std::vector<double> &want) {
     return true;
 }
 // Whether the last vector of a step and all that its kernels store are as defined.
-static bool right(const std::vector<Launch> &all, int stages) {
+static bool right(const std::vector<Launch> &all, cudaGraphExec_t e) {
     CK(cudaMemcpy(vectors[0], noise.data(), 4 * all[0].p.n, cudaMemcpyHostToDevice));
-    cudaGraphExec_t e = captured(all, stages);
     CK(cudaGraphLaunch(e, s));
     CK(cudaStreamSynchronize(s));
     CK(cudaGraphExecDestroy(e));
@@ -332,7 +439,8 @@ static void layers() {
                 double us[2];
                 for (int i : {0, 1}) {
                     const int stages = i == 0 ? WHOLE : HALF;
-                    judge(right(step_of(of, 1, tokens, three, false), stages), of.name);
+                    const std::vector<Launch> one = step_of(of, 1, tokens, three, false);
+                    judge(right(one, captured(one, stages)), of.name);
                     cudaGraphExec_t e = captured(all, stages);
                     us[i] = timed([&] { CK(cudaGraphLaunch(e, s)); });
                     CK(cudaGraphExecDestroy(e));
@@ -343,6 +451,33 @@ static void layers() {
                        of.name, tokens, three ? "three" : "five", bytes * 1e-6, us[0], us[1], 100 * bytes / least / copied * 1e6, 1e6 / least);
             }
         }
+    }
+}
+
+template <typename Format>
+static void splits(const Shape &of) {
+    for (int tokens : {512, 8192, 32000}) {
+        if (tokens > 512 && of.e > 2048) continue;
+        auto made = [&](int layers, bool head) {
+            std::vector<Launch> all = step_of(of, layers, tokens, false, head);
+            // Attention splits nothing.
+            for (size_t i = 0; i < all.size(); i++) all[i].split = i % 5 != 1;
+            return all;
+        };
+        auto captures = [](const std::vector<Launch> &all) {
+            return std::vector<cudaGraphExec_t>{captured_splitting<Format, 40>(all), captured_splitting<Format, 24>(all), captured_splitting<Format, 14>(all)};
+        };
+        const std::vector<Launch> all = made(of.layers, true), one = made(1, false);
+        for (cudaGraphExec_t e : captures(one)) if (e) judge(right(one, e), of.name);
+        double least = INFINITY;
+        for (cudaGraphExec_t e : captures(all)) {
+            if (!e) continue;
+            least = std::min(least, timed([&] { CK(cudaGraphLaunch(e, s)); }));
+            CK(cudaGraphExecDestroy(e));
+        }
+        const double bytes = (double)bytes_of(all);
+        printf("digits: %-26s after %5d tokens, five kernels a layer, of which four split their vector: %7.1f us, %5.1f %% of a copy's bandwidth, at most %5.0f "
+               "steps a second\n", of.name, tokens, least, 100 * bytes / least / copied * 1e6, 1e6 / least);
     }
 }
 
@@ -383,7 +518,7 @@ static void taps() {
         for (size_t i = 0; i < all.size(); i++) all[i].p.stored = slot ? slot + i * each : nullptr, all[i].p.of_stage = slot ? each : 0;
     };
     stored_at(slots[0]);
-    judge(right(all, HALF), "stages that are stored");
+    judge(right(all, captured(all, HALF)), "stages that are stored");
     CK(cudaMemset(sums, 0, 8 * CACHES * ROWS_OF_CACHES)); CK(cudaMemset(newest_rows, 0xff, 4 * CACHES * (WIDTH + 1)));
     CK(cudaDeviceSynchronize());
     for (int at_once : {CACHES, 6}) check_rows(at_once); // the second finds what the first left
@@ -612,6 +747,8 @@ int main() {
     copied = 1e6 * BYTES / timed([&] { CK(cudaMemcpyAsync(memory + BYTES / 2, memory, BYTES / 2, cudaMemcpyDeviceToDevice, s)); });
     printf("%s, %d multiprocessors; a copy moves %.0f GB/s\n", about.name, processors, copied * 1e-9);
     layers();
+    splits<Q5_0>(SHAPES[0]);
+    for (int i : {2, 3, 4}) splits<Q4_K>(SHAPES[i]);
     taps();
     parcels();
     unpacking<Q4_K>("Q4_K", {128, 16}, 1, true);
