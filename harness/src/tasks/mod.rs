@@ -5,6 +5,7 @@ mod batch;
 pub(crate) mod check;
 pub(crate) mod compare;
 pub(crate) mod confirm;
+mod declaration;
 pub(crate) mod dequantise;
 pub(crate) mod devices;
 mod faults;

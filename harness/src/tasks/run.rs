@@ -3,7 +3,7 @@
 use super::batch::{self, Batch};
 pub use super::run_request::{REPORTS, RunRequest};
 use super::sides::{Input, SideChoice, Sides};
-use super::{Console, hashed, repeat, verify};
+use super::{Console, declaration, hashed, repeat, verify};
 use crate::capture::Filter;
 use crate::decoded;
 use crate::diagnose::Diagnosis;
@@ -245,6 +245,7 @@ impl<'a> Runs<'a> {
         let gap = diagnosis.verdict.gap(graph, &subject.capture, reference.as_ref().map(|r| &r.capture));
         let end = self.sides.chosen.recorded_end().and_then(|(end, _)| end.at);
         let decoded = decoded::check(opened, &subject, end, reference.as_ref());
+        let declaration = declaration::proposed(pair, &subject, reference.as_ref(), &diagnosis, judging);
         let fed = subject.fed;
         let manifest = reference.map_or_else(Manifest::nobody, |r| r.manifest);
         let mut run = RunInfo {
@@ -280,6 +281,7 @@ impl<'a> Runs<'a> {
             slots,
             end: self.sides.chosen.recorded_end().and_then(|(end, decoded)| ends::recorded(opened, end, decoded)),
             severity: severity::of(graph, &diagnosis, &self.weights.mismatches),
+            declaration,
             diagnosis,
             doubt,
             gap,

@@ -9,7 +9,7 @@ use qdiff_engine::model::{Node, Role};
 use qdiff_engine::ops::Op;
 use qdiff_engine::quant::GgmlType;
 use qdiff_tests::false_alarms::write_model;
-use qdiff_tests::narrow::{BUGS, Bug, Run};
+use qdiff_tests::narrow::{BUGS, Bug, Engine, Run};
 use qdiff_tests::npz::revalue;
 use qdiff_tests::synth::{Synth, base_vocab};
 use qdiff_tests::{Folder, Told, empty, exact, folder, folder_with, headline, python, unwrapped};
@@ -369,6 +369,34 @@ fn a_declared_rounding_that_is_not_kept_is_told() {
     assert!(text.starts_with("MATCH (outputs in bf16 arithmetic declared, not kept): "), "{text}");
     assert!(text.contains("values of embed and of 46 more stages are no numbers of bf16"), "{text}");
     assert!(report["subject"]["unkept"].is_string(), "{text}");
+}
+
+/// An engine that declares nothing and computes in bf16: the report proposes the declaration under which all of it is right. It proposes
+/// none to an engine with a fault.
+#[test]
+fn a_declaration_is_read_off_the_values() {
+    let folder = folder();
+    let (opened, tokens) = (LoadedModel::new(&folder.join("model.gguf")).unwrap(), [17, 60, 21, 9, 33]);
+    let oracle = opened.oracle().unwrap();
+    folder.record("mine", "-n 0 --tokens 17,60,21,9,33");
+    for bug in [None, Some(Bug::Base)] {
+        let values = Engine::new(&oracle, Named::Bf16, bug).step(&tokens);
+        revalue(&folder.join("mine/capture.npz"), |all| {
+            for (node, value) in oracle.graph.nodes.iter().zip(values) {
+                let name = node.id.to_string();
+                if let Some((_, own)) = all.iter_mut().find(|(array, _)| array.trim_end_matches(".npy") == name) {
+                    assert_eq!(own.len(), value.data.len(), "{name}");
+                    *own = value.data;
+                }
+            }
+        });
+        declare(&folder, "mine", "storage", json!("f32"));
+        let (code, report, text) = folder.judged("--subject capture:mine");
+        assert_eq!(code, 1, "{text}");
+        let told = "every stage is right; declare it if the engine is meant to compute so (docs/engine/arithmetic.md): \"arithmetic\": \"bf16\"";
+        assert_eq!(unwrapped(&text).contains(told), bug.is_none(), "{text}");
+        assert_eq!(report["declaration"].is_string(), bug.is_none(), "{text}");
+    }
 }
 
 /// Every format has the declaration, also in its first line.

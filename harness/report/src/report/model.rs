@@ -73,6 +73,10 @@ pub struct Report {
     /// How grave that is; absent where nothing was found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub severity: Option<Severity>,
+    /// What a subject that declares no arithmetic could put into its manifest so that every stage is right; absent where there is no such
+    /// thing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declaration: Option<String>,
     /// Who is wrong where only the reference misses f64.
     pub doubt: Option<Doubt>,
     /// What was not judged, and what to capture so that it is.

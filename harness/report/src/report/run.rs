@@ -186,6 +186,10 @@ fn more(report: &Report) -> Vec<Line> {
     more.extend(report.slots.as_ref().and_then(SlotsCheck::standing).map(|words| ("cause", words)));
     more.extend(beside(report).into_iter().filter(|wrong| *wrong != diverged(report)).map(|wrong| ("also", wrong)));
     more.extend(origin::why(&report.diagnosis));
+    if let Some(declaration) = &report.declaration {
+        let text = "with this in its manifest every stage is right; declare it if the engine is meant to compute so (docs/engine/arithmetic.md):";
+        more.push(("declare", format!("{text} {declaration}")));
+    }
     more.extend(next::dump(report));
     if findings.len() > 1 {
         more.push(("origins", origin::origins(findings)));
