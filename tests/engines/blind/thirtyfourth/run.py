@@ -11,7 +11,7 @@ SYNTH = {
     "d": "--arch qwen3 --tied --weights f16 --heads 6 --kv-heads 2 --head-dim 64 --layers 2 --seed 3404",
     "e": "--arch qwen2moe --weights q8_0 --seed 3405",
     "f": "--arch qwen35 --weights q8_0 --layers 4 --seed 3406",
-    "g": "--weights f16 --set rope.scaling.type=yarn --set rope.scaling.factor=4 --set rope.scaling.original_context_length=512 --layers 2 --seed 3407",
+    "g": "--weights f16 --set rope.scaling.type=yarn --set rope.scaling.factor=4.0 --set rope.scaling.original_context_length=512 --layers 2 --seed 3407",
     "h": "--weights q8_0 --ffn 544 --layers 2 --heads 4 --kv-heads 4 --seed 3408",
     "i": "--arch qwen3moe --weights q4_K --head-dim 64 --heads 4 --kv-heads 2 --seed 3409",
     "j": "--weights q4_0 --layers 4 --heads 8 --kv-heads 4 --head-dim 32 --seed 3410",
