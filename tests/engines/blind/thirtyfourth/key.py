@@ -1,0 +1,26 @@
+"""The key of the thirty-fourth round, committed before any verdict: first wrong stage, rule, condition, source."""
+
+KEY = {
+    "x01": ("router", "The router's input is normalised twice: the norm of the feed-forward part, with its weights, is applied again to its own output.", "always", "NeMo Automodel 1852"),
+    "x02": ("final_norm", "The final norm multiplies by 1 + w, although the file has w with the 1 added (Gemma's convention).", "always", "warpfront/hipfire 228; llmman 151"),
+    "x03": ("embed (and every matrix, all Q5_0)", "The high bit of the weights 16..31 of a Q5_0 block is read from bit j - 16, that of the lower half, not bit j.", "always", "paiml/aprender 1623"),
+    "x04": ("delta_q_normed, delta_k_normed", "The L2 norm of the delta net's queries and keys divides by the root of the mean of squares, not of the sum: sqrt(64) = 8 too large.", "always", "1bit-MONSTER 2134"),
+    "x05": ("shared_out, then ffn_out", "The gate of the shared expert multiplies the sum of all experts, not the shared expert's output alone.", "always", "field notes (shared expert); lmdeploy 3491"),
+    "x06": ("attn_weights", "YaRN's mscale is counted twice: squared in the scale of the scores, although cos and sin already have it.", "always (YaRN)", "guoqingbao/xinfer 329"),
+    "x07": ("router_weights", "The softmax runs over the logits of the chosen experts only, so the weights sum to 1, where Qwen2-MoE does not normalise.", "always", "field notes: mlxcel 391"),
+    "x08": ("ffn_down", "The product leaves off the last K % 128 columns (512..543 of 544).", "always", "llama.cpp 8311"),
+    "x09": ("logits", "The head uses the token embedding although the file has an output matrix.", "always", "pegainfer 544"),
+    "x10": ("q_half, gate_half", "Queries and gates of the gated attention are split as two halves of the whole row, not per head.", "always", "field notes (gated attention)"),
+    "x11": ("every Q4_K stage, embed first", "In Q4_K, the upper two bits of the minimum of the sub-blocks 4..7 are those of the scale of sub-block j - 4, not of its minimum.", "always", "own experience (get_scale_min_k4 written by hand)"),
+    "x12": ("k_cache, v_cache", "The codes of the Q8_0 cache are truncated to zero, not rounded.", "always (q8_0 cache)", "own experience (a cast to int8)"),
+    "x13": ("attn_weights, attn_context", "The online softmax never rescales its earlier sums when the maximum grows: the correction is 1.", "passes of several tokens; rows whose largest score grows after the first tile of 8 keys", "paiml/aprender 2753"),
+    "x14": ("q_rope, k_rope", "The rotation zeroes all heads but head 0.", "passes of one token", "panbanda/higgs 23"),
+    "x15": ("k_cache, v_cache", "Each decode step writes its row to the slot behind the prompt; later slots stay zero.", "from the second decode step", "ekryski/mlx-swift-lm 90"),
+    "x16": ("attn_weights", "The causal mask is left off: a query sees the later tokens of its pass.", "passes that begin at position 64 or later", "tenstorrent/tt-metal 48899"),
+    "x17": ("attn_context", "The values step by 8 rows for each part of 16 keys: part i reads the values from row 8i on, not 16i.", "decode, from the 17th key", "ik_llama.cpp 2031"),
+    "x18": ("attn_scores", "In the product of queries and keys the query's elements are in another order: key element 16s + 2t + b meets query element 8t + 2s + b (head of 64).",
+            "passes of one token", "TheTom/llama-cpp-turboquant 3"),
+    "x19": ("delta_state", "The last chunk's decay is read at row 15 of the chunk, which is 0 where the chunk has fewer than 16 tokens: the state is not decayed, and what tokens wrote grows.",
+            "passes whose length is no multiple of 16, last chunk", "sparkinfer 604"),
+    "x20": ("q_rope, k_rope", "The rotary position of a later part of the prompt begins at twice its first position.", "parts of several tokens after the first", "mlx-node 33"),
+}
