@@ -5,7 +5,7 @@ use super::places::{context, scores, softmax};
 use super::{Mutation, Param, each};
 use crate::verdict::Evidence;
 use qdiff_engine::model::{Graph, Node};
-use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
+use qdiff_engine::ops::anatomy::{Contraction, Elementwise, RowReduction};
 use qdiff_engine::ops::{self, Anatomy, Attention, Context, Op, Softmax, TINY, Tensor, UNIT};
 
 fn own(node: &Node) -> Option<&Softmax> {
@@ -14,6 +14,15 @@ fn own(node: &Node) -> Option<&Softmax> {
     } else {
         None
     }
+}
+
+/// The factor that cosine and sine are multiplied by, where there is one.
+fn yarn(graph: &Graph) -> Option<f64> {
+    let mut factors = graph.nodes.iter().filter_map(|node| match node.op.anatomy() {
+        Anatomy::Elementwise(Elementwise::Rotation(rope)) => Some(rope.magnitude()),
+        _ => None,
+    });
+    factors.find(|factor| *factor != 1.0)
 }
 
 fn scaled(node: &Node, scale: f64) -> Option<Node> {
@@ -255,6 +264,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 .contains(&kept)
                 .then(|| node.computing(move |inputs, c| lanes(ops::forward_with_bound(&op, inputs, c), kept)))
         },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "attn-scale-yarn-again",
+        fits: Some(|g, n| softmax(g, n) && yarn(g).is_some()),
+        story: "the scores are multiplied by the square of YaRN's factor, which cosine and sine have already",
+        seen: "weights a little too sharp, the same order of keys",
+        remedy: "multiply cosine and sine by YaRN's factor, or the scores by its square, and not both",
+        apply: |node, _, graph| scaled(node, own(node)?.scale * yarn(graph)?.powi(2)),
+        of_model: true,
         ..Mutation::PLAIN
     },
     Mutation {

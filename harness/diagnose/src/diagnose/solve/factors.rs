@@ -8,8 +8,8 @@ use super::terms::{Sums, grouped};
 use super::{At, fields, indexed};
 use crate::verdict::RowAt;
 use qdiff_engine::model::{Axis, WeightSource as _};
-use qdiff_engine::ops::Anatomy;
-use qdiff_engine::ops::anatomy::Contraction;
+use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
+use qdiff_engine::ops::{Anatomy, RmsNorm};
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -180,6 +180,7 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
         super::experts::others(scene, sums, &mut whole);
         super::experts::rows(scene, sums, &mut whole);
     }
+    whole.extend(normed(scene, sums));
     let few = sums.sample(FEW);
     all.extend(whole.into_iter().filter(|(_, terms)| gives(scene, sums, &few, terms)));
     let input = &graph.nodes[scene.node().inputs[0]];
@@ -222,6 +223,42 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
             }),
         ));
     }
+}
+
+/// The input normed once more, by a norm of its width in the layer, or without weights.
+fn normed<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
+    let (graph, node) = (&scene.e.oracle.graph, scene.node());
+    let (id, n) = (graph.nodes[node.inputs[0]].id, scene.weights().extent(&node.weights[0].name).0);
+    let norms =
+        graph.nodes.iter().filter(|norm| norm.id.layer == node.id.layer).filter_map(|norm| match norm.op.anatomy() {
+            Anatomy::RowReduction(RowReduction::MeanSquare(rms)) if rms.groups == 1 => Some((norm, rms)),
+            _ => None,
+        });
+    let norms: Vec<_> = norms.filter(|(norm, _)| scene.e.oracle.weights.extent(&norm.weights[0].name).0 == n).collect();
+    let plain = norms.first().map(|(_, rms)| (" without weights".to_owned(), vec![1.0; n], *rms));
+    let own = norms.iter().map(|(norm, rms)| {
+        let name = &norm.weights[0].name;
+        (format!(" with {name}"), scene.vector(name, n), *rms)
+    });
+    let way = |(with, weights, rms): (String, Vec<f32>, &'a RmsNorm)| -> Other<'a> {
+        let (sums, known) = (sums.clone(), RefCell::<HashMap<(usize, usize), Rc<Vec<f64>>>>::default());
+        (
+            format!("{id} is normed once more{with} before it is multiplied"),
+            Rc::new(move |row: &RowAt, _, a: &[f64], _: &[f64]| {
+                let (inputs, token) = (scene.operand(row.step, 0)?, scene.token(row).0);
+                let own = inputs.data.get(token * n..(token + 1) * n)?;
+                let make = || {
+                    let mean = own.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / n as f64;
+                    let scale = (1.0 / (mean + rms.eps).sqrt()) as f32;
+                    let x: Vec<f32> = own.iter().zip(&weights).map(|(v, w)| v * scale * w).collect();
+                    Rc::new(sums.rounded(row, &x))
+                };
+                let x = known.borrow_mut().entry((row.step, token)).or_insert_with(make).clone();
+                Some(products(a, &x))
+            }),
+        )
+    };
+    own.chain(plain).map(way).collect()
 }
 
 /// Weights of a matrix that are all read for one scale.

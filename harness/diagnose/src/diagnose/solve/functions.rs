@@ -351,6 +351,10 @@ fn numbers() -> Vec<(String, Number)> {
     let mut all: Vec<(String, Number)> = vec![
         ("rotated as its number in the part, not as its position".to_owned(), Box::new(|_, t| t as f64)),
         (
+            "rotated as its position and the first position of its part: that is added twice".to_owned(),
+            Box::new(|first, t| (2 * first + t) as f64),
+        ),
+        (
             "the position is rounded to bf16 before it is multiplied by the frequency".to_owned(),
             Box::new(|first, t| f64::from(half::bf16::from_f32((first + t) as f32).to_f32())),
         ),

@@ -55,6 +55,13 @@ pub enum Index {
         /// Rows of it.
         rows: usize,
     },
+    /// The same place of its run of so many, where runs begin so far apart.
+    Strided {
+        /// Indices of a run.
+        each: usize,
+        /// From one run to the next.
+        stride: usize,
+    },
     /// 2·i, wrapping around.
     Twice,
     /// i without its lowest bit.
@@ -99,6 +106,7 @@ impl Index {
                 let columns = each / rows;
                 within(i / each * each + i % each % rows * columns + i % each / rows)
             }
+            Self::Strided { each, stride } => i / each * stride + i % each,
             Self::Twice => 2 * i % n.max(1),
             Self::Even => i & !1,
             Self::Odd => i | 1,
@@ -137,6 +145,9 @@ impl Index {
             }
             Self::Turned { each, rows } => {
                 format!("{one} of the transposed place in each {each}, read as {rows} by {}", each / rows)
+            }
+            Self::Strided { each, stride } => {
+                format!("{one} of the same place, as if runs of {each} began {stride} apart")
             }
             Self::Twice => format!("{one} 2{t} for {one} {t}, wrapping around"),
             Self::Even => format!("{one} without its lowest bit"),
@@ -179,7 +190,23 @@ impl Index {
             Self::Round(1),
             Self::Round(-1),
         ]);
-        each.flat_map(|each| of.clone().map(move |of| Self::Runs { each, of: Box::new(of) })).collect()
+        each.flat_map(|each| {
+            let apart = [each / 2, 2 * each, each - 1, each + 1].map(move |stride| Self::Strided { each, stride });
+            let apart = apart.into_iter().filter(move |_| each > 2);
+            of.clone().map(move |of| Self::Runs { each, of: Box::new(of) }).chain(apart)
+        })
+        .collect()
+    }
+
+    /// Orders of so many indices, which are read as numbers of three digits of which two are exchanged: as fragments of tiles are.
+    pub(super) fn digits(n: usize) -> Vec<Self> {
+        let within = |n: usize| {
+            let rows = (1..16).map(|b| 1usize << b).take_while(move |rows| 2 * rows <= n);
+            rows.filter(move |rows| n.is_multiple_of(*rows)).map(move |rows| Self::Turned { each: n, rows })
+        };
+        let runs = [2usize, 4, 8].into_iter().filter(move |each| n.is_multiple_of(*each));
+        let of_runs = runs.flat_map(|each| within(n / each).map(move |of| Self::Runs { each, of: Box::new(of) }));
+        within(n).chain(of_runs).collect()
     }
 
     /// The maps that a kernel's author slips into, the simpler first, of at most so many indices.

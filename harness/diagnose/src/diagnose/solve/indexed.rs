@@ -87,6 +87,15 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, attention: &'a At
             }),
         ));
     }
+    for index in Index::digits(d).into_iter().filter(|_| of_scores) {
+        all.push((
+            format!("each element of the key is multiplied with the query's {}", index.told("element", "e")),
+            Rc::new(move |_: &RowAt, _, a: &[f64], b: &[f64]| {
+                let n = a.len();
+                Some((0..n).map(|k| index.of(k, n).map_or(f64::NAN, |from| a[from]) * b[k]).collect())
+            }),
+        ));
+    }
     for tile in TILES {
         let what = format!("each tile of {tile} keys by {tile} elements of the cache is transposed");
         all.push((

@@ -30,6 +30,7 @@ mod index;
 mod indexed;
 mod kept;
 mod lanes;
+mod lengths;
 mod maps;
 mod moved;
 mod norm;
@@ -351,6 +352,7 @@ const SOLVERS: &[Solver] = &[
     given::laws,
     moved::rows,
     norm::laws,
+    lengths::laws,
     totals::laws,
     by_position::laws,
     sum::laws,

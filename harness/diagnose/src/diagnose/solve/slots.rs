@@ -54,11 +54,14 @@ pub enum Slot {
     PartMirrored,
     /// As far before its own as the part's first is from the first slot of its so many.
     FromTile(usize),
+    /// The first one behind the prompt.
+    BehindPrompt,
 }
 
 impl Slot {
-    fn of(&self, p: usize, part: &Step) -> Option<usize> {
+    fn of(&self, p: usize, part: &Step, prompt: usize) -> Option<usize> {
         match self {
+            Self::BehindPrompt => Some(prompt),
             Self::Of(index) => index.of(p, usize::MAX),
             Self::Number => p.checked_sub(part.first),
             Self::NumberAndTwice => Some(p + part.first),
@@ -177,6 +180,7 @@ impl fmt::Display for Written {
             Slot::PartFirst => f.write_str("to the slot of the part's first row"),
             Slot::PartLast => f.write_str("to the slot of the part's last row"),
             Slot::PartMirrored => f.write_str("in reverse order within its part"),
+            Slot::BehindPrompt => f.write_str("to the first slot behind the prompt"),
             Slot::FromTile(m) => write!(f, "as if its part began at the first slot of its {m}"),
         }?;
         f.write_str(match (self.as_well, self.keeps) {
@@ -249,7 +253,7 @@ const SHOWN: usize = 4;
 fn rules(moved: &[Moved], (p0, s0): (usize, usize)) -> Vec<Slot> {
     let by = Index::By(s0 as i64 - p0 as i64);
     // What is as far off as a part is long is counted from its first row.
-    let mut all = vec![Slot::Number, Slot::NumberAndTwice, Slot::Of(by)];
+    let mut all = vec![Slot::BehindPrompt, Slot::Number, Slot::NumberAndTwice, Slot::Of(by)];
     // Few rows are where some odd number leads.
     let counts = (2..=64usize).filter(|m| m.is_power_of_two() || moved.len() >= SHOWN);
     all.extend(counts.flat_map(|m| {
@@ -271,7 +275,9 @@ fn rules(moved: &[Moved], (p0, s0): (usize, usize)) -> Vec<Slot> {
 
 /// The positions whose rows are in the slots of others by a rule, if it gives them all.
 fn positions(scene: &Scene<'_>, moved: &[Moved], to: &Slot) -> Option<BTreeSet<usize>> {
-    let of = |(slot, from): &Moved| from.iter().rev().copied().find(|p| to.of(*p, part(scene, *p)) == Some(*slot));
+    let of = |(slot, from): &Moved| {
+        from.iter().rev().copied().find(|p| to.of(*p, part(scene, *p), scene.prompt()) == Some(*slot))
+    };
     moved.iter().map(of).collect()
 }
 
@@ -373,9 +379,9 @@ fn domains(scene: &Scene<'_>, moved: &BTreeSet<usize>, apart: usize) -> Vec<Rows
 /// A row of the cache after its step, if rows of some positions go to the slots of a rule.
 fn written(scene: &Scene<'_>, row: &RowAt, law: &Written) -> Option<Row> {
     let (slot, steps) = (scene.token(row).0, &scene.e.side.capture.steps);
-    let mut holds = None;
+    let (mut holds, prompt) = (None, scene.prompt());
     if law.shared {
-        let goes = |p: usize, step: &Step| if law.rows.has(p, step) { law.to.of(p, step) } else { Some(p) };
+        let goes = |p: usize, step: &Step| if law.rows.has(p, step) { law.to.of(p, step, prompt) } else { Some(p) };
         let own = goes(slot, part(scene, slot))?;
         let written = steps[..=row.step].iter().flat_map(|step| (step.first..step.keys()).map(move |p| (p, step)));
         let last = written.rev().find(|(p, step)| goes(*p, step) == Some(own))?;
@@ -388,7 +394,7 @@ fn written(scene: &Scene<'_>, row: &RowAt, law: &Written) -> Option<Row> {
     for step in &steps[..=row.step] {
         for p in step.first..step.keys() {
             let moves = law.rows.has(p, step);
-            let there = moves && law.to.of(p, step) == Some(slot);
+            let there = moves && law.to.of(p, step, prompt) == Some(slot);
             if there || p == slot && (!moves || law.as_well) {
                 holds = Some(p);
             }

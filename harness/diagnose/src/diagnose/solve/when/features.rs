@@ -162,6 +162,7 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature { name: "step", by_row: true, of: |s, at| longer(s).then(|| step(s, at).index as i64) },
     Feature { name: LATER, by_row: true, of: |s, at| Some(i64::from(step(s, at).first > 0)) },
     Feature { name: BEHIND, by_row: true, of: behind_a_prefix },
+    Feature { name: PART_FIRST, by_row: true, of: |s, at| Some(step(s, at).first as i64) },
     Feature {
         // A cache is looked at after every step, whoever wrote its rows.
         name: LOOKED,
@@ -451,6 +452,9 @@ pub(super) const WEIGHT_ROW: &str = "row of the weight";
 
 /// Whether the part is another one than the first, of a prompt in parts or of a decode step.
 pub(super) const LATER: &str = "part that does not begin at position 0";
+
+/// Where a part begins.
+pub(super) const PART_FIRST: &str = "first position of the part";
 
 /// The first pass of a sequence that begins with a prefix of another one.
 pub(super) const BEHIND: &str = "first pass behind a shared prefix";

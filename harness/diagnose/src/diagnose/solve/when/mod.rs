@@ -199,7 +199,7 @@ impl Condition {
     fn is_list(&self) -> bool {
         let feature = self.feature.feature();
         let of_ids = feature.name == "token id";
-        let of_places = ["position", "row of the part", OF_PASS, FROM_LAST].contains(&feature.name);
+        let of_places = ["position", "row of the part", OF_PASS, FROM_LAST, PART_FIRST].contains(&feature.name);
         let of_steps = self.is_of_steps();
         match self.values {
             Values::Is(value) => of_ids || of_places && value != 0 || of_steps && value > 1,
@@ -276,6 +276,9 @@ impl Condition {
                     2
                 }
             }
+            // Another rule may say the same of few parts.
+            Values::From(_) | Values::UpTo(_) if name == PART_FIRST => 2,
+            _ if name == PART_FIRST => 5,
             // What lists rows comes after rules.
             Values::Is(_) if self.is_list() => 3,
             Values::Is(_) => 0,

@@ -2,7 +2,7 @@
 
 use super::features::{
     AGAIN, AGE, BEGAN, BEHIND, BEYOND, DECODED, DISTANCE, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH,
-    LINE_OF_EXPERT, LOOKED, MOST, OF_PASS, SIGN, TURN,
+    LINE_OF_EXPERT, LOOKED, MOST, OF_PASS, PART_FIRST, SIGN, TURN,
 };
 use super::{Condition, Values};
 use std::fmt;
@@ -93,6 +93,7 @@ fn from(name: &str, low: i64) -> String {
         (TURN, 1) => "in all sequences of a pass but the first".to_owned(),
         (TURN, n) => format!("in all sequences of a pass but the first {n}"),
         (LINE_OF_EXPERT, n) => format!("in the lines of each expert behind its first {n} of the part"),
+        (PART_FIRST, n) => format!("in parts that begin at position {n} or later"),
         (AGE, 1) => "in rows of earlier steps, as a later step left them".to_owned(),
         (AGE, n) => format!("in rows that were written {n} steps before and earlier"),
         (LOOKED, n) => format!("in the cache as step {n} and later steps left it"),
@@ -113,6 +114,7 @@ fn up_to(name: &str, high: i64) -> String {
         (TURN, 0) => "in the first sequence of a pass".to_owned(),
         (TURN, n) => format!("in the first {} sequences of a pass", n + 1),
         (LINE_OF_EXPERT, n) => format!("in the first {} lines of each expert of the part", n + 1),
+        (PART_FIRST, n) => format!("in parts that begin at position {n} or before"),
         (AGE, n) => format!("in rows that were written up to {n} steps before"),
         (LOOKED, 0) => "in the cache as the prefill left it".to_owned(),
         (LOOKED, n) => format!("in the cache as the steps up to {n} left it"),
