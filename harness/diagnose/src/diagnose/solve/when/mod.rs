@@ -11,7 +11,7 @@ use super::At;
 use super::scene::Scene;
 use features::{
     AGAIN, AGE, Asked, BEGAN, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED,
-    NONE, OF_PASS, SIGN, WEIGHT_ROW,
+    NONE, OF_PASS, PART_FIRST, SIGN, WEIGHT_ROW,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
