@@ -282,6 +282,15 @@ impl Searcher<'_> {
         solve::of_fault(&self.evidence(node, tried.as_ref().unwrap_or(self.subject.capture)), fault, self.meter)
     }
 
+    /// A law of another origin, if it gives all that is wrong of this one everywhere.
+    pub(super) fn law_again(&self, origin: &StageResult, law: &solve::Known) -> Option<Solution> {
+        let graph = &self.oracle.graph;
+        let node = &graph.nodes[graph.index(origin.id)?];
+        let tried = self.part(origin, TRIED);
+        let e = self.evidence(node, tried.as_ref().unwrap_or(self.subject.capture));
+        solve::again(&e, law, self.meter).filter(|s| s.confidence == Confidence::Proved && s.holds == Holds::Everywhere)
+    }
+
     /// What this mutation explains of an origin, if it explains all of it.
     pub(super) fn again(&self, origin: &StageResult, candidate: &Candidate) -> Option<Cause> {
         let graph = &self.oracle.graph;

@@ -2,7 +2,7 @@
 //! them, and each was fitted to something else. The same of a constant factor of some rows.
 
 use super::searcher::{Candidate, Searcher};
-use super::solve::short;
+use super::solve::{anywhere, short};
 use super::{Finding, Holds, Solution};
 use crate::mutations::{Explains, find};
 use crate::verdict::{StageResult, Status};
@@ -56,6 +56,51 @@ pub(super) fn of_one_format(searcher: &Searcher<'_>, stages: &[StageResult], fin
                 "weights in {ty} are read at {by} times their value: it changes all products with such weights, and no other product"
             );
             DECODED.clone_into(&mut cause.remedy);
+        }
+    }
+}
+
+/// Products that one kernel makes have one cause: of laws that differ from product to product, one that gives all of them is each one's.
+/// Two ways to add may be the same for as many inputs as one of the products has.
+pub(super) fn of_one_kernel(searcher: &Searcher<'_>, origins: &[&StageResult], findings: &mut [Finding]) {
+    let graph = &searcher.oracle.graph;
+    let multiplies = |id: StageId| graph.index(id).is_some_and(|i| graph.nodes[i].op.anatomy().multiplies_weights());
+    let everywhere = |finding: &Finding| finding.solution.as_ref().is_some_and(|s| s.holds == Holds::Everywhere);
+    let of_engine = |f: &Finding| f.inside.is_empty() && !f.unread && !f.kept && !f.unwritten && !f.evident;
+    let solved: Vec<usize> = (0..findings.len())
+        .filter(|i| of_engine(&findings[*i]) && multiplies(findings[*i].id) && everywhere(&findings[*i]))
+        .collect();
+    let told = |finding: &Finding| finding.solution.as_ref().map(|s| anywhere(&s.told(), finding.id.layer));
+    let mut laws: Vec<usize> = Vec::new();
+    for &i in &solved {
+        let known = laws.iter().any(|j| told(&findings[*j]) == told(&findings[i]));
+        if !known {
+            laws.push(i);
+        }
+    }
+    let akin = |i: usize, j: usize| {
+        let of = |i: usize| findings[i].solution.as_ref();
+        of(i).zip(of(j)).is_some_and(|(a, b)| a.is_akin(b))
+    };
+    if laws.len() < 2 || laws.iter().any(|i| !akin(*i, laws[0])) {
+        return;
+    }
+    let one = laws.iter().rev().find_map(|&law| {
+        let known = findings[law].solution.as_ref()?.known(findings[law].id.layer);
+        let of = |&i: &usize| match told(&findings[i]) == told(&findings[law]) {
+            true => findings[i].solution.clone(),
+            false => searcher.law_again(origins[i], &known),
+        };
+        let all: Vec<Solution> = solved.iter().map(of).collect::<Option<_>>()?;
+        Some((known, all))
+    });
+    let Some((known, all)) = one else { return };
+    for (i, solution) in solved.into_iter().zip(all) {
+        findings[i].solution = Some(solution);
+    }
+    for (i, finding) in findings.iter_mut().enumerate() {
+        if of_engine(finding) && multiplies(finding.id) && finding.solution.is_none() && finding.cause.is_none() {
+            finding.solution = searcher.law_again(origins[i], &known);
         }
     }
 }

@@ -143,8 +143,14 @@ fn tails() -> Vec<(String, Taken, bool)> {
     let parts = Parts::all().into_iter().filter(divided);
     let of = |parts: Parts| {
         [4usize, 8, 16].map(|t| {
-            let what =
-                format!("the keys after the last whole tile of {t} of each part are missing from every sum, {parts}");
+            // Least lengths that are multiples of the tile leave the same over.
+            let parts_told = match parts {
+                Parts::Least { splits, .. } => format!("in {splits} splits of the keys where there are keys enough"),
+                parts => parts.to_string(),
+            };
+            let what = format!(
+                "the keys after the last whole tile of {t} of each part are missing from every sum, {parts_told}"
+            );
             let taken: Taken = Rc::new(move |k, n| {
                 let (mut begin, mut end) = (0, n);
                 for at in parts.ends(n) {

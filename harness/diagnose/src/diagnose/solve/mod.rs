@@ -234,6 +234,11 @@ impl Solution {
         !matches!(self.law, Some(Form::Rank(_)))
     }
 
+    /// Whether both were found by one solver, whose laws come to the same in some shapes.
+    pub(super) fn is_akin(&self, other: &Self) -> bool {
+        self.words.0 == other.words.0 && self.confidence == other.confidence && self.holds == other.holds
+    }
+
     /// The same as it is looked for in other layers; it was found in `layer`.
     pub(super) fn known(&self, layer: Option<u16>) -> Known {
         let (solver, what) = &self.words;

@@ -536,6 +536,11 @@ fn in_line<'a>(scene: &'a Scene<'a>, (own, width, input): (&str, usize, StageId)
     by.filter_map(law).collect()
 }
 
+/// Bits of a number beyond the first so many.
+fn bits_beyond(id: usize, bits: u32) -> u32 {
+    (usize::BITS - id.leading_zeros()).saturating_sub(bits)
+}
+
 /// The embedding of another id.
 fn embeddings<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let Some(weight) = scene.node().weights.first() else { return Vec::new() };
@@ -549,6 +554,16 @@ fn embeddings<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         ("the id with its lowest bit set".to_owned(), Box::new(|id| id | 1)),
         ("half the id".to_owned(), Box::new(|id| id / 2)),
         ("twice the id".to_owned(), Box::new(|id| id * 2)),
+        (
+            "the id rounded to half precision (11 bits)".to_owned(),
+            Box::new(|id| half::f16::from_f32(id as f32).to_f32() as usize),
+        ),
+        (
+            "the id rounded to bf16 (8 bits)".to_owned(),
+            Box::new(|id| half::bf16::from_f32(id as f32).to_f32() as usize),
+        ),
+        ("the id cut off to 11 bits".to_owned(), Box::new(|id| id >> bits_beyond(id, 11) << bits_beyond(id, 11))),
+        ("the id cut off to 8 bits".to_owned(), Box::new(|id| id >> bits_beyond(id, 8) << bits_beyond(id, 8))),
     ];
     for bit in (0..20).map(|bit| 1usize << bit).filter(|bit| *bit < rows) {
         others.push((format!("the id whose bit of {bit} is the other one"), Box::new(move |id| id ^ bit)));
@@ -738,8 +753,6 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
             }
         }
     }
-    let pairs: Vec<String> = other.iter().take(4).map(|(own, other)| format!("of {other} for {own}")).collect();
-    let more = if other.len() > 4 { format!(" and {} more", other.len() - 4) } else { String::new() };
     // All of one id, below the ids that it replaces: a limit.
     let limit = other.values().next().copied().filter(|one| other.iter().all(|(own, o)| o == one && own > one));
     if let Some(limit) = limit.filter(|_| other.len() > 1) {
@@ -775,12 +788,17 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
         ));
     }
     (!other.is_empty()).then(|| {
-        let what = format!("the embedding of another id is there instead: {}{more}", pairs.join(", "));
-        Law::new(what, 1, move |row: &RowAt| {
+        let what = "the embedding of another id is there instead, and no rule is known for which";
+        let law = Law::new(what, 1, move |row: &RowAt| {
             let own = id(row)?;
             let mut values = vec![0f32; n];
-            scene.weights().rows(table, *other.get(&own).unwrap_or(&own), &mut values);
+            match other.get(&own) {
+                Some(other) => scene.weights().rows(table, *other, &mut values),
+                // Another one would give something else.
+                None => values.fill(f32::NAN),
+            }
             Some(Scene::exact(values.into_iter().map(f64::from).collect()))
-        })
+        });
+        Law { of_even: Some(usize::MAX), ..law }
     })
 }

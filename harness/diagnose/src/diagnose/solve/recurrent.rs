@@ -380,6 +380,10 @@ mod tests {
             unreachable!("{name}")
         }
 
+        fn stored(&self, name: &str) -> qdiff_engine::quant::Stored<'_> {
+            unreachable!("{name}")
+        }
+
         fn rows(&self, name: &str, _: usize, _: &mut [f32]) {
             unreachable!("{name}")
         }
