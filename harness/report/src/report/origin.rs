@@ -339,7 +339,8 @@ impl<'a> Told<'a> {
     }
 
     fn words(&self) -> String {
-        let own = self.own.clone().unwrap_or_else(|| self.anywhere.clone());
+        // Stages of a law that several layers have are those of the layer.
+        let own = self.own.clone().unwrap_or_else(|| self.anywhere.replace("LN.", ""));
         if self.others.is_empty() {
             return own;
         }

@@ -452,8 +452,6 @@ impl Keys {
         all.extend((1..=4).flat_map(|m| [Self::ButLast(m), Self::ButFirst(m)]));
         all.extend(TILES.map(Self::WholeTilesOfPart));
         all.extend(TILES.map(Self::NearestTiles));
-        let least = [1, 16, 32, 64, 128, 256];
-        all.extend((2..=64).flat_map(|splits| least.map(|least| Self::WholeShares { splits, least })));
         all.extend(TILES.into_iter().flat_map(|m| [Self::ToQueriesEnd(m), Self::ToQueriesStart(m)]));
         let both = TILES.into_iter().flat_map(|keys| TILES.map(|queries| (keys, queries)));
         all.extend(both.clone().map(|(keys, queries)| Self::TilesToQueriesStart { keys, queries }));
@@ -473,6 +471,8 @@ impl Keys {
             all.extend(TILES.into_iter().flat_map(|to| [false, true].map(|up| Self::PartRounded { to, up })));
         }
         all.extend(Self::dealt());
+        let least = [1, 16, 32, 64, 128, 256];
+        all.extend((2..=64).flat_map(|splits| least.map(|least| Self::WholeShares { splits, least })));
         all
     }
 }

@@ -354,13 +354,6 @@ fn sums(stage: &Stage, bias: bool) -> Vec<Plant> {
         }));
     }
     if !bias {
-        // The norm of the layer reads the residual's first operand.
-        let normed = format!("{input} is added divided by the root mean square of its row");
-        all.push(Plant::new("its norm in its place", normed, |s, at| {
-            let (x, y) = (s.x(0, at, 0).unwrap(), f64::from(s.x(1, at, 0).unwrap()[at.column]));
-            let mean = x.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / x.len() as f64;
-            f64::from(x[at.column]) / (mean + s.graph.config.rms_eps).sqrt() + y
-        }));
         let words = format!("the added values of {added} are those of the previous token");
         all.push(with("of the row before", words, |a, b| a + b, -1));
     }
