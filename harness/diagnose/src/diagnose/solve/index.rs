@@ -190,12 +190,13 @@ impl Index {
             Self::Round(1),
             Self::Round(-1),
         ]);
-        each.flat_map(|each| {
-            let apart = [each / 2, 2 * each, each - 1, each + 1].map(move |stride| Self::Strided { each, stride });
-            let apart = apart.into_iter().filter(move |_| each > 2);
-            of.clone().map(move |of| Self::Runs { each, of: Box::new(of) }).chain(apart)
-        })
-        .collect()
+        each.flat_map(|each| of.clone().map(move |of| Self::Runs { each, of: Box::new(of) })).collect()
+    }
+
+    /// Runs that begin as far apart as those of half the size, or of twice the size.
+    pub(super) fn apart(n: usize) -> Vec<Self> {
+        let each = [4usize, 8, 16, 32, 64, 128, 256].into_iter().filter(|each| 2 * each <= n);
+        each.flat_map(|each| [each / 2, 2 * each].map(|stride| Self::Strided { each, stride })).collect()
     }
 
     /// Orders of so many indices, which are read as numbers of three digits of which two are exchanged: as fragments of tiles are.

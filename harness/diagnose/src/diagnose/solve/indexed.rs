@@ -78,7 +78,7 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, attention: &'a At
             }),
         ));
     }
-    for index in Index::tiled(usize::MAX).into_iter().chain(Index::runs(512)) {
+    for index in Index::tiled(usize::MAX).into_iter().chain(Index::runs(512)).chain(Index::apart(512)) {
         all.push((
             format!("the {key} of the {} is taken", index.told("key", "k")),
             Rc::new(move |row: &RowAt, i, a: &[f64], _: &[f64]| {

@@ -297,7 +297,7 @@ fn elementwise<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     };
     let own = Rc::new(Displaced::token("", |t, _| t));
     let weight = node.weights.first().map(|w| Rc::new(scene.vector(&w.name, w.extent[0])));
-    let mut all = Vec::new();
+    let mut all = normed(scene, done);
     for i in 0..node.inputs.len() {
         let Some((id, ways)) = ways(scene, i) else { continue };
         for d in ways {
@@ -334,7 +334,6 @@ fn elementwise<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             }));
         }
     }
-    all.extend(normed(scene, done));
     all.extend(read_off(scene, done));
     all
 }
