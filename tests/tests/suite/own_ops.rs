@@ -316,6 +316,7 @@ fn screen(opened: &Opened, diagnosis: Diagnosis) -> String {
         slots: None,
         end: None,
         severity: severity::of(opened.model.graph(), &diagnosis, &[]),
+        declaration: None,
         diagnosis,
         doubt: None,
         gap: None,
