@@ -10,6 +10,7 @@ use crate::verdict::RowAt;
 use qdiff_engine::model::{Axis, WeightSource as _};
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
 use qdiff_engine::ops::{Anatomy, RmsNorm};
+use qdiff_engine::quant::{self, ActivationFormat};
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -57,6 +58,16 @@ fn orders(terms: usize) -> Vec<(String, Order)> {
 
 /// Index `k` of so many, moved for output `r`.
 type OfOutput = Box<dyn Fn(usize, usize, usize) -> usize>;
+
+/// Formats of blocks that weights may be rounded to once more.
+const BLOCKS: [(&str, ActivationFormat); 6] = [
+    ("Q4_0", ActivationFormat::Q4_0),
+    ("Q8_0", ActivationFormat::Q8_0),
+    ("Q4_1", ActivationFormat::Q4_1),
+    ("Q5_0", ActivationFormat::Q5_0),
+    ("Q5_1", ActivationFormat::Q5_1),
+    ("Q8_K", ActivationFormat::Q8K),
+];
 
 /// What the two factors of a term are called: one and many of each.
 fn names(op: Anatomy<'_>) -> [(&'static str, &'static str); 2] {
@@ -129,7 +140,20 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other
         (name, Rc::new(|row: &mut [f32]| row.iter_mut().for_each(|v| *v = (f.round)(*v))))
     });
     let quantised = QUANTISED.iter().map(|q| -> (&str, Change) { (q.name, Rc::new(|row: &mut [f32]| q.apply(row))) });
-    for (name, change) in formats.chain(quantised) {
+    // Blocks of ggml's, which loaders make of weights anew.
+    let blocks = BLOCKS.iter().map(|(name, format)| -> (&str, Change) {
+        (
+            name,
+            Rc::new(|row: &mut [f32]| {
+                if row.len().is_multiple_of(format.block_size()) {
+                    let mut values = vec![0f64; row.len()];
+                    quant::emulate(*format, row, &mut values);
+                    row.iter_mut().zip(values).for_each(|(v, new)| *v = new as f32);
+                }
+            }),
+        )
+    });
+    for (name, change) in formats.chain(quantised).chain(blocks) {
         for (of_left, of_right) in [(true, false), (false, true), (true, true)] {
             let what = match (of_left, of_right) {
                 (true, false) => lefts.to_owned(),

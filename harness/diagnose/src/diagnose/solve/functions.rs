@@ -334,6 +334,30 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
         Pairing::Norm => (Pairing::Neox, "elements half a head apart are rotated in pairs, not neighbouring ones"),
     };
     all.push(Law::new(what, 1, by_angle(other, |r, p, i| p * frequency(r, i))));
+    if rope.rotated < rope.head_dim && rope.pairing == Pairing::Neox {
+        let (apart, half) = (rope.head_dim / 2, rope.rotated / 2);
+        let what = format!(
+            "element i is rotated with element i + {apart}, half of a head, and not i + {half}, half of what is rotated"
+        );
+        all.push(Law::new(what, 1, move |row: &RowAt| {
+            let x = operand(scene, row)?;
+            let mut value: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
+            let right = rotated(rope, &x, row.place.position as f64);
+            let reach = right.bound.iter().copied().fold(0f32, f32::max);
+            for i in 0..half {
+                let (u, v) = turn(row.place.position as f64 * frequency(rope, i), (value[i], value[i + apart]));
+                (value[i], value[i + apart]) = (rope.magnitude() * u, rope.magnitude() * v);
+            }
+            Some(Row { bound: vec![reach; value.len()], value })
+        }));
+    }
+    let input = scene.e.oracle.graph.nodes[scene.node().inputs[0]].id;
+    all.extend(scene.alike().into_iter().filter(|id| *id != input).map(|id| {
+        Law::new(format!("{id} is rotated in the place of {input}"), 1, move |row: &RowAt| {
+            let x: Vec<f32> = super::norm::of_stage(scene, row, id)?.into_iter().map(|v| v as f32).collect();
+            Some(rotated(rope, &x, row.place.position as f64))
+        })
+    }));
     let usual = rope.base;
     all.extend(bases(scene, rope).into_iter().map(move |base| {
         let rope = Rope { base, pairing: other, ..rope.clone() };

@@ -167,6 +167,25 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, attention: &'a At
             }),
         ));
     }
+    // Rows of the part itself, which are not taken from the cache.
+    let fresh = |n: &&Node| n.token_axis() == Some(0) && !n.shape.contains(&Axis::Keys) && fixed(n) == fixed(cache);
+    for other in others().filter(|n| n.id.layer == scene.node().id.layer).filter(fresh) {
+        let (id, layout) = (other.id, Layout::of(other));
+        let what = if of_scores { "keys" } else { "values" };
+        all.push((
+            format!("the {what} of the part itself are those of {id}, and only earlier ones those of {}", cache.id),
+            Rc::new(move |row: &RowAt, i, a: &[f64], _: &[f64]| {
+                let (tensor, first) = (scene.tensor(row.step, id)?, scene.e.side.capture.steps[row.step].first);
+                let value = |k: usize| {
+                    let (key, at) = if of_scores { (i, k) } else { (k, (scene.token(row).1 + i) % d) };
+                    let Some(token) = key.checked_sub(first) else { return cached(row, i, (key, at)) };
+                    let index = layout.at(&tensor.shape, token, group(row, i) * d + at);
+                    tensor.data.get(index).filter(|_| token < tensor.shape[0]).map(|v| f64::from(*v))
+                };
+                Some(products(a, &(0..a.len()).map(value).collect::<Option<Vec<f64>>>()?))
+            }),
+        ));
+    }
     let wide = |n: &&Node| match of_scores {
         true => n.token_axis() == Some(0) && !n.shape.contains(&Axis::Keys) && fixed(n) == fixed(first),
         false => n.op.name() == first.op.name(),

@@ -515,7 +515,7 @@ pub(super) fn operand(scene: &Scene<'_>, row: &RowAt, by: i64) -> Option<Vec<f64
 }
 
 /// The same elements of the row's token in another stage.
-fn of_stage(scene: &Scene<'_>, row: &RowAt, id: StageId) -> Option<Vec<f64>> {
+pub(super) fn of_stage(scene: &Scene<'_>, row: &RowAt, id: StageId) -> Option<Vec<f64>> {
     let graph = &scene.e.oracle.graph;
     let layout = Layout::of(&graph.nodes[graph.index(id)?]);
     let (tensor, (token, from)) = (scene.tensor(row.step, id)?, scene.token(row));

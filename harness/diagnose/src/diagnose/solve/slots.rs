@@ -56,12 +56,15 @@ pub enum Slot {
     FromTile(usize),
     /// The first one behind the prompt.
     BehindPrompt,
+    /// In its page of so many the one of its number in the part, modulo the page.
+    InPage(usize),
 }
 
 impl Slot {
     fn of(&self, p: usize, part: &Step, prompt: usize) -> Option<usize> {
         match self {
             Self::BehindPrompt => Some(prompt),
+            Self::InPage(m) => Some(p / m * m + p.checked_sub(part.first)? % m),
             Self::Of(index) => index.of(p, usize::MAX),
             Self::Number => p.checked_sub(part.first),
             Self::NumberAndTwice => Some(p + part.first),
@@ -181,6 +184,10 @@ impl fmt::Display for Written {
             Slot::PartLast => f.write_str("to the slot of the part's last row"),
             Slot::PartMirrored => f.write_str("in reverse order within its part"),
             Slot::BehindPrompt => f.write_str("to the first slot behind the prompt"),
+            Slot::InPage(m) => write!(
+                f,
+                "to the slot of its page of {m} that its number in the part says, modulo {m}, and not its position"
+            ),
             Slot::FromTile(m) => write!(f, "as if its part began at the first slot of its {m}"),
         }?;
         f.write_str(match (self.as_well, self.keeps) {
@@ -263,6 +270,7 @@ fn rules(moved: &[Moved], (p0, s0): (usize, usize)) -> Vec<Slot> {
     }));
     all.extend([Slot::Of(Index::Is(s0)), Slot::PartFirst, Slot::PartLast, Slot::PartMirrored]);
     all.extend([4, 8, 16, 32, 64, 128, 256].map(Slot::FromTile));
+    all.extend([8, 16, 32, 64, 128, 256].map(Slot::InPage));
     // Rings, and pages beyond the end of a table.
     all.extend((p0 > s0 + 64).then(|| Slot::Of(Index::Mod(p0 - s0))));
     let pages = [8, 16, 32, 64, 128, 256].into_iter().filter(|each| p0 % each == s0 % each && p0 > s0);

@@ -41,7 +41,8 @@ pub(super) fn rotation(
     for (x, y) in heads {
         let (x, y) = (norm(x), norm(y));
         if (x - y).abs() > (BROKEN + unit) * x {
-            return Some((format!("RoPE changes the norm of a head from {x:.4} to {y:.4}"), None));
+            let what = format!("the norm of a head is {x:.4} before RoPE and {y:.4} after it, and a rotation keeps it");
+            return Some((what, None));
         }
     }
     let width = x.data.len() / positions.len().max(1);
