@@ -6,7 +6,7 @@
 
 use super::doubt::{among_layers, among_rows};
 use super::searcher::{Known, Searcher};
-use super::shared::{of_one_format, of_one_kernel, of_one_model, of_rows};
+use super::shared::{of_exchanged_norms, of_one_format, of_one_kernel, of_one_model, of_rows};
 use super::work::{Meter, USUAL};
 use super::{Diagnosis, EXPORTER, Finding, Search};
 use crate::capture::Filter;
@@ -94,6 +94,7 @@ pub fn explain(
     all.sort_by_key(|(i, _)| *i);
     let mut findings: Vec<Finding> = all.into_iter().map(|(_, finding)| finding).collect();
     of_one_kernel(&searcher, &origins, &mut findings);
+    of_exchanged_norms(&searcher, &mut findings);
     let meter = Meter::new(0);
     let searcher = Searcher { oracle, subject: *subject, filter, policy, known: &[], meter: &meter, examples: false };
     of_one_model(&searcher, &origins, &mut findings);

@@ -2,13 +2,15 @@
 //! them, and each was fitted to something else. The same of a constant factor of some rows.
 
 use super::searcher::{Candidate, Searcher};
-use super::solve::{anywhere, short};
+use super::solve::{AFTER_ROTATION, anywhere, short};
 use super::{Finding, Holds, Solution};
 use crate::mutations::{Explains, find};
 use crate::verdict::{StageResult, Status};
 use qdiff_engine::model::StageId;
+use qdiff_engine::ops::Anatomy;
+use qdiff_engine::ops::anatomy::{Contraction, Elementwise};
 use qdiff_engine::quant::GgmlType;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Numbers as near as this are one that is not known better.
 const ONE: f64 = 1e-6;
@@ -101,6 +103,34 @@ pub(super) fn of_one_kernel(searcher: &Searcher<'_>, origins: &[&StageResult], f
     for (i, finding) in findings.iter_mut().enumerate() {
         if of_engine(finding) && multiplies(finding.id) && finding.solution.is_none() && finding.cause.is_none() {
             finding.solution = searcher.law_again(origins[i], &known);
+        }
+    }
+}
+
+/// Where a norm of heads comes after the rotation, the rotation reads what is not normed, and the scores read what is: one cause.
+pub(super) fn of_exchanged_norms(searcher: &Searcher<'_>, findings: &mut [Finding]) {
+    let graph = &searcher.oracle.graph;
+    let mut nodes: BTreeSet<usize> = BTreeSet::new();
+    for finding in findings.iter().filter(|f| f.solution.as_ref().is_some_and(|s| s.what == AFTER_ROTATION)) {
+        nodes.extend(graph.index(finding.id));
+    }
+    // What follows up to the scores, in the order of the graph.
+    for (i, node) in graph.nodes.iter().enumerate() {
+        let follows = match node.op.anatomy() {
+            Anatomy::Elementwise(Elementwise::Rotation(_)) | Anatomy::State(_) => true,
+            Anatomy::Contraction(Contraction::Scores(_)) => true,
+            _ => false,
+        };
+        if follows && node.inputs.iter().any(|input| nodes.contains(input)) {
+            nodes.insert(i);
+        }
+    }
+    for finding in findings {
+        let follows = graph.index(finding.id).is_some_and(|i| nodes.contains(&i));
+        let named = finding.cause.is_some() || finding.solution.as_ref().is_some_and(|s| s.what == AFTER_ROTATION);
+        if follows && !named && finding.inside.is_empty() && !finding.unwritten {
+            finding.explained_by(AFTER_ROTATION);
+            finding.solution = None;
         }
     }
 }

@@ -592,6 +592,9 @@ fn normed_by(
     let bound = value.iter().map(|v| (UNIT * 12.0 * v.abs()) as f32).collect();
     Some(Row { value, bound })
 }
+/// What is done where norm and rotation are exchanged.
+pub(in super::super) const AFTER_ROTATION: &str = "the norm over each head is applied after the rotation";
+
 /// Heads that are rotated before they are normalised, and not after it.
 fn rotated_first<'a>(scene: &'a Scene<'a>, norm: &'a RmsNorm, run: usize, own: &Rc<Vec<f32>>) -> Option<Law<'a>> {
     let graph = &scene.e.oracle.graph;
@@ -603,7 +606,7 @@ fn rotated_first<'a>(scene: &'a Scene<'a>, norm: &'a RmsNorm, run: usize, own: &
         }
     })?;
     let own = own.clone();
-    Some(Law::new("the norm over each head is applied after the rotation", 0, move |row: &RowAt| {
+    Some(Law::new(AFTER_ROTATION, 0, move |row: &RowAt| {
         let x = operand(scene, row, 0)?;
         let plain = Tensor { shape: vec![1, x.len()], data: x.clone() };
         let turned = rope::forward(rope, &plain, &[row.place.position as f64]).data;
