@@ -35,7 +35,7 @@ KEY = {
             "first versions of online softmax kernels"),
     "y16": ("L00.attn_context", "the newest key's value is left out of the sum (it counts as zero), its weight stays in the softmax", "decode (passes of one token)",
             "cutlass 2760: a programmatic launch reads before the kernel before it has written; the newest row of the cache is not there yet"),
-    "y17": ("L00.conv_out", "the window of the convolution does not move up: the newest input takes the last place, the others stay, so that the input before it is lost", "decode, from its second step on",
+    "y17": ("L00.conv_state of the first decode step, then conv_out", "the window of the convolution does not move up: the newest input takes the last place, the others stay, so that the input before it is lost", "decode, from its second step on",
             "conv_state of causal_conv1d_update that is not rolled (vllm 42792)"),
     "y18": ("L00.router_experts", "only the first 32 experts can be chosen: a warp's lane has one expert each, experts 32 to 39 are never proposed", "tokens one of whose best four experts is 32 to 39",
             "imp 2056: top-k gating considers only experts that have a thread"),
