@@ -151,6 +151,10 @@ pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
             from(n) + " (the prefill is right)"
         }
         (n, 0) if n > 0 && local.prefill_rows > 0 => from(n) + " (the prefill is right: decode or cache)",
+        // Of another layer decoding may be wrong.
+        (0, bad) if bad == local.bad_rows && later_rows > 0 && decodes_wrongly(verdict, finding) => {
+            format!(" in the prefill only, in {}", finding.id)
+        }
         (0, bad) if bad == local.bad_rows && later_rows > 0 => {
             format!(
                 " in the prefill only ({} right)",
@@ -170,6 +174,12 @@ pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
         _ => few(all, count, ", "),
     };
     format!("position{s} {which}{since}")
+}
+
+/// Whether the stage of a finding is wrong in decode steps in another layer.
+fn decodes_wrongly(verdict: &Verdict, finding: &Finding) -> bool {
+    let of_name = verdict.stages.iter().filter(|stage| stage.id.name == finding.id.name && stage.origin);
+    of_name.filter_map(|stage| stage.subject.as_ref()).any(|local| local.bad_rows > local.bad_prefill_rows)
 }
 
 /// Items that are named where there may be more.
@@ -254,10 +264,11 @@ fn causes(findings: &[Finding]) -> String {
     match (known.len(), unknown.len()) {
         (0, _) => UNKNOWN.to_owned(),
         (1, 0) => format!("one cause, {}", known[0]),
-        (n, 0) => format!("{n} causes: {}", known.join("; ")),
+        // One fault may show as several laws.
+        (n, 0) => format!("{n} laws, which one fault may be behind: {}", known.join("; ")),
         (n, all) => {
             let unknown = few(unknown, all, " ");
-            format!("{}: {}; {UNKNOWN} of {unknown}", counted(n, "cause"), known.join("; "))
+            format!("{}: {}; {UNKNOWN} of {unknown}", counted(n, "law"), known.join("; "))
         }
     }
 }
@@ -409,12 +420,15 @@ mod tests {
         let fitted = [named(0, "scaled:by=1.138629437"), named(1, "scaled:by=1.138629435")];
         assert_eq!(causes(&fitted), "one cause, scaled:by=1.14");
         let apart = [named(0, "scaled:by=1.5"), named(1, "scaled:by=1.25")];
-        assert_eq!(causes(&apart), "2 causes: scaled:by=1.5; scaled:by=1.25");
+        assert_eq!(causes(&apart), "2 laws, which one fault may be behind: scaled:by=1.5; scaled:by=1.25");
         let close: Vec<Finding> = ["1.138629437", "1.138629435", "1.14001", "1.14002", "1.14001"]
             .iter()
             .map(|by| named(0, &format!("scaled:by={by}")))
             .collect();
-        assert_eq!(causes(&close), "3 causes: scaled:by=1.139; scaled:by=1.14001; scaled:by=1.14002");
+        assert_eq!(
+            causes(&close),
+            "3 laws, which one fault may be behind: scaled:by=1.139; scaled:by=1.14001; scaled:by=1.14002"
+        );
         let layers: Vec<Finding> =
             (1..24).map(|l| solved(l, &format!("blk.{l}.a.weight is added to L{:02}.b", l - 1))).collect();
         assert_eq!(causes(&layers), "one cause, blk.N.a.weight is added to LN−1.b");
