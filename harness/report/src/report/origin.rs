@@ -153,7 +153,7 @@ pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
         (n, 0) if n > 0 && local.prefill_rows > 0 => from(n) + " (the prefill is right: decode or cache)",
         // Of another layer decoding may be wrong.
         (0, bad) if bad == local.bad_rows && later_rows > 0 && decodes_wrongly(verdict, finding) => {
-            format!(" in the prefill only, in {}", finding.id)
+            " in the prefill only, in this layer".to_owned()
         }
         (0, bad) if bad == local.bad_rows && later_rows > 0 => {
             format!(

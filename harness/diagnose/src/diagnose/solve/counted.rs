@@ -105,7 +105,36 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     }
 }
 
+/// The values of one key, which count not at all or twice: a plain rule goes before those of parts of the keys, which may say the same.
+pub(super) fn ends<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    if !matches!(scene.node().op.anatomy(), Anatomy::Contraction(Contraction::Context(_))) {
+        return Vec::new();
+    }
+    type Is = fn(usize, usize) -> bool;
+    let keys: [(&str, Is); 2] = [("the query's own key", |k, n| k + 1 == n), ("the first key", |k, _| k == 0)];
+    let of = |(key, is): (&str, Is)| {
+        [(0.0, "missing from"), (2.0, "taken twice in")].map(|(count, verb)| {
+            let taken: Taken = Rc::new(move |k, n| if is(k, n) { count } else { 1.0 });
+            (format!("the value of {key} is {verb} the sum, and its weight is not"), taken, false)
+        })
+    };
+    taken(scene, keys.into_iter().flat_map(of))
+}
+
 fn of_context<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    // Tiles of the keys that the last query of a part sees, and of those that each query sees itself.
+    let own = ways("every sum").into_iter().map(|(what, taken, _)| (what, taken, false));
+    let of_part = [4usize, 8, 16, 32, 64, 128].map(|t| {
+        let what =
+            format!("the keys after the last whole tile of {t} of all keys of the part are missing from every sum");
+        let taken: Taken = Rc::new(move |k, n| if k >= n / t * t { 0.0 } else { 1.0 });
+        (what, taken, true)
+    });
+    taken(scene, of_part.into_iter().chain(own).chain(tails()))
+}
+
+/// The context where keys are taken so often.
+fn taken<'a>(scene: &'a Scene<'a>, ways: impl Iterator<Item = (String, Taken, bool)>) -> Vec<Law<'a>> {
     let Some(sums) = Sums::new(scene).map(Rc::new) else { return Vec::new() };
     let law = |(what, taken, of_part): (String, Taken, bool)| {
         let sums = sums.clone();
@@ -126,15 +155,7 @@ fn of_context<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Row { value: want.iter().enumerate().map(value).collect(), bound: bound.to_vec() })
         })
     };
-    // Tiles of the keys that the last query of a part sees, and of those that each query sees itself.
-    let own = ways("every sum").into_iter().map(|(what, taken, _)| (what, taken, false));
-    let of_part = [4usize, 8, 16, 32, 64, 128].map(|t| {
-        let what =
-            format!("the keys after the last whole tile of {t} of all keys of the part are missing from every sum");
-        let taken: Taken = Rc::new(move |k, n| if k >= n / t * t { 0.0 } else { 1.0 });
-        (what, taken, true)
-    });
-    of_part.into_iter().chain(own).chain(tails()).map(law).collect()
+    ways.map(law).collect()
 }
 
 /// Tails of tiles in each of several parts of the keys, which are put together.
