@@ -111,11 +111,11 @@ pub(super) fn ends<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         return Vec::new();
     }
     type Is = fn(usize, usize) -> bool;
-    let keys: [(&str, Is); 2] = [("the query's own key", |k, n| k + 1 == n), ("the first key", |k, _| k == 0)];
+    let keys: [(&str, Is); 2] = [("the last key", |k, n| k + 1 == n), ("key 0", |k, _| k == 0)];
     let of = |(key, is): (&str, Is)| {
         [(0.0, "missing from"), (2.0, "taken twice in")].map(|(count, verb)| {
             let taken: Taken = Rc::new(move |k, n| if is(k, n) { count } else { 1.0 });
-            (format!("the value of {key} is {verb} the sum, and its weight is not"), taken, false)
+            (format!("{key} is {verb} every sum"), taken, false)
         })
     };
     taken(scene, keys.into_iter().flat_map(of))
