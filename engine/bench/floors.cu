@@ -187,39 +187,32 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32) splitting(const __grid_const
 // that this one has measured, by which it splits without a word between threads.
 enum Way { FLOATS, SPLIT, DIGITS, MEASURED };
 
-// A vector as its makers leave it, besides its floats: 16 words for each 16 elements, and of these 16 what an integer is worth, the
-// sum of squares and the sum. A word has a digit of four elements; the four digits of these stand side by side.
-struct Left {
+// A vector as its makers leave it, besides its floats: the words of each unit, what an integer of it is worth, and the sums of its
+// squares and of its elements.
+struct Handed {
     u32 *digits;
     float4 *units;
 };
-constexpr int UNIT = 16;
 // With SETS 3 the vector is the sum of three, as the residual stream is of what stood before ffn_down and of its halves.
 struct HandedParams {
     PhaseParams p;
-    Left from, to; // `to` is null where the next kernel wants floats alone
-    Left more[2];
+    Handed from, to; // `to` is null where the next kernel wants floats alone
+    Handed more[2];
     const float *more_floats[2];
 };
 
 // Leaves 16 elements, one a lane of a half of a warp. All lanes call it; `there` says whether a half has any.
-__device__ __forceinline__ void leave(const Left &to, int unit, bool there, float v) {
+__device__ __forceinline__ void hand(const Handed &to, int unit, bool there, float v) {
     const int lane = threadIdx.x % 32;
     u32 largest = __float_as_uint(v) & 0x7fffffffu;
-    float squares = v * v, sum = v, scale, inverse;
+    float squares = v * v, sum = v, inverse;
 #pragma unroll
     for (int step = 1; step < UNIT; step *= 2) {
         largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, step));
         squares += __shfl_xor_sync(0xffffffffu, squares, step);
         sum += __shfl_xor_sync(0xffffffffu, sum, step);
     }
-    scale_of(largest, 29, scale, inverse);
-    const u32 mine = (u32)(__float2int_rn(v * scale) + 0x00808080) ^ 0x00808080u;
-    // Of four lanes each gets one digit of all four elements.
-    const u32 other = __shfl_xor_sync(0xffffffffu, mine, 1);
-    const u32 two = lane % 2 == 0 ? __byte_perm(mine, other, 0x6240) : __byte_perm(other, mine, 0x7351);
-    const u32 across = __shfl_xor_sync(0xffffffffu, two, 2);
-    const u32 word = lane % 4 < 2 ? __byte_perm(two, across, 0x5410) : __byte_perm(across, two, 0x7632);
+    const u32 word = word_of_unit(v, largest, inverse);
     if (!there) return;
     to.digits[unit * UNIT + lane % UNIT] = word;
     if (lane % UNIT == 0) to.units[unit] = make_float4(inverse, squares, sum, 0.0f);
@@ -298,7 +291,7 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32) handed(const __grid_constant
     if constexpr (WAY == DIGITS) {
 #pragma unroll
         for (int set = 0; set < SETS; set++) {
-            const Left &from = set == 0 ? h.from : h.more[set - 1];
+            const Handed &from = set == 0 ? h.from : h.more[set - 1];
             for (int i = threadIdx.x; i < p.n / 4; i += MULTIPLIERS + 32) copy16(digits + set * p.n + 4 * i, from.digits + 4 * i);
             for (int i = threadIdx.x; i < p.n / UNIT; i += MULTIPLIERS + 32) copy16(units + set * (p.n / UNIT) + i, from.units + i);
         }
@@ -395,7 +388,7 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32) handed(const __grid_constant
         const bool has = unit < p.m / UNIT;
         const float v = parts[1][i % WARPS] * norm * (float)(1 + i % 5);
         if (has) p.next[unit * UNIT + lane % UNIT] = v;
-        if (h.to.digits) leave(h.to, unit, has, v);
+        if (h.to.digits) hand(h.to, unit, has, v);
     }
 }
 
@@ -721,12 +714,12 @@ struct Hand {
     Way way;
     int sets;
 };
-static Left lefts[2], more_lefts[2];
+static Handed lefts[2], more_lefts[2];
 static float *more_floats[2];
 
-__global__ void leave_all(const float *x, Left to, int n) {
+__global__ void leave_all(const float *x, Handed to, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x, unit = i / UNIT;
-    leave(to, unit, i < n, i < n ? x[i] : 0.0f);
+    hand(to, unit, i < n, i < n ? x[i] : 0.0f);
 }
 static std::vector<Hand> hands_of(const std::vector<Launch> &all, const Hands &hands) {
     std::vector<Hand> to;
@@ -734,7 +727,7 @@ static std::vector<Hand> hands_of(const std::vector<Launch> &all, const Hands &h
     for (size_t i = 0; i < all.size(); i++) {
         const Way way = way_of(i);
         const bool last = i + 1 == all.size(), leaves = !last && (way_of(i + 1) == DIGITS || way_of(i + 1) == MEASURED);
-        HandedParams h = {all[i].p, lefts[i % 2], leaves ? lefts[1 - i % 2] : Left{}, {more_lefts[0], more_lefts[1]}, {more_floats[0], more_floats[1]}};
+        HandedParams h = {all[i].p, lefts[i % 2], leaves ? lefts[1 - i % 2] : Handed{}, {more_lefts[0], more_lefts[1]}, {more_floats[0], more_floats[1]}};
         to.push_back({all[i].grid, h, way, hands.sums && i % 5 == 0 ? 3 : 1});
     }
     return to;
@@ -1102,7 +1095,7 @@ int main() {
     layers();
     splits<Q5_0>(SHAPES[0]);
     for (int i : {2, 3, 4}) splits<Q4_K>(SHAPES[i]);
-    for (Left *left : {&lefts[0], &lefts[1], &more_lefts[0], &more_lefts[1]}) *left = {room<u32>(32768), room<float4>(32768 / UNIT)};
+    for (Handed *left : {&lefts[0], &lefts[1], &more_lefts[0], &more_lefts[1]}) *left = {room<u32>(32768), room<float4>(32768 / UNIT)};
     for (int i : {0, 1}) {
         more_floats[i] = room<float>(32768);
         CK(cudaMemcpy(more_floats[i], noise.data() + (i == 0 ? 7000 : 50000), 4 * 32768, cudaMemcpyHostToDevice));

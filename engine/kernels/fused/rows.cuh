@@ -58,10 +58,13 @@ __device__ __forceinline__ void fetch_tile(const Rows &rows, int groups, int j0,
 struct Vectors {
     Vector a, b;
 };
+struct UnitVectors {
+    UnitVector a, b;
+};
 
 // Adds a member's share of a tile's products, of a team, to its sums.
-template <typename Format>
-__device__ __forceinline__ void add_share(const u8 *tile, int groups, int member, int team, const Vector &x, int j0,
+template <typename Format, typename X>
+__device__ __forceinline__ void add_share(const u8 *tile, int groups, int member, int team, const X &x, int j0,
                                           int lane, Sums &sums) {
     typedef Tile<Format> T;
     const int atoms = (groups + T::ATOM - 1) / T::ATOM, end = atoms * (member + 1) / team;
@@ -123,10 +126,11 @@ __device__ __forceinline__ void hold_rows(const Walk &walk, Span span, u8 *stage
     }
     turn.wait();
     turn.mark(0);
-    const Vector x = ready();
+    const auto x = ready();
     turn.mark(2);
     __syncthreads();
     turn.mark(3);
+    x.begin();
     Sums sums;
     if (atoms > 0) { // else there is no group to meet
 #pragma unroll
@@ -172,7 +176,8 @@ __device__ __forceinline__ void walk_rows(const Walk &walk, Span span, u8 *stage
     for (int pass = 0; pass < walk.stages; pass++) fetch(pass);
     turn.wait();
     turn.mark(0);
-    const Vectors x = ready();
+    const auto x = ready();
+    x.a.begin();
     turn.mark(2);
     Sums sums;
     int set = 0, chunk = 0, stage = 0;
@@ -307,7 +312,7 @@ struct SharedRows {
         __syncthreads();
         const int all = count * atoms;
         auto unpacked = [&](int i) { return T::hold(stages + i / atoms * walk.stride, groups, i % atoms * T::ATOM, lane); };
-        auto add = [&](int i, const typename T::Held &held, const Vector &x) {
+        auto add = [&](int i, const typename T::Held &held, const auto &x) {
             Sums sums;
             T::add(held, x, i % atoms * T::ATOM, lane, sums);
             sums.write(parts + i * TILE, lane);
@@ -322,10 +327,11 @@ struct SharedRows {
         }
         turn.wait();
         turn.mark(0);
-        const Vector x = ready();
+        const auto x = ready();
         turn.mark(2);
         __syncthreads();
         turn.mark(3);
+        x.begin();
 #pragma unroll
         for (int k = 0; k < HELD; k++) {
             if (warp + k * WARPS < all) add(warp + k * WARPS, held[k], x);
