@@ -10,7 +10,7 @@
 // `qdiff-lab bench --measure cuda` prints for a real model this prints in more detail: the step of each block too. With HOT in the
 // environment all layers have the weights of the first, which are then in the second-level cache: what is no faster so does not wait
 // for memory. With SPLIT_ONCE there, `attn_out` of the 0.5B in Q4_K_M leaves its rows as digits (if it has an o), and `ffn_act` (an a),
-// and the kernel after it reads these.
+// and the kernel after it reads these. -DTAKES=WEIGHED: the kernels that scale their vector by a norm do so with what they multiply.
 //
 // First both kernels of attention are held against f64: their taps, and what they leave for attn_out, at which a tap changes
 // no bit; with LAYERS 0 that is all, of few keys (for compute-sanitizer), and rings against what PLAIN takes. Then a step is timed by
@@ -30,6 +30,9 @@
 #include "fused/shares.cuh"
 #include "fused/ring.cuh"
 #include "kv.cuh"
+#ifndef TAKES
+#define TAKES SCALED
+#endif
 namespace qkv {
 #include "fused/attn_qkv.cu"
 }
@@ -420,14 +423,14 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
                 launch("attn_qkv", way == FLOATS ? of_floats : of_halves, p, grid, w.threads, w.shared);
             };
 #ifdef WEIGHTS_IN_F16
-            project(qkv::attn_qkv<F16, F16, F16, KvF32, D, 1, false, 7, 7, 7>, qkv::attn_qkv<F16, F16, F16, KvF16, D, 1, false, 7, 7, 7>);
+            project(qkv::attn_qkv<F16, F16, F16, KvF32, D, 1, false, 7, 7, 7, TAKES>, qkv::attn_qkv<F16, F16, F16, KvF16, D, 1, false, 7, 7, 7, TAKES>);
 #elif !defined(LARGE)
-            if (l % 2) project(qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, D, 1, false, 4, 4, 4>, qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF16, D, 1, false, 4, 4, 4>);
-            else project(qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, D, 1, false, 4, 4, 7>, qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF16, D, 1, false, 4, 4, 7>);
+            if (l % 2) project(qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, D, 1, false, 4, 4, 4, TAKES>, qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF16, D, 1, false, 4, 4, 4, TAKES>);
+            else project(qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, D, 1, false, 4, 4, 7, TAKES>, qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF16, D, 1, false, 4, 4, 7, TAKES>);
 #elif defined(HUGE)
-#define KERNEL(n) qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 0, false, n, n, n>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 0, false, n, n, n>
-#define MIXED(n) qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 0, false, n, n, n>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 0, false, n, n, n>
-#define PLAIN(v) qkv::attn_qkv<Q4_K, Q4_K, v, KvF32, D, 1, false, 0, 0, 0>, qkv::attn_qkv<Q4_K, Q4_K, v, KvF16, D, 1, false, 0, 0, 0>
+#define KERNEL(n) qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 0, false, n, n, n, TAKES>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 0, false, n, n, n, TAKES>
+#define MIXED(n) qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 0, false, n, n, n, TAKES>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 0, false, n, n, n, TAKES>
+#define PLAIN(v) qkv::attn_qkv<Q4_K, Q4_K, v, KvF32, D, 1, false, 0, 0, 0, TAKES>, qkv::attn_qkv<Q4_K, Q4_K, v, KvF16, D, 1, false, 0, 0, 0, TAKES>
             if (!rings) l % 2 ? project(PLAIN(Q4_K)) : project(PLAIN(Q6_K));
             else if (l % 2) stages == 2 ? project(KERNEL(2)) : stages == 3 ? project(KERNEL(3)) : project(KERNEL(4));
             else stages == 2 ? project(MIXED(2)) : project(MIXED(3));
@@ -436,8 +439,8 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #undef MIXED
 #undef PLAIN
 #else
-            if (l % 2) project(qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 1, false, 2, 2, 2>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 1, false, 2, 2, 2>);
-            else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, 2, 2, 2>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, 2, 2, 2>);
+            if (l % 2) project(qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 1, false, 2, 2, 2, TAKES>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 1, false, 2, 2, 2, TAKES>);
+            else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, 2, 2, 2, TAKES>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, 2, 2, 2, TAKES>);
 #endif
         }
         attend(way, {q, cache[0], cache[1], partial, position_at, nullptr, nullptr}, launch);
@@ -470,12 +473,12 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #if !defined(LARGE) && !defined(WEIGHTS_IN_F16)
             const int pairs = 2, blocks = (F / TILE + pairs - 1) / pairs;
             const Walked w = walk({fq}, E, 2 * pairs, 1, 0);
-            auto *kernel = split[0] ? split[1] ? ffn::ffn_act<Q5_0, Q5_0, 4, 7, true, true> : ffn::ffn_act<Q5_0, Q5_0, 4, 7, true, false>
-                           : split[1] ? ffn::ffn_act<Q5_0, Q5_0, 4, 7, false, true> : ffn::ffn_act<Q5_0, Q5_0, 4, 7, false, false>;
+            auto *kernel = split[0] ? split[1] ? ffn::ffn_act<Q5_0, Q5_0, 4, 7, LEFT, true> : ffn::ffn_act<Q5_0, Q5_0, 4, 7, LEFT, false>
+                           : split[1] ? ffn::ffn_act<Q5_0, Q5_0, 4, 7, TAKES, true> : ffn::ffn_act<Q5_0, Q5_0, 4, 7, TAKES, false>;
 #elif defined(HUGE)
             int blocks = processors, stages;
             const Walked w = ring(fq, E, F / 8 / blocks + 1, stages);
-#define KERNEL(n) ffn::ffn_act<Q4_K, Q4_K, 0, n, false, false>
+#define KERNEL(n) ffn::ffn_act<Q4_K, Q4_K, 0, n, TAKES, false>
             auto *kernel = BY_STAGES(stages, KERNEL);
 #undef KERNEL
 #else
@@ -490,7 +493,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             Walked w = walk({fq}, E, 1, 1, 0);
             w.walk.tiles = count, w.threads = 32 * ffn::SHARING_WARPS;
             w.shared += (count - 1) * w.walk.stride + count * atoms * TILE * 4;
-            auto *kernel = ffn::ffn_act<Shared, Shared, 1, 1, false, false>;
+            auto *kernel = ffn::ffn_act<Shared, Shared, 1, 1, TAKES, false>;
 #endif
             ffn::FfnActParams p = {Stream{x[1]}, norm, handed[0], gate, up, act, handed[1], nullptr, nullptr, nullptr, nullptr, w.walk, E, F, 1e-6f};
             launch("ffn_act", kernel, p, dim3(blocks), w.threads, w.shared);
@@ -544,7 +547,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #ifdef HUGE
         int stages;
         const Walked k = ring(f, E, V / TILE / processors + 1, stages);
-#define KERNEL(n) head::lm_head<OfHead, false, n>
+#define KERNEL(n) head::lm_head<OfHead, false, n, TAKES>
         auto *kernel = BY_STAGES(stages, KERNEL);
 #undef KERNEL
 #else
@@ -553,7 +556,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
         const int warps = std::min(room / k.walk.stride, head::OWN_WARPS), stages = std::min(room / k.walk.stride / warps, OWN_STAGES);
         const int sets = (V / TILE + processors * warps - 1) / (processors * warps);
         k = {{warps, sets, E / 32, stages, k.walk.stride}, 32 * warps, vector + stages * warps * k.walk.stride};
-        auto *kernel = head::lm_head<OfHead, true, 0>;
+        auto *kernel = head::lm_head<OfHead, true, 0, TAKES>;
 #endif
         head::LmHeadParams p = {Stream{x[1], {halves[0], halves[1]}}, norm, w, logits, {}, nullptr, k.walk, E, V, 1e-6f};
         launch("lm_head", kernel, p, dim3(processors), k.threads, k.shared);

@@ -101,7 +101,7 @@ static void half_linear_in_rings(int n, int m, int blocks, int warps) {
     compare("product", sum.data(), y, size, PRODUCT);
 }
 
-template <class A, class B, int TILES, int HELD>
+template <class A, class B, int TILES, int HELD, int TAKES = SCALED>
 static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * MOST_WARPS) {
     printf("ffn_act<%s, %s, %d, %d> of %d x %d\n", format<A>().name, format<B>().name, TILES, HELD, n, m);
     const Matrix gate = matrix<A>(n, m), up = matrix<B>(n, m);
@@ -119,7 +119,7 @@ static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * 
     ffn::FfnActParams p{stream, copied(weight), {}, gate.planes, up.planes, unwritten(m), {}, unwritten(n), unwritten(m),
                           unwritten(m), nullptr, way, n, m, 1e-6f};
     launch({(unsigned)blocks}, threads, vector_bytes<A, B>(n) + bytes_of(way) + parts,
-           [&] { ffn::ffn_act<A, B, TILES, HELD, false, false>(p); });
+           [&] { ffn::ffn_act<A, B, TILES, HELD, TAKES, false>(p); });
     compare("stream", stream.sum_tap, Doubles(x.begin(), x.end()), Doubles(n, 1e-3), 1e-9);
     compare("norm", p.norm_tap, normed, magnitudes(normed), PRODUCT);
     compare("gate", p.gate_tap, g, g_size, PRODUCT);
@@ -130,7 +130,7 @@ static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * 
     compare("act", p.y, y, act_size, 1e-5);
 }
 
-template <class F, bool OWN, int RING = 0>
+template <class F, bool OWN, int RING = 0, int TAKES = SCALED>
 static void lm_head(int n, int m, int tiles, int blocks, int stages = 2) {
     printf("lm_head<%s, %d, %d> of %d x %d\n", format<F>().name, OWN, RING, n, m);
     const Matrix w = matrix<F>(n, m);
@@ -145,13 +145,13 @@ static void lm_head(int n, int m, int tiles, int blocks, int stages = 2) {
     head::LmHeadParams p{Stream{copied(x), {}, nullptr, nullptr}, copied(weight), w.planes, unwritten(m),
                          {&largest, &arrived, TELLS ? &token : nullptr}, nullptr, way, n, m, 1e-6f};
     launch({(unsigned)blocks}, 32 * (TELLS ? tiles : MOST_WARPS), vector_bytes<F, F>(n) + bytes_of_ring(way, m / TILE / blocks + 1),
-           [&] { head::lm_head<F, OWN, RING>(p); });
+           [&] { head::lm_head<F, OWN, RING, TAKES>(p); });
     compare("logits", p.logits, y, size, PRODUCT);
     const bool told = token == (u32)(std::max_element(p.logits, p.logits + m) - p.logits);
     if (TELLS && (!told || largest || arrived)) printf("  the best is not %u\n", token), wrong++;
 }
 
-template <class Q, class K, class V, class Kv, int D, int PAIRS, bool NORM, int HELD_Q, int HELD_K, int HELD_V>
+template <class Q, class K, class V, class Kv, int D, int PAIRS, bool NORM, int HELD_Q, int HELD_K, int HELD_V, int TAKES = SCALED>
 static void attn_qkv(int n, int heads, int kv_heads, int position, [[maybe_unused]] std::array<int, 3> makers = {}, [[maybe_unused]] int warps = 0) {
     printf("attn_qkv<%s, %s, %s, %d> of %d heads of %d\n", format<Q>().name, format<K>().name, format<V>().name, PAIRS, heads, D);
     const Matrix w[3] = {matrix<Q>(n, heads * D), matrix<K>(n, kv_heads * D), matrix<V>(n, kv_heads * D)};
@@ -184,7 +184,7 @@ static void attn_qkv(int n, int heads, int kv_heads, int position, [[maybe_unuse
     for (int i = 0; i < 3; i++) p.makers[i] = makers[i];
     const size_t vector = std::max({vector_bytes<Q, Q>(n), vector_bytes<K, K>(n), vector_bytes<V, V>(n)});
     launch({blocks}, threads, vector + stages,
-           [&] { qkv::attn_qkv<Q, K, V, Kv, D, PAIRS, NORM, HELD_Q, HELD_K, HELD_V>(p); });
+           [&] { qkv::attn_qkv<Q, K, V, Kv, D, PAIRS, NORM, HELD_Q, HELD_K, HELD_V, TAKES>(p); });
     for (int part = 0; part < 3; part++) {
         Doubles y, size;
         w[part].times(normed, y, size);
@@ -344,7 +344,7 @@ static void split_once(int n, int m, int out, int blocks, int sets = 1, int down
     ffn::FfnActParams p{Stream{o.y}, copied(weight), left[0], gate.planes, up.planes, unwritten(m), left[1], unwritten(n), unwritten(m),
                         unwritten(m), nullptr, way, n, m, 1e-6f};
     launch({(unsigned)blocks}, TILES == 1 ? 32 * ffn::SHARING_WARPS : 32 * MOST_WARPS, vector_bytes<A, B>(n) + bytes_of(way) + parts,
-           [&] { ffn::ffn_act<A, B, TILES, HELD_A, true, LEAVES>(p); });
+           [&] { ffn::ffn_act<A, B, TILES, HELD_A, LEFT, LEAVES>(p); });
     compare("norm", p.norm_tap, normed, magnitudes(normed), PRODUCT);
     compare("gate", p.gate_tap, g, g_size, PRODUCT);
     compare("up", p.up_tap, u, u_size, PRODUCT);
@@ -517,6 +517,12 @@ int main() {
     attention_halves<128, 6, 3, 2>(1, 300, 4), attention_halves<32, 1, 2, 1>(3, 1, 8);
     attention_halves<64, 8, 2, 4>(1, 65, 64), attention_halves<64, 2, 2, 2>(1, 1153, 1);
     what_is_no_number<64>(), what_is_no_number<128>();
+    // Scaled when they are multiplied.
+    ffn_act<Q5_0, Q5_0, 4, 7, WEIGHED>(896, 72, 3, 1), ffn_act<Q4_K, Q4_K, 1, 1, WEIGHED>(1536, 100, 3, 1), ffn_act<F16, Q8_0, 2, 0, WEIGHED>(256, 80, 2, 3);
+    ffn_act<Q4_K, Q4_K, 0, 4, WEIGHED>(768, 80, 3, 1, 32 * 5), ffn_act<Q4_K, Q6_K, 2, 0, WEIGHED>(512, 48, 3, 1);
+    lm_head<Q8_0, true, 0, WEIGHED>(896, 96, 3, 2), lm_head<Q6_K, false, 3, WEIGHED>(1536, 208, 5, 2), lm_head<BF16, false, 0, WEIGHED>(128, 64, 1, 3);
+    attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, 64, 1, false, 4, 4, 7, WEIGHED>(896, 2, 1, 640), attn_qkv<Q8_0, Q4_0, F32, KvF32, 64, 2, true, 0, 0, 0, WEIGHED>(128, 2, 2, 11);
+    attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, 64, 0, false, 3, 3, 3, WEIGHED>(768, 3, 1, 19, {5, 2, 1}, 16);
     // Held or not, an odd number of groups, units of two blocks, a row that ends within a pair of tiles, more sets than one.
     split_once<Q5_0, 2, 0, Q5_0, Q5_0, 4, 7, Q6_K, 2>(896, 1280, 32, 40), split_once<Q8_0, 0, 0, Q8_0, Q8_0, 2, 7, Q8_0, 0>(96, 160, 24, 10);
     split_once<Q4_K, 0, 2, Q5_0, Q8_0, 4, 0, Q4_K, 1>(160, 2560, 40, 40, 2), split_once<Q4_0, 1, 0, Q4_0, Q4_0, 2, 0, Q5_0, 4>(256, 224, 16, 5, 3);

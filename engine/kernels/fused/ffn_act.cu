@@ -1,14 +1,13 @@
 // ffn_norm, ffn_gate, ffn_up and ffn_act of one token. A block makes pairs of
 // tiles: rows of gate and the same rows of up; sets of them go round the blocks.
-// Grid (blocks). x [n], gate and up [m, n] in blocks, y [m]. With READS x is read as digits, times the norm's weight, and with
-// LEAVES y is left as digits.
+// Grid (blocks). x [n], gate and up [m, n] in blocks, y [m]. TAKES: how x is taken (`stream.cuh`). With LEAVES y is left as digits.
 
 #include "fused/ring.cuh"
 
 struct FfnActParams {
     Stream x;
     const float *norm;
-    Left from; // with READS
+    Left from; // of x as digits, where it is taken so
     Weights gate, up;
     float *y;
     Left left; // with LEAVES
@@ -24,18 +23,18 @@ constexpr int SHARING_BLOCKS = 3; // of these, of a multiprocessor
 
 // TILES: of a block at a time; or 1, where all of them fit shared memory: 8 rows of gate and the same 8 of up each then. Likewise 0,
 // where they come through rings of HELD stages.
-template <typename Gate, typename Up, int TILES, int HELD, bool READS, bool LEAVES>
+template <typename Gate, typename Up, int TILES, int HELD, int TAKES, bool LEAVES>
 __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? SHARING_WARPS : MOST_WARPS),
                                   TILES == 0 ? 1 : TILES == 1 ? SHARING_BLOCKS : 2)
     ffn_act(const __grid_constant__ FfnActParams p) {
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
     constexpr int PAIRS = TILES / 2, RUN = run_of<Gate, Up>;
-    static_assert((!READS || TILES > 0) && (!LEAVES || PAIRS > 0), "rings bring floats, and units are whole");
-    Norm<RUN> norm(p.x, p.norm, p.norm_tap, p.n);
-    float factor = 1.0f; // what the norm scales by, where digits are not scaled
+    static_assert((TAKES != LEFT || TILES > 0) && (!LEAVES || PAIRS > 0), "rings bring floats, and units are whole");
+    Norm<RUN, RUN, TAKES> norm(p.x, p.norm, p.norm_tap, p.n);
+    float factor = 1.0f; // what the norm scales by, where the vector is not scaled
     auto ready = [&] {
-        if constexpr (READS) {
+        if constexpr (TAKES == LEFT) {
             UnitVector x = bring_units<1, false>(shared, 0, p.n, p.from, 0);
             x.factor = &factor, x.inverse_n = 1.0f / (float)p.n, x.eps = p.eps;
             for (int i = threadIdx.x % 32; i < p.n / UNIT; i += 32) x.squares += __ldcg(p.from.squares + i);
@@ -43,15 +42,11 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         } else {
             norm.template measure<TILES == 0 ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
             turn.mark(1);
-            return prepare_both<Gate, Up, RUN, 1>(shared, p.n, norm);
+            return norm.given(prepare_both<Gate, Up, RUN, 1>(shared, p.n, norm), &factor, p.eps);
         }
     };
-    auto tap_norm = [&] {
-        if (!READS || !p.norm_tap || blockIdx.x > 0) return;
-        for (int i = threadIdx.x; i < p.n; i += blockDim.x) p.norm_tap[i] = p.x.one(i) * factor * p.norm[i];
-    };
     auto write = [&](int row, float g, float u) {
-        if constexpr (READS) g *= factor, u *= factor;
+        if constexpr (TAKES != SCALED) g *= factor, u *= factor;
         g = tap(p.gate_tap, row, g), u = tap(p.up_tap, row, u);
         const float y = tap(p.y_tap, row, gated(g, u));
         p.y[row] = y;
@@ -64,6 +59,7 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         auto rows_of = [&](int tile) { return Eights{{&p.gate, &p.up}, {tile * ROWS, tile * ROWS}}; };
         ring_rows<Gate, HELD, HELD>(p.walk, part_of(tiles, 0) * blocks, part_of(tiles, 1) * blocks, blocks, stages, turn, rows_of,
                               [&] { return ready().a; }, [&](RingSums sums) {
+                                  norm.tap_after(factor, p.n);
                                   for (int row = sums.first() * ROWS + threadIdx.x; row < sums.end() * ROWS; row += blockDim.x) {
                                       write(row, sums(row / ROWS, row % ROWS), sums(row / ROWS, row % ROWS + ROWS));
                                   }
@@ -82,7 +78,7 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         };
         typedef SharedRows<Gate, HELD, SHARING_WARPS> All;
         All::make(p.walk, count, groups, stages, turn, fetch, [&] { return ready().a; }, [&](All sums) {
-            tap_norm();
+            norm.tap_after(factor, p.n);
             for (int i = threadIdx.x; i < count * ROWS; i += blockDim.x) {
                 const int tile = i / ROWS, of = i % ROWS, row = first_of(tile) + of;
                 if (row < p.m) write(row, sums(tile, of), sums(tile, of + ROWS));
@@ -96,7 +92,7 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         return Rows{tile % 2 == 0 ? &p.gate : &p.up, first_of(set) + tile / 2 * TILE, p.m};
     };
     auto done = [&](int set, Sums sums) {
-        if (set == 0) tap_norm();
+        if (set == 0) norm.tap_after(factor, p.n);
         const int row = first_of(set) + threadIdx.x;
         const bool mine = threadIdx.x < TILE * PAIRS && row < p.m;
         if (!mine && (!LEAVES || threadIdx.x >= 32)) return;

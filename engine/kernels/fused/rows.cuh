@@ -177,7 +177,6 @@ __device__ __forceinline__ void walk_rows(const Walk &walk, Span span, u8 *stage
     turn.wait();
     turn.mark(0);
     const auto x = ready();
-    x.a.begin();
     turn.mark(2);
     Sums sums;
     int set = 0, chunk = 0, stage = 0;
@@ -187,6 +186,7 @@ __device__ __forceinline__ void walk_rows(const Walk &walk, Span span, u8 *stage
         else wait_for_copies<1>();
         __syncthreads();
         if (pass < 2) turn.mark(3 + 2 * pass);
+        if (pass == 0) x.a.begin();
         const int j0 = chunk * walk.chunk, here = min(walk.chunk, groups - j0);
         const u8 *at = stages + stage * stage_bytes + tile * walk.stride;
         if (same_type<A, B> || tile % 2 == 0) add_share<A>(at, here, member, team, x.a, j0, lane, sums);
@@ -261,10 +261,11 @@ __device__ __forceinline__ void own_rows(const Walk &walk, int groups, u8 *stage
     for (int set = 0; set < walk.stages; set++) fetch(set, set);
     turn.wait();
     turn.mark(0);
-    const Vector x = ready();
+    const auto x = ready();
     turn.mark(2);
     __syncthreads();
     turn.mark(3);
+    x.begin();
     const int atoms = (groups + T::ATOM - 1) / T::ATOM;
     int stage = 0;
     u32 parity = 0;

@@ -131,6 +131,7 @@ pub fn unsupported(graph: &Graph, path: Path) -> Option<CudaError> {
         last_logits: false,
         more_sequences: 0,
         split_once: [false; 2],
+        norm_last: false,
     };
     supports(graph, &options).err()
 }

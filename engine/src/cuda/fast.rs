@@ -73,6 +73,11 @@ struct FfnWay {
     fixed: Option<(Walk, usize, u32, u32)>,
 }
 
+/// How a kernel takes a vector that a norm scales, and whether it does that to what it has multiplied or reads digits.
+const NORMED: u32 = constant!("fused/stream.cuh", "SCALED");
+const WEIGHED: u32 = constant!("fused/stream.cuh", "WEIGHED");
+const LEFT: u32 = constant!("fused/stream.cuh", "LEFT");
+
 /// Whether rows of this format meet digits of groups of 32, of which they need no sums.
 fn of_groups(ty: GgmlType) -> bool {
     matches!(ty, GgmlType::Q4_0 | GgmlType::Q5_0 | GgmlType::Q8_0)
@@ -189,6 +194,11 @@ impl Fused<'_> {
             product_tap: tap(mlp.down),
             sum_tap: tap(before.out),
         }
+    }
+
+    /// How a kernel takes a vector that a norm scales and nobody has left as digits.
+    fn takes(&self) -> u32 {
+        if self.calls.options.norm_last { WEIGHED } else { NORMED }
     }
 
     /// Where `attn_out` leaves its rows as digits for these products, if it does.
@@ -340,8 +350,19 @@ impl Fused<'_> {
                 stamps: 0,
             };
             let kv = self.calls.options.kv_kernel(false);
-            Call::new(params, (1, 1, 1), THREADS)
-                .of(&[&q.ty, &k.ty, &v.ty, &kv, &config.head_dim, &pairs, &head_norm, &held_q, &held_k, &held_v])
+            Call::new(params, (1, 1, 1), THREADS).of(&[
+                &q.ty,
+                &k.ty,
+                &v.ty,
+                &kv,
+                &config.head_dim,
+                &pairs,
+                &head_norm,
+                &held_q,
+                &held_k,
+                &held_v,
+                &self.takes(),
+            ])
         };
         if let Some((walk, threads, shared, makers)) = self.qkv_ring(layer) {
             let mut call = with(walk, makers, 0, [walk.stages as usize; 3]).shared(shared);
@@ -509,8 +530,8 @@ impl Fused<'_> {
                 eps: self.eps(norm),
                 stamps: 0,
             };
-            let (reads, leaves) = (from.words != 0, left.words != 0);
-            Call::new(params, (1, 1, 1), THREADS).of(&[&gate.ty, &up.ty, &way.tiles, &way.held, &reads, &leaves])
+            let (takes, leaves) = (if from.words == 0 { self.takes() } else { LEFT }, left.words != 0);
+            Call::new(params, (1, 1, 1), THREADS).of(&[&gate.ty, &up.ty, &way.tiles, &way.held, &takes, &leaves])
         };
         if let Some((walk, blocks, threads, shared)) = way.fixed {
             let mut call = with(walk).shared(shared);
@@ -554,7 +575,7 @@ impl Fused<'_> {
                 eps: self.eps(norm),
                 stamps: 0,
             };
-            Call::new(params, (1, 1, 1), THREADS).of(&[&w.ty, &own, &ring])
+            Call::new(params, (1, 1, 1), THREADS).of(&[&w.ty, &own, &ring, &self.takes()])
         };
         // From Hopper on, of whole tiles: a block a multiprocessor, whose warps wait for nobody.
         let processors = self.calls.functions.processors;
