@@ -227,7 +227,7 @@ __device__ __forceinline__ void leave(const Left &to, int unit, bool there, floa
 struct UnitVector {
     u8 *groups;
     float2 *scales, *sums;
-    float *factor; // what the norm scales by; null where there is none
+    float *factors; // what the norm scales by, for each warp; null where there is none
     float squares; // this lane's
     float inverse_n, eps;
     // Eight columns: the digits of the first unit of a group, and those of the second, each with the elements of its own.
@@ -244,7 +244,9 @@ struct UnitVector {
     __device__ __forceinline__ float inverse(int j, int lane) const { return ((const float *)(scales + j))[lane % 4 / 2]; }
     __device__ __forceinline__ float sum(int j) const { return sums[j].x + sums[j].y; }
     __device__ __forceinline__ void begin() const {
-        if (factor) *factor = __frsqrt_rn(fmaf(warp_sum(squares), inverse_n, eps));
+        if (!factors) return;
+        const float by = __frsqrt_rn(fmaf(warp_sum(squares), inverse_n, eps));
+        if (threadIdx.x % 32 == 0) factors[threadIdx.x / 32] = by;
     }
 };
 // Products of bytes are summed from here on: the bits of the sum are then those of a float, which is this much too large.

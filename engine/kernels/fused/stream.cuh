@@ -48,19 +48,28 @@ constexpr int SCALED = 0;
 constexpr int WEIGHED = 1;
 constexpr int LEFT = 2;
 
-// A vector times the norm's weight. Its squares are added up while the rows are multiplied.
+// A vector times the norm's weight, in a block of WARPS warps at most. Its squares are added up while the rows are multiplied.
+template <int WARPS>
 struct Weighed : Vector {
     const float *squares; // of each thread
-    float *factor;        // what the norm scales by
+    float *factors;       // what the norm scales by, for each warp
     float inverse_n, eps;
     __device__ __forceinline__ void begin() const {
+        const int lane = threadIdx.x % 32;
         float sum = 0.0f;
-        for (int i = threadIdx.x % 32; i < (int)blockDim.x; i += 32) sum += squares[i];
-        *factor = __frsqrt_rn(fmaf(warp_sum(sum), inverse_n, eps));
+#pragma unroll
+        for (int k = 0; k < WARPS / 4; k++) {
+            const int at = 32 * k + lane;
+            const float4 v = ((const float4 *)squares)[at];
+            sum += 4 * at < (int)blockDim.x ? (v.x + v.y) + (v.z + v.w) : 0.0f;
+        }
+        sum = __frsqrt_rn(fmaf(warp_sum(sum), inverse_n, eps));
+        if (lane == 0) factors[threadIdx.x / 32] = sum;
     }
 };
+template <int WARPS>
 struct WeighedVectors {
-    Weighed a, b;
+    Weighed<WARPS> a, b;
 };
 
 // RMSNorm of x, four elements at a time. The first KEPT fours of a thread (`four_of`) and their
@@ -111,7 +120,7 @@ struct Norm {
             for (int k = KEPT; four_of<RUN>(k) < n / 4; k++) add(x.at(four_of<RUN>(k), blockIdx.x == 0));
         }
         if constexpr (TAKES == WEIGHED) {
-            __shared__ float parts[32 * WARPS];
+            __shared__ __align__(16) float parts[32 * WARPS];
             squares_of = parts;
             parts[threadIdx.x] = squares;
         } else {
@@ -130,18 +139,21 @@ struct Norm {
         return tap4(tapped, 4 * i,
                     make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w));
     }
-    // Both vectors that were made of this one, with where the factor goes.
-    __device__ __forceinline__ auto given(const Vectors &made, float *factor, float eps) const {
+    // Both vectors that were made of this one, with where the factors go.
+    template <int WARPS = MOST_WARPS>
+    __device__ __forceinline__ auto given(const Vectors &made, float *factors, float eps) const {
         if constexpr (TAKES == WEIGHED) {
-            return WeighedVectors{{made.a, squares_of, factor, inverse_n, eps}, {made.b, squares_of, factor, inverse_n, eps}};
+            return WeighedVectors<WARPS>{{made.a, squares_of, factors, inverse_n, eps}, {made.b, squares_of, factors, inverse_n, eps}};
         } else {
             return made;
         }
     }
     // Writes the norm out where it is tapped and was not made: one block, when it has the factor.
-    __device__ __forceinline__ void tap_after(float factor, int n) const {
+    __device__ __forceinline__ void tap_after(const float *factors, int n) const {
         if constexpr (TAKES != SCALED) {
             if (!tapped) return;
+            __syncwarp();
+            const float factor = factors[threadIdx.x / 32];
             for (int i = threadIdx.x; i < n; i += blockDim.x) tapped[i] = x.one(i) * factor * weight[i];
         }
     }
