@@ -11,7 +11,7 @@
 //    And five kernels a layer, of which all but attention also split the vector into digits, with the engine's code.
 //    And five kernels a layer whose vectors their makers have split or measured ("handed"): each 16 elements, a tile's rows, have a
 //    scale, a sum and a sum of squares. Their readers multiply the digits, and scale for the norm what comes out; or they split by
-//    the scales that they are told.
+//    the scales that they are told. Or they split what is not scaled by the norm yet, and scale what comes out ("scale last").
 // 2. Taps: that step of the 0.5B, the host waiting for each. Its kernels store as many bytes as every stage has; beside the next step
 //    a second stream computes the checksums of the rows of the caches, all blocks at once or some at a time, clears the slot and
 //    brings it to the host. And parcels of a prefill's taps, which are copied aside and brought to the host through a ring.
@@ -183,9 +183,9 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32) splitting(const __grid_const
     }
 }
 
-// How a kernel takes its vector: as floats that it measures; splits besides; as digits that the kernel before has made; or as floats
-// that this one has measured, by which it splits without a word between threads.
-enum Way { FLOATS, SPLIT, DIGITS, MEASURED };
+// How a kernel takes its vector: as floats that it measures; splits besides; as digits that the kernel before has made; as floats
+// that this one has measured, by which it splits without a word between threads; or splits what is not measured yet.
+enum Way { FLOATS, SPLIT, DIGITS, MEASURED, BEFORE };
 
 // A vector as its makers leave it, besides its floats: the words of each unit, what an integer of it is worth, and the sums of its
 // squares and of its elements.
@@ -255,7 +255,7 @@ template <typename Format, int STAGES, Way WAY, int SETS>
 __global__ void __launch_bounds__(MULTIPLIERS + 32) handed(const __grid_constant__ HandedParams h) {
     extern __shared__ __align__(1024) u8 shared[];
     __shared__ __align__(8) Barrier there[STAGES], taken[STAGES];
-    __shared__ float parts[2][WARPS + 1], norm;
+    __shared__ float parts[2][WARPS + 1], norm, squares_of[WAY == BEFORE ? MULTIPLIERS + 32 : 1];
     const PhaseParams &p = h.p;
     u8 *area = shared + STAGES * PIECE_BYTES;
     let_begin();
@@ -314,6 +314,19 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32) handed(const __grid_constant
         }
         __syncthreads();
         sum = element(of);
+    } else if constexpr (WAY == BEFORE) {
+        constexpr int RUN = run_of<Format>;
+        const float4 *from = (const float4 *)p.x;
+        int k = 0;
+        const Vector of = prepare_both<Format, Format, RUN, 3>(area + 4 * KEPT, p.n, [&](int i) {
+            const float4 v = __ldcg(from + i);
+            if (four_of<RUN>(k++) == i) add(v); // and not what is there again
+            if (i < KEPT / 4) x[i] = v;
+            return v;
+        }).a;
+        squares_of[threadIdx.x] = squares;
+        __syncthreads();
+        sum = element(of);
     } else {
         for (int i = threadIdx.x; i < p.n / 4; i += MULTIPLIERS + 32) {
             const float4 v = __ldcg((const float4 *)p.x + i);
@@ -327,7 +340,7 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32) handed(const __grid_constant
         if (lane == 0) parts[0][warp] = squares;
     }
     if constexpr (WAY == DIGITS) wait_for_copies<0>();
-    if constexpr (WAY != MEASURED) __syncthreads();
+    if constexpr (WAY != MEASURED && WAY != BEFORE) __syncthreads();
     if constexpr (WAY == SPLIT) {
         float all = 0.0f;
 #pragma unroll
@@ -345,7 +358,12 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32) handed(const __grid_constant
         if constexpr (UNITS) {
             for (int i = lane; i < p.n / UNIT; i += 32) squares += units[i].y;
         }
-        float all = UNITS || WAY == MEASURED ? squares : lane <= WARPS ? parts[0][lane] : 0.0f;
+        if constexpr (WAY == BEFORE) {
+            squares = 0.0f;
+#pragma unroll
+            for (int k = 0; k <= WARPS; k++) squares += squares_of[32 * k + lane];
+        }
+        float all = UNITS || WAY == MEASURED || WAY == BEFORE ? squares : lane <= WARPS ? parts[0][lane] : 0.0f;
         all = warp_sum(all);
         if (lane == 0) norm = scale_of_squares(all);
         tell_norm();
@@ -705,6 +723,8 @@ static const Hands HANDS[] = {
     {"of which four read digits, attn_qkv and the head those of three vectors", {DIGITS, FLOATS, DIGITS, DIGITS, DIGITS}, true},
     {"of which three read digits, and attn_out splits", {DIGITS, FLOATS, SPLIT, DIGITS, DIGITS}, false},
     {"of which two read digits, and attn_qkv, attn_out and the head split", {SPLIT, FLOATS, SPLIT, DIGITS, DIGITS}, false},
+    {"of which four split, and scale last", {BEFORE, FLOATS, BEFORE, BEFORE, BEFORE}, false},
+    {"of which two read digits, attn_out splits, attn_qkv and the head scale last", {BEFORE, FLOATS, SPLIT, DIGITS, DIGITS}, false},
     {"of which four split by the scales that they are told", {MEASURED, FLOATS, MEASURED, MEASURED, MEASURED}, false},
     {"of which three split by the scales that they are told, and attn_out splits", {MEASURED, FLOATS, SPLIT, MEASURED, MEASURED}, false},
 };
@@ -737,7 +757,7 @@ static cudaGraphExec_t captured_hands(const std::vector<Hand> &all) {
     auto kernel_of = [](const Hand &l) {
         if (l.way == DIGITS && l.sets == 3) return handed<Format, STAGES, DIGITS, 3>;
         return l.way == DIGITS ? handed<Format, STAGES, DIGITS, 1> : l.way == SPLIT ? handed<Format, STAGES, SPLIT, 1>
-               : l.way == MEASURED ? handed<Format, STAGES, MEASURED, 1> : handed<Format, STAGES, FLOATS, 1>;
+               : l.way == MEASURED ? handed<Format, STAGES, MEASURED, 1> : l.way == BEFORE ? handed<Format, STAGES, BEFORE, 1> : handed<Format, STAGES, FLOATS, 1>;
     };
     auto shared_of = [](const Hand &l) {
         const int n = l.h.p.n, digits = (n / 32 + 1) / 2 * 2 * (Tile<Format>::X::GROUP + 8);
@@ -784,7 +804,7 @@ static std::vector<double> defined_of_hand(const Hand &l, std::vector<double> x)
             sums[piece % l.grid * WARPS + t / 32] += sum;
         }
     }
-    for (int i = 0; (l.way == SPLIT || l.way == MEASURED) && i < l.grid * MULTIPLIERS; i++) sums[i / 32] += x[i % MULTIPLIERS % p.n] * (l.way == SPLIT ? norm : 1);
+    for (int i = 0; (l.way == SPLIT || l.way == MEASURED || l.way == BEFORE) && i < l.grid * MULTIPLIERS; i++) sums[i / 32] += x[i % MULTIPLIERS % p.n] * (l.way == SPLIT ? norm : 1);
     std::vector<double> y(p.m);
     for (int i = 0; i < p.m; i++) {
         const int unit = i / UNIT, j = unit / l.grid * UNIT + i % UNIT;
@@ -822,7 +842,7 @@ static void handing(const Shape &of) {
             least = std::min(least, timed([&] { CK(cudaGraphLaunch(e, s)); }));
             CK(cudaGraphExecDestroy(e));
         }
-        printf("handed: %-26s after   512 tokens, five kernels a layer, %-76s %7.1f us, %5.1f %% of a copy's bandwidth, at most %5.0f steps a second\n",
+        printf("handed: %-26s after   512 tokens, five kernels a layer, %-79s %7.1f us, %5.1f %% of a copy's bandwidth, at most %5.0f steps a second\n",
                of.name, hands.what, least, 100 * bytes / least / copied * 1e6, 1e6 / least);
     }
 }
@@ -1077,7 +1097,9 @@ static void unpacking(const char *name, std::vector<int> planes, int scales, boo
     CK(cudaFree(x_at)); CK(cudaFree(y)); CK(cudaFree(unpacked));
 }
 
-int main() {
+// With "handed" only the steps that split their vectors, and those whose vectors are handed over so.
+int main(int argc, char **argv) {
+    const bool whole = argc < 2 || strcmp(argv[1], "handed") != 0;
     setvbuf(stdout, nullptr, _IONBF, 0);
     cudaDeviceProp about;
     CK(cudaGetDeviceProperties(&about, 0));
@@ -1092,7 +1114,7 @@ int main() {
     for (size_t at = 0; at < BYTES; at += 4 * NOISE) CK(cudaMemcpy(memory + at, noise.data(), 4 * NOISE, cudaMemcpyHostToDevice));
     copied = 1e6 * BYTES / timed([&] { CK(cudaMemcpyAsync(memory + BYTES / 2, memory, BYTES / 2, cudaMemcpyDeviceToDevice, s)); });
     printf("%s, %d multiprocessors; a copy moves %.0f GB/s\n", about.name, processors, copied * 1e-9);
-    layers();
+    if (whole) layers();
     splits<Q5_0>(SHAPES[0]);
     for (int i : {2, 3, 4}) splits<Q4_K>(SHAPES[i]);
     for (Handed *left : {&lefts[0], &lefts[1], &more_lefts[0], &more_lefts[1]}) *left = {room<u32>(32768), room<float4>(32768 / UNIT)};
@@ -1103,6 +1125,10 @@ int main() {
     }
     handing<Q5_0>(SHAPES[0]);
     for (int i : {2, 3, 4}) handing<Q4_K>(SHAPES[i]);
+    if (!whole) {
+        printf(wrong ? "%d are WRONG\n" : "all is right\n", wrong);
+        return wrong != 0;
+    }
     taps();
     parcels();
     unpacking<Q4_K>("Q4_K", {128, 16}, 1, true);
