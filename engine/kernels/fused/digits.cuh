@@ -266,11 +266,14 @@ __device__ __forceinline__ UnitVector bring_units(u8 *shared, int bytes, int n, 
     UnitVector x = {};
     x.groups = shared, x.scales = (float2 *)(shared + groups * Digits::GROUP), x.sums = (float2 *)(shared + bytes);
     const uint4 *words = (const uint4 *)(from.words + first);
-    for (int i = blockDim.x - 1 - threadIdx.x; i < groups; i += blockDim.x) {
-        const float2 none = make_float2(0.0f, 0.0f);
-        x.scales[i] = i < here ? __ldcg((const float2 *)from.inverse + first / 32 + i) : none;
-        if (SUMS) x.sums[i] = i < here ? __ldcg((const float2 *)from.sums + first / 32 + i) : none;
-    }
+    // Those have most to do with scales that have least to do with words. All are on their way before any is stored.
+    const int mine = blockDim.x - 1 - threadIdx.x;
+    auto scale_of_group = [&](const float *of, int i) {
+        float2 two = make_float2(0.0f, 0.0f);
+        if (i < here) two = __ldcg((const float2 *)of + first / 32 + i);
+        return two;
+    };
+    const float2 scales = scale_of_group(from.inverse, mine), sums = SUMS ? scale_of_group(from.sums, mine) : make_float2(0.0f, 0.0f);
 #pragma unroll 1
     for (int i0 = threadIdx.x; i0 < groups * 8; i0 += AT_ONCE * blockDim.x) {
         uint4 some[AT_ONCE];
@@ -286,8 +289,37 @@ __device__ __forceinline__ UnitVector bring_units(u8 *shared, int bytes, int n, 
             if (i < groups * 8) ((uint4 *)shared)[i] = some[k];
         }
     }
+    if (mine < groups) {
+        x.scales[mine] = scales;
+        if (SUMS) x.sums[mine] = sums;
+    }
+#pragma unroll 1
+    for (int i = mine + blockDim.x; i < groups; i += blockDim.x) {
+        x.scales[i] = scale_of_group(from.inverse, i);
+        if (SUMS) x.sums[i] = scale_of_group(from.sums, i);
+    }
     return x;
 }
+
+// This lane's part of the sum of squares of n elements. Most are on their way before the sum is wanted.
+struct SquaresOfLane {
+    static constexpr int EARLY = 4;
+    float some[EARLY];
+    __device__ __forceinline__ SquaresOfLane(const Left &from, int n) {
+#pragma unroll
+        for (int k = 0; k < EARLY; k++) {
+            const int unit = 32 * k + threadIdx.x % 32;
+            some[k] = 0.0f;
+            if (unit < n / UNIT) some[k] = __ldcg(from.squares + unit);
+        }
+    }
+    __device__ __forceinline__ float sum(const Left &from, int n) const {
+        float all = (some[0] + some[1]) + (some[2] + some[3]);
+#pragma unroll 4
+        for (int unit = 32 * EARLY + threadIdx.x % 32; unit < n / UNIT; unit += 32) all += __ldcg(from.squares + unit);
+        return all;
+    }
+};
 
 // Makes a vector: get(i) gives elements 4i .. 4i + 3 and is called by whole warps,
 // RUN * AT_ONCE times before the first is used. The largest of a group or of a block and the

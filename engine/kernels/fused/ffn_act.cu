@@ -35,9 +35,10 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
     __shared__ float factors[RING_WARPS]; // what the norm scales by, for each warp, where the vector is not scaled
     auto ready = [&] {
         if constexpr (TAKES == LEFT) {
+            const SquaresOfLane squares(p.from, p.n);
             UnitVector x = bring_units<1, false>(shared, 0, p.n, p.from, 0);
             x.factors = factors, x.inverse_n = 1.0f / (float)p.n, x.eps = p.eps;
-            for (int i = threadIdx.x % 32; i < p.n / UNIT; i += 32) x.squares += __ldcg(p.from.squares + i);
+            x.squares = squares.sum(p.from, p.n);
             return UnitVectors{x, x};
         } else {
             norm.template measure<TILES == 0 ? RING_WARPS : MOST_WARPS>(p.n, p.eps);

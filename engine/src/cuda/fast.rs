@@ -665,6 +665,36 @@ mod tests {
     }
 
     #[test]
+    fn what_one_kernel_leaves_as_digits_the_next_one_reads() {
+        for graph in &graphs() {
+            for split_once in [[false, false], [true, false], [false, true], [true, true]] {
+                let options = Options { step: 8, context: 16, path: Path::Fast, split_once, ..Options::default() };
+                with_calls(graph, &options, |calls| {
+                    let decoder = decoder_of(graph).expect("a decoder");
+                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false, narrow: false };
+                    let dense = matches!(decoder.layers[0].ffn, Ffn::Dense(_));
+                    let (mut of_out, mut of_act, mut read) = (Left::default(), Left::default(), 0);
+                    for call in calls_of(fused.decode(7, 5)) {
+                        match &call.params {
+                            Params::AttnOut(params) => of_out = params.left,
+                            Params::FfnAct(params) => {
+                                assert_eq!((params.from, params.from.words != 0), (of_out, split_once[0]));
+                                of_act = params.left;
+                            }
+                            Params::HalfLinear(params) => {
+                                assert_eq!((params.from, params.from.words != 0), (of_act, split_once[1]));
+                                read += 1;
+                            }
+                            _ => (),
+                        }
+                    }
+                    assert_eq!((read > 0, of_out.words != 0), (dense, dense && split_once[0]));
+                });
+            }
+        }
+    }
+
+    #[test]
     fn a_decode_step_writes_each_stage_that_is_wanted_to_its_place_in_a_slot_and_nothing_else_there() {
         for graph in graphs().iter().chain([&mixed()]) {
             let options = Options { step: 8, context: 16, path: Path::Fast, taps: true, ..Options::default() };
