@@ -152,22 +152,22 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RIN
         const Context<D> context{p.partial, of.live, nullptr, blockIdx.x == 0 ? p.context_tap : nullptr};
         return prepare_both<Format, Format, run_of<Format>, 1>(shared, p.n, context);
     };
-    auto finish = [&](auto sum_of) {
+    auto finish = [&](float sum) {
         float y = 0.0f;
-        if (mine) p.y[row] = y = tap(p.y_tap, row, a + tap(p.product_tap, row, sum_of()));
+        if (mine) p.y[row] = y = tap(p.y_tap, row, a + tap(p.product_tap, row, sum));
         if constexpr (LEAVES) {
             if ((int)threadIdx.x / 32 * 32 < (RING > 0 ? (end - first) * TILE : TILE)) {
                 leave<false, true>(p.left, row / UNIT, mine, y * weight, y * y);
             }
         }
     };
-    auto done = [&](Sums sums) { finish([&] { return sums(0, threadIdx.x); }); };
+    auto done = [&](Sums sums) { finish(mine ? sums(0, threadIdx.x) : 0.0f); };
     u8 *stages = shared + vector_bytes<Format, Format>(p.n);
     if constexpr (RING > 0) {
         const int blocks = p.n / 256;
         ring_rows<Format, RING, RING>(p.walk, first * blocks, end * blocks, blocks, stages, turn,
                                 [&](int tile) { return Eights::of(&p.w, tile * TILE); }, [&] { return ready().a; },
-                                [&](RingSums sums) { finish([&] { return sums(row / TILE, row % TILE); }); });
+                                [&](RingSums sums) { finish(mine ? sums(row / TILE, row % TILE) : 0.0f); });
     } else if constexpr (HELD > 0) {
         hold_rows<Format, 1, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of,
                                    [&] { return ready().a; }, done);

@@ -71,9 +71,8 @@ __global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : RING > 0 ? RING_WARPS 
     auto rows_of = [&](int set, int tile) { return Rows{&p.w, (int)first_of(set) + tile * TILE, p.m}; };
     auto done = [&](int set, Results<1> sums) {
         const int row = first_of(set) + threadIdx.x;
-        if (threadIdx.x < p.walk.tiles * TILE && row < p.m) {
-            p.logits[row] = TAKES == SCALED ? sums(0, threadIdx.x) : sums(0, threadIdx.x) * factors[threadIdx.x / 32];
-        }
+        if (threadIdx.x < p.walk.tiles * TILE && row < p.m) p.logits[row] = sums(0, threadIdx.x);
+        if (TAKES != SCALED && threadIdx.x < p.walk.tiles * TILE && row < p.m) p.logits[row] *= factors[threadIdx.x / 32];
     };
     walk_rows<Format, Format>(p.walk, Span::whole(p.n), stages, turn, rows_of, ready, done);
     norm.tap_after(factors, p.n);

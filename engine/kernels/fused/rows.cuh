@@ -313,11 +313,6 @@ struct SharedRows {
         __syncthreads();
         const int all = count * atoms;
         auto unpacked = [&](int i) { return T::hold(stages + i / atoms * walk.stride, groups, i % atoms * T::ATOM, lane); };
-        auto add = [&](int i, const typename T::Held &held, const auto &x) {
-            Sums sums;
-            T::add(held, x, i % atoms * T::ATOM, lane, sums);
-            sums.write(parts + i * TILE, lane);
-        };
         typename T::Held held[HELD > 0 ? HELD : 1] = {};
 #pragma unroll 1
         for (int k = 0; k < HELD; k++) {
@@ -333,13 +328,18 @@ struct SharedRows {
         __syncthreads();
         turn.mark(3);
         x.begin();
+        auto add = [&](int i, const typename T::Held &held) {
+            Sums sums;
+            T::add(held, x, i % atoms * T::ATOM, lane, sums);
+            sums.write(parts + i * TILE, lane);
+        };
 #pragma unroll
         for (int k = 0; k < HELD; k++) {
-            if (warp + k * WARPS < all) add(warp + k * WARPS, held[k], x);
+            if (warp + k * WARPS < all) add(warp + k * WARPS, held[k]);
         }
         turn.mark(4);
 #pragma unroll 1
-        for (int i = warp + HELD * WARPS; i < all; i += WARPS) add(i, unpacked(i), x);
+        for (int i = warp + HELD * WARPS; i < all; i += WARPS) add(i, unpacked(i));
         turn.mark(5);
         __syncthreads();
         done(SharedRows{parts, atoms});
