@@ -31,8 +31,8 @@ fn a_cause_is_tried_on_other_tokens() {
         assert_eq!(trial["outcome"], "confirmed", "{text}");
         trial["tokens"].as_u64().unwrap()
     };
-    // A run of 46 tokens of a prompt, then one of 37: that leaves fewer rows over after whole tiles. Three decode steps of each.
-    assert_eq!([1, 2].map(tokens_of), [49, 49 + 40]);
+    // A run of 38 tokens of a prompt, then one of 37: that leaves fewer rows over after whole tiles. Three decode steps of each.
+    assert_eq!([1, 2].map(tokens_of), [41, 41 + 40]);
     let (trial, text) = tried(&folder, &format!("--subject cpu {TOKENS} --inject rope-base@L01 --confirm no"));
     assert_eq!(trial["outcome"], "untried", "{text}");
     assert!(text.contains("fits this run; not tried on other tokens: --confirm no"), "{text}");

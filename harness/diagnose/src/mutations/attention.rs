@@ -268,7 +268,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "attn-scale-yarn-again",
-        fits: Some(|g, n| softmax(g, n) && yarn(g).is_some()),
+        fits: Some(softmax),
         story: "the scores are multiplied by the square of YaRN's factor, which cosine and sine have already",
         seen: "weights a little too sharp, the same order of keys",
         remedy: "multiply cosine and sine by YaRN's factor, or the scores by its square, and not both",

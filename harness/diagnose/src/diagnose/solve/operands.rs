@@ -786,7 +786,9 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
             },
         ));
     }
-    (!other.is_empty()).then(|| {
+    // In a batch it may be the row of another sequence's token.
+    let alone = scene.e.side.capture.steps.iter().all(|step| step.in_pass.is_none());
+    (!other.is_empty() && alone).then(|| {
         let what = "the embedding of another id is there instead, and no rule is known for which";
         let law = Law::new(what, 1, move |row: &RowAt| {
             let own = id(row)?;
