@@ -116,11 +116,12 @@ pub(super) fn of_exchanged_norms(searcher: &Searcher<'_>, findings: &mut [Findin
     }
     // What follows up to the scores, in the order of the graph.
     for (i, node) in graph.nodes.iter().enumerate() {
-        let follows = match node.op.anatomy() {
-            Anatomy::Elementwise(Elementwise::Rotation(_)) | Anatomy::State(_) => true,
-            Anatomy::Contraction(Contraction::Scores(_)) => true,
-            _ => false,
-        };
+        let follows = matches!(
+            node.op.anatomy(),
+            Anatomy::Elementwise(Elementwise::Rotation(_))
+                | Anatomy::State(_)
+                | Anatomy::Contraction(Contraction::Scores(_))
+        );
         if follows && node.inputs.iter().any(|input| nodes.contains(input)) {
             nodes.insert(i);
         }
