@@ -34,7 +34,8 @@ pub(super) fn proposed(
     all.filter(|declared| declared.arithmetic() != Arithmetic::default()).find_map(|declared| {
         let arithmetic = declared.arithmetic();
         let side = Side { capture: &subject.capture, arithmetic: &arithmetic };
-        let verdict = judge(&pair.oracle, side, None, &pair.filter, &pair.policy, pair.progress).ok()?;
+        let other = reference.map(Recording::side);
+        let verdict = judge(&pair.oracle, side, other, &pair.filter, &pair.policy, pair.progress).ok()?;
         let all = verdict.coverage.judged >= diagnosis.verdict.coverage.judged;
         let right = all && !verdict.diverged();
         let declared = serde_json::to_string(&declared).ok().filter(|_| right)?;
