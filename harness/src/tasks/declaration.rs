@@ -1,7 +1,9 @@
 //! Arithmetic read off the values: the declaration under which every stage is right of a subject that declares none.
 
 use crate::arithmetic::{Arithmetic, Declared, Named};
+use crate::capture::Rounding;
 use crate::diagnose::Diagnosis;
+use crate::formats::Formats;
 use crate::pair::{Pair, Recording};
 use crate::verdict::{Side, judge};
 use std::collections::BTreeSet;
@@ -33,7 +35,10 @@ pub(super) fn proposed(
     let all = Named::ALL.into_iter().map(Declared::Named).chain(of_reference);
     all.filter(|declared| declared.arithmetic() != Arithmetic::default()).find_map(|declared| {
         let arithmetic = declared.arithmetic();
-        let side = Side { capture: &subject.capture, arithmetic: &arithmetic };
+        let mut capture = subject.capture.sibling();
+        capture.rounding = Rounding::new(&pair.oracle.graph, &arithmetic.outputs, &Formats::default()).ok()?;
+        capture.steps.clone_from(&subject.capture.steps);
+        let side = Side { capture: &capture, arithmetic: &arithmetic };
         let other = reference.map(Recording::side);
         let verdict = judge(&pair.oracle, side, other, &pair.filter, &pair.policy, pair.progress).ok()?;
         let all = verdict.coverage.judged >= diagnosis.verdict.coverage.judged;
