@@ -20,7 +20,7 @@ const LONGEST: f64 = 4.0;
 /// As a manifest has it. Nothing where the subject declares something, few stages are wrong or one is by much, or no arithmetic makes
 /// all of them right.
 pub(super) fn proposed(
-    pair: &Pair<'_>, subject: &Recording, reference: Option<&Recording>, diagnosis: &Diagnosis, judging: f64,
+    pair: &Pair<'_>, subject: &mut Recording, reference: Option<&Recording>, diagnosis: &Diagnosis, judging: f64,
 ) -> Option<String> {
     let origins = diagnosis.verdict.origins();
     let names: BTreeSet<&str> = origins.iter().map(|origin| origin.id.name).collect();
@@ -35,12 +35,13 @@ pub(super) fn proposed(
     let all = Named::ALL.into_iter().map(Declared::Named).chain(of_reference);
     all.filter(|declared| declared.arithmetic() != Arithmetic::default()).find_map(|declared| {
         let arithmetic = declared.arithmetic();
-        let mut capture = subject.capture.sibling();
-        capture.rounding = Rounding::new(&pair.oracle.graph, &arithmetic.outputs, &Formats::default()).ok()?;
-        capture.steps.clone_from(&subject.capture.steps);
-        let side = Side { capture: &capture, arithmetic: &arithmetic };
+        let rounding = Rounding::new(&pair.oracle.graph, &arithmetic.outputs, &Formats::default()).ok()?;
+        let own = std::mem::replace(&mut subject.capture.rounding, rounding);
+        let side = Side { capture: &subject.capture, arithmetic: &arithmetic };
         let other = reference.map(Recording::side);
-        let verdict = judge(&pair.oracle, side, other, &pair.filter, &pair.policy, pair.progress).ok()?;
+        let verdict = judge(&pair.oracle, side, other, &pair.filter, &pair.policy, pair.progress);
+        subject.capture.rounding = own;
+        let verdict = verdict.ok()?;
         let all = verdict.coverage.judged >= diagnosis.verdict.coverage.judged;
         let right = all && !verdict.diverged();
         let declared = serde_json::to_string(&declared).ok().filter(|_| right)?;

@@ -227,7 +227,7 @@ impl<'a> Runs<'a> {
     }
 
     /// What a run told. `given` is the prompt as `--prompt` takes it.
-    pub(super) fn report(&self, input: &Input, given: &str, subject: Recording, judged: Judged) -> Report {
+    pub(super) fn report(&self, input: &Input, given: &str, mut subject: Recording, judged: Judged) -> Report {
         let Self { request, pair, .. } = self;
         let Judged { same_tokens, tokenizing, reference, diagnosis, repeated, judging, besides, sequence, slots } =
             judged;
@@ -245,7 +245,7 @@ impl<'a> Runs<'a> {
         let gap = diagnosis.verdict.gap(graph, &subject.capture, reference.as_ref().map(|r| &r.capture));
         let end = self.sides.chosen.recorded_end().and_then(|(end, _)| end.at);
         let decoded = decoded::check(opened, &subject, end, reference.as_ref());
-        let declaration = declaration::proposed(pair, &subject, reference.as_ref(), &diagnosis, judging);
+        let declaration = declaration::proposed(pair, &mut subject, reference.as_ref(), &diagnosis, judging);
         let fed = subject.fed;
         let manifest = reference.map_or_else(Manifest::nobody, |r| r.manifest);
         let mut run = RunInfo {

@@ -61,7 +61,7 @@ fn shortened(text: &str, most: usize) -> String {
 }
 
 /// The stages of one step: a part of the prefill, or a later pass, which mostly is one decoded token.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Step {
     /// 0 for all of the prefill, 1 for the first pass after it.
     pub index: usize,
