@@ -393,7 +393,7 @@ fn a_declaration_is_read_off_the_values() {
         declare(&folder, "mine", "storage", json!("f32"));
         let (code, report, text) = folder.judged("--subject capture:mine");
         assert_eq!(code, 1, "{text}");
-        let told = "every stage is right; declare it if the engine is meant to compute so (docs/engine/arithmetic.md): \"arithmetic\": \"bf16\"";
+        let told = "every stage that was judged is right; declare it if the engine is meant to compute so (docs/engine/arithmetic.md): \"arithmetic\": \"bf16\"";
         assert_eq!(unwrapped(&text).contains(told), bug.is_none(), "{text}");
         assert_eq!(report["declaration"].is_string(), bug.is_none(), "{text}");
     }

@@ -187,7 +187,7 @@ fn more(report: &Report) -> Vec<Line> {
     more.extend(beside(report).into_iter().filter(|wrong| *wrong != diverged(report)).map(|wrong| ("also", wrong)));
     more.extend(origin::why(&report.diagnosis));
     if let Some(declaration) = &report.declaration {
-        let text = "with this in its manifest every stage is right; declare it if the engine is meant to compute so (docs/engine/arithmetic.md):";
+        let text = "with this in its manifest every stage that was judged is right; declare it if the engine is meant to compute so (docs/engine/arithmetic.md):";
         more.push(("declare", format!("{text} {declaration}")));
     }
     more.extend(next::dump(report));
