@@ -1,14 +1,14 @@
 """sizes.py QDIFF_MODELS: the largest relative change of each stage by each bug, without qdiff; for the choice of runs."""
 import contextlib
 import sys
-from pathlib import Path
 
 import numpy as np
 
 from bugs import CHANGES, changed
+from engine import BASE
 from run import PLAN
 
-text = Path(__file__).with_name("engine.py").read_text()
+text = BASE.read_text()
 def values(source, path, kv, lengths, decoded):
     scope = {"__name__": "slate"}
     exec(compile(source, "engine", "exec"), scope)

@@ -71,8 +71,8 @@ def changed(text, name):
 
 
 if __name__ == "__main__":
-    from pathlib import Path
+    from engine import BASE
 
     for name in BUGS:
-        compile(changed((Path(__file__).parent / "engine.py").read_text(), name), name, "exec")
+        compile(changed(BASE.read_text(), name), name, "exec")
     print(len(BUGS))

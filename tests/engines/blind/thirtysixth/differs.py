@@ -1,14 +1,14 @@
 """differs.py MODELS: how far each bug moves the logits of its engine from those of the clean one, without qdiff."""
 import contextlib
 import sys
-from pathlib import Path
 
 import numpy as np
 
 from bugs import BUGS, changed
+from engine import BASE
 from run import RUNS
 
-TEXT = (Path(__file__).parent / "engine.py").read_text()
+TEXT = BASE.read_text()
 
 
 def logits(text, model, lengths, decoded):
