@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Smaller files are hashed in less time than a look into the cache is worth.
-const LEAST: u64 = 32 << 20;
+const LEAST: u64 = 1 << 25;
 
 /// A change this soon after another may leave the file system's time as it was, in seconds.
 const GRAIN: i64 = 2;

@@ -198,7 +198,7 @@ impl Severity {
             n => format!("all {n} origins together: "),
         };
         let differ = match distance {
-            _ if !kl.is_finite() => format!("some logits of p{kl_at} are no numbers"),
+            _ if !kl.is_finite() => format!("KL is no finite number (p{kl_at})"),
             Some(d) => format!(
                 "the logits differ by at most {} of their norm (p{}), KL at most {} nats (p{kl_at})",
                 number(d.error),

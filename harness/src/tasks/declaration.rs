@@ -15,7 +15,7 @@ const STAGES: usize = 4;
 const LARGEST: f64 = 0.1;
 
 /// Seconds that judging may have taken: it is done once more for each arithmetic.
-const LONGEST: f64 = 4.0;
+const LONGEST: f64 = 2.0;
 
 /// As a manifest has it. Nothing where the subject declares something, few stages are wrong or one is by much, or no arithmetic makes
 /// all of them right.

@@ -102,7 +102,10 @@ pub(super) fn of_one_kernel(searcher: &Searcher<'_>, origins: &[&StageResult], f
     }
     for (i, finding) in findings.iter_mut().enumerate() {
         if of_engine(finding) && multiplies(finding.id) && finding.solution.is_none() && finding.cause.is_none() {
-            finding.solution = searcher.law_again(origins[i], &known);
+            if let Some(solution) = searcher.law_again(origins[i], &known) {
+                finding.leave_place(String::new());
+                finding.solution = Some(solution);
+            }
         }
     }
 }
@@ -128,10 +131,13 @@ pub(super) fn of_exchanged_norms(searcher: &Searcher<'_>, findings: &mut [Findin
     }
     for finding in findings {
         let follows = graph.index(finding.id).is_some_and(|i| nodes.contains(&i));
-        let named = finding.cause.is_some() || finding.solution.as_ref().is_some_and(|s| s.what == AFTER_ROTATION);
-        if follows && !named && finding.inside.is_empty() && !finding.unwritten {
+        // What takes another stage for its own: a fault of its own, or one that is not known, stays.
+        let takes_another = finding.solution.as_ref().is_some_and(|s| {
+            let other = |what: &str| what.contains(" in the place of ") || what.ends_with(" is there instead");
+            s.holds == Holds::Everywhere && other(&s.what)
+        });
+        if follows && takes_another && finding.cause.is_none() && finding.inside.is_empty() && !finding.unwritten {
             finding.explained_by(AFTER_ROTATION);
-            finding.solution = None;
         }
     }
 }

@@ -102,7 +102,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(norms),
         story: "the norm multiplies by 1 + weight, as Gemma does",
         seen: "the output is too large by the normalised input",
-        remedy: "multiply by the weight as the GGUF has it: where a model multiplies by 1 + weight, its converter has added the 1",
+        remedy: "multiply by the weight as the file has it: where a model multiplies by 1 + weight, the converter to GGUF has added the 1",
         apply: |node, _, _| reweighted(node, 1.0, 1.0),
         ..Mutation::PLAIN
     },

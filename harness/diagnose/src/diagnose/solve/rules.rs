@@ -155,7 +155,10 @@ pub(in super::super) fn others(solution: &Solution, runs: [&Evidence<'_>; 2]) ->
     };
     let most = told.iter().map(|seat| seat.keys).max().unwrap_or(0);
     let mut all: Vec<Keys> = Vec::new();
-    for keys in Keys::all(runs[0].side.capture, &[]).into_iter().filter(|keys| !keys.are_of_lines()) {
+    // Shares of a least length are tiles of that length, as long as there are no more keys than all shares have.
+    let of_shares = |keys: &Keys| matches!(keys, Keys::WholeShares { .. });
+    let all_keys = Keys::all(runs[0].side.capture, &[]).into_iter().filter(|keys| !keys.are_of_lines());
+    for keys in all_keys.filter(|keys| of_shares(&own) || !of_shares(keys)) {
         // A number beyond all keys says the same as a rule without one.
         let beyond = own.are_plain() && keys.number().is_some_and(|number| number >= most);
         let may_be =
