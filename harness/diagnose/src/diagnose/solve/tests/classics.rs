@@ -284,6 +284,12 @@ fn plants(node: &Node) -> Vec<Plant> {
                 let of = |i: usize| f64::from(half::f16::from_f32(s.x(i, at, 0).unwrap()[at.column]).to_f32());
                 of(0) + of(1)
             }),
+            // The second operand is the stream, which a norm reads.
+            Plant::new("its norm in its place", "is added divided by the root mean square of its row", |s, at| {
+                let (x, y) = (s.x(1, at, 0).unwrap(), f64::from(s.x(0, at, 0).unwrap()[at.column]));
+                let mean = x.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / x.len() as f64;
+                f64::from(x[at.column]) / (mean + s.graph.config.rms_eps).sqrt() + y
+            }),
             Plant::new(
                 "a column from the row before",
                 "in the place of&of the previous token in the part and the column 9",
