@@ -101,11 +101,13 @@ pub(super) fn of_one_kernel(searcher: &Searcher<'_>, origins: &[&StageResult], f
         findings[i].solution = Some(solution);
     }
     for (i, finding) in findings.iter_mut().enumerate() {
-        if of_engine(finding) && multiplies(finding.id) && finding.solution.is_none() && finding.cause.is_none() {
-            if let Some(solution) = searcher.law_again(origins[i], &known) {
-                finding.leave_place(String::new());
-                finding.solution = Some(solution);
-            }
+        let open = finding.solution.is_none() && finding.cause.is_none();
+        if !(of_engine(finding) && multiplies(finding.id) && open) {
+            continue;
+        }
+        if let Some(solution) = searcher.law_again(origins[i], &known) {
+            finding.leave_place(String::new());
+            finding.solution = Some(solution);
         }
     }
 }
