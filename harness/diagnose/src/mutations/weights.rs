@@ -22,25 +22,27 @@ fn with_weights_of(node: &Node, other: &Node) -> Option<Node> {
     (other.weights != node.weights).then(|| Node { weights: other.weights.clone(), ..node.clone() })
 }
 
-/// The rotation first, then the norm over each head.
-fn norm_of_rotated(node: &Node, input: &Node) -> Node {
-    let (rope, norm, weights) = (node.op.clone(), input.op.clone(), input.weights.clone());
+/// What `node` does first, then the norm whose result is its operand `at`.
+fn norm_after(node: &Node, at: usize, graph: &Graph) -> Option<Node> {
+    let input = &graph.nodes[*node.inputs.get(at)?];
+    let (first, norm, weights) = (node.op.clone(), input.op.clone(), input.weights.clone());
     let late = node.computing(move |inputs, c| {
-        let (turned, first) = ops::forward_with_bound(&rope, inputs, c);
-        let shape = turned.shape.clone();
-        let flat = Tensor { shape: vec![shape[0], shape[1] * shape[2]], data: turned.data };
+        let (made, off) = ops::forward_with_bound(&first, inputs, c);
+        let flat = Tensor { shape: vec![made.rows(), made.row_len()], data: made.data };
         let (mut y, mut bound) = ops::forward_with_bound(&norm, &[&flat], &Context { weights: &weights, ..*c });
-        // What the rotation rounds is scaled as the value itself is.
-        for ((b, first), (y, x)) in bound.iter_mut().zip(first).zip(y.data.iter().zip(&flat.data)) {
+        // What is rounded before the norm is scaled as the value itself is.
+        for ((b, off), (y, x)) in bound.iter_mut().zip(off).zip(y.data.iter().zip(&flat.data)) {
             if *x != 0.0 {
-                *b += first * (y / x).abs() as f32;
+                *b += off * (y / x).abs() as f32;
             }
         }
-        y.shape = shape;
+        y.shape = made.shape;
         (y, bound)
     });
     // The operand of a norm that comes too late is what should have been normed.
-    Node { inputs: vec![input.inputs[0]], ..late }
+    let mut inputs = node.inputs.clone();
+    inputs[at] = input.inputs[0];
+    Some(Node { inputs, ..late })
 }
 
 /// Layers further on, the nearest first.
@@ -110,7 +112,19 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "the norm over each head is applied after the rotation",
         seen: "right at position 0 only, where nothing rotates, if the norm's weight were constant",
         remedy: "norm each head of q and k first, then rotate (Qwen3)",
-        apply: |node, _, graph| Some(norm_of_rotated(node, &graph.nodes[node.inputs[0]])),
+        apply: |node, _, graph| norm_after(node, 0, graph),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "gate-before-norm",
+        fits: Some(|g, n| {
+            let gates = matches!(n.op.anatomy(), Anatomy::Elementwise(Elementwise::Gated(_)));
+            gates && n.inputs.get(1).is_some_and(|&of| norms(g, &g.nodes[of]))
+        }),
+        story: "the gate multiplies before the norm over each head, and not after it",
+        seen: "each head of the gated output has the size that the norm's weight gives it, whatever the gate says",
+        remedy: "norm each head of the delta net's output first, then multiply by the gate's SiLU",
+        apply: |node, _, graph| norm_after(node, 1, graph),
         ..Mutation::PLAIN
     },
     Mutation {

@@ -58,6 +58,13 @@ pub enum Slot {
     BehindPrompt,
     /// In its page of so many the one of its number in the part, modulo the page.
     InPage(usize),
+    /// Counted on from the part's first without the table of pages.
+    CountedOn {
+        /// Slots of a page.
+        page: usize,
+        /// How many pages further the table's next one is; slots between are nobody's.
+        apart: usize,
+    },
 }
 
 impl Slot {
@@ -72,6 +79,11 @@ impl Slot {
             Self::PartLast => part.keys().checked_sub(1),
             Self::PartMirrored => (part.first + part.keys()).checked_sub(p + 1),
             Self::FromTile(m) => p.checked_sub(part.first % m),
+            Self::CountedOn { page, apart } => {
+                let (first, own) = (part.first / page, p / page);
+                let on = own.checked_sub(first)?;
+                on.is_multiple_of(*apart).then(|| (first + on / apart) * page + p % page)
+            }
         }
     }
 }
@@ -189,6 +201,10 @@ impl fmt::Display for Written {
                 "to the slot of its page of {m} that its number in the part says, modulo {m}, and not its position"
             ),
             Slot::FromTile(m) => write!(f, "as if its part began at the first slot of its {m}"),
+            Slot::CountedOn { page, apart } => write!(
+                f,
+                "to the slot that is counted on from its part's first one: the table of pages of {page}, which are {apart} apart, is not read"
+            ),
         }?;
         f.write_str(match (self.as_well, self.keeps) {
             _ if self.shared => ", and read from there: its slot is that of another position",
@@ -271,6 +287,9 @@ fn rules(moved: &[Moved], (p0, s0): (usize, usize)) -> Vec<Slot> {
     all.extend([Slot::Of(Index::Is(s0)), Slot::PartFirst, Slot::PartLast, Slot::PartMirrored]);
     all.extend([4, 8, 16, 32, 64, 128, 256].map(Slot::FromTile));
     all.extend([8, 16, 32, 64, 128, 256].map(Slot::InPage));
+    all.extend(
+        [8, 16, 32, 64, 128].into_iter().flat_map(|page| [2, 3, 4].map(|apart| Slot::CountedOn { page, apart })),
+    );
     // Rings, and pages beyond the end of a table.
     all.extend((p0 > s0 + 64).then(|| Slot::Of(Index::Mod(p0 - s0))));
     let pages = [8, 16, 32, 64, 128, 256].into_iter().filter(|each| p0 % each == s0 % each && p0 > s0);
