@@ -78,7 +78,7 @@ impl LiveSidesRequest {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Sides")]
 pub struct MapRequest {
-    /// Names of the subject's arrays: a file of lines THEIRS = OURS (see docs/engine/maps.md)
+    /// Names of the dumped arrays: a file of lines THEIRS = OURS (see docs/engine/maps.md)
     #[arg(long, value_name = "FILE", env = "QDIFF_MAP")]
     pub map: Option<PathBuf>,
 }

@@ -115,6 +115,8 @@ pub struct InPass {
     /// If that is one: the most keys that a sequence had when a pass of one row for each sequence, and of as many rows rounded up to
     /// a power of two, first ran. An engine may have recorded its launches then.
     pub recorded: Option<usize>,
+    /// How many of its sequence's tokens another sequence has as well, by then.
+    pub shared: usize,
 }
 
 /// A row of attention weights that looks at slots of the cache that its sequence does not have.

@@ -314,6 +314,8 @@ impl Plan {
         let keys: Vec<usize> = steps.iter().map(Step::keys).collect();
         let (mut steps, mut keys) = (steps.into_iter(), keys.as_slice());
         let mut recorded: BTreeMap<usize, usize> = BTreeMap::new();
+        // The sequence of each run, and how many of its tokens another sequence has as well.
+        let (mut sequences, mut shared): (BTreeMap<usize, u32>, BTreeMap<usize, usize>) = Default::default();
         for (number, turns) in self.turns().into_iter().enumerate() {
             let (of_pass, others) = keys.split_at(turns.len().min(keys.len()));
             keys = others;
@@ -322,6 +324,17 @@ impl Plan {
             let (mut first, mut before, leads) = (None, 0, turns.first().map_or(0, |turn| turn.tokens));
             let most = turns.iter().map(|turn| turn.tokens).max().unwrap_or(0);
             let longest = of_pass.iter().copied().max().unwrap_or(0);
+            for turn in &turns {
+                sequences.insert(turn.run, turn.whose.sequence);
+                let Some((from, length)) = turn.begins else { continue };
+                let of_donor = shared.get(&from).copied().unwrap_or(0);
+                if sequences.get(&from) == Some(&turn.whose.sequence) {
+                    shared.insert(turn.run, of_donor.min(length));
+                } else {
+                    shared.insert(turn.run, length);
+                    shared.insert(from, of_donor.max(length));
+                }
+            }
             let recorded = (most == 1).then(|| *recorded.entry(turns.len().next_power_of_two()).or_insert(longest));
             for (turn, Turn { run, begins, tokens, .. }) in turns.into_iter().enumerate() {
                 if let Some((from, length)) = begins {
@@ -332,7 +345,11 @@ impl Plan {
                 }
                 all[run].extend(steps.next().map(|step| {
                     let first = *first.get_or_insert(step.first);
-                    Step { in_pass: Some(InPass { number, first, leads, turn, before, most, recorded }), ..step }
+                    let shared = shared.get(&run).copied().unwrap_or(0);
+                    Step {
+                        in_pass: Some(InPass { number, first, leads, turn, before, most, recorded, shared }),
+                        ..step
+                    }
                 }));
                 before += tokens;
             }

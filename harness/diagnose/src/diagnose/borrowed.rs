@@ -102,7 +102,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     };
     let words = format!("{what} of {whose} are read in the place of its own, {at}{tile}");
     // Where they end is a number of the run.
-    let shown = Shown { what: format!("{what} of {whose} from {first} on"), links: Vec::new() };
+    let shown = Shown { what: format!("{what} of {whose} from {first} on"), links: Vec::new(), ..Shown::default() };
     (spans.len() >= ROWS).then_some(Told { words, remedy: REMEDY, shown })
 }
 

@@ -117,6 +117,6 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         "counted over all rows of a pass, of whichever sequence they are: {}",
         told.replace("the part", "the pass").replace("each part", "each pass")
     );
-    let shown = Shown { what: words.clone(), links: Vec::new() };
+    let shown = Shown { what: words.clone(), links: Vec::new(), ..Shown::default() };
     Some(Told { words, remedy: REMEDY, shown })
 }

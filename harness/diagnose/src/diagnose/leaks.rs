@@ -91,7 +91,11 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     tried.extend((0..others.len()).map(Also::First));
     tried.into_iter().find_map(|also| {
         let words = also.told(e, &all, &others)?;
-        Some(Told { words, remedy: REMEDY, shown: Shown { what: also.of_any_run(&others), links: Vec::new() } })
+        Some(Told {
+            words,
+            remedy: REMEDY,
+            shown: Shown { what: also.of_any_run(&others), links: Vec::new(), ..Shown::default() },
+        })
     })
 }
 
@@ -122,7 +126,11 @@ fn hidden(e: &Evidence<'_>, others: &[Keys<'_>], run: usize) -> Option<Told> {
     (!whose.is_empty()).then(|| {
         let whose = whose.join(" and ");
         let words = format!("its first {first} keys, which it shares with {whose}, are not seen: they weigh nothing");
-        Told { words, remedy: REMEDY, shown: Shown { what: format!("shared with {whose}"), links: Vec::new() } }
+        Told {
+            words,
+            remedy: REMEDY,
+            shown: Shown { what: format!("shared with {whose}"), links: Vec::new(), ..Shown::default() },
+        }
     })
 }
 

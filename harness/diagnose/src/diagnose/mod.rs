@@ -10,6 +10,8 @@ mod golden;
 mod joined;
 mod leaks;
 mod once_more;
+pub mod pass;
+mod passes;
 mod resumed;
 mod scattered;
 mod searcher;

@@ -18,11 +18,14 @@ const REMEDY: &str = "begin a new sequence with zeros, one behind a cached prefi
 /// Elements that must agree: fewer may do so by chance.
 const LEAST: usize = 16;
 
+/// How far rounding may move an element over a few tokens, relative to the largest.
+const ROUNDED: f64 = 4e-6;
+
 /// A state: of which run, and after how many of its tokens.
 type After = (Whose, usize);
 
 /// The stages that a node is made of in a step beside the state, and the stage of that.
-fn parts<'n>(node: &'n Node, nodes: &'n [Node]) -> Option<(&'n [usize], &'n Node)> {
+pub(super) fn parts<'n>(node: &'n Node, nodes: &'n [Node]) -> Option<(&'n [usize], &'n Node)> {
     match node.op.anatomy() {
         Anatomy::State(State::Own) => Some((&node.inputs, node)),
         Anatomy::RowReduction(RowReduction::Recurrent) => {
@@ -34,7 +37,7 @@ fn parts<'n>(node: &'n Node, nodes: &'n [Node]) -> Option<(&'n [usize], &'n Node
 }
 
 /// The rows of a step that a node is made of, those of its first tokens.
-fn operands(
+pub(super) fn operands(
     capture: &Capture, step: usize, (inputs, nodes): (&[usize], &[Node]), tokens: usize,
 ) -> Option<Vec<Tensor<f64>>> {
     let (step, mut all) = (&capture.steps[step], Vec::new());
@@ -51,7 +54,7 @@ fn operands(
 }
 
 /// The state before a step.
-fn before(capture: &Capture, step: usize, id: StageId) -> Option<Tensor<f64>> {
+pub(super) fn before(capture: &Capture, step: usize, id: StageId) -> Option<Tensor<f64>> {
     let steps = &capture.steps;
     if let Some(again) = steps[step].before.get(&id) {
         return Some(again.get().wide());
@@ -82,12 +85,15 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         let rows = operands(capture, step, (inputs, nodes), capture.steps[step].tokens.len())?;
         let gives = |state: &Tensor<f64>| {
             let (y, reach) = made(e.node, rows.clone(), state.clone());
+            // The engine's own state is rounded in each token, which the one that is made again is not.
+            let size = y.data.iter().fold(0f64, |most, v| most.max(v.abs()));
+            let rounded = (ROUNDED * size) as f32;
             let of_step = e.rows.iter().filter(|row| row.step == step && y.data.len() >= row.range.end);
             let mut elements = 0;
             for row in of_step {
                 let (got, _, bound) = e.row(row);
                 let at = |i: usize| row.range.start + i;
-                if !(0..got.len()).all(|i| right(got[i], y.data[at(i)], bound[i].max(reach[at(i)]))) {
+                if !(0..got.len()).all(|i| right(got[i], y.data[at(i)], bound[i].max(reach[at(i)]).max(rounded))) {
                     return false;
                 }
                 elements += got.len();
@@ -133,12 +139,12 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         first => format!("the one after the {} before the pass", counted(first, "token")),
     };
     let words = format!(
-        "the state that the pass begins with is the one of {} after {}, and not {own}",
+        "the state that the pass at position {first} begins with is the one of {} after {}, and not {own}",
         whose.beside(capture.steps.last()?.whose),
         counted(tokens, "token")
     );
     let first = capture.steps.get(*steps.first()?)?.first;
     let link = Link::of((runs, run), first, (whose, tokens.checked_sub(1)?))?;
     let links = vec![[link, link]];
-    Some(Told { words, remedy: REMEDY, shown: Shown { what: "state".to_owned(), links } })
+    Some(Told { words, remedy: REMEDY, shown: Shown { what: "state".to_owned(), links, ..Shown::default() } })
 }

@@ -69,6 +69,6 @@ pub(super) fn words(e: &Evidence<'_>, (runs, _): Runs<'_>) -> Option<Told> {
         ("sequences by heads", "heads by sequences")
     };
     let words = format!("in passes of one token of each sequence, the rows are written as {a} and read as {b}");
-    let shown = Shown { what: words.clone(), links: Vec::new() };
+    let shown = Shown { what: words.clone(), links: Vec::new(), ..Shown::default() };
     Some(Told { words, remedy: REMEDY, shown })
 }

@@ -4,11 +4,12 @@
 use super::confirm::held_there;
 use super::doubt::among_layers;
 use super::searcher::{PREFIX, Searcher};
-use super::solve::{Holds, OTHERWISE, Predicted, RIGHT, WORK, When};
+use super::solve::{Holds, OTHERWISE, Predicted, RIGHT, WORK, When, jointly};
 use super::spots::{Told, wrong_elements};
 use super::work::Meter;
 use super::{
-    Diagnosis, Finding, Search, Solution, Trial, borrowed, joined, leaks, resumed, scattered, strangers, taken_over,
+    Diagnosis, Finding, Search, Solution, Trial, borrowed, joined, leaks, passes, resumed, scattered, strangers,
+    taken_over,
 };
 use crate::capture::Filter;
 use crate::mutations::find;
@@ -72,7 +73,8 @@ const NOTHING_THERE: &str = "nothing of this stage is wrong in that run";
 const OTHERWISE_THERE: &str = "in that run it was not found in the same places of the passes";
 
 /// What the values of all sequences show of a stage, and those of one sequence do not.
-const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 8] = [
+const BY_OTHERS: [fn(&Evidence<'_>, Runs<'_>) -> Option<Told>; 9] = [
+    passes::words,
     strangers::words,
     leaks::words,
     borrowed::words,
@@ -140,9 +142,16 @@ pub fn confirm_among_sequences(
             let told = by_values(&searcher.evidence(node, searcher.subject.capture), (&here, run));
             let Some(told) = told.filter(|_| !meter.over()) else { continue };
             let e = others[run].evidence(node, others[run].subject.capture);
+            let mut finding = finding.clone();
             let trial = match by_values(&e, (&there, run)) {
                 Some(other) if told.shown.is_like(&other.shown) => {
-                    Trial::Confirmed { elements: wrong_elements(&e), tokens, there: Some(other.words) }
+                    // Of rules that fit one run, those that fit the other too are left.
+                    let both = told.shown.both(&other.shown);
+                    let remedy = finding.remedy.clone();
+                    both.iter().for_each(|words| finding.explained_by(words));
+                    finding.remedy = remedy;
+                    let there = both.is_none().then_some(other.words);
+                    Trial::Confirmed { elements: wrong_elements(&e), tokens, there }
                 }
                 _ => {
                     let because = if e.bad_rows().next().is_some() { OTHERWISE_THERE } else { NOTHING_THERE };
@@ -150,7 +159,7 @@ pub fn confirm_among_sequences(
                     Trial::Silent { tokens: before + tokens, because: because.to_owned() }
                 }
             };
-            changed.push((run, Finding { trial: Some(trial), ..finding.clone() }));
+            changed.push((run, Finding { trial: Some(trial), ..finding }));
         }
     }
     put(runs, changed);
@@ -356,7 +365,9 @@ fn settled(runs: &[(&Searcher<'_>, &Diagnosis)], id: StageId) -> (Vec<(usize, Fi
         // The first that explains all of them is the cause.
         let of_all = tried.iter().any(|tried| tried.against.is_none() && tried.holds.len() + 1 == wrong.len());
         if !of_all && !tried.iter().any(|tried| tried.finding.name() == finding.name()) {
-            tried.push(Tried::of(runs, &wrong, (run, finding), true));
+            let mut one = Tried::of(runs, &wrong, (run, finding), true);
+            one.jointly(runs, &wrong);
+            tried.push(one);
         }
     }
     // Else the one that explains most.
@@ -445,6 +456,36 @@ impl<'a> Tried<'a> {
             tried.holds.extend((is_wrong && elements > 0).then_some((other, elements)));
         }
         tried
+    }
+
+    /// What one sequence says of where a law holds may be too narrow, and speak against it elsewhere: all of them are asked together.
+    fn jointly(&mut self, runs: &[(&Searcher<'_>, &Diagnosis)], wrong: &[usize]) {
+        let Some(solution) = self.finding.solution.as_ref().filter(|_| self.against.is_some()) else { return };
+        let graph = &runs[self.run].0.oracle.graph;
+        let Some(node) = graph.index(self.finding.id).map(|i| &graph.nodes[i]) else { return };
+        // Rows that a sequence has from another one are in other passes there.
+        let is_of_prefix = |of: &Finding| of.id == self.finding.id && of.shape == PREFIX;
+        let asked = |run: &usize| !runs[*run].1.findings.iter().any(is_of_prefix);
+        let asked: Vec<usize> = wrong.iter().copied().filter(asked).collect();
+        let all: Vec<Evidence<'_>> =
+            asked.iter().map(|run| runs[*run].0.evidence(node, runs[*run].0.subject.capture)).collect();
+        let meter = runs[self.run].0.meter;
+        let Some((holds, given)) = jointly(&all.iter().collect::<Vec<_>>(), solution, meter) else { return };
+        // Nothing that is right elsewhere may be wrong by it.
+        let right = (0..runs.len()).filter(|run| !wrong.contains(run));
+        let under = Solution { holds: holds.clone(), ..solution.clone() };
+        let told = Finding { solution: Some(under), ..self.finding.clone() };
+        let Some(origin) = origin(runs[self.run].1, told.id) else { return };
+        let refutes = |run: usize| {
+            let judged = runs[run].1.verdict.stages.iter().any(|s| s.id == told.id && s.subject.is_some());
+            judged && matches!(held_there(runs[self.run].0, runs[run].0, origin, &told), Predicted::Fails(_))
+        };
+        if right.into_iter().any(refutes) {
+            return;
+        }
+        (self.against, self.narrowed) = (None, Some(holds));
+        let others = asked.into_iter().zip(given).filter(|(run, _)| *run != self.run);
+        self.holds = others.collect();
     }
 
     /// Whether a condition is reported.

@@ -166,7 +166,7 @@ fn told(slots: &BTreeMap<usize, BTreeSet<Token>>, (runs, run): Runs<'_>, remedy:
     let rest: usize = told[told.len() - more..].iter().map(|(.., n)| n).sum();
     let more = (more > 0).then(|| format!("{} more hold those of others", counted(rest, "row")));
     let words = parts.into_iter().take(MOST).chain(more).collect::<Vec<_>>().join("; ");
-    Some(Told { words, remedy, shown: Shown { what: "rows".to_owned(), links } })
+    Some(Told { words, remedy, shown: Shown { what: "rows".to_owned(), links, ..Shown::default() } })
 }
 
 /// Slots one after another that hold the rows of tokens one after another: the first slot, the first token, and how many. `None` if

@@ -171,11 +171,15 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         (false, _) => ("written by an earlier pass".to_owned(), own),
     };
     // What is wrong where it was taken from was not spoilt on the way.
+    let own_steps = capture.steps.iter().enumerate().filter(|(index, _)| capture.is_own(*index));
+    let begins = own_steps.filter_map(|(_, step)| step.in_pass).map(|pass| pass.number).min();
     let wrong_there = runs.iter().any(|(other, diagnosis)| {
         let steps = &other.subject.capture.steps;
         let local = origin(diagnosis, e.node.id).and_then(|stage| stage.subject.as_ref());
+        // What became wrong there later was not taken along.
+        let earlier = || steps.iter().filter(|step| step.in_pass.zip(begins).is_none_or(|(pass, at)| pass.number < at));
         let wrong =
-            |slot: &usize| local.is_some_and(|local| steps.iter().any(|step| local.is_wrong_at(step.index, *slot)));
+            |slot: &usize| local.is_some_and(|local| earlier().any(|step| local.is_wrong_at(step.index, *slot)));
         last < taken && steps.last().is_some_and(|step| step.whose == from) && rows.iter().any(wrong)
     });
     if wrong_there {
@@ -212,7 +216,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     // Where they begin, a page does.
     let link = Link::of((runs, run), last, (from, last))?;
     let links = vec![[link, link]];
-    let shown = Shown { what: format!("rows of before, {what}"), links };
+    let shown = Shown { what: format!("rows of before, {what}"), links, ..Shown::default() };
     let remedy = match holds {
         Holds::Filler(_) => REMEDY_OF_FILLERS,
         Holds::Others => REMEDY_OF_OTHERS,

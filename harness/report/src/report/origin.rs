@@ -167,11 +167,17 @@ pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
     if local.bad_rows >= local.rows {
         return format!("all positions{since}");
     }
-    let (all, count) = (&local.bad_positions, local.bad_positions.len());
+    let before = local.bad_before.len();
+    let since = match before {
+        0 => since,
+        n => format!(", beside {} that it had before its own passes", counted(n, "position")),
+    };
+    let all = &local.bad_positions - &local.bad_before;
+    let count = all.len();
     let s = if count == 1 { "" } else { "s" };
     let which = match (all.first(), all.last()) {
         (Some(first), Some(last)) if count > FEW && last - first + 1 == count => format!("{first}..{last}"),
-        _ => few(all, count, ", "),
+        _ => few(&all, count, ", "),
     };
     format!("position{s} {which}{since}")
 }
@@ -265,7 +271,7 @@ fn causes(findings: &[Finding]) -> String {
         (0, _) => UNKNOWN.to_owned(),
         (1, 0) => format!("one cause, {}", known[0]),
         // One fault may show as several laws.
-        (n, 0) => format!("{n} laws, which one fault may be behind: {}", known.join("; ")),
+        (n, 0) => format!("{n} causes, which one fault may be behind: {}", known.join("; ")),
         (n, all) => {
             let unknown = few(unknown, all, " ");
             format!("{}: {}; {UNKNOWN} of {unknown}", counted(n, "law"), known.join("; "))
@@ -420,14 +426,14 @@ mod tests {
         let fitted = [named(0, "scaled:by=1.138629437"), named(1, "scaled:by=1.138629435")];
         assert_eq!(causes(&fitted), "one cause, scaled:by=1.14");
         let apart = [named(0, "scaled:by=1.5"), named(1, "scaled:by=1.25")];
-        assert_eq!(causes(&apart), "2 laws, which one fault may be behind: scaled:by=1.5; scaled:by=1.25");
+        assert_eq!(causes(&apart), "2 causes, which one fault may be behind: scaled:by=1.5; scaled:by=1.25");
         let close: Vec<Finding> = ["1.138629437", "1.138629435", "1.14001", "1.14002", "1.14001"]
             .iter()
             .map(|by| named(0, &format!("scaled:by={by}")))
             .collect();
         assert_eq!(
             causes(&close),
-            "3 laws, which one fault may be behind: scaled:by=1.139; scaled:by=1.14001; scaled:by=1.14002"
+            "3 causes, which one fault may be behind: scaled:by=1.139; scaled:by=1.14001; scaled:by=1.14002"
         );
         let layers: Vec<Finding> =
             (1..24).map(|l| solved(l, &format!("blk.{l}.a.weight is added to L{:02}.b", l - 1))).collect();

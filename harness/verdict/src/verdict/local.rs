@@ -12,7 +12,7 @@ use super::source::{Block, Passed};
 use super::spread::Bins;
 use super::tolerance::{ELEMENT_FACTOR, INCONCLUSIVE, of_row, vacuous};
 use super::{Place, Policy, Seed, Segment, Spread};
-use crate::capture::{Capture, Filter, Step};
+use crate::capture::{Capture, Filter, Step, Whose};
 use crate::number::Real;
 use crate::oracle::Oracle;
 use qdiff_engine::model::{Graph, Node};
@@ -21,7 +21,7 @@ use qdiff_engine::ops::anatomy::Contraction;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 /// The local residual of one stage over a whole run.
@@ -48,6 +48,12 @@ pub struct Local {
     pub first_bad: Option<Place>,
     /// Positions beyond what is allowed.
     pub bad_positions: BTreeSet<usize>,
+    /// Those of rows that it has from another run alone, as of the tokens that were kept at a rollback, if rows of its own are beyond too.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub bad_before: BTreeSet<usize>,
+    /// The same, by the run that the rows are of.
+    #[serde(skip)]
+    bad_of: BTreeMap<Whose, BTreeSet<usize>>,
     /// Steps that have such rows.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub bad_steps: BTreeSet<usize>,
@@ -143,6 +149,7 @@ impl Local {
         self.bad_rows += 1;
         self.bad_prefill_rows += usize::from(at.step == 0);
         self.bad_positions.insert(at.position);
+        self.bad_of.entry(at.whose).or_default().insert(at.position);
         self.bad_steps.insert(at.step);
         self.bad_heads.extend(at.head);
         if self.first_bad.is_none_or(|first| (at.step, at.position) < (first.step, first.position)) {
@@ -411,7 +418,10 @@ pub fn residuals<'a>(
         passed.rows().for_each(|(side, step, row)| checks[side].pass(&sides[side].capture.steps[step], row, &passed));
     }
     let locals = checks.into_iter().zip(sides).map(|(check, side)| {
-        Some(Local { segment: Segment::of(node, &oracle.graph, side.capture), ..check.finish()? })
+        let local = check.finish()?;
+        let own = side.capture.steps.last().and_then(|step| local.bad_of.get(&step.whose));
+        let bad_before = own.map_or_else(BTreeSet::new, |own| &local.bad_positions - own);
+        Some(Local { segment: Segment::of(node, &oracle.graph, side.capture), bad_before, ..local })
     });
     locals.collect()
 }

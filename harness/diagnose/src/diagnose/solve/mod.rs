@@ -70,7 +70,8 @@ pub(super) use functions::{ACTIVATIONS, exponents};
 use held::{Held, held};
 pub(super) use norm::AFTER_ROTATION;
 pub(super) use predict::{
-    Condition, OTHERWISE, Pair, Predicted, RIGHT, TOO_LITTLE, WORK, alike, of_all, of_law, of_values, unexplained,
+    Condition, OTHERWISE, Pair, Predicted, RIGHT, TOO_LITTLE, WORK, alike, jointly, of_all, of_law, of_values,
+    unexplained,
 };
 use qdiff_engine::ops::Anatomy;
 pub(super) use rules::{apart, known_up_to, others};

@@ -162,18 +162,33 @@ fn one_law(pair: Pair<'_>, law: Of<'_>, solution: &Solution) -> Predicted {
 
 /// The conditions of a law that all of these runs allow. None where it does not give what is wrong in one of them.
 pub(in crate::diagnose) fn of_all(runs: &[&Evidence<'_>], solution: &Solution, meter: &Meter) -> Vec<When> {
+    match jointly(runs, solution, meter) {
+        Some((Holds::Under { conditions, .. }, _)) => conditions,
+        _ => Vec::new(),
+    }
+}
+
+/// Where a law holds, as all of these runs together tell, and the wrong elements of each that it gives. `None` where it does not give
+/// what is wrong in one of them, or where no rule says which elements it is about.
+pub(in crate::diagnose) fn jointly(
+    runs: &[&Evidence<'_>], solution: &Solution, meter: &Meter,
+) -> Option<(Holds, Vec<usize>)> {
     let law = of_words(solution);
     let scenes: Vec<Scene<'_>> =
         runs.iter().map(|e| Scene::new(e, meter).unwrap_or_else(|| Scene::of(e, meter))).collect();
     let of = |scene| law.laws(scene).iter().find_map(|law| held(scene, law));
     let all: Option<Vec<(Vec<At>, Vec<At>)>> =
         scenes.iter().map(|scene| of(scene).map(|held| (held.all_wrong(), held.spared))).collect();
-    let Some(all) = all else { return Vec::new() };
+    let all = all?;
+    let given = all.iter().map(|(wrong, _)| wrong.len()).collect();
+    if all.iter().all(|(_, spared)| spared.is_empty()) {
+        return Some((Holds::Everywhere, given));
+    }
     let seen: Vec<Seen<'_, '_>> =
         scenes.iter().zip(&all).map(|(scene, (wrong, spared))| Seen { scene, wrong, spared }).collect();
-    let mut all = when::separating(&seen);
-    all.retain(|when| !when.is_list());
-    all
+    let mut conditions = when::separating(&seen);
+    conditions.retain(|when| !when.is_list());
+    (!conditions.is_empty()).then_some((Holds::Under { conditions, tried: false }, given))
 }
 
 /// Where a law without a reported condition holds in a run; `None` where it would change nothing else.

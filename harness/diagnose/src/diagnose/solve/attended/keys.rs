@@ -126,7 +126,7 @@ impl Seats {
             keys,
             first,
             prompt: self.prompt,
-            shared: self.shared,
+            shared: in_pass.map_or(self.shared, |pass| pass.shared),
             single: tokens == 1,
             recorded,
             leads,

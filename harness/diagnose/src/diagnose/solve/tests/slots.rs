@@ -140,14 +140,14 @@ fn left() -> Vec<Plant> {
                 if slot < rows { s.elsewhere(at, slot as i64, column as i64).unwrap() } else { 0.25 }
             },
         ),
-        // Pages of 16 that are 2 apart: every other one that is counted on to is nobody's.
+        // Pages of 8 that are 2 apart: every other one that is counted on to is nobody's.
         Plant::new(
             "no table of pages",
-            "counted on from its part's first one: the table of pages of 16, which are 2 apart, is not read",
+            "counted on from its part's first one: the table of pages of 8, which are 2 apart, is not read",
             |s: &Stage, at: &At| {
                 written(s, at, |p, part| {
-                    let (first, on) = (part.0 / 16, p / 16 - part.0 / 16);
-                    if on % 2 == 0 { (first + on / 2) * 16 + p % 16 } else { usize::MAX }
+                    let (first, on) = (part.0 / 8, p / 8 - part.0 / 8);
+                    if on % 2 == 0 { (first + on / 2) * 8 + p % 8 } else { usize::MAX }
                 })
             },
         ),

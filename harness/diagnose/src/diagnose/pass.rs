@@ -1,0 +1,367 @@
+//! Rules for the rows of a pass over several sequences: which row is taken for another one, and in which passes.
+
+use std::fmt;
+
+/// The rows that a pass has of one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The sequence.
+    pub sequence: u32,
+    /// The position of the first of them.
+    pub first: usize,
+    /// How many they are.
+    pub rows: usize,
+}
+
+/// The rows of a pass: those of one sequence after those of another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pass(pub Vec<Group>);
+
+impl Pass {
+    /// How many they are.
+    pub fn rows(&self) -> usize {
+        self.0.iter().map(|group| group.rows).sum()
+    }
+
+    /// The number of the group of a row, and the row's number in it.
+    pub fn at(&self, row: usize) -> Option<(usize, usize)> {
+        let mut first = 0;
+        for (i, group) in self.0.iter().enumerate() {
+            if row < first + group.rows {
+                return Some((i, row - first));
+            }
+            first += group.rows;
+        }
+        None
+    }
+
+    /// The number of the first row of a group.
+    pub fn first_of(&self, group: usize) -> usize {
+        self.0[..group].iter().map(|group| group.rows).sum()
+    }
+
+    /// The groups in another order: their numbers.
+    fn sorted(&self, order: Order) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..self.0.len()).collect();
+        let keys = |i: &usize| self.0[*i].first + self.0[*i].rows;
+        match order {
+            Order::Longest => all.sort_by_key(|i| std::cmp::Reverse(keys(i))),
+            Order::Shortest => all.sort_by_key(keys),
+            Order::MostRows => all.sort_by_key(|i| std::cmp::Reverse(self.0[*i].rows)),
+            Order::FewestRows => all.sort_by_key(|i| self.0[*i].rows),
+            Order::Reversed => all.reverse(),
+            Order::Numbers => all.sort_by_key(|i| self.0[*i].sequence),
+        }
+        all
+    }
+}
+
+/// An order of the sequences of a pass. Those that are alike stay as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The longest first.
+    Longest,
+    /// The shortest first.
+    Shortest,
+    /// That with the most rows first.
+    MostRows,
+    /// That with the fewest rows first.
+    FewestRows,
+    /// The last first.
+    Reversed,
+    /// By the numbers of the sequences.
+    Numbers,
+}
+
+impl Order {
+    const ALL: [Self; 6] =
+        [Self::Longest, Self::Shortest, Self::MostRows, Self::FewestRows, Self::Reversed, Self::Numbers];
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Longest => "from the longest sequence to the shortest",
+            Self::Shortest => "from the shortest sequence to the longest",
+            Self::MostRows => "from the sequence with the most rows to that with the fewest",
+            Self::FewestRows => "from the sequence with the fewest rows to that with the most",
+            Self::Reversed => "from the last sequence of the pass to the first",
+            Self::Numbers => "by the numbers of the sequences",
+        })
+    }
+}
+
+/// Which row of a pass is taken for a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Map {
+    /// Rows are in this order of their sequences, and not put back; or put back the wrong way.
+    Ordered(Order, bool),
+    /// Row r mod m.
+    Rest(usize),
+    /// The first row of each m.
+    FirstOf(usize),
+    /// Row r, but m − 1 at most.
+    AtMost(usize),
+    /// The first row of the pass.
+    First,
+    /// The last row of the pass.
+    Last,
+    /// The row of the pass that has the row's number in its own sequence.
+    OfSequence,
+    /// The row that has the sequence's number in the pass.
+    OneEach,
+    /// The last row of the longest sequence.
+    OfLongest,
+    /// The row before, the first being after the last.
+    Before,
+    /// The row after, the last being before the first.
+    After,
+}
+
+/// Rows of a tile or chunk.
+const TILES: [usize; 7] = [2, 4, 8, 16, 32, 64, 128];
+
+impl Map {
+    /// All that are tried, the plainest first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let orders = Order::ALL.into_iter().flat_map(|order| [false, true].map(|back| Self::Ordered(order, back)));
+        let plain =
+            [Self::First, Self::OfSequence, Self::Last, Self::OneEach, Self::OfLongest, Self::Before, Self::After];
+        let tiles = TILES.into_iter().flat_map(|m| [Self::Rest(m), Self::FirstOf(m), Self::AtMost(m)]);
+        plain.into_iter().chain(orders).chain(tiles)
+    }
+
+    /// The row that is taken for row `r`.
+    pub fn of(self, pass: &Pass, r: usize) -> Option<usize> {
+        let n = pass.rows();
+        let (group, number) = pass.at(r)?;
+        Some(match self {
+            Self::Ordered(order, back) => {
+                let sorted = pass.sorted(order);
+                let rows = |group: &usize| pass.first_of(*group)..pass.first_of(*group) + pass.0[*group].rows;
+                let rows: Vec<usize> = sorted.iter().flat_map(rows).collect();
+                if back { rows.iter().position(|row| *row == r)? } else { rows[r] }
+            }
+            Self::Rest(m) => r % m,
+            Self::FirstOf(m) => r / m * m,
+            Self::AtMost(m) => r.min(m - 1),
+            Self::First => 0,
+            Self::Last => n - 1,
+            Self::OfSequence => number,
+            Self::OneEach => group,
+            Self::OfLongest => {
+                let longest = *pass.sorted(Order::Longest).first()?;
+                pass.first_of(longest) + pass.0[longest].rows - 1
+            }
+            Self::Before => (r + n - 1) % n,
+            Self::After => (r + 1) % n,
+        })
+    }
+}
+
+impl fmt::Display for Map {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ordered(order, false) => write!(f, "the row at its place when rows are ordered {order}"),
+            Self::Ordered(order, true) => {
+                write!(f, "the row whose number is its place when rows are ordered {order}")
+            }
+            Self::Rest(m) => write!(f, "row r mod {m} of the pass, for row r"),
+            Self::FirstOf(m) => write!(f, "the first row of each {m} of the pass"),
+            Self::AtMost(m) => write!(f, "row {} of the pass, for each row after it", m - 1),
+            Self::First => f.write_str("the first row of the pass"),
+            Self::Last => f.write_str("the last row of the pass"),
+            Self::OfSequence => f.write_str("the row of the pass that has its number among those of its sequence"),
+            Self::OneEach => f.write_str("the row of the pass that has the number of its sequence in it"),
+            Self::OfLongest => f.write_str("the last row of the longest sequence in the pass"),
+            Self::Before => f.write_str("the row before it in the pass"),
+            Self::After => f.write_str("the row after it in the pass"),
+        }
+    }
+}
+
+/// Which rows a rule holds for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// All.
+    Always,
+    /// Those of passes in which each sequence has one.
+    EachOne,
+    /// Those of passes in which one has several.
+    Several,
+    /// Those of sequences that have one in the pass.
+    OwnOne,
+    /// Those of sequences that have several in the pass.
+    OwnSeveral,
+    /// Those of sequences that have one in a pass in which another has several.
+    OneBesideSeveral,
+    /// Those of the passes in which a sequence begins.
+    Begins,
+    /// Those of later passes.
+    GoesOn,
+    /// Those of passes with one sequence alone.
+    Alone,
+    /// Those of passes with more sequences.
+    Together,
+    /// Those after the first one of their sequence in the pass.
+    NotFirst,
+}
+
+impl When {
+    /// All that are tried, the plainest first.
+    pub const ALL: [Self; 11] = [
+        Self::Always,
+        Self::EachOne,
+        Self::Several,
+        Self::OwnOne,
+        Self::OwnSeveral,
+        Self::OneBesideSeveral,
+        Self::Begins,
+        Self::GoesOn,
+        Self::Together,
+        Self::Alone,
+        Self::NotFirst,
+    ];
+
+    /// Whether it holds for a row of a group.
+    pub fn has(self, pass: &Pass, (group, number): (usize, usize)) -> bool {
+        let (own, several) = (pass.0[group], pass.0.iter().any(|group| group.rows > 1));
+        match self {
+            Self::Always => true,
+            Self::EachOne => !several,
+            Self::Several => several,
+            Self::OwnOne => own.rows == 1,
+            Self::OwnSeveral => own.rows > 1,
+            Self::OneBesideSeveral => own.rows == 1 && several,
+            Self::Begins => own.first == 0,
+            Self::GoesOn => own.first > 0,
+            Self::Together => pass.0.len() > 1,
+            Self::Alone => pass.0.len() == 1,
+            Self::NotFirst => number > 0,
+        }
+    }
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Always => "in every pass",
+            Self::EachOne => "in passes in which every sequence has one row",
+            Self::Several => "in passes in which a sequence has several rows",
+            Self::OwnOne => "for a sequence that has one row in the pass",
+            Self::OwnSeveral => "for a sequence that has several rows in the pass",
+            Self::OneBesideSeveral => "for a sequence that has one row in a pass in which another has several",
+            Self::Begins => "in the first pass of a sequence",
+            Self::GoesOn => "in each later pass of a sequence",
+            Self::Together => "in passes of several sequences",
+            Self::Alone => "in passes of one sequence",
+            Self::NotFirst => "in rows after the first one of their sequence in the pass",
+        })
+    }
+}
+
+/// The position that a row is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// That of another row.
+    Of(Map),
+    /// That of the pass's first row, and on from there row by row.
+    FromFirst,
+    /// The row's number among those of its sequence.
+    Number,
+    /// The row's number in the pass.
+    Row,
+    /// That of the first row of its sequence in the pass.
+    OwnFirst,
+    /// So many after its own.
+    By(i64),
+}
+
+impl Position {
+    /// All that are tried, the plainest first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let plain = [Self::By(1), Self::By(-1), Self::FromFirst, Self::Number, Self::Row, Self::OwnFirst];
+        plain.into_iter().chain(Map::all().map(Self::Of))
+    }
+
+    /// The position for row `r` of a pass.
+    pub fn of(self, pass: &Pass, r: usize) -> Option<usize> {
+        let (group, number) = pass.at(r)?;
+        let own = pass.0[group].first;
+        match self {
+            Self::Of(map) => {
+                let (group, number) = pass.at(map.of(pass, r)?)?;
+                Some(pass.0[group].first + number)
+            }
+            Self::FromFirst => Some(pass.0.first()?.first + r),
+            Self::Number => Some(number),
+            Self::Row => Some(r),
+            Self::OwnFirst => Some(own),
+            Self::By(by) => (own + number).checked_add_signed(by as isize),
+        }
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Of(map) => write!(f, "the position of {map}"),
+            Self::FromFirst => {
+                f.write_str("the position that is counted on, row by row, from that of the pass's first row")
+            }
+            Self::Number => f.write_str("its number among the rows of its sequence in the pass"),
+            Self::Row => f.write_str("its number in the pass"),
+            Self::OwnFirst => f.write_str("the position of its sequence's first row in the pass"),
+            Self::By(1) => f.write_str("the position after its own"),
+            Self::By(-1) => f.write_str("the position before its own"),
+            Self::By(by) => write!(f, "its own position and {by}"),
+        }
+    }
+}
+
+/// Conditions of one and of two parts, the plainest first.
+pub fn conditions() -> impl Iterator<Item = [When; 2]> {
+    let one = When::ALL.into_iter().map(|when| [When::Always, when]);
+    let two = (1..When::ALL.len()).flat_map(|i| (i + 1..When::ALL.len()).map(move |j| [When::ALL[i], When::ALL[j]]));
+    one.chain(two)
+}
+
+/// A condition in words.
+pub fn told([a, b]: [When; 2]) -> String {
+    if a == When::Always { b.to_string() } else { format!("{a}, {b}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pass(groups: &[(u32, usize, usize)]) -> Pass {
+        Pass(groups.iter().map(|&(sequence, first, rows)| Group { sequence, first, rows }).collect())
+    }
+
+    #[test]
+    fn rows_are_taken_from_where_a_rule_says() {
+        // Three sequences: 2 rows from position 4 on, 1 row at position 9, 3 rows from 0 on.
+        let pass = pass(&[(0, 4, 2), (1, 9, 1), (2, 0, 3)]);
+        let of = |map: Map| (0..6).map(|r| map.of(&pass, r).unwrap()).collect::<Vec<_>>();
+        assert_eq!(of(Map::Ordered(Order::Longest, false)), [2, 0, 1, 3, 4, 5]);
+        assert_eq!(of(Map::Ordered(Order::Longest, true)), [1, 2, 0, 3, 4, 5]);
+        assert_eq!(of(Map::OfSequence), [0, 1, 0, 0, 1, 2]);
+        assert_eq!(of(Map::OfLongest), [2; 6]);
+        assert_eq!(of(Map::AtMost(4)), [0, 1, 2, 3, 3, 3]);
+        let of = |position: Position| (0..6).map(|r| position.of(&pass, r)).collect::<Option<Vec<_>>>();
+        assert_eq!(of(Position::FromFirst).unwrap(), [4, 5, 6, 7, 8, 9]);
+        assert_eq!(of(Position::Number).unwrap(), [0, 1, 0, 0, 1, 2]);
+        assert_eq!(of(Position::By(-1)), None);
+    }
+
+    #[test]
+    fn every_condition_holds_somewhere_and_not_everywhere() {
+        let passes = [pass(&[(0, 0, 3), (1, 0, 1)]), pass(&[(0, 3, 1), (1, 1, 1)]), pass(&[(0, 4, 2)])];
+        let rows = passes.iter().flat_map(|pass| (0..pass.rows()).map(move |r| (pass, pass.at(r).unwrap())));
+        for when in When::ALL.into_iter().filter(|when| *when != When::Always) {
+            let of: Vec<bool> = rows.clone().map(|(pass, at)| when.has(pass, at)).collect();
+            assert!(of.contains(&true) && of.contains(&false), "{when}");
+        }
+    }
+}
