@@ -3,6 +3,7 @@
 
 use crate::borne::Borne;
 use crate::capture::{Fed, Plan, RowsSaid, Whose};
+use crate::diagnose::pass::{Group, Pass, Position, When, conditions, told};
 use crate::number::counted;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,9 @@ pub struct SlotsCheck {
     /// What became of them on other tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elsewhere: Option<Elsewhere>,
+    /// The rule that gives all of them, if one does, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
 }
 
 /// Positions, slots and block tables of another run, and its values.
@@ -175,6 +179,12 @@ impl SlotsCheck {
                 ("slots", said.iter().any(|pass| pass.slots.is_some())),
                 ("entries of block tables", said.iter().any(|pass| !pass.tables.is_empty())),
             ];
+            let rule = run.check.wrong.first().and_then(|row| match row.how {
+                WrongBy::Position { .. } => rule_of_positions(plan, tokens, said),
+                WrongBy::Taken { .. } => rule_of_slots(plan, tokens, said, &run.check),
+                _ => None,
+            });
+            run.check.rule = rule;
             run.check.of = of.into_iter().filter(|(_, any)| *any).map(|(name, _)| name.to_owned()).collect();
             run.check
         })
@@ -224,7 +234,8 @@ impl SlotsCheck {
         };
         let harmless =
             if self.harmless { "; every value is right nonetheless: such rows may have been copied" } else { "" };
-        first.words() + &more + harmless
+        let rule = self.rule.as_ref().map_or_else(String::new, |rule| format!("; all of them by one rule: {rule}"));
+        first.words() + &more + &rule + harmless
     }
 
     /// How far they may be taken for the cause of the values that are wrong.
@@ -292,6 +303,70 @@ impl SlotsCheck {
 
 fn are_not(rows: usize) -> String {
     format!("{} {} not", counted(rows, "row"), if rows == 1 { "is" } else { "are" })
+}
+
+/// The rows of each pass, by sequence; none where the rows of a sequence are not side by side.
+fn passes(plan: &Plan, tokens: &[u32], said: &[RowsSaid]) -> Option<Vec<Pass>> {
+    let mut have = vec![0; plan.sequences()];
+    let mut all = Vec::new();
+    for (fed, said) in plan.fed(tokens).iter().zip(said) {
+        fed.backs.iter().for_each(|&(sequence, to)| have[sequence as usize] = to);
+        fed.prefixes.iter().for_each(|&(_, to, length)| have[to as usize] = length);
+        let mut groups: Vec<Group> = Vec::new();
+        for &sequence in &said.sequences {
+            let known = groups.iter().position(|group| group.sequence == sequence);
+            match known {
+                Some(at) if at + 1 == groups.len() => groups[at].rows += 1,
+                Some(_) => return None,
+                None => groups.push(Group { sequence, first: have[sequence as usize], rows: 1 }),
+            }
+        }
+        groups.iter().for_each(|group| have[group.sequence as usize] += group.rows);
+        all.push(Pass(groups));
+    }
+    Some(all)
+}
+
+/// The rule that gives every position of a run, in words.
+fn rule_of_positions(plan: &Plan, tokens: &[u32], said: &[RowsSaid]) -> Option<String> {
+    let passes = passes(plan, tokens, said)?;
+    let fits = |position: Position, condition: [When; 2]| {
+        passes.iter().zip(said).all(|(pass, said)| {
+            let Some(given) = &said.positions else { return true };
+            (0..pass.rows()).all(|r| {
+                let Some(at) = pass.at(r) else { return false };
+                let holds = condition.iter().all(|when| when.has(pass, at));
+                let own = Some(pass.0[at.0].first + at.1);
+                let other = if holds { position.of(pass, r) } else { own };
+                other.is_some_and(|other| given.get(r) == Some(&(other as i64)))
+            })
+        })
+    };
+    Position::all().find_map(|position| {
+        let condition = conditions().find(|condition| fits(position, *condition))?;
+        Some(format!("each row is given {position}, {}", told(condition)))
+    })
+}
+
+/// The rule that gives every slot that is another row's, in words.
+fn rule_of_slots(plan: &Plan, tokens: &[u32], said: &[RowsSaid], check: &SlotsCheck) -> Option<String> {
+    let passes = passes(plan, tokens, said)?;
+    let in_line = passes.iter().zip(said).all(|(pass, said)| {
+        let Some(slots) = &said.slots else { return true };
+        let from_first = |r: usize| {
+            let (group, number) = pass.at(r)?;
+            Some(*slots.get(pass.first_of(group))? + number as i64)
+        };
+        (0..pass.rows()).all(|r| from_first(r) == slots.get(r).copied())
+    });
+    // A first row says nothing of what is counted from it.
+    let behind = |row: &WrongRow| {
+        let group = passes.get(row.pass)?.0.iter().find(|group| group.sequence == row.sequence)?;
+        Some(row.token > group.first && matches!(row.how, WrongBy::Taken { .. }))
+    };
+    let all = check.more == 0 && check.wrong.iter().all(|row| behind(row) == Some(true));
+    let words = "the slots of a sequence in a pass are counted on from that of its first row there, as if its pages lay one after another";
+    (in_line && all).then(|| words.to_owned())
 }
 
 /// The state of a run.

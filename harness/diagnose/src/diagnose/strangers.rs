@@ -3,6 +3,7 @@
 
 use super::siblings::{Runs, origin};
 use super::spots::{Link, Shown, Told};
+use super::taken_over::REMEDY_OF_FILLERS;
 use crate::capture::Whose;
 use crate::number::counted;
 use crate::verdict::{Evidence, RowAt, right, work_of};
@@ -98,10 +99,53 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     }
     // A row may be overwritten more than once: each slot is reported as it is first.
     let mut first: BTreeMap<usize, BTreeSet<Token>> = BTreeMap::new();
-    for ((_, slot), tokens) in slots {
-        first.entry(slot).or_insert(tokens);
+    let mut again = false;
+    for ((_, slot), tokens) in &slots {
+        let known = first.entry(*slot).or_insert_with(|| tokens.clone());
+        again |= known.is_disjoint(tokens);
     }
-    told(&first, (runs, run), REMEDY)
+    if !again {
+        return told(&first, (runs, run), REMEDY);
+    }
+    if let Some(told) = fillers(&slots, (runs, run)) {
+        return Some(told);
+    }
+    let told = told(&first, (runs, run), REMEDY)?;
+    Some(Told { words: format!("{}; later they hold rows of other tokens", told.words), ..told })
+}
+
+/// Slots that each pass writes its last row to, or leaves as they are.
+fn fillers(slots: &BTreeMap<(usize, usize), BTreeSet<Token>>, (runs, run): Runs<'_>) -> Option<Told> {
+    let capture = runs[run].0.subject.capture;
+    // The last row of each pass.
+    let mut last: BTreeMap<usize, (usize, Token)> = BTreeMap::new();
+    for (searcher, _) in runs {
+        for step in &searcher.subject.capture.steps {
+            let at = step.in_pass?;
+            let token = (step.whose, step.keys() - 1);
+            last.entry(at.number)
+                .and_modify(|known| *known = (*known).max((at.before, token)))
+                .or_insert((at.before, token));
+        }
+    }
+    let mut held: BTreeMap<usize, &BTreeSet<Token>> = BTreeMap::new();
+    for ((step, slot), tokens) in slots {
+        let of_pass = last.get(&capture.steps[*step].in_pass?.number)?.1;
+        let stays = held.get(slot).is_some_and(|before| !before.is_disjoint(tokens));
+        if !stays && !tokens.contains(&of_pass) {
+            return None;
+        }
+        held.insert(*slot, tokens);
+    }
+    let names: Vec<String> = held.keys().map(ToString::to_string).collect();
+    let (row, holds) = if names.len() == 1 { ("row", "holds") } else { ("rows", "hold") };
+    let words = format!(
+        "{row} {} {holds} the row of the pass's last token, each time that such a pass runs: a row that fills up a pass repeats that and is \
+         written there",
+        names.join(", ")
+    );
+    let shown = Shown { what: "the last row of a pass".to_owned(), ..Shown::default() };
+    Some(Told { words, remedy: REMEDY_OF_FILLERS, shown })
 }
 
 /// Rows of a stage that are what the stage should give for other tokens of the run.

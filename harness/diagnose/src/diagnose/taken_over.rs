@@ -21,7 +21,7 @@ const REMEDY_OF_OTHERS: &str = "look at what writes to slots of earlier tokens: 
                                 or moves cached rows";
 
 /// The same of rows that hold those of a token that fills up a pass.
-const REMEDY_OF_FILLERS: &str = "give the rows that fill up a pass to a fixed size a slot that no sequence reads, in every pass: slots of an earlier pass \
+pub(super) const REMEDY_OF_FILLERS: &str = "give the rows that fill up a pass to a fixed size a slot that no sequence reads, in every pass: slots of an earlier pass \
                                  may still stand in the buffer";
 
 /// How far a row may be from the one of another token, relative to its largest element: the cache may round.

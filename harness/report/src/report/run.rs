@@ -15,7 +15,7 @@ use crate::products::Evaluators;
 use crate::severity::Severity;
 use crate::slots::SlotsCheck;
 use crate::tokens::TokensCheck;
-use crate::verdict::{Decisions, Element, Gap, Local, Unjudged};
+use crate::verdict::{Decisions, Element, Gap, Local, Unjudged, Verdict};
 use crate::weights::Mismatch;
 use std::collections::BTreeSet;
 
@@ -201,7 +201,7 @@ fn more(report: &Report) -> Vec<Line> {
         }
     }
     if let Some(gap) = &report.gap {
-        more.push(("missing", missing(gap, &report.diagnosis.verdict.unjudged)));
+        more.push(("missing", missing(gap, &report.diagnosis.verdict)));
         if !gap.add.is_empty() {
             let names: Vec<String> = gap.add.iter().map(ToString::to_string).collect();
             let (names, side) = (names.join(", "), if gap.of_reference { "reference" } else { "subject" });
@@ -215,13 +215,20 @@ fn more(report: &Report) -> Vec<Line> {
 }
 
 /// `24 stages, 600 rows not judged: L01.attn_norm … logits (1 row, position 7)`.
-fn missing(gap: &Gap, unjudged: &[Unjudged]) -> String {
+fn missing(gap: &Gap, verdict: &Verdict) -> String {
+    let unjudged = &verdict.unjudged;
+    // The subject's own rows were judged where the reference alone lacks the stage.
+    let by_subject = |of: &Unjudged| {
+        let stage = verdict.stages.iter().find(|stage| stage.id == of.stage);
+        !of.inconclusive && stage.is_some_and(|stage| stage.subject.is_some() && stage.reference.is_none())
+    };
+    let side = if unjudged.iter().all(by_subject) { " in the reference, which lacks them" } else { "" };
     let names: Vec<String> = unjudged.iter().map(ToString::to_string).collect();
     let named = match names.as_slice() {
         [first @ .., last] if names.len() > NAMED => format!("{} … {last}", first[..NAMED - 1].join(" ")),
         all => all.join(" "),
     };
-    format!("{}, {} not judged: {named}", counted(names.len(), "stage"), counted(gap.rows, "row"))
+    format!("{}, {} not judged{side}: {named}", counted(names.len(), "stage"), counted(gap.rows, "row"))
 }
 
 fn facts(report: &Report) -> Vec<Line> {

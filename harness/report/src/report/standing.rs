@@ -22,6 +22,12 @@ pub(super) fn words(finding: &Finding) -> Option<String> {
                 wrong(*elements),
                 finding.id
             )),
+            (Some(Trial::Confirmed { elements, tokens, there: None }), Some(_)) => Some(format!(
+                "confirmed on {}: the same rule gives all {} of {} in this sequence of that run",
+                others(*tokens),
+                wrong(*elements),
+                finding.id
+            )),
             (Some(Trial::Silent { tokens, because }), Some(_)) => {
                 Some(format!("read off the values of this run; {} do not tell more: {because}", others(*tokens)))
             }

@@ -366,7 +366,9 @@ impl Check<'_> {
             local.wrong_of_finite |= !block.poisoned;
             local.spread.keep(element);
         }
-        if local.at.is_none() || row.used > local.used {
+        // Of rows that are allowed nothing, the one that is off most is the worst.
+        let beyond = row.used == local.used && row.used > 1.0 && row.residual > local.residual;
+        if local.at.is_none() || row.used > local.used || beyond {
             local.used = row.used;
             local.residual = row.residual;
             local.allowed = row.allowed;
