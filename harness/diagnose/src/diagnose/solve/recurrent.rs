@@ -257,14 +257,19 @@ fn head_of(
     }
     all.push(before);
     scene.count(8 * tokens * net.dim * net.dim);
-    if let Elsewhere::Undecayed(each, missing) = elsewhere {
-        scene.count(4 * each * tokens * net.dim);
-        return Some(undecayed(&all, net.dim, (*each, *missing), of_state));
-    }
     let one = DeltaNet { heads: 1, key_heads: 1, dim: net.dim };
     let op = if of_state { Defined::op(DeltaState(one)) } else { Defined::op(one) };
     let context = Context { tokens: &[], positions: &[], history: &[], source: &scene.e.oracle.weights, weights: &[] };
     let (mut y, mut bound) = ops::forward_with_bound(&op, &all.iter().collect::<Vec<_>>(), &context);
+    if let Elsewhere::Undecayed(each, missing) = elsewhere {
+        scene.count(4 * each * tokens * net.dim);
+        let (given, mut reach) = undecayed(&all, net.dim, (*each, *missing), of_state);
+        // What the recursion may round is as much larger as the values are.
+        let largest = |values: &[f64]| values.iter().fold(0f64, |most, v| most.max(v.abs()));
+        let by = (largest(&given) / largest(&y.data).max(f64::MIN_POSITIVE)).max(1.0) as f32;
+        reach.iter_mut().zip(&bound).for_each(|(reach, own)| *reach = reach.max(by * own));
+        return Some((given, reach));
+    }
     if let (Elsewhere::Turned(true), true) = (elsewhere, of_state) {
         (y.data, bound) = (turned(&y.data, net.dim), turned(&bound, net.dim));
     }
