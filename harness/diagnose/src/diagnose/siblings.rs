@@ -176,14 +176,27 @@ fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
         let listed = |f: &Finding| f.solution.as_ref().is_some_and(|s| matches!(s.holds, Holds::Some { .. }));
         let unexplained =
             |f: &&Finding| (!f.says_why() || by_row(f) || listed(f)) && !f.evident && !f.unread && f.inside.is_empty();
-        for finding in diagnosis.findings.iter().filter(unexplained) {
+        // What is explained under a condition here, and not at all in another sequence, is a rule of all of them if there is one.
+        let bare = |id: StageId| {
+            let others = runs.iter().flat_map(|(_, diagnosis)| &diagnosis.findings);
+            others
+                .filter(|f| f.id == id)
+                .any(|f| !f.says_why() && !f.unread && f.inside.is_empty() && f.shape != PREFIX)
+        };
+        let under = |f: &Finding| f.solution.as_ref().is_some_and(|s| matches!(s.holds, Holds::Under { .. }));
+        let conditional = |f: &&Finding| !unexplained(f) && under(f) && bare(f.id);
+        for finding in diagnosis.findings.iter().filter(|f| unexplained(f) || conditional(f)) {
             let graph = &searcher.oracle.graph;
             let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { continue };
             if searcher.meter.over() {
                 break;
             }
             let e = searcher.evidence(node, searcher.subject.capture);
-            let told = if listed(finding) { joined::words(&e, (runs, run)) } else { by_values(&e, (runs, run)) };
+            let told = match () {
+                () if listed(finding) => joined::words(&e, (runs, run)),
+                () if conditional(&finding) => passes::words(&e, (runs, run)),
+                () => by_values(&e, (runs, run)),
+            };
             let Some(told) = told else { continue };
             let mut finding = finding.clone();
             finding.explained_by(&told.words);
@@ -235,6 +248,18 @@ pub fn again_among_sequences(
                 None if is_old => None,
                 None => Tried::of(&all, &wrong, (run, finding), false).against,
             };
+            // One law of which each sequence says another condition.
+            let other = |other: &usize| found(*other).is_some_and(|other| is_the_law_elsewhere(finding, other));
+            if against.is_some() || wrong.iter().any(other) {
+                let mut tried = Tried { against: against.clone(), ..Tried::alone(run, finding) };
+                tried.jointly(&all, &wrong);
+                if let Some(holds) = tried.narrowed {
+                    let mut finding = finding.clone();
+                    hold(&mut finding, &holds, (all[run].0, origin(all[run].1, id)));
+                    changed.push((run, finding));
+                    continue;
+                }
+            }
             changed.extend(against.map(|why| (run, taken_back(all[run].0, all[run].1, finding, why))));
         }
         changed.extend(of_another(&all, &wrong, id));
@@ -310,6 +335,15 @@ impl Decided {
     }
 }
 
+/// Whether another finding has the law of this one under another condition.
+fn is_the_law_elsewhere(own: &Finding, other: &Finding) -> bool {
+    let [own, other] = [own, other].map(|finding| finding.solution.as_ref());
+    own.zip(other).is_some_and(|(own, other)| {
+        let first = |of: &Solution| of.holds.told().first().map(|when| (*when).clone());
+        own.words == other.words && first(own) != first(other)
+    })
+}
+
 /// Tells of a finding where its cause holds. Rows that another sequence lists are no rows of this one.
 fn hold(finding: &mut Finding, holds: &Holds, (searcher, origin): (&Searcher<'_>, Option<&StageResult>)) {
     if let Some(solution) = &mut finding.solution {
@@ -366,7 +400,9 @@ fn settled(runs: &[(&Searcher<'_>, &Diagnosis)], id: StageId) -> (Vec<(usize, Fi
         let of_all = tried.iter().any(|tried| tried.against.is_none() && tried.holds.len() + 1 == wrong.len());
         if !of_all && !tried.iter().any(|tried| tried.finding.name() == finding.name()) {
             let mut one = Tried::of(runs, &wrong, (run, finding), true);
-            one.jointly(runs, &wrong);
+            if one.against.is_some() {
+                one.jointly(runs, &wrong);
+            }
             tried.push(one);
         }
     }
@@ -409,12 +445,17 @@ struct Tried<'a> {
 }
 
 impl<'a> Tried<'a> {
+    /// Before it is held against any.
+    fn alone(run: usize, finding: &'a Finding) -> Self {
+        Self { run, finding, holds: Vec::new(), narrowed: None, against: None }
+    }
+
     /// `may_narrow` if the report may use the place where it holds in the others.
     fn of(
         runs: &[(&Searcher<'_>, &'a Diagnosis)], wrong: &[usize], (run, finding): (usize, &'a Finding),
         may_narrow: bool,
     ) -> Self {
-        let mut tried = Self { run, finding, holds: Vec::new(), narrowed: None, against: None };
+        let mut tried = Self::alone(run, finding);
         let Some(origin) = origin(runs[run].1, finding.id) else { return tried };
         // Those in which the stage is wrong come first. Rows that one has from another sequence are in other passes there: they say
         // nothing of a condition.
@@ -460,7 +501,7 @@ impl<'a> Tried<'a> {
 
     /// What one sequence says of where a law holds may be too narrow, and speak against it elsewhere: all of them are asked together.
     fn jointly(&mut self, runs: &[(&Searcher<'_>, &Diagnosis)], wrong: &[usize]) {
-        let Some(solution) = self.finding.solution.as_ref().filter(|_| self.against.is_some()) else { return };
+        let Some(solution) = self.finding.solution.as_ref() else { return };
         let graph = &runs[self.run].0.oracle.graph;
         let Some(node) = graph.index(self.finding.id).map(|i| &graph.nodes[i]) else { return };
         // Rows that a sequence has from another one are in other passes there.
