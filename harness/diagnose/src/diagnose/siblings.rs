@@ -66,6 +66,9 @@ pub(super) type Runs<'a> = (&'a [(&'a Searcher<'a>, &'a Diagnosis)], usize);
 /// Why no run on other tokens is made.
 const OF_THIS_RUN: &str = "it is read off the values of the sequences of this run";
 
+/// Why a law that gives what is wrong in several sequences is no cause.
+const NO_RULE: &str = "no rule was found that says in all sequences which elements it is about";
+
 /// Why another run of such passes says nothing of what this one shows.
 const NOTHING_THERE: &str = "nothing of this stage is wrong in that run";
 
@@ -470,7 +473,9 @@ impl<'a> Tried<'a> {
                 continue;
             }
             let is_wrong = wrong.contains(&other);
-            let (elements, allowed) = match held_there(runs[run].0, searcher, origin, finding) {
+            let predicted = held_there(runs[run].0, searcher, origin, finding);
+            let conflicts = !matches!(predicted, Predicted::Fails(_));
+            let (elements, allowed) = match predicted {
                 Predicted::Holds { elements, both: None } => (elements, true),
                 Predicted::Holds { elements, .. } if finding.solution.is_none() => (elements, true),
                 Predicted::Holds { elements, both: Some(both) } | Predicted::Under { elements, both } => (
@@ -490,7 +495,11 @@ impl<'a> Tried<'a> {
             };
             if !allowed {
                 let tokens = searcher.subject.capture.steps.iter().map(|step| step.tokens.len()).sum();
-                let what = if is_wrong { OTHERWISE } else { RIGHT };
+                let what = match (conflicts, is_wrong) {
+                    (true, _) => NO_RULE,
+                    (_, true) => OTHERWISE,
+                    (_, false) => RIGHT,
+                };
                 tried.against = Some((tokens, format!("elsewhere in the same run, {what}")));
                 break;
             }
@@ -511,7 +520,7 @@ impl<'a> Tried<'a> {
         let all: Vec<Evidence<'_>> =
             asked.iter().map(|run| runs[*run].0.evidence(node, runs[*run].0.subject.capture)).collect();
         let meter = runs[self.run].0.meter;
-        let Some((holds, given)) = jointly(&all.iter().collect::<Vec<_>>(), solution, meter) else { return };
+        let Some((holds, given)) = jointly(&all.iter().collect::<Vec<_>>(), solution, (false, meter)) else { return };
         // Nothing that is right elsewhere may be wrong by it.
         let right = (0..runs.len()).filter(|run| !wrong.contains(run));
         let under = Solution { holds: holds.clone(), ..solution.clone() };

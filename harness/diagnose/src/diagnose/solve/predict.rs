@@ -162,16 +162,17 @@ fn one_law(pair: Pair<'_>, law: Of<'_>, solution: &Solution) -> Predicted {
 
 /// The conditions of a law that all of these runs allow. None where it does not give what is wrong in one of them.
 pub(in crate::diagnose) fn of_all(runs: &[&Evidence<'_>], solution: &Solution, meter: &Meter) -> Vec<When> {
-    match jointly(runs, solution, meter) {
+    match jointly(runs, solution, (true, meter)) {
         Some((Holds::Under { conditions, .. }, _)) => conditions,
         _ => Vec::new(),
     }
 }
 
 /// Where a law holds, as all of these runs together tell, and the wrong elements of each that it gives. `None` where it does not give
-/// what is wrong in one of them, or where no rule says which elements it is about.
+/// what is wrong in one of them, or where no rule says which elements it is about. Of what no other run is predicted by, a rule must tell
+/// more rows apart than chance does.
 pub(in crate::diagnose) fn jointly(
-    runs: &[&Evidence<'_>], solution: &Solution, meter: &Meter,
+    runs: &[&Evidence<'_>], solution: &Solution, (beyond_chance, meter): (bool, &Meter),
 ) -> Option<(Holds, Vec<usize>)> {
     let law = of_words(solution);
     let scenes: Vec<Scene<'_>> =
@@ -186,7 +187,7 @@ pub(in crate::diagnose) fn jointly(
     }
     let seen: Vec<Seen<'_, '_>> =
         scenes.iter().zip(&all).map(|(scene, (wrong, spared))| Seen { scene, wrong, spared }).collect();
-    let mut conditions = when::separating(&seen);
+    let mut conditions = when::telling(&seen, beyond_chance);
     conditions.retain(|when| !when.is_list());
     (!conditions.is_empty()).then_some((Holds::Under { conditions, tried: false }, given))
 }

@@ -5,7 +5,7 @@ mod features;
 mod separating;
 mod words;
 
-pub(super) use separating::{Seen, separating};
+pub(super) use separating::{Seen, separating, telling};
 
 use super::At;
 use super::scene::Scene;

@@ -84,6 +84,11 @@ impl Seen<'_, '_> {
 /// The conditions that hold of all wrong elements of these runs and of none that is spared, the simpler first: on one
 /// feature; where there is none, on the size of the value; where there is none either, the simplest on two features.
 pub(in super::super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
+    telling(runs, runs.len() > 1)
+}
+
+/// The same, each of them telling more rows apart than chance does, if it must.
+pub(in super::super) fn telling(runs: &[Seen<'_, '_>], beyond_chance: bool) -> Vec<When> {
     let of = |f: &Feature, are_wrong: bool| -> Option<Vec<i64>> {
         let values = |run: &Seen<'_, '_>| -> Option<Vec<i64>> {
             run.elements(are_wrong).iter().map(|&at| (f.of)(run.scene, at)).collect()
@@ -110,7 +115,7 @@ pub(in super::super) fn separating(runs: &[Seen<'_, '_>]) -> Vec<When> {
     // A condition that is read off two runs is tested on none: it must tell more rows apart than chance does.
     let tells = |c: &Condition, yes: &[i64], no: &[i64], rest: &[usize]| {
         let others = rest.iter().map(|&s| (rows[1][s], no[s]));
-        runs.len() < 2 || c.tells(rows[0].iter().copied().zip(yes.iter().copied()), others)
+        !beyond_chance || c.tells(rows[0].iter().copied().zip(yes.iter().copied()), others)
     };
     let everything: Vec<usize> = (0..spared).collect();
     let one = known.iter().flat_map(|(options, no, yes)| {
