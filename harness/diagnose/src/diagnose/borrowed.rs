@@ -39,12 +39,15 @@ impl Span {
 fn place(spans: &[(Span, usize)]) -> Option<(usize, String)> {
     let from_first = spans.iter().all(|(span, _)| span.perhaps.0 == 0);
     let to_own = spans.iter().all(|(span, position)| span.perhaps.1 == *position);
-    let &(Span { sure: (first, last), .. }, _) = spans.first()?;
+    let &(Span { sure: (first, _), .. }, _) = spans.first()?;
     let alike = |end: fn(&Span) -> usize| spans.iter().all(|(span, _)| end(span) == end(&spans[0].0));
+    // The first queries see a part of them.
+    let last = spans.iter().map(|(span, _)| span.sure.1).max()?;
+    let up_to_last = spans.iter().all(|(span, position)| span.sure.1 == last.min(*position));
     match (from_first, to_own) {
         (true, true) => Some((0, "at the same positions".to_owned())),
         (false, true) if alike(|span| span.sure.0) => Some((first, format!("at the same positions from {first} on"))),
-        (_, false) if alike(|span| span.sure.1) && (from_first || alike(|span| span.sure.0)) => {
+        (_, false) if up_to_last && (from_first || alike(|span| span.sure.0)) => {
             let first = if from_first { 0 } else { first };
             Some((first, format!("at the same positions {first}..{last}")))
         }

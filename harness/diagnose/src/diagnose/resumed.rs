@@ -19,7 +19,7 @@ const REMEDY: &str = "begin a new sequence with zeros, one behind a cached prefi
 const LEAST: usize = 16;
 
 /// How far rounding may move an element over a few tokens, relative to the largest.
-const ROUNDED: f64 = 4e-6;
+const ROUNDED: f64 = 2e-5;
 
 /// A state: of which run, and after how many of its tokens.
 type After = (Whose, usize);

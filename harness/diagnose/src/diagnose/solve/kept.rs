@@ -2,6 +2,7 @@
 //! stride that it has then.
 
 use super::form::Form;
+use super::index::Index;
 use super::scene::Scene;
 use super::{Alternative, Law, Row};
 use crate::verdict::RowAt;
@@ -31,6 +32,8 @@ pub enum Kept {
     FirstScale(usize),
     /// Blocks of q8_0 are coded by the largest scale that they have in a row of the pass.
     PassScale,
+    /// Codes of q8_0 are right, and the scales of a row are those of other blocks of it.
+    ScaleOf(Block),
     /// Blocks of q8_0 are coded by their scale as it is stored, in f16.
     StoredScale,
     /// Codes of q4_0 and q5_0 are not limited: the one above the largest becomes 0.
@@ -48,6 +51,35 @@ pub enum Kept {
         /// Whether a head's rows lie together; else a column's do.
         by_head: bool,
     },
+}
+
+/// Another block of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Block {
+    /// The transposed one, if the blocks of a row are read as a matrix of so many rows.
+    Turned(usize),
+    /// The next one, after the last the first.
+    Next,
+    /// The one before, before the first the last.
+    Before,
+    /// The one at the other end.
+    Mirrored,
+    /// The first of the row.
+    First,
+}
+
+impl Block {
+    /// The number of the block, of so many.
+    fn of(self, block: usize, blocks: usize) -> Option<usize> {
+        match self {
+            Self::Turned(rows) => Index::Turned { each: blocks, rows }.of(block, blocks),
+            Self::Next => Some((block + 1) % blocks),
+            Self::Before => Some((block + blocks - 1) % blocks),
+            Self::Mirrored => Some(blocks - 1 - block),
+            Self::First => Some(0),
+        }
+    }
 }
 
 /// What becomes of the fraction of a code.
@@ -94,6 +126,18 @@ impl fmt::Display for Kept {
             Self::PassScale => {
                 f.write_str("each block is coded by the largest scale that it has in a row of the pass that writes it")
             }
+            Self::ScaleOf(block) => {
+                f.write_str("codes are right, and each block has the scale of another block of its row: ")?;
+                match block {
+                    Block::Turned(rows) => {
+                        write!(f, "the transposed one, the blocks being read as {rows} rows")
+                    }
+                    Block::Next => f.write_str("the next one"),
+                    Block::Before => f.write_str("the one before"),
+                    Block::Mirrored => f.write_str("the one at the other end"),
+                    Block::First => f.write_str("the first one"),
+                }
+            }
             Self::StoredScale => f.write_str(
                 "each block is coded by its scale as it is stored, rounded to f16, and not by the exact one",
             ),
@@ -138,7 +182,12 @@ impl Kept {
                 let rope = rotation(scene)?;
                 Some(Box::new(move |row| rotated(scene, row, rope, (if back { -1.0 } else { 1.0 }, once))))
             }
-            Self::FirstScale(_) | Self::PassScale | Self::StoredScale | Self::Cut(_) | Self::AtLeastOne => {
+            Self::FirstScale(_)
+            | Self::PassScale
+            | Self::ScaleOf(_)
+            | Self::StoredScale
+            | Self::Cut(_)
+            | Self::AtLeastOne => {
                 let of_cache = matches!(scene.node().op.anatomy(), Anatomy::State(State::Rows(_)));
                 let format = scene.e.side.arithmetic.kv.of(scene.node().is_of_values());
                 (of_cache && format == ActivationFormat::Q8_0).then(|| -> Alternative<'a> {
@@ -151,6 +200,7 @@ impl Kept {
                             let step = &scene.e.side.capture.steps[wrote(scene, row.place.position)?];
                             by_others(scene, row, step.first..step.keys())
                         }
+                        Self::ScaleOf(block) => by_scales_of(scene, row, block),
                         Self::Cut(cut) => with_codes_cut(scene, row, cut),
                         Self::AtLeastOne => by_stored(scene, row, 1.0),
                         _ => by_stored(scene, row, 0.0),
@@ -242,6 +292,24 @@ fn by_others(scene: &Scene<'_>, row: &RowAt, positions: Range<usize>) -> Option<
             value.push(codes[1] * stored);
             bound.push(((codes[0] - codes[1]).abs() * stored) as f32);
         }
+    }
+    Some(Row { value, bound })
+}
+
+/// A row of q8_0 whose blocks have the scales of others of the row.
+fn by_scales_of(scene: &Scene<'_>, row: &RowAt, block: Block) -> Option<Row> {
+    let (from, width) = (scene.token(row).1, scene.width()?);
+    let whole = given(scene, row.place.position, 0, width)?;
+    let largest: Vec<f32> = whole.chunks(BLOCK).map(|own| own.iter().fold(0f32, |most, v| most.max(v.abs()))).collect();
+    let (mut value, mut bound) = (Vec::with_capacity(row.range.len()), Vec::with_capacity(row.range.len()));
+    for (i, v) in whole.get(from..from + row.range.len())?.iter().enumerate() {
+        let own = (from + i) / BLOCK;
+        let scale = f64::from(largest[own] / 127.0);
+        let other = f16::from_f32(largest[block.of(own, largest.len())?] / 127.0).to_f64();
+        let exact = if scale == 0.0 { 0.0 } else { f64::from(*v) / scale };
+        value.push(exact.round() * other);
+        let is_half = (exact.abs().fract() - 0.5).abs() < 4.0 * UNIT * exact.abs();
+        bound.push(if is_half { other as f32 } else { 0.0 });
     }
     Some(Row { value, bound })
 }
@@ -376,8 +444,12 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let grown = [256, 128, 64, 32, 16, 8, 4]
         .into_iter()
         .flat_map(|first| [false, true].map(|by_head| Kept::Grown { first, by_head }));
+    let blocks = scene.width().unwrap_or(0) / BLOCK;
+    let turned = (2..blocks).filter(|rows| blocks.is_multiple_of(*rows)).map(Block::Turned);
+    let others = turned.chain([Block::Next, Block::Before, Block::Mirrored, Block::First]).map(Kept::ScaleOf);
     firsts
         .into_iter()
+        .chain(others.filter(|_| blocks > 1))
         .chain([Kept::PassScale, Kept::StoredScale, Kept::CodesWrap, Kept::NoSubnormals])
         .chain(Cut::ALL.map(Kept::Cut))
         .chain([Kept::AtLeastOne])

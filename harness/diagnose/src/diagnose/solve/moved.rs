@@ -379,6 +379,13 @@ pub(super) fn columns<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         let mut of_head = Sources::new();
         within.for_each(|(key, some)| meet(&mut of_head, key, some));
         all.extend(laws(scene, Axis::OfHead(d), Index::giving(&of_head)));
+        // Whole heads.
+        let mut of_heads = Sources::new();
+        for ((c, _), some) in &sources {
+            let alike = some.iter().filter(|s| *s % d == c % d).map(|s| s / d).collect();
+            meet(&mut of_heads, (c / d, width / d), alike);
+        }
+        all.extend(laws(scene, Axis::Head, Index::giving(&of_heads)));
     }
     // Pairs that no rule gives.
     let pairs: BTreeMap<usize, usize> =

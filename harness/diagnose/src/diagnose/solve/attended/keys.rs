@@ -255,6 +255,13 @@ pub enum Keys {
         /// Queries of a tile.
         queries: usize,
     },
+    /// Up to the row that a line's number says, of lines that are tokens by heads, or heads by tokens, and taken for the other.
+    OfLines {
+        /// Whether they are tokens by heads.
+        by_token: bool,
+    },
+    /// All but those of the last page of so many, if that is full.
+    ButFullPage(usize),
     /// Up to its row in the part, divided by this, after those in the cache.
     RowDivided(usize),
     /// Up to its position divided by this.
@@ -348,6 +355,15 @@ impl Keys {
                 let last = (tile_of_queries(queries) + queries).min(n) - 1;
                 causal || k / keys < last / keys
             }
+            Self::OfLines { by_token } => {
+                let (rows, row) = (n.saturating_sub(first).max(1), p.saturating_sub(first));
+                let taken = |(head, heads): (usize, usize)| match by_token {
+                    true => (row * heads + head) % rows,
+                    false => (head * rows + row) / heads,
+                };
+                seat.line.map_or(causal, |line| k <= first + taken(line))
+            }
+            Self::ButFullPage(m) => causal && !((p + 1).is_multiple_of(m) && k + m > p),
             Self::RowDivided(m) => k <= first + (p - first) / m,
             Self::PositionDivided(m) => k <= p / m,
             Self::PartRounded { to, up: false } => k <= p - first % to,
@@ -404,7 +420,7 @@ impl Keys {
 
     /// Whether which they are depends on the query's head.
     pub(in super::super) fn are_of_lines(self) -> bool {
-        matches!(self, Self::TilesToLinesStart { .. })
+        matches!(self, Self::TilesToLinesStart { .. } | Self::OfLines { .. })
     }
 
     /// The number that parts are counted by, of rules that round where a part begins.
@@ -465,6 +481,8 @@ impl Keys {
         all.extend(both.clone().map(|(keys, queries)| Self::TilesToQueriesEnd { keys, queries }));
         all.extend(both.clone().map(|(keys, queries)| Self::TilesSeenByLast { keys, queries }));
         all.extend(both.map(|(keys, queries)| Self::TilesBeforeLast { keys, queries }));
+        all.extend([true, false].map(|by_token| Self::OfLines { by_token }));
+        all.extend([4, 8, 16, 32, 64].map(Self::ButFullPage));
         all.extend((2..=8).flat_map(|m| [Self::RowDivided(m), Self::PositionDivided(m)]));
         if capture.steps.len() > 1 {
             all.extend(TILES.into_iter().flat_map(|m| [Self::CachedPages(m), Self::ButBegunPage(m)]));
@@ -592,6 +610,14 @@ impl fmt::Display for Keys {
                 f,
                 "its own keys, and all of the tiles of {keys} before the one that the last query of its tile of {queries} is in: that one alone is masked"
             ),
+            Self::OfLines { by_token } => {
+                let (are, taken) = if *by_token { ("tokens by heads", "heads by tokens") } else { ("heads by tokens", "tokens by heads") };
+                write!(
+                    f,
+                    "the keys up to the token of another line of the part: the lines are {are} (of the heads that share a head of the cache), and the mask takes them for {taken}"
+                )
+            }
+            Self::ButFullPage(m) => write!(f, "all keys but the last {m} where their number is a multiple of {m}: a full last page is left out"),
             Self::RowDivided(m) => {
                 write!(f, "the keys up to the query's row in its part divided by {m}, and those in the cache")
             }
