@@ -48,7 +48,8 @@ fn place(spans: &[(Span, usize)]) -> Option<(usize, String)> {
         (true, true) => Some((0, "at the same positions".to_owned())),
         (false, true) if alike(|span| span.sure.0) => Some((first, format!("at the same positions from {first} on"))),
         (_, false) if up_to_last && (from_first || alike(|span| span.sure.0)) => {
-            let first = if from_first { 0 } else { first };
+            // Those that both sequences have are its own as well.
+            let first = if alike(|span| span.sure.0) { first } else { 0 };
             Some((first, format!("at the same positions {first}..{last}")))
         }
         _ => None,
