@@ -12,16 +12,13 @@ HERE = Path(__file__).resolve().parent
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(HERE))
 from bugs import BUGS
-try:
-    from key import KEY
-except ImportError:
-    KEY = {}
+from key import KEY
 
 
 def main():
     if "--key" in sys.argv:
-        for name, (stage, law, when) in KEY.items():
-            print(f"== {name}\nstage {stage}\nlaw   {law}\nwhen  {when}\n")
+        for name, (stage, law, when, after) in KEY.items():
+            print(f"== {name}\nstage {stage}\nlaw   {law}\nwhen  {when}\nafter {after}\n")
         return
     words = [word for word in sys.argv[1:] if word != "--clean"]
     out, qdiff, end = Path(words[0]).resolve(), os.environ["QDIFF"], "-clean" if "--clean" in sys.argv else ""
