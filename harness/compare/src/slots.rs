@@ -541,6 +541,35 @@ mod tests {
     }
 
     #[test]
+    fn positions_and_slots_of_one_rule_are_told_by_it() {
+        let plan: Plan = "7,5+4,1+1,1+1".parse().unwrap();
+        let mut said = right(&plan, 4);
+        // Where each sequence has one row, both get the position of the longer one.
+        for pass in &mut said[2..] {
+            let positions = pass.positions.as_mut().unwrap();
+            positions[1] = positions[0];
+        }
+        let rule = "each row is given the position of the first row of the pass, in passes in which every sequence has one row";
+        assert_eq!(check(&plan, &said).rule.as_deref(), Some(rule));
+        // Another one that no rule gives.
+        said[1].positions.as_mut().unwrap()[3] += 5;
+        assert_eq!(check(&plan, &said).rule, None);
+        // Sequence 1 has the page that lies behind the one of sequence 0; this has another one next.
+        let plan: Plan = "6+3,4+1".parse().unwrap();
+        let mut said = right(&plan, 8);
+        let first = said[0].slots.as_ref().unwrap()[0];
+        let theirs: Vec<i64> = (8..12).map(|slot| first + slot).collect();
+        said[0].slots.as_mut().unwrap()[6..].copy_from_slice(&theirs[..3]);
+        said[1].slots.as_mut().unwrap()[4] = theirs[3];
+        said[0].tables.insert(1, theirs[..3].to_vec());
+        said[1].tables.insert(1, theirs);
+        assert_eq!(check(&plan, &said).rule, None);
+        said[1].slots.as_mut().unwrap()[..4].copy_from_slice(&[6, 7, 8, 9].map(|slot| first + slot));
+        let rule = check(&plan, &said).rule;
+        assert!(rule.as_deref().is_some_and(|rule| rule.contains("as if its pages lay one after another")), "{rule:?}");
+    }
+
+    #[test]
     fn slots_of_a_sequence_that_has_ended_are_free() {
         let plan: Plan = "4,0+4".parse().unwrap();
         let mut said = right(&plan, 4);

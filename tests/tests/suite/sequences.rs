@@ -545,7 +545,43 @@ fn a_state_that_was_not_cleared_is_named() {
     write_npy(&folder.join("stale"), &all);
     folder.write("stale/manifest.json", folder.text("several/manifest.json"));
     let said = folder.qdiff("run -m model.gguf --subject capture:stale").exits(1);
-    let told = "the state that the pass begins with is the one of sequence 0 after 6 tokens, and not zeros";
+    let told =
+        "the state that the pass at position 0 begins with is the one of sequence 0 after 6 tokens, and not zeros";
+    assert!(unwrapped(&said.stdout).contains(told), "{said}");
+}
+
+/// A capture whose logits have the order of the sequences' lengths in each pass with one row of each: a rule of the passes, which one
+/// sequence alone does not show.
+#[test]
+fn rows_in_the_order_of_lengths_are_told_by_a_rule() {
+    let folder = folder();
+    folder.qdiff("record -m model.gguf --length 24 --sequences 4+9+6,1+1+1,0+1+1 --out several").exits(0);
+    let mut all = arrays(&folder.join("several"));
+    let at = |all: &[Array], name: &str| all.iter().position(|a| a.name == name).unwrap();
+    // Sequence 1 is the longest, then sequence 2, then sequence 0; in the last pass the order is right.
+    let [first, second, third] = ["step1/logits", "s1.step1/logits", "s2.step1/logits"].map(|name| at(&all, name));
+    let longest = all[second].values.clone();
+    let shortest = std::mem::replace(&mut all[first].values, longest);
+    let middle = std::mem::replace(&mut all[third].values, shortest);
+    all[second].values = middle;
+    write_npy(&folder.join("ordered"), &all);
+    folder.write("ordered/manifest.json", folder.text("several/manifest.json"));
+    let told = "each row is the row at its place when rows are ordered from the longest sequence to the shortest, in passes in which every \
+                sequence has one row";
+    let said = folder.qdiff("run -m model.gguf --subject capture:ordered").exits(1);
+    // One pass that is wrong shows no rule.
+    assert!(!unwrapped(&said.stdout).contains(told), "{said}");
+    // A second one does.
+    folder.qdiff("record -m model.gguf --length 25 --sequences 4+9+6,1+1+1,1+1+1 --out longer").exits(0);
+    let mut all = arrays(&folder.join("longer"));
+    for step in ["step1", "step2"] {
+        let names = ["", "s1.", "s2."].map(|sequence| at(&all, &format!("{sequence}{step}/logits")));
+        let values = [names[1], names[2], names[0]].map(|at| all[at].values.clone());
+        names.into_iter().zip(values).for_each(|(at, values)| all[at].values = values);
+    }
+    write_npy(&folder.join("twice"), &all);
+    folder.write("twice/manifest.json", folder.text("longer/manifest.json"));
+    let said = folder.qdiff("run -m model.gguf --subject capture:twice").exits(1);
     assert!(unwrapped(&said.stdout).contains(told), "{said}");
 }
 
