@@ -4,6 +4,7 @@
  *     QDIFF_STEP(qd, first, tokens, n);               position of the first token; the n ids that are fed now
  *     QDIFF_ROWS(qd, "layer_out", 7, x, QDIFF_F32, n, n_embd);
  *     QDIFF_TAP(qd, "q_rope", 7, q, QDIFF_BF16, 3, dims, strides);
+ *     QDIFF_APPEND(qd, "embed", -1, row, QDIFF_F32, 1, n_embd);    for an engine that computes the tokens of a step one by one
  *     QDIFF_END(qd);
  *
  * QDIFF_BEGIN makes the folder that QDIFF_DUMP names. A new dump replaces an old one in that folder. If a process cannot dump, it
@@ -105,6 +106,14 @@ typedef struct {
     size_t count;
 } qdiff_array;
 
+/* Rows that were appended to a stage of the current step, and are written when it ends. */
+typedef struct qdiff_rows {
+    qdiff_array array;
+    char *bytes;
+    size_t used, room;
+    struct qdiff_rows *next;
+} qdiff_rows;
+
 /* A capture while it is written. */
 typedef struct {
     long pid; /* of the process that began it: one that is forked from it has no part in it */
@@ -118,6 +127,7 @@ typedef struct {
     long long first;
     int32_t *tokens; /* NULL where nobody knows them */
     size_t n;
+    qdiff_rows *appended;
     int failed;
     /* Of GPUs: what has come and is not written yet, its bytes, those of all places that copies go to, how many copies
      * have not come, and the places. */
@@ -142,6 +152,9 @@ typedef struct {
 /* An array of `rows` rows of `width` elements. */
 #define QDIFF_ROWS(ctx, name, layer, ptr, dtype, rows, width) \
     ((ctx) ? qdiff_tap_rows(ctx, name, layer, ptr, dtype, rows, width) : (void)0)
+/* The next rows of a stage of the current step: all that are appended to it are one array. */
+#define QDIFF_APPEND(ctx, name, layer, ptr, dtype, rows, width) \
+    ((ctx) ? qdiff_append(ctx, name, layer, ptr, dtype, rows, width) : (void)0)
 /* Of one sequence. */
 #define QDIFF_TAP_OF(ctx, sequence, name, layer, ptr, dtype, ndim, dims, strides) \
     ((ctx) ? qdiff_tap_of(ctx, sequence, name, layer, ptr, dtype, ndim, dims, strides) : (void)0)
@@ -479,9 +492,18 @@ static inline qdiff_tap *qdiff_begin_rank(const char *engine, int rank, const ch
 }
 
 /* Says that the current step is whole. With the lock held, as all that follow. */
+static inline void qdiff_write(qdiff_tap *ctx, const qdiff_array *array, const char *data, int packed);
+
 static inline void qdiff_close_step(qdiff_tap *ctx) {
     qdiff_text line = {NULL, 0, 0, 0};
+    qdiff_rows *rows;
     size_t i;
+    while ((rows = ctx->appended) != NULL) {
+        ctx->appended = rows->next;
+        qdiff_write(ctx, &rows->array, rows->bytes, 1);
+        free(rows->bytes);
+        free(rows);
+    }
     if (ctx->open && !ctx->failed) {
         qdiff_say(&line, "{\"end\":%ld", ctx->step);
         if (ctx->tokens) {
@@ -1044,6 +1066,60 @@ static inline void qdiff_tap_rows(qdiff_tap *ctx, const char *name, int layer, c
     dims[0] = rows;
     dims[1] = width;
     qdiff_tap_host(ctx, name, layer, data, dtype, 2, dims, NULL);
+}
+
+static inline void qdiff_append(qdiff_tap *ctx, const char *name, int layer, const void *data, int dtype, int64_t rows,
+                                int64_t width) {
+    qdiff_array array;
+    qdiff_rows **at = &ctx->appended;
+    int64_t dims[2];
+    size_t bytes;
+    dims[0] = rows;
+    dims[1] = width;
+    if (qdiff_forked(ctx)) {
+        return;
+    }
+    qdiff_settle(ctx, 0);
+    if (!qdiff_describe(ctx, &array, name, layer, data, dtype, 2, dims, NULL) || ctx->failed) {
+        QDIFF_UNLOCK(&ctx->lock);
+        return;
+    }
+    array.sequence = -1;
+    while (*at && strcmp((*at)->array.name, array.name) != 0) {
+        at = &(*at)->next;
+    }
+    bytes = array.count * qdiff_size(dtype);
+    if (!ctx->open) {
+        qdiff_trouble(ctx, "%s was appended to before a step began", array.name);
+    } else if (*at && ((*at)->array.dtype != dtype || (*at)->array.dims[1] != width)) {
+        qdiff_trouble(ctx, "%s was appended rows of %lld elements to rows of %lld, or of another number format", array.name,
+                      (long long)width, (long long)(*at)->array.dims[1]);
+    } else {
+        if (!*at) {
+            *at = (qdiff_rows *)calloc(1, sizeof **at);
+            if (*at) {
+                (*at)->array = array;
+                (*at)->array.dims[0] = 0;
+                (*at)->array.count = (*at)->array.reach = 0;
+            }
+        }
+        if (*at && (*at)->room - (*at)->used < bytes) {
+            const size_t room = (*at)->room * 2 + bytes;
+            char *larger = (char *)realloc((*at)->bytes, room);
+            (*at)->room = larger ? room : (*at)->room;
+            (*at)->bytes = larger ? larger : (*at)->bytes;
+        }
+        if (!*at || (*at)->room - (*at)->used < bytes) {
+            qdiff_trouble(ctx, "no memory for %s of step %ld", array.name, ctx->step);
+        } else {
+            memcpy((*at)->bytes + (*at)->used, data, bytes);
+            (*at)->used += bytes;
+            (*at)->array.dims[0] += rows;
+            (*at)->array.count += array.count;
+            (*at)->array.reach = (*at)->array.count;
+        }
+    }
+    QDIFF_UNLOCK(&ctx->lock);
 }
 
 static inline void qdiff_step_end(qdiff_tap *ctx) {

@@ -25,6 +25,13 @@ int main(void) {
             const int64_t dims[2] = {v.rows, v.width};
             QDIFF_TAP_OF(qd, v.sequence, v.name, v.layer, v.data, QDIFF_F32, 2, dims, NULL);
             free(v.data);
+        } else if (which % 4 == 0) {
+            int64_t r;
+            for (r = 0; r < v.rows; r++) {
+                QDIFF_APPEND(qd, v.name, v.layer, v.data + r * v.width, QDIFF_F32, 1, v.width);
+            }
+            which++;
+            free(v.data);
         } else if (which++ % 2 == 0) {
             QDIFF_ROWS(qd, v.name, v.layer, v.data, QDIFF_F32, v.rows, v.width);
             free(v.data);

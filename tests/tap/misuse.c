@@ -55,6 +55,7 @@ int main(int argc, char **argv) {
     WAY("back", tap(qd, "x", x, QDIFF_F32, 2, dims, back))
     WAY("rows", QDIFF_ROWS(qd, "x", -1, x, QDIFF_F32, -2, 4))
     WAY("layer", QDIFF_ROWS(qd, "x", -2, x, QDIFF_F32, 2, 4))
+    WAY("append", (QDIFF_APPEND(qd, "y", -1, x, QDIFF_F32, 1, 4), QDIFF_APPEND(qd, "y", -1, x, QDIFF_F32, 1, 2)))
     QDIFF_ROWS(qd, "embed", -1, x, QDIFF_F32, 2, 4);
     WAY("fork", forked(qd, 0))
     WAY("fork-taps", forked(qd, 1))

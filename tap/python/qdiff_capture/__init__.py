@@ -104,6 +104,7 @@ class Capture:
         if self._names is not None:
             raise RuntimeError("a step was begun before the last one ended")
         self._names, self._tokens = set(), [int(token) for token in tokens]
+        self._appended = {}  # by name: number format, shape of a row, rows, elements
         self._sequences = None if sequences is None else [int(sequence) for sequence in sequences]
         if sequences is not None and len(self._sequences) != len(self._tokens):
             raise ValueError(f"{len(self._tokens)} tokens are of {len(self._sequences)} sequences: name that of each token")
@@ -119,9 +120,31 @@ class Capture:
         if self._names is None:
             raise RuntimeError(f"{stage} was added outside a step")
         name = stage if layer is None else f"L{layer:02}.{stage}"
-        if (name, sequence) in self._names:
+        self._put(name, sequence, *_elements(name, array, dtype))
+
+    def append(self, stage, rows, *, layer=None, dtype=None):
+        """Appends rows to a stage of the current step, as an engine has them that computes one token of the step after the other.
+        Arrays are those of `add`; the rows of a step are one array, which is dumped when the step ends."""
+        if not self.writes:
+            return
+        self._check_process()
+        if self._names is None:
+            raise RuntimeError(f"{stage} was appended to outside a step")
+        name = stage if layer is None else f"L{layer:02}.{stage}"
+        if (name, None) in self._names:
             raise ValueError(f"{name} was added to this step before")
-        held, shape, elements = _elements(name, array, dtype)
+        held, shape, elements = _elements(name, rows, dtype)
+        if not shape:
+            raise ValueError(f"{name} was appended a number; append rows, of shape [rows, width]")
+        known = self._appended.setdefault(name, (held, shape[1:], [0], bytearray()))
+        if known[:2] != (held, shape[1:]):
+            raise ValueError(f"{name} was appended rows of {held} {shape[1:]} to rows of {known[0]} {known[1]}")
+        known[2][0] += shape[0]
+        known[3].extend(elements)
+
+    def _put(self, name, sequence, held, shape, elements):
+        if (name, sequence) in self._names or sequence is None and name in self._appended:
+            raise ValueError(f"{name} was added to this step before")
         self._write(self._elements, elements)
         self._line({"step": self._steps, "name": name, "dtype": held, "shape": shape, "file": _folder.ELEMENTS,
                     "offset": self._offset, **({} if sequence is None else {"sequence": sequence})})
@@ -134,6 +157,9 @@ class Capture:
             raise RuntimeError("no step was begun")
         if self.writes:
             self._check_process()
+            appended, self._appended = self._appended, {}
+            for name, (held, shape, rows, elements) in appended.items():
+                self._put(name, None, held, rows + shape, elements)
             if self._sequences is not None:
                 of_step = {"sequences": self._sequences, "prefixes": self._shared, "taken_back": self._back}
                 self._line({"step": self._steps, **{name: said for name, said in of_step.items() if said}})

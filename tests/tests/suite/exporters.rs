@@ -36,6 +36,9 @@ with Capture("foreign", engine="numpy", model_sha256=manifest["model_sha256"]) a
                     capture.add(f"model.{stage}", x[None])
                 elif stage.endswith("_rope"):
                     capture.add(f"model.{layer}.rotated.{stage[4]}", x.transpose(1, 0, 2)[None])
+                elif stage.endswith("ffn_norm"):
+                    for row in x:
+                        capture.append(f"model.{layer}.{stage[4:]}", row[None])
                 else:
                     capture.add(f"model.{layer}.{stage[4:]}", x)
                 if stage == "logits":

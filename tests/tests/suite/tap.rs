@@ -182,6 +182,7 @@ fn what_the_header_is_given_by_mistake_is_refused() {
         ("back", "x: axis 0 has 2 elements, -4 apart"),
         ("rows", "x: axis 0 has -2 elements"),
         ("layer", "x: there is no layer -2"),
+        ("append", "y was appended rows of 2 elements to rows of 4"),
         ("engine", "QDIFF_BEGIN has no name for the engine"),
     ] {
         let said = runs(&folder, way, Some("dump")).exits(0);
