@@ -4,12 +4,14 @@
 use super::pass::{Group, Map, Pass, Position, When, conditions, told as told_of};
 use super::resumed::{before, operands, parts};
 use super::siblings::Runs;
+use super::solve::coded_by;
 use super::spots::{Shown, Told, rules};
 use crate::capture::Capture;
 use crate::verdict::{Evidence, RowAt, right, work_of};
-use qdiff_engine::model::{Axis, Node, StageId};
+use qdiff_engine::model::{Axis, Node, Role, StageId, row_len};
 use qdiff_engine::ops::anatomy::{Elementwise, RowReduction, State};
 use qdiff_engine::ops::{self, Anatomy, Context, Tensor};
+use qdiff_engine::quant::ActivationFormat;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -145,8 +147,12 @@ impl<'a> Stages<'a> {
                 }
             }
         }
-        let bad: usize =
-            self.all.iter().map(|e| e.bad_rows().filter(|row| e.side.capture.is_own(row.step)).count()).sum();
+        // A row of a cache is seen again in later steps.
+        let written = |e: &Evidence<'_>, row: &RowAt| {
+            let step = &e.side.capture.steps[row.step];
+            e.side.capture.is_own(row.step) && (step.first..step.keys()).contains(&row.place.position)
+        };
+        let bad: usize = self.all.iter().map(|e| e.bad_rows().filter(|row| written(e, row)).count()).sum();
         given >= LEAST && wrong > 0 && wrong == bad && passes.len() >= PASSES
     }
 
@@ -175,8 +181,11 @@ pub(super) fn words(e: &Evidence<'_>, runs: Runs<'_>) -> Option<Told> {
     match node.op.anatomy() {
         Anatomy::State(State::Own) => states(node, runs).or_else(|| begins(node, runs)),
         Anatomy::RowReduction(RowReduction::Recurrent) => begins(node, runs),
+        Anatomy::State(State::Rows(_)) => rows(node, runs),
         Anatomy::Elementwise(Elementwise::Rotation(_)) => turned(node, runs).or_else(|| rows(node, runs)),
-        _ if node.token_axis() == Some(0) && !node.has_state() && !node.shape.contains(&Axis::Keys) => rows(node, runs),
+        _ if node.token_axis() == Some(0) && !node.has_state() && !node.shape.contains(&Axis::Keys) => {
+            rows(node, runs).or_else(|| sorted(node, runs))
+        }
         _ => None,
     }
 }
@@ -190,6 +199,8 @@ fn rows(node: &Node, runs: Runs<'_>) -> Option<Told> {
     // The whole row, and each of several operands.
     let mut takes: Vec<Takes> = vec![Takes::Row];
     takes.extend((0..operands).filter(|_| operands > 1).map(Takes::Operand));
+    let coded = node.has_state() && stages.all[0].side.arithmetic.kv.of(node.is_of_values()) == ActivationFormat::Q8_0;
+    takes.extend(coded.then_some(Takes::Scale));
     for take in takes {
         for map in Map::all() {
             for when in When::ALL {
@@ -210,12 +221,17 @@ fn rows(node: &Node, runs: Runs<'_>) -> Option<Told> {
                     let from = (at.0, group, number);
                     Some(match take {
                         Takes::Row => stages.right(from, head, false),
-                        Takes::Operand(i) => stages.made(node, (at, head), (Some((i, from)), None)),
+                        Takes::Operand(i) => {
+                            let other = stages.operand(node.inputs[i], from);
+                            other.and_then(|other| stages.made(node, (at, head), (Some((i, other)), None)))
+                        }
+                        Takes::Scale => stages.coded(node, (at, head), from),
                     })
                 };
                 if stages.agrees(false, rule) {
                     let what = match take {
                         Takes::Row => "each row is".to_owned(),
+                        Takes::Scale => "each block is coded by the scale that it has in".to_owned(),
                         Takes::Operand(i) => format!("each row takes the {} of", nodes[node.inputs[i]].id.name),
                     };
                     fits.push(format!("{what} {map}, {when}"));
@@ -231,11 +247,89 @@ fn rows(node: &Node, runs: Runs<'_>) -> Option<Told> {
     told(fits, OF_ROWS)
 }
 
+/// Choices of experts whose values are in the order of the experts' numbers, or put back from it wrongly.
+fn sorted(node: &Node, runs: Runs<'_>) -> Option<Told> {
+    let graph = &runs.0[0].0.oracle.graph;
+    let k = row_len(node);
+    let chosen = graph.nodes.iter().position(|other| {
+        let of_layer = (other.id.layer, other.id.rank) == (node.id.layer, node.id.rank);
+        of_layer && matches!(other.op.anatomy(), Anatomy::Decision(_)) && other.role == Role::Router
+    })?;
+    let picks = row_len(&graph.nodes[chosen]);
+    let of_operand = node.inputs.iter().position(|i| *i != chosen && row_len(&graph.nodes[*i]) == picks);
+    let operand = if k == picks { None } else { Some(of_operand.filter(|_| node.weights.is_empty())?) };
+    let stages = Stages::of(node, runs)?;
+    // Of each pass, the choice whose value another one has: in either direction.
+    let orders = |back: bool| -> Option<Vec<Vec<usize>>> {
+        let of = |(pass, fed): (usize, &Fed)| {
+            let rows =
+                (0..fed.pass.rows()).map(|r| fed.pass.at(r).and_then(|(g, n)| stages.operand(chosen, (pass, g, n))));
+            let experts: Vec<f64> = rows.collect::<Option<Vec<_>>>()?.into_iter().flat_map(|row| row.data).collect();
+            let mut order: Vec<usize> = (0..experts.len()).collect();
+            order.sort_by(|a, b| experts[*a].total_cmp(&experts[*b]));
+            let mut put_back = vec![0; order.len()];
+            order.iter().enumerate().for_each(|(i, from)| put_back[*from] = i);
+            Some(if back { put_back } else { order })
+        };
+        stages.fed.iter().enumerate().map(of).collect()
+    };
+    let mut fits = Vec::new();
+    for back in [false, true] {
+        let orders = orders(back)?;
+        for when in When::ALL {
+            let rule = |at: At, head: usize| -> Option<Instead> {
+                let pass = &stages.fed[at.0].pass;
+                let first = (pass.first_of(at.1) + at.2) * picks;
+                let from = &orders[at.0][first..first + picks];
+                let moves = from.iter().enumerate().any(|(i, from)| *from != first + i);
+                if !moves || !when.has(pass, (at.1, at.2)) {
+                    return None;
+                }
+                let value = |from: usize| -> Option<(f64, f32)> {
+                    let (group, number) = pass.at(from / picks)?;
+                    let there = (at.0, group, number);
+                    match operand {
+                        None => {
+                            let (value, bound) = stages.right(there, head, false)?;
+                            Some((*value.get(from % picks)?, *bound.get(from % picks)?))
+                        }
+                        Some(i) => Some((*stages.operand(node.inputs[i], there)?.data.get(from % picks)?, 0.0)),
+                    }
+                };
+                let all: Option<Vec<(f64, f32)>> = from.iter().map(|from| value(*from)).collect();
+                Some(all.and_then(|all| {
+                    let (values, bounds): (Vec<f64>, Vec<f32>) = all.into_iter().unzip();
+                    let Some(i) = operand else { return Some((values, bounds)) };
+                    let mut other = stages.operand(node.inputs[i], at)?;
+                    other.data = values;
+                    stages.made(node, (at, head), (Some((i, other)), None))
+                }))
+            };
+            if stages.agrees(false, rule) {
+                let what = match operand {
+                    None => "the values of the pass's choices are".to_owned(),
+                    Some(i) => format!("the {} of the pass's choices are taken", graph.nodes[node.inputs[i]].id.name),
+                };
+                let how = if back {
+                    "as if they were in the order of the experts' numbers, and put back from it"
+                } else {
+                    "in the order of the experts' numbers, and not put back"
+                };
+                fits.push(format!("{what} {how}, {when}"));
+                break;
+            }
+        }
+    }
+    told(fits, OF_ROWS)
+}
+
 /// What is taken of another row.
 #[derive(Clone, Copy)]
 enum Takes {
     Row,
     Operand(usize),
+    /// The scales of its blocks.
+    Scale,
 }
 
 /// Rows that are rotated by other positions.
@@ -280,13 +374,28 @@ impl Stages<'_> {
         Some(Tensor { shape, data })
     }
 
-    /// What a row is if an operand is that of another row, or if its position is another one.
+    /// A row of a cache whose blocks are coded by the scales of another row.
+    fn coded(&self, node: &Node, (at, head): (At, usize), from: At) -> Instead {
+        let input = *node.inputs.first()?;
+        let [own, other] = [at, from].map(|at| self.operand(input, at));
+        let (run, rows) = self.rows_of(at, false)?;
+        let n = self.all[run].rows[*rows.get(head)?].range.len();
+        let part = |of: Tensor<f64>| -> Option<Vec<f32>> {
+            Some(of.data.get(head * n..(head + 1) * n)?.iter().map(|v| *v as f32).collect())
+        };
+        Some(coded_by(&part(own?)?, &part(other?)?))
+    }
+
+    /// What a row is if an operand is another one, or if its position is.
     fn made(
-        &self, node: &Node, (at, head): (At, usize), (operand, position): (Option<(usize, At)>, Option<usize>),
+        &self, node: &Node, (at, head): (At, usize), (operand, position): (Option<(usize, Tensor<f64>)>, Option<usize>),
     ) -> Instead {
         let e = &self.all[self.fed[at.0].of[at.1].0];
-        let from = |i: usize| operand.filter(|(other, _)| *other == i).map_or(at, |(_, from)| from);
-        let inputs = node.inputs.iter().enumerate().map(|(i, input)| self.operand(*input, from(i)));
+        let own = |i: usize, input: usize| match &operand {
+            Some((other, value)) if *other == i => Some(value.clone()),
+            _ => self.operand(input, at),
+        };
+        let inputs = node.inputs.iter().enumerate().map(|(i, input)| own(i, *input));
         let inputs: Vec<Tensor<f64>> = inputs.collect::<Option<_>>()?;
         let (run, index) = self.fed[at.0].of[at.1];
         let step = &self.capture(run).steps[index];

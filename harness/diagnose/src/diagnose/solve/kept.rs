@@ -280,7 +280,13 @@ fn by_others(scene: &Scene<'_>, row: &RowAt, positions: Range<usize>) -> Option<
         let row = given(scene, position, from, n)?;
         other.iter_mut().zip(row).for_each(|(most, v)| *most = most.max(v.abs()));
     }
-    let (mut value, mut bound) = (Vec::with_capacity(n), Vec::with_capacity(n));
+    let (value, bound) = coded_by(&own, &other);
+    Some(Row { value, bound })
+}
+
+/// A row of q8_0 whose blocks are coded by the scales that the blocks of another row have, with bounds.
+pub(in super::super) fn coded_by(own: &[f32], other: &[f32]) -> (Vec<f64>, Vec<f32>) {
+    let (mut value, mut bound) = (Vec::with_capacity(own.len()), Vec::with_capacity(own.len()));
     for (own, other) in own.chunks(BLOCK).zip(other.chunks(BLOCK)) {
         let largest = other.iter().fold(0f32, |most, v| most.max(v.abs()));
         let stored = f16::from_f32(largest / 127.0).to_f64();
@@ -293,7 +299,7 @@ fn by_others(scene: &Scene<'_>, row: &RowAt, positions: Range<usize>) -> Option<
             bound.push(((codes[0] - codes[1]).abs() * stored) as f32);
         }
     }
-    Some(Row { value, bound })
+    (value, bound)
 }
 
 /// A row of q8_0 whose blocks have the scales of others of the row.
