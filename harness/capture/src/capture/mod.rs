@@ -117,6 +117,10 @@ pub struct InPass {
     pub recorded: Option<usize>,
     /// How many of its sequence's tokens another sequence has as well, by then.
     pub shared: usize,
+    /// The fewest keys that a sequence of the pass sees.
+    pub shortest: usize,
+    /// The keys that the sequences before it and after it in the pass see.
+    pub beside: [Option<usize>; 2],
 }
 
 /// A row of attention weights that looks at slots of the cache that its sequence does not have.

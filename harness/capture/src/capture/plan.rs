@@ -323,6 +323,7 @@ impl Plan {
             // The position of the first row of the pass, and the rows so far.
             let (mut first, mut before, leads) = (None, 0, turns.first().map_or(0, |turn| turn.tokens));
             let most = turns.iter().map(|turn| turn.tokens).max().unwrap_or(0);
+            let shortest = of_pass.iter().copied().min().unwrap_or(0);
             let longest = of_pass.iter().copied().max().unwrap_or(0);
             for turn in &turns {
                 sequences.insert(turn.run, turn.whose.sequence);
@@ -345,9 +346,22 @@ impl Plan {
                 }
                 all[run].extend(steps.next().map(|step| {
                     let first = *first.get_or_insert(step.first);
+                    let of = |turn: Option<usize>| turn.and_then(|turn| of_pass.get(turn).copied());
+                    let beside = [of(turn.checked_sub(1)), of(Some(turn + 1))];
                     let shared = shared.get(&run).copied().unwrap_or(0);
                     Step {
-                        in_pass: Some(InPass { number, first, leads, turn, before, most, recorded, shared }),
+                        in_pass: Some(InPass {
+                            number,
+                            first,
+                            leads,
+                            turn,
+                            before,
+                            most,
+                            recorded,
+                            shared,
+                            shortest,
+                            beside,
+                        }),
                         ..step
                     }
                 }));

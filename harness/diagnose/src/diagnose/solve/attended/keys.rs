@@ -26,6 +26,8 @@ pub(in super::super::super) struct Seat {
     pub(super) recorded: Option<usize>,
     /// The keys of the sequence of the pass's first row.
     pub(super) leads: Option<usize>,
+    /// The keys of the shortest sequence of the pass, and of those before and after its own.
+    pub(super) others: [Option<usize>; 3],
     /// The number of its head among those that share a head of the cache, and how many these are.
     pub(super) line: Option<(usize, usize)>,
 }
@@ -42,6 +44,7 @@ impl Seat {
             single: true,
             recorded: None,
             leads: None,
+            others: [None; 3],
             line: None,
         }
     }
@@ -58,6 +61,7 @@ impl Seat {
             single: false,
             recorded: None,
             leads: None,
+            others: [None; 3],
             line: None,
         }
     }
@@ -130,6 +134,7 @@ impl Seats {
             single: tokens == 1,
             recorded,
             leads,
+            others: in_pass.map_or([None; 3], |pass| [Some(pass.shortest), pass.beside[0], pass.beside[1]]),
             line: None,
         }
     }
@@ -161,6 +166,8 @@ pub enum Keys {
     Recorded(usize),
     /// As many as the sequence of the pass's first row has, rounded up to a multiple of this.
     OfLeading(usize),
+    /// As many as another sequence of the pass has, rounded up to a multiple of this.
+    OfOther(Other, usize),
     /// All but the last one that was in the cache before the part.
     ButLastCached,
     /// All but the first of the part.
@@ -286,6 +293,18 @@ pub enum Keys {
     },
 }
 
+/// Another sequence of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Other {
+    /// The shortest.
+    Shortest,
+    /// The one before.
+    Before,
+    /// The one after.
+    After,
+}
+
 /// Tiles of keys or queries.
 pub(super) const TILES: [usize; 6] = [4, 8, 16, 32, 64, 128];
 
@@ -307,6 +326,9 @@ impl Keys {
             Self::PromptPages(m) => causal && k < prompt.next_multiple_of(m),
             Self::Recorded(m) => causal && seat.recorded.is_none_or(|keys| k < keys.next_multiple_of(m)),
             Self::OfLeading(m) => causal && seat.leads.is_none_or(|keys| k < keys.next_multiple_of(m)),
+            Self::OfOther(other, m) => {
+                causal && seat.others[other as usize].is_none_or(|keys| k < keys.next_multiple_of(m))
+            }
             Self::ButLastCached => causal && (first == 0 || k != first - 1),
             Self::ButFirstOfPart => causal && (first == 0 || k != first),
             Self::CachedPages(m) => causal && (k >= first || k < first / m * m),
@@ -451,8 +473,11 @@ impl Keys {
         if capture.steps.iter().any(|step| step.in_pass.is_some_and(|pass| pass.recorded.is_some())) {
             all.extend([1, 8, 16, 32, 64, 128, 256].map(Self::Recorded));
         }
-        if capture.steps.iter().any(|step| step.in_pass.is_some_and(|pass| pass.before > 0)) {
+        if capture.steps.iter().any(|step| step.in_pass.is_some_and(|pass| pass.before > 0 || pass.beside[1].is_some()))
+        {
             all.extend([1, 8, 16, 32, 64, 128, 256].map(Self::OfLeading));
+            let others = [Other::Shortest, Other::Before, Other::After];
+            all.extend(others.into_iter().flat_map(|other| [1, 8, 16, 32, 64].map(|m| Self::OfOther(other, m))));
         }
         for m in reach.iter().copied().chain([4, 8, 16, 32, 64, 128, 256, 512, 1024]) {
             all.extend([Self::Window(m), Self::First(m), Self::Block(m), Self::ToBlockEnd(m)]);
@@ -534,6 +559,15 @@ impl fmt::Display for Keys {
                 f,
                 "as many tiles of {m} keys as the sequence of the pass's first row has: its length is taken for that of each sequence"
             ),
+            Self::OfOther(other, m) => {
+                let of = match other {
+                    Other::Shortest => "the shortest sequence of the pass",
+                    Other::Before => "the sequence before it in the pass",
+                    Other::After => "the sequence after it in the pass",
+                };
+                let tiles = if *m > 1 { format!("tiles of {m} keys") } else { "keys".to_owned() };
+                write!(f, "as many {tiles} as {of} has: its length is taken for the sequence's own")
+            }
             Self::ButLastCached => f.write_str("all keys but the last that was in the cache before the part"),
             Self::ButFirstOfPart => f.write_str("all keys but the first of the part"),
             Self::CachedPages(m) => write!(
