@@ -258,6 +258,7 @@ pub fn again_among_sequences(
                 tried.jointly(&all, &wrong);
                 if let Some(holds) = tried.narrowed {
                     let mut finding = finding.clone();
+                    let holds = allowed_too(holds, finding.solution.as_ref().map(|solution| &solution.holds));
                     hold(&mut finding, &holds, (all[run].0, origin(all[run].1, id)));
                     changed.push((run, finding));
                     continue;
@@ -345,6 +346,16 @@ fn is_the_law_elsewhere(own: &Finding, other: &Finding) -> bool {
         let first = |of: &Solution| of.holds.told().first().map(|when| (*when).clone());
         own.words == other.words && first(own) != first(other)
     })
+}
+
+/// Of the conditions that all sequences allow, those that another run allowed as well, if there are any.
+fn allowed_too(all: Holds, own: Option<&Holds>) -> Holds {
+    let (Holds::Under { conditions, .. }, Some(Holds::Under { conditions: both, tried: true })) = (&all, own) else {
+        return all;
+    };
+    let conditions: Vec<When> =
+        conditions.iter().filter(|when| both.iter().any(|own| own.alike(when))).cloned().collect();
+    if conditions.is_empty() { all } else { Holds::Under { conditions, tried: true } }
 }
 
 /// Tells of a finding where its cause holds. Rows that another sequence lists are no rows of this one.
