@@ -162,6 +162,11 @@ impl Solution {
         let others: Vec<String> = self.also.iter().map(rules::told).collect();
         if others.is_empty() {
             String::new()
+        } else if others.len() > SHOWN {
+            let n = others.len();
+            format!(
+                " (or one of {n} other rules for which keys are seen: the values of the runs fit each of these rules)"
+            )
         } else {
             format!(" (or {}: the values of the runs fit each of these rules)", others.join(", or "))
         }
@@ -204,8 +209,11 @@ impl Solution {
     }
 
     /// How many other rules the runs allow, where these are too many to be reported; then this one is as likely wrong as right. One is
-    /// too many if the rule is read off one row.
+    /// too many if the rule is read off one row. A rule without a kernel's own number is the likely one, and stays.
     pub(super) fn undecided(&mut self, of_one_row: bool) -> Option<usize> {
+        if !of_one_row && self.sees_plainly() {
+            return None;
+        }
         let most = if of_one_row { 0 } else { SHOWN };
         (self.also.len() > most).then(|| std::mem::take(&mut self.also).len())
     }

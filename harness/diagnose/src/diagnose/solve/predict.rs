@@ -188,7 +188,8 @@ pub(in crate::diagnose) fn jointly(
     let seen: Vec<Seen<'_, '_>> =
         scenes.iter().zip(&all).map(|(scene, (wrong, spared))| Seen { scene, wrong, spared }).collect();
     let mut conditions = when::telling(&seen, beyond_chance);
-    conditions.retain(|when| !when.is_list());
+    // What two features say together is told from chance, or not at all.
+    conditions.retain(|when| !when.is_list() && (beyond_chance || !matches!(when, When::Both(..))));
     (!conditions.is_empty()).then_some((Holds::Under { conditions, tried: false }, given))
 }
 
