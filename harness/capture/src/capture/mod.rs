@@ -117,6 +117,13 @@ pub struct InPass {
     pub recorded: Option<usize>,
     /// How many of its sequence's tokens another sequence has as well, by then.
     pub shared: usize,
+    /// The rows of the pass.
+    pub rows: usize,
+    /// Whether a sequence begins in it.
+    pub begins: bool,
+    /// If every sequence has one row: the keys of the sequence at the same place when a pass of as many rows, rounded up to a power of
+    /// two, first ran.
+    pub recorded_here: Option<usize>,
     /// The fewest keys that a sequence of the pass sees.
     pub shortest: usize,
     /// The keys that the sequences before it and after it in the pass see.

@@ -314,6 +314,7 @@ impl Plan {
         let keys: Vec<usize> = steps.iter().map(Step::keys).collect();
         let (mut steps, mut keys) = (steps.into_iter(), keys.as_slice());
         let mut recorded: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut recorded_lengths: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         // The sequence of each run, and how many of its tokens another sequence has as well.
         let (mut sequences, mut shared): (BTreeMap<usize, u32>, BTreeMap<usize, usize>) = Default::default();
         for (number, turns) in self.turns().into_iter().enumerate() {
@@ -323,6 +324,11 @@ impl Plan {
             // The position of the first row of the pass, and the rows so far.
             let (mut first, mut before, leads) = (None, 0, turns.first().map_or(0, |turn| turn.tokens));
             let most = turns.iter().map(|turn| turn.tokens).max().unwrap_or(0);
+            let rows: usize = turns.iter().map(|turn| turn.tokens).sum();
+            let any_begins = turns.iter().zip(of_pass).any(|(turn, keys)| turn.tokens == *keys);
+            let first_lengths = (most == 1).then(|| {
+                recorded_lengths.entry(turns.len().next_power_of_two()).or_insert_with(|| of_pass.to_vec()).clone()
+            });
             let shortest = of_pass.iter().copied().min().unwrap_or(0);
             let longest = of_pass.iter().copied().max().unwrap_or(0);
             for turn in &turns {
@@ -348,6 +354,7 @@ impl Plan {
                     let first = *first.get_or_insert(step.first);
                     let of = |turn: Option<usize>| turn.and_then(|turn| of_pass.get(turn).copied());
                     let beside = [of(turn.checked_sub(1)), of(Some(turn + 1))];
+                    let recorded_here = first_lengths.as_ref().and_then(|all| all.get(turn).copied());
                     let shared = shared.get(&run).copied().unwrap_or(0);
                     Step {
                         in_pass: Some(InPass {
@@ -359,6 +366,9 @@ impl Plan {
                             most,
                             recorded,
                             shared,
+                            rows,
+                            begins: any_begins,
+                            recorded_here,
                             shortest,
                             beside,
                         }),

@@ -116,6 +116,8 @@ pub enum Map {
     Before,
     /// The row after, the last being before the first.
     After,
+    /// Row b + i for row i of the b-th sequence: rows of sequences are one apart.
+    OneApart,
 }
 
 /// Rows of a tile or chunk.
@@ -149,6 +151,7 @@ impl Map {
             Self::Last => n - 1,
             Self::OfSequence => number,
             Self::OneEach => group,
+            Self::OneApart => group + number,
             Self::OfLongest => {
                 let longest = *pass.sorted(Order::Longest).first()?;
                 pass.first_of(longest) + pass.0[longest].rows - 1
@@ -174,6 +177,7 @@ impl fmt::Display for Map {
             Self::OfSequence => f.write_str("the row of the pass that has its number among those of its sequence"),
             Self::OneEach => f.write_str("the row of the pass that has the number of its sequence in it"),
             Self::OfLongest => f.write_str("the last row of the longest sequence in the pass"),
+            Self::OneApart => f.write_str("row b + i of the pass, for row i of the sequence with number b in it"),
             Self::Before => f.write_str("the row before it in the pass"),
             Self::After => f.write_str("the row after it in the pass"),
         }
@@ -197,6 +201,8 @@ pub enum When {
     OneBesideSeveral,
     /// Those of the passes in which a sequence begins.
     Begins,
+    /// Those of passes in which some sequence begins.
+    AnyBegins,
     /// Those of later passes.
     GoesOn,
     /// Those of passes with one sequence alone.
@@ -209,7 +215,7 @@ pub enum When {
 
 impl When {
     /// All that are tried, the plainest first.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Always,
         Self::EachOne,
         Self::Several,
@@ -217,6 +223,7 @@ impl When {
         Self::OwnSeveral,
         Self::OneBesideSeveral,
         Self::Begins,
+        Self::AnyBegins,
         Self::GoesOn,
         Self::Together,
         Self::Alone,
@@ -234,6 +241,7 @@ impl When {
             Self::OwnSeveral => own.rows > 1,
             Self::OneBesideSeveral => own.rows == 1 && several,
             Self::Begins => own.first == 0,
+            Self::AnyBegins => pass.0.iter().any(|group| group.first == 0),
             Self::GoesOn => own.first > 0,
             Self::Together => pass.0.len() > 1,
             Self::Alone => pass.0.len() == 1,
@@ -252,6 +260,7 @@ impl fmt::Display for When {
             Self::OwnSeveral => "for a sequence that has several rows in the pass",
             Self::OneBesideSeveral => "for a sequence that has one row in a pass in which another has several",
             Self::Begins => "in the first pass of a sequence",
+            Self::AnyBegins => "in passes in which a sequence begins",
             Self::GoesOn => "in each later pass of a sequence",
             Self::Together => "in passes of several sequences",
             Self::Alone => "in passes of one sequence",

@@ -9,8 +9,8 @@ use super::spots::{Shown, Told, rules};
 use crate::capture::Capture;
 use crate::verdict::{Evidence, RowAt, right, work_of};
 use qdiff_engine::model::{Axis, Node, Role, StageId, row_len};
-use qdiff_engine::ops::anatomy::{Elementwise, RowReduction, State};
-use qdiff_engine::ops::{self, Anatomy, Context, Tensor};
+use qdiff_engine::ops::anatomy::{Contraction, Elementwise, RowReduction, State};
+use qdiff_engine::ops::{self, Anatomy, Attention, Context, Tensor, UNIT};
 use qdiff_engine::quant::ActivationFormat;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -182,6 +182,7 @@ pub(super) fn words(e: &Evidence<'_>, runs: Runs<'_>) -> Option<Told> {
         Anatomy::State(State::Own) => states(node, runs).or_else(|| begins(node, runs)),
         Anatomy::RowReduction(RowReduction::Recurrent) => begins(node, runs),
         Anatomy::State(State::Rows(_)) => rows(node, runs),
+        Anatomy::Contraction(Contraction::Scores(attention)) => queries(node, attention, runs),
         Anatomy::Elementwise(Elementwise::Rotation(_)) => turned(node, runs).or_else(|| rows(node, runs)),
         _ if node.token_axis() == Some(0) && !node.has_state() && !node.shape.contains(&Axis::Keys) => {
             rows(node, runs).or_else(|| sorted(node, runs))
@@ -332,6 +333,36 @@ enum Takes {
     Scale,
 }
 
+/// Scores of the queries of other rows of the pass.
+fn queries(node: &Node, a: &Attention, runs: Runs<'_>) -> Option<Told> {
+    let stages = Stages::of(node, runs)?;
+    let nodes = &runs.0[0].0.oracle.graph.nodes;
+    let [queries, cache] = [*node.inputs.first()?, *node.inputs.get(1)?];
+    let mut fits = Vec::new();
+    for map in Map::all() {
+        for when in When::ALL {
+            if runs.0[0].0.meter.over() {
+                return None;
+            }
+            let rule = |at: At, head: usize| -> Option<Instead> {
+                let pass = &stages.fed[at.0].pass;
+                if !when.has(pass, (at.1, at.2)) {
+                    return None;
+                }
+                let row = pass.first_of(at.1) + at.2;
+                let from = map.of(pass, row).filter(|from| *from != row)?;
+                let (group, number) = pass.at(from)?;
+                Some(stages.scores((queries, nodes[cache].id), a, (at, head), (at.0, group, number)))
+            };
+            if stages.agrees(false, rule) {
+                fits.push(format!("each row takes the query of {map}, {when}"));
+                break;
+            }
+        }
+    }
+    told(fits, OF_ROWS)
+}
+
 /// Rows that are rotated by other positions.
 fn turned(node: &Node, runs: Runs<'_>) -> Option<Told> {
     let stages = Stages::of(node, runs)?;
@@ -372,6 +403,26 @@ impl Stages<'_> {
         let mut shape = rows.shape.clone();
         shape[0] = 1;
         Some(Tensor { shape, data })
+    }
+
+    /// The scores of a row with the query of another one.
+    fn scores(&self, (queries, cache): (usize, StageId), a: &Attention, (at, head): (At, usize), from: At) -> Instead {
+        let (run, rows) = self.rows_of(at, false)?;
+        let e = &self.all[run];
+        let row = &e.rows[*rows.get(head)?];
+        let head = row.place.head?;
+        let all = self.operand(queries, from)?;
+        let q = all.data.get(head * a.head_dim..(head + 1) * a.head_dim)?;
+        let keys = e.side.capture.steps[row.step].get(cache)?;
+        let (_, want, bound) = e.row(row);
+        let (mut value, mut reach) = (want.to_vec(), bound.to_vec());
+        for k in 0..=row.place.position.min(value.len() - 1) {
+            let key = keys.row(k).get(a.kv_head(head) * a.head_dim..)?;
+            let products = || q.iter().zip(key).map(|(q, k)| q * f64::from(*k));
+            value[k] = products().sum();
+            reach[k] = reach[k].max((4.0 * UNIT * products().map(f64::abs).sum::<f64>()) as f32);
+        }
+        Some((value, reach))
     }
 
     /// A row of a cache whose blocks are coded by the scales of another row.

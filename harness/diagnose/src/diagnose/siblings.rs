@@ -253,7 +253,23 @@ pub fn again_among_sequences(
             };
             // One law of which each sequence says another condition.
             let other = |other: &usize| found(*other).is_some_and(|other| is_the_law_elsewhere(finding, other));
-            if against.is_some() || wrong.iter().any(other) {
+            let under = finding.solution.as_ref().is_none_or(|solution| !matches!(solution.holds, Holds::Some { .. }));
+            // Where another run left no rule in one of them, there is none.
+            let none = |other: &usize| found(*other).is_some_and(|other| left_no_rule(finding, other));
+            if under && wrong.iter().any(none) {
+                let mut finding = finding.clone();
+                let listed = Holds::Some { elements: 0, of: 0, rows: None, elsewhere: false };
+                hold(&mut finding, &listed, (all[run].0, origin(all[run].1, id)));
+                if let (Some(Trial::Confirmed { elements, tokens, .. }), Some(solution)) =
+                    (&finding.trial, &finding.solution)
+                {
+                    finding.trial =
+                        Some(Trial::Narrowed { elements: *elements, tokens: *tokens, holds: solution.holds.clone() });
+                }
+                changed.push((run, finding));
+                continue;
+            }
+            if under && (against.is_some() || wrong.iter().any(other)) {
                 let mut tried = Tried { against: against.clone(), ..Tried::alone(run, finding) };
                 tried.jointly(&all, &wrong);
                 if let Some(holds) = tried.narrowed {
@@ -346,6 +362,12 @@ fn is_the_law_elsewhere(own: &Finding, other: &Finding) -> bool {
         let first = |of: &Solution| of.holds.told().first().map(|when| (*when).clone());
         own.words == other.words && first(own) != first(other)
     })
+}
+
+/// Whether another finding has the law of this one, and a run on other tokens left no rule for where it holds.
+fn left_no_rule(own: &Finding, other: &Finding) -> bool {
+    let same = own.solution.as_ref().zip(other.solution.as_ref()).is_some_and(|(own, other)| own.words == other.words);
+    same && matches!(&other.trial, Some(Trial::Narrowed { holds: Holds::Some { .. }, .. }))
 }
 
 /// Of the conditions that all sequences allow, those that another run allowed as well, if there are any.

@@ -182,7 +182,12 @@ pub(super) fn rows(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         let all = slots.entry(row.place.position).or_insert_with(|| found.clone());
         all.retain(|token| found.contains(token));
     }
-    if slots.is_empty() || slots.values().any(BTreeSet::is_empty) || bad.len() < e.bad_rows().count() {
+    // Some lines or heads of a token alone are not its row.
+    let whole = bad.iter().all(|bad| {
+        let of_token = |row: &&RowAt| row.step == bad.step && row.place.position == bad.place.position;
+        e.rows.iter().filter(of_token).all(|row| row.bad)
+    });
+    if slots.is_empty() || slots.values().any(BTreeSet::is_empty) || bad.len() < e.bad_rows().count() || !whole {
         return None;
     }
     told(&slots, (runs, run), REMEDY_OF_ROWS)

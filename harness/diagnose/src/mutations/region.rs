@@ -174,7 +174,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "one-column-wrong",
         story: "one column alone is wrong",
         seen: PLACE,
-        remedy: "look at what belongs to this output alone: its row of the weight, its bias, its thread",
+        remedy: "look at what belongs to this output alone: its thread, and, where the stage has them, its row of the weight, its bias, or the slot of its key",
         params: &[Param::new("column", "the column, from 0", 0.0)],
         explains: Explains::Place,
         apply: |node, values, _| spoil_one(node, Parts::Columns, values[0] as usize),

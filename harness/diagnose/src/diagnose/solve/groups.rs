@@ -118,6 +118,10 @@ pub(super) fn which(scene: &Scene<'_>, kind: Groups, same: &[usize], terms: usiz
         Groups::Runs(n) if run => {
             let (a, b) = (first * n, ((last + 1) * n).min(terms) - 1);
             let tail = if b + 1 == terms { ", the tail," } else { "" };
+            // How many keys there are is a number of the run.
+            if b + 1 == terms && matches!(scene.node().op.anatomy(), Anatomy::Contraction(Contraction::Context(_))) {
+                return format!("{many} from {a} on");
+            }
             if a == b { format!("{one} {a}{tail}") } else { format!("{many} {a}..{b}{tail}") }
         }
         Groups::Runs(1) => format!("{many} {}", list()),

@@ -26,8 +26,9 @@ pub(in super::super::super) struct Seat {
     pub(super) recorded: Option<usize>,
     /// The keys of the sequence of the pass's first row.
     pub(super) leads: Option<usize>,
-    /// The keys of the shortest sequence of the pass, and of those before and after its own.
-    pub(super) others: [Option<usize>; 3],
+    /// The keys of the shortest sequence of the pass, of those before and after its own, and of the one that had its place when a pass of
+    /// as many rows first ran.
+    pub(super) others: [Option<usize>; 4],
     /// The number of its head among those that share a head of the cache, and how many these are.
     pub(super) line: Option<(usize, usize)>,
 }
@@ -44,7 +45,7 @@ impl Seat {
             single: true,
             recorded: None,
             leads: None,
-            others: [None; 3],
+            others: [None; 4],
             line: None,
         }
     }
@@ -61,7 +62,7 @@ impl Seat {
             single: false,
             recorded: None,
             leads: None,
-            others: [None; 3],
+            others: [None; 4],
             line: None,
         }
     }
@@ -134,7 +135,8 @@ impl Seats {
             single: tokens == 1,
             recorded,
             leads,
-            others: in_pass.map_or([None; 3], |pass| [Some(pass.shortest), pass.beside[0], pass.beside[1]]),
+            others: in_pass
+                .map_or([None; 4], |pass| [Some(pass.shortest), pass.beside[0], pass.beside[1], pass.recorded_here]),
             line: None,
         }
     }
@@ -262,6 +264,8 @@ pub enum Keys {
         /// Queries of a tile.
         queries: usize,
     },
+    /// Those it should see, and all of the pages of so many that hold keys which another sequence has as well.
+    SharedPages(usize),
     /// Up to the row that a line's number says, of lines that are tokens by heads, or heads by tokens, and taken for the other.
     OfLines {
         /// Whether they are tokens by heads.
@@ -303,6 +307,8 @@ pub enum Other {
     Before,
     /// The one after.
     After,
+    /// The one that had its place when a pass of as many rows first ran.
+    Recorded,
 }
 
 /// Tiles of keys or queries.
@@ -377,6 +383,7 @@ impl Keys {
                 let last = (tile_of_queries(queries) + queries).min(n) - 1;
                 causal || k / keys < last / keys
             }
+            Self::SharedPages(m) => causal || k < seat.shared.next_multiple_of(m).min(n),
             Self::OfLines { by_token } => {
                 let (rows, row) = (n.saturating_sub(first).max(1), p.saturating_sub(first));
                 let taken = |(head, heads): (usize, usize)| match by_token {
@@ -476,7 +483,7 @@ impl Keys {
         if capture.steps.iter().any(|step| step.in_pass.is_some_and(|pass| pass.before > 0 || pass.beside[1].is_some()))
         {
             all.extend([1, 8, 16, 32, 64, 128, 256].map(Self::OfLeading));
-            let others = [Other::Shortest, Other::Before, Other::After];
+            let others = [Other::Shortest, Other::Before, Other::After, Other::Recorded];
             all.extend(others.into_iter().flat_map(|other| [1, 8, 16, 32, 64].map(|m| Self::OfOther(other, m))));
         }
         for m in reach.iter().copied().chain([4, 8, 16, 32, 64, 128, 256, 512, 1024]) {
@@ -506,6 +513,9 @@ impl Keys {
         all.extend(both.clone().map(|(keys, queries)| Self::TilesToQueriesEnd { keys, queries }));
         all.extend(both.clone().map(|(keys, queries)| Self::TilesSeenByLast { keys, queries }));
         all.extend(both.map(|(keys, queries)| Self::TilesBeforeLast { keys, queries }));
+        if capture.steps.iter().any(|step| step.in_pass.is_some_and(|pass| pass.shared > 0)) {
+            all.extend([4, 8, 16, 32, 64].map(Self::SharedPages));
+        }
         all.extend([true, false].map(|by_token| Self::OfLines { by_token }));
         all.extend([4, 8, 16, 32, 64].map(Self::ButFullPage));
         all.extend((2..=8).flat_map(|m| [Self::RowDivided(m), Self::PositionDivided(m)]));
@@ -564,6 +574,13 @@ impl fmt::Display for Keys {
                     Other::Shortest => "the shortest sequence of the pass",
                     Other::Before => "the sequence before it in the pass",
                     Other::After => "the sequence after it in the pass",
+                    Other::Recorded => {
+                        let tiles = if *m > 1 { format!("tiles of {m} keys") } else { "keys".to_owned() };
+                        return write!(
+                            f,
+                            "as many {tiles} as the sequence at its place had when a pass of as many rows first ran: lengths of then are used again"
+                        );
+                    }
                 };
                 let tiles = if *m > 1 { format!("tiles of {m} keys") } else { "keys".to_owned() };
                 write!(f, "as many {tiles} as {of} has: its length is taken for the sequence's own")
@@ -644,6 +661,9 @@ impl fmt::Display for Keys {
                 f,
                 "its own keys, and all of the tiles of {keys} before the one that the last query of its tile of {queries} is in: that one alone is masked"
             ),
+            Self::SharedPages(m) => {
+                write!(f, "its own keys, and all of the pages of {m} that hold the prefix which another sequence shares: there nothing is masked")
+            }
             Self::OfLines { by_token } => {
                 let (are, taken) = if *by_token { ("tokens by heads", "heads by tokens") } else { ("heads by tokens", "tokens by heads") };
                 write!(

@@ -51,6 +51,12 @@ fn began_page<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     scene.node().has_state().then(|| i64::from(decoded && later && row.place.position.is_multiple_of(M)))
 }
 
+/// Whether a row of a part is beyond the tiles of M rows that the first sequence of its pass has.
+fn past_tiles<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    let (step, position) = (step(scene, at), row(scene, at).place.position);
+    step.in_pass.map(|pass| i64::from(position - step.first >= pass.leads.next_multiple_of(M)))
+}
+
 /// The step that left the cache as it is: a row is seen again after every later step.
 pub(super) const LOOKED: &str = "step that left the cache so";
 
@@ -254,6 +260,33 @@ pub(super) const FEATURES: &[Feature] = &[
         },
     },
     Feature {
+        name: "rows of the part beyond tiles of 4 that hold as many as the first sequence of the pass has",
+        by_row: true,
+        of: past_tiles::<4>,
+    },
+    Feature {
+        name: "rows of the part beyond tiles of 8 that hold as many as the first sequence of the pass has",
+        by_row: true,
+        of: past_tiles::<8>,
+    },
+    Feature {
+        name: "rows of the part beyond tiles of 16 that hold as many as the first sequence of the pass has",
+        by_row: true,
+        of: past_tiles::<16>,
+    },
+    Feature {
+        name: "rows of the part beyond tiles of 32 that hold as many as the first sequence of the pass has",
+        by_row: true,
+        of: past_tiles::<32>,
+    },
+    Feature {
+        name: "rows of the part beyond tiles of 64 that hold as many as the first sequence of the pass has",
+        by_row: true,
+        of: past_tiles::<64>,
+    },
+    Feature { name: ALL_ROWS, by_row: true, of: |s, at| step(s, at).in_pass.map(|pass| pass.rows as i64) },
+    Feature { name: BEGINS, by_row: true, of: |s, at| step(s, at).in_pass.map(|pass| i64::from(pass.begins)) },
+    Feature {
         name: "token id",
         by_row: true,
         of: |s, at| {
@@ -439,6 +472,12 @@ pub(super) const TURN: &str = "number of sequences before this one in the pass";
 
 /// The rows of a part behind as many as the pass has of its first row's sequence.
 pub(super) const PAST_LEADING: &str = "rows of the part beyond as many as the first sequence of the pass has";
+
+/// The rows of a pass of several sequences.
+pub(super) const ALL_ROWS: &str = "rows of the pass";
+
+/// Whether a sequence begins in a pass.
+pub(super) const BEGINS: &str = "passes in which a sequence begins";
 
 /// The ids that the sequence was fed so far.
 pub(super) const FED: &str = "ids that were fed so far";

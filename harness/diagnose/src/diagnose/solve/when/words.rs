@@ -1,8 +1,8 @@
 //! Conditions in words.
 
 use super::features::{
-    AGAIN, AGE, BEGAN, BEHIND, BEYOND, DECODED, DISTANCE, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH,
-    LINE_OF_EXPERT, LOOKED, MOST, OF_PASS, PART_FIRST, SIGN, TURN,
+    AGAIN, AGE, ALL_ROWS, BEGAN, BEGINS, BEHIND, BEYOND, DECODED, DISTANCE, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER,
+    LENGTH, LINE_OF_EXPERT, LOOKED, MOST, OF_PASS, PART_FIRST, SIGN, TURN,
 };
 use super::{Condition, Values};
 use std::fmt;
@@ -71,6 +71,9 @@ fn at(name: &str, value: i64) -> String {
         (DISTANCE, 0) => "at the query's own key".to_owned(),
         (DISTANCE, n) => format!("at the key {n} before the query"),
         (LENGTH, n) => format!("in parts of {n} token{}", if n == 1 { "" } else { "s" }),
+        (ALL_ROWS, n) => format!("in passes of {n} row{}", if n == 1 { "" } else { "s" }),
+        (BEGINS, 0) => "in passes in which no sequence begins".to_owned(),
+        (BEGINS, _) => "in passes in which a sequence begins".to_owned(),
         (MOST, 1) => "in passes that have one token of each sequence".to_owned(),
         (MOST, n) => format!("in passes that have {n} tokens of one sequence, and no more of another"),
         _ => format!("at {name} {value}"),
@@ -85,6 +88,7 @@ fn from(name: &str, low: i64) -> String {
         (FROM_LAST, n) => format!("in all rows of each part but the last {n}"),
         (LENGTH, 2) => "in parts of several tokens".to_owned(),
         (LENGTH, n) => format!("in parts of {n} tokens and more"),
+        (ALL_ROWS, n) => format!("in passes of {n} rows and more"),
         (MOST, 2) => "in passes that have several tokens of a sequence".to_owned(),
         (MOST, n) => format!("in passes that have {n} tokens and more of a sequence"),
         (DISTANCE, n) => format!("at keys {n} and more before the query"),
@@ -106,6 +110,7 @@ fn up_to(name: &str, high: i64) -> String {
         (FROM_LAST, n) => format!("in the last {} rows of each part", n + 1),
         (LENGTH, 1) => "in parts of 1 token".to_owned(),
         (LENGTH, n) => format!("in parts of up to {n} tokens"),
+        (ALL_ROWS, n) => format!("in passes of up to {n} rows"),
         (MOST, 1) => "in passes that have one token of each sequence".to_owned(),
         (MOST, n) => format!("in passes that have up to {n} tokens of each sequence"),
         (DISTANCE, n) => format!("at keys up to {n} before the query"),
@@ -129,6 +134,7 @@ fn among(name: &str, list: &str) -> String {
         "row of the part" => format!("in rows {list} of the part"),
         OF_PASS => format!("in rows {list} of the pass"),
         LENGTH => format!("in parts of {list} tokens"),
+        ALL_ROWS => format!("in passes of {list} rows"),
         DISTANCE => format!("at the keys {list} before the query"),
         LOOKED => format!("in the cache as steps {list} left it"),
         AGE => format!("in rows that were written {list} steps before"),
