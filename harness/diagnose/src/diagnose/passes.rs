@@ -416,6 +416,8 @@ impl Stages<'_> {
         let keys = e.side.capture.steps[row.step].get(cache)?;
         let (_, want, bound) = e.row(row);
         let (mut value, mut reach) = (want.to_vec(), bound.to_vec());
+        // Nobody looks at keys that the query may not see.
+        reach.iter_mut().skip(row.place.position + 1).for_each(|reach| *reach = f32::INFINITY);
         for k in 0..=row.place.position.min(value.len() - 1) {
             let key = keys.row(k).get(a.kv_head(head) * a.head_dim..)?;
             let products = || q.iter().zip(key).map(|(q, k)| q * f64::from(*k));
