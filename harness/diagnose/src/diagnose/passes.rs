@@ -215,7 +215,8 @@ fn rows(node: &Node, runs: Runs<'_>) -> Option<Told> {
                     }
                     let row = pass.first_of(at.1) + at.2;
                     let from = map.of(pass, row)?;
-                    if from == row {
+                    // By its own scale as it is stored a row may have other codes.
+                    if from == row && !matches!(take, Takes::Scale) {
                         return None;
                     }
                     let (group, number) = pass.at(from)?;
