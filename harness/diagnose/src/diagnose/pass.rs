@@ -127,10 +127,26 @@ impl Map {
     /// All that are tried, the plainest first.
     pub fn all() -> impl Iterator<Item = Self> {
         let orders = Order::ALL.into_iter().flat_map(|order| [false, true].map(|back| Self::Ordered(order, back)));
-        let plain =
-            [Self::First, Self::OfSequence, Self::Last, Self::OneEach, Self::OfLongest, Self::Before, Self::After];
+        let plain = [
+            Self::First,
+            Self::OfSequence,
+            Self::Last,
+            Self::OneEach,
+            Self::OneApart,
+            Self::OfLongest,
+            Self::Before,
+            Self::After,
+        ];
         let tiles = TILES.into_iter().flat_map(|m| [Self::Rest(m), Self::FirstOf(m), Self::AtMost(m)]);
         plain.into_iter().chain(orders).chain(tiles)
+    }
+
+    /// The rows of its tile or chunk, if it has any: where no pass has more, it says the same as a rule without a number.
+    pub fn tile(self) -> Option<usize> {
+        match self {
+            Self::Rest(m) | Self::FirstOf(m) | Self::AtMost(m) => Some(m),
+            _ => None,
+        }
     }
 
     /// The row that is taken for row `r`.

@@ -98,6 +98,12 @@ impl<'a> Stages<'a> {
         Some(Self { all, rows, fed })
     }
 
+    /// The rules that say something of these passes.
+    fn maps(&self) -> impl Iterator<Item = Map> {
+        let most = self.fed.iter().map(|fed| fed.pass.rows()).max().unwrap_or(0);
+        Map::all().filter(move |map| map.tile().is_none_or(|tile| tile < most))
+    }
+
     fn capture(&self, run: usize) -> &'a Capture {
         self.all[run].side.capture
     }
@@ -203,7 +209,7 @@ fn rows(node: &Node, runs: Runs<'_>) -> Option<Told> {
     let coded = node.has_state() && stages.all[0].side.arithmetic.kv.of(node.is_of_values()) == ActivationFormat::Q8_0;
     takes.extend(coded.then_some(Takes::Scale));
     for take in takes {
-        for map in Map::all() {
+        for map in stages.maps() {
             for when in When::ALL {
                 if runs.0[0].0.meter.over() {
                     return None;
@@ -340,7 +346,7 @@ fn queries(node: &Node, a: &Attention, runs: Runs<'_>) -> Option<Told> {
     let nodes = &runs.0[0].0.oracle.graph.nodes;
     let [queries, cache] = [*node.inputs.first()?, *node.inputs.get(1)?];
     let mut fits = Vec::new();
-    for map in Map::all() {
+    for map in stages.maps() {
         for when in When::ALL {
             if runs.0[0].0.meter.over() {
                 return None;
@@ -492,7 +498,7 @@ fn states(node: &Node, runs: Runs<'_>) -> Option<Told> {
             break;
         }
     }
-    for map in Map::all() {
+    for map in stages.maps() {
         for when in When::ALL {
             let rule = |at: At, head: usize| -> Option<Instead> {
                 let pass = &stages.fed[at.0].pass;
@@ -559,7 +565,7 @@ fn begins(node: &Node, runs: Runs<'_>) -> Option<Told> {
     let stages = Stages::of(node, runs)?;
     let of_state = node.is_own_state();
     let mut fits = Vec::new();
-    for start in [Start::Before, Start::Line, Start::Zeros].into_iter().chain(Map::all().map(Start::Of)) {
+    for start in [Start::Before, Start::Line, Start::Zeros].into_iter().chain(stages.maps().map(Start::Of)) {
         let made = stages.begun((node, inputs, state.id), start, runs)?;
         for when in When::ALL {
             let rule = |at: At, head: usize| -> Option<Instead> {
