@@ -48,7 +48,7 @@ KEY = {
   "passes in which a sequence begins: the other sequences",
   "sgl-project/sglang-jax 1039, vllm-project/tpu-inference 2574: what says whether there is an initial state"),
  "expert-bound": (
-  "L01.expert_gate at the first decode step, then in either layer",
+  "L00.expert_gate at the first decode step; in either layer, by what the padding rows choose there",
   "The grid of the experts' product has as many blocks of 4 lines as the real rows need, but padding rows are sorted in too: the last blocks, those of the experts "
   "with the highest numbers, are not computed. Lines in them give 0 in expert_gate, expert_up and expert_down.",
   "decode steps that do not fill their bucket (3 rows of 4), where a padding row's experts need a block more; the lines of the highest experts",
