@@ -300,13 +300,18 @@ pub enum Position {
     OwnFirst,
     /// So many after its own.
     By(i64),
+    /// Its own, counted with the rows that fill its sequence up on the left to as many as any has.
+    Padded,
+    /// That of the row with half its number, and 0 in odd rows: numbers of 64 bits are read as numbers of 32.
+    Halves,
 }
 
 impl Position {
     /// All that are tried, the plainest first.
     pub fn all() -> impl Iterator<Item = Self> {
         let plain = [Self::By(1), Self::By(-1), Self::FromFirst, Self::Number, Self::Row, Self::OwnFirst];
-        plain.into_iter().chain(Map::all().map(Self::Of))
+        let plain = plain.into_iter().chain([Self::Padded, Self::Halves]);
+        plain.chain(Map::all().map(Self::Of))
     }
 
     /// The position for row `r` of a pass.
@@ -323,6 +328,15 @@ impl Position {
             Self::Row => Some(r),
             Self::OwnFirst => Some(own),
             Self::By(by) => (own + number).checked_add_signed(by as isize),
+            Self::Padded => {
+                let most = pass.0.iter().map(|group| group.rows).max()?;
+                Some(own + number + most - pass.0[group].rows)
+            }
+            Self::Halves if !r.is_multiple_of(2) => Some(0),
+            Self::Halves => {
+                let (group, number) = pass.at(r / 2)?;
+                Some(pass.0[group].first + number)
+            }
         }
     }
 }
@@ -340,6 +354,12 @@ impl fmt::Display for Position {
             Self::By(1) => f.write_str("the position after its own"),
             Self::By(-1) => f.write_str("the position before its own"),
             Self::By(by) => write!(f, "its own position and {by}"),
+            Self::Padded => f.write_str(
+                "its own position and as many as its sequence has fewer rows in the pass than the one with the most: padding on the left is counted",
+            ),
+            Self::Halves => f.write_str(
+                "the position of row t / 2 of the pass, for row t, and 0 in odd rows: positions of 64 bits are read as if they had 32",
+            ),
         }
     }
 }
