@@ -288,7 +288,7 @@ fn sorted(node: &Node, runs: Runs<'_>) -> Option<Told> {
             let rule = |at: At, head: usize| -> Option<Instead> {
                 let pass = &stages.fed[at.0].pass;
                 let first = (pass.first_of(at.1) + at.2) * picks;
-                let from = &orders[at.0][first..first + picks];
+                let from = orders[at.0].get(first..first + picks)?;
                 let moves = from.iter().enumerate().any(|(i, from)| *from != first + i);
                 if !moves || !when.has(pass, (at.1, at.2)) {
                     return None;
@@ -420,12 +420,12 @@ impl Stages<'_> {
         let head = row.place.head?;
         let all = self.operand(queries, from)?;
         let q = all.data.get(head * a.head_dim..(head + 1) * a.head_dim)?;
-        let keys = e.side.capture.steps[row.step].get(cache)?;
+        let keys = e.side.capture.steps[row.step].get(cache).filter(|keys| keys.rows() > row.place.position)?;
         let (_, want, bound) = e.row(row);
         let (mut value, mut reach) = (want.to_vec(), bound.to_vec());
         // Nobody looks at keys that the query may not see.
         reach.iter_mut().skip(row.place.position + 1).for_each(|reach| *reach = f32::INFINITY);
-        for k in 0..=row.place.position.min(value.len() - 1) {
+        for k in 0..value.len().min(row.place.position + 1) {
             let key = keys.row(k).get(a.kv_head(head) * a.head_dim..)?;
             let products = || q.iter().zip(key).map(|(q, k)| q * f64::from(*k));
             value[k] = products().sum();
