@@ -633,7 +633,7 @@ impl fmt::Display for Keys {
             ),
             Self::TilesToQueriesStart { keys, queries } => write!(
                 f,
-                "the tiles of {keys} keys that begin no later than the first query of its tile of {queries}: a tile on the diagonal is skipped"
+                "the tiles of {keys} keys that begin no later than the first query of its tile of {queries} of the part: a tile on the diagonal is skipped"
             ),
             Self::TilesToLinesStart { keys, lines } => write!(
                 f,
@@ -651,15 +651,15 @@ impl fmt::Display for Keys {
             }
             Self::TilesToQueriesEnd { keys, queries } => write!(
                 f,
-                "all of the tiles of {keys} keys that its tile of {queries} queries sees something of: the tile on the diagonal is not masked"
+                "all of the tiles of {keys} keys that its tile of {queries} queries of the part sees something of: the tile on the diagonal is not masked"
             ),
             Self::TilesSeenByLast { keys, queries } => write!(
                 f,
-                "its own keys, and all of each tile of {keys} that the last query of its tile of {queries} sees whole: there nothing is masked, for no query"
+                "its own keys, and all of each tile of {keys} that the last query of its tile of {queries} of the part sees whole: there nothing is masked, for no query"
             ),
             Self::TilesBeforeLast { keys, queries } => write!(
                 f,
-                "its own keys, and all of the tiles of {keys} before the one that the last query of its tile of {queries} is in: that one alone is masked"
+                "its own keys, and all of the tiles of {keys} before the one that the last query of its tile of {queries} of the part is in: that one alone is masked"
             ),
             Self::SharedPages(m) => {
                 write!(f, "its own keys, and all of the pages of {m} that hold the prefix which another sequence shares: there nothing is masked")
