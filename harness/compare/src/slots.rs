@@ -565,6 +565,8 @@ mod tests {
         said[1].tables.insert(1, theirs);
         assert_eq!(check(&plan, &said).rule, None);
         said[1].slots.as_mut().unwrap()[..4].copy_from_slice(&[6, 7, 8, 9].map(|slot| first + slot));
+        let own = (0..8).map(|slot| first + slot).chain([900, 901]).collect();
+        said[1].tables.insert(0, own);
         let rule = check(&plan, &said).rule;
         assert!(rule.as_deref().is_some_and(|rule| rule.contains("as if its pages lay one after another")), "{rule:?}");
     }
