@@ -491,9 +491,9 @@ static inline qdiff_tap *qdiff_begin_rank(const char *engine, int rank, const ch
     return ctx;
 }
 
-/* Says that the current step is whole. With the lock held, as all that follow. */
 static inline void qdiff_write(qdiff_tap *ctx, const qdiff_array *array, const char *data, int packed);
 
+/* Says that the current step is whole. With the lock held, as all that follow. */
 static inline void qdiff_close_step(qdiff_tap *ctx) {
     qdiff_text line = {NULL, 0, 0, 0};
     qdiff_rows *rows;

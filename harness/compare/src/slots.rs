@@ -3,7 +3,7 @@
 
 use crate::borne::Borne;
 use crate::capture::{Fed, Plan, RowsSaid, Whose};
-use crate::diagnose::pass::{Group, Pass, Position, When, conditions, told};
+use crate::diagnose::pass::{Fit, Group, Pass, Position, When, conditions, rules, told};
 use crate::number::counted;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -180,7 +180,7 @@ impl SlotsCheck {
                 ("entries of block tables", said.iter().any(|pass| !pass.tables.is_empty())),
             ];
             let rule = run.check.wrong.first().and_then(|row| match row.how {
-                WrongBy::Position { .. } => rule_of_positions(plan, tokens, said),
+                WrongBy::Position { .. } => rule_of_positions(plan, tokens, said, &run.check),
                 WrongBy::Taken { .. } => rule_of_slots(plan, tokens, said, &run.check),
                 _ => None,
             });
@@ -327,25 +327,48 @@ fn passes(plan: &Plan, tokens: &[u32], said: &[RowsSaid]) -> Option<Vec<Pass>> {
     Some(all)
 }
 
-/// The rule that gives every position of a run, in words.
-fn rule_of_positions(plan: &Plan, tokens: &[u32], said: &[RowsSaid]) -> Option<String> {
+/// Passes with wrong rows that show a rule.
+const SHOWN: usize = 2;
+
+/// The rule that gives every position of a run, in words, if nothing else is wrong.
+fn rule_of_positions(plan: &Plan, tokens: &[u32], said: &[RowsSaid], check: &SlotsCheck) -> Option<String> {
+    let of_positions = check.wrong.iter().all(|row| matches!(row.how, WrongBy::Position { .. }));
+    let wrong: HashSet<usize> = check.wrong.iter().map(|row| row.pass).collect();
+    if check.more > 0 || !of_positions || wrong.len() < SHOWN {
+        return None;
+    }
     let passes = passes(plan, tokens, said)?;
-    let fits = |position: Position, condition: [When; 2]| {
-        passes.iter().zip(said).all(|(pass, said)| {
-            let Some(given) = &said.positions else { return true };
-            (0..pass.rows()).all(|r| {
-                let Some(at) = pass.at(r) else { return false };
-                let holds = condition.iter().all(|when| when.has(pass, at));
-                let own = Some(pass.0[at.0].first + at.1);
-                let other = if holds { position.of(pass, r) } else { own };
-                other.is_some_and(|other| given.get(r) == Some(&(other as i64)))
-            })
-        })
+    // As far off as the first one.
+    let first = check.wrong.first()?;
+    let by = match first.how {
+        WrongBy::Position { position } => position - first.token as i64,
+        _ => 0,
     };
-    Position::all().find_map(|position| {
-        let condition = conditions().find(|condition| fits(position, *condition))?;
-        Some(format!("each row is given {position}, {}", told(condition)))
-    })
+    let all = Position::all().chain((by.abs() > 1).then_some(Position::By(by)));
+    let mut fits = Vec::new();
+    for position in all {
+        let given: Vec<Vec<Option<usize>>> = passes.iter().map(|pass| position.of_all(pass)).collect();
+        let fit = |condition: [When; 2]| {
+            passes.iter().zip(said).zip(&given).all(|((pass, said), given)| {
+                let Some(positions) = &said.positions else { return true };
+                (0..pass.rows()).all(|r| {
+                    let Some(at) = pass.at(r) else { return false };
+                    let holds = condition.iter().all(|when| when.has(pass, at));
+                    let own = Some(pass.0[at.0].first + at.1);
+                    let other = if holds { given[r] } else { own };
+                    other.is_some_and(|other| positions.get(r) == Some(&(other as i64)))
+                })
+            })
+        };
+        for condition in conditions().filter(|condition| fit(*condition)) {
+            fits.push(Fit { rule: format!("each row is given {position}"), when: told(condition) });
+            if condition == [When::Always; 2] {
+                break;
+            }
+        }
+    }
+    let words = rules(&fits.iter().collect::<Vec<_>>());
+    (!words.is_empty()).then_some(words)
 }
 
 /// The rule that gives every slot that is another row's, in words.
@@ -550,7 +573,8 @@ mod tests {
             positions[1] = positions[0];
         }
         let rule = "each row is given the position of the first row of the pass, in passes in which every sequence has one row";
-        assert_eq!(check(&plan, &said).rule.as_deref(), Some(rule));
+        let found = check(&plan, &said).rule.unwrap();
+        assert!(found.starts_with(rule) && found.contains("the values fit each of these rules"), "{found}");
         // Another one that no rule gives.
         said[1].positions.as_mut().unwrap()[3] += 5;
         assert_eq!(check(&plan, &said).rule, None);

@@ -35,9 +35,14 @@ impl Span {
     }
 }
 
+/// Whether the keys may be the other's from the first one on, as where both have the same tokens.
+fn from_first(spans: &[(Span, usize)]) -> bool {
+    spans.iter().all(|(span, _)| span.perhaps.0 == 0)
+}
+
 /// Where the keys of another sequence are read, by the rows' spans and positions.
 fn place(spans: &[(Span, usize)]) -> Option<(usize, String)> {
-    let from_first = spans.iter().all(|(span, _)| span.perhaps.0 == 0);
+    let from_first = from_first(spans);
     let to_own = spans.iter().all(|(span, position)| span.perhaps.1 == *position);
     let &(Span { sure: (first, _), .. }, _) = spans.first()?;
     let alike = |end: fn(&Span) -> usize| spans.iter().all(|(span, _)| end(span) == end(&spans[0].0));
@@ -106,6 +111,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     };
     let words = format!("{what} of {whose} are read in the place of its own, {at}{tile}");
     // Where they end is a number of the run.
+    let first = if from_first(&spans) { 0 } else { first };
     let shown = Shown { what: format!("{what} of {whose} from {first} on"), links: Vec::new(), ..Shown::default() };
     (spans.len() >= ROWS).then_some(Told { words, remedy: REMEDY, shown })
 }

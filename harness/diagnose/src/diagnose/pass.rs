@@ -2,6 +2,34 @@
 
 use std::fmt;
 
+/// A rule, and when it holds, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fit {
+    /// What is done.
+    pub rule: String,
+    /// When.
+    pub when: String,
+}
+
+/// Rules of which each fits, that are told.
+const TOLD: usize = 3;
+
+/// Rules that fit, in words; nothing if there are none.
+pub fn rules(fits: &[&Fit]) -> String {
+    let Some((first, more)) = fits.split_first() else { return String::new() };
+    let whole = |fit: &Fit| format!("{}, {}", fit.rule, fit.when);
+    if more.is_empty() {
+        return whole(first);
+    }
+    let other = |fit: &&Fit| if fit.rule == first.rule { fit.when.clone() } else { whole(fit) };
+    let mut others: Vec<String> = more.iter().take(TOLD - 1).map(other).collect();
+    let rest = more.len() - others.len();
+    if rest > 0 {
+        others.push(format!("by one of {rest} more rules"));
+    }
+    format!("{} (or {}: the values fit each of these rules)", whole(first), others.join(", or "))
+}
+
 /// The rows that a pass has of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
@@ -149,17 +177,30 @@ impl Map {
         }
     }
 
+    /// The row that is taken for each row.
+    pub fn of_all(self, pass: &Pass) -> Vec<Option<usize>> {
+        let Self::Ordered(order, back) = self else { return (0..pass.rows()).map(|r| self.of(pass, r)).collect() };
+        let mut firsts: Vec<usize> = Vec::with_capacity(pass.0.len());
+        pass.0.iter().fold(0, |first, group| {
+            firsts.push(first);
+            first + group.rows
+        });
+        let rows = |group: &usize| firsts[*group]..firsts[*group] + pass.0[*group].rows;
+        let rows: Vec<usize> = pass.sorted(order).iter().flat_map(rows).collect();
+        if !back {
+            return rows.into_iter().map(Some).collect();
+        }
+        let mut put_back = vec![None; rows.len()];
+        rows.iter().enumerate().for_each(|(i, row)| put_back[*row] = Some(i));
+        put_back
+    }
+
     /// The row that is taken for row `r`.
     pub fn of(self, pass: &Pass, r: usize) -> Option<usize> {
         let n = pass.rows();
         let (group, number) = pass.at(r)?;
         Some(match self {
-            Self::Ordered(order, back) => {
-                let sorted = pass.sorted(order);
-                let rows = |group: &usize| pass.first_of(*group)..pass.first_of(*group) + pass.0[*group].rows;
-                let rows: Vec<usize> = sorted.iter().flat_map(rows).collect();
-                if back { rows.iter().position(|row| *row == r)? } else { rows[r] }
-            }
+            Self::Ordered(..) => self.of_all(pass)[r]?,
             Self::Rest(m) => r % m,
             Self::FirstOf(m) => r / m * m,
             Self::AtMost(m) => r.min(m - 1),
@@ -194,8 +235,8 @@ impl fmt::Display for Map {
             Self::OneEach => f.write_str("the row of the pass that has the number of its sequence in it"),
             Self::OfLongest => f.write_str("the last row of the longest sequence in the pass"),
             Self::OneApart => f.write_str("row b + i of the pass, for row i of the sequence with number b in it"),
-            Self::Before => f.write_str("the row before it in the pass"),
-            Self::After => f.write_str("the row after it in the pass"),
+            Self::Before => f.write_str("the row before it in the pass (the last, for the first)"),
+            Self::After => f.write_str("the row after it in the pass (the first, for the last)"),
         }
     }
 }
@@ -275,9 +316,9 @@ impl fmt::Display for When {
             Self::OwnOne => "for a sequence that has one row in the pass",
             Self::OwnSeveral => "for a sequence that has several rows in the pass",
             Self::OneBesideSeveral => "for a sequence that has one row in a pass in which another has several",
-            Self::Begins => "in the first pass of a sequence",
-            Self::AnyBegins => "in passes in which a sequence begins",
-            Self::GoesOn => "in each later pass of a sequence",
+            Self::Begins => "for a sequence that begins in the pass, at position 0",
+            Self::AnyBegins => "in passes in which a sequence begins, at position 0",
+            Self::GoesOn => "for a sequence that has earlier tokens",
             Self::Together => "in passes of several sequences",
             Self::Alone => "in passes of one sequence",
             Self::NotFirst => "in rows after the first one of their sequence in the pass",
@@ -314,8 +355,15 @@ impl Position {
         plain.chain(Map::all().map(Self::Of))
     }
 
+    /// The position for each row of a pass.
+    pub fn of_all(self, pass: &Pass) -> Vec<Option<usize>> {
+        let Self::Of(map) = self else { return (0..pass.rows()).map(|r| self.of(pass, r)).collect() };
+        let position = |from: usize| pass.at(from).map(|(group, number)| pass.0[group].first + number);
+        map.of_all(pass).into_iter().map(|from| from.and_then(position)).collect()
+    }
+
     /// The position for row `r` of a pass.
-    pub fn of(self, pass: &Pass, r: usize) -> Option<usize> {
+    fn of(self, pass: &Pass, r: usize) -> Option<usize> {
         let (group, number) = pass.at(r)?;
         let own = pass.0[group].first;
         match self {
@@ -388,13 +436,13 @@ mod tests {
     fn rows_are_taken_from_where_a_rule_says() {
         // Three sequences: 2 rows from position 4 on, 1 row at position 9, 3 rows from 0 on.
         let pass = pass(&[(0, 4, 2), (1, 9, 1), (2, 0, 3)]);
-        let of = |map: Map| (0..6).map(|r| map.of(&pass, r).unwrap()).collect::<Vec<_>>();
+        let of = |map: Map| map.of_all(&pass).into_iter().map(Option::unwrap).collect::<Vec<_>>();
         assert_eq!(of(Map::Ordered(Order::Longest, false)), [2, 0, 1, 3, 4, 5]);
         assert_eq!(of(Map::Ordered(Order::Longest, true)), [1, 2, 0, 3, 4, 5]);
         assert_eq!(of(Map::OfSequence), [0, 1, 0, 0, 1, 2]);
         assert_eq!(of(Map::OfLongest), [2; 6]);
         assert_eq!(of(Map::AtMost(4)), [0, 1, 2, 3, 3, 3]);
-        let of = |position: Position| (0..6).map(|r| position.of(&pass, r)).collect::<Option<Vec<_>>>();
+        let of = |position: Position| position.of_all(&pass).into_iter().collect::<Option<Vec<_>>>();
         assert_eq!(of(Position::FromFirst).unwrap(), [4, 5, 6, 7, 8, 9]);
         assert_eq!(of(Position::Number).unwrap(), [0, 1, 0, 0, 1, 2]);
         assert_eq!(of(Position::By(-1)), None);

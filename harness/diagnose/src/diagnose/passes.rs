@@ -1,18 +1,19 @@
 //! What the rows of whole passes show: that a row is made of another row of its pass, that states are exchanged or not kept, and
 //! that a convolution runs on from one sequence to the next.
 
-use super::pass::{Group, Map, Pass, Position, When, conditions, told as told_of};
+use super::pass::{Fit, Group, Map, Pass, Position, When, conditions, rules, told as told_of};
 use super::resumed::{before, operands, parts};
 use super::siblings::Runs;
 use super::solve::coded_by;
-use super::spots::{Shown, Told, rules};
+use super::spots::{Shown, Told};
+use super::work::Meter;
 use crate::capture::Capture;
 use crate::verdict::{Evidence, RowAt, right, work_of};
 use qdiff_engine::model::{Axis, Node, Role, StageId, row_len};
 use qdiff_engine::ops::anatomy::{Contraction, Elementwise, RowReduction, State};
 use qdiff_engine::ops::{self, Anatomy, Attention, Context, Tensor, UNIT};
 use qdiff_engine::quant::ActivationFormat;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// How to mend rows that are exchanged.
@@ -44,21 +45,25 @@ struct Fed {
 /// The passes of a run, if all of their rows are captured.
 fn passes(runs: Runs<'_>) -> Option<Vec<Fed>> {
     let mut all: BTreeMap<usize, Vec<(usize, usize, usize, Group)>> = BTreeMap::new();
+    let mut rows: BTreeMap<usize, usize> = BTreeMap::new();
     for (run, (searcher, _)) in runs.0.iter().enumerate() {
         let capture = searcher.subject.capture;
         for (index, step) in capture.steps.iter().enumerate().filter(|(index, _)| capture.is_own(*index)) {
             let at = step.in_pass?;
             let group = Group { sequence: step.whose.sequence, first: step.first, rows: step.tokens.len() };
             all.entry(at.number).or_default().push((at.before, run, index, group));
+            rows.insert(at.number, at.rows);
         }
     }
-    let fed = |mut groups: Vec<(usize, usize, usize, Group)>| {
+    let fed = |(number, mut groups): (usize, Vec<(usize, usize, usize, Group)>)| {
         groups.sort_by_key(|(before, ..)| *before);
         let pass = Pass(groups.iter().map(|(.., group)| *group).collect());
         let whole = groups.iter().enumerate().all(|(i, (before, ..))| pass.first_of(i) == *before);
-        whole.then(|| Fed { pass, of: groups.iter().map(|(_, run, step, _)| (*run, *step)).collect() })
+        // None of a dump that was cut short.
+        (whole && rows.get(&number) == Some(&pass.rows()))
+            .then(|| Fed { pass, of: groups.iter().map(|(_, run, step, _)| (*run, *step)).collect() })
     };
-    all.into_values().map(fed).collect()
+    all.into_iter().map(fed).collect()
 }
 
 /// The stage of all runs, with where its rows are.
@@ -67,6 +72,10 @@ struct Stages<'a> {
     /// The rows of each run, by step and position.
     rows: Vec<BTreeMap<(usize, usize), Vec<usize>>>,
     fed: Vec<Fed>,
+    /// The tokens, of states the sequences, with a wrong row, and all others.
+    wrong: Vec<At>,
+    others: Vec<At>,
+    meter: &'a Meter,
 }
 
 /// A row of a pass: the pass, the number of the row's group, and its number in that.
@@ -95,13 +104,50 @@ impl<'a> Stages<'a> {
                 list.push(i);
             }
         }
-        Some(Self { all, rows, fed })
+        let meter = runs.0.first()?.0.meter;
+        let mut stages = Self { all, rows, fed, wrong: Vec::new(), others: Vec::new(), meter };
+        let is_wrong = |at: &At| {
+            let of = stages.rows_of(*at, node.is_own_state());
+            of.is_some_and(|(run, rows)| rows.iter().any(|&i| stages.all[run].rows[i].bad))
+        };
+        let (wrong, others) = stages.every(node.is_own_state()).partition(is_wrong);
+        (stages.wrong, stages.others) = (wrong, others);
+        stages.tells(node).then_some(stages)
+    }
+
+    /// Whether all that is wrong is so when it is written, in several passes: a row of a cache is seen again in later steps.
+    fn tells(&self, node: &Node) -> bool {
+        let of_cache = node.has_state() && !node.is_own_state();
+        let written = |e: &Evidence<'_>, row: &RowAt| {
+            let steps = &e.side.capture.steps;
+            let wrote = steps.iter().position(|step| (step.first..step.keys()).contains(&row.place.position));
+            !of_cache || wrote == Some(row.step) || wrote.is_some_and(|wrote| !e.side.capture.is_own(wrote))
+        };
+        let was_wrong = |run: usize, row: &RowAt| {
+            let e = &self.all[run];
+            let steps = &e.side.capture.steps;
+            let wrote = steps.iter().position(|step| (step.first..step.keys()).contains(&row.place.position));
+            let rows = wrote.and_then(|wrote| self.rows[run].get(&(wrote, row.place.position)));
+            written(e, row) || rows.is_some_and(|rows| rows.iter().any(|&i| e.rows[i].bad))
+        };
+        let passes: BTreeSet<usize> = self.wrong.iter().map(|(pass, ..)| *pass).collect();
+        passes.len() >= PASSES && (0..self.all.len()).all(|run| self.all[run].bad_rows().all(|row| was_wrong(run, row)))
     }
 
     /// The rules that say something of these passes.
     fn maps(&self) -> impl Iterator<Item = Map> {
         let most = self.fed.iter().map(|fed| fed.pass.rows()).max().unwrap_or(0);
         Map::all().filter(move |map| map.tile().is_none_or(|tile| tile < most))
+    }
+
+    /// The same for the sequences of these passes, of which each has one row.
+    fn maps_of_sequences(&self) -> impl Iterator<Item = Map> {
+        let most = self.fed.iter().map(|fed| fed.pass.0.len()).max().unwrap_or(0);
+        // With one row each the number of a row among those of its sequence is 0.
+        let says = move |map: &Map| {
+            map.tile().is_none_or(|tile| tile < most) && !matches!(map, Map::OfSequence | Map::OneEach)
+        };
+        Map::all().filter(says)
     }
 
     fn capture(&self, run: usize) -> &'a Capture {
@@ -126,40 +172,66 @@ impl<'a> Stages<'a> {
         })
     }
 
-    /// Whether what a rule says of some rows is there, and all other rows are right; at least one wrong row of each wrong pass is needed.
-    fn agrees(&self, of_state: bool, rule: impl Fn(At, usize) -> Option<Instead>) -> bool {
-        let (mut given, mut wrong) = (0, 0);
-        let mut passes = std::collections::BTreeSet::new();
-        for at in self.every(of_state) {
-            let Some((run, rows)) = self.rows_of(at, of_state) else { continue };
+    /// Whether what a rule says of the rows of a condition is there, what the stage should be is not, and all other rows are right.
+    fn agrees(&self, condition: [When; 2], rule: &impl Fn(At, usize) -> Option<Instead>) -> bool {
+        let of_state = self.all[0].node.is_own_state();
+        let holds = |at: &At| condition.iter().all(|when| when.has(&self.fed[at.0].pass, (at.1, at.2)));
+        let mut given = 0;
+        let mut gives = |at: &At| {
+            let Some((run, rows)) = self.rows_of(*at, of_state) else { return true };
             let e = &self.all[run];
-            for (head, row) in rows.iter().map(|&i| &e.rows[i]).enumerate() {
-                let Some(instead) = rule(at, head) else {
-                    if row.bad {
-                        return false;
-                    }
-                    continue;
-                };
+            rows.iter().map(|&i| &e.rows[i]).enumerate().all(|(head, row)| {
+                self.meter.count(row.range.len() as u64);
+                let Some(instead) = rule(*at, head) else { return !row.bad };
                 let Some((value, reach)) = instead else { return false };
-                let (got, _, bound) = e.row(row);
-                if got.len() != value.len() || !(0..got.len()).all(|i| right(got[i], value[i], bound[i].max(reach[i])))
-                {
-                    return false;
-                }
+                let (got, want, bound) = e.row(row);
+                let reach = |i: usize| bound[i].max(reach[i]);
+                // What the right value would pass as well says nothing.
+                let differs = || (0..got.len()).any(|i| !right(got[i], want[i], reach(i)));
                 given += got.len();
-                wrong += usize::from(row.bad);
-                if row.bad {
-                    passes.insert(at.0);
+                got.len() == value.len()
+                    && (0..got.len()).all(|i| right(got[i], value[i], reach(i)))
+                    && (!row.bad || differs())
+            })
+        };
+        self.wrong.iter().all(holds)
+            && self.wrong.iter().all(&mut gives)
+            && self.others.iter().filter(|at| holds(at)).all(&mut gives)
+            && given >= LEAST
+    }
+
+    /// The conditions under which a rule gives all that is wrong, and nothing that is right: if it does everywhere, that alone. `None` if it
+    /// is too much work.
+    fn fitting(
+        &self, all: impl Iterator<Item = [When; 2]>, words: &str, rule: impl Fn(At, usize) -> Option<Instead>,
+    ) -> Option<Vec<Fit>> {
+        let mut fits = Vec::new();
+        for condition in all {
+            if self.meter.over() {
+                return None;
+            }
+            if self.agrees(condition, &rule) {
+                fits.push(Fit { rule: words.to_owned(), when: told_of(condition) });
+                if condition == [When::Always; 2] {
+                    break;
                 }
             }
         }
-        // A row of a cache is seen again in later steps.
-        let written = |e: &Evidence<'_>, row: &RowAt| {
-            let step = &e.side.capture.steps[row.step];
-            e.side.capture.is_own(row.step) && (step.first..step.keys()).contains(&row.place.position)
-        };
-        let bad: usize = self.all.iter().map(|e| e.bad_rows().filter(|row| written(e, row)).count()).sum();
-        given >= LEAST && wrong > 0 && wrong == bad && passes.len() >= PASSES
+        Some(fits)
+    }
+
+    /// The row that is taken for each row of each pass.
+    fn taken(&self, map: Map) -> Vec<Vec<Option<usize>>> {
+        self.fed.iter().map(|fed| map.of_all(&fed.pass)).collect()
+    }
+
+    /// The row that another one is taken for, if that is not itself.
+    fn source(&self, taken: &[Vec<Option<usize>>], at: At, itself: bool) -> Option<At> {
+        let pass = &self.fed[at.0].pass;
+        let row = pass.first_of(at.1) + at.2;
+        let from = (*taken[at.0].get(row)?)?;
+        let (group, number) = pass.at(from).filter(|_| itself || from != row)?;
+        Some((at.0, group, number))
     }
 
     /// What a row of another token should be.
@@ -172,10 +244,15 @@ impl<'a> Stages<'a> {
 }
 
 /// Rules that fit.
-fn told(fits: Vec<String>, remedy: &'static str) -> Option<Told> {
-    let words = rules(&fits.iter().map(String::as_str).collect::<Vec<_>>());
+fn told(fits: Vec<Fit>, remedy: &'static str) -> Option<Told> {
+    let words = rules(&fits.iter().collect::<Vec<_>>());
     let shown = Shown { what: "a rule of passes".to_owned(), links: Vec::new(), fits };
     (!words.is_empty()).then_some(Told { words, remedy, shown })
+}
+
+/// Conditions of one part.
+fn plain() -> impl Iterator<Item = [When; 2]> {
+    When::ALL.into_iter().map(|when| [When::Always, when])
 }
 
 /// Which rows of its passes are made of which.
@@ -210,43 +287,25 @@ fn rows(node: &Node, runs: Runs<'_>) -> Option<Told> {
     takes.extend(coded.then_some(Takes::Scale));
     for take in takes {
         for map in stages.maps() {
-            for when in When::ALL {
-                if runs.0[0].0.meter.over() {
-                    return None;
-                }
-                let rule = |at: At, head: usize| -> Option<Instead> {
-                    let pass = &stages.fed[at.0].pass;
-                    if !when.has(pass, (at.1, at.2)) {
-                        return None;
+            let taken = stages.taken(map);
+            let rule = |at: At, head: usize| -> Option<Instead> {
+                // By its own scale as it is stored a row may have other codes.
+                let from = stages.source(&taken, at, matches!(take, Takes::Scale))?;
+                Some(match take {
+                    Takes::Row => stages.right(from, head, false),
+                    Takes::Operand(i) => {
+                        let other = stages.operand(node.inputs[i], from);
+                        other.and_then(|other| stages.made(node, (at, head), (Some((i, other)), None)))
                     }
-                    let row = pass.first_of(at.1) + at.2;
-                    let from = map.of(pass, row)?;
-                    // By its own scale as it is stored a row may have other codes.
-                    if from == row && !matches!(take, Takes::Scale) {
-                        return None;
-                    }
-                    let (group, number) = pass.at(from)?;
-                    let from = (at.0, group, number);
-                    Some(match take {
-                        Takes::Row => stages.right(from, head, false),
-                        Takes::Operand(i) => {
-                            let other = stages.operand(node.inputs[i], from);
-                            other.and_then(|other| stages.made(node, (at, head), (Some((i, other)), None)))
-                        }
-                        Takes::Scale => stages.coded(node, (at, head), from),
-                    })
-                };
-                if stages.agrees(false, rule) {
-                    let what = match take {
-                        Takes::Row => "each row is".to_owned(),
-                        Takes::Scale => "each block is coded by the scale that it has in".to_owned(),
-                        Takes::Operand(i) => format!("each row takes the {} of", nodes[node.inputs[i]].id.name),
-                    };
-                    fits.push(format!("{what} {map}, {when}"));
-                    // Narrower conditions of the same rule fit as well.
-                    break;
-                }
-            }
+                    Takes::Scale => stages.coded(node, (at, head), from),
+                })
+            };
+            let what = match take {
+                Takes::Row => "each row is".to_owned(),
+                Takes::Scale => "each block is coded by the scale that it has in".to_owned(),
+                Takes::Operand(i) => format!("each row takes the {} of", nodes[node.inputs[i]].id.name),
+            };
+            fits.extend(stages.fitting(plain(), &format!("{what} {map}"), rule)?);
         }
         if !fits.is_empty() {
             break;
@@ -272,7 +331,11 @@ fn sorted(node: &Node, runs: Runs<'_>) -> Option<Told> {
         let of = |(pass, fed): (usize, &Fed)| {
             let rows =
                 (0..fed.pass.rows()).map(|r| fed.pass.at(r).and_then(|(g, n)| stages.operand(chosen, (pass, g, n))));
-            let experts: Vec<f64> = rows.collect::<Option<Vec<_>>>()?.into_iter().flat_map(|row| row.data).collect();
+            let rows: Vec<Tensor<f64>> = rows.collect::<Option<_>>()?;
+            if rows.iter().any(|row| row.data.len() != picks) {
+                return None;
+            }
+            let experts: Vec<f64> = rows.into_iter().flat_map(|row| row.data).collect();
             let mut order: Vec<usize> = (0..experts.len()).collect();
             order.sort_by(|a, b| experts[*a].total_cmp(&experts[*b]));
             let mut put_back = vec![0; order.len()];
@@ -284,49 +347,43 @@ fn sorted(node: &Node, runs: Runs<'_>) -> Option<Told> {
     let mut fits = Vec::new();
     for back in [false, true] {
         let orders = orders(back)?;
-        for when in When::ALL {
-            let rule = |at: At, head: usize| -> Option<Instead> {
-                let pass = &stages.fed[at.0].pass;
-                let first = (pass.first_of(at.1) + at.2) * picks;
-                let from = orders[at.0].get(first..first + picks)?;
-                let moves = from.iter().enumerate().any(|(i, from)| *from != first + i);
-                if !moves || !when.has(pass, (at.1, at.2)) {
-                    return None;
-                }
-                let value = |from: usize| -> Option<(f64, f32)> {
-                    let (group, number) = pass.at(from / picks)?;
-                    let there = (at.0, group, number);
-                    match operand {
-                        None => {
-                            let (value, bound) = stages.right(there, head, false)?;
-                            Some((*value.get(from % picks)?, *bound.get(from % picks)?))
-                        }
-                        Some(i) => Some((*stages.operand(node.inputs[i], there)?.data.get(from % picks)?, 0.0)),
-                    }
-                };
-                let all: Option<Vec<(f64, f32)>> = from.iter().map(|from| value(*from)).collect();
-                Some(all.and_then(|all| {
-                    let (values, bounds): (Vec<f64>, Vec<f32>) = all.into_iter().unzip();
-                    let Some(i) = operand else { return Some((values, bounds)) };
-                    let mut other = stages.operand(node.inputs[i], at)?;
-                    other.data = values;
-                    stages.made(node, (at, head), (Some((i, other)), None))
-                }))
-            };
-            if stages.agrees(false, rule) {
-                let what = match operand {
-                    None => "the values of the pass's choices are".to_owned(),
-                    Some(i) => format!("the {} of the pass's choices are taken", graph.nodes[node.inputs[i]].id.name),
-                };
-                let how = if back {
-                    "as if they were in the order of the experts' numbers, and put back from it"
-                } else {
-                    "in the order of the experts' numbers, and not put back"
-                };
-                fits.push(format!("{what} {how}, {when}"));
-                break;
+        let rule = |at: At, head: usize| -> Option<Instead> {
+            let pass = &stages.fed[at.0].pass;
+            let first = (pass.first_of(at.1) + at.2) * picks;
+            let from = orders[at.0].get(first..first + picks)?;
+            if from.iter().enumerate().all(|(i, from)| *from == first + i) {
+                return None;
             }
-        }
+            let value = |from: usize| -> Option<(f64, f32)> {
+                let (group, number) = pass.at(from / picks)?;
+                let there = (at.0, group, number);
+                match operand {
+                    None => {
+                        let (value, bound) = stages.right(there, head, false)?;
+                        Some((*value.get(from % picks)?, *bound.get(from % picks)?))
+                    }
+                    Some(i) => Some((*stages.operand(node.inputs[i], there)?.data.get(from % picks)?, 0.0)),
+                }
+            };
+            let all: Option<Vec<(f64, f32)>> = from.iter().map(|from| value(*from)).collect();
+            Some(all.and_then(|all| {
+                let (values, bounds): (Vec<f64>, Vec<f32>) = all.into_iter().unzip();
+                let Some(i) = operand else { return Some((values, bounds)) };
+                let mut other = stages.operand(node.inputs[i], at)?;
+                other.data = values;
+                stages.made(node, (at, head), (Some((i, other)), None))
+            }))
+        };
+        let what = match operand {
+            None => "the values of the pass's choices are".to_owned(),
+            Some(i) => format!("the {} of the pass's choices are taken", graph.nodes[node.inputs[i]].id.name),
+        };
+        let how = if back {
+            "as if they were in the order of the experts' numbers, and put back from it"
+        } else {
+            "in the order of the experts' numbers, and not put back"
+        };
+        fits.extend(stages.fitting(plain(), &format!("{what} {how}"), rule)?);
     }
     told(fits, OF_ROWS)
 }
@@ -347,25 +404,12 @@ fn queries(node: &Node, a: &Attention, runs: Runs<'_>) -> Option<Told> {
     let [queries, cache] = [*node.inputs.first()?, *node.inputs.get(1)?];
     let mut fits = Vec::new();
     for map in stages.maps() {
-        for when in When::ALL {
-            if runs.0[0].0.meter.over() {
-                return None;
-            }
-            let rule = |at: At, head: usize| -> Option<Instead> {
-                let pass = &stages.fed[at.0].pass;
-                if !when.has(pass, (at.1, at.2)) {
-                    return None;
-                }
-                let row = pass.first_of(at.1) + at.2;
-                let from = map.of(pass, row).filter(|from| *from != row)?;
-                let (group, number) = pass.at(from)?;
-                Some(stages.scores((queries, nodes[cache].id), a, (at, head), (at.0, group, number)))
-            };
-            if stages.agrees(false, rule) {
-                fits.push(format!("each row takes the query of {map}, {when}"));
-                break;
-            }
-        }
+        let taken = stages.taken(map);
+        let rule = |at: At, head: usize| -> Option<Instead> {
+            let from = stages.source(&taken, at, false)?;
+            Some(stages.scores((queries, nodes[cache].id), a, (at, head), from))
+        };
+        fits.extend(stages.fitting(plain(), &format!("each row takes the query of {map}"), rule)?);
     }
     told(fits, OF_ROWS)
 }
@@ -375,23 +419,14 @@ fn turned(node: &Node, runs: Runs<'_>) -> Option<Told> {
     let stages = Stages::of(node, runs)?;
     let mut fits = Vec::new();
     for position in Position::all() {
-        for condition in conditions() {
-            if runs.0[0].0.meter.over() {
-                return None;
-            }
-            let rule = |at: At, head: usize| -> Option<Instead> {
-                let pass = &stages.fed[at.0].pass;
-                let row = pass.first_of(at.1) + at.2;
-                let own = pass.0[at.1].first + at.2;
-                let other = position.of(pass, row).filter(|other| *other != own)?;
-                let holds = condition.iter().all(|when| when.has(pass, (at.1, at.2)));
-                holds.then(|| stages.made(node, (at, head), (None, Some(other))))
-            };
-            if stages.agrees(false, rule) {
-                fits.push(format!("each row is rotated by {position}, {}", told_of(condition)));
-                break;
-            }
-        }
+        let given: Vec<Vec<Option<usize>>> = stages.fed.iter().map(|fed| position.of_all(&fed.pass)).collect();
+        let rule = |at: At, head: usize| -> Option<Instead> {
+            let pass = &stages.fed[at.0].pass;
+            let own = pass.0[at.1].first + at.2;
+            let other = given[at.0].get(pass.first_of(at.1) + at.2).copied().flatten().filter(|other| *other != own)?;
+            Some(stages.made(node, (at, head), (None, Some(other))))
+        };
+        fits.extend(stages.fitting(conditions(), &format!("each row is rotated by {position}"), rule)?);
     }
     told(fits, OF_POSITIONS)
 }
@@ -400,9 +435,9 @@ impl Stages<'_> {
     /// The operand of a token alone, if the step has a row of it for each token.
     fn operand(&self, node: usize, (pass, group, number): At) -> Option<Tensor<f64>> {
         let (run, index) = self.fed[pass].of[group];
-        let step = &self.capture(run).steps[index];
-        let rows = step.get(self.all[run].oracle.graph.nodes[node].id)?;
-        if rows.shape.first() != Some(&step.tokens.len()) {
+        let (step, of) = (&self.capture(run).steps[index], &self.all[run].oracle.graph.nodes[node]);
+        let rows = step.get(of.id)?;
+        if of.token_axis() != Some(0) || of.has_state() || rows.shape.first() != Some(&step.tokens.len()) {
             return None;
         }
         let width = rows.data.len() / step.tokens.len();
@@ -423,8 +458,6 @@ impl Stages<'_> {
         let keys = e.side.capture.steps[row.step].get(cache).filter(|keys| keys.rows() > row.place.position)?;
         let (_, want, bound) = e.row(row);
         let (mut value, mut reach) = (want.to_vec(), bound.to_vec());
-        // Nobody looks at keys that the query may not see.
-        reach.iter_mut().skip(row.place.position + 1).for_each(|reach| *reach = f32::INFINITY);
         for k in 0..value.len().min(row.place.position + 1) {
             let key = keys.row(k).get(a.kv_head(head) * a.head_dim..)?;
             let products = || q.iter().zip(key).map(|(q, k)| q * f64::from(*k));
@@ -475,54 +508,41 @@ impl Stages<'_> {
     }
 }
 
-/// Rows of a state as they lie in a step.
-fn as_left(e: &Evidence<'_>, row: &RowAt) -> Instead {
-    let state = before(e.side.capture, row.step, e.node.id)?;
-    let value = state.data.get(row.range.clone())?.to_vec();
-    Some((value.clone(), vec![0.0; value.len()]))
-}
-
 /// States that are stored as those of other sequences of the pass, or are not stored.
 fn states(node: &Node, runs: Runs<'_>) -> Option<Told> {
     let stages = Stages::of(node, runs)?;
-    let mut fits = Vec::new();
-    for when in When::ALL {
-        let rule = |at: At, head: usize| -> Option<Instead> {
-            let pass = &stages.fed[at.0].pass;
-            let (run, rows) = stages.rows_of(at, true)?;
-            let e = &stages.all[run];
-            when.has(pass, (at.1, at.2)).then(|| as_left(e, &e.rows[*rows.get(head)?]))
-        };
-        if stages.agrees(true, rule) {
-            fits.push(format!("the state is not stored {when}: it stays what it was before the pass"));
-            break;
+    // What each sequence had before the pass.
+    let mut had = Made::new();
+    for (number, fed) in stages.fed.iter().enumerate() {
+        for (group, &(run, index)) in fed.of.iter().enumerate() {
+            let Some(state) = before(stages.capture(run), index, node.id) else { continue };
+            stages.meter.count(state.data.len() as u64);
+            let exact = vec![0.0; state.data.len()];
+            had.insert((number, group), (state, exact));
         }
     }
-    for map in stages.maps() {
-        for when in When::ALL {
-            let rule = |at: At, head: usize| -> Option<Instead> {
-                let pass = &stages.fed[at.0].pass;
-                // Each sequence has one state.
-                let each = Pass(
-                    pass.0
-                        .iter()
-                        .map(|group| Group { rows: 1, first: group.first + group.rows - 1, ..*group })
-                        .collect(),
-                );
-                if !when.has(pass, (at.1, at.2)) {
-                    return None;
-                }
-                let from = map.of(&each, at.1)?;
-                (from != at.1).then(|| stages.right((at.0, from, 0), head, true))
-            };
-            if stages.agrees(true, rule) {
-                let of = of_sequences(map);
-                fits.push(format!("the state of a sequence is stored as another's, {when}: each has the one of {of}"));
-                break;
-            }
-        }
+    let stays = |at: At, head: usize| -> Option<Instead> {
+        let (state, exact) = had.get(&(at.0, at.1))?;
+        Some(stages.part(true, (at, head), (state, exact)))
+    };
+    let mut fits =
+        stages.fitting(plain(), "the state after a pass is not stored, and stays what it was before it", stays)?;
+    for map in stages.maps_of_sequences() {
+        let each: Vec<Vec<Option<usize>>> = stages.fed.iter().map(|fed| map.of_all(&each(&fed.pass))).collect();
+        let rule = |at: At, head: usize| -> Option<Instead> {
+            let from = (*each[at.0].get(at.1)?)?;
+            (from != at.1).then(|| stages.right((at.0, from, 0), head, true))
+        };
+        let words =
+            format!("the state of a sequence is stored as another's, each has the one of {}", of_sequences(map));
+        fits.extend(stages.fitting(plain(), &words, rule)?);
     }
     told(fits, OF_STATES)
+}
+
+/// A pass in which each sequence has its last row alone.
+fn each(pass: &Pass) -> Pass {
+    Pass(pass.0.iter().map(|group| Group { rows: 1, first: group.first + group.rows - 1, ..*group }).collect())
 }
 
 /// What the rows of a sequence begin with.
@@ -555,7 +575,10 @@ impl fmt::Display for Start {
 
 /// A rule for the sequences of a pass, of which each has one row.
 fn of_sequences(map: Map) -> String {
-    map.to_string().replace("row r", "sequence r").replace("rows", "sequences").replace("row", "sequence")
+    match map {
+        Map::OfLongest => "the longest sequence in the pass".to_owned(),
+        map => map.to_string().replace("row r", "sequence r").replace("rows", "sequences").replace("row", "sequence"),
+    }
 }
 
 /// Recurrent rows and states that begin with other states of the pass.
@@ -565,19 +588,14 @@ fn begins(node: &Node, runs: Runs<'_>) -> Option<Told> {
     let stages = Stages::of(node, runs)?;
     let of_state = node.is_own_state();
     let mut fits = Vec::new();
-    for start in [Start::Before, Start::Line, Start::Zeros].into_iter().chain(stages.maps().map(Start::Of)) {
-        let made = stages.begun((node, inputs, state.id), start, runs)?;
-        for when in When::ALL {
-            let rule = |at: At, head: usize| -> Option<Instead> {
-                let has = when.has(&stages.fed[at.0].pass, (at.1, at.2));
-                let (y, bound) = made.get(&(at.0, at.1)).filter(|_| has)?;
-                Some(stages.part(of_state, (at, head), (y, bound)))
-            };
-            if stages.agrees(of_state, rule) {
-                fits.push(format!("the rows of a sequence begin with {start}, {when}"));
-                break;
-            }
-        }
+    for start in [Start::Before, Start::Line, Start::Zeros].into_iter().chain(stages.maps_of_sequences().map(Start::Of))
+    {
+        let made = stages.begun((node, inputs, state.id), start)?;
+        let rule = |at: At, head: usize| -> Option<Instead> {
+            let (y, bound) = made.get(&(at.0, at.1))?;
+            Some(stages.part(of_state, (at, head), (y, bound)))
+        };
+        fits.extend(stages.fitting(plain(), &format!("the rows of a sequence begin with {start}"), rule)?);
     }
     told(fits, OF_BEGINNINGS)
 }
@@ -619,10 +637,10 @@ impl Stages<'_> {
     }
 
     /// What each group is that begins otherwise. `None` if it is too much work.
-    fn begun(&self, (node, inputs, state): (&Node, &[usize], StageId), start: Start, runs: Runs<'_>) -> Option<Made> {
+    fn begun(&self, (node, inputs, state): (&Node, &[usize], StageId), start: Start) -> Option<Made> {
         let mut made = Made::new();
         for (number, fed) in self.fed.iter().enumerate() {
-            let each = Pass(fed.pass.0.iter().map(|group| Group { rows: 1, ..*group }).collect());
+            let each = each(&fed.pass);
             for (group, &(run, index)) in fed.of.iter().enumerate() {
                 let of = |other: usize| before(self.capture(fed.of[other].0), fed.of[other].1, state);
                 let begin = match start {
@@ -637,8 +655,8 @@ impl Stages<'_> {
                 };
                 let Some(begin) = begin else { continue };
                 let tokens = self.capture(run).steps[index].tokens.len();
-                runs.0[0].0.meter.count(16 * tokens as u64 * begin.data.len() as u64);
-                if runs.0[0].0.meter.over() {
+                self.meter.count(16 * tokens as u64 * begin.data.len() as u64);
+                if self.meter.over() {
                     return None;
                 }
                 made.extend(self.from((node, inputs), (run, index), begin).map(|y| ((number, group), y)));

@@ -80,7 +80,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         ops::forward_with_bound(&node.op, &rows.iter().collect::<Vec<_>>(), &context)
     };
     let (state_inputs, _) = parts(state, nodes)?;
-    let mut found: Option<(usize, BTreeSet<After>)> = None;
+    let mut found: Option<BTreeSet<After>> = None;
     for &step in &steps {
         let rows = operands(capture, step, (inputs, nodes), capture.steps[step].tokens.len())?;
         let gives = |state: &Tensor<f64>| {
@@ -100,6 +100,10 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
             }
             elements >= LEAST
         };
+        // What its own state gives as well says nothing.
+        if before(capture, step, state.id).is_some_and(|own| gives(&own)) {
+            return None;
+        }
         let mut of = BTreeSet::new();
         for (searcher, _) in runs {
             let theirs = searcher.subject.capture;
@@ -125,25 +129,29 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         }
         let all = match found {
             None => of,
-            Some((_, known)) => known.intersection(&of).copied().collect(),
+            Some(known) => known.intersection(&of).copied().collect(),
         };
         if all.is_empty() {
             return None;
         }
-        found = Some((capture.steps[step].first, all));
+        found = Some(all);
     }
-    let (first, of) = found?;
+    let of = found?;
+    let first = capture.steps.get(*steps.first()?)?.first;
     let ((whose, tokens), None) = (*of.first()?, of.iter().nth(1)) else { return None };
     let own = match first {
         0 => "zeros".to_owned(),
         first => format!("the one after the {} before the pass", counted(first, "token")),
     };
+    let pass = match steps.len() {
+        1 => format!("the pass at position {first}"),
+        _ => format!("each of {}, the first at position {first},", counted(steps.len(), "pass")),
+    };
     let words = format!(
-        "the state that the pass at position {first} begins with is the one of {} after {}, and not {own}",
+        "the state that {pass} begins with is the one of {} after {}, and not {own}",
         whose.beside(capture.steps.last()?.whose),
         counted(tokens, "token")
     );
-    let first = capture.steps.get(*steps.first()?)?.first;
     let link = Link::of((runs, run), first, (whose, tokens.checked_sub(1)?))?;
     let links = vec![[link, link]];
     Some(Told { words, remedy: REMEDY, shown: Shown { what: "state".to_owned(), links, ..Shown::default() } })

@@ -257,15 +257,8 @@ pub fn again_among_sequences(
             // Where another run left no rule in one of them, there is none.
             let none = |other: &usize| found(*other).is_some_and(|other| left_no_rule(finding, other));
             if under && wrong.iter().any(none) {
-                let mut finding = finding.clone();
                 let listed = Holds::Some { elements: 0, of: 0, rows: None, elsewhere: false };
-                hold(&mut finding, &listed, (all[run].0, origin(all[run].1, id)));
-                if let (Some(Trial::Confirmed { elements, tokens, .. }), Some(solution)) =
-                    (&finding.trial, &finding.solution)
-                {
-                    finding.trial =
-                        Some(Trial::Narrowed { elements: *elements, tokens: *tokens, holds: solution.holds.clone() });
-                }
+                let finding = under_no_rule(finding.clone(), &listed, (all[run].0, origin(all[run].1, id)));
                 changed.push((run, finding));
                 continue;
             }
@@ -274,7 +267,17 @@ pub fn again_among_sequences(
                 tried.jointly(&all, &wrong);
                 if let Some(holds) = tried.narrowed {
                     let mut finding = finding.clone();
-                    let holds = allowed_too(holds, finding.solution.as_ref().map(|solution| &solution.holds));
+                    let own = finding.solution.as_ref().map(|solution| solution.holds.clone());
+                    let tried = matches!(own, Some(Holds::Under { tried: true, .. }));
+                    let Some(holds) = allowed_too(holds, own.as_ref()) else {
+                        let listed = Holds::Some { elements: 0, of: 0, rows: None, elsewhere: false };
+                        changed.push((run, under_no_rule(finding, &listed, (all[run].0, origin(all[run].1, id)))));
+                        continue;
+                    };
+                    // No other run was asked for it.
+                    if !tried && matches!(holds, Holds::Under { .. }) {
+                        finding.trial = Some(Trial::Untried { because: OF_THIS_RUN.to_owned() });
+                    }
                     hold(&mut finding, &holds, (all[run].0, origin(all[run].1, id)));
                     changed.push((run, finding));
                     continue;
@@ -364,20 +367,32 @@ fn is_the_law_elsewhere(own: &Finding, other: &Finding) -> bool {
     })
 }
 
+/// A finding whose law holds under no rule that is known.
+fn under_no_rule(
+    mut finding: Finding, listed: &Holds, (searcher, origin): (&Searcher<'_>, Option<&StageResult>),
+) -> Finding {
+    hold(&mut finding, listed, (searcher, origin));
+    if let (Some(Trial::Confirmed { elements, tokens, .. }), Some(solution)) = (&finding.trial, &finding.solution) {
+        let holds = solution.holds.clone();
+        finding.trial = Some(Trial::Narrowed { elements: *elements, tokens: *tokens, holds });
+    }
+    finding
+}
+
 /// Whether another finding has the law of this one, and a run on other tokens left no rule for where it holds.
 fn left_no_rule(own: &Finding, other: &Finding) -> bool {
     let same = own.solution.as_ref().zip(other.solution.as_ref()).is_some_and(|(own, other)| own.words == other.words);
     same && matches!(&other.trial, Some(Trial::Narrowed { holds: Holds::Some { .. }, .. }))
 }
 
-/// Of the conditions that all sequences allow, those that another run allowed as well, if there are any.
-fn allowed_too(all: Holds, own: Option<&Holds>) -> Holds {
+/// Of the conditions that all sequences allow, those that another run allowed as well. Nothing if there are none.
+fn allowed_too(all: Holds, own: Option<&Holds>) -> Option<Holds> {
     let (Holds::Under { conditions, .. }, Some(Holds::Under { conditions: both, tried: true })) = (&all, own) else {
-        return all;
+        return Some(all);
     };
     let conditions: Vec<When> =
         conditions.iter().filter(|when| both.iter().any(|own| own.alike(when))).cloned().collect();
-    if conditions.is_empty() { all } else { Holds::Under { conditions, tried: true } }
+    (!conditions.is_empty()).then_some(Holds::Under { conditions, tried: true })
 }
 
 /// Tells of a finding where its cause holds. Rows that another sequence lists are no rows of this one.
@@ -563,7 +578,7 @@ impl<'a> Tried<'a> {
             let judged = runs[run].1.verdict.stages.iter().any(|s| s.id == told.id && s.subject.is_some());
             judged && matches!(held_there(runs[self.run].0, runs[run].0, origin, &told), Predicted::Fails(_))
         };
-        if right.into_iter().any(refutes) {
+        if right.into_iter().any(refutes) || meter.over() {
             return;
         }
         (self.against, self.narrowed) = (None, Some(holds));

@@ -1,5 +1,6 @@
 //! What is read off the values of several sequences as another run has it too, whose passes feed other numbers of tokens.
 
+use super::pass::{Fit, rules};
 use super::siblings::Runs;
 use crate::capture::{Capture, Whose};
 use crate::verdict::Evidence;
@@ -84,38 +85,22 @@ pub(super) struct Shown {
     /// The places that it names, in order: the first and the last of those that follow each other.
     pub links: Vec<[Link; 2]>,
     /// The rules that fit, in words, if it is a rule: one of them must be one of the other run.
-    pub fits: Vec<String>,
+    pub fits: Vec<Fit>,
 }
 
 impl Shown {
+    /// The rules that fit here and there, in words.
+    pub(super) fn both(&self, other: &Self) -> Option<String> {
+        let both: Vec<&Fit> = self.fits.iter().filter(|rule| other.fits.contains(rule)).collect();
+        (!both.is_empty()).then(|| rules(&both))
+    }
+
     /// Whether it is the same in another run.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.what == other.what
             && (self.fits.is_empty() || self.fits.iter().any(|rule| other.fits.contains(rule)))
             && self.links.len() == other.links.len()
             && self.links.iter().zip(&other.links).all(|(a, b)| are_alike(a, b))
-    }
-}
-
-impl Shown {
-    /// The first rules that fit here and there, in words.
-    pub(super) fn both(&self, other: &Self) -> Option<String> {
-        let both: Vec<&str> = self.fits.iter().filter(|rule| other.fits.contains(rule)).map(String::as_str).collect();
-        (!both.is_empty()).then(|| rules(&both))
-    }
-}
-
-/// Rules of which each fits, that are told.
-const TOLD: usize = 3;
-
-/// Rules that fit, in words.
-pub(super) fn rules(fits: &[&str]) -> String {
-    match fits {
-        [first, more @ ..] if !more.is_empty() => {
-            let more: Vec<&str> = more.iter().take(TOLD - 1).copied().collect();
-            format!("{first} (or {}: the values fit each of these rules)", more.join(", or "))
-        }
-        _ => fits.concat(),
     }
 }
 

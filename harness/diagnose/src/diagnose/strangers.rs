@@ -111,7 +111,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         return Some(told);
     }
     let told = told(&first, (runs, run), REMEDY)?;
-    Some(Told { words: format!("{}; later they hold rows of other tokens", told.words), ..told })
+    Some(Told { words: format!("{}; some of them hold rows of other tokens later", told.words), ..told })
 }
 
 /// Slots that each pass writes its last row to, or leaves as they are.
@@ -140,8 +140,8 @@ fn fillers(slots: &BTreeMap<(usize, usize), BTreeSet<Token>>, (runs, run): Runs<
     let names: Vec<String> = held.keys().map(ToString::to_string).collect();
     let (row, holds) = if names.len() == 1 { ("row", "holds") } else { ("rows", "hold") };
     let words = format!(
-        "{row} {} {holds} the row of the pass's last token, each time that such a pass runs: a row that fills up a pass repeats that and is \
-         written there",
+        "{row} {} {holds} the row of the last token of a pass, and then those of later passes, as if a row that fills up a pass repeated that \
+         and were written there",
         names.join(", ")
     );
     let shown = Shown { what: "the last row of a pass".to_owned(), ..Shown::default() };
@@ -182,12 +182,13 @@ pub(super) fn rows(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         let all = slots.entry(row.place.position).or_insert_with(|| found.clone());
         all.retain(|token| found.contains(token));
     }
+    if slots.is_empty() || slots.values().any(BTreeSet::is_empty) || bad.len() < e.bad_rows().count() {
+        return None;
+    }
     // Some lines or heads of a token alone are not its row.
-    let whole = bad.iter().all(|bad| {
-        let of_token = |row: &&RowAt| row.step == bad.step && row.place.position == bad.place.position;
-        e.rows.iter().filter(of_token).all(|row| row.bad)
-    });
-    if slots.is_empty() || slots.values().any(BTreeSet::is_empty) || bad.len() < e.bad_rows().count() || !whole {
+    let right: BTreeSet<(usize, usize)> =
+        e.rows.iter().filter(|row| !row.bad).map(|row| (row.step, row.place.position)).collect();
+    if bad.iter().any(|bad| right.contains(&(bad.step, bad.place.position))) {
         return None;
     }
     told(&slots, (runs, run), REMEDY_OF_ROWS)

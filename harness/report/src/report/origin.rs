@@ -270,11 +270,11 @@ fn causes(findings: &[Finding]) -> String {
     match (known.len(), unknown.len()) {
         (0, _) => UNKNOWN.to_owned(),
         (1, 0) => format!("one cause, {}", known[0]),
-        // One fault may show as several laws.
+        // One fault may show as several causes.
         (n, 0) => format!("{n} causes, which one fault may be behind: {}", known.join("; ")),
         (n, all) => {
             let unknown = few(unknown, all, " ");
-            format!("{}: {}; {UNKNOWN} of {unknown}", counted(n, "law"), known.join("; "))
+            format!("{}: {}; {UNKNOWN} of {unknown}", counted(n, "cause"), known.join("; "))
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::products::Evaluators;
 use crate::severity::Severity;
 use crate::slots::SlotsCheck;
 use crate::tokens::TokensCheck;
-use crate::verdict::{Decisions, Element, Gap, Local, Unjudged, Verdict};
+use crate::verdict::{Decisions, Element, Gap, Local, StageResult, Unjudged, Verdict};
 use crate::weights::Mismatch;
 use std::collections::BTreeSet;
 
@@ -220,9 +220,14 @@ fn missing(gap: &Gap, verdict: &Verdict) -> String {
     // The subject's own rows were judged where the reference alone lacks the stage.
     let by_subject = |of: &Unjudged| {
         let stage = verdict.stages.iter().find(|stage| stage.id == of.stage);
-        !of.inconclusive && stage.is_some_and(|stage| stage.subject.is_some() && stage.reference.is_none())
+        let given = |stage: &StageResult| stage.subject.as_ref().is_some_and(|local| local.rows >= of.rows);
+        !of.inconclusive && stage.is_some_and(|stage| given(stage) && stage.reference.is_none())
     };
-    let side = if unjudged.iter().all(by_subject) { " in the reference, which lacks them" } else { "" };
+    let side = if !verdict.coverage.alone && unjudged.iter().all(by_subject) {
+        " in the reference, which lacks them"
+    } else {
+        ""
+    };
     let names: Vec<String> = unjudged.iter().map(ToString::to_string).collect();
     let named = match names.as_slice() {
         [first @ .., last] if names.len() > NAMED => format!("{} … {last}", first[..NAMED - 1].join(" ")),

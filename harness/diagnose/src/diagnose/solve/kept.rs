@@ -452,7 +452,9 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         .flat_map(|first| [false, true].map(|by_head| Kept::Grown { first, by_head }));
     let blocks = scene.width().unwrap_or(0) / BLOCK;
     let turned = (2..blocks).filter(|rows| blocks.is_multiple_of(*rows)).map(Block::Turned);
+    // Of two blocks it is the other one.
     let others = turned.chain([Block::Next, Block::Before, Block::Mirrored, Block::First]).map(Kept::ScaleOf);
+    let others = others.filter(|kept| blocks > 2 || !matches!(kept, Kept::ScaleOf(Block::Before | Block::Mirrored)));
     firsts
         .into_iter()
         .chain(others.filter(|_| blocks > 1))

@@ -167,8 +167,11 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     .map(|(missing, what)| (missing, format!("what a token adds to the state within a chunk of TILE tokens {what}")));
     let of_first = [(Missing::First, "as its tokens read it"), (Missing::Carried, "in what the chunk leaves")]
         .map(|(missing, what)| (missing, format!("the state before a chunk of TILE tokens does not decay {what}")));
-    let rest =
-        (Missing::Rest, "the state does not decay over the part's last tokens that fill no chunk of TILE".to_owned());
+    let rest = (
+        Missing::Rest,
+        "the state that the part leaves is divided by the decay of its last tokens, those that fill no chunk of TILE"
+            .to_owned(),
+    );
     for (missing, what) in missing.into_iter().chain(of_first).chain([rest]) {
         let shows =
             if of_state { missing != Missing::Read && missing != Missing::First } else { missing != Missing::Rest };
@@ -266,7 +269,10 @@ fn head_of(
         let (given, mut reach) = undecayed(&all, net.dim, (*each, *missing), of_state);
         // What the recursion may round is as much larger as the values are.
         let largest = |values: &[f64]| values.iter().fold(0f64, |most, v| most.max(v.abs()));
-        let by = (largest(&given) / largest(&y.data).max(f64::MIN_POSITIVE)).max(1.0) as f32;
+        if largest(&y.data) == 0.0 {
+            return None;
+        }
+        let by = (largest(&given) / largest(&y.data)).max(1.0) as f32;
         reach.iter_mut().zip(&bound).for_each(|(reach, own)| *reach = reach.max(by * own));
         return Some((given, reach));
     }

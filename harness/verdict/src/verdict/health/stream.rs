@@ -105,7 +105,11 @@ fn repeated(graph: &Graph, capture: &Capture) -> Option<Symptom> {
     Some(Symptom {
         stage: logits,
         step: run[0].0.clone(),
-        what: format!("token {} is the choice of this step and of the {} after it", run[0].1, times - 1),
+        what: format!(
+            "token {} is the likeliest one after this pass and after each of the {} that follow",
+            run[0].1,
+            times - 1
+        ),
         likely: logits,
         broken: false,
     })

@@ -112,27 +112,27 @@ pub(super) const FEATURES: &[Feature] = &[
         of: beyond::<8>,
     },
     Feature {
-        name: "lines beyond as many as the part has, where each expert's are filled up to tiles of 4",
+        name: "lines beyond as many tiles of 4 as the part's lines fill, where each expert's begin a tile of their own",
         by_row: false,
         of: beyond_grid::<4>,
     },
     Feature {
-        name: "lines beyond as many as the part has, where each expert's are filled up to tiles of 8",
+        name: "lines beyond as many tiles of 8 as the part's lines fill, where each expert's begin a tile of their own",
         by_row: false,
         of: beyond_grid::<8>,
     },
     Feature {
-        name: "lines beyond as many as the part has, where each expert's are filled up to tiles of 16",
+        name: "lines beyond as many tiles of 16 as the part's lines fill, where each expert's begin a tile of their own",
         by_row: false,
         of: beyond_grid::<16>,
     },
     Feature {
-        name: "lines beyond as many as the part has, where each expert's are filled up to tiles of 32",
+        name: "lines beyond as many tiles of 32 as the part's lines fill, where each expert's begin a tile of their own",
         by_row: false,
         of: beyond_grid::<32>,
     },
     Feature {
-        name: "lines beyond as many as the part has, where each expert's are filled up to tiles of 64",
+        name: "lines beyond as many tiles of 64 as the part's lines fill, where each expert's begin a tile of their own",
         by_row: false,
         of: beyond_grid::<64>,
     },
@@ -477,7 +477,7 @@ pub(super) const PAST_LEADING: &str = "rows of the part beyond as many as the fi
 pub(super) const ALL_ROWS: &str = "rows of the pass";
 
 /// Whether a sequence begins in a pass.
-pub(super) const BEGINS: &str = "passes in which a sequence begins";
+pub(super) const BEGINS: &str = "passes in which a sequence begins at position 0";
 
 /// The ids that the sequence was fed so far.
 pub(super) const FED: &str = "ids that were fed so far";
