@@ -360,7 +360,15 @@ fn rule_of_positions(plan: &Plan, tokens: &[u32], said: &[RowsSaid], check: &Slo
                 })
             })
         };
-        for condition in conditions().filter(|condition| fit(*condition)) {
+        let before = fits.len();
+        for condition in conditions() {
+            // Of two parts where one says nothing.
+            if condition[0] != When::Always && fits.len() > before {
+                break;
+            }
+            if !fit(condition) {
+                continue;
+            }
             fits.push(Fit { rule: format!("each row is given {position}"), when: told(condition) });
             if condition == [When::Always; 2] {
                 break;

@@ -207,6 +207,10 @@ impl<'a> Stages<'a> {
     ) -> Option<Vec<Fit>> {
         let mut fits = Vec::new();
         for condition in all {
+            // Of two parts where one says nothing.
+            if condition[0] != When::Always && !fits.is_empty() {
+                break;
+            }
             if self.meter.over() {
                 return None;
             }

@@ -71,7 +71,7 @@ pub(super) fn groups(stage: &Stage) -> Vec<Plant> {
             plant("a split dropped", "the keys of the last of 4 splits are missing".into(), |i, n| {
                 f64::from(i / n.div_ceil(4) != (n - 1) / n.div_ceil(4))
             }),
-            plant("the tail of 16 left out", "tile of 16 are missing|tile of 16 of all keys of the part are missing|keys 32..&the tail, are missing".into(), |i, n| {
+            plant("the tail of 16 left out", "tile of 16 are missing|tile of 16 of all keys of the part are missing|keys 32..&the tail, are missing|keys from 32 on are missing".into(), |i, n| {
                 f64::from(i < n / 16 * 16)
             }),
             plant(
