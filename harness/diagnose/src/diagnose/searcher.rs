@@ -440,6 +440,7 @@ impl Searcher<'_> {
                         also: Vec::new(),
                         up_to: None,
                         elements,
+                        unsaid: 0,
                         held_out,
                         used,
                     }),

@@ -69,7 +69,9 @@ fn standing(finding: &Finding) -> String {
     // The elements of the other run are not those of this one.
     let gives = |elements: usize| {
         let does = if sizes { "accounts for the size of" } else { "gives" };
-        format!("it {does} all {} of {} in that run", wrong(elements), finding.id)
+        // What is left in memory that nobody wrote, no law says.
+        let all = if finding.solution.as_ref().is_some_and(|s| s.unsaid > 0) { "" } else { "all " };
+        format!("it {does} {all}{} of {} in that run", wrong(elements), finding.id)
     };
     match &finding.trial {
         Some(Trial::Confirmed { elements, tokens, there }) => {
@@ -97,7 +99,11 @@ fn standing(finding: &Finding) -> String {
 fn of_solution(s: &Solution, excerpt: bool) -> String {
     let all = wrong(s.elements) + if excerpt { " of the rows that were tried" } else { "" };
     let why = if s.confidence == Confidence::Consistent { "; why others are right is not known" } else { "" };
-    format!("in this run it gives all {all} within rounding, {} of them not used to find it{why}", s.held_out)
+    let used = format!("within rounding, {} of them not used to find it{why}", s.held_out);
+    match s.unsaid {
+        0 => format!("in this run it gives all {all} {used}"),
+        more => format!("in this run it gives {all} {used}; of {more} more it does not say what they hold"),
+    }
 }
 
 /// What it means that a cause of the catalogue fits, `conditioned` where a condition is reported with it.

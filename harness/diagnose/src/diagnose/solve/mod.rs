@@ -134,11 +134,18 @@ pub struct Solution {
     pub(super) up_to: Option<usize>,
     /// Wrong elements that it gives.
     pub elements: usize,
-    /// Those of them that nothing was fitted on.
+    /// Wrong elements of which it does not say what they are.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub unsaid: usize,
+    /// Those that it gives and that nothing was fitted on.
     pub held_out: usize,
     /// Largest share of what rounding allows, over the latter.
     #[serde(with = "Real")]
     pub used: f64,
+}
+
+fn is_none(n: &usize) -> bool {
+    *n == 0
 }
 
 impl Solution {
@@ -634,6 +641,7 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
         also: Vec::new(),
         up_to: None,
         elements,
+        unsaid: held.unsaid.len(),
         held_out,
         used,
     };
