@@ -187,9 +187,13 @@ pub(in crate::diagnose) fn jointly(
     }
     let seen: Vec<Seen<'_, '_>> =
         scenes.iter().zip(&all).map(|(scene, (wrong, spared))| Seen { scene, wrong, spared }).collect();
+    let of_one = |when: &When| !matches!(when, When::Both(..));
     let mut conditions = when::telling(&seen, beyond_chance);
-    // What two features say together is told from chance, or not at all.
-    conditions.retain(|when| !when.is_list() && (beyond_chance || !matches!(when, When::Both(..))));
+    if !conditions.iter().any(of_one) {
+        conditions = when::telling(&seen, true);
+    }
+    // What two features say together is told from chance.
+    conditions.retain(|when| !when.is_list());
     (!conditions.is_empty()).then_some((Holds::Under { conditions, tried: false }, given))
 }
 

@@ -285,6 +285,14 @@ pub(super) const FEATURES: &[Feature] = &[
         of: past_tiles::<64>,
     },
     Feature { name: ALL_ROWS, by_row: true, of: |s, at| step(s, at).in_pass.map(|pass| pass.rows as i64) },
+    Feature {
+        name: BESIDE,
+        by_row: true,
+        of: |s, at| {
+            let step = step(s, at);
+            step.in_pass.map(|pass| i64::from(step.tokens.len() == 1 && pass.most > 1))
+        },
+    },
     Feature { name: BEGINS, by_row: true, of: |s, at| step(s, at).in_pass.map(|pass| i64::from(pass.begins)) },
     Feature {
         name: "token id",
@@ -475,6 +483,9 @@ pub(super) const PAST_LEADING: &str = "rows of the part beyond as many as the fi
 
 /// The rows of a pass of several sequences.
 pub(super) const ALL_ROWS: &str = "rows of the pass";
+
+/// Whether a row is the only one of its sequence in a pass that has several of another.
+pub(super) const BESIDE: &str = "rows of a sequence that has one in a pass in which another has several";
 
 /// Whether a sequence begins in a pass.
 pub(super) const BEGINS: &str = "passes in which a sequence begins at position 0";

@@ -1,8 +1,8 @@
 //! Conditions in words.
 
 use super::features::{
-    AGAIN, AGE, ALL_ROWS, BEGAN, BEGINS, BEHIND, BEYOND, DECODED, DISTANCE, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER,
-    LENGTH, LINE_OF_EXPERT, LOOKED, MOST, OF_PASS, PART_FIRST, SIGN, TURN,
+    AGAIN, AGE, ALL_ROWS, BEGAN, BEGINS, BEHIND, BESIDE, BEYOND, DECODED, DISTANCE, FED, FROM_LAST, IN_PAGE, LATER,
+    LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED, MOST, OF_PASS, PART_FIRST, SIGN, TURN,
 };
 use super::{Condition, Values};
 use std::fmt;
@@ -72,6 +72,8 @@ fn at(name: &str, value: i64) -> String {
         (DISTANCE, n) => format!("at the key {n} before the query"),
         (LENGTH, n) => format!("in parts of {n} token{}", if n == 1 { "" } else { "s" }),
         (ALL_ROWS, n) => format!("in passes of {n} row{}", if n == 1 { "" } else { "s" }),
+        (BESIDE, 0) => format!("but in {BESIDE}"),
+        (BESIDE, _) => format!("in {BESIDE}"),
         (BEGINS, 0) => "in passes in which no sequence begins at position 0".to_owned(),
         (BEGINS, _) => "in passes in which a sequence begins at position 0".to_owned(),
         (MOST, 1) => "in passes that have one token of each sequence".to_owned(),
