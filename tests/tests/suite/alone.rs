@@ -34,7 +34,7 @@ fn without_a_reference_faults_are_found_and_symptoms_named() {
         ("mask-missing@L00", "L00.attn_weights", "keys after its token, and gives"),
         ("zeroed@L01.attn_out", "L01.attn_out", "the hidden state passes unchanged"),
         ("zeroed@embed", "embed", "are zero throughout"),
-        ("stale-from-previous-step@logits", "logits", "the choice of this step and of"),
+        ("stale-from-previous-step@logits", "logits", "the likeliest one after this pass and after"),
         ("race@L00.k_cache", "L00.k_cache", "rows of earlier tokens are no longer what they were"),
     ] {
         let (code, report, text) = folder.judged(&format!("--subject cpu --reference none -n 6 --inject {fault}"));

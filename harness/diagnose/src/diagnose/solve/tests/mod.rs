@@ -131,6 +131,8 @@ fn told(stage: &Stage, judged: &Judged, plant: &Plant, condition: &Condition) ->
         // In odd rows the row before is the first of each two; the tail of the last rows is that of the run.
         None if condition.name == "in odd rows" && what.contains("first token of each 2") => Told::Right,
         None if condition.words.contains("left over") && what.contains("the tail, are missing") => Told::Right,
+        // No row before them has such keys.
+        None if condition.words.contains("left over") && what.contains("keys from 32 on are missing") => Told::Right,
         // The last rows begin at position 32, where the rest of 16 is the rest of 32, which no row before changes.
         None if condition.words.contains("left over") && what.contains("p mod 32") && *first >= 32 => Told::Right,
         // Nothing is claimed of what is right.
