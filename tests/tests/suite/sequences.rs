@@ -26,11 +26,10 @@ const PLAN: &str = "7,5+1+17@0,1+1+1";
 /// run contradict is not counted.
 const CONFIRMED: usize = 7;
 
-/// Bugs that leave rows of other tokens in a cache or in a stage, which no cause explains: the report names the tokens.
-const STRANGERS: [&str; 9] = [
-    "slot-0-overwritten", "block-freed-in-flight", "rows-of-sequences-exchanged", "residual-of-another-row",
-    "stale-tail-of-a-graph", "logits-of-the-row-before", "gate-of-one-row", "token-of-the-row-before",
-    "decoded-key-in-the-first-slot",
+/// Bugs that leave rows of other tokens in a cache or in a stage, which no rule explains: the report names the tokens.
+const STRANGERS: [&str; 8] = [
+    "block-freed-in-flight", "rows-of-sequences-exchanged", "residual-of-another-row", "stale-tail-of-a-graph",
+    "logits-of-the-row-before", "gate-of-one-row", "token-of-the-row-before", "decoded-key-in-the-first-slot",
 ];
 
 /// Bugs of which the values of several sequences show the same in a run of other lengths: what a graph left of a pass before depends
@@ -555,15 +554,16 @@ fn a_state_that_was_not_cleared_is_named() {
 #[test]
 fn rows_in_the_order_of_lengths_are_told_by_a_rule() {
     let folder = folder();
-    folder.qdiff("record -m model.gguf --length 24 --sequences 4+9+6,1+1+1,0+1+1 --out several").exits(0);
+    folder.qdiff("record -m model.gguf --length 24 --sequences 6+9+4,1+1+1,0+1+1 --out several").exits(0);
     let mut all = arrays(&folder.join("several"));
     let at = |all: &[Array], name: &str| all.iter().position(|a| a.name == name).unwrap();
-    // Sequence 1 is the longest, then sequence 2, then sequence 0; in the last pass the order is right.
-    let [first, second, third] = ["step1/logits", "s1.step1/logits", "s2.step1/logits"].map(|name| at(&all, name));
-    let longest = all[second].values.clone();
-    let shortest = std::mem::replace(&mut all[first].values, longest);
-    let middle = std::mem::replace(&mut all[third].values, shortest);
-    all[second].values = middle;
+    // Sequence 1 is the longest, then sequence 0, then sequence 2; in the last pass the order is right.
+    let exchange = |all: &mut Vec<Array>, step: &str| {
+        let [first, second] = ["", "s1."].map(|sequence| at(all, &format!("{sequence}{step}/logits")));
+        let longest = all[second].values.clone();
+        all[second].values = std::mem::replace(&mut all[first].values, longest);
+    };
+    exchange(&mut all, "step1");
     write_npy(&folder.join("ordered"), &all);
     folder.write("ordered/manifest.json", folder.text("several/manifest.json"));
     let told = "each row is the row at its place when rows are ordered from the longest sequence to the shortest, in passes in which every \
@@ -572,13 +572,9 @@ fn rows_in_the_order_of_lengths_are_told_by_a_rule() {
     // One pass that is wrong shows no rule.
     assert!(!unwrapped(&said.stdout).contains(told), "{said}");
     // A second one does.
-    folder.qdiff("record -m model.gguf --length 25 --sequences 4+9+6,1+1+1,1+1+1 --out longer").exits(0);
+    folder.qdiff("record -m model.gguf --length 25 --sequences 6+9+4,1+1+1,1+1+1 --out longer").exits(0);
     let mut all = arrays(&folder.join("longer"));
-    for step in ["step1", "step2"] {
-        let names = ["", "s1.", "s2."].map(|sequence| at(&all, &format!("{sequence}{step}/logits")));
-        let values = [names[1], names[2], names[0]].map(|at| all[at].values.clone());
-        names.into_iter().zip(values).for_each(|(at, values)| all[at].values = values);
-    }
+    ["step1", "step2"].into_iter().for_each(|step| exchange(&mut all, step));
     write_npy(&folder.join("twice"), &all);
     folder.write("twice/manifest.json", folder.text("longer/manifest.json"));
     let said = folder.qdiff("run -m model.gguf --subject capture:twice").exits(1);

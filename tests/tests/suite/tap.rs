@@ -287,9 +287,9 @@ fn a_dump_that_is_not_what_it_should_be_says_so() {
     compiled(&folder, "gcc", "-std=c99", "engine.c");
     folder.write("values.txt", "tap embed -1 1 1\n");
     let said = runs(&folder, "", Some("early")).exits(0);
-    assert!(said.stderr.contains("embed was tapped before a step began"), "{said}");
+    assert!(said.stderr.contains("embed was appended to before a step began"), "{said}");
     let refused = "run -m model.gguf --subject capture:early";
-    folder.refuses(refused, &["the engine says of its own arrays: embed was tapped before a step began"]);
+    folder.refuses(refused, &["the engine says of its own arrays: embed was appended to before a step began"]);
     folder.write("values.txt", "step 0 1 5\ntap embed -1 1 256\ntap embed -1 1 256\n");
     runs(&folder, "", Some("twice")).exits(0);
     folder.refuses("run -m model.gguf --subject capture:twice", &["embed of prefill, which is there already"]);
