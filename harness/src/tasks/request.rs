@@ -279,7 +279,7 @@ pub(super) const UBATCH: usize = 512;
 pub struct CaptureRequest {
     #[command(flatten)]
     pub runner: RunnerRequest,
-    /// Most tokens of the prompt in one pass, on both sides; 1 is token by token
+    /// Largest number of tokens of the prompt in one pass, on both sides; 1 is token by token
     #[arg(long, value_name = "N", default_value_t = UBATCH, env = "QDIFF_UBATCH", value_parser = values::at_least_one)]
     pub ubatch: usize,
     /// Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values; llama.cpp has no f8 types
