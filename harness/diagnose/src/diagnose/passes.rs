@@ -172,11 +172,12 @@ impl<'a> Stages<'a> {
         })
     }
 
-    /// Whether what a rule says of the rows of a condition is there, what the stage should be is not, and all other rows are right.
+    /// Whether what a rule says of the rows of a condition is there, in most wrong ones what the stage should be is not, and all other rows
+    /// are right.
     fn agrees(&self, condition: [When; 2], rule: &impl Fn(At, usize) -> Option<Instead>) -> bool {
         let of_state = self.all[0].node.is_own_state();
         let holds = |at: &At| condition.iter().all(|when| when.has(&self.fed[at.0].pass, (at.1, at.2)));
-        let mut given = 0;
+        let (mut given, mut wrong, mut differing) = (0, 0, 0);
         let mut gives = |at: &At| {
             let Some((run, rows)) = self.rows_of(*at, of_state) else { return true };
             let e = &self.all[run];
@@ -187,17 +188,17 @@ impl<'a> Stages<'a> {
                 let (got, want, bound) = e.row(row);
                 let reach = |i: usize| bound[i].max(reach[i]);
                 // What the right value would pass as well says nothing.
-                let differs = || (0..got.len()).any(|i| !right(got[i], want[i], reach(i)));
-                given += got.len();
-                got.len() == value.len()
-                    && (0..got.len()).all(|i| right(got[i], value[i], reach(i)))
-                    && (!row.bad || differs())
+                let differs = row.bad && (0..got.len()).any(|i| !right(got[i], want[i], reach(i)));
+                (given, wrong, differing) =
+                    (given + got.len(), wrong + usize::from(row.bad), differing + usize::from(differs));
+                got.len() == value.len() && (0..got.len()).all(|i| right(got[i], value[i], reach(i)))
             })
         };
         self.wrong.iter().all(holds)
             && self.wrong.iter().all(&mut gives)
             && self.others.iter().filter(|at| holds(at)).all(&mut gives)
             && given >= LEAST
+            && 2 * differing > wrong
     }
 
     /// The conditions under which a rule gives all that is wrong, and nothing that is right: if it does everywhere, that alone. `None` if it

@@ -69,6 +69,9 @@ const OF_THIS_RUN: &str = "it is read off the values of the sequences of this ru
 /// Why a law that gives what is wrong in several sequences is no cause.
 const NO_RULE: &str = "no rule was found that says in all sequences which elements it is about";
 
+/// The same of where a law holds.
+const OF_SEQUENCES: &str = "where it holds is read off all sequences of this run together";
+
 /// Why another run of such passes says nothing of what this one shows.
 const NOTHING_THERE: &str = "nothing of this stage is wrong in that run";
 
@@ -276,7 +279,7 @@ pub fn again_among_sequences(
                     };
                     // No other run was asked for it.
                     if !tried && matches!(holds, Holds::Under { .. }) {
-                        finding.trial = Some(Trial::Untried { because: OF_THIS_RUN.to_owned() });
+                        finding.trial = Some(Trial::Untried { because: OF_SEQUENCES.to_owned() });
                     }
                     hold(&mut finding, &holds, (all[run].0, origin(all[run].1, id)));
                     changed.push((run, finding));
