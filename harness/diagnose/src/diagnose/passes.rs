@@ -115,20 +115,17 @@ impl<'a> Stages<'a> {
         stages.tells(node).then_some(stages)
     }
 
-    /// Whether all that is wrong is so when it is written, in several passes: a row of a cache is seen again in later steps.
+    /// Whether several passes have wrong rows, and each wrong row of a cache, which is seen again in later steps, is so since it was written.
     fn tells(&self, node: &Node) -> bool {
         let of_cache = node.has_state() && !node.is_own_state();
-        let written = |e: &Evidence<'_>, row: &RowAt| {
-            let steps = &e.side.capture.steps;
-            let wrote = steps.iter().position(|step| (step.first..step.keys()).contains(&row.place.position));
-            !of_cache || wrote == Some(row.step) || wrote.is_some_and(|wrote| !e.side.capture.is_own(wrote))
-        };
         let was_wrong = |run: usize, row: &RowAt| {
-            let e = &self.all[run];
+            let (e, position) = (&self.all[run], row.place.position);
             let steps = &e.side.capture.steps;
-            let wrote = steps.iter().position(|step| (step.first..step.keys()).contains(&row.place.position));
-            let rows = wrote.and_then(|wrote| self.rows[run].get(&(wrote, row.place.position)));
-            written(e, row) || rows.is_some_and(|rows| rows.iter().any(|&i| e.rows[i].bad))
+            let Some(wrote) = steps.iter().position(|step| (step.first..step.keys()).contains(&position)) else {
+                return !of_cache;
+            };
+            let first = || self.rows[run].get(&(wrote, position)).into_iter().flatten();
+            !of_cache || !e.side.capture.is_own(wrote) || first().any(|&i| e.rows[i].bad)
         };
         let passes: BTreeSet<usize> = self.wrong.iter().map(|(pass, ..)| *pass).collect();
         passes.len() >= PASSES && (0..self.all.len()).all(|run| self.all[run].bad_rows().all(|row| was_wrong(run, row)))

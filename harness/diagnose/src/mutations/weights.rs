@@ -122,7 +122,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             gates && n.inputs.get(1).is_some_and(|&of| norms(g, &g.nodes[of]))
         }),
         story: "the gate multiplies before the norm over each head, and not after it",
-        seen: "each head of the gated output has the size that the norm's weight gives it, whatever the gate says",
+        seen: "each head of the gated output has the size that the norm's weight gives it, for any value of the gate",
         remedy: "norm each head of the delta net's output first, then multiply by the gate's SiLU",
         apply: |node, _, graph| norm_after(node, 1, graph),
         ..Mutation::PLAIN
