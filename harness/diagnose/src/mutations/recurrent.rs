@@ -173,6 +173,22 @@ fn subtracted_before(net: DeltaNet, own: &mut [Tensor<f64>; 5], before: &Tensor<
     Some(each.collect())
 }
 
+/// Values for which β multiplies them alone: what the key reads of the decayed state is subtracted in full.
+fn beta_on_values(net: DeltaNet, own: &mut [Tensor<f64>; 5], before: &Tensor<f64>, off: &[f32]) -> Option<Vec<f32>> {
+    let ([_, k, v, g, beta], d) = (own, net.dim);
+    let each = v.data.iter_mut().enumerate().map(|(at, v)| {
+        let h = at / d;
+        let (key, share) = (&k.data[h % net.key_heads * d..][..d], (1.0 - 1.0 / beta.data[h]) * g.data[h].exp());
+        let (row, off) = (&before.data[at * d..][..d], &off[at * d..][..d]);
+        let terms = || row.iter().zip(key).map(|(m, k)| m * k);
+        *v += share * terms().sum::<f64>();
+        let reach: f64 = terms().map(|term| (share * term).abs()).sum();
+        let carried: f64 = key.iter().zip(off).map(|(k, off)| (k * share * f64::from(*off)).powi(2)).sum();
+        (ops::UNIT * (d as f64).sqrt() * reach + carried.sqrt()) as f32
+    });
+    Some(each.collect())
+}
+
 /// The outputs where the query meets the state's columns, token by token.
 fn across(net: DeltaNet, inputs: &[&Tensor<f64>], c: &Context<'_>) -> (Tensor<f64>, Vec<f32>) {
     let (tokens, d) = (inputs[3].rows(), net.dim);
@@ -239,6 +255,10 @@ fn gate_of(graph: &Graph, node: &Node) -> Option<usize> {
     let net = graph.nodes.get(*node.inputs.first()?)?;
     let is_gate = matches!(gated.op, Op::SwiGlu) && gated.inputs.get(1) == Some(&own) && recurrence(graph, net);
     is_gate.then(|| gated.inputs.first().copied()).flatten()
+}
+
+fn softplus(_: &Graph, n: &Node) -> bool {
+    is(n, ops::Softplus.name())
 }
 
 /// The place of an operand: β, g.
@@ -354,6 +374,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             Some(
                 node.computing(move |inputs, c| by_token((net, state), (subtracted_before, After::Nothing), inputs, c)),
             )
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "delta-beta-on-value",
+        fits: Some(recurrence),
+        story: "β multiplies the value alone: what the key reads of the state is subtracted in full",
+        seen: "the first token is right, and the state forgets too much from the second one on",
+        remedy: "subtract what the key reads of the decayed state from the value first, and multiply the difference by β",
+        apply: |node, _, graph| {
+            let (net, state) = (sizes(node, graph)?, is(node, DeltaState(NET).name()));
+            Some(node.computing(move |inputs, c| by_token((net, state), (beta_on_values, After::Nothing), inputs, c)))
         },
         ..Mutation::PLAIN
     },
@@ -581,8 +613,63 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
     Mutation {
+        name: "bias-counted",
+        fits: Some(softplus),
+        story: "the vector {weight} is {by}",
+        seen: "every head is off by a number of its own, before the function",
+        remedy: "add {weight} to {input} once, before the function",
+        params: &[
+            Param::new("by", "0: not added, 1: added once, 2: added twice, -1: subtracted", 2.0).searched(&[0.0, -1.0])
+        ],
+        apply: |node, values, _| {
+            let by = values[0] as f32;
+            (by != 1.0).then(|| {
+                node.reading(move |source, tensor, row, out| {
+                    source.rows(tensor, row, out);
+                    out.iter_mut().for_each(|b| *b *= by);
+                })
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "vector-elsewhere",
+        fits: Some(|graph, n| softplus(graph, n) || is(n, VectorFactor("").name())),
+        story: "each head takes the number of {from} in {weight}",
+        seen: "heads are off by factors of their own, in all tokens alike",
+        remedy: "index {weight} by the head of values",
+        params: &[Param::new(
+            "from",
+            "0: the next head, 1: the head before it, 2: the first head, 3: the head at the other end, \
+             4: the head at half its number, 5: the head in the place of this one where even heads stand before odd ones, \
+             6: the head in the place of this one where the two halves of the heads are interleaved",
+            0.0,
+        )
+        .searched(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])],
+        apply: |node, values, _| {
+            let kind = values[0] as usize;
+            Some(node.reading(move |source, tensor, row, out| {
+                source.rows(tensor, row, out);
+                let (own, n) = (out.to_vec(), out.len());
+                let half = n.div_ceil(2);
+                for (h, out) in out.iter_mut().enumerate() {
+                    *out = own[match kind {
+                        0 => (h + 1) % n,
+                        1 => (h + n - 1) % n,
+                        2 => 0,
+                        3 => n - 1 - h,
+                        4 => h / 2,
+                        5 => if h < half { 2 * h } else { 2 * (h - half) + 1 },
+                        _ => if h % 2 == 0 { h / 2 } else { half + h / 2 },
+                    }];
+                }
+            }))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
         name: "softplus-slope",
-        fits: Some(|_, n| is(n, ops::Softplus.name())),
+        fits: Some(softplus),
         story: "softplus has another slope or threshold: z where slope·z is above the threshold, and ln(1 + e^(slope·z)) / slope below it",
         seen: "every head decays otherwise; the slope and the threshold may be exchanged",
         remedy: "compute ln(1 + e^z), and z itself above 20",

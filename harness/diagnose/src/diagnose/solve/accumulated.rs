@@ -59,6 +59,8 @@ struct Way {
     /// Terms of a lane that are added up before its sum is rounded.
     at_once: usize,
     joined: Joined,
+    /// Whether the first lane takes all terms behind the last whole round of the lanes.
+    rest_in_first: bool,
     /// Whether each term is rounded too.
     terms: bool,
 }
@@ -104,12 +106,21 @@ impl Way {
             }
             Kept::Parts => Some(sum + kept(part, size)?),
         };
+        // Terms that all lanes take in turn; the first lane takes those behind them.
+        let even = if self.rest_in_first {
+            terms.len() / (self.run * self.lanes) * self.run * self.lanes
+        } else {
+            terms.len()
+        };
+        let (in_turn, rest) = terms.split_at(even);
         let lane = |lane: usize| {
             let mut sum = 0f64;
             // What it has not yet added, and of how many terms and what size that is.
             let (mut part, mut count, mut size) = (0f64, 0, 0f64);
-            for first in (lane * self.run..terms.len()).step_by(self.run.saturating_mul(self.lanes)) {
-                for p in &terms[first..terms.len().min(first + self.run)] {
+            let runs = (lane * self.run..even).step_by(self.run.saturating_mul(self.lanes));
+            let runs = runs.map(|first| &in_turn[first..even.min(first + self.run)]);
+            for run in runs.chain((lane == 0).then_some(rest)) {
+                for p in run {
                     (part, count, size) = (part + p, count + 1, size + p.abs());
                     if count == self.at_once {
                         sum = add(sum, part, size)?;
@@ -171,6 +182,7 @@ impl Way {
                 run: 1,
                 at_once: 1,
                 joined: Joined::Exactly,
+                rest_in_first: false,
                 terms: false,
             };
             let chunks = [16, 32, 64, 128, 256, 512].into_iter().filter(|n| *n < terms);
@@ -191,6 +203,8 @@ impl Way {
                             let way = Self { chunk, lanes, run, at_once, ..way };
                             all.push(way);
                             all.extend((at_once < each).then_some(Self { terms: true, ..way }));
+                            let unrolled = (2..=8).contains(&lanes) && run == 1 && at_once == 1 && chunk == usize::MAX;
+                            all.extend(unrolled.then_some(Self { rest_in_first: true, ..way }));
                         }
                     }
                 }
@@ -199,7 +213,9 @@ impl Way {
             all.extend(powers(terms - 1).map(|at_once| Self { kept: Kept::Parts, at_once, ..way }));
         }
         // The simpler first.
-        all.sort_by_key(|way| (way.factors != Factors::Neither, way.chunk != usize::MAX, way.terms, way.lanes > 1));
+        all.sort_by_key(|way| {
+            (way.factors != Factors::Neither, way.chunk != usize::MAX, way.rest_in_first, way.terms, way.lanes > 1)
+        });
         all
     }
 
@@ -229,6 +245,9 @@ impl Way {
         };
         let lanes = match (self.lanes, self.run) {
             (1, _) => String::new(),
+            (n, 1) if self.rest_in_first => {
+                format!(", in {n} lanes, {many} modulo {n}, and those behind the last whole {n} in the first lane,")
+            }
             (n, 1) => format!(", in {n} lanes, {many} modulo {n},"),
             (n, run) => format!(", in {n} lanes of {run} {many} in turn,"),
         };
@@ -289,7 +308,9 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     };
     let products = matches!(
         scene.node().op.anatomy(),
-        Anatomy::Contraction(Contraction::Weight(None) | Contraction::Scores(_) | Contraction::Context(_))
+        Anatomy::Contraction(
+            Contraction::Weight(None) | Contraction::Scores(_) | Contraction::Context(_) | Contraction::Rows(_)
+        )
     );
     let all = Way::all(longest, &formats, products);
     // Each element's terms, as each format and choice of factors makes them.
@@ -348,7 +369,9 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
 fn operation<'a>(scene: &'a Scene<'a>) -> Option<(&'static str, &'static str, Terms<'a>, Made<'a>)> {
     let itself: Made<'a> = Rc::new(|_, _| Some(Box::new(|sum| sum)));
     match scene.node().op.anatomy() {
-        op @ Anatomy::Contraction(Contraction::Weight(None) | Contraction::Scores(_) | Contraction::Context(_)) => {
+        op @ Anatomy::Contraction(
+            Contraction::Weight(None) | Contraction::Scores(_) | Contraction::Context(_) | Contraction::Rows(_),
+        ) => {
             let sums = Sums::new(scene)?;
             let terms = move |row: &RowAt, i: usize, (factors, round): (Factors, fn(f64) -> f64)| {
                 let (a, b) = sums.factors(row, i)?;

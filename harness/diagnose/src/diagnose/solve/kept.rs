@@ -42,6 +42,8 @@ pub enum Kept {
     Cut(Cut),
     /// Blocks of q8_0 whose scale is below 1 are coded by 1.
     AtLeastOne,
+    /// The scale of a block of q4_0, q5_0 or q8_0 is its largest magnitude over this number.
+    LargestOver(u8),
     /// What is below the smallest normal number of the cache's format becomes 0.
     NoSubnormals,
     /// The buffer doubles when it is full, and what is in it stays at its address.
@@ -153,6 +155,14 @@ impl fmt::Display for Kept {
                 }
             }),
             Self::AtLeastOne => f.write_str("each block whose scale should be below 1 is coded by the scale 1"),
+            Self::LargestOver(number) => {
+                let right = match number {
+                    ..9 => "its largest value over -8",
+                    9..17 => "its largest value over -16",
+                    _ => "over 127",
+                };
+                write!(f, "the scale of each block is its largest magnitude over {number}, and not {right}")
+            }
             Self::NoSubnormals => {
                 f.write_str("numbers below the smallest normal number of the cache's format are stored as 0: it has no subnormal numbers there")
             }
@@ -188,8 +198,7 @@ impl Kept {
             | Self::StoredScale
             | Self::Cut(_)
             | Self::AtLeastOne => {
-                let of_cache = matches!(scene.node().op.anatomy(), Anatomy::State(State::Rows(_)));
-                let format = scene.e.side.arithmetic.kv.of(scene.node().is_of_values());
+                let (of_cache, format) = cache_format(scene);
                 (of_cache && format == ActivationFormat::Q8_0).then(|| -> Alternative<'a> {
                     Box::new(move |row| match self {
                         Self::FirstScale(page) => {
@@ -205,6 +214,19 @@ impl Kept {
                         Self::AtLeastOne => by_stored(scene, row, 1.0),
                         _ => by_stored(scene, row, 0.0),
                     })
+                })
+            }
+            Self::LargestOver(number) => {
+                let half = half_of_codes(scene).unwrap_or(128.0);
+                let (of_cache, format) = cache_format(scene);
+                let has = match format {
+                    ActivationFormat::Q4_0 => [7, 8].contains(&number),
+                    ActivationFormat::Q5_0 => [15, 16].contains(&number),
+                    ActivationFormat::Q8_0 => number == 128,
+                    _ => false,
+                };
+                (of_cache && has).then(|| -> Alternative<'a> {
+                    Box::new(move |row| by_largest(scene, row, (f32::from(number), half)))
                 })
             }
             Self::CodesWrap => {
@@ -338,6 +360,31 @@ fn by_stored(scene: &Scene<'_>, row: &RowAt, least: f32) -> Option<Row> {
     Some(Row { value, bound })
 }
 
+/// Whether the stage is a cache of rows, and its format.
+fn cache_format(scene: &Scene<'_>) -> (bool, ActivationFormat) {
+    let node = scene.node();
+    let of_cache = matches!(node.op.anatomy(), Anatomy::State(State::Rows(_)));
+    (of_cache, scene.e.side.arithmetic.kv.of(node.is_of_values()))
+}
+
+/// A row whose blocks are coded by their largest magnitude over a number, in codes from `-half` to `half - 1`.
+fn by_largest(scene: &Scene<'_>, row: &RowAt, (number, half): (f32, f64)) -> Option<Row> {
+    let own = given(scene, row.place.position, scene.token(row).1, row.range.len())?;
+    let (mut value, mut bound) = (Vec::with_capacity(own.len()), Vec::with_capacity(own.len()));
+    for own in own.chunks(BLOCK) {
+        let scale = own.iter().fold(0f32, |most, v| most.max(v.abs())) / number;
+        let stored = f16::from_f32(scale).to_f64();
+        for v in own {
+            let exact = if scale == 0.0 { 0.0 } else { f64::from(*v) / f64::from(scale) };
+            // A quotient, or a product with the inverse, may be on the other side of a half.
+            let code = |side: f64| (exact * (1.0 + side * 4.0 * UNIT)).round().clamp(-half, half - 1.0);
+            value.push(code(0.0) * stored);
+            bound.push(((code(1.0) - code(-1.0)).abs() * stored) as f32);
+        }
+    }
+    Some(Row { value, bound })
+}
+
 /// A row of q8_0 whose codes are made otherwise of the quotients.
 fn with_codes_cut(scene: &Scene<'_>, row: &RowAt, cut: Cut) -> Option<Row> {
     let own = given(scene, row.place.position, scene.token(row).1, row.range.len())?;
@@ -360,13 +407,11 @@ fn with_codes_cut(scene: &Scene<'_>, row: &RowAt, cut: Cut) -> Option<Row> {
 
 /// Half the number of codes of a cache of q4_0 or q5_0.
 fn half_of_codes(scene: &Scene<'_>) -> Option<f64> {
-    let node = scene.node();
-    let half = match scene.e.side.arithmetic.kv.of(node.is_of_values()) {
-        ActivationFormat::Q4_0 => 8.0,
-        ActivationFormat::Q5_0 => 16.0,
-        _ => return None,
-    };
-    matches!(node.op.anatomy(), Anatomy::State(State::Rows(_))).then_some(half)
+    match cache_format(scene) {
+        (true, ActivationFormat::Q4_0) => Some(8.0),
+        (true, ActivationFormat::Q5_0) => Some(16.0),
+        _ => None,
+    }
 }
 
 /// A row of q4_0 or q5_0, as ggml codes it, in which the code after the largest one becomes 0.
@@ -461,6 +506,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         .chain([Kept::PassScale, Kept::StoredScale, Kept::CodesWrap, Kept::NoSubnormals])
         .chain(Cut::ALL.map(Kept::Cut))
         .chain([Kept::AtLeastOne])
+        .chain([7, 8, 15, 16, 128].map(Kept::LargestOver))
         .chain(rotated)
         .chain(grown)
         .filter_map(|kept| Law::of(Form::Kept(kept), scene))
