@@ -274,7 +274,8 @@ fn causes(findings: &[Finding]) -> String {
         (n, 0) => format!("{n} causes, which one fault may be behind: {}", known.join("; ")),
         (n, all) => {
             let unknown = few(unknown, all, " ");
-            format!("{}: {}; {UNKNOWN} of {unknown}", counted(n, "cause"), known.join("; "))
+            let behind = if n > 1 { ", which one fault may be behind" } else { "" };
+            format!("{}{behind}: {}; {UNKNOWN} of {unknown}", counted(n, "cause"), known.join("; "))
         }
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn withdrawn(finding: &Finding) -> Option<String> {
     // Other tokens may have borne it out where something else of the run speaks against it.
     Some(match *tokens {
         0 => format!("one explanation fits this stage: \"{told}\"; {because}"),
-        tokens => format!("one explanation fits this run alone: \"{told}\"; on {}, {because}", others(tokens)),
+        tokens => format!("one explanation fits this run: \"{told}\"; on {}, {because}", others(tokens)),
     })
 }
 

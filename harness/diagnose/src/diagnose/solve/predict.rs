@@ -71,9 +71,9 @@ pub(in crate::diagnose) const WORK: &str = "its budget of work was used up; --wh
 /// Numbers are read off each part.
 const OF_PARTS: &str = "its numbers, one for each row or column, are read off each run anew";
 /// Right elements.
-pub(in crate::diagnose) const RIGHT: &str = "elements are right that it would make wrong: the cause is another one, or this one under a condition that was not found";
+pub(in crate::diagnose) const RIGHT: &str = "elements are right that qdiff expects to be wrong by it: the cause is another one, or this one under a condition that was not found";
 /// Wrong elements.
-pub(in crate::diagnose) const OTHERWISE: &str = "elements are wrong otherwise";
+pub(in crate::diagnose) const OTHERWISE: &str = "elements have other values than qdiff expects by it";
 
 /// The prediction of a solver's law for the other run, and its words if fewer of them hold than were reported.
 pub(in crate::diagnose) fn of_law(pair: Pair<'_>, solution: &Solution) -> (Predicted, Option<String>) {

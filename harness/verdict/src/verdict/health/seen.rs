@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Symptom {
     /// Where it shows.
     pub stage: StageId,
-    /// The step, as captures name it.
+    /// The step, as sentences name it.
     pub step: String,
     /// What is seen.
     pub what: String,

@@ -75,7 +75,7 @@ pub(super) fn tokens(graph: &Graph, capture: &Capture) -> Vec<Symptom> {
         for step in &capture.steps {
             let Some(t) = step.get(node.id) else { continue };
             let tokens = step.kept_tokens();
-            rows.extend((0..t.rows()).map(|r| (tokens[r], step.told(), t.row(r).to_vec())));
+            rows.extend((0..t.rows()).map(|r| (tokens[r], super::named(capture, step), t.row(r).to_vec())));
         }
         let same = rows.windows(2).find(|pair| pair[0].0 != pair[1].0 && pair[0].2 == pair[1].2);
         if let Some([(a, ..), (b, step, _)]) = same {
@@ -96,8 +96,11 @@ pub(super) fn tokens(graph: &Graph, capture: &Capture) -> Vec<Symptom> {
 
 /// The same choice over and over.
 fn repeated(graph: &Graph, capture: &Capture) -> Option<Symptom> {
-    let choices: Vec<(String, usize)> =
-        capture.steps.iter().filter_map(|s| Some((s.told(), argmax(&s.choice.as_ref()?.get().data)))).collect();
+    let choices: Vec<(String, usize)> = capture
+        .steps
+        .iter()
+        .filter_map(|s| Some((super::named(capture, s), argmax(&s.choice.as_ref()?.get().data))))
+        .collect();
     let first = choices.windows(REPEATED).position(|w| w.iter().all(|(_, c)| *c == w[0].1))?;
     let run = &choices[first..];
     let times = run.iter().take_while(|(_, c)| *c == run[0].1).count();
