@@ -393,7 +393,7 @@ fn a_cause_is_found_in_an_op_that_qdiff_does_not_know() {
     assert_eq!(cause.name.to_string(), "gate-up-operands-swapped");
     let screen = screen(&opened, diagnosis);
     let words = unwrapped(&screen);
-    let headline = "at L01.expert_act, all positions: the activation is applied to up instead of gate";
+    let headline = "at L01.expert_act, all positions: the activation is applied to the other factor instead of";
     assert!(words.contains(headline), "{screen}");
     for stage in ["norm", "router", "experts", "shares", "expert_gate", "mixed"] {
         assert!(words.contains(&format!("L00.{stage} ")), "{stage}\n{screen}");

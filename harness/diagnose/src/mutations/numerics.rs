@@ -144,7 +144,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         fits: Some(activation),
         story: "{kind} is used in place of SiLU",
         seen: "right for large gates, wrong for small ones",
-        remedy: "compute gate * sigmoid(gate) * up",
+        remedy: "compute x * sigmoid(x) of {input}, and multiply it by the other factor, if there is one",
         params: &[Param::new("kind", "0: GELU, 1: quick GELU, 2: ReLU", 0.0).searched(&[1.0, 2.0])],
         apply: |node, values, _| match values[0] as i64 {
             0 => activated(node, gelu),
@@ -157,9 +157,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "gate-up-operands-swapped",
         fits: Some(gates),
-        story: "the activation is applied to up instead of gate",
-        seen: "gate and up are right and their product is not",
-        remedy: "apply the activation to the gate, and multiply that with up",
+        story: "the activation is applied to the other factor instead of {input}",
+        seen: "both factors are right and their product is not",
+        remedy: "apply the activation to {input}, and multiply the result by the other factor",
         apply: |node, _, _| Some(Node { inputs: node.inputs.iter().rev().copied().collect(), ..node.clone() }),
         ..Mutation::PLAIN
     },

@@ -520,6 +520,31 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
     Mutation {
+        name: "window-layout",
+        fits: Some(|graph, n| convolution(graph, n) || is(n, Window { rows: 1 }.name())),
+        story: "the window is written {order}",
+        seen: "the first tokens of a pass meet rows that are mixed of all channels",
+        remedy: "write and read the window in one order: row by row, or channel by channel, in prefill and in decode steps",
+        params: &[Param::new(
+            "order",
+            "0: channel by channel and read row by row, 1: row by row and read channel by channel",
+            0.0,
+        )
+        .searched(&[1.0])],
+        apply: |node, values, _| {
+            let by_channel = values[0] == 0.0;
+            with_operands(node, node.op.clone(), move |x| {
+                let n = x[0].row_len().max(1);
+                let Some(state) = x.last_mut() else { return };
+                let (old, rows) = (state.data.clone(), state.data.len() / n);
+                for (at, v) in state.data.iter_mut().enumerate().take(rows * n) {
+                    *v = if by_channel { old[at % rows * n + at / rows] } else { old[at % n * rows + at / n] };
+                }
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
         name: "conv-taps-reversed",
         fits: Some(convolution),
         story: "the taps of the convolution meet the tokens in the opposite order",
@@ -530,6 +555,24 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 source.rows(tensor, row, out);
                 let taps = source.extent(tensor).0;
                 out.chunks_mut(taps.max(1)).for_each(<[f32]>::reverse);
+            }))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "conv-weight-layout",
+        fits: Some(convolution),
+        story: "{weight} is read as a row of channels for each tap, and holds a row of taps for each channel",
+        seen: "every channel is convolved with numbers of other channels",
+        remedy: "tap j of channel c is number c·K + j of {weight}",
+        apply: |node, _, _| {
+            Some(node.reading(|source, tensor, row, out| {
+                let (taps, channels) = source.extent(tensor);
+                let mut whole = vec![0f32; taps * channels];
+                source.rows(tensor, 0, &mut whole);
+                for (at, v) in out.iter_mut().enumerate() {
+                    *v = whole[at % taps * channels + row + at / taps];
+                }
             }))
         },
         ..Mutation::PLAIN

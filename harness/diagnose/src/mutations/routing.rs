@@ -126,6 +126,24 @@ fn by_row(x: &Tensor<f64>, change: impl Fn(&mut [f64])) -> Tensor<f64> {
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
+        name: "expert-weights-order",
+        fits: Some(weights),
+        story: "the weights of a token's experts stand {order}, and its experts in the order of their scores",
+        seen: "tokens are right whose experts happen to stand in that order",
+        remedy: "gather the weights in the order in which the experts are listed",
+        params: &[Param::new("order", "0: in the order of the experts' indices, 1: in the reverse order", 0.0)
+            .searched(&[1.0])],
+        apply: |node, values, _| {
+            let reverse = values[0] == 1.0;
+            with_operand(node, 1, move |chosen| {
+                let (mut other, taken) = (chosen.clone(), chosen.row_len().max(1));
+                other.data.chunks_mut(taken).for_each(|row| if reverse { row.reverse() } else { row.sort_by(f64::total_cmp) });
+                other
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
         name: "expert-index-off",
         fits: Some(products),
         story: "each token is multiplied with the weights of another expert than it chose: the index is off",

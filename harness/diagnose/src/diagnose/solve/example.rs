@@ -197,7 +197,7 @@ fn operands(e: &Evidence<'_>, (r, i): (usize, usize)) -> Option<(&'static str, L
             let formula = match kind {
                 Elementwise::Sum => "the sum of two elements",
                 Elementwise::Offset => "the element plus the bias",
-                Elementwise::Gated(_) => "the activation of the gate, times up",
+                Elementwise::Gated(_) => "the activation of the first operand, times the second",
                 Elementwise::Rotation(rope) if rope.plane(at % rope.head_dim).is_none() => {
                     "the element, which does not turn"
                 }

@@ -1,6 +1,7 @@
 //! What the factors of a sum's terms may be instead: read in the wrong place, rounded, decoded otherwise, of another token,
 //! key, head or stage.
 
+use super::attended::HeadOf;
 use super::index::{Index, beside};
 use super::rounded::{FORMATS, QUANTISED};
 use super::scene::{Layout, Scene};
@@ -582,18 +583,15 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
             Box::new(move |head| (head / (h / g) + by) % g),
         )
     }));
-    // A group of another size than a power of two is divided by a shift, or shared by heads that are computed together. With few
-    // heads that is the same.
-    let group = (h / g).max(1);
-    let shifts = [group.ilog2(), group.ilog2() + 1].into_iter().filter(|_| !group.is_power_of_two());
-    let shifts = shifts.map(|bits| -> (String, Map) {
-        (format!("head h >> {bits} of the cache, the last at most"), Box::new(move |head| (head >> bits).min(g - 1)))
-    });
-    let together = [2, 4, 8].into_iter().filter(|m| !group.is_multiple_of(*m)).map(|m| -> (String, Map) {
-        (format!("the cache's head of the first of each {m} query heads"), Box::new(move |head| head / m * m / group))
-    });
     let mut rare: Vec<(String, Map)> = Vec::new();
-    for (name, map) in shifts.chain(together) {
+    for map in HeadOf::rare(h, g) {
+        let name = match &map {
+            HeadOf::Down(bits) => format!("head h >> {bits} of the cache, the last at most"),
+            HeadOf::Over(number) => format!("head h / {number} of the cache, the last at most"),
+            HeadOf::OfFirst(m) => format!("the cache's head of the first of each {m} query heads"),
+            other => other.to_string(),
+        };
+        let map: Map = Box::new(move |head| map.of(head, (h, g)));
         match rare.iter_mut().find(|(_, known)| (0..h).all(|head| known(head) == map(head))) {
             Some((all, _)) => *all += &format!(", or {name}"),
             None => rare.push((name, map)),

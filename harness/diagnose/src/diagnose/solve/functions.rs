@@ -230,6 +230,34 @@ fn turned_by(rope: &Rope, pairing: Pairing, x: &[f32], angle: impl Fn(usize) -> 
     Row { value, bound }
 }
 
+/// Sines or cosines that are read so many elements after their place in a table, whose row of a position has its cosines and then its
+/// sines.
+fn from_table<'a>(scene: &'a Scene<'a>, rope: &'a Rope, by: usize, of_sine: bool) -> Law<'a> {
+    let half = rope.rotated / 2;
+    let which = if of_sine { "sine" } else { "cosine" };
+    let what = format!(
+        "the {which} of each pair is read {by} elements after its place in a table whose rows are {half} cosines and {half} sines"
+    );
+    Law::new(what, 1, move |row: &RowAt| {
+        let (x, position) = (operand(scene, row)?, row.place.position);
+        let angle = |at: usize| (position + at / (2 * half)) as f64 * frequency(rope, at % half);
+        // The table goes on with the row of the next position.
+        let number = |at: usize| if at / half % 2 == 0 { angle(at).cos() } else { angle(at).sin() };
+        let later = turned_by(rope, rope.pairing, &x, |i| (position + 1) as f64 * frequency(rope, i));
+        let most = later.bound.iter().copied().fold(0f32, f32::max);
+        let mut value = later.value;
+        for i in 0..half {
+            let (a, b) = pair(rope, i);
+            let (u, v) = (f64::from(x[a]), f64::from(x[b]));
+            let (cos, sin) =
+                (number(i + if of_sine { 0 } else { by }), number(half + i + if of_sine { by } else { 0 }));
+            value[a] = rope.magnitude() * (u * cos - v * sin);
+            value[b] = rope.magnitude() * (u * sin + v * cos);
+        }
+        Some(Row { bound: vec![most; value.len()], value })
+    })
+}
+
 /// Other rotations, plane by plane; and that of the other way to pair elements.
 fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     let by_plane = |f: Plane| {
@@ -254,6 +282,7 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     let mut all: Vec<Law<'a>> = PLANES.iter().map(|(what, f)| Law::new(*what, 1, by_plane(*f))).collect();
     all.extend(ANGLES.iter().map(|(what, f)| Law::new(*what, 1, by_angle(rope.pairing, *f))));
     let half = rope.rotated / 2;
+    all.extend((1..half).flat_map(|by| [true, false].map(|of_sine| from_table(scene, rope, by, of_sine))));
     all.extend(Index::giving(&of_planes(scene, rope)).into_iter().map(|index| {
         let what = format!("the frequency is that of the {}", index.told("plane", "i"));
         Law::new(what, index.parameters(), move |row: &RowAt| {

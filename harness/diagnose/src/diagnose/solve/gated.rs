@@ -37,6 +37,31 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     all
 }
 
+/// A law's words, in which `gate` and `up` are the two operands of a gated stage: by their own names where they have others.
+pub(super) fn named(scene: &Scene<'_>, what: String) -> String {
+    let node = scene.node();
+    if !matches!(node.op.anatomy(), Anatomy::Elementwise(Elementwise::Gated(_))) {
+        return what;
+    }
+    let [gate, up] = [0, 1].map(|i| scene.e.oracle.graph.nodes[node.inputs[i]].id);
+    if gate.name.contains("gate") && up.name.contains("up") {
+        return what;
+    }
+    let word = |word: &str| match word {
+        "gate" => gate.to_string(),
+        "up" => up.to_string(),
+        word => word.to_owned(),
+    };
+    let what = what.replace("the gate", "gate");
+    // With what stands between words.
+    what.split_inclusive(|c: char| !c.is_alphanumeric())
+        .map(|part| {
+            let end = part.trim_end_matches(|c: char| !c.is_alphanumeric());
+            word(end) + &part[end.len()..]
+        })
+        .collect()
+}
+
 fn law<'a>(scene: &'a Scene<'a>, what: String, f: Function) -> Law<'a> {
     Law::new(what, 1, move |row: &RowAt| {
         let (gate, up) = (scene.operand(row.step, 0)?, scene.operand(row.step, 1)?);

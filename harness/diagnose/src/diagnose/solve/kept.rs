@@ -44,6 +44,8 @@ pub enum Kept {
     AtLeastOne,
     /// The scale of a block of q4_0, q5_0 or q8_0 is its largest magnitude over this number.
     LargestOver(u8),
+    /// The smallest value of a block of q4_1 or q5_1 is taken for the nearest multiple of its scale.
+    WholeOffset,
     /// What is below the smallest normal number of the cache's format becomes 0.
     NoSubnormals,
     /// The buffer doubles when it is full, and what is in it stays at its address.
@@ -140,6 +142,9 @@ impl fmt::Display for Kept {
                     Block::First => f.write_str("the first one"),
                 }
             }
+            Self::WholeOffset => f.write_str(
+                "the offset of each block is rounded to a multiple of its scale: codes count from a whole zero point",
+            ),
             Self::StoredScale => f.write_str(
                 "each block is coded by its scale as it is stored, rounded to f16, and not by the exact one",
             ),
@@ -228,6 +233,14 @@ impl Kept {
                 (of_cache && has).then(|| -> Alternative<'a> {
                     Box::new(move |row| by_largest(scene, row, (f32::from(number), half)))
                 })
+            }
+            Self::WholeOffset => {
+                let top = match cache_format(scene) {
+                    (true, ActivationFormat::Q4_1) => 15.0,
+                    (true, ActivationFormat::Q5_1) => 31.0,
+                    _ => return None,
+                };
+                Some(Box::new(move |row| with_whole_offsets(scene, row, top)))
             }
             Self::CodesWrap => {
                 let half = half_of_codes(scene)?;
@@ -385,6 +398,29 @@ fn by_largest(scene: &Scene<'_>, row: &RowAt, (number, half): (f32, f64)) -> Opt
     Some(Row { value, bound })
 }
 
+/// A row of q4_1 or q5_1 whose offsets are multiples of their scales, in codes up to `top`.
+fn with_whole_offsets(scene: &Scene<'_>, row: &RowAt, top: f32) -> Option<Row> {
+    let own = given(scene, row.place.position, scene.token(row).1, row.range.len())?;
+    let (mut value, mut bound) = (Vec::with_capacity(own.len()), Vec::with_capacity(own.len()));
+    for own in own.chunks(BLOCK) {
+        let (low, high) = own.iter().fold((f32::MAX, f32::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
+        let scale = (high - low) / top;
+        let exact = |v: f32| if scale == 0.0 { 0.0 } else { f64::from(v) / f64::from(scale) };
+        let zero = exact(low).round();
+        let (stored, offset) =
+            (f16::from_f32(scale).to_f64(), f16::from_f32((f64::from(scale) * zero) as f32).to_f64());
+        for v in own {
+            // A quotient, or a product with the inverse, may be on the other side of a half.
+            let code = |side: f64| {
+                ((exact(*v) * (1.0 + side * 4.0 * UNIT)).round() - zero).clamp(0.0, f64::from(top)) * stored
+            };
+            value.push(code(0.0) + offset);
+            bound.push((code(1.0) - code(-1.0)).abs() as f32);
+        }
+    }
+    Some(Row { value, bound })
+}
+
 /// A row of q8_0 whose codes are made otherwise of the quotients.
 fn with_codes_cut(scene: &Scene<'_>, row: &RowAt, cut: Cut) -> Option<Row> {
     let own = given(scene, row.place.position, scene.token(row).1, row.range.len())?;
@@ -507,6 +543,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         .chain(Cut::ALL.map(Kept::Cut))
         .chain([Kept::AtLeastOne])
         .chain([7, 8, 15, 16, 128].map(Kept::LargestOver))
+        .chain([Kept::WholeOffset])
         .chain(rotated)
         .chain(grown)
         .filter_map(|kept| Law::of(Form::Kept(kept), scene))

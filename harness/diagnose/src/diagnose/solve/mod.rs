@@ -419,7 +419,15 @@ fn solvers() -> impl Iterator<Item = &'static Solver> {
 
 /// What a solver proposes, by its number.
 fn proposed<'a>(scene: &'a Scene<'a>, number: usize) -> Vec<Law<'a>> {
-    solvers().nth(number).map_or_else(Vec::new, |solver| solver(scene))
+    let mut all = solvers().nth(number).map_or_else(Vec::new, |solver| solver(scene));
+    let name = |law: &mut Law<'a>| law.what = gated::named(scene, std::mem::take(&mut law.what));
+    for law in &mut all {
+        if let Some((twin, _)) = &mut law.twin {
+            name(twin);
+        }
+        name(law);
+    }
+    all
 }
 
 /// That each wrong row is multiplied by a factor of its own, if it is.

@@ -390,6 +390,10 @@ fn scales(norm: &RmsNorm, run: usize) -> Vec<(String, Scale)> {
     let root = move |mean: f64| 1.0 / (mean + eps).sqrt();
     let mut all: Vec<(String, Scale)> = vec![
         ("the square root is left out".to_owned(), Box::new(move |x| 1.0 / (mean(x) + eps))),
+        (
+            "the row is multiplied by the root, and not divided by it".to_owned(),
+            Box::new(move |x| (mean(x) + eps).sqrt()),
+        ),
         ("ε is added to the root instead of below it".to_owned(), Box::new(move |x| 1.0 / (mean(x).sqrt() + eps))),
         (
             "the sum of squares is not divided by their number".to_owned(),

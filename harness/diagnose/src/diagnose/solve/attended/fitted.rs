@@ -106,12 +106,7 @@ pub(super) fn heads(queries: &Queries<'_>) -> Vec<Attended> {
     };
     let named = |list: Vec<usize>| {
         let known = [HeadOf::Mod, HeadOf::Shifted, HeadOf::AtMost, HeadOf::Next, HeadOf::Before, HeadOf::Mirrored];
-        // A group of another size than a power of two is divided by a shift, or shared by heads that are computed together.
-        let group = (heads / n).max(1);
-        let shifts = [group.ilog2(), group.ilog2() + 1].map(HeadOf::Down);
-        let shifts = shifts.into_iter().filter(|_| !group.is_power_of_two());
-        let together = [2, 4, 8].into_iter().filter(|m| !group.is_multiple_of(*m)).map(HeadOf::OfFirst);
-        let rare: Vec<HeadOf> = shifts.chain(together).collect();
+        let rare = HeadOf::rare(heads, n);
         let known = (0..n).map(HeadOf::Is).chain(known);
         let agrees = |map: &HeadOf| (0..heads).all(|h| map.of(h, (heads, n)) == list[h]);
         let of_wrong = |map: &HeadOf| by_head.keys().all(|&h| map.of(h, (heads, n)) == list[h]);

@@ -231,6 +231,8 @@ pub enum HeadOf {
     Mirrored,
     /// h without so many of its low bits, the last at most.
     Down(u32),
+    /// h divided by this number and rounded down, the last at most.
+    Over(usize),
     /// That of the first of each so many heads of the queries.
     OfFirst(usize),
     /// Each of these: with so many heads they are the same.
@@ -240,7 +242,18 @@ pub enum HeadOf {
 }
 
 impl HeadOf {
-    fn of(&self, h: usize, (heads, n): (usize, usize)) -> usize {
+    /// Rare maps of so many heads to `n` of the cache, none of which is right: a group of another size than a power of two is divided by
+    /// a shift, or shared by heads that are computed together; or another number is taken for the size of a group.
+    pub(in super::super) fn rare(heads: usize, n: usize) -> Vec<Self> {
+        let group = (heads / n).max(1);
+        let shifts = [group.ilog2(), group.ilog2() + 1].map(Self::Down);
+        let shifts = shifts.into_iter().filter(|_| !group.is_power_of_two());
+        let together = [2, 4, 8].into_iter().filter(|m| !group.is_multiple_of(*m)).map(Self::OfFirst);
+        let over = (2..=heads).filter(|d| *d != group && (group.is_power_of_two() || !d.is_power_of_two()));
+        shifts.chain(together).chain(over.map(Self::Over)).collect()
+    }
+
+    pub(in super::super) fn of(&self, h: usize, (heads, n): (usize, usize)) -> usize {
         let own = h / (heads / n);
         match self {
             Self::Is(one) => (*one).min(n - 1),
@@ -251,6 +264,7 @@ impl HeadOf {
             Self::Before => (own + n - 1) % n,
             Self::Mirrored => n - 1 - own,
             Self::Down(bits) => (h >> bits).min(n - 1),
+            Self::Over(number) => (h / number).min(n - 1),
             Self::OfFirst(m) => h / m * m / (heads / n),
             Self::Either(all) => all.first().map_or(own, |first| first.of(h, (heads, n))),
             Self::Listed(list) => list.get(h).copied().unwrap_or(own).min(n - 1),

@@ -483,6 +483,10 @@ pub enum Rule {
     BoundaryTwice,
     /// The last key of each part but the last is left out.
     WithoutBoundary,
+    /// No maximum is taken off the last part's exponentials in the sum.
+    LastOfSumPlain,
+    /// The same, and in the result.
+    LastPlain,
 }
 
 /// How exponentials and their sum take off maxima, for parts of any kind.
@@ -556,6 +560,8 @@ impl Rule {
             Self::FirstTwice,
             Self::BoundaryTwice,
             Self::WithoutBoundary,
+            Self::LastOfSumPlain,
+            Self::LastPlain,
         ]);
         all
     }
@@ -647,6 +653,12 @@ impl Rule {
             Self::LastTwice => counted(&|k| if k >= begins_last { 2.0 } else { 1.0 }),
             Self::FirstTwice => counted(&|k| if k < ends_first { 2.0 } else { 1.0 }),
             Self::BoundaryTwice => counted(&|k| if k < n && ends.contains(&k) { 2.0 } else { 1.0 }),
+            Self::LastOfSumPlain | Self::LastPlain => {
+                let (earlier, last) = s.split_at(begins_last);
+                let sum = total(earlier, top) + total(last, 0.0);
+                let of_last = if self == Self::LastPlain { 0.0 } else { top };
+                exponentials(earlier, top).chain(exponentials(last, of_last)).map(|e| e / sum).collect()
+            }
             Self::WithoutBoundary => counted(&|k| if k + 1 < n && ends.contains(&(k + 1)) { 0.0 } else { 1.0 }),
         }
     }
@@ -749,6 +761,8 @@ impl fmt::Display for Rule {
             Self::FirstTwice => f.write_str("the first part is counted twice, in sum and result"),
             Self::BoundaryTwice => f.write_str("the first key of each part but the first is counted twice"),
             Self::WithoutBoundary => f.write_str("the last key of each part but the last is left out"),
+            Self::LastOfSumPlain => f.write_str("no maximum is taken off the last part's exponentials in the sum"),
+            Self::LastPlain => f.write_str("no maximum is taken off the last part's exponentials, in sum and result"),
         }
     }
 }

@@ -17,6 +17,7 @@ impl fmt::Display for HeadOf {
             Self::Before => f.write_str("the KV head before its own"),
             Self::Mirrored => f.write_str("the KV head at the other end"),
             Self::Down(bits) => write!(f, "KV head h >> {bits}, the last at most,"),
+            Self::Over(number) => write!(f, "KV head h / {number}, the last at most,"),
             Self::Either(all) => {
                 let all: Vec<String> = all.iter().map(ToString::to_string).collect();
                 f.write_str(&all.join(", or "))
