@@ -51,6 +51,22 @@ fn began_page<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     scene.node().has_state().then(|| i64::from(decoded && later && row.place.position.is_multiple_of(M)))
 }
 
+/// Whether a decode step wrote a row in a page of M rows that a decode step began, and a later part of several tokens has run.
+fn in_begun_page<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    let (row, steps) = (row(scene, at), &scene.e.side.capture.steps[..=row(scene, at).step]);
+    let position = row.place.position;
+    let wrote = |position: usize| steps.iter().find(|step| (step.first..step.keys()).contains(&position));
+    let decoded = |position: usize| wrote(position).is_some_and(|step| step.first > 0 && step.tokens.len() == 1);
+    let part = steps.iter().any(|step| step.first > position && step.tokens.len() > 1);
+    scene.node().has_state().then(|| i64::from(part && decoded(position) && decoded(position / M * M)))
+}
+
+/// Whether a part of several tokens ends in the tile of M positions that a row of it is in.
+fn in_last_tile<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    let (step, position) = (step(scene, at), row(scene, at).place.position);
+    Some(i64::from(step.tokens.len() > 1 && position / M == (step.keys() - 1) / M))
+}
+
 /// Whether a row of a part is beyond the tiles of M rows that the first sequence of its pass has.
 fn past_tiles<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     let (step, position) = (step(scene, at), row(scene, at).place.position);
@@ -223,6 +239,26 @@ pub(super) const FEATURES: &[Feature] = &[
         of: began_page::<64>,
     },
     Feature {
+        name: "rows that decode steps wrote in a page of 8 that a decode step began, as later parts left them",
+        by_row: true,
+        of: in_begun_page::<8>,
+    },
+    Feature {
+        name: "rows that decode steps wrote in a page of 16 that a decode step began, as later parts left them",
+        by_row: true,
+        of: in_begun_page::<16>,
+    },
+    Feature {
+        name: "rows that decode steps wrote in a page of 32 that a decode step began, as later parts left them",
+        by_row: true,
+        of: in_begun_page::<32>,
+    },
+    Feature {
+        name: "rows that decode steps wrote in a page of 64 that a decode step began, as later parts left them",
+        by_row: true,
+        of: in_begun_page::<64>,
+    },
+    Feature {
         name: "row of the part",
         by_row: true,
         of: |s, at| {
@@ -321,6 +357,26 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature { name: "rows left over after whole tiles of 16", by_row: true, of: left_over::<16> },
     Feature { name: "rows left over after whole tiles of 32", by_row: true, of: left_over::<32> },
     Feature { name: "rows left over after whole tiles of 64", by_row: true, of: left_over::<64> },
+    Feature {
+        name: "rows of a part of several tokens in the tile of 8 positions in which the part ends",
+        by_row: true,
+        of: in_last_tile::<8>,
+    },
+    Feature {
+        name: "rows of a part of several tokens in the tile of 16 positions in which the part ends",
+        by_row: true,
+        of: in_last_tile::<16>,
+    },
+    Feature {
+        name: "rows of a part of several tokens in the tile of 32 positions in which the part ends",
+        by_row: true,
+        of: in_last_tile::<32>,
+    },
+    Feature {
+        name: "rows of a part of several tokens in the tile of 64 positions in which the part ends",
+        by_row: true,
+        of: in_last_tile::<64>,
+    },
     Feature { name: "rows that a last tile of 4, moved back to be whole, takes again", by_row: true, of: again::<4> },
     Feature { name: "rows that a last tile of 8, moved back to be whole, takes again", by_row: true, of: again::<8> },
     Feature { name: "rows that a last tile of 16, moved back to be whole, takes again", by_row: true, of: again::<16> },
