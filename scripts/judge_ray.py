@@ -1,9 +1,9 @@
 """Judges two captures on the machines of a Ray cluster: each part of the stages is a task, one that dies is run again, and
 `qdiff report` puts together what they found.
 
-    qdiff record -m MODEL --runner llama --shards 8 --out llama
-    qdiff record -m MODEL --like llama --shards 8 --out mine
-    scripts/judge-ray mine llama --model MODEL --shards 8 --address auto --report report.html
+    qdiff record -m MODEL --runner llama --shards 8 --out theirs
+    qdiff record -m MODEL --runner cpu --like theirs --shards 8 --out mine
+    scripts/judge-ray mine theirs --model MODEL --shards 8 --address auto --report report.html
 
 SUBJECT, REFERENCE and --model are folders or files that every machine sees, or URLs of any file system that fsspec knows
 (s3://, gs://, …; its package for that must be there). From a capture at a URL each machine fetches the manifest and the file of

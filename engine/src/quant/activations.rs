@@ -22,7 +22,6 @@ use serde::{Deserialize, Serialize};
 /// A format of activations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(with = "String")]
 pub enum ActivationFormat {
     /// Unchanged.
     #[default]

@@ -208,17 +208,10 @@ impl Severity {
             None => format!("KL at most {} nats (p{kl_at})", number(*kl)),
         };
         let positions = counted(*positions, "position");
+        let from = if *from == 0 { String::new() } else { format!("from p{from} on, ") };
         let tokens = match changed_at {
-            None if *from == 0 => format!("the likeliest token is the same at {positions}"),
-            None => format!("the likeliest token is the same at {positions} from p{from} on"),
-            Some(first) if *from == 0 => {
-                format!("the likeliest token differs at {changed} of {positions}, first at p{first}")
-            }
-            Some(first) => {
-                format!(
-                    "the likeliest token differs at {changed} of the {positions} from p{from} on, first at p{first}"
-                )
-            }
+            None => format!("{from}the likeliest token is the same at {positions}"),
+            Some(first) => format!("{from}the likeliest token differs at {changed} of {positions}, first at p{first}"),
         };
         Some(format!("{all}{differ}; {tokens}; this includes the rounding of both sides"))
     }

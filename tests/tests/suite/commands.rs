@@ -290,6 +290,7 @@ fn engines_that_fail_are_told_of() {
         ("cmd: cat {tokens}; echo loading >&2; sleep 60", "took longer than 1 s (see --timeout): loading"),
         ("cmd: ./engine --model {model}", "takes no tokens: it needs {tokens}, a file of ids, or {ids}"),
         (&format!("cmd: {lines} # {{ids}}"), "has other tokens or another position than prefill"),
+        ("serve: ./engine {model} {tokens}", "has {tokens}, and serve: takes {model} and {dir} alone"),
         ("serve: exit 5", "ended with exit status: 5"),
         ("serve: read line; echo '{\"error\": \"no such token\"}'; cat", "says of step 0: \"no such token\""),
         ("serve: read line; echo '{\"step\": 7}'; cat", "answers {\"step\":7} to a request for step 0"),

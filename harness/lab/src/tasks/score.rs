@@ -55,7 +55,7 @@ pub struct ScoreRequest {
     /// Plant only the faults of these names, and run nothing without a fault; repeatable
     #[arg(long, value_name = "NAME", help_heading = "What is judged")]
     pub only: Vec<String>,
-    /// Plant every Nth round trip alone: for each second they tell less than faults that share no code with the hypotheses
+    /// Also plant every Nth mutation itself as a fault
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..),
           help_heading = "What is judged")]
     pub round_trips: u16,

@@ -93,11 +93,20 @@ impl CommandLine {
         self.takes("passes") || self.rows_alone()
     }
 
-    /// Refuses a command that takes no tokens, or begins with a program that is not there.
+    /// Refuses a command that takes no tokens, or begins with a program that is not there; one that stays up if it has a
+    /// placeholder for what is sent to it later.
     ///
     /// # Errors
-    /// What is missing.
+    /// What is missing, or the placeholder.
     pub fn check(&self) -> Result<()> {
+        let sent = |name: &str| !["model", "dir"].contains(&name) && self.line.contains(&format!("{{{name}}}"));
+        if let Some((name, _)) = PLACEHOLDERS.iter().find(|(name, _)| self.serves && sent(name)) {
+            bail!(
+                "`{SERVE} {}` has {{{name}}}, and {SERVE} takes {{model}} and {{dir}} alone: qdiff sends the tokens of each step \
+                 to the engine's standard input",
+                self.line
+            );
+        }
         ensure!(
             self.takes("tokens") || self.takes("ids") || self.sequences(),
             "`{RUN} {}` takes no tokens: it needs {{tokens}}, a file of ids, or {{ids}}",
