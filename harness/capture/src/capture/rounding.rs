@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Anatomy;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Values whose mantissa says something that must be there before a format is seen in them: a value of f32 is one of f16
 /// by chance once in 8,192 times.
@@ -133,8 +133,10 @@ fn each(formats: &Formats, graph: &Graph) -> Result<HashMap<StageId, DType>> {
         Formats::All(format) => &all(format),
         Formats::Each(of) => of,
     };
-    if let Some(op) = of.ops.keys().find(|op| !graph.nodes.iter().any(|n| n.op.name() == **op)) {
-        bail!("no stage's op is called `{op}`; `qdiff inspect MODEL` lists them");
+    let ops: BTreeSet<&str> = graph.nodes.iter().map(|n| n.op.name()).collect();
+    if let Some(op) = of.ops.keys().find(|op| !ops.contains(op.as_str())) {
+        let ops: Vec<&str> = ops.into_iter().collect();
+        bail!("no stage's op is called `{op}`; the ops of this model are {}", ops.join(", "));
     }
     let patterns = of.stages.iter().map(|(pattern, format)| Ok((pattern, stages_like(graph, pattern)?, *format)));
     let patterns = patterns.collect::<Result<Vec<_>>>()?;
