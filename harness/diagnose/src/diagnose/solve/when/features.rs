@@ -596,6 +596,10 @@ pub(super) const IN_PAGE: &str = "before a later part";
 
 /// What features have in their names that tell whether a row began a page.
 pub(super) const BEGAN: &str = "began a page";
+/// Part of the names of features that are 0 or 1, of pages that decode steps began.
+pub(super) const BEGUN: &str = "that a decode step began";
+/// The same, of tiles in which a part ends.
+pub(super) const ENDS: &str = "in which the part ends";
 
 /// What features have in their names that tell whether a row or a key is left over.
 pub(super) const LEFT_OVER: &str = "left over after whole tiles";
