@@ -2,6 +2,7 @@
 // one token. A block makes PAIRS pairs of tiles: elements i of a head and i + d/2,
 // which RoPE rotates together. Where heads are normalised a block makes a whole head. PAIRS is 0 where rows come through rings of
 // HELD stages: a block then makes its share of the pairs of one part, eight to a tile; whole heads where they are normalised.
+// TAKES: how x is taken (`stream.cuh`).
 // Grid ((H + 2G) * d/2 / (TILE * PAIRS)); with rings as many as `makers` says of q, k and v.
 // x [E], q [H, d], caches [capacity, G, d]; wq [H*d, E], wk and wv [G*d, E].
 
@@ -40,7 +41,7 @@ struct Pairs {
     int part, head, pair0, count;
 };
 
-template <typename Format, typename Kv, int RUN, int D, int PAIRS, bool HEAD_NORM, int HELD>
+template <typename Format, typename Kv, int RUN, int D, int PAIRS, bool HEAD_NORM, int HELD, int TAKES>
 __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pairs, u8 *shared, Turn &turn) {
     constexpr bool RING = PAIRS == 0;
     const int part = pairs.part, pair0 = pairs.pair0;
@@ -61,11 +62,12 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
     };
     constants();
     // Where no weights are held, registers are left for all of a vector of 4,096 elements.
-    Norm<RUN, HELD == 0 ? 2 * RUN : RUN> norm(p.x, p.norm, p.norm_tap, p.n);
+    Norm<RUN, HELD == 0 ? 2 * RUN : RUN, TAKES> norm(p.x, p.norm, p.norm_tap, p.n);
+    __shared__ float factors[RING_WARPS]; // what the norm scales by, for each warp, where the vector is not scaled
     auto ready = [&] {
         norm.template measure<RING ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
         turn.mark(1);
-        return prepare_both<Format, Format, RUN, 1>(shared, p.n, norm);
+        return norm.template given<RING ? RING_WARPS : MOST_WARPS>(prepare_both<Format, Format, RUN, 1>(shared, p.n, norm), factors, p.eps);
     };
     // A ring's tile holds eight rows, and the eight half a head further on; else these are two tiles.
     constexpr int ROWS = RING ? TILE / 2 : TILE;
@@ -73,10 +75,12 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
     typedef typename Either<RING, RingSums, ResultsOf<RING ? 1 : 2 * PAIRS, HELD>>::Type Sums;
     auto done = [&](Sums sums) {
         float a = 0.0f, b = 0.0f;
+        norm.tap_after(factors, p.n);
+        auto of = [&](int tile, int row) { return TAKES == SCALED ? sums(tile, row) : sums(tile, row) * factors[threadIdx.x / 32]; };
         if (mine) {
             const int tile = RING ? first + (int)threadIdx.x / ROWS : threadIdx.x / ROWS * 2, row = threadIdx.x % ROWS;
-            a = tap(p.proj_tap[part], a_at, sums(tile, row));
-            b = tap(p.proj_tap[part], b_at, RING ? sums(tile, row + ROWS) : sums(tile + 1, row));
+            a = tap(p.proj_tap[part], a_at, of(tile, row));
+            b = tap(p.proj_tap[part], b_at, RING ? of(tile, row + ROWS) : of(tile + 1, row));
             if (bias) {
                 a = tap(p.biased_tap[part], a_at, a + bias_a);
                 b = tap(p.biased_tap[part], b_at, b + bias_b);
@@ -130,7 +134,7 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
     }
 }
 
-template <typename Q, typename K, typename V, typename Kv, int D, int PAIRS, bool HEAD_NORM, int HELD_Q, int HELD_K, int HELD_V>
+template <typename Q, typename K, typename V, typename Kv, int D, int PAIRS, bool HEAD_NORM, int HELD_Q, int HELD_K, int HELD_V, int TAKES>
 __global__ void __launch_bounds__(32 * (PAIRS == 0 ? RING_WARPS : MOST_WARPS), PAIRS == 0 ? 1 : 2)
     attn_qkv(const __grid_constant__ AttnQkvParams p) {
     static_assert(!HEAD_NORM || PAIRS == 0 || TILE * PAIRS == D / 2, "a block must hold the head that it normalises");
@@ -155,10 +159,10 @@ __global__ void __launch_bounds__(32 * (PAIRS == 0 ? RING_WARPS : MOST_WARPS), P
     constexpr int RUN = run_of<Q, K, V>;
     // Parts of one format share its code.
     if (!same_type<V, Q> && part == 2) {
-        project<V, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_V>(p, pairs, shared, turn);
+        project<V, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_V, TAKES>(p, pairs, shared, turn);
     } else if (!same_type<K, Q> && part == 1) {
-        project<K, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_K>(p, pairs, shared, turn);
+        project<K, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_K, TAKES>(p, pairs, shared, turn);
     } else {
-        project<Q, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_Q>(p, pairs, shared, turn);
+        project<Q, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_Q, TAKES>(p, pairs, shared, turn);
     }
 }

@@ -1,14 +1,16 @@
 // ffn_norm, ffn_gate, ffn_up and ffn_act of one token. A block makes pairs of
 // tiles: rows of gate and the same rows of up; sets of them go round the blocks.
-// Grid (blocks). x [n], gate and up [m, n] in blocks, y [m].
+// Grid (blocks). x [n], gate and up [m, n] in blocks, y [m]. TAKES: how x is taken (`stream.cuh`). With LEAVES y is left as digits.
 
 #include "fused/ring.cuh"
 
 struct FfnActParams {
     Stream x;
     const float *norm;
+    Left from; // of x as digits, where it is taken so
     Weights gate, up;
     float *y;
+    Left left; // with LEAVES
     float *norm_tap, *gate_tap, *up_tap, *y_tap; // null where not wanted
     Walk walk;
     int n, m;
@@ -21,22 +23,35 @@ constexpr int SHARING_BLOCKS = 3; // of these, of a multiprocessor
 
 // TILES: of a block at a time; or 1, where all of them fit shared memory: 8 rows of gate and the same 8 of up each then. Likewise 0,
 // where they come through rings of HELD stages.
-template <typename Gate, typename Up, int TILES, int HELD>
+template <typename Gate, typename Up, int TILES, int HELD, int TAKES, bool LEAVES>
 __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? SHARING_WARPS : MOST_WARPS),
                                   TILES == 0 ? 1 : TILES == 1 ? SHARING_BLOCKS : 2)
     ffn_act(const __grid_constant__ FfnActParams p) {
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
     constexpr int PAIRS = TILES / 2, RUN = run_of<Gate, Up>;
-    Norm<RUN> norm(p.x, p.norm, p.norm_tap, p.n);
+    static_assert((TAKES != LEFT || TILES > 0) && (!LEAVES || PAIRS > 0), "rings bring floats, and units are whole");
+    Norm<RUN, RUN, TAKES> norm(p.x, p.norm, p.norm_tap, p.n);
+    __shared__ float factors[RING_WARPS]; // what the norm scales by, for each warp, where the vector is not scaled
     auto ready = [&] {
-        norm.template measure<TILES == 0 ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
-        turn.mark(1);
-        return prepare_both<Gate, Up, RUN, 1>(shared, p.n, norm);
+        if constexpr (TAKES == LEFT) {
+            const SquaresOfLane squares(p.from, p.n);
+            UnitVector x = bring_units<1, false>(shared, 0, p.n, p.from, 0);
+            x.factors = factors, x.inverse_n = 1.0f / (float)p.n, x.eps = p.eps;
+            x.squares = squares.sum(p.from, p.n);
+            return UnitVectors{x, x};
+        } else {
+            norm.template measure<TILES == 0 ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
+            turn.mark(1);
+            return norm.template given<TILES == 0 ? RING_WARPS : MOST_WARPS>(prepare_both<Gate, Up, RUN, 1>(shared, p.n, norm), factors, p.eps);
+        }
     };
     auto write = [&](int row, float g, float u) {
+        if constexpr (TAKES != SCALED) g *= factors[threadIdx.x / 32], u *= factors[threadIdx.x / 32];
         g = tap(p.gate_tap, row, g), u = tap(p.up_tap, row, u);
-        p.y[row] = tap(p.y_tap, row, gated(g, u));
+        const float y = tap(p.y_tap, row, gated(g, u));
+        p.y[row] = y;
+        return y;
     };
     u8 *stages = shared + vector_bytes<Gate, Up>(p.n);
     if constexpr (TILES == 0) {
@@ -45,6 +60,7 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         auto rows_of = [&](int tile) { return Eights{{&p.gate, &p.up}, {tile * ROWS, tile * ROWS}}; };
         ring_rows<Gate, HELD, HELD>(p.walk, part_of(tiles, 0) * blocks, part_of(tiles, 1) * blocks, blocks, stages, turn, rows_of,
                               [&] { return ready().a; }, [&](RingSums sums) {
+                                  norm.tap_after(factors, p.n);
                                   for (int row = sums.first() * ROWS + threadIdx.x; row < sums.end() * ROWS; row += blockDim.x) {
                                       write(row, sums(row / ROWS, row % ROWS), sums(row / ROWS, row % ROWS + ROWS));
                                   }
@@ -63,6 +79,7 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         };
         typedef SharedRows<Gate, HELD, SHARING_WARPS> All;
         All::make(p.walk, count, groups, stages, turn, fetch, [&] { return ready().a; }, [&](All sums) {
+            norm.tap_after(factors, p.n);
             for (int i = threadIdx.x; i < count * ROWS; i += blockDim.x) {
                 const int tile = i / ROWS, of = i % ROWS, row = first_of(tile) + of;
                 if (row < p.m) write(row, sums(tile, of), sums(tile, of + ROWS));
@@ -76,10 +93,13 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         return Rows{tile % 2 == 0 ? &p.gate : &p.up, first_of(set) + tile / 2 * TILE, p.m};
     };
     auto done = [&](int set, Sums sums) {
+        if (set == 0) norm.tap_after(factors, p.n);
         const int row = first_of(set) + threadIdx.x;
-        if (threadIdx.x >= TILE * PAIRS || row >= p.m) return;
+        const bool mine = (int)threadIdx.x < TILE * PAIRS && row < p.m;
+        if (!mine && (!LEAVES || threadIdx.x >= 32)) return;
         const int tile = threadIdx.x / TILE * 2, of = threadIdx.x % TILE;
-        write(row, sums(tile, of), sums(tile + 1, of));
+        const float y = mine ? write(row, sums(tile, of), sums(tile + 1, of)) : 0.0f;
+        if constexpr (LEAVES) leave<PAIRS == 2, false>(p.left, row / UNIT, mine, y, 0.0f);
     };
     if constexpr (TILES > 1 && HELD > 0) {
         hold_rows<Gate, TILES, HELD>(p.walk, Span::whole(p.n), stages, turn, [&](int tile) { return rows_of(0, tile); },

@@ -21,25 +21,27 @@ struct LmHeadParams {
 constexpr int OWN_WARPS = 16; // of a block whose warps make tiles alone, at most
 
 // OWN: whether a warp makes a tile alone, of which shared memory then holds some whole. RING: stages of the ring of a warp, where
-// tiles come through such. The warp then also gives the best.
-template <typename Format, bool OWN, int RING>
+// tiles come through such. The warp then also gives the best. TAKES: how x is taken (`stream.cuh`).
+template <typename Format, bool OWN, int RING, int TAKES>
 __global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : RING > 0 ? RING_WARPS : MOST_WARPS), OWN || RING > 0 ? 1 : 2)
     lm_head(const __grid_constant__ LmHeadParams p) {
     static_assert(OWN_WARPS == RING_WARPS, "the norm is measured alike");
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
     constexpr int RUN = run_of<Format>;
-    Norm<RUN> norm(p.x, p.norm, p.norm_tap, p.n);
+    Norm<RUN, RUN, TAKES> norm(p.x, p.norm, p.norm_tap, p.n);
+    __shared__ float factors[OWN_WARPS]; // what the norm scales by, for each warp, where the vector is not scaled
     auto ready = [&] {
         norm.template measure<(OWN || RING > 0) ? OWN_WARPS : MOST_WARPS>(p.n, p.eps);
         turn.mark(1);
-        return prepare_both<Format, Format, RUN, 1>(shared, p.n, norm);
+        return norm.template given<(OWN || RING > 0) ? OWN_WARPS : MOST_WARPS>(prepare_both<Format, Format, RUN, 1>(shared, p.n, norm), factors, p.eps);
     };
     u8 *stages = shared + vector_bytes<Format, Format>(p.n);
     // Sets go round the blocks, so that at any time they read one piece of memory together.
     auto first_of = [&](int set) { return (set * gridDim.x + blockIdx.x) * p.walk.tiles * TILE; };
     unsigned long long most = 0;
     auto give = [&](int row, float sum) {
+        if constexpr (TAKES != SCALED) sum *= factors[threadIdx.x / 32];
         p.logits[row] = sum;
         const unsigned long long key = key_of(sum, row);
         most = key > most ? key : most;
@@ -53,6 +55,7 @@ __global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : RING > 0 ? RING_WARPS 
                                         give(row, sums(row / TILE, row % TILE));
                                     }
                                 });
+        norm.tap_after(factors, p.n);
         if (p.best.token) tell_best(most, p.best);
         return;
     }
@@ -61,6 +64,7 @@ __global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : RING > 0 ? RING_WARPS 
             p.walk, p.n / 32, stages, turn,
             [&](int set) { return Rows{&p.w, (int)(first_of(set) + threadIdx.x / 32 * TILE), p.m}; },
             [&] { return ready().a; }, give);
+        norm.tap_after(factors, p.n);
         if (p.best.token) tell_best(most, p.best);
         return;
     }
@@ -68,6 +72,8 @@ __global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : RING > 0 ? RING_WARPS 
     auto done = [&](int set, Results<1> sums) {
         const int row = first_of(set) + threadIdx.x;
         if (threadIdx.x < p.walk.tiles * TILE && row < p.m) p.logits[row] = sums(0, threadIdx.x);
+        if (TAKES != SCALED && threadIdx.x < p.walk.tiles * TILE && row < p.m) p.logits[row] *= factors[threadIdx.x / 32];
     };
     walk_rows<Format, Format>(p.walk, Span::whole(p.n), stages, turn, rows_of, ready, done);
+    norm.tap_after(factors, p.n);
 }

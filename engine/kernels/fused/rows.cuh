@@ -58,10 +58,13 @@ __device__ __forceinline__ void fetch_tile(const Rows &rows, int groups, int j0,
 struct Vectors {
     Vector a, b;
 };
+struct UnitVectors {
+    UnitVector a, b;
+};
 
 // Adds a member's share of a tile's products, of a team, to its sums.
-template <typename Format>
-__device__ __forceinline__ void add_share(const u8 *tile, int groups, int member, int team, const Vector &x, int j0,
+template <typename Format, typename X>
+__device__ __forceinline__ void add_share(const u8 *tile, int groups, int member, int team, const X &x, int j0,
                                           int lane, Sums &sums) {
     typedef Tile<Format> T;
     const int atoms = (groups + T::ATOM - 1) / T::ATOM, end = atoms * (member + 1) / team;
@@ -123,10 +126,11 @@ __device__ __forceinline__ void hold_rows(const Walk &walk, Span span, u8 *stage
     }
     turn.wait();
     turn.mark(0);
-    const Vector x = ready();
+    const auto x = ready();
     turn.mark(2);
     __syncthreads();
     turn.mark(3);
+    x.begin();
     Sums sums;
     if (atoms > 0) { // else there is no group to meet
 #pragma unroll
@@ -172,7 +176,7 @@ __device__ __forceinline__ void walk_rows(const Walk &walk, Span span, u8 *stage
     for (int pass = 0; pass < walk.stages; pass++) fetch(pass);
     turn.wait();
     turn.mark(0);
-    const Vectors x = ready();
+    const auto x = ready();
     turn.mark(2);
     Sums sums;
     int set = 0, chunk = 0, stage = 0;
@@ -182,6 +186,7 @@ __device__ __forceinline__ void walk_rows(const Walk &walk, Span span, u8 *stage
         else wait_for_copies<1>();
         __syncthreads();
         if (pass < 2) turn.mark(3 + 2 * pass);
+        if (pass == 0) x.a.begin();
         const int j0 = chunk * walk.chunk, here = min(walk.chunk, groups - j0);
         const u8 *at = stages + stage * stage_bytes + tile * walk.stride;
         if (same_type<A, B> || tile % 2 == 0) add_share<A>(at, here, member, team, x.a, j0, lane, sums);
@@ -256,10 +261,11 @@ __device__ __forceinline__ void own_rows(const Walk &walk, int groups, u8 *stage
     for (int set = 0; set < walk.stages; set++) fetch(set, set);
     turn.wait();
     turn.mark(0);
-    const Vector x = ready();
+    const auto x = ready();
     turn.mark(2);
     __syncthreads();
     turn.mark(3);
+    x.begin();
     const int atoms = (groups + T::ATOM - 1) / T::ATOM;
     int stage = 0;
     u32 parity = 0;
@@ -307,11 +313,6 @@ struct SharedRows {
         __syncthreads();
         const int all = count * atoms;
         auto unpacked = [&](int i) { return T::hold(stages + i / atoms * walk.stride, groups, i % atoms * T::ATOM, lane); };
-        auto add = [&](int i, const typename T::Held &held, const Vector &x) {
-            Sums sums;
-            T::add(held, x, i % atoms * T::ATOM, lane, sums);
-            sums.write(parts + i * TILE, lane);
-        };
         typename T::Held held[HELD > 0 ? HELD : 1] = {};
 #pragma unroll 1
         for (int k = 0; k < HELD; k++) {
@@ -322,17 +323,23 @@ struct SharedRows {
         }
         turn.wait();
         turn.mark(0);
-        const Vector x = ready();
+        const auto x = ready();
         turn.mark(2);
         __syncthreads();
         turn.mark(3);
+        x.begin();
+        auto add = [&](int i, const typename T::Held &held) {
+            Sums sums;
+            T::add(held, x, i % atoms * T::ATOM, lane, sums);
+            sums.write(parts + i * TILE, lane);
+        };
 #pragma unroll
         for (int k = 0; k < HELD; k++) {
-            if (warp + k * WARPS < all) add(warp + k * WARPS, held[k], x);
+            if (warp + k * WARPS < all) add(warp + k * WARPS, held[k]);
         }
         turn.mark(4);
 #pragma unroll 1
-        for (int i = warp + HELD * WARPS; i < all; i += WARPS) add(i, unpacked(i), x);
+        for (int i = warp + HELD * WARPS; i < all; i += WARPS) add(i, unpacked(i));
         turn.mark(5);
         __syncthreads();
         done(SharedRows{parts, atoms});

@@ -42,9 +42,39 @@ struct Stream {
     }
 };
 
+// How a kernel takes a vector that a norm scales: scaled; times the weight alone, so that no thread waits for the sum of squares,
+// which then scales what comes out; or likewise, as digits that the kernel before has left.
+constexpr int SCALED = 0;
+constexpr int WEIGHED = 1;
+constexpr int LEFT = 2;
+
+// A vector times the norm's weight, in a block of WARPS warps at most. Its squares are added up while the rows are multiplied.
+template <int WARPS>
+struct Weighed : Vector {
+    const float *squares; // of each thread
+    float *factors;       // what the norm scales by, for each warp
+    float inverse_n, eps;
+    __device__ __forceinline__ void begin() const {
+        const int lane = threadIdx.x % 32;
+        float sum = 0.0f;
+#pragma unroll
+        for (int k = 0; k < WARPS / 4; k++) {
+            const int at = 32 * k + lane;
+            const float4 v = ((const float4 *)squares)[at];
+            sum += 4 * at < (int)blockDim.x ? (v.x + v.y) + (v.z + v.w) : 0.0f;
+        }
+        sum = __frsqrt_rn(fmaf(warp_sum(sum), inverse_n, eps));
+        if (lane == 0) factors[threadIdx.x / 32] = sum;
+    }
+};
+template <int WARPS>
+struct WeighedVectors {
+    Weighed<WARPS> a, b;
+};
+
 // RMSNorm of x, four elements at a time. The first KEPT fours of a thread (`four_of`) and their
 // weights are kept; what a thread has besides is read again.
-template <int RUN, int KEPT = RUN>
+template <int RUN, int KEPT = RUN, int TAKES = SCALED>
 struct Norm {
     static constexpr int EACH = RUN;
     const Stream &x;
@@ -52,6 +82,7 @@ struct Norm {
     float *tapped; // by one block
     float4 first[KEPT], factor[KEPT];
     float inverse_n, scale;
+    float *squares_of; // each thread, where they are added up later
     // Before the wait.
     __device__ __forceinline__ Norm(const Stream &x, const float *weight, float *tap_of, int n)
         : x(x), weight(weight), tapped(blockIdx.x == 0 ? tap_of : nullptr) {
@@ -88,7 +119,13 @@ struct Norm {
 #pragma unroll 1
             for (int k = KEPT; four_of<RUN>(k) < n / 4; k++) add(x.at(four_of<RUN>(k), blockIdx.x == 0));
         }
-        scale = __frsqrt_rn(fmaf(block_sum<WARPS>(squares), inverse_n, eps));
+        if constexpr (TAKES == WEIGHED) {
+            __shared__ __align__(16) float parts[32 * WARPS];
+            squares_of = parts;
+            parts[threadIdx.x] = squares;
+        } else {
+            scale = __frsqrt_rn(fmaf(block_sum<WARPS>(squares), inverse_n, eps));
+        }
     }
     __device__ __forceinline__ float4 operator()(int i) const {
         float4 v, w;
@@ -98,7 +135,26 @@ struct Norm {
             if (i == four_of<RUN>(k)) v = first[k], w = factor[k], kept = true;
         }
         if (!kept) v = x.at(i, false), w = ((const float4 *)weight)[i];
+        if constexpr (TAKES == WEIGHED) return make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
         return tap4(tapped, 4 * i,
                     make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w));
+    }
+    // Both vectors that were made of this one, with where the factors go.
+    template <int WARPS = MOST_WARPS>
+    __device__ __forceinline__ auto given(const Vectors &made, float *factors, float eps) const {
+        if constexpr (TAKES == WEIGHED) {
+            return WeighedVectors<WARPS>{{made.a, squares_of, factors, inverse_n, eps}, {made.b, squares_of, factors, inverse_n, eps}};
+        } else {
+            return made;
+        }
+    }
+    // Writes the norm out where it is tapped and was not made: one block, when it has the factor.
+    __device__ __forceinline__ void tap_after(const float *factors, int n) const {
+        if constexpr (TAKES != SCALED) {
+            if (!tapped) return;
+            __syncwarp();
+            const float factor = factors[threadIdx.x / 32];
+            for (int i = threadIdx.x; i < n; i += blockDim.x) tapped[i] = x.one(i) * factor * weight[i];
+        }
     }
 };
