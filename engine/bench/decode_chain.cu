@@ -10,7 +10,7 @@
 // `qdiff-lab bench --measure cuda` prints for a real model this prints in more detail: the step of each block too. With HOT in the
 // environment all layers have the weights of the first, which are then in the second-level cache: what is no faster so does not wait
 // for memory. With SPLIT_ONCE there, `attn_out` of the 0.5B in Q4_K_M leaves its rows as digits (if it has an o), and `ffn_act` (an a),
-// and the kernel after it reads these. -DTAKES=WEIGHED: the kernels that scale their vector by a norm do so with what they multiply.
+// and the kernel after it reads these. -DNORMS=WEIGHED: the kernels that scale their vector by a norm do so with what they multiply.
 //
 // First both kernels of attention are held against f64: their taps, and what they leave for attn_out, at which a tap changes
 // no bit; with LAYERS 0 that is all, of few keys (for compute-sanitizer), and rings against what PLAIN takes. Then a step is timed by
@@ -30,8 +30,8 @@
 #include "fused/shares.cuh"
 #include "fused/ring.cuh"
 #include "kv.cuh"
-#ifndef TAKES
-#define TAKES SCALED
+#ifndef NORMS
+#define NORMS SCALED
 #endif
 namespace qkv {
 #include "fused/attn_qkv.cu"
@@ -345,7 +345,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
     float *halves[2] = {take<float>(4 * E), take<float>(4 * E)};
     Partial partial = {take<float>(4 * H * SPLITS * D), take<float2>(8 * H * SPLITS)};
     Left handed[2];
-    for (int i : {0, 1}) handed[i] = {take<u32>(4 * F), take<float>(F / 4), take<float>(F / 4), take<float>(F / 4)};
+    for (int i : {0, 1}) handed[i] = {take<u32>(4 * F), take<float2>(F / 2)};
     [[maybe_unused]] bool split[2] = {}; // by attn_out, by ffn_act
     if (const char *once = getenv("SPLIT_ONCE")) split[0] = strchr(once, 'o'), split[1] = strchr(once, 'a');
     const int cache_bytes = CAPACITY * G * D * (way == FLOATS ? 4 : 2);
@@ -423,14 +423,14 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
                 launch("attn_qkv", way == FLOATS ? of_floats : of_halves, p, grid, w.threads, w.shared);
             };
 #ifdef WEIGHTS_IN_F16
-            project(qkv::attn_qkv<F16, F16, F16, KvF32, D, 1, false, 7, 7, 7, TAKES>, qkv::attn_qkv<F16, F16, F16, KvF16, D, 1, false, 7, 7, 7, TAKES>);
+            project(qkv::attn_qkv<F16, F16, F16, KvF32, D, 1, false, 7, 7, 7, NORMS>, qkv::attn_qkv<F16, F16, F16, KvF16, D, 1, false, 7, 7, 7, NORMS>);
 #elif !defined(LARGE)
-            if (l % 2) project(qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, D, 1, false, 4, 4, 4, TAKES>, qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF16, D, 1, false, 4, 4, 4, TAKES>);
-            else project(qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, D, 1, false, 4, 4, 7, TAKES>, qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF16, D, 1, false, 4, 4, 7, TAKES>);
+            if (l % 2) project(qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, D, 1, false, 4, 4, 4, NORMS>, qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF16, D, 1, false, 4, 4, 4, NORMS>);
+            else project(qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, D, 1, false, 4, 4, 7, NORMS>, qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF16, D, 1, false, 4, 4, 7, NORMS>);
 #elif defined(HUGE)
-#define KERNEL(n) qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 0, false, n, n, n, TAKES>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 0, false, n, n, n, TAKES>
-#define MIXED(n) qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 0, false, n, n, n, TAKES>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 0, false, n, n, n, TAKES>
-#define PLAIN(v) qkv::attn_qkv<Q4_K, Q4_K, v, KvF32, D, 1, false, 0, 0, 0, TAKES>, qkv::attn_qkv<Q4_K, Q4_K, v, KvF16, D, 1, false, 0, 0, 0, TAKES>
+#define KERNEL(n) qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 0, false, n, n, n, NORMS>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 0, false, n, n, n, NORMS>
+#define MIXED(n) qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 0, false, n, n, n, NORMS>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 0, false, n, n, n, NORMS>
+#define PLAIN(v) qkv::attn_qkv<Q4_K, Q4_K, v, KvF32, D, 1, false, 0, 0, 0, NORMS>, qkv::attn_qkv<Q4_K, Q4_K, v, KvF16, D, 1, false, 0, 0, 0, NORMS>
             if (!rings) l % 2 ? project(PLAIN(Q4_K)) : project(PLAIN(Q6_K));
             else if (l % 2) stages == 2 ? project(KERNEL(2)) : stages == 3 ? project(KERNEL(3)) : project(KERNEL(4));
             else stages == 2 ? project(MIXED(2)) : project(MIXED(3));
@@ -439,8 +439,8 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #undef MIXED
 #undef PLAIN
 #else
-            if (l % 2) project(qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 1, false, 2, 2, 2, TAKES>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 1, false, 2, 2, 2, TAKES>);
-            else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, 2, 2, 2, TAKES>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, 2, 2, 2, TAKES>);
+            if (l % 2) project(qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 1, false, 2, 2, 2, NORMS>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 1, false, 2, 2, 2, NORMS>);
+            else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, 2, 2, 2, NORMS>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, 2, 2, 2, NORMS>);
 #endif
         }
         attend(way, {q, cache[0], cache[1], partial, position_at, nullptr, nullptr}, launch);
@@ -474,11 +474,11 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             const int pairs = 2, blocks = (F / TILE + pairs - 1) / pairs;
             const Walked w = walk({fq}, E, 2 * pairs, 1, 0);
             auto *kernel = split[0] ? split[1] ? ffn::ffn_act<Q5_0, Q5_0, 4, 7, LEFT, true> : ffn::ffn_act<Q5_0, Q5_0, 4, 7, LEFT, false>
-                           : split[1] ? ffn::ffn_act<Q5_0, Q5_0, 4, 7, TAKES, true> : ffn::ffn_act<Q5_0, Q5_0, 4, 7, TAKES, false>;
+                           : split[1] ? ffn::ffn_act<Q5_0, Q5_0, 4, 7, NORMS, true> : ffn::ffn_act<Q5_0, Q5_0, 4, 7, NORMS, false>;
 #elif defined(HUGE)
             int blocks = processors, stages;
             const Walked w = ring(fq, E, F / 8 / blocks + 1, stages);
-#define KERNEL(n) ffn::ffn_act<Q4_K, Q4_K, 0, n, TAKES, false>
+#define KERNEL(n) ffn::ffn_act<Q4_K, Q4_K, 0, n, NORMS, false>
             auto *kernel = BY_STAGES(stages, KERNEL);
 #undef KERNEL
 #else
@@ -493,7 +493,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             Walked w = walk({fq}, E, 1, 1, 0);
             w.walk.tiles = count, w.threads = 32 * ffn::SHARING_WARPS;
             w.shared += (count - 1) * w.walk.stride + count * atoms * TILE * 4;
-            auto *kernel = ffn::ffn_act<Shared, Shared, 1, 1, TAKES, false>;
+            auto *kernel = ffn::ffn_act<Shared, Shared, 1, 1, NORMS, false>;
 #endif
             ffn::FfnActParams p = {Stream{x[1]}, norm, handed[0], gate, up, act, handed[1], nullptr, nullptr, nullptr, nullptr, w.walk, E, F, 1e-6f};
             launch("ffn_act", kernel, p, dim3(blocks), w.threads, w.shared);
@@ -547,7 +547,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #ifdef HUGE
         int stages;
         const Walked k = ring(f, E, V / TILE / processors + 1, stages);
-#define KERNEL(n) head::lm_head<OfHead, false, n, TAKES>
+#define KERNEL(n) head::lm_head<OfHead, false, n, NORMS>
         auto *kernel = BY_STAGES(stages, KERNEL);
 #undef KERNEL
 #else
@@ -556,7 +556,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
         const int warps = std::min(room / k.walk.stride, head::OWN_WARPS), stages = std::min(room / k.walk.stride / warps, OWN_STAGES);
         const int sets = (V / TILE + processors * warps - 1) / (processors * warps);
         k = {{warps, sets, E / 32, stages, k.walk.stride}, 32 * warps, vector + stages * warps * k.walk.stride};
-        auto *kernel = head::lm_head<OfHead, true, 0, TAKES>;
+        auto *kernel = head::lm_head<OfHead, true, 0, NORMS>;
 #endif
         head::LmHeadParams p = {Stream{x[1], {halves[0], halves[1]}}, norm, w, logits, {}, nullptr, k.walk, E, V, 1e-6f};
         launch("lm_head", kernel, p, dim3(processors), k.threads, k.shared);
@@ -651,6 +651,16 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
         const size_t at = (size_t)position * G * D;
         if (way == FLOATS) left[1 + i] = read((const float *)caches[2 * layers - 2 + i] + at, G * D);
     }
+    unsigned long long bits = 14695981039346656037ull;
+    double sizes[2] = {};
+    for (int i : {0, 3}) {
+        for (float v : left[i]) {
+            u32 of;
+            memcpy(&of, &v, 4);
+            bits = (bits ^ of) * 1099511628211ull, sizes[i / 3] += (double)v * v;
+        }
+    }
+    printf("  left: bits %016llx, queries of norm %.8e, residual of norm %.8e\n", bits, std::sqrt(sizes[0]), std::sqrt(sizes[1]));
     for (void *cache : caches) CK(cudaFree(cache));
 }
 

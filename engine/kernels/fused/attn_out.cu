@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RIN
         if (mine) p.y[row] = y = tap(p.y_tap, row, a + tap(p.product_tap, row, sum));
         if constexpr (LEAVES) {
             if ((int)threadIdx.x / 32 * 32 < (RING > 0 ? (end - first) * TILE : TILE)) {
-                leave<false, true>(p.left, row / UNIT, mine, y * weight, y * y);
+                leave<RING == 0, true>(p.left, row / UNIT, mine, y * weight, y * y);
             }
         }
     };

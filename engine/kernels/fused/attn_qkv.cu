@@ -60,14 +60,14 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
         // Here and not where they are first used.
         asm volatile("" : "+f"(bias_a), "+f"(bias_b), "+f"(norm_a), "+f"(norm_b), "+f"(sine), "+f"(cosine));
     };
-    constants();
+    if (HELD == 0 || RING) constants(); // else while the weights are on their way
     // Where no weights are held, registers are left for all of a vector of 4,096 elements.
     Norm<RUN, HELD == 0 ? 2 * RUN : RUN, TAKES> norm(p.x, p.norm, p.norm_tap, p.n);
-    __shared__ float factors[RING_WARPS]; // what the norm scales by, for each warp, where the vector is not scaled
+    float factor = 1.0f; // what the norm scales by, where the vector is not scaled
     auto ready = [&] {
         norm.template measure<RING ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
         turn.mark(1);
-        return norm.template given<RING ? RING_WARPS : MOST_WARPS>(prepare_both<Format, Format, RUN, 1>(shared, p.n, norm), factors, p.eps);
+        return norm.template given<RING ? RING_WARPS : MOST_WARPS>(prepare_both<Format, Format, RUN, 1>(shared, p.n, norm), &factor, p.eps);
     };
     // A ring's tile holds eight rows, and the eight half a head further on; else these are two tiles.
     constexpr int ROWS = RING ? TILE / 2 : TILE;
@@ -75,8 +75,8 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
     typedef typename Either<RING, RingSums, ResultsOf<RING ? 1 : 2 * PAIRS, HELD>>::Type Sums;
     auto done = [&](Sums sums) {
         float a = 0.0f, b = 0.0f;
-        norm.tap_after(factors, p.n);
-        auto of = [&](int tile, int row) { return TAKES == SCALED ? sums(tile, row) : sums(tile, row) * factors[threadIdx.x / 32]; };
+        norm.tap_after(factor, p.n);
+        auto of = [&](int tile, int row) { return TAKES == SCALED ? sums(tile, row) : sums(tile, row) * factor; };
         if (mine) {
             const int tile = RING ? first + (int)threadIdx.x / ROWS : threadIdx.x / ROWS * 2, row = threadIdx.x % ROWS;
             a = tap(p.proj_tap[part], a_at, of(tile, row));
@@ -126,7 +126,7 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
             return Rows{&p.w[part], head * D + pair0 + tile / 2 * TILE + tile % 2 * (D / 2), (head + 1) * D};
         };
         if constexpr (HELD > 0) {
-            hold_rows<Format, 2 * PAIRS, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of, [&] { return ready().a; }, done);
+            hold_rows<Format, 2 * PAIRS, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of, [&] { return ready().a; }, done, constants);
         } else {
             walk_rows<Format, Format>(p.walk, Span::whole(p.n), stages, turn, [&](int, int tile) { return rows_of(tile); }, ready,
                                       [&](int, Sums sums) { done(sums); });

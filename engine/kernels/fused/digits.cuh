@@ -185,8 +185,8 @@ __device__ __forceinline__ int four_of(int k) {
 // where none is wanted. Its elements may be those of a vector that a norm has yet to scale: that is then done with the sums.
 constexpr int UNIT = 16;
 struct Left {
-    u32 *words;                       // [n]: of four elements their first digits, then their second ones, and so on
-    float *inverse, *sums, *squares; // [n / 16]: inverse scale, sum of the elements, and of the squares of what is normalised
+    u32 *words;    // [n]: of four elements their first digits, then their second ones, and so on
+    float2 *units; // [n / 16]: inverse scale, and sum of the elements or of the squares of what is normalised
 };
 
 // This lane's word of a unit, an element a lane of half a warp, whose largest magnitude is given: one digit of four elements.
@@ -217,19 +217,34 @@ __device__ __forceinline__ void leave(const Left &to, int unit, bool there, floa
     const u32 word = word_of_unit(v, largest, inverse);
     if (!there) return;
     to.words[unit * UNIT + threadIdx.x % UNIT] = word;
-    if (threadIdx.x % UNIT == 0) {
-        to.inverse[unit] = inverse;
-        (SQUARES ? to.squares : to.sums)[unit] = sum;
-    }
+    if (threadIdx.x % UNIT == 0) to.units[unit] = make_float2(inverse, sum);
 }
+
+// What a norm scales by, which nobody waits for: the squares are added up while rows are multiplied, by every warp for itself.
+struct Factor {
+    float *to;
+    const float *squares; // of each thread
+    int warps;            // at most
+    float inverse_n, eps;
+    __device__ __forceinline__ void find() const {
+        float sum = 0.0f;
+#pragma unroll
+        for (int k = 0; k < warps / 4; k++) {
+            const int at = 32 * k + threadIdx.x % 32;
+            const float4 v = ((const float4 *)squares)[at];
+            sum += 4 * at < (int)blockDim.x ? (v.x + v.y) + (v.z + v.w) : 0.0f;
+        }
+        // Without a branch, so that it stands between the products of a row.
+        const float of = fmaf(warp_sum(sum), inverse_n, eps), near = rsqrtf(of);
+        *to = fmaf(0.5f * near, fmaf(-of * near, near, 1.0f), near);
+    }
+};
 
 // Such a vector in shared memory, laid out as a `Vector` is, with two inverse scales a group, and the sums of units behind it.
 struct UnitVector {
     u8 *groups;
     float2 *scales, *sums;
-    float *factors; // what the norm scales by, for each warp; null where there is none
-    float squares; // this lane's
-    float inverse_n, eps;
+    Factor factor; // null where no norm scales
     // Eight columns: the digits of the first unit of a group, and those of the second, each with the elements of its own.
     static __device__ __forceinline__ uint2 beside_zero(u32 word, int lane) { return BlockDigits::beside_zero(word, lane); }
     // Group j's word of this lane.
@@ -244,9 +259,7 @@ struct UnitVector {
     __device__ __forceinline__ float inverse(int j, int lane) const { return ((const float *)(scales + j))[lane % 4 / 2]; }
     __device__ __forceinline__ float sum(int j) const { return sums[j].x + sums[j].y; }
     __device__ __forceinline__ void begin() const {
-        if (!factors) return;
-        const float by = __frsqrt_rn(fmaf(warp_sum(squares), inverse_n, eps));
-        if (threadIdx.x % 32 == 0) factors[threadIdx.x / 32] = by;
+        if (factor.to) factor.find();
     }
 };
 // Products of bytes are summed from here on: the bits of the sum are then those of a float, which is this much too large.
@@ -260,20 +273,21 @@ __device__ __forceinline__ float value_of_bits(int low, int high) {
 __device__ __forceinline__ int bytes_of_sums(int n) { return (8 * padded_groups(n) + 15) / 16 * 16; }
 
 // Brings n elements from element `first` on, whole groups. SUMS: also their sums. Batches of so many words are on their way at once.
+// `squares` gets what each thread has brought of the sums of squares, where these are wanted.
 template <int AT_ONCE, bool SUMS>
-__device__ __forceinline__ UnitVector bring_units(u8 *shared, int bytes, int n, const Left &from, int first) {
+__device__ __forceinline__ UnitVector bring_units(u8 *shared, int bytes, int n, const Left &from, int first, float *squares = nullptr) {
     const int groups = padded_groups(n), here = n / 32;
     UnitVector x = {};
     x.groups = shared, x.scales = (float2 *)(shared + groups * Digits::GROUP), x.sums = (float2 *)(shared + bytes);
     const uint4 *words = (const uint4 *)(from.words + first);
     // Those have most to do with scales that have least to do with words. All are on their way before any is stored.
     const int mine = blockDim.x - 1 - threadIdx.x;
-    auto scale_of_group = [&](const float *of, int i) {
-        float2 two = make_float2(0.0f, 0.0f);
-        if (i < here) two = __ldcg((const float2 *)of + first / 32 + i);
+    auto units_of_group = [&](int i) {
+        float4 two = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (i < here) two = __ldcg((const float4 *)(from.units + first / UNIT) + i);
         return two;
     };
-    const float2 scales = scale_of_group(from.inverse, mine), sums = SUMS ? scale_of_group(from.sums, mine) : make_float2(0.0f, 0.0f);
+    const float4 units = units_of_group(mine);
 #pragma unroll 1
     for (int i0 = threadIdx.x; i0 < groups * 8; i0 += AT_ONCE * blockDim.x) {
         uint4 some[AT_ONCE];
@@ -289,37 +303,18 @@ __device__ __forceinline__ UnitVector bring_units(u8 *shared, int bytes, int n, 
             if (i < groups * 8) ((uint4 *)shared)[i] = some[k];
         }
     }
-    if (mine < groups) {
-        x.scales[mine] = scales;
-        if (SUMS) x.sums[mine] = sums;
-    }
+    float sum = 0.0f;
+    auto keep = [&](int i, float4 two) {
+        x.scales[i] = make_float2(two.x, two.z);
+        if (SUMS) x.sums[i] = make_float2(two.y, two.w);
+        sum += two.y + two.w;
+    };
+    if (mine < groups) keep(mine, units);
 #pragma unroll 1
-    for (int i = mine + blockDim.x; i < groups; i += blockDim.x) {
-        x.scales[i] = scale_of_group(from.inverse, i);
-        if (SUMS) x.sums[i] = scale_of_group(from.sums, i);
-    }
+    for (int i = mine + blockDim.x; i < groups; i += blockDim.x) keep(i, units_of_group(i));
+    if (squares) squares[threadIdx.x] = sum;
     return x;
 }
-
-// This lane's part of the sum of squares of n elements. Most are on their way before the sum is wanted.
-struct SquaresOfLane {
-    static constexpr int EARLY = 4;
-    float some[EARLY];
-    __device__ __forceinline__ SquaresOfLane(const Left &from, int n) {
-#pragma unroll
-        for (int k = 0; k < EARLY; k++) {
-            const int unit = 32 * k + threadIdx.x % 32;
-            some[k] = 0.0f;
-            if (unit < n / UNIT) some[k] = __ldcg(from.squares + unit);
-        }
-    }
-    __device__ __forceinline__ float sum(const Left &from, int n) const {
-        float all = (some[0] + some[1]) + (some[2] + some[3]);
-#pragma unroll 4
-        for (int unit = 32 * EARLY + threadIdx.x % 32; unit < n / UNIT; unit += 32) all += __ldcg(from.squares + unit);
-        return all;
-    }
-};
 
 // Makes a vector: get(i) gives elements 4i .. 4i + 3 and is called by whole warps,
 // RUN * AT_ONCE times before the first is used. The largest of a group or of a block and the

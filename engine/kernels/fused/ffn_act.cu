@@ -32,22 +32,21 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
     constexpr int PAIRS = TILES / 2, RUN = run_of<Gate, Up>;
     static_assert((TAKES != LEFT || TILES > 0) && (!LEAVES || PAIRS > 0), "rings bring floats, and units are whole");
     Norm<RUN, RUN, TAKES> norm(p.x, p.norm, p.norm_tap, p.n);
-    __shared__ float factors[RING_WARPS]; // what the norm scales by, for each warp, where the vector is not scaled
+    float factor = 1.0f; // what the norm scales by, where the vector is not scaled
     auto ready = [&] {
         if constexpr (TAKES == LEFT) {
-            const SquaresOfLane squares(p.from, p.n);
-            UnitVector x = bring_units<1, false>(shared, 0, p.n, p.from, 0);
-            x.factors = factors, x.inverse_n = 1.0f / (float)p.n, x.eps = p.eps;
-            x.squares = squares.sum(p.from, p.n);
+            __shared__ __align__(16) float squares[32 * MOST_WARPS];
+            UnitVector x = bring_units<1, false>(shared, 0, p.n, p.from, 0, squares);
+            x.factor = {&factor, squares, MOST_WARPS, norm.inverse_n, p.eps};
             return UnitVectors{x, x};
         } else {
             norm.template measure<TILES == 0 ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
             turn.mark(1);
-            return norm.template given<TILES == 0 ? RING_WARPS : MOST_WARPS>(prepare_both<Gate, Up, RUN, 1>(shared, p.n, norm), factors, p.eps);
+            return norm.template given<TILES == 0 ? RING_WARPS : MOST_WARPS>(prepare_both<Gate, Up, RUN, 1>(shared, p.n, norm), &factor, p.eps);
         }
     };
     auto write = [&](int row, float g, float u) {
-        if constexpr (TAKES != SCALED) g *= factors[threadIdx.x / 32], u *= factors[threadIdx.x / 32];
+        if constexpr (TAKES != SCALED) g *= factor, u *= factor;
         g = tap(p.gate_tap, row, g), u = tap(p.up_tap, row, u);
         const float y = tap(p.y_tap, row, gated(g, u));
         p.y[row] = y;
@@ -60,7 +59,7 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         auto rows_of = [&](int tile) { return Eights{{&p.gate, &p.up}, {tile * ROWS, tile * ROWS}}; };
         ring_rows<Gate, HELD, HELD>(p.walk, part_of(tiles, 0) * blocks, part_of(tiles, 1) * blocks, blocks, stages, turn, rows_of,
                               [&] { return ready().a; }, [&](RingSums sums) {
-                                  norm.tap_after(factors, p.n);
+                                  norm.tap_after(factor, p.n);
                                   for (int row = sums.first() * ROWS + threadIdx.x; row < sums.end() * ROWS; row += blockDim.x) {
                                       write(row, sums(row / ROWS, row % ROWS), sums(row / ROWS, row % ROWS + ROWS));
                                   }
@@ -79,7 +78,7 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         };
         typedef SharedRows<Gate, HELD, SHARING_WARPS> All;
         All::make(p.walk, count, groups, stages, turn, fetch, [&] { return ready().a; }, [&](All sums) {
-            norm.tap_after(factors, p.n);
+            norm.tap_after(factor, p.n);
             for (int i = threadIdx.x; i < count * ROWS; i += blockDim.x) {
                 const int tile = i / ROWS, of = i % ROWS, row = first_of(tile) + of;
                 if (row < p.m) write(row, sums(tile, of), sums(tile, of + ROWS));
@@ -93,7 +92,7 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         return Rows{tile % 2 == 0 ? &p.gate : &p.up, first_of(set) + tile / 2 * TILE, p.m};
     };
     auto done = [&](int set, Sums sums) {
-        if (set == 0) norm.tap_after(factors, p.n);
+        if (set == 0) norm.tap_after(factor, p.n);
         const int row = first_of(set) + threadIdx.x;
         const bool mine = (int)threadIdx.x < TILE * PAIRS && row < p.m;
         if (!mine && (!LEAVES || threadIdx.x >= 32)) return;

@@ -30,18 +30,18 @@ __global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : RING > 0 ? RING_WARPS 
     Turn turn(p.stamps);
     constexpr int RUN = run_of<Format>;
     Norm<RUN, RUN, TAKES> norm(p.x, p.norm, p.norm_tap, p.n);
-    __shared__ float factors[OWN_WARPS]; // what the norm scales by, for each warp, where the vector is not scaled
+    float factor = 1.0f; // what the norm scales by, where the vector is not scaled
     auto ready = [&] {
         norm.template measure<(OWN || RING > 0) ? OWN_WARPS : MOST_WARPS>(p.n, p.eps);
         turn.mark(1);
-        return norm.template given<(OWN || RING > 0) ? OWN_WARPS : MOST_WARPS>(prepare_both<Format, Format, RUN, 1>(shared, p.n, norm), factors, p.eps);
+        return norm.template given<(OWN || RING > 0) ? OWN_WARPS : MOST_WARPS>(prepare_both<Format, Format, RUN, 1>(shared, p.n, norm), &factor, p.eps);
     };
     u8 *stages = shared + vector_bytes<Format, Format>(p.n);
     // Sets go round the blocks, so that at any time they read one piece of memory together.
     auto first_of = [&](int set) { return (set * gridDim.x + blockIdx.x) * p.walk.tiles * TILE; };
     unsigned long long most = 0;
     auto give = [&](int row, float sum) {
-        if constexpr (TAKES != SCALED) sum *= factors[threadIdx.x / 32];
+        if constexpr (TAKES != SCALED) sum *= factor;
         p.logits[row] = sum;
         const unsigned long long key = key_of(sum, row);
         most = key > most ? key : most;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : RING > 0 ? RING_WARPS 
                                         give(row, sums(row / TILE, row % TILE));
                                     }
                                 });
-        norm.tap_after(factors, p.n);
+        norm.tap_after(factor, p.n);
         if (p.best.token) tell_best(most, p.best);
         return;
     }
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : RING > 0 ? RING_WARPS 
             p.walk, p.n / 32, stages, turn,
             [&](int set) { return Rows{&p.w, (int)(first_of(set) + threadIdx.x / 32 * TILE), p.m}; },
             [&] { return ready().a; }, give);
-        norm.tap_after(factors, p.n);
+        norm.tap_after(factor, p.n);
         if (p.best.token) tell_best(most, p.best);
         return;
     }
@@ -72,8 +72,8 @@ __global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : RING > 0 ? RING_WARPS 
     auto done = [&](int set, Results<1> sums) {
         const int row = first_of(set) + threadIdx.x;
         if (threadIdx.x < p.walk.tiles * TILE && row < p.m) p.logits[row] = sums(0, threadIdx.x);
-        if (TAKES != SCALED && threadIdx.x < p.walk.tiles * TILE && row < p.m) p.logits[row] *= factors[threadIdx.x / 32];
+        if (TAKES != SCALED && threadIdx.x < p.walk.tiles * TILE && row < p.m) p.logits[row] *= factor;
     };
     walk_rows<Format, Format>(p.walk, Span::whole(p.n), stages, turn, rows_of, ready, done);
-    norm.tap_after(factors, p.n);
+    norm.tap_after(factor, p.n);
 }

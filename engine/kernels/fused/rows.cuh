@@ -97,9 +97,12 @@ using ResultsOf = Results<(HELD > 0 ? MOST_WARPS / TILES : 1)>;
 //
 // All that does not depend on the vector is done before the block's turn: the turn takes a
 // microsecond or two, of which every instruction counts.
-template <typename Format, int TILES, int HELD, typename RowsOf, typename Ready, typename Done>
+struct Nothing {
+    __device__ __forceinline__ void operator()() const {}
+};
+template <typename Format, int TILES, int HELD, typename RowsOf, typename Ready, typename Done, typename Meanwhile = Nothing>
 __device__ __forceinline__ void hold_rows(const Walk &walk, Span span, u8 *stage, Turn &turn, RowsOf rows_of,
-                                          Ready ready, Done done) {
+                                          Ready ready, Done done, Meanwhile meanwhile = {}) {
     typedef Tile<Format> T;
     constexpr int TEAM = MOST_WARPS / TILES;
     __shared__ float parts[MOST_WARPS * TILE];
@@ -109,6 +112,7 @@ __device__ __forceinline__ void hold_rows(const Walk &walk, Span span, u8 *stage
         fetch_tile<Format>(rows_of(i), span.all, span.first, span.groups, stage + i * walk.stride);
     }
     end_copies();
+    meanwhile();
     wait_for_copies<0>();
     __syncthreads();
     const int atoms = (span.groups + T::ATOM - 1) / T::ATOM;
@@ -130,9 +134,11 @@ __device__ __forceinline__ void hold_rows(const Walk &walk, Span span, u8 *stage
     turn.mark(2);
     __syncthreads();
     turn.mark(3);
-    x.begin();
     Sums sums;
-    if (atoms > 0) { // else there is no group to meet
+    if (atoms == 0) { // there is no group to meet
+        x.begin();
+    } else {
+        x.begin();
 #pragma unroll
         for (int i = 0; i < HELD; i++) T::add(held[i], x, max(min(begin + i, end - 1), 0) * T::ATOM, lane, sums);
     }

@@ -48,28 +48,13 @@ constexpr int SCALED = 0;
 constexpr int WEIGHED = 1;
 constexpr int LEFT = 2;
 
-// A vector times the norm's weight, in a block of WARPS warps at most. Its squares are added up while the rows are multiplied.
-template <int WARPS>
+// A vector times the norm's weight.
 struct Weighed : Vector {
-    const float *squares; // of each thread
-    float *factors;       // what the norm scales by, for each warp
-    float inverse_n, eps;
-    __device__ __forceinline__ void begin() const {
-        const int lane = threadIdx.x % 32;
-        float sum = 0.0f;
-#pragma unroll
-        for (int k = 0; k < WARPS / 4; k++) {
-            const int at = 32 * k + lane;
-            const float4 v = ((const float4 *)squares)[at];
-            sum += 4 * at < (int)blockDim.x ? (v.x + v.y) + (v.z + v.w) : 0.0f;
-        }
-        sum = __frsqrt_rn(fmaf(warp_sum(sum), inverse_n, eps));
-        if (lane == 0) factors[threadIdx.x / 32] = sum;
-    }
+    Factor factor;
+    __device__ __forceinline__ void begin() const { factor.find(); }
 };
-template <int WARPS>
 struct WeighedVectors {
-    Weighed<WARPS> a, b;
+    Weighed a, b;
 };
 
 // RMSNorm of x, four elements at a time. The first KEPT fours of a thread (`four_of`) and their
@@ -87,6 +72,7 @@ struct Norm {
     __device__ __forceinline__ Norm(const Stream &x, const float *weight, float *tap_of, int n)
         : x(x), weight(weight), tapped(blockIdx.x == 0 ? tap_of : nullptr) {
         inverse_n = 1.0f / (float)n;
+        asm volatile("" : "+f"(inverse_n)); // here and not on the turn
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {
             const int i = four_of<RUN>(k);
@@ -139,21 +125,20 @@ struct Norm {
         return tap4(tapped, 4 * i,
                     make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w));
     }
-    // Both vectors that were made of this one, with where the factors go.
+    // Both vectors that were made of this one, with where the factor goes.
     template <int WARPS = MOST_WARPS>
-    __device__ __forceinline__ auto given(const Vectors &made, float *factors, float eps) const {
+    __device__ __forceinline__ auto given(const Vectors &made, float *factor, float eps) const {
         if constexpr (TAKES == WEIGHED) {
-            return WeighedVectors<WARPS>{{made.a, squares_of, factors, inverse_n, eps}, {made.b, squares_of, factors, inverse_n, eps}};
+            const Factor of = {factor, squares_of, WARPS, inverse_n, eps};
+            return WeighedVectors{{made.a, of}, {made.b, of}};
         } else {
             return made;
         }
     }
     // Writes the norm out where it is tapped and was not made: one block, when it has the factor.
-    __device__ __forceinline__ void tap_after(const float *factors, int n) const {
+    __device__ __forceinline__ void tap_after(float factor, int n) const {
         if constexpr (TAKES != SCALED) {
             if (!tapped) return;
-            __syncwarp();
-            const float factor = factors[threadIdx.x / 32];
             for (int i = threadIdx.x; i < n; i += blockDim.x) tapped[i] = x.one(i) * factor * weight[i];
         }
     }
