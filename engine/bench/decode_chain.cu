@@ -10,7 +10,7 @@
 // `qdiff-lab bench --measure cuda` prints for a real model this prints in more detail: the step of each block too. With HOT in the
 // environment all layers have the weights of the first, which are then in the second-level cache: what is no faster so does not wait
 // for memory. With SPLIT_ONCE there, `attn_out` of the 0.5B in Q4_K_M leaves its rows as digits (if it has an o), and `ffn_act` (an a),
-// and the kernel after it reads these. -DNORMS=WEIGHED: the kernels that scale their vector by a norm do so with what they multiply.
+// and the kernel after it reads these. -DNORMS="(WEIGHED|KEEPS)": the kernels that scale their vector by a norm do so with what they multiply.
 //
 // First both kernels of attention are held against f64: their taps, and what they leave for attn_out, at which a tap changes
 // no bit; with LAYERS 0 that is all, of few keys (for compute-sanitizer), and rings against what PLAIN takes. Then a step is timed by
@@ -31,7 +31,7 @@
 #include "fused/ring.cuh"
 #include "kv.cuh"
 #ifndef NORMS
-#define NORMS SCALED
+#define NORMS (SCALED | KEEPS)
 #endif
 namespace qkv {
 #include "fused/attn_qkv.cu"

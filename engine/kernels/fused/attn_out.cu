@@ -78,6 +78,7 @@ struct Context {
         // A share that is not there adds zeros.
 #pragma unroll
         for (int k = 0; k < EARLY; k++) add(early[k], __shfl_sync(0xffffffffu, factor[k / LANES], k % LANES, LANES));
+        if (live > EARLY) {
 #pragma unroll
         for (int each = 0; each < EACH; each++) {
 #pragma unroll
@@ -92,6 +93,7 @@ struct Context {
 #pragma unroll
                 for (int k = 0; k < BATCH; k++) add(more[k], __shfl_sync(0xffffffffu, factor[each], (first + k) % LANES, LANES));
             }
+        }
         }
         return tap4(context_tap, 4 * (h * LANES + lane), make_float4(s.x * by, s.y * by, s.z * by, s.w * by));
     }
@@ -146,11 +148,12 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RIN
     const bool mine = threadIdx.x < (RING > 0 ? (end - first) * TILE : TILE) && row < p.m;
     float a = 0.0f, weight = 0.0f;
     if (LEAVES && mine) weight = p.norm[row];
+    pad_both<Format, Format>(shared, p.n);
     auto rows_of = [&](int) { return Rows{&p.w, first * TILE, p.m}; };
     auto ready = [&] {
         if (mine) a = p.a.one(row);
         const Context<D> context{p.partial, of.live, nullptr, blockIdx.x == 0 ? p.context_tap : nullptr};
-        return prepare_both<Format, Format, run_of<Format>, 1>(shared, p.n, context);
+        return prepare_both<Format, Format, run_of<Format>, 1, false>(shared, p.n, context);
     };
     auto finish = [&](float sum) {
         float y = 0.0f;

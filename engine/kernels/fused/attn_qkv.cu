@@ -41,6 +41,19 @@ struct Pairs {
     int part, head, pair0, count;
 };
 
+// Called, since they are seldom wanted.
+static __device__ __noinline__ void tap_stages(const AttnQkvParams &p, int part, int a_at, int b_at, float2 made, float2 biased,
+                                               float2 normed, float2 turned) {
+    auto tap_pair = [&](float *to, float2 of) {
+        if (to) to[a_at] = of.x, to[b_at] = of.y;
+    };
+    tap_pair(p.proj_tap[part], made);
+    if (p.bias[part]) tap_pair(p.biased_tap[part], biased);
+    if (part > 1) return;
+    if (p.head_norm[part]) tap_pair(p.normed_tap[part], normed);
+    tap_pair(p.rope_tap[part], turned);
+}
+
 template <typename Format, typename Kv, int RUN, int D, int PAIRS, bool HEAD_NORM, int HELD, int TAKES>
 __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pairs, u8 *shared, Turn &turn) {
     constexpr bool RING = PAIRS == 0;
@@ -52,7 +65,12 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
     const int a_at = head * D + i, b_at = a_at + D / 2, position = __ldcg(p.position_at);
     float bias_a = 0.0f, bias_b = 0.0f, norm_a = 0.0f, norm_b = 0.0f, sine = 0.0f, cosine = 0.0f;
     const float *bias = p.bias[part], *head_norm = HEAD_NORM && part < 2 ? p.head_norm[part] : nullptr;
+    // Where the pair goes, and whether any of what becomes of it is tapped.
+    void *to = part == 0 ? (void *)(p.q + a_at)
+                         : (typename Kv::Type *)(part == 1 ? p.k_cache : p.v_cache) + (size_t)position * p.kv_heads * D + a_at;
+    int tapped = p.proj_tap[part] || p.biased_tap[part] || (part < 2 && (p.normed_tap[part] || p.rope_tap[part]));
     auto constants = [&] {
+        asm volatile("" : "+l"(to), "+r"(tapped));
         if (!mine) return;
         if (bias) bias_a = bias[a_at], bias_b = bias[b_at];
         if (head_norm) norm_a = head_norm[i], norm_b = head_norm[i + D / 2];
@@ -60,14 +78,15 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
         // Here and not where they are first used.
         asm volatile("" : "+f"(bias_a), "+f"(bias_b), "+f"(norm_a), "+f"(norm_b), "+f"(sine), "+f"(cosine));
     };
+    pad_both<Format, Format>(shared, p.n);
     if (HELD == 0 || RING) constants(); // else while the weights are on their way
     // Where no weights are held, registers are left for all of a vector of 4,096 elements.
-    Norm<RUN, HELD == 0 ? 2 * RUN : RUN, TAKES> norm(p.x, p.norm, p.norm_tap, p.n);
+    Norm<RUN, HELD == 0 && TAKES < KEEPS ? 2 * RUN : RUN, TAKES> norm(p.x, p.norm, p.norm_tap, p.n);
     float factor = 1.0f; // what the norm scales by, where the vector is not scaled
     auto ready = [&] {
         norm.template measure<RING ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
         turn.mark(1);
-        return norm.template given<RING ? RING_WARPS : MOST_WARPS>(prepare_both<Format, Format, RUN, 1>(shared, p.n, norm), &factor, p.eps);
+        return norm.template given<RING ? RING_WARPS : MOST_WARPS>(prepare_both<Format, Format, RUN, 1, false, TAKES >= KEEPS>(shared, p.n, norm), &factor, p.eps);
     };
     // A ring's tile holds eight rows, and the eight half a head further on; else these are two tiles.
     constexpr int ROWS = RING ? TILE / 2 : TILE;
@@ -75,43 +94,40 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
     typedef typename Either<RING, RingSums, ResultsOf<RING ? 1 : 2 * PAIRS, HELD>>::Type Sums;
     auto done = [&](Sums sums) {
         float a = 0.0f, b = 0.0f;
-        norm.tap_after(factor, p.n);
-        auto of = [&](int tile, int row) { return TAKES == SCALED ? sums(tile, row) : sums(tile, row) * factor; };
+        auto of = [&](int tile, int row) { return TAKES % KEEPS == SCALED ? sums(tile, row) : sums(tile, row) * factor; };
         if (mine) {
             const int tile = RING ? first + (int)threadIdx.x / ROWS : threadIdx.x / ROWS * 2, row = threadIdx.x % ROWS;
-            a = tap(p.proj_tap[part], a_at, of(tile, row));
-            b = tap(p.proj_tap[part], b_at, RING ? of(tile, row + ROWS) : of(tile + 1, row));
-            if (bias) {
-                a = tap(p.biased_tap[part], a_at, a + bias_a);
-                b = tap(p.biased_tap[part], b_at, b + bias_b);
-            }
+            a = tap(nullptr, 0, of(tile, row));
+            b = tap(nullptr, 0, RING ? of(tile, row + ROWS) : of(tile + 1, row));
         }
+        // What is tapped is kept until all is written.
+        const float2 made = make_float2(a, b);
+        a = tap(nullptr, 0, a + bias_a), b = tap(nullptr, 0, b + bias_b);
+        const float2 biased = make_float2(a, b);
         if (HEAD_NORM && part < 2) {
             const float squares = fmaf(a, a, b * b);
             float sum;
             if constexpr (RING) sum = sum_of_group<RING && HEAD_NORM ? D / 2 : 32>(squares);
             else sum = reduce_sum(squares);
             const float scale = 1.0f / sqrtf(sum / (float)D + p.eps);
-            if (mine) {
-                a = tap(p.normed_tap[part], a_at, a * scale * norm_a);
-                b = tap(p.normed_tap[part], b_at, b * scale * norm_b);
+            if (mine) a = tap(nullptr, 0, a * scale * norm_a), b = tap(nullptr, 0, b * scale * norm_b);
+        }
+        const float2 normed = make_float2(a, b);
+        if (mine) {
+            if (part < 2) {
+                const float turned = a * cosine - b * sine;
+                b = a * sine + b * cosine;
+                a = turned;
             }
+            a = tap(nullptr, 0, a), b = tap(nullptr, 0, b);
+            if (part == 0) {
+                ((float *)to)[0] = a, ((float *)to)[D / 2] = b;
+            } else {
+                ((typename Kv::Type *)to)[0] = Kv::put(a), ((typename Kv::Type *)to)[D / 2] = Kv::put(b);
+            }
+            if (tapped) tap_stages(p, part, a_at, b_at, made, biased, normed, make_float2(a, b));
         }
-        if (!mine) return;
-        if (part < 2) {
-            const float turned = a * cosine - b * sine;
-            b = a * sine + b * cosine;
-            a = turned;
-        }
-        if (part == 0) {
-            p.q[a_at] = tap(p.rope_tap[0], a_at, a);
-            p.q[b_at] = tap(p.rope_tap[0], b_at, b);
-        } else {
-            float *rope_tap = part == 1 ? p.rope_tap[1] : nullptr;
-            auto *cache = (typename Kv::Type *)(part == 1 ? p.k_cache : p.v_cache) + (size_t)position * p.kv_heads * D;
-            cache[a_at] = Kv::put(tap(rope_tap, a_at, a));
-            cache[b_at] = Kv::put(tap(rope_tap, b_at, b));
-        }
+        norm.tap_after(factor, p.n);
     };
     u8 *stages = shared + vector_bytes<Format, Format>(p.n);
     if constexpr (RING) {

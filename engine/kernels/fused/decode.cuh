@@ -14,6 +14,9 @@
 // was written before the step and the step's position, and nothing else: the
 // first kernel after the one that writes the position begins when that has ended.
 
+// On its turn a kernel runs most of its code once. A jump over code that is not run takes 200 cycles and more, since the multiprocessor has
+// fetched that code and not what comes after it: so what a kernel does seldom is left out where it is known not to be wanted, or called.
+
 // When a block's first thread began, had waited, and ended, in ns; 0 where it did not.
 struct Stamp {
     unsigned long long began, waited, ended;
@@ -90,6 +93,12 @@ __device__ __forceinline__ float gated(float g, float u) {
 __device__ __forceinline__ float warp_sum(float v) {
     for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xffffffffu, v, step);
     return v;
+}
+
+// One by the root, without a branch: it can stand between the products of a row.
+__device__ __forceinline__ float factor_of(float v) {
+    const float near = rsqrtf(v);
+    return fmaf(0.5f * near, fmaf(-v * near, near, 1.0f), near);
 }
 
 __device__ __forceinline__ float warp_max(float v) {

@@ -29,12 +29,14 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
     ffn_act(const __grid_constant__ FfnActParams p) {
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
-    constexpr int PAIRS = TILES / 2, RUN = run_of<Gate, Up>;
-    static_assert((TAKES != LEFT || TILES > 0) && (!LEAVES || PAIRS > 0), "rings bring floats, and units are whole");
-    Norm<RUN, RUN, TAKES> norm(p.x, p.norm, p.norm_tap, p.n);
+    constexpr int PAIRS = TILES / 2, RUN = run_of<Gate, Up>, HOW = TAKES % KEEPS;
+    static_assert((HOW != LEFT || TILES > 0) && (!LEAVES || PAIRS > 0), "rings bring floats, and units are whole");
+    const Stream x = {p.x.base, {}, nullptr, nullptr}; // whole
+    Norm<RUN, RUN, TAKES> norm(x, p.norm, p.norm_tap, p.n);
     float factor = 1.0f; // what the norm scales by, where the vector is not scaled
+    if constexpr (HOW != LEFT) pad_both<Gate, Up>(shared, p.n);
     auto ready = [&] {
-        if constexpr (TAKES == LEFT) {
+        if constexpr (HOW == LEFT) {
             __shared__ __align__(16) float squares[32 * MOST_WARPS];
             UnitVector x = bring_units<1, false>(shared, 0, p.n, p.from, 0, squares);
             x.factor = {&factor, squares, MOST_WARPS, norm.inverse_n, p.eps};
@@ -42,11 +44,11 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         } else {
             norm.template measure<TILES == 0 ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
             turn.mark(1);
-            return norm.template given<TILES == 0 ? RING_WARPS : MOST_WARPS>(prepare_both<Gate, Up, RUN, 1>(shared, p.n, norm), &factor, p.eps);
+            return norm.template given<TILES == 0 ? RING_WARPS : MOST_WARPS>(prepare_both<Gate, Up, RUN, 1, false, TAKES >= KEEPS>(shared, p.n, norm), &factor, p.eps);
         }
     };
     auto write = [&](int row, float g, float u) {
-        if constexpr (TAKES != SCALED) g *= factor, u *= factor;
+        if constexpr (HOW != SCALED) g *= factor, u *= factor;
         g = tap(p.gate_tap, row, g), u = tap(p.up_tap, row, u);
         const float y = tap(p.y_tap, row, gated(g, u));
         p.y[row] = y;
@@ -59,10 +61,10 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         auto rows_of = [&](int tile) { return Eights{{&p.gate, &p.up}, {tile * ROWS, tile * ROWS}}; };
         ring_rows<Gate, HELD, HELD>(p.walk, part_of(tiles, 0) * blocks, part_of(tiles, 1) * blocks, blocks, stages, turn, rows_of,
                               [&] { return ready().a; }, [&](RingSums sums) {
-                                  norm.tap_after(factor, p.n);
                                   for (int row = sums.first() * ROWS + threadIdx.x; row < sums.end() * ROWS; row += blockDim.x) {
                                       write(row, sums(row / ROWS, row % ROWS), sums(row / ROWS, row % ROWS + ROWS));
                                   }
+                                  norm.tap_after(factor, p.n);
                               });
         return;
     }
@@ -78,11 +80,11 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         };
         typedef SharedRows<Gate, HELD, SHARING_WARPS> All;
         All::make(p.walk, count, groups, stages, turn, fetch, [&] { return ready().a; }, [&](All sums) {
-            norm.tap_after(factor, p.n);
             for (int i = threadIdx.x; i < count * ROWS; i += blockDim.x) {
                 const int tile = i / ROWS, of = i % ROWS, row = first_of(tile) + of;
                 if (row < p.m) write(row, sums(tile, of), sums(tile, of + ROWS));
             }
+            norm.tap_after(factor, p.n);
         });
         return;
     }
@@ -92,13 +94,14 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         return Rows{tile % 2 == 0 ? &p.gate : &p.up, first_of(set) + tile / 2 * TILE, p.m};
     };
     auto done = [&](int set, Sums sums) {
-        if (set == 0) norm.tap_after(factor, p.n);
         const int row = first_of(set) + threadIdx.x;
         const bool mine = (int)threadIdx.x < TILE * PAIRS && row < p.m;
-        if (!mine && (!LEAVES || threadIdx.x >= 32)) return;
-        const int tile = threadIdx.x / TILE * 2, of = threadIdx.x % TILE;
-        const float y = mine ? write(row, sums(tile, of), sums(tile + 1, of)) : 0.0f;
-        if constexpr (LEAVES) leave<PAIRS == 2, false>(p.left, row / UNIT, mine, y, 0.0f);
+        if (mine || (LEAVES && threadIdx.x < 32)) {
+            const int tile = threadIdx.x / TILE * 2, of = threadIdx.x % TILE;
+            const float y = mine ? write(row, sums(tile, of), sums(tile + 1, of)) : 0.0f;
+            if constexpr (LEAVES) leave<PAIRS == 2, false>(p.left, row / UNIT, mine, y, 0.0f);
+        }
+        if (set == 0) norm.tap_after(factor, p.n);
     };
     if constexpr (TILES > 1 && HELD > 0) {
         hold_rows<Gate, TILES, HELD>(p.walk, Span::whole(p.n), stages, turn, [&](int tile) { return rows_of(0, tile); },

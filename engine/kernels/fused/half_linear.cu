@@ -26,9 +26,10 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RIN
     if constexpr (RING > 0) {
         const int blocks = p.n / 256, pieces = p.m / TILE * blocks;
         const float4 *x = (const float4 *)p.x;
+        pad_both<Format, Format>(shared, p.n);
         auto rows_of = [&](int tile) { return Eights::of(&p.w, tile * TILE); };
         auto ready = [&] {
-            return prepare_both<Format, Format, run_of<Format>, 3>(shared, p.n, [&](int i) { return __ldcg(x + i); }).a;
+            return prepare_both<Format, Format, run_of<Format>, 3, false>(shared, p.n, [&](int i) { return __ldcg(x + i); }).a;
         };
         auto done = [&](RingSums sums) {
             for (int row = sums.first() * TILE + threadIdx.x; row < sums.end() * TILE; row += blockDim.x) {
@@ -48,12 +49,13 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RIN
     auto rows_of = [&](int set) { return Rows{&p.w, (int)(set * gridDim.x + blockIdx.x) * TILE, p.m}; };
     constexpr bool SUMS = READS && Tile<Format>::SUMS;
     const int bytes = vector_bytes<Format, Format>(32 * p.first);
+    if constexpr (!READS) pad_both<Format, Format>(shared, 32 * span.groups);
     auto ready = [&] {
         if constexpr (READS) {
             const UnitVector of = bring_units<3, SUMS>(shared, bytes, 32 * span.groups, p.from, 32 * span.first);
             return UnitVectors{of, of};
         } else {
-            return prepare_both<Format, Format, run_of<Format>, 3>(shared, 32 * span.groups, [&](int i) { return __ldcg(x + i); });
+            return prepare_both<Format, Format, run_of<Format>, 3, false>(shared, 32 * span.groups, [&](int i) { return __ldcg(x + i); });
         }
     };
     auto done = [&](int set, Sums sums) {

@@ -31,17 +31,18 @@ __global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : RING > 0 ? RING_WARPS 
     constexpr int RUN = run_of<Format>;
     Norm<RUN, RUN, TAKES> norm(p.x, p.norm, p.norm_tap, p.n);
     float factor = 1.0f; // what the norm scales by, where the vector is not scaled
+    pad_both<Format, Format>(shared, p.n);
     auto ready = [&] {
         norm.template measure<(OWN || RING > 0) ? OWN_WARPS : MOST_WARPS>(p.n, p.eps);
         turn.mark(1);
-        return norm.template given<(OWN || RING > 0) ? OWN_WARPS : MOST_WARPS>(prepare_both<Format, Format, RUN, 1>(shared, p.n, norm), &factor, p.eps);
+        return norm.template given<(OWN || RING > 0) ? OWN_WARPS : MOST_WARPS>(prepare_both<Format, Format, RUN, 1, false, TAKES >= KEEPS>(shared, p.n, norm), &factor, p.eps);
     };
     u8 *stages = shared + vector_bytes<Format, Format>(p.n);
     // Sets go round the blocks, so that at any time they read one piece of memory together.
     auto first_of = [&](int set) { return (set * gridDim.x + blockIdx.x) * p.walk.tiles * TILE; };
     unsigned long long most = 0;
     auto give = [&](int row, float sum) {
-        if constexpr (TAKES != SCALED) sum *= factor;
+        if constexpr (TAKES % KEEPS != SCALED) sum *= factor;
         p.logits[row] = sum;
         const unsigned long long key = key_of(sum, row);
         most = key > most ? key : most;
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : RING > 0 ? RING_WARPS 
     auto done = [&](int set, Results<1> sums) {
         const int row = first_of(set) + threadIdx.x;
         if (threadIdx.x < p.walk.tiles * TILE && row < p.m) p.logits[row] = sums(0, threadIdx.x);
-        if (TAKES != SCALED && threadIdx.x < p.walk.tiles * TILE && row < p.m) p.logits[row] *= factor;
+        if (TAKES % KEEPS != SCALED && threadIdx.x < p.walk.tiles * TILE && row < p.m) p.logits[row] *= factor;
     };
     walk_rows<Format, Format>(p.walk, Span::whole(p.n), stages, turn, rows_of, ready, done);
     norm.tap_after(factor, p.n);

@@ -135,13 +135,10 @@ __device__ __forceinline__ void hold_rows(const Walk &walk, Span span, u8 *stage
     __syncthreads();
     turn.mark(3);
     Sums sums;
-    if (atoms == 0) { // there is no group to meet
-        x.begin();
-    } else {
-        x.begin();
+    x.begin();
 #pragma unroll
-        for (int i = 0; i < HELD; i++) T::add(held[i], x, max(min(begin + i, end - 1), 0) * T::ATOM, lane, sums);
-    }
+    for (int i = 0; i < HELD; i++) T::add(held[i], x, max(min(begin + i, end - 1), 0) * T::ATOM, lane, sums);
+    if (atoms == 0) sums = Sums(); // there is no group to meet
     turn.mark(4);
     sums.write(parts + warp * TILE, lane);
     __syncthreads();
@@ -366,12 +363,22 @@ __device__ __forceinline__ int vector_bytes(int n) {
 template <typename... Formats>
 constexpr int run_of = ((Tile<Formats>::X::BLOCK > 128) || ...) ? 2 : 1;
 
-template <typename A, typename B, int RUN, int AT_ONCE, typename Get>
+// Pads the vectors that `prepare_both` makes.
+template <typename A, typename B>
+__device__ __forceinline__ void pad_both(u8 *shared, int n) {
+    typedef typename Tile<A>::X XA;
+    typedef typename Tile<B>::X XB;
+    pad<XA>(shared, n);
+    if constexpr (!same_type<XA, XB>) pad<XB>(shared + padded_groups(n) * (XA::GROUP + 8), n);
+}
+// PADS: as well as makes.
+template <typename A, typename B, int RUN, int AT_ONCE, bool PADS = true, bool ONCE = false, typename Get>
 __device__ __forceinline__ Vectors prepare_both(u8 *shared, int n, Get get) {
     typedef typename Tile<A>::X XA;
     typedef typename Tile<B>::X XB;
     constexpr bool SUMS = Tile<A>::SUMS || Tile<B>::SUMS;
-    const Vector a = prepare<XA, RUN, AT_ONCE, SUMS>(shared, n, get);
+    if (PADS) pad_both<A, B>(shared, n);
+    const Vector a = prepare<XA, RUN, AT_ONCE, SUMS, ONCE>(shared, n, get);
     if constexpr (same_type<XA, XB>) return {a, a};
-    else return {a, prepare<XB, RUN, AT_ONCE, SUMS>(shared + padded_groups(n) * (XA::GROUP + 8), n, get)};
+    else return {a, prepare<XB, RUN, AT_ONCE, SUMS, ONCE>(shared + padded_groups(n) * (XA::GROUP + 8), n, get)};
 }

@@ -47,6 +47,15 @@ struct Stream {
 constexpr int SCALED = 0;
 constexpr int WEIGHED = 1;
 constexpr int LEFT = 2;
+// Besides: no thread has more of the vector than it keeps.
+constexpr int KEEPS = 4;
+
+// Called, since it is seldom wanted.
+static __device__ __noinline__ void tap_normed(const float *base, const float *a, const float *b, const float *weight, float factor,
+                                               float *to, int n) {
+    const Stream x = {base, {a, b}, nullptr, nullptr};
+    for (int i = threadIdx.x; i < n; i += blockDim.x) to[i] = x.one(i) * factor * weight[i];
+}
 
 // A vector times the norm's weight.
 struct Weighed : Vector {
@@ -61,7 +70,8 @@ struct WeighedVectors {
 // weights are kept; what a thread has besides is read again.
 template <int RUN, int KEPT = RUN, int TAKES = SCALED>
 struct Norm {
-    static constexpr int EACH = RUN;
+    static constexpr int EACH = RUN, HOW = TAKES % KEEPS;
+    static constexpr bool ALL = TAKES >= KEEPS;
     const Stream &x;
     const float *weight;
     float *tapped; // by one block
@@ -88,7 +98,7 @@ struct Norm {
         };
 #pragma unroll
         for (int k = 0; k < KEPT; k++) first[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if constexpr (KEPT == 1) { // one loop: its code is fetched once
+        if constexpr (KEPT == 1 && !ALL) { // one loop: its code is fetched once
 #pragma unroll 1
             for (int i = threadIdx.x; i < n / 4; i += blockDim.x) {
                 const float4 v = x.at(i, blockIdx.x == 0);
@@ -103,14 +113,14 @@ struct Norm {
 #pragma unroll
             for (int k = 0; k < KEPT; k++) add(first[k]);
 #pragma unroll 1
-            for (int k = KEPT; four_of<RUN>(k) < n / 4; k++) add(x.at(four_of<RUN>(k), blockIdx.x == 0));
+            for (int k = KEPT; !ALL && four_of<RUN>(k) < n / 4; k++) add(x.at(four_of<RUN>(k), blockIdx.x == 0));
         }
-        if constexpr (TAKES == WEIGHED) {
+        if constexpr (HOW == WEIGHED) {
             __shared__ __align__(16) float parts[32 * WARPS];
             squares_of = parts;
             parts[threadIdx.x] = squares;
         } else {
-            scale = __frsqrt_rn(fmaf(block_sum<WARPS>(squares), inverse_n, eps));
+            scale = factor_of(fmaf(block_sum<WARPS>(squares), inverse_n, eps));
         }
     }
     __device__ __forceinline__ float4 operator()(int i) const {
@@ -120,15 +130,15 @@ struct Norm {
         for (int k = 0; k < KEPT; k++) {
             if (i == four_of<RUN>(k)) v = first[k], w = factor[k], kept = true;
         }
-        if (!kept) v = x.at(i, false), w = ((const float4 *)weight)[i];
-        if constexpr (TAKES == WEIGHED) return make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
+        if (!ALL && !kept) v = x.at(i, false), w = ((const float4 *)weight)[i];
+        if constexpr (HOW == WEIGHED) return make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
         return tap4(tapped, 4 * i,
                     make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w));
     }
     // Both vectors that were made of this one, with where the factor goes.
     template <int WARPS = MOST_WARPS>
     __device__ __forceinline__ auto given(const Vectors &made, float *factor, float eps) const {
-        if constexpr (TAKES == WEIGHED) {
+        if constexpr (HOW == WEIGHED) {
             const Factor of = {factor, squares_of, WARPS, inverse_n, eps};
             return WeighedVectors{{made.a, of}, {made.b, of}};
         } else {
@@ -137,9 +147,8 @@ struct Norm {
     }
     // Writes the norm out where it is tapped and was not made: one block, when it has the factor.
     __device__ __forceinline__ void tap_after(float factor, int n) const {
-        if constexpr (TAKES != SCALED) {
-            if (!tapped) return;
-            for (int i = threadIdx.x; i < n; i += blockDim.x) tapped[i] = x.one(i) * factor * weight[i];
+        if constexpr (HOW != SCALED) {
+            if (tapped) tap_normed(x.base, x.halves[0], x.halves[1], weight, factor, tapped, n);
         }
     }
 };
