@@ -9,8 +9,8 @@
 // PLAIN is in the environment. Without -DMARKS only the step is timed. What
 // `qdiff-lab bench --measure cuda` prints for a real model this prints in more detail: the step of each block too. With HOT in the
 // environment all layers have the weights of the first, which are then in the second-level cache: what is no faster so does not wait
-// for memory. With SPLIT_ONCE there, `attn_out` of the 0.5B in Q4_K_M leaves its rows as digits (if it has an o), and `ffn_act` (an a),
-// and the kernel after it reads these. -DNORMS="(WEIGHED|KEEPS)": the kernels that scale their vector by a norm do so with what they multiply.
+// for memory. With SPLIT_ONCE there, `ffn_act` of the 0.5B in Q4_K_M leaves its rows as digits, and `ffn_down` reads these.
+// -DNORMS="(SCALED|KEEPS)": the kernels scale their vector by a norm before they multiply it, and not what comes out.
 //
 // First both kernels of attention are held against f64: their taps, and what they leave for attn_out, at which a tap changes
 // no bit; with LAYERS 0 that is all, of few keys (for compute-sanitizer), and rings against what PLAIN takes. Then a step is timed by
@@ -31,7 +31,7 @@
 #include "fused/ring.cuh"
 #include "kv.cuh"
 #ifndef NORMS
-#define NORMS (SCALED | KEEPS)
+#define NORMS (WEIGHED | KEEPS)
 #endif
 namespace qkv {
 #include "fused/attn_qkv.cu"
@@ -344,10 +344,8 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
     float *logits = take<float>(4 * V);
     float *halves[2] = {take<float>(4 * E), take<float>(4 * E)};
     Partial partial = {take<float>(4 * H * SPLITS * D), take<float2>(8 * H * SPLITS)};
-    Left handed[2];
-    for (int i : {0, 1}) handed[i] = {take<u32>(4 * F), take<float2>(F / 2)};
-    [[maybe_unused]] bool split[2] = {}; // by attn_out, by ffn_act
-    if (const char *once = getenv("SPLIT_ONCE")) split[0] = strchr(once, 'o'), split[1] = strchr(once, 'a');
+    const Left handed = {take<u32>(4 * F), take<float2>(F / 2)};
+    [[maybe_unused]] const bool split = getenv("SPLIT_ONCE"); // by ffn_act
     const int cache_bytes = CAPACITY * G * D * (way == FLOATS ? 4 : 2);
     std::vector<void *> caches;
     for (int i = 0; i < 2 * layers; i++) {
@@ -453,19 +451,19 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             const int makers = E / TILE;
             const Walked w = walk({fq}, E, 1, 1, 0);
 #endif
-            out::AttnOutParams p = {partial, wo, stream, x[1], position_at, norm, handed[0], nullptr, nullptr, nullptr, nullptr, w.walk, E, E, H,
+            out::AttnOutParams p = {partial, wo, stream, x[1], position_at, nullptr, nullptr, nullptr, nullptr, w.walk, E, E, H,
                                     splits_of(way), makers};
 #ifdef WEIGHTS_IN_F16
-            auto *kernel = out::attn_out<F16, D, 0, 0, false>;
+            auto *kernel = out::attn_out<F16, D, 0, 0>;
 #elif !defined(LARGE)
-            auto *kernel = split[0] ? out::attn_out<Q5_0, D, 2, 0, true> : out::attn_out<Q5_0, D, 2, 0, false>;
+            auto *kernel = out::attn_out<Q5_0, D, 2, 0>;
 #elif defined(HUGE)
-#define KERNEL(n) out::attn_out<Q4_K, D, 0, n, false>
+#define KERNEL(n) out::attn_out<Q4_K, D, 0, n>
             auto *kernel = !rings ? KERNEL(0) : stages == 2 ? KERNEL(2) : stages == 3 ? KERNEL(3) : KERNEL(4);
             if (rings && stages > 4) exit(1);
 #undef KERNEL
 #else
-            auto *kernel = out::attn_out<Q4_K, D, 1, 0, false>;
+            auto *kernel = out::attn_out<Q4_K, D, 1, 0>;
 #endif
             launch("attn_out", kernel, p, dim3(makers), w.threads, w.shared);
         }
@@ -473,8 +471,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #if !defined(LARGE) && !defined(WEIGHTS_IN_F16)
             const int pairs = 2, blocks = (F / TILE + pairs - 1) / pairs;
             const Walked w = walk({fq}, E, 2 * pairs, 1, 0);
-            auto *kernel = split[0] ? split[1] ? ffn::ffn_act<Q5_0, Q5_0, 4, 7, LEFT, true> : ffn::ffn_act<Q5_0, Q5_0, 4, 7, LEFT, false>
-                           : split[1] ? ffn::ffn_act<Q5_0, Q5_0, 4, 7, NORMS, true> : ffn::ffn_act<Q5_0, Q5_0, 4, 7, NORMS, false>;
+            auto *kernel = split ? ffn::ffn_act<Q5_0, Q5_0, 4, 7, NORMS, true> : ffn::ffn_act<Q5_0, Q5_0, 4, 7, NORMS, false>;
 #elif defined(HUGE)
             int blocks = processors, stages;
             const Walked w = ring(fq, E, F / 8 / blocks + 1, stages);
@@ -495,7 +492,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             w.shared += (count - 1) * w.walk.stride + count * atoms * TILE * 4;
             auto *kernel = ffn::ffn_act<Shared, Shared, 1, 1, NORMS, false>;
 #endif
-            ffn::FfnActParams p = {Stream{x[1]}, norm, handed[0], gate, up, act, handed[1], nullptr, nullptr, nullptr, nullptr, w.walk, E, F, 1e-6f};
+            ffn::FfnActParams p = {Stream{x[1]}, norm, gate, up, act, handed, nullptr, nullptr, nullptr, nullptr, w.walk, E, F, 1e-6f};
             launch("ffn_act", kernel, p, dim3(blocks), w.threads, w.shared);
         }
         {
@@ -506,14 +503,14 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #else
             const Walked w = walk({fd}, first * 32, 1, 1, 0);
 #endif
-            down::HalfLinearParams p = {act, handed[1], wd, {halves[0], halves[1]}, w.walk, F, E, first};
+            down::HalfLinearParams p = {act, handed, wd, {halves[0], halves[1]}, w.walk, F, E, first};
 #ifdef WEIGHTS_IN_F16
             const dim3 grid(E / TILE, 2);
             auto *of_q4 = down::half_linear<F16, 0, 0, false>, *of_q6 = of_q4;
 #elif !defined(LARGE)
             const dim3 grid(E / TILE, 2);
-            auto *of_q4 = split[1] ? down::half_linear<Q4_K, 2, 0, true> : down::half_linear<Q4_K, 2, 0, false>;
-            auto *of_q6 = split[1] ? down::half_linear<Q6_K, 2, 0, true> : down::half_linear<Q6_K, 2, 0, false>;
+            auto *of_q4 = split ? down::half_linear<Q4_K, 2, 0, true> : down::half_linear<Q4_K, 2, 0, false>;
+            auto *of_q6 = split ? down::half_linear<Q6_K, 2, 0, true> : down::half_linear<Q6_K, 2, 0, false>;
 #elif defined(HUGE)
             const dim3 grid(blocks);
 #define KERNEL(n) down::half_linear<Q4_K, 0, n, false>
@@ -526,7 +523,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             const dim3 grid(E / TILE, 2);
             auto *of_q4 = down::half_linear<Q4_K, 0, 0, false>, *of_q6 = down::half_linear<Q6_K, 0, 0, false>;
 #endif
-            launch("half_linear", l % 2 ? of_q4 : of_q6, p, grid, w.threads, w.shared + (split[1] ? 8 * first + 16 : 0));
+            launch("half_linear", l % 2 ? of_q4 : of_q6, p, grid, w.threads, w.shared + (split ? 8 * first + 16 : 0));
         }
         if (getenv("HOT")) used = before;
     }

@@ -2,8 +2,7 @@
 // attn_residual of one token. A block makes a tile of rows; each puts the whole
 // context together for itself, D / 4 lanes a head. Where weights are tapped, blocks
 // behind these bring them to their total, so that no product waits for it. With stages of a
-// ring a block makes its share of the tiles, of which there are no fewer than blocks. With LEAVES the rows,
-// times the weight of the norm after them, are also left as digits.
+// ring a block makes its share of the tiles, of which there are no fewer than blocks.
 // Grid (makers, and where weights are tapped a multiple of H more). sums and
 // measures as `attention` leaves them, W [m, H*D] in blocks, y [m].
 
@@ -18,8 +17,6 @@ struct AttnOutParams {
     Stream a;
     float *y;
     const int *position_at;
-    const float *norm; // the weight of the norm after them, with LEAVES
-    Left left;
     float *weights_tap, *context_tap, *product_tap, *y_tap; // null where not wanted
     Walk walk;
     int n, m, heads, splits;
@@ -130,7 +127,7 @@ __device__ __forceinline__ void scale_weights(const AttnOutParams &p, const Shar
     }
 }
 
-template <typename Format, int D, int HELD, int RING, bool LEAVES>
+template <typename Format, int D, int HELD, int RING>
 __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RING > 0 ? 1 : 2)
     attn_out(const __grid_constant__ AttnOutParams p) {
     typedef ResultsOf<1, HELD> Sums;
@@ -146,8 +143,7 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RIN
     const int end = RING > 0 ? tiles * ((int)blockIdx.x + 1) / makers : first + 1;
     const int row = first * TILE + threadIdx.x;
     const bool mine = threadIdx.x < (RING > 0 ? (end - first) * TILE : TILE) && row < p.m;
-    float a = 0.0f, weight = 0.0f;
-    if (LEAVES && mine) weight = p.norm[row];
+    float a = 0.0f;
     pad_both<Format, Format>(shared, p.n);
     auto rows_of = [&](int) { return Rows{&p.w, first * TILE, p.m}; };
     auto ready = [&] {
@@ -155,27 +151,21 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RIN
         const Context<D> context{p.partial, of.live, nullptr, blockIdx.x == 0 ? p.context_tap : nullptr};
         return prepare_both<Format, Format, run_of<Format>, 1, false>(shared, p.n, context);
     };
-    auto finish = [&](float sum) {
-        float y = 0.0f;
-        if (mine) p.y[row] = y = tap(p.y_tap, row, a + tap(p.product_tap, row, sum));
-        if constexpr (LEAVES) {
-            if ((int)threadIdx.x / 32 * 32 < (RING > 0 ? (end - first) * TILE : TILE)) {
-                leave<RING == 0, true>(p.left, row / UNIT, mine, y * weight, y * y);
-            }
-        }
+    auto done = [&](auto sums, int tile, int of) {
+        if (mine) p.y[row] = tap(p.y_tap, row, a + tap(p.product_tap, row, sums(tile, of)));
     };
-    auto done = [&](Sums sums) { finish(mine ? sums(0, threadIdx.x) : 0.0f); };
+    auto alone = [&](Sums sums) { done(sums, 0, threadIdx.x); };
     u8 *stages = shared + vector_bytes<Format, Format>(p.n);
     if constexpr (RING > 0) {
         const int blocks = p.n / 256;
         ring_rows<Format, RING, RING>(p.walk, first * blocks, end * blocks, blocks, stages, turn,
                                 [&](int tile) { return Eights::of(&p.w, tile * TILE); }, [&] { return ready().a; },
-                                [&](RingSums sums) { finish(mine ? sums(row / TILE, row % TILE) : 0.0f); });
+                                [&](RingSums sums) { done(sums, row / TILE, row % TILE); });
     } else if constexpr (HELD > 0) {
         hold_rows<Format, 1, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of,
-                                   [&] { return ready().a; }, done);
+                                   [&] { return ready().a; }, alone);
     } else {
         walk_rows<Format, Format>(p.walk, Span::whole(p.n), stages, turn, [&](int, int) { return rows_of(0); }, ready,
-                                  [&](int, Sums sums) { done(sums); });
+                                  [&](int, Sums sums) { alone(sums); });
     }
 }

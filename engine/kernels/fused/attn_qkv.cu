@@ -66,10 +66,13 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
     float bias_a = 0.0f, bias_b = 0.0f, norm_a = 0.0f, norm_b = 0.0f, sine = 0.0f, cosine = 0.0f;
     const float *bias = p.bias[part], *head_norm = HEAD_NORM && part < 2 ? p.head_norm[part] : nullptr;
     // Where the pair goes, and whether any of what becomes of it is tapped.
-    void *to = part == 0 ? (void *)(p.q + a_at)
-                         : (typename Kv::Type *)(part == 1 ? p.k_cache : p.v_cache) + (size_t)position * p.kv_heads * D + a_at;
-    int tapped = p.proj_tap[part] || p.biased_tap[part] || (part < 2 && (p.normed_tap[part] || p.rope_tap[part]));
+    void *to;
+    int tapped;
+    // Asked for while the weights are on their way.
     auto constants = [&] {
+        to = part == 0 ? (void *)(p.q + a_at)
+                       : (typename Kv::Type *)(part == 1 ? p.k_cache : p.v_cache) + (size_t)position * p.kv_heads * D + a_at;
+        tapped = p.proj_tap[part] || p.biased_tap[part] || (part < 2 && (p.normed_tap[part] || p.rope_tap[part]));
         asm volatile("" : "+l"(to), "+r"(tapped));
         if (!mine) return;
         if (bias) bias_a = bias[a_at], bias_b = bias[b_at];
@@ -79,14 +82,16 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
         asm volatile("" : "+f"(bias_a), "+f"(bias_b), "+f"(norm_a), "+f"(norm_b), "+f"(sine), "+f"(cosine));
     };
     pad_both<Format, Format>(shared, p.n);
-    if (HELD == 0 || RING) constants(); // else while the weights are on their way
+    if (HELD == 0 || RING) constants();
     // Where no weights are held, registers are left for all of a vector of 4,096 elements.
     Norm<RUN, HELD == 0 && TAKES < KEEPS ? 2 * RUN : RUN, TAKES> norm(p.x, p.norm, p.norm_tap, p.n);
-    float factor = 1.0f; // what the norm scales by, where the vector is not scaled
+    __shared__ float factor; // what the norm scales by, where the vector is not scaled
     auto ready = [&] {
         norm.template measure<RING ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
         turn.mark(1);
-        return norm.template given<RING ? RING_WARPS : MOST_WARPS>(prepare_both<Format, Format, RUN, 1, false, TAKES >= KEEPS>(shared, p.n, norm), &factor, p.eps);
+        const Vectors made = prepare_both<Format, Format, RUN, 1, false, TAKES >= KEEPS>(shared, p.n, norm);
+        norm.find(&factor, p.eps);
+        return made;
     };
     // A ring's tile holds eight rows, and the eight half a head further on; else these are two tiles.
     constexpr int ROWS = RING ? TILE / 2 : TILE;
@@ -94,7 +99,8 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
     typedef typename Either<RING, RingSums, ResultsOf<RING ? 1 : 2 * PAIRS, HELD>>::Type Sums;
     auto done = [&](Sums sums) {
         float a = 0.0f, b = 0.0f;
-        auto of = [&](int tile, int row) { return TAKES % KEEPS == SCALED ? sums(tile, row) : sums(tile, row) * factor; };
+        const float by = TAKES % KEEPS == SCALED ? 1.0f : factor;
+        auto of = [&](int tile, int row) { return TAKES % KEEPS == SCALED ? sums(tile, row) : sums(tile, row) * by; };
         if (mine) {
             const int tile = RING ? first + (int)threadIdx.x / ROWS : threadIdx.x / ROWS * 2, row = threadIdx.x % ROWS;
             a = tap(nullptr, 0, of(tile, row));
@@ -127,7 +133,7 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
             }
             if (tapped) tap_stages(p, part, a_at, b_at, made, biased, normed, make_float2(a, b));
         }
-        norm.tap_after(factor, p.n);
+        norm.tap_after(by, p.n);
     };
     u8 *stages = shared + vector_bytes<Format, Format>(p.n);
     if constexpr (RING) {

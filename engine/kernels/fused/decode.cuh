@@ -45,6 +45,10 @@ __device__ __forceinline__ void wait_for_turn() {
 #endif
 }
 
+// A barrier of a block's last warp, at which the others only arrive.
+__device__ __forceinline__ void tell_last() { asm volatile("bar.arrive 1, %0;" ::"r"((u32)blockDim.x) : "memory"); }
+__device__ __forceinline__ void wait_for_told() { asm volatile("bar.sync 1, %0;" ::"r"((u32)blockDim.x) : "memory"); }
+
 // A kernel's turn in the row.
 struct Turn {
     Stamp *const stamps; // of the launch, a block each; null if not wanted

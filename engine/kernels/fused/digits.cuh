@@ -30,8 +30,6 @@ __device__ __forceinline__ void scale_of(u32 largest, int to, float &scale, floa
 struct Vector {
     u8 *groups;
     float2 *scales; // per group: inverse scale, and sum of the elements
-    // What is left to be done when the block has it: nothing.
-    __device__ __forceinline__ void begin() const {}
 };
 
 // x as digits. Layout of a group: four digits of 32 elements, those of elements 4w .. 4w + 3
@@ -220,29 +218,10 @@ __device__ __forceinline__ void leave(const Left &to, int unit, bool there, floa
     if (threadIdx.x % UNIT == 0) to.units[unit] = make_float2(inverse, sum);
 }
 
-// What a norm scales by, which nobody waits for: the squares are added up while rows are multiplied, by every warp for itself.
-struct Factor {
-    float *to;
-    const float *squares; // of each thread
-    int warps;            // at most
-    float inverse_n, eps;
-    __device__ __forceinline__ void find() const {
-        float sum = 0.0f;
-#pragma unroll
-        for (int k = 0; k < warps / 4; k++) {
-            const int at = 32 * k + threadIdx.x % 32;
-            const float4 v = ((const float4 *)squares)[at];
-            sum += 4 * at < (int)blockDim.x ? (v.x + v.y) + (v.z + v.w) : 0.0f;
-        }
-        *to = factor_of(fmaf(warp_sum(sum), inverse_n, eps));
-    }
-};
-
 // Such a vector in shared memory, laid out as a `Vector` is, with two inverse scales a group, and the sums of units behind it.
 struct UnitVector {
     u8 *groups;
     float2 *scales, *sums;
-    Factor factor; // null where no norm scales
     // Eight columns: the digits of the first unit of a group, and those of the second, each with the elements of its own.
     static __device__ __forceinline__ uint2 beside_zero(u32 word, int lane) { return BlockDigits::beside_zero(word, lane); }
     // Group j's word of this lane.
@@ -256,9 +235,6 @@ struct UnitVector {
     // The inverse scale of what this lane's two columns are the digits of.
     __device__ __forceinline__ float inverse(int j, int lane) const { return ((const float *)(scales + j))[lane % 4 / 2]; }
     __device__ __forceinline__ float sum(int j) const { return sums[j].x + sums[j].y; }
-    __device__ __forceinline__ void begin() const {
-        if (factor.to) factor.find();
-    }
 };
 // Products of bytes are summed from here on: the bits of the sum are then those of a float, which is this much too large.
 constexpr int FLOAT_BITS = 0x4b400000;
@@ -271,9 +247,8 @@ __device__ __forceinline__ float value_of_bits(int low, int high) {
 __device__ __forceinline__ int bytes_of_sums(int n) { return (8 * padded_groups(n) + 15) / 16 * 16; }
 
 // Brings n elements from element `first` on, whole groups. SUMS: also their sums. Batches of so many words are on their way at once.
-// `squares` gets what each thread has brought of the sums of squares, where these are wanted.
 template <int AT_ONCE, bool SUMS>
-__device__ __forceinline__ UnitVector bring_units(u8 *shared, int bytes, int n, const Left &from, int first, float *squares = nullptr) {
+__device__ __forceinline__ UnitVector bring_units(u8 *shared, int bytes, int n, const Left &from, int first) {
     const int groups = padded_groups(n), here = n / 32;
     UnitVector x = {};
     x.groups = shared, x.scales = (float2 *)(shared + groups * Digits::GROUP), x.sums = (float2 *)(shared + bytes);
@@ -301,16 +276,13 @@ __device__ __forceinline__ UnitVector bring_units(u8 *shared, int bytes, int n, 
             if (i < groups * 8) ((uint4 *)shared)[i] = some[k];
         }
     }
-    float sum = 0.0f;
     auto keep = [&](int i, float4 two) {
         x.scales[i] = make_float2(two.x, two.z);
         if (SUMS) x.sums[i] = make_float2(two.y, two.w);
-        sum += two.y + two.w;
     };
     if (mine < groups) keep(mine, units);
 #pragma unroll 1
     for (int i = mine + blockDim.x; i < groups; i += blockDim.x) keep(i, units_of_group(i));
-    if (squares) squares[threadIdx.x] = sum;
     return x;
 }
 
@@ -341,14 +313,15 @@ __device__ __forceinline__ Vector prepare(u8 *shared, int n, Get get) {
         for (int k = 0; k < RUN * AT_ONCE; k++) {
             if (RUN == 1 || any(k / RUN * RUN)) all[k] = get(min(four_of<RUN>(k0 + k), items - 1));
         }
-#pragma unroll
+        // A rolled loop, through which the elements move up: its code is fetched once.
+#pragma unroll 1
         for (int run = 0; run < RUN * AT_ONCE; run += RUN) {
             if (RUN > 1 && !any(run)) break;
             u32 largest[RUN];
             float sum[RUN];
 #pragma unroll
             for (int k = 0; k < RUN; k++) {
-                const float4 v = all[run + k];
+                const float4 v = all[k];
                 auto magnitude = [](float e) { return __float_as_uint(e) & 0x7fffffffu; };
                 // As integers, NaN is the largest of all.
                 largest[k] = max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
@@ -364,10 +337,12 @@ __device__ __forceinline__ Vector prepare(u8 *shared, int n, Get get) {
             for (int k = 0; k < RUN; k++) {
                 const int i = four_of<RUN>(k0 + run + k);
                 if (i < items) {
-                    const float inverse = X::put(x.groups + i / 8 * X::GROUP, i % 8, all[run + k], largest[k]);
+                    const float inverse = X::put(x.groups + i / 8 * X::GROUP, i % 8, all[k], largest[k]);
                     if (i % 8 == 0) x.scales[i / 8] = make_float2(inverse, sum[k]);
                 }
             }
+#pragma unroll
+            for (int k = 0; k + RUN < RUN * AT_ONCE; k++) all[k] = all[k + RUN];
         }
         if (ONCE) break;
     }

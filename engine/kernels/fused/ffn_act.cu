@@ -7,7 +7,6 @@
 struct FfnActParams {
     Stream x;
     const float *norm;
-    Left from; // of x as digits, where it is taken so
     Weights gate, up;
     float *y;
     Left left; // with LEAVES
@@ -30,22 +29,17 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
     constexpr int PAIRS = TILES / 2, RUN = run_of<Gate, Up>, HOW = TAKES % KEEPS;
-    static_assert((HOW != LEFT || TILES > 0) && (!LEAVES || PAIRS > 0), "rings bring floats, and units are whole");
+    static_assert(!LEAVES || PAIRS > 0, "units are whole");
     const Stream x = {p.x.base, {}, nullptr, nullptr}; // whole
     Norm<RUN, RUN, TAKES> norm(x, p.norm, p.norm_tap, p.n);
-    float factor = 1.0f; // what the norm scales by, where the vector is not scaled
-    if constexpr (HOW != LEFT) pad_both<Gate, Up>(shared, p.n);
+    __shared__ float factor; // what the norm scales by, where the vector is not scaled
+    pad_both<Gate, Up>(shared, p.n);
     auto ready = [&] {
-        if constexpr (HOW == LEFT) {
-            __shared__ __align__(16) float squares[32 * MOST_WARPS];
-            UnitVector x = bring_units<1, false>(shared, 0, p.n, p.from, 0, squares);
-            x.factor = {&factor, squares, MOST_WARPS, norm.inverse_n, p.eps};
-            return UnitVectors{x, x};
-        } else {
-            norm.template measure<TILES == 0 ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
-            turn.mark(1);
-            return norm.template given<TILES == 0 ? RING_WARPS : MOST_WARPS>(prepare_both<Gate, Up, RUN, 1, false, TAKES >= KEEPS>(shared, p.n, norm), &factor, p.eps);
-        }
+        norm.template measure<TILES == 0 ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
+        turn.mark(1);
+        const Vectors made = prepare_both<Gate, Up, RUN, 1, false, TAKES >= KEEPS>(shared, p.n, norm);
+        norm.find(&factor, p.eps);
+        return made;
     };
     auto write = [&](int row, float g, float u) {
         if constexpr (HOW != SCALED) g *= factor, u *= factor;

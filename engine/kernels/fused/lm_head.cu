@@ -30,12 +30,14 @@ __global__ void __launch_bounds__(32 * (OWN ? OWN_WARPS : RING > 0 ? RING_WARPS 
     Turn turn(p.stamps);
     constexpr int RUN = run_of<Format>;
     Norm<RUN, RUN, TAKES> norm(p.x, p.norm, p.norm_tap, p.n);
-    float factor = 1.0f; // what the norm scales by, where the vector is not scaled
+    __shared__ float factor; // what the norm scales by, where the vector is not scaled
     pad_both<Format, Format>(shared, p.n);
     auto ready = [&] {
         norm.template measure<(OWN || RING > 0) ? OWN_WARPS : MOST_WARPS>(p.n, p.eps);
         turn.mark(1);
-        return norm.template given<(OWN || RING > 0) ? OWN_WARPS : MOST_WARPS>(prepare_both<Format, Format, RUN, 1, false, TAKES >= KEEPS>(shared, p.n, norm), &factor, p.eps);
+        const Vectors made = prepare_both<Format, Format, RUN, 1, false, TAKES >= KEEPS>(shared, p.n, norm);
+        norm.find(&factor, p.eps);
+        return made;
     };
     u8 *stages = shared + vector_bytes<Format, Format>(p.n);
     // Sets go round the blocks, so that at any time they read one piece of memory together.

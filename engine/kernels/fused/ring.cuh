@@ -151,7 +151,6 @@ __device__ __forceinline__ void ring_rows(const Walk &walk, int from, int to, in
     for (int stage = EARLY; stage < STAGES; stage++) bring(stage);
     __syncthreads();
     turn.mark(3);
-    x.begin();
     Sums sums;
     if (begin == end) sums.write(parts + (tile - from / blocks + warp) * TILE, lane); // others of its tile count this warp
     int stage = 0;

@@ -135,7 +135,6 @@ __device__ __forceinline__ void hold_rows(const Walk &walk, Span span, u8 *stage
     __syncthreads();
     turn.mark(3);
     Sums sums;
-    x.begin();
 #pragma unroll
     for (int i = 0; i < HELD; i++) T::add(held[i], x, max(min(begin + i, end - 1), 0) * T::ATOM, lane, sums);
     if (atoms == 0) sums = Sums(); // there is no group to meet
@@ -189,7 +188,6 @@ __device__ __forceinline__ void walk_rows(const Walk &walk, Span span, u8 *stage
         else wait_for_copies<1>();
         __syncthreads();
         if (pass < 2) turn.mark(3 + 2 * pass);
-        if (pass == 0) x.a.begin();
         const int j0 = chunk * walk.chunk, here = min(walk.chunk, groups - j0);
         const u8 *at = stages + stage * stage_bytes + tile * walk.stride;
         if (same_type<A, B> || tile % 2 == 0) add_share<A>(at, here, member, team, x.a, j0, lane, sums);
@@ -268,7 +266,6 @@ __device__ __forceinline__ void own_rows(const Walk &walk, int groups, u8 *stage
     turn.mark(2);
     __syncthreads();
     turn.mark(3);
-    x.begin();
     const int atoms = (groups + T::ATOM - 1) / T::ATOM;
     int stage = 0;
     u32 parity = 0;
@@ -330,7 +327,6 @@ struct SharedRows {
         turn.mark(2);
         __syncthreads();
         turn.mark(3);
-        x.begin();
         auto add = [&](int i, const typename T::Held &held) {
             Sums sums;
             T::add(held, x, i % atoms * T::ATOM, lane, sums);

@@ -42,13 +42,12 @@ struct Stream {
     }
 };
 
-// How a kernel takes a vector that a norm scales: scaled; times the weight alone, so that no thread waits for the sum of squares,
-// which then scales what comes out; or likewise, as digits that the kernel before has left.
+// How a kernel takes a vector that a norm scales: scaled, or times the weight alone, so that no thread waits for the sum of squares,
+// which then scales what comes out.
 constexpr int SCALED = 0;
 constexpr int WEIGHED = 1;
-constexpr int LEFT = 2;
 // Besides: no thread has more of the vector than it keeps.
-constexpr int KEEPS = 4;
+constexpr int KEEPS = 2;
 
 // Called, since it is seldom wanted.
 static __device__ __noinline__ void tap_normed(const float *base, const float *a, const float *b, const float *weight, float factor,
@@ -57,14 +56,19 @@ static __device__ __noinline__ void tap_normed(const float *base, const float *a
     for (int i = threadIdx.x; i < n; i += blockDim.x) to[i] = x.one(i) * factor * weight[i];
 }
 
-// A vector times the norm's weight.
-struct Weighed : Vector {
-    Factor factor;
-    __device__ __forceinline__ void begin() const { factor.find(); }
-};
-struct WeighedVectors {
-    Weighed a, b;
-};
+// What the norm scales by, of the squares of each thread. The last warp of a block finds it while the others split: where there are
+// fewer fours than threads, it has nothing else to do. Called, so that the others have less to jump over.
+static __device__ __noinline__ void find_factor(const float *squares, float *factor, float inverse_n, float eps) {
+    wait_for_told();
+    float sum = 0.0f;
+#pragma unroll 2
+    for (int i = 4 * (threadIdx.x % 32); i < (int)blockDim.x; i += 128) {
+        const float4 v = *(const float4 *)(squares + i);
+        sum += (v.x + v.y) + (v.z + v.w);
+    }
+    sum = factor_of(fmaf(warp_sum(sum), inverse_n, eps));
+    if (threadIdx.x % 32 == 0) *factor = sum;
+}
 
 // RMSNorm of x, four elements at a time. The first KEPT fours of a thread (`four_of`) and their
 // weights are kept; what a thread has besides is read again.
@@ -77,7 +81,7 @@ struct Norm {
     float *tapped; // by one block
     float4 first[KEPT], factor[KEPT];
     float inverse_n, scale;
-    float *squares_of; // each thread, where they are added up later
+    float *squares_of; // each thread, where they are added up beside
     // Before the wait.
     __device__ __forceinline__ Norm(const Stream &x, const float *weight, float *tap_of, int n)
         : x(x), weight(weight), tapped(blockIdx.x == 0 ? tap_of : nullptr) {
@@ -119,6 +123,7 @@ struct Norm {
             __shared__ __align__(16) float parts[32 * WARPS];
             squares_of = parts;
             parts[threadIdx.x] = squares;
+            if (threadIdx.x / 32 + 1 < blockDim.x / 32) tell_last();
         } else {
             scale = factor_of(fmaf(block_sum<WARPS>(squares), inverse_n, eps));
         }
@@ -135,14 +140,10 @@ struct Norm {
         return tap4(tapped, 4 * i,
                     make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w));
     }
-    // Both vectors that were made of this one, with where the factor goes.
-    template <int WARPS = MOST_WARPS>
-    __device__ __forceinline__ auto given(const Vectors &made, float *factor, float eps) const {
+    // Leaves the factor, where the norm did not scale, for who has met the block's next barrier. Whole blocks call it after `measure`.
+    __device__ __forceinline__ void find(float *factor, float eps) const {
         if constexpr (HOW == WEIGHED) {
-            const Factor of = {factor, squares_of, WARPS, inverse_n, eps};
-            return WeighedVectors{{made.a, of}, {made.b, of}};
-        } else {
-            return made;
+            if (threadIdx.x / 32 + 1 == blockDim.x / 32) find_factor(squares_of, factor, inverse_n, eps);
         }
     }
     // Writes the norm out where it is tapped and was not made: one block, when it has the factor.
