@@ -313,15 +313,14 @@ __device__ __forceinline__ Vector prepare(u8 *shared, int n, Get get) {
         for (int k = 0; k < RUN * AT_ONCE; k++) {
             if (RUN == 1 || any(k / RUN * RUN)) all[k] = get(min(four_of<RUN>(k0 + k), items - 1));
         }
-        // A rolled loop, through which the elements move up: its code is fetched once.
-#pragma unroll 1
+#pragma unroll
         for (int run = 0; run < RUN * AT_ONCE; run += RUN) {
             if (RUN > 1 && !any(run)) break;
             u32 largest[RUN];
             float sum[RUN];
 #pragma unroll
             for (int k = 0; k < RUN; k++) {
-                const float4 v = all[k];
+                const float4 v = all[run + k];
                 auto magnitude = [](float e) { return __float_as_uint(e) & 0x7fffffffu; };
                 // As integers, NaN is the largest of all.
                 largest[k] = max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
@@ -337,12 +336,10 @@ __device__ __forceinline__ Vector prepare(u8 *shared, int n, Get get) {
             for (int k = 0; k < RUN; k++) {
                 const int i = four_of<RUN>(k0 + run + k);
                 if (i < items) {
-                    const float inverse = X::put(x.groups + i / 8 * X::GROUP, i % 8, all[k], largest[k]);
+                    const float inverse = X::put(x.groups + i / 8 * X::GROUP, i % 8, all[run + k], largest[k]);
                     if (i % 8 == 0) x.scales[i / 8] = make_float2(inverse, sum[k]);
                 }
             }
-#pragma unroll
-            for (int k = 0; k + RUN < RUN * AT_ONCE; k++) all[k] = all[k + RUN];
         }
         if (ONCE) break;
     }
