@@ -9,8 +9,7 @@
 // PLAIN is in the environment. Without -DMARKS only the step is timed. What
 // `qdiff-lab bench --measure cuda` prints for a real model this prints in more detail: the step of each block too. With HOT in the
 // environment all layers have the weights of the first, which are then in the second-level cache: what is no faster so does not wait
-// for memory. With SPLIT_ONCE there, `ffn_act` of the 0.5B in Q4_K_M leaves its rows as digits, and `ffn_down` reads these.
-// -DNORMS="(SCALED|KEEPS)": the kernels scale their vector by a norm before they multiply it, and not what comes out.
+// for memory.
 //
 // First both kernels of attention are held against f64: their taps, and what they leave for attn_out, at which a tap changes
 // no bit; with LAYERS 0 that is all, of few keys (for compute-sanitizer), and rings against what PLAIN takes. Then a step is timed by
@@ -30,9 +29,6 @@
 #include "fused/shares.cuh"
 #include "fused/ring.cuh"
 #include "kv.cuh"
-#ifndef NORMS
-#define NORMS (WEIGHED | KEEPS)
-#endif
 namespace qkv {
 #include "fused/attn_qkv.cu"
 }
@@ -344,8 +340,6 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
     float *logits = take<float>(4 * V);
     float *halves[2] = {take<float>(4 * E), take<float>(4 * E)};
     Partial partial = {take<float>(4 * H * SPLITS * D), take<float2>(8 * H * SPLITS)};
-    const Left handed = {take<u32>(4 * F), take<float2>(F / 2)};
-    [[maybe_unused]] const bool split = getenv("SPLIT_ONCE"); // by ffn_act
     const int cache_bytes = CAPACITY * G * D * (way == FLOATS ? 4 : 2);
     std::vector<void *> caches;
     for (int i = 0; i < 2 * layers; i++) {
@@ -421,14 +415,14 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
                 launch("attn_qkv", way == FLOATS ? of_floats : of_halves, p, grid, w.threads, w.shared);
             };
 #ifdef WEIGHTS_IN_F16
-            project(qkv::attn_qkv<F16, F16, F16, KvF32, D, 1, false, 7, 7, 7, NORMS>, qkv::attn_qkv<F16, F16, F16, KvF16, D, 1, false, 7, 7, 7, NORMS>);
+            project(qkv::attn_qkv<F16, F16, F16, KvF32, D, 1, false, 7, 7, 7, E>, qkv::attn_qkv<F16, F16, F16, KvF16, D, 1, false, 7, 7, 7, E>);
 #elif !defined(LARGE)
-            if (l % 2) project(qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, D, 1, false, 4, 4, 4, NORMS>, qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF16, D, 1, false, 4, 4, 4, NORMS>);
-            else project(qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, D, 1, false, 4, 4, 7, NORMS>, qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF16, D, 1, false, 4, 4, 7, NORMS>);
+            if (l % 2) project(qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, D, 1, false, 4, 4, 4, E>, qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF16, D, 1, false, 4, 4, 4, E>);
+            else project(qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, D, 1, false, 4, 4, 7, E>, qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF16, D, 1, false, 4, 4, 7, E>);
 #elif defined(HUGE)
-#define KERNEL(n) qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 0, false, n, n, n, NORMS>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 0, false, n, n, n, NORMS>
-#define MIXED(n) qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 0, false, n, n, n, NORMS>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 0, false, n, n, n, NORMS>
-#define PLAIN(v) qkv::attn_qkv<Q4_K, Q4_K, v, KvF32, D, 1, false, 0, 0, 0, NORMS>, qkv::attn_qkv<Q4_K, Q4_K, v, KvF16, D, 1, false, 0, 0, 0, NORMS>
+#define KERNEL(n) qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 0, false, n, n, n, E>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 0, false, n, n, n, E>
+#define MIXED(n) qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 0, false, n, n, n, E>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 0, false, n, n, n, E>
+#define PLAIN(v) qkv::attn_qkv<Q4_K, Q4_K, v, KvF32, D, 1, false, 0, 0, 0, E>, qkv::attn_qkv<Q4_K, Q4_K, v, KvF16, D, 1, false, 0, 0, 0, E>
             if (!rings) l % 2 ? project(PLAIN(Q4_K)) : project(PLAIN(Q6_K));
             else if (l % 2) stages == 2 ? project(KERNEL(2)) : stages == 3 ? project(KERNEL(3)) : project(KERNEL(4));
             else stages == 2 ? project(MIXED(2)) : project(MIXED(3));
@@ -437,8 +431,8 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #undef MIXED
 #undef PLAIN
 #else
-            if (l % 2) project(qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 1, false, 2, 2, 2, NORMS>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 1, false, 2, 2, 2, NORMS>);
-            else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, 2, 2, 2, NORMS>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, 2, 2, 2, NORMS>);
+            if (l % 2) project(qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 1, false, 2, 2, 2, E>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 1, false, 2, 2, 2, E>);
+            else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, 2, 2, 2, E>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, 2, 2, 2, E>);
 #endif
         }
         attend(way, {q, cache[0], cache[1], partial, position_at, nullptr, nullptr}, launch);
@@ -454,16 +448,16 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             out::AttnOutParams p = {partial, wo, stream, x[1], position_at, nullptr, nullptr, nullptr, nullptr, w.walk, E, E, H,
                                     splits_of(way), makers};
 #ifdef WEIGHTS_IN_F16
-            auto *kernel = out::attn_out<F16, D, 0, 0>;
+            auto *kernel = out::attn_out<F16, D, 0, 0, E>;
 #elif !defined(LARGE)
-            auto *kernel = out::attn_out<Q5_0, D, 2, 0>;
+            auto *kernel = out::attn_out<Q5_0, D, 2, 0, E>;
 #elif defined(HUGE)
-#define KERNEL(n) out::attn_out<Q4_K, D, 0, n>
+#define KERNEL(n) out::attn_out<Q4_K, D, 0, n, E>
             auto *kernel = !rings ? KERNEL(0) : stages == 2 ? KERNEL(2) : stages == 3 ? KERNEL(3) : KERNEL(4);
             if (rings && stages > 4) exit(1);
 #undef KERNEL
 #else
-            auto *kernel = out::attn_out<Q4_K, D, 1, 0>;
+            auto *kernel = out::attn_out<Q4_K, D, 1, 0, E>;
 #endif
             launch("attn_out", kernel, p, dim3(makers), w.threads, w.shared);
         }
@@ -471,11 +465,11 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #if !defined(LARGE) && !defined(WEIGHTS_IN_F16)
             const int pairs = 2, blocks = (F / TILE + pairs - 1) / pairs;
             const Walked w = walk({fq}, E, 2 * pairs, 1, 0);
-            auto *kernel = split ? ffn::ffn_act<Q5_0, Q5_0, 4, 7, NORMS, true> : ffn::ffn_act<Q5_0, Q5_0, 4, 7, NORMS, false>;
+            auto *kernel = ffn::ffn_act<Q5_0, Q5_0, 4, 7, E>;
 #elif defined(HUGE)
             int blocks = processors, stages;
             const Walked w = ring(fq, E, F / 8 / blocks + 1, stages);
-#define KERNEL(n) ffn::ffn_act<Q4_K, Q4_K, 0, n, NORMS, false>
+#define KERNEL(n) ffn::ffn_act<Q4_K, Q4_K, 0, n, E>
             auto *kernel = BY_STAGES(stages, KERNEL);
 #undef KERNEL
 #else
@@ -490,40 +484,39 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             Walked w = walk({fq}, E, 1, 1, 0);
             w.walk.tiles = count, w.threads = 32 * ffn::SHARING_WARPS;
             w.shared += (count - 1) * w.walk.stride + count * atoms * TILE * 4;
-            auto *kernel = ffn::ffn_act<Shared, Shared, 1, 1, NORMS, false>;
+            auto *kernel = ffn::ffn_act<Shared, Shared, 1, 1, E>;
 #endif
-            ffn::FfnActParams p = {Stream{x[1]}, norm, gate, up, act, handed, nullptr, nullptr, nullptr, nullptr, w.walk, E, F, 1e-6f};
+            ffn::FfnActParams p = {Stream{x[1]}, norm, gate, up, act, nullptr, nullptr, nullptr, nullptr, w.walk, E, F, 1e-6f};
             launch("ffn_act", kernel, p, dim3(blocks), w.threads, w.shared);
         }
         {
-            const int first = (F / 256 + 1) / 2 * 8;
+            constexpr int FIRST = (F / 256 + 1) / 2 * 8;
 #ifdef HUGE
             int blocks = std::min(processors, E / TILE), stages;
             const Walked w = ring(fd, F, E / TILE / blocks + 2, stages);
 #else
-            const Walked w = walk({fd}, first * 32, 1, 1, 0);
+            const Walked w = walk({fd}, FIRST * 32, 1, 1, 0);
 #endif
-            down::HalfLinearParams p = {act, handed, wd, {halves[0], halves[1]}, w.walk, F, E, first};
+            down::HalfLinearParams p = {act, wd, {halves[0], halves[1]}, w.walk, F, E, FIRST};
 #ifdef WEIGHTS_IN_F16
             const dim3 grid(E / TILE, 2);
-            auto *of_q4 = down::half_linear<F16, 0, 0, false>, *of_q6 = of_q4;
+            auto *of_q4 = down::half_linear<F16, 0, 0, F, FIRST>, *of_q6 = of_q4;
 #elif !defined(LARGE)
             const dim3 grid(E / TILE, 2);
-            auto *of_q4 = split ? down::half_linear<Q4_K, 2, 0, true> : down::half_linear<Q4_K, 2, 0, false>;
-            auto *of_q6 = split ? down::half_linear<Q6_K, 2, 0, true> : down::half_linear<Q6_K, 2, 0, false>;
+            auto *of_q4 = down::half_linear<Q4_K, 2, 0, F, FIRST>, *of_q6 = down::half_linear<Q6_K, 2, 0, F, FIRST>;
 #elif defined(HUGE)
             const dim3 grid(blocks);
-#define KERNEL(n) down::half_linear<Q4_K, 0, n, false>
+#define KERNEL(n) down::half_linear<Q4_K, 0, n, F, FIRST>
             auto *of_q4 = BY_STAGES(stages, KERNEL);
 #undef KERNEL
-#define KERNEL(n) down::half_linear<Q6_K, 0, n, false>
+#define KERNEL(n) down::half_linear<Q6_K, 0, n, F, FIRST>
             auto *of_q6 = BY_STAGES(stages, KERNEL);
 #undef KERNEL
 #else
             const dim3 grid(E / TILE, 2);
-            auto *of_q4 = down::half_linear<Q4_K, 0, 0, false>, *of_q6 = down::half_linear<Q6_K, 0, 0, false>;
+            auto *of_q4 = down::half_linear<Q4_K, 0, 0, F, FIRST>, *of_q6 = down::half_linear<Q6_K, 0, 0, F, FIRST>;
 #endif
-            launch("half_linear", l % 2 ? of_q4 : of_q6, p, grid, w.threads, w.shared + (split ? 8 * first + 16 : 0));
+            launch("half_linear", l % 2 ? of_q4 : of_q6, p, grid, w.threads, w.shared);
         }
         if (getenv("HOT")) used = before;
     }
@@ -544,7 +537,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #ifdef HUGE
         int stages;
         const Walked k = ring(f, E, V / TILE / processors + 1, stages);
-#define KERNEL(n) head::lm_head<OfHead, false, n, NORMS>
+#define KERNEL(n) head::lm_head<OfHead, false, n, E>
         auto *kernel = BY_STAGES(stages, KERNEL);
 #undef KERNEL
 #else
@@ -553,7 +546,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
         const int warps = std::min(room / k.walk.stride, head::OWN_WARPS), stages = std::min(room / k.walk.stride / warps, OWN_STAGES);
         const int sets = (V / TILE + processors * warps - 1) / (processors * warps);
         k = {{warps, sets, E / 32, stages, k.walk.stride}, 32 * warps, vector + stages * warps * k.walk.stride};
-        auto *kernel = head::lm_head<OfHead, true, 0, NORMS>;
+        auto *kernel = head::lm_head<OfHead, true, 0, E>;
 #endif
         head::LmHeadParams p = {Stream{x[1], {halves[0], halves[1]}}, norm, w, logits, {}, nullptr, k.walk, E, V, 1e-6f};
         launch("lm_head", kernel, p, dim3(processors), k.threads, k.shared);

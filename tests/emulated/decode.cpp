@@ -71,9 +71,9 @@ static void half_linear(int n, int m, int piece = 1 << 30, int sets = 1) {
     const Walk way = walk<F, F>(1, sets, std::min(first, piece), piece < first || sets > 1 ? 2 : 1);
     const int tiles = (m + 15) / 16, blocks = (tiles + sets - 1) / sets;
     std::vector<Stamp> stamps(blocks * 2 + 1);
-    halves::HalfLinearParams p{copied(x), {}, w.planes, {unwritten(m), unwritten(m)}, way, n, m, first, stamps.data()};
+    halves::HalfLinearParams p{copied(x), w.planes, {unwritten(m), unwritten(m)}, way, n, m, first, stamps.data()};
     launch({(unsigned)blocks, 2}, 32 * MOST_WARPS, vector_bytes<F, F>(32 * first) + bytes_of(way),
-           [&] { halves::half_linear<F, HELD, 0, false>(p); });
+           [&] { halves::half_linear<F, HELD, 0>(p); });
     std::vector<float> sum(m);
     for (int i = 0; i < m; i++) sum[i] = p.y[0][i] + p.y[1][i];
     compare("product", sum.data(), y, size, PRODUCT);
@@ -93,15 +93,15 @@ static void half_linear_in_rings(int n, int m, int blocks, int warps) {
     Doubles y, size;
     w.times(Doubles(x.begin(), x.end()), y, size);
     const Walk way = ring<F>(warps, RING);
-    halves::HalfLinearParams p{copied(x), {}, w.planes, {unwritten(m), unwritten(m)}, way, n, m, 0, nullptr};
+    halves::HalfLinearParams p{copied(x), w.planes, {unwritten(m), unwritten(m)}, way, n, m, 0, nullptr};
     launch({(unsigned)blocks}, 32 * warps, vector_bytes<F, F>(n) + bytes_of_ring(way, m / TILE / blocks + 2),
-           [&] { halves::half_linear<F, 0, RING, false>(p); });
+           [&] { halves::half_linear<F, 0, RING>(p); });
     std::vector<float> sum(m);
     for (int i = 0; i < m; i++) sum[i] = p.y[0][i] + p.y[1][i];
     compare("product", sum.data(), y, size, PRODUCT);
 }
 
-template <class A, class B, int TILES, int HELD, int TAKES = SCALED>
+template <class A, class B, int TILES, int HELD>
 static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * MOST_WARPS) {
     printf("ffn_act<%s, %s, %d, %d> of %d x %d\n", format<A>().name, format<B>().name, TILES, HELD, n, m);
     const Matrix gate = matrix<A>(n, m), up = matrix<B>(n, m);
@@ -116,10 +116,10 @@ static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * 
     if (TILES == 0) way = ring<A>(threads / 32, HELD);
     const size_t parts = TILES == 0 ? bytes_of_ring(way, m / 8 / blocks + 1) - bytes_of(way) : TILES == 1 ? (size_t)way.tiles * ((n / 32 + Tile<A>::ATOM - 1) / Tile<A>::ATOM) * TILE * 4 : 0;
     const Stream stream{copied(base), {copied(first), copied(second)}, unwritten(n), unwritten(n)};
-    ffn::FfnActParams p{stream, copied(weight), {}, gate.planes, up.planes, unwritten(m), {}, unwritten(n), unwritten(m),
+    ffn::FfnActParams p{stream, copied(weight), gate.planes, up.planes, unwritten(m), unwritten(n), unwritten(m),
                           unwritten(m), nullptr, way, n, m, 1e-6f};
     launch({(unsigned)blocks}, threads, vector_bytes<A, B>(n) + bytes_of(way) + parts,
-           [&] { ffn::ffn_act<A, B, TILES, HELD, TAKES, false>(p); });
+           [&] { ffn::ffn_act<A, B, TILES, HELD>(p); });
     compare("stream", stream.sum_tap, Doubles(x.begin(), x.end()), Doubles(n, 1e-3), 1e-9);
     compare("norm", p.norm_tap, normed, magnitudes(normed), PRODUCT);
     compare("gate", p.gate_tap, g, g_size, PRODUCT);
@@ -130,7 +130,7 @@ static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * 
     compare("act", p.y, y, act_size, 1e-5);
 }
 
-template <class F, bool OWN, int RING = 0, int TAKES = SCALED>
+template <class F, bool OWN, int RING = 0>
 static void lm_head(int n, int m, int tiles, int blocks, int stages = 2) {
     printf("lm_head<%s, %d, %d> of %d x %d\n", format<F>().name, OWN, RING, n, m);
     const Matrix w = matrix<F>(n, m);
@@ -145,13 +145,13 @@ static void lm_head(int n, int m, int tiles, int blocks, int stages = 2) {
     head::LmHeadParams p{Stream{copied(x), {}, nullptr, nullptr}, copied(weight), w.planes, unwritten(m),
                          {&largest, &arrived, TELLS ? &token : nullptr}, nullptr, way, n, m, 1e-6f};
     launch({(unsigned)blocks}, 32 * (TELLS ? tiles : MOST_WARPS), vector_bytes<F, F>(n) + bytes_of_ring(way, m / TILE / blocks + 1),
-           [&] { head::lm_head<F, OWN, RING, TAKES>(p); });
+           [&] { head::lm_head<F, OWN, RING>(p); });
     compare("logits", p.logits, y, size, PRODUCT);
     const bool told = token == (u32)(std::max_element(p.logits, p.logits + m) - p.logits);
     if (TELLS && (!told || largest || arrived)) printf("  the best is not %u\n", token), wrong++;
 }
 
-template <class Q, class K, class V, class Kv, int D, int PAIRS, bool NORM, int HELD_Q, int HELD_K, int HELD_V, int TAKES = SCALED>
+template <class Q, class K, class V, class Kv, int D, int PAIRS, bool NORM, int HELD_Q, int HELD_K, int HELD_V>
 static void attn_qkv(int n, int heads, int kv_heads, int position, [[maybe_unused]] std::array<int, 3> makers = {}, [[maybe_unused]] int warps = 0) {
     printf("attn_qkv<%s, %s, %s, %d> of %d heads of %d\n", format<Q>().name, format<K>().name, format<V>().name, PAIRS, heads, D);
     const Matrix w[3] = {matrix<Q>(n, heads * D), matrix<K>(n, kv_heads * D), matrix<V>(n, kv_heads * D)};
@@ -184,7 +184,7 @@ static void attn_qkv(int n, int heads, int kv_heads, int position, [[maybe_unuse
     for (int i = 0; i < 3; i++) p.makers[i] = makers[i];
     const size_t vector = std::max({vector_bytes<Q, Q>(n), vector_bytes<K, K>(n), vector_bytes<V, V>(n)});
     launch({blocks}, threads, vector + stages,
-           [&] { qkv::attn_qkv<Q, K, V, Kv, D, PAIRS, NORM, HELD_Q, HELD_K, HELD_V, TAKES>(p); });
+           [&] { qkv::attn_qkv<Q, K, V, Kv, D, PAIRS, NORM, HELD_Q, HELD_K, HELD_V>(p); });
     for (int part = 0; part < 3; part++) {
         Doubles y, size;
         w[part].times(normed, y, size);
@@ -259,18 +259,18 @@ static void by_halves(const Attended<KvF16, D, GROUP> &of, int shares, bool taps
 }
 
 // attn_out of what a kernel of attention left.
-template <class F, int HELD, int RING, bool LEAVES = false, class Kv, int D, int GROUP>
+template <class F, int HELD, int RING, class Kv, int D, int GROUP>
 static together::AttnOutParams put_together(const Attended<Kv, D, GROUP> &of, int splits, const Matrix &w,
-                                            const std::vector<float> &a, const float *norm = nullptr, Left left = {}) {
+                                            const std::vector<float> &a) {
     const int n = w.n, m = w.m;
     // Through rings blocks of more than two tiles each.
     const int tiles = (m + TILE - 1) / TILE, makers = RING > 0 ? (tiles + 2) / 3 : tiles, warps = RING > 0 ? 12 : MOST_WARPS;
     const Walk way = RING > 0 ? ring<F>(warps, RING) : walk<F, F>(1, 1, n / 32, 1);
-    together::AttnOutParams o{of.partial, w.planes, Stream{copied(a), {}, nullptr, nullptr}, unwritten(m), &of.position, norm, left,
+    together::AttnOutParams o{of.partial, w.planes, Stream{copied(a), {}, nullptr, nullptr}, unwritten(m), &of.position,
                               of.weights, unwritten(n), unwritten(m), nullptr, way, n, m, of.heads, splits, makers};
     const unsigned scaling = of.heads * (1 + of.keys / 1000);
     launch({makers + scaling}, 32 * warps, vector_bytes<F, F>(n) + (RING > 0 ? bytes_of_ring(way, 4) : bytes_of(way)),
-           [&] { together::attn_out<F, D, HELD, RING, LEAVES>(o); });
+           [&] { together::attn_out<F, D, HELD, RING>(o); });
     return o;
 }
 
@@ -317,48 +317,6 @@ static void attention(int kv_heads, int keys, int splits, int m) {
     const Attended<Kv, D, GROUP> of(kv_heads, keys);
     by_any<TILE_KEYS>(of, splits);
     attended<F, HELD, RING>(of, splits, m);
-}
-
-// Where a vector of n elements is left as digits, nothing of it yet.
-static Left left_of(int n) {
-    return {(u32 *)unwritten(n), unwritten(n / UNIT), unwritten(n / UNIT), unwritten(n / UNIT)};
-}
-// The rows of attn_out, of F, and those of ffn_act, left as digits: what the kernels after them make of these.
-template <class F, int HELD_F, int RING, class A, class B, int TILES, int HELD_A, class Down, int HELD_D>
-static void split_once(int n, int m, int out, int blocks, int sets = 1, int down_sets = 1) {
-    printf("attn_out<%s, %d, %d>, ffn_act<%s, %s, %d, %d> and half_linear<%s, %d> of vectors split once, of %d and %d\n", format<F>().name,
-           HELD_F, RING, format<A>().name, format<B>().name, TILES, HELD_A, format<Down>().name, HELD_D, n, m);
-    const Attended<KvF32, 64, 2> of(2, 70);
-    by_any<KEYS>(of, 5);
-    const Left left[2] = {left_of(n), left_of(m)};
-    const auto weight = vector_of(n);
-    const auto o = put_together<F, HELD_F, RING, true>(of, 5, matrix<F>(4 * 64, n), vector_of(n), copied(weight), left[0]);
-    const Matrix gate = matrix<A>(n, m), up = matrix<B>(n, m), down = matrix<Down>(m, out);
-    const Doubles normed = norm_of(std::vector<float>(o.y, o.y + n), weight);
-    Doubles g, g_size, u, u_size, y, size;
-    gate.times(normed, g, g_size), up.times(normed, u, u_size);
-    Walk way = walk<A, B>(TILES, sets, n / 32, sets > 1 ? 2 : 1);
-    constexpr bool LEAVES = TILES > 1;
-    if (TILES == 1) way.tiles = ((m + 7) / 8 + blocks - 1) / blocks;
-    const size_t parts = TILES == 1 ? (size_t)way.tiles * ((n / 32 + Tile<A>::ATOM - 1) / Tile<A>::ATOM) * TILE * 4 : 0;
-    ffn::FfnActParams p{Stream{o.y}, copied(weight), left[0], gate.planes, up.planes, unwritten(m), left[1], unwritten(n), unwritten(m),
-                        unwritten(m), nullptr, way, n, m, 1e-6f};
-    launch({(unsigned)blocks}, TILES == 1 ? 32 * ffn::SHARING_WARPS : 32 * MOST_WARPS, vector_bytes<A, B>(n) + bytes_of(way) + parts,
-           [&] { ffn::ffn_act<A, B, TILES, HELD_A, LEFT, LEAVES>(p); });
-    compare("norm", p.norm_tap, normed, magnitudes(normed), PRODUCT);
-    compare("gate", p.gate_tap, g, g_size, PRODUCT);
-    compare("up", p.up_tap, u, u_size, PRODUCT);
-    if constexpr (!LEAVES) return;
-    const int groups = m / 32, block = std::max(format<Down>().block / 32, 1), first = std::min(((groups + 1) / 2 + block - 1) / block * block, groups);
-    const Walk half = walk<Down, Down>(1, down_sets, first, down_sets > 1 ? 2 : 1);
-    halves::HalfLinearParams h{nullptr, left[1], down.planes, {unwritten(out), unwritten(out)}, half, m, out, first};
-    launch({(unsigned)((out + TILE - 1) / TILE + down_sets - 1) / down_sets, 2}, 32 * MOST_WARPS,
-           vector_bytes<Down, Down>(32 * first) + (Tile<Down>::SUMS ? bytes_of_sums(32 * first) : 0) + bytes_of(half),
-           [&] { halves::half_linear<Down, HELD_D, 0, true>(h); });
-    down.times(Doubles(p.y, p.y + m), y, size);
-    std::vector<float> sum(out);
-    for (int i = 0; i < out; i++) sum[i] = h.y[0][i] + h.y[1][i];
-    compare("product", sum.data(), y, size, PRODUCT);
 }
 
 // Whether both have the same bits, of as many numbers.
@@ -517,17 +475,6 @@ int main() {
     attention_halves<128, 6, 3, 2>(1, 300, 4), attention_halves<32, 1, 2, 1>(3, 1, 8);
     attention_halves<64, 8, 2, 4>(1, 65, 64), attention_halves<64, 2, 2, 2>(1, 1153, 1);
     what_is_no_number<64>(), what_is_no_number<128>();
-    // Scaled when they are multiplied.
-    ffn_act<Q5_0, Q5_0, 4, 7, WEIGHED>(896, 72, 3, 1), ffn_act<Q4_K, Q4_K, 1, 1, WEIGHED>(1536, 100, 3, 1), ffn_act<F16, Q8_0, 2, 0, WEIGHED>(256, 80, 2, 3);
-    ffn_act<Q4_K, Q4_K, 0, 4, WEIGHED>(768, 80, 3, 1, 32 * 5), ffn_act<Q4_K, Q6_K, 2, 0, WEIGHED>(512, 48, 3, 1);
-    lm_head<Q8_0, true, 0, WEIGHED>(896, 96, 3, 2), lm_head<Q6_K, false, 3, WEIGHED>(1536, 208, 5, 2), lm_head<BF16, false, 0, WEIGHED>(128, 64, 1, 3);
-    attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, 64, 1, false, 4, 4, 7, WEIGHED>(896, 2, 1, 640), attn_qkv<Q8_0, Q4_0, F32, KvF32, 64, 2, true, 0, 0, 0, WEIGHED>(128, 2, 2, 11);
-    attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, 64, 0, false, 3, 3, 3, WEIGHED>(768, 3, 1, 19, {5, 2, 1}, 16);
-    // Held or not, an odd number of groups, units of two blocks, a row that ends within a pair of tiles, more sets than one.
-    split_once<Q5_0, 2, 0, Q5_0, Q5_0, 4, 7, Q6_K, 2>(896, 1280, 32, 40), split_once<Q8_0, 0, 0, Q8_0, Q8_0, 2, 7, Q8_0, 0>(96, 160, 24, 10);
-    split_once<Q4_K, 0, 2, Q5_0, Q8_0, 4, 0, Q4_K, 1>(160, 2560, 40, 40, 2), split_once<Q4_0, 1, 0, Q4_0, Q4_0, 2, 0, Q5_0, 4>(256, 224, 16, 5, 3);
-    split_once<Q4_K, 1, 0, Q8_0, Q8_0, 1, 1, Q8_0, 0>(256, 96, 16, 5), split_once<F16, 0, 0, Q5_0, Q5_0, 4, 7, Q5_K, 0>(128, 512, 80, 16, 1, 2);
-    split_once<Q6_K, 1, 0, Q4_0, Q4_0, 4, 3, Q4_0, 0>(128, 352, 40, 11, 1, 3);
     cache_rows<KvF32>(128, 6), cache_rows<KvF16>(96, 130), cache_rows<KvF32>(1024, 3);
     printf("%d wrong\n", wrong);
     return wrong != 0;

@@ -2,7 +2,7 @@
 // one token. A block makes PAIRS pairs of tiles: elements i of a head and i + d/2,
 // which RoPE rotates together. Where heads are normalised a block makes a whole head. PAIRS is 0 where rows come through rings of
 // HELD stages: a block then makes its share of the pairs of one part, eight to a tile; whole heads where they are normalised.
-// TAKES: how x is taken (`stream.cuh`).
+// N: the length of x, or 0 where that is not known before.
 // Grid ((H + 2G) * d/2 / (TILE * PAIRS)); with rings as many as `makers` says of q, k and v.
 // x [E], q [H, d], caches [capacity, G, d]; wq [H*d, E], wk and wv [G*d, E].
 
@@ -54,9 +54,10 @@ static __device__ __noinline__ void tap_stages(const AttnQkvParams &p, int part,
     tap_pair(p.rope_tap[part], turned);
 }
 
-template <typename Format, typename Kv, int RUN, int D, int PAIRS, bool HEAD_NORM, int HELD, int TAKES>
+template <typename Format, typename Kv, int RUN, int D, int PAIRS, bool HEAD_NORM, int HELD, int N>
 __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pairs, u8 *shared, Turn &turn) {
     constexpr bool RING = PAIRS == 0;
+    const int n = N > 0 ? N : p.n;
     const int part = pairs.part, pair0 = pairs.pair0;
     const bool mine = threadIdx.x < (RING ? pairs.count : TILE * PAIRS);
     const int head = pairs.head + (RING ? (pair0 + (int)threadIdx.x) / (D / 2) : 0);
@@ -81,17 +82,15 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
         // Here and not where they are first used.
         asm volatile("" : "+f"(bias_a), "+f"(bias_b), "+f"(norm_a), "+f"(norm_b), "+f"(sine), "+f"(cosine));
     };
-    pad_both<Format, Format>(shared, p.n);
+    pad_both<Format, Format>(shared, n);
     if (HELD == 0 || RING) constants();
     // Where no weights are held, registers are left for all of a vector of 4,096 elements.
-    Norm<RUN, HELD == 0 && TAKES < KEEPS ? 2 * RUN : RUN, TAKES> norm(p.x, p.norm, p.norm_tap, p.n);
-    __shared__ float factor; // what the norm scales by, where the vector is not scaled
+    constexpr bool ALL = HELD > 0 && !RING && N > 0 && N <= 4 * 32 * MOST_WARPS * RUN;
+    Norm<RUN, HELD == 0 ? 2 * RUN : RUN, ALL> norm(p.x, p.norm, p.norm_tap, n);
     auto ready = [&] {
-        norm.template measure<RING ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
+        norm.template measure<RING ? RING_WARPS : MOST_WARPS>(n, p.eps);
         turn.mark(1);
-        const Vectors made = prepare_both<Format, Format, RUN, 1, false, TAKES >= KEEPS>(shared, p.n, norm);
-        norm.find(&factor, p.eps);
-        return made;
+        return prepare_both<Format, Format, RUN, 1, false, ALL>(shared, n, norm);
     };
     // A ring's tile holds eight rows, and the eight half a head further on; else these are two tiles.
     constexpr int ROWS = RING ? TILE / 2 : TILE;
@@ -99,12 +98,10 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
     typedef typename Either<RING, RingSums, ResultsOf<RING ? 1 : 2 * PAIRS, HELD>>::Type Sums;
     auto done = [&](Sums sums) {
         float a = 0.0f, b = 0.0f;
-        const float by = TAKES % KEEPS == SCALED ? 1.0f : factor;
-        auto of = [&](int tile, int row) { return TAKES % KEEPS == SCALED ? sums(tile, row) : sums(tile, row) * by; };
         if (mine) {
             const int tile = RING ? first + (int)threadIdx.x / ROWS : threadIdx.x / ROWS * 2, row = threadIdx.x % ROWS;
-            a = tap(nullptr, 0, of(tile, row));
-            b = tap(nullptr, 0, RING ? of(tile, row + ROWS) : of(tile + 1, row));
+            a = tap(nullptr, 0, sums(tile, row));
+            b = tap(nullptr, 0, RING ? sums(tile, row + ROWS) : sums(tile + 1, row));
         }
         // What is tapped is kept until all is written.
         const float2 made = make_float2(a, b);
@@ -133,11 +130,10 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
             }
             if (tapped) tap_stages(p, part, a_at, b_at, made, biased, normed, make_float2(a, b));
         }
-        norm.tap_after(by, p.n);
     };
-    u8 *stages = shared + vector_bytes<Format, Format>(p.n);
+    u8 *stages = shared + vector_bytes<Format, Format>(n);
     if constexpr (RING) {
-        const int blocks = p.n / 256, end = first + pairs.count / ROWS;
+        const int blocks = n / 256, end = first + pairs.count / ROWS;
         auto rows_of = [&](int tile) {
             const int row = tile * ROWS / (D / 2) * D + tile * ROWS % (D / 2);
             return Eights{{&p.w[part], &p.w[part]}, {row, row + D / 2}};
@@ -148,15 +144,15 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
             return Rows{&p.w[part], head * D + pair0 + tile / 2 * TILE + tile % 2 * (D / 2), (head + 1) * D};
         };
         if constexpr (HELD > 0) {
-            hold_rows<Format, 2 * PAIRS, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of, [&] { return ready().a; }, done, constants);
+            hold_rows<Format, 2 * PAIRS, HELD>(p.walk, Span::whole(n), stages, turn, rows_of, [&] { return ready().a; }, done, constants);
         } else {
-            walk_rows<Format, Format>(p.walk, Span::whole(p.n), stages, turn, [&](int, int tile) { return rows_of(tile); }, ready,
+            walk_rows<Format, Format>(p.walk, Span::whole(n), stages, turn, [&](int, int tile) { return rows_of(tile); }, ready,
                                       [&](int, Sums sums) { done(sums); });
         }
     }
 }
 
-template <typename Q, typename K, typename V, typename Kv, int D, int PAIRS, bool HEAD_NORM, int HELD_Q, int HELD_K, int HELD_V, int TAKES>
+template <typename Q, typename K, typename V, typename Kv, int D, int PAIRS, bool HEAD_NORM, int HELD_Q, int HELD_K, int HELD_V, int N>
 __global__ void __launch_bounds__(32 * (PAIRS == 0 ? RING_WARPS : MOST_WARPS), PAIRS == 0 ? 1 : 2)
     attn_qkv(const __grid_constant__ AttnQkvParams p) {
     static_assert(!HEAD_NORM || PAIRS == 0 || TILE * PAIRS == D / 2, "a block must hold the head that it normalises");
@@ -181,10 +177,10 @@ __global__ void __launch_bounds__(32 * (PAIRS == 0 ? RING_WARPS : MOST_WARPS), P
     constexpr int RUN = run_of<Q, K, V>;
     // Parts of one format share its code.
     if (!same_type<V, Q> && part == 2) {
-        project<V, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_V, TAKES>(p, pairs, shared, turn);
+        project<V, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_V, N>(p, pairs, shared, turn);
     } else if (!same_type<K, Q> && part == 1) {
-        project<K, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_K, TAKES>(p, pairs, shared, turn);
+        project<K, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_K, N>(p, pairs, shared, turn);
     } else {
-        project<Q, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_Q, TAKES>(p, pairs, shared, turn);
+        project<Q, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_Q, N>(p, pairs, shared, turn);
     }
 }

@@ -14,8 +14,10 @@
 // was written before the step and the step's position, and nothing else: the
 // first kernel after the one that writes the position begins when that has ended.
 
-// On its turn a kernel runs most of its code once. A jump over code that is not run takes 200 cycles and more, since the multiprocessor has
-// fetched that code and not what comes after it: so what a kernel does seldom is left out where it is known not to be wanted, or called.
+// On its turn a kernel runs most of its code once, and a multiprocessor's cache of instructions holds less than a layer's kernels: what is
+// not run costs time too, since it is fetched before what stands behind it. A jump over it takes 200 cycles and more. So a kernel is
+// compiled for the length of its vector; what can be done before the turn is; and what is seldom wanted is called, at the end if
+// possible.
 
 // When a block's first thread began, had waited, and ended, in ns; 0 where it did not.
 struct Stamp {
@@ -44,10 +46,6 @@ __device__ __forceinline__ void wait_for_turn() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-
-// A barrier of a block's last warp, at which the others only arrive.
-__device__ __forceinline__ void tell_last() { asm volatile("bar.arrive 1, %0;" ::"r"((u32)blockDim.x) : "memory"); }
-__device__ __forceinline__ void wait_for_told() { asm volatile("bar.sync 1, %0;" ::"r"((u32)blockDim.x) : "memory"); }
 
 // A kernel's turn in the row.
 struct Turn {
@@ -99,7 +97,7 @@ __device__ __forceinline__ float warp_sum(float v) {
     return v;
 }
 
-// One by the root, without a branch: it can stand between the products of a row.
+// One by the root, without a branch.
 __device__ __forceinline__ float factor_of(float v) {
     const float near = rsqrtf(v);
     return fmaf(0.5f * near, fmaf(-v * near, near, 1.0f), near);

@@ -179,113 +179,6 @@ __device__ __forceinline__ int four_of(int k) {
     return k / RUN * RUN * (int)blockDim.x + RUN * ((int)threadIdx.x - lane) + k % RUN * 32 + lane;
 }
 
-// A vector that the kernel which makes it splits: each unit of 16 elements, the rows of a tile, has a scale. In memory; no words
-// where none is wanted. Its elements may be those of a vector that a norm has yet to scale: that is then done with the sums.
-constexpr int UNIT = 16;
-struct Left {
-    u32 *words;    // [n]: of four elements their first digits, then their second ones, and so on
-    float2 *units; // [n / 16]: inverse scale, and sum of the elements or of the squares of what is normalised
-};
-
-// This lane's word of a unit, an element a lane of half a warp, whose largest magnitude is given: one digit of four elements.
-__device__ __forceinline__ u32 word_of_unit(float v, u32 largest, float &inverse) {
-    const int lane = threadIdx.x % 32;
-    float scale;
-    scale_of(largest, 29, scale, inverse);
-    const u32 mine = (u32)(__float2int_rn(v * scale) + 0x00808080) ^ 0x00808080u;
-    const u32 beside = __shfl_xor_sync(0xffffffffu, mine, 1);
-    const u32 two = lane % 2 == 0 ? __byte_perm(mine, beside, 0x6240) : __byte_perm(beside, mine, 0x7351);
-    const u32 across = __shfl_xor_sync(0xffffffffu, two, 2);
-    return lane % 4 < 2 ? __byte_perm(two, across, 0x5410) : __byte_perm(across, two, 0x7632);
-}
-
-// Leaves the elements of two units, one a lane, of a half of the warp each; `there` says whether this lane has one. WHOLE: both
-// have one scale. With SQUARES `square` is summed, else the elements.
-template <bool WHOLE, bool SQUARES>
-__device__ __forceinline__ void leave(const Left &to, int unit, bool there, float v, float square) {
-    if (!there) v = square = 0.0f;
-    u32 largest = __float_as_uint(v) & 0x7fffffffu;
-    float sum = SQUARES ? square : v, inverse;
-#pragma unroll
-    for (int step = 1; step < UNIT; step *= 2) {
-        if (!WHOLE) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, step));
-        sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    }
-    if (WHOLE) largest = warp_largest(largest);
-    const u32 word = word_of_unit(v, largest, inverse);
-    if (!there) return;
-    to.words[unit * UNIT + threadIdx.x % UNIT] = word;
-    if (threadIdx.x % UNIT == 0) to.units[unit] = make_float2(inverse, sum);
-}
-
-// Such a vector in shared memory, laid out as a `Vector` is, with two inverse scales a group, and the sums of units behind it.
-struct UnitVector {
-    u8 *groups;
-    float2 *scales, *sums;
-    // Eight columns: the digits of the first unit of a group, and those of the second, each with the elements of its own.
-    static __device__ __forceinline__ uint2 beside_zero(u32 word, int lane) { return BlockDigits::beside_zero(word, lane); }
-    // Group j's word of this lane.
-    __device__ __forceinline__ u32 word(int j, int lane) const {
-        return ((const u32 *)(groups + j * Digits::GROUP))[lane / 16 * UNIT + lane % 4 * 4 + lane / 4 % 4];
-    }
-    // The word of unit `half` of group j, and of group j + 1 for the other columns.
-    __device__ __forceinline__ u32 word_of_pair(int j, int half, int lane) const {
-        return ((const u32 *)(groups + (j + lane / 16) * Digits::GROUP))[half * UNIT + lane % 4 * 4 + lane / 4 % 4];
-    }
-    // The inverse scale of what this lane's two columns are the digits of.
-    __device__ __forceinline__ float inverse(int j, int lane) const { return ((const float *)(scales + j))[lane % 4 / 2]; }
-    __device__ __forceinline__ float sum(int j) const { return sums[j].x + sums[j].y; }
-};
-// Products of bytes are summed from here on: the bits of the sum are then those of a float, which is this much too large.
-constexpr int FLOAT_BITS = 0x4b400000;
-// The sums of a lane's two columns, which are below 2^22.
-__device__ __forceinline__ float value_of_bits(int low, int high) {
-    return fmaf(__int_as_float(high) - 12582912.0f, 256.0f, __int_as_float(low) - 12582912.0f);
-}
-
-// Bytes of the sums of a vector's units in shared memory.
-__device__ __forceinline__ int bytes_of_sums(int n) { return (8 * padded_groups(n) + 15) / 16 * 16; }
-
-// Brings n elements from element `first` on, whole groups. SUMS: also their sums. Batches of so many words are on their way at once.
-template <int AT_ONCE, bool SUMS>
-__device__ __forceinline__ UnitVector bring_units(u8 *shared, int bytes, int n, const Left &from, int first) {
-    const int groups = padded_groups(n), here = n / 32;
-    UnitVector x = {};
-    x.groups = shared, x.scales = (float2 *)(shared + groups * Digits::GROUP), x.sums = (float2 *)(shared + bytes);
-    const uint4 *words = (const uint4 *)(from.words + first);
-    // Those have most to do with scales that have least to do with words. All are on their way before any is stored.
-    const int mine = blockDim.x - 1 - threadIdx.x;
-    auto units_of_group = [&](int i) {
-        float4 two = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (i < here) two = __ldcg((const float4 *)(from.units + first / UNIT) + i);
-        return two;
-    };
-    const float4 units = units_of_group(mine);
-#pragma unroll 1
-    for (int i0 = threadIdx.x; i0 < groups * 8; i0 += AT_ONCE * blockDim.x) {
-        uint4 some[AT_ONCE];
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            const int i = i0 + k * blockDim.x;
-            some[k] = {};
-            if (i < here * 8) some[k] = __ldcg(words + i);
-        }
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            const int i = i0 + k * blockDim.x;
-            if (i < groups * 8) ((uint4 *)shared)[i] = some[k];
-        }
-    }
-    auto keep = [&](int i, float4 two) {
-        x.scales[i] = make_float2(two.x, two.z);
-        if (SUMS) x.sums[i] = make_float2(two.y, two.w);
-    };
-    if (mine < groups) keep(mine, units);
-#pragma unroll 1
-    for (int i = mine + blockDim.x; i < groups; i += blockDim.x) keep(i, units_of_group(i));
-    return x;
-}
-
 // Formats that take groups by two meet one of zeros after an odd number.
 template <typename X>
 __device__ __forceinline__ void pad(u8 *shared, int n) {
@@ -295,7 +188,7 @@ __device__ __forceinline__ void pad(u8 *shared, int n) {
     if (threadIdx.x == 0) ((float2 *)(shared + groups * X::GROUP))[groups - 1] = make_float2(0.0f, 0.0f);
 }
 
-// Makes a vector, but for its padding: get(i) gives elements 4i .. 4i + 3 and is called by whole warps,
+// Makes a vector but for its padding: get(i) gives elements 4i .. 4i + 3 and is called by whole warps,
 // RUN * AT_ONCE times before the first is used. The largest of a group or of a block and the
 // sum of a group, where SUMS asks for it, come from the threads that hold them: a block of
 // 256 is two fours of each thread of a warp, so that RUN is 2 where there are such. ONCE: no thread has more than is asked for at once.

@@ -1,6 +1,6 @@
 // ffn_norm, ffn_gate, ffn_up and ffn_act of one token. A block makes pairs of
 // tiles: rows of gate and the same rows of up; sets of them go round the blocks.
-// Grid (blocks). x [n], gate and up [m, n] in blocks, y [m]. TAKES: how x is taken (`stream.cuh`). With LEAVES y is left as digits.
+// Grid (blocks). x [n], gate and up [m, n] in blocks, y [m].
 
 #include "fused/ring.cuh"
 
@@ -9,7 +9,6 @@ struct FfnActParams {
     const float *norm;
     Weights gate, up;
     float *y;
-    Left left; // with LEAVES
     float *norm_tap, *gate_tap, *up_tap, *y_tap; // null where not wanted
     Walk walk;
     int n, m;
@@ -21,50 +20,46 @@ constexpr int SHARING_WARPS = 6; // of a block whose warps share out all its row
 constexpr int SHARING_BLOCKS = 3; // of these, of a multiprocessor
 
 // TILES: of a block at a time; or 1, where all of them fit shared memory: 8 rows of gate and the same 8 of up each then. Likewise 0,
-// where they come through rings of HELD stages.
-template <typename Gate, typename Up, int TILES, int HELD, int TAKES, bool LEAVES>
+// where they come through rings of HELD stages. N: the length of x, or 0 where that is not known before.
+template <typename Gate, typename Up, int TILES, int HELD, int N>
 __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? SHARING_WARPS : MOST_WARPS),
                                   TILES == 0 ? 1 : TILES == 1 ? SHARING_BLOCKS : 2)
     ffn_act(const __grid_constant__ FfnActParams p) {
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
-    constexpr int PAIRS = TILES / 2, RUN = run_of<Gate, Up>, HOW = TAKES % KEEPS;
-    static_assert(!LEAVES || PAIRS > 0, "units are whole");
+    constexpr int PAIRS = TILES / 2, RUN = run_of<Gate, Up>;
+    const int n = N > 0 ? N : p.n;
+    // Whether no thread has more of x than it keeps.
+    constexpr int WARPS = TILES == 1 ? SHARING_WARPS : TILES > 1 && HELD > 0 ? MOST_WARPS : 0;
+    constexpr bool ALL = N > 0 && N <= 4 * 32 * WARPS * RUN;
     const Stream x = {p.x.base, {}, nullptr, nullptr}; // whole
-    Norm<RUN, RUN, TAKES> norm(x, p.norm, p.norm_tap, p.n);
-    __shared__ float factor; // what the norm scales by, where the vector is not scaled
-    pad_both<Gate, Up>(shared, p.n);
+    Norm<RUN, RUN, ALL> norm(x, p.norm, p.norm_tap, n);
+    pad_both<Gate, Up>(shared, n);
     auto ready = [&] {
-        norm.template measure<TILES == 0 ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
+        norm.template measure<TILES == 0 ? RING_WARPS : MOST_WARPS>(n, p.eps);
         turn.mark(1);
-        const Vectors made = prepare_both<Gate, Up, RUN, 1, false, TAKES >= KEEPS>(shared, p.n, norm);
-        norm.find(&factor, p.eps);
-        return made;
+        return prepare_both<Gate, Up, RUN, 1, false, ALL>(shared, n, norm);
     };
     auto write = [&](int row, float g, float u) {
-        if constexpr (HOW != SCALED) g *= factor, u *= factor;
         g = tap(p.gate_tap, row, g), u = tap(p.up_tap, row, u);
-        const float y = tap(p.y_tap, row, gated(g, u));
-        p.y[row] = y;
-        return y;
+        p.y[row] = tap(p.y_tap, row, gated(g, u));
     };
-    u8 *stages = shared + vector_bytes<Gate, Up>(p.n);
+    u8 *stages = shared + vector_bytes<Gate, Up>(n);
     if constexpr (TILES == 0) {
         constexpr int ROWS = TILE / 2;
-        const int blocks = p.n / 256, tiles = p.m / ROWS;
+        const int blocks = n / 256, tiles = p.m / ROWS;
         auto rows_of = [&](int tile) { return Eights{{&p.gate, &p.up}, {tile * ROWS, tile * ROWS}}; };
         ring_rows<Gate, HELD, HELD>(p.walk, part_of(tiles, 0) * blocks, part_of(tiles, 1) * blocks, blocks, stages, turn, rows_of,
                               [&] { return ready().a; }, [&](RingSums sums) {
                                   for (int row = sums.first() * ROWS + threadIdx.x; row < sums.end() * ROWS; row += blockDim.x) {
                                       write(row, sums(row / ROWS, row % ROWS), sums(row / ROWS, row % ROWS + ROWS));
                                   }
-                                  norm.tap_after(factor, p.n);
                               });
         return;
     }
     if constexpr (TILES == 1) {
         constexpr int ROWS = TILE / 2;
-        const int groups = p.n / 32, tiles = (p.m + ROWS - 1) / ROWS;
+        const int groups = n / 32, tiles = (p.m + ROWS - 1) / ROWS;
         const int count = max((tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x, 0);
         auto first_of = [&](int tile) { return (int)(tile * gridDim.x + blockIdx.x) * ROWS; };
         auto fetch = [&](int tile, u8 *to) {
@@ -78,7 +73,6 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
                 const int tile = i / ROWS, of = i % ROWS, row = first_of(tile) + of;
                 if (row < p.m) write(row, sums(tile, of), sums(tile, of + ROWS));
             }
-            norm.tap_after(factor, p.n);
         });
         return;
     }
@@ -89,18 +83,14 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
     };
     auto done = [&](int set, Sums sums) {
         const int row = first_of(set) + threadIdx.x;
-        const bool mine = (int)threadIdx.x < TILE * PAIRS && row < p.m;
-        if (mine || (LEAVES && threadIdx.x < 32)) {
-            const int tile = threadIdx.x / TILE * 2, of = threadIdx.x % TILE;
-            const float y = mine ? write(row, sums(tile, of), sums(tile + 1, of)) : 0.0f;
-            if constexpr (LEAVES) leave<PAIRS == 2, false>(p.left, row / UNIT, mine, y, 0.0f);
-        }
-        if (set == 0) norm.tap_after(factor, p.n);
+        if (threadIdx.x >= TILE * PAIRS || row >= p.m) return;
+        const int tile = threadIdx.x / TILE * 2, of = threadIdx.x % TILE;
+        write(row, sums(tile, of), sums(tile + 1, of));
     };
     if constexpr (TILES > 1 && HELD > 0) {
-        hold_rows<Gate, TILES, HELD>(p.walk, Span::whole(p.n), stages, turn, [&](int tile) { return rows_of(0, tile); },
+        hold_rows<Gate, TILES, HELD>(p.walk, Span::whole(n), stages, turn, [&](int tile) { return rows_of(0, tile); },
                                      [&] { return ready().a; }, [&](Sums sums) { done(0, sums); });
     } else if constexpr (TILES > 1) {
-        walk_rows<Gate, Up>(p.walk, Span::whole(p.n), stages, turn, rows_of, ready, done);
+        walk_rows<Gate, Up>(p.walk, Span::whole(n), stages, turn, rows_of, ready, done);
     }
 }

@@ -145,7 +145,7 @@ __device__ __forceinline__ void ring_rows(const Walk &walk, int from, int to, in
     for (int stage = 0; stage < EARLY; stage++) bring(stage);
     turn.wait();
     turn.mark(0);
-    const auto x = ready();
+    const Vector x = ready();
     turn.mark(2);
 #pragma unroll 1
     for (int stage = EARLY; stage < STAGES; stage++) bring(stage);

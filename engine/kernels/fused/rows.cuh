@@ -58,13 +58,10 @@ __device__ __forceinline__ void fetch_tile(const Rows &rows, int groups, int j0,
 struct Vectors {
     Vector a, b;
 };
-struct UnitVectors {
-    UnitVector a, b;
-};
 
 // Adds a member's share of a tile's products, of a team, to its sums.
-template <typename Format, typename X>
-__device__ __forceinline__ void add_share(const u8 *tile, int groups, int member, int team, const X &x, int j0,
+template <typename Format>
+__device__ __forceinline__ void add_share(const u8 *tile, int groups, int member, int team, const Vector &x, int j0,
                                           int lane, Sums &sums) {
     typedef Tile<Format> T;
     const int atoms = (groups + T::ATOM - 1) / T::ATOM, end = atoms * (member + 1) / team;
@@ -96,7 +93,7 @@ using ResultsOf = Results<(HELD > 0 ? MOST_WARPS / TILES : 1)>;
 // gets the sums. All threads call them.
 //
 // All that does not depend on the vector is done before the block's turn: the turn takes a
-// microsecond or two, of which every instruction counts.
+// microsecond or two, of which every instruction counts. `meanwhile` is done while the weights are on their way.
 struct Nothing {
     __device__ __forceinline__ void operator()() const {}
 };
@@ -130,14 +127,14 @@ __device__ __forceinline__ void hold_rows(const Walk &walk, Span span, u8 *stage
     }
     turn.wait();
     turn.mark(0);
-    const auto x = ready();
+    const Vector x = ready();
     turn.mark(2);
     __syncthreads();
     turn.mark(3);
     Sums sums;
 #pragma unroll
     for (int i = 0; i < HELD; i++) T::add(held[i], x, max(min(begin + i, end - 1), 0) * T::ATOM, lane, sums);
-    if (atoms == 0) sums = Sums(); // there is no group to meet
+    if (atoms == 0) sums = Sums(); // there was no group to meet
     turn.mark(4);
     sums.write(parts + warp * TILE, lane);
     __syncthreads();
@@ -178,7 +175,7 @@ __device__ __forceinline__ void walk_rows(const Walk &walk, Span span, u8 *stage
     for (int pass = 0; pass < walk.stages; pass++) fetch(pass);
     turn.wait();
     turn.mark(0);
-    const auto x = ready();
+    const Vectors x = ready();
     turn.mark(2);
     Sums sums;
     int set = 0, chunk = 0, stage = 0;
@@ -262,7 +259,7 @@ __device__ __forceinline__ void own_rows(const Walk &walk, int groups, u8 *stage
     for (int set = 0; set < walk.stages; set++) fetch(set, set);
     turn.wait();
     turn.mark(0);
-    const auto x = ready();
+    const Vector x = ready();
     turn.mark(2);
     __syncthreads();
     turn.mark(3);
@@ -313,6 +310,11 @@ struct SharedRows {
         __syncthreads();
         const int all = count * atoms;
         auto unpacked = [&](int i) { return T::hold(stages + i / atoms * walk.stride, groups, i % atoms * T::ATOM, lane); };
+        auto add = [&](int i, const typename T::Held &held, const Vector &x) {
+            Sums sums;
+            T::add(held, x, i % atoms * T::ATOM, lane, sums);
+            sums.write(parts + i * TILE, lane);
+        };
         typename T::Held held[HELD > 0 ? HELD : 1] = {};
 #pragma unroll 1
         for (int k = 0; k < HELD; k++) {
@@ -323,22 +325,17 @@ struct SharedRows {
         }
         turn.wait();
         turn.mark(0);
-        const auto x = ready();
+        const Vector x = ready();
         turn.mark(2);
         __syncthreads();
         turn.mark(3);
-        auto add = [&](int i, const typename T::Held &held) {
-            Sums sums;
-            T::add(held, x, i % atoms * T::ATOM, lane, sums);
-            sums.write(parts + i * TILE, lane);
-        };
 #pragma unroll
         for (int k = 0; k < HELD; k++) {
-            if (warp + k * WARPS < all) add(warp + k * WARPS, held[k]);
+            if (warp + k * WARPS < all) add(warp + k * WARPS, held[k], x);
         }
         turn.mark(4);
 #pragma unroll 1
-        for (int i = warp + HELD * WARPS; i < all; i += WARPS) add(i, unpacked(i));
+        for (int i = warp + HELD * WARPS; i < all; i += WARPS) add(i, unpacked(i), x);
         turn.mark(5);
         __syncthreads();
         done(SharedRows{parts, atoms});
@@ -367,7 +364,8 @@ __device__ __forceinline__ void pad_both(u8 *shared, int n) {
     pad<XA>(shared, n);
     if constexpr (!same_type<XA, XB>) pad<XB>(shared + padded_groups(n) * (XA::GROUP + 8), n);
 }
-// PADS: as well as makes.
+
+// PADS: they are not padded yet.
 template <typename A, typename B, int RUN, int AT_ONCE, bool PADS = true, bool ONCE = false, typename Get>
 __device__ __forceinline__ Vectors prepare_both(u8 *shared, int n, Get get) {
     typedef typename Tile<A>::X XA;

@@ -42,51 +42,20 @@ struct Stream {
     }
 };
 
-// How a kernel takes a vector that a norm scales: scaled, or times the weight alone, so that no thread waits for the sum of squares,
-// which then scales what comes out.
-constexpr int SCALED = 0;
-constexpr int WEIGHED = 1;
-// Besides: no thread has more of the vector than it keeps.
-constexpr int KEEPS = 2;
-
-// Called, since it is seldom wanted.
-static __device__ __noinline__ void tap_normed(const float *base, const float *a, const float *b, const float *weight, float factor,
-                                               float *to, int n) {
-    const Stream x = {base, {a, b}, nullptr, nullptr};
-    for (int i = threadIdx.x; i < n; i += blockDim.x) to[i] = x.one(i) * factor * weight[i];
-}
-
-// What the norm scales by, of the squares of each thread. The last warp of a block finds it while the others split: where there are
-// fewer fours than threads, it has nothing else to do. Called, so that the others have less to jump over.
-static __device__ __noinline__ void find_factor(const float *squares, float *factor, float inverse_n, float eps) {
-    wait_for_told();
-    float sum = 0.0f;
-#pragma unroll 2
-    for (int i = 4 * (threadIdx.x % 32); i < (int)blockDim.x; i += 128) {
-        const float4 v = *(const float4 *)(squares + i);
-        sum += (v.x + v.y) + (v.z + v.w);
-    }
-    sum = factor_of(fmaf(warp_sum(sum), inverse_n, eps));
-    if (threadIdx.x % 32 == 0) *factor = sum;
-}
-
 // RMSNorm of x, four elements at a time. The first KEPT fours of a thread (`four_of`) and their
 // weights are kept; what a thread has besides is read again.
-template <int RUN, int KEPT = RUN, int TAKES = SCALED>
+template <int RUN, int KEPT = RUN, bool ALL = false>
 struct Norm {
-    static constexpr int EACH = RUN, HOW = TAKES % KEEPS;
-    static constexpr bool ALL = TAKES >= KEEPS;
+    static constexpr int EACH = RUN;
     const Stream &x;
     const float *weight;
     float *tapped; // by one block
     float4 first[KEPT], factor[KEPT];
     float inverse_n, scale;
-    float *squares_of; // each thread, where they are added up beside
     // Before the wait.
     __device__ __forceinline__ Norm(const Stream &x, const float *weight, float *tap_of, int n)
         : x(x), weight(weight), tapped(blockIdx.x == 0 ? tap_of : nullptr) {
         inverse_n = 1.0f / (float)n;
-        asm volatile("" : "+f"(inverse_n)); // here and not on the turn
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {
             const int i = four_of<RUN>(k);
@@ -119,14 +88,7 @@ struct Norm {
 #pragma unroll 1
             for (int k = KEPT; !ALL && four_of<RUN>(k) < n / 4; k++) add(x.at(four_of<RUN>(k), blockIdx.x == 0));
         }
-        if constexpr (HOW == WEIGHED) {
-            __shared__ __align__(16) float parts[32 * WARPS];
-            squares_of = parts;
-            parts[threadIdx.x] = squares;
-            if (threadIdx.x / 32 + 1 < blockDim.x / 32) tell_last();
-        } else {
-            scale = factor_of(fmaf(block_sum<WARPS>(squares), inverse_n, eps));
-        }
+        scale = factor_of(fmaf(block_sum<WARPS>(squares), inverse_n, eps));
     }
     __device__ __forceinline__ float4 operator()(int i) const {
         float4 v, w;
@@ -136,20 +98,7 @@ struct Norm {
             if (i == four_of<RUN>(k)) v = first[k], w = factor[k], kept = true;
         }
         if (!ALL && !kept) v = x.at(i, false), w = ((const float4 *)weight)[i];
-        if constexpr (HOW == WEIGHED) return make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
         return tap4(tapped, 4 * i,
                     make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w));
-    }
-    // Leaves the factor, where the norm did not scale, for who has met the block's next barrier. Whole blocks call it after `measure`.
-    __device__ __forceinline__ void find(float *factor, float eps) const {
-        if constexpr (HOW == WEIGHED) {
-            if (threadIdx.x / 32 + 1 == blockDim.x / 32) find_factor(squares_of, factor, inverse_n, eps);
-        }
-    }
-    // Writes the norm out where it is tapped and was not made: one block, when it has the factor.
-    __device__ __forceinline__ void tap_after(float factor, int n) const {
-        if constexpr (HOW != SCALED) {
-            if (tapped) tap_normed(x.base, x.halves[0], x.halves[1], weight, factor, tapped, n);
-        }
     }
 };

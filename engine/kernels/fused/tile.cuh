@@ -150,19 +150,6 @@ struct NibblesTile {
             }
         }
     }
-    static __device__ __forceinline__ void add(const Held &held, const UnitVector &x, int j0, int lane, Sums &sums) {
-        static_assert(!MIN, "nobody asks for these");
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int c[4] = {0, 0, 0, 0};
-            multiply32(c, held.q[i], x.beside_zero(x.word(j0 + i, lane), lane));
-            const float by = x.inverse(j0 + i, lane) * BlockDigits::worth(lane);
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                sums.row[r] = fmaf(Digits::value(c[2 * r], c[2 * r + 1]), half_of(held.d[i], r) * by, sums.row[r]);
-            }
-        }
-    }
 };
 template <>
 struct Tile<Q4_0> : NibblesTile<false, false> {};
@@ -200,20 +187,11 @@ struct Tile<Q8_0> {
             sums.row[r] = fmaf(Digits::value(c[2 * r], c[2 * r + 1]), d * worth, sums.row[r]);
         }
     }
-    static __device__ __forceinline__ void add(const Held &held, const UnitVector &x, int j0, int lane, Sums &sums) {
-        int c[4] = {0, 0, 0, 0};
-        multiply32(c, held.q, x.beside_zero(x.word(j0, lane), lane));
-        const float by = x.inverse(j0, lane) * BlockDigits::worth(lane);
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            sums.row[r] = fmaf(Digits::value(c[2 * r], c[2 * r + 1]), half_of(held.d, r) * by, sums.row[r]);
-        }
-    }
 };
 
 // Blocks of 256: a block is an atom. Its groups meet digits of one scale, and their products
 // are weighed with their integer scales and added as integers: what is a float begins with
-// the block. Digits of units have scales of their own: what is a float begins with the group.
+// the block.
 struct BlockTile {
     typedef BlockDigits X;
     static constexpr int ATOM = 8;
@@ -315,32 +293,6 @@ struct KNibblesTile : BlockTile {
         less = fmaf(small(held.mins >> 24), b.w, less);
         sums.less = fmaf(half_of(held.dmin, 1), less, sums.less);
     }
-    // Of a vector whose groups have one scale.
-    static __device__ __forceinline__ void add(const Held &held, const UnitVector &x, int j0, int lane, Sums &sums) {
-        const int second = lane % 4 / 2;
-        float all[2] = {0.0f, 0.0f};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int c[4] = {FLOAT_BITS, FLOAT_BITS, FLOAT_BITS, FLOAT_BITS};
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                multiply_unsigned(c, held.q[i][half], x.beside_zero(x.word_of_pair(j0 + 2 * i, half, lane), lane));
-            }
-            const float inverse = x.scales[j0 + 2 * i + second].x;
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const float scale = small(held.scales[r][i / 2] >> (i % 2 * 16) & 255) * inverse;
-                all[r] = fmaf(value_of_bits(c[2 * r], c[2 * r + 1]), scale, all[r]);
-            }
-        }
-        const float by = X::worth(lane) * (second ? HIGH_WORTH : 1.0f);
-#pragma unroll
-        for (int r = 0; r < 2; r++) sums.row[r] = fmaf(all[r], half_of(held.d, r) * by, sums.row[r]);
-        float less = 0.0f;
-#pragma unroll
-        for (int k = 0; k < 4; k++) less = fmaf(small(held.mins >> (8 * k) & 255), x.sum(j0 + 4 * second + k), less);
-        sums.less = fmaf(half_of(held.dmin, 1), less, sums.less);
-    }
 };
 template <>
 struct Tile<Q4_K> : KNibblesTile<false> {};
@@ -403,23 +355,6 @@ struct Tile<Q6_K> : BlockTile {
             weigh(all, c, scale(0), scale(1));
         }
         finish(all, held.d, x.scales[j0].x * X::worth(lane) * 0.25f, sums);
-    }
-    static __device__ __forceinline__ void add(const Held &held, const UnitVector &x, int j0, int lane, Sums &sums) {
-        float all[2] = {0.0f, 0.0f};
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            int c[4] = {FLOAT_BITS, FLOAT_BITS, FLOAT_BITS, FLOAT_BITS};
-            multiply32(c, held.q[i], x.beside_zero(x.word(j0 + i, lane), lane));
-            const float inverse = x.inverse(j0 + i, lane);
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                // A signed byte, 128 too large.
-                const float scale = small((held.scales[r][i / 4] >> (8 * (i % 4)) & 255) ^ 128) - 128.0f;
-                all[r] = fmaf(value_of_bits(c[2 * r], c[2 * r + 1]), scale * inverse, all[r]);
-            }
-        }
-#pragma unroll
-        for (int r = 0; r < 2; r++) sums.row[r] = fmaf(all[r], half_of(held.d, r) * (X::worth(lane) * 0.25f), sums.row[r]);
     }
 };
 

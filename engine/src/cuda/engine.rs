@@ -130,8 +130,6 @@ pub fn unsupported(graph: &Graph, path: Path) -> Option<CudaError> {
         keep_taps: false,
         last_logits: false,
         more_sequences: 0,
-        split_once: [false; 2],
-        norm_last: false,
     };
     supports(graph, &options).err()
 }
@@ -181,7 +179,6 @@ impl CudaEngine {
     fn on(
         ordinal: usize, graph: Graph, source: &dyn WeightSource, options: Options, communicator: Option<Communicator>,
     ) -> Result<Self, CudaError> {
-        let options = options.tried();
         let fast = supports(&graph, &options)?;
         let device = devices()?.swap_remove(ordinal);
         let context = CudaContext::new(device.ordinal).doing("opening the device")?;

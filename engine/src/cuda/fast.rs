@@ -9,12 +9,11 @@ use super::decoder::{Decoder, Ffn, Layer, Mlp};
 use super::hybrid;
 use super::kernels::*;
 use super::launch::Call;
-use super::layouts::{Best, Left, Ptr, Stream, Walk};
+use super::layouts::{Best, Ptr, Stream, Walk};
 use super::tiles::{THREADS, TILE, Task};
 use super::weights::Weight;
 use crate::model::{Graph, Node};
 use crate::ops::{Op, Pairing};
-use crate::quant::GgmlType;
 
 /// Threads of a block, each where the kernel says so.
 const ARGMAX_THREADS: u32 = constant!("fused/argmax.cu", "THREADS");
@@ -63,24 +62,6 @@ pub fn decoder_of(graph: &Graph) -> Result<Decoder, CudaError> {
         return refuse("are not made for RoPE of adjacent pairs".to_owned());
     }
     Ok(decoder)
-}
-
-/// How a block of `ffn_act` makes its rows: so many tiles at a time, of which a warp holds so much, and, where that does not depend on
-/// how many blocks the card holds, the way, the blocks, their threads and the bytes of shared memory of one.
-struct FfnWay {
-    tiles: usize,
-    held: usize,
-    fixed: Option<(Walk, usize, u32, u32)>,
-}
-
-/// How a kernel takes a vector that a norm scales, and whether it does that to what it has multiplied or reads digits.
-const NORMED: u32 = constant!("fused/stream.cuh", "SCALED");
-const WEIGHED: u32 = constant!("fused/stream.cuh", "WEIGHED");
-const LEFT: u32 = constant!("fused/stream.cuh", "LEFT");
-
-/// Whether rows of this format meet digits of groups of 32, of which they need no sums.
-fn of_groups(ty: GgmlType) -> bool {
-    matches!(ty, GgmlType::Q4_0 | GgmlType::Q5_0 | GgmlType::Q8_0)
 }
 
 /// Makes the fused launches of a model.
@@ -196,31 +177,6 @@ impl Fused<'_> {
         }
     }
 
-    /// How a kernel takes a vector that a norm scales and nobody has left as digits.
-    fn takes(&self) -> u32 {
-        if self.calls.options.norm_last { WEIGHED } else { NORMED }
-    }
-
-    /// Where `attn_out` leaves its rows as digits for these products, if it does.
-    fn left_for_ffn(&self, layer: &Layer) -> Left {
-        let Ffn::Dense(mlp) = &layer.ffn else { return Left::default() };
-        match [mlp.gate, mlp.up].iter().all(|&i| of_groups(self.weight(i).ty)) {
-            true => self.calls.memory.left[0],
-            false => Left::default(),
-        }
-    }
-
-    /// Where `ffn_act` leaves its rows as digits for `ffn_down`, if it does: with so many tiles at a time it has whole units, and with
-    /// four of them the groups of 32 that blocks of 256 take.
-    fn left_for_down(&self, mlp: &Mlp, tiles: usize) -> Left {
-        let ty = self.weight(mlp.down).ty;
-        let blocks = matches!(ty, GgmlType::Q4_K | GgmlType::Q5_K | GgmlType::Q6_K);
-        match (of_groups(ty) && tiles > 1) || (blocks && tiles == 4) {
-            true => self.calls.memory.left[1],
-            false => Left::default(),
-        }
-    }
-
     /// Every launch of a decode step.
     pub fn decode(&self, token: u32, position: usize) -> Vec<Launch> {
         let d = self.decoder;
@@ -239,7 +195,7 @@ impl Fused<'_> {
             match &layer.ffn {
                 Ffn::Dense(mlp) => {
                     add(
-                        self.ffn_act(layer.attn_residual, layer.ffn_norm, mlp, self.left_for_ffn(layer)),
+                        self.ffn_act(layer.attn_residual, layer.ffn_norm, mlp),
                         vec![layer.ffn_norm, mlp.gate, mlp.up, mlp.act],
                     );
                     add(self.half_linear(mlp), Vec::new());
@@ -350,19 +306,8 @@ impl Fused<'_> {
                 stamps: 0,
             };
             let kv = self.calls.options.kv_kernel(false);
-            Call::new(params, (1, 1, 1), THREADS).of(&[
-                &q.ty,
-                &k.ty,
-                &v.ty,
-                &kv,
-                &config.head_dim,
-                &pairs,
-                &head_norm,
-                &held_q,
-                &held_k,
-                &held_v,
-                &self.takes(),
-            ])
+            Call::new(params, (1, 1, 1), THREADS)
+                .of(&[&q.ty, &k.ty, &v.ty, &kv, &config.head_dim, &pairs, &head_norm, &held_q, &held_k, &held_v])
         };
         if let Some((walk, threads, shared, makers)) = self.qkv_ring(layer) {
             let mut call = with(walk, makers, 0, [walk.stages as usize; 3]).shared(shared);
@@ -390,15 +335,12 @@ impl Fused<'_> {
         let (makers, stages) =
             if let Some((walk, ..)) = ring { (tiles.div_ceil(each), walk.stages) } else { (tiles, 0) };
         let (walk, threads, shared) = ring.unwrap_or((walk, THREADS, shared));
-        let left = self.left_for_ffn(layer);
         let params = AttnOutParams {
             partial: memory.partial,
             w: w.planes,
             a: self.stream(index, false),
             y: self.at(layer.attn_residual),
             position_at: memory.position,
-            norm: if left.words == 0 { 0 } else { self.vector(layer.ffn_norm) },
-            left,
             weights_tap: self.tap(layer.weights),
             context_tap: self.tap(layer.context),
             product_tap: self.tap(layer.attn_out),
@@ -417,7 +359,7 @@ impl Fused<'_> {
             _ => config.n_heads * self.calls.options.context.div_ceil(SCALED),
         };
         Call::new(params, ((makers + scaling) as u32, 1, 1), threads)
-            .of(&[&w.ty, &config.head_dim, &held, &stages, &(left.words != 0)])
+            .of(&[&w.ty, &config.head_dim, &held, &stages])
             .shared(shared)
     }
 
@@ -428,11 +370,10 @@ impl Fused<'_> {
         // Whole blocks of weights.
         let first = groups.div_ceil(2).next_multiple_of(w.ty.block_size().div_ceil(32)).min(groups);
         let task = self.task(&[w], first, 1);
-        let with = |held: usize, ring: i32, from: Left| {
+        let with = |held: usize, ring: i32| {
             move |walk| {
                 let params = HalfLinearParams {
                     x: self.at(mlp.act),
-                    from,
                     w: w.planes,
                     y: self.calls.memory.halves,
                     walk,
@@ -441,24 +382,14 @@ impl Fused<'_> {
                     first: first as i32,
                     stamps: 0,
                 };
-                Call::new(params, (1, if ring > 0 { 1 } else { 2 }, 1), THREADS).of(&[
-                    &w.ty,
-                    &held,
-                    &ring,
-                    &(from.words != 0),
-                ])
+                Call::new(params, (1, if ring > 0 { 1 } else { 2 }, 1), THREADS).of(&[&w.ty, &held, &ring])
             }
         };
         // A block for each tile, if the card holds all of them at once.
         let ((walk, shared), tiles) = (task.walk(1), w.m.div_ceil(TILE));
         let each = if shared as usize <= self.limit_of_two() { 2 } else { 1 };
         if 2 * tiles <= each * self.calls.functions.processors as usize {
-            // The sums of units stand behind their digits.
-            let sums = if of_groups(w.ty) { 0 } else { (8 * first.next_multiple_of(2)).next_multiple_of(16) };
-            let fits = shared as usize + sums <= self.limit();
-            let from = if fits { self.left_for_down(mlp, self.ffn_way(mlp).tiles) } else { Left::default() };
-            let sums = if from.words == 0 { 0 } else { sums as u32 };
-            let mut call = with(task.held(w.ty), 0, from)(walk).shared(shared + sums);
+            let mut call = with(task.held(w.ty), 0)(walk).shared(shared);
             call.grid.0 = tiles as u32;
             return call;
         }
@@ -466,19 +397,40 @@ impl Fused<'_> {
         let blocks = self.calls.functions.processors as usize;
         let ring = self.task(&[w], groups, 1).ring(tiles / blocks + 2);
         if let Some((walk, threads, shared)) = ring.filter(|_| w.m.is_multiple_of(TILE) && tiles >= blocks) {
-            let mut call = with(0, walk.stages, Left::default())(walk).shared(shared);
+            let mut call = with(0, walk.stages)(walk).shared(shared);
             (call.grid.0, call.block.0) = (blocks as u32, threads);
             return call;
         }
         // Or two blocks a multiprocessor that take tiles in turn: one multiplies while the other waits for its weights.
         let two = Task { limit: self.limit_of_two(), ..task.clone() };
         let fits = two.walk(2).1 as usize <= two.limit;
-        self.streamed(if fits { &two } else { &task }, tiles, with(0, 0, Left::default()))
+        self.streamed(if fits { &two } else { &task }, tiles, with(0, 0))
     }
 
-    /// How a block of `ffn_act` makes its rows.
-    fn ffn_way(&self, mlp: &Mlp) -> FfnWay {
+    /// Norm, gate, up and their product.
+    pub(super) fn ffn_act(&self, residual: usize, norm: usize, mlp: &Mlp) -> Call {
         let (gate, up) = (self.weight(mlp.gate), self.weight(mlp.up));
+        let with = |tiles: usize, held: usize| {
+            move |walk| {
+                let params = FfnActParams {
+                    x: Stream { base: self.at(residual), ..Stream::default() },
+                    norm: self.vector(norm),
+                    gate: gate.planes,
+                    up: up.planes,
+                    y: self.at(mlp.act),
+                    norm_tap: self.tap(norm),
+                    gate_tap: self.tap(mlp.gate),
+                    up_tap: self.tap(mlp.up),
+                    y_tap: self.tap(mlp.act),
+                    walk,
+                    n: gate.n as i32,
+                    m: gate.m as i32,
+                    eps: self.eps(norm),
+                    stamps: 0,
+                };
+                Call::new(params, (1, 1, 1), THREADS).of(&[&gate.ty, &up.ty, &tiles, &held])
+            }
+        };
         // Two pairs of tiles or one to a block, if the card then holds all blocks at once, two to a multiprocessor.
         let most = 2 * self.calls.functions.processors as usize;
         for pairs in [2, 1] {
@@ -486,7 +438,9 @@ impl Fused<'_> {
             let (blocks, held) = (gate.m.div_ceil(TILE * pairs), task.held(gate.ty));
             if gate.ty == up.ty && held > 0 && blocks <= most {
                 let (walk, shared) = task.walk(1);
-                return FfnWay { tiles: 2 * pairs, held, fixed: Some((walk, blocks, THREADS, shared)) };
+                let mut call = with(2 * pairs, held)(walk).shared(shared);
+                call.grid.0 = blocks as u32;
+                return call;
             }
         }
         // Or the rows of all blocks in shared memory, where they fit: eight of each matrix to a tile.
@@ -494,51 +448,20 @@ impl Fused<'_> {
         let each = tiles.div_ceil(SHARING_BLOCKS * self.calls.functions.processors as usize);
         let (walk, shared) = self.task(&[gate, up], gate.n / 32, 1).shared_out(each);
         if gate.ty == up.ty && SHARING_BLOCKS * (shared as usize + BLOCK_BYTES) <= limit {
-            let fixed = Some((walk, tiles.div_ceil(each), SHARING_THREADS, shared));
-            return FfnWay { tiles: 1, held: SHARING_HELD, fixed };
+            let mut call = with(1, SHARING_HELD)(walk).shared(shared);
+            (call.grid.0, call.block.0) = (tiles.div_ceil(each) as u32, SHARING_THREADS);
+            return call;
         }
         // Or through rings, of tiles alike.
         let blocks = tiles.min(self.calls.functions.processors as usize);
         let ring = self.task(&[gate, up], gate.n / 32, 1).ring(tiles.div_ceil(blocks));
         if let Some((walk, threads, shared)) = ring.filter(|_| gate.ty == up.ty && gate.m.is_multiple_of(TILE)) {
-            return FfnWay { tiles: 0, held: walk.stages as usize, fixed: Some((walk, blocks, threads, shared)) };
-        }
-        FfnWay { tiles: 2, held: 0, fixed: None }
-    }
-
-    /// Norm, gate, up and their product, of what is left as digits, if it is.
-    pub(super) fn ffn_act(&self, residual: usize, norm: usize, mlp: &Mlp, from: Left) -> Call {
-        let (gate, up) = (self.weight(mlp.gate), self.weight(mlp.up));
-        let way = self.ffn_way(mlp);
-        let left = self.left_for_down(mlp, way.tiles);
-        let with = |walk| {
-            let params = FfnActParams {
-                x: Stream { base: self.at(residual), ..Stream::default() },
-                norm: self.vector(norm),
-                from,
-                gate: gate.planes,
-                up: up.planes,
-                y: self.at(mlp.act),
-                left,
-                norm_tap: self.tap(norm),
-                gate_tap: self.tap(mlp.gate),
-                up_tap: self.tap(mlp.up),
-                y_tap: self.tap(mlp.act),
-                walk,
-                n: gate.n as i32,
-                m: gate.m as i32,
-                eps: self.eps(norm),
-                stamps: 0,
-            };
-            let (takes, leaves) = (if from.words == 0 { self.takes() } else { LEFT }, left.words != 0);
-            Call::new(params, (1, 1, 1), THREADS).of(&[&gate.ty, &up.ty, &way.tiles, &way.held, &takes, &leaves])
-        };
-        if let Some((walk, blocks, threads, shared)) = way.fixed {
-            let mut call = with(walk).shared(shared);
+            let mut call = with(0, walk.stages as usize)(walk).shared(shared);
             (call.grid.0, call.block.0) = (blocks as u32, threads);
             return call;
         }
-        self.streamed(&self.task(&[gate, up], gate.n / 32, 2), gate.m.div_ceil(TILE), with)
+        let task = self.task(&[gate, up], gate.n / 32, 2);
+        self.streamed(&task, gate.m.div_ceil(TILE), with(2, 0))
     }
 
     /// The last norm and the output projection.
@@ -575,7 +498,7 @@ impl Fused<'_> {
                 eps: self.eps(norm),
                 stamps: 0,
             };
-            Call::new(params, (1, 1, 1), THREADS).of(&[&w.ty, &own, &ring, &self.takes()])
+            Call::new(params, (1, 1, 1), THREADS).of(&[&w.ty, &own, &ring])
         };
         // From Hopper on, of whole tiles: a block a multiprocessor, whose warps wait for nobody.
         let processors = self.calls.functions.processors;
@@ -660,36 +583,6 @@ mod tests {
                 let experts = decoder_of(graph).is_ok_and(|d| matches!(d.layers[0].ffn, Ffn::Experts(_)));
                 assert_eq!(many.1 == few.1, whole || experts);
                 assert_ne!(many.1, asked(shared, 2 * processors, 2048).1);
-            }
-        }
-    }
-
-    #[test]
-    fn what_one_kernel_leaves_as_digits_the_next_one_reads() {
-        for graph in &graphs() {
-            for split_once in [[false, false], [true, false], [false, true], [true, true]] {
-                let options = Options { step: 8, context: 16, path: Path::Fast, split_once, ..Options::default() };
-                with_calls(graph, &options, |calls| {
-                    let decoder = decoder_of(graph).expect("a decoder");
-                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false, narrow: false };
-                    let dense = matches!(decoder.layers[0].ffn, Ffn::Dense(_));
-                    let (mut of_out, mut of_act, mut read) = (Left::default(), Left::default(), 0);
-                    for call in calls_of(fused.decode(7, 5)) {
-                        match &call.params {
-                            Params::AttnOut(params) => of_out = params.left,
-                            Params::FfnAct(params) => {
-                                assert_eq!((params.from, params.from.words != 0), (of_out, split_once[0]));
-                                of_act = params.left;
-                            }
-                            Params::HalfLinear(params) => {
-                                assert_eq!((params.from, params.from.words != 0), (of_act, split_once[1]));
-                                read += 1;
-                            }
-                            _ => (),
-                        }
-                    }
-                    assert_eq!((read > 0, of_out.words != 0), (dense, dense && split_once[0]));
-                });
             }
         }
     }

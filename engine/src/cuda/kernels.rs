@@ -4,7 +4,7 @@
 //! does; [`File::checks`] has the compiler compare the two, and `functions` asks the driver for the size of
 //! what was compiled.
 
-use super::layouts::{Batch, Best, Choice, Left, Operand, Ptr, Shared, Stream, Walk};
+use super::layouts::{Batch, Best, Choice, Operand, Ptr, Shared, Stream, Walk};
 use super::weights::Planes;
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -185,8 +185,8 @@ kernels! {
         q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32, stamps: Ptr,
     }
     AttnOut(AttnOutParams) "fused/attn_out.cu" {
-        partial: [Ptr; 2], w: Planes, a: Stream, y: Ptr, position_at: Ptr, norm: Ptr, left: Left, weights_tap: Ptr,
-        context_tap: Ptr, product_tap: Ptr, y_tap: Ptr, walk: Walk, n: i32, m: i32, heads: i32, splits: i32, makers: i32,
+        partial: [Ptr; 2], w: Planes, a: Stream, y: Ptr, position_at: Ptr, weights_tap: Ptr, context_tap: Ptr,
+        product_tap: Ptr, y_tap: Ptr, walk: Walk, n: i32, m: i32, heads: i32, splits: i32, makers: i32,
         stamps: Ptr,
     }
     NormRows(NormRowsParams) "prefill/norm_rows.cu" {
@@ -221,11 +221,11 @@ kernels! {
         gate: Shared, up: Shared, to: Operand, gate_tap: Ptr, up_tap: Ptr, tap: Ptr, n: i32,
     }
     HalfLinear(HalfLinearParams) "fused/half_linear.cu" {
-        x: Ptr, from: Left, w: Planes, y: [Ptr; 2], walk: Walk, n: i32, m: i32, first: i32, stamps: Ptr,
+        x: Ptr, w: Planes, y: [Ptr; 2], walk: Walk, n: i32, m: i32, first: i32, stamps: Ptr,
     }
     FfnAct(FfnActParams) "fused/ffn_act.cu" {
-        x: Stream, norm: Ptr, from: Left, gate: Planes, up: Planes, y: Ptr, left: Left, norm_tap: Ptr, gate_tap: Ptr,
-        up_tap: Ptr, y_tap: Ptr, walk: Walk, n: i32, m: i32, eps: f32, stamps: Ptr,
+        x: Stream, norm: Ptr, gate: Planes, up: Planes, y: Ptr, norm_tap: Ptr, gate_tap: Ptr, up_tap: Ptr, y_tap: Ptr,
+        walk: Walk, n: i32, m: i32, eps: f32, stamps: Ptr,
     }
     Router(RouterParams) "fused/router.cu" {
         x: Stream, norm: Ptr, w: Planes, normed: Ptr, y: Ptr, norm_tap: Ptr, y_tap: Ptr, n: i32, m: i32, eps: f32, stamps: Ptr,

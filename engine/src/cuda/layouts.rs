@@ -31,20 +31,6 @@ pub struct Stream {
     pub sum_tap: Ptr,
 }
 
-/// `struct Left` of `digits.cuh`: a vector that the kernel which makes it splits into digits.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Left {
-    /// Digits; none where no vector is left so.
-    pub words: Ptr,
-    /// What they are worth, by unit.
-    pub inverse: Ptr,
-    /// Sums of the elements.
-    pub sums: Ptr,
-    /// Sums of squares.
-    pub squares: Ptr,
-}
-
 /// `struct Best` of `best.cuh`: who looks for the largest logit.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

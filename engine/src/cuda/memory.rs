@@ -6,7 +6,7 @@ use super::device::Doing as _;
 use super::kernels::constant;
 use super::known::{Known, is_cache, is_own_state, known};
 use super::launch::Call;
-use super::layouts::{Batch, Left, Operand, Ptr, Wide};
+use super::layouts::{Batch, Operand, Ptr, Wide};
 use super::operand::{Part as Split, SHARED, cache_tile, sums_bytes};
 use super::options::{Gemm, Options, Path};
 use super::slots::{Slots, taken};
@@ -64,8 +64,6 @@ pub struct Memory {
     pub partial: [Ptr; 2],
     /// Halves of a layer's last product.
     pub halves: [Ptr; 2],
-    /// The rows of `attn_out` and of `ffn_act` as digits, where they are left so.
-    pub left: [Left; 2],
     /// Counter of the blocks that have told their largest logit.
     pub argmax_arrived: Ptr,
     /// Largest logit so far.
@@ -77,9 +75,6 @@ pub const RING_BYTES: usize = 64 << 20;
 
 /// Shares of the keys that the fused attention makes at most.
 pub const SPLITS: u32 = constant!("fused/shares.cuh", "SPLITS");
-
-/// Elements that share a scale in a vector that is split once.
-pub const UNIT: usize = constant!("fused/digits.cuh", "UNIT") as usize;
 
 impl Memory {
     /// Where everything would stand from address `start` on: needs no device. `source` tells the tensors' extents and
@@ -184,15 +179,6 @@ impl Memory {
             ring: take(RING_BYTES),
             position: take(8),
             halves: [0, 1].map(|_| take(4 * config.n_embd)),
-            left: options.split_once.map(|once| match once {
-                true => Left {
-                    words: take(4 * row),
-                    inverse: take(4 * row.div_ceil(UNIT)),
-                    sums: take(4 * row.div_ceil(UNIT)),
-                    squares: take(4 * row.div_ceil(UNIT)),
-                },
-                false => Left::default(),
-            }),
             partial: [config.head_dim, 2].map(|each| take(4 * SPLITS as usize * config.n_heads * each)),
             argmax_arrived: take(4),
             best: take(8),

@@ -7,7 +7,7 @@ use super::hybrid::{Delta, Gated, Layer, Mixer, keys};
 use super::kernels::*;
 use super::known::Known;
 use super::launch::Call;
-use super::layouts::{Left, Ptr, Stream, Walk};
+use super::layouts::{Ptr, Stream, Walk};
 use super::tiles::{TILE, Task};
 use super::walk::defined;
 use super::weights::Weight;
@@ -66,10 +66,7 @@ impl Fused<'_> {
                 }
             }
             let mlp = &layer.mlp;
-            add(
-                self.ffn_act(layer.residual, layer.ffn_norm, mlp, Left::default()),
-                vec![layer.ffn_norm, mlp.gate, mlp.up, mlp.act],
-            );
+            add(self.ffn_act(layer.residual, layer.ffn_norm, mlp), vec![layer.ffn_norm, mlp.gate, mlp.up, mlp.act]);
             add(self.half_linear(mlp), Vec::new());
             end = vec![mlp.down, layer.out];
         }

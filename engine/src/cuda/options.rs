@@ -59,22 +59,9 @@ pub struct Options {
     pub keep_taps: bool,
     /// Whether only the last token's logits are made, as generation needs them.
     pub last_logits: bool,
-    /// Whether decode steps of the fast path leave the rows of `attn_out` as digits for `ffn_act`, and those of `ffn_act` for
-    /// `ffn_down`, where formats allow it. Not measured on a card: [`Self::tried`].
-    pub split_once: [bool; 2],
-    /// Whether kernels of a decode step that multiply what a norm scales multiply first. Likewise.
-    pub norm_last: bool,
 }
 
 impl Options {
-    /// With what `QDIFF_TRIAL` in the environment asks for: vectors that are split once, those of `attn_out` (`o`) and of
-    /// `ffn_act` (`a`), and norms that scale what was multiplied (`n`).
-    #[must_use]
-    pub fn tried(self) -> Self {
-        let asked = std::env::var("QDIFF_TRIAL").unwrap_or_default();
-        Self { split_once: ['o', 'a'].map(|of| asked.contains(of)), norm_last: asked.contains('n'), ..self }
-    }
-
     /// What `kv.cuh` and `kv_types.cuh` call the elements of the cache of values, or of that of keys.
     pub(super) fn kv_kernel(&self, values: bool) -> String {
         format!("Kv{:?}", self.kv.of(values))
