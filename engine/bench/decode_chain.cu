@@ -486,7 +486,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             w.shared += (count - 1) * w.walk.stride + count * atoms * TILE * 4;
             auto *kernel = ffn::ffn_act<Shared, Shared, 1, 1, E>;
 #endif
-            ffn::FfnActParams p = {Stream{x[1]}, norm, gate, up, act, nullptr, nullptr, nullptr, nullptr, w.walk, E, F, 1e-6f};
+            ffn::FfnActParams p = {x[1], norm, gate, up, act, nullptr, nullptr, nullptr, nullptr, w.walk, E, F, 1e-6f};
             launch("ffn_act", kernel, p, dim3(blocks), w.threads, w.shared);
         }
         {

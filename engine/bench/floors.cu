@@ -187,6 +187,20 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32) splitting(const __grid_const
 // that this one has measured, by which it splits without a word between threads; or splits what is not measured yet.
 enum Way { FLOATS, SPLIT, DIGITS, MEASURED, BEFORE };
 
+constexpr int UNIT = 16; // elements, the rows of a tile, that share a scale
+
+// This lane's word of a unit, an element a lane of half a warp, whose largest magnitude is given: one digit of four elements.
+__device__ __forceinline__ u32 word_of_unit(float v, u32 largest, float &inverse) {
+    const int lane = threadIdx.x % 32;
+    float scale;
+    scale_of(largest, 29, scale, inverse);
+    const u32 mine = (u32)(__float2int_rn(v * scale) + 0x00808080) ^ 0x00808080u;
+    const u32 beside = __shfl_xor_sync(0xffffffffu, mine, 1);
+    const u32 two = lane % 2 == 0 ? __byte_perm(mine, beside, 0x6240) : __byte_perm(beside, mine, 0x7351);
+    const u32 across = __shfl_xor_sync(0xffffffffu, two, 2);
+    return lane % 4 < 2 ? __byte_perm(two, across, 0x5410) : __byte_perm(across, two, 0x7632);
+}
+
 // A vector as its makers leave it, besides its floats: the words of each unit, what an integer of it is worth, and the sums of its
 // squares and of its elements.
 struct Handed {
