@@ -17,7 +17,8 @@ struct HalfLinearParams {
 };
 
 template <typename Format, int HELD, int RING, int N, int FIRST>
-__global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RING > 0 ? 1 : 2) half_linear(const __grid_constant__ HalfLinearParams p) {
+__global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RING > 0 ? 1 : 2)
+    half_linear(const __grid_constant__ HalfLinearParams p) {
     typedef ResultsOf<1, HELD> Sums;
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
