@@ -415,14 +415,14 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
                 launch("attn_qkv", way == FLOATS ? of_floats : of_halves, p, grid, w.threads, w.shared);
             };
 #ifdef WEIGHTS_IN_F16
-            project(qkv::attn_qkv<F16, F16, F16, KvF32, D, 1, false, 7, 7, 7>, qkv::attn_qkv<F16, F16, F16, KvF16, D, 1, false, 7, 7, 7>);
+            project(qkv::attn_qkv<F16, F16, F16, KvF32, D, 1, false, 7, 7, 7, E>, qkv::attn_qkv<F16, F16, F16, KvF16, D, 1, false, 7, 7, 7, E>);
 #elif !defined(LARGE)
-            if (l % 2) project(qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, D, 1, false, 4, 4, 4>, qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF16, D, 1, false, 4, 4, 4>);
-            else project(qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, D, 1, false, 4, 4, 7>, qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF16, D, 1, false, 4, 4, 7>);
+            if (l % 2) project(qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, D, 1, false, 4, 4, 4, E>, qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF16, D, 1, false, 4, 4, 4, E>);
+            else project(qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, D, 1, false, 4, 4, 7, E>, qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF16, D, 1, false, 4, 4, 7, E>);
 #elif defined(HUGE)
-#define KERNEL(n) qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 0, false, n, n, n>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 0, false, n, n, n>
-#define MIXED(n) qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 0, false, n, n, n>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 0, false, n, n, n>
-#define PLAIN(v) qkv::attn_qkv<Q4_K, Q4_K, v, KvF32, D, 1, false, 0, 0, 0>, qkv::attn_qkv<Q4_K, Q4_K, v, KvF16, D, 1, false, 0, 0, 0>
+#define KERNEL(n) qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 0, false, n, n, n, E>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 0, false, n, n, n, E>
+#define MIXED(n) qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 0, false, n, n, n, E>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 0, false, n, n, n, E>
+#define PLAIN(v) qkv::attn_qkv<Q4_K, Q4_K, v, KvF32, D, 1, false, 0, 0, 0, E>, qkv::attn_qkv<Q4_K, Q4_K, v, KvF16, D, 1, false, 0, 0, 0, E>
             if (!rings) l % 2 ? project(PLAIN(Q4_K)) : project(PLAIN(Q6_K));
             else if (l % 2) stages == 2 ? project(KERNEL(2)) : stages == 3 ? project(KERNEL(3)) : project(KERNEL(4));
             else stages == 2 ? project(MIXED(2)) : project(MIXED(3));
@@ -431,8 +431,8 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #undef MIXED
 #undef PLAIN
 #else
-            if (l % 2) project(qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 1, false, 2, 2, 2>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 1, false, 2, 2, 2>);
-            else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, 2, 2, 2>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, 2, 2, 2>);
+            if (l % 2) project(qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 1, false, 2, 2, 2, E>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 1, false, 2, 2, 2, E>);
+            else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, 2, 2, 2, E>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, 2, 2, 2, E>);
 #endif
         }
         attend(way, {q, cache[0], cache[1], partial, position_at, nullptr, nullptr}, launch);
@@ -448,16 +448,16 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             out::AttnOutParams p = {partial, wo, stream, x[1], position_at, nullptr, nullptr, nullptr, nullptr, w.walk, E, E, H,
                                     splits_of(way), makers};
 #ifdef WEIGHTS_IN_F16
-            auto *kernel = out::attn_out<F16, D, 0, 0>;
+            auto *kernel = out::attn_out<F16, D, 0, 0, E>;
 #elif !defined(LARGE)
-            auto *kernel = out::attn_out<Q5_0, D, 2, 0>;
+            auto *kernel = out::attn_out<Q5_0, D, 2, 0, E>;
 #elif defined(HUGE)
-#define KERNEL(n) out::attn_out<Q4_K, D, 0, n>
+#define KERNEL(n) out::attn_out<Q4_K, D, 0, n, E>
             auto *kernel = !rings ? KERNEL(0) : stages == 2 ? KERNEL(2) : stages == 3 ? KERNEL(3) : KERNEL(4);
             if (rings && stages > 4) exit(1);
 #undef KERNEL
 #else
-            auto *kernel = out::attn_out<Q4_K, D, 1, 0>;
+            auto *kernel = out::attn_out<Q4_K, D, 1, 0, E>;
 #endif
             launch("attn_out", kernel, p, dim3(makers), w.threads, w.shared);
         }
@@ -465,11 +465,11 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #if !defined(LARGE) && !defined(WEIGHTS_IN_F16)
             const int pairs = 2, blocks = (F / TILE + pairs - 1) / pairs;
             const Walked w = walk({fq}, E, 2 * pairs, 1, 0);
-            auto *kernel = ffn::ffn_act<Q5_0, Q5_0, 4, 7>;
+            auto *kernel = ffn::ffn_act<Q5_0, Q5_0, 4, 7, E>;
 #elif defined(HUGE)
             int blocks = processors, stages;
             const Walked w = ring(fq, E, F / 8 / blocks + 1, stages);
-#define KERNEL(n) ffn::ffn_act<Q4_K, Q4_K, 0, n>
+#define KERNEL(n) ffn::ffn_act<Q4_K, Q4_K, 0, n, E>
             auto *kernel = BY_STAGES(stages, KERNEL);
 #undef KERNEL
 #else
@@ -484,37 +484,37 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
             Walked w = walk({fq}, E, 1, 1, 0);
             w.walk.tiles = count, w.threads = 32 * ffn::SHARING_WARPS;
             w.shared += (count - 1) * w.walk.stride + count * atoms * TILE * 4;
-            auto *kernel = ffn::ffn_act<Shared, Shared, 1, 1>;
+            auto *kernel = ffn::ffn_act<Shared, Shared, 1, 1, E>;
 #endif
-            ffn::FfnActParams p = {Stream{x[1]}, norm, gate, up, act, nullptr, nullptr, nullptr, nullptr, w.walk, E, F, 1e-6f};
+            ffn::FfnActParams p = {x[1], norm, gate, up, act, nullptr, nullptr, nullptr, nullptr, w.walk, E, F, 1e-6f};
             launch("ffn_act", kernel, p, dim3(blocks), w.threads, w.shared);
         }
         {
-            const int first = (F / 256 + 1) / 2 * 8;
+            constexpr int FIRST = (F / 256 + 1) / 2 * 8;
 #ifdef HUGE
             int blocks = std::min(processors, E / TILE), stages;
             const Walked w = ring(fd, F, E / TILE / blocks + 2, stages);
 #else
-            const Walked w = walk({fd}, first * 32, 1, 1, 0);
+            const Walked w = walk({fd}, FIRST * 32, 1, 1, 0);
 #endif
-            down::HalfLinearParams p = {act, wd, {halves[0], halves[1]}, w.walk, F, E, first};
+            down::HalfLinearParams p = {act, wd, {halves[0], halves[1]}, w.walk, F, E, FIRST};
 #ifdef WEIGHTS_IN_F16
             const dim3 grid(E / TILE, 2);
-            auto *of_q4 = down::half_linear<F16, 0, 0>, *of_q6 = of_q4;
+            auto *of_q4 = down::half_linear<F16, 0, 0, F, FIRST>, *of_q6 = of_q4;
 #elif !defined(LARGE)
             const dim3 grid(E / TILE, 2);
-            auto *of_q4 = down::half_linear<Q4_K, 2, 0>, *of_q6 = down::half_linear<Q6_K, 2, 0>;
+            auto *of_q4 = down::half_linear<Q4_K, 2, 0, F, FIRST>, *of_q6 = down::half_linear<Q6_K, 2, 0, F, FIRST>;
 #elif defined(HUGE)
             const dim3 grid(blocks);
-#define KERNEL(n) down::half_linear<Q4_K, 0, n>
+#define KERNEL(n) down::half_linear<Q4_K, 0, n, F, FIRST>
             auto *of_q4 = BY_STAGES(stages, KERNEL);
 #undef KERNEL
-#define KERNEL(n) down::half_linear<Q6_K, 0, n>
+#define KERNEL(n) down::half_linear<Q6_K, 0, n, F, FIRST>
             auto *of_q6 = BY_STAGES(stages, KERNEL);
 #undef KERNEL
 #else
             const dim3 grid(E / TILE, 2);
-            auto *of_q4 = down::half_linear<Q4_K, 0, 0>, *of_q6 = down::half_linear<Q6_K, 0, 0>;
+            auto *of_q4 = down::half_linear<Q4_K, 0, 0, F, FIRST>, *of_q6 = down::half_linear<Q6_K, 0, 0, F, FIRST>;
 #endif
             launch("half_linear", l % 2 ? of_q4 : of_q6, p, grid, w.threads, w.shared);
         }
@@ -537,7 +537,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #ifdef HUGE
         int stages;
         const Walked k = ring(f, E, V / TILE / processors + 1, stages);
-#define KERNEL(n) head::lm_head<OfHead, false, n>
+#define KERNEL(n) head::lm_head<OfHead, false, n, E>
         auto *kernel = BY_STAGES(stages, KERNEL);
 #undef KERNEL
 #else
@@ -546,7 +546,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
         const int warps = std::min(room / k.walk.stride, head::OWN_WARPS), stages = std::min(room / k.walk.stride / warps, OWN_STAGES);
         const int sets = (V / TILE + processors * warps - 1) / (processors * warps);
         k = {{warps, sets, E / 32, stages, k.walk.stride}, 32 * warps, vector + stages * warps * k.walk.stride};
-        auto *kernel = head::lm_head<OfHead, true, 0>;
+        auto *kernel = head::lm_head<OfHead, true, 0, E>;
 #endif
         head::LmHeadParams p = {Stream{x[1], {halves[0], halves[1]}}, norm, w, logits, {}, nullptr, k.walk, E, V, 1e-6f};
         launch("lm_head", kernel, p, dim3(processors), k.threads, k.shared);
@@ -641,6 +641,16 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
         const size_t at = (size_t)position * G * D;
         if (way == FLOATS) left[1 + i] = read((const float *)caches[2 * layers - 2 + i] + at, G * D);
     }
+    unsigned long long bits = 14695981039346656037ull;
+    double sizes[2] = {};
+    for (int i : {0, 3}) {
+        for (float v : left[i]) {
+            u32 of;
+            memcpy(&of, &v, 4);
+            bits = (bits ^ of) * 1099511628211ull, sizes[i / 3] += (double)v * v;
+        }
+    }
+    printf("  left: bits %016llx, queries of norm %.8e, residual of norm %.8e\n", bits, std::sqrt(sizes[0]), std::sqrt(sizes[1]));
     for (void *cache : caches) CK(cudaFree(cache));
 }
 

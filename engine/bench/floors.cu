@@ -9,6 +9,9 @@
 //    are unpacked, and nothing is split into digits. Rings take a multiprocessor or half of one, so that two kernels have room. Also
 //    three kernels a layer, of which the first has the bytes of three and runs on 16 multiprocessors, as two clusters of eight would.
 //    And five kernels a layer, of which all but attention also split the vector into digits, with the engine's code.
+//    And five kernels a layer whose vectors their makers have split or measured ("handed"): each 16 elements, a tile's rows, have a
+//    scale, a sum and a sum of squares. Their readers multiply the digits, and scale for the norm what comes out; or they split by
+//    the scales that they are told. Or they split what is not scaled by the norm yet, and scale what comes out ("scale last").
 // 2. Taps: that step of the 0.5B, the host waiting for each. Its kernels store as many bytes as every stage has; beside the next step
 //    a second stream computes the checksums of the rows of the caches, all blocks at once or some at a time, clears the slot and
 //    brings it to the host. And parcels of a prefill's taps, which are copied aside and brought to the host through a ring.
@@ -177,6 +180,247 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32) splitting(const __grid_const
     const int each = (p.m + gridDim.x - 1) / gridDim.x;
     for (int i = threadIdx.x; i < each && (int)blockIdx.x * each + i < p.m; i += MULTIPLIERS) {
         p.next[blockIdx.x * each + i] = parts[1][i % WARPS] * (float)(1 + i % 5);
+    }
+}
+
+// How a kernel takes its vector: as floats that it measures; splits besides; as digits that the kernel before has made; as floats
+// that this one has measured, by which it splits without a word between threads; or splits what is not measured yet.
+enum Way { FLOATS, SPLIT, DIGITS, MEASURED, BEFORE };
+
+constexpr int UNIT = 16; // elements, the rows of a tile, that share a scale
+
+// This lane's word of a unit, an element a lane of half a warp, whose largest magnitude is given: one digit of four elements.
+__device__ __forceinline__ u32 word_of_unit(float v, u32 largest, float &inverse) {
+    const int lane = threadIdx.x % 32;
+    float scale;
+    scale_of(largest, 29, scale, inverse);
+    const u32 mine = (u32)(__float2int_rn(v * scale) + 0x00808080) ^ 0x00808080u;
+    const u32 beside = __shfl_xor_sync(0xffffffffu, mine, 1);
+    const u32 two = lane % 2 == 0 ? __byte_perm(mine, beside, 0x6240) : __byte_perm(beside, mine, 0x7351);
+    const u32 across = __shfl_xor_sync(0xffffffffu, two, 2);
+    return lane % 4 < 2 ? __byte_perm(two, across, 0x5410) : __byte_perm(across, two, 0x7632);
+}
+
+// A vector as its makers leave it, besides its floats: the words of each unit, what an integer of it is worth, and the sums of its
+// squares and of its elements.
+struct Handed {
+    u32 *digits;
+    float4 *units;
+};
+// With SETS 3 the vector is the sum of three, as the residual stream is of what stood before ffn_down and of its halves.
+struct HandedParams {
+    PhaseParams p;
+    Handed from, to; // `to` is null where the next kernel wants floats alone
+    Handed more[2];
+    const float *more_floats[2];
+};
+
+// Leaves 16 elements, one a lane of a half of a warp. All lanes call it; `there` says whether a half has any.
+__device__ __forceinline__ void hand(const Handed &to, int unit, bool there, float v) {
+    const int lane = threadIdx.x % 32;
+    u32 largest = __float_as_uint(v) & 0x7fffffffu;
+    float squares = v * v, sum = v, inverse;
+#pragma unroll
+    for (int step = 1; step < UNIT; step *= 2) {
+        largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+        squares += __shfl_xor_sync(0xffffffffu, squares, step);
+        sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    }
+    const u32 word = word_of_unit(v, largest, inverse);
+    if (!there) return;
+    to.digits[unit * UNIT + lane % UNIT] = word;
+    if (lane % UNIT == 0) to.units[unit] = make_float4(inverse, squares, sum, 0.0f);
+}
+
+// A vector of floats split by the scales that its makers found: as `prepare`, but no thread waits for another.
+template <typename X, int RUN, typename Get>
+__device__ __forceinline__ Vector prepare_measured(u8 *shared, int n, const float4 *units, Get get) {
+    const int groups = padded_groups(n), items = n / 4, lane = threadIdx.x % 32;
+    const Vector x = {shared, (float2 *)(shared + groups * X::GROUP)};
+#pragma unroll 1
+    for (int k0 = 0; four_of<RUN>(k0) - lane < items; k0 += RUN) {
+        float4 v[RUN];
+        u32 inverse[RUN];
+        float sum[RUN];
+#pragma unroll
+        for (int k = 0; k < RUN; k++) {
+            const int i = min(four_of<RUN>(k0 + k), items - 1);
+            v[k] = get(i);
+            const float4 a = __ldcg(units + i / 8 * 2), b = __ldcg(units + i / 8 * 2 + 1);
+            inverse[k] = max(__float_as_uint(a.x), __float_as_uint(b.x)), sum[k] = a.z + b.z;
+        }
+        if constexpr (X::BLOCK == 256) inverse[0] = inverse[1] = warp_largest(max(inverse[0], inverse[1]));
+#pragma unroll
+        for (int k = 0; k < RUN; k++) {
+            const int i = four_of<RUN>(k0 + k);
+            if (i >= items) continue;
+            const float by = X::put(x.groups + i / 8 * X::GROUP, i % 8, v[k], min((inverse[k] >> 23) + 29u, 255u) << 23);
+            if (i % 8 == 0) x.scales[i / 8] = make_float2(by, sum[k]);
+        }
+    }
+    return x;
+}
+
+// The warp that brings tells the multipliers the norm's factor, for which it does not wait.
+__device__ __forceinline__ void tell_norm() { asm volatile("bar.arrive 2, 288;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_norm() { asm volatile("bar.sync 2, 288;" ::: "memory"); }
+
+template <typename Format, int STAGES, Way WAY, int SETS>
+__global__ void __launch_bounds__(MULTIPLIERS + 32) handed(const __grid_constant__ HandedParams h) {
+    extern __shared__ __align__(1024) u8 shared[];
+    __shared__ __align__(8) Barrier there[STAGES], taken[STAGES];
+    __shared__ float parts[2][WARPS + 1], norm, squares_of[WAY == BEFORE ? MULTIPLIERS + 32 : 1];
+    const PhaseParams &p = h.p;
+    u8 *area = shared + STAGES * PIECE_BYTES;
+    let_begin();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) make_barrier(&there[i], 1), make_barrier(&taken[i], WARPS);
+        show_barriers();
+    }
+    __syncthreads();
+    const int mine = (p.pieces - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    auto bring = [&](int i) {
+        const int stage = i % STAGES;
+        arrive_and_expect(&there[stage], PIECE_BYTES);
+        copy_in_bulk(shared + stage * PIECE_BYTES, p.from + ((size_t)i * gridDim.x + blockIdx.x) * PIECE_BYTES, PIECE_BYTES, &there[stage]);
+    };
+    if (warp == WARPS && lane == 0) {
+#pragma unroll 1
+        for (int i = 0; i < min(mine, STAGES); i++) bring(i);
+    }
+    __syncwarp();
+    wait_for_turn();
+    constexpr bool UNITS = WAY == DIGITS && SETS == 1; // whose squares are told
+    float4 *x = (float4 *)area;
+    u32 *digits = (u32 *)area;
+    float4 *units = (float4 *)(digits + SETS * p.n);
+    float sum = 0.0f, squares = 0.0f;
+    auto add = [&](float4 v) { squares = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, squares)))); };
+    // An element of each thread from its digits, so that what was split is compared.
+    [[maybe_unused]] auto element = [&](const Vector &of) {
+        const int i = threadIdx.x % p.n, word = i % 32 / 4;
+        const signed char *digit = (const signed char *)of.groups + i / 32 * Tile<Format>::X::GROUP + 4 * (word % 4 * 2 + word / 4) + i % 4;
+        return ((float)digit[0] + 256.0f * ((float)digit[32] + 256.0f * ((float)digit[64] + 256.0f * (float)digit[96]))) * of.scales[i / 32].x;
+    };
+    if constexpr (WAY == DIGITS) {
+#pragma unroll
+        for (int set = 0; set < SETS; set++) {
+            const Handed &from = set == 0 ? h.from : h.more[set - 1];
+            for (int i = threadIdx.x; i < p.n / 4; i += MULTIPLIERS + 32) copy16(digits + set * p.n + 4 * i, from.digits + 4 * i);
+            for (int i = threadIdx.x; i < p.n / UNIT; i += MULTIPLIERS + 32) copy16(units + set * (p.n / UNIT) + i, from.units + i);
+        }
+        end_copies();
+        if constexpr (SETS > 1) { // only who adds them all has their squares
+            for (int i = threadIdx.x; i < p.n / 4; i += MULTIPLIERS + 32) {
+                const float4 a = __ldcg((const float4 *)p.x + i), b = __ldcg((const float4 *)h.more_floats[0] + i), c = __ldcg((const float4 *)h.more_floats[1] + i);
+                add(make_float4(a.x + (b.x + c.x), a.y + (b.y + c.y), a.z + (b.z + c.z), a.w + (b.w + c.w)));
+            }
+        }
+    } else if constexpr (WAY == MEASURED) {
+        const float4 *from = (const float4 *)p.x;
+        const Vector of = prepare_measured<typename Tile<Format>::X, run_of<Format>>(area + 4 * KEPT, p.n, h.from.units, [&](int i) {
+            const float4 v = __ldcg(from + i);
+            if (i < KEPT / 4) x[i] = v;
+            return v;
+        });
+        if (warp == WARPS) {
+            for (int i = lane; i < p.n / UNIT; i += 32) squares += __ldcg(&h.from.units[i].y);
+        }
+        __syncthreads();
+        sum = element(of);
+    } else if constexpr (WAY == BEFORE) {
+        constexpr int RUN = run_of<Format>;
+        const float4 *from = (const float4 *)p.x;
+        int k = 0;
+        const Vector of = prepare_both<Format, Format, RUN, 3>(area + 4 * KEPT, p.n, [&](int i) {
+            const float4 v = __ldcg(from + i);
+            if (four_of<RUN>(k++) == i) add(v); // and not what is there again
+            if (i < KEPT / 4) x[i] = v;
+            return v;
+        }).a;
+        squares_of[threadIdx.x] = squares;
+        __syncthreads();
+        sum = element(of);
+    } else {
+        for (int i = threadIdx.x; i < p.n / 4; i += MULTIPLIERS + 32) {
+            const float4 v = __ldcg((const float4 *)p.x + i);
+            add(v);
+            if (i < KEPT / 4) x[i] = v;
+        }
+    }
+    auto scale_of_squares = [&](float all) { return __frsqrt_rn(all / (float)p.n + 1e-6f); };
+    if constexpr (WAY == FLOATS || WAY == SPLIT || SETS > 1) {
+        squares = warp_sum(squares);
+        if (lane == 0) parts[0][warp] = squares;
+    }
+    if constexpr (WAY == DIGITS) wait_for_copies<0>();
+    if constexpr (WAY != MEASURED && WAY != BEFORE) __syncthreads();
+    if constexpr (WAY == SPLIT) {
+        float all = 0.0f;
+#pragma unroll
+        for (int i = 0; i <= WARPS; i++) all += parts[0][i];
+        const float scale = scale_of_squares(all);
+        const float4 *from = (const float4 *)p.x;
+        const Vector of = prepare_both<Format, Format, run_of<Format>, 3>(area + 4 * KEPT, p.n, [&](int i) {
+            const float4 v = i < KEPT / 4 ? x[i] : __ldcg(from + i);
+            return make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
+        }).a;
+        __syncthreads();
+        sum = element(of);
+    }
+    if (warp == WARPS) { // the norm's factor is wanted at the end alone
+        if constexpr (UNITS) {
+            for (int i = lane; i < p.n / UNIT; i += 32) squares += units[i].y;
+        }
+        if constexpr (WAY == BEFORE) {
+            squares = 0.0f;
+#pragma unroll
+            for (int k = 0; k <= WARPS; k++) squares += squares_of[32 * k + lane];
+        }
+        float all = UNITS || WAY == MEASURED || WAY == BEFORE ? squares : lane <= WARPS ? parts[0][lane] : 0.0f;
+        all = warp_sum(all);
+        if (lane == 0) norm = scale_of_squares(all);
+        tell_norm();
+        if (lane != 0) return;
+#pragma unroll 1
+        for (int i = STAGES; i < mine; i++) {
+            wait_for(&taken[i % STAGES], (i / STAGES - 1) & 1);
+            bring(i);
+        }
+        return;
+    }
+    const u32 fours = (WAY == DIGITS ? p.n : min(p.n, KEPT)) / 4;
+#pragma unroll 1
+    for (int i = 0; i < mine; i++) {
+        const int stage = i % STAGES;
+        wait_for(&there[stage], i / STAGES & 1);
+        const u32 at = ((u32)(i * gridDim.x + blockIdx.x) * MULTIPLIERS + threadIdx.x) % fours;
+        if constexpr (WAY == DIGITS) { // four integers of a word of all that the ring brings, by four elements
+            const uint4 w = ((const uint4 *)(shared + stage * PIECE_BYTES))[threadIdx.x];
+            const int four = (int)((w.x << 8 ^ w.y ^ w.z >> 8 ^ w.w) & 0x3f3f3f3fu);
+#pragma unroll
+            for (int set = 0; set < SETS; set++) {
+                const uint4 e = ((const uint4 *)(digits + set * p.n))[at];
+                const int low = __dp4a(four, (int)e.x, 256 * __dp4a(four, (int)e.y, 0)), high = __dp4a(four, (int)e.z, 256 * __dp4a(four, (int)e.w, 0));
+                sum = fmaf(fmaf((float)high, 65536.0f, (float)low), units[set * (p.n / UNIT) + at / 4].x, sum);
+            }
+        } else {
+            const float4 w = ((const float4 *)(shared + stage * PIECE_BYTES))[threadIdx.x], e = x[at];
+            sum = fmaf(w.x, e.x, fmaf(w.y, e.y, fmaf(w.z, e.z, fmaf(w.w, e.w, sum))));
+        }
+        __syncwarp();
+        if (lane == 0) arrive(&taken[stage]);
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) parts[1][warp] = sum * (WAY == DIGITS ? 1e-4f : 1e-3f);
+    wait_for_norm();
+    // Half a warp makes what shares a scale, as 16 lanes of the engine do.
+    for (int k = warp * 2; (int)blockIdx.x + k * (int)gridDim.x < p.m / UNIT; k += 2 * WARPS) {
+        const int half = k + lane / UNIT, unit = blockIdx.x + half * gridDim.x, i = half * UNIT + lane % UNIT;
+        const bool has = unit < p.m / UNIT;
+        const float v = parts[1][i % WARPS] * norm * (float)(1 + i % 5);
+        if (has) p.next[unit * UNIT + lane % UNIT] = v;
+        if (h.to.digits) hand(h.to, unit, has, v);
     }
 }
 
@@ -481,6 +725,142 @@ static void splits(const Shape &of) {
     }
 }
 
+// How the kernels of a layer take their vectors, attn_qkv (and the head), attention, attn_out, ffn_act, ffn_down, and whether the
+// vectors of the first are the sum of three.
+struct Hands {
+    const char *what;
+    Way ways[5];
+    bool sums;
+};
+static const Hands HANDS[] = {
+    {"of which four read digits", {DIGITS, FLOATS, DIGITS, DIGITS, DIGITS}, false},
+    {"of which four read digits, attn_qkv and the head those of three vectors", {DIGITS, FLOATS, DIGITS, DIGITS, DIGITS}, true},
+    {"of which three read digits, and attn_out splits", {DIGITS, FLOATS, SPLIT, DIGITS, DIGITS}, false},
+    {"of which two read digits, and attn_qkv, attn_out and the head split", {SPLIT, FLOATS, SPLIT, DIGITS, DIGITS}, false},
+    {"of which four split, and scale last", {BEFORE, FLOATS, BEFORE, BEFORE, BEFORE}, false},
+    {"of which two read digits, attn_out splits, attn_qkv and the head scale last", {BEFORE, FLOATS, SPLIT, DIGITS, DIGITS}, false},
+    {"of which four split by the scales that they are told", {MEASURED, FLOATS, MEASURED, MEASURED, MEASURED}, false},
+    {"of which three split by the scales that they are told, and attn_out splits", {MEASURED, FLOATS, SPLIT, MEASURED, MEASURED}, false},
+};
+struct Hand {
+    int grid;
+    HandedParams h;
+    Way way;
+    int sets;
+};
+static Handed lefts[2], more_lefts[2];
+static float *more_floats[2];
+
+__global__ void leave_all(const float *x, Handed to, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, unit = i / UNIT;
+    hand(to, unit, i < n, i < n ? x[i] : 0.0f);
+}
+static std::vector<Hand> hands_of(const std::vector<Launch> &all, const Hands &hands) {
+    std::vector<Hand> to;
+    auto way_of = [&](size_t i) { return hands.ways[i % 5]; };
+    for (size_t i = 0; i < all.size(); i++) {
+        const Way way = way_of(i);
+        const bool last = i + 1 == all.size(), leaves = !last && (way_of(i + 1) == DIGITS || way_of(i + 1) == MEASURED);
+        HandedParams h = {all[i].p, lefts[i % 2], leaves ? lefts[1 - i % 2] : Handed{}, {more_lefts[0], more_lefts[1]}, {more_floats[0], more_floats[1]}};
+        to.push_back({all[i].grid, h, way, hands.sums && i % 5 == 0 ? 3 : 1});
+    }
+    return to;
+}
+template <typename Format, int STAGES>
+static cudaGraphExec_t captured_hands(const std::vector<Hand> &all) {
+    auto kernel_of = [](const Hand &l) {
+        if (l.way == DIGITS && l.sets == 3) return handed<Format, STAGES, DIGITS, 3>;
+        return l.way == DIGITS ? handed<Format, STAGES, DIGITS, 1> : l.way == SPLIT ? handed<Format, STAGES, SPLIT, 1>
+               : l.way == MEASURED ? handed<Format, STAGES, MEASURED, 1> : l.way == BEFORE ? handed<Format, STAGES, BEFORE, 1> : handed<Format, STAGES, FLOATS, 1>;
+    };
+    auto shared_of = [](const Hand &l) {
+        const int n = l.h.p.n, digits = (n / 32 + 1) / 2 * 2 * (Tile<Format>::X::GROUP + 8);
+        return STAGES * PIECE_BYTES + (l.way == DIGITS ? l.sets * 5 * n : 4 * KEPT + (l.way == FLOATS ? 0 : digits)) + 16;
+    };
+    for (const Hand &l : all) {
+        if (shared_of(l) > (227 << 10) - 2048) return nullptr;
+        CK(cudaFuncSetAttribute(kernel_of(l), cudaFuncAttributeMaxDynamicSharedMemorySize, (227 << 10) - 2048));
+    }
+    cudaLaunchConfig_t c = {};
+    cudaLaunchAttribute early[1];
+    early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early[0].val.programmaticStreamSerializationAllowed = 1;
+    c.blockDim = dim3(MULTIPLIERS + 32), c.stream = s, c.attrs = early;
+    CK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+    for (const Hand &l : all) {
+        c.gridDim = dim3(l.grid), c.dynamicSmemBytes = shared_of(l), c.numAttrs = &l != &all[0];
+        CK(cudaLaunchKernelEx(&c, kernel_of(l), l.h));
+    }
+    cudaGraph_t g;
+    cudaGraphExec_t e;
+    CK(cudaStreamEndCapture(s, &g)); CK(cudaGraphInstantiate(&e, g, 0));
+    CK(cudaGraphDestroy(g));
+    return e;
+}
+// What a launch leaves of x, by its definition.
+static std::vector<double> defined_of_hand(const Hand &l, std::vector<double> x) {
+    const PhaseParams &p = l.h.p;
+    for (int i = 0; l.sets == 3 && i < p.n; i++) x[i] += (double)noise[7000 + i] + noise[50000 + i];
+    double squares = 0;
+    for (int i = 0; i < p.n; i++) squares += x[i] * x[i];
+    const double norm = 1.0 / std::sqrt(squares / p.n + 1e-6), factor = l.way == DIGITS ? 1e-4 : 1e-3;
+    const size_t fours = (l.way == DIGITS ? p.n : std::min(p.n, KEPT)) / 4, first = (size_t)(p.from - memory) / 4;
+    std::vector<double> sums((size_t)l.grid * WARPS);
+    for (int piece = 0; piece < p.pieces; piece++) {
+        const float *w = noise.data() + (first + (size_t)piece * PIECE_BYTES / 4) % NOISE;
+        for (size_t t = 0; t < MULTIPLIERS; t++) {
+            const double *e = x.data() + ((size_t)piece * MULTIPLIERS + t) % fours * 4;
+            u32 bits[4];
+            memcpy(bits, w + 4 * t, 16);
+            const u32 word = bits[0] << 8 ^ bits[1] ^ bits[2] >> 8 ^ bits[3];
+            double sum = 0;
+            for (int k = 0; k < 4; k++) sum += (l.way == DIGITS ? (double)(word >> (8 * k) & 63) : (double)w[4 * t + k]) * e[k];
+            sums[piece % l.grid * WARPS + t / 32] += sum;
+        }
+    }
+    for (int i = 0; (l.way == SPLIT || l.way == MEASURED || l.way == BEFORE) && i < l.grid * MULTIPLIERS; i++) sums[i / 32] += x[i % MULTIPLIERS % p.n] * (l.way == SPLIT ? norm : 1);
+    std::vector<double> y(p.m);
+    for (int i = 0; i < p.m; i++) {
+        const int unit = i / UNIT, j = unit / l.grid * UNIT + i % UNIT;
+        y[i] = sums[unit % l.grid * WARPS + j % WARPS] * factor * norm * (1 + j % 5);
+    }
+    return y;
+}
+static bool right_hands(const std::vector<Hand> &all, cudaGraphExec_t e) {
+    const int n = all[0].h.p.n;
+    CK(cudaMemcpy(vectors[0], noise.data(), 4 * n, cudaMemcpyHostToDevice));
+    leave_all<<<(n + 255) / 256, 256, 0, s>>>(vectors[0], lefts[0], n);
+    CK(cudaGraphLaunch(e, s));
+    CK(cudaStreamSynchronize(s));
+    CK(cudaGraphExecDestroy(e));
+    std::vector<double> x(noise.begin(), noise.begin() + n);
+    for (const Hand &l : all) x = defined_of_hand(l, x);
+    return near(read(all.back().h.p.next, x.size()), x);
+}
+template <typename Format>
+static void handing(const Shape &of) {
+    auto captures = [](const std::vector<Hand> &all) {
+        return std::vector<cudaGraphExec_t>{captured_hands<Format, 40>(all), captured_hands<Format, 24>(all), captured_hands<Format, 14>(all)};
+    };
+    const std::vector<Launch> launches = step_of(of, of.layers, 512, false, true);
+    // A layer, and what comes first of the next one, which reads what the last of this one leaves.
+    std::vector<Launch> some = step_of(of, 2, 512, false, false);
+    some.resize(6);
+    const double bytes = (double)bytes_of(launches);
+    for (const Hands &hands : HANDS) {
+        const std::vector<Hand> all = hands_of(launches, hands), one = hands_of(some, hands);
+        for (cudaGraphExec_t e : captures(one)) if (e) judge(right_hands(one, e), hands.what);
+        double least = INFINITY;
+        for (cudaGraphExec_t e : captures(all)) {
+            if (!e) continue;
+            least = std::min(least, timed([&] { CK(cudaGraphLaunch(e, s)); }));
+            CK(cudaGraphExecDestroy(e));
+        }
+        printf("handed: %-26s after   512 tokens, five kernels a layer, %-79s %7.1f us, %5.1f %% of a copy's bandwidth, at most %5.0f steps a second\n",
+               of.name, hands.what, least, 100 * bytes / least / copied * 1e6, 1e6 / least);
+    }
+}
+
 constexpr int CACHES = 48, ROWS_OF_CACHES = 640, WIDTH = 128;
 constexpr size_t SLOT = 4340864; // bytes of every stage of a decode step of the 0.5B after 512 tokens
 
@@ -731,7 +1111,9 @@ static void unpacking(const char *name, std::vector<int> planes, int scales, boo
     CK(cudaFree(x_at)); CK(cudaFree(y)); CK(cudaFree(unpacked));
 }
 
-int main() {
+// With "handed" only the steps that split their vectors, and those whose vectors are handed over so.
+int main(int argc, char **argv) {
+    const bool whole = argc < 2 || strcmp(argv[1], "handed") != 0;
     setvbuf(stdout, nullptr, _IONBF, 0);
     cudaDeviceProp about;
     CK(cudaGetDeviceProperties(&about, 0));
@@ -746,9 +1128,21 @@ int main() {
     for (size_t at = 0; at < BYTES; at += 4 * NOISE) CK(cudaMemcpy(memory + at, noise.data(), 4 * NOISE, cudaMemcpyHostToDevice));
     copied = 1e6 * BYTES / timed([&] { CK(cudaMemcpyAsync(memory + BYTES / 2, memory, BYTES / 2, cudaMemcpyDeviceToDevice, s)); });
     printf("%s, %d multiprocessors; a copy moves %.0f GB/s\n", about.name, processors, copied * 1e-9);
-    layers();
+    if (whole) layers();
     splits<Q5_0>(SHAPES[0]);
     for (int i : {2, 3, 4}) splits<Q4_K>(SHAPES[i]);
+    for (Handed *left : {&lefts[0], &lefts[1], &more_lefts[0], &more_lefts[1]}) *left = {room<u32>(32768), room<float4>(32768 / UNIT)};
+    for (int i : {0, 1}) {
+        more_floats[i] = room<float>(32768);
+        CK(cudaMemcpy(more_floats[i], noise.data() + (i == 0 ? 7000 : 50000), 4 * 32768, cudaMemcpyHostToDevice));
+        leave_all<<<32768 / 256, 256, 0, s>>>(more_floats[i], more_lefts[i], 32768);
+    }
+    handing<Q5_0>(SHAPES[0]);
+    for (int i : {2, 3, 4}) handing<Q4_K>(SHAPES[i]);
+    if (!whole) {
+        printf(wrong ? "%d are WRONG\n" : "all is right\n", wrong);
+        return wrong != 0;
+    }
     taps();
     parcels();
     unpacking<Q4_K>("Q4_K", {128, 16}, 1, true);

@@ -59,7 +59,7 @@ static Walk ring(int warps, int stages) {
 }
 static size_t bytes_of_ring(const Walk &walk, int tiles) { return bytes_of(walk) + (size_t)(tiles + walk.tiles) * TILE * 4; }
 
-template <class F, int HELD>
+template <class F, int HELD, int N = 0, int FIRST = 0>
 static void half_linear(int n, int m, int piece = 1 << 30, int sets = 1) {
     printf("half_linear<%s, %d> of %d x %d, %d to a block\n", format<F>().name, HELD, n, m, sets);
     const Matrix w = matrix<F>(n, m);
@@ -73,7 +73,7 @@ static void half_linear(int n, int m, int piece = 1 << 30, int sets = 1) {
     std::vector<Stamp> stamps(blocks * 2 + 1);
     halves::HalfLinearParams p{copied(x), w.planes, {unwritten(m), unwritten(m)}, way, n, m, first, stamps.data()};
     launch({(unsigned)blocks, 2}, 32 * MOST_WARPS, vector_bytes<F, F>(32 * first) + bytes_of(way),
-           [&] { halves::half_linear<F, HELD, 0>(p); });
+           [&] { halves::half_linear<F, HELD, 0, N, FIRST>(p); });
     std::vector<float> sum(m);
     for (int i = 0; i < m; i++) sum[i] = p.y[0][i] + p.y[1][i];
     compare("product", sum.data(), y, size, PRODUCT);
@@ -95,19 +95,17 @@ static void half_linear_in_rings(int n, int m, int blocks, int warps) {
     const Walk way = ring<F>(warps, RING);
     halves::HalfLinearParams p{copied(x), w.planes, {unwritten(m), unwritten(m)}, way, n, m, 0, nullptr};
     launch({(unsigned)blocks}, 32 * warps, vector_bytes<F, F>(n) + bytes_of_ring(way, m / TILE / blocks + 2),
-           [&] { halves::half_linear<F, 0, RING>(p); });
+           [&] { halves::half_linear<F, 0, RING, 0, 0>(p); });
     std::vector<float> sum(m);
     for (int i = 0; i < m; i++) sum[i] = p.y[0][i] + p.y[1][i];
     compare("product", sum.data(), y, size, PRODUCT);
 }
 
-template <class A, class B, int TILES, int HELD>
+template <class A, class B, int TILES, int HELD, int N = 0>
 static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * MOST_WARPS) {
     printf("ffn_act<%s, %s, %d, %d> of %d x %d\n", format<A>().name, format<B>().name, TILES, HELD, n, m);
     const Matrix gate = matrix<A>(n, m), up = matrix<B>(n, m);
-    const auto base = vector_of(n), first = vector_of(n), second = vector_of(n), weight = vector_of(n);
-    std::vector<float> x(n);
-    for (int i = 0; i < n; i++) x[i] = base[i] + (first[i] + second[i]);
+    const auto x = vector_of(n), weight = vector_of(n);
     const Doubles normed = norm_of(x, weight);
     Doubles g, g_size, u, u_size, y;
     gate.times(normed, g, g_size), up.times(normed, u, u_size);
@@ -115,12 +113,10 @@ static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * 
     if (TILES == 1) way.tiles = ((m + 7) / 8 + blocks - 1) / blocks, threads = 32 * ffn::SHARING_WARPS;
     if (TILES == 0) way = ring<A>(threads / 32, HELD);
     const size_t parts = TILES == 0 ? bytes_of_ring(way, m / 8 / blocks + 1) - bytes_of(way) : TILES == 1 ? (size_t)way.tiles * ((n / 32 + Tile<A>::ATOM - 1) / Tile<A>::ATOM) * TILE * 4 : 0;
-    const Stream stream{copied(base), {copied(first), copied(second)}, unwritten(n), unwritten(n)};
-    ffn::FfnActParams p{stream, copied(weight), gate.planes, up.planes, unwritten(m), unwritten(n), unwritten(m),
+    ffn::FfnActParams p{copied(x), copied(weight), gate.planes, up.planes, unwritten(m), unwritten(n), unwritten(m),
                           unwritten(m), nullptr, way, n, m, 1e-6f};
     launch({(unsigned)blocks}, threads, vector_bytes<A, B>(n) + bytes_of(way) + parts,
-           [&] { ffn::ffn_act<A, B, TILES, HELD>(p); });
-    compare("stream", stream.sum_tap, Doubles(x.begin(), x.end()), Doubles(n, 1e-3), 1e-9);
+           [&] { ffn::ffn_act<A, B, TILES, HELD, N>(p); });
     compare("norm", p.norm_tap, normed, magnitudes(normed), PRODUCT);
     compare("gate", p.gate_tap, g, g_size, PRODUCT);
     compare("up", p.up_tap, u, u_size, PRODUCT);
@@ -130,7 +126,7 @@ static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * 
     compare("act", p.y, y, act_size, 1e-5);
 }
 
-template <class F, bool OWN, int RING = 0>
+template <class F, bool OWN, int RING = 0, int N = 0>
 static void lm_head(int n, int m, int tiles, int blocks, int stages = 2) {
     printf("lm_head<%s, %d, %d> of %d x %d\n", format<F>().name, OWN, RING, n, m);
     const Matrix w = matrix<F>(n, m);
@@ -145,13 +141,13 @@ static void lm_head(int n, int m, int tiles, int blocks, int stages = 2) {
     head::LmHeadParams p{Stream{copied(x), {}, nullptr, nullptr}, copied(weight), w.planes, unwritten(m),
                          {&largest, &arrived, TELLS ? &token : nullptr}, nullptr, way, n, m, 1e-6f};
     launch({(unsigned)blocks}, 32 * (TELLS ? tiles : MOST_WARPS), vector_bytes<F, F>(n) + bytes_of_ring(way, m / TILE / blocks + 1),
-           [&] { head::lm_head<F, OWN, RING>(p); });
+           [&] { head::lm_head<F, OWN, RING, N>(p); });
     compare("logits", p.logits, y, size, PRODUCT);
     const bool told = token == (u32)(std::max_element(p.logits, p.logits + m) - p.logits);
     if (TELLS && (!told || largest || arrived)) printf("  the best is not %u\n", token), wrong++;
 }
 
-template <class Q, class K, class V, class Kv, int D, int PAIRS, bool NORM, int HELD_Q, int HELD_K, int HELD_V>
+template <class Q, class K, class V, class Kv, int D, int PAIRS, bool NORM, int HELD_Q, int HELD_K, int HELD_V, int N = 0>
 static void attn_qkv(int n, int heads, int kv_heads, int position, [[maybe_unused]] std::array<int, 3> makers = {}, [[maybe_unused]] int warps = 0) {
     printf("attn_qkv<%s, %s, %s, %d> of %d heads of %d\n", format<Q>().name, format<K>().name, format<V>().name, PAIRS, heads, D);
     const Matrix w[3] = {matrix<Q>(n, heads * D), matrix<K>(n, kv_heads * D), matrix<V>(n, kv_heads * D)};
@@ -184,7 +180,7 @@ static void attn_qkv(int n, int heads, int kv_heads, int position, [[maybe_unuse
     for (int i = 0; i < 3; i++) p.makers[i] = makers[i];
     const size_t vector = std::max({vector_bytes<Q, Q>(n), vector_bytes<K, K>(n), vector_bytes<V, V>(n)});
     launch({blocks}, threads, vector + stages,
-           [&] { qkv::attn_qkv<Q, K, V, Kv, D, PAIRS, NORM, HELD_Q, HELD_K, HELD_V>(p); });
+           [&] { qkv::attn_qkv<Q, K, V, Kv, D, PAIRS, NORM, HELD_Q, HELD_K, HELD_V, N>(p); });
     for (int part = 0; part < 3; part++) {
         Doubles y, size;
         w[part].times(normed, y, size);
@@ -259,7 +255,7 @@ static void by_halves(const Attended<KvF16, D, GROUP> &of, int shares, bool taps
 }
 
 // attn_out of what a kernel of attention left.
-template <class F, int HELD, int RING, class Kv, int D, int GROUP>
+template <class F, int HELD, int RING, int N, class Kv, int D, int GROUP>
 static together::AttnOutParams put_together(const Attended<Kv, D, GROUP> &of, int splits, const Matrix &w,
                                             const std::vector<float> &a) {
     const int n = w.n, m = w.m;
@@ -270,12 +266,12 @@ static together::AttnOutParams put_together(const Attended<Kv, D, GROUP> &of, in
                               of.weights, unwritten(n), unwritten(m), nullptr, way, n, m, of.heads, splits, makers};
     const unsigned scaling = of.heads * (1 + of.keys / 1000);
     launch({makers + scaling}, 32 * warps, vector_bytes<F, F>(n) + (RING > 0 ? bytes_of_ring(way, 4) : bytes_of(way)),
-           [&] { together::attn_out<F, D, HELD, RING>(o); });
+           [&] { together::attn_out<F, D, HELD, RING, N>(o); });
     return o;
 }
 
 // What is put together of what a kernel left, against its definition.
-template <class F, int HELD, int RING = 0, class Kv, int D, int GROUP>
+template <class F, int HELD, int RING = 0, int N = 0, class Kv, int D, int GROUP>
 static void attended(const Attended<Kv, D, GROUP> &of, int splits, int m) {
     const int heads = of.heads, keys = of.keys, n = heads * D;
     const auto a = vector_of(m);
@@ -299,7 +295,7 @@ static void attended(const Attended<Kv, D, GROUP> &of, int splits, int m) {
         }
     }
     const Matrix w = matrix<F>(n, m);
-    const auto o = put_together<F, HELD, RING>(of, splits, w, a);
+    const auto o = put_together<F, HELD, RING, N>(of, splits, w, a);
     compare("scores", of.scores, score, score_size, PRODUCT);
     // Scores of some tens, whose rounding the exponential turns into errors of weights.
     compare("weights", of.weights, weights, Doubles(weights.size(), 1), 2e-5);
@@ -310,13 +306,13 @@ static void attended(const Attended<Kv, D, GROUP> &of, int splits, int m) {
     compare("residual", o.y, y, size, PRODUCT);
 }
 
-template <class Kv, int D, int GROUP, class F, int HELD, int TILE_KEYS = KEYS, int RING = 0>
+template <class Kv, int D, int GROUP, class F, int HELD, int TILE_KEYS = KEYS, int RING = 0, int N = 0>
 static void attention(int kv_heads, int keys, int splits, int m) {
     printf("attention<%d bytes, %d, %d> of %d keys, attn_out<%s, %d, %d>\n", (int)sizeof(typename Kv::Type), D, GROUP, keys,
            format<F>().name, HELD, RING);
     const Attended<Kv, D, GROUP> of(kv_heads, keys);
     by_any<TILE_KEYS>(of, splits);
-    attended<F, HELD, RING>(of, splits, m);
+    attended<F, HELD, RING, N>(of, splits, m);
 }
 
 // Whether both have the same bits, of as many numbers.
@@ -365,10 +361,10 @@ static void what_is_no_number() {
         const auto a = vector_of(16);
         by_any<>(of, SHARES);
         const auto right = of;
-        const float *right_context = put_together<F16, 0, 0>(right, SHARES, w, a).context_tap;
+        const float *right_context = put_together<F16, 0, 0, 0>(right, SHARES, w, a).context_tap;
         of.forget();
         by_halves<2, 2>(of, SHARES);
-        const float *context = put_together<F16, 0, 0>(of, SHARES, w, a).context_tap;
+        const float *context = put_together<F16, 0, 0, 0>(of, SHARES, w, a).context_tap;
         auto differ = [&](const char *which, const float *a, const float *b, size_t count) {
             for (size_t i = 0; i < count; i++) {
                 const bool close = std::fabs((double)a[i] - b[i]) <= 1e-4 * std::max(1.0, std::fabs((double)b[i]));
@@ -469,6 +465,16 @@ int main() {
     attention<KvF32, 32, 2, Q8_0, 1>(2, 1300, 64, 16), attention<KvF32, 64, 16, F16, 0>(1, 77, 3, 16);
     attention<KvF32, 64, 1, F32, 0>(2, 700, 5, 16), attention<KvF16, 64, 7, Q5_0, 2>(1, 2500, 64, 16);
     attention<KvF32, 128, 4, Q4_K, 0, KEYS, 2>(1, 700, 64, 112), attention<KvF16, 64, 4, Q6_K, 0, KEYS, 3>(1, 130, 64, 48);
+    // Compiled for the length of the vector, as the engine does it: where all is kept, and where not.
+    half_linear<Q6_K, 2, 4864, 80>(4864, 16), half_linear<Q4_K, 0, 8960, 144>(8960, 16), half_linear<Q5_1, 5, 544, 9>(544, 20);
+    ffn_act<Q5_0, Q5_0, 4, 7, 896>(896, 72, 3, 1), ffn_act<Q4_K, Q4_K, 1, 1, 1536>(1536, 100, 3, 1), ffn_act<Q4_K, Q4_K, 0, 4, 768>(768, 80, 3, 1, 32 * 5);
+    ffn_act<F16, Q8_0, 2, 0, 256>(256, 80, 2, 3), ffn_act<Q4_0, Q4_0, 2, 7, 1792>(1792, 16, 1, 1);
+    lm_head<Q8_0, true, 0, 896>(896, 96, 3, 2), lm_head<Q6_K, false, 3, 1536>(1536, 208, 5, 2);
+    attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, 64, 1, false, 4, 4, 7, 896>(896, 2, 1, 640);
+    attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, 128, 1, false, 2, 2, 2, 1536>(1536, 1, 1, 5);
+    attn_qkv<Q8_0, Q4_0, F32, KvF32, 64, 2, true, 0, 0, 0, 128>(128, 2, 2, 11);
+    attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, 64, 0, false, 3, 3, 3, 768>(768, 3, 1, 19, {5, 2, 1}, 16);
+    attention<KvF32, 64, 7, Q5_0, 4, KEYS, 0, 896>(2, 641, 64, 16), attention<KvF16, 64, 4, Q6_K, 0, KEYS, 3, 256>(1, 130, 64, 48);
     // A ring that goes round and one that does not, a newest key in a chunk of its own, rows that are not there, shares and
     // blocks of a cluster that are left without keys.
     attention_halves<64, 7, 3, 4>(2, 641, 7), attention_halves<64, 7, 2, 1>(1, 1025, 2);

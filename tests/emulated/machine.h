@@ -21,6 +21,7 @@
 #define __device__
 #define __global__
 #define __forceinline__ inline
+#define __noinline__
 #define __shared__ static
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
@@ -60,7 +61,7 @@ static float __uint_as_float(uint32_t u) {
 static float __fmul_rn(float a, float b) { return a * b; }
 static float __fadd_rn(float a, float b) { return a + b; }
 static float __fsub_rn(float a, float b) { return a - b; }
-static float __frsqrt_rn(float a) { return (float)(1.0 / std::sqrt((double)a)); }
+static float rsqrtf(float a) { return (float)(1.0 / std::sqrt((double)a)); }
 static int __float2int_rz(float a) { // what fits no integer becomes the nearest one
     return a != a ? 0 : a >= 2147483648.0f ? INT32_MAX : a < -2147483648.0f ? INT32_MIN : (int)a;
 }

@@ -2,7 +2,8 @@
 // attn_residual of one token. A block makes a tile of rows; each puts the whole
 // context together for itself, D / 4 lanes a head. Where weights are tapped, blocks
 // behind these bring them to their total, so that no product waits for it. With stages of a
-// ring a block makes its share of the tiles, of which there are no fewer than blocks.
+// ring a block makes its share of the tiles, of which there are no fewer than blocks. N: the length of the context, or 0 where that is
+// not known before.
 // Grid (makers, and where weights are tapped a multiple of H more). sums and
 // measures as `attention` leaves them, W [m, H*D] in blocks, y [m].
 
@@ -75,19 +76,21 @@ struct Context {
         // A share that is not there adds zeros.
 #pragma unroll
         for (int k = 0; k < EARLY; k++) add(early[k], __shfl_sync(0xffffffffu, factor[k / LANES], k % LANES, LANES));
+        if (live > EARLY) {
 #pragma unroll
-        for (int each = 0; each < EACH; each++) {
+            for (int each = 0; each < EACH; each++) {
 #pragma unroll
-            for (int first = max(EARLY, each * LANES); first < (each + 1) * LANES; first += BATCH) {
-                if (first >= live) break;
-                const int end = min(live, (each + 1) * LANES);
-                float4 more[BATCH];
+                for (int first = max(EARLY, each * LANES); first < (each + 1) * LANES; first += BATCH) {
+                    if (first >= live) break;
+                    const int end = min(live, (each + 1) * LANES);
+                    float4 more[BATCH];
 #pragma unroll
-                for (int k = 0; k < BATCH; k++) {
-                    more[k] = first + k < end ? __ldcg(sums + (first + k) * LANES) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                    for (int k = 0; k < BATCH; k++) {
+                        more[k] = first + k < end ? __ldcg(sums + (first + k) * LANES) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                    }
+#pragma unroll
+                    for (int k = 0; k < BATCH; k++) add(more[k], __shfl_sync(0xffffffffu, factor[each], (first + k) % LANES, LANES));
                 }
-#pragma unroll
-                for (int k = 0; k < BATCH; k++) add(more[k], __shfl_sync(0xffffffffu, factor[each], (first + k) % LANES, LANES));
             }
         }
         return tap4(context_tap, 4 * (h * LANES + lane), make_float4(s.x * by, s.y * by, s.z * by, s.w * by));
@@ -125,7 +128,7 @@ __device__ __forceinline__ void scale_weights(const AttnOutParams &p, const Shar
     }
 }
 
-template <typename Format, int D, int HELD, int RING>
+template <typename Format, int D, int HELD, int RING, int N>
 __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RING > 0 ? 1 : 2)
     attn_out(const __grid_constant__ AttnOutParams p) {
     typedef ResultsOf<1, HELD> Sums;
@@ -140,31 +143,33 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RIN
     const int first = RING > 0 ? tiles * (int)blockIdx.x / makers : blockIdx.x;
     const int end = RING > 0 ? tiles * ((int)blockIdx.x + 1) / makers : first + 1;
     const int row = first * TILE + threadIdx.x;
+    const int n = N > 0 ? N : p.n;
     const bool mine = threadIdx.x < (RING > 0 ? (end - first) * TILE : TILE) && row < p.m;
     float a = 0.0f;
+    pad_both<Format, Format>(shared, n);
     auto rows_of = [&](int) { return Rows{&p.w, first * TILE, p.m}; };
     auto ready = [&] {
         if (mine) a = p.a.one(row);
         const Context<D> context{p.partial, of.live, nullptr, blockIdx.x == 0 ? p.context_tap : nullptr};
-        return prepare_both<Format, Format, run_of<Format>, 1>(shared, p.n, context);
+        return prepare_both<Format, Format, run_of<Format>, 1, false>(shared, n, context);
     };
     auto finish = [&](float sum) { p.y[row] = tap(p.y_tap, row, a + tap(p.product_tap, row, sum)); };
     auto done = [&](Sums sums) {
         if (mine) finish(sums(0, threadIdx.x));
     };
-    u8 *stages = shared + vector_bytes<Format, Format>(p.n);
+    u8 *stages = shared + vector_bytes<Format, Format>(n);
     if constexpr (RING > 0) {
-        const int blocks = p.n / 256;
+        const int blocks = n / 256;
         ring_rows<Format, RING, RING>(p.walk, first * blocks, end * blocks, blocks, stages, turn,
                                 [&](int tile) { return Eights::of(&p.w, tile * TILE); }, [&] { return ready().a; },
                                 [&](RingSums sums) {
                                     if (mine) finish(sums(row / TILE, row % TILE));
                                 });
     } else if constexpr (HELD > 0) {
-        hold_rows<Format, 1, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of,
+        hold_rows<Format, 1, HELD>(p.walk, Span::whole(n), stages, turn, rows_of,
                                    [&] { return ready().a; }, done);
     } else {
-        walk_rows<Format, Format>(p.walk, Span::whole(p.n), stages, turn, [&](int, int) { return rows_of(0); }, ready,
+        walk_rows<Format, Format>(p.walk, Span::whole(n), stages, turn, [&](int, int) { return rows_of(0); }, ready,
                                   [&](int, Sums sums) { done(sums); });
     }
 }

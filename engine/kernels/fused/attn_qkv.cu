@@ -2,6 +2,7 @@
 // one token. A block makes PAIRS pairs of tiles: elements i of a head and i + d/2,
 // which RoPE rotates together. Where heads are normalised a block makes a whole head. PAIRS is 0 where rows come through rings of
 // HELD stages: a block then makes its share of the pairs of one part, eight to a tile; whole heads where they are normalised.
+// N: the length of x, or 0 where that is not known before.
 // Grid ((H + 2G) * d/2 / (TILE * PAIRS)); with rings as many as `makers` says of q, k and v.
 // x [E], q [H, d], caches [capacity, G, d]; wq [H*d, E], wk and wv [G*d, E].
 
@@ -40,9 +41,23 @@ struct Pairs {
     int part, head, pair0, count;
 };
 
-template <typename Format, typename Kv, int RUN, int D, int PAIRS, bool HEAD_NORM, int HELD>
+// Called, since they are seldom wanted.
+static __device__ __noinline__ void tap_stages(const AttnQkvParams &p, int part, int a_at, int b_at, float2 made, float2 biased,
+                                               float2 normed, float2 turned) {
+    auto tap_pair = [&](float *to, float2 of) {
+        if (to) to[a_at] = of.x, to[b_at] = of.y;
+    };
+    tap_pair(p.proj_tap[part], made);
+    if (p.bias[part]) tap_pair(p.biased_tap[part], biased);
+    if (part > 1) return;
+    if (p.head_norm[part]) tap_pair(p.normed_tap[part], normed);
+    tap_pair(p.rope_tap[part], turned);
+}
+
+template <typename Format, typename Kv, int RUN, int D, int PAIRS, bool HEAD_NORM, int HELD, int N>
 __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pairs, u8 *shared, Turn &turn) {
     constexpr bool RING = PAIRS == 0;
+    const int n = N > 0 ? N : p.n;
     const int part = pairs.part, pair0 = pairs.pair0;
     const bool mine = threadIdx.x < (RING ? pairs.count : TILE * PAIRS);
     const int head = pairs.head + (RING ? (pair0 + (int)threadIdx.x) / (D / 2) : 0);
@@ -51,7 +66,15 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
     const int a_at = head * D + i, b_at = a_at + D / 2, position = __ldcg(p.position_at);
     float bias_a = 0.0f, bias_b = 0.0f, norm_a = 0.0f, norm_b = 0.0f, sine = 0.0f, cosine = 0.0f;
     const float *bias = p.bias[part], *head_norm = HEAD_NORM && part < 2 ? p.head_norm[part] : nullptr;
+    // Where the pair goes, and whether any of what becomes of it is tapped.
+    void *to;
+    int tapped;
+    // Asked for while the weights are on their way.
     auto constants = [&] {
+        to = part == 0 ? (void *)(p.q + a_at)
+                       : (typename Kv::Type *)(part == 1 ? p.k_cache : p.v_cache) + (size_t)position * p.kv_heads * D + a_at;
+        tapped = p.proj_tap[part] || p.biased_tap[part] || (part < 2 && (p.normed_tap[part] || p.rope_tap[part]));
+        asm volatile("" : "+l"(to), "+r"(tapped));
         if (!mine) return;
         if (bias) bias_a = bias[a_at], bias_b = bias[b_at];
         if (head_norm) norm_a = head_norm[i], norm_b = head_norm[i + D / 2];
@@ -59,13 +82,15 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
         // Here and not where they are first used.
         asm volatile("" : "+f"(bias_a), "+f"(bias_b), "+f"(norm_a), "+f"(norm_b), "+f"(sine), "+f"(cosine));
     };
-    constants();
+    pad_both<Format, Format>(shared, n);
+    if (HELD == 0 || RING) constants();
     // Where no weights are held, registers are left for all of a vector of 4,096 elements.
-    Norm<RUN, HELD == 0 ? 2 * RUN : RUN> norm(p.x, p.norm, p.norm_tap, p.n);
+    constexpr bool ALL = HELD > 0 && !RING && N > 0 && N <= 4 * 32 * MOST_WARPS * RUN;
+    Norm<RUN, HELD == 0 ? 2 * RUN : RUN, ALL> norm(p.x, p.norm, p.norm_tap, n);
     auto ready = [&] {
-        norm.template measure<RING ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
+        norm.template measure<RING ? RING_WARPS : MOST_WARPS>(n, p.eps);
         turn.mark(1);
-        return prepare_both<Format, Format, RUN, 1>(shared, p.n, norm);
+        return prepare_both<Format, Format, RUN, 1, false, ALL>(shared, n, norm);
     };
     // A ring's tile holds eight rows, and the eight half a head further on; else these are two tiles.
     constexpr int ROWS = RING ? TILE / 2 : TILE;
@@ -75,43 +100,40 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
         float a = 0.0f, b = 0.0f;
         if (mine) {
             const int tile = RING ? first + (int)threadIdx.x / ROWS : threadIdx.x / ROWS * 2, row = threadIdx.x % ROWS;
-            a = tap(p.proj_tap[part], a_at, sums(tile, row));
-            b = tap(p.proj_tap[part], b_at, RING ? sums(tile, row + ROWS) : sums(tile + 1, row));
-            if (bias) {
-                a = tap(p.biased_tap[part], a_at, a + bias_a);
-                b = tap(p.biased_tap[part], b_at, b + bias_b);
-            }
+            a = tap(nullptr, 0, sums(tile, row));
+            b = tap(nullptr, 0, RING ? sums(tile, row + ROWS) : sums(tile + 1, row));
         }
+        // What is tapped is kept until all is written.
+        const float2 made = make_float2(a, b);
+        a = tap(nullptr, 0, a + bias_a), b = tap(nullptr, 0, b + bias_b);
+        const float2 biased = make_float2(a, b);
         if (HEAD_NORM && part < 2) {
             const float squares = fmaf(a, a, b * b);
             float sum;
             if constexpr (RING) sum = sum_of_group<RING && HEAD_NORM ? D / 2 : 32>(squares);
             else sum = reduce_sum(squares);
             const float scale = 1.0f / sqrtf(sum / (float)D + p.eps);
-            if (mine) {
-                a = tap(p.normed_tap[part], a_at, a * scale * norm_a);
-                b = tap(p.normed_tap[part], b_at, b * scale * norm_b);
+            if (mine) a = tap(nullptr, 0, a * scale * norm_a), b = tap(nullptr, 0, b * scale * norm_b);
+        }
+        const float2 normed = make_float2(a, b);
+        if (mine) {
+            if (part < 2) {
+                const float turned = a * cosine - b * sine;
+                b = a * sine + b * cosine;
+                a = turned;
             }
-        }
-        if (!mine) return;
-        if (part < 2) {
-            const float turned = a * cosine - b * sine;
-            b = a * sine + b * cosine;
-            a = turned;
-        }
-        if (part == 0) {
-            p.q[a_at] = tap(p.rope_tap[0], a_at, a);
-            p.q[b_at] = tap(p.rope_tap[0], b_at, b);
-        } else {
-            float *rope_tap = part == 1 ? p.rope_tap[1] : nullptr;
-            auto *cache = (typename Kv::Type *)(part == 1 ? p.k_cache : p.v_cache) + (size_t)position * p.kv_heads * D;
-            cache[a_at] = Kv::put(tap(rope_tap, a_at, a));
-            cache[b_at] = Kv::put(tap(rope_tap, b_at, b));
+            a = tap(nullptr, 0, a), b = tap(nullptr, 0, b);
+            if (part == 0) {
+                ((float *)to)[0] = a, ((float *)to)[D / 2] = b;
+            } else {
+                ((typename Kv::Type *)to)[0] = Kv::put(a), ((typename Kv::Type *)to)[D / 2] = Kv::put(b);
+            }
+            if (tapped) tap_stages(p, part, a_at, b_at, made, biased, normed, make_float2(a, b));
         }
     };
-    u8 *stages = shared + vector_bytes<Format, Format>(p.n);
+    u8 *stages = shared + vector_bytes<Format, Format>(n);
     if constexpr (RING) {
-        const int blocks = p.n / 256, end = first + pairs.count / ROWS;
+        const int blocks = n / 256, end = first + pairs.count / ROWS;
         auto rows_of = [&](int tile) {
             const int row = tile * ROWS / (D / 2) * D + tile * ROWS % (D / 2);
             return Eights{{&p.w[part], &p.w[part]}, {row, row + D / 2}};
@@ -122,15 +144,15 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
             return Rows{&p.w[part], head * D + pair0 + tile / 2 * TILE + tile % 2 * (D / 2), (head + 1) * D};
         };
         if constexpr (HELD > 0) {
-            hold_rows<Format, 2 * PAIRS, HELD>(p.walk, Span::whole(p.n), stages, turn, rows_of, [&] { return ready().a; }, done);
+            hold_rows<Format, 2 * PAIRS, HELD>(p.walk, Span::whole(n), stages, turn, rows_of, [&] { return ready().a; }, done, constants);
         } else {
-            walk_rows<Format, Format>(p.walk, Span::whole(p.n), stages, turn, [&](int, int tile) { return rows_of(tile); }, ready,
+            walk_rows<Format, Format>(p.walk, Span::whole(n), stages, turn, [&](int, int tile) { return rows_of(tile); }, ready,
                                       [&](int, Sums sums) { done(sums); });
         }
     }
 }
 
-template <typename Q, typename K, typename V, typename Kv, int D, int PAIRS, bool HEAD_NORM, int HELD_Q, int HELD_K, int HELD_V>
+template <typename Q, typename K, typename V, typename Kv, int D, int PAIRS, bool HEAD_NORM, int HELD_Q, int HELD_K, int HELD_V, int N>
 __global__ void __launch_bounds__(32 * (PAIRS == 0 ? RING_WARPS : MOST_WARPS), PAIRS == 0 ? 1 : 2)
     attn_qkv(const __grid_constant__ AttnQkvParams p) {
     static_assert(!HEAD_NORM || PAIRS == 0 || TILE * PAIRS == D / 2, "a block must hold the head that it normalises");
@@ -155,10 +177,10 @@ __global__ void __launch_bounds__(32 * (PAIRS == 0 ? RING_WARPS : MOST_WARPS), P
     constexpr int RUN = run_of<Q, K, V>;
     // Parts of one format share its code.
     if (!same_type<V, Q> && part == 2) {
-        project<V, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_V>(p, pairs, shared, turn);
+        project<V, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_V, N>(p, pairs, shared, turn);
     } else if (!same_type<K, Q> && part == 1) {
-        project<K, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_K>(p, pairs, shared, turn);
+        project<K, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_K, N>(p, pairs, shared, turn);
     } else {
-        project<Q, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_Q>(p, pairs, shared, turn);
+        project<Q, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_Q, N>(p, pairs, shared, turn);
     }
 }

@@ -14,6 +14,11 @@
 // was written before the step and the step's position, and nothing else: the
 // first kernel after the one that writes the position begins when that has ended.
 
+// On its turn a kernel runs most of its code once, and a multiprocessor's cache of instructions holds less than a layer's kernels: what is
+// not run costs time too, since it is fetched before what stands behind it. A jump over it takes 200 cycles and more. So a kernel is
+// compiled for the length of its vector; what can be done before the turn is; and what is seldom wanted is called, at the end if
+// possible.
+
 // When a block's first thread began, had waited, and ended, in ns; 0 where it did not.
 struct Stamp {
     unsigned long long began, waited, ended;
@@ -90,6 +95,12 @@ __device__ __forceinline__ float gated(float g, float u) {
 __device__ __forceinline__ float warp_sum(float v) {
     for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xffffffffu, v, step);
     return v;
+}
+
+// One by the root, without a branch.
+__device__ __forceinline__ float factor_of(float v) {
+    const float near = rsqrtf(v);
+    return fmaf(0.5f * near, fmaf(-v * near, near, 1.0f), near);
 }
 
 __device__ __forceinline__ float warp_max(float v) {

@@ -179,20 +179,24 @@ __device__ __forceinline__ int four_of(int k) {
     return k / RUN * RUN * (int)blockDim.x + RUN * ((int)threadIdx.x - lane) + k % RUN * 32 + lane;
 }
 
-// Makes a vector: get(i) gives elements 4i .. 4i + 3 and is called by whole warps,
+// Formats that take groups by two meet one of zeros after an odd number.
+template <typename X>
+__device__ __forceinline__ void pad(u8 *shared, int n) {
+    const int groups = padded_groups(n);
+    if (32 * groups == n) return;
+    for (int i = threadIdx.x; i < X::GROUP / 4; i += blockDim.x) ((u32 *)(shared + (groups - 1) * X::GROUP))[i] = 0;
+    if (threadIdx.x == 0) ((float2 *)(shared + groups * X::GROUP))[groups - 1] = make_float2(0.0f, 0.0f);
+}
+
+// Makes a vector but for its padding: get(i) gives elements 4i .. 4i + 3 and is called by whole warps,
 // RUN * AT_ONCE times before the first is used. The largest of a group or of a block and the
 // sum of a group, where SUMS asks for it, come from the threads that hold them: a block of
-// 256 is two fours of each thread of a warp, so that RUN is 2 where there are such.
-template <typename X, int RUN, int AT_ONCE, bool SUMS, typename Get>
+// 256 is two fours of each thread of a warp, so that RUN is 2 where there are such. ONCE: no thread has more than is asked for at once.
+template <typename X, int RUN, int AT_ONCE, bool SUMS, bool ONCE = false, typename Get>
 __device__ __forceinline__ Vector prepare(u8 *shared, int n, Get get) {
     static_assert(X::BLOCK <= 128 * RUN, "a warp must hold what shares a scale");
     const int groups = padded_groups(n), items = n / 4;
     const Vector x = {shared, (float2 *)(shared + groups * X::GROUP)};
-    // Formats that take groups by two meet one of zeros after an odd number.
-    if (32 * groups != n) {
-        for (int i = threadIdx.x; i < X::GROUP / 4; i += blockDim.x) ((u32 *)(x.groups + (groups - 1) * X::GROUP))[i] = 0;
-        if (threadIdx.x == 0) x.scales[groups - 1] = make_float2(0.0f, 0.0f);
-    }
 #pragma unroll 1
     for (int k0 = 0; four_of<RUN>(k0) - (int)threadIdx.x % 32 < items; k0 += RUN * AT_ONCE) {
         // Whether the warp has anything to do in a run.
@@ -230,6 +234,7 @@ __device__ __forceinline__ Vector prepare(u8 *shared, int n, Get get) {
                 }
             }
         }
+        if (ONCE) break;
     }
     return x;
 }

@@ -5,7 +5,7 @@
 #include "fused/ring.cuh"
 
 struct FfnActParams {
-    Stream x;
+    const float *x;
     const float *norm;
     Weights gate, up;
     float *y;
@@ -20,28 +20,34 @@ constexpr int SHARING_WARPS = 6; // of a block whose warps share out all its row
 constexpr int SHARING_BLOCKS = 3; // of these, of a multiprocessor
 
 // TILES: of a block at a time; or 1, where all of them fit shared memory: 8 rows of gate and the same 8 of up each then. Likewise 0,
-// where they come through rings of HELD stages.
-template <typename Gate, typename Up, int TILES, int HELD>
+// where they come through rings of HELD stages. N: the length of x, or 0 where that is not known before.
+template <typename Gate, typename Up, int TILES, int HELD, int N>
 __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? SHARING_WARPS : MOST_WARPS),
                                   TILES == 0 ? 1 : TILES == 1 ? SHARING_BLOCKS : 2)
     ffn_act(const __grid_constant__ FfnActParams p) {
     extern __shared__ __align__(16) u8 shared[];
     Turn turn(p.stamps);
     constexpr int PAIRS = TILES / 2, RUN = run_of<Gate, Up>;
-    Norm<RUN> norm(p.x, p.norm, p.norm_tap, p.n);
+    const int n = N > 0 ? N : p.n;
+    // Whether no thread has more of x than it keeps. Where all rows of a block are in shared memory, this would leave it with 80 registers
+    // a thread; its blocks then begin beside others that need the room more.
+    constexpr bool ALL = TILES > 1 && HELD > 0 && N > 0 && N <= 4 * 32 * MOST_WARPS * RUN;
+    const Stream x = {p.x, {}, nullptr, nullptr};
+    Norm<RUN, RUN, ALL> norm(x, p.norm, p.norm_tap, n);
+    pad_both<Gate, Up>(shared, n);
     auto ready = [&] {
-        norm.template measure<TILES == 0 ? RING_WARPS : MOST_WARPS>(p.n, p.eps);
+        norm.template measure<TILES == 0 ? RING_WARPS : MOST_WARPS>(n, p.eps);
         turn.mark(1);
-        return prepare_both<Gate, Up, RUN, 1>(shared, p.n, norm);
+        return prepare_both<Gate, Up, RUN, 1, false, ALL>(shared, n, norm);
     };
     auto write = [&](int row, float g, float u) {
         g = tap(p.gate_tap, row, g), u = tap(p.up_tap, row, u);
         p.y[row] = tap(p.y_tap, row, gated(g, u));
     };
-    u8 *stages = shared + vector_bytes<Gate, Up>(p.n);
+    u8 *stages = shared + vector_bytes<Gate, Up>(n);
     if constexpr (TILES == 0) {
         constexpr int ROWS = TILE / 2;
-        const int blocks = p.n / 256, tiles = p.m / ROWS;
+        const int blocks = n / 256, tiles = p.m / ROWS;
         auto rows_of = [&](int tile) { return Eights{{&p.gate, &p.up}, {tile * ROWS, tile * ROWS}}; };
         ring_rows<Gate, HELD, HELD>(p.walk, part_of(tiles, 0) * blocks, part_of(tiles, 1) * blocks, blocks, stages, turn, rows_of,
                               [&] { return ready().a; }, [&](RingSums sums) {
@@ -53,7 +59,7 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
     }
     if constexpr (TILES == 1) {
         constexpr int ROWS = TILE / 2;
-        const int groups = p.n / 32, tiles = (p.m + ROWS - 1) / ROWS;
+        const int groups = n / 32, tiles = (p.m + ROWS - 1) / ROWS;
         const int count = max((tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x, 0);
         auto first_of = [&](int tile) { return (int)(tile * gridDim.x + blockIdx.x) * ROWS; };
         auto fetch = [&](int tile, u8 *to) {
@@ -82,9 +88,9 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         write(row, sums(tile, of), sums(tile + 1, of));
     };
     if constexpr (TILES > 1 && HELD > 0) {
-        hold_rows<Gate, TILES, HELD>(p.walk, Span::whole(p.n), stages, turn, [&](int tile) { return rows_of(0, tile); },
+        hold_rows<Gate, TILES, HELD>(p.walk, Span::whole(n), stages, turn, [&](int tile) { return rows_of(0, tile); },
                                      [&] { return ready().a; }, [&](Sums sums) { done(0, sums); });
     } else if constexpr (TILES > 1) {
-        walk_rows<Gate, Up>(p.walk, Span::whole(p.n), stages, turn, rows_of, ready, done);
+        walk_rows<Gate, Up>(p.walk, Span::whole(n), stages, turn, rows_of, ready, done);
     }
 }

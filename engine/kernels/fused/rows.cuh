@@ -93,10 +93,13 @@ using ResultsOf = Results<(HELD > 0 ? MOST_WARPS / TILES : 1)>;
 // gets the sums. All threads call them.
 //
 // All that does not depend on the vector is done before the block's turn: the turn takes a
-// microsecond or two, of which every instruction counts.
-template <typename Format, int TILES, int HELD, typename RowsOf, typename Ready, typename Done>
+// microsecond or two, of which every instruction counts. `meanwhile` is done while the weights are on their way.
+struct Nothing {
+    __device__ __forceinline__ void operator()() const {}
+};
+template <typename Format, int TILES, int HELD, typename RowsOf, typename Ready, typename Done, typename Meanwhile = Nothing>
 __device__ __forceinline__ void hold_rows(const Walk &walk, Span span, u8 *stage, Turn &turn, RowsOf rows_of,
-                                          Ready ready, Done done) {
+                                          Ready ready, Done done, Meanwhile meanwhile = {}) {
     typedef Tile<Format> T;
     constexpr int TEAM = MOST_WARPS / TILES;
     __shared__ float parts[MOST_WARPS * TILE];
@@ -106,6 +109,7 @@ __device__ __forceinline__ void hold_rows(const Walk &walk, Span span, u8 *stage
         fetch_tile<Format>(rows_of(i), span.all, span.first, span.groups, stage + i * walk.stride);
     }
     end_copies();
+    meanwhile();
     wait_for_copies<0>();
     __syncthreads();
     const int atoms = (span.groups + T::ATOM - 1) / T::ATOM;
@@ -128,10 +132,9 @@ __device__ __forceinline__ void hold_rows(const Walk &walk, Span span, u8 *stage
     __syncthreads();
     turn.mark(3);
     Sums sums;
-    if (atoms > 0) { // else there is no group to meet
 #pragma unroll
-        for (int i = 0; i < HELD; i++) T::add(held[i], x, max(min(begin + i, end - 1), 0) * T::ATOM, lane, sums);
-    }
+    for (int i = 0; i < HELD; i++) T::add(held[i], x, max(min(begin + i, end - 1), 0) * T::ATOM, lane, sums);
+    if (atoms == 0) sums = Sums(); // there was no group to meet
     turn.mark(4);
     sums.write(parts + warp * TILE, lane);
     __syncthreads();
@@ -353,12 +356,23 @@ __device__ __forceinline__ int vector_bytes(int n) {
 template <typename... Formats>
 constexpr int run_of = ((Tile<Formats>::X::BLOCK > 128) || ...) ? 2 : 1;
 
-template <typename A, typename B, int RUN, int AT_ONCE, typename Get>
+// Pads the vectors that `prepare_both` makes.
+template <typename A, typename B>
+__device__ __forceinline__ void pad_both(u8 *shared, int n) {
+    typedef typename Tile<A>::X XA;
+    typedef typename Tile<B>::X XB;
+    pad<XA>(shared, n);
+    if constexpr (!same_type<XA, XB>) pad<XB>(shared + padded_groups(n) * (XA::GROUP + 8), n);
+}
+
+// PADS: they are not padded yet.
+template <typename A, typename B, int RUN, int AT_ONCE, bool PADS = true, bool ONCE = false, typename Get>
 __device__ __forceinline__ Vectors prepare_both(u8 *shared, int n, Get get) {
     typedef typename Tile<A>::X XA;
     typedef typename Tile<B>::X XB;
     constexpr bool SUMS = Tile<A>::SUMS || Tile<B>::SUMS;
-    const Vector a = prepare<XA, RUN, AT_ONCE, SUMS>(shared, n, get);
+    if (PADS) pad_both<A, B>(shared, n);
+    const Vector a = prepare<XA, RUN, AT_ONCE, SUMS, ONCE>(shared, n, get);
     if constexpr (same_type<XA, XB>) return {a, a};
-    else return {a, prepare<XB, RUN, AT_ONCE, SUMS>(shared + padded_groups(n) * (XA::GROUP + 8), n, get)};
+    else return {a, prepare<XB, RUN, AT_ONCE, SUMS, ONCE>(shared + padded_groups(n) * (XA::GROUP + 8), n, get)};
 }

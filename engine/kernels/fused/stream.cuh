@@ -44,7 +44,7 @@ struct Stream {
 
 // RMSNorm of x, four elements at a time. The first KEPT fours of a thread (`four_of`) and their
 // weights are kept; what a thread has besides is read again.
-template <int RUN, int KEPT = RUN>
+template <int RUN, int KEPT = RUN, bool ALL = false>
 struct Norm {
     static constexpr int EACH = RUN;
     const Stream &x;
@@ -71,7 +71,7 @@ struct Norm {
         };
 #pragma unroll
         for (int k = 0; k < KEPT; k++) first[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if constexpr (KEPT == 1) { // one loop: its code is fetched once
+        if constexpr (KEPT == 1 && !ALL) { // one loop: its code is fetched once
 #pragma unroll 1
             for (int i = threadIdx.x; i < n / 4; i += blockDim.x) {
                 const float4 v = x.at(i, blockIdx.x == 0);
@@ -86,9 +86,9 @@ struct Norm {
 #pragma unroll
             for (int k = 0; k < KEPT; k++) add(first[k]);
 #pragma unroll 1
-            for (int k = KEPT; four_of<RUN>(k) < n / 4; k++) add(x.at(four_of<RUN>(k), blockIdx.x == 0));
+            for (int k = KEPT; !ALL && four_of<RUN>(k) < n / 4; k++) add(x.at(four_of<RUN>(k), blockIdx.x == 0));
         }
-        scale = __frsqrt_rn(fmaf(block_sum<WARPS>(squares), inverse_n, eps));
+        scale = factor_of(fmaf(block_sum<WARPS>(squares), inverse_n, eps));
     }
     __device__ __forceinline__ float4 operator()(int i) const {
         float4 v, w;
@@ -97,7 +97,7 @@ struct Norm {
         for (int k = 0; k < KEPT; k++) {
             if (i == four_of<RUN>(k)) v = first[k], w = factor[k], kept = true;
         }
-        if (!kept) v = x.at(i, false), w = ((const float4 *)weight)[i];
+        if (!ALL && !kept) v = x.at(i, false), w = ((const float4 *)weight)[i];
         return tap4(tapped, 4 * i,
                     make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w));
     }

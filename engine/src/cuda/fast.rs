@@ -305,9 +305,9 @@ impl Fused<'_> {
                 makers: makers.map(|blocks| blocks as i32),
                 stamps: 0,
             };
-            let kv = self.calls.options.kv_kernel(false);
+            let (kv, d) = (self.calls.options.kv_kernel(false), &config.head_dim);
             Call::new(params, (1, 1, 1), THREADS)
-                .of(&[&q.ty, &k.ty, &v.ty, &kv, &config.head_dim, &pairs, &head_norm, &held_q, &held_k, &held_v])
+                .of(&[&q.ty, &k.ty, &v.ty, &kv, d, &pairs, &head_norm, &held_q, &held_k, &held_v, &q.n])
         };
         if let Some((walk, threads, shared, makers)) = self.qkv_ring(layer) {
             let mut call = with(walk, makers, 0, [walk.stages as usize; 3]).shared(shared);
@@ -359,7 +359,7 @@ impl Fused<'_> {
             _ => config.n_heads * self.calls.options.context.div_ceil(SCALED),
         };
         Call::new(params, ((makers + scaling) as u32, 1, 1), threads)
-            .of(&[&w.ty, &config.head_dim, &held, &stages])
+            .of(&[&w.ty, &config.head_dim, &held, &stages, &w.n])
             .shared(shared)
     }
 
@@ -382,7 +382,8 @@ impl Fused<'_> {
                     first: first as i32,
                     stamps: 0,
                 };
-                Call::new(params, (1, if ring > 0 { 1 } else { 2 }, 1), THREADS).of(&[&w.ty, &held, &ring])
+                let halves = if ring > 0 { 1 } else { 2 };
+                Call::new(params, (1, halves, 1), THREADS).of(&[&w.ty, &held, &ring, &w.n, &first])
             }
         };
         // A block for each tile, if the card holds all of them at once.
@@ -413,7 +414,7 @@ impl Fused<'_> {
         let with = |tiles: usize, held: usize| {
             move |walk| {
                 let params = FfnActParams {
-                    x: Stream { base: self.at(residual), ..Stream::default() },
+                    x: self.at(residual),
                     norm: self.vector(norm),
                     gate: gate.planes,
                     up: up.planes,
@@ -428,7 +429,7 @@ impl Fused<'_> {
                     eps: self.eps(norm),
                     stamps: 0,
                 };
-                Call::new(params, (1, 1, 1), THREADS).of(&[&gate.ty, &up.ty, &tiles, &held])
+                Call::new(params, (1, 1, 1), THREADS).of(&[&gate.ty, &up.ty, &tiles, &held, &gate.n])
             }
         };
         // Two pairs of tiles or one to a block, if the card then holds all blocks at once, two to a multiprocessor.
@@ -498,7 +499,7 @@ impl Fused<'_> {
                 eps: self.eps(norm),
                 stamps: 0,
             };
-            Call::new(params, (1, 1, 1), THREADS).of(&[&w.ty, &own, &ring])
+            Call::new(params, (1, 1, 1), THREADS).of(&[&w.ty, &own, &ring, &w.n])
         };
         // From Hopper on, of whole tiles: a block a multiprocessor, whose warps wait for nobody.
         let processors = self.calls.functions.processors;

@@ -224,7 +224,7 @@ kernels! {
         x: Ptr, w: Planes, y: [Ptr; 2], walk: Walk, n: i32, m: i32, first: i32, stamps: Ptr,
     }
     FfnAct(FfnActParams) "fused/ffn_act.cu" {
-        x: Stream, norm: Ptr, gate: Planes, up: Planes, y: Ptr, norm_tap: Ptr, gate_tap: Ptr, up_tap: Ptr, y_tap: Ptr,
+        x: Ptr, norm: Ptr, gate: Planes, up: Planes, y: Ptr, norm_tap: Ptr, gate_tap: Ptr, up_tap: Ptr, y_tap: Ptr,
         walk: Walk, n: i32, m: i32, eps: f32, stamps: Ptr,
     }
     Router(RouterParams) "fused/router.cu" {

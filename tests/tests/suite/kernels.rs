@@ -22,13 +22,14 @@ fn arguments(file: File) -> Vec<String> {
         File::Curve => listed(&["SiluOfShare", "TwiceSigmoidOfShare", "SigmoidOfRoot"]),
         // Warps that make whole tiles, warps that share one, and warps with a ring each.
         File::LmHead => {
-            let alone = read_by_kernels().flat_map(|ty| [true, false].map(|own| format!("{ty}, {own}, 0")));
-            alone.chain(in_rings().map(|(ty, stages)| format!("{ty}, false, {stages}"))).collect()
+            let alone = read_by_kernels()
+                .flat_map(|ty| [(true, 1536), (false, 0)].map(|(own, n)| format!("{ty}, {own}, 0, {n}")));
+            alone.chain(in_rings().map(|(ty, stages)| format!("{ty}, false, {stages}, 3584"))).collect()
         }
         // With as much unpacked ahead as a kind of format may have, with nothing, and with rings.
         File::HalfLinear => {
-            let held = |ty: GgmlType| [most_held(ty), 0].map(|held| format!("{ty}, {held}, 0"));
-            let rings = in_rings().map(|(ty, stages)| format!("{ty}, 0, {stages}"));
+            let held = |ty: GgmlType| [most_held(ty), 0].map(|held| format!("{ty}, {held}, 0, 4864, 80"));
+            let rings = in_rings().map(|(ty, stages)| format!("{ty}, 0, {stages}, 18944, 296"));
             read_by_kernels().flat_map(held).chain(rings).collect()
         }
         File::Router => listed(&["F32, 2", "F32, 4", "F16, 2", "Q8_0, 2", "Q6_K, 1"]),
@@ -53,9 +54,9 @@ fn arguments(file: File) -> Vec<String> {
         File::GatedHeads => listed(&["KvF32, 32", "KvF16, 64", "KvF32, 128", "KvF16, 256"]),
         File::GatedContext => listed(&["32", "64", "128", "256"]),
         File::AttnOut => {
-            let of = |(ty, d)| format!("{ty}, {d}, {}, 0", most_held(ty) / 2);
+            let of = |(ty, d)| format!("{ty}, {d}, {}, 0, 1536", most_held(ty) / 2);
             let held = [(GgmlType::Q5_0, 64), (GgmlType::Q4_K, 128), (GgmlType::F16, 128)].map(of);
-            held.into_iter().chain(in_rings().map(|(ty, stages)| format!("{ty}, 128, 0, {stages}"))).collect()
+            held.into_iter().chain(in_rings().map(|(ty, stages)| format!("{ty}, 128, 0, {stages}, 3584"))).collect()
         }
         File::CacheRows => listed(&["KvF32", "KvF16"]),
         File::KvCache | File::KvRead | File::AttnScores | File::AttnContext | File::BlockScores => {
@@ -64,14 +65,14 @@ fn arguments(file: File) -> Vec<String> {
         File::AttnQkv => {
             let of = |(formats, rest): ([GgmlType; 3], &str)| {
                 let [q, k, v] = formats;
-                format!("{q}, {k}, {v}, {rest}, {}, {}, {}", most_held(q), most_held(k), most_held(v))
+                format!("{q}, {k}, {v}, {rest}, {}, {}, {}, 1536", most_held(q), most_held(k), most_held(v))
             };
             let mixed = [GgmlType::Q5_0, GgmlType::Q5_0, GgmlType::Q8_0];
             let minima = [GgmlType::Q4_K, GgmlType::Q4_K, GgmlType::Q6_K];
             let held = [(mixed, "KvF32, 64, 1, false"), (minima, "KvF16, 128, 1, false")].map(of);
             let [q, k, v] = minima;
-            let rings = [2, 4].map(|n| format!("{q}, {k}, {v}, KvF16, 128, 0, false, {n}, {n}, {n}"));
-            let normed = ["F16, F16, F16, KvF32, 128, 4, true, 0, 0, 0".to_owned()];
+            let rings = [2, 4].map(|n| format!("{q}, {k}, {v}, KvF16, 128, 0, false, {n}, {n}, {n}, 3584"));
+            let normed = ["F16, F16, F16, KvF32, 128, 4, true, 0, 0, 0, 0".to_owned()];
             held.into_iter().chain(rings).chain(normed).collect()
         }
         File::AttentionHalves => listed(&["64, 7, 6, 2", "128, 8, 3, 8", "32, 1, 12, 1"]),
@@ -117,12 +118,14 @@ fn arguments(file: File) -> Vec<String> {
             [(64, false), (64, true), (128, false), (128, true)].map(of).to_vec()
         }
         File::FfnAct => {
-            let of =
-                |(gate, up, tiles, held): (GgmlType, GgmlType, usize, usize)| format!("{gate}, {up}, {tiles}, {held}");
-            let held = |(ty, tiles)| of((ty, ty, tiles, most_held(ty)));
-            let alike = [(GgmlType::Q5_0, 4), (GgmlType::Q4_K, 2), (GgmlType::F16, 2)].map(held);
-            let rest = [of((GgmlType::Q4_K, GgmlType::Q6_K, 2, 0)), of((GgmlType::Q4_K, GgmlType::Q4_K, 1, 1))];
-            let rings = in_rings().map(|(ty, stages)| of((ty, ty, 0, stages)));
+            let of = |(gate, up, tiles, held, n): (GgmlType, GgmlType, usize, usize, usize)| {
+                format!("{gate}, {up}, {tiles}, {held}, {n}")
+            };
+            let held = |(ty, tiles, n)| of((ty, ty, tiles, most_held(ty), n));
+            let alike = [(GgmlType::Q5_0, 4, 896), (GgmlType::Q4_K, 2, 1536), (GgmlType::F16, 2, 1792)].map(held);
+            let rest =
+                [of((GgmlType::Q4_K, GgmlType::Q6_K, 2, 0, 0)), of((GgmlType::Q4_K, GgmlType::Q4_K, 1, 1, 1536))];
+            let rings = in_rings().map(|(ty, stages)| of((ty, ty, 0, stages, 3584)));
             alike.into_iter().chain(rest).chain(rings).collect()
         }
         _ => listed(&[""]),
