@@ -38,6 +38,9 @@ pub struct Arithmetic {
     pub outputs: Formats,
 }
 
+/// The names of its fields.
+pub const FIELDS: [&str; 7] = ["linear", "attention", "kv", "kv_scale", "functions", "parameters", "outputs"];
+
 fn is_f32(format: &DType) -> bool {
     *format == DType::F32
 }

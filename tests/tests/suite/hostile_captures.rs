@@ -25,6 +25,11 @@ fn what_is_no_capture_is_refused() {
         ("/arithmetic/accumulation", json!("f16"), &["accumulation", "linear", "attention"]),
         ("/arithmetic/attention", json!([{"context": "q8_0"}]), &["weights need a format without them"]),
         ("/arithmetic/linear", json!([{"weights": "q9_9"}]), &["no weight format is called `q9_9`"]),
+        (
+            "/kv",
+            json!("f16"),
+            &["bad/manifest.json: the key `kv` is beside `arithmetic`", "\"arithmetic\": { \"kv\": … }"],
+        ),
         ("/decoded", json!([]), &["step1/", "belongs to no stage"]),
         // The logits of two tokens where the manifest speaks of one: cut short
         // nowhere, but absurdly larger than the stage when there are many.

@@ -2,13 +2,14 @@
 
 use super::dump::Dump;
 use super::{Lengths, Passes, Plan, Step, quoted, steps};
-use crate::arithmetic::Declared;
+use crate::arithmetic::{Declared, FIELDS};
 use crate::formats::Formats;
 use anyhow::{Context as _, Result, bail, ensure};
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::Placement;
 use qdiff_engine::quant::KvType;
 use schemars::JsonSchema;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
@@ -261,12 +262,14 @@ impl Manifest {
 /// A manifest, of the bytes of a file called `name`.
 ///
 /// # Errors
-/// What is no manifest, or one of another version.
+/// What is no manifest, one of another version, or one with a key that belongs into its `arithmetic`.
 pub fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
     #[derive(Deserialize)]
     struct Head {
         #[serde(default)]
         schema_version: serde_json::Value,
+        #[serde(flatten)]
+        fields: BTreeMap<String, IgnoredAny>,
     }
     let head: Head = serde_json::from_slice(bytes).with_context(|| format!("{name} is not JSON"))?;
     if !(OLDEST..=SCHEMA_VERSION).any(|version| head.schema_version == version) {
@@ -277,6 +280,11 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
         bail!(
             "{name} has schema_version {}, this qdiff reads {OLDEST} to {SCHEMA_VERSION}; record it again",
             quoted(&head.schema_version.to_string())
+        );
+    }
+    if let Some(key) = FIELDS.into_iter().find(|key| head.fields.contains_key(*key)) {
+        bail!(
+            "{name}: the key `{key}` is beside `arithmetic`; it belongs into the object: \"arithmetic\": {{ \"{key}\": … }}"
         );
     }
     let mut manifest: Manifest = serde_json::from_slice(bytes).with_context(|| format!("{name} is no manifest"))?;

@@ -87,8 +87,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "qkv-bias-omitted",
         fits: Some(|_, n| n.op.anatomy() == Anatomy::Elementwise(Elementwise::Offset)),
         story: "the bias is not added",
-        seen: "fluent nonsense, tokens repeated; the biases look too large to be correct, but are correct",
-        remedy: "add {weight} after the projection; the values of the bias look too large, but are correct",
+        seen: "fluent nonsense, tokens repeated; biases above 100 are normal in Qwen2.5",
+        remedy: "add {weight} after the projection; biases above 100 are normal in Qwen2.5",
         apply: |node, _, _| Some(node.left_out()),
         ..Mutation::PLAIN
     },
