@@ -19,7 +19,7 @@ pub(super) fn run(json: &JsonArgs) -> Result<u8> {
     if let Some(why) = &found.no_cuda {
         say(&format!("cuda  none: {why}\n"))?;
     }
-    say("\nrunners\n")?;
+    say("\nengines\n")?;
     for runner in &found.runners {
         let lacks = runner.lacks.as_ref().map_or_else(String::new, |_| " (not here)".to_owned());
         say(&format!("  {:<11} {}{lacks}\n", runner.name, runner.about))?;

@@ -62,7 +62,7 @@ impl Project {
                     key.to_uppercase()
                 ),
                 Some(_) => {}
-                None => bail!("{shown}: key `{key}`: no runner is called `{name}`; see `qdiff run --help`"),
+                None => bail!("{shown}: key `{key}`: no engine is called `{name}`; see `qdiff run --help`"),
             }
         }
         for rule in &keys.tolerance {

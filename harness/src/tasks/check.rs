@@ -30,12 +30,12 @@ pub struct CheckRequest {
     /// With --serving, how exact a sequence in a batch must be
     #[arg(long, value_name = "WHAT", default_value = "bound", requires = "serving", help_heading = "What to run")]
     pub expect: Expect,
-    /// The runner under suspicion
-    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE_SUBJECT,
+    /// The engine under suspicion
+    #[arg(long, value_name = "ENGINE", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE_SUBJECT,
           help_heading = "Sides")]
     pub subject: Source,
-    /// The runner to compare with [default: llama, or none for a folder of safetensors]
-    #[arg(long, value_name = "RUNNER", env = "QDIFF_REFERENCE", value_parser = values::LIVE, help_heading = "Sides")]
+    /// The engine to compare with [default: llama, or none for a folder of safetensors]
+    #[arg(long, value_name = "ENGINE", env = "QDIFF_REFERENCE", value_parser = values::LIVE, help_heading = "Sides")]
     pub reference: Option<Source>,
     #[command(flatten)]
     pub faults: FaultRequest,

@@ -21,7 +21,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 /// What the subject is, in the short help and in the long one.
-const SUBJECT: &str = "The runner under suspicion; qdiff's samplers draw from its logits";
+const SUBJECT: &str = "The engine under suspicion; qdiff's samplers draw from its logits";
 
 /// What to generate from, and how tokens are drawn.
 #[derive(Clone, Debug, Args)]
@@ -31,7 +31,7 @@ const SUBJECT: &str = "The runner under suspicion; qdiff's samplers draw from it
     mut_arg("prompt", |a| a.help(super::request::TEXT)),
     mut_arg("decode", |a| a.help("Tokens to generate")),
     mut_arg("kv_type", |a| a.help("Type of the KV cache on both sides, or two as in q8_0/q4_1 for keys and values; llama.cpp has no f8 types [default: f32]")),
-    mut_arg("reference", |a| a.help("The runner to compare with; llama.cpp's samplers draw from its logits"))
+    mut_arg("reference", |a| a.help("The engine to compare with; llama.cpp's samplers draw from its logits"))
 )]
 pub struct GenerateRequest {
     #[command(flatten)]

@@ -28,7 +28,7 @@ const RECORDED: &str = "What is recorded";
 #[derive(Clone, Debug, Args)]
 #[command(
     mut_arg("prompt", |a| a.help(super::request::TEXT)),
-    mut_arg("decode", |a| a.help("Decode steps after the prompt; the runner chooses their tokens")),
+    mut_arg("decode", |a| a.help("Decode steps after the prompt; the engine chooses their tokens")),
     mut_arg("ubatch", |a| a.help("Largest number of tokens of the prompt in one pass; 1 is token by token")),
     mut_arg("kv_type", |a| a.help("Type of the KV cache, or two as in q8_0/q4_1 for keys and values; llama.cpp has no f8 types [default: f32]")),
     mut_arg("inject", |a| a.help(
@@ -53,7 +53,7 @@ pub struct RecordRequest {
     #[command(flatten)]
     pub capture: CaptureRequest,
     /// What to record
-    #[arg(long, value_name = "RUNNER", default_value = "cpu", env = "QDIFF_RUNNER", value_parser = values::LIVE,
+    #[arg(long, value_name = "ENGINE", default_value = "cpu", env = "QDIFF_RUNNER", value_parser = values::LIVE,
           help_heading = "Sides")]
     pub runner: Source,
     #[command(flatten)]

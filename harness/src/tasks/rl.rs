@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 /// Whose logprobs, of which tokens.
 #[derive(Clone, Debug, Args)]
 pub struct RlRequest {
-    /// The trainer, which runs all tokens in one pass: a runner, a command or capture:DIR
+    /// The trainer, which runs all tokens in one pass: an engine, a command or capture:DIR
     #[arg(id = "reference", value_name = "TRAINER", value_parser = values::SUBJECT)]
     pub trainer: Source,
-    /// The rollout, which runs the prompt and decodes: a runner, a command or capture:DIR
+    /// The rollout, which runs the prompt and decodes: an engine, a command or capture:DIR
     #[arg(id = "subject", value_name = "ROLLOUT", value_parser = values::SUBJECT)]
     pub rollout: Source,
     /// File of the logprobs that the rollout reports, in nats: a number for each token but the first, or for the last tokens alone. A
@@ -41,7 +41,7 @@ pub struct RlRequest {
 /// One side, as far as it is known without the model.
 fn open(source: &Source) -> Result<Side> {
     match source {
-        Source::Nobody => bail!("`none` gives no logprobs; name a runner, a command or a capture"),
+        Source::Nobody => bail!("`none` gives no logprobs; name an engine, a command or a capture"),
         // A capture of one sequence.
         Source::Recorded(folder) => Ok(Side::Recorded(folder.clone(), container::manifest(folder)?)),
         Source::Auto | Source::Live(_) => Side::open(source),

@@ -66,7 +66,7 @@ pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, cons
         bail!("--taps is about a subject that runs; a recorded capture has its taps already");
     }
     if live.is_some_and(|kind| kind.command().is_some()) && !request.taps.is_empty() {
-        bail!("--taps is about qdiff's own runners; a command's own options choose its dumps");
+        bail!("--taps is about qdiff's own engines; a command's own options choose its dumps");
     }
     request.confirm.check(&chosen)?;
     let plan = chosen.plan(request.sequences.sequences.as_ref())?;

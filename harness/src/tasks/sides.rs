@@ -29,14 +29,14 @@ pub struct SidesRequest {
     pub tokens: TokensRequest,
     #[command(flatten)]
     pub passes: PassesRequest,
-    /// The runner under suspicion
-    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::SUBJECT, help_heading = "Sides",
+    /// The engine under suspicion
+    #[arg(long, value_name = "ENGINE", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::SUBJECT, help_heading = "Sides",
           long_help = values::subject_help())]
     pub subject: Source,
     #[command(flatten)]
     pub map: MapRequest,
-    /// The runner to compare with [default: llama, or none for a folder of safetensors]
-    #[arg(long, value_name = "RUNNER", env = "QDIFF_REFERENCE", value_parser = values::REFERENCE, help_heading = "Sides")]
+    /// The engine to compare with [default: llama, or none for a folder of safetensors]
+    #[arg(long, value_name = "ENGINE", env = "QDIFF_REFERENCE", value_parser = values::REFERENCE, help_heading = "Sides")]
     pub reference: Option<Source>,
     #[command(flatten)]
     pub faults: FaultRequest,
@@ -53,12 +53,12 @@ type Recorded = (Vec<Recording>, Option<Vec<Recording>>, Vec<RowsSaid>);
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sides")]
 pub struct LiveSidesRequest {
-    /// The runner under suspicion
-    #[arg(long, value_name = "RUNNER", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE_SUBJECT,
+    /// The engine under suspicion
+    #[arg(long, value_name = "ENGINE", default_value = "auto", env = "QDIFF_SUBJECT", value_parser = values::LIVE_SUBJECT,
           long_help = values::subject_help())]
     pub subject: Source,
-    /// The runner to compare with
-    #[arg(long, value_name = "RUNNER", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::LIVE)]
+    /// The engine to compare with
+    #[arg(long, value_name = "ENGINE", default_value = "llama", env = "QDIFF_REFERENCE", value_parser = values::LIVE)]
     pub reference: Source,
     #[command(flatten)]
     pub faults: FaultRequest,
@@ -187,7 +187,7 @@ pub(super) struct Input {
     recorded: bool,
 }
 
-/// The runner under suspicion, and the faults to inject into it; says where `auto` had to take the CPU.
+/// The engine under suspicion, and the faults to inject into it; says where `auto` had to take the CPU.
 ///
 /// # Errors
 /// A fault that cannot be read; a runner that is not there, or that must not be another.
@@ -269,7 +269,7 @@ impl<'a> SideChoice<'a> {
                     Side::Live(kind) => kind.check_sequences()?,
                     Side::Recorded(folder, manifest) => ensure!(
                         manifest.sequences.as_ref() == plan,
-                        "the capture {} is of other sequences; name one of the same passes, or a runner",
+                        "the capture {} is of other sequences; name one of the same passes, or an engine",
                         folder.display()
                     ),
                     Side::Nobody => {}
@@ -489,7 +489,7 @@ impl Sides<'_> {
                 Recording { seconds: before + subject.seconds, ..subject }
             }
             (Side::Live(kind), ..) => pair.record(&mut tapped(kind, tokens)?, tokens).map_err(EngineTrouble::of)?,
-            _ => bail!("without a subject there is nothing to judge; name a runner"),
+            _ => bail!("without a subject there is nothing to judge; name an engine"),
         };
         Ok((subject, reference))
     }
@@ -513,7 +513,7 @@ impl Sides<'_> {
         };
         let reference = run(&self.chosen.reference, &Names::of(&pair.oracle.graph))?;
         let subject = run(&self.chosen.subject, &pair.names).map_err(EngineTrouble::of)?;
-        let (subject, said) = subject.context("without a subject there is nothing to judge; name a runner")?;
+        let (subject, said) = subject.context("without a subject there is nothing to judge; name an engine")?;
         Ok((subject, reference.map(|(recordings, _)| recordings), said))
     }
 

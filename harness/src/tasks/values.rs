@@ -177,7 +177,7 @@ pub(super) fn subject_help() -> String {
     let line = |(name, what): (&str, &str)| format!("\n  {name:<11} {what}");
     let lines: String = PLACEHOLDERS.map(line).concat();
     format!(
-        "The runner under suspicion\n\nqdiff replaces these names in a command where they are in braces, as in {{model}}:{lines}\nserve: \
+        "The engine under suspicion\n\nqdiff replaces these names in a command where they are in braces, as in {{model}}:{lines}\nserve: \
          takes model and dir alone"
     )
 }

@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 pub struct WeightsRequest {
     #[command(flatten)]
     pub model: ModelRequest,
-    /// Reader to compare with ggml's: cpu (the engine's reader), or cuda (bytes and values read back from the device)
-    #[arg(long, value_name = "RUNNER", default_value = "cpu", env = "QDIFF_WEIGHTS_SUBJECT",
+    /// Reader to compare with ggml's: cpu (qdiff's own reader), or cuda (bytes and values read back from the device)
+    #[arg(long, value_name = "ENGINE", default_value = "cpu", env = "QDIFF_WEIGHTS_SUBJECT",
           value_parser = values::LIVE, hide_possible_values = true)]
     pub subject: Source,
     /// Compare with another file instead: metadata, and tensors byte by byte and value by value

@@ -315,8 +315,8 @@ fn engines_that_fail_are_told_of() {
         folder.refuses_options(line, &[why]);
     }
     for (line, why) in [
-        ("run -m model.gguf --subject 'cmd: x {ids}' --inject rope-base", "inject into the runner cpu"),
-        ("run -m model.gguf --subject 'cmd: true {ids}' --taps logits", "--taps is about qdiff's own runners"),
+        ("run -m model.gguf --subject 'cmd: x {ids}' --inject rope-base", "inject into the engine cpu"),
+        ("run -m model.gguf --subject 'cmd: true {ids}' --taps logits", "--taps is about qdiff's own engines"),
     ] {
         folder.refuses(line, &[why]);
     }

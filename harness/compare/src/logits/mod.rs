@@ -109,7 +109,7 @@ pub fn study(
     let seen = rows::go_through(oracle, node, subject.side(), reference.map(Recording::side), filter);
     if seen.rows == 0 {
         anyhow::bail!(
-            "the subject's {} were not captured, or in another shape than {} ids a position; run it with a runner that taps them",
+            "the subject's {} were not captured, or in another shape than {} ids a position; run an engine that captures them",
             node.id,
             ids.rows
         );

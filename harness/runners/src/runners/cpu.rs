@@ -18,7 +18,7 @@ use std::thread::{self, JoinHandle};
 /// The engine's CPU interpreter.
 pub const CPU: RunnerKind = RunnerKind {
     name: "cpu",
-    about: "the engine's CPU interpreter",
+    about: "qdiff's engine on the CPU",
     faults: true,
     llama: false,
     sequences: true,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// The engine's CUDA forward pass, every stage materialised.
 pub const CUDA: RunnerKind = RunnerKind {
     name: "cuda",
-    about: "the engine on a GPU, every stage materialised",
+    about: "qdiff's engine on a GPU; writes every stage to memory",
     faults: false,
     llama: false,
     sequences: true,
@@ -52,7 +52,7 @@ pub fn of_ranks(engines: Vec<CudaEngine>, options: &Options) -> Ranks<'static> {
 pub const CUDA_FAST: RunnerKind = RunnerKind {
     name: "cuda-fast",
     ranks: false,
-    about: "the engine on a GPU, stages fused",
+    about: "qdiff's fast engine on a GPU; kernels fuse stages",
     sequences: false,
     start: Start::Own(|opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Fast, room))?))),
     ..CUDA

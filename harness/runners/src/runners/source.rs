@@ -19,7 +19,7 @@ impl RunnerKind {
         );
         if !self.sequences {
             bail!(
-                "the runner {self} runs one sequence at a time, and --sequences runs several in one pass; take {}",
+                "the engine {self} runs one sequence at a time, and --sequences runs several in one pass; take {}",
                 able.join(" or ")
             );
         }
@@ -33,7 +33,7 @@ impl RunnerKind {
     pub fn check_ranks(&self) -> Result<()> {
         let able: Vec<&str> = RUNNERS.iter().filter(|kind| kind.ranks).map(|kind| kind.name).collect();
         if !self.ranks {
-            bail!("the runner {self} runs on one rank; with --ranks take {}, or a command", able.join(" or "));
+            bail!("the engine {self} runs on one rank; with --ranks take {}, or a command", able.join(" or "));
         }
         Ok(())
     }
@@ -90,7 +90,7 @@ impl Source {
                 kind.command().map_or(Ok(()), |command| command.check())?;
                 (kind.ready)().map(|()| (*kind, None))
             }
-            Self::Recorded(_) | Self::Nobody => bail!("{self} does not run; name a runner"),
+            Self::Recorded(_) | Self::Nobody => bail!("{self} does not run; name an engine"),
         }
     }
 
@@ -101,10 +101,10 @@ impl Source {
     pub fn check_faults(&self) -> Result<()> {
         match self {
             Self::Recorded(_) => {
-                bail!("--inject cannot change a recorded capture; inject into the runner cpu (--subject cpu)")
+                bail!("--inject cannot change a recorded capture; inject into the engine cpu (--subject cpu)")
             }
             Self::Live(kind) if !kind.faults => bail!(
-                "--inject rewrites the graph that the CPU engine interprets, not that of {kind}; inject into the runner cpu (--subject cpu)"
+                "--inject rewrites the graph that the CPU engine interprets, not that of {kind}; inject into the engine cpu (--subject cpu)"
             ),
             _ => Ok(()),
         }

@@ -216,7 +216,7 @@ Examples:
   qdiff rl llama cpu -m model.gguf --prompt haiku -n 16"
     )]
     Rl(Box<Reported<RlRequest>>),
-    /// Write the stages of one runner to disk, as npz with a manifest
+    /// Write the stages of one engine to disk, as npz with a manifest
     #[command(
         mut_arg("timeout", unheard),
         after_help = "\
@@ -292,7 +292,7 @@ Examples:
         #[command(subcommand)]
         command: Option<MutationsCommand>,
     },
-    /// List the devices that the engine can use
+    /// List the devices that qdiff can use
     #[command(after_help = "\
 Examples:
   qdiff devices

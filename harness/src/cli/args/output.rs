@@ -116,7 +116,7 @@ pub struct ReportArgs {
     #[arg(short, long, value_name = "MODEL", requires = "verify")]
     pub model: Option<PathBuf>,
     /// The subject for --verify. qdiff starts no command that a report names: give it here
-    #[arg(long, value_name = "RUNNER", requires = "verify", value_parser = values::SUBJECT, hide_possible_values = true)]
+    #[arg(long, value_name = "ENGINE", requires = "verify", value_parser = values::SUBJECT, hide_possible_values = true)]
     pub subject: Option<Source>,
     #[command(flatten)]
     pub output: OutputArgs,
