@@ -116,7 +116,7 @@ fn arguments(line: &str) -> Option<Vec<String>> {
     let called = ["qdiff", "qdiff-lab"].contains(&program);
     let filled = |word: &String| match word.as_str() {
         "N" => "1".to_owned(),
-        "RUNNER" => "cpu".to_owned(),
+        "ENGINE" => "cpu".to_owned(),
         _ => word.clone(),
     };
     called.then(|| std::iter::once(program.to_owned()).chain(words[1..].iter().map(filled)).collect())
