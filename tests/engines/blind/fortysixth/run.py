@@ -26,7 +26,7 @@ def main():
         command += " --kv q8_0" * ("--kv-type" in bug["run"]) + f" --bug {name}" * (not clean)
         line = [qdiff, "run", "-m", str(model), *shlex.split(bug["run"]), "--subject", command]
         began = time.time()
-        done = subprocess.run(line, env=env, cwd=out, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(line, env={**env, "SLATE_KEEP": str(out / f"{name}{'-clean' * clean}.keep")}, cwd=out, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         (out / f"{name}{'-clean' * clean}.txt").write_text(f"$ {shlex.join(line)}\n{done.stdout}\n[exit {done.returncode}]\n")
         print(name, "clean" * clean, done.returncode, f"{time.time() - began:.0f} s", (done.stdout.splitlines() or [""])[0][:150], flush=True)
 
