@@ -520,6 +520,26 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
     Mutation {
+        name: "window-of-padding",
+        fits: Some(|_, n| is(n, Window { rows: 1 }.name())),
+        story: "the window after a part is taken from the end of its padding: the part is filled up with rows of zeros to a multiple of {to}",
+        seen: "the newest rows of the window are zeros",
+        remedy: "take the window from the part's last tokens, and not from the end of what is filled up",
+        params: &[Param::new("to", "rows to whose multiple a part is filled up", 16.0).searched(&[8.0, 32.0, 64.0, 128.0, 4.0])],
+        apply: |node, values, _| {
+            let to = values[0] as usize;
+            (to > 1).then(|| {
+                with_operands(node, node.op.clone(), move |x| {
+                    let (n, rows) = (x[0].row_len(), x[0].rows());
+                    let filled = rows.next_multiple_of(to);
+                    x[0].data.resize(filled * n, 0.0);
+                    x[0].shape[0] = filled;
+                })
+            })?
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
         name: "window-layout",
         fits: Some(|graph, n| convolution(graph, n) || is(n, Window { rows: 1 }.name())),
         story: "the window is written {order}",

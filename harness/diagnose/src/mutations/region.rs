@@ -174,7 +174,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "one-column-wrong",
         story: "one column alone is wrong",
         seen: PLACE,
-        remedy: "look at what belongs to this output alone: its thread, and, where the stage has them, its row of the weight, its bias, or the slot of its key",
+        remedy: "look at how this column is computed and stored, unlike its neighbours: by which thread, from which row of a weight, to which address, and what else writes there",
         params: &[Param::new("column", "the column, from 0", 0.0)],
         explains: Explains::Place,
         apply: |node, values, _| spoil_one(node, Parts::Columns, values[0] as usize),
@@ -185,7 +185,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "one-row-wrong",
         story: "one position alone is wrong",
         seen: PLACE,
-        remedy: "look at what belongs to this position alone: its block of the grid, its step, its row of the cache",
+        remedy: "look at how this position is computed and stored, unlike its neighbours: by which block of the grid, in which step, in which layout, to which address, and what else writes there",
         params: &[Param::new("position", "the position, from 0", 1.0)],
         explains: Explains::Place,
         apply: |node, values, _| {

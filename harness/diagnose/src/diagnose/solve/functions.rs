@@ -230,6 +230,43 @@ fn turned_by(rope: &Rope, pairing: Pairing, x: &[f32], angle: impl Fn(usize) -> 
     Row { value, bound }
 }
 
+/// Pairs of elements half a head apart, where a part of each head alone is rotated; with the exponents of the whole head, or the right ones.
+fn half_a_head_apart<'a>(scene: &'a Scene<'a>, rope: &'a Rope, of_head: bool) -> Law<'a> {
+    let (apart, half) = (rope.head_dim / 2, rope.rotated / 2);
+    let exponents = if of_head { ", and exponents are divided by the length of a head" } else { "" };
+    let what = format!(
+        "element i is rotated with element i + {apart}, half of a head, and not i + {half}, half of what is rotated{exponents}"
+    );
+    let divisor = if of_head { rope.head_dim } else { rope.rotated } as f64;
+    Law::new(what, 1 + usize::from(of_head), move |row: &RowAt| {
+        let x = operand(scene, row)?;
+        let mut value: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
+        let right = rotated(rope, &x, row.place.position as f64);
+        let reach = right.bound.iter().copied().fold(0f32, f32::max);
+        for i in 0..half {
+            let frequency = rope.base.powf(-2.0 * i as f64 / divisor) * rope.share(i);
+            let (u, v) = turn(row.place.position as f64 * frequency, (value[i], value[i + apart]));
+            (value[i], value[i + apart]) = (rope.magnitude() * u, rope.magnitude() * v);
+        }
+        Some(Row { bound: vec![reach; value.len()], value })
+    })
+}
+
+/// YaRN whose slow planes have the frequencies of a larger base, and not the model's divided by the factor.
+fn of_larger_base<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Option<Law<'a>> {
+    let factor = rope.scaling.filter(|scaling| scaling.factor != 1.0)?.factor;
+    let what = "frequencies that should be divided by the factor are those of the base times the factor instead";
+    Some(Law::new(what, 1, move |row: &RowAt| {
+        let position = row.place.position as f64;
+        let angle = |i: usize| {
+            let kept = (rope.share(i) - 1.0 / factor) / (1.0 - 1.0 / factor);
+            let of = |base: f64| base.powf(-2.0 * i as f64 / rope.rotated as f64);
+            position * (kept * of(rope.base) + (1.0 - kept) * of(rope.base * factor))
+        };
+        Some(turned_by(rope, rope.pairing, &operand(scene, row)?, angle))
+    }))
+}
+
 /// Sines or cosines that are read so many elements after their place in a table, whose row of a position has its cosines and then its
 /// sines.
 fn from_table<'a>(scene: &'a Scene<'a>, rope: &'a Rope, by: usize, of_sine: bool) -> Law<'a> {
@@ -282,6 +319,7 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     let mut all: Vec<Law<'a>> = PLANES.iter().map(|(what, f)| Law::new(*what, 1, by_plane(*f))).collect();
     all.extend(ANGLES.iter().map(|(what, f)| Law::new(*what, 1, by_angle(rope.pairing, *f))));
     let half = rope.rotated / 2;
+    all.extend(of_larger_base(scene, rope));
     all.extend((1..half).flat_map(|by| [true, false].map(|of_sine| from_table(scene, rope, by, of_sine))));
     all.extend(Index::giving(&of_planes(scene, rope)).into_iter().map(|index| {
         let what = format!("the frequency is that of the {}", index.told("plane", "i"));
@@ -364,21 +402,7 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     };
     all.push(Law::new(what, 1, by_angle(other, |r, p, i| p * frequency(r, i))));
     if rope.rotated < rope.head_dim && rope.pairing == Pairing::Neox {
-        let (apart, half) = (rope.head_dim / 2, rope.rotated / 2);
-        let what = format!(
-            "element i is rotated with element i + {apart}, half of a head, and not i + {half}, half of what is rotated"
-        );
-        all.push(Law::new(what, 1, move |row: &RowAt| {
-            let x = operand(scene, row)?;
-            let mut value: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
-            let right = rotated(rope, &x, row.place.position as f64);
-            let reach = right.bound.iter().copied().fold(0f32, f32::max);
-            for i in 0..half {
-                let (u, v) = turn(row.place.position as f64 * frequency(rope, i), (value[i], value[i + apart]));
-                (value[i], value[i + apart]) = (rope.magnitude() * u, rope.magnitude() * v);
-            }
-            Some(Row { bound: vec![reach; value.len()], value })
-        }));
+        all.extend([false, true].map(|of_head| half_a_head_apart(scene, rope, of_head)));
     }
     let input = scene.e.oracle.graph.nodes[scene.node().inputs[0]].id;
     all.extend(scene.alike().into_iter().filter(|id| *id != input).map(|id| {

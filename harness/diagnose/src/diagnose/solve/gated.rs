@@ -140,6 +140,9 @@ fn functions(scene: &Scene<'_>) -> Vec<(String, Function)> {
         all.push((what, Rc::new(move |g, u| f(u) * g)));
     }
     all.push(("the stage computes SiLU of the gate times 1 + up".to_owned(), Rc::new(|g, u| silu(g) * (1.0 + u))));
+    let quick = |g: f64| silu(1.702 * g) / 1.702;
+    let what = "the stage computes the quick form of GELU, g·σ(1.702·g), of the gate times 1 + up".to_owned();
+    all.push((what, Rc::new(move |g, u| quick(g) * (1.0 + u))));
     all.push(("the stage computes the sigmoid of up times gate".to_owned(), Rc::new(move |g, u| sigmoid(u) * g)));
     all.push(("gate and up are multiplied by the sigmoid of up".to_owned(), Rc::new(move |g, u| g * u * sigmoid(u))));
     all.push(("the stage computes SiLU of the sum of gate and up".to_owned(), Rc::new(|g, u| silu(g + u))));

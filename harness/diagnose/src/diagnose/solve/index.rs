@@ -33,6 +33,8 @@ pub enum Index {
     Last(usize),
     /// The last one that is ≡ i mod m.
     LastAlike(usize),
+    /// At the same place of the last m, for those behind the last whole m: a last tile that is moved back to be whole.
+    Whole(usize),
     /// At the other end of each m.
     Reversed(usize),
     /// One further on, wrapping around in each m.
@@ -97,6 +99,10 @@ impl Index {
             Self::First(m) => i / m * m,
             Self::LastAlike(m) => i + n.checked_sub(i + 1)? / m * m,
             Self::Last(m) => (i / m * m + m - 1).min(n.checked_sub(1)?),
+            Self::Whole(m) => {
+                let rest = n % m;
+                if rest > 0 && n >= *m && i >= n - rest { i + rest - m } else { i }
+            }
             Self::Reversed(m) => within(i / m * m + m - 1 - i % m),
             Self::Next(m) => within(i / m * m + (i % m + 1) % m),
             Self::Before(m) => within(i / m * m + (i % m + m - 1) % m),
@@ -136,6 +142,9 @@ impl Index {
             Self::First(m) => format!("first {one} of each {m}"),
             Self::Last(m) => format!("last {one} of each {m}"),
             Self::LastAlike(m) => format!("last {one} whose number is {t} mod {m} for {one} {t}"),
+            Self::Whole(m) => {
+                format!("{one} at the same place of the last {m} {one}s, for {one}s behind the last whole {m}")
+            }
             Self::Reversed(m) => format!("{one} at the other end of each {m}"),
             Self::Next(m) => format!("{one} one after, wrapping around in each {m}"),
             Self::Before(m) => format!("{one} one before, wrapping around in each {m}"),
@@ -266,7 +275,7 @@ impl Index {
     pub(super) fn giving(sources: &Sources) -> Vec<Self> {
         let Some((&(i, n), first)) = sources.iter().min_by_key(|(_, first)| first.len()) else { return Vec::new() };
         let longest = sources.keys().map(|(_, n)| *n).max().unwrap_or(n);
-        let mut all = Vec::new();
+        let mut all: Vec<Self> = [4, 8, 16, 32, 64, 128, 256].into_iter().map(Self::Whole).collect();
         for &o in first.iter().take(4) {
             let by = o as i64 - i as i64;
             // A shift wrapping around has a second name, from the other side.
