@@ -35,10 +35,10 @@ KEY = {
     "v14": ("L00.expert_gate", "of the lines (token by token, choice by choice) that go to one expert only the first 16 of a pass are computed; the product of "
             "the 17th and later ones is 0. expert_gate, expert_up, and expert_down (whose inputs are 0 there too)",
             "in passes where an expert has more than 16 lines: in L00 the experts 1, 3, 4, 6, 7", "vllm-xpu-kernels 453, capacity of an expert"),
-    "v15": ("L00.k_cache, in the second pass", "rows are written to slot (position mod 128) and read at slot (position): positions 128.. overwrite the slots 0.., "
-            "the slots 128.. were never written (zeros). The same in v_cache, all layers", "from position 128 on", "tt-metal 45193, transformers 37574"),
-    "v16": ("L00.attn_context of decode step 1", "groups of 3 query heads: head h of a group is summed with the weights of head h & 2 (h & (3 - 1)), before they are "
-            "divided by the sum of head h itself: heads 1 and 4 have the context of heads 0 and 3 times (sum of e^(s - max) of head 0 or 3 / of head 1 or 4). "
+    "v15": ("L00.k_cache, in the second pass", "rows are written to slot (position mod 128) and read at slot (position): positions 128.. overwrite the slots "
+            "0.., the slots 128.. were never written (zeros). The same in v_cache, all layers", "from position 128 on", "tt-metal 45193, transformers 37574"),
+    "v16": ("L00.attn_context of decode step 1", "groups of 3 query heads: head h of a group is summed with the weights of head h & 2 (h & (3 - 1)), before they "
+            "are divided by the sum of head h itself: heads 1 and 4 have the context of heads 0 and 3 times (sum of e^(s - max) of head 0 or 3 / of head 1 or 4). "
             "The weights that are captured are right", "in decode steps (the fused kernel), in heads 1 and 4", "mlc-llm 2543 (a group of 6), pytorch 160904"),
     "v17": ("L00.attn_weights of decode step 1 (or attn_context)", "where the shares of the keys are put together, the sums of their weights are added as they "
             "are, not times e^(max of the share - max of all): the total is too large, weights and context of a head too small by one factor",
