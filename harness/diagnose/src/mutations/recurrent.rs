@@ -522,7 +522,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "window-of-padding",
         fits: Some(|_, n| is(n, Window { rows: 1 }.name())),
-        story: "the window after a part is taken from the end of its padding: the part is filled up with rows of zeros to a multiple of {to}",
+        story: "the window after a part is taken from the end of its padding: the part is filled up to whole tiles with rows of zeros",
         seen: "the newest rows of the window are zeros",
         remedy: "take the window from the part's last tokens, and not from the end of what is filled up",
         params: &[Param::new("to", "rows to whose multiple a part is filled up", 16.0).searched(&[8.0, 32.0, 64.0, 128.0, 4.0])],

@@ -64,7 +64,9 @@ fn in_begun_page<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
 /// Whether a part of several tokens ends in the tile of M positions that a row of it is in.
 fn in_last_tile<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     let (step, position) = (step(scene, at), row(scene, at).place.position);
-    Some(i64::from(step.tokens.len() > 1 && position / M == (step.keys() - 1) / M))
+    // A state has one row for each part, which is the last.
+    let ends = i64::from(step.tokens.len() > 1 && position / M == (step.keys() - 1) / M);
+    (!scene.node().has_state()).then_some(ends)
 }
 
 /// Whether a row of a part is beyond the tiles of M rows that the first sequence of its pass has.
