@@ -8,9 +8,9 @@ HEAD = """# The field: released engines, judged
 `scripts/field` wrote this file from `field/results/*.json`; do not edit it. [field/README.md](field/README.md) says how to add
 an engine.
 
-A row is one engine with one setting on one model, over all runs of [its plan](field/plan.json): prompts of several lengths,
-and for most rows decode steps and a second turn after them. The name of a run lists its passes: `64` is a prompt of 64 tokens, `7+3` a
-prompt of 7 tokens and 3 decode steps, and `20,3x1,9` a prompt of 20 tokens, three decode steps, and 9 more tokens in one pass. `real` is
+A row is one engine with one setting on one model, over the runs in its third column. The name of a run lists its passes: `64` is a
+prompt of 64 tokens, `7+3` a prompt of 7 tokens and 3 decode steps, and `20,3x1,9` a prompt of 20 tokens, three decode steps, and 9 more
+tokens in one pass, as the second turn of a conversation is. `real` is
 Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, `real-f16` the same model in F16, and `real-1.5b` Qwen2.5-Coder-1.5B-Instruct in Q4_K_M.
 `qdiff synth` writes the other models, which are small.
 
@@ -18,9 +18,9 @@ Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, `real-f16` the same model in F16, and `re
 - **used**: the largest error / bound ratio of all rows in correct stages, and its stage.
 - **coverage**: the share of stage rows that were judged, and in brackets how many stages the engine dumped. Every other stage was
   judged as part of the next dumped stage.
-- **confirmed**: *prediction*: qdiff ran the engine on other tokens, and the cause predicted the values. *mended*: a patch that mends only the
-  defects in the brackets makes every run of the row a MATCH. If the cell says so, some of these runs are INCOMPLETE instead: no stage is
-  wrong, but not every row could be judged. *no*: the cause was not tried
+- **confirmed**: *prediction*: qdiff ran the engine on other tokens, and the cause predicted the values. *mended*: with a patch that mends
+  only the defects in the brackets, every run of the row that was DIVERGED is a MATCH. If the cell says so, some of these runs are INCOMPLETE
+  instead: no stage is wrong, but not every row could be judged. *no*: the cause was not tried
   on other tokens, or did not hold on them; the row shows a difference from the engine's declared arithmetic, and no confirmed defect.
 - **cause**: if the runs of a row have different causes, a semicolon separates them.
 - **effect**: what all findings together change in the logits: the largest error relative to the norm of a row, the largest KL
@@ -67,7 +67,8 @@ def of_row(row, plan):
             effect = f"logits {worst['logits']}, KL {worst['kl']}, {worst['changed']} of {worst['positions']}"
     where = f"at {'; '.join(run['run'] for run in bad)}" if len(bad) < len(runs) else "in all runs"
     verdict = outcome.upper() + (f" {where}" if outcome != "match" else "")
-    return [row["name"], f"{row['model']}, {formats(row['model'], plan)}", verdict, first, cause, confirmed, effect, used, "; ".join(coverage)]
+    names = ["`" + run["run"] + "`" for run in runs]
+    return [row["name"], f"{row['model']}, {formats(row['model'], plan)}", " ".join(names), verdict, first, cause, confirmed, effect, used, "; ".join(coverage)]
 
 
 def formats(model, plan):
@@ -113,7 +114,7 @@ def of_release(run):
 def history(told):
     """The section of an engine's other releases."""
     keys = max(([(*([run["name"]] if "name" in run else []), run["model"], run["run"]) for run in release["rows"]] for release in told["releases"]), key=len)
-    text = "\nOther releases, the oldest first (`scripts/field --history`). A cell names the wrong stages of a run, in any layer, and their cause:\n\n"
+    text = "\nOther releases, the oldest first (`scripts/field --history`). A cell names the wrong stages of a run, in any layer, and their cause if qdiff confirmed it on other tokens:\n\n"
     text += line(["release", *(", ".join(key) for key in keys)]) + line(["---"] * (1 + len(keys)))
     for release in told["releases"]:
         cells = [of_release(run) for run in release["rows"]] or [release["status"]] * len(keys)
@@ -190,7 +191,7 @@ def written(folder, engines):
     text = HEAD + "\n"
     text += line(["engine", "version", "from", "status", "rows", "match", "incomplete", "diverged", "trouble", "command"]) + line(["---"] * 10)
     for name, result in results:
-        outcomes = [of_row(row, plan)[2].split()[0].lower() for row in result["rows"]]
+        outcomes = [of_row(row, plan)[3].split()[0].lower() for row in result["rows"]]
         text += line([f"[{result['engine']}](#{name.replace('.', '')})", result["version"], result["from"], result["status"], len(outcomes),
                       *(outcomes.count(one) for one in ("match", "incomplete", "diverged", "trouble")), f"`scripts/field {name}`"])
     missing = [name for name in engines if name not in dict(results)]
@@ -201,7 +202,7 @@ def written(folder, engines):
         if result["status"] != "judged":
             text += f"Status: {result['status']}.\n\n```\n" + "\n".join(result["log"]) + "\n```\n\n"
         if result["rows"]:
-            text += line(["setting", "model", "verdict", "first stage", "cause", "confirmed", "effect", "used", "coverage"]) + line(["---"] * 9)
+            text += line(["setting", "model", "runs", "verdict", "first stage", "cause", "confirmed", "effect", "used", "coverage"]) + line(["---"] * 10)
             text += "".join(line(of_row(row, plan)) for row in result["rows"])
             text += noted(result["rows"])
         old = folder / "results" / f"{name}.history.json"
@@ -236,7 +237,7 @@ def unkept(folder, engines):
             found.append(f"{name}: no result")
             continue
         for row in json.loads(file.read_text())["rows"]:
-            setting, model, verdict, _, _, confirmed, _, _, coverage = of_row(row, plan)
+            setting, model, _, verdict, _, _, confirmed, _, _, coverage = of_row(row, plan)
             if verdict.startswith("DIVERGED") and not (confirmed.startswith("prediction") or re.search(r"(^|, )mended", confirmed)):
                 found.append(f"{name}, {setting}, {model}: DIVERGED, and not confirmed")
             if verdict == "MATCH" and not coverage:

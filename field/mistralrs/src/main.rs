@@ -43,9 +43,9 @@ fn main() -> Result<()> {
         return Err("usage: field-mistralrs MODEL TOKENS PASSES DECODED FORMAT".into());
     };
     for (name, tensor) in &gguf_file::Content::read(&mut std::fs::File::open(path)?)?.tensor_infos {
-        use GgmlDType::{F16, F32, Q4_0, Q5_0, Q8_0};
+        use GgmlDType::{BF16, F16, F32, Q4_0, Q5_0, Q8_0};
         // Blocks of 256 activations are scaled by -128 / the largest there, by -127 in candle 0.11 and ggml: qdiff has no name for it.
-        if !matches!(tensor.ggml_dtype, F16 | F32 | Q4_0 | Q5_0 | Q8_0) {
+        if !matches!(tensor.ggml_dtype, BF16 | F16 | F32 | Q4_0 | Q5_0 | Q8_0) {
             return Err(format!("{name} is {:?}: what it is multiplied with is not declared here", tensor.ggml_dtype).into());
         }
     }
