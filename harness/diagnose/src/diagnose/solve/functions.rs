@@ -279,7 +279,7 @@ fn from_table<'a>(scene: &'a Scene<'a>, rope: &'a Rope, by: usize, of_sine: bool
         let (x, position) = (operand(scene, row)?, row.place.position);
         let angle = |at: usize| (position + at / (2 * half)) as f64 * frequency(rope, at % half);
         // The table goes on with the row of the next position.
-        let number = |at: usize| if at / half % 2 == 0 { angle(at).cos() } else { angle(at).sin() };
+        let number = |at: usize| if (at / half).is_multiple_of(2) { angle(at).cos() } else { angle(at).sin() };
         let later = turned_by(rope, rope.pairing, &x, |i| (position + 1) as f64 * frequency(rope, i));
         let most = later.bound.iter().copied().fold(0f32, f32::max);
         let mut value = later.value;

@@ -221,8 +221,8 @@ pub(super) fn worst(all: &[&Digest]) -> String {
     share(all.iter().filter_map(|run| run.worst(|s| s.subject)).reduce(Figures::or))
 }
 
-/// A row for each model and path, over all prompts: the paths of a model together, models in the order in which they first
-/// appear.
+/// A row for each model and the options of its runs, over all prompts: those of a model together, models in the order in which they
+/// first appear. The column of the model says which file it is.
 pub(super) fn paths(all: &[&Digest]) -> Vec<Vec<String>> {
     let models = grouped(all, |run| &run.model.sha256);
     let paths = models.into_iter().flat_map(|(_, runs)| grouped(runs, |run| (&run.subject, run.path())));
@@ -233,7 +233,9 @@ pub(super) fn paths(all: &[&Digest]) -> Vec<Vec<String>> {
         };
         vec![
             format!("{} {}", runs[0].model.name, runs[0].model.format),
-            path,
+            path.strip_prefix("-m ")
+                .and_then(|rest| rest.split_once(' '))
+                .map_or(path.clone(), |(_, rest)| rest.to_owned()),
             subject.clone(),
             runs.len().to_string(),
             verdict(&runs),
