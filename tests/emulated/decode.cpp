@@ -168,6 +168,7 @@ static void attn_qkv(int n, int heads, int kv_heads, int position, [[maybe_unuse
     const int capacity = position + 2;
     qkv::AttnQkvParams p{};
     p.x.base = copied(x), p.norm = copied(weight), p.frequency = copied(frequency), p.position_at = &position;
+    p.norm_tap = unwritten(n);
     p.q = unwritten(heads * D), p.walk = way, p.n = n, p.heads = heads, p.kv_heads = kv_heads, p.eps = 1e-6f;
     typename Kv::Type *cache[2];
     for (auto &c : cache) c = room<typename Kv::Type>((size_t)capacity * kv_heads * D);
@@ -181,6 +182,7 @@ static void attn_qkv(int n, int heads, int kv_heads, int position, [[maybe_unuse
     const size_t vector = std::max({vector_bytes<Q, Q>(n), vector_bytes<K, K>(n), vector_bytes<V, V>(n)});
     launch({blocks}, threads, vector + stages,
            [&] { qkv::attn_qkv<Q, K, V, Kv, D, PAIRS, NORM, HELD_Q, HELD_K, HELD_V, N>(p); });
+    compare("norm", p.norm_tap, normed, magnitudes(normed), PRODUCT);
     for (int part = 0; part < 3; part++) {
         Doubles y, size;
         w[part].times(normed, y, size);
@@ -473,6 +475,8 @@ int main() {
     attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, 64, 1, false, 4, 4, 7, 896>(896, 2, 1, 640);
     attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, 128, 1, false, 2, 2, 2, 1536>(1536, 1, 1, 5);
     attn_qkv<Q8_0, Q4_0, F32, KvF32, 64, 2, true, 0, 0, 0, 128>(128, 2, 2, 11);
+    // No multiple of 128: some threads of a block keep nothing.
+    ffn_act<Q5_0, Q5_0, 4, 3, 320>(320, 72, 3, 1), attn_qkv<Q8_0, Q8_0, Q8_0, KvF32, 32, 1, false, 2, 2, 2, 160>(160, 4, 2, 9);
     attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, 64, 0, false, 3, 3, 3, 768>(768, 3, 1, 19, {5, 2, 1}, 16);
     attention<KvF32, 64, 7, Q5_0, 4, KEYS, 0, 896>(2, 641, 64, 16), attention<KvF16, 64, 4, Q6_K, 0, KEYS, 3, 256>(1, 130, 64, 48);
     // A ring that goes round and one that does not, a newest key in a chunk of its own, rows that are not there, shares and

@@ -85,7 +85,7 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
     pad_both<Format, Format>(shared, n);
     if (HELD == 0 || RING) constants();
     // Where no weights are held, registers are left for all of a vector of 4,096 elements.
-    constexpr bool ALL = HELD > 0 && !RING && N > 0 && N <= 4 * 32 * MOST_WARPS * RUN;
+    constexpr bool ALL = HELD > 0 && !RING && N > 0 && N % (4 * 32 * RUN) == 0 && N <= 4 * 32 * MOST_WARPS * RUN;
     Norm<RUN, HELD == 0 ? 2 * RUN : RUN, ALL> norm(p.x, p.norm, p.norm_tap, n);
     auto ready = [&] {
         norm.template measure<RING ? RING_WARPS : MOST_WARPS>(n, p.eps);

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
     const int n = N > 0 ? N : p.n;
     // Whether no thread has more of x than it keeps. Where all rows of a block are in shared memory, this would leave it with 80 registers
     // a thread; its blocks then begin beside others that need the room more.
-    constexpr bool ALL = TILES > 1 && HELD > 0 && N > 0 && N <= 4 * 32 * MOST_WARPS * RUN;
+    constexpr bool ALL = TILES > 1 && HELD > 0 && N > 0 && N % (4 * 32 * RUN) == 0 && N <= 4 * 32 * MOST_WARPS * RUN;
     const Stream x = {p.x, {}, nullptr, nullptr};
     Norm<RUN, RUN, ALL> norm(x, p.norm, p.norm_tap, n);
     pad_both<Gate, Up>(shared, n);

@@ -345,9 +345,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "rope-magnitude-of-itself",
-        fits: Some(rotations),
+        fits: Some(|_, n| rope(n).and_then(|rope| rope.scaling).is_some_and(|s| s.between.is_some() && s.factor > 1.0)),
         story: "YaRN's magnitude goes through its formula a second time: it is 0.1·m·ln(factor) + 1, with m the right one",
-        seen: "the angles are right, and every rotated vector is too long by one factor",
+        seen: "the angles are right, and every rotated vector is too long or too short by one factor",
         remedy: "compute the magnitude once, 0.1·ln(factor) + 1 unless the model says otherwise",
         apply: |node, _, _| {
             rotating(node, |r| {

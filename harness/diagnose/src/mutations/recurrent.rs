@@ -261,6 +261,22 @@ fn softplus(_: &Graph, n: &Node) -> bool {
     is(n, ops::Softplus.name())
 }
 
+/// The head whose number is read for head `h` of so many, by a kind of `vector-elsewhere`.
+fn head_read(kind: usize, h: usize, n: usize) -> usize {
+    let half = n.div_ceil(2);
+    match kind {
+        0 => (h + 1) % n,
+        1 => (h + n - 1) % n,
+        2 => 0,
+        3 => n - 1 - h,
+        4 => h / 2,
+        5 if h < half => 2 * h,
+        5 => 2 * (h - half) + 1,
+        _ if h.is_multiple_of(2) => h / 2,
+        _ => half + h / 2,
+    }
+}
+
 /// The place of an operand: β, g.
 const BETA: usize = 4;
 const DECAY: usize = 3;
@@ -528,7 +544,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         params: &[Param::new("to", "rows to whose multiple a part is filled up", 16.0).searched(&[8.0, 32.0, 64.0, 128.0, 4.0])],
         apply: |node, values, _| {
             let to = values[0] as usize;
-            (to > 1).then(|| {
+            (2..=4096).contains(&to).then(|| {
                 with_operands(node, node.op.clone(), move |x| {
                     let (n, rows) = (x[0].row_len(), x[0].rows());
                     let filled = rows.next_multiple_of(to);
@@ -542,17 +558,20 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "window-layout",
         fits: Some(|graph, n| convolution(graph, n) || is(n, Window { rows: 1 }.name())),
-        story: "the window is written {order}",
+        story: "the window is {order}",
         seen: "the first tokens of a pass meet rows that are mixed of all channels",
         remedy: "write and read the window in one order: row by row, or channel by channel, in prefill and in decode steps",
         params: &[Param::new(
             "order",
-            "0: channel by channel and read row by row, 1: row by row and read channel by channel",
+            "0: written channel by channel and read row by row, 1: written row by row and read channel by channel",
             0.0,
         )
         .searched(&[1.0])],
         apply: |node, values, _| {
             let by_channel = values[0] == 0.0;
+            if !by_channel && values[0] != 1.0 {
+                return None;
+            }
             with_operands(node, node.op.clone(), move |x| {
                 let n = x[0].row_len().max(1);
                 let Some(state) = x.last_mut() else { return };
@@ -682,11 +701,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         seen: "every head is off by a number of its own, before the function",
         remedy: "add {weight} to {input} once, before the function",
         params: &[
-            Param::new("by", "0: not added, 1: added once, 2: added twice, -1: subtracted", 2.0).searched(&[0.0, -1.0])
+            Param::new("by", "0: not added, 2: added twice, -1: subtracted", 2.0).searched(&[0.0, -1.0])
         ],
         apply: |node, values, _| {
             let by = values[0] as f32;
-            (by != 1.0).then(|| {
+            [0.0, 2.0, -1.0].contains(&by).then(|| {
                 node.reading(move |source, tensor, row, out| {
                     source.rows(tensor, row, out);
                     out.iter_mut().for_each(|b| *b *= by);
@@ -698,8 +717,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "vector-elsewhere",
         fits: Some(|graph, n| softplus(graph, n) || is(n, VectorFactor("").name())),
-        story: "each head takes the number of {from} in {weight}",
-        seen: "heads are off by factors of their own, in all tokens alike",
+        story: "for each head, {weight} is read at {from}",
+        seen: "each head has another decay, in all tokens alike",
         remedy: "index {weight} by the head of values",
         params: &[Param::new(
             "from",
@@ -710,23 +729,21 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         )
         .searched(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])],
         apply: |node, values, _| {
-            let kind = values[0] as usize;
-            Some(node.reading(move |source, tensor, row, out| {
-                source.rows(tensor, row, out);
-                let (own, n) = (out.to_vec(), out.len());
-                let half = n.div_ceil(2);
-                for (h, out) in out.iter_mut().enumerate() {
-                    *out = own[match kind {
-                        0 => (h + 1) % n,
-                        1 => (h + n - 1) % n,
-                        2 => 0,
-                        3 => n - 1 - h,
-                        4 => h / 2,
-                        5 => if h < half { 2 * h } else { 2 * (h - half) + 1 },
-                        _ => if h % 2 == 0 { h / 2 } else { half + h / 2 },
-                    }];
-                }
-            }))
+            let (kind, heads) = (values[0] as usize, qdiff_engine::model::row_len(node));
+            let map = |kind: usize| (0..heads).map(|h| head_read(kind, h, heads)).collect::<Vec<_>>();
+            // With few heads some of them are one, or none.
+            let own: Vec<usize> = (0..heads).collect();
+            let other = map(kind);
+            let is_new = other != own && (0..kind).all(|before| map(before) != other);
+            (kind <= 6 && is_new).then(|| {
+                node.reading(move |source, tensor, row, out| {
+                    source.rows(tensor, row, out);
+                    let own = out.to_vec();
+                    for (out, from) in out.iter_mut().zip(&other) {
+                        *out = own.get(*from).copied().unwrap_or(*out);
+                    }
+                })
+            })
         },
         ..Mutation::PLAIN
     },

@@ -135,6 +135,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             .searched(&[1.0])],
         apply: |node, values, _| {
             let reverse = values[0] == 1.0;
+            if !reverse && values[0] != 0.0 {
+                return None;
+            }
             with_operand(node, 1, move |chosen| {
                 let (mut other, taken) = (chosen.clone(), chosen.row_len().max(1));
                 other.data.chunks_mut(taken).for_each(|row| if reverse { row.reverse() } else { row.sort_by(f64::total_cmp) });

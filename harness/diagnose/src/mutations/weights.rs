@@ -4,7 +4,7 @@ use super::places::{head, norms, rotations};
 use super::{Mutation, Param, each};
 use qdiff_engine::model::{Graph, Node, Role, StageId, Weight};
 use qdiff_engine::ops::anatomy::{Elementwise, Gather, RowReduction};
-use qdiff_engine::ops::{self, Anatomy, Context, Tensor};
+use qdiff_engine::ops::{self, Anatomy, Context, Definition as _, Tensor};
 
 /// Weights that `node` could take for its own first one: those of its layer
 /// that have the same extent, in the order of the graph.
@@ -189,7 +189,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "tensor-not-loaded",
         // A bias of zeros is a bias left out.
-        fits: Some(|_, n| !n.weights.is_empty() && n.op.anatomy() != Anatomy::Elementwise(Elementwise::Offset)),
+        fits: Some(|_, n| {
+            let is_offset = n.op.anatomy() == Anatomy::Elementwise(Elementwise::Offset);
+            !n.weights.is_empty() && !is_offset && n.op.name() != ops::Softplus.name()
+        }),
         story: "the weight was never loaded: its buffer holds zeros",
         seen: "a projection that is zero throughout, or a norm that gives nothing",
         remedy: "check that {weight} is found and copied before the first step, as every tensor the graph names",

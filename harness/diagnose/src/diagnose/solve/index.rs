@@ -275,7 +275,9 @@ impl Index {
     pub(super) fn giving(sources: &Sources) -> Vec<Self> {
         let Some((&(i, n), first)) = sources.iter().min_by_key(|(_, first)| first.len()) else { return Vec::new() };
         let longest = sources.keys().map(|(_, n)| *n).max().unwrap_or(n);
-        let mut all: Vec<Self> = [4, 8, 16, 32, 64, 128, 256].into_iter().map(Self::Whole).collect();
+        // Of one replacement, it is a shift as well.
+        let whole = [4, 8, 16, 32, 64, 128, 256].into_iter().filter(|_| sources.len() > 1);
+        let mut all: Vec<Self> = whole.map(Self::Whole).collect();
         for &o in first.iter().take(4) {
             let by = o as i64 - i as i64;
             // A shift wrapping around has a second name, from the other side.

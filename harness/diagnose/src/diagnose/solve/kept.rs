@@ -405,7 +405,13 @@ fn with_whole_offsets(scene: &Scene<'_>, row: &RowAt, top: f32) -> Option<Row> {
     for own in own.chunks(BLOCK) {
         let (low, high) = own.iter().fold((f32::MAX, f32::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
         let scale = (high - low) / top;
-        let exact = |v: f32| if scale == 0.0 { 0.0 } else { f64::from(v) / f64::from(scale) };
+        if scale == 0.0 {
+            // What becomes of a block of equal values, the law does not say.
+            value.extend(own.iter().map(|_| f64::NAN));
+            bound.extend(own.iter().map(|_| 0.0));
+            continue;
+        }
+        let exact = |v: f32| f64::from(v) / f64::from(scale);
         let zero = exact(low).round();
         let (stored, offset) =
             (f16::from_f32(scale).to_f64(), f16::from_f32((f64::from(scale) * zero) as f32).to_f64());

@@ -30,6 +30,7 @@ pub use rounded::{Half, Rounded};
 use rounded::{exponentials, in_splits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// What is otherwise in an attention.
@@ -245,11 +246,18 @@ impl HeadOf {
     /// Rare maps of so many heads to `n` of the cache, none of which is right: a group of another size than a power of two is divided by
     /// a shift, or shared by heads that are computed together; or another number is taken for the size of a group.
     pub(in super::super) fn rare(heads: usize, n: usize) -> Vec<Self> {
+        if n < 2 {
+            return Vec::new();
+        }
         let group = (heads / n).max(1);
         let shifts = [group.ilog2(), group.ilog2() + 1].map(Self::Down);
         let shifts = shifts.into_iter().filter(|_| !group.is_power_of_two());
         let together = [2, 4, 8].into_iter().filter(|m| !group.is_multiple_of(*m)).map(Self::OfFirst);
-        let over = (2..=heads).filter(|d| *d != group && (group.is_power_of_two() || !d.is_power_of_two()));
+        // Of two heads any border is some number's: numbers that a kernel may take for the size of a group.
+        let shifted = [group.ilog2(), group.ilog2() + 1].map(|bits| 1 << bits);
+        let over: BTreeSet<usize> = [n, group - 1, group + 1, 2 * group, group / 2].into();
+        let is_other = |d: &usize| (2..heads).contains(d) && *d != group;
+        let over = over.into_iter().filter(is_other).filter(|d| group.is_power_of_two() || !shifted.contains(d));
         shifts.chain(together).chain(over.map(Self::Over)).collect()
     }
 

@@ -53,20 +53,24 @@ fn began_page<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
 
 /// Whether a decode step wrote a row in a page of M rows that a decode step began, and a later part of several tokens has run.
 fn in_begun_page<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    if !scene.node().has_state() {
+        return None;
+    }
     let (row, steps) = (row(scene, at), &scene.e.side.capture.steps[..=row(scene, at).step]);
     let position = row.place.position;
     let wrote = |position: usize| steps.iter().find(|step| (step.first..step.keys()).contains(&position));
     let decoded = |position: usize| wrote(position).is_some_and(|step| step.first > 0 && step.tokens.len() == 1);
     let part = steps.iter().any(|step| step.first > position && step.tokens.len() > 1);
-    scene.node().has_state().then(|| i64::from(part && decoded(position) && decoded(position / M * M)))
+    Some(i64::from(part && decoded(position) && decoded(position / M * M)))
 }
 
 /// Whether a part of several tokens ends in the tile of M positions that a row of it is in.
 fn in_last_tile<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     let (step, position) = (step(scene, at), row(scene, at).place.position);
-    // A state has one row for each part, which is the last.
-    let ends = i64::from(step.tokens.len() > 1 && position / M == (step.keys() - 1) / M);
-    (!scene.node().has_state()).then_some(ends)
+    // A state has one row for each part, which is the last. Of one token, or of a part within one tile, it says nothing more.
+    let last = step.keys().checked_sub(1)? / M;
+    let shown = !scene.node().has_state() && step.tokens.len() > 1 && step.first / M != last;
+    shown.then(|| i64::from(position / M == last))
 }
 
 /// Whether a row of a part is beyond the tiles of M rows that the first sequence of its pass has.
