@@ -23,8 +23,9 @@ Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, `real-f16` the same model in F16, and `re
   instead: no stage is wrong, but not every row could be judged. *no*: the cause was not tried
   on other tokens, or did not hold on them; the row shows a difference from the engine's declared arithmetic, and no confirmed defect.
 - **cause**: if the runs of a row have different causes, a semicolon separates them.
-- **effect**: what all findings together change in the logits: the largest error relative to the norm of a row, the largest KL
-  divergence in nats, and the number of positions at which another token is the likeliest. The rounding of both sides is included. On
+- **effect**: what all findings together change in the logits, from the first wrong position on: the largest error relative to the norm of
+  a row, the largest KL divergence in nats, and the number of positions at which another token is the likeliest. The error is left out if
+  it is larger before the first wrong position. The rounding of both sides is included. On
   `real`, llama.cpp also rounds activations; this alone changes the logits by about 0.06 of a row's norm.
 """
 SHAPE = "the tensor's shape is wrong"
@@ -64,7 +65,9 @@ def of_row(row, plan):
         effects = [run["effect"] for run in bad if run.get("effect")]
         if effects:
             worst = max(effects, key=lambda one: (float(one["logits"] or 0), one["changed"] or 0))
-            effect = f"logits {worst['logits']}, KL {worst['kl']}, {worst['changed']} of {worst['positions']}"
+            # Without `logits` their largest error is before the first wrong position.
+            logits = f"logits {worst['logits']}, " if worst["logits"] else ""
+            effect = f"{logits}KL {worst['kl']}, {worst['changed']} of {worst['positions']}"
     where = f"at {'; '.join(run['run'] for run in bad)}" if len(bad) < len(runs) else "in all runs"
     verdict = outcome.upper() + (f" {where}" if outcome != "match" else "")
     names = ["`" + run["run"] + "`" for run in runs]
