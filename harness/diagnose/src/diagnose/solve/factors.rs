@@ -1,7 +1,7 @@
 //! What the factors of a sum's terms may be instead: read in the wrong place, rounded, decoded otherwise, of another token,
 //! key, head or stage.
 
-use super::attended::HeadOf;
+use super::heads::HeadOf;
 use super::index::{Index, beside};
 use super::rounded::{FORMATS, QUANTISED};
 use super::scene::{Layout, Scene};

@@ -25,6 +25,7 @@ mod fused;
 mod gated;
 mod given;
 mod groups;
+mod heads;
 mod held;
 mod index;
 mod indexed;

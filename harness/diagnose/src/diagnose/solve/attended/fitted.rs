@@ -1,7 +1,8 @@
 //! Numbers of an attention that are read off its wrong elements.
 
+use super::super::heads::HeadOf;
 use super::queries::{Made, Queries};
-use super::{Attended, HeadOf, Keys, Operand, Probe, Small, allowed, largest, probes};
+use super::{Attended, Keys, Operand, Probe, Small, allowed, largest, probes};
 use crate::diagnose::golden::least;
 use crate::mutations::to_digits;
 use std::collections::{BTreeMap, BTreeSet};

@@ -64,15 +64,6 @@ fn in_begun_page<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     Some(i64::from(part && decoded(position) && decoded(position / M * M)))
 }
 
-/// Whether a part of several tokens ends in the tile of M positions that a row of it is in.
-fn in_last_tile<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
-    let (step, position) = (step(scene, at), row(scene, at).place.position);
-    // A state has one row for each part, which is the last. Of one token, or of a part within one tile, it says nothing more.
-    let last = step.keys().checked_sub(1)? / M;
-    let shown = !scene.node().has_state() && step.tokens.len() > 1 && step.first / M != last;
-    shown.then(|| i64::from(position / M == last))
-}
-
 /// Whether a row of a part is beyond the tiles of M rows that the first sequence of its pass has.
 fn past_tiles<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
     let (step, position) = (step(scene, at), row(scene, at).place.position);
@@ -363,26 +354,6 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature { name: "rows left over after whole tiles of 16", by_row: true, of: left_over::<16> },
     Feature { name: "rows left over after whole tiles of 32", by_row: true, of: left_over::<32> },
     Feature { name: "rows left over after whole tiles of 64", by_row: true, of: left_over::<64> },
-    Feature {
-        name: "rows of a part of several tokens in the tile of 8 positions in which the part ends",
-        by_row: true,
-        of: in_last_tile::<8>,
-    },
-    Feature {
-        name: "rows of a part of several tokens in the tile of 16 positions in which the part ends",
-        by_row: true,
-        of: in_last_tile::<16>,
-    },
-    Feature {
-        name: "rows of a part of several tokens in the tile of 32 positions in which the part ends",
-        by_row: true,
-        of: in_last_tile::<32>,
-    },
-    Feature {
-        name: "rows of a part of several tokens in the tile of 64 positions in which the part ends",
-        by_row: true,
-        of: in_last_tile::<64>,
-    },
     Feature { name: "rows that a last tile of 4, moved back to be whole, takes again", by_row: true, of: again::<4> },
     Feature { name: "rows that a last tile of 8, moved back to be whole, takes again", by_row: true, of: again::<8> },
     Feature { name: "rows that a last tile of 16, moved back to be whole, takes again", by_row: true, of: again::<16> },
@@ -604,8 +575,6 @@ pub(super) const IN_PAGE: &str = "before a later part";
 pub(super) const BEGAN: &str = "began a page";
 /// Part of the names of features that are 0 or 1, of pages that decode steps began.
 pub(super) const BEGUN: &str = "that a decode step began";
-/// The same, of tiles in which a part ends.
-pub(super) const ENDS: &str = "in which the part ends";
 
 /// What features have in their names that tell whether a row or a key is left over.
 pub(super) const LEFT_OVER: &str = "left over after whole tiles";
