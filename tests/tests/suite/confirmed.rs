@@ -60,7 +60,7 @@ fn captures_are_tried_on_another_capture() {
         let (trial, text) = judged(&format!(" --confirm capture:{other}"));
         assert_eq!(trial["outcome"], "withdrawn", "{text}");
         assert!(
-            text.contains("no known cause") && text.contains("one explanation fits this run alone: \"epsilon"),
+            text.contains("no known cause") && text.contains("one explanation fits this run: \"epsilon"),
             "{text}"
         );
     }
