@@ -146,7 +146,10 @@ fn completions_know_every_command() {
         let script = format!(
             "{script}\nCOMP_WORDS=(qdiff {typed}); COMP_CWORD={at}; _qdiff qdiff '{last}' '{before}'; echo \"${{COMPREPLY[@]}}\""
         );
-        let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
+        // Longer than what one argument may hold.
+        let folder = empty();
+        folder.write("complete.sh", script);
+        let output = std::process::Command::new("bash").arg(folder.join("complete.sh")).output().unwrap();
         assert_eq!(Said::from(output).stdout.trim(), expected, "{typed}");
     }
 }

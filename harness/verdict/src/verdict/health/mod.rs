@@ -9,14 +9,14 @@ mod stream;
 mod values;
 
 use super::{foreign, lost};
-use crate::capture::{Capture, Step};
+use crate::capture::Capture;
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::{Contraction, Elementwise, Gather, RowReduction, State};
 use rayon::prelude::*;
 pub use seen::Symptom;
-use seen::{COARSE, Seen};
+use seen::{COARSE, Seen, named};
 use std::borrow::Cow;
 
 /// Unit roundoff of what the values of a stage were rounded to; 0 of f32.
@@ -33,14 +33,6 @@ pub fn check(graph: &Graph, capture: &Capture, overflowed: impl Fn(StageId) -> b
     let mut symptoms: Vec<Symptom> = graph.nodes.par_iter().filter_map(look).collect();
     symptoms.extend(stream::tokens(graph, capture));
     symptoms
-}
-
-/// A pass, as sentences name it. The first part of a prompt in parts is `prefill@0`: `prefill` would say all of them.
-fn named(capture: &Capture, step: &Step) -> String {
-    let later = |other: &Step| other.index == 0 && other.first > 0 && other.run == step.run;
-    let first_of_several = step.index == 0 && step.first == 0 && capture.steps.iter().any(later);
-    let told = step.told();
-    if first_of_several { told.replacen("prefill", "prefill@0", 1) } else { told }
 }
 
 /// Looks at one of them.

@@ -1,5 +1,6 @@
 //! What a look finds.
 
+use crate::capture::{Capture, Step};
 use qdiff_engine::model::StageId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,3 +36,11 @@ pub(super) type Seen = (String, Option<usize>);
 
 /// Unit roundoff of the formats in which a row may well round to one value, or to nothing.
 pub(super) const COARSE: f64 = 0.01;
+
+/// A pass, as sentences name it. The first part of a prompt in parts is `prefill@0`: `prefill` would say all of them.
+pub(super) fn named(capture: &Capture, step: &Step) -> String {
+    let later = |other: &Step| other.index == 0 && other.first > 0 && other.run == step.run;
+    let first_of_several = step.index == 0 && step.first == 0 && capture.steps.iter().any(later);
+    let told = step.told();
+    if first_of_several { told.replacen("prefill", "prefill@0", 1) } else { told }
+}

@@ -1,7 +1,7 @@
 //! What holds of the hidden state, the cache and the tokens as a run goes on.
 
 use super::super::lost;
-use super::{Seen, Symptom};
+use super::seen::{Seen, Symptom, named};
 use crate::capture::Capture;
 use crate::metrics::argmax;
 use crate::number::counted;
@@ -75,7 +75,7 @@ pub(super) fn tokens(graph: &Graph, capture: &Capture) -> Vec<Symptom> {
         for step in &capture.steps {
             let Some(t) = step.get(node.id) else { continue };
             let tokens = step.kept_tokens();
-            rows.extend((0..t.rows()).map(|r| (tokens[r], super::named(capture, step), t.row(r).to_vec())));
+            rows.extend((0..t.rows()).map(|r| (tokens[r], named(capture, step), t.row(r).to_vec())));
         }
         let same = rows.windows(2).find(|pair| pair[0].0 != pair[1].0 && pair[0].2 == pair[1].2);
         if let Some([(a, ..), (b, step, _)]) = same {
@@ -99,7 +99,7 @@ fn repeated(graph: &Graph, capture: &Capture) -> Option<Symptom> {
     let choices: Vec<(String, usize)> = capture
         .steps
         .iter()
-        .filter_map(|s| Some((super::named(capture, s), argmax(&s.choice.as_ref()?.get().data))))
+        .filter_map(|s| Some((named(capture, s), argmax(&s.choice.as_ref()?.get().data))))
         .collect();
     let first = choices.windows(REPEATED).position(|w| w.iter().all(|(_, c)| *c == w[0].1))?;
     let run = &choices[first..];
