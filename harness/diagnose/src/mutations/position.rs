@@ -350,10 +350,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         seen: "the angles are right, and every rotated vector is too long or too short by one factor",
         remedy: "compute the magnitude once, 0.1·ln(factor) + 1 unless the model says otherwise",
         apply: |node, _, _| {
-            let of_yarn = rope(node)?.scaling.filter(|s| s.between.is_some() && s.factor > 1.0 && s.magnitude != 1.0);
-            of_yarn?;
             rotating(node, |r| {
-                if let Some(scaling) = r.scaling.as_mut() {
+                let of_yarn = |s: &&mut Scaling| s.between.is_some() && s.factor > 1.0 && s.magnitude != 1.0;
+                if let Some(scaling) = r.scaling.as_mut().filter(of_yarn) {
                     scaling.magnitude = 0.1 * scaling.magnitude * scaling.factor.ln() + 1.0;
                 }
             })
