@@ -344,21 +344,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
     Mutation {
-        name: "rope-magnitude-of-itself",
-        fits: Some(|_, n| rope(n).and_then(|rope| rope.scaling).is_some_and(|s| s.between.is_some() && s.factor > 1.0)),
-        story: "the magnitude of a scaled rotation goes through its formula a second time: it is 0.1·m·ln(factor) + 1, with m the right one",
-        seen: "the angles are right, and every rotated vector is too long or too short by one factor",
-        remedy: "compute the magnitude once, 0.1·ln(factor) + 1 unless the model says otherwise",
-        apply: |node, _, _| {
-            rotating(node, |r| {
-                if let Some(scaling) = r.scaling.as_mut().filter(|scaling| scaling.magnitude != 1.0) {
-                    scaling.magnitude = 0.1 * scaling.magnitude * scaling.factor.ln() + 1.0;
-                }
-            })
-        },
-        ..Mutation::PLAIN
-    },
-    Mutation {
         name: "rope-yarn-context",
         fits: Some(rotations),
         story: "YaRN computes its range of pairs from a wrong training context",
