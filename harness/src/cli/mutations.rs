@@ -3,10 +3,9 @@
 use super::args::JsonArgs;
 use super::exit;
 use super::say::say;
-use crate::mutations::{CauseId, FaultSite, Mutation, catalogue, find, told};
+use crate::mutations::{CauseId, FaultSite, Mutation, catalogue, find};
 use crate::nearest::hint;
 use anyhow::Context as _;
-use qdiff_engine::model::{Graph, in_two, skeletons};
 use serde_json::json;
 use std::fmt::Write as _;
 
@@ -24,7 +23,7 @@ pub(super) fn list(json: Option<&JsonArgs>) -> anyhow::Result<u8> {
             FaultSite::Stage if m.of_ranks() => format!("with --ranks: {}", stages(m)),
             FaultSite::Stage => stages(m),
         };
-        let _ = writeln!(out, "{:width$}  {} ({stages})", m.name, generic(m, &m.choices()));
+        let _ = writeln!(out, "{:width$}  {} ({stages})", m.name, m.of_first_stage(&m.choices()));
     }
     json.map_or(Ok(()), JsonArgs::check)?;
     say(&out)?;
@@ -35,7 +34,7 @@ pub(super) fn list(json: Option<&JsonArgs>) -> anyhow::Result<u8> {
 /// The stages that it happens to, over all architectures.
 fn stages(m: &Mutation) -> String {
     let (mut fitting, mut others) = (Vec::new(), false);
-    for graph in graphs(m) {
+    for graph in m.graphs() {
         for node in &graph.nodes {
             match m.concerns(&graph, node) {
                 true if !fitting.contains(&node.id.name) => fitting.push(node.id.name),
@@ -45,20 +44,6 @@ fn stages(m: &Mutation) -> String {
         }
     }
     if others { fitting.join(" ") } else { "any stage".to_owned() }
-}
-
-/// A text of the catalogue as it reads of the first stage that the mutation happens to.
-fn generic(m: &Mutation, text: &str) -> String {
-    let first = |graph: Graph| {
-        let node = graph.nodes.iter().find(|n| m.concerns(&graph, n))?;
-        Some(told(text, node, &graph))
-    };
-    graphs(m).into_iter().find_map(first).unwrap_or_else(|| text.to_owned())
-}
-
-/// Every architecture, cut over ranks for a mutation that happens only there.
-fn graphs(m: &Mutation) -> Vec<Graph> {
-    if m.of_ranks() { skeletons().filter_map(|whole| in_two(&whole)).collect() } else { skeletons().collect() }
 }
 
 /// All about one.
@@ -74,15 +59,15 @@ pub(super) fn show(name: &str, json: &JsonArgs) -> anyhow::Result<u8> {
 }
 
 fn page(m: &Mutation) -> String {
-    let mut out = format!("{}\n\n  what       {}\n", m.name, generic(m, &m.choices()));
+    let mut out = format!("{}\n\n  what       {}\n", m.name, m.of_first_stage(&m.choices()));
     if m.fits.is_some() {
         let _ = writeln!(out, "  stages     {}", stages(m));
     }
     for p in m.params {
         let _ = writeln!(out, "  parameter  {} (default {}): {}", p.name, p.default, p.help);
     }
-    let _ = writeln!(out, "  seen       {}", generic(m, m.seen));
-    let _ = writeln!(out, "  remedy     {}", generic(m, m.remedy));
+    let _ = writeln!(out, "  seen       {}", m.of_first_stage(m.seen));
+    let _ = writeln!(out, "  remedy     {}", m.of_first_stage(m.remedy));
     let command = match m.site() {
         FaultSite::Elsewhere => return out,
         FaultSite::Stage if m.of_ranks() => "qdiff run --ranks 2",
@@ -100,10 +85,10 @@ fn described(m: &Mutation) -> serde_json::Value {
     let params = m.params.iter().map(|p| json!({"name": p.name, "default": p.default, "about": p.help}));
     json!({
         "name": m.name,
-        "about": generic(m, &m.choices()),
+        "about": m.of_first_stage(&m.choices()),
         "stages": stages(m),
         "params": params.collect::<Vec<_>>(),
-        "seen": generic(m, m.seen),
-        "remedy": generic(m, m.remedy),
+        "seen": m.of_first_stage(m.seen),
+        "remedy": m.of_first_stage(m.remedy),
     })
 }

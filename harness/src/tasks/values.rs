@@ -52,7 +52,7 @@ pub const FAULT: Known = Known(|| mutations(|m| m.site() != FaultSite::Elsewhere
 pub const MUTATION: Known = Known(|| mutations(|_| true));
 
 fn mutations(wanted: fn(&Mutation) -> bool) -> Vec<PossibleValue> {
-    catalogue().filter(|m| wanted(m)).map(|m| PossibleValue::new(m.name).help(m.choices())).collect()
+    catalogue().filter(|m| wanted(m)).map(|m| PossibleValue::new(m.name).help(m.of_first_stage(&m.choices()))).collect()
 }
 
 /// Stages, by name or pattern.

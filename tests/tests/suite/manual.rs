@@ -130,6 +130,9 @@ fn completions_know_every_command() {
         for word in all.iter().flat_map(|(command, _)| command.split(' ')) {
             assert!(text.contains(word), "{shell} does not know {word}");
         }
+        for placeholder in ["{weight}", "{input}", "{stage}"] {
+            assert!(!text.contains(placeholder), "{shell} shows {placeholder}");
+        }
     }
     // The shell that every machine has takes them: commands, and names of every kind.
     let script = script("bash");

@@ -190,7 +190,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "all visible keys weigh alike: the keys are not read",
         seen: "attention weights are 1/n in every row",
         remedy: "check that the scores read the keys, and that the softmax reads the scores, with the stride of the write",
-        params: &[Param::new("read", "0: nothing is read; 1: the first key in the place of every other", 0.0)
+        params: &[Param::new("read", "0: nothing is read, 1: the first key in the place of every other", 0.0)
             .searched(&[1.0])],
         apply: |node, values, _| match (node.op.anatomy(), values[0] as i64) {
             (Anatomy::Contraction(Contraction::Scores(_)), 0) => reorder(node, node.op.clone(), |_, _, _| 0.0),

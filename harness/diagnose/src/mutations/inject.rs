@@ -99,6 +99,10 @@ impl Injection {
                     mutation.params.iter().map(|p| format!("{}=NUMBER ({})", p.name, p.help)).collect();
                 bail!("`{param}` is not {}", known.join(" or "));
             };
+            let chosen = &mutation.params[at];
+            if chosen.words().next().is_some() && chosen.words().all(|(number, _)| number != value) {
+                bail!("`{param}` is none of the values of {}: {}", chosen.name, chosen.help);
+            }
             values[at] = value;
         }
         Ok(Self { mutation, values, targets, since })

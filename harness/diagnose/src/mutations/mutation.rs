@@ -29,7 +29,7 @@ impl Param {
     }
 
     /// The help of each value, for a parameter that is a choice.
-    fn words(&self) -> impl Iterator<Item = (f64, &'static str)> {
+    pub(super) fn words(&self) -> impl Iterator<Item = (f64, &'static str)> {
         let choices = self.help.split(", ").filter_map(|choice| choice.split_once(": "));
         choices.filter_map(|(number, word)| Some((number.parse().ok()?, word)))
     }
@@ -261,6 +261,21 @@ impl Mutation {
             story.replace(&format!("{{{}}}", param.name), &all)
         };
         self.params.iter().fold(self.story.replace(OTHER, ""), all)
+    }
+
+    /// Every architecture, cut over ranks for a mutation that happens only there.
+    pub fn graphs(&self) -> impl Iterator<Item = Graph> {
+        skeletons().filter_map(|whole| if self.of_ranks() { in_two(&whole) } else { Some(whole) })
+    }
+
+    /// A text of the catalogue as it reads of the first stage that the mutation happens to.
+    pub fn of_first_stage(&self, text: &str) -> String {
+        let first = |graph: Graph| {
+            let node = graph.nodes.iter().find(|n| self.concerns(&graph, n))?;
+            Some(told(text, node, &graph))
+        };
+        let named = text.contains('{').then(|| self.graphs().find_map(first)).flatten();
+        named.unwrap_or_else(|| text.to_owned())
     }
 
     /// The values of its parameters where none are given.

@@ -396,13 +396,23 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         story: "YaRN has no ramp: {divided}",
         seen: "the pairs on one side of the ramp, and those within it, are wrong; the error grows with the position",
         remedy: "divide the angles of the slow pairs by rope.scaling.factor, keep those of the fast ones, and go over between them",
-        params: &[Param::new("divided", "0: no angle is divided, 1: all angles are divided", 0.0).searched(&[1.0])],
+        params: &[Param::new(
+            "divided",
+            "0: no angle is divided, 1: all angles are divided, \
+             2: its two bounds are interchanged so that it is a step at the bound of the slow pairs",
+            0.0,
+        )
+        .searched(&[1.0, 2.0])],
         apply: |node, values, _| {
-            let all = values[0] > 0.0;
             rotating(node, |r| {
                 if let Some(between) = r.scaling.as_mut().and_then(|scaling| scaling.between.as_mut()) {
                     let half = r.head_dim as f64;
-                    *between = if all { [-2.0, -1.0] } else { [half, half + 1.0] };
+                    *between = match values[0] as i64 {
+                        0 => [half, half + 1.0],
+                        1 => [-2.0, -1.0],
+                        // The bound that is rounded up as the second is rounded down as the first.
+                        _ => [between[1] - 1.0, between[0]],
+                    };
                 }
             })
         },

@@ -5,6 +5,7 @@ use super::super::searcher::assume;
 use super::form::Form;
 use super::predict::row_of;
 use super::scene::Scene;
+use super::when::PLANE;
 use super::{Alternative, Confidence, Law, Solution, weigh};
 use crate::mutations::{CauseId, find};
 use crate::verdict::{Evidence, Expected, work_of};
@@ -52,7 +53,12 @@ impl fmt::Display for Fault {
 /// What a fault explains under a condition, or of so many of the elements that it would change.
 pub(in super::super) fn of_fault(e: &Evidence<'_>, fault: Fault, meter: &super::Meter) -> Option<Solution> {
     let scene = Scene::new(e, meter)?;
-    weigh(&scene, (0, &Law::of(Form::Fault(fault), &scene)?), &[])
+    let mutation = find(&fault.name.mutation)?;
+    let values: Vec<f64> = fault.name.parameters.iter().map(|(_, value)| *value).collect();
+    let is_fitted = mutation.of_model && !mutation.usual().contains(&values);
+    let found = weigh(&scene, (0, &Law::of(Form::Fault(fault), &scene)?), &[])?;
+    // A number of the model is one for all planes: fitted, it gives those that a condition leaves it.
+    (!is_fitted || !found.holds.is_of(PLANE)).then_some(found)
 }
 
 impl Solution {

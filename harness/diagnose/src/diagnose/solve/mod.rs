@@ -57,6 +57,7 @@ mod undeclared;
 mod unmade;
 mod upstream;
 mod when;
+mod window;
 mod within;
 
 use super::work::Meter;
@@ -384,6 +385,7 @@ const SOLVERS: &[Solver] = &[
     gated::laws,
     operands::laws,
     recurrent::laws,
+    window::laws,
     moved::places,
     fused::laws,
     slots::laws,

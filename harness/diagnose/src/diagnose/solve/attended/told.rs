@@ -69,6 +69,9 @@ impl fmt::Display for Attended {
             Self::Slope(None) => {
                 f.write_str("the key's distance times 2^(−8h/H) is taken off its score, as ALiBi does")
             }
+            Self::Sink(score) if let Some(keys) = keys_of_zeros(*score) => {
+                write!(f, "{keys} keys with score 0 and no value are in the sum, as rows of zeros behind the keys are (or one with score {}, an attention sink)", short(*score))
+            }
             Self::Sink(score) => {
                 write!(f, "a key with score {} and no value is in the sum: an attention sink", short(*score))
             }
@@ -121,4 +124,11 @@ impl fmt::Display for Attended {
             }
         }
     }
+}
+
+/// The number of keys of zeros that come to one key with this score and no value: its logarithm.
+fn keys_of_zeros(score: f64) -> Option<u32> {
+    let keys = score.exp().round();
+    let is_whole = (2.0..=4096.0).contains(&keys) && (score - keys.ln()).abs() < 1e-4;
+    is_whole.then_some(keys as u32)
 }

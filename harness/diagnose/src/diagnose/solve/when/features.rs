@@ -166,7 +166,7 @@ pub(super) const FEATURES: &[Feature] = &[
         },
     },
     Feature { name: FED, by_row: false, of: was_fed },
-    Feature { name: "plane of the rotation", by_row: false, of: plane },
+    Feature { name: PLANE, by_row: false, of: plane },
     Feature { name: "first operand's sign", by_row: false, of: sign::<0> },
     Feature { name: "second operand's sign", by_row: false, of: sign::<1> },
     Feature { name: "key", by_row: false, of: |s, at| s.of_pairs().then_some(at.1 as i64) },
@@ -380,6 +380,10 @@ pub(super) const FEATURES: &[Feature] = &[
         by_row: false,
         of: lines_left_over::<64>,
     },
+    Feature { name: "steps of 1 token whose keys fill whole pages of 8", by_row: true, of: ends_page::<8> },
+    Feature { name: "steps of 1 token whose keys fill whole pages of 16", by_row: true, of: ends_page::<16> },
+    Feature { name: "steps of 1 token whose keys fill whole pages of 32", by_row: true, of: ends_page::<32> },
+    Feature { name: "steps of 1 token whose keys fill whole pages of 64", by_row: true, of: ends_page::<64> },
     Feature { name: "keys left over after whole tiles of 4", by_row: false, of: keys_left_over::<4> },
     Feature { name: "keys left over after whole tiles of 8", by_row: false, of: keys_left_over::<8> },
     Feature { name: "keys left over after whole tiles of 16", by_row: false, of: keys_left_over::<16> },
@@ -393,6 +397,12 @@ fn behind_a_prefix(scene: &Scene<'_>, at: At) -> Option<i64> {
     let (run, own) = (steps.last()?.run, step(scene, at));
     let first = steps.iter().find(|step| step.run == run)?.first;
     Some(i64::from(first > 0 && own.run == run && own.first == first))
+}
+
+/// Whether the keys of a step of one token end where a page of M ends.
+fn ends_page<const M: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    let step = step(scene, at);
+    Some(i64::from(step.tokens.len() == 1 && step.keys().is_multiple_of(M)))
 }
 
 /// Whether steps after the prefill have several tokens.
@@ -551,6 +561,9 @@ pub(super) const NONE: i64 = i64::MIN;
 /// The rows of a part, counted from its end.
 pub(super) const FROM_LAST: &str = "row counted from the part's last";
 
+/// The plane that an element is rotated in.
+pub(in super::super) const PLANE: &str = "plane of the rotation";
+
 /// How far before the query a key is.
 pub(super) const DISTANCE: &str = "distance of the key from the query";
 
@@ -575,6 +588,9 @@ pub(super) const IN_PAGE: &str = "before a later part";
 pub(super) const BEGAN: &str = "began a page";
 /// Part of the names of features that are 0 or 1, of pages that decode steps began.
 pub(super) const BEGUN: &str = "that a decode step began";
+
+/// What features have in their names that tell whether a step of one token ends a page.
+pub(super) const FILLS: &str = "whose keys fill whole pages";
 
 /// What features have in their names that tell whether a row or a key is left over.
 pub(super) const LEFT_OVER: &str = "left over after whole tiles";

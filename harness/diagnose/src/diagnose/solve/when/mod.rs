@@ -5,6 +5,7 @@ mod features;
 mod separating;
 mod words;
 
+pub(super) use features::PLANE;
 pub(super) use separating::{Seen, separating, telling};
 
 use super::At;
@@ -402,6 +403,15 @@ impl When {
         }
     }
 
+    /// Whether it asks this feature.
+    fn is_of(&self, feature: &str) -> bool {
+        match self {
+            Self::One(c) => c.feature.feature().name == feature,
+            Self::Both(a, b) => [a, b].into_iter().any(|c| c.feature.feature().name == feature),
+            Self::Size(_) => false,
+        }
+    }
+
     /// Whether it holds of all elements of a row or of none.
     fn is_of_rows(&self) -> bool {
         match self {
@@ -546,6 +556,11 @@ impl Holds {
     /// Whether its simplest condition is that it holds from this position on.
     pub(in crate::diagnose) fn is_since(&self, position: usize) -> bool {
         matches!(self, Self::Under { conditions, .. } if conditions.first().is_some_and(|when| when.is_since(position)))
+    }
+
+    /// Whether its simplest condition asks this feature.
+    pub(super) fn is_of(&self, feature: &str) -> bool {
+        matches!(self, Self::Under { conditions, .. } if conditions.first().is_some_and(|when| when.is_of(feature)))
     }
 
     /// Whether its simplest condition, if it has one, is on rows alone.

@@ -3,7 +3,7 @@
 use super::super::At;
 use super::super::scene::Scene;
 use super::features::{
-    AGAIN, Asked, BEGINS, BEHIND, BESIDE, BEYOND, DECODED, FEATURES, FED, Feature, IN_PAGE, LATER, LEFT_OVER, LENGTH,
+    AGAIN, Asked, BEGINS, BEHIND, BESIDE, BEYOND, DECODED, FEATURES, FED, FILLS, Feature, IN_PAGE, LATER, LEFT_OVER, LENGTH,
     MOST as MOST_OF_ONE, SIGN, WEIGHT_ROW, step,
 };
 use super::{CUT, Condition, Size, Values, When};
@@ -23,6 +23,7 @@ fn conditions(feature: usize, yes: &BTreeSet<i64>) -> Vec<Condition> {
         || name.contains(BEYOND)
         || name.contains(SIGN)
         || name.contains(AGAIN)
+        || name.contains(FILLS)
         || [LATER, BEHIND, FED, BEGINS, BESIDE].contains(&name)
     {
         if low == high {
