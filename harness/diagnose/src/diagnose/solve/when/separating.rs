@@ -3,8 +3,8 @@
 use super::super::At;
 use super::super::scene::Scene;
 use super::features::{
-    AGAIN, Asked, BEGINS, BEHIND, BESIDE, BEYOND, DECODED, FEATURES, FED, FILLS, Feature, IN_PAGE, LATER, LEFT_OVER, LENGTH,
-    MOST as MOST_OF_ONE, SIGN, WEIGHT_ROW, step,
+    AGAIN, Asked, BEGINS, BEHIND, BESIDE, BEYOND, DECODED, FEATURES, FED, FILLS, Feature, IN_PAGE, LATER, LEFT_OVER,
+    LENGTH, MOST as MOST_OF_ONE, SIGN, WEIGHT_ROW, step,
 };
 use super::{CUT, Condition, Size, Values, When};
 use qdiff_engine::ops::Anatomy;
