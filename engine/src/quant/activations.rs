@@ -1,8 +1,7 @@
 //! What engines turn `f32` activations into before a dot product.
 //!
-//! llama.cpp's CPU backend has one activation format per weight type (`vec_dot_type` in ggml-cpu.c): F32 takes F32;
-//! F16, F16; BF16, BF16; Q4_0, Q5_0 and Q8_0, Q8_0; Q4_1 and Q5_1, Q8_1; the K formats, Q8_K. The rounding is that of
-//! the x86 AVX2 build.
+//! llama.cpp's CPU backend has one activation format per weight type ([`super::Format::dot`]). The rounding is that of the
+//! x86 AVX2 build.
 //!
 //! Its CUDA backend quantises to two kinds of q8_1: `quantize_q8_1` for the matrix-vector kernels and
 //! `quantize_mmq_q8_1`, in the layouts D4 and DS4, for the matrix-matrix ones (ggml-cuda/quantize.cu).
@@ -156,10 +155,7 @@ impl ActivationFormat {
 
     /// Whether the block's scale is stored as f16.
     fn half_scale(self) -> bool {
-        matches!(
-            self,
-            Self::Q8_0 | Self::Q8_0Ref | Self::Q8_1 | Self::Q8_1HalfSum | Self::Q8_1Mmvq | Self::Q8_1MmqDs4
-        )
+        matches!(self, Self::Q8_0 | Self::Q8_0Ref | Self::Q8_1 | Self::Q8_1HalfSum | Self::Q8_1Mmvq | Self::Q8_1MmqDs4)
     }
 
     /// The quant, in magnitude, of the largest of a block that shares a scale in 8 bits.
@@ -331,7 +327,8 @@ pub fn uncertainty(fmt: ActivationFormat, x: &[f32], dx: Option<&[f32]>) -> Vec<
         // 128 does not fit into 8 bits, so what would have the sign opposite to the largest ends at 127. Which sign that is may be in
         // doubt; else no tie is beyond it.
         let opposed = |v: f32| fmt == ActivationFormat::Q8K128 && (v < 0.0) != (block[largest] < 0.0);
-        let either = block.iter().enumerate().any(|(i, v)| opposed(*v) && f64::from(v.abs()) + d(b * size + i) >= max - of_max);
+        let either =
+            block.iter().enumerate().any(|(i, v)| opposed(*v) && f64::from(v.abs()) + d(b * size + i) >= max - of_max);
         for (i, v) in block.iter().enumerate() {
             let scaled = f64::from(v.abs()) / scale;
             let reach = d(b * size + i) / scale + scaled * of_scale;
@@ -489,7 +486,9 @@ fn q8_block(fmt: ActivationFormat, x: &[f32; 32]) -> (f32, [i32; 32]) {
     match fmt {
         // roundf: half away from zero.
         ActivationFormat::Q8_1Mmvq => (scale, x.map(|v| (v / scale).round() as i32)),
-        ActivationFormat::Q8_0Ref | ActivationFormat::Q8_1HalfSum => (scale, x.map(|v| (v * (1.0 / scale)).round() as i32)),
+        ActivationFormat::Q8_0Ref | ActivationFormat::Q8_1HalfSum => {
+            (scale, x.map(|v| (v * (1.0 / scale)).round() as i32))
+        }
         ActivationFormat::Q8_1MmqD4 | ActivationFormat::Q8_1MmqDs4 => {
             (1.0 / inverse, x.map(|v| (v * inverse).round() as i32))
         }

@@ -1,9 +1,9 @@
 //! How grave what was found is: by how much the stages alone are off, and what all of it together does to the
 //! logits of this prompt and to the choice of tokens.
 
+use crate::capture::Whose;
 use crate::diagnose::Diagnosis;
 use crate::number::{Real, counted, number};
-use crate::capture::Whose;
 use crate::verdict::{Global, Local, LogitsRow, Place};
 use crate::weights::Mismatch;
 use qdiff_engine::model::{Graph, StageId};
@@ -232,7 +232,15 @@ mod tests {
 
     fn row(position: usize, kl: f32, [subject, reference]: [u32; 2]) -> LogitsRow {
         let top = |token| vec![Choice { token, logit: 1.0, probability: 0.5 }];
-        LogitsRow { step: 0, position, kl, error: 0.0, distance: f64::from(kl) / 4.0, subject: top(subject), reference: top(reference) }
+        LogitsRow {
+            step: 0,
+            position,
+            kl,
+            error: 0.0,
+            distance: f64::from(kl) / 4.0,
+            subject: top(subject),
+            reference: top(reference),
+        }
     }
 
     #[test]

@@ -19,13 +19,13 @@ const STAGES: usize = 4;
 /// The relative error of a row beyond which no format explains it.
 const LARGEST: f64 = 0.1;
 
-/// Seconds that judging may have taken: it is done once more for each arithmetic.
+/// Seconds that judging the stages may have taken, without the search for causes: it is done once more for each arithmetic.
 const LONGEST: f64 = 2.0;
 
 /// As a manifest has it. Nothing where the subject declares something, few stages are wrong or one is by much, or no arithmetic makes
 /// all of them right.
 pub(super) fn proposed(
-    pair: &Pair<'_>, subject: &mut Recording, reference: Option<&Recording>, diagnosis: &Diagnosis, judging: f64,
+    pair: &Pair<'_>, subject: &mut Recording, reference: Option<&Recording>, diagnosis: &Diagnosis,
 ) -> Option<String> {
     let origins = diagnosis.verdict.origins();
     let names: BTreeSet<&str> = origins.iter().map(|origin| origin.id.name).collect();
@@ -33,6 +33,7 @@ pub(super) fn proposed(
         .iter()
         .all(|origin| origin.subject.as_ref().is_some_and(|local| local.extent.is_none() && local.residual <= LARGEST));
     let declared = subject.manifest.arithmetic != Arithmetic::default();
+    let judging: f64 = diagnosis.verdict.stages.iter().map(|stage| stage.seconds).sum();
     if declared || names.len() < STAGES || !small || judging > LONGEST {
         return None;
     }
@@ -55,7 +56,9 @@ pub(super) fn proposed(
     let of_reference = reference.map(|reference| {
         let mut arithmetic = reference.manifest.arithmetic.clone();
         let model = in_products(pair);
-        arithmetic.linear.retain(|rule| rule.weights.is_empty() || model.iter().any(|format| format.ty.name() == rule.weights));
+        arithmetic
+            .linear
+            .retain(|rule| rule.weights.is_empty() || model.iter().any(|format| format.ty.name() == rule.weights));
         Declared::Explicit(arithmetic)
     });
     let mut all = Named::ALL.into_iter().map(Declared::Named).chain(of_reference);
@@ -119,7 +122,9 @@ fn products(
 fn written(declared: &Declared) -> Option<String> {
     let mut value = serde_json::to_value(declared).ok()?;
     if let Value::Object(arithmetic) = &mut value {
-        for (list, plain) in [("linear", fields(&LinearRule::default())?), ("attention", fields(&AttentionRule::default())?)] {
+        for (list, plain) in
+            [("linear", fields(&LinearRule::default())?), ("attention", fields(&AttentionRule::default())?)]
+        {
             let rules = arithmetic.get_mut(list).and_then(Value::as_array_mut);
             let rules = rules.into_iter().flatten().filter_map(Value::as_object_mut);
             rules.for_each(|rule| rule.retain(|name, value| plain.get(name) != Some(value)));

@@ -403,9 +403,11 @@ fn a_declaration_is_read_off_the_values() {
 /// it is right. An engine that computes in f32 and scales some products wrongly gets no proposal.
 #[test]
 fn activations_are_read_off_the_values() {
-    let overrides = [("blk.0.attn_q", GgmlType::Q5_1), ("blk.0.ffn_gate", GgmlType::Q4_0), ("blk.1.ffn_up", GgmlType::Q6_K)];
+    let overrides =
+        [("blk.0.attn_q", GgmlType::Q5_1), ("blk.0.ffn_gate", GgmlType::Q4_0), ("blk.1.ffn_up", GgmlType::Q6_K)];
     let overrides = overrides.map(|(name, ty)| (format!("{name}.weight"), ty)).into();
-    let model = Synth { n_embd: 256, n_heads: 4, head_dim: 64, weight_type: GgmlType::Q8_0, overrides, ..Synth::default() };
+    let model =
+        Synth { n_embd: 256, n_heads: 4, head_dim: 64, weight_type: GgmlType::Q8_0, overrides, ..Synth::default() };
     let folder = folder_with(&model);
     folder.record("mine", "-n 1 --runner llama --kv-type f32");
     declare(&folder, "mine", "arithmetic", Value::Null);
@@ -423,7 +425,8 @@ fn activations_are_read_off_the_values() {
     let (code, report, text) = folder.judged("--subject capture:mine");
     assert_eq!(code, 0, "{text}");
     assert!(report["declaration"].is_null(), "{text}");
-    let faults = ["attn_out", "ffn_gate", "ffn_up", "ffn_down"].map(|stage| format!("--inject scaled:by=1.004@L01.{stage}"));
+    let faults =
+        ["attn_out", "ffn_gate", "ffn_up", "ffn_down"].map(|stage| format!("--inject scaled:by=1.004@L01.{stage}"));
     folder.record("wrong", &format!("-n 1 {}", faults.join(" ")));
     declare(&folder, "wrong", "arithmetic", Value::Null);
     let (code, report, text) = folder.judged("--subject capture:wrong");

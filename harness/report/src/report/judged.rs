@@ -274,7 +274,9 @@ pub(super) fn incomplete(report: &Report) -> String {
     };
     let but = match lacking.as_str() {
         "" => String::new(),
-        _ if report.outcome == Outcome::Incomplete && report.model.folder => format!("; this is no match, because {lacking}"),
+        _ if report.outcome == Outcome::Incomplete && report.model.folder => {
+            format!("; this is no match, because {lacking}")
+        }
         _ => format!("; {lacking}"),
     };
     format!("{none}; {right} correct against f64{}{invariants}{but}", unseen(report))
