@@ -132,8 +132,19 @@ fn written(declared: &Declared) -> Option<String> {
         let plain = fields(&Arithmetic::default())?;
         arithmetic.retain(|name, value| plain.get(name) != Some(value));
     }
-    let declared = serde_json::to_string(&value).ok()?;
-    Some(format!("\"arithmetic\": {declared}"))
+    Some(format!("\"arithmetic\": {}", spaced(&value)))
+}
+
+/// JSON on one line, with spaces where a screen may break it.
+fn spaced(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let each = fields.iter().map(|(name, value)| format!("{}: {}", Value::from(name.as_str()), spaced(value)));
+            format!("{{{}}}", each.collect::<Vec<_>>().join(", "))
+        }
+        Value::Array(values) => format!("[{}]", values.iter().map(spaced).collect::<Vec<_>>().join(", ")),
+        plain => plain.to_string(),
+    }
 }
 
 fn fields(of: &impl Serialize) -> Option<Map<String, Value>> {

@@ -43,7 +43,11 @@ fn a_folder_is_judged_against_f64_alone() {
         let (code, _, text) = folder.told("run -m hf --subject cpu -n 0 --tolerance ffn_down=1");
         assert_eq!(code, 3, "{text}");
         let text = unwrapped(&text);
-        assert!(text.contains("; this is no match, because ") && text.contains("could not be judged, of 2 stages: L00.ffn_down"), "{text}");
+        assert!(
+            text.contains("; this is no match, because ")
+                && text.contains("could not be judged, of 2 stages: L00.ffn_down"),
+            "{text}"
+        );
         assert!(!text.contains("no reference ran, so this is no match"), "{text}");
         // The tokens are those that llama.cpp makes of the GGUF's vocabulary.
         let of = |model: &str| folder.qdiff(&format!("prompts code --tokens -m {model}")).exits(0).stdout;
