@@ -24,8 +24,7 @@ Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, `real-f16` the same model in F16, and `re
   on other tokens, or did not hold on them; the row shows a difference from the engine's declared arithmetic, and no confirmed defect.
 - **cause**: if the runs of a row have different causes, a semicolon separates them.
 - **effect**: what all findings together change in the logits, from the first wrong position on: the largest error relative to the norm of
-  a row, the largest KL divergence in nats, and the number of positions at which another token is the likeliest. The error is left out if
-  it is larger before the first wrong position. The rounding of both sides is included. On
+  a row, the largest KL divergence in nats, and the number of positions at which another token is the likeliest. The rounding of both sides is included. On
   `real`, llama.cpp also rounds activations; this alone changes the logits by about 0.06 of a row's norm.
 """
 SHAPE = "the tensor's shape is wrong"

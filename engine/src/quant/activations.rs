@@ -1,8 +1,7 @@
 //! What engines turn `f32` activations into before a dot product.
 //!
-//! llama.cpp's CPU backend has one activation format per weight type (`vec_dot_type` in ggml-cpu.c): F32 takes F32;
-//! F16, F16; BF16, BF16; Q4_0, Q5_0 and Q8_0, Q8_0; Q4_1 and Q5_1, Q8_1; the K formats, Q8_K. The rounding is that of
-//! the x86 AVX2 build.
+//! llama.cpp's CPU backend has one activation format per weight type ([`super::Format::dot`]). The rounding is that of the
+//! x86 AVX2 build.
 //!
 //! Its CUDA backend quantises to two kinds of q8_1: `quantize_q8_1` for the matrix-vector kernels and
 //! `quantize_mmq_q8_1`, in the layouts D4 and DS4, for the matrix-matrix ones (ggml-cuda/quantize.cu).
@@ -46,12 +45,18 @@ pub enum ActivationFormat {
     Q8_0Ref,
     /// As Q8_0, with the f16 sum of the block beside it.
     Q8_1,
+    /// As Q8_0Ref, with a sum beside it that is rounded twice: the sum of the quants becomes f16, is multiplied by the f16 scale, and
+    /// becomes f16 again. candle multiplies weights in Q4_1 and Q5_1 by it.
+    Q8_1HalfSum,
     /// Signed 8 bits and an f32 scale per 256.
     #[serde(rename = "q8_K")]
     Q8K,
     /// As Q8_K, halves rounded away from zero, as candle does.
     #[serde(rename = "q8_K_away")]
     Q8KAway,
+    /// As Q8_K_away, but the largest of a block becomes -128, not -127, and what would be 128 becomes 127, as in candle 0.10.2.
+    #[serde(rename = "q8_K_128")]
+    Q8K128,
     /// CUDA's `quantize_q8_1`: an f16 scale per 32, and the f16 sum of the values as they were before quantisation.
     Q8_1Mmvq,
     /// CUDA's `quantize_mmq_q8_1`, layout D4: an f32 scale per 32.
@@ -121,8 +126,10 @@ impl ActivationFormat {
             | Self::Q8_0
             | Self::Q8_0Ref
             | Self::Q8_1
+            | Self::Q8_1HalfSum
             | Self::Q8K
             | Self::Q8KAway
+            | Self::Q8K128
             | Self::Q8_1Mmvq
             | Self::Q8_1MmqD4
             | Self::Q8_1MmqDs4
@@ -139,15 +146,21 @@ impl ActivationFormat {
     pub fn block_size(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 | Self::F8E4m3 | Self::F8E5m2 | Self::Tf32 | Self::Tf32Truncated => 1,
-            Self::Q8_0 | Self::Q8_0Ref | Self::Q8_1 | Self::Q8_1Mmvq | Self::Q8_1MmqD4 | Self::Q8_1MmqDs4 => 32,
+            Self::Q8_0 | Self::Q8_0Ref | Self::Q8_1 | Self::Q8_1HalfSum => 32,
+            Self::Q8_1Mmvq | Self::Q8_1MmqD4 | Self::Q8_1MmqDs4 => 32,
             Self::Q5_1 | Self::Q5_0 | Self::Q4_1 | Self::Q4_0 | Self::Iq4Nl => 32,
-            Self::Q8K | Self::Q8KAway => 256,
+            Self::Q8K | Self::Q8KAway | Self::Q8K128 => 256,
         }
     }
 
     /// Whether the block's scale is stored as f16.
     fn half_scale(self) -> bool {
-        matches!(self, Self::Q8_0 | Self::Q8_0Ref | Self::Q8_1 | Self::Q8_1Mmvq | Self::Q8_1MmqDs4)
+        matches!(self, Self::Q8_0 | Self::Q8_0Ref | Self::Q8_1 | Self::Q8_1HalfSum | Self::Q8_1Mmvq | Self::Q8_1MmqDs4)
+    }
+
+    /// The quant, in magnitude, of the largest of a block that shares a scale in 8 bits.
+    fn largest(self) -> f32 {
+        if self == Self::Q8K128 { 128.0 } else { 127.0 }
     }
 
     /// Relative error of the quantiser's own arithmetic that [`emulate`] does
@@ -177,7 +190,7 @@ pub fn emulate(fmt: ActivationFormat, x: &[f32], out: &mut [f64]) {
         return out.iter_mut().zip(values).for_each(|(out, v)| *out = f64::from(v));
     }
     match fmt {
-        ActivationFormat::Q8K | ActivationFormat::Q8KAway => {
+        ActivationFormat::Q8K | ActivationFormat::Q8KAway | ActivationFormat::Q8K128 => {
             let nearest: fn(f32) -> i32 = match fmt {
                 ActivationFormat::Q8K => nearest_int,
                 _ => |v| v.round() as i32,
@@ -185,7 +198,7 @@ pub fn emulate(fmt: ActivationFormat, x: &[f32], out: &mut [f64]) {
             let (blocks, _) = x.as_chunks::<256>();
             let (to, _) = out.as_chunks_mut::<256>();
             for (x, out) in blocks.iter().zip(to) {
-                q8_k_block(x, out, nearest);
+                q8_k_block(x, out, nearest, fmt.largest());
             }
         }
         _ if fmt.block_size() == 32 => vectorised(Q8 { fmt, x, out }),
@@ -304,17 +317,26 @@ pub fn uncertainty(fmt: ActivationFormat, x: &[f32], dx: Option<&[f32]>) -> Vec<
             continue;
         }
         let of_scale = of_max / max + fmt.slack();
-        let scale = max / 127.0;
+        let scale = max / f64::from(fmt.largest());
         let scale_reach = if fmt.half_scale() {
             let at = |by: f64| stored(fmt, (scale * (1.0 + by)) as f32);
             at(of_scale) - at(-of_scale)
         } else {
             of_scale * scale
         };
+        // 128 does not fit into 8 bits, so what would have the sign opposite to the largest ends at 127. Which sign that is may be in
+        // doubt; else no tie is beyond it.
+        let opposed = |v: f32| fmt == ActivationFormat::Q8K128 && (v < 0.0) != (block[largest] < 0.0);
+        let either =
+            block.iter().enumerate().any(|(i, v)| opposed(*v) && f64::from(v.abs()) + d(b * size + i) >= max - of_max);
         for (i, v) in block.iter().enumerate() {
             let scaled = f64::from(v.abs()) / scale;
             let reach = d(b * size + i) / scale + scaled * of_scale;
-            let to_tie = (scaled - scaled.floor() - 0.5).abs();
+            let to_tie = match scaled + reach >= 127.5 {
+                true if either => 0.0,
+                true if opposed(*v) && scaled - reach > 126.5 => f64::INFINITY,
+                _ => (scaled - scaled.floor() - 0.5).abs(),
+            };
             // A step that may or may not be taken is no Gaussian: counted double.
             let step = if to_tie <= reach { SQRT_2.max(reach) * scale } else { 0.0 };
             out.push(step.hypot(scale_reach * SQRT_2 * scaled.round()) as f32);
@@ -402,7 +424,7 @@ use std::f64::consts::SQRT_2;
 ///
 /// Kernels take an offset of the weights times the *stored* sum, instead of the sum of the elements: a row's value is
 /// that of the emulated elements plus, over the blocks, the offset ([`super::block_offsets`]) times this residual. The
-/// CPU's Q8_1 stores `f16(d * sum of quants)` (`d` in f32); CUDA stores the f16 of the f32 sum of the values before
+/// CPU's Q8_1 stores `f16(d * sum of quants)` (`d` in f32), and Q8_1HalfSum `f16(f16(d) * f16(sum of quants))`; CUDA stores the f16 of the f32 sum of the values before
 /// quantisation, each kernel adding in an order of its own.
 ///
 /// `out` is cleared first; `emulated` is [`emulate`]'s output for `fmt`.
@@ -415,6 +437,10 @@ pub fn sum_residuals(fmt: ActivationFormat, x: &[f32], emulated: &[f64], out: &m
         ActivationFormat::Q8_1 => |x| {
             let (d, quants) = q8_block(ActivationFormat::Q8_1, x);
             d * quants.iter().fold(0_i32, |sum, q| sum.wrapping_add(*q)) as f32
+        },
+        ActivationFormat::Q8_1HalfSum => |x| {
+            let (d, quants) = q8_block(ActivationFormat::Q8_1HalfSum, x);
+            f16::from_f32(quants.iter().sum::<i32>() as f32).to_f32() * f16::from_f32(d).to_f32()
         },
         // A butterfly over the 32 lanes of a warp.
         ActivationFormat::Q8_1Mmvq => |x| butterfly(x.to_vec()),
@@ -460,7 +486,9 @@ fn q8_block(fmt: ActivationFormat, x: &[f32; 32]) -> (f32, [i32; 32]) {
     match fmt {
         // roundf: half away from zero.
         ActivationFormat::Q8_1Mmvq => (scale, x.map(|v| (v / scale).round() as i32)),
-        ActivationFormat::Q8_0Ref => (scale, x.map(|v| (v * (1.0 / scale)).round() as i32)),
+        ActivationFormat::Q8_0Ref | ActivationFormat::Q8_1HalfSum => {
+            (scale, x.map(|v| (v * (1.0 / scale)).round() as i32))
+        }
         ActivationFormat::Q8_1MmqD4 | ActivationFormat::Q8_1MmqDs4 => {
             (1.0 / inverse, x.map(|v| (v * inverse).round() as i32))
         }
@@ -475,7 +503,7 @@ fn to_i32(v: f32) -> i32 {
     if (-2_147_483_648.0..2_147_483_648.0).contains(&rounded) { rounded as i32 } else { i32::MIN }
 }
 
-fn q8_k_block(x: &[f32; 256], out: &mut [f64; 256], nearest: fn(f32) -> i32) {
+fn q8_k_block(x: &[f32; 256], out: &mut [f64; 256], nearest: fn(f32) -> i32, largest: f32) {
     // The first element of the largest magnitude, with its sign.
     let mut max = 0.0_f32;
     for v in x {
@@ -487,7 +515,7 @@ fn q8_k_block(x: &[f32; 256], out: &mut [f64; 256], nearest: fn(f32) -> i32) {
         out.fill(0.0);
         return;
     }
-    let inverse = -127.0 / max;
+    let inverse = -largest / max;
     let d = f64::from(1.0 / inverse);
     for (o, v) in out.iter_mut().zip(x) {
         *o = d * f64::from(nearest(inverse * v).min(127) as i8);

@@ -1,11 +1,12 @@
 //! BF16: plain numbers, 2 bytes each, the upper half of an IEEE binary32.
 
-use super::{Content, Field, Format, GgmlType, Mmq, Part};
+use super::{ActivationFormat, Content, Field, Format, GgmlType, Mmq, Part};
 
 pub(super) const FORMAT: Format = Format {
     ty: GgmlType::BF16,
     fields: &[Field::first("number", Part::Number, 2)],
     content: Content::Bf16,
+    dot: ActivationFormat::Bf16,
     mmq: Mmq::None,
 };
 

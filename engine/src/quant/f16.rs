@@ -1,11 +1,12 @@
 //! F16: plain numbers, 2 bytes each, little-endian IEEE binary16.
 
-use super::{Content, Field, Format, GgmlType, Mmq, Part};
+use super::{ActivationFormat, Content, Field, Format, GgmlType, Mmq, Part};
 
 pub(super) const FORMAT: Format = Format {
     ty: GgmlType::F16,
     fields: &[Field::first("number", Part::Number, 2)],
     content: Content::F16,
+    dot: ActivationFormat::F16,
     mmq: Mmq::None,
 };
 

@@ -1,11 +1,12 @@
 //! F32: plain numbers, 4 bytes each, little-endian IEEE binary32.
 
-use super::{Content, Field, Format, GgmlType, Mmq, Part};
+use super::{ActivationFormat, Content, Field, Format, GgmlType, Mmq, Part};
 
 pub(super) const FORMAT: Format = Format {
     ty: GgmlType::F32,
     fields: &[Field::first("number", Part::Number, 4)],
     content: Content::F32,
+    dot: ActivationFormat::F32,
     mmq: Mmq::None,
 };
 

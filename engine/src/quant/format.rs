@@ -1,7 +1,7 @@
 //! What a block format is. Each format's file describes it once; the decoders' offsets, the planes on a device, the
 //! names of fields in a report and the faults of a decoder derive from that.
 
-use super::{FORMATS, GgmlType, dequantize};
+use super::{ActivationFormat, FORMATS, GgmlType, dequantize};
 use std::ops::Range;
 
 /// A format that [`super::dequantize`] unpacks. Source: the block structures in
@@ -14,6 +14,8 @@ pub struct Format {
     pub fields: &'static [Field],
     /// Their contents.
     pub content: Content,
+    /// What ggml's kernels for the CPU are given beside them (`vec_dot_type` in ggml-cpu.c).
+    pub dot: ActivationFormat,
     /// What llama.cpp's kernels for CUDA are given beside them.
     pub mmq: Mmq,
 }

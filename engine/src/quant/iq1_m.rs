@@ -3,7 +3,7 @@
 //! weight = (d * (2 * scale + 1)) * (number ± 1/8). Source: `dequantize_row_iq1_m` in ggml-quants.c.
 
 use super::codebook::shifted;
-use super::{Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, grids, iq1_s};
+use super::{ActivationFormat, Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, grids, iq1_s};
 
 /// The low 8 bits of each point.
 const QS: Field = Field::first("qs", Part::Codes, 32);
@@ -16,6 +16,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::IQ1_M,
     fields: &[QS, QH, SCALES],
     content: Content::Codes(Codes { levels: iq1_s::LEVELS, run: 16 }),
+    dot: ActivationFormat::Q8K,
     mmq: Mmq::Unmeasured,
 };
 

@@ -3,7 +3,7 @@
 //! weight = (d * (2 * scale + 1)) * (number ± 1/8). Source: `dequantize_row_iq1_s` in ggml-quants.c.
 
 use super::codebook::shifted;
-use super::{Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, grids};
+use super::{ActivationFormat, Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, grids};
 
 /// The scale of the scales.
 const D: Field = Field::first("d", Part::Scale, 2);
@@ -19,6 +19,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::IQ1_S,
     fields: &[D, QS, QH],
     content: Content::Codes(Codes { levels: LEVELS, run: 32 }),
+    dot: ActivationFormat::Q8K,
     mmq: Mmq::Unmeasured,
 };
 

@@ -3,7 +3,7 @@
 //! weight = (d * (0.5 + scale) / 4) * ±magnitude. Source: `dequantize_row_iq2_s` in ggml-quants.c.
 
 use super::codebook::signed;
-use super::{Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, grids, iq2_xxs};
+use super::{ActivationFormat, Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, grids, iq2_xxs};
 
 /// The scale of the scales.
 const D: Field = Field::first("d", Part::Scale, 2);
@@ -20,6 +20,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::IQ2_S,
     fields: &[D, QS, SIGNS, QH, SCALES],
     content: Content::Codes(Codes { levels: iq2_xxs::LEVELS, run: 16 }),
+    dot: ActivationFormat::Q8K,
     mmq: Mmq::Unmeasured,
 };
 

@@ -3,7 +3,7 @@
 //! weight = (d * (0.5 + scale) / 4) * ±magnitude. Source: `dequantize_row_iq2_xxs` in ggml-quants.c.
 
 use super::codebook::{even_signs, signed};
-use super::{Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, grids};
+use super::{ActivationFormat, Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, grids};
 
 /// The scale of the scales.
 const D: Field = Field::first("d", Part::Scale, 2);
@@ -17,6 +17,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::IQ2_XXS,
     fields: &[D, QS],
     content: Content::Codes(Codes { levels: LEVELS, run: 32 }),
+    dot: ActivationFormat::Q8K,
     mmq: Mmq::Unmeasured,
 };
 

@@ -3,7 +3,7 @@
 //! weight = (d * (1 + 2 * scale)) * ±magnitude. Source: `dequantize_row_iq3_s` in ggml-quants.c.
 
 use super::codebook::signed;
-use super::{Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, grids};
+use super::{ActivationFormat, Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, grids};
 
 /// The scale of the scales.
 const D: Field = Field::first("d", Part::Scale, 2);
@@ -23,6 +23,7 @@ pub(super) const FORMAT: Format = Format {
         levels: &[-15.0, -13.0, -11.0, -9.0, -7.0, -5.0, -3.0, -1.0, 1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0],
         run: 32,
     }),
+    dot: ActivationFormat::Q8K,
     mmq: Mmq::Unmeasured,
 };
 

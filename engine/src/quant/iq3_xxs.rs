@@ -3,7 +3,7 @@
 //! weight = (d * (0.5 + scale) / 2) * ±magnitude. Source: `dequantize_row_iq3_xxs` in ggml-quants.c.
 
 use super::codebook::{even_signs, signed};
-use super::{Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, grids};
+use super::{ActivationFormat, Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, grids};
 
 /// The scale of the scales.
 const D: Field = Field::first("d", Part::Scale, 2);
@@ -19,6 +19,7 @@ pub(super) const FORMAT: Format = Format {
         levels: &[-62.0, -52.0, -44.0, -36.0, -28.0, -20.0, -12.0, -4.0, 4.0, 12.0, 20.0, 28.0, 36.0, 44.0, 52.0, 62.0],
         run: 32,
     }),
+    dot: ActivationFormat::Q8K,
     mmq: Mmq::Unmeasured,
 };
 

@@ -3,7 +3,7 @@
 //! weight = d * number. Source: `dequantize_row_iq4_nl` in ggml-quants.c.
 
 use super::codebook::{self, IQ4};
-use super::{Codes, Content, Field, Format, GgmlType, Mmq, Part, f16};
+use super::{ActivationFormat, Codes, Content, Field, Format, GgmlType, Mmq, Part, f16};
 
 /// The scale.
 const D: Field = Field::first("d", Part::Scale, 2);
@@ -18,6 +18,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::IQ4_NL,
     fields: &[D, QS],
     content: Content::Codes(Codes { levels: LEVELS, run: 32 }),
+    dot: ActivationFormat::Q8_0,
     mmq: Mmq::Unmeasured,
 };
 

@@ -3,7 +3,7 @@
 //! weight = (d * (scale - 32)) * number. Source: `dequantize_row_iq4_xs` in ggml-quants.c.
 
 use super::codebook::{self, IQ4};
-use super::{Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, iq4_nl};
+use super::{ActivationFormat, Codes, Content, Field, Format, GgmlType, Mmq, Part, f16, iq4_nl};
 
 /// The scale of the scales.
 const D: Field = Field::first("d", Part::Scale, 2);
@@ -18,6 +18,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::IQ4_XS,
     fields: &[D, SCALES_H, SCALES_L, QS],
     content: Content::Codes(Codes { levels: iq4_nl::LEVELS, run: 32 }),
+    dot: ActivationFormat::Q8K,
     mmq: Mmq::Unmeasured,
 };
 

@@ -3,7 +3,7 @@
 //! weight = 2^(e - 128) * (2 * E2M1). Source: `dequantize_row_mxfp4` in ggml-quants.c; OCP Microscaling Formats (MX) 1.0.
 
 use super::codebook::{self, FP4};
-use super::{Codes, Content, Field, Format, GgmlType, Mmq, Part};
+use super::{ActivationFormat, Codes, Content, Field, Format, GgmlType, Mmq, Part};
 
 /// The power of two: E8M0, its exponent plus 127.
 const E: Field = Field::first("e", Part::Exponent, 1);
@@ -17,6 +17,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::MXFP4,
     fields: &[E, QS],
     content: Content::Codes(Codes { levels: LEVELS, run: 32 }),
+    dot: ActivationFormat::Q8_0,
     mmq: Mmq::Unmeasured,
 };
 

@@ -4,7 +4,7 @@
 //! Source: `dequantize_row_nvfp4` in ggml-quants.c.
 
 use super::codebook::{self, FP4};
-use super::{Codes, Content, Field, Format, GgmlType, Mmq, Part, mxfp4};
+use super::{ActivationFormat, Codes, Content, Field, Format, GgmlType, Mmq, Part, mxfp4};
 
 /// Scales of the sub-blocks: E4M3 without sign.
 const D: Field = Field::first("d", Part::SmallFloats, 4);
@@ -15,6 +15,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::NVFP4,
     fields: &[D, QS],
     content: Content::Codes(Codes { levels: mxfp4::LEVELS, run: 16 }),
+    dot: ActivationFormat::Q8_0,
     mmq: Mmq::Unmeasured,
 };
 

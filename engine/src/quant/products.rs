@@ -9,7 +9,7 @@ fn summed(ty: GgmlType, fmt: ActivationFormat) -> Option<Offset> {
     let quants = ty.format()?.quants()?;
     let takes = match quants.offset {
         Offset::None => false,
-        Offset::PerBlock => matches!(fmt, A::Q8_1 | A::Q8_1Mmvq | A::Q8_1MmqDs4),
+        Offset::PerBlock => matches!(fmt, A::Q8_1 | A::Q8_1HalfSum | A::Q8_1Mmvq | A::Q8_1MmqDs4),
         // Quants are taken unsigned and their zero point by the sum, where the weights of a sum share a scale.
         Offset::ZeroPoint(_) => fmt == A::Q8_1Mmvq && quants.run == 32,
         Offset::PerSubBlock => fmt == A::Q8_1MmqDs4,
@@ -55,7 +55,7 @@ pub fn block_offsets(ty: GgmlType, fmt: ActivationFormat, bytes: &[u8], out: &mu
 /// activations: `ggml_vec_dot_q4_K_q8_K` and its like in ggml-cpu, and candle's.
 pub fn run_of_offsets(ty: GgmlType, fmt: ActivationFormat) -> Option<usize> {
     let quants = ty.format()?.quants()?;
-    let apart = matches!(fmt, ActivationFormat::Q8K | ActivationFormat::Q8KAway);
+    let apart = matches!(fmt, ActivationFormat::Q8K | ActivationFormat::Q8KAway | ActivationFormat::Q8K128);
     (apart && quants.offset == Offset::PerSubBlock).then_some(quants.run)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! weight = d where its bit is set, else −d. Source: `dequantize_row_q1_0` in ggml-quants.c.
 
-use super::{Codes, Content, Field, Format, GgmlType, Mmq, Part, f16};
+use super::{ActivationFormat, Codes, Content, Field, Format, GgmlType, Mmq, Part, f16};
 
 /// The scale.
 const D: Field = Field::first("d", Part::Scale, 2);
@@ -13,6 +13,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::Q1_0,
     fields: &[D, QS],
     content: Content::Codes(Codes { levels: &[-1.0, 1.0], run: 128 }),
+    dot: ActivationFormat::Q8_0,
     mmq: Mmq::Unmeasured,
 };
 

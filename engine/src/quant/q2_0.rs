@@ -2,7 +2,7 @@
 //!
 //! weight = (q - 1) * d. Source: `dequantize_row_q2_0` in ggml-quants.c.
 
-use super::{Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16};
+use super::{ActivationFormat, Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16};
 
 /// The scale.
 const D: Field = Field::first("d", Part::Scale, 2);
@@ -15,6 +15,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::Q2_0,
     fields: &[D, QS],
     content: Content::Quants(Quants { offset: Offset::ZeroPoint(ZERO), run: 64, stride: 1 }),
+    dot: ActivationFormat::Q8_0,
     mmq: Mmq::Unmeasured,
 };
 

@@ -2,7 +2,7 @@
 //!
 //! weight = (d * scale) * q - (dmin * offset). Source: `dequantize_row_q2_K` in ggml-quants.c.
 
-use super::{Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16};
+use super::{ActivationFormat, Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16};
 
 /// A byte per sub-block: its scale (low half) and its offset (high half).
 const SCALES: Field = Field::first("scales", Part::SubScales, 16);
@@ -17,6 +17,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::Q2_K,
     fields: &[SCALES, QS, D, DMIN],
     content: Content::Quants(Quants { offset: Offset::PerSubBlock, run: 16, stride: 32 }),
+    dot: ActivationFormat::Q8K,
     mmq: Mmq::Unmeasured,
 };
 

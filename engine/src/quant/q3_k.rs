@@ -2,7 +2,7 @@
 //!
 //! weight = (d * (scale - 32)) * (q - 4). Source: `dequantize_row_q3_K` in ggml-quants.c.
 
-use super::{Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16};
+use super::{ActivationFormat, Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16};
 
 /// The third (highest) bit of each quant: weight `l` of run `r` of 32 at bit `r` of byte `l`.
 const HMASK: Field = Field::first("hmask", Part::HighBits, 32);
@@ -19,6 +19,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::Q3_K,
     fields: &[HMASK, QS, SCALES, D],
     content: Content::Quants(Quants { offset: Offset::ZeroPoint(ZERO), run: 16, stride: 32 }),
+    dot: ActivationFormat::Q8K,
     mmq: Mmq::Unmeasured,
 };
 

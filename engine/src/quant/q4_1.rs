@@ -2,7 +2,7 @@
 //!
 //! weight = q * d + m. Source: `dequantize_row_q4_1` in ggml-quants.c.
 
-use super::{Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16, nibbles};
+use super::{ActivationFormat, Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16, nibbles};
 
 /// The scale.
 const D: Field = Field::first("d", Part::Scale, 2);
@@ -15,6 +15,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::Q4_1,
     fields: &[D, M, QS],
     content: Content::Quants(Quants { offset: Offset::PerBlock, run: 32, stride: 16 }),
+    dot: ActivationFormat::Q8_1,
     mmq: Mmq::Ds4,
 };
 

@@ -2,7 +2,7 @@
 //!
 //! weight = (q - 16) * d. Source: `dequantize_row_q5_0` in ggml-quants.c.
 
-use super::{Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16, nibbles};
+use super::{ActivationFormat, Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16, nibbles};
 
 /// The scale.
 const D: Field = Field::first("d", Part::Scale, 2);
@@ -17,6 +17,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::Q5_0,
     fields: &[D, QH, QS],
     content: Content::Quants(Quants { offset: Offset::ZeroPoint(ZERO), run: 32, stride: 16 }),
+    dot: ActivationFormat::Q8_0,
     mmq: Mmq::D4,
 };
 

@@ -2,7 +2,7 @@
 //!
 //! weight = q * d + m. Source: `dequantize_row_q5_1` in ggml-quants.c.
 
-use super::{Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16, nibbles};
+use super::{ActivationFormat, Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16, nibbles};
 
 /// The scale.
 const D: Field = Field::first("d", Part::Scale, 2);
@@ -17,6 +17,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::Q5_1,
     fields: &[D, M, QH, QS],
     content: Content::Quants(Quants { offset: Offset::PerBlock, run: 32, stride: 16 }),
+    dot: ActivationFormat::Q8_1,
     mmq: Mmq::Ds4,
 };
 

@@ -1,7 +1,7 @@
 //! Q5_K: 256 weights in 176 bytes (see `k_blocks.rs`).
 
 use super::k_blocks::{self, D, DMIN, SCALES};
-use super::{Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants};
+use super::{ActivationFormat, Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants};
 
 /// The fifth (highest) bits: weight `l` of sub-block `s` at bit `s` of byte `l`.
 const QH: Field = SCALES.then("qh", Part::HighBits, 32);
@@ -12,6 +12,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::Q5_K,
     fields: &[D, DMIN, SCALES, QH, QS],
     content: Content::Quants(Quants { offset: Offset::PerSubBlock, run: 32, stride: 32 }),
+    dot: ActivationFormat::Q8K,
     mmq: Mmq::Ds4,
 };
 

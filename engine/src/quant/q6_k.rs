@@ -2,7 +2,7 @@
 //!
 //! weight = (d * scale) * (q - 32). Source: `dequantize_row_q6_K` in ggml-quants.c.
 
-use super::{Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16};
+use super::{ActivationFormat, Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16};
 
 /// The low 4 bits: 64 bytes per half; runs 0 and 1 in the low, 2 and 3 in the high halves.
 const QL: Field = Field::first("ql", Part::Quants, 128);
@@ -19,6 +19,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::Q6_K,
     fields: &[QL, QH, SCALES, D],
     content: Content::Quants(Quants { offset: Offset::ZeroPoint(ZERO), run: 16, stride: 64 }),
+    dot: ActivationFormat::Q8K,
     mmq: Mmq::D4,
 };
 

@@ -2,7 +2,7 @@
 //!
 //! weight = q * d. Source: `dequantize_row_q8_0` in ggml-quants.c.
 
-use super::{Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16};
+use super::{ActivationFormat, Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16};
 
 /// The scale.
 const D: Field = Field::first("d", Part::Scale, 2);
@@ -13,6 +13,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::Q8_0,
     fields: &[D, QS],
     content: Content::Quants(Quants { offset: Offset::None, run: 32, stride: 32 }),
+    dot: ActivationFormat::Q8_0,
     mmq: Mmq::D4,
 };
 

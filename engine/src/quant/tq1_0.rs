@@ -3,7 +3,7 @@
 //! weight = (digit - 1) * d. A byte holds five digits of base 3, the first one most significant, as the fraction
 //! byte / 256. Source: `dequantize_row_tq1_0` in ggml-quants.c.
 
-use super::{Codes, Content, Field, Format, GgmlType, Mmq, Part, f16};
+use super::{ActivationFormat, Codes, Content, Field, Format, GgmlType, Mmq, Part, f16};
 
 /// Five digits a byte: digits `n` of the first 32 bytes make weights `32n` and on; the other 16 bytes follow alike.
 const QS: Field = Field::first("qs", Part::Codes, 48);
@@ -16,6 +16,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::TQ1_0,
     fields: &[QS, QH, D],
     content: Content::Codes(Codes { levels: &[-1.0, 0.0, 1.0], run: 256 }),
+    dot: ActivationFormat::Q8K,
     mmq: Mmq::Unmeasured,
 };
 

@@ -2,7 +2,7 @@
 //!
 //! weight = (q - 1) * d. Source: `dequantize_row_tq2_0` in ggml-quants.c.
 
-use super::{Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16};
+use super::{ActivationFormat, Content, Field, Format, GgmlType, Mmq, Offset, Part, Quants, f16};
 
 /// 2 bits a quant: 32 bytes per 128 weights, of which the first 32 stand lowest.
 const QS: Field = Field::first("qs", Part::Quants, 64);
@@ -15,6 +15,7 @@ pub(super) const FORMAT: Format = Format {
     ty: GgmlType::TQ2_0,
     fields: &[QS, D],
     content: Content::Quants(Quants { offset: Offset::ZeroPoint(ZERO), run: 256, stride: 32 }),
+    dot: ActivationFormat::Q8K,
     mmq: Mmq::Unmeasured,
 };
 

@@ -28,6 +28,7 @@ use std::sync::OnceLock;
 /// halves are rounded away from zero.
 const ARITHMETIC: &str = r#""arithmetic": {"linear": [
     {"weights": "q4_0", "activations": "q8_0_ref"}, {"weights": "q5_0", "activations": "q8_0_ref"},
+    {"weights": "q4_1", "activations": "q8_1_half_sum"}, {"weights": "q5_1", "activations": "q8_1_half_sum"},
     {"weights": "q8_0", "activations": "q8_0_ref"}, {"weights": "q2_K", "activations": "q8_K_away"},
     {"weights": "q3_K", "activations": "q8_K_away"}, {"weights": "q4_K", "activations": "q8_K_away"},
     {"weights": "q5_K", "activations": "q8_K_away"}, {"weights": "q6_K", "activations": "q8_K_away"}]}"#;
@@ -65,11 +66,14 @@ fn main() -> Result<()> {
     let mut file = File::open(model)?;
     let content = gguf_file::Content::read(&mut file)?;
     for (name, tensor) in &content.tensor_infos {
-        use GgmlDType::{BF16, F16, F32, Q2K, Q3K, Q4_0, Q4K, Q5_0, Q5K, Q6K, Q8_0};
+        use GgmlDType::{BF16, F16, F32, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
         // What q8_0 in rows of whole 256 is multiplied with depends on the processor.
         let whole = tensor.shape.dims().last().is_some_and(|n| n % 256 == 0);
-        let declared = matches!(tensor.ggml_dtype, BF16 | F16 | F32 | Q2K | Q3K | Q4_0 | Q4K | Q5_0 | Q5K | Q6K | Q8_0);
-        if !declared || (tensor.ggml_dtype == Q8_0 && whole) {
+        let declared = match tensor.ggml_dtype {
+            BF16 | F16 | F32 | Q2K | Q3K | Q4_0 | Q4_1 | Q4K | Q5_0 | Q5_1 | Q5K | Q6K => true,
+            other => other == Q8_0 && !whole,
+        };
+        if !declared {
             candle::bail!("{name} is {:?}: what it is multiplied with is not declared here", tensor.ggml_dtype);
         }
     }

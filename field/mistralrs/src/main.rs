@@ -28,12 +28,26 @@ fn elements(x: &Tensor) -> Result<Elements> {
     })
 }
 
-/// What candle 0.10 multiplies weights in blocks of 32 with on x86-64 (k_quants.rs): activations in such blocks, whose halves are
+/// What candle 0.10 multiplies weights of each format with on x86-64 (k_quants.rs): activations in blocks, whose halves are
 /// rounded away from zero. Attention reads queries, keys and values in its format, sums in f32, and rounds its result to its format.
 fn arithmetic(format: &str) -> String {
+    let linear: Vec<String> = [
+        ("q4_0", "q8_0_ref"),
+        ("q4_1", "q8_1_half_sum"),
+        ("q5_0", "q8_0_ref"),
+        ("q5_1", "q8_1_half_sum"),
+        ("q8_0", "q8_0_ref"),
+        ("q2_K", "q8_K_128"),
+        ("q3_K", "q8_K_128"),
+        ("q4_K", "q8_K_128"),
+        ("q5_K", "q8_K_128"),
+        ("q6_K", "q8_K_128"),
+    ]
+    .map(|(weights, activations)| format!(r#"{{"weights": "{weights}", "activations": "{activations}"}}"#))
+    .into();
+    let linear = linear.join(", ");
     format!(
-        r#""arithmetic": {{"kv": "{format}", "attention": [{{"scores": "{format}"}}], "outputs": {{"default": "f32", "ops": {{"attn_context": "{format}"}}}}, "linear": [
-    {{"weights": "q4_0", "activations": "q8_0_ref"}}, {{"weights": "q5_0", "activations": "q8_0_ref"}}, {{"weights": "q8_0", "activations": "q8_0_ref"}}]}}"#
+        r#""arithmetic": {{"kv": "{format}", "attention": [{{"scores": "{format}"}}], "outputs": {{"default": "f32", "ops": {{"attn_context": "{format}"}}}}, "linear": [{linear}]}}"#
     )
 }
 
@@ -43,9 +57,8 @@ fn main() -> Result<()> {
         return Err("usage: field-mistralrs MODEL TOKENS PASSES DECODED FORMAT".into());
     };
     for (name, tensor) in &gguf_file::Content::read(&mut std::fs::File::open(path)?)?.tensor_infos {
-        use GgmlDType::{BF16, F16, F32, Q4_0, Q5_0, Q8_0};
-        // Blocks of 256 activations are scaled by -128 / the largest there, by -127 in candle 0.11 and ggml: qdiff has no name for it.
-        if !matches!(tensor.ggml_dtype, BF16 | F16 | F32 | Q4_0 | Q5_0 | Q8_0) {
+        use GgmlDType::{BF16, F16, F32, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+        if !matches!(tensor.ggml_dtype, BF16 | F16 | F32 | Q2K | Q3K | Q4_0 | Q4_1 | Q4K | Q5_0 | Q5_1 | Q5K | Q6K | Q8_0) {
             return Err(format!("{name} is {:?}: what it is multiplied with is not declared here", tensor.ggml_dtype).into());
         }
     }

@@ -1,9 +1,10 @@
 //! How grave what was found is: by how much the stages alone are off, and what all of it together does to the
 //! logits of this prompt and to the choice of tokens.
 
+use crate::capture::Whose;
 use crate::diagnose::Diagnosis;
 use crate::number::{Real, counted, number};
-use crate::verdict::{Global, Local, LogitsRow};
+use crate::verdict::{Global, Local, LogitsRow, Place};
 use crate::weights::Mismatch;
 use qdiff_engine::model::{Graph, StageId};
 use schemars::JsonSchema;
@@ -94,7 +95,7 @@ pub struct Together {
     /// The first wrong position: what differs before it is no effect of what is wrong.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub from: usize,
-    /// Largest relative L2 distance of a position's logits; absent where that is before the first wrong position.
+    /// Largest relative L2 distance of a position's logits, from the first wrong position on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distance: Option<Global>,
     /// Largest Kullback-Leibler divergence, in nats.
@@ -135,15 +136,22 @@ pub fn of(graph: &Graph, diagnosis: &Diagnosis, mismatches: &[Mismatch]) -> Opti
     let first = |finding: &crate::diagnose::Finding| local(finding.id)?.bad_positions.first().copied();
     let from = diagnosis.findings.iter().map(|finding| first(finding).unwrap_or(0)).min();
     let from = from.filter(|_| mismatches.is_empty()).unwrap_or(0);
-    let distance = logits.and_then(|stage| stage.global).filter(|worst| worst.at.position >= from);
-    let together = engine.then(|| together(&verdict.logits, from, distance)).flatten();
+    let worst = logits.and_then(|stage| stage.global);
+    let together = engine.then(|| together(&verdict.logits, from, worst)).flatten();
     Some(Severity { origins: origins.collect(), weights: readers.collect(), together })
 }
 
-fn together(rows: &[LogitsRow], from: usize, distance: Option<Global>) -> Option<Together> {
+/// What rows of logits show from a position on; `of_all` is the largest distance of all positions.
+fn together(rows: &[LogitsRow], from: usize, of_all: Option<Global>) -> Option<Together> {
     let known = |row: &&LogitsRow| !row.subject.is_empty() && !row.reference.is_empty() && row.position >= from;
     let rows: Vec<&LogitsRow> = rows.iter().filter(known).collect();
     let worst = rows.iter().max_by(|a, b| a.kl.partial_cmp(&b.kl).unwrap_or(Ordering::Equal))?;
+    let largest = || rows.iter().max_by(|a, b| a.distance.total_cmp(&b.distance));
+    let later = |row: &&LogitsRow| {
+        let at = Place { whose: Whose::default(), step: row.step, position: row.position, head: None };
+        Global { error: row.distance, at, identical: false }
+    };
+    let distance = of_all.and_then(|worst| if worst.at.position >= from { Some(worst) } else { largest().map(later) });
     let changed = || rows.iter().filter(|row| row.subject[0].token != row.reference[0].token);
     Some(Together {
         positions: rows.len(),
@@ -224,7 +232,15 @@ mod tests {
 
     fn row(position: usize, kl: f32, [subject, reference]: [u32; 2]) -> LogitsRow {
         let top = |token| vec![Choice { token, logit: 1.0, probability: 0.5 }];
-        LogitsRow { step: 0, position, kl, error: 0.0, subject: top(subject), reference: top(reference) }
+        LogitsRow {
+            step: 0,
+            position,
+            kl,
+            error: 0.0,
+            distance: f64::from(kl) / 4.0,
+            subject: top(subject),
+            reference: top(reference),
+        }
     }
 
     #[test]
@@ -236,6 +252,11 @@ mod tests {
         // What differs before the first wrong position is no effect.
         let later = together(&rows, 2, None).unwrap();
         assert_eq!((later.positions, later.changed, later.changed_at, later.kl_at), (1, 1, Some(2), 2));
+        // Nor does the largest distance count, if it is before it: then that of the later rows does.
+        let at = |position| Place { whose: Whose::default(), step: 0, position, head: None };
+        let largest = |position| Some(Global { error: 0.375, at: at(position), identical: false });
+        let distance = |from| together(&rows, from, largest(1)).unwrap().distance.map(|d| (d.error, d.at.position));
+        assert_eq!((distance(0), distance(1), distance(2)), (Some((0.375, 1)), Some((0.375, 1)), Some((0.125, 2))));
         // Rows of which a side has no logits tell nothing.
         let lacking = LogitsRow { subject: Vec::new(), ..row(0, 9.0, [1, 2]) };
         assert!(together(&[lacking], 0, None).is_none());

@@ -245,7 +245,7 @@ impl<'a> Runs<'a> {
         let gap = diagnosis.verdict.gap(graph, &subject.capture, reference.as_ref().map(|r| &r.capture));
         let end = self.sides.chosen.recorded_end().and_then(|(end, _)| end.at);
         let decoded = decoded::check(opened, &subject, end, reference.as_ref());
-        let declaration = declaration::proposed(pair, &mut subject, reference.as_ref(), &diagnosis, judging);
+        let declaration = declaration::proposed(pair, &mut subject, reference.as_ref(), &diagnosis);
         let fed = subject.fed;
         let manifest = reference.map_or_else(Manifest::nobody, |r| r.manifest);
         let mut run = RunInfo {

@@ -399,6 +399,41 @@ fn a_declaration_is_read_off_the_values() {
     }
 }
 
+/// An engine that quantises what it multiplies, by the format of the weights, and declares nothing: with the proposed text in its manifest
+/// it is right. An engine that computes in f32 and scales some products wrongly gets no proposal.
+#[test]
+fn activations_are_read_off_the_values() {
+    let overrides =
+        [("blk.0.attn_q", GgmlType::Q5_1), ("blk.0.ffn_gate", GgmlType::Q4_0), ("blk.1.ffn_up", GgmlType::Q6_K)];
+    let overrides = overrides.map(|(name, ty)| (format!("{name}.weight"), ty)).into();
+    let model =
+        Synth { n_embd: 256, n_heads: 4, head_dim: 64, weight_type: GgmlType::Q8_0, overrides, ..Synth::default() };
+    let folder = folder_with(&model);
+    folder.record("mine", "-n 1 --runner llama --kv-type f32");
+    declare(&folder, "mine", "arithmetic", Value::Null);
+    let (code, report, text) = folder.judged("--subject capture:mine");
+    assert_eq!(code, 1, "{text}");
+    let proposed = report["declaration"].as_str().unwrap_or_else(|| panic!("{text}"));
+    assert!(unwrapped(&text).contains(proposed), "{text}");
+    let rule = |weights: &str, activations: &str| json!({"weights": weights, "activations": activations});
+    let rules = [("q8_0", "q8_0"), ("q4_0", "q8_0"), ("q5_1", "q8_1"), ("q6_K", "q8_K")];
+    let said: Value = serde_json::from_str(&format!("{{{proposed}}}")).unwrap();
+    let linear = said["arithmetic"]["linear"].as_array().unwrap();
+    assert_eq!((linear.len(), said["arithmetic"].as_object().unwrap().len()), (rules.len(), 1), "{proposed}");
+    assert!(rules.iter().all(|(weights, activations)| linear.contains(&rule(weights, activations))), "{proposed}");
+    declare(&folder, "mine", "arithmetic", said["arithmetic"].clone());
+    let (code, report, text) = folder.judged("--subject capture:mine");
+    assert_eq!(code, 0, "{text}");
+    assert!(report["declaration"].is_null(), "{text}");
+    let faults =
+        ["attn_out", "ffn_gate", "ffn_up", "ffn_down"].map(|stage| format!("--inject scaled:by=1.004@L01.{stage}"));
+    folder.record("wrong", &format!("-n 1 {}", faults.join(" ")));
+    declare(&folder, "wrong", "arithmetic", Value::Null);
+    let (code, report, text) = folder.judged("--subject capture:wrong");
+    assert_eq!((code, report.findings().len()), (1, 4), "{text}");
+    assert!(report["declaration"].is_null(), "{text}");
+}
+
 /// Every format has the declaration, also in its first line.
 #[test]
 fn a_declared_arithmetic_stands_in_the_headline() {

@@ -2,7 +2,7 @@
 
 use qdiff_engine::quant::GgmlType;
 use qdiff_synth::Synth;
-use qdiff_tests::{Folder, Told, empty};
+use qdiff_tests::{Folder, Told, empty, unwrapped};
 use serde_json::{Value, json};
 
 fn small(arch: &'static str, weight_type: GgmlType, tied: bool) -> Synth {
@@ -39,6 +39,16 @@ fn a_folder_is_judged_against_f64_alone() {
         assert_eq!((&report["model"]["folder"], &report["reference"]["name"]), (&json!(true), &json!("none")));
         let stages = report.stages();
         assert!(!stages.is_empty() && stages.iter().all(|s| s["status"] == "alone"));
+        // Rows that cannot be judged are why it is no match, not the reference that no folder has.
+        let (code, _, text) = folder.told("run -m hf --subject cpu -n 0 --tolerance ffn_down=1");
+        assert_eq!(code, 3, "{text}");
+        let text = unwrapped(&text);
+        assert!(
+            text.contains("; this is no match, because ")
+                && text.contains("could not be judged, of 2 stages: L00.ffn_down"),
+            "{text}"
+        );
+        assert!(!text.contains("no reference ran, so this is no match"), "{text}");
         // The tokens are those that llama.cpp makes of the GGUF's vocabulary.
         let of = |model: &str| folder.qdiff(&format!("prompts code --tokens -m {model}")).exits(0).stdout;
         assert_eq!(of("hf"), of("model.gguf"));

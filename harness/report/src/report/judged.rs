@@ -264,11 +264,22 @@ pub(super) fn incomplete(report: &Report) -> String {
     if !coverage.alone {
         return format!("no divergence, but {lacking}");
     }
-    let but = if lacking.is_empty() { lacking } else { format!("; {lacking}") };
     let right = stages(report, Status::Alone);
     let invariants = if verdict.beyond().is_some() { "" } else { ", and no health check fails" };
-    let spared = if report.outcome == Outcome::Incomplete { ", so this is no match" } else { "" };
-    format!("no reference ran{spared}; {right} correct against f64{}{invariants}{but}", unseen(report))
+    // A folder of safetensors matches without a reference: then what could not be judged is why this is no match.
+    let none = match report.outcome {
+        Outcome::Incomplete if report.model.folder => "no reference ran",
+        Outcome::Incomplete => "no reference ran, so this is no match",
+        _ => "no reference ran",
+    };
+    let but = match lacking.as_str() {
+        "" => String::new(),
+        _ if report.outcome == Outcome::Incomplete && report.model.folder => {
+            format!("; this is no match, because {lacking}")
+        }
+        _ => format!("; {lacking}"),
+    };
+    format!("{none}; {right} correct against f64{}{invariants}{but}", unseen(report))
 }
 
 /// How much was judged.

@@ -68,7 +68,8 @@ pub fn measured(graph: &Graph, weights: &dyn WeightSource) -> Result<()> {
     Ok(())
 }
 
-fn rules(format: &Format) -> Vec<LinearRule> {
+/// The rules for weights of a format.
+pub(super) fn rules(format: &Format) -> Vec<LinearRule> {
     let weights = format.ty.name();
     let rule =
         |up_to, activations| LinearRule { weights: weights.to_owned(), up_to, activations, ..LinearRule::default() };

@@ -6,6 +6,7 @@ pub mod cuda;
 mod kind;
 pub mod llama;
 mod llama_cuda;
+pub mod pairs;
 mod process;
 mod ranks;
 mod source;

@@ -3,7 +3,7 @@
 use super::global::common;
 use super::operands::rows_of;
 use crate::capture::{Capture, Filter};
-use crate::metrics::{divergence, largest_difference, log_sum_exp};
+use crate::metrics::{distance, divergence, largest_difference, log_sum_exp};
 use crate::number::Real;
 use qdiff_engine::model::Node;
 use rayon::prelude::*;
@@ -39,6 +39,9 @@ pub struct LogitsRow {
     /// Largest difference between the two sides' logits.
     #[serde(with = "Real")]
     pub error: f32,
+    /// Relative L2 distance of the subject's logits from the reference's.
+    #[serde(default, with = "Real")]
+    pub distance: f64,
     /// The subject's likeliest tokens, the likeliest first.
     pub subject: Vec<Choice>,
     /// The reference's.
@@ -69,6 +72,7 @@ pub(super) fn compare(node: &Node, subject: &Capture, reference: &Capture, filte
                     position,
                     kl: divergence((b, of_b), (a, of_a)) as f32,
                     error: largest_difference(a, b) as f32,
+                    distance: distance(a, b),
                     subject: top(a, of_a),
                     reference: top(b, of_b),
                 }
