@@ -17,8 +17,8 @@ const LISTED: usize = 8;
 /// What findings do to a run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Severity {
-    /// How far each origin alone is off, in the order of the findings: the largest relative L2 distance of a row from
-    /// what it should be.
+    /// How far each origin alone is off, in the order of the findings: the relative L2 distance from what it should be of the row
+    /// that takes the largest share of its bound.
     pub origins: Vec<Off>,
     /// The same of stages that read weights which the two sides read differently.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -33,7 +33,7 @@ pub struct Severity {
 pub struct Off {
     /// The stage.
     pub stage: StageId,
-    /// Relative L2 distance of its worst row; null where no row has one, and `unmeasured` then says why.
+    /// Relative L2 distance of the row that takes the largest share of its bound; null where no row has one, and `unmeasured` then says why.
     #[serde(deserialize_with = "finite")]
     pub by: Option<f64>,
     /// Why there is no distance; absent where there is one.
@@ -133,7 +133,12 @@ pub fn of(graph: &Graph, diagnosis: &Diagnosis, mismatches: &[Mismatch]) -> Opti
     // What is wrong in the capture alone did nothing to the engine.
     let engine = !mismatches.is_empty() || diagnosis.findings.iter().any(|finding| !finding.unread && !finding.kept);
     let logits = graph.nodes.last().and_then(|last| verdict.stages.iter().find(|stage| stage.id == last.id));
-    let first = |finding: &crate::diagnose::Finding| local(finding.id)?.bad_positions.first().copied();
+    let first = |finding: &crate::diagnose::Finding| {
+        let position = local(finding.id)?.bad_positions.first().copied()?;
+        // The state that a step leaves is read by the next one.
+        let is_left = graph.nodes.iter().any(|node| node.id == finding.id && node.is_own_state());
+        Some(position + usize::from(is_left))
+    };
     let from = diagnosis.findings.iter().map(|finding| first(finding).unwrap_or(0)).min();
     let from = from.filter(|_| mismatches.is_empty()).unwrap_or(0);
     let worst = logits.and_then(|stage| stage.global);

@@ -221,9 +221,15 @@ impl Searcher<'_> {
         let example = if self.examples { Example::of(&e) } else { None };
         let lacks = !e.misshapen.is_empty();
         let of_cache = matches!(node.op.anatomy(), Anatomy::State(State::Rows(_)));
-        let moved = finding.solution.as_ref().is_some_and(|s| !s.coarser && !s.is_within_rows()) && !has_scale;
+        let moved = finding.solution.as_ref().is_some_and(Solution::is_of_other_rows) && !has_scale;
         let of_fault = remedy_of_fault.filter(|_| finding.solution.as_ref().is_some_and(Solution::is_of_fault));
-        let remedy = of_fault.or_else(|| (of_cache && (lacks || moved)).then(|| CACHE.to_owned()));
+        let other = finding.solution.as_ref().and_then(Solution::other_stage).filter(|_| of_cache && !lacks);
+        let written = self.oracle.graph.nodes[node.inputs[0]].id;
+        let of_cache = || match other {
+            Some(stage) => Some(format!("write {written} to the cache, and not {stage}")),
+            None => (of_cache && (lacks || moved)).then(|| CACHE.to_owned()),
+        };
+        let remedy = of_fault.or_else(of_cache);
         let finding = Finding { example, evident: lacks, excerpt: tried.is_some(), remedy, ..finding };
         let stage = origin.id.name;
         (finding, new.into_iter().map(|explanation| Known { stage, explanation }).collect())

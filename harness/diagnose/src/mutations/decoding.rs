@@ -41,6 +41,22 @@ fn scale_bits(r: &Row<'_>, _: f64, out: &mut [f32]) -> bool {
     r.edited_in(Part::PackedScales, r.ty.format(), edit, out)
 }
 
+/// The packed six-bit scales and offsets taken as numbers of six bits in a row: a scale and an offset in turn, or all scales first.
+fn scales_in_a_row(r: &Row<'_>, first: f64, out: &mut [f32]) -> bool {
+    let edit = |packed: &mut [u8]| {
+        let bits = packed.iter().rev().fold(0u128, |bits, byte| bits << 8 | u128::from(*byte));
+        let six = |place: usize| (bits >> (6 * place)) as u8 & 63;
+        let scale = |j: usize| if first == 0.0 { six(2 * j) } else { six(j) };
+        let offset = |j: usize| if first == 0.0 { six(2 * j + 1) } else { six(8 + j) };
+        for j in 0..4 {
+            packed[j] = scale(j) | scale(4 + j) >> 4 << 6;
+            packed[4 + j] = offset(j) | offset(4 + j) >> 4 << 6;
+            packed[8 + j] = scale(4 + j) & 15 | offset(4 + j) << 4;
+        }
+    };
+    r.edited_in(Part::PackedScales, r.ty.format(), edit, out)
+}
+
 fn nibble_order(r: &Row<'_>, kind: f64, out: &mut [f32]) -> bool {
     let Some((field, stride)) = r.ty.format().and_then(Format::nibbles) else {
         return false;
@@ -222,6 +238,17 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "the upper two bits of the scales and offsets of sub-blocks 4 to 7 are left out",
         "take the upper two bits of these scales and offsets from the top two bits of bytes 0 to 7 of the packed scales",
     ),
+    Mutation {
+        params: &[
+            Param::new("first", "0: a scale and an offset in turn, 1: all scales before all offsets", 0.0).searched(&[1.0])
+        ],
+        ..Mutation::decoding(
+            "kquant-scales-in-a-row",
+            scales_in_a_row,
+            "the packed scales and offsets are read as numbers of six bits in a row: {first}",
+            "unpack them as get_scale_min_k4 does: the upper two bits of those of sub-blocks 4 to 7 are in bytes 0 to 7",
+        )
+    },
     Mutation {
         params: &[
             Param::new("kind", "0: low and high exchanged, 1: neighbours taken from one byte", 0.0).searched(&[1.0])

@@ -10,7 +10,7 @@ use super::{At, fields, indexed};
 use crate::verdict::RowAt;
 use qdiff_engine::model::{Axis, WeightSource as _};
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
-use qdiff_engine::ops::{Anatomy, RmsNorm};
+use qdiff_engine::ops::{Anatomy, Attention, RmsNorm};
 use qdiff_engine::quant::{self, ActivationFormat};
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -209,6 +209,9 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
     let few = sums.sample(FEW);
     all.extend(whole.into_iter().filter(|(_, terms)| gives(scene, sums, &few, terms)));
     let input = &graph.nodes[scene.node().inputs[0]];
+    if let Anatomy::Contraction(Contraction::Context(attention)) = input.op.anatomy() {
+        of_heads(attention, all);
+    }
     let fixed = |n: &qdiff_engine::model::Node| {
         let axes = n.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(*n) } else { None });
         axes.product::<usize>()
@@ -245,6 +248,21 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
                 let (tokens, _, width) = Layout::of(node).extents(&tensor.shape);
                 let token = usize::try_from(scene.token(row).0 as i64 + by).ok().filter(|t| *t < tokens)?;
                 Some(products(a, &sums.rounded(row, tensor.data.get(token * width..(token + 1) * width)?)))
+            }),
+        ));
+    }
+}
+
+/// Inputs of other heads: as if these stood as a matrix that is transposed, such as groups by heads of a group.
+fn of_heads(attention: &Attention, all: &mut Vec<Other<'_>>) {
+    let (heads, d) = (attention.n_heads, attention.head_dim);
+    for rows in (2..heads).filter(|rows| heads.is_multiple_of(*rows)) {
+        let index = Index::Turned { each: heads, rows };
+        all.push((
+            format!("the columns of each head are multiplied with the inputs of the {}", index.told("head", "h")),
+            Rc::new(move |_: &RowAt, _, a: &[f64], b: &[f64]| {
+                let from = |k: usize| Some(index.of(k / d, heads)? * d + k % d);
+                (0..a.len()).map(|k| Some(a[k] * b.get(from(k)?)?)).collect()
             }),
         ));
     }
@@ -586,8 +604,8 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Oth
     let mut rare: Vec<(String, Map)> = Vec::new();
     for map in HeadOf::rare(h, g) {
         let name = match &map {
-            HeadOf::Down(bits) => format!("head h >> {bits} of the cache, the last at most"),
-            HeadOf::Over(number) => format!("head h / {number} of the cache, the last at most"),
+            HeadOf::Down(bits) => format!("head h >> {bits} of the cache (the last at most)"),
+            HeadOf::Over(number) => format!("head h / {number} of the cache (the last at most)"),
             HeadOf::OfFirst(m) => format!("the cache's head of the first of each {m} query heads"),
             other => other.to_string(),
         };

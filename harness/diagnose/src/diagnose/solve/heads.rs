@@ -79,13 +79,13 @@ impl fmt::Display for HeadOf {
             Self::Is(one) => write!(f, "KV head {one}"),
             Self::Mod => f.write_str("KV head h mod n_kv"),
             Self::Shifted => f.write_str("KV head (h + 1)·n_kv / n_heads"),
-            Self::AtMost => f.write_str("KV head h, the last at most,"),
+            Self::AtMost => f.write_str("KV head h (the last at most)"),
             Self::OfFirst(m) => write!(f, "the KV head of the first of each {m} query heads"),
             Self::Next => f.write_str("the KV head after its own"),
             Self::Before => f.write_str("the KV head before its own"),
             Self::Mirrored => f.write_str("the KV head at the other end"),
-            Self::Down(bits) => write!(f, "KV head h >> {bits}, the last at most,"),
-            Self::Over(number) => write!(f, "KV head h / {number}, the last at most,"),
+            Self::Down(bits) => write!(f, "KV head h >> {bits} (the last at most)"),
+            Self::Over(number) => write!(f, "KV head h / {number} (the last at most)"),
             Self::Either(all) => {
                 let all: Vec<String> = all.iter().map(ToString::to_string).collect();
                 f.write_str(&all.join(", or "))

@@ -207,6 +207,20 @@ impl Solution {
         matches!(axis, Axis::Head | Axis::Column | Axis::OfHead(_))
     }
 
+    /// Whether it is that whole rows are others: of another place, of another buffer, or of another slot.
+    pub(super) fn is_of_other_rows(&self) -> bool {
+        !self.is_within_rows() && matches!(self.law, Some(Form::Moved(_) | Form::Given(_) | Form::Written(_)))
+    }
+
+    /// The stage whose values of the same token are there instead, if that is all of it.
+    pub(super) fn other_stage(&self) -> Option<qdiff_engine::model::StageId> {
+        use given::{Given, Kin, Place};
+        match self.law {
+            Some(Form::Given(Given::Stage { stage, kin: Kin::Other, before: false, at: Place::Token })) => Some(stage),
+            _ => None,
+        }
+    }
+
     /// Whether it is a rule for where NaN is.
     pub(super) fn is_of_nan(&self) -> bool {
         self.law.as_ref().is_some_and(Form::is_never_written)
