@@ -239,9 +239,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "take the upper two bits of these scales and offsets from the top two bits of bytes 0 to 7 of the packed scales",
     ),
     Mutation {
-        params: &[
-            Param::new("first", "0: a scale and an offset in turn, 1: all scales before all offsets", 0.0).searched(&[1.0])
-        ],
+        params: &[Param::new("first", "0: a scale and an offset in turn, 1: all scales before all offsets", 0.0)
+            .searched(&[1.0])],
         ..Mutation::decoding(
             "kquant-scales-in-a-row",
             scales_in_a_row,
