@@ -224,9 +224,9 @@ impl Searcher<'_> {
         let moved = finding.solution.as_ref().is_some_and(Solution::is_of_other_rows) && !has_scale;
         let of_fault = remedy_of_fault.filter(|_| finding.solution.as_ref().is_some_and(Solution::is_of_fault));
         let other = finding.solution.as_ref().and_then(Solution::other_stage).filter(|_| of_cache && !lacks);
-        let written = self.oracle.graph.nodes[node.inputs[0]].id;
+        let written = || node.inputs.first().map(|&input| self.oracle.graph.nodes[input].id);
         let of_cache = || match other {
-            Some(stage) => Some(format!("write {written} to the cache, and not {stage}")),
+            Some(stage) => written().map(|written| format!("write {written} to the cache, and not {stage}")),
             None => (of_cache && (lacks || moved)).then(|| CACHE.to_owned()),
         };
         let remedy = of_fault.or_else(of_cache);
