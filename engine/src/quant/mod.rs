@@ -7,6 +7,7 @@
 //! activations into before they multiply; [`AsMultiplied`] and [`block_offsets`]
 //! say what kernels do to the weights themselves.
 
+mod activation_format;
 pub mod activations;
 mod bf16;
 mod cached;
@@ -50,7 +51,8 @@ mod types;
 #[cfg(test)]
 mod tests;
 
-pub use activations::{ActivationFormat, Tie, emulate, settled, store, sum_residuals, ties, uncertainty};
+pub use activation_format::ActivationFormat;
+pub use activations::{Tie, emulate, settled, store, sum_residuals, ties, uncertainty};
 pub use format::{Codes, Content, Field, Format, Mmq, Offset, Part, Quants};
 pub use kv::{CACHES, KvType, NoKvType};
 pub use products::{
