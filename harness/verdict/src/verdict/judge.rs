@@ -171,7 +171,12 @@ fn conclude(
         logits: last.map_or_else(Vec::new, |node| logits::compare(node, subject.capture, reference.capture, filter)),
         elements: elements::maps(oracle, &origins(&stages), subject, reference.capture, filter),
         attention: attention::maps(graph, &stages, subject.capture, reference.capture),
-        health: health::check(graph, subject.capture, |id| stages.iter().any(|s| s.id == id && s.overflowed())),
+        health: health::check(
+            graph,
+            subject.capture,
+            |id| stages.iter().any(|s| s.id == id && s.overflowed()),
+            |id| stages.iter().any(|s| s.id == id && s.subject.as_ref().is_some_and(|local| local.segment.is_none() && local.ok())),
+        ),
         stages,
         longer: subject.capture.longer(),
         coverage,

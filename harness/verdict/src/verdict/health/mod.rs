@@ -27,16 +27,19 @@ fn unit(capture: &Capture, id: StageId) -> f64 {
 
 /// Looks at every captured stage, and gives suspicious ones in order. For each
 /// stage it gives the first step that shows something. In stages that `overflowed`, values that are not finite break
-/// nothing.
-pub fn check(graph: &Graph, capture: &Capture, overflowed: impl Fn(StageId) -> bool + Sync) -> Vec<Symptom> {
-    let look = |node: &Node| of_stage(graph, capture, node, overflowed(node.id));
+/// nothing, and in those that are `right` on their own inputs no other values do: a right model may have them.
+pub fn check(
+    graph: &Graph, capture: &Capture, overflowed: impl Fn(StageId) -> bool + Sync,
+    right: impl Fn(StageId) -> bool + Sync,
+) -> Vec<Symptom> {
+    let look = |node: &Node| of_stage(graph, capture, node, (overflowed(node.id), right(node.id)));
     let mut symptoms: Vec<Symptom> = graph.nodes.par_iter().filter_map(look).collect();
     symptoms.extend(stream::tokens(graph, capture));
     symptoms
 }
 
 /// Looks at one of them.
-fn of_stage(graph: &Graph, capture: &Capture, node: &Node, overflowed: bool) -> Option<Symptom> {
+fn of_stage(graph: &Graph, capture: &Capture, node: &Node, (overflowed, right): (bool, bool)) -> Option<Symptom> {
     capture.steps.iter().enumerate().find_map(|(index, step)| {
         let stored = step.stages.get(&node.id)?;
         let t = match &step.last_row {
@@ -47,7 +50,7 @@ fn of_stage(graph: &Graph, capture: &Capture, node: &Node, overflowed: bool) -> 
         let unit = unit(capture, node.id);
         let constant = |t: &_| values::constant(t).filter(|_| unit <= COARSE);
         let non_finite = values::non_finite(&t);
-        let broken = !(overflowed && non_finite.is_some());
+        let broken = if non_finite.is_some() { !overflowed } else { !right };
         let (what, input): Seen = non_finite.or_else(|| match node.op.anatomy() {
             Anatomy::RowReduction(RowReduction::Exponentials(_)) => {
                 if let Some(words) = foreign::in_step(step, node) {
