@@ -175,7 +175,11 @@ fn conclude(
             graph,
             subject.capture,
             |id| stages.iter().any(|s| s.id == id && s.overflowed()),
-            |id| stages.iter().any(|s| s.id == id && s.subject.as_ref().is_some_and(|local| local.segment.is_none() && local.ok())),
+            |id| {
+                stages.iter().any(|s| {
+                    s.id == id && s.subject.as_ref().is_some_and(|local| local.segment.is_none() && local.ok())
+                })
+            },
         ),
         stages,
         longer: subject.capture.longer(),
