@@ -104,6 +104,11 @@ impl Verdict {
     }
 }
 
+/// Whether the subject's stage itself is right, and not only a part of a segment that is.
+fn is_right(stage: &StageResult) -> bool {
+    stage.subject.as_ref().is_some_and(|local| local.segment.is_none() && local.ok())
+}
+
 /// Judges the subject against the reference; where there is none, by its own operands and the invariants alone.
 ///
 /// # Errors
@@ -175,11 +180,7 @@ fn conclude(
             graph,
             subject.capture,
             |id| stages.iter().any(|s| s.id == id && s.overflowed()),
-            |id| {
-                stages.iter().any(|s| {
-                    s.id == id && s.subject.as_ref().is_some_and(|local| local.segment.is_none() && local.ok())
-                })
-            },
+            |id| policy.rule(id).is_none() && stages.iter().any(|s| s.id == id && is_right(s)),
         ),
         stages,
         longer: subject.capture.longer(),
