@@ -7,7 +7,8 @@ use qdiff::pair::{Pair, Settings, Tokens};
 use qdiff::progress::silent;
 use qdiff::runners::{CPU, Faults, LLAMA, RunnerKind, Start};
 use qdiff::verdict::Race;
-use qdiff_tests::{Told, folder};
+use qdiff_synth::Synth;
+use qdiff_tests::{Told, folder, folder_with};
 use serde_json::Value;
 
 #[test]
@@ -54,6 +55,19 @@ fn a_broken_invariant_decides_without_a_reference() {
     assert_eq!(code, 1, "{text}");
     assert!(text.starts_with("DIVERGED at L01.attn_weights prefill: all keys"), "{text}");
     assert!(text.contains("look at L01.attn_scores"), "{text}");
+}
+
+/// A right engine was called wrong where the model's own scores are so large that every query looks at one key.
+#[test]
+fn what_is_odd_but_right_decides_nothing() {
+    let large =
+        Synth { arch: "qwen3", massive: true, n_heads: 4, n_kv_heads: 2, head_dim: 64, seed: 517, ..Synth::default() };
+    let (code, report, text) =
+        folder_with(&large).judged("--subject cpu --reference none --prompt long --length 40 -n 2");
+    assert_eq!(code, 3, "{text}");
+    assert!(text.starts_with("INCOMPLETE: no reference"), "{text}");
+    let health = report["verdict"]["health"].to_string();
+    assert!(health.contains("one-hot in every head"), "{health}");
 }
 
 /// A deterministic subject repeats itself; a race shows before any other verdict, at the stage where it begins.
