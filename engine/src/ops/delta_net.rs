@@ -184,7 +184,11 @@ impl DeltaNet {
             let (mut m, mut sizes) = (of.state[j * d..][..d].to_vec(), Vec::new());
             let mut errors = vec![vec![0.0; d]; DRAWN];
             if let Some(deltas) = deltas {
-                errors.iter_mut().flatten().zip(deltas.state[j * d..][..d].iter().cycle()).for_each(|(e, s)| *e = s * sign());
+                errors
+                    .iter_mut()
+                    .flatten()
+                    .zip(deltas.state[j * d..][..d].iter().cycle())
+                    .for_each(|(e, s)| *e = s * sign());
             }
             for t in 0..of.g.len() {
                 if t % CHUNK == 0 {
@@ -205,11 +209,13 @@ impl DeltaNet {
                 for e in &mut errors {
                     let of_decay = (off(deltas.map(|x| x.g[t])).powi(2) + 9.0 * unit * unit).sqrt() * sign();
                     e.iter_mut().zip(&before).for_each(|(e, m)| *e = *e * decay + of_decay * m);
-                    let of_keys = deltas.map_or(0.0, |x| x.k[t].iter().zip(&before).map(|(dk, m)| dk * m * sign()).sum());
+                    let of_keys =
+                        deltas.map_or(0.0, |x| x.k[t].iter().zip(&before).map(|(dk, m)| dk * m * sign()).sum());
                     let of_sum = of_dot * reached * sign() + unit * (v.abs() + dot.abs()) * sign();
                     let of_value = off(deltas.map(|x| x.v[t][j])) * sign() - sum(e, k) - of_keys + of_sum;
-                    let of_delta =
-                        beta * of_value + off(deltas.map(|x| x.beta[t])) * (v - dot) * sign() + 2.0 * unit * delta * sign();
+                    let of_delta = beta * of_value
+                        + off(deltas.map(|x| x.beta[t])) * (v - dot) * sign()
+                        + 2.0 * unit * delta * sign();
                     for (i, e) in e.iter_mut().enumerate() {
                         *e += of_delta * k[i] + unit * ((delta * k[i]).abs() + m[i].abs()) * sign();
                         if let Some(deltas) = deltas {

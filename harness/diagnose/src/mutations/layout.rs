@@ -61,7 +61,8 @@ fn heads_first(node: &Node, d: usize) -> Option<Node> {
         node.computing(move |inputs, c| {
             let (x, n) = (inputs[0], inputs[0].row_len());
             let (rows, heads) = (x.rows(), n / d);
-            let stands = (0..rows * n).map(|at| x.data[(at / d % rows) * n + at / (rows * d).max(1) % heads.max(1) * d + at % d]);
+            let stands = (0..rows * n)
+                .map(|at| x.data[(at / d % rows) * n + at / (rows * d).max(1) % heads.max(1) * d + at % d]);
             let moved = Tensor { shape: x.shape.clone(), data: stands.collect() };
             forward_with_bound(&op, &[&moved], c)
         })
@@ -175,7 +176,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "accumulators-not-cleared",
         fits: Some(|_, n| {
-            n.shape.first() == Some(&Axis::Tokens) && matches!(n.op.anatomy(), Anatomy::Contraction(Contraction::Weight(None)))
+            n.shape.first() == Some(&Axis::Tokens)
+                && matches!(n.op.anatomy(), Anatomy::Contraction(Contraction::Weight(None)))
         }),
         story: "the accumulators are not cleared before the last, partial tile of rows: each of its rows is added to the row one tile before it",
         seen: "right where the rows of a part fill whole tiles",

@@ -81,7 +81,8 @@ fn saturated<'a>(scene: &'a Scene<'a>, elements: &[(f64, f64)]) -> Option<Law<'a
     }
     // The limit lies between the largest value that is right and the smallest that is not.
     let rows = scene.rows.iter().map(|&r| scene.e.row(&scene.e.rows[r]));
-    let right = rows.flat_map(|(got, want, _)| got.iter().zip(want).filter(|(g, _)| g.abs() as f64 != to).map(|(_, w)| w.abs()));
+    let right = rows
+        .flat_map(|(got, want, _)| got.iter().zip(want).filter(|(g, _)| g.abs() as f64 != to).map(|(_, w)| w.abs()));
     let below = right.filter(|w| *w < from).fold(0f64, f64::max);
     let power = from.log2().floor().exp2();
     let limit = if power > below { power } else { from };
@@ -279,7 +280,8 @@ fn partner_half_a_head_on<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Law<'a> {
     );
     Law::new(what, 1, move |row: &RowAt| {
         let x: Vec<f64> = operand(scene, row)?.iter().map(|v| f64::from(*v)).collect();
-        let right = turned_by(rope, rope.pairing, &operand(scene, row)?, |i| row.place.position as f64 * frequency(rope, i));
+        let right =
+            turned_by(rope, rope.pairing, &operand(scene, row)?, |i| row.place.position as f64 * frequency(rope, i));
         let reach = right.bound.iter().copied().fold(0f32, f32::max);
         let (mut value, partner) = (x.clone(), |i: usize| x[(i + d / 2) % d]);
         for i in 0..half {
