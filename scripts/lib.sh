@@ -9,8 +9,14 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/qdiff
 # llama.cpp takes minutes to compile: all clones share one build of it.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$cache/target}
 [[ $CARGO_TARGET_DIR = /* ]] || CARGO_TARGET_DIR=$PWD/$CARGO_TARGET_DIR
-# qdiff's own packages are built again in part only; the code is as fast.
-export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-1}
+# Whoever edits builds qdiff's own packages again in part only; the code is as fast. A first build takes less time without that.
+if [ -z "${CARGO_INCREMENTAL:-}" ]; then
+    CARGO_INCREMENTAL=0
+    if compgen -G "$CARGO_TARGET_DIR/release/incremental/*" >/dev/null || ! git -C "$root" diff --quiet HEAD 2>/dev/null; then
+        CARGO_INCREMENTAL=1
+    fi
+fi
+export CARGO_INCREMENTAL
 
 # A rustup installed in this very shell is not on the PATH yet.
 if ! command -v cargo >/dev/null && [ -x "$HOME/.cargo/bin/cargo" ]; then

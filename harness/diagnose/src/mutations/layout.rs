@@ -171,6 +171,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         remedy: "transpose {input} back to [tokens, heads, head_dim] before it is multiplied",
         params: &[Param::new("as", "0: head by head, 1: column by column", 0.0).searched(&[1.0])],
         apply: |node, values, graph| heads_first(node, if values[0] == 0.0 { graph.config.head_dim } else { 1 }),
+        mixes_rows: true,
         ..Mutation::PLAIN
     },
     Mutation {
