@@ -210,6 +210,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         seen: "the prefill is wrong at all but its last position, decode steps are right",
         remedy: "mask the keys after the query's position before the softmax",
         apply: |node, _, _| sees_as(node, |_| u32::MAX),
+        // After the token of a decode step comes none.
+        propose: Some(|e| {
+            let several = e.bad_rows().any(|row| e.side.capture.steps[row.step].rows() > 1);
+            several.then(Vec::new).into_iter().collect()
+        }),
         ..Mutation::PLAIN
     },
     Mutation {

@@ -93,6 +93,20 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         }));
     }
     for id in scene.alike() {
+        let own = own.clone();
+        all.push(Law::new(format!("{id} is added to the input before it is normalised"), 1, move |row: &RowAt| {
+            let x: Vec<f64> =
+                operand(scene, row, 0)?.iter().zip(of_stage(scene, row, id)?).map(|(x, other)| x + other).collect();
+            let scaled = x.chunks(run).flat_map(|part| {
+                let scale = right(part);
+                part.iter().map(move |v| v * scale)
+            });
+            let value: Vec<f64> = scaled.enumerate().map(|(i, v)| v * f64::from(own[i % run])).collect();
+            let bound = value.iter().map(|v| (UNIT * 12.0 * v.abs()) as f32).collect();
+            Some(Row { value, bound })
+        }));
+    }
+    for id in scene.alike() {
         let (own, eps) = (own.clone(), norm.eps);
         let law = Law::new(format!("the mean of squares is that of {id}"), 1, move |row: &RowAt| {
             let other = of_stage(scene, row, id)?;

@@ -1,10 +1,10 @@
 //! A causal convolution whose taps meet other rows than their own, of any earlier step: a window that holds more rows than the taps
-//! need is read from its other end.
+//! need is read from its other end. And a window that keeps the rows of another stage.
 
 use super::scene::Scene;
 use super::{Law, Row};
-use crate::verdict::RowAt;
-use qdiff_engine::model::{Node, WeightSource as _};
+use crate::verdict::{RowAt, is_window};
+use qdiff_engine::model::{Axis, Node, StageId, WeightSource as _, row_len};
 use qdiff_engine::ops::{Convolution, Definition, Op, TINY, UNIT};
 use std::any::Any;
 use std::rc::Rc;
@@ -19,17 +19,55 @@ fn convolution(node: &Node) -> Option<Convolution> {
     definition.downcast_ref().copied()
 }
 
-/// A row of the convolution's input at a position, of the step that ran it; zeros before the first.
+/// A row of the first input at a position, of the step that ran it; zeros before the first.
 fn input(scene: &Scene<'_>, step: usize, position: isize, width: usize) -> Option<Vec<f32>> {
+    let input = scene.e.oracle.graph.nodes[*scene.node().inputs.first()?].id;
+    row_of(scene, input, (step, position), width)
+}
+
+/// The same of another stage.
+fn row_of(scene: &Scene<'_>, id: StageId, (step, position): (usize, isize), width: usize) -> Option<Vec<f32>> {
     let Ok(position) = usize::try_from(position) else { return Some(vec![0.0; width]) };
     let steps = &scene.e.side.capture.steps;
     let at = (0..=step).rev().find(|&at| (steps[at].first..steps[at].keys()).contains(&position))?;
-    let rows = scene.operand(at, 0)?;
+    let rows = scene.tensor(at, id)?;
     let row = scene.numbered(at, position - steps[at].first)?;
     rows.data.get(row * width..(row + 1) * width).map(<[f32]>::to_vec)
 }
 
+/// Windows that keep rows of another stage of the layer, as wide as those of their input.
+fn of_other_stages<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let (node, nodes) = (scene.node(), &scene.e.oracle.graph.nodes);
+    let (true, Some(&own)) = (is_window(node), node.inputs.first()) else { return Vec::new() };
+    let width = row_len(&nodes[own]);
+    let alike = |other: &&Node| {
+        other.id.layer == node.id.layer
+            && other.id != nodes[own].id
+            && other.shape.len() == 2
+            && other.shape[0] == Axis::Tokens
+            && row_len(other) == width
+    };
+    let law = |other: &Node| {
+        let (id, told) =
+            (other.id, format!("the window keeps rows of {}, and not of {}", other.id.name, nodes[own].id.name));
+        Law::new(told, 0, move |row: &RowAt| {
+            let (line, rows) = (row.range.start / width.max(1), row_len(node) / width.max(1));
+            let position = (scene.e.side.capture.steps[row.step].keys() + line) as isize - rows as isize;
+            let all = row_of(scene, id, (row.step, position), width)?;
+            let first = row.range.start % width.max(1);
+            let value: Vec<f64> = all.get(first..first + row.range.len())?.iter().map(|v| f64::from(*v)).collect();
+            let bound = value.iter().map(|v| (UNIT * v.abs() + TINY) as f32).collect();
+            Some(Row { value, bound })
+        })
+    };
+    nodes.iter().filter(alike).map(law).collect()
+}
+
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+    let alone = scene.e.side.capture.steps.iter().all(|step| step.in_pass.is_none());
+    if alone && convolution(scene.node()).is_none() {
+        return of_other_stages(scene);
+    }
     let (Some(op), Some(width)) = (convolution(scene.node()), scene.width()) else { return Vec::new() };
     // Positions of several sequences do not tell whose they are.
     if scene.e.side.capture.steps.iter().any(|step| step.in_pass.is_some()) {

@@ -70,7 +70,7 @@ impl fmt::Display for Attended {
                 f.write_str("the key's distance times 2^(−8h/H) is taken off its score, as ALiBi does")
             }
             Self::Sink(score) if let Some(keys) = keys_of_zeros(*score) => {
-                write!(f, "{keys} keys with score 0 and no value are in the sum, as rows of zeros behind the keys are (or one with score {}, an attention sink)", short(*score))
+                write!(f, "{keys} keys with score 0 and no value are in the sum, as rows of zeros behind the keys are (or one with score {}, an attention sink)", short((keys as f64).ln()))
             }
             Self::Sink(score) => {
                 write!(f, "a key with score {} and no value is in the sum: an attention sink", short(*score))
