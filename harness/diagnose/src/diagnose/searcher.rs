@@ -527,11 +527,11 @@ impl Searcher<'_> {
             true => Scope::Steps,
             false => Scope::Rows,
         };
-        let row_by_row = node.faults.write.is_none() && !mutation.mixes_rows;
+        let unwritten = node.faults.write.is_none();
         if mutation.explains == Explains::Rounding && !sums::of_halves(e) {
             return None;
         }
-        if let Some((glance, small)) = sample.filter(|_| row_by_row && !others) {
+        if let Some((glance, small)) = sample.filter(|_| unwritten && !others) {
             if glance.as_ref().is_some_and(|glance| !glance.survives(small, &node, self.filter)) {
                 return None;
             }

@@ -25,6 +25,11 @@ fn yarn(graph: &Graph) -> Option<f64> {
     factors.find(|factor| *factor != 1.0)
 }
 
+/// Whether a wrong row has tokens of its pass after it: after the token of a decode step comes none that it could see.
+fn may_see_later(e: &Evidence<'_>) -> bool {
+    e.bad_rows().any(|row| e.side.capture.steps[row.step].rows() > 1)
+}
+
 fn scaled(node: &Node, scale: f64) -> Option<Node> {
     (own(node)?.scale != scale).then(|| node.with(Op::AttnWeights(Softmax { scale })))
 }
@@ -210,11 +215,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         seen: "the prefill is wrong at all but its last position, decode steps are right",
         remedy: "mask the keys after the query's position before the softmax",
         apply: |node, _, _| sees_as(node, |_| u32::MAX),
-        // After the token of a decode step comes none.
-        propose: Some(|e| {
-            let several = e.bad_rows().any(|row| e.side.capture.steps[row.step].rows() > 1);
-            several.then(Vec::new).into_iter().collect()
-        }),
+        propose: Some(|e| if may_see_later(e) { vec![Vec::new()] } else { Vec::new() }),
         ..Mutation::PLAIN
     },
     Mutation {
@@ -230,6 +231,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             -1 => sees_as(node, |p| p.saturating_sub(1)),
             _ => None,
         },
+        propose: Some(|e| each([1.0, -1.0].into_iter().filter(|by| *by < 0.0 || may_see_later(e)))),
         ..Mutation::PLAIN
     },
     Mutation {

@@ -131,8 +131,6 @@ pub struct Mutation {
     pub explains: Explains,
     /// Whether it is the fault of every row of a run, or of none.
     pub whole_run: bool,
-    /// Whether it makes a row of other rows of its pass: some of the rows alone do not show it.
-    pub mixes_rows: bool,
     /// Puts it into a node that it fits; see [`Mutation::applied`].
     pub(super) apply: Apply,
     /// How blocks of weights are decoded, for a fault of decoding.
@@ -169,7 +167,6 @@ impl Mutation {
         params: &[],
         explains: Explains::Value,
         whole_run: false,
-        mixes_rows: false,
         apply: |_, _, _| None,
         decode: None,
         recurs: true,

@@ -478,10 +478,10 @@ fn products<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let (Some(sums), Some((id, ways))) = (Sums::new(scene).map(Rc::new), ways(scene, 0)) else {
         return Vec::new();
     };
-    let law = |d: Displaced| {
+    let product = |what: String, x: Activations<'a>| {
         let sums = sums.clone();
-        Law::new(told(id, &d, "multiplied"), 0, move |row: &RowAt| {
-            let x = sums.rounded(row, &vector_of(scene, id, row, &d)?);
+        Law::new(what, 0, move |row: &RowAt| {
+            let x = sums.rounded(row, &x(row)?);
             let (_, _, bound) = scene.e.row(row);
             let from = scene.token(row).1;
             let looked_at = (0..row.range.len()).filter(|i| sums.looks_at(from + i)).count();
@@ -494,7 +494,29 @@ fn products<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Row { value: (0..row.range.len()).map(value).collect(), bound: bound.to_vec() })
         })
     };
-    ways.into_iter().map(law).collect()
+    let displaced =
+        |d: Displaced| product(told(id, &d, "multiplied"), Box::new(move |row| vector_of(scene, id, row, &d)));
+    let mut all: Vec<Law<'a>> = ways.into_iter().map(displaced).collect();
+    for (each, how) in [(scene.e.oracle.graph.config.head_dim, "head by head"), (1, "column by column")] {
+        let what =
+            format!("{id} stands in memory {how}, and is read token by token: each row is made of several tokens");
+        all.push(product(what, Box::new(move |row| turned(scene, row, each))));
+    }
+    all
+}
+
+/// What a row is multiplied with.
+type Activations<'a> = Box<dyn Fn(&RowAt) -> Option<Vec<f32>> + 'a>;
+
+/// A row of the first operand `[T, n]` of a pass as if that stood as `[n / each, T, each]`.
+fn turned(scene: &Scene<'_>, row: &RowAt, each: usize) -> Option<Vec<f32>> {
+    let tensor = scene.operand(row.step, 0)?;
+    let &[rows, n] = tensor.shape.as_slice() else { return None };
+    // Some of the rows alone do not tell.
+    let whole = scene.e.side.capture.steps[row.step].kept.is_none() && each > 0 && n.is_multiple_of(each);
+    let from = scene.token(row).0 * n;
+    let at = |at: usize| tensor.data[at / each % rows * n + at / (rows * each) * each + at % each];
+    whole.then(|| (from..from + n).map(at).collect())
 }
 
 /// Biases of queries, keys and values as one vector, of which a part is taken that begins elsewhere.
