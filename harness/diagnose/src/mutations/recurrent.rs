@@ -3,7 +3,7 @@
 use super::mutation::{Apply, Fits};
 use super::{Mutation, Param};
 use qdiff_engine::dtype::DType;
-use qdiff_engine::model::{Graph, Node};
+use qdiff_engine::model::{Graph, Node, row_len};
 use qdiff_engine::ops::anatomy::{Columns, Gather};
 use qdiff_engine::ops::{
     self, Anatomy, Context, Convolution, Defined, Definition as _, DeltaNet, DeltaState, L2Norm, Op, Plain, Tensor,
@@ -580,6 +580,32 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                     *v = if by_channel { old[at % rows * n + at / rows] } else { old[at % n * rows + at / n] };
                 }
             })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "window-written-across",
+        fits: Some(|_, n| is(n, Window { rows: 1 }.name())),
+        story: "the window after a part is written {order}",
+        seen: "the window's first tokens after a part meet rows that are mixed of all channels",
+        remedy: "write and read the window in one order: row by row, or channel by channel, in prefill and in decode steps",
+        params: &[Param::new(
+            "order",
+            "0: channel by channel and read row by row, 1: row by row and read channel by channel",
+            0.0,
+        )
+        .searched(&[1.0])],
+        apply: |node, values, graph| {
+            let by_channel = values[0] == 0.0;
+            let n = row_len(graph.nodes.get(*node.inputs.first()?)?).max(1);
+            Some(node.writing(move |out| {
+                let (old, rows) = (out.value.data.clone(), out.value.data.len() / n);
+                let bounds = out.bound.clone();
+                for at in 0..rows * n {
+                    let from = if by_channel { at % rows * n + at / rows } else { at % n * rows + at / n };
+                    (out.value.data[at], out.bound[at]) = (old[from], bounds[from]);
+                }
+            }))
         },
         ..Mutation::PLAIN
     },

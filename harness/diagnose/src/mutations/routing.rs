@@ -262,6 +262,26 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
     Mutation {
+        name: "expert-weights-softmax-again",
+        fits: Some(|_, n| is(n, RowShares.name())),
+        story: "the weights of the chosen experts are made by a softmax of their probabilities, and not divided by their sum",
+        seen: "the experts' weights sum to 1, and are nearly alike",
+        remedy: "divide the probabilities of the chosen experts by their sum; a softmax belongs to their logits",
+        apply: |node, _, _| {
+            Some(node.computing(|inputs, _| {
+                let n = inputs[0].row_len().max(1);
+                let shares = |row: &[f64]| -> Vec<f64> {
+                    let total: f64 = row.iter().map(|v| v.exp()).sum();
+                    row.iter().map(|v| v.exp() / total).collect()
+                };
+                let data: Vec<f64> = inputs[0].data.chunks(n).flat_map(shares).collect();
+                let bound = data.iter().map(|v| (ops::UNIT * (n as f64 + 8.0) * v.abs()) as f32).collect();
+                (Tensor { shape: inputs[0].shape.clone(), data }, bound)
+            }))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
         name: "expert-weights-partial-sum",
         fits: Some(|_, n| is(n, RowShares.name())),
         story: "the weights of the chosen experts are divided by the sum of {of}",

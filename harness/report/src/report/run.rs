@@ -452,8 +452,12 @@ fn decisions(report: &Report) -> Option<String> {
     let most = |of: fn(&Decisions) -> f64| number(largest(all.iter().map(of)));
     let by = match count(|d| d.compared) {
         0 => String::new(),
-        _ => format!(
-            ". The subject's values prefer its own choice by up to {}, and the values of the two sides differ by up to {}",
+        compared => format!(
+            ". {} subject's values prefer its own choice by up to {}, and the values of the two sides differ by up to {}",
+            match compared < other + reordered {
+                true => format!("In {compared} of these rows, those whose choices follow from their own values, the"),
+                false => "The".to_owned(),
+            },
             most(|d| d.margin),
             most(|d| d.moved)
         ),

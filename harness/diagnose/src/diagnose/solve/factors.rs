@@ -8,9 +8,9 @@ use super::scene::{Layout, Scene};
 use super::terms::{Sums, grouped};
 use super::{At, fields, indexed};
 use crate::verdict::RowAt;
-use qdiff_engine::model::{Axis, WeightSource as _};
+use qdiff_engine::model::{Axis, Graph, Node, WeightSource as _, row_len};
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
-use qdiff_engine::ops::{Anatomy, Attention, RmsNorm};
+use qdiff_engine::ops::{Anatomy, Definition as _, DeltaNet, RmsNorm};
 use qdiff_engine::quant::{self, ActivationFormat};
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -210,18 +210,21 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
     all.extend(whole.into_iter().filter(|(_, terms)| gives(scene, sums, &few, terms)));
     let input = &graph.nodes[scene.node().inputs[0]];
     if let Anatomy::Contraction(Contraction::Context(attention)) = input.op.anatomy() {
-        of_heads(attention, all);
+        of_heads((attention.n_heads, attention.head_dim), all);
+    } else if let Some((heads, d)) = of_delta_net(graph, scene.node()).filter(|(heads, d)| heads * d == row_len(input))
+    {
+        of_heads((heads, d), all);
     }
-    let fixed = |n: &qdiff_engine::model::Node| {
+    let fixed = |n: &Node| {
         let axes = n.shape.iter().filter_map(|a| if let Axis::Fixed(n) = a { Some(*n) } else { None });
         axes.product::<usize>()
     };
     // The first layer fills a buffer that others should fill again.
-    let near = |n: &&qdiff_engine::model::Node| match (n.id.layer, input.id.layer) {
+    let near = |n: &&Node| match (n.id.layer, input.id.layer) {
         (Some(a), Some(b)) => a.abs_diff(b) <= 1 || a == 0,
         _ => true,
     };
-    let wide = |n: &&qdiff_engine::model::Node| {
+    let wide = |n: &&Node| {
         n.token_axis() == Some(0) && !n.shape.contains(&Axis::Keys) && fixed(n) == fixed(input)
     };
     let stages =
@@ -253,9 +256,17 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
     }
 }
 
+/// Heads of values in the delta net of a layer, and how long each is.
+fn of_delta_net(graph: &Graph, node: &Node) -> Option<(usize, usize)> {
+    let name = DeltaNet { heads: 1, key_heads: 1, dim: 1 }.name();
+    let net = graph.nodes.iter().find(|n| n.id.layer == node.id.layer && n.op.name() == name)?;
+    let width = |i: usize| Some(row_len(&graph.nodes[*net.inputs.get(i)?]));
+    let heads = width(4)?;
+    (heads > 0).then_some((heads, width(2)? / heads))
+}
+
 /// Inputs of other heads: as if these stood as a matrix that is transposed, such as groups by heads of a group.
-fn of_heads(attention: &Attention, all: &mut Vec<Other<'_>>) {
-    let (heads, d) = (attention.n_heads, attention.head_dim);
+fn of_heads((heads, d): (usize, usize), all: &mut Vec<Other<'_>>) {
     for rows in (2..heads).filter(|rows| heads.is_multiple_of(*rows)) {
         let index = Index::Turned { each: heads, rows };
         all.push((
@@ -492,7 +503,7 @@ fn other_rows<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other
     let weights = scene.weights();
     let (n, m) = weights.extent(own);
     let first = scene.fit.iter().map(|&(r, i)| scene.token(&scene.e.rows[r]).1 + i).min().unwrap_or(0);
-    let near = |node: &&qdiff_engine::model::Node| match (node.id.layer, scene.node().id.layer) {
+    let near = |node: &&Node| match (node.id.layer, scene.node().id.layer) {
         (Some(a), Some(b)) => a.abs_diff(b) <= 1,
         _ => true,
     };

@@ -245,6 +245,15 @@ pub(super) fn ways<'a>(scene: &'a Scene<'a>, name: &'a str, sums: Option<&Sums<'
             changes.push((what.to_owned(), turned(of_each, in_a_row)));
             let what = "the bits are read one of each byte, and not eight of a byte, one after the other";
             changes.push((what.to_owned(), turned(in_a_row, of_each)));
+            let halves: BitOf = |k, n| {
+                let at = if k < 4 * n { 2 * k } else { 2 * (k - 4 * n) + 1 };
+                (at / 8, at % 8)
+            };
+            let parity: BitOf = |k, n| ((k % 2 * 4 * n + k / 2) / 8, (k % 2 * 4 * n + k / 2) % 8);
+            let what = "the bits are read as if those of both halves of a block stood in turn, and not one half after the other";
+            changes.push((what.to_owned(), turned(in_a_row, halves)));
+            let what = "the bits are read as if those of all even weights stood before those of the odd ones";
+            changes.push((what.to_owned(), turned(in_a_row, parity)));
         }
         for (what, change) in changes {
             let (known, own) = (ByRow::new(), change.clone());
