@@ -9,13 +9,15 @@
 // PLAIN is in the environment. Without -DMARKS only the step is timed. What
 // `qdiff-lab bench --measure cuda` prints for a real model this prints in more detail: the step of each block too. With HOT in the
 // environment all layers have the weights of the first, which are then in the second-level cache: what is no faster so does not wait
-// for memory.
+// for memory. With TAPS in the environment a step is also timed that writes stages, by which of them; or with -DMARKS one that writes
+// all. Whether taps change the step, or one is not written, it says, too.
 //
 // First both kernels of attention are held against f64: their taps, and what they leave for attn_out, at which a tap changes
 // no bit; with LAYERS 0 that is all, of few keys (for compute-sanitizer), and rings against what PLAIN takes. Then a step is timed by
 // type of the cache and kernel of attention. Where any of it is wrong, the program says so and fails.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -82,10 +84,13 @@ struct MadeOf {
     int shared() const { return halved::WARPS * stages * 4 * halved::CHUNK * D + halved::MEASURED; }
 };
 static MadeOf made_of = {384 / D, D > 64 ? 8 : 2};
-// `run` with the kernel that is made so.
+// `run` with the kernel that is made so, for taps or not.
 template <class Run>
-static void with_halves(Run run) {
-#define OF(s, c) if (made_of.stages == s && made_of.cluster == c) return run(halved::attention_halves<D, GROUP, s, c>)
+static void with_halves(bool tapped, Run run) {
+#define OF(s, c)                                                                                                                   \
+    if (made_of.stages == s && made_of.cluster == c) {                                                                             \
+        return run(tapped ? halved::attention_halves<D, GROUP, s, c, true> : halved::attention_halves<D, GROUP, s, c, false>);     \
+    }
     if constexpr (D == 64) {
         OF(6, 2); OF(4, 2); OF(4, 4); OF(3, 2); OF(3, 4);
     } else {
@@ -173,6 +178,7 @@ struct Attended {
     Partial partial;
     const int *position_at;
     float *scores_tap, *weights_tap;
+    bool tapped() const { return scores_tap || weights_tap; }
 };
 // Shares of a head of the cache.
 static int splits_of(Way way) {
@@ -180,7 +186,7 @@ static int splits_of(Way way) {
     cudaLaunchConfig_t c = {};
     c.gridDim = dim3(G, made_of.cluster), c.blockDim = dim3(halved::THREADS), c.dynamicSmemBytes = made_of.shared();
     int clusters;
-    with_halves([&](auto *kernel) {
+    with_halves(false, [&](auto *kernel) {
         CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, made_of.shared()));
         CK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &c));
     });
@@ -197,13 +203,15 @@ static void attend(Way way, const Attended &a, Launch launch) {
         const int stage = 2 * KEYS * D * size;
         return stage + std::max(stage, att::THREADS * 16 * GROUP);
     };
-    auto any = [&](auto early, auto late, int size) { launch("attention", rings ? late : early, p, grid, att::THREADS, shared(size)); };
-    if (way == FLOATS) any(att::attention<KvF32, D, GROUP, KEYS, false>, att::attention<KvF32, D, GROUP, KEYS, true>, 4);
-    else if (way == HALVES) any(att::attention<KvF16, D, GROUP, KEYS, false>, att::attention<KvF16, D, GROUP, KEYS, true>, 2);
+#define OF(kv, tapped) rings ? att::attention<kv, D, GROUP, KEYS, true, tapped> : att::attention<kv, D, GROUP, KEYS, false, tapped>
+    auto any = [&](auto kernel, int size) { launch("attention", kernel, p, grid, att::THREADS, shared(size)); };
+    if (way == FLOATS) any(a.tapped() ? OF(KvF32, true) : OF(KvF32, false), 4);
+    else if (way == HALVES) any(a.tapped() ? OF(KvF16, true) : OF(KvF16, false), 2);
+#undef OF
     else {
         const halved::AttentionHalvesParams h = {a.q, (const u16 *)a.k, (const u16 *)a.v, a.partial, a.position_at, a.scores_tap,
                                                  a.weights_tap, scale};
-        with_halves([&](auto *kernel) { launch("attention", kernel, h, dim3(G, grid.y * made_of.cluster), halved::THREADS, made_of.shared()); });
+        with_halves(a.tapped(), [&](auto *kernel) { launch("attention", kernel, h, dim3(G, grid.y * made_of.cluster), halved::THREADS, made_of.shared()); });
     }
 }
 
@@ -330,8 +338,36 @@ static const char *card;
 // What the last step left of its last layer: queries, the newest row of each cache, and the residual.
 static std::vector<float> left[4];
 
-// Times a step.
-static void chain(int layers, int position, Way way, const std::vector<u16> &noise) {
+// Stages of a layer that a step writes besides: together where the same lines of a kernel write them.
+enum : int {
+    NORMED = 1,    // attn_norm and final_norm: the first block of attn_qkv and of the head
+    PROJECTED = 2, // q, k and v with their biases, and turned
+    SCORES = 4,
+    WEIGHTS = 8,   // attention, and blocks of attn_out that scale them
+    CONTEXT = 16,  // with attn_out and attn_residual
+    FFN = 32,      // all of ffn_act
+    DOWN = 64,     // with layer_out the first block of the kernel that puts the halves of a product together
+    LAYER_OUT = 128,
+    EVERY = 255,
+    BY_QKV = NORMED | PROJECTED | DOWN | LAYER_OUT, // but that the head writes the last layer's
+};
+
+// A step that writes these, to two slots in turn, as the engine has them: a graph each.
+struct Tapped {
+    const char *what;
+    int taps, graphs = 2;
+    bool clears = false; // the other slot, beside a step that the host waits for
+    cudaGraphExec_t graph[2] = {};
+    std::vector<float> us, waited; // of a step in a row of steps, and of one that the host waits for
+};
+
+static double median(std::vector<float> v) {
+    std::sort(v.begin(), v.end());
+    return v[v.size() / 2];
+}
+
+// Times a step; whether taps change nothing, and all of them are written.
+static bool chain(int layers, int position, Way way, const std::vector<u16> &noise) {
     used = 0;
     int *position_at = take<int>(4);
     CK(cudaMemcpy(position_at, &position, 4, cudaMemcpyHostToDevice));
@@ -377,190 +413,257 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
         launches.push_back({name, (int)(grid.x * grid.y)});
     };
     size_t step_bytes = 0;
-    CK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-    for (int l = 0; l < layers; l++) {
-        const size_t before = used;
-#ifdef WEIGHTS_IN_F16
-        const Format fq = Halves, fv = fq, fd = fq;
-#elif !defined(LARGE)
-        const Format fq = Q5, fv = l % 2 ? Q5 : Q8, fd = l % 2 ? Q4K : Q6K;
-#else
-        const Format fq = Q4K, fv = l % 2 ? Q4K : Q6K, fd = fv;
+    // Two slots as the engine lays them out, each with what is wanted, node after node; a context's part has room for some more keys.
+    const int keys = position + 1, room = (keys + 127) / 128 * 128;
+    const size_t slot_bytes = 4 * ((size_t)layers * (10 * E + 3 * (H + 2 * G) * D + 2 * H * room + 4 * F) + 2 * E);
+    float *slots[2];
+    for (float *&slot : slots) CK(cudaMalloc(&slot, slot_bytes));
+    const size_t first_weights = used;
+    size_t filled = 0, spare = 0; // of the slot of the last step that was captured, in floats
+    // A step that writes these stages to a slot.
+    auto captured = [&](int taps, float *slot) {
+        auto place = [&](int of, int count, int written) {
+            if (!(taps & of)) return (float *)nullptr;
+            float *at = slot + filled;
+            filled += count, spare += count - written;
+            return at;
+        };
+        auto tap = [&](int of, int count) { return place(of, count, count); };
+        used = first_weights, step_bytes = filled = spare = 0;
+        launches.clear();
+#ifdef MARKS
+        blocks = 0;
 #endif
-        const Weights wq = weights(fq, E, E), wk = weights(fq, E, G * D), wv = weights(fv, E, G * D);
-        const Weights wo = weights(fq, E, E), gate = weights(fq, E, F), up = weights(fq, E, F), wd = weights(fd, F, E);
-        step_bytes += used - before;
-        void *cache[2] = {caches[2 * l], caches[2 * l + 1]};
-        const Stream stream = l == 0 ? Stream{x[0]} : Stream{x[1], {halves[0], halves[1]}};
-        {
+        CK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+        for (int l = 0; l < layers; l++) {
+            const size_t before = used;
+#ifdef WEIGHTS_IN_F16
+            const Format fq = Halves, fv = fq, fd = fq;
+#elif !defined(LARGE)
+            const Format fq = Q5, fv = l % 2 ? Q5 : Q8, fd = l % 2 ? Q4K : Q6K;
+#else
+            const Format fq = Q4K, fv = l % 2 ? Q4K : Q6K, fd = fv;
+#endif
+            const Weights wq = weights(fq, E, E), wk = weights(fq, E, G * D), wv = weights(fv, E, G * D);
+            const Weights wo = weights(fq, E, E), gate = weights(fq, E, F), up = weights(fq, E, F), wd = weights(fd, F, E);
+            step_bytes += used - before;
+            void *cache[2] = {caches[2 * l], caches[2 * l + 1]};
+            const Stream stream = l == 0 ? Stream{x[0]} : Stream{x[1], {halves[0], halves[1]}};
+            Stream tapped = stream;
+            if (l > 0) tapped.product_tap = tap(DOWN, E), tapped.sum_tap = tap(LAYER_OUT, E);
+            {
 #ifdef HUGE
-            // As `qkv_ring` of engine/src/cuda/fast.rs says.
-            const int tiles[3] = {H * D / TILE, G * D / TILE, G * D / TILE};
-            int makers[3], most = 0, blocks, stages;
-            do {
-                blocks = 0, most++;
-                for (int i = 0; i < 3; i++) blocks += makers[i] = (tiles[i] - 1) / (i == 0 ? most : (most + 1) / 2) + 1;
-            } while (blocks > processors);
-            early = processors - blocks;
-            const Walked w = rings ? ring(l % 2 ? fq : fv, E, most, stages) : walk({fq, fv}, E, 2, 1, 0);
-            if (!rings) blocks = (H + 2 * G) * D / 2 / TILE;
+                // As `qkv_ring` of engine/src/cuda/fast.rs says.
+                const int tiles[3] = {H * D / TILE, G * D / TILE, G * D / TILE};
+                int makers[3], most = 0, blocks, stages;
+                do {
+                    blocks = 0, most++;
+                    for (int i = 0; i < 3; i++) blocks += makers[i] = (tiles[i] - 1) / (i == 0 ? most : (most + 1) / 2) + 1;
+                } while (blocks > processors);
+                early = processors - blocks;
+                const Walked w = rings ? ring(l % 2 ? fq : fv, E, most, stages) : walk({fq, fv}, E, 2, 1, 0);
+                if (!rings) blocks = (H + 2 * G) * D / 2 / TILE;
 #else
-            const int makers[3] = {}, blocks = (H + 2 * G) * D / 2 / TILE;
-            const Walked w = walk({fq, fv}, E, 2, 1, 0);
+                const int makers[3] = {}, blocks = (H + 2 * G) * D / 2 / TILE;
+                const Walked w = walk({fq, fv}, E, 2, 1, 0);
 #endif
-            qkv::AttnQkvParams p = {stream, norm, {bias, bias, bias}, {}, frequency, {wq, wk, wv}, position_at, q,
-                                    cache[0], cache[1], nullptr, {}, {}, {}, {}, w.walk, E, H, G, 1e-6f, {makers[0], makers[1], makers[2]}};
-            const dim3 grid(blocks);
-            auto project = [&](auto of_floats, auto of_halves) {
-                launch("attn_qkv", way == FLOATS ? of_floats : of_halves, p, grid, w.threads, w.shared);
-            };
+                qkv::AttnQkvParams p = {tapped, norm, {bias, bias, bias}, {}, frequency, {wq, wk, wv}, position_at, q,
+                                        cache[0], cache[1], tap(NORMED, E), {}, {}, {}, {}, w.walk, E, H, G, 1e-6f, {makers[0], makers[1], makers[2]}};
+                for (auto *taps_of : {p.proj_tap, p.biased_tap, p.rope_tap}) {
+                    for (int i = 0; i < (taps_of == p.rope_tap ? 2 : 3); i++) taps_of[i] = tap(PROJECTED, (i == 0 ? H : G) * D);
+                }
+                const dim3 grid(blocks);
+                auto project = [&](auto of_floats, auto of_halves) {
+                    launch("attn_qkv", way == FLOATS ? of_floats : of_halves, p, grid, w.threads, w.shared);
+                };
+                // The kernels for both types of cache; others where what they make is tapped.
+#define OF(kv, q, v, pairs, held, held_v, tapped) qkv::attn_qkv<q, q, v, kv, D, pairs, false, held, held, held_v, E, tapped>
+#define PROJECT(...)                                                                                                               \
+    (taps & BY_QKV ? project(OF(KvF32, __VA_ARGS__, true), OF(KvF16, __VA_ARGS__, true))                                           \
+                   : project(OF(KvF32, __VA_ARGS__, false), OF(KvF16, __VA_ARGS__, false)))
 #ifdef WEIGHTS_IN_F16
-            project(qkv::attn_qkv<F16, F16, F16, KvF32, D, 1, false, 7, 7, 7, E>, qkv::attn_qkv<F16, F16, F16, KvF16, D, 1, false, 7, 7, 7, E>);
+                PROJECT(F16, F16, 1, 7, 7);
 #elif !defined(LARGE)
-            if (l % 2) project(qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF32, D, 1, false, 4, 4, 4, E>, qkv::attn_qkv<Q5_0, Q5_0, Q5_0, KvF16, D, 1, false, 4, 4, 4, E>);
-            else project(qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF32, D, 1, false, 4, 4, 7, E>, qkv::attn_qkv<Q5_0, Q5_0, Q8_0, KvF16, D, 1, false, 4, 4, 7, E>);
+                if (l % 2) PROJECT(Q5_0, Q5_0, 1, 4, 4);
+                else PROJECT(Q5_0, Q8_0, 1, 4, 7);
 #elif defined(HUGE)
-#define KERNEL(n) qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 0, false, n, n, n, E>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 0, false, n, n, n, E>
-#define MIXED(n) qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 0, false, n, n, n, E>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 0, false, n, n, n, E>
-#define PLAIN(v) qkv::attn_qkv<Q4_K, Q4_K, v, KvF32, D, 1, false, 0, 0, 0, E>, qkv::attn_qkv<Q4_K, Q4_K, v, KvF16, D, 1, false, 0, 0, 0, E>
-            if (!rings) l % 2 ? project(PLAIN(Q4_K)) : project(PLAIN(Q6_K));
-            else if (l % 2) stages == 2 ? project(KERNEL(2)) : stages == 3 ? project(KERNEL(3)) : project(KERNEL(4));
-            else stages == 2 ? project(MIXED(2)) : project(MIXED(3));
-            if (rings && stages > (l % 2 ? 4 : 3)) exit(1);
-#undef KERNEL
-#undef MIXED
-#undef PLAIN
+                if (!rings) l % 2 ? PROJECT(Q4_K, Q4_K, 1, 0, 0) : PROJECT(Q4_K, Q6_K, 1, 0, 0);
+                else if (l % 2) stages == 2 ? PROJECT(Q4_K, Q4_K, 0, 2, 2) : stages == 3 ? PROJECT(Q4_K, Q4_K, 0, 3, 3) : PROJECT(Q4_K, Q4_K, 0, 4, 4);
+                else stages == 2 ? PROJECT(Q4_K, Q6_K, 0, 2, 2) : PROJECT(Q4_K, Q6_K, 0, 3, 3);
+                if (rings && stages > (l % 2 ? 4 : 3)) exit(1);
 #else
-            if (l % 2) project(qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF32, D, 1, false, 2, 2, 2, E>, qkv::attn_qkv<Q4_K, Q4_K, Q4_K, KvF16, D, 1, false, 2, 2, 2, E>);
-            else project(qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF32, D, 1, false, 2, 2, 2, E>, qkv::attn_qkv<Q4_K, Q4_K, Q6_K, KvF16, D, 1, false, 2, 2, 2, E>);
+                if (l % 2) PROJECT(Q4_K, Q4_K, 1, 2, 2);
+                else PROJECT(Q4_K, Q6_K, 1, 2, 2);
 #endif
+#undef OF
+#undef PROJECT
+            }
+            float *scores_tap = place(SCORES, H * room, H * keys), *weights_tap = place(WEIGHTS, H * room, H * keys);
+            attend(way, {q, cache[0], cache[1], partial, position_at, scores_tap, weights_tap}, launch);
+            {
+#ifdef HUGE
+                int stages;
+                const int each = (E / TILE + processors - 1) / processors, makers = rings ? (E / TILE + each - 1) / each : E / TILE;
+                const Walked w = rings ? ring(fq, E, each, stages) : walk({fq}, E, 1, 1, 0);
+#else
+                const int makers = E / TILE;
+                const Walked w = walk({fq}, E, 1, 1, 0);
+#endif
+                out::AttnOutParams p = {partial, wo, stream, x[1], position_at, weights_tap, tap(CONTEXT, E), tap(CONTEXT, E), tap(CONTEXT, E), w.walk, E, E, H,
+                                        splits_of(way), makers};
+#define OF(w, held, ring) (taps & (WEIGHTS | CONTEXT) ? out::attn_out<w, D, held, ring, E, true> : out::attn_out<w, D, held, ring, E, false>)
+#ifdef WEIGHTS_IN_F16
+                auto *kernel = OF(F16, 0, 0);
+#elif !defined(LARGE)
+                auto *kernel = OF(Q5_0, 2, 0);
+#elif defined(HUGE)
+                auto *kernel = !rings ? OF(Q4_K, 0, 0) : stages == 2 ? OF(Q4_K, 0, 2) : stages == 3 ? OF(Q4_K, 0, 3) : OF(Q4_K, 0, 4);
+                if (rings && stages > 4) exit(1);
+#else
+                auto *kernel = OF(Q4_K, 1, 0);
+#endif
+#undef OF
+                launch("attn_out", kernel, p, dim3(makers + (weights_tap ? H * ((keys + 4095) / 4096) : 0)), w.threads, w.shared);
+            }
+            {
+#define OF(w, tiles, held) (taps & FFN ? ffn::ffn_act<w, w, tiles, held, E, true> : ffn::ffn_act<w, w, tiles, held, E, false>)
+#if !defined(LARGE) && !defined(WEIGHTS_IN_F16)
+                const int pairs = 2, blocks = (F / TILE + pairs - 1) / pairs;
+                const Walked w = walk({fq}, E, 2 * pairs, 1, 0);
+                auto *kernel = OF(Q5_0, 4, 7);
+#elif defined(HUGE)
+                int blocks = processors, stages;
+                const Walked w = ring(fq, E, F / 8 / blocks + 1, stages);
+#define KERNEL(n) OF(Q4_K, 0, n)
+                auto *kernel = BY_STAGES(stages, KERNEL);
+#undef KERNEL
+#else
+                // All rows of a block in shared memory, three blocks to a multiprocessor.
+#ifdef WEIGHTS_IN_F16
+                typedef F16 Shared;
+#else
+                typedef Q4_K Shared;
+#endif
+                const int tiles = F / (TILE / 2), count = (tiles + 3 * processors - 1) / (3 * processors);
+                const int blocks = (tiles + count - 1) / count, atoms = E / 32 / Tile<Shared>::ATOM;
+                Walked w = walk({fq}, E, 1, 1, 0);
+                w.walk.tiles = count, w.threads = 32 * ffn::SHARING_WARPS;
+                w.shared += (count - 1) * w.walk.stride + count * atoms * TILE * 4;
+                auto *kernel = OF(Shared, 1, 1);
+#endif
+#undef OF
+                ffn::FfnActParams p = {x[1], norm, gate, up, act, tap(FFN, E), tap(FFN, F), tap(FFN, F), tap(FFN, F), w.walk, E, F, 1e-6f};
+                launch("ffn_act", kernel, p, dim3(blocks), w.threads, w.shared);
+            }
+            {
+                constexpr int FIRST = (F / 256 + 1) / 2 * 8;
+#ifdef HUGE
+                int blocks = std::min(processors, E / TILE), stages;
+                const Walked w = ring(fd, F, E / TILE / blocks + 2, stages);
+#else
+                const Walked w = walk({fd}, FIRST * 32, 1, 1, 0);
+#endif
+                down::HalfLinearParams p = {act, wd, {halves[0], halves[1]}, w.walk, F, E, FIRST};
+#ifdef WEIGHTS_IN_F16
+                const dim3 grid(E / TILE, 2);
+                auto *of_q4 = down::half_linear<F16, 0, 0, F, FIRST>, *of_q6 = of_q4;
+#elif !defined(LARGE)
+                const dim3 grid(E / TILE, 2);
+                auto *of_q4 = down::half_linear<Q4_K, 2, 0, F, FIRST>, *of_q6 = down::half_linear<Q6_K, 2, 0, F, FIRST>;
+#elif defined(HUGE)
+                const dim3 grid(blocks);
+#define KERNEL(n) down::half_linear<Q4_K, 0, n, F, FIRST>
+                auto *of_q4 = BY_STAGES(stages, KERNEL);
+#undef KERNEL
+#define KERNEL(n) down::half_linear<Q6_K, 0, n, F, FIRST>
+                auto *of_q6 = BY_STAGES(stages, KERNEL);
+#undef KERNEL
+#else
+                const dim3 grid(E / TILE, 2);
+                auto *of_q4 = down::half_linear<Q4_K, 0, 0, F, FIRST>, *of_q6 = down::half_linear<Q6_K, 0, 0, F, FIRST>;
+#endif
+                launch("half_linear", l % 2 ? of_q4 : of_q6, p, grid, w.threads, w.shared);
+            }
+            if (getenv("HOT")) used = before;
         }
-        attend(way, {q, cache[0], cache[1], partial, position_at, nullptr, nullptr}, launch);
         {
+#ifdef WEIGHTS_IN_F16
+            const Format f = Halves;
+            typedef F16 OfHead;
+#elif !defined(LARGE)
+            const Format f = Q8;
+            typedef Q8_0 OfHead;
+#else
+            const Format f = Q6K;
+            typedef Q6_K OfHead;
+#endif
+            const size_t before = used;
+            const Weights w = weights(f, E, V);
+            step_bytes += used - before;
 #ifdef HUGE
             int stages;
-            const int each = (E / TILE + processors - 1) / processors, makers = rings ? (E / TILE + each - 1) / each : E / TILE;
-            const Walked w = rings ? ring(fq, E, each, stages) : walk({fq}, E, 1, 1, 0);
-#else
-            const int makers = E / TILE;
-            const Walked w = walk({fq}, E, 1, 1, 0);
-#endif
-            out::AttnOutParams p = {partial, wo, stream, x[1], position_at, nullptr, nullptr, nullptr, nullptr, w.walk, E, E, H,
-                                    splits_of(way), makers};
-#ifdef WEIGHTS_IN_F16
-            auto *kernel = out::attn_out<F16, D, 0, 0, E>;
-#elif !defined(LARGE)
-            auto *kernel = out::attn_out<Q5_0, D, 2, 0, E>;
-#elif defined(HUGE)
-#define KERNEL(n) out::attn_out<Q4_K, D, 0, n, E>
-            auto *kernel = !rings ? KERNEL(0) : stages == 2 ? KERNEL(2) : stages == 3 ? KERNEL(3) : KERNEL(4);
-            if (rings && stages > 4) exit(1);
-#undef KERNEL
-#else
-            auto *kernel = out::attn_out<Q4_K, D, 1, 0, E>;
-#endif
-            launch("attn_out", kernel, p, dim3(makers), w.threads, w.shared);
-        }
-        {
-#if !defined(LARGE) && !defined(WEIGHTS_IN_F16)
-            const int pairs = 2, blocks = (F / TILE + pairs - 1) / pairs;
-            const Walked w = walk({fq}, E, 2 * pairs, 1, 0);
-            auto *kernel = ffn::ffn_act<Q5_0, Q5_0, 4, 7, E>;
-#elif defined(HUGE)
-            int blocks = processors, stages;
-            const Walked w = ring(fq, E, F / 8 / blocks + 1, stages);
-#define KERNEL(n) ffn::ffn_act<Q4_K, Q4_K, 0, n, E>
+            const Walked k = ring(f, E, V / TILE / processors + 1, stages);
+#define KERNEL(n) head::lm_head<OfHead, false, n, E>
             auto *kernel = BY_STAGES(stages, KERNEL);
 #undef KERNEL
 #else
-            // All rows of a block in shared memory, three blocks to a multiprocessor.
-#ifdef WEIGHTS_IN_F16
-            typedef F16 Shared;
-#else
-            typedef Q4_K Shared;
+            Walked k = walk({f}, E, 1, 1, 0);
+            const int vector = k.shared - k.walk.stride, room = (227 << 10) - (5 << 10) - vector;
+            const int warps = std::min(room / k.walk.stride, head::OWN_WARPS), stages = std::min(room / k.walk.stride / warps, OWN_STAGES);
+            const int sets = (V / TILE + processors * warps - 1) / (processors * warps);
+            k = {{warps, sets, E / 32, stages, k.walk.stride}, 32 * warps, vector + stages * warps * k.walk.stride};
+            auto *kernel = head::lm_head<OfHead, true, 0, E>;
 #endif
-            const int tiles = F / (TILE / 2), count = (tiles + 3 * processors - 1) / (3 * processors);
-            const int blocks = (tiles + count - 1) / count, atoms = E / 32 / Tile<Shared>::ATOM;
-            Walked w = walk({fq}, E, 1, 1, 0);
-            w.walk.tiles = count, w.threads = 32 * ffn::SHARING_WARPS;
-            w.shared += (count - 1) * w.walk.stride + count * atoms * TILE * 4;
-            auto *kernel = ffn::ffn_act<Shared, Shared, 1, 1, E>;
-#endif
-            ffn::FfnActParams p = {x[1], norm, gate, up, act, nullptr, nullptr, nullptr, nullptr, w.walk, E, F, 1e-6f};
-            launch("ffn_act", kernel, p, dim3(blocks), w.threads, w.shared);
+            head::LmHeadParams p = {Stream{x[1], {halves[0], halves[1]}, tap(DOWN, E), tap(LAYER_OUT, E)}, norm, w, logits, {}, tap(NORMED, E), k.walk, E, V, 1e-6f};
+            launch("lm_head", kernel, p, dim3(processors), k.threads, k.shared);
         }
-        {
-            constexpr int FIRST = (F / 256 + 1) / 2 * 8;
-#ifdef HUGE
-            int blocks = std::min(processors, E / TILE), stages;
-            const Walked w = ring(fd, F, E / TILE / blocks + 2, stages);
-#else
-            const Walked w = walk({fd}, FIRST * 32, 1, 1, 0);
-#endif
-            down::HalfLinearParams p = {act, wd, {halves[0], halves[1]}, w.walk, F, E, FIRST};
-#ifdef WEIGHTS_IN_F16
-            const dim3 grid(E / TILE, 2);
-            auto *of_q4 = down::half_linear<F16, 0, 0, F, FIRST>, *of_q6 = of_q4;
-#elif !defined(LARGE)
-            const dim3 grid(E / TILE, 2);
-            auto *of_q4 = down::half_linear<Q4_K, 2, 0, F, FIRST>, *of_q6 = down::half_linear<Q6_K, 2, 0, F, FIRST>;
-#elif defined(HUGE)
-            const dim3 grid(blocks);
-#define KERNEL(n) down::half_linear<Q4_K, 0, n, F, FIRST>
-            auto *of_q4 = BY_STAGES(stages, KERNEL);
-#undef KERNEL
-#define KERNEL(n) down::half_linear<Q6_K, 0, n, F, FIRST>
-            auto *of_q6 = BY_STAGES(stages, KERNEL);
-#undef KERNEL
-#else
-            const dim3 grid(E / TILE, 2);
-            auto *of_q4 = down::half_linear<Q4_K, 0, 0, F, FIRST>, *of_q6 = down::half_linear<Q6_K, 0, 0, F, FIRST>;
-#endif
-            launch("half_linear", l % 2 ? of_q4 : of_q6, p, grid, w.threads, w.shared);
-        }
-        if (getenv("HOT")) used = before;
-    }
-    {
-#ifdef WEIGHTS_IN_F16
-        const Format f = Halves;
-        typedef F16 OfHead;
-#elif !defined(LARGE)
-        const Format f = Q8;
-        typedef Q8_0 OfHead;
-#else
-        const Format f = Q6K;
-        typedef Q6_K OfHead;
-#endif
-        const size_t before = used;
-        const Weights w = weights(f, E, V);
-        step_bytes += used - before;
-#ifdef HUGE
-        int stages;
-        const Walked k = ring(f, E, V / TILE / processors + 1, stages);
-#define KERNEL(n) head::lm_head<OfHead, false, n, E>
-        auto *kernel = BY_STAGES(stages, KERNEL);
-#undef KERNEL
-#else
-        Walked k = walk({f}, E, 1, 1, 0);
-        const int vector = k.shared - k.walk.stride, room = (227 << 10) - (5 << 10) - vector;
-        const int warps = std::min(room / k.walk.stride, head::OWN_WARPS), stages = std::min(room / k.walk.stride / warps, OWN_STAGES);
-        const int sets = (V / TILE + processors * warps - 1) / (processors * warps);
-        k = {{warps, sets, E / 32, stages, k.walk.stride}, 32 * warps, vector + stages * warps * k.walk.stride};
-        auto *kernel = head::lm_head<OfHead, true, 0, E>;
-#endif
-        head::LmHeadParams p = {Stream{x[1], {halves[0], halves[1]}}, norm, w, logits, {}, nullptr, k.walk, E, V, 1e-6f};
-        launch("lm_head", kernel, p, dim3(processors), k.threads, k.shared);
-    }
-    cudaGraph_t g;
-    cudaGraphExec_t e;
-    CK(cudaStreamEndCapture(s, &g));
-    CK(cudaGraphInstantiate(&e, g, 0));
+        cudaGraph_t g;
+        cudaGraphExec_t e;
+        CK(cudaStreamEndCapture(s, &g));
+        CK(cudaGraphInstantiate(&e, g, 0));
+        CK(cudaGraphDestroy(g));
+        return e;
+    };
+    cudaStream_t beside;
+    CK(cudaStreamCreate(&beside));
     cudaEvent_t a, b;
     CK(cudaEventCreate(&a));
     CK(cudaEventCreate(&b));
-    std::vector<float> us;
+    std::vector<Tapped> steps = {{"none", 0, 1}};
+    if (getenv("TAPS")) {
+#ifdef MARKS
+        steps = {{"every stage", EVERY}};
+#else
+        steps.insert(steps.end(), {{"none, of two graphs", 0}, {"every stage", EVERY}, {"all that attn_qkv writes", BY_QKV},
+                                   {"all but these", EVERY & ~BY_QKV}, {"q, k and v", PROJECTED},
+                                   {"the norm, the product and the sum before", BY_QKV & ~PROJECTED}, {"what leaves a layer", LAYER_OUT},
+                                   {"scores", SCORES}, {"weights", WEIGHTS}, {"context, attn_out and its sum", CONTEXT}, {"ffn_act", FFN},
+                                   {"every stage, the other slot cleared", EVERY, 2, true}});
+#endif
+    }
+    bool right = true;
+    for (Tapped &step : steps) {
+        for (int i = 0; i < step.graphs; i++) {
+            step.graph[i] = captured(step.taps, slots[i]);
+            if (filled * 4 > slot_bytes) printf("a slot is too small\n"), exit(1);
+            // What it leaves, and what of the slot it does not write.
+            CK(cudaMemset(slots[i], 0xff, slot_bytes));
+            CK(cudaGraphLaunch(step.graph[i], s));
+            CK(cudaStreamSynchronize(s));
+            size_t unwritten = 0;
+            for (float v : read(slots[i], filled)) unwritten += std::isnan(v);
+            const auto of_q = read(q, H * D), of_x = read(x[1], E);
+            if (&step == &steps[0] && i == 0) left[0] = of_q, left[3] = of_x;
+            const bool same = !memcmp(of_q.data(), left[0].data(), 4 * H * D) && !memcmp(of_x.data(), left[3].data(), 4 * E);
+            if (same && unwritten == spare) continue;
+            printf("taps: %s: %s, %zu not written where %zu are no stage's  WRONG\n", step.what, same ? "the same step" : "another step",
+                   unwritten, spare);
+            right = false;
+        }
+    }
     std::map<std::string, std::vector<double>> spent, marked;
-    for (int i = 0; i < 24; i++) {
+    for (int i = 0, count = (int)steps.size(); i < 24 * count; i++) {
+        Tapped &step = steps[i % count];
 #ifdef MARKS
         CK(cudaMemset(stamps, 0, sizeof(Stamp) * blocks));
 #endif
@@ -572,14 +675,22 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
 #endif
         CK(cudaDeviceSynchronize());
         CK(cudaEventRecord(a, s));
-        for (int k = 0; k < replays; k++) CK(cudaGraphLaunch(e, s));
+        for (int k = 0; k < replays; k++) CK(cudaGraphLaunch(step.graph[k % step.graphs], s));
         CK(cudaEventRecord(b, s));
         CK(cudaEventSynchronize(b));
         float ms;
         CK(cudaEventElapsedTime(&ms, a, b));
-        if (i >= 4) us.push_back(ms * 1e3f / replays);
+        if (i < 4 * count) continue;
+        step.us.push_back(ms * 1e3f / replays);
+        const int waits = count > 1 ? 8 : 0;
+        const auto start = std::chrono::steady_clock::now();
+        for (int k = 0; k < waits; k++) {
+            CK(cudaGraphLaunch(step.graph[k % step.graphs], s));
+            if (step.clears) CK(cudaMemsetAsync(slots[(k + 1) % 2], 0xff, slot_bytes, beside));
+            CK(cudaStreamSynchronize(s));
+        }
+        step.waited.push_back(std::chrono::duration<float, std::micro>(std::chrono::steady_clock::now() - start).count() / std::max(waits, 1));
 #ifdef MARKS
-        if (i < 4) continue;
         std::vector<Stamp> all(blocks);
         CK(cudaMemcpy(all.data(), stamps, sizeof(Stamp) * blocks, cudaMemcpyDeviceToHost));
         int first = 0;
@@ -621,6 +732,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
         }
 #endif
     }
+    std::vector<float> us = steps[0].us;
     std::sort(us.begin(), us.end());
     printf("%s, %d layers after %d, %s: min %.1f median %.1f max %.1f us a step, %.1f MB of weights\n", card, layers, position,
            WAYS[way], us[0], us[us.size() / 2], us.back(), step_bytes * 1e-6);
@@ -632,7 +744,15 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
         std::sort(v.begin(), v.end());
         printf("  %-40s median %7.0f cycles\n", name.c_str(), v[v.size() / 2]);
     }
-    CK(cudaGraphExecDestroy(e)); CK(cudaGraphDestroy(g)); CK(cudaStreamDestroy(s));
+    for (Tapped &step : steps) {
+        for (int i = 0; i < step.graphs; i++) CK(cudaGraphExecDestroy(step.graph[i]));
+        if (steps.size() == 1) continue;
+        const double us = median(step.us), waited = median(step.waited);
+        printf("  taps: %-40s median %6.1f us a step, %+5.1f; as the host waits for it %6.1f, %+5.1f\n", step.what, us,
+               us - median(steps[0].us), waited, waited - median(steps[0].waited));
+    }
+    for (float *slot : slots) CK(cudaFree(slot));
+    CK(cudaStreamDestroy(s)); CK(cudaStreamDestroy(beside));
 #ifdef MARKS
     CK(cudaFree(stamps));
 #endif
@@ -652,6 +772,7 @@ static void chain(int layers, int position, Way way, const std::vector<u16> &noi
     }
     printf("  left: bits %016llx, queries of norm %.8e, residual of norm %.8e\n", bits, std::sqrt(sizes[0]), std::sqrt(sizes[1]));
     for (void *cache : caches) CK(cudaFree(cache));
+    return right;
 }
 
 #ifdef HUGE
@@ -709,7 +830,7 @@ int main(int argc, char **argv) {
     for (int position : {640, 2048, 3072, 8192, 32000}) {
         if (layers == 0 || (argc > 2 && position != atoi(argv[2]))) continue;
         for (Way way : {FLOATS, HALVES, HALVES_ON_TENSOR_CORES}) {
-            if (argc <= 2 || way == (position < 3072 ? FLOATS : HALVES_ON_TENSOR_CORES)) chain(layers, position, way, rows);
+            if (argc <= 2 || way == (position < 3072 ? FLOATS : HALVES_ON_TENSOR_CORES)) right = chain(layers, position, way, rows) && right;
         }
     }
     printf(right ? "all is right\n" : "something is WRONG\n");

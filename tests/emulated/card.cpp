@@ -42,7 +42,7 @@ struct Program {
     std::string text, log, machine_code;
     std::vector<std::string> kernels, names;
 };
-// Something that a graph does: a kernel may be given other parameters.
+// Something that a graph does: it may be given another kernel and other parameters.
 struct Node {
     std::function<Result(const Node &)> run;
     Launch launch;
@@ -79,6 +79,13 @@ static Result asked(Stream *stream, Do run) {
     if (!stream || !stream->captured) return run();
     stream->captured->push_back(std::make_shared<Node>(Node{[run](const Node &) { return run(); }, {}, {}, nullptr}));
     return stream->last = stream->captured->back().get(), SUCCESS;
+}
+
+// What a node does that launches a kernel.
+static std::function<Result(const Node &)> launching(Function *function) {
+    return [function](const Node &node) {
+        return function->run(node.params.data(), node.launch.grid, node.launch.block[0], node.launch.shared), SUCCESS;
+    };
 }
 
 // NCCL: each rank in a thread of its own, which waits for the others.
@@ -244,11 +251,8 @@ Result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, Functio
 Result cuLaunchKernelEx(const Launch *launch, Function *function, void **params, void **) {
     if (launch->block[1] != 1 || launch->block[2] != 1) return INVALID;
     Stream *stream = (Stream *)launch->stream;
-    const auto run = [function](const Node &node) {
-        return function->run(node.params.data(), node.launch.grid, node.launch.block[0], node.launch.shared), SUCCESS;
-    };
-    const Node node = {run, *launch, std::string((const char *)*params, function->params), nullptr};
-    if (!stream || !stream->captured) return run(node);
+    const Node node = {launching(function), *launch, std::string((const char *)*params, function->params), nullptr};
+    if (!stream || !stream->captured) return node.run(node);
     stream->captured->push_back(std::make_shared<Node>(node));
     return stream->last = stream->captured->back().get(), SUCCESS;
 }
@@ -259,6 +263,7 @@ struct NodeParams { // CUDA_KERNEL_NODE_PARAMS
 };
 Result cuGraphExecKernelNodeSetParams_v2(Graph *, Node *node, const NodeParams *given) {
     // The nodes of a graph that is ready are those that were captured.
+    node->run = launching((Function *)given->function);
     std::copy(given->grid, given->grid + 3, node->launch.grid);
     memcpy(node->params.data(), *given->params, node->params.size());
     return SUCCESS;

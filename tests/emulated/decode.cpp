@@ -59,6 +59,9 @@ static Walk ring(int warps, int stages) {
 }
 static size_t bytes_of_ring(const Walk &walk, int tiles) { return bytes_of(walk) + (size_t)(tiles + walk.tiles) * TILE * 4; }
 
+// Whether both have the same bits, of as many numbers.
+static bool same(const float *a, const float *b, size_t count) { return memcmp(a, b, 4 * count) == 0; }
+
 template <class F, int HELD, int N = 0, int FIRST = 0>
 static void half_linear(int n, int m, int piece = 1 << 30, int sets = 1) {
     printf("half_linear<%s, %d> of %d x %d, %d to a block\n", format<F>().name, HELD, n, m, sets);
@@ -116,7 +119,12 @@ static void ffn_act(int n, int m, int blocks, int sets, unsigned threads = 32 * 
     ffn::FfnActParams p{copied(x), copied(weight), gate.planes, up.planes, unwritten(m), unwritten(n), unwritten(m),
                           unwritten(m), nullptr, way, n, m, 1e-6f};
     launch({(unsigned)blocks}, threads, vector_bytes<A, B>(n) + bytes_of(way) + parts,
-           [&] { ffn::ffn_act<A, B, TILES, HELD, N>(p); });
+           [&] { ffn::ffn_act<A, B, TILES, HELD, N, true>(p); });
+    const float *made = p.y;
+    p.y = unwritten(m);
+    launch({(unsigned)blocks}, threads, vector_bytes<A, B>(n) + bytes_of(way) + parts,
+           [&] { ffn::ffn_act<A, B, TILES, HELD, N, false>(p); });
+    if (!same(made, p.y, m)) printf("  a tap changes what is left\n"), wrong++;
     compare("norm", p.norm_tap, normed, magnitudes(normed), PRODUCT);
     compare("gate", p.gate_tap, g, g_size, PRODUCT);
     compare("up", p.up_tap, u, u_size, PRODUCT);
@@ -181,7 +189,20 @@ static void attn_qkv(int n, int heads, int kv_heads, int position, [[maybe_unuse
     for (int i = 0; i < 3; i++) p.makers[i] = makers[i];
     const size_t vector = std::max({vector_bytes<Q, Q>(n), vector_bytes<K, K>(n), vector_bytes<V, V>(n)});
     launch({blocks}, threads, vector + stages,
-           [&] { qkv::attn_qkv<Q, K, V, Kv, D, PAIRS, NORM, HELD_Q, HELD_K, HELD_V, N>(p); });
+           [&] { qkv::attn_qkv<Q, K, V, Kv, D, PAIRS, NORM, HELD_Q, HELD_K, HELD_V, N, true>(p); });
+    // Without taps it leaves the same.
+    qkv::AttnQkvParams bare = p;
+    const size_t width = (size_t)kv_heads * D;
+    typename Kv::Type *bare_cache[2];
+    for (auto &c : bare_cache) c = room<typename Kv::Type>(capacity * width);
+    bare.q = unwritten(heads * D), bare.k_cache = bare_cache[0], bare.v_cache = bare_cache[1];
+    launch({blocks}, threads, vector + stages,
+           [&] { qkv::attn_qkv<Q, K, V, Kv, D, PAIRS, NORM, HELD_Q, HELD_K, HELD_V, N, false>(bare); });
+    bool alike = same(p.q, bare.q, heads * D);
+    for (int c = 0; c < 2; c++) {
+        alike = alike && !memcmp(cache[c] + position * width, bare_cache[c] + position * width, width * sizeof(typename Kv::Type));
+    }
+    if (!alike) printf("  a tap changes what is left\n"), wrong++;
     compare("norm", p.norm_tap, normed, magnitudes(normed), PRODUCT);
     for (int part = 0; part < 3; part++) {
         Doubles y, size;
@@ -245,7 +266,10 @@ static void by_any(const Attended<Kv, D, GROUP> &of, int splits, bool taps = tru
                               taps ? of.weights : nullptr, of.scale, EARLY};
     const size_t stage = 2 * TILE_KEYS * D * sizeof(typename Kv::Type), sums = (size_t)shares::THREADS * 16 * GROUP;
     launch({(unsigned)of.kv_heads, (unsigned)splits}, shares::THREADS, stage + std::max(stage, sums),
-           [&] { of.keys > 600 ? shares::attention<Kv, D, GROUP, TILE_KEYS, true>(p) : shares::attention<Kv, D, GROUP, TILE_KEYS, false>(p); });
+           [&] {
+               if (taps) of.keys > 600 ? shares::attention<Kv, D, GROUP, TILE_KEYS, true, true>(p) : shares::attention<Kv, D, GROUP, TILE_KEYS, false, true>(p);
+               else of.keys > 600 ? shares::attention<Kv, D, GROUP, TILE_KEYS, true, false>(p) : shares::attention<Kv, D, GROUP, TILE_KEYS, false, false>(p);
+           });
 }
 // The kernel for halves.
 template <int STAGES, int CLUSTER, int D, int GROUP>
@@ -253,7 +277,7 @@ static void by_halves(const Attended<KvF16, D, GROUP> &of, int shares, bool taps
     halved::AttentionHalvesParams p{copied(of.q), of.cache[0], of.cache[1], of.partial, &of.position,
                                     taps ? of.scores : nullptr, taps ? of.weights : nullptr, of.scale};
     launch({(unsigned)of.kv_heads, (unsigned)(shares * CLUSTER)}, halved::THREADS, halved::WARPS * STAGES * 4 * halved::CHUNK * D + halved::MEASURED,
-           [&] { halved::attention_halves<D, GROUP, STAGES, CLUSTER>(p); }, CLUSTER);
+           [&] { taps ? halved::attention_halves<D, GROUP, STAGES, CLUSTER, true>(p) : halved::attention_halves<D, GROUP, STAGES, CLUSTER, false>(p); }, CLUSTER);
 }
 
 // attn_out of what a kernel of attention left.
@@ -268,7 +292,12 @@ static together::AttnOutParams put_together(const Attended<Kv, D, GROUP> &of, in
                               of.weights, unwritten(n), unwritten(m), nullptr, way, n, m, of.heads, splits, makers};
     const unsigned scaling = of.heads * (1 + of.keys / 1000);
     launch({makers + scaling}, 32 * warps, vector_bytes<F, F>(n) + (RING > 0 ? bytes_of_ring(way, 4) : bytes_of(way)),
-           [&] { together::attn_out<F, D, HELD, RING, N>(o); });
+           [&] { together::attn_out<F, D, HELD, RING, N, true>(o); });
+    together::AttnOutParams bare = o;
+    bare.y = unwritten(m);
+    launch({(unsigned)makers}, 32 * warps, vector_bytes<F, F>(n) + (RING > 0 ? bytes_of_ring(way, 4) : bytes_of(way)),
+           [&] { together::attn_out<F, D, HELD, RING, N, false>(bare); });
+    if (!same(o.y, bare.y, m)) printf("  a tap changes what is left\n"), wrong++;
     return o;
 }
 
@@ -308,6 +337,19 @@ static void attended(const Attended<Kv, D, GROUP> &of, int splits, int m) {
     compare("residual", o.y, y, size, PRODUCT);
 }
 
+// Whether attention leaves the same if `run` makes it without taps.
+template <class Kv, int D, int GROUP, class Run>
+static void unchanged(const Attended<Kv, D, GROUP> &of, Run run) {
+    auto again = of;
+    again.forget();
+    run(again);
+    const size_t shares = (size_t)of.heads * SPLITS;
+    if (!same(of.partial.sums, again.partial.sums, shares * D) ||
+        !same((float *)of.partial.measures, (float *)again.partial.measures, 2 * shares)) {
+        printf("  a tap changes what is left\n"), wrong++;
+    }
+}
+
 template <class Kv, int D, int GROUP, class F, int HELD, int TILE_KEYS = KEYS, int RING = 0, int N = 0>
 static void attention(int kv_heads, int keys, int splits, int m) {
     printf("attention<%d bytes, %d, %d> of %d keys, attn_out<%s, %d, %d>\n", (int)sizeof(typename Kv::Type), D, GROUP, keys,
@@ -315,26 +357,16 @@ static void attention(int kv_heads, int keys, int splits, int m) {
     const Attended<Kv, D, GROUP> of(kv_heads, keys);
     by_any<TILE_KEYS>(of, splits);
     attended<F, HELD, RING, N>(of, splits, m);
+    unchanged(of, [&](auto &again) { by_any<TILE_KEYS>(again, splits, false); });
 }
-
-// Whether both have the same bits, of as many numbers.
-static bool same(const float *a, const float *b, size_t count) { return memcmp(a, b, 4 * count) == 0; }
 
 template <int D, int GROUP, int STAGES, int CLUSTER>
 static void attention_halves(int kv_heads, int keys, int shares_at_most) {
     printf("attention_halves<%d, %d, %d, %d> of %d keys in %d shares\n", D, GROUP, STAGES, CLUSTER, keys, shares_at_most);
     Attended<KvF16, D, GROUP> of(kv_heads, keys);
     by_halves<STAGES, CLUSTER>(of, shares_at_most);
-    const auto before = of;
     attended<Q8_0, 0>(of, shares_at_most, 16);
-    // Nothing is another where nothing is tapped.
-    of.forget();
-    by_halves<STAGES, CLUSTER>(of, shares_at_most, false);
-    const size_t shares = (size_t)of.heads * SPLITS;
-    if (!same(before.partial.sums, of.partial.sums, shares * D) ||
-        !same((float *)before.partial.measures, (float *)of.partial.measures, 2 * shares)) {
-        printf("  a tap changes what is left\n"), wrong++;
-    }
+    unchanged(of, [&](auto &again) { by_halves<STAGES, CLUSTER>(again, shares_at_most, false); });
 }
 
 // What is no number, or huge, is seen by those who see it alone, as by the kernel that takes every cache.

@@ -25,8 +25,8 @@ struct AttentionParams {
 };
 
 // KEYS of a tile: as many as make a share at least, or 32 where shared memory is small.
-// LATE: whether some blocks find no room before their turn.
-template <typename Kv, int D, int GROUP, int KEYS, bool LATE>
+// LATE: whether some blocks find no room before their turn. TAPPED: whether it may write stages besides.
+template <typename Kv, int D, int GROUP, int KEYS, bool LATE, bool TAPPED>
 __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __grid_constant__ AttentionParams p) {
     typedef typename Kv::Type Type;
     constexpr int LANES = D / 8;            // threads that share a key when scores are made
@@ -60,8 +60,9 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
         }
     };
     bool live = false;
+    float *const scores_to = tap_of<TAPPED>(p.scores_tap), *const weights_to = tap_of<TAPPED>(p.weights_tap);
     auto weights_of = [&](int h) {
-        return p.weights_tap && live ? p.weights_tap + (kv_head * GROUP + h) * keys : nullptr;
+        return weights_to && live ? weights_to + (kv_head * GROUP + h) * keys : nullptr;
     };
     // The rows of earlier steps can be fetched before the kernel that writes this step's is done.
     const int newest = keys - 1;
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
 #pragma unroll
         for (int h = 0; h < GROUP; h++) sum[h] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 
-        float *scores_tap = live ? p.scores_tap : nullptr;
+        float *scores_tap = live ? scores_to : nullptr;
         const int last = live ? end : min(end, begin + KEYS);
         for (int tile = begin; tile < last; tile += KEYS) {
             const int here = min(KEYS, end - tile);

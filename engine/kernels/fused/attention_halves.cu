@@ -8,7 +8,7 @@
 // so many hands takes longer than its keys.
 // A tapped weight goes the way of the sums, as in `attention.cu`.
 // What is no number is seen by those who see it: where a second half makes no number of a product
-// with an infinity, the first half's product counts alone.
+// with an infinity, the first half's product counts alone. TAPPED: whether it may write stages besides.
 // Grid (G, shares * CLUSTER), block THREADS. q [H, D], caches [capacity, G, D]; sums [H, SPLITS, D],
 // measures [H, SPLITS].
 
@@ -57,7 +57,7 @@ __device__ __forceinline__ void sum_up(Measure measure, Part part, float4 &s, fl
     }
 }
 
-template <int D, int GROUP, int STAGES, int CLUSTER>
+template <int D, int GROUP, int STAGES, int CLUSTER, bool TAPPED>
 __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
     attention_halves(const __grid_constant__ AttentionHalvesParams p) {
     static_assert(GROUP <= 8 && D % 32 == 0, "eight rows, and whole matrices");
@@ -138,8 +138,8 @@ __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
     }
     turn.mark(0);
     const int head = kv_head * GROUP + min(g, GROUP - 1);
-    float *scores_tap = p.scores_tap && g < GROUP ? p.scores_tap + (size_t)head * keys : nullptr;
-    float *weights_tap = p.weights_tap && g < GROUP ? p.weights_tap + (size_t)head * keys : nullptr;
+    float *scores_tap = TAPPED && p.scores_tap && g < GROUP ? p.scores_tap + (size_t)head * keys : nullptr;
+    float *weights_tap = TAPPED && p.weights_tap && g < GROUP ? p.weights_tap + (size_t)head * keys : nullptr;
     // This lane's tapped weights of the chunks before `count`.
     auto rescale_taps = [&](int count, float by) {
         if (!weights_tap || by == 1.0f) return;
@@ -255,7 +255,7 @@ __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
         if (i % (D / 4) == 0) whole_measures[of_head] = measure;
     }
     float of_block = LEAST; // the largest score
-    if (p.weights_tap) {
+    if (TAPPED && p.weights_tap) {
 #pragma unroll 1
         for (int w = 0; w < WARPS; w++) of_block = fmaxf(of_block, measures[8 * w + g].x);
         rescale_taps(mine, factor_of(largest, of_block));
@@ -271,7 +271,7 @@ __global__ void OF_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, 2)
         // One block of a head brings the measures.
         if (i % (D / 4) == 0) p.partial.measures[at] = make_float2(measure.x, measure.y);
     }
-    if (p.weights_tap) {
+    if (TAPPED && p.weights_tap) {
         float most = LEAST;
 #pragma unroll 1
         for (int r = 0; r < CLUSTER; r++) most = fmaxf(most, of_rank(whole_measures + min(g, GROUP - 1), r).x);

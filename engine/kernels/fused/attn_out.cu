@@ -3,7 +3,7 @@
 // context together for itself, D / 4 lanes a head. Where weights are tapped, blocks
 // behind these bring them to their total, so that no product waits for it. With stages of a
 // ring a block makes its share of the tiles, of which there are no fewer than blocks. N: the length of the context, or 0 where that is
-// not known before.
+// not known before. TAPPED: whether it may write stages besides.
 // Grid (makers, and where weights are tapped a multiple of H more). sums and
 // measures as `attention` leaves them, W [m, H*D] in blocks, y [m].
 
@@ -34,17 +34,10 @@ struct Context {
     static constexpr int BATCH = D > 64 ? 8 : 16;
     const Partial &partial;
     int live;           // shares
-    float *tapped_by;   // what the tapped weights of the head are multiplied with, by share; null where not wanted
     float *context_tap; // null where not wanted
-    // Elements 4i .. 4i + 3; past the last i a thread has its share of the last head again.
-    __device__ __forceinline__ float4 operator()(int i) const {
-        const int h = i / LANES, lane = threadIdx.x % LANES;
-        const float4 *sums = (const float4 *)partial.sums + (size_t)h * SPLITS * LANES + lane;
-        float4 early[EARLY];
-#pragma unroll
-        for (int k = 0; k < EARLY; k++) {
-            early[k] = k < live ? __ldcg(sums + k * LANES) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        }
+    // What this lane's shares of head h count for beside the one with the largest score; gives one by the total.
+    __device__ __forceinline__ float measured(int h, float (&factor)[EACH]) const {
+        const int lane = threadIdx.x % LANES;
         float2 measure[EACH];
         float most = -3.402823466e38f;
 #pragma unroll
@@ -56,7 +49,7 @@ struct Context {
         for (int k = 0; k < EACH; k++) most = fmaxf(most, measure[k].x);
 #pragma unroll
         for (int step = LANES / 2; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
-        float factor[EACH], total = 0.0f;
+        float total = 0.0f;
 #pragma unroll
         for (int k = 0; k < EACH; k++) {
             factor[k] = expf(measure[k].x - most);
@@ -64,11 +57,19 @@ struct Context {
         }
 #pragma unroll
         for (int step = LANES / 2; step > 0; step /= 2) total += __shfl_xor_sync(0xffffffffu, total, step);
-        const float by = 1.0f / total;
-        if (tapped_by) {
+        return 1.0f / total;
+    }
+    // Elements 4i .. 4i + 3; past the last i a thread has its share of the last head again.
+    __device__ __forceinline__ float4 operator()(int i) const {
+        const int h = i / LANES, lane = threadIdx.x % LANES;
+        const float4 *sums = (const float4 *)partial.sums + (size_t)h * SPLITS * LANES + lane;
+        float4 early[EARLY];
 #pragma unroll
-            for (int k = 0; k < EACH; k++) tapped_by[k * LANES + lane] = factor[k] * by;
+        for (int k = 0; k < EARLY; k++) {
+            early[k] = k < live ? __ldcg(sums + k * LANES) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
+        float factor[EACH];
+        const float by = measured(h, factor);
         float4 s = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         auto add = [&](float4 v, float f) {
             s.x = fmaf(v.x, f, s.x), s.y = fmaf(v.y, f, s.y), s.z = fmaf(v.z, f, s.z), s.w = fmaf(v.w, f, s.w);
@@ -113,7 +114,11 @@ __device__ __forceinline__ void scale_weights(const AttnOutParams &p, const Shar
     turn.wait();
     ask();
     if (threadIdx.x < 32) {
-        Context<D>{p.partial, of.live, by, nullptr}(head * Context<D>::LANES + threadIdx.x % Context<D>::LANES);
+        typedef Context<D> C;
+        float factor[C::EACH];
+        const float by_total = C{p.partial, of.live, nullptr}.measured(head, factor);
+#pragma unroll
+        for (int k = 0; k < C::EACH; k++) by[k * C::LANES + threadIdx.x % C::LANES] = factor[k] * by_total;
     }
     __syncthreads();
 #pragma unroll 1
@@ -128,7 +133,7 @@ __device__ __forceinline__ void scale_weights(const AttnOutParams &p, const Shar
     }
 }
 
-template <typename Format, int D, int HELD, int RING, int N>
+template <typename Format, int D, int HELD, int RING, int N, bool TAPPED>
 __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RING > 0 ? 1 : 2)
     attn_out(const __grid_constant__ AttnOutParams p) {
     typedef ResultsOf<1, HELD> Sums;
@@ -136,7 +141,7 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RIN
     Turn turn(p.stamps);
     const Shares of(__ldcg(p.position_at) + 1, p.splits);
     const int tiles = (p.m + TILE - 1) / TILE, makers = RING > 0 ? p.makers : tiles;
-    if (p.weights_tap && (int)blockIdx.x >= makers) {
+    if (TAPPED && p.weights_tap && (int)blockIdx.x >= makers) {
         scale_weights<D>(p, of, blockIdx.x - makers, gridDim.x - makers, turn);
         return;
     }
@@ -146,14 +151,16 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RIN
     const int n = N > 0 ? N : p.n;
     const bool mine = threadIdx.x < (RING > 0 ? (end - first) * TILE : TILE) && row < p.m;
     float a = 0.0f;
+    float *const context_tap = tap_of<TAPPED>(blockIdx.x == 0 ? p.context_tap : nullptr);
+    float *const product_tap = tap_of<TAPPED>(p.product_tap), *const y_tap = tap_of<TAPPED>(p.y_tap);
     pad_both<Format, Format>(shared, n);
     auto rows_of = [&](int) { return Rows{&p.w, first * TILE, p.m}; };
     auto ready = [&] {
         if (mine) a = p.a.one(row);
-        const Context<D> context{p.partial, of.live, nullptr, blockIdx.x == 0 ? p.context_tap : nullptr};
+        const Context<D> context{p.partial, of.live, context_tap};
         return prepare_both<Format, Format, run_of<Format>, 1, false>(shared, n, context);
     };
-    auto finish = [&](float sum) { p.y[row] = tap(p.y_tap, row, a + tap(p.product_tap, row, sum)); };
+    auto finish = [&](float sum) { p.y[row] = tap(y_tap, row, a + tap(product_tap, row, sum)); };
     auto done = [&](Sums sums) {
         if (mine) finish(sums(0, threadIdx.x));
     };

@@ -2,7 +2,7 @@
 // one token. A block makes PAIRS pairs of tiles: elements i of a head and i + d/2,
 // which RoPE rotates together. Where heads are normalised a block makes a whole head. PAIRS is 0 where rows come through rings of
 // HELD stages: a block then makes its share of the pairs of one part, eight to a tile; whole heads where they are normalised.
-// N: the length of x, or 0 where that is not known before.
+// N: the length of x, or 0 where that is not known before. TAPPED: whether it may write stages besides.
 // Grid ((H + 2G) * d/2 / (TILE * PAIRS)); with rings as many as `makers` says of q, k and v.
 // x [E], q [H, d], caches [capacity, G, d]; wq [H*d, E], wk and wv [G*d, E].
 
@@ -41,20 +41,7 @@ struct Pairs {
     int part, head, pair0, count;
 };
 
-// Called, since they are seldom wanted.
-static __device__ __noinline__ void tap_stages(const AttnQkvParams &p, int part, int a_at, int b_at, float2 made, float2 biased,
-                                               float2 normed, float2 turned) {
-    auto tap_pair = [&](float *to, float2 of) {
-        if (to) to[a_at] = of.x, to[b_at] = of.y;
-    };
-    tap_pair(p.proj_tap[part], made);
-    if (p.bias[part]) tap_pair(p.biased_tap[part], biased);
-    if (part > 1) return;
-    if (p.head_norm[part]) tap_pair(p.normed_tap[part], normed);
-    tap_pair(p.rope_tap[part], turned);
-}
-
-template <typename Format, typename Kv, int RUN, int D, int PAIRS, bool HEAD_NORM, int HELD, int N>
+template <typename Format, typename Kv, int RUN, int D, int PAIRS, bool HEAD_NORM, int HELD, int N, bool TAPPED>
 __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pairs, u8 *shared, Turn &turn) {
     constexpr bool RING = PAIRS == 0;
     const int n = N > 0 ? N : p.n;
@@ -66,15 +53,18 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
     const int a_at = head * D + i, b_at = a_at + D / 2, position = __ldcg(p.position_at);
     float bias_a = 0.0f, bias_b = 0.0f, norm_a = 0.0f, norm_b = 0.0f, sine = 0.0f, cosine = 0.0f;
     const float *bias = p.bias[part], *head_norm = HEAD_NORM && part < 2 ? p.head_norm[part] : nullptr;
-    // Where the pair goes, and whether any of what becomes of it is tapped.
+    // Where the pair goes, and where what becomes of it is tapped.
     void *to;
-    int tapped;
+    float *made_tap, *biased_tap, *normed_tap, *turned_tap;
     // Asked for while the weights are on their way.
     auto constants = [&] {
         to = part == 0 ? (void *)(p.q + a_at)
                        : (typename Kv::Type *)(part == 1 ? p.k_cache : p.v_cache) + (size_t)position * p.kv_heads * D + a_at;
-        tapped = p.proj_tap[part] || p.biased_tap[part] || (part < 2 && (p.normed_tap[part] || p.rope_tap[part]));
-        asm volatile("" : "+l"(to), "+r"(tapped));
+        asm volatile("" : "+l"(to));
+        made_tap = tap_of<TAPPED>(p.proj_tap[part]);
+        biased_tap = tap_of<TAPPED>(bias ? p.biased_tap[part] : nullptr);
+        normed_tap = tap_of<TAPPED && HEAD_NORM>(head_norm ? p.normed_tap[part] : nullptr);
+        turned_tap = tap_of<TAPPED>(part < 2 ? p.rope_tap[part] : nullptr);
         if (!mine) return;
         if (bias) bias_a = bias[a_at], bias_b = bias[b_at];
         if (head_norm) norm_a = head_norm[i], norm_b = head_norm[i + D / 2];
@@ -84,9 +74,10 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
     };
     pad_both<Format, Format>(shared, n);
     if (HELD == 0 || RING) constants();
+    const Stream x = TAPPED ? p.x : p.x.untapped();
     // Where no weights are held, registers are left for all of a vector of 4,096 elements.
     constexpr bool ALL = HELD > 0 && !RING && N > 0 && N % (4 * 32 * RUN) == 0 && N <= 4 * 32 * MOST_WARPS * RUN;
-    Norm<RUN, HELD == 0 ? 2 * RUN : RUN, ALL> norm(p.x, p.norm, p.norm_tap, n);
+    Norm<RUN, HELD == 0 ? 2 * RUN : RUN, ALL> norm(x, p.norm, tap_of<TAPPED>(p.norm_tap), n);
     auto ready = [&] {
         norm.template measure<RING ? RING_WARPS : MOST_WARPS>(n, p.eps);
         turn.mark(1);
@@ -128,7 +119,10 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
             } else {
                 ((typename Kv::Type *)to)[0] = Kv::put(a), ((typename Kv::Type *)to)[D / 2] = Kv::put(b);
             }
-            if (tapped) tap_stages(p, part, a_at, b_at, made, biased, normed, make_float2(a, b));
+            auto tap_pair = [&](float *at, float2 of) {
+                if (TAPPED && at) at[a_at] = of.x, at[b_at] = of.y;
+            };
+            tap_pair(made_tap, made), tap_pair(biased_tap, biased), tap_pair(normed_tap, normed), tap_pair(turned_tap, make_float2(a, b));
         }
     };
     u8 *stages = shared + vector_bytes<Format, Format>(n);
@@ -152,7 +146,7 @@ __device__ __forceinline__ void project(const AttnQkvParams &p, const Pairs &pai
     }
 }
 
-template <typename Q, typename K, typename V, typename Kv, int D, int PAIRS, bool HEAD_NORM, int HELD_Q, int HELD_K, int HELD_V, int N>
+template <typename Q, typename K, typename V, typename Kv, int D, int PAIRS, bool HEAD_NORM, int HELD_Q, int HELD_K, int HELD_V, int N, bool TAPPED>
 __global__ void __launch_bounds__(32 * (PAIRS == 0 ? RING_WARPS : MOST_WARPS), PAIRS == 0 ? 1 : 2)
     attn_qkv(const __grid_constant__ AttnQkvParams p) {
     static_assert(!HEAD_NORM || PAIRS == 0 || TILE * PAIRS == D / 2, "a block must hold the head that it normalises");
@@ -177,10 +171,10 @@ __global__ void __launch_bounds__(32 * (PAIRS == 0 ? RING_WARPS : MOST_WARPS), P
     constexpr int RUN = run_of<Q, K, V>;
     // Parts of one format share its code.
     if (!same_type<V, Q> && part == 2) {
-        project<V, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_V, N>(p, pairs, shared, turn);
+        project<V, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_V, N, TAPPED>(p, pairs, shared, turn);
     } else if (!same_type<K, Q> && part == 1) {
-        project<K, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_K, N>(p, pairs, shared, turn);
+        project<K, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_K, N, TAPPED>(p, pairs, shared, turn);
     } else {
-        project<Q, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_Q, N>(p, pairs, shared, turn);
+        project<Q, Kv, RUN, D, PAIRS, HEAD_NORM, HELD_Q, N, TAPPED>(p, pairs, shared, turn);
     }
 }

@@ -16,8 +16,8 @@
 
 // On its turn a kernel runs most of its code once, and a multiprocessor's cache of instructions holds less than a layer's kernels: what is
 // not run costs time too, since it is fetched before what stands behind it. A jump over it takes 200 cycles and more. So a kernel is
-// compiled for the length of its vector; what can be done before the turn is; and what is seldom wanted is called, at the end if
-// possible.
+// compiled for the length of its vector, and with taps or without (TAPPED); and what can be done before the turn is. That is also where
+// parameters are read: a function that is called on the turn reads those of its caller one after another, 200 cycles and more each.
 
 // When a block's first thread began, had waited, and ended, in ns; 0 where it did not.
 struct Stamp {
@@ -70,6 +70,13 @@ struct Turn {
         if (asked()) mine().ended = now();
     }
 };
+
+// Where a stage is written besides, read before the turn; null where it is not wanted, and in a kernel that is not made for taps.
+template <bool TAPPED>
+__device__ __forceinline__ float *tap_of(float *to) {
+    if (TAPPED) asm volatile("" : "+l"(to));
+    return TAPPED ? to : nullptr;
+}
 
 // Writes v out if it is tapped and returns it, opaque to the compiler, so
 // that no later operation is fused with the one that made it: what is tapped is

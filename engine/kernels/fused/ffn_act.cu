@@ -20,8 +20,8 @@ constexpr int SHARING_WARPS = 6; // of a block whose warps share out all its row
 constexpr int SHARING_BLOCKS = 3; // of these, of a multiprocessor
 
 // TILES: of a block at a time; or 1, where all of them fit shared memory: 8 rows of gate and the same 8 of up each then. Likewise 0,
-// where they come through rings of HELD stages. N: the length of x, or 0 where that is not known before.
-template <typename Gate, typename Up, int TILES, int HELD, int N>
+// where they come through rings of HELD stages. N: the length of x, or 0 where that is not known before. TAPPED: whether it may write stages besides.
+template <typename Gate, typename Up, int TILES, int HELD, int N, bool TAPPED>
 __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? SHARING_WARPS : MOST_WARPS),
                                   TILES == 0 ? 1 : TILES == 1 ? SHARING_BLOCKS : 2)
     ffn_act(const __grid_constant__ FfnActParams p) {
@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
     // a thread; its blocks then begin beside others that need the room more.
     constexpr bool ALL = TILES > 1 && HELD > 0 && N > 0 && N % (4 * 32 * RUN) == 0 && N <= 4 * 32 * MOST_WARPS * RUN;
     const Stream x = {p.x, {}, nullptr, nullptr};
-    Norm<RUN, RUN, ALL> norm(x, p.norm, p.norm_tap, n);
+    Norm<RUN, RUN, ALL> norm(x, p.norm, tap_of<TAPPED>(p.norm_tap), n);
+    float *const gate_tap = tap_of<TAPPED>(p.gate_tap), *const up_tap = tap_of<TAPPED>(p.up_tap), *const y_tap = tap_of<TAPPED>(p.y_tap);
     pad_both<Gate, Up>(shared, n);
     auto ready = [&] {
         norm.template measure<TILES == 0 ? RING_WARPS : MOST_WARPS>(n, p.eps);
@@ -41,8 +42,8 @@ __global__ void __launch_bounds__(32 * (TILES == 0 ? RING_WARPS : TILES == 1 ? S
         return prepare_both<Gate, Up, RUN, 1, false, ALL>(shared, n, norm);
     };
     auto write = [&](int row, float g, float u) {
-        g = tap(p.gate_tap, row, g), u = tap(p.up_tap, row, u);
-        p.y[row] = tap(p.y_tap, row, gated(g, u));
+        g = tap(gate_tap, row, g), u = tap(up_tap, row, u);
+        p.y[row] = tap(y_tap, row, gated(g, u));
     };
     u8 *stages = shared + vector_bytes<Gate, Up>(n);
     if constexpr (TILES == 0) {

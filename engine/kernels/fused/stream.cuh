@@ -36,6 +36,8 @@ struct Stream {
                               make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w));
         return tap4(taps ? sum_tap : nullptr, 4 * i, make_float4(v.x + p.x, v.y + p.y, v.z + p.z, v.w + p.w));
     }
+    // The same, of which nothing is tapped.
+    __device__ __forceinline__ Stream untapped() const { return {base, {halves[0], halves[1]}, nullptr, nullptr}; }
     __device__ __forceinline__ float one(int i) const {
         const float v = __ldcg(base + i);
         return halves[0] ? v + (__ldcg(halves[0] + i) + __ldcg(halves[1] + i)) : v;

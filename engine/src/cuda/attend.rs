@@ -1,7 +1,7 @@
 //! Which kernel makes the attention of a decode step, and in how many shares.
 
 use super::decoder::Layer;
-use super::fast::Fused;
+use super::fast::{Fused, tapped};
 use super::kernels::*;
 use super::launch::Call;
 use super::memory::SPLITS;
@@ -38,7 +38,9 @@ impl Fused<'_> {
     /// Shares of the keys of a head of the cache.
     pub(super) fn splits(&self, deep: bool) -> u32 {
         let (functions, heads) = (self.calls.functions, self.calls.graph.config.n_kv_heads as u32);
-        let halves = self.decoder.layers.first().filter(|_| deep).and_then(|l| self.attention_halves(l));
+        // As many with taps as without, so that these change no sum.
+        let untapped = Fused { wants: &|_| false, ..*self };
+        let halves = self.decoder.layers.first().filter(|_| deep).and_then(|l| untapped.attention_halves(l));
         let whole = match halves {
             Some((call, cluster)) => functions.resident_clusters(&call, cluster),
             None => functions.processors,
@@ -84,8 +86,9 @@ impl Fused<'_> {
             tile + tile.max(sums)
         };
         let keys = if shared(KEYS) <= self.limit() { KEYS } else { KEYS / 2 };
+        let (kv, tapped) = (self.calls.options.kv_kernel(false), tapped(&[&[params.scores_tap, params.weights_tap]]));
         Call::new(params, (config.n_kv_heads as u32, self.splits(false), 1), ATTENTION_THREADS)
-            .of(&[&self.calls.options.kv_kernel(false), &config.head_dim, &group, &keys, &early.is_some()])
+            .of(&[&kv, &config.head_dim, &group, &keys, &early.is_some(), &tapped])
             .shared(shared(keys) as u32)
     }
 
@@ -116,8 +119,9 @@ impl Fused<'_> {
         let most = if d > 64 { 8 } else { 2 };
         let fits = |&c: &u32| c <= most && 8 * heads * c <= self.calls.functions.processors;
         let cluster = [8, 4, 2].into_iter().find(fits).unwrap_or(1);
+        let tapped = tapped(&[&[params.scores_tap, params.weights_tap]]);
         let call = Call::new(params, (heads, cluster, 1), HALVES_THREADS)
-            .of(&[&d, &group, &stages, &cluster])
+            .of(&[&d, &group, &stages, &cluster, &tapped])
             .shared(shared as u32);
         Some((call, cluster))
     }

@@ -245,6 +245,7 @@ impl CudaEngine {
         #[cfg(any(test, feature = "faults"))]
         if let Some((fast, planted)) = self.fast.as_ref().and_then(|fast| Some((fast, fast.planted()?))) {
             calls.extend(planted.launches(&self.fused(fast, &|_| false)));
+            calls.extend(planted.launches(&self.fused(fast, &|_| true)));
         }
         self.functions.load(&self.context, &self.arch, &calls)
     }

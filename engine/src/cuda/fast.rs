@@ -33,6 +33,12 @@ const STATIC_BYTES: usize = 5 << 10;
 /// Bytes that a block of `ffn_act` has besides, and CUDA takes for itself.
 const BLOCK_BYTES: usize = 2 << 10;
 
+/// Whether any of these is an address. A kernel that is not made for taps has no code for them, which would take time
+/// on its turn.
+pub(super) fn tapped(taps: &[&[Ptr]]) -> bool {
+    taps.iter().copied().flatten().any(|&at| at != 0)
+}
+
 /// What of the model the fused kernels are not made for.
 ///
 /// # Errors
@@ -306,8 +312,11 @@ impl Fused<'_> {
                 stamps: 0,
             };
             let (kv, d) = (self.calls.options.kv_kernel(false), &config.head_dim);
+            let of_vector = [params.x.product_tap, params.x.sum_tap, params.norm_tap];
+            let (made, turned) = ([params.proj_tap, params.biased_tap], [params.normed_tap, params.rope_tap]);
+            let tapped = tapped(&[&of_vector, made.as_flattened(), turned.as_flattened()]);
             Call::new(params, (1, 1, 1), THREADS)
-                .of(&[&q.ty, &k.ty, &v.ty, &kv, d, &pairs, &head_norm, &held_q, &held_k, &held_v, &q.n])
+                .of(&[&q.ty, &k.ty, &v.ty, &kv, d, &pairs, &head_norm, &held_q, &held_k, &held_v, &q.n, &tapped])
         };
         if let Some((walk, threads, shared, makers)) = self.qkv_ring(layer) {
             let mut call = with(walk, makers, 0, [walk.stages as usize; 3]).shared(shared);
@@ -358,8 +367,9 @@ impl Fused<'_> {
             0 => 0,
             _ => config.n_heads * self.calls.options.context.div_ceil(SCALED),
         };
+        let tapped = tapped(&[&[params.weights_tap, params.context_tap, params.product_tap, params.y_tap]]);
         Call::new(params, ((makers + scaling) as u32, 1, 1), threads)
-            .of(&[&w.ty, &config.head_dim, &held, &stages, &w.n])
+            .of(&[&w.ty, &config.head_dim, &held, &stages, &w.n, &tapped])
             .shared(shared)
     }
 
@@ -411,7 +421,7 @@ impl Fused<'_> {
     /// Norm, gate, up and their product.
     pub(super) fn ffn_act(&self, residual: usize, norm: usize, mlp: &Mlp) -> Call {
         let (gate, up) = (self.weight(mlp.gate), self.weight(mlp.up));
-        let with = |tiles: usize, held: usize| {
+        let with = |tiles: usize, held: usize, streamed: bool| {
             move |walk| {
                 let params = FfnActParams {
                     x: self.at(residual),
@@ -429,7 +439,10 @@ impl Fused<'_> {
                     eps: self.eps(norm),
                     stamps: 0,
                 };
-                Call::new(params, (1, 1, 1), THREADS).of(&[&gate.ty, &up.ty, &tiles, &held, &gate.n])
+                // One kernel says how many blocks and warps the card holds, so that a tap changes no sum.
+                let taps = [params.norm_tap, params.gate_tap, params.up_tap, params.y_tap];
+                let tapped = streamed || tapped(&[&taps]);
+                Call::new(params, (1, 1, 1), THREADS).of(&[&gate.ty, &up.ty, &tiles, &held, &gate.n, &tapped])
             }
         };
         // Two pairs of tiles or one to a block, if the card then holds all blocks at once, two to a multiprocessor.
@@ -439,7 +452,7 @@ impl Fused<'_> {
             let (blocks, held) = (gate.m.div_ceil(TILE * pairs), task.held(gate.ty));
             if gate.ty == up.ty && held > 0 && blocks <= most {
                 let (walk, shared) = task.walk(1);
-                let mut call = with(2 * pairs, held)(walk).shared(shared);
+                let mut call = with(2 * pairs, held, false)(walk).shared(shared);
                 call.grid.0 = blocks as u32;
                 return call;
             }
@@ -449,7 +462,7 @@ impl Fused<'_> {
         let each = tiles.div_ceil(SHARING_BLOCKS * self.calls.functions.processors as usize);
         let (walk, shared) = self.task(&[gate, up], gate.n / 32, 1).shared_out(each);
         if gate.ty == up.ty && SHARING_BLOCKS * (shared as usize + BLOCK_BYTES) <= limit {
-            let mut call = with(1, SHARING_HELD)(walk).shared(shared);
+            let mut call = with(1, SHARING_HELD, false)(walk).shared(shared);
             (call.grid.0, call.block.0) = (tiles.div_ceil(each) as u32, SHARING_THREADS);
             return call;
         }
@@ -457,12 +470,12 @@ impl Fused<'_> {
         let blocks = tiles.min(self.calls.functions.processors as usize);
         let ring = self.task(&[gate, up], gate.n / 32, 1).ring(tiles.div_ceil(blocks));
         if let Some((walk, threads, shared)) = ring.filter(|_| gate.ty == up.ty && gate.m.is_multiple_of(TILE)) {
-            let mut call = with(0, walk.stages as usize)(walk).shared(shared);
+            let mut call = with(0, walk.stages as usize, false)(walk).shared(shared);
             (call.grid.0, call.block.0) = (blocks as u32, threads);
             return call;
         }
         let task = self.task(&[gate, up], gate.n / 32, 2);
-        self.streamed(&task, gate.m.div_ceil(TILE), with(2, 0))
+        self.streamed(&task, gate.m.div_ceil(TILE), with(2, 0, true))
     }
 
     /// The last norm and the output projection.

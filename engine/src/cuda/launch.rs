@@ -77,8 +77,8 @@ impl Call {
         CudaError::Failed(format!("CUDA: {error:?} in launching {}", self.kernel()))
     }
 
-    /// Gives the parameters to `node`, a launch of the same kernel in a captured graph, for the launches of the graph
-    /// to come.
+    /// Gives the parameters to `node`, a launch of the same kernel in a captured graph, or of the same with taps or
+    /// without, for the launches of the graph to come.
     ///
     /// # Safety
     /// As [`Self::launch`]; and the node must belong to `graph`.

@@ -62,8 +62,8 @@ impl CudaEngine {
         } else {
             for (call, &node) in calls.iter().zip(&captured.nodes) {
                 let function = self.functions.get(&call.kernel());
-                // SAFETY: the launch that was captured as this node, of this graph, but for numbers, blocks, and
-                // addresses in slots, which have room for what is written there.
+                // SAFETY: the launch that was captured as this node, of this graph, but for numbers, blocks, whether its
+                // kernel has taps, and addresses in slots, which have room for what is written there.
                 unsafe { call.update(function, captured.graph.cu_graph_exec(), node)? };
             }
             captured.given.clear();

@@ -143,7 +143,8 @@ impl Schedule<'_> {
         let longer = calls_of(self.longer(one)).chain(calls_of(tapped.longer(one)));
         // In a long context another kernel computes attention.
         let last = self.calls.options.context.saturating_sub(1);
-        let steps = [0, last].into_iter().flat_map(|first| calls_of(self.step(&[0], first)));
+        let steps = [(self, 0), (self, last), (&tapped, 0), (&tapped, last)];
+        let steps = steps.into_iter().flat_map(|(schedule, first)| calls_of(schedule.step(&[0], first)));
         steps.chain(longer).chain(read).collect()
     }
 }
@@ -161,7 +162,8 @@ mod tests {
     fn every_step_makes_each_stage_once_of_kernels_that_are_known_before() {
         for graph in graphs().iter().chain([&mixed()]) {
             for (path, kv) in [(Path::Tapped, DType::F32), (Path::Fast, DType::F16)] {
-                let options = Options { step: 300, context: 9000, path, kv: kv.into(), ..Options::default() };
+                let options =
+                    Options { step: 300, context: 9000, path, kv: kv.into(), taps: true, ..Options::default() };
                 with_calls(graph, &options, |calls| {
                     let decoder = decoder_of(graph).expect("a decoder");
                     let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| false, narrow: false };
@@ -174,6 +176,14 @@ mod tests {
                         assert_eq!(nodes, (0..graph.nodes.len()).collect::<Vec<_>>(), "{path:?}, {tokens} tokens");
                         let mut calls = calls_of(launches);
                         assert!(calls.all(|call| known.contains(&call.kernel())), "{path:?}, {tokens} tokens");
+                    }
+                    // Some of the stages are tapped.
+                    for of in 1..4 {
+                        let wants = |i: usize| i.is_multiple_of(of);
+                        let fused = schedule.fused.map(|fused| Fused { wants: &wants, ..fused });
+                        let some = Schedule { fused, ..schedule };
+                        let mut calls = [100, 8000].into_iter().flat_map(|first| calls_of(some.step(&[0], first)));
+                        assert!(calls.all(|call| known.contains(&call.kernel())), "{path:?}, taps of every {of}.");
                     }
                 });
             }

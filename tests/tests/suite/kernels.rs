@@ -56,7 +56,8 @@ fn arguments(file: File) -> Vec<String> {
         File::AttnOut => {
             let of = |(ty, d)| format!("{ty}, {d}, {}, 0, 1536", most_held(ty) / 2);
             let held = [(GgmlType::Q5_0, 64), (GgmlType::Q4_K, 128), (GgmlType::F16, 128)].map(of);
-            held.into_iter().chain(in_rings().map(|(ty, stages)| format!("{ty}, 128, 0, {stages}, 3584"))).collect()
+            let rings = in_rings().map(|(ty, stages)| format!("{ty}, 128, 0, {stages}, 3584"));
+            tapped_or_not(held.into_iter().chain(rings))
         }
         File::CacheRows => listed(&["KvF32", "KvF16"]),
         File::KvCache | File::KvRead | File::AttnScores | File::AttnContext | File::BlockScores => {
@@ -73,13 +74,13 @@ fn arguments(file: File) -> Vec<String> {
             let [q, k, v] = minima;
             let rings = [2, 4].map(|n| format!("{q}, {k}, {v}, KvF16, 128, 0, false, {n}, {n}, {n}, 3584"));
             let normed = ["F16, F16, F16, KvF32, 128, 4, true, 0, 0, 0, 0".to_owned()];
-            held.into_iter().chain(rings).chain(normed).collect()
+            tapped_or_not(held.into_iter().chain(rings).chain(normed))
         }
-        File::AttentionHalves => listed(&["64, 7, 6, 2", "128, 8, 3, 8", "32, 1, 12, 1"]),
-        File::Attention => listed(&[
+        File::AttentionHalves => tapped_or_not(listed(&["64, 7, 6, 2", "128, 8, 3, 8", "32, 1, 12, 1"])),
+        File::Attention => tapped_or_not(listed(&[
             "KvF32, 64, 7, 64, false", "KvF16, 128, 7, 64, true", "KvF32, 128, 2, 32, false",
             "KvF16, 256, 4, 64, false",
-        ]),
+        ])),
         File::Products => {
             let alone = read_by_kernels().map(|ty| vec![ty]);
             let mixed = [GgmlType::Q5_0, GgmlType::Q5_0, GgmlType::Q8_0].to_vec();
@@ -126,10 +127,15 @@ fn arguments(file: File) -> Vec<String> {
             let rest =
                 [of((GgmlType::Q4_K, GgmlType::Q6_K, 2, 0, 0)), of((GgmlType::Q4_K, GgmlType::Q4_K, 1, 1, 1536))];
             let rings = in_rings().map(|(ty, stages)| of((ty, ty, 0, stages, 3584)));
-            alike.into_iter().chain(rest).chain(rings).collect()
+            tapped_or_not(alike.into_iter().chain(rest).chain(rings))
         }
         _ => listed(&[""]),
     }
+}
+
+/// Each with taps and without.
+fn tapped_or_not(all: impl IntoIterator<Item = String>) -> Vec<String> {
+    all.into_iter().flat_map(|arguments| [false, true].map(|tapped| format!("{arguments}, {tapped}"))).collect()
 }
 
 /// Formats whose blocks of 256 weights warps bring through rings, with stages of a ring.

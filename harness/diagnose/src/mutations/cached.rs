@@ -220,6 +220,23 @@ fn coded(held: &Held<'_>, (rounding, scaled): (Rounding, Scaled), out: &mut [f32
     }
 }
 
+/// Rows of q8_0 whose scales are a 128th of the largest magnitude, in the place of a 127th. The code 128 of that largest one wraps to
+/// −128, or is cut to 127.
+fn of_128(held: &Held<'_>, wraps: bool, out: &mut [f32]) {
+    if held.ty != GgmlType::Q8_0 {
+        return read(held.ty, held.bytes, out);
+    }
+    for (given, out) in held.given.chunks_exact(32).zip(out.chunks_exact_mut(32)) {
+        let largest = given.iter().fold(0f32, |m, v| m.max(v.abs()));
+        let (scale, inverse) = (largest / 128.0, if largest == 0.0 { 0.0 } else { 128.0 / largest });
+        let stored = f16::from_f32(scale).to_f32();
+        for (out, v) in out.iter_mut().zip(given) {
+            let code = (v * inverse).round();
+            *out = stored * if wraps { f32::from(code as i32 as i8) } else { code.min(127.0) };
+        }
+    }
+}
+
 /// A fault of all caches in blocks.
 const fn cached(name: &'static str, story: &'static str, remedy: &'static str) -> Mutation {
     let seen = "text that is fluent and slightly wrong, or nonsense; right again with a cache in f16";
@@ -291,6 +308,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             "cache-scale-of-part-wrapped",
             "the scale of each cached block, and its offset where the format has offsets, is computed from {of}, in place of all 32, and larger codes keep their low bits",
             "compute the scale and the offset of each block from all its 32 elements",
+        )
+    },
+    Mutation {
+        params: &[Param::new("top", "0: wraps to −128, 1: is cut to 127", 0.0).searched(&[1.0])],
+        apply: |node, values, _| {
+            let wraps = values[0] == 0.0;
+            Some(node.holding(move |held, out| of_128(held, wraps, out)))
+        },
+        ..cached(
+            "cache-scale-of-128",
+            "the scale of each cached block of q8_0 is its largest magnitude divided by 128, and not by 127; the code 128 {top}",
+            "divide by 127: codes go from -127 to 127",
         )
     },
     Mutation {

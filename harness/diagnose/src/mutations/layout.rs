@@ -3,9 +3,9 @@
 use super::places::head;
 use super::{Mutation, Param, each};
 use crate::verdict::Evidence;
-use qdiff_engine::model::{Role, WeightSource};
+use qdiff_engine::model::{Axis, Node, Role, WeightSource};
 use qdiff_engine::ops::anatomy::{Contraction, Gather};
-use qdiff_engine::ops::{Anatomy, Context, Real, Tensor, linear};
+use qdiff_engine::ops::{Anatomy, Context, Real, Tensor, forward_with_bound, linear};
 use rayon::prelude::*;
 
 /// A linear layer whose memory `[m, n]` is taken for `[n, m]`: weight (o, i) is read at i·m + o. For a square matrix
@@ -52,6 +52,21 @@ fn across<F: Real>(x: &Tensor<F>, c: &Context<'_>, seen: fn(f32) -> f32) -> Tens
         a
     };
     firsts.into_par_iter().map(part).reduce(zeros, sum)
+}
+
+/// A linear layer that reads its input `[T, n]` from memory where that stands otherwise: each head of all tokens after the other, `[n / d, T, d]`.
+fn heads_first(node: &Node, d: usize) -> Option<Node> {
+    let op = node.op.clone();
+    (d > 0).then(|| {
+        node.computing(move |inputs, c| {
+            let (x, n) = (inputs[0], inputs[0].row_len());
+            let (rows, heads) = (x.rows(), n / d);
+            let stands = (0..rows * n)
+                .map(|at| x.data[(at / d % rows) * n + at / (rows * d).max(1) % heads.max(1) * d + at % d]);
+            let moved = Tensor { shape: x.shape.clone(), data: stands.collect() };
+            forward_with_bound(&op, &[&moved], c)
+        })
+    })
 }
 
 /// Row r of a table is read at r, r + rows, r + 2·rows and so on.
@@ -141,6 +156,46 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         seen: "plausible size, wrong everywhere, at every position",
         remedy: "a GGUF weight is [out][in]; to cuBLAS it is column-major [in, out]: use OP_T with lda = n_in",
         apply: |node, _, _| Some(node.computing(transposed)),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "input-heads-first",
+        fits: Some(|graph, n| {
+            matches!(n.op.anatomy(), Anatomy::Contraction(Contraction::Weight(None)))
+                && n.inputs.first().is_some_and(|&i| {
+                    matches!(graph.nodes[i].shape[..], [Axis::Tokens, Axis::Fixed(width)] if width.is_multiple_of(graph.config.head_dim))
+                })
+        }),
+        story: "the input stands in memory {as} and is read token by token: rows mix tokens",
+        seen: "with one token alone the stage is right",
+        remedy: "transpose {input} back to [tokens, heads, head_dim] before it is multiplied",
+        params: &[Param::new("as", "0: head by head, 1: column by column", 0.0).searched(&[1.0])],
+        apply: |node, values, graph| heads_first(node, if values[0] == 0.0 { graph.config.head_dim } else { 1 }),
+        ..Mutation::PLAIN
+    },
+    Mutation {
+        name: "accumulators-not-cleared",
+        fits: Some(|_, n| {
+            n.shape.first() == Some(&Axis::Tokens)
+                && matches!(n.op.anatomy(), Anatomy::Contraction(Contraction::Weight(None)))
+        }),
+        story: "the accumulators are not cleared before the last, partial tile of rows: each of its rows is added to the row one tile before it",
+        seen: "right where the rows of a part fill whole tiles",
+        remedy: "set the accumulators to zero at the beginning of each tile, the last one included",
+        params: &[Param::new("rows", "rows of a tile", 8.0).searched(&[16.0, 32.0, 64.0, 4.0, 128.0])],
+        apply: |node, values, _| {
+            let tile = values[0] as usize;
+            (tile > 1).then(|| {
+                node.writing(move |out| {
+                    let (rows, n) = (out.value.rows(), out.value.row_len());
+                    let first = rows / tile * tile;
+                    for at in (first.max(tile) * n..rows * n).rev() {
+                        out.value.data[at] += out.value.data[at - tile * n];
+                        out.bound[at] = out.bound[at].hypot(out.bound[at - tile * n]);
+                    }
+                })
+            })
+        },
         ..Mutation::PLAIN
     },
     Mutation {

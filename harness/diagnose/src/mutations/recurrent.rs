@@ -599,6 +599,23 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
     Mutation {
+        name: "conv-taps-turned",
+        fits: Some(convolution),
+        story: "the taps of the convolution are turned: each token meets the tap {by} its own, wrapping around",
+        seen: "the newest token has the weight of another",
+        remedy: "tap j of {weight} meets the token K − 1 − j before; where the window is a ring, begin at its oldest row",
+        params: &[Param::new("by", "1: after, 2: two after, 3: three after", 1.0).searched(&[2.0, 3.0])],
+        apply: |node, values, _| {
+            let by = values[0] as usize;
+            Some(node.reading(move |source, tensor, row, out| {
+                source.rows(tensor, row, out);
+                let taps = source.extent(tensor).0;
+                out.chunks_exact_mut(taps.max(1)).for_each(|taps| taps.rotate_left(by % taps.len().max(1)));
+            }))
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
         name: "conv-weight-layout",
         fits: Some(convolution),
         story: "{weight} is read as a row of channels for each tap, and holds a row of taps for each channel",

@@ -49,6 +49,7 @@ fn limits<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         let what = format!("values are cut off at {}", short(largest));
         all.push(through(scene, what, move |w| w.clamp(-largest, largest)));
     }
+    all.extend(saturated(scene, &elements));
     // c·tanh(w/c), its c from the element that shows it best.
     let shown = elements.iter().filter(|(g, w)| g * w > 0.0 && g.abs() < w.abs());
     if let Some((g, w)) = shown.max_by(|a, b| (a.1 / a.0).abs().total_cmp(&(b.1 / b.0).abs())) {
@@ -69,6 +70,24 @@ fn limits<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         }
     }
     all
+}
+
+/// Large values that all become one larger number, as where an exponent that is still in range is taken for infinity.
+fn saturated<'a>(scene: &'a Scene<'a>, elements: &[(f64, f64)]) -> Option<Law<'a>> {
+    let to = elements.first()?.0.abs();
+    let from = elements.iter().map(|(_, w)| w.abs()).reduce(f64::min)?;
+    if !(from < to && elements.iter().all(|(g, w)| g.abs() == to && g * w > 0.0)) {
+        return None;
+    }
+    // The limit lies between the largest value that is right and the smallest that is not.
+    let rows = scene.rows.iter().map(|&r| scene.e.row(&scene.e.rows[r]));
+    let right = rows
+        .flat_map(|(got, want, _)| got.iter().zip(want).filter(|(g, _)| g.abs() as f64 != to).map(|(_, w)| w.abs()));
+    let below = right.filter(|w| *w < from).fold(0f64, f64::max);
+    let power = from.log2().floor().exp2();
+    let limit = if power > below { power } else { from };
+    let what = format!("values of {} and more become {}", short(limit), short(to));
+    Some(through(scene, what, move |w| if w.abs() >= limit { to.copysign(w) } else { w }))
 }
 
 /// Digits of a penalty.
@@ -252,6 +271,28 @@ fn half_a_head_apart<'a>(scene: &'a Scene<'a>, rope: &'a Rope, of_head: bool) ->
     })
 }
 
+/// Elements that keep place and angle, each with the element half a head on for its partner, where a part of each head alone is rotated.
+fn partner_half_a_head_on<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Law<'a> {
+    let (d, half) = (rope.head_dim, rope.rotated / 2);
+    let what = format!(
+        "each element is rotated with element i + {} of its head, wrapping around, and not with the other of its pair",
+        d / 2
+    );
+    Law::new(what, 1, move |row: &RowAt| {
+        let x: Vec<f64> = operand(scene, row)?.iter().map(|v| f64::from(*v)).collect();
+        let right =
+            turned_by(rope, rope.pairing, &operand(scene, row)?, |i| row.place.position as f64 * frequency(rope, i));
+        let reach = right.bound.iter().copied().fold(0f32, f32::max);
+        let (mut value, partner) = (x.clone(), |i: usize| x[(i + d / 2) % d]);
+        for i in 0..half {
+            let ((a, b), (sin, cos)) = (pair(rope, i), (row.place.position as f64 * frequency(rope, i)).sin_cos());
+            value[a] = rope.magnitude() * (x[a] * cos - partner(a) * sin);
+            value[b] = rope.magnitude() * (x[b] * cos + partner(b) * sin);
+        }
+        Some(Row { bound: vec![reach; value.len()], value })
+    })
+}
+
 /// YaRN whose slow planes have the frequencies of a larger base, and not the model's divided by the factor.
 fn of_larger_base<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Option<Law<'a>> {
     let factor = rope.scaling.filter(|scaling| scaling.factor != 1.0)?.factor;
@@ -320,6 +361,7 @@ fn planes<'a>(scene: &'a Scene<'a>, rope: &'a Rope) -> Vec<Law<'a>> {
     all.extend(ANGLES.iter().map(|(what, f)| Law::new(*what, 1, by_angle(rope.pairing, *f))));
     let half = rope.rotated / 2;
     all.extend(of_larger_base(scene, rope));
+    all.extend((rope.rotated < rope.head_dim).then(|| partner_half_a_head_on(scene, rope)));
     all.extend((1..half).flat_map(|by| [true, false].map(|of_sine| from_table(scene, rope, by, of_sine))));
     all.extend(Index::giving(&of_planes(scene, rope)).into_iter().map(|index| {
         let what = format!("the frequency is that of the {}", index.told("plane", "i"));
