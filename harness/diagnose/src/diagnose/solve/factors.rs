@@ -224,9 +224,7 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
         (Some(a), Some(b)) => a.abs_diff(b) <= 1 || a == 0,
         _ => true,
     };
-    let wide = |n: &&Node| {
-        n.token_axis() == Some(0) && !n.shape.contains(&Axis::Keys) && fixed(n) == fixed(input)
-    };
+    let wide = |n: &&Node| n.token_axis() == Some(0) && !n.shape.contains(&Axis::Keys) && fixed(n) == fixed(input);
     let stages =
         graph.nodes.iter().filter(|n| n.id != scene.node().id && !scene.follows(n.id)).filter(near).filter(wide);
     let mut places: Vec<(String, usize, i64, usize)> = Vec::new();
