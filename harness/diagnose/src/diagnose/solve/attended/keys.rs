@@ -534,7 +534,7 @@ impl fmt::Display for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Before => f.write_str("the keys before the query's own, which is not seen"),
-            Self::Next => f.write_str("one key too many: the next token is seen"),
+            Self::Next => f.write_str("one key too many: the slot after the position of the query is seen"),
             Self::All => f.write_str("all keys of the part: nothing is masked"),
             Self::Own => f.write_str("the query's own key alone"),
             Self::OwnPart => f.write_str("the keys of the query's own part alone: those in the cache are not seen"),
