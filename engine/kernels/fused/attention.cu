@@ -61,9 +61,7 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
     };
     bool live = false;
     float *const scores_to = tap_of<TAPPED>(p.scores_tap), *const weights_to = tap_of<TAPPED>(p.weights_tap);
-    auto weights_of = [&](int h) {
-        return weights_to && live ? weights_to + (kv_head * GROUP + h) * keys : nullptr;
-    };
+    auto row_of = [&](float *to, int h) { return to && live ? to + (kv_head * GROUP + h) * keys : nullptr; };
     // The rows of earlier steps can be fetched before the kernel that writes this step's is done.
     const int newest = keys - 1;
     fetch(begin, newest);
@@ -100,7 +98,6 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
 #pragma unroll
         for (int h = 0; h < GROUP; h++) sum[h] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 
-        float *scores_tap = live ? scores_to : nullptr;
         const int last = live ? end : min(end, begin + KEYS);
         for (int tile = begin; tile < last; tile += KEYS) {
             const int here = min(KEYS, end - tile);
@@ -151,24 +148,23 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
                 for (int i = 0; i < HEADS; i++) {
                     if (i >= have) break;
                     const int h = first + i;
-                    if (owns && h < GROUP && at < here) {
-                        s[i] = tap(scores_tap, (kv_head * GROUP + h) * keys + tile + at, s[i]);
-                        prob[h][at] = __fmul_rn(s[i], p.scale);
-                    }
+                    if (owns && h < GROUP && at < here) prob[h][at] = s[i];
                 }
             }
             __syncthreads();
 #pragma unroll 1
             for (int h = warp; h < GROUP; h += WARPS) {
-                float score[KEYS / 32], before = largest[h], most = before;
+                float score[KEYS / 32], before = largest[h], most = before, *scores = row_of(scores_to, h);
 #pragma unroll
                 for (int i = 0; i < KEYS / 32; i++) {
-                    score[i] = lane + 32 * i < here ? prob[h][lane + 32 * i] : -3.402823466e38f;
+                    const bool is = lane + 32 * i < here;
+                    const float s = tap(is ? scores : nullptr, tile + lane + 32 * i, is ? prob[h][lane + 32 * i] : 0.0f);
+                    score[i] = is ? __fmul_rn(s, p.scale) : -3.402823466e38f;
                     most = fmaxf(most, score[i]);
                 }
                 most = warp_max(most);
                 const float less = expf(before - most);
-                float *weights = weights_of(h);
+                float *weights = row_of(weights_to, h);
                 if (weights && less != 1.0f) {
 #pragma unroll 1
                     for (int n = begin + lane; n < tile; n += 32) weights[n] *= less;

@@ -99,10 +99,10 @@ struct Context {
 };
 
 // Brings tapped weights, which stand relative to the largest score of their share, to
-// their total. `index` counts the blocks that do, of `blocks`; they share out the heads.
+// their total. `index` counts the blocks that do, of `blocks`; they share out the heads. `by` has room for SPLITS floats, where other
+// blocks have their vector: blocks that make rows have no more shared memory for it.
 template <int D>
-__device__ __forceinline__ void scale_weights(const AttnOutParams &p, const Shares &of, int index, int blocks, Turn &turn) {
-    __shared__ float by[SPLITS];
+__device__ __forceinline__ void scale_weights(const AttnOutParams &p, const Shares &of, int index, int blocks, float *by, Turn &turn) {
     const int head = index % p.heads, stride = blocks / p.heads * blockDim.x;
     float *weights = p.weights_tap + (size_t)head * of.keys;
     int at = index / p.heads * blockDim.x + threadIdx.x;
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(32 * (RING > 0 ? RING_WARPS : MOST_WARPS), RIN
     const Shares of(__ldcg(p.position_at) + 1, p.splits);
     const int tiles = (p.m + TILE - 1) / TILE, makers = RING > 0 ? p.makers : tiles;
     if (TAPPED && p.weights_tap && (int)blockIdx.x >= makers) {
-        scale_weights<D>(p, of, blockIdx.x - makers, gridDim.x - makers, turn);
+        scale_weights<D>(p, of, blockIdx.x - makers, gridDim.x - makers, (float *)shared, turn);
         return;
     }
     const int first = RING > 0 ? tiles * (int)blockIdx.x / makers : blockIdx.x;
