@@ -2,7 +2,7 @@
 # (.cargo/config.toml names it).
 
 # The files of the library llama load models and build graphs; no run waits for them. They are compiled with little optimisation,
-# several at a time, since their common headers take most of the time. The kernels (ggml) keep what llama.cpp asks for.
+# several at a time, so that the compiler reads their common headers less often. The kernels (ggml) keep what llama.cpp asks for.
 function(compile_llama_fast)
     get_target_property(sources llama SOURCES)
     get_target_property(folder llama SOURCE_DIR)

@@ -632,11 +632,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         remedy: "tap j of {weight} meets the token K − 1 − j before; where the window is a ring, begin at its oldest row",
         params: &[Param::new("by", "1: after, 2: two after, 3: three after", 1.0).searched(&[2.0, 3.0])],
         apply: |node, values, _| {
-            let by = values[0] as usize;
+            let taps = *node.weights.first()?.extent.first()?;
+            let by = (values[0] as usize).checked_rem(taps).filter(|by| *by > 0)?;
             Some(node.reading(move |source, tensor, row, out| {
                 source.rows(tensor, row, out);
-                let taps = source.extent(tensor).0;
-                out.chunks_exact_mut(taps.max(1)).for_each(|taps| taps.rotate_left(by % taps.len().max(1)));
+                out.chunks_exact_mut(taps).for_each(|taps| taps.rotate_left(by));
             }))
         },
         ..Mutation::PLAIN

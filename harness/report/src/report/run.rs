@@ -455,7 +455,7 @@ fn decisions(report: &Report) -> Option<String> {
         compared => format!(
             ". {} subject's values prefer its own choice by up to {}, and the values of the two sides differ by up to {}",
             match compared < other + reordered {
-                true => format!("In {compared} of these rows, those whose choices follow from their own values, the"),
+                true => format!("In the {compared} of these rows that can be compared, the"),
                 false => "The".to_owned(),
             },
             most(|d| d.margin),

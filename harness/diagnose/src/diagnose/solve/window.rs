@@ -64,15 +64,12 @@ fn of_other_stages<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
 }
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    let alone = scene.e.side.capture.steps.iter().all(|step| step.in_pass.is_none());
-    if alone && convolution(scene.node()).is_none() {
-        return of_other_stages(scene);
-    }
-    let (Some(op), Some(width)) = (convolution(scene.node()), scene.width()) else { return Vec::new() };
     // Positions of several sequences do not tell whose they are.
     if scene.e.side.capture.steps.iter().any(|step| step.in_pass.is_some()) {
         return Vec::new();
     }
+    let Some(op) = convolution(scene.node()) else { return of_other_stages(scene) };
+    let Some(width) = scene.width() else { return Vec::new() };
     let Some(weight) = scene.node().weights.first() else { return Vec::new() };
     let mut taps = vec![0f32; op.taps * width];
     scene.weights().rows(&weight.name, 0, &mut taps);
