@@ -13,6 +13,8 @@ pub use qdiff_compare::{
 };
 pub use qdiff_diagnose::{diagnose, mutations, severity, weights};
 pub use qdiff_llama::llama;
+#[cfg(feature = "llama")]
+use qdiff_llama_cpp as _;
 pub use qdiff_oracle::{chat, folder, loaded, oracle, products, prompts};
 pub use qdiff_report::report;
 pub use qdiff_runners::runners;

@@ -2,6 +2,8 @@
 
 use qdiff_capture::{arithmetic, capture, hash, machine, nearest, number, progress};
 use qdiff_llama::llama;
+#[cfg(test)]
+use qdiff_llama_cpp as _;
 use qdiff_oracle::{loaded, oracle, prompts};
 use qdiff_verdict::verdict;
 

@@ -1,12 +1,6 @@
-//! llama.cpp behind a safe interface: the one crate of the harness that calls it. Without the feature `llama` its twin says what
-//! is missing.
+//! What qdiff asks of llama.cpp. The crate `qdiff-llama-cpp` answers, and is the one crate of the harness that calls llama.cpp. A
+//! program without it has no llama.cpp, and says so where one is needed. So no crate but `qdiff` waits for llama.cpp to compile.
 
 use qdiff_capture::{arithmetic, capture, room};
-#[cfg(feature = "llama")]
-use qdiff_capture::{log, supervisor};
 
-#[cfg(feature = "llama")]
-pub mod llama;
-#[cfg(not(feature = "llama"))]
-#[path = "llama_absent.rs"]
 pub mod llama;

@@ -3,6 +3,8 @@
 use qdiff_capture::{arithmetic, capture, memory, metrics, number, progress};
 #[cfg(test)]
 use qdiff_llama::llama;
+#[cfg(test)]
+use qdiff_llama_cpp as _;
 use qdiff_oracle::{oracle, products};
 
 pub mod verdict;

@@ -1,22 +1,25 @@
 //! A GGUF file as ggml itself reads it: the oracle's weights.
 
-use crate::supervisor;
-use anyhow::{Context as _, Result, ensure};
-use llama_cpp_sys_2 as sys;
+use anyhow::{Context as _, Result};
 use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::WeightSource;
-use qdiff_engine::quant::{GgmlType, Stored};
+use qdiff_engine::quant::{GgmlType, Stored, dequantize};
 use std::collections::HashMap;
-use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::sync::Arc;
 
-struct Entry {
-    dims: Vec<u64>,
-    ty: GgmlType,
-    part: usize,
-    start: usize,
-    row_bytes: usize,
+/// A tensor, as ggml says where it lies.
+pub struct Entry {
+    /// Extent in ggml order, trailing ones dropped.
+    pub dims: Vec<u64>,
+    /// Its format.
+    pub ty: GgmlType,
+    /// Number of its file.
+    pub part: usize,
+    /// First byte in that file.
+    pub start: usize,
+    /// Bytes of a row.
+    pub row_bytes: usize,
 }
 
 /// Tensor index and values by ggml: `gguf_*` for the index, `to_float` for
@@ -30,9 +33,12 @@ pub struct GgmlWeights<'a> {
 /// What ggml reads of a model's files besides the weights.
 #[derive(Default)]
 pub struct Index {
-    entries: HashMap<String, Entry>,
-    reals: HashMap<String, f32>,
-    integers: HashMap<String, Vec<i64>>,
+    /// Tensors by name.
+    pub entries: HashMap<String, Entry>,
+    /// Real metadata values by key.
+    pub reals: HashMap<String, f32>,
+    /// Metadata values that are lists of integers, by key.
+    pub integers: HashMap<String, Vec<i64>>,
 }
 
 impl Index {
@@ -41,71 +47,12 @@ impl Index {
     /// # Errors
     /// As [`GgmlWeights::open`].
     pub fn read(model: &Gguf) -> Result<Self> {
-        super::start();
+        let library = super::library()?;
         let mut index = Self::default();
         for (number, part) in model.parts().iter().enumerate() {
-            let path = part.path.as_deref().context("ggml reads files alone")?;
-            let _doing = supervisor::doing(|| format!("ggml was reading {}", path.display()));
-            index.add(number, path)?;
+            library.index(&mut index, number, part.path.as_deref().context("ggml reads files alone")?)?;
         }
         Ok(index)
-    }
-
-    /// The tensors of a file, and of the first the metadata.
-    fn add(&mut self, part: usize, path: &Path) -> Result<()> {
-        let Self { entries, reals, integers } = self;
-        // SAFETY: plain C calls; the context is freed below and nothing of it is kept.
-        unsafe {
-            let ctx = index(path)?;
-            let keys = if part == 0 { sys::gguf_get_n_kv(ctx) } else { 0 };
-            for i in 0..keys {
-                let key = CStr::from_ptr(sys::gguf_get_key(ctx, i)).to_string_lossy();
-                let ty = sys::gguf_get_kv_type(ctx, i);
-                if ty == sys::GGUF_TYPE_FLOAT32 {
-                    reals.insert(key.into_owned(), sys::gguf_get_val_f32(ctx, i));
-                } else if ty == sys::GGUF_TYPE_ARRAY && !key.starts_with("tokenizer.") {
-                    let (of, count) = (sys::gguf_get_arr_type(ctx, i), sys::gguf_get_arr_n(ctx, i));
-                    if count > 0 && of == sys::GGUF_TYPE_UINT64 {
-                        // Eight bytes each.
-                        let list = std::slice::from_raw_parts(sys::gguf_get_arr_data(ctx, i).cast::<[u8; 8]>(), count);
-                        integers.insert(key.into_owned(), list.iter().map(|n| i64::from_ne_bytes(*n)).collect());
-                    } else if count > 0 && [sys::GGUF_TYPE_INT32, sys::GGUF_TYPE_UINT32].contains(&of) {
-                        // Four bytes each, aligned as ggml allocates them.
-                        let list = std::slice::from_raw_parts(sys::gguf_get_arr_data(ctx, i).cast::<[u8; 4]>(), count);
-                        let wide = |bytes: &[u8; 4]| match of == sys::GGUF_TYPE_INT32 {
-                            true => i64::from(i32::from_ne_bytes(*bytes)),
-                            false => i64::from(u32::from_ne_bytes(*bytes)),
-                        };
-                        integers.insert(key.into_owned(), list.iter().map(wide).collect());
-                    }
-                }
-            }
-            let base = sys::gguf_get_data_offset(ctx);
-            for i in 0..sys::gguf_get_n_tensors(ctx) {
-                let name = CStr::from_ptr(sys::gguf_get_tensor_name(ctx, i));
-                let raw_type = sys::gguf_get_tensor_type(ctx, i);
-                let Some(ty) = GgmlType::from_id(raw_type as u32) else {
-                    continue;
-                };
-                let ne = std::slice::from_raw_parts(sys::gguf_get_tensor_ne(ctx, i), 4);
-                let mut dims: Vec<u64> = ne.iter().map(|&n| n as u64).collect();
-                while dims.len() > 1 && dims.last() == Some(&1) {
-                    dims.pop();
-                }
-                entries.insert(
-                    name.to_string_lossy().into_owned(),
-                    Entry {
-                        ty,
-                        part,
-                        start: base + sys::gguf_get_tensor_offset(ctx, i),
-                        row_bytes: sys::ggml_row_size(raw_type, ne[0]),
-                        dims,
-                    },
-                );
-            }
-            sys::gguf_free(ctx);
-        }
-        Ok(())
     }
 }
 
@@ -125,7 +72,10 @@ impl<'a> GgmlWeights<'a> {
     }
 
     /// The model's first file, which has its metadata.
-    pub(super) fn first_file(&self) -> &Path {
+    ///
+    /// # Panics
+    /// If the model was read from memory.
+    pub fn first_file(&self) -> &Path {
         self.parts[0].0
     }
 
@@ -179,30 +129,14 @@ impl WeightSource for GgmlWeights<'_> {
     }
 }
 
-/// The index of the file, to be freed with `gguf_free`.
-pub(super) fn index(path: &Path) -> Result<*mut sys::gguf_context> {
-    let name = CString::new(path.as_os_str().as_encoded_bytes())?;
-    let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
-    // SAFETY: a NUL-terminated path; the result is checked.
-    let ctx = unsafe { sys::gguf_init_from_file(name.as_ptr(), params) };
-    ensure!(!ctx.is_null(), "ggml cannot read {}", path.display());
-    Ok(ctx)
-}
-
-/// ggml's own dequantisation of whole blocks.
+/// ggml's own dequantisation of whole blocks; without ggml the engine's reader, bit for bit the same.
 ///
 /// # Panics
-/// If ggml has no conversion for the type.
-pub fn to_float(ty: sys::ggml_type, bytes: &[u8], out: &mut [f32]) {
-    // SAFETY: the traits are a static table; `bytes` holds the blocks of
-    // `out.len()` values, as both callers slice it by ggml's own row size.
-    unsafe {
-        assert!(bytes.len() >= sys::ggml_row_size(ty, out.len() as i64));
-        if ty == sys::GGML_TYPE_F32 {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.as_mut_ptr().cast(), out.len() * 4);
-            return;
-        }
-        let convert = (*sys::ggml_get_type_traits(ty)).to_float.expect("a quantised type has to_float");
-        convert(bytes.as_ptr().cast(), out.as_mut_ptr(), out.len() as i64);
+/// If there is no conversion for the type.
+pub fn to_float(ty: u32, bytes: &[u8], out: &mut [f32]) {
+    if let Some(library) = super::LIBRARY.get() {
+        return library.to_float(ty, bytes, out);
     }
+    let ty = GgmlType::from_id(ty).expect("a type of the model");
+    dequantize(ty, &bytes[..ty.row_bytes(out.len())], out);
 }

@@ -1,150 +1,122 @@
-//! llama.cpp, wrapped as narrowly as qdiff needs it: a model, a context with
-//! taps, tokens, and ggml's own view of a GGUF file.
-//!
-//! This folder is the only place of the harness that calls llama.cpp.
+//! A model, contexts with taps, tokens, samplers, and ggml's own view of a GGUF file.
 
 pub mod context;
 pub mod copy;
 pub mod gguf;
 pub mod sampler;
-mod taps;
-pub mod vocab;
 
 use crate::arithmetic::LinearRule;
-use crate::log::{self, Level};
-use crate::supervisor;
-use anyhow::{Result, bail};
-use llama_cpp_sys_2 as sys;
-use qdiff_engine::quant::{ActivationFormat, GgmlType};
-use std::ffi::{CStr, CString, c_char, c_void};
+use crate::room::Room;
+use anyhow::{Context as _, Result};
+use context::{Plays, Runs};
+use qdiff_engine::model::Graph;
+use qdiff_engine::quant::GgmlType;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
-/// Hands what llama.cpp says to the log.
-///
-/// # Safety
-/// The text must be null or end with NUL.
-unsafe extern "C" fn tell(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
-    /// Whether the line that is being continued is notable.
-    static NOTABLE: AtomicBool = AtomicBool::new(false);
-    if text.is_null() {
-        return;
-    }
-    let notable = match level {
-        sys::GGML_LOG_LEVEL_CONT => NOTABLE.load(Ordering::Relaxed),
-        level => matches!(level, sys::GGML_LOG_LEVEL_WARN | sys::GGML_LOG_LEVEL_ERROR),
-    };
-    NOTABLE.store(notable, Ordering::Relaxed);
-    // SAFETY: llama.cpp passes a NUL-terminated string.
-    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
-    if level == sys::GGML_LOG_LEVEL_ERROR {
-        complaint().get_or_insert_with(|| text.trim().to_owned());
-    }
-    log::text(if notable { Level::Notable } else { Level::Chatter }, &text);
+/// llama.cpp, as a program has it that was built with it.
+pub trait Library: Send + Sync {
+    /// As [`cuda_backend`].
+    ///
+    /// # Errors
+    /// As there.
+    fn cuda_backend(&self) -> Result<()>;
+
+    /// As [`dot_types`].
+    fn dot_types(&self) -> Vec<LinearRule>;
+
+    /// Loads a model.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    fn load(&self, path: &Path, what: Load) -> Result<Box<dyn Loaded>>;
+
+    /// The index of a file, which is number `part` of a model.
+    ///
+    /// # Errors
+    /// As [`gguf::Index::read`].
+    fn index(&self, index: &mut gguf::Index, part: usize, path: &Path) -> Result<()>;
+
+    /// As [`gguf::to_float`].
+    fn to_float(&self, ty: u32, bytes: &[u8], out: &mut [f32]);
+
+    /// As [`copy::write_copy`].
+    ///
+    /// # Errors
+    /// As there.
+    fn write_copy(&self, weights: &gguf::GgmlWeights<'_>, ty: GgmlType, target: &Path) -> Result<usize>;
+
+    /// A chain of llama.cpp's samplers, for a vocabulary of `tokens`.
+    fn sampler(&self, chain: &[qdiff_engine::sampler::Step], tokens: usize) -> Box<dyn sampler::Samples>;
 }
 
-/// The first error that llama.cpp told since this was taken: it returns none.
-fn complaint() -> MutexGuard<'static, Option<String>> {
-    static COMPLAINT: Mutex<Option<String>> = Mutex::new(None);
-    COMPLAINT.lock().unwrap_or_else(PoisonError::into_inner)
+/// A model that llama.cpp has loaded.
+pub trait Loaded: Send + Sync {
+    /// As [`Model::metadata`].
+    fn metadata(&self, key: &str) -> Option<String>;
+
+    /// As [`Model::n_tokens`].
+    fn n_tokens(&self) -> usize;
+
+    /// As [`Model::tokenize`].
+    ///
+    /// # Errors
+    /// As there.
+    fn tokenize(&self, text: &[u8], parse_special: bool) -> Result<Vec<u32>>;
+
+    /// As [`Model::piece_bytes`].
+    fn piece_bytes(&self, token: u32, special: bool) -> Option<Vec<u8>>;
+
+    /// As [`Model::ends_generation`].
+    fn ends_generation(&self, token: u32) -> bool;
+
+    /// A context with taps, which keeps `owner`: the model that this is part of.
+    ///
+    /// # Errors
+    /// As [`context::TappedContext::new`].
+    fn tapped(&self, owner: Arc<Model>, graph: &Graph, room: Room) -> Result<Box<dyn Runs>>;
+
+    /// A context without, which keeps `owner`: the model that this is part of.
+    ///
+    /// # Errors
+    /// As [`context::Plain::new`].
+    fn plain(&self, owner: Arc<Model>, n_ctx: usize, n_step: usize) -> Result<Box<dyn Plays>>;
 }
 
-/// Keeps what ggml says before it aborts: there is no other word of it.
-///
-/// # Safety
-/// The text must be null or end with NUL.
-unsafe extern "C" fn gives_up(text: *const c_char) {
-    if !text.is_null() {
-        // SAFETY: ggml passes a NUL-terminated string.
-        supervisor::words(unsafe { CStr::from_ptr(text) }.to_bytes());
-    }
+static LIBRARY: OnceLock<&'static dyn Library> = OnceLock::new();
+
+/// Gives this program its llama.cpp. A second call changes nothing.
+pub fn install(library: &'static dyn Library) {
+    LIBRARY.get_or_init(|| library);
 }
 
-/// What llama.cpp complained of.
-fn why() -> String {
-    complaint().take().unwrap_or_else(|| "it does not say why".to_owned())
+/// This program's llama.cpp.
+fn library() -> Result<&'static dyn Library> {
+    LIBRARY.get().copied().context(
+        "this qdiff was built without llama.cpp; build it with its default features (cargo build --release -p qdiff)",
+    )
 }
 
-/// Starts the library once.
-pub fn start() {
-    static START: Once = Once::new();
-    START.call_once(|| {
-        // SAFETY: called once, before any other call; `tell` lives for ever.
-        unsafe {
-            sys::llama_log_set(Some(tell), std::ptr::null_mut());
-            sys::ggml_set_abort_callback(Some(gives_up));
-            sys::llama_backend_init();
-        }
-    });
-}
-
-/// Whether this build has llama.cpp: it has.
+/// Whether this program has llama.cpp.
 ///
 /// # Errors
-/// None; in a build without it, what to do.
+/// If not: what to do.
 pub fn built_in() -> Result<()> {
-    Ok(())
+    library().map(drop)
 }
 
 /// What llama.cpp's CPU turns activations into, per weight format: asked of the very library that runs.
 pub fn dot_types() -> Vec<LinearRule> {
-    let format = |ty: sys::ggml_type| match ty {
-        sys::GGML_TYPE_F16 => Some(ActivationFormat::F16),
-        sys::GGML_TYPE_BF16 => Some(ActivationFormat::Bf16),
-        sys::GGML_TYPE_Q8_0 => Some(ActivationFormat::Q8_0),
-        sys::GGML_TYPE_Q8_1 => Some(ActivationFormat::Q8_1),
-        sys::GGML_TYPE_Q8_K => Some(ActivationFormat::Q8K),
-        _ => None,
-    };
-    GgmlType::ALL_SUPPORTED
-        .iter()
-        .filter_map(|ty| {
-            // SAFETY: the table is static and covers every type id.
-            let dot = unsafe { (*sys::ggml_get_type_traits_cpu(ty.id() as _)).vec_dot_type };
-            format(dot).map(|activations| LinearRule {
-                weights: ty.name().to_owned(),
-                activations,
-                ..LinearRule::default()
-            })
-        })
-        .collect()
-}
-
-/// A loaded model.
-pub struct Model {
-    pub(crate) raw: *mut sys::llama_model,
-    /// Whether its layers are on a GPU.
-    pub on_gpu: bool,
+    LIBRARY.get().map_or_else(Vec::new, |library| library.dot_types())
 }
 
 /// Loads ggml's CUDA backend once, from the library that `QDIFF_GGML_CUDA`
 /// names: the ordinary build of llama.cpp has none.
 ///
 /// # Errors
-/// If none is named, or ggml cannot load it.
+/// As [`built_in`]; if none is named, or ggml cannot load it.
 pub fn cuda_backend() -> Result<()> {
-    static LOADED: OnceLock<Result<(), String>> = OnceLock::new();
-    let loaded = LOADED.get_or_init(|| {
-        let remedy = "build it with scripts/build-ggml-cuda OUT and set QDIFF_GGML_CUDA=OUT/libggml-cuda.so";
-        let Some(library) = std::env::var_os("QDIFF_GGML_CUDA") else {
-            return Err(format!("llama.cpp on CUDA needs ggml's CUDA backend: {remedy}"));
-        };
-        let library = Path::new(&library);
-        let shown = library.display();
-        if !library.is_file() {
-            return Err(format!("QDIFF_GGML_CUDA: {shown} is no file; {remedy}"));
-        }
-        let name = CString::new(library.as_os_str().as_encoded_bytes()).map_err(|e| e.to_string())?;
-        // SAFETY: a NUL-terminated path; null means failure.
-        if unsafe { sys::ggml_backend_load(name.as_ptr()) }.is_null() {
-            return Err(format!(
-                "ggml cannot load {shown}, or it finds no GPU; it must be built from the same ggml: {remedy}"
-            ));
-        }
-        Ok(())
-    });
-    loaded.clone().map_err(anyhow::Error::msg)
+    library()?.cuda_backend()
 }
 
 /// What is loaded of a model, and for what.
@@ -158,59 +130,55 @@ pub enum Load {
     Vocabulary,
 }
 
+/// A loaded model.
+pub struct Model {
+    loaded: Box<dyn Loaded>,
+    /// Whether its layers are on a GPU.
+    pub on_gpu: bool,
+}
+
 impl Model {
     /// Loads `path`.
     ///
     /// # Errors
-    /// If llama.cpp refuses the file, or there is no CUDA backend and it takes one.
+    /// As [`built_in`]; if llama.cpp refuses the file, or there is no CUDA backend and it takes one.
     pub fn load(path: &Path, what: Load) -> Result<Self> {
-        start();
-        let on_gpu = what == Load::Cuda;
-        if on_gpu {
-            cuda_backend()?;
-        }
-        // An empty list: no device, even where a CUDA backend has been loaded.
-        let mut none = [std::ptr::null_mut()];
-        // SAFETY: a call that only fills a structure.
-        let mut params = unsafe { sys::llama_model_default_params() };
-        if !on_gpu {
-            params.devices = none.as_mut_ptr();
-        }
-        params.n_gpu_layers = if on_gpu { 999 } else { 0 };
-        params.vocab_only = what == Load::Vocabulary;
-        params.use_extra_bufts = false;
-        let name = CString::new(path.as_os_str().as_encoded_bytes())?;
-        let _doing = supervisor::doing(|| format!("llama.cpp was loading {}", path.display()));
-        complaint().take();
-        // SAFETY: a NUL-terminated path; the result is checked.
-        let raw = unsafe { sys::llama_model_load_from_file(name.as_ptr(), params) };
-        if raw.is_null() {
-            bail!("llama.cpp cannot load {}: {}", path.display(), why());
-        }
-        Ok(Self { raw, on_gpu })
+        Ok(Self { loaded: library()?.load(path, what)?, on_gpu: what == Load::Cuda })
     }
 
     /// A metadata value as llama.cpp prints it.
     pub fn metadata(&self, key: &str) -> Option<String> {
-        let key = CString::new(key).ok()?;
-        let mut buffer = vec![0u8; 1 << 16];
-        // SAFETY: the buffer's length is passed along.
-        let n =
-            unsafe { sys::llama_model_meta_val_str(self.raw, key.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
-        let n = usize::try_from(n).ok()?;
-        buffer.truncate(n.min((1 << 16) - 1));
-        Some(String::from_utf8_lossy(&buffer).into_owned())
+        self.loaded.metadata(key)
+    }
+
+    /// Number of tokens, padding included.
+    pub fn n_tokens(&self) -> usize {
+        self.loaded.n_tokens()
+    }
+
+    /// Splits text that may be none into tokens; control tokens in it are recognised only if `parse_special`.
+    ///
+    /// # Errors
+    /// If llama.cpp refuses the text.
+    pub fn tokenize(&self, text: &[u8], parse_special: bool) -> Result<Vec<u32>> {
+        self.loaded.tokenize(text, parse_special)
+    }
+
+    /// The text of one token, special tokens spelled out.
+    pub fn piece(&self, token: u32) -> String {
+        match self.piece_bytes(token, true) {
+            Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            None => format!("<{token}>"),
+        }
+    }
+
+    /// The bytes that a token prints, those of control tokens only if `special`; `None` beyond the vocabulary.
+    pub fn piece_bytes(&self, token: u32, special: bool) -> Option<Vec<u8>> {
+        self.loaded.piece_bytes(token, special)
+    }
+
+    /// Whether the token ends a generation.
+    pub fn ends_generation(&self, token: u32) -> bool {
+        self.loaded.ends_generation(token)
     }
 }
-
-impl Drop for Model {
-    fn drop(&mut self) {
-        // SAFETY: loaded by us, freed once.
-        unsafe { sys::llama_model_free(self.raw) };
-    }
-}
-
-// SAFETY: a loaded model is read-only; llama.cpp documents sharing it between contexts on several threads.
-unsafe impl Send for Model {}
-// SAFETY: as above.
-unsafe impl Sync for Model {}

@@ -1,57 +1,43 @@
 //! llama.cpp's own samplers, as the truth that the engine's are held against.
 
-use llama_cpp_sys_2 as sys;
 use qdiff_engine::sampler::Step;
 
-/// A chain of llama.cpp's samplers.
-pub struct LlamaSampler {
-    chain: *mut sys::llama_sampler,
-    tokens: usize,
-    /// Whether the chain takes the largest logit, and draws nothing.
-    greedy: bool,
-    last_of_equals: bool,
+/// What a chain of llama.cpp's samplers does.
+pub trait Samples {
+    /// As [`LlamaSampler::last_of_equals`].
+    fn last_of_equals(&mut self);
+
+    /// As [`LlamaSampler::accept`].
+    fn accept(&mut self, token: u32);
+
+    /// As [`LlamaSampler::sample`].
+    fn sample(&mut self, logits: &[f32]) -> u32;
 }
+
+/// A chain of llama.cpp's samplers.
+pub struct LlamaSampler(Box<dyn Samples>);
 
 impl LlamaSampler {
     /// The same chain as the engine's [`Sampler`](qdiff_engine::sampler::Sampler)
     /// makes of `chain`, for a vocabulary of `tokens`.
+    ///
+    /// # Panics
+    /// Without llama.cpp: free-running text needs its model first, which is refused.
     pub fn new(chain: &[Step], tokens: usize) -> Self {
-        let greedy = chain.last() == Some(&Step::Greedy);
-        // SAFETY: the chain owns the samplers added to it, and is freed in drop.
-        let chain = unsafe {
-            let params = sys::llama_sampler_chain_default_params();
-            let all = sys::llama_sampler_chain_init(params);
-            for step in chain {
-                let sampler = match *step {
-                    Step::Penalties { last, repeat, frequency, presence } => {
-                        sys::llama_sampler_init_penalties(clamp(tokens), clamp(last), repeat, frequency, presence)
-                    }
-                    Step::TopK(k) => sys::llama_sampler_init_top_k(clamp(k)),
-                    Step::TopP(p) => sys::llama_sampler_init_top_p(p, 0),
-                    Step::MinP(p) => sys::llama_sampler_init_min_p(p, 0),
-                    Step::Temperature(t) => sys::llama_sampler_init_temp(t),
-                    Step::Greedy => sys::llama_sampler_init_greedy(),
-                    Step::Draw(seed) => sys::llama_sampler_init_dist(seed),
-                };
-                sys::llama_sampler_chain_add(all, sampler);
-            }
-            all
-        };
-        Self { chain, tokens, greedy, last_of_equals: false }
+        Self(super::library().expect("llama.cpp's model is loaded before its samplers are made").sampler(chain, tokens))
     }
 
     /// The same chain on candidates from the last id down: the largest that it takes is the last among equals. One that
     /// draws is as it was.
     #[must_use]
     pub fn last_of_equals(mut self) -> Self {
-        self.last_of_equals = self.greedy;
+        self.0.last_of_equals();
         self
     }
 
     /// Remembers a token for the penalties.
     pub fn accept(&mut self, token: u32) {
-        // SAFETY: the chain lives.
-        unsafe { sys::llama_sampler_accept(self.chain, token as i32) };
+        self.0.accept(token);
     }
 
     /// Draws a token from the logits `[V]` and remembers it. Logits beyond the
@@ -60,30 +46,6 @@ impl LlamaSampler {
     /// # Panics
     /// If there are fewer logits than tokens, or the chain chooses none.
     pub fn sample(&mut self, logits: &[f32]) -> u32 {
-        let mut list: Vec<sys::llama_token_data> =
-            (0..).zip(&logits[..self.tokens]).map(|(id, &logit)| sys::llama_token_data { id, logit, p: 0.0 }).collect();
-        if self.last_of_equals {
-            list.reverse();
-        }
-        let mut array =
-            sys::llama_token_data_array { data: list.as_mut_ptr(), size: list.len(), selected: -1, sorted: false };
-        // SAFETY: the array points into `list`, which outlives the call; samplers shrink it, and never move it.
-        unsafe { sys::llama_sampler_apply(self.chain, &mut array) };
-        let chosen = usize::try_from(array.selected).expect("the chain chooses a token");
-        let token = list[chosen].id as u32;
-        self.accept(token);
-        token
-    }
-}
-
-/// llama.cpp counts in 32 bits.
-fn clamp(n: usize) -> i32 {
-    i32::try_from(n).unwrap_or(i32::MAX)
-}
-
-impl Drop for LlamaSampler {
-    fn drop(&mut self) {
-        // SAFETY: made by us, freed once, with the samplers in it.
-        unsafe { sys::llama_sampler_free(self.chain) };
+        self.0.sample(logits)
     }
 }

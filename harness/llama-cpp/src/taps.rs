@@ -3,10 +3,10 @@
 //! Copies are made inside the callback, because later operations overwrite
 //! tensors in place; views are read through their strides.
 
-use super::gguf::to_float;
-use crate::capture::PassCollector;
+use crate::gguf::to_float;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
+use qdiff_capture::capture::PassCollector;
 use qdiff_engine::model::{EmittedLayout, Graph, Node, StageId};
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
 use qdiff_engine::ops::{Anatomy, Tensor};

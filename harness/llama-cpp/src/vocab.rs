@@ -1,7 +1,7 @@
 //! Tokens as llama.cpp makes them.
 
-use super::Model;
-use crate::supervisor;
+use crate::Model;
+use qdiff_capture::supervisor;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
 
@@ -11,17 +11,12 @@ impl Model {
         unsafe { sys::llama_model_get_vocab(self.raw) }
     }
 
-    /// Number of tokens, padding included.
-    pub fn n_tokens(&self) -> usize {
+    pub(crate) fn tokens(&self) -> usize {
         // SAFETY: as above.
         unsafe { sys::llama_vocab_n_tokens(self.vocab()) as usize }
     }
 
-    /// Splits text that may be none into tokens; control tokens in it are recognised only if `parse_special`.
-    ///
-    /// # Errors
-    /// If llama.cpp refuses the text.
-    pub fn tokenize(&self, text: &[u8], parse_special: bool) -> Result<Vec<u32>> {
+    pub(crate) fn split(&self, text: &[u8], parse_special: bool) -> Result<Vec<u32>> {
         let mut tokens = vec![0; text.len() + 8];
         let _doing = supervisor::doing(|| "llama.cpp was splitting the prompt into tokens".to_owned());
         // SAFETY: both lengths are passed along.
@@ -43,18 +38,9 @@ impl Model {
         Ok(tokens.into_iter().map(|t| t as u32).collect())
     }
 
-    /// The text of one token, special tokens spelled out.
-    pub fn piece(&self, token: u32) -> String {
-        match self.piece_bytes(token, true) {
-            Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            None => format!("<{token}>"),
-        }
-    }
-
-    /// The bytes that a token prints, those of control tokens only if `special`; `None` beyond the vocabulary.
-    pub fn piece_bytes(&self, token: u32, special: bool) -> Option<Vec<u8>> {
+    pub(crate) fn bytes_of(&self, token: u32, special: bool) -> Option<Vec<u8>> {
         // llama.cpp would abort.
-        if token as usize >= self.n_tokens() {
+        if token as usize >= self.tokens() {
             return None;
         }
         let mut buffer = vec![0u8; 64];
@@ -78,9 +64,8 @@ impl Model {
         }
     }
 
-    /// Whether the token ends a generation.
-    pub fn ends_generation(&self, token: u32) -> bool {
+    pub(crate) fn ends(&self, token: u32) -> bool {
         // SAFETY: the id is in range, as llama.cpp would abort on others.
-        (token as usize) < self.n_tokens() && unsafe { sys::llama_vocab_is_eog(self.vocab(), token as i32) }
+        (token as usize) < self.tokens() && unsafe { sys::llama_vocab_is_eog(self.vocab(), token as i32) }
     }
 }

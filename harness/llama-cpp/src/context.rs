@@ -1,0 +1,371 @@
+//! Contexts of llama.cpp: with taps, and, for measuring speed, as its users have it.
+
+use crate::Model;
+use crate::taps::{Taps, callback};
+use anyhow::{Context as _, Result, bail, ensure};
+use llama_cpp_sys_2 as sys;
+use qdiff_capture::capture::{PassCollector, Step, Stored, Want};
+use qdiff_capture::room::Room;
+use qdiff_capture::supervisor;
+use qdiff_engine::cpu::{Row, Sequences};
+use qdiff_engine::model::{Graph, Node, StageId};
+use qdiff_engine::quant::{ActivationFormat, KvType};
+use qdiff_llama::llama;
+use qdiff_llama::llama::context::{Plays, Runs, flash};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Once};
+
+/// A model that runs: its KV cache, and how far it is filled.
+struct Context {
+    raw: *mut sys::llama_context,
+    position: usize,
+    _model: Arc<llama::Model>,
+}
+
+impl Context {
+    /// A context for `cells` tokens, at most `step` of them in a step; everything that `params` points to must outlive
+    /// it.
+    fn new(
+        model: &Model, owner: Arc<llama::Model>, (cells, step): (usize, usize), mut params: sys::llama_context_params,
+    ) -> Result<Self> {
+        params.n_ctx = cells.next_multiple_of(256) as u32;
+        params.n_batch = step as u32;
+        params.n_ubatch = step as u32;
+        let _doing = supervisor::doing(|| "llama.cpp was making a context".to_owned());
+        crate::complaint().take();
+        // SAFETY: a plain C call; the result is checked.
+        let raw = unsafe { sys::llama_init_from_model(model.raw, params) };
+        let cells = params.n_ctx;
+        ensure!(!raw.is_null(), "llama.cpp cannot make a context of {cells} tokens: {}", crate::why());
+        Ok(Self { raw, position: 0, _model: owner })
+    }
+
+    /// Runs the `n` tokens of a batch.
+    fn decode(&mut self, batch: sys::llama_batch, n: usize) -> Result<()> {
+        // SAFETY: whoever made the batch keeps what it points to for the call.
+        let code = unsafe { sys::llama_decode(self.raw, batch) };
+        ensure!(code == 0, "llama.cpp failed at position {} (code {code})", self.position);
+        self.position += n;
+        Ok(())
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: made by us, freed once.
+        unsafe { sys::llama_free(self.raw) };
+    }
+}
+
+/// A context with taps.
+pub(crate) struct TappedContext {
+    // Freed before the taps that it points to.
+    context: Context,
+    taps: Box<Taps>,
+    /// Which slots of the cache each sequence has: llama.cpp gives rows the free ones in order.
+    sequences: Sequences,
+    /// The tokens of each sequence, pass by pass.
+    histories: BTreeMap<u32, Vec<Vec<u32>>>,
+    room: Room,
+    /// What was wanted of the last pass.
+    want: Option<Arc<Want>>,
+    /// States that were made again, of each sequence that goes on with them.
+    again: BTreeMap<u32, States>,
+}
+
+impl TappedContext {
+    pub(crate) fn new(model: &Model, owner: Arc<llama::Model>, graph: &Graph, room: Room) -> Result<Self> {
+        let flash = flash(room.kv);
+        if room.kv.block_size() > 1 {
+            unrotated();
+        }
+        let mut taps = Box::new(Taps::new(graph, flash));
+        // SAFETY: a call that only fills a structure.
+        let mut params = unsafe { sys::llama_context_default_params() };
+        params.n_threads = room.threads as i32;
+        params.n_threads_batch = room.threads as i32;
+        params.flash_attn_type =
+            if flash { sys::LLAMA_FLASH_ATTN_TYPE_ENABLED } else { sys::LLAMA_FLASH_ATTN_TYPE_DISABLED };
+        params.type_k = cache_type(room.kv.keys, room.kv)?;
+        params.type_v = cache_type(room.kv.values, room.kv)?;
+        params.offload_kqv = model.on_gpu;
+        params.op_offload = false;
+        params.n_outputs_max = room.step as u32;
+        // One cache for all sequences, so that they share a prefix by its slots.
+        params.n_seq_max = 1 + room.more as u32;
+        params.kv_unified = room.more > 0;
+        params.cb_eval = Some(callback);
+        // Boxed, so that the address holds.
+        params.cb_eval_user_data = std::ptr::from_mut::<Taps>(&mut taps).cast();
+        let context = Context::new(model, owner, (room.context, room.step), params)?;
+        Ok(Self {
+            context,
+            taps,
+            sequences: Sequences::default(),
+            histories: BTreeMap::new(),
+            room,
+            want: None,
+            again: BTreeMap::new(),
+        })
+    }
+
+    /// The states of recurrent layers after the first tokens of a sequence, as llama.cpp stores them; nothing where there are none,
+    /// or no tokens, or these are all of the sequence. llama.cpp keeps the last states alone: the tokens run again, in a sequence
+    /// of their own. Only the states after the last token are tapped.
+    fn states_after(&mut self, sequence: u32, passes: &[Vec<u32>]) -> Result<Option<(Vec<u8>, States)>> {
+        let count = |passes: &[Vec<u32>]| passes.iter().map(Vec::len).sum::<usize>();
+        let all = self.histories.get(&sequence).map_or(0, |all| count(all));
+        if !self.taps.looks_back() || passes.is_empty() || count(passes) == all {
+            return Ok(None);
+        }
+        ensure!(self.room.more > 0, "a context that was made for one sequence alone cannot go back");
+        let spare = self.room.more as u32;
+        let row = |(position, &token): (u32, &u32)| Row { sequence: spare, position, token };
+        let rows: Vec<Row> = (0..).zip(passes.iter().flatten()).map(row).collect();
+        let mut rest = rows.as_slice();
+        let mut lengths: Vec<usize> = passes.iter().map(Vec::len).collect();
+        let whole = self.histories.get(&sequence).and_then(|all| all.get(lengths.len() - 1)).map_or(0, Vec::len);
+        if whole > 1 {
+            beside(&mut lengths, self.room.step);
+        }
+        // The states themselves are wanted of the last.
+        let graph = &self.taps.graph;
+        let is_state = |id: &StageId| graph.index(*id).is_some_and(|i| graph.nodes[i].is_own_state());
+        let want = self.want.as_ref().map(|want| want.of_others(graph, |id| Some(id).filter(is_state)));
+        let (mut own, mut again) = (Sequences::default(), States::new());
+        for pass in lengths {
+            let (these, others) = rest.split_at(pass);
+            match want.as_ref().filter(|_| others.is_empty()) {
+                Some(want) => {
+                    self.taps.begin(PassCollector::new(want, &own, these)?);
+                    self.decode(these)?;
+                    let given = self.taps.finish()?.finish().into_iter().flat_map(|step| step.stages);
+                    again.extend(given.map(|(id, state)| (id, Arc::new(state))));
+                }
+                None => self.decode(these)?,
+            }
+            (own, rest) = (own.after(these)?.0, others);
+        }
+        let mut states = Vec::new();
+        // SAFETY: the context's own memory, a sequence that it was made for, and a buffer as long as it says.
+        let (wrote, done) = unsafe {
+            let length = sys::llama_state_seq_get_size_ext(self.context.raw, spare as i32, RECURRENT);
+            states.resize(length, 0u8);
+            let wrote = sys::llama_state_seq_get_data_ext(
+                self.context.raw,
+                states.as_mut_ptr(),
+                length,
+                spare as i32,
+                RECURRENT,
+            );
+            let memory = sys::llama_get_memory(self.context.raw);
+            (wrote == length && length > 0, sys::llama_memory_seq_rm(memory, spare as i32, -1, -1))
+        };
+        ensure!(wrote && done, "llama.cpp cannot hand out the states of sequence {sequence}");
+        Ok(Some((states, again)))
+    }
+
+    /// The first tokens of a sequence, so many, pass by pass.
+    fn passes_of(&self, sequence: u32, mut tokens: usize) -> Vec<Vec<u32>> {
+        let mut passes = Vec::new();
+        for pass in self.histories.get(&sequence).into_iter().flatten() {
+            let own = pass.len().min(tokens);
+            tokens -= own;
+            passes.extend((own > 0).then(|| pass[..own].to_vec()));
+        }
+        passes
+    }
+
+    /// Gives a sequence these states.
+    fn give_states(&mut self, sequence: u32, states: Option<(Vec<u8>, States)>) -> Result<()> {
+        let Some((states, again)) = states else { return Ok(()) };
+        self.again.insert(sequence, again);
+        // SAFETY: the context's own memory, a sequence that it was made for, and what it stored itself.
+        let read = unsafe {
+            sys::llama_state_seq_set_data_ext(
+                self.context.raw,
+                states.as_ptr(),
+                states.len(),
+                sequence as i32,
+                RECURRENT,
+            )
+        };
+        ensure!(read > 0, "llama.cpp cannot set the states of sequence {sequence}");
+        Ok(())
+    }
+
+    /// Runs rows in one ubatch, with the taps as they are.
+    fn decode(&mut self, rows: &[Row]) -> Result<()> {
+        let position = self.context.position;
+        let _doing = supervisor::doing(|| format!("llama.cpp was running position {position}"));
+        // SAFETY: the batch has room for every token, and is freed below.
+        unsafe {
+            let mut batch = sys::llama_batch_init(rows.len() as i32, 0, 1);
+            batch.n_tokens = rows.len() as i32;
+            for (i, row) in rows.iter().enumerate() {
+                *batch.token.add(i) = row.token as i32;
+                *batch.pos.add(i) = row.position as i32;
+                *batch.n_seq_id.add(i) = 1;
+                **batch.seq_id.add(i) = row.sequence as i32;
+                *batch.logits.add(i) = 1;
+            }
+            let done = self.context.decode(batch, rows.len());
+            sys::llama_batch_free(batch);
+            done
+        }
+    }
+}
+
+impl Runs for TappedContext {
+    fn taps(&self, node: &Node) -> bool {
+        self.taps.emitted(node.id)
+    }
+
+    fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {
+        self.sequences.share(from, to, tokens)?;
+        let prefix = self.passes_of(from, tokens);
+        let states = self.states_after(from, &prefix)?;
+        // SAFETY: the context's own memory, and sequences that it was made for.
+        unsafe {
+            let memory = sys::llama_get_memory(self.context.raw);
+            sys::llama_memory_seq_cp(memory, from as i32, to as i32, 0, tokens as i32);
+        }
+        self.histories.insert(to, prefix);
+        self.give_states(to, states)
+    }
+
+    fn take_back(&mut self, sequence: u32, to: usize) -> Result<()> {
+        self.sequences.take_back(sequence, to)?;
+        let rest = self.passes_of(sequence, to);
+        // llama.cpp takes no part of a sequence back whose states are those after a later token.
+        let states = self.states_after(sequence, &rest)?;
+        self.give_states(sequence, states)?;
+        // SAFETY: the context's own memory, and a sequence that it was made for.
+        let done = unsafe {
+            let memory = sys::llama_get_memory(self.context.raw);
+            sys::llama_memory_seq_rm(memory, sequence as i32, to as i32, -1)
+        };
+        ensure!(done, "llama.cpp cannot take sequence {sequence} back to {to} tokens");
+        self.histories.insert(sequence, rest);
+        Ok(())
+    }
+
+    fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
+        let row = |(position, &token): (u32, &u32)| Row { sequence: 0, position, token };
+        let rows: Vec<Row> = (self.sequences.tokens(0) as u32..).zip(tokens).map(row).collect();
+        self.rows(&rows, want)?.pop().context("a step has rows")
+    }
+
+    fn rows(&mut self, rows: &[Row], want: &Arc<Want>) -> Result<Vec<Step>> {
+        let sequences: BTreeSet<u32> = rows.iter().map(|row| row.sequence).collect();
+        if sequences.len() > 1 && self.taps.looks_back() {
+            // llama.cpp would cut them into ubatches of as many tokens of each.
+            let own = |sequence| rows.iter().copied().filter(|row| row.sequence == sequence).collect::<Vec<Row>>();
+            let mut steps = Vec::new();
+            for sequence in sequences {
+                steps.extend(self.rows(&own(sequence), want)?);
+            }
+            return Ok(steps);
+        }
+        let collector = PassCollector::new(want, &self.sequences, rows)?;
+        ensure!(
+            collector.after().is_one() || !self.taps.chooses_keys(),
+            "llama.cpp chooses blocks of keys by their place in its cache, where several sequences lie between each other; run \
+             each sequence alone, or give --reference none"
+        );
+        self.want = Some(want.clone());
+        self.taps.begin(collector);
+        self.decode(rows)?;
+        let collected = self.taps.finish()?;
+        let (missing, total) = collected.missing();
+        if let Some(first) = missing.first() {
+            bail!(
+                "llama.cpp never emitted {} of the {total} wanted stages, first {first}; its tensor names changed: \
+                 mend what `add(…)` says in the graph's declaration",
+                missing.len(),
+            );
+        }
+        self.sequences = collected.after().clone();
+        for sequence in sequences {
+            let tokens = rows.iter().filter(|row| row.sequence == sequence).map(|row| row.token).collect();
+            self.histories.entry(sequence).or_default().push(tokens);
+        }
+        let mut steps = collected.finish();
+        if let (Some(row), Some(step)) = (rows.first(), steps.first_mut()) {
+            step.before = self.again.remove(&row.sequence).unwrap_or_default();
+        }
+        Ok(steps)
+    }
+}
+
+/// States by their stages.
+type States = BTreeMap<StageId, Arc<Stored>>;
+
+/// Puts a last row that was not alone in its pass beside the row before it: llama.cpp multiplies one row by another kernel.
+fn beside(lengths: &mut Vec<usize>, most: usize) {
+    if let [.., before, last @ 1] = lengths.as_mut_slice()
+        && *before > 1
+    {
+        if *before < most {
+            *before += 1;
+            lengths.pop();
+        } else if *before > 2 {
+            (*before, *last) = (*before - 1, 2);
+        }
+    }
+}
+
+/// Which states of a sequence are meant: those of recurrent layers (`LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`, which the bindings
+/// have not).
+const RECURRENT: sys::llama_state_seq_flags = 1;
+
+/// Lets llama.cpp store rows in blocks as they are: it would multiply keys and values by a Hadamard matrix first, and undo that
+/// behind the attention, which no stage of the graph does.
+fn unrotated() {
+    static ONCE: Once = Once::new();
+    // SAFETY: the other threads of this process read the environment through the standard library, which locks it, or are
+    // ggml's, which read it when a model is loaded.
+    ONCE.call_once(|| unsafe { std::env::set_var("LLAMA_ATTN_ROT_DISABLE", "1") });
+}
+
+/// ggml's type of a cache.
+fn cache_type(cache: ActivationFormat, kv: KvType) -> Result<sys::ggml_type> {
+    Ok(match (cache, cache.stored_as()) {
+        (_, Some(ty)) => ty.id() as sys::ggml_type,
+        (ActivationFormat::F32, _) => sys::GGML_TYPE_F32,
+        (ActivationFormat::F16, _) => sys::GGML_TYPE_F16,
+        (ActivationFormat::Bf16, _) => sys::GGML_TYPE_BF16,
+        _ => bail!("llama.cpp has no KV cache in {kv}; take --reference none, or another --kv-type"),
+    })
+}
+
+/// A context as llama.cpp's users have it: no taps, flash attention, KV cache in f16.
+pub(crate) struct Plain(Context);
+
+impl Plain {
+    pub(crate) fn new(model: &Model, owner: Arc<llama::Model>, n_ctx: usize, n_step: usize) -> Result<Self> {
+        // SAFETY: a call that only fills a structure.
+        let mut params = unsafe { sys::llama_context_default_params() };
+        params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_ENABLED;
+        Ok(Self(Context::new(model, owner, (n_ctx, n_step), params)?))
+    }
+
+}
+
+impl Plays for Plain {
+    fn clear(&mut self) {
+        // SAFETY: the context's own memory.
+        unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.0.raw), false) };
+        self.0.position = 0;
+    }
+
+    fn step(&mut self, tokens: &[u32]) -> Result<()> {
+        let mut tokens: Vec<i32> = tokens.iter().map(|&t| t as i32).collect();
+        // SAFETY: the batch borrows the tokens, which outlive the calls.
+        unsafe {
+            let done = self.0.decode(sys::llama_batch_get_one(tokens.as_mut_ptr(), tokens.len() as i32), tokens.len());
+            sys::llama_synchronize(self.0.raw);
+            done
+        }
+    }
+}
