@@ -349,7 +349,6 @@ impl Plain {
         params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_ENABLED;
         Ok(Self(Context::new(model, owner, (n_ctx, n_step), params)?))
     }
-
 }
 
 impl Plays for Plain {

@@ -1,9 +1,9 @@
 //! Tokens as llama.cpp makes them.
 
 use crate::Model;
-use qdiff_capture::supervisor;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
+use qdiff_capture::supervisor;
 
 impl Model {
     fn vocab(&self) -> *const sys::llama_vocab {

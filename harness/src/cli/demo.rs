@@ -17,12 +17,17 @@ pub(super) fn run(request: &DemoRequest, dispatch: &dyn Fn(&Command) -> Result<u
     let out = &request.out;
     std::fs::create_dir_all(out).with_context(|| format!("cannot create the folder {}", out.display()))?;
     let file = |name: &str| out.join(name).display().to_string();
-    let (model, right, wrong) = (file("model.gguf"), file("right.html"), file("wrong.html"));
+    // A build without llama.cpp reads the weights of a GGUF in one way only, and those of a folder in two.
+    let llama = crate::llama::built_in().is_ok();
+    let model = file(if llama { "model.gguf" } else { "model" });
+    let (right, wrong) = (file("right.html"), file("wrong.html"));
     let judge = ["run", "-m", &model, "--prompt", "haiku", "--subject", "cpu", "-n", "2"];
 
     say("A small model with random weights:\n\n")?;
-    command(&["synth", &model], false, dispatch)?;
-    say("\nThe engine without a bug, compared with llama.cpp:\n\n")?;
+    let format: &[&str] = if llama { &[] } else { &["--format", "safetensors", "--weights", "F32"] };
+    command(&[&["synth", &model], format].concat(), false, dispatch)?;
+    let against = if llama { "llama.cpp" } else { "a float64 evaluation" };
+    say(&format!("\nThe engine without a bug, compared with {against}:\n\n"))?;
     if command(&[&judge[..], &["--html", &right]].concat(), true, dispatch)? != exit::MATCH {
         bail!("qdiff's own engine does not match on this machine, see above; please report it");
     }
