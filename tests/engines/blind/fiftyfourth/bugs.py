@@ -14,7 +14,7 @@ MODELS = {
     "k": "--arch qwen35 --weights q6_K --layers 4 --seed 5411",
     "l": "--embedding 320 --heads 5 --kv-heads 5 --weights q8_0 --seed 5412",
     "m": "--weights q4_0 --heads 8 --kv-heads 2 --seed 5413",
-    "n": "--arch qwen2moe --weights q4_K --seed 5414",
+    "n": "--arch qwen2moe --weights q4_K --seed 5416",
 }
 
 BF16 = "(lambda u: ((u + 0x7FFF + (u >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(F))"
