@@ -47,6 +47,30 @@ def of(name, models):
     return wrong, right, model, tokens, lengths, decoded, report
 
 
+
+def proofs(models):
+    """The numbers of result.md for z09, z11, z13 and z17."""
+    wrong, right, *_ = of("z09", models)
+    for l in (0, 1):
+        weights, scores, true = wrong[1, l, "attn_weights"], wrong[1, l, "attn_scores"], right[1, l, "attn_scores"]
+        print("z09", l, "step 1: least largest weight", weights.max(-1).min(), "scaled scores", scores.std() / 8, "right scores without the scale", true.std())
+    wrong, right, *_ = of("z11", models)
+    for i in range(4):
+        y, t = wrong[i, None, "logits"], right[i, None, "logits"]
+        print("z11", i, np.array_equal(y[:, :179], t[:, :179]), not y[:, 179:192].any(), np.array_equal(y[:, 192:], t[:, 179:346]))
+    wrong, *_ = of("z13", models)
+    for l in (0, 1):
+        for i in range(5):
+            weight, share = wrong[i, l, "router_weights"][:, 0], wrong[i, l, "router_shares"][:, 0]
+            print("z13", l, i, "weight / share", (weight / share).min(), (weight / share).max(), "sum over the pass", weight.sum(),
+                  "without its last row", weight[:-1].sum())
+    _, _, _, tokens, *_ = of("z17", models)
+    for cuts in ([20, 32], [32, 20], [39, 13]):
+        seen, _ = captured(changed(TEXT, "z17"), str(Path(models) / "f.gguf"), "f32", tokens, cuts, [])
+        at = int(np.flatnonzero((seen[1, 0, "k_cache"] == seen[1, 0, "k_rope"][0]).all((1, 2)))[0])
+        print("z17", cuts, "row", cuts[0], "is written", cuts[0] - at, "slots before its own")
+
+
 if __name__ == "__main__":
     for name in BUGS if len(sys.argv) == 2 else sys.argv[2:]:
         wrong, right, model, tokens, lengths, decoded, report = of(name, sys.argv[1])
@@ -57,4 +81,7 @@ if __name__ == "__main__":
         lp = lambda x: x - x.max(1, keepdims=True) - np.log(np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True))
         kl = (np.exp(lp(b)) * (lp(b) - lp(a))).sum(1)
         d = np.flatnonzero(a.argmax(1) != b.argmax(1))
-        print(name, "first", bad[:3], "logits off", f"{off.max():.3f} p{off.argmax()}", "KL", f"{kl.max():.2g} p{kl.argmax()}", "likeliest differs", len(d), "first", d[:1])
+        print(name, "first", bad[:3], "logits off", f"{off.max():.3f} p{off.argmax()}", "KL", f"{kl.max():.2g} p{kl.argmax()}",
+              "likeliest differs", len(d), "first", d[:1])
+    if len(sys.argv) == 2:
+        proofs(sys.argv[1])
