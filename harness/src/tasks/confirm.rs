@@ -419,12 +419,17 @@ impl OtherTokens {
     }
 
     /// The same after a run of the tokens `prompt` in passes of these lengths. A pass of one token stays one, a short one comes again
-    /// and again, and the others are longer. `None` where there is no room.
+    /// and again, and the others are longer. The second of several begins in another page than in the first run, of whatever size
+    /// pages are, and not at the beginning of one. `None` where there is no room.
     pub fn like(
         prompt: &[u32], (lengths, decode): (&[usize], usize), (context, ids): (usize, usize), number: u16,
     ) -> Option<Self> {
         let other = |(at, tokens): (usize, &usize)| match *tokens {
             short @ 2..=SHORT_PASS => vec![short, short + 1, short, short],
+            tokens if at == 0 && tokens > 1 && lengths.len() > 1 => {
+                let behind = LAST_PAGES + 2 * (usize::from(number.max(1) - 1) % 3);
+                vec![(tokens + 3).saturating_sub(behind).next_multiple_of(PAGES) + behind]
+            }
             tokens => vec![in_other_run(tokens, at + usize::from(number))],
         };
         let passes: Vec<usize> = lengths.iter().enumerate().flat_map(other).collect();
@@ -478,6 +483,10 @@ fn is_small(pair: &Pair<'_>) -> bool {
 
 /// Slots of a page, as most engines have them.
 const PAGE: usize = 16;
+
+/// Slots of the largest pages that most engines have, and the place in one from which on pages of 8, 16 and 32 begin elsewhere.
+const PAGES: usize = 32;
+const LAST_PAGES: usize = 25;
 
 /// Keys after which tiles of all sizes end.
 const TILES_END: usize = 128;

@@ -157,11 +157,12 @@ pub(super) fn place_in_expert(scene: &Scene<'_>, row: &RowAt) -> Option<(usize, 
 }
 
 /// Whether a row's line is beyond the capacity of its expert: so many quarters of the lines that each has if those of the step are shared
-/// evenly, rounded up.
-pub(super) fn beyond_capacity(scene: &Scene<'_>, row: &RowAt, quarters: usize) -> Option<bool> {
+/// evenly, rounded up to whole tiles.
+pub(super) fn beyond_capacity(scene: &Scene<'_>, row: &RowAt, quarters: usize, tile: usize) -> Option<bool> {
     let Anatomy::Contraction(Contraction::Weight(Some(picked))) = scene.node().op.anatomy() else { return None };
     let lines: usize = lists(scene, row.step)?.values().map(Vec::len).sum();
-    Some(line_of_expert(scene, row)? >= (quarters * lines).div_ceil(4 * picked.groups) as i64)
+    let capacity = (quarters * lines).div_ceil(4 * picked.groups).next_multiple_of(tile);
+    Some(line_of_expert(scene, row)? >= capacity as i64)
 }
 
 /// The number of a line's tile of so many lines where each expert's lines are filled up to whole tiles, and the lines of the step.

@@ -434,6 +434,10 @@ fn scales(norm: &RmsNorm, run: usize) -> Vec<(String, Scale)> {
             Box::new(move |x| 1.0 / (x.iter().map(|v| v.abs()).sum::<f64>() / x.len() as f64)),
         ),
         ("nothing is normalised: the factor is 1".to_owned(), Box::new(|_| 1.0)),
+        (
+            "ε is added to the mean of squares of the row over its largest element, so it counts times that one's square".to_owned(),
+            Box::new(move |x| 1.0 / (mean(x) + eps * x.iter().fold(0.0, |most: f64, v| most.max(v * v))).sqrt()),
+        ),
     ];
     for to in Half::ALL {
         let name = to.name();

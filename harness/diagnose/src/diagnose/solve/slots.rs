@@ -54,6 +54,8 @@ pub enum Slot {
     PartMirrored,
     /// As far before its own as the part's first is from the first slot of its so many.
     FromTile(usize),
+    /// Counted from the sequence's first page of so many, and not from that in which the part begins.
+    FirstPages(usize),
     /// The first one behind the prompt.
     BehindPrompt,
     /// In its page of so many the one of its number in the part, modulo the page.
@@ -79,6 +81,7 @@ impl Slot {
             Self::PartLast => part.keys().checked_sub(1),
             Self::PartMirrored => (part.first + part.keys()).checked_sub(p + 1),
             Self::FromTile(m) => p.checked_sub(part.first % m),
+            Self::FirstPages(m) => p.checked_sub(part.first / m * m),
             Self::CountedOn { page, apart } => {
                 let (first, own) = (part.first / page, p / page);
                 let on = own.checked_sub(first)?;
@@ -201,6 +204,10 @@ impl fmt::Display for Written {
                 "to the slot of its page of {m} that its number in the part says, modulo {m}, and not its position"
             ),
             Slot::FromTile(m) => write!(f, "as if its part began at the first slot of its {m}"),
+            Slot::FirstPages(m) => write!(
+                f,
+                "to pages of {m} that are counted from the sequence's first one, and not from the one in which its part begins"
+            ),
             Slot::CountedOn { page, apart } => write!(
                 f,
                 "to the slot that is counted on from its part's first one: the table of pages of {page}, which are {apart} apart, is not read"
@@ -286,6 +293,7 @@ fn rules(moved: &[Moved], (p0, s0): (usize, usize)) -> Vec<Slot> {
     }));
     all.extend([Slot::Of(Index::Is(s0)), Slot::PartFirst, Slot::PartLast, Slot::PartMirrored]);
     all.extend([4, 8, 16, 32, 64, 128, 256].map(Slot::FromTile));
+    all.extend([8, 16, 32, 64, 128, 256].map(Slot::FirstPages));
     all.extend([8, 16, 32, 64, 128, 256].map(Slot::InPage));
     all.extend(
         [8, 16, 32, 64, 128].into_iter().flat_map(|page| [2, 3, 4].map(|apart| Slot::CountedOn { page, apart })),

@@ -66,8 +66,7 @@ pub(super) fn check(t: &Tensor<f32>, positions: &[u32], own: Option<&[u32]>, uni
     if tops.iter().all(|t| *t == Some(first)) && long.len() > 1 {
         return Some((format!("every head of every query attends to position {first} alone"), Some(0)));
     }
-    let one_hot =
-        "attention is one-hot in every head of every query: the scores are as large as without 1/sqrt(head_dim)";
+    let one_hot = "attention is one-hot in every head of every query: the scores are far too large";
     tops.iter().all(Option::is_some).then(|| (one_hot.to_owned(), None))
 }
 

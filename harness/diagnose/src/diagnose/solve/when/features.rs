@@ -107,22 +107,42 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature {
         name: "lines of each expert beyond its capacity, its even share of the part",
         by_row: false,
-        of: beyond::<4>,
+        of: beyond::<4, 1>,
     },
     Feature {
         name: "lines of each expert beyond its capacity, 1.25 times its even share of the part",
         by_row: false,
-        of: beyond::<5>,
+        of: beyond::<5, 1>,
     },
     Feature {
         name: "lines of each expert beyond its capacity, 1.5 times its even share of the part",
         by_row: false,
-        of: beyond::<6>,
+        of: beyond::<6, 1>,
     },
     Feature {
         name: "lines of each expert beyond its capacity, 2 times its even share of the part",
         by_row: false,
-        of: beyond::<8>,
+        of: beyond::<8, 1>,
+    },
+    Feature {
+        name: "lines of each expert beyond its capacity, its even share of the part in whole tiles of 4",
+        by_row: false,
+        of: beyond::<4, 4>,
+    },
+    Feature {
+        name: "lines of each expert beyond its capacity, its even share of the part in whole tiles of 8",
+        by_row: false,
+        of: beyond::<4, 8>,
+    },
+    Feature {
+        name: "lines of each expert beyond its capacity, its even share of the part in whole tiles of 16",
+        by_row: false,
+        of: beyond::<4, 16>,
+    },
+    Feature {
+        name: "lines of each expert beyond its capacity, its even share of the part in whole tiles of 32",
+        by_row: false,
+        of: beyond::<4, 32>,
     },
     Feature {
         name: "lines beyond as many tiles of 4 as the part's lines fill, where each expert's begin a tile of their own",
@@ -466,8 +486,8 @@ fn sign<const N: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
 }
 
 /// Whether a line of an expert is beyond a capacity of so many quarters of its even share.
-fn beyond<const QUARTERS: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
-    beyond_capacity(scene, row(scene, at), QUARTERS).map(i64::from)
+fn beyond<const QUARTERS: usize, const TILE: usize>(scene: &Scene<'_>, at: At) -> Option<i64> {
+    beyond_capacity(scene, row(scene, at), QUARTERS, TILE).map(i64::from)
 }
 
 /// Whether a line's tile is behind as many tiles of M lines as all lines of the part would fill without gaps.
