@@ -178,7 +178,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         params: &[Param::new("column", "the column, from 0", 0.0)],
         explains: Explains::Place,
         apply: |node, values, _| spoil_one(node, Parts::Columns, values[0] as usize),
-        propose: Some(|e| each(only(&e.wrong(), |w| Some(w.index)).map(|c| c as f64))),
+        propose: Some(|e| {
+            // A row of one element has no other columns.
+            let alone = e.node.shape.last() == Some(&Axis::Fixed(1));
+            each(only(&e.wrong(), |w| Some(w.index)).filter(|_| !alone).map(|c| c as f64))
+        }),
         ..Mutation::ANYWHERE
     },
     Mutation {

@@ -89,7 +89,7 @@ fn filled_up<'a>(scene: &'a Scene<'a>, n: usize) -> Vec<Law<'a>> {
 /// Maps of a part's tokens go over so many.
 const TOKENS: usize = 8;
 
-/// Each row is divided by the total of another token of its part, where what is shared out is an operand.
+/// Each row is divided by the total of another token of its part, or of several, where what is shared out is an operand.
 fn of_others<'a>(scene: &'a Scene<'a>, n: usize) -> Vec<Law<'a>> {
     let total = move |step: usize, token: usize| -> Option<f64> {
         let operand = scene.operand(step, 0).filter(|operand| operand.row_len() == n)?;
@@ -109,24 +109,41 @@ fn of_others<'a>(scene: &'a Scene<'a>, n: usize) -> Vec<Law<'a>> {
     if !scene.e.rows.iter().filter(whole).take(ROWS).all(is_shared_out) {
         return Vec::new();
     }
-    let law = |index: Index| {
-        let what = format!("each row is divided by the total of the {}", index.told("token", "t"));
+    let law = |(what, others): (String, Others)| {
         Law::new(what, 1, move |row: &RowAt| {
             let (_, want, bound) = scene.e.row(row);
             let token = scene.token(row).0;
             let (number, count) = scene.number(row.step, token);
-            let other = scene.numbered(row.step, index.of(number, count)?)?;
-            let by = total(row.step, other)? / total(row.step, token)?;
+            let others = others(number, count)?;
+            let terms = others.len();
+            let of = |other: usize| total(row.step, scene.numbered(row.step, other)?);
+            let by = others.map(of).sum::<Option<f64>>()? / total(row.step, token)?;
             if by < SMALLEST {
                 return None;
             }
             let value: Vec<f64> = want.iter().map(|v| v / by).collect();
-            let reach = |(v, b): (&f64, &f32)| (f64::from(*b) / by + UNIT * (n as f64 + 8.0) * v.abs()) as f32;
+            let roundings = (n * terms) as f64 + 8.0;
+            let reach = |(v, b): (&f64, &f32)| (f64::from(*b) / by + UNIT * roundings * v.abs()) as f32;
             Some(Row { bound: value.iter().zip(bound).map(reach).collect(), value })
         })
     };
-    Index::slips(TOKENS).into_iter().map(law).collect()
+    let of_one = |index: Index| -> (String, Others) {
+        let what = format!("each row is divided by the total of the {}", index.told("token", "t"));
+        let other = move |number: usize, count: usize| index.of(number, count).map(|other| other..other + 1);
+        (what, Box::new(other))
+    };
+    // Of a reduction along the wrong axis, and of a sum that is not set to 0 for each row.
+    let of_all: (String, Others) =
+        ("each row is divided by the total of all tokens of its part".to_owned(), Box::new(|_, count| Some(0..count)));
+    let so_far: (String, Others) = (
+        "each row is divided by the total of the part's tokens up to its own".to_owned(),
+        Box::new(|number, _| Some(0..number + 1)),
+    );
+    Index::slips(TOKENS).into_iter().map(of_one).chain([of_all, so_far]).map(law).collect()
 }
+
+/// The tokens of a part whose totals are added in the place of a token's own.
+type Others = Box<dyn Fn(usize, usize) -> Option<std::ops::Range<usize>>>;
 
 fn totals(n: usize) -> Vec<(String, Total)> {
     let mut all: Vec<(String, Total)> = Vec::new();
