@@ -239,6 +239,9 @@ impl Way {
                 n => format!("each sum of {n} {many} is rounded to {name} before it is added to {sum}{factors}"),
             };
         }
+        if self.at_once >= terms && self.lanes == 1 && !self.terms {
+            return format!("{sum} is rounded to {name}, once, at its end{factors}");
+        }
         let chunk = match self.chunk {
             n if n >= terms => String::new(),
             n => format!(", each {n} {many} by themselves and exactly added up,"),

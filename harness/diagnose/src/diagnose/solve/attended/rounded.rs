@@ -35,7 +35,7 @@ pub enum Rounded {
     Result {
         /// The format.
         to: Half,
-        /// Keys of a tile.
+        /// Keys of a tile; 0 for all keys, or all of a split.
         tile: usize,
         /// Whether the share of a tile is rounded before it is added.
         share: bool,
@@ -89,6 +89,7 @@ impl Rounded {
             all.extend([false, true].map(|scaled| Self::Queries(to, scaled)));
             all.extend([Self::Keys(to), Self::Values(to)]);
             let of = |tile: usize| [false, true].map(|share| Self::Result { to, tile, share });
+            all.extend(of(0).into_iter().take(1));
             all.extend(tiles[1..].iter().copied().flat_map(of));
         }
         let steps = [255, 127, 15].into_iter().flat_map(|of| [true, false].map(|cut| (of, cut)));
@@ -164,6 +165,7 @@ pub(super) fn exponentials(
 /// A result of these scores and values that is rounded after each tile, how far it may be off, and their sum.
 fn in_tiles(s: &[f64], v: &[f64], (to, tile, share): (Half, usize, bool), relative: f64) -> (f64, f64, f64) {
     let (mut top, mut sum, mut result, mut off) = (f64::NEG_INFINITY, 0.0, 0.0, 0.0);
+    let tile = if tile == 0 { s.len() } else { tile };
     for (s, v) in s.chunks(tile).zip(v.chunks(tile)) {
         let new = s.iter().copied().fold(top, f64::max);
         let by = if top == f64::NEG_INFINITY { 0.0 } else { (top - new).exp() };
@@ -223,6 +225,9 @@ impl fmt::Display for Rounded {
             }
             Self::Weights(to) => {
                 write!(f, "weights are rounded to {} before they are multiplied with the values", to.name())
+            }
+            Self::Result { to, tile: 0, .. } => {
+                write!(f, "the sum of the weighted values is rounded to {}, before it is divided", to.name())
             }
             Self::Result { to, tile, share } => {
                 let share = if *share { ", as each tile's share is before it is added" } else { "" };
