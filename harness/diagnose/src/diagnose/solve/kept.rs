@@ -6,7 +6,8 @@ use super::index::Index;
 use super::scene::Scene;
 use super::{Alternative, Law, Row};
 use crate::verdict::RowAt;
-use half::f16;
+use half::{bf16, f16};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::Node;
 use qdiff_engine::ops::anatomy::{Elementwise, State};
 use qdiff_engine::ops::{Anatomy, Rope, Tensor, UNIT, rope};
@@ -48,6 +49,8 @@ pub enum Kept {
     WholeOffset,
     /// What is below the smallest normal number of the cache's format becomes 0.
     NoSubnormals,
+    /// Numbers are written in this format, and their bits are read in that of the cache.
+    BitsOf(DType),
     /// The buffer doubles when it is full, and what is in it stays at its address.
     Grown {
         /// Rows of the first buffer.
@@ -171,6 +174,9 @@ impl fmt::Display for Kept {
             Self::NoSubnormals => {
                 f.write_str("numbers below the smallest normal number of the cache's format are stored as 0: it has no subnormal numbers there")
             }
+            Self::BitsOf(format) => {
+                write!(f, "numbers are written in {format}, and their bits are read in the format of the cache")
+            }
             Self::Grown { first, by_head } => {
                 let one = if *by_head { "head" } else { "column" };
                 write!(
@@ -249,6 +255,11 @@ impl Kept {
             Self::NoSubnormals => {
                 let smallest = smallest_normal(scene)?;
                 Some(Box::new(move |row| without_subnormals(scene, row, smallest)))
+            }
+            Self::BitsOf(format) => {
+                let (of_cache, read) = cache_format(scene);
+                let read = read.number().filter(|read| *read != format && read.size() == format.size() && of_cache)?;
+                Some(Box::new(move |row| by_bits_of(scene, row, format, read)))
             }
             Self::Grown { first, by_head } => {
                 let stood = grown(scene, first, by_head)?;
@@ -503,6 +514,31 @@ fn without_subnormals(scene: &Scene<'_>, row: &RowAt, smallest: f64) -> Option<R
     Some(Row { value: value.collect(), bound: bound.to_vec() })
 }
 
+/// A row whose numbers are written in one format and read in another one of as many bits.
+fn by_bits_of(scene: &Scene<'_>, row: &RowAt, written: DType, read: DType) -> Option<Row> {
+    let own = given(scene, row.place.position, scene.token(row).1, row.range.len())?;
+    let scale = scene.e.side.arithmetic.kv_scale(scene.node().id).unwrap_or(1.0);
+    let mut codes: Vec<u8> = Vec::with_capacity(2 * own.len());
+    for v in own {
+        let rounded = written.round(v / scale);
+        match written {
+            DType::F16 => codes.extend(f16::from_f32(rounded).to_le_bytes()),
+            DType::Bf16 => codes.extend(bf16::from_f32(rounded).to_le_bytes()),
+            _ => {
+                let same = |code: &u8| {
+                    let mut number = [0f32];
+                    written.decode(&[*code], &mut number);
+                    number[0].to_bits() == rounded.to_bits()
+                };
+                codes.push((0..=u8::MAX).find(same)?);
+            }
+        }
+    }
+    let mut value = vec![0f32; row.range.len()];
+    read.decode(&codes, &mut value);
+    Some(Row { value: value.iter().map(|v| f64::from(v * scale)).collect(), bound: scene.e.row(row).2.to_vec() })
+}
+
 /// The slot and the column whose value is in a slot and column.
 type Stood = Vec<Vec<Option<(usize, usize)>>>;
 
@@ -548,6 +584,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         .chain([Kept::PassScale, Kept::StoredScale, Kept::CodesWrap, Kept::NoSubnormals])
         .chain(Cut::ALL.map(Kept::Cut))
         .chain([Kept::AtLeastOne])
+        .chain(DType::NARROW.map(Kept::BitsOf))
         .chain([7, 8, 15, 16, 128].map(Kept::LargestOver))
         .chain([Kept::WholeOffset])
         .chain(rotated)

@@ -165,7 +165,7 @@ pub(super) fn exponentials(
 /// A result of these scores and values that is rounded after each tile, how far it may be off, and their sum.
 fn in_tiles(s: &[f64], v: &[f64], (to, tile, share): (Half, usize, bool), relative: f64) -> (f64, f64, f64) {
     let (mut top, mut sum, mut result, mut off) = (f64::NEG_INFINITY, 0.0, 0.0, 0.0);
-    let tile = if tile == 0 { s.len() } else { tile };
+    let tile = if tile == 0 { s.len().max(1) } else { tile };
     for (s, v) in s.chunks(tile).zip(v.chunks(tile)) {
         let new = s.iter().copied().fold(top, f64::max);
         let by = if top == f64::NEG_INFINITY { 0.0 } else { (top - new).exp() };
