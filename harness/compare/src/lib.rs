@@ -3,6 +3,8 @@
 use qdiff_capture::{arithmetic, capture, memory, metrics, number, progress, room, sampling, supervisor};
 use qdiff_diagnose::{diagnose, mutations};
 use qdiff_llama::llama;
+#[cfg(test)]
+use qdiff_llama_cpp as _;
 use qdiff_oracle::{loaded, oracle, prompts};
 use qdiff_runners::runners;
 use qdiff_verdict::verdict;
