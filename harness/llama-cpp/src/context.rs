@@ -1,6 +1,6 @@
 //! Contexts of llama.cpp: with taps, and, for measuring speed, as its users have it.
 
-use crate::Model;
+use crate::model::{self, Model};
 use crate::taps::{Taps, callback};
 use anyhow::{Context as _, Result, bail, ensure};
 use llama_cpp_sys_2 as sys;
@@ -10,8 +10,8 @@ use qdiff_capture::supervisor;
 use qdiff_engine::cpu::{Row, Sequences};
 use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::quant::{ActivationFormat, KvType};
-use qdiff_llama::llama;
-use qdiff_llama::llama::context::{Plays, Runs, flash};
+use qdiff_llama::llama::context::flash;
+use qdiff_llama::llama::{Owner, Plays, Runs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Once};
 
@@ -19,25 +19,25 @@ use std::sync::{Arc, Once};
 struct Context {
     raw: *mut sys::llama_context,
     position: usize,
-    _model: Arc<llama::Model>,
+    _owner: Owner,
 }
 
 impl Context {
     /// A context for `cells` tokens, at most `step` of them in a step; everything that `params` points to must outlive
     /// it.
     fn new(
-        model: &Model, owner: Arc<llama::Model>, (cells, step): (usize, usize), mut params: sys::llama_context_params,
+        model: &Model, owner: Owner, (cells, step): (usize, usize), mut params: sys::llama_context_params,
     ) -> Result<Self> {
         params.n_ctx = cells.next_multiple_of(256) as u32;
         params.n_batch = step as u32;
         params.n_ubatch = step as u32;
         let _doing = supervisor::doing(|| "llama.cpp was making a context".to_owned());
-        crate::complaint().take();
+        model::complaint().take();
         // SAFETY: a plain C call; the result is checked.
         let raw = unsafe { sys::llama_init_from_model(model.raw, params) };
         let cells = params.n_ctx;
-        ensure!(!raw.is_null(), "llama.cpp cannot make a context of {cells} tokens: {}", crate::why());
-        Ok(Self { raw, position: 0, _model: owner })
+        ensure!(!raw.is_null(), "llama.cpp cannot make a context of {cells} tokens: {}", model::why());
+        Ok(Self { raw, position: 0, _owner: owner })
     }
 
     /// Runs the `n` tokens of a batch.
@@ -74,7 +74,7 @@ pub(crate) struct TappedContext {
 }
 
 impl TappedContext {
-    pub(crate) fn new(model: &Model, owner: Arc<llama::Model>, graph: &Graph, room: Room) -> Result<Self> {
+    pub(crate) fn new(model: &Model, owner: Owner, graph: &Graph, room: Room) -> Result<Self> {
         let flash = flash(room.kv);
         if room.kv.block_size() > 1 {
             unrotated();
@@ -343,7 +343,7 @@ fn cache_type(cache: ActivationFormat, kv: KvType) -> Result<sys::ggml_type> {
 pub(crate) struct Plain(Context);
 
 impl Plain {
-    pub(crate) fn new(model: &Model, owner: Arc<llama::Model>, n_ctx: usize, n_step: usize) -> Result<Self> {
+    pub(crate) fn new(model: &Model, owner: Owner, n_ctx: usize, n_step: usize) -> Result<Self> {
         // SAFETY: a call that only fills a structure.
         let mut params = unsafe { sys::llama_context_default_params() };
         params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_ENABLED;

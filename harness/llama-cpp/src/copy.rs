@@ -6,7 +6,7 @@ use llama_cpp_sys_2 as sys;
 use qdiff_engine::gguf::split;
 use qdiff_engine::model::WeightSource;
 use qdiff_engine::quant::{GgmlType, Stored};
-use qdiff_llama::llama::gguf::GgmlWeights;
+use qdiff_llama::llama::gguf::Index;
 use rayon::prelude::*;
 use std::ffi::CString;
 use std::io::Write as _;
@@ -22,7 +22,9 @@ const QUANTS_VERSION: u32 = 2;
 const AT_ONCE: usize = 1 << 20;
 
 /// As [`qdiff_llama::llama::copy::write_copy`].
-pub(crate) fn write_copy(weights: &GgmlWeights<'_>, ty: GgmlType, target: &Path) -> Result<usize> {
+pub(crate) fn write_copy(
+    weights: &dyn WeightSource, (file, at): (&Path, &Index), ty: GgmlType, target: &Path,
+) -> Result<usize> {
     let as_what = |tensor: &str| {
         let Stored { ty: own, extent: (n, rows), .. } = weights.stored(tensor);
         match rows {
@@ -31,10 +33,10 @@ pub(crate) fn write_copy(weights: &GgmlWeights<'_>, ty: GgmlType, target: &Path)
             _ => own,
         }
     };
-    let mut order = weights.names();
+    let mut order = at.names();
     order.sort_unstable();
     let mut out = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(target)?);
-    out.write_all(&header(weights, ty, order.iter().map(|&tensor| (tensor, as_what(tensor))))?)?;
+    out.write_all(&header((file, at), ty, order.iter().map(|&tensor| (tensor, as_what(tensor))))?)?;
     let mut kept = 0;
     for tensor in order {
         let Stored { ty: own, extent: (n, rows), bytes } = weights.stored(tensor);
@@ -92,12 +94,12 @@ fn quantised(ty: GgmlType, row: &[f32]) -> Vec<u8> {
 
 /// The copy's metadata and index.
 fn header<'a>(
-    weights: &GgmlWeights<'_>, ty: GgmlType, tensors: impl ExactSizeIterator<Item = (&'a str, GgmlType)>,
+    (file, at): (&Path, &Index), ty: GgmlType, tensors: impl ExactSizeIterator<Item = (&'a str, GgmlType)>,
 ) -> Result<Vec<u8>> {
     // SAFETY: contexts made here are freed here; tensors live in `all`, which outlives the writing of the header; the
     // buffer has the size asked for.
     unsafe {
-        let from = index(weights.first_file())?;
+        let from = index(file)?;
         let to = sys::gguf_init_empty();
         sys::gguf_set_kv(to, from);
         for key in [split::NO, split::COUNT, split::TENSORS] {
@@ -121,7 +123,7 @@ fn header<'a>(
             no_alloc: true,
         });
         for (tensor, ty) in tensors {
-            let mut ne: Vec<i64> = weights.dims(tensor).unwrap_or_default().iter().map(|&d| d as i64).collect();
+            let mut ne: Vec<i64> = at.dims(tensor).unwrap_or_default().iter().map(|&d| d as i64).collect();
             let t = sys::ggml_new_tensor(all, ty.id() as _, ne.len() as i32, ne.as_mut_ptr());
             sys::ggml_set_name(t, CString::new(tensor)?.as_ptr());
             sys::gguf_add_tensor(to, t);

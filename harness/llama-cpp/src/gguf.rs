@@ -1,16 +1,18 @@
 //! A GGUF file as ggml itself reads it.
 
+use crate::model;
 use anyhow::{Result, ensure};
 use llama_cpp_sys_2 as sys;
 use qdiff_capture::supervisor;
 use qdiff_engine::quant::GgmlType;
-use qdiff_llama::llama::gguf::{Entry, Index};
+use qdiff_llama::llama::Entry;
+use qdiff_llama::llama::gguf::Index;
 use std::ffi::{CStr, CString};
 use std::path::Path;
 
 /// The tensors of a file, and of the first the metadata.
 pub(crate) fn add(into: &mut Index, part: usize, path: &Path) -> Result<()> {
-    crate::start();
+    model::start();
     let _doing = supervisor::doing(|| format!("ggml was reading {}", path.display()));
     let Index { entries, reals, integers } = into;
     // SAFETY: plain C calls; the context is freed below and nothing of it is kept.

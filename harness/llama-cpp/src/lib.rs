@@ -1,31 +1,26 @@
 //! llama.cpp, wrapped as narrowly as qdiff needs it: a model, a context with
-//! taps, tokens, and ggml's own view of a GGUF file. What is asked of it is in the crate `qdiff-llama`.
+//! taps, tokens, and ggml's own view of a GGUF file. The crate `qdiff-llama` says what qdiff asks of it.
 //!
 //! This crate is the only place of the harness that calls llama.cpp. Every program that it is linked into has llama.cpp.
 
 mod context;
 mod copy;
 mod gguf;
+mod model;
 mod sampler;
 mod taps;
 mod vocab;
 
-use anyhow::{Result, bail};
-use llama_cpp_sys_2 as sys;
+use anyhow::Result;
+use model::Model;
 use qdiff_capture::arithmetic::LinearRule;
-use qdiff_capture::log::{self, Level};
 use qdiff_capture::room::Room;
-use qdiff_capture::supervisor;
-use qdiff_engine::model::Graph;
-use qdiff_engine::quant::{ActivationFormat, GgmlType};
-use qdiff_llama::llama::context::{Plays, Runs};
-use qdiff_llama::llama::gguf::{GgmlWeights, Index};
-use qdiff_llama::llama::sampler::Samples;
-use qdiff_llama::llama::{self, Library, Load, Loaded};
-use std::ffi::{CStr, CString, c_char, c_void};
+use qdiff_engine::model::{Graph, WeightSource};
+use qdiff_engine::quant::GgmlType;
+use qdiff_engine::sampler::Step;
+use qdiff_llama::llama::gguf::Index;
+use qdiff_llama::llama::{self, Library, Load, Loaded, Owner, Plays, Runs, Samples};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 /// The llama.cpp of this crate.
 struct LlamaCpp;
@@ -43,11 +38,11 @@ static INSTALLED: extern "C" fn() = {
 
 impl Library for LlamaCpp {
     fn cuda_backend(&self) -> Result<()> {
-        cuda_backend()
+        model::cuda_backend()
     }
 
     fn dot_types(&self) -> Vec<LinearRule> {
-        dot_types()
+        model::dot_types()
     }
 
     fn load(&self, path: &Path, what: Load) -> Result<Box<dyn Loaded>> {
@@ -62,175 +57,20 @@ impl Library for LlamaCpp {
         gguf::to_float(ty as _, bytes, out);
     }
 
-    fn write_copy(&self, weights: &GgmlWeights<'_>, ty: GgmlType, target: &Path) -> Result<usize> {
-        copy::write_copy(weights, ty, target)
+    fn write_copy(
+        &self, weights: &dyn WeightSource, of: (&Path, &Index), ty: GgmlType, target: &Path,
+    ) -> Result<usize> {
+        copy::write_copy(weights, of, ty, target)
     }
 
-    fn sampler(&self, chain: &[qdiff_engine::sampler::Step], tokens: usize) -> Box<dyn Samples> {
+    fn sampler(&self, chain: &[Step], tokens: usize) -> Box<dyn Samples> {
         Box::new(sampler::Chain::new(chain, tokens))
-    }
-}
-
-/// Hands what llama.cpp says to the log.
-///
-/// # Safety
-/// The text must be null or end with NUL.
-unsafe extern "C" fn tell(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
-    /// Whether the line that is being continued is notable.
-    static NOTABLE: AtomicBool = AtomicBool::new(false);
-    if text.is_null() {
-        return;
-    }
-    let notable = match level {
-        sys::GGML_LOG_LEVEL_CONT => NOTABLE.load(Ordering::Relaxed),
-        level => matches!(level, sys::GGML_LOG_LEVEL_WARN | sys::GGML_LOG_LEVEL_ERROR),
-    };
-    NOTABLE.store(notable, Ordering::Relaxed);
-    // SAFETY: llama.cpp passes a NUL-terminated string.
-    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
-    if level == sys::GGML_LOG_LEVEL_ERROR {
-        complaint().get_or_insert_with(|| text.trim().to_owned());
-    }
-    log::text(if notable { Level::Notable } else { Level::Chatter }, &text);
-}
-
-/// The first error that llama.cpp told since this was taken: it returns none.
-fn complaint() -> MutexGuard<'static, Option<String>> {
-    static COMPLAINT: Mutex<Option<String>> = Mutex::new(None);
-    COMPLAINT.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Keeps what ggml says before it aborts: there is no other word of it.
-///
-/// # Safety
-/// The text must be null or end with NUL.
-unsafe extern "C" fn gives_up(text: *const c_char) {
-    if !text.is_null() {
-        // SAFETY: ggml passes a NUL-terminated string.
-        supervisor::words(unsafe { CStr::from_ptr(text) }.to_bytes());
-    }
-}
-
-/// What llama.cpp complained of.
-fn why() -> String {
-    complaint().take().unwrap_or_else(|| "it does not say why".to_owned())
-}
-
-/// Starts the library once.
-fn start() {
-    static START: Once = Once::new();
-    START.call_once(|| {
-        // SAFETY: called once, before any other call; `tell` lives for ever.
-        unsafe {
-            sys::llama_log_set(Some(tell), std::ptr::null_mut());
-            sys::ggml_set_abort_callback(Some(gives_up));
-            sys::llama_backend_init();
-        }
-    });
-}
-
-/// What llama.cpp's CPU turns activations into, per weight format: asked of the very library that runs.
-fn dot_types() -> Vec<LinearRule> {
-    let format = |ty: sys::ggml_type| match ty {
-        sys::GGML_TYPE_F16 => Some(ActivationFormat::F16),
-        sys::GGML_TYPE_BF16 => Some(ActivationFormat::Bf16),
-        sys::GGML_TYPE_Q8_0 => Some(ActivationFormat::Q8_0),
-        sys::GGML_TYPE_Q8_1 => Some(ActivationFormat::Q8_1),
-        sys::GGML_TYPE_Q8_K => Some(ActivationFormat::Q8K),
-        _ => None,
-    };
-    GgmlType::ALL_SUPPORTED
-        .iter()
-        .filter_map(|ty| {
-            // SAFETY: the table is static and covers every type id.
-            let dot = unsafe { (*sys::ggml_get_type_traits_cpu(ty.id() as _)).vec_dot_type };
-            format(dot).map(|activations| LinearRule {
-                weights: ty.name().to_owned(),
-                activations,
-                ..LinearRule::default()
-            })
-        })
-        .collect()
-}
-
-/// Loads ggml's CUDA backend once, from the library that `QDIFF_GGML_CUDA`
-/// names: the ordinary build of llama.cpp has none.
-///
-/// # Errors
-/// If none is named, or ggml cannot load it.
-fn cuda_backend() -> Result<()> {
-    static LOADED: OnceLock<Result<(), String>> = OnceLock::new();
-    let loaded = LOADED.get_or_init(|| {
-        let remedy = "build it with scripts/build-ggml-cuda OUT and set QDIFF_GGML_CUDA=OUT/libggml-cuda.so";
-        let Some(library) = std::env::var_os("QDIFF_GGML_CUDA") else {
-            return Err(format!("llama.cpp on CUDA needs ggml's CUDA backend: {remedy}"));
-        };
-        let library = Path::new(&library);
-        let shown = library.display();
-        if !library.is_file() {
-            return Err(format!("QDIFF_GGML_CUDA: {shown} is no file; {remedy}"));
-        }
-        let name = CString::new(library.as_os_str().as_encoded_bytes()).map_err(|e| e.to_string())?;
-        // SAFETY: a NUL-terminated path; null means failure.
-        if unsafe { sys::ggml_backend_load(name.as_ptr()) }.is_null() {
-            return Err(format!(
-                "ggml cannot load {shown}, or it finds no GPU; it must be built from the same ggml: {remedy}"
-            ));
-        }
-        Ok(())
-    });
-    loaded.clone().map_err(anyhow::Error::msg)
-}
-
-/// A loaded model.
-struct Model {
-    raw: *mut sys::llama_model,
-    on_gpu: bool,
-}
-
-impl Model {
-    /// Loads `path`.
-    ///
-    /// # Errors
-    /// If llama.cpp refuses the file, or there is no CUDA backend and it takes one.
-    fn load(path: &Path, what: Load) -> Result<Self> {
-        start();
-        let on_gpu = what == Load::Cuda;
-        if on_gpu {
-            cuda_backend()?;
-        }
-        // An empty list: no device, even where a CUDA backend has been loaded.
-        let mut none = [std::ptr::null_mut()];
-        // SAFETY: a call that only fills a structure.
-        let mut params = unsafe { sys::llama_model_default_params() };
-        if !on_gpu {
-            params.devices = none.as_mut_ptr();
-        }
-        params.n_gpu_layers = if on_gpu { 999 } else { 0 };
-        params.vocab_only = what == Load::Vocabulary;
-        params.use_extra_bufts = false;
-        let name = CString::new(path.as_os_str().as_encoded_bytes())?;
-        let _doing = supervisor::doing(|| format!("llama.cpp was loading {}", path.display()));
-        complaint().take();
-        // SAFETY: a NUL-terminated path; the result is checked.
-        let raw = unsafe { sys::llama_model_load_from_file(name.as_ptr(), params) };
-        if raw.is_null() {
-            bail!("llama.cpp cannot load {}: {}", path.display(), why());
-        }
-        Ok(Self { raw, on_gpu })
     }
 }
 
 impl Loaded for Model {
     fn metadata(&self, key: &str) -> Option<String> {
-        let key = CString::new(key).ok()?;
-        let mut buffer = vec![0u8; 1 << 16];
-        // SAFETY: the buffer's length is passed along.
-        let n =
-            unsafe { sys::llama_model_meta_val_str(self.raw, key.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
-        let n = usize::try_from(n).ok()?;
-        buffer.truncate(n.min((1 << 16) - 1));
-        Some(String::from_utf8_lossy(&buffer).into_owned())
+        self.value(key)
     }
 
     fn n_tokens(&self) -> usize {
@@ -249,23 +89,11 @@ impl Loaded for Model {
         self.ends(token)
     }
 
-    fn tapped(&self, owner: Arc<llama::Model>, graph: &Graph, room: Room) -> Result<Box<dyn Runs>> {
+    fn tapped(&self, owner: Owner, graph: &Graph, room: Room) -> Result<Box<dyn Runs>> {
         Ok(Box::new(context::TappedContext::new(self, owner, graph, room)?))
     }
 
-    fn plain(&self, owner: Arc<llama::Model>, n_ctx: usize, n_step: usize) -> Result<Box<dyn Plays>> {
+    fn plain(&self, owner: Owner, n_ctx: usize, n_step: usize) -> Result<Box<dyn Plays>> {
         Ok(Box::new(context::Plain::new(self, owner, n_ctx, n_step)?))
     }
 }
-
-impl Drop for Model {
-    fn drop(&mut self) {
-        // SAFETY: loaded by us, freed once.
-        unsafe { sys::llama_model_free(self.raw) };
-    }
-}
-
-// SAFETY: a loaded model is read-only; llama.cpp documents sharing it between contexts on several threads.
-unsafe impl Send for Model {}
-// SAFETY: as above.
-unsafe impl Sync for Model {}

@@ -2,7 +2,7 @@
 
 use llama_cpp_sys_2 as sys;
 use qdiff_engine::sampler::Step;
-use qdiff_llama::llama::sampler::Samples;
+use qdiff_llama::llama::Samples;
 
 /// A chain of llama.cpp's samplers.
 pub(crate) struct Chain {

@@ -1,6 +1,6 @@
 //! Tokens as llama.cpp makes them.
 
-use crate::Model;
+use crate::model::Model;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
 use qdiff_capture::supervisor;

@@ -1,7 +1,7 @@
 //! A model open on both sides: by the engine's reader, and by llama.cpp; of a folder of safetensors by the oracle's own.
 
 use crate::folder::FolderWeights;
-use crate::llama::gguf::{GgmlWeights, Index};
+use crate::llama::gguf::{self, GgmlWeights, Index};
 use crate::number::counted;
 use crate::oracle::Oracle;
 use crate::{hash, llama};
@@ -58,7 +58,7 @@ impl LoadedModel {
         // While llama.cpp reads the file, at no cost in time.
         let (llama, (damaged, index, tokenizer)) = std::thread::scope(|scope| {
             let gguf = model.gguf();
-            let read = || (gguf.not_finite(), Index::read(gguf), Tokenizer::new(gguf));
+            let read = || (gguf.not_finite(), gguf::read(gguf), Tokenizer::new(gguf));
             let beside = std::thread::Builder::new().spawn_scoped(scope, read);
             let llama = llama::Model::load(path, llama::Load::Cpu);
             // Where there is no memory for a thread, after it.

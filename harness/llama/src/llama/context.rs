@@ -1,6 +1,7 @@
 //! Contexts of llama.cpp: with taps, and, for measuring speed, as its users have it.
 
 use super::Model;
+use super::library::{Plays, Runs};
 use crate::capture::{Step, Want};
 use crate::room::Room;
 use anyhow::Result;
@@ -8,36 +9,6 @@ use qdiff_engine::cpu::Row;
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::quant::KvType;
 use std::sync::Arc;
-
-/// What a context with taps does.
-pub trait Runs {
-    /// As [`TappedContext::taps`].
-    fn taps(&self, node: &Node) -> bool;
-
-    /// As [`TappedContext::share`].
-    ///
-    /// # Errors
-    /// As there.
-    fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()>;
-
-    /// As [`TappedContext::take_back`].
-    ///
-    /// # Errors
-    /// As there.
-    fn take_back(&mut self, sequence: u32, to: usize) -> Result<()>;
-
-    /// As [`TappedContext::step`].
-    ///
-    /// # Errors
-    /// As there.
-    fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step>;
-
-    /// As [`TappedContext::rows`].
-    ///
-    /// # Errors
-    /// As there.
-    fn rows(&mut self, rows: &[Row], want: &Arc<Want>) -> Result<Vec<Step>>;
-}
 
 /// A context with taps.
 pub struct TappedContext(Box<dyn Runs>);
@@ -95,18 +66,6 @@ impl TappedContext {
 /// that scores and weights can be tapped.
 pub fn flash(kv: KvType) -> bool {
     kv.values.block_size() > 1
-}
-
-/// What a context without taps does.
-pub trait Plays {
-    /// As [`Plain::clear`].
-    fn clear(&mut self);
-
-    /// As [`Plain::step`].
-    ///
-    /// # Errors
-    /// As there.
-    fn step(&mut self, tokens: &[u32]) -> Result<()>;
 }
 
 /// A context as llama.cpp's users have it: no taps, flash attention, KV cache in f16.

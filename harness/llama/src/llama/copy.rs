@@ -1,6 +1,7 @@
 //! A copy of a model whose matrices are stored otherwise, by ggml's own quantisers.
 
 use super::gguf::GgmlWeights;
+use super::library::library;
 use anyhow::Result;
 use qdiff_engine::quant::GgmlType;
 use std::path::Path;
@@ -14,5 +15,5 @@ use std::path::Path;
 /// # Errors
 /// If ggml refuses the model, or the copy cannot be written.
 pub fn write_copy(weights: &GgmlWeights<'_>, ty: GgmlType, target: &Path) -> Result<usize> {
-    super::library()?.write_copy(weights, ty, target)
+    library()?.write_copy(weights, (weights.first_file(), weights.index()), ty, target)
 }

@@ -1,26 +1,15 @@
 //! A GGUF file as ggml itself reads it: the oracle's weights.
 
+use super::index::Entry;
+use super::library::{LIBRARY, library};
 use anyhow::{Context as _, Result};
 use qdiff_engine::gguf::Gguf;
 use qdiff_engine::model::WeightSource;
 use qdiff_engine::quant::{GgmlType, Stored, dequantize};
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A tensor, as ggml says where it lies.
-pub struct Entry {
-    /// Extent in ggml order, trailing ones dropped.
-    pub dims: Vec<u64>,
-    /// Its format.
-    pub ty: GgmlType,
-    /// Number of its file.
-    pub part: usize,
-    /// First byte in that file.
-    pub start: usize,
-    /// Bytes of a row.
-    pub row_bytes: usize,
-}
+pub use super::index::Index;
 
 /// Tensor index and values by ggml: `gguf_*` for the index, `to_float` for
 /// the values. Shares nothing with the engine's reader but the mapped bytes, and which files a model in several has.
@@ -30,30 +19,17 @@ pub struct GgmlWeights<'a> {
     index: Arc<Index>,
 }
 
-/// What ggml reads of a model's files besides the weights.
-#[derive(Default)]
-pub struct Index {
-    /// Tensors by name.
-    pub entries: HashMap<String, Entry>,
-    /// Real metadata values by key.
-    pub reals: HashMap<String, f32>,
-    /// Metadata values that are lists of integers, by key.
-    pub integers: HashMap<String, Vec<i64>>,
-}
-
-impl Index {
-    /// Of every file of `model`.
-    ///
-    /// # Errors
-    /// As [`GgmlWeights::open`].
-    pub fn read(model: &Gguf) -> Result<Self> {
-        let library = super::library()?;
-        let mut index = Self::default();
-        for (number, part) in model.parts().iter().enumerate() {
-            library.index(&mut index, number, part.path.as_deref().context("ggml reads files alone")?)?;
-        }
-        Ok(index)
+/// What ggml reads of every file of `model`.
+///
+/// # Errors
+/// As [`GgmlWeights::open`].
+pub fn read(model: &Gguf) -> Result<Index> {
+    let library = library()?;
+    let mut index = Index::default();
+    for (number, part) in model.parts().iter().enumerate() {
+        library.index(&mut index, number, part.path.as_deref().context("ggml reads files alone")?)?;
     }
+    Ok(index)
 }
 
 impl<'a> GgmlWeights<'a> {
@@ -62,7 +38,7 @@ impl<'a> GgmlWeights<'a> {
     /// # Errors
     /// If the model was read from memory, or ggml refuses a file.
     pub fn open(model: &'a Gguf) -> Result<Self> {
-        Ok(Self::new(model, Arc::new(Index::read(model)?)))
+        Ok(Self::new(model, Arc::new(read(model)?)))
     }
 
     /// The weights of `model`, whose index was read.
@@ -71,17 +47,22 @@ impl<'a> GgmlWeights<'a> {
         Self { parts, index }
     }
 
+    /// Where its tensors lie.
+    pub(super) fn index(&self) -> &Index {
+        &self.index
+    }
+
     /// The model's first file, which has its metadata.
     ///
     /// # Panics
     /// If the model was read from memory.
-    pub fn first_file(&self) -> &Path {
+    pub(super) fn first_file(&self) -> &Path {
         self.parts[0].0
     }
 
     /// Extent in ggml order, trailing ones dropped.
     pub fn dims(&self, tensor: &str) -> Option<&[u64]> {
-        self.index.entries.get(tensor).map(|e| e.dims.as_slice())
+        self.index.dims(tensor)
     }
 
     /// First byte of a tensor in its file.
@@ -94,9 +75,7 @@ impl<'a> GgmlWeights<'a> {
 
     /// All tensors, in the order of files and within each.
     pub fn names(&self) -> Vec<&str> {
-        let mut all: Vec<_> = self.index.entries.iter().collect();
-        all.sort_by_key(|(name, e)| (e.part, e.start, name.as_str()));
-        all.into_iter().map(|(name, _)| name.as_str()).collect()
+        self.index.names()
     }
 
     /// A real metadata value to its last digit; llama.cpp itself prints six decimals, too few for an epsilon.
@@ -134,7 +113,7 @@ impl WeightSource for GgmlWeights<'_> {
 /// # Panics
 /// If there is no conversion for the type.
 pub fn to_float(ty: u32, bytes: &[u8], out: &mut [f32]) {
-    if let Some(library) = super::LIBRARY.get() {
+    if let Some(library) = LIBRARY.get() {
         return library.to_float(ty, bytes, out);
     }
     let ty = GgmlType::from_id(ty).expect("a type of the model");

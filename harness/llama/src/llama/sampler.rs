@@ -1,18 +1,7 @@
 //! llama.cpp's own samplers, as the truth that the engine's are held against.
 
+use super::library::{Samples, library};
 use qdiff_engine::sampler::Step;
-
-/// What a chain of llama.cpp's samplers does.
-pub trait Samples {
-    /// As [`LlamaSampler::last_of_equals`].
-    fn last_of_equals(&mut self);
-
-    /// As [`LlamaSampler::accept`].
-    fn accept(&mut self, token: u32);
-
-    /// As [`LlamaSampler::sample`].
-    fn sample(&mut self, logits: &[f32]) -> u32;
-}
 
 /// A chain of llama.cpp's samplers.
 pub struct LlamaSampler(Box<dyn Samples>);
@@ -24,7 +13,7 @@ impl LlamaSampler {
     /// # Panics
     /// Without llama.cpp: free-running text needs its model first, which is refused.
     pub fn new(chain: &[Step], tokens: usize) -> Self {
-        Self(super::library().expect("llama.cpp's model is loaded before its samplers are made").sampler(chain, tokens))
+        Self(library().expect("llama.cpp's model is loaded before its samplers are made").sampler(chain, tokens))
     }
 
     /// The same chain on candidates from the last id down: the largest that it takes is the last among equals. One that
