@@ -10,7 +10,8 @@
 // `qdiff-lab bench --measure cuda` prints for a real model this prints in more detail: the step of each block too. With HOT in the
 // environment all layers have the weights of the first, which are then in the second-level cache: what is no faster so does not wait
 // for memory. With TAPS in the environment a step is also timed that writes stages, by which of them; or with -DMARKS one that writes
-// all. Whether taps change the step, or one is not written, it says, too.
+// all. Whether taps change the step, or one is not written, it says, too. With -DSTEPS steps are timed as the engine runs them, with
+// taps and without (`tapped_steps.cuh`).
 //
 // First both kernels of attention are held against f64: their taps, and what they leave for attn_out, at which a tap changes
 // no bit; with LAYERS 0 that is all, of few keys (for compute-sanitizer), and rings against what PLAIN takes. Then a step is timed by
@@ -161,6 +162,10 @@ static Walked walk(std::vector<Format> formats, int n, int tiles, int sets, int 
 struct Launch {
     std::string name;
     int blocks;
+    const void *kernel;
+    std::vector<u8> params;
+    dim3 grid;
+    int threads, shared;
 };
 
 // Of how many elements the caches are, and which kernel makes the attention.
@@ -349,6 +354,7 @@ enum : int {
     DOWN = 64,     // with layer_out the first block of the kernel that puts the halves of a product together
     LAYER_OUT = 128,
     EVERY = 255,
+    LOGITS = 256, // which the head writes there alone; in steps as the engine runs them
     BY_QKV = NORMED | PROJECTED | DOWN | LAYER_OUT, // but that the head writes the last layer's
 };
 
@@ -365,6 +371,10 @@ static double median(std::vector<float> v) {
     std::sort(v.begin(), v.end());
     return v[v.size() / 2];
 }
+
+#ifdef STEPS
+#include "tapped_steps.cuh"
+#endif
 
 // Times a step; whether taps change nothing, and all of them are written.
 static bool chain(int layers, int position, Way way, const std::vector<u16> &noise) {
@@ -410,14 +420,20 @@ static bool chain(int layers, int position, Way way, const std::vector<u16> &noi
         early[0].val.programmaticStreamSerializationAllowed = 1;
         c.attrs = early, c.numAttrs = launches.empty() ? 0 : 1;
         CK(cudaLaunchKernelEx(&c, kernel, params));
-        launches.push_back({name, (int)(grid.x * grid.y)});
+        const u8 *from = (const u8 *)&params;
+        launches.push_back({name, (int)(grid.x * grid.y), (const void *)kernel, {from, from + sizeof(params)}, grid, threads, shared});
     };
     size_t step_bytes = 0;
     // Two slots as the engine lays them out, each with what is wanted, node after node; a context's part has room for some more keys.
     const int keys = position + 1, room = (keys + 127) / 128 * 128;
-    const size_t slot_bytes = 4 * ((size_t)layers * (10 * E + 3 * (H + 2 * G) * D + 2 * H * room + 4 * F) + 2 * E);
+    const size_t slot_bytes = 4 * ((size_t)layers * (10 * E + 3 * (H + 2 * G) * D + 2 * H * room + 4 * F) + 2 * E + V);
     float *slots[2];
     for (float *&slot : slots) CK(cudaMalloc(&slot, slot_bytes));
+#ifdef STEPS
+    Best best = {take<unsigned long long>(8), take<u32>(4), nullptr};
+    Weights embedding; // which is the head's matrix
+    CK(cudaMemset(best.largest, 0, 8)); CK(cudaMemset(best.arrived, 0, 4)); CK(cudaMallocHost(&best.token, 4));
+#endif
     const size_t first_weights = used;
     size_t filled = 0, spare = 0; // of the slot of the last step that was captured, in floats
     // A step that writes these stages to a slot.
@@ -615,6 +631,10 @@ static bool chain(int layers, int position, Way way, const std::vector<u16> &noi
             auto *kernel = head::lm_head<OfHead, true, 0, E>;
 #endif
             head::LmHeadParams p = {Stream{x[1], {halves[0], halves[1]}, tap(DOWN, E), tap(LAYER_OUT, E)}, norm, w, logits, {}, tap(NORMED, E), k.walk, E, V, 1e-6f};
+            if (taps & LOGITS) p.logits = tap(LOGITS, V);
+#ifdef STEPS
+            p.best = best, embedding = w;
+#endif
             launch("lm_head", kernel, p, dim3(processors), k.threads, k.shared);
         }
         cudaGraph_t g;
@@ -624,6 +644,28 @@ static bool chain(int layers, int position, Way way, const std::vector<u16> &noi
         CK(cudaGraphDestroy(g));
         return e;
     };
+#ifdef STEPS
+    bool steps_right = true;
+    for (int taps : {(int)LOGITS, EVERY | LOGITS}) {
+        // The launches of a step that writes nothing, and of those that write to either slot; a slot's bytes, and those written.
+        std::vector<Launch> of[3];
+        for (int i = 0; i < 3; i++) {
+            CK(cudaGraphExecDestroy(captured(i == 0 ? 0 : taps, slots[i == 2])));
+            of[i] = launches;
+        }
+        if (taps == LOGITS) {
+            printf("%s, %d layers after %d, %s: steps as the engine runs them, %.1f MB of weights\n", card, layers, position, WAYS[way],
+                   step_bytes * 1e-6);
+        }
+        const steps::Slots where = {{slots[0], slots[1]}, 4 * filled, spare};
+        const steps::EmbedTokenParams first = {embedding, x[0], position_at, E, 0, position, nullptr};
+        steps_right = steps::timed(taps == LOGITS ? "the logits" : "every stage", of, first, where, best.token, s) && steps_right;
+    }
+    CK(cudaFreeHost(best.token)); CK(cudaStreamDestroy(s));
+    for (float *slot : slots) CK(cudaFree(slot));
+    for (void *cache : caches) CK(cudaFree(cache));
+    return steps_right;
+#else
     cudaStream_t beside;
     CK(cudaStreamCreate(&beside));
     cudaEvent_t a, b;
@@ -773,6 +815,7 @@ static bool chain(int layers, int position, Way way, const std::vector<u16> &noi
     printf("  left: bits %016llx, queries of norm %.8e, residual of norm %.8e\n", bits, std::sqrt(sizes[0]), std::sqrt(sizes[1]));
     for (void *cache : caches) CK(cudaFree(cache));
     return right;
+#endif
 }
 
 #ifdef HUGE
@@ -827,12 +870,16 @@ int main(int argc, char **argv) {
     for (int count = 1; layers == 0 && count <= 2; count++) right = alike(count, rows) && right;
     rings = !getenv("PLAIN");
 #endif
+#ifdef STEPS
+    right = chain(layers, 640, HALVES, rows) && right;
+#else
     for (int position : {640, 2048, 3072, 8192, 32000}) {
         if (layers == 0 || (argc > 2 && position != atoi(argv[2]))) continue;
         for (Way way : {FLOATS, HALVES, HALVES_ON_TENSOR_CORES}) {
             if (argc <= 2 || way == (position < 3072 ? FLOATS : HALVES_ON_TENSOR_CORES)) right = chain(layers, position, way, rows) && right;
         }
     }
+#endif
     printf(right ? "all is right\n" : "something is WRONG\n");
     return !right;
 }

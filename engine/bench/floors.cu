@@ -8,7 +8,8 @@
 //    the kernel before, measures it, multiplies every float that the ring brings, and writes its part of the next vector. No bytes
 //    are unpacked, and nothing is split into digits. Rings take a multiprocessor or half of one, so that two kernels have room. Also
 //    three kernels a layer, of which the first has the bytes of three and runs on 16 multiprocessors, as two clusters of eight would.
-//    And five kernels a layer, of which all but attention also split the vector into digits, with the engine's code.
+//    And five kernels a layer, of which all but attention also split the vector into digits, with the engine's code; with the 0.5B in
+//    F16 into three halves, also with an ffn_down whose blocks split half of it each, as the engine's do.
 //    And five kernels a layer whose vectors their makers have split or measured ("handed"): each 16 elements, a tile's rows, have a
 //    scale, a sum and a sum of squares. Their readers multiply the digits, and scale for the norm what comes out; or they split by
 //    the scales that they are told. Or they split what is not scaled by the norm yet, and scale what comes out ("scale last").
@@ -103,8 +104,25 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32) phase(const __grid_constant_
     write(p.next, p.m);
 }
 
-// The same, but after its measure the block also splits the vector into digits, if `split` says so. The warp that brings helps.
-template <typename Format, int STAGES>
+// Element i of a vector in shared memory: from four digits, or from three halves.
+template <typename Format>
+__device__ __forceinline__ float element_of(const Vector &x, int i) {
+    typedef typename Tile<Format>::X X;
+    const u8 *group = x.groups + i / 32 * X::GROUP;
+    const float by = x.scales[i / 32].x;
+    if constexpr (same_type<X, Parts<HalfPart>>) {
+        const u16 *half = (const u16 *)group + HalfPart::place(i % 32);
+        return (half_bits(half[0]) + (half_bits(half[32]) + half_bits(half[64]))) * by;
+    } else {
+        const int word = i % 32 / 4;
+        const signed char *digit = (const signed char *)group + 4 * (word % 4 * 2 + word / 4) + i % 4;
+        return ((float)digit[0] + 256.0f * ((float)digit[32] + 256.0f * ((float)digit[64] + 256.0f * (float)digit[96]))) * by;
+    }
+}
+
+// The same, but after its measure the block also splits the vector as Format takes it, if `split` says so; HALF: half of it, every
+// other block the second. The warp that brings helps.
+template <typename Format, int STAGES, bool HALF>
 __global__ void __launch_bounds__(MULTIPLIERS + 32) splitting(const __grid_constant__ PhaseParams p, const __grid_constant__ int split) {
     extern __shared__ __align__(1024) u8 shared[];
     __shared__ __align__(8) Barrier there[STAGES], taken[STAGES];
@@ -144,15 +162,14 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32) splitting(const __grid_const
     float sum = 0.0f;
     if (split) {
         const float4 *from = (const float4 *)p.x;
-        const Vector digits = prepare_both<Format, Format, run_of<Format>, 3>((u8 *)(x + KEPT / 4), p.n, [&](int i) {
-            const float4 v = i < KEPT / 4 ? x[i] : __ldcg(from + i);
+        const int n = HALF ? p.n / 2 : p.n, first = HALF ? blockIdx.x % 2 * n / 4 : 0;
+        const Vector made = prepare_both<Format, Format, run_of<Format>, 3>((u8 *)(x + KEPT / 4), n, [&](int i) {
+            const float4 v = first + i < KEPT / 4 ? x[first + i] : __ldcg(from + first + i);
             return make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
         }).a;
         __syncthreads();
-        // An element of each thread from its digits, so that what was split is compared.
-        const int i = threadIdx.x % p.n, word = i % 32 / 4;
-        const signed char *digit = (const signed char *)digits.groups + i / 32 * Tile<Format>::X::GROUP + 4 * (word % 4 * 2 + word / 4) + i % 4;
-        sum = ((float)digit[0] + 256.0f * ((float)digit[32] + 256.0f * ((float)digit[64] + 256.0f * (float)digit[96]))) * digits.scales[i / 32].x;
+        // An element of each thread, so that what was split is compared.
+        sum = element_of<Format>(made, threadIdx.x % n);
     }
     if (warp == WARPS) {
         if (lane != 0) return;
@@ -296,12 +313,8 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32) handed(const __grid_constant
     float4 *units = (float4 *)(digits + SETS * p.n);
     float sum = 0.0f, squares = 0.0f;
     auto add = [&](float4 v) { squares = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, squares)))); };
-    // An element of each thread from its digits, so that what was split is compared.
-    [[maybe_unused]] auto element = [&](const Vector &of) {
-        const int i = threadIdx.x % p.n, word = i % 32 / 4;
-        const signed char *digit = (const signed char *)of.groups + i / 32 * Tile<Format>::X::GROUP + 4 * (word % 4 * 2 + word / 4) + i % 4;
-        return ((float)digit[0] + 256.0f * ((float)digit[32] + 256.0f * ((float)digit[64] + 256.0f * (float)digit[96]))) * of.scales[i / 32].x;
-    };
+    // An element of each thread, so that what was split is compared.
+    [[maybe_unused]] auto element = [&](const Vector &of) { return element_of<Format>(of, threadIdx.x % p.n); };
     if constexpr (WAY == DIGITS) {
 #pragma unroll
         for (int set = 0; set < SETS; set++) {
@@ -507,7 +520,7 @@ static void judge(bool right, const char *what) {
 struct Launch {
     int grid;
     PhaseParams p;
-    int split = 0; // whether its vector is split into digits
+    int split = 0; // whether its vector is split; 2: half of it by each block
 };
 // The bytes of an element of each of a model's matrices, of half of the layers and of the others.
 struct Shape {
@@ -583,12 +596,12 @@ static cudaGraphExec_t captured(const std::vector<Launch> &all, int stages) {
 // The same with kernels that split their vectors; null where so many stages have no room.
 template <typename Format, int STAGES>
 static cudaGraphExec_t captured_splitting(const std::vector<Launch> &all) {
-    auto *kernel = splitting<Format, STAGES>;
+    auto *whole = splitting<Format, STAGES, false>, *half = splitting<Format, STAGES, true>;
     auto shared_of = [](const Launch &l) { return STAGES * PIECE_BYTES + 4 * KEPT + ((l.p.n / 32 + 1) / 2 * 2 * (Tile<Format>::X::GROUP + 8) + 15) / 16 * 16; };
     int most = 0;
     for (const Launch &l : all) most = std::max(most, shared_of(l));
     if (most > (227 << 10) - 1024) return nullptr;
-    CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
+    for (auto *kernel : {whole, half}) CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute early[1];
     early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -597,7 +610,7 @@ static cudaGraphExec_t captured_splitting(const std::vector<Launch> &all) {
     CK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
     for (const Launch &l : all) {
         c.gridDim = dim3(l.grid), c.dynamicSmemBytes = shared_of(l), c.numAttrs = &l != &all[0];
-        CK(cudaLaunchKernelEx(&c, kernel, l.p, l.split));
+        CK(cudaLaunchKernelEx(&c, l.split == 2 ? half : whole, l.p, l.split));
     }
     cudaGraph_t g;
     cudaGraphExec_t e;
@@ -640,7 +653,10 @@ static std::vector<double> defined(const Launch &l, const std::vector<double> &x
             sums[piece % l.grid * WARPS + t / 32] += sum * scale;
         }
     }
-    for (int i = 0; l.split && i < l.grid * MULTIPLIERS; i++) sums[i / 32] += x[i % MULTIPLIERS % l.p.n] * (1e3 * scale) * scale;
+    const int n = l.split == 2 ? l.p.n / 2 : l.p.n;
+    for (int i = 0; l.split && i < l.grid * MULTIPLIERS; i++) {
+        sums[i / 32] += x[(l.split == 2 ? i / MULTIPLIERS % 2 * n : 0) + i % MULTIPLIERS % n] * (1e3 * scale) * scale;
+    }
     return sums;
 }
 static std::vector<double> written(const Launch &l, const std::vector<double> &sums, int count) {
@@ -698,14 +714,16 @@ static void layers() {
     }
 }
 
+// `down`: how ffn_down splits its vector.
 template <typename Format>
-static void splits(const Shape &of) {
+static void splits(const Shape &of, int down = 1) {
+    constexpr bool HALVES = same_type<Format, F16>;
     for (int tokens : {512, 8192, 32000}) {
-        if (tokens > 512 && of.e > 2048) continue;
+        if (tokens > 512 && (of.e > 2048 || HALVES)) continue;
         auto made = [&](int layers, bool head) {
             std::vector<Launch> all = step_of(of, layers, tokens, false, head);
             // Attention splits nothing.
-            for (size_t i = 0; i < all.size(); i++) all[i].split = i % 5 != 1;
+            for (size_t i = 0; i < all.size(); i++) all[i].split = i % 5 == 4 ? down : i % 5 != 1;
             return all;
         };
         auto captures = [](const std::vector<Launch> &all) {
@@ -720,8 +738,9 @@ static void splits(const Shape &of) {
             CK(cudaGraphExecDestroy(e));
         }
         const double bytes = (double)bytes_of(all);
-        printf("digits: %-26s after %5d tokens, five kernels a layer, of which four split their vector: %7.1f us, %5.1f %% of a copy's bandwidth, at most %5.0f "
-               "steps a second\n", of.name, tokens, least, 100 * bytes / least / copied * 1e6, 1e6 / least);
+        printf("%s: %-26s after %5d tokens, five kernels a layer, of which four split their vector%s: %7.1f us, %5.1f %% of a copy's bandwidth, at most "
+               "%5.0f steps a second\n", HALVES ? "halves" : "digits", of.name, tokens, down == 2 ? ", a block of ffn_down half of it" : "", least,
+               100 * bytes / least / copied * 1e6, 1e6 / least);
     }
 }
 
@@ -848,6 +867,8 @@ static void handing(const Shape &of) {
     some.resize(6);
     const double bytes = (double)bytes_of(launches);
     for (const Hands &hands : HANDS) {
+        // Weights in F16 meet no digits.
+        if (same_type<Format, F16> && std::count(hands.ways, hands.ways + 5, DIGITS)) continue;
         const std::vector<Hand> all = hands_of(launches, hands), one = hands_of(some, hands);
         for (cudaGraphExec_t e : captures(one)) if (e) judge(right_hands(one, e), hands.what);
         double least = INFINITY;
@@ -1130,6 +1151,7 @@ int main(int argc, char **argv) {
     printf("%s, %d multiprocessors; a copy moves %.0f GB/s\n", about.name, processors, copied * 1e-9);
     if (whole) layers();
     splits<Q5_0>(SHAPES[0]);
+    for (int down : {1, 2}) splits<F16>(SHAPES[1], down);
     for (int i : {2, 3, 4}) splits<Q4_K>(SHAPES[i]);
     for (Handed *left : {&lefts[0], &lefts[1], &more_lefts[0], &more_lefts[1]}) *left = {room<u32>(32768), room<float4>(32768 / UNIT)};
     for (int i : {0, 1}) {
@@ -1138,6 +1160,7 @@ int main(int argc, char **argv) {
         leave_all<<<32768 / 256, 256, 0, s>>>(more_floats[i], more_lefts[i], 32768);
     }
     handing<Q5_0>(SHAPES[0]);
+    handing<F16>(SHAPES[1]);
     for (int i : {2, 3, 4}) handing<Q4_K>(SHAPES[i]);
     if (!whole) {
         printf(wrong ? "%d are WRONG\n" : "all is right\n", wrong);

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "fused/stream.cuh"
-#include "prefill/wide.cuh"
+#include "tensor_cores.cuh"
 
 #define CK(x)                                                                                    \
     do {                                                                                         \
@@ -95,26 +95,6 @@ __global__ void __launch_bounds__(256) take_time(int cycles) {
     wait_for_turn();
     const long long began = clock64();
     while (clock64() - began < cycles) {}
-}
-
-__global__ void __launch_bounds__(256, 1) multiply(int rounds, float *to) {
-    extern __shared__ __align__(1024) u8 shared[];
-    for (int i = threadIdx.x; i < 64 << 10 >> 2; i += blockDim.x) ((u32 *)shared)[i] = 0x3c003800u + i % 64; // halves near 1
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncthreads();
-    float s[WIDE_THREAD_SUMS] = {};
-    const u8 *a = shared + threadIdx.x / 128 * (16 << 10), *b = shared + (32 << 10);
-#pragma unroll 1
-    for (int k = 0; k < rounds; k++) {
-        begin_products<WIDE_THREAD_SUMS>(s);
-#pragma unroll
-        for (int step = 0; step < 8; step++) multiply_wide(s, a, step % 2 * 8192 + step / 2 % 4 * 32, b, step % 2 * 16384 + step / 2 % 4 * 32, true);
-        end_products();
-        wait_for_products<0, WIDE_THREAD_SUMS>(s);
-    }
-    float sum = 0.0f;
-    for (int i = 0; i < WIDE_THREAD_SUMS; i++) sum += s[i];
-    to[blockIdx.x * blockDim.x + threadIdx.x] = sum;
 }
 
 // Microseconds of `run`, the median of many.
@@ -282,10 +262,10 @@ int main() {
         }
     }
 
-    CK(cudaFuncSetAttribute(multiply, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 << 10));
+    CK(cudaFuncSetAttribute(tensor_cores, cudaFuncAttributeMaxDynamicSharedMemorySize, MULTIPLIED));
     constexpr int ROUNDS = 4000;
-    const double us = timed(s, [&] { multiply<<<processors, 256, 64 << 10, s>>>(ROUNDS, to); });
-    const double made = 2.0 * 64 * OPERAND_TOKENS * 16 * 8 * 2 * ROUNDS * processors / us * 1e-6;
+    const double us = timed(s, [&] { tensor_cores<<<processors, 256, MULTIPLIED, s>>>(ROUNDS, to); });
+    const double made = operations_of(ROUNDS, processors) / us * 1e-6;
     CK(cudaGetLastError());
     printf("products: %.0f TFLOP/s of halves: %.0f of the model's, each of which is two of them\n", made, made / 2);
 }

@@ -1,7 +1,8 @@
 // The kernels of a layer of a prefill, each many times in a row, on weights that are noise: microseconds, TFLOP/s that
 // the products need (the tensor cores do two or three times as much), and how far the products are from their
 // definition in f64. Of products both kernels, alternately: that of the blocks as they are, and that of halves; weights
-// come from memory, for copies of them take turns.
+// come from memory, for copies of them take turns. And all products of a prefill of the 0.5B in F16 in a row, as the engine launches
+// them, beside what the tensor cores give at most.
 //
 // nvcc -O3 -std=c++17 -arch=sm_90a -I engine/kernels engine/bench/prefill_layer.cu -o prefill_layer
 // prefill_layer [TOKENS]; with ALL in the environment every format as well; with LARGE alone the shapes of a 7B and of a 32B; with
@@ -26,6 +27,7 @@
 namespace halved {
 #include "prefill/wide_products.cu"
 }
+#include "tensor_cores.cuh"
 #ifndef KEY_TILES
 #define KEY_TILES 2 // tiles of keys
 #endif
@@ -355,6 +357,113 @@ static void prefill_of(const char *model, int layers, int tokens, std::vector<To
            sum.blocks * 1e-3, sum.halves * 1e-3, sum.blocks / sum.halves);
 }
 
+// The products of a prefill of a model in F16 as the engine launches them: q, k and v as one, gate and up as one, and each while the
+// one before ends; each layer has weights of its own. And at the rate of the tensor cores alone, which make two products for one.
+static void prefill_in_f16(const char *model, int layers, int e, int kv, int f, int tokens) {
+    typedef ImageOf<Piece<F16, HalfPart>> I;
+    auto *kernel = halved::wide_products<I, I, I>;
+    const int bytes = WIDE_STAGES * (WIDE_STAGE + WIDE_EIGHT), of_tokens = (tokens + OPERAND_TOKENS - 1) / OPERAND_TOKENS;
+    CK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    struct Product {
+        const char *what;
+        int n;
+        std::vector<int> m;
+        int grid = 0;
+        std::vector<halved::WideProductsParams> layers = {};
+    };
+    std::vector<Product> all = {{"qkv", e, {e, kv, kv}}, {"out", e, {e}}, {"gate, up", e, {f, f}}, {"down", f, {e}}};
+    cudaLaunchAttribute early[1];
+    early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early[0].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t c = {};
+    c.blockDim = dim3(halved::THREADS), c.dynamicSmemBytes = bytes, c.attrs = early, c.numAttrs = 1;
+    auto launch = [&](const Product &product, int layer) {
+        c.gridDim = dim3(product.grid);
+        CK(cudaLaunchKernelEx(&c, kernel, product.layers[layer]));
+    };
+    std::vector<void *> taken;
+    double flops = 0, apart = 0;
+    for (Product &product : all) {
+        const int n = product.n, pieces = (n / 32 + 1) / 2;
+        int row_tiles = 0, outputs = 0;
+        for (int m : product.m) row_tiles += (m + WIDE_ROWS - 1) / WIDE_ROWS, outputs += m;
+        float *x = normal((size_t)tokens * n, 1.0f);
+        const Operand to = operand_of(tokens, n, 2);
+        CK(cudaFuncSetAttribute(prepare_rows<HalfPart>, cudaFuncAttributeMaxDynamicSharedMemorySize, 4 * n));
+        prepare_rows<HalfPart><<<tokens, 256, 4 * n>>>({x, to, n});
+        const Cut cut = cut_of(row_tiles * of_tokens, processors, pieces);
+        const int token0 = std::min(cut.whole / row_tiles * OPERAND_TOKENS, tokens);
+        product.grid = std::min(cut.whole + (row_tiles * of_tokens - cut.whole) * cut.shares, processors);
+        halved::WideProductsParams p = {};
+        p.x = to, p.n = n, p.tokens = tokens, p.whole = cut.whole, p.shares = cut.shares, p.token0 = token0;
+        Shared shared[3];
+        Weights weights[3];
+        auto images_of = [&](int m) { return (size_t)(m + WIDE_ROWS - 1) / WIDE_ROWS * pieces * I::BYTES; };
+        int first = 0; // tile of rows
+        for (size_t i = 0; i < product.m.size(); i++) {
+            const int m = product.m[i], tiles = (m + WIDE_ROWS - 1) / WIDE_ROWS;
+            const size_t of_share = (size_t)(tokens - token0) * m;
+            weights[i] = matrix<F16>(n, m);
+            p.images[i] = room<u8>(images_of(m)), p.m[i] = m, p.y[i] = room<float>((size_t)tokens * m);
+            widen<F16><<<dim3(pieces, tiles), WIDE_ROWS>>>({weights[i], (u8 *)p.images[i], nullptr, n, m});
+            float *parts = room<float>((cut.shares - 1) * of_share + 1);
+            p.rest[i] = parts - of_share - (size_t)token0 * m;
+            shared[i] = {p.y[i], p.rest[i], of_share, cut.shares, token0, std::min(m, std::max(0, cut.whole % row_tiles - first) * WIDE_ROWS)};
+            first += tiles;
+            taken.insert(taken.end(), {(void *)p.y[i], (void *)parts});
+        }
+        for (int l = 0; l < layers; l++) {
+            halved::WideProductsParams of = p;
+            for (size_t i = 0; l > 0 && i < product.m.size(); i++) {
+                u8 *at = room<u8>(images_of(p.m[i]));
+                CK(cudaMemcpy(at, p.images[i], images_of(p.m[i]), cudaMemcpyDeviceToDevice));
+                of.images[i] = at;
+            }
+            for (size_t i = 0; i < product.m.size(); i++) taken.push_back((void *)of.images[i]);
+            product.layers.push_back(of);
+        }
+        CK(cudaDeviceSynchronize()); // a block brings weights before its turn
+        launch(product, 0);
+        CK(cudaDeviceSynchronize());
+        Off worst;
+        for (size_t i = 0; i < product.m.size(); i++) {
+            const int m = p.m[i];
+            std::vector<int> rows = {0, 1, 7, 8, 63, 64, 127, m / 2, m - 2, m - 1};
+            int *at = room<int>(rows.size());
+            CK(cudaMemcpy(at, rows.data(), 4 * rows.size(), cudaMemcpyHostToDevice));
+            const size_t count = rows.size() * tokens;
+            double *want = room<double>(count), *sizes = room<double>(count);
+            float *sum = room<float>((size_t)tokens * m);
+            defined<F16><<<(count + 127) / 128, 128>>>(weights[i], x, n, m, tokens, at, rows.size(), want, sizes);
+            add_up<<<tokens, 256>>>(shared[i], m, sum);
+            std::vector<double> w(count), a(count);
+            CK(cudaMemcpy(w.data(), want, 8 * count, cudaMemcpyDeviceToHost));
+            CK(cudaMemcpy(a.data(), sizes, 8 * count, cudaMemcpyDeviceToHost));
+            const Off off = off_of(sum, (size_t)tokens * m, 1, m, rows, w, a);
+            worst.most = std::max(worst.most, off.most), worst.mean = std::max(worst.mean, off.mean);
+            for (const void *of : {(const void *)at, (const void *)want, (const void *)sizes, (const void *)sum, (const void *)weights[i].plane[0]}) forget(of);
+        }
+        int turn = 0;
+        const double us = time_of([&] { launch(product, turn++ % layers); });
+        flops += 2.0 * n * outputs * tokens * layers, apart += us * layers;
+        printf("%-9s %-5s %5d x %6d in %zu  %4d tiles, %3d of them in %d shares, of halves, as the engine launches it  %8.1f us  %6.1f TFLOP/s  off by "
+               "%.3f u of the sum of magnitudes at most, %.3f in the mean\n", product.what, "F16", n, outputs, product.m.size(), row_tiles * of_tokens,
+               row_tiles * of_tokens - cut.whole, cut.shares, us, 2.0 * n * outputs * tokens / us / 1e6, worst.most, worst.mean);
+        taken.insert(taken.end(), {(void *)x, (void *)to.parts, (void *)to.inverse, (void *)to.sums});
+    }
+    const double us = time_of([&] {
+        for (int l = 0; l < layers; l++) for (const Product &product : all) launch(product, l);
+    });
+    float *sums = room<float>(256 * processors);
+    CK(cudaFuncSetAttribute(tensor_cores, cudaFuncAttributeMaxDynamicSharedMemorySize, MULTIPLIED));
+    const double rate = operations_of(4000, processors) / time_of([&] { tensor_cores<<<processors, 256, MULTIPLIED>>>(4000, sums); }) * 1e6;
+    printf("%s, %d tokens: products of %d layers %.3f ms from halves as the engine launches them, %.3f ms one product again and again; %.1f TFLOP/s, where the "
+           "tensor cores make %.0f of halves: at that rate %.3f ms, %.0f %% of it\n", model, tokens, layers, us * 1e-3, apart * 1e-3, flops / us * 1e-6,
+           rate * 1e-12, 2e3 * flops / rate, 100 * 2e6 * flops / rate / us);
+    taken.push_back(sums);
+    for (void *at : taken) forget(at);
+}
+
 template <int D>
 static void attention_of(int heads, int kv_heads, int tokens, int first) {
     const int keys = first + tokens, tiles = (keys + CacheTile<D>::KEYS - 1) / CacheTile<D>::KEYS, group = heads / kv_heads;
@@ -489,6 +598,7 @@ int main(int count, char **words) {
     of_blocks("1.5B", 28, 1536, 2048, 8960);
     products_of<Q8_0, HalfPart>("down", 4864, 896, 1, T);
     products_of<F16, HalfPart>("gate, up", 896, 4864, 2, T);
+    prefill_in_f16("0.5B in F16", 24, 896, 128, 4864, T);
     if (getenv("ALL")) {
         odd();
         products_of<BF16, BrainPart>("gate, up", 896, 4864, 2, T);
