@@ -47,7 +47,7 @@ pub trait Library: Send + Sync {
     /// The index of a file, which is number `part` of a model.
     ///
     /// # Errors
-    /// As [`Index::read`].
+    /// As [`gguf::read`](super::gguf::read).
     fn index(&self, index: &mut Index, part: usize, path: &Path) -> Result<()>;
 
     /// As [`gguf::to_float`](super::gguf::to_float).
