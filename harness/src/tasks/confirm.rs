@@ -35,7 +35,7 @@ const SEVERAL: usize = 4;
 pub struct ConfirmRequest {
     /// Try causes on other tokens: run the subject N times on prompts of other tokens and lengths, and withdraw causes
     /// that fail there; `capture:DIR` takes a capture of another prompt instead of a run. By default a subject that
-    /// diverges runs once more on other tokens if it took less than 90 s, and up to three times more while a cause is left open; `no` skips that
+    /// diverges runs once more on other tokens if it took less than 90 s, and up to four times more while a cause is left open; `no` skips that
     #[arg(long, value_name = "N|no|capture:DIR", env = "QDIFF_CONFIRM")]
     pub confirm: Option<Confirm>,
 }
@@ -130,15 +130,17 @@ impl ConfirmRequest {
         let apart = |number| Way::Apart { number, of_keys };
         let wanted = wanted(subject, diagnosis);
         let other = |kind: &RunnerKind, way: Way| other(sides, pair, kind, (input, way, &wanted));
-        // In passes of which all open rules say something else, if there are such.
+        // In the passes in which open rules come apart most, if there are such.
         let telling = |kind: &RunnerKind, diagnosis: &Diagnosis| {
             let first = input.tokens(None);
             let decode = first.decode.max(SEVERAL);
             let in_parts = first.passes.of_run(first.prompt.len(), 0).len() > 1;
             let most = if is_small(pair) { usize::MAX } else { SEVERAL_HUNDRED };
             let fits = |passes: &&[usize]| (in_parts || passes.len() == 1) && passes.iter().sum::<usize>() < most;
-            let mut all = TELLING.into_iter().filter(fits);
-            let told = all.find(|passes| diagnosis.rules_apart(passes, decode) == diagnosis.rules_open());
+            let kinds = |passes: &[usize]| diagnosis.rules_apart(passes, decode);
+            // The first of those that tell as much.
+            let told = TELLING.into_iter().filter(fits).rev().max_by_key(|passes| kinds(passes));
+            let told = told.filter(|passes| kinds(passes) > 1);
             let given = told.and_then(|passes| other(kind, Way::Given(passes)).ok());
             given.map_or_else(|| other(kind, Way::Apart { number: 2, of_keys: true }), Ok)
         };
@@ -162,13 +164,15 @@ impl ConfirmRequest {
                 {
                     pair.bear_out(subject, &more, diagnosis);
                 }
-                // One run more where rules for the keys that are seen are left open.
-                if self.confirm.is_none()
-                    && diagnosis.leaves_rules_open()
-                    && let Some(kind) = sides.chosen.live_subject()
-                    && let Ok(more) = telling(kind, diagnosis)
-                {
-                    pair.narrow(subject, &more, diagnosis);
+                // Runs more where rules for the keys that are seen are left open.
+                for _ in 0..TOLD {
+                    if self.confirm.is_none()
+                        && diagnosis.leaves_rules_open()
+                        && let Some(kind) = sides.chosen.live_subject()
+                        && let Ok(more) = telling(kind, diagnosis)
+                    {
+                        pair.narrow(subject, &more, diagnosis);
+                    }
                 }
                 pair.undecided(subject, diagnosis);
             }
@@ -296,6 +300,9 @@ enum Way {
     Given(&'static [usize]),
 }
 
+/// Runs that tell open rules apart, at most.
+const TOLD: usize = 2;
+
 /// Passes in which rules for keys come apart: prompts shorter than a tile, and parts of unequal lengths.
 const TELLING: [&[usize]; 12] = [
     &[3],
@@ -312,14 +319,18 @@ const TELLING: [&[usize]; 12] = [
     &[280, 13, 9],
 ];
 
-/// Tokens that the other run has again: those of all wrong rows of the first origin with a cause, if these are few. Otherwise it
-/// would not show whether they are what is wrong.
+/// Tokens that the other run has: those that tell where the condition of a cause ends, and those of all wrong rows of the first origin
+/// with a cause again, if these are few. Otherwise it would not show whether they are what is wrong.
 fn wanted(subject: &Recording, diagnosis: &Diagnosis) -> Vec<u32> {
     let origins = diagnosis.verdict.origins();
     let first = origins.iter().find(|origin| diagnosis.findings.iter().any(|f| f.id == origin.id));
     let Some(bad) = first.and_then(|origin| origin.subject.as_ref()).map(|local| &local.bad_positions) else {
         return Vec::new();
     };
+    let untold = diagnosis.ids_untold(UNTOLD);
+    if !untold.is_empty() {
+        return untold;
+    }
     let steps = &subject.capture.steps;
     let all: Vec<(usize, u32)> =
         steps.iter().flat_map(|step| (step.first..).zip(step.tokens.iter().copied())).collect();
@@ -463,6 +474,7 @@ const SHORT_PASS: usize = 4;
 
 /// Tokens of wrong rows that another run has again, at most; and of so many tokens it has one of them.
 const WANTED: usize = 3;
+const UNTOLD: usize = 16;
 const AMONG: usize = 5;
 
 /// Tokens of a prompt in which tiles and parts of keys come apart that are the same of fewer keys.

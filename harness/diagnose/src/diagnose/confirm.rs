@@ -48,17 +48,30 @@ impl Diagnosis {
 
     /// Whether a cause is reported by one rule of several that fit the runs so far.
     pub fn leaves_rules_open(&self) -> bool {
-        self.rules_open() > 0
+        self.findings.iter().filter_map(|f| f.solution.as_ref()).any(|solution| !solution.also.is_empty())
     }
 
-    /// How many other rules fit the runs so far, of all causes together.
-    pub fn rules_open(&self) -> usize {
-        self.findings.iter().filter_map(|f| f.solution.as_ref()).map(|solution| solution.also.len()).sum()
-    }
-
-    /// How many of the rules that are left open say otherwise of a run in these passes, with so many decode steps after them.
+    /// Into how many kinds the rules of all causes come apart that are left open, in a run in these passes with so many decode steps
+    /// after them.
     pub fn rules_apart(&self, passes: &[usize], decode: usize) -> usize {
         self.findings.iter().filter_map(|f| f.solution.as_ref()).map(|solution| apart(solution, passes, decode)).sum()
+    }
+
+    /// Token ids, so many at most, of which the run does not tell whether the condition of a cause holds.
+    pub fn ids_untold(&self, most: usize) -> Vec<u32> {
+        let untold = |finding: &Finding| match &finding.solution.as_ref()?.holds {
+            Holds::Under { conditions, .. } => conditions.first()?.ids_untold(),
+            Holds::Everywhere | Holds::Some { .. } => None,
+        };
+        self.findings
+            .iter()
+            .filter_map(untold)
+            .flat_map(|(first, last)| {
+                let each = (last - first) as usize / most.max(1) + 1;
+                (first..=last).step_by(each).chain([last])
+            })
+            .take(most)
+            .collect()
     }
 
     /// Says of every cause why it was not tried on other tokens.

@@ -6,7 +6,7 @@
 
 use super::functions::{frequency, operand, pair};
 use super::scene::Scene;
-use super::{Law, Row, attended, norm};
+use super::{At, Law, Row, attended, norm};
 use crate::verdict::RowAt;
 use qdiff_engine::ops::anatomy::{Activation, Elementwise, RowReduction};
 use qdiff_engine::ops::{Anatomy, UNIT};
@@ -137,15 +137,10 @@ fn activations<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         };
         all.push(of(what("in straight lines between its entries"), Rc::new(linear)));
     }
-    type Sigmoid = fn(f64) -> f64;
-    let sigmoids: [(&str, Sigmoid); 4] = [
-        ("1/2 + x/(2 + 2|x|)", |x| 0.5 + x / (2.0 + 2.0 * x.abs())),
-        ("1/2 + x/4, cut off at 0 and 1", |x| (0.5 + x / 4.0).clamp(0.0, 1.0)),
-        ("1/2 + x/(2·√(1 + x²))", |x| 0.5 + x / (2.0 * (1.0 + x * x).sqrt())),
-        ("1/2 + x/5, cut off at 0 and 1", |x| (0.5 + x / 5.0).clamp(0.0, 1.0)),
-    ];
     all.extend(
-        sigmoids.map(|(name, f)| of(format!("the sigmoid is approximated by {name}"), Rc::new(move |g| g * f(g)))),
+        sigmoids(scene)
+            .into_iter()
+            .map(|(name, f)| of(format!("the sigmoid is approximated by {name}"), Rc::new(move |g| g * f(g)))),
     );
     // Beyond some size the sigmoid is 0 or 1.
     for limit in [3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0] {
@@ -161,6 +156,66 @@ fn activations<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         all.push(of(format!("the sigmoid is 0 or 1 beyond ±{limit}"), Rc::new(cut)));
     }
     all
+}
+
+/// Ways to approximate the sigmoid: by itself, and by one for tanh of y = x/2.
+fn sigmoids(scene: &Scene<'_>) -> Vec<(String, Function)> {
+    type Plain = fn(f64) -> f64;
+    let own: [(&str, Plain); 4] = [
+        ("1/2 + x/(2 + 2|x|)", |x| 0.5 + x / (2.0 + 2.0 * x.abs())),
+        ("1/2 + x/4, cut off at 0 and 1", |x| (0.5 + x / 4.0).clamp(0.0, 1.0)),
+        ("1/2 + x/(2·√(1 + x²))", |x| 0.5 + x / (2.0 * (1.0 + x * x).sqrt())),
+        ("1/2 + x/5, cut off at 0 and 1", |x| (0.5 + x / 5.0).clamp(0.0, 1.0)),
+    ];
+    let mut all: Vec<(String, Function)> = own.map(|(name, f)| (name.to_owned(), Rc::new(f) as Function)).into();
+    let tanh: [(&str, Plain); 5] = [
+        ("y/(1 + |y|)", |y| y / (1.0 + y.abs())),
+        ("y·(27 + y²)/(27 + 9y²)", |y| y * (27.0 + y * y) / (27.0 + 9.0 * y * y)),
+        ("y·(15 + y²)/(15 + 6y²)", |y| y * (15.0 + y * y) / (15.0 + 6.0 * y * y)),
+        ("y·(135135 + 17325y² + 378y⁴ + y⁶)/(135135 + 62370y² + 3150y⁴ + 28y⁶)", |y| {
+            let z = y * y;
+            y * (135_135.0 + z * (17_325.0 + z * (378.0 + z))) / (135_135.0 + z * (62_370.0 + z * (3_150.0 + 28.0 * z)))
+        }),
+        ("y·(945 + 105y² + y⁴)/(945 + 420y² + 15y⁴)", |y| {
+            let z = y * y;
+            y * (945.0 + 105.0 * z + z * z) / (945.0 + 420.0 * z + 15.0 * z * z)
+        }),
+    ];
+    for (name, f) in tanh {
+        let what = |more: &str| format!("(1 + t)/2, t = {name} for the tanh of y = x/2{more}");
+        all.push((what(""), Rc::new(move |x| 0.5 + 0.5 * f(x / 2.0))));
+        all.push((what(", cut off at ±1"), Rc::new(move |x| 0.5 + 0.5 * f(x / 2.0).clamp(-1.0, 1.0))));
+        for limit in [3.0, 4.0, 5.0] {
+            let what = what(&format!(", y cut off at ±{limit}"));
+            all.push((what, Rc::new(move |x| 0.5 + 0.5 * f((x / 2.0).clamp(-limit, limit)))));
+        }
+    }
+    for by in cubes(scene) {
+        let cubic = move |x: f64| {
+            let y = x / 2.0;
+            y * (1.0 + by * y * y)
+        };
+        let what = |more: &str| format!("(1 + t)/2, t = y·(1 + {by}·y²) for the tanh of y = x/2{more}");
+        all.push((what(""), Rc::new(move |x| 0.5 + 0.5 * cubic(x))));
+        all.push((what(", cut off at ±1"), Rc::new(move |x| 0.5 + 0.5 * cubic(x).clamp(-1.0, 1.0))));
+    }
+    all
+}
+
+/// The factor of the cube, if tanh is a straight line and a cube, as wrong elements show it that are neither near 0 nor cut off: with four
+/// digits, and with all.
+fn cubes(scene: &Scene<'_>) -> Vec<f64> {
+    let of = |&at: &At| {
+        let (row, (got, ..)) = (&scene.e.rows[at.0], scene.element(at));
+        let of_operand = |i| Some(f64::from(*scene.operand(row.step, i)?.data.get(row.range.start + at.1)?));
+        let (gate, up): (f64, f64) = (of_operand(0)?, of_operand(1)?);
+        let (y, t) = (gate / 2.0, 2.0 * got / (gate * up) - 1.0);
+        let shows = (0.1..0.99).contains(&t.abs()) && y * t > 0.0;
+        shows.then(|| (y.abs(), (t / y - 1.0) / (y * y)))
+    };
+    let best = scene.fit.iter().filter_map(of).filter(|(_, by)| by.is_finite() && by.abs() < 2.0);
+    let best = best.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, by)| by);
+    best.into_iter().flat_map(|by| [(by * 1e4).round() / 1e4, (by * 1e6).round() / 1e6]).collect()
 }
 
 fn softmaxes<'a>(scene: &'a Scene<'a>, scale: f64) -> Vec<Law<'a>> {

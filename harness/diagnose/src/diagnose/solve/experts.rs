@@ -82,7 +82,22 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Ve
         );
     }
     let counts = [(true, false), (false, true), (false, false)];
-    for (tile, gaps) in TILES.into_iter().flat_map(|tile| counts.map(|gaps| (tile, gaps))) {
+    // Lines with padding go on behind the last tile without: where they do, what is there comes first.
+    let behind = move |tile: usize| {
+        let goes_on = |lists: Lists| {
+            let (mut padded, mut plain) = (0, 0);
+            for lines in lists.values() {
+                (padded, plain) = (padded + lines.len().next_multiple_of(tile), plain + lines.len());
+            }
+            padded >= plain + tile
+        };
+        (0..scene.e.side.capture.steps.len()).any(|step| lists(scene, step).is_some_and(goes_on))
+    };
+    let ways = move |tile: usize| {
+        let last = behind(tile).then_some(((false, true), true));
+        last.into_iter().chain(counts.map(|gaps| (gaps, false))).map(move |way| (tile, way))
+    };
+    for (tile, (gaps, last)) in TILES.into_iter().flat_map(ways) {
         let experts = picked.groups;
         let padding = |with: bool| if with { "with" } else { "without" };
         let which = match gaps {
@@ -92,15 +107,18 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Ve
                 )
             }
             (tiles, lines) => format!(
-                "expert that owns its tile of {tile} lines (tiles are counted {} padding, lines {})",
+                "expert that owns its tile of {tile} lines (tiles are counted {} padding, lines {}{})",
                 padding(tiles),
-                padding(lines)
+                padding(lines),
+                if last { "; tiles behind those of all experts are the last expert's" } else { "" }
             ),
         };
         add(
             which,
             Rc::new(move |row| {
-                of_tile(&lists(scene, row.step)?, (expert(scene, row)?, line(scene, row)), (tile, gaps), experts)
+                let lists = lists(scene, row.step)?;
+                let own = of_tile(&lists, (expert(scene, row)?, line(scene, row)), (tile, gaps), experts);
+                own.or_else(|| experts.checked_sub(1).filter(|_| last))
             }),
         );
     }

@@ -56,6 +56,15 @@ enum Missing {
     Carried,
     /// All of the state over the tokens of the last chunk, where that is not whole.
     Rest,
+    /// The state that the chunk begins with, as its tokens find what they correct: it decays where that is subtracted, and not before
+    /// the tokens of the chunk correct each other.
+    Erased,
+    /// What the tokens of the chunk put into the state, as its later tokens find what they correct.
+    Corrected,
+    /// The same, which later tokens do not find at all.
+    Unseen,
+    /// The same, which they find as if none had corrected another: to the first order.
+    FirstOrder,
 }
 
 /// What is in rows that fill up a part.
@@ -172,7 +181,14 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         "the state that the part leaves is divided by the decay of its last tokens, those that fill no chunk of TILE"
             .to_owned(),
     );
-    for (missing, what) in missing.into_iter().chain(of_first).chain([rest]) {
+    let corrected = [
+        (Missing::Erased, "the state before a chunk of TILE tokens is erased by keys that the chunk's Gram matrix with decay corrected, and its own decay is applied behind that"),
+        (Missing::Corrected, "the Gram matrix of a chunk of TILE tokens has no decay: what a token adds is corrected without it"),
+        (Missing::Unseen, "the tokens of a chunk of TILE do not correct each other: each is corrected by the state before the chunk alone"),
+        (Missing::FirstOrder, "the tokens of a chunk of TILE correct each other to the first order: the inverse of the Gram matrix is cut off"),
+    ]
+    .map(|(missing, what)| (missing, what.to_owned()));
+    for (missing, what) in missing.into_iter().chain(of_first).chain([rest]).chain(corrected) {
         let shows =
             if of_state { missing != Missing::Read && missing != Missing::First } else { missing != Missing::Rest };
         for each in [8, 16, 32, 64, 128].into_iter().filter(|_| shows) {
@@ -292,9 +308,9 @@ fn head_of(
     Some((y.data, bound))
 }
 
-/// Outputs of a head, or its state after the step, by the form in chunks: with G the sum of g since the chunk's beginning and δ as in
-/// the recursion, `o_t = (e^{G_t}·M_0·q_t + Σ_{j ≤ t} e^{G_t − G_j}·δ_j·(k_j·q_t))/√D`, and the chunk leaves
-/// `e^G·M_0 + Σ_j e^{G − G_j}·δ_j·k_jᵀ`. One of the factors is 1 instead.
+/// Outputs of a head, or its state after the step, by the form in chunks: with G the sum of g since the chunk's beginning and
+/// `δ_t = β_t·(v_t − e^{G_t}·M_0·k_t − Σ_{j < t} e^{G_t − G_j}·(k_j·k_t)·δ_j)`, `o_t = (e^{G_t}·M_0·q_t + Σ_{j ≤ t} e^{G_t − G_j}·δ_j·(k_j·q_t))/√D`, and the chunk leaves
+/// `e^G·M_0 + Σ_j e^{G − G_j}·δ_j·k_jᵀ`. One of the factors is 1 instead, or another one of δ is missing.
 fn undecayed(
     operands: &[Tensor<f64>], d: usize, (each, missing): (usize, Missing), of_state: bool,
 ) -> (Vec<f64>, Vec<f32>) {
@@ -305,18 +321,41 @@ fn undecayed(
     let (mut m, mut out, mut size) = (state.data.clone(), Vec::with_capacity(tokens * d), 0f64);
     for from in (0..tokens).step_by(each) {
         let until = (from + each).min(tokens);
-        // What the recursion puts in is right.
-        let (first, mut own, mut sums, mut sum, mut deltas) = (m.clone(), m.clone(), Vec::new(), 0.0, Vec::new());
+        let (first, mut sums, mut sum) = (m.clone(), Vec::new(), 0.0);
+        let mut deltas: Vec<(Vec<f64>, Vec<f64>)> = Vec::new();
+        // The keys as the others correct them, and what a token adds without the others.
+        let (mut erased, mut plain): (Vec<Vec<f64>>, Vec<Vec<f64>>) = (Vec::new(), Vec::new());
         for t in from..until {
-            let (decay, k, v, q) = (g.data[t].exp(), row(k, t), row(v, t), row(q, t));
+            let (k, v, q) = (row(k, t), row(v, t), row(q, t));
             sum += g.data[t];
             sums.push(sum);
-            let mut delta = vec![0.0; d];
-            for (j, of) in own.chunks_mut(d).enumerate() {
-                of.iter_mut().for_each(|m| *m *= decay);
-                delta[j] = (v[j] - dot(of, &k)) * beta.data[t];
-                of.iter_mut().zip(&k).for_each(|(m, k)| *m += delta[j] * k);
-            }
+            // What the tokens before it in the chunk have put in, of which it finds so much.
+            let found: Vec<f64> = (0..deltas.len())
+                .map(|j| match missing {
+                    Missing::Unseen => 0.0,
+                    Missing::Corrected => dot(&deltas[j].1, &k),
+                    _ => dot(&deltas[j].1, &k) * (sum - sums[j]).exp(),
+                })
+                .collect();
+            let less = |of: f64, others: &dyn Fn(usize) -> f64| {
+                (of - found.iter().enumerate().map(|(j, by)| by * others(j)).sum::<f64>()) * beta.data[t]
+            };
+            let old = |j: usize, k: &[f64]| sum.exp() * dot(&first[j * d..(j + 1) * d], k);
+            let delta: Vec<f64> = match missing {
+                Missing::Erased => {
+                    let own: Vec<f64> = (0..d).map(|i| less(k[i], &|j| erased[j][i])).collect();
+                    let told: Vec<f64> = (0..d).map(|i| less(v[i], &|j| plain[j][i])).collect();
+                    let delta = told.iter().enumerate().map(|(j, told)| told - old(j, &own)).collect();
+                    erased.push(own);
+                    plain.push(told);
+                    delta
+                }
+                Missing::FirstOrder => {
+                    plain.push((0..d).map(|i| (v[i] - old(i, &k)) * beta.data[t]).collect());
+                    (0..d).map(|i| less(v[i] - old(i, &k), &|j| plain[j][i])).collect()
+                }
+                _ => (0..d).map(|i| less(v[i] - old(i, &k), &|j| deltas[j].0[i])).collect(),
+            };
             deltas.push((delta, k));
             let old = if missing == Missing::First { 1.0 } else { sum.exp() };
             let by: Vec<f64> = (0..deltas.len())
@@ -425,7 +464,14 @@ mod tests {
             for missing in [Missing::Read, Missing::First] {
                 assert!(near(&undecayed(&all, d, (4, missing), of_state).0) == of_state);
             }
-            for missing in [Missing::Left, Missing::Carried] {
+            for missing in [
+                Missing::Left,
+                Missing::Carried,
+                Missing::Erased,
+                Missing::Corrected,
+                Missing::Unseen,
+                Missing::FirstOrder,
+            ] {
                 assert!(!near(&undecayed(&all, d, (4, missing), of_state).0));
             }
         }

@@ -92,9 +92,11 @@ fn seats(e: &Evidence<'_>, scene: &Scene<'_>, when: Option<&When>) -> Vec<Seat> 
     known.into_iter().map(|(position, keys)| all.at(position, keys)).collect()
 }
 
-/// How many of the other rules that runs allow say otherwise of a run in these passes, with so many decode steps after them.
+/// Into how many kinds the rules that runs allow come apart, by what they say of a run in these passes, with so many decode steps after
+/// them; 0 of laws without such rules.
 pub(in super::super) fn apart(solution: &Solution, passes: &[usize], decode: usize) -> usize {
-    let Some(own) = solution.law.as_ref().and_then(Form::keys).filter(|keys| !keys.are_of_lines()) else { return 0 };
+    let own = solution.law.as_ref().and_then(Form::keys).filter(|keys| !keys.are_of_lines());
+    let (Some(own), false) = (own, solution.also.is_empty()) else { return 0 };
     let when = match &solution.holds {
         Holds::Under { conditions, .. } => conditions.first(),
         _ => None,
@@ -110,8 +112,13 @@ pub(in super::super) fn apart(solution: &Solution, passes: &[usize], decode: usi
         })
         .flatten()
         .collect();
-    let others = solution.also.iter().filter_map(Form::keys);
-    others.filter(|keys| !are_same(*keys, own, seats.iter().copied())).count()
+    let mut kinds: Vec<Keys> = vec![own];
+    for keys in solution.also.iter().filter_map(Form::keys) {
+        if !kinds.iter().any(|known| are_same(keys, *known, seats.iter().copied())) {
+            kinds.push(keys);
+        }
+    }
+    kinds.len()
 }
 
 /// The most keys of a query in these runs, if some other rule makes the same parts of as many and others of more; nothing of laws

@@ -19,7 +19,7 @@ fn convolution(node: &Node) -> Option<Convolution> {
     definition.downcast_ref().copied()
 }
 
-/// A row of the first input at a position, of the step that ran it; zeros before the first.
+/// A row of the first input at a position, of the step that ran it; zeros before the first, and behind the rows of the step.
 fn input(scene: &Scene<'_>, step: usize, position: isize, width: usize) -> Option<Vec<f32>> {
     let input = scene.e.oracle.graph.nodes[*scene.node().inputs.first()?].id;
     row_of(scene, input, (step, position), width)
@@ -29,6 +29,9 @@ fn input(scene: &Scene<'_>, step: usize, position: isize, width: usize) -> Optio
 fn row_of(scene: &Scene<'_>, id: StageId, (step, position): (usize, isize), width: usize) -> Option<Vec<f32>> {
     let Ok(position) = usize::try_from(position) else { return Some(vec![0.0; width]) };
     let steps = &scene.e.side.capture.steps;
+    if position >= steps[step].keys() {
+        return Some(vec![0.0; width]);
+    }
     let at = (0..=step).rev().find(|&at| (steps[at].first..steps[at].keys()).contains(&position))?;
     let rows = scene.tensor(at, id)?;
     let row = scene.numbered(at, position - steps[at].first)?;
@@ -74,19 +77,13 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let mut taps = vec![0f32; op.taps * width];
     scene.weights().rows(&weight.name, 0, &mut taps);
     let taps = Rc::new(taps);
-    let law = |away: isize| {
+    let law = |told: String, back: Rc<dyn Fn(isize) -> isize>| {
         let taps = taps.clone();
-        let (by, side) = (away.unsigned_abs(), if away > 0 { "older" } else { "newer" });
-        let rows = if by == 1 { "row" } else { "rows" };
-        let told = format!(
-            "every tap of the convolution but the last meets the token {by} {rows} {side} than its own: the window is read from another row"
-        );
         Law::new(told, 0, move |row: &RowAt| {
             let (first, length) = (scene.token(row).1, row.range.len());
             let (mut value, mut size) = (vec![0f64; length], vec![0f64; length]);
             for tap in 0..op.taps {
-                let back = ((op.taps - 1 - tap) * op.apart) as isize;
-                let back = if back == 0 { 0 } else { back + away };
+                let back = back(((op.taps - 1 - tap) * op.apart) as isize);
                 let x = input(scene, row.step, row.place.position as isize - back, width)?;
                 for (i, (value, size)) in value.iter_mut().zip(&mut size).enumerate() {
                     let c = first + i;
@@ -101,6 +98,27 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Row { value, bound })
         })
     };
+    let named = |away: isize| {
+        let (by, side) = (away.unsigned_abs(), if away > 0 { "older" } else { "newer" });
+        format!("{by} {} {side}", if by == 1 { "row" } else { "rows" })
+    };
+    let but_last = |away: isize| {
+        let told = format!(
+            "every tap of the convolution but the last meets the token {} than its own: the window is read from another row",
+            named(away)
+        );
+        law(told, Rc::new(move |back| if back == 0 { 0 } else { back + away }))
+    };
+    let all = |away: isize| {
+        let told = format!(
+            "every tap of the convolution meets the token {} than its own, and zeros where there is none in the part: the rows before the part, or behind it, are put at the wrong end",
+            named(away)
+        );
+        law(told, Rc::new(move |back| back + away))
+    };
+    let reach = ((op.taps - 1) * op.apart) as isize;
+    let whole = [-reach, reach, -1, 1].into_iter().filter(|away| reach > 1 || *away == reach || *away == -reach);
     // Nearer than the token itself nothing is left to read.
-    AWAY.into_iter().filter(|away| op.apart as isize + away >= 0).map(law).collect()
+    let but_last = AWAY.into_iter().filter(|away| op.apart as isize + away >= 0).map(but_last);
+    but_last.chain(whole.map(all)).collect()
 }

@@ -198,6 +198,8 @@ pub enum Keys {
     WindowAndFirst(usize),
     /// Those of whole tiles of what it sees.
     WholeTiles(usize),
+    /// The same, and the first key of the tail.
+    WholeTilesAndOne(usize),
     /// Those of as many tiles as the number of what it sees is nearest to, and of one at least.
     NearestTiles(usize),
     /// Those of whole shares, of which there are so many at most, of a number of keys at least; those of the first one in any case.
@@ -349,6 +351,7 @@ impl Keys {
             Self::BeforeBlockAndOwn(m) => k < p / m * m || k == p,
             Self::WindowAndFirst(m) => causal && (p - k < m || k == 0),
             Self::WholeTiles(m) => causal && k < (p + 1) / m * m,
+            Self::WholeTilesAndOne(m) => causal && k <= (p + 1) / m * m,
             Self::NearestTiles(m) => causal && k < ((p + 1 + m / 2) / m).max(1) * m,
             Self::WholeShares { splits, least } => {
                 let share = (p + 1).div_ceil(splits).max(least);
@@ -491,6 +494,9 @@ impl Keys {
             if m > 1 {
                 all.push(Self::WholeTiles(m));
             }
+            if m > 2 {
+                all.push(Self::WholeTilesAndOne(m));
+            }
             all.extend([Self::BeforeBlock(m), Self::BeforeBlockAndOwn(m), Self::WindowAndFirst(m)]);
         }
         for m in [2, 4, 8, 16, 32] {
@@ -607,6 +613,9 @@ impl fmt::Display for Keys {
             Self::BeforeBlockAndOwn(m) => write!(f, "the keys before the query's own {m}, and its own key"),
             Self::WindowAndFirst(m) => write!(f, "the last {m} keys and the first"),
             Self::WholeTiles(m) => write!(f, "whole tiles of {m} keys: the tail is left out"),
+            Self::WholeTilesAndOne(m) => {
+                write!(f, "whole tiles of {m} keys, and one key of those that are left over: the rest of the tail is left out")
+            }
             Self::NearestTiles(m) => write!(
                 f,
                 "as many tiles of {m} keys as the number of keys is nearest to: a tail of less than half a tile is left out"

@@ -287,12 +287,13 @@ impl Condition {
             Values::From(1) if matches!(name, "decode step" | "step") => 0,
             Values::From(_) | Values::UpTo(_) => {
                 if name == "token id" {
-                    4
+                    3
                 } else {
                     1
                 }
             }
             Values::Rest(_, a, b) if a == b => 2,
+            Values::Between(..) if name == "token id" => 4,
             Values::Rest(..) | Values::Between(..) => 3,
             Values::Among(_) => 4,
         }
@@ -326,6 +327,13 @@ impl When {
     pub(super) fn since(position: usize) -> Self {
         let feature = FEATURES.iter().position(|feature| feature.name == "position").map_or(Asked(0), Asked);
         Self::One(Condition { feature, values: Values::From(position as i64), unseen: None })
+    }
+
+    /// The token ids, from the first to the second, of which the runs do not tell whether it holds.
+    pub(in super::super) fn ids_untold(&self) -> Option<(u32, u32)> {
+        let Self::One(condition) = self else { return None };
+        let (a, b) = condition.unseen.filter(|_| condition.feature.feature().name == "token id")?;
+        Some((a.try_into().ok()?, b.try_into().ok()?))
     }
 
     /// Whether it says the same as another, but for where a bound lies that runs leave open.
