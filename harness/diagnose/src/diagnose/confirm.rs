@@ -155,13 +155,18 @@ pub fn narrow(
         let allows = |form: &Form| {
             let other = Solution { law: Some(form.clone()), also: Vec::new(), ..solution.clone() };
             match of_law(pair, &other).0 {
-                Predicted::Holds { elements, .. } | Predicted::Under { elements, .. } => Some(elements),
-                Predicted::Silent(_) => Some(0),
+                Predicted::Holds { elements, .. } => Some((elements, true)),
+                Predicted::Under { elements, .. } => Some((elements, false)),
+                Predicted::Silent(_) => Some((0, true)),
                 Predicted::Open { .. } | Predicted::Fails(_) => None,
             }
         };
         let all = solution.law.iter().chain(&solution.also);
-        let kept: Vec<(Form, usize)> = all.filter_map(|form| Some((form.clone(), allows(form)?))).collect();
+        let kept = all.filter_map(|form| Some((form.clone(), allows(form)?)));
+        let (same, otherwise): (Vec<_>, Vec<_>) = kept.partition(|(_, (_, same))| *same);
+        // A rule that asks for another condition is not as likely as one that holds under its own.
+        let kept = if same.is_empty() { otherwise } else { same };
+        let kept: Vec<(Form, usize)> = kept.into_iter().map(|(form, (elements, _))| (form, elements)).collect();
         let told = finding.told().unwrap_or_default();
         let (Some(((law, more_elements), rest)), Some(solution)) = (kept.split_first(), &mut finding.solution) else {
             finding.leave_place(first.shape(origin));

@@ -649,15 +649,16 @@ fn probes(queries: &Queries<'_>, most: usize) -> Vec<Probe> {
 }
 
 /// Rows of the cache that are read as zeros. If the weights were captured, groups of values (`terms`, `counted`) find those that a
-/// sum leaves out, except where that depends on the length of the prompt.
+/// sum leaves out, except where that depends on the length of the prompt, or one row of a tail stays.
 fn cleared(queries: &Queries<'_>, reach: &[usize]) -> Vec<Attended> {
     let capture = queries.scene.e.side.capture;
     if queries.of_weights {
         return Keys::all(capture, reach).into_iter().map(|but| Attended::Cleared { of: Operand::Keys, but }).collect();
     }
     if queries.has_weights() {
-        let of_prompt = Keys::all(capture, reach).into_iter().filter(|keys| keys.are_of_prompt());
-        return of_prompt.map(|but| Attended::Cleared { of: Operand::Values, but }).collect();
+        let of_no_group = |keys: &Keys| keys.are_of_prompt() || matches!(keys, Keys::WholeTilesAndOne(_));
+        let all = Keys::all(capture, reach).into_iter().filter(of_no_group);
+        return all.map(|but| Attended::Cleared { of: Operand::Values, but }).collect();
     }
     let all = Keys::all(capture, reach).into_iter();
     all.flat_map(|but| Operand::ALL.map(|of| Attended::Cleared { of, but })).collect()
