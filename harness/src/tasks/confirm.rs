@@ -144,6 +144,11 @@ impl ConfirmRequest {
             let given = told.and_then(|passes| other(kind, Way::Given(passes)).ok());
             given.map_or_else(|| other(kind, Way::Apart { number: 2, of_keys: true }), Ok)
         };
+        // In passes that tell from where on a cause is at work in a part.
+        let at_edge = |kind: &RunnerKind, diagnosis: &Diagnosis| {
+            let at = diagnosis.begin_untold()?;
+            other(kind, Way::Beginning(at)).ok().map(Ok)
+        };
         match self.run(sides, pair, subject.seconds, |kind, number| other(kind, apart(number))) {
             Ok(others) => {
                 let before = diagnosis.clone();
@@ -160,7 +165,7 @@ impl ConfirmRequest {
                 if self.confirm.is_none()
                     && diagnosis.is_narrowed()
                     && let Some(kind) = sides.chosen.live_subject()
-                    && let Ok(more) = other(kind, apart(3))
+                    && let Ok(more) = at_edge(kind, diagnosis).unwrap_or_else(|| other(kind, apart(3)))
                 {
                     pair.bear_out(subject, &more, diagnosis);
                 }
@@ -298,6 +303,8 @@ enum Way {
     Alike { number: u16 },
     /// In these passes.
     Given(&'static [usize]),
+    /// In passes of which one begins here, one shortly before, and one after.
+    Beginning(usize),
 }
 
 /// Runs that tell open rules apart, at most.
@@ -350,6 +357,7 @@ fn other(
         (0, _) => 0,
         (decode, Way::Alike { .. }) => decode + PAGE,
         (decode, Way::Given(_)) => decode.max(SEVERAL),
+        (decode, Way::Beginning(_)) => decode,
         (decode, _) if decode >= SEVERAL => DECODE,
         (_, Way::Apart { of_keys: true, .. }) => SEVERAL,
         (decode, _) => decode,
@@ -360,6 +368,12 @@ fn other(
         (_, Way::Given(passes)) => {
             let fits = passes.iter().sum::<usize>() + decode <= room;
             fits.then(|| OtherTokens::of(first.prompt, (passes.to_vec(), decode), ids, 2))
+        }
+        (_, Way::Beginning(at)) => {
+            let before = at.saturating_sub(SHORTLY).max(1);
+            let passes: Vec<usize> = [before, at - before, BEHIND, BEHIND - 1].into_iter().filter(|n| *n > 0).collect();
+            let fits = listed && passes.iter().sum::<usize>() + decode <= room;
+            fits.then(|| OtherTokens::of(first.prompt, (passes, decode), ids, 3))
         }
         (passes, Way::Alike { number }) => {
             let room = room.checked_sub(first.prompt.len()).filter(|room| *room >= first.decode)?;
@@ -471,6 +485,10 @@ impl OtherTokens {
 
 /// Tokens of the longest pass that is a short one, such as one that does not fill the window of a convolution.
 const SHORT_PASS: usize = 4;
+
+/// Tokens of a pass before the one that begins where it tells, and of those behind.
+const SHORTLY: usize = 3;
+const BEHIND: usize = 21;
 
 /// Tokens of wrong rows that another run has again, at most; and of so many tokens it has one of them.
 const WANTED: usize = 3;

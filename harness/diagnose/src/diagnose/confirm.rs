@@ -57,21 +57,29 @@ impl Diagnosis {
         self.findings.iter().filter_map(|f| f.solution.as_ref()).map(|solution| apart(solution, passes, decode)).sum()
     }
 
+    /// The conditions of causes, the simplest of each.
+    fn conditions(&self) -> impl Iterator<Item = &When> {
+        self.findings.iter().filter_map(|finding| match &finding.solution.as_ref()?.holds {
+            Holds::Under { conditions, .. } => conditions.first(),
+            Holds::Everywhere | Holds::Some { .. } => None,
+        })
+    }
+
     /// Token ids, so many at most, of which the run does not tell whether the condition of a cause holds.
     pub fn ids_untold(&self, most: usize) -> Vec<u32> {
-        let untold = |finding: &Finding| match &finding.solution.as_ref()?.holds {
-            Holds::Under { conditions, .. } => conditions.first()?.ids_untold(),
-            Holds::Everywhere | Holds::Some { .. } => None,
-        };
-        self.findings
-            .iter()
-            .filter_map(untold)
-            .flat_map(|(first, last)| {
-                let each = (last - first) as usize / most.max(1) + 1;
-                (first..=last).step_by(each).chain([last])
-            })
-            .take(most)
-            .collect()
+        let untold = self.conditions().filter_map(When::ids_untold);
+        let all = untold.flat_map(|(first, last)| {
+            let each = (last - first) as usize / most.max(1) + 1;
+            (first..=last).step_by(each).chain([last])
+        });
+        all.take(most).collect()
+    }
+
+    /// A position at which the runs do not tell whether a cause is at work in a part that begins there: the one that kernels are most
+    /// likely to cut at.
+    pub fn begin_untold(&self) -> Option<usize> {
+        let (first, last) = self.conditions().find_map(When::begins_untold)?;
+        (first.max(1)..=last).max_by_key(|at| at.trailing_zeros())
     }
 
     /// Says of every cause why it was not tried on other tokens.
@@ -266,9 +274,11 @@ fn tried(
     let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { return Said::of(Predicted::Silent(WORK)) };
     let capture = other.subject.capture;
     let everywhere: BTreeSet<usize> = (0..capture.steps.last().map_or(0, |step| step.keys())).collect();
-    let part = first.part(origin, TRIED).filter(|_| finding.inside.is_empty());
+    let mixes = finding.cause.as_ref().and_then(|cause| find(&cause.name.mutation)).is_some_and(|m| m.mixes_rows);
+    let may_be_part = finding.inside.is_empty() && !mixes;
+    let part = first.part(origin, TRIED).filter(|_| may_be_part);
     let limit = if part.is_some() { TRIED } else { WHOLE };
-    let other_part = excerpt(first.oracle, node, capture, &everywhere, limit).filter(|_| finding.inside.is_empty());
+    let other_part = excerpt(first.oracle, node, capture, &everywhere, limit).filter(|_| may_be_part);
     let (at_first, there) = (part.as_ref().unwrap_or(first.subject.capture), other_part.as_ref().unwrap_or(capture));
     if !there.steps.iter().any(|step| step.stages.contains_key(&node.id)) {
         return Said::of(Predicted::Silent("the stage was not captured there"));

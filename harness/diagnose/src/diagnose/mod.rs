@@ -90,7 +90,8 @@ pub const EXPORTER: &str = "mend the capture of this stage: it may take another 
 
 /// What to do about a cache that lacks rows, or holds others.
 const CACHE: &str = "write the row of each token, in the number format of the cache, to the slot of its position in every step, and keep the \
-                     rows of earlier steps; if the engine does so, dump the whole cache";
+                     rows of earlier steps; if the engine does so, the rows are read from other slots than these: look at the page table that the \
+                     reader has, or at what the dump reads";
 
 /// An origin with its evidence.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

@@ -244,6 +244,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let scale = own(node)?.scale;
             Some(node.computing(move |inputs, c| over_queries(scale, inputs[0], c.positions)))
         },
+        mixes_rows: true,
         ..Mutation::PLAIN
     },
     Mutation {

@@ -139,6 +139,8 @@ pub struct Mutation {
     pub recurs: bool,
     /// Whether it says something of all of the stage, such as an exchange, which a part alone does not show.
     pub entire: bool,
+    /// Whether a row is made of the other rows of its step, so that no part of them shows it.
+    pub mixes_rows: bool,
     /// Whether its parameter is one number of the model, the same in all layers.
     pub of_model: bool,
     /// The faulty samplers, for a fault of the samplers.
@@ -171,6 +173,7 @@ impl Mutation {
         decode: None,
         recurs: true,
         entire: false,
+        mixes_rows: false,
         of_model: false,
         chain: None,
         ends: None,

@@ -791,6 +791,44 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
     Mutation {
+        name: "softplus-otherwise",
+        fits: Some(softplus),
+        story: "{of} is computed where softplus of {input} plus {weight} belongs",
+        seen: "every head decays otherwise",
+        remedy: "add {weight} to {input} first, and compute ln(1 + e^z) of the sum",
+        params: &[Param::new(
+            "of",
+            "0: softplus of the product alone plus the vector, 1: e^z, 2: the sigmoid of z, 3: ReLU of z, 4: softplus of −z",
+            0.0,
+        )
+        .searched(&[1.0, 2.0, 3.0, 4.0])],
+        apply: |node, values, _| {
+            let (kind, op) = (values[0] as usize, node.op.clone());
+            (kind <= 4).then(|| {
+                node.computing(move |inputs, c| {
+                    let (_, bound) = ops::forward_with_bound(&op, inputs, c);
+                    let z = ops::bias::forward(inputs[0], &c.vector::<f64>(0));
+                    let soft = |z: f64| z.max(0.0) + (-z.abs()).exp().ln_1p();
+                    let y = match kind {
+                        0 => ops::bias::forward(&inputs[0].map(soft), &c.vector::<f64>(0)),
+                        1 => z.map(f64::exp),
+                        2 => z.map(|z| 1.0 / (1.0 + (-z).exp())),
+                        3 => z.map(|z| z.max(0.0)),
+                        _ => z.map(|z| soft(-z)),
+                    };
+                    let size = y.data.iter().zip(&z.data).zip(&inputs[0].data);
+                    let reach = |(b, ((y, z), x)): (&f32, ((&f64, &f64), &f64))| {
+                        let sizes = y.abs() * (1.0 + z.abs()) + z.abs() + x.abs();
+                        b * 2.0 + (8.0 * ops::UNIT * sizes) as f32
+                    };
+                    let bound = bound.iter().zip(size).map(reach).collect();
+                    (y, bound)
+                })
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
         name: "softplus-slope",
         fits: Some(softplus),
         story: "softplus has another slope or threshold: z where slope·z is above the threshold, and ln(1 + e^(slope·z)) / slope below it",

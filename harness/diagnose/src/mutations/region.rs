@@ -140,9 +140,9 @@ const PLACE: &str = "only the wrong part is known; its values follow no known ru
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "tail-skipped",
-        story: "the last columns are not written: the last partial tile is skipped",
-        seen: "the end of each row is zero or shows the step before",
-        remedy: "round the grid up, and guard inside the kernel instead of leaving the rest out",
+        story: "the last columns are not written",
+        seen: "the end of each row is zero or shows the step before; it is often the last tile that is not full",
+        remedy: "count the blocks of the grid by the columns that one of them writes, rounded up, and guard the end of the row inside the kernel",
         params: &[
             Param::new("from", "first column that is not written", 240.0),
             Param::new("left", "0: zeros are there instead, 1: what the step before left", 0.0),

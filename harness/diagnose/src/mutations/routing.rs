@@ -318,6 +318,35 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         ..Mutation::PLAIN
     },
     Mutation {
+        name: "router-sigmoid-as-weights",
+        fits: Some(weights),
+        story: "the weights of the chosen experts are the sigmoids of their scores, {divided}",
+        seen: "the weights of all experts do not sum to 1",
+        remedy: "take the softmax over all experts before the choice; the sigmoid belongs to other routers",
+        params: &[Param::new("divided", "0: as they are, 1: divided by their sum", 0.0).searched(&[1.0])],
+        apply: |node, values, graph| {
+            let probs = graph.nodes.get(*node.inputs.first()?).filter(|n| is(n, RowSoftmax.name()))?;
+            let (divides, op) = (values[0] as usize, node.op.clone());
+            let node = Node { inputs: vec![probs.inputs[0], *node.inputs.get(1)?], ..node.clone() };
+            (divides <= 1).then(|| {
+                node.computing(move |inputs, c| {
+                    let (mut y, _) = ops::forward_with_bound(&op, inputs, c);
+                    y.data.iter_mut().for_each(|v| *v = 1.0 / (1.0 + (-*v).exp()));
+                    let places = y.row_len().max(1);
+                    if divides == 1 {
+                        for row in y.data.chunks_mut(places) {
+                            let total: f64 = row.iter().sum();
+                            row.iter_mut().for_each(|v| *v /= total);
+                        }
+                    }
+                    let bound = y.data.iter().map(|v| (ops::UNIT * (places as f64 + 8.0) * v.abs()) as f32).collect();
+                    (y, bound)
+                })
+            })
+        },
+        ..Mutation::PLAIN
+    },
+    Mutation {
         name: "router-scores-as-weights",
         fits: Some(weights),
         story: "the raw scores of the chosen experts are taken for their weights",

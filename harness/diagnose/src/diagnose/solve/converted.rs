@@ -1,9 +1,11 @@
 //! Rows of a cache that are converted to f16 or bf16 otherwise than to the nearest number: what a conversion in integers slips
-//! into.
+//! into; and rows that are rounded twice, by way of another format.
 
+use super::rounded::eight;
 use super::scene::Scene;
 use super::{Law, Row};
 use crate::verdict::RowAt;
+use half::{bf16, f16};
 use qdiff_engine::ops::Anatomy;
 use qdiff_engine::ops::anatomy::State;
 
@@ -79,8 +81,54 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             Some(Row { value: value.collect(), bound: vec![0.0; given.len()] })
         })
     };
-    ALL.into_iter().flat_map(|to| WAYS.map(|way| of(to, way))).collect()
+    let twice = |(how, convert): Conversion| {
+        Law::new(format!("rows are rounded {how}"), 1, move |row: &RowAt| {
+            let given = given(scene, row)?;
+            Some(Row { value: given.iter().map(|v| f64::from(convert(*v))).collect(), bound: vec![0.0; given.len()] })
+        })
+    };
+    let mut all: Vec<Law<'a>> = ALL.into_iter().flat_map(|to| WAYS.map(|way| of(to, way))).collect();
+    all.extend(TWICE.map(twice));
+    all
 }
+
+/// The nearest number of fp8 with a significand of 3 bits more, or of 2.
+fn e4m3(x: f32) -> f32 {
+    eight(x, 3, -6, 448.0)
+}
+
+fn e5m2(x: f32) -> f32 {
+    eight(x, 2, -14, 57344.0)
+}
+
+/// The bits beyond 11, or beyond 8, cut off.
+fn cut_to_11(x: f32) -> f32 {
+    f32::from_bits(x.to_bits() & 0xffff_e000)
+}
+
+fn cut_to_8(x: f32) -> f32 {
+    f32::from_bits(x.to_bits() & 0xffff_0000)
+}
+
+/// In words, and what becomes of a number.
+type Conversion = (&'static str, fn(f32) -> f32);
+
+const TWICE: [Conversion; 14] = [
+    ("to f16 first, and then to fp8 (e4m3)", |x| e4m3(f16::from_f32(x).to_f32())),
+    ("to bf16 first, and then to fp8 (e4m3)", |x| e4m3(bf16::from_f32(x).to_f32())),
+    ("to fp8 (e4m3) after the bits beyond f16's are cut off", |x| e4m3(cut_to_11(x))),
+    ("to fp8 (e4m3) after the bits beyond bf16's are cut off", |x| e4m3(cut_to_8(x))),
+    ("to f16 first, and then to fp8 (e5m2)", |x| e5m2(f16::from_f32(x).to_f32())),
+    ("to bf16 first, and then to fp8 (e5m2)", |x| e5m2(bf16::from_f32(x).to_f32())),
+    ("to fp8 (e5m2) after the bits beyond f16's are cut off", |x| e5m2(cut_to_11(x))),
+    ("to fp8 (e5m2) after the bits beyond bf16's are cut off", |x| e5m2(cut_to_8(x))),
+    ("to fp8 (e4m3) with 240 as the largest number", |x| eight(x, 3, -6, 240.0)),
+    ("to fp8 (e4m3) without numbers below the least normal one", |x| if x.abs() < 0.015_625 { 0.0 } else { e4m3(x) }),
+    ("to bf16 first, and then to f16", |x| f16::from_f32(bf16::from_f32(x).to_f32()).to_f32()),
+    ("to f16 after the bits beyond bf16's are cut off", |x| f16::from_f32(cut_to_8(x)).to_f32()),
+    ("to f16 first, and then to bf16", |x| bf16::from_f32(f16::from_f32(x).to_f32()).to_f32()),
+    ("to bf16 after the bits beyond f16's are cut off", |x| bf16::from_f32(cut_to_11(x)).to_f32()),
+];
 
 /// A row as the step gave it that wrote it.
 fn given(scene: &Scene<'_>, row: &RowAt) -> Option<Vec<f32>> {

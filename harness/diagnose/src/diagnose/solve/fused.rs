@@ -73,7 +73,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
 
 /// How the row of a matrix that makes queries, keys and values at once is split otherwise than it was put together.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Split {
+pub(super) enum Split {
     /// It is queries, keys and values one after the other, and is split by groups of heads: queries, a key and a value of each.
     ByGroups,
     /// It is by groups of heads, and is split as if it were one after the other.
@@ -83,7 +83,7 @@ enum Split {
 }
 
 impl Split {
-    const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::ByGroups,
         Self::OfGroups,
         Self::Order([0, 2, 1]),
@@ -94,7 +94,7 @@ impl Split {
     ];
 
     /// The part and column of it whose value a column of a part gets. Widths are those of the parts, `head` that of a head.
-    fn source(self, (part, column): (usize, usize), widths: [usize; 3], head: usize) -> (usize, usize) {
+    pub(super) fn source(self, (part, column): (usize, usize), widths: [usize; 3], head: usize) -> (usize, usize) {
         let kv_heads = widths[1] / head;
         let of_group = [widths[0] / kv_heads, head, head];
         let each: usize = of_group.iter().sum();
@@ -128,7 +128,7 @@ impl Split {
         }
     }
 
-    fn told(self) -> String {
+    pub(super) fn told(self) -> String {
         let groups = "by groups of heads, the queries, a key and a value of each";
         match self {
             Self::ByGroups => {

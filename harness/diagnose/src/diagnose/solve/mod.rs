@@ -43,6 +43,7 @@ mod recurrent;
 mod rounded;
 mod rules;
 mod scene;
+mod shared_tiles;
 mod shares;
 mod slots;
 mod structure;
@@ -577,6 +578,9 @@ pub(super) fn solve_if(
 /// Other rules that are reported beside one: if the runs allow more, none of them is reported.
 const SHOWN: usize = 1;
 
+/// A law without a rule for where it holds gives at least one in so many of the elements that it would change.
+const RARE: usize = 32;
+
 /// Numbers that a rule has at most; a law of more of them is a list.
 const LISTED: usize = 4;
 
@@ -616,6 +620,8 @@ fn weigh(scene: &Scene<'_>, (solver, law): (usize, &Law<'_>), known: &[Known]) -
                 (holds, Confidence::Proved)
             }
             _ if law.parts => (Holds::Everywhere, Confidence::Proved),
+            // What would be wrong nearly everywhere, and is not, is something else.
+            _ if wrong.len() * RARE < wrong.len() + spared.len() => return None,
             _ => (held.unexplained(scene), Confidence::Consistent),
         }
     };

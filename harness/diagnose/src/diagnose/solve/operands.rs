@@ -1,5 +1,6 @@
 //! The right operation on a displaced operand: of another token, column, head or id, or of another stage.
 
+use super::fused::Split;
 use super::held::EACH;
 use super::index::{Index, Sources, beside};
 use super::maps::{TILES, strides, transposed};
@@ -10,7 +11,7 @@ use crate::verdict::RowAt;
 use qdiff_engine::model::{Axis, Node, StageId, WeightSource as _};
 use qdiff_engine::ops::anatomy::{Activation, Contraction, Elementwise, Gather, RowReduction};
 use qdiff_engine::ops::{self, Anatomy, Context, Tensor, UNIT};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// A token and a column of it; or how many there are of each.
@@ -530,6 +531,33 @@ fn in_line<'a>(scene: &'a Scene<'a>, (own, width, input): (&str, usize, StageId)
     let d = scene.e.oracle.graph.config.head_dim as i64;
     let by = [1, d, width as i64, 2 * d, d / 2, 32, 16, 8].into_iter().flat_map(|by| [-by, by]);
     let known = Rc::new(Displaced::token("", |t, _| t));
+    let widths = [0, 1, 2].map(|part| vectors[part].len());
+    let head = d as usize;
+    let in_groups =
+        widths.iter().all(|w| *w > 0 && w.is_multiple_of(head)) && (widths[0] / head).is_multiple_of(widths[1] / head);
+    let split = |split: Split| {
+        let before = [0, widths[0], widths[0] + widths[1]];
+        let source = move |c: usize| {
+            let (part, column) = split.source((place, c), widths, head);
+            before[part] + column
+        };
+        let (line, known) = (line.clone(), known.clone());
+        let told = split
+            .told()
+            .replacen("a row of", "of the biases, a row of", 1)
+            .replacen("a row that", "of the biases, a row that", 1);
+        let moves = (0..width).any(|c| source(c) != begins + c);
+        moves.then(|| {
+            Law::new(told, 1, move |row: &RowAt| {
+                let (x, from) = (vector_of(scene, input, row, &known)?, scene.token(row).1);
+                let at = |c: usize| f64::from(x[c]) + f64::from(line[source(c)]);
+                let value: Vec<f64> = (from..from + row.range.len()).map(at).collect();
+                let bound = value.iter().map(|v| (2.0 * UNIT * v.abs()) as f32).collect();
+                Some(Row { value, bound })
+            })
+        })
+    };
+    let splits: Vec<Law<'a>> = Split::ALL.into_iter().filter(|_| in_groups).filter_map(split).collect();
     let law = |by: i64| {
         let first = usize::try_from(begins as i64 + by).ok().filter(|first| first + width <= line.len())?;
         let (line, known) = (line.clone(), known.clone());
@@ -554,7 +582,7 @@ fn in_line<'a>(scene: &'a Scene<'a>, (own, width, input): (&str, usize, StageId)
             Some(Row { value, bound })
         }))
     };
-    by.filter_map(law).collect()
+    splits.into_iter().chain(by.filter_map(law)).collect()
 }
 
 /// Bits of a number beyond the first so many.
@@ -756,8 +784,46 @@ fn mean_of_rows<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usi
     }))
 }
 
+/// Ids at which ranks may cut the vocabulary otherwise than the table, at most.
+const CUTS: usize = 128;
+
+/// A vocabulary over ranks that is cut behind where the table is: rows beyond the rank's own are zeros, and the next rank's begin late. Of
+/// `moved` ids, with the ids whose embeddings they have, and of ids that have zeros.
+fn cut_otherwise<'a>(
+    scene: &'a Scene<'a>, table: &'a str, n: usize, (moved, zeros): (&BTreeMap<usize, usize>, &BTreeSet<usize>),
+) -> Vec<Law<'a>> {
+    let by: BTreeSet<usize> = moved.iter().filter_map(|(own, other)| own.checked_sub(*other)).collect();
+    let (Some(&by), Some(&first), Some(&last)) =
+        (by.first().filter(|_| by.len() == 1), moved.keys().next(), zeros.last())
+    else {
+        return Vec::new();
+    };
+    let least = zeros.first().map_or(0, |zero| zero + 1).max(last + 1);
+    let cuts = (least..=first).rev().take(CUTS).filter(move |cut| by > 0 && zeros.iter().all(|id| id + by >= *cut));
+    cuts.map(|cut| {
+        let told = format!(
+            "the vocabulary is cut over ranks at id {cut}, and the table at row {}: ids from {} to {} have zeros, and from {cut} on each has the embedding of the id {by} before",
+            cut - by,
+            cut - by,
+            cut - 1
+        );
+        Law::new(told, 1, move |row: &RowAt| {
+            let step = &scene.e.side.capture.steps[row.step];
+            let id = *step.tokens.get(row.place.position.checked_sub(step.first)?)? as usize;
+            let mut values = vec![0f32; n];
+            if id >= cut {
+                scene.weights().rows(table, id - by, &mut values);
+            } else if id + by < cut {
+                scene.weights().rows(table, id, &mut values);
+            }
+            Some(Scene::exact(values.into_iter().map(f64::from).collect()))
+        })
+    })
+    .collect()
+}
+
 /// Embeddings of other ids, without a rule: each is looked up in the table.
-fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) -> Option<Law<'a>> {
+fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) -> Vec<Law<'a>> {
     let id = move |row: &RowAt| -> Option<usize> {
         let step = &scene.e.side.capture.steps[row.step];
         Some(*step.tokens.get(row.place.position.checked_sub(step.first)?)? as usize)
@@ -770,14 +836,15 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
         scene.weights().rows(table, candidate, &mut values);
         for row in bad() {
             if scene.e.row(row).0 == values {
-                other.entry(id(row)?).or_insert(candidate);
+                let Some(own) = id(row) else { return Vec::new() };
+                other.entry(own).or_insert(candidate);
             }
         }
     }
     // All of one id, below the ids that it replaces: a limit.
     let limit = other.values().next().copied().filter(|one| other.iter().all(|(own, o)| o == one && own > one));
     if let Some(limit) = limit.filter(|_| other.len() > 1) {
-        return Some(Law::new(
+        return vec![Law::new(
             format!("the embedding of the id, at most {limit}, is there instead"),
             1,
             move |row: &RowAt| {
@@ -785,15 +852,23 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
                 scene.weights().rows(table, id(row)?.min(limit), &mut values);
                 Some(Scene::exact(values.into_iter().map(f64::from).collect()))
             },
-        ));
+        )];
     }
-    let is_empty = bad().any(|row| scene.e.row(row).0.iter().all(|v| *v == 0.0));
+    let zeros: BTreeSet<usize> =
+        bad().filter(|row| scene.e.row(row).0.iter().all(|v| *v == 0.0)).filter_map(id).collect();
+    let is_empty = !zeros.is_empty();
+    let mut moved = other.clone();
+    moved.retain(|own, _| !zeros.contains(own));
+    let cut = cut_otherwise(scene, table, n, (&moved, &zeros));
+    if !cut.is_empty() {
+        return cut;
+    }
     let beyond = if is_empty { ", and zeros where the table has none" } else { "" };
     let sources: Sources = other.iter().map(|(own, other)| ((*own, rows), vec![*other])).collect();
     let by =
         Index::giving(&sources).into_iter().find(|index| matches!(index, Index::By(_))).filter(|_| other.len() > 2);
     if let Some(index) = by {
-        return Some(Law::new(
+        return vec![Law::new(
             format!("the embedding of the {} is there instead{beyond}", index.told("id", "i")),
             1,
             move |row| {
@@ -806,11 +881,11 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
                 }
                 Some(Scene::exact(values.into_iter().map(f64::from).collect()))
             },
-        ));
+        )];
     }
     // In a batch it may be the row of another sequence's token.
     let alone = scene.e.side.capture.steps.iter().all(|step| step.in_pass.is_none());
-    (!other.is_empty() && alone).then(|| {
+    let one = (!other.is_empty() && alone).then(|| {
         let what = "the embedding of another id is there instead, and no rule is known for which";
         let law = Law::new(what, 1, move |row: &RowAt| {
             let own = id(row)?;
@@ -823,5 +898,6 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
             Some(Scene::exact(values.into_iter().map(f64::from).collect()))
         });
         Law { of_even: Some(usize::MAX), ..law }
-    })
+    });
+    one.into_iter().collect()
 }

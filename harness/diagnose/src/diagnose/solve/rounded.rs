@@ -57,7 +57,7 @@ fn away(x: f32, kept: u32) -> f32 {
 }
 
 /// A number of an 8-bit format of so many bits of significand, whose least exponent and largest value are given.
-fn eight(x: f32, kept: u32, least: i32, largest: f32) -> f32 {
+pub(super) fn eight(x: f32, kept: u32, least: i32, largest: f32) -> f32 {
     if x == 0.0 || !x.is_finite() {
         return x;
     }

@@ -77,14 +77,19 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let mut taps = vec![0f32; op.taps * width];
     scene.weights().rows(&weight.name, 0, &mut taps);
     let taps = Rc::new(taps);
-    let law = |told: String, back: Rc<dyn Fn(isize) -> isize>| {
+    let law = |told: String, back: Rc<dyn Fn(isize) -> isize>, wraps: bool| {
         let taps = taps.clone();
         Law::new(told, 0, move |row: &RowAt| {
             let (first, length) = (scene.token(row).1, row.range.len());
             let (mut value, mut size) = (vec![0f64; length], vec![0f64; length]);
             for tap in 0..op.taps {
                 let back = back(((op.taps - 1 - tap) * op.apart) as isize);
-                let x = input(scene, row.step, row.place.position as isize - back, width)?;
+                let step = &scene.e.side.capture.steps[row.step];
+                let position = row.place.position as isize - back;
+                // The last rows of the part stand before its first ones.
+                let before = wraps && position < step.first as isize && step.tokens.len() >= op.taps;
+                let position = if before { position + step.tokens.len() as isize } else { position };
+                let x = input(scene, row.step, position, width)?;
                 for (i, (value, size)) in value.iter_mut().zip(&mut size).enumerate() {
                     let c = first + i;
                     let product = f64::from(taps[c * op.taps + tap]) * f64::from(*x.get(c)?);
@@ -107,18 +112,19 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             "every tap of the convolution but the last meets the token {} than its own: the window is read from another row",
             named(away)
         );
-        law(told, Rc::new(move |back| if back == 0 { 0 } else { back + away }))
+        law(told, Rc::new(move |back| if back == 0 { 0 } else { back + away }), false)
     };
     let all = |away: isize| {
         let told = format!(
             "every tap of the convolution meets the token {} than its own, and zeros where there is none in the part: the rows before the part, or behind it, are put at the wrong end",
             named(away)
         );
-        law(told, Rc::new(move |back| back + away))
+        law(told, Rc::new(move |back| back + away), false)
     };
     let reach = ((op.taps - 1) * op.apart) as isize;
     let whole = [-reach, reach, -1, 1].into_iter().filter(|away| reach > 1 || *away == reach || *away == -reach);
     // Nearer than the token itself nothing is left to read.
     let but_last = AWAY.into_iter().filter(|away| op.apart as isize + away >= 0).map(but_last);
-    but_last.chain(whole.map(all)).collect()
+    let told = "the rows before a part are its own last rows: the convolution reads the window that the part leaves, and not the one that it finds";
+    but_last.chain(whole.map(all)).chain([law(told.to_owned(), Rc::new(|back| back), true)]).collect()
 }

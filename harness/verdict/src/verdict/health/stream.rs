@@ -39,7 +39,7 @@ pub(super) fn unwritten(t: &Tensor<f32>) -> Option<Seen> {
     let first = (0..t.rows()).find(zero)?;
     let count = (0..t.rows()).filter(zero).count();
     let what = format!(
-        "{count} of {} rows are zero throughout, first that of position {first}: not written, or cleared",
+        "{count} of {} rows are zero throughout, first that of position {first}: not written, cleared, or read from other slots",
         t.rows()
     );
     Some((what, None))
@@ -127,7 +127,10 @@ mod tests {
         let t = |data: Vec<f32>| Tensor { shape: vec![3, 1, 2], data };
         assert!(unwritten(&t(vec![0.0, 1.0, 2.0, 0.0, 3.0, 4.0])).is_none());
         let (what, _) = unwritten(&t(vec![1.0, 2.0, 0.0, 0.0, 0.0, -0.0])).unwrap();
-        assert_eq!(what, "2 of 3 rows are zero throughout, first that of position 1: not written, or cleared");
+        assert_eq!(
+            what,
+            "2 of 3 rows are zero throughout, first that of position 1: not written, cleared, or read from other slots"
+        );
     }
 
     /// Rows of a cache that were lost between two steps passed for a position that does not advance.

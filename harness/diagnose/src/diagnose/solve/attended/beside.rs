@@ -32,6 +32,7 @@ impl Beside {
     fn all(heads: usize) -> Vec<Self> {
         let pairs = [Index::Even, Index::Odd, Index::Apart(1), Index::By(-1), Index::By(1), Index::Is(0)];
         let mut all: Vec<Self> = pairs.into_iter().filter(|_| heads > 1).map(Self::Head).collect();
+        all.extend([2, 4, 8].into_iter().filter(|m| *m < heads).map(|m| Self::Head(Index::Mod(m))));
         for bit in [1, 2, 4, 8, 16] {
             all.extend([Index::Apart(bit), Index::By(-(bit as i64)), Index::By(bit as i64)].map(Self::Line));
             all.extend([1, 2, 4].map(|column| Self::Column { line: bit, column }));
@@ -97,8 +98,10 @@ pub(super) fn all(heads: usize, parts: &[Parts]) -> Vec<Attended> {
             Parts::InTurn { run, .. } => Some(Attended::RescaledBeside(beside.clone(), run, Some(parts))),
             _ => None,
         });
+        let of_head = matches!(beside, Beside::Head(_));
+        let measures = parts.iter().filter(|_| of_head).map(|parts| Attended::MeasuresBeside(beside.clone(), *parts));
         let mut all = vec![Attended::SumBeside(beside.clone())];
-        all.extend(factors.chain(alone).chain(in_turn));
+        all.extend(measures.chain(factors).chain(alone).chain(in_turn));
         all
     };
     Beside::all(heads).into_iter().flat_map(of).collect()
@@ -144,4 +147,11 @@ pub(super) fn weights(own: &[f64], other: &[f64], (parts, tile): (Parts, Option<
     let mut all = parts.restored(all);
     all.truncate(own.len());
     Some(all)
+}
+
+/// The same where parts are put together by the maxima and the sums of the other one.
+pub(super) fn weights_by_measures(own: &[f64], other: &[f64], parts: Parts) -> Option<Vec<f64>> {
+    let sum = |seen: &[f64]| seen.iter().map(|s| (s - largest(seen)).exp()).sum::<f64>();
+    let by = sum(own) / sum(other);
+    Some(weights(own, other, (parts, None))?.into_iter().map(|w| w * by).collect())
 }

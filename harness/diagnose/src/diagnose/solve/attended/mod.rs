@@ -70,6 +70,8 @@ pub enum Attended {
     SumBeside(Beside),
     /// What parts have is brought to the row's maximum by the factors of a query beside it; the sum is its own.
     FactorsBeside(Beside, Parts),
+    /// The parts are put together by the maxima and the sums of a query beside it.
+    MeasuresBeside(Beside, Parts),
     /// What came before is rescaled by the factors of a query beside it when the maximum moves, in tiles of so many keys, within each
     /// of these parts if there are several; the sum by its own.
     RescaledBeside(Beside, usize, Option<Parts>),
@@ -377,6 +379,9 @@ impl Attended {
                 columns = beside.column().and_then(|bit| Some((bit, by(other?))));
                 by(own?)
             }
+            Self::MeasuresBeside(beside, parts) => {
+                beside::weights_by_measures(query.seen(), beside.query(queries, row, (head, false))?.seen(), *parts)?
+            }
             Self::FactorsBeside(beside, _) | Self::RescaledBeside(beside, ..) => {
                 let parts = match self {
                     Self::FactorsBeside(_, parts) => (*parts, None),
@@ -436,7 +441,10 @@ impl Attended {
 
     /// Whether it says nothing of a query that has none beside it.
     pub(super) fn is_beside(&self) -> bool {
-        matches!(self, Self::SumBeside(_) | Self::FactorsBeside(..) | Self::RescaledBeside(..))
+        matches!(
+            self,
+            Self::SumBeside(_) | Self::MeasuresBeside(..) | Self::FactorsBeside(..) | Self::RescaledBeside(..)
+        )
     }
 
     /// The weights of splits that are put together right, each with this within.
@@ -569,6 +577,7 @@ impl Attended {
             | Self::Cleared { .. }
             | Self::SumOf { .. }
             | Self::SumBeside(_)
+            | Self::MeasuresBeside(..)
             | Self::FactorsBeside(..)
             | Self::RescaledBeside(..)
             | Self::SumOfQueries
@@ -583,7 +592,7 @@ impl Attended {
             Self::Weighed(_) | Self::Maxima(_) | Self::Scores | Self::SumOfQueries => 0,
             Self::Heads { heads: HeadOf::Listed(list), .. } => list.len(),
             Self::LetIn { .. } | Self::Times { .. } | Self::Dropped { .. } | Self::Split(..) => 2,
-            Self::FactorsBeside(..) | Self::RescaledBeside(..) => 2,
+            Self::MeasuresBeside(..) | Self::FactorsBeside(..) | Self::RescaledBeside(..) => 2,
             _ => 1,
         }
     }

@@ -35,6 +35,9 @@ impl fmt::Display for Attended {
                 "weights are divided by the sum over the queries of the part, for each key, and not by that over the keys",
             ),
             Self::SumBeside(beside) => write!(f, "weights are divided by the sum of {beside}"),
+            Self::MeasuresBeside(beside, parts) => {
+                write!(f, "the parts of a head are put together by the maxima and the sums of {beside}, {parts}")
+            }
             Self::FactorsBeside(beside, parts) => write!(
                 f,
                 "what each part has is brought to the row's maximum by the factors e^(m_t − m) of {beside}, and divided by its own sum, {parts}"

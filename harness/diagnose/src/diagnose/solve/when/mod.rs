@@ -331,9 +331,19 @@ impl When {
 
     /// The token ids, from the first to the second, of which the runs do not tell whether it holds.
     pub(in super::super) fn ids_untold(&self) -> Option<(u32, u32)> {
-        let Self::One(condition) = self else { return None };
-        let (a, b) = condition.unseen.filter(|_| condition.feature.feature().name == "token id")?;
+        let (a, b) = self.untold("token id")?;
         Some((a.try_into().ok()?, b.try_into().ok()?))
+    }
+
+    /// The same of positions at which a part begins.
+    pub(in super::super) fn begins_untold(&self) -> Option<(usize, usize)> {
+        let (a, b) = self.untold(PART_FIRST)?;
+        Some((a.try_into().ok()?, b.try_into().ok()?))
+    }
+
+    fn untold(&self, feature: &str) -> Option<(i64, i64)> {
+        let Self::One(condition) = self else { return None };
+        condition.unseen.filter(|_| condition.feature.feature().name == feature)
     }
 
     /// Whether it says the same as another, but for where a bound lies that runs leave open.
