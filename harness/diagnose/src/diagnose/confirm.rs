@@ -556,7 +556,7 @@ fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, sai
 
 /// Makes a law of a fault that holds under a condition: the condition is then a prediction for a third run.
 fn as_law(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding) {
-    let of_values = |cause: &&Cause| cause.kind == Explains::Value && cause.name.since.is_none();
+    let of_values = |cause: &&Cause| cause.kind == Explains::Value;
     let alone = finding.solution.is_none() && finding.inside.is_empty();
     let Some(cause) = finding.cause.as_ref().filter(of_values).filter(|_| alone) else { return };
     let Some(solution) = first.as_law(origin, cause) else { return };

@@ -284,7 +284,9 @@ impl Searcher<'_> {
         let graph = &self.oracle.graph;
         let node = &graph.nodes[graph.index(origin.id)?];
         let tried = self.part(origin, TRIED);
-        let fault = Fault { name: cause.name.clone(), story: cause.story.clone() };
+        // Since when it acts is a condition of the law.
+        let name = CauseId { since: None, ..cause.name.clone() };
+        let fault = Fault { name, story: cause.story.clone() };
         solve::of_fault(&self.evidence(node, tried.as_ref().unwrap_or(self.subject.capture)), fault, self.meter)
     }
 

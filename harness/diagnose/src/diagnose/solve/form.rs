@@ -1,6 +1,7 @@
 //! Laws as data: what a kernel does otherwise, with all its numbers, so that it can be held against any run.
 
 use super::attended::Attended;
+use super::cut::Cut;
 use super::fault::Fault;
 use super::given::{Given, Kin};
 use super::kept::Kept;
@@ -41,6 +42,8 @@ pub enum Form {
     Attended(Attended),
     /// Scores are not made.
     Unmade(Unmade),
+    /// A vocabulary over ranks is cut otherwise than its table.
+    Cut(Cut),
     /// Combinations of a few vectors are added.
     Rank(Rank),
     /// Two of these, one upon the other.
@@ -62,6 +65,7 @@ impl Form {
             Self::Shares(shares) => shares.on(scene),
             Self::Attended(attended) => attended.on(scene),
             Self::Unmade(unmade) => unmade.on(scene),
+            Self::Cut(cut) => cut.on(scene),
             Self::Rank(rank) => rank.on(scene),
             Self::Twice(twice) => twice.on(scene),
             Self::Fault(fault) => fault.on(scene),
@@ -75,7 +79,7 @@ impl Form {
             Self::Given(given) => Self::Given(given.in_layer(by)?),
             Self::Sum(sum) => Self::Sum(sum.in_layer(by)?),
             Self::Written(_) | Self::Lanes(_) | Self::Kept(_) | Self::Shares(_) => self.clone(),
-            Self::Attended(_) | Self::Unmade(_) | Self::Fault(_) => self.clone(),
+            Self::Attended(_) | Self::Unmade(_) | Self::Cut(_) | Self::Fault(_) => self.clone(),
             // The vectors are of the layer.
             Self::Rank(_) => return None,
             Self::Twice(twice) => Self::Twice(twice.each(|form| form.in_layer(by))?),
@@ -100,6 +104,7 @@ impl Form {
             | Self::Shares(_)
             | Self::Attended(_)
             | Self::Unmade(_)
+            | Self::Cut(_)
             | Self::Rank(_)
             | Self::Fault(_) => None,
         }
@@ -152,6 +157,7 @@ impl Form {
             Self::Shares(_) => 2,
             Self::Attended(attended) => attended.parameters(),
             Self::Unmade(_) => 1,
+            Self::Cut(_) => 2,
             Self::Rank(rank) => rank.parameters(),
             Self::Twice(twice) => twice.parameters(),
             Self::Fault(fault) => fault.parameters(),
@@ -171,6 +177,7 @@ impl fmt::Display for Form {
             Self::Shares(shares) => shares.fmt(f),
             Self::Attended(attended) => attended.fmt(f),
             Self::Unmade(unmade) => unmade.fmt(f),
+            Self::Cut(cut) => cut.fmt(f),
             Self::Rank(rank) => rank.fmt(f),
             Self::Twice(twice) => twice.fmt(f),
             Self::Fault(fault) => fault.fmt(f),

@@ -14,6 +14,7 @@ mod by_position;
 mod converted;
 mod counted;
 mod crossed;
+mod cut;
 mod example;
 mod experts;
 mod factors;

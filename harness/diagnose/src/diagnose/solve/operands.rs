@@ -1,5 +1,6 @@
 //! The right operation on a displaced operand: of another token, column, head or id, or of another stage.
 
+use super::cut;
 use super::fused::Split;
 use super::held::EACH;
 use super::index::{Index, Sources, beside};
@@ -784,44 +785,6 @@ fn mean_of_rows<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usi
     }))
 }
 
-/// Ids at which ranks may cut the vocabulary otherwise than the table, at most.
-const CUTS: usize = 128;
-
-/// A vocabulary over ranks that is cut behind where the table is: rows beyond the rank's own are zeros, and the next rank's begin late. Of
-/// `moved` ids, with the ids whose embeddings they have, and of ids that have zeros.
-fn cut_otherwise<'a>(
-    scene: &'a Scene<'a>, table: &'a str, n: usize, (moved, zeros): (&BTreeMap<usize, usize>, &BTreeSet<usize>),
-) -> Vec<Law<'a>> {
-    let by: BTreeSet<usize> = moved.iter().filter_map(|(own, other)| own.checked_sub(*other)).collect();
-    let (Some(&by), Some(&first), Some(&last)) =
-        (by.first().filter(|_| by.len() == 1), moved.keys().next(), zeros.last())
-    else {
-        return Vec::new();
-    };
-    let least = zeros.first().map_or(0, |zero| zero + 1).max(last + 1);
-    let cuts = (least..=first).rev().take(CUTS).filter(move |cut| by > 0 && zeros.iter().all(|id| id + by >= *cut));
-    cuts.map(|cut| {
-        let told = format!(
-            "the vocabulary is cut over ranks at id {cut}, and the table at row {}: ids from {} to {} have zeros, and from {cut} on each has the embedding of the id {by} before",
-            cut - by,
-            cut - by,
-            cut - 1
-        );
-        Law::new(told, 1, move |row: &RowAt| {
-            let step = &scene.e.side.capture.steps[row.step];
-            let id = *step.tokens.get(row.place.position.checked_sub(step.first)?)? as usize;
-            let mut values = vec![0f32; n];
-            if id >= cut {
-                scene.weights().rows(table, id - by, &mut values);
-            } else if id + by < cut {
-                scene.weights().rows(table, id, &mut values);
-            }
-            Some(Scene::exact(values.into_iter().map(f64::from).collect()))
-        })
-    })
-    .collect()
-}
-
 /// Embeddings of other ids, without a rule: each is looked up in the table.
 fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) -> Vec<Law<'a>> {
     let id = move |row: &RowAt| -> Option<usize> {
@@ -859,7 +822,7 @@ fn found<'a>(scene: &'a Scene<'a>, table: &'a str, (n, rows): (usize, usize)) ->
     let is_empty = !zeros.is_empty();
     let mut moved = other.clone();
     moved.retain(|own, _| !zeros.contains(own));
-    let cut = cut_otherwise(scene, table, n, (&moved, &zeros));
+    let cut = cut::laws(scene, (&moved, &zeros));
     if !cut.is_empty() {
         return cut;
     }
