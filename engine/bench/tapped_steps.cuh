@@ -23,8 +23,11 @@ struct Slots {
     size_t bytes, spare; // written by a step, and floats among them that belong to no stage
 };
 
-// Which kernels a graph has: none with taps, those of the taps, or those of no taps in whose place it was given those of the taps.
-enum Kind { PLAIN, CAPTURED, GIVEN };
+// Which launches a graph has: those of no taps; those of the taps; those of no taps in whose place it was given those of the taps,
+// one by one. And to see what of that is slow: given the same; given those alone that differ; given and then uploaded; updated from a
+// graph captured with the taps; instantiated again from a graph that was given them; and both of the first, captured after all others.
+enum Kind { PLAIN, CAPTURED, GIVEN, SAME, DIFFERING, UPLOADED, UPDATED, AGAIN, LAST, PLAIN_LAST, KINDS };
+static bool has_taps(Kind kind) { return kind != PLAIN && kind != SAME && kind != PLAIN_LAST; }
 
 struct Way {
     const char *what;
@@ -54,6 +57,15 @@ static const Way WAYS[] = {
     {"as the engine, but nothing copied", GIVEN, 2, true, true, true, false, true, true},
     {"as the engine, but parameters of every node set", GIVEN, 2, true, true, true, true, true, true, true},
     {"no taps, but parameters of every node set", PLAIN, 2, true, false, false, false, false, false, true},
+    {"no taps, of two graphs that were given the same", SAME},
+    {"no taps, of two graphs that were captured last", PLAIN_LAST},
+    {"taps, of two graphs that were given what differs", DIFFERING},
+    {"taps, of two graphs that were given them, and uploaded", UPLOADED},
+    {"taps, of two graphs that were updated from captured ones", UPDATED},
+    {"taps, of two graphs that were given them, instantiated again", AGAIN},
+    {"taps, of two graphs that were captured with them last", LAST},
+    {"as the engine, but instantiated again", AGAIN, 2, true, true, true, true, true, true},
+    {"as the engine, but captured with taps last", LAST, 2, true, true, true, true, true, true},
 };
 
 // A graph, and its kernels one after the other.
@@ -68,7 +80,21 @@ struct Graph {
         to.func = (void *)of.kernel, to.gridDim = of.grid, to.blockDim = dim3(of.threads), to.sharedMemBytes = of.shared, to.kernelParams = &params;
         CK(cudaGraphExecKernelNodeSetParams(exec, nodes[i], &to));
     }
+    // Gives launches to the nodes, and instantiates it again.
+    void make_of(const std::vector<Launch> &calls) {
+        for (size_t i = 0; i < calls.size(); i++) {
+            void *params = (void *)calls[i].params.data();
+            cudaKernelNodeParams to = {};
+            to.func = (void *)calls[i].kernel, to.gridDim = calls[i].grid, to.blockDim = dim3(calls[i].threads), to.sharedMemBytes = calls[i].shared;
+            to.kernelParams = &params;
+            CK(cudaGraphKernelNodeSetParams(nodes[i], &to));
+        }
+        CK(cudaGraphExecDestroy(exec)); CK(cudaGraphInstantiate(&exec, graph, 0));
+    }
 };
+static bool alike(const Launch &a, const Launch &b) {
+    return a.kernel == b.kernel && a.params == b.params && a.grid.x == b.grid.x && a.grid.y == b.grid.y && a.threads == b.threads && a.shared == b.shared;
+}
 static Graph captured(const std::vector<Launch> &calls, cudaStream_t s) {
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute early[1];
@@ -115,11 +141,38 @@ static bool timed(const char *taps, const std::vector<Launch> (&of)[3], EmbedTok
         return calls;
     };
     const std::vector<Launch> calls[3] = {calls_of(0), calls_of(1), calls_of(2)};
-    Graph graphs[3][2];
+    Graph graphs[KINDS][2];
+    double making[3] = {}; // microseconds: to capture a graph, to give it all launches, to instantiate it again
+    size_t differing = 0, kernels = 0;
     for (int i : {0, 1}) {
-        graphs[PLAIN][i] = captured(calls[0], s), graphs[CAPTURED][i] = captured(calls[1 + i], s), graphs[GIVEN][i] = captured(calls[0], s);
-        for (size_t k = 0; k <= last; k++) graphs[GIVEN][i].set(k, calls[1 + i][k]);
+        const std::vector<Launch> &plain = calls[0], &tapped = calls[1 + i];
+        auto took = [&](double &us, auto make) {
+            const auto start = std::chrono::steady_clock::now();
+            make();
+            us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+        };
+        auto give = [&](Graph &graph, const std::vector<Launch> &to) { for (size_t k = 0; k <= last; k++) graph.set(k, to[k]); };
+        for (Kind kind : {PLAIN, CAPTURED, GIVEN, SAME, DIFFERING, UPLOADED, UPDATED, AGAIN, LAST, PLAIN_LAST}) {
+            took(making[0], [&] { graphs[kind][i] = captured(kind == CAPTURED || kind == LAST ? tapped : plain, s); });
+        }
+        took(making[1], [&] { give(graphs[GIVEN][i], tapped); });
+        give(graphs[SAME][i], plain), give(graphs[UPLOADED][i], tapped);
+        CK(cudaGraphUpload(graphs[UPLOADED][i].exec, s));
+        differing = kernels = 0;
+        for (size_t k = 0; k <= last; k++) {
+            if (alike(plain[k], tapped[k])) continue;
+            graphs[DIFFERING][i].set(k, tapped[k]), differing++, kernels += plain[k].kernel != tapped[k].kernel;
+        }
+        cudaGraphExecUpdateResultInfo info = {};
+        if (cudaGraphExecUpdate(graphs[UPDATED][i].exec, graphs[LAST][i].graph, &info) != cudaSuccess) {
+            printf("  steps: a graph is not updated from another: reason %d\n", (int)info.result);
+            cudaGetLastError(), give(graphs[UPDATED][i], tapped);
+        }
+        took(making[2], [&] { graphs[AGAIN][i].make_of(tapped); });
     }
+    CK(cudaStreamSynchronize(s));
+    printf("  steps: %-11s of %zu launches %zu are others with taps, %zu of them another kernel; a graph is captured in %.0f us, given all launches in %.0f, "
+           "or given them and instantiated again in %.0f\n", taps, last + 1, differing, kernels, making[0], making[1], making[2]);
     cudaStream_t beside;
     cudaEvent_t cleared[2], filled[2], arrived[2], began, ended;
     float *host[2];
@@ -134,7 +187,7 @@ static bool timed(const char *taps, const std::vector<Launch> (&of)[3], EmbedTok
     };
     std::vector<float> want;
     u32 token = 0;
-    for (Kind kind : {CAPTURED, GIVEN}) {
+    for (Kind kind : {CAPTURED, GIVEN, DIFFERING, UPLOADED, UPDATED, AGAIN, LAST}) {
         for (int i : {0, 1}) {
             CK(cudaMemset(slots.at[i], 0xff, slots.bytes));
             CK(cudaGraphLaunch(graphs[kind][i].exec, s));
@@ -150,10 +203,12 @@ static bool timed(const char *taps, const std::vector<Launch> (&of)[3], EmbedTok
             judge(!memcmp(got.data(), want.data(), slots.bytes) && *told == token, "another slot or token");
         }
     }
-    for (int i : {0, 1}) {
-        CK(cudaGraphLaunch(graphs[PLAIN][i].exec, s));
-        CK(cudaStreamSynchronize(s));
-        judge(*told == token, "another token without taps");
+    for (Kind kind : {PLAIN, SAME, PLAIN_LAST}) {
+        for (int i : {0, 1}) {
+            CK(cudaGraphLaunch(graphs[kind][i].exec, s));
+            CK(cudaStreamSynchronize(s));
+            judge(*told == token, "another token without taps");
+        }
     }
 
     // Stamps of each step of a round: of the first kernel, and of the last kernel's blocks.
@@ -169,7 +224,7 @@ static bool timed(const char *taps, const std::vector<Launch> (&of)[3], EmbedTok
         const auto start = std::chrono::steady_clock::now();
         turn = way.graphs == 2 ? 1 - turn : 0;
         const Graph &graph = graphs[way.kind][turn];
-        const std::vector<Launch> &launches_of = calls[way.kind == PLAIN ? 0 : 1 + turn];
+        const std::vector<Launch> &launches_of = calls[has_taps(way.kind) ? 1 + turn : 0];
         if (way.clears) {
             if (clear[turn]) {
                 const cudaError_t done = cudaEventQuery(cleared[turn]);
@@ -225,7 +280,7 @@ static bool timed(const char *taps, const std::vector<Launch> (&of)[3], EmbedTok
             const size_t at = &way - WAYS;
             for (bool on_card : {false, true}) {
                 // Neither parameters of the ways before nor their stamps stay.
-                for (int i : {0, 1}) graphs[way.kind][i].set(0, embed(first)), graphs[way.kind][i].set(last, calls[way.kind == PLAIN ? 0 : 1 + i][last]);
+                for (int i : {0, 1}) graphs[way.kind][i].set(0, embed(first)), graphs[way.kind][i].set(last, calls[has_taps(way.kind) ? 1 + i : 0][last]);
                 clear[0] = clear[1] = false;
                 for (int k = 0; k < STEPS_OF_ROUND; k++) {
                     double of_events = 0;
@@ -235,7 +290,7 @@ static bool timed(const char *taps, const std::vector<Launch> (&of)[3], EmbedTok
                     else waited[at].push_back((float)us);
                 }
                 CK(cudaDeviceSynchronize());
-                if (way.copies && way.orders && way.kind != PLAIN) {
+                if (way.copies && way.orders && has_taps(way.kind)) {
                     const auto got = read(slots.at[turn], floats);
                     judge(!memcmp(got.data(), host[(STEPS_OF_ROUND - 1) % 2], slots.bytes), "the host has another slot");
                 }

@@ -36,15 +36,16 @@ impl CudaEngine {
             Some(captured) if captured.deep => Fused::may_be_deep(self.position),
             _ => self.fused(fast, &|_| false).deep(self.position),
         };
-        let mut captured = match captured.filter(|captured| captured.deep == deep) {
-            Some(captured) => captured,
-            None => Captured { deep, ..self.capture(fast)? },
-        };
         let wants = |i: usize| wanted[i];
         if tapped {
             self.memory.slots.clone_from(&fast.turns[fast.turn].addresses);
         }
         let given: &[Ptr] = if tapped { &self.memory.slots } else { &[] };
+        let mut captured = match captured.filter(|captured| captured.deep == deep) {
+            Some(captured) => captured,
+            // With the taps of this step: a graph whose nodes are all set before its first launch stays slower.
+            None => Captured { deep, given: given.to_vec(), ..self.capture(fast, &wants)? },
+        };
         #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
         let mut calls: Vec<Call> = if captured.given == given && !self.apart {
             vec![self.fused(fast, &wants).embed_token(token, self.position)]
@@ -172,11 +173,10 @@ impl CudaEngine {
         readback.send_slot(&slots, slot, span, &mut receiver, before)
     }
 
-    /// Captures a decode step that writes to no slot.
-    fn capture(&self, fast: &Fast) -> Result<Captured, CudaError> {
+    /// Captures a decode step that writes to the slot what `wants` says.
+    fn capture(&self, fast: &Fast, wants: &dyn Fn(usize) -> bool) -> Result<Captured, CudaError> {
         #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
-        let mut calls: Vec<Call> =
-            calls_of(self.schedule_of(Some(fast), &|_| false).step(&[0], self.position)).collect();
+        let mut calls: Vec<Call> = calls_of(self.schedule_of(Some(fast), wants).step(&[0], self.position)).collect();
         #[cfg(any(test, feature = "faults"))]
         if let Some(planted) = fast.planted {
             planted.spoil(&mut calls, None, &fast.decoder);
