@@ -62,6 +62,8 @@ pub(super) fn laws<'a>(
         return Vec::new();
     };
     let fits = |at: &usize| by > 0 && *at >= by && zeros.iter().all(|id| id + by >= *at);
-    let cuts = (last + 1..=first).rev().take(CUTS).filter(fits);
-    cuts.filter_map(|at| Law::of(Form::Cut(Cut { at, by }), scene)).collect()
+    let mut cuts: Vec<usize> = (last + 1..=first).rev().take(CUTS).filter(fits).collect();
+    // Ranks have round numbers of ids.
+    cuts.sort_by_key(|at| std::cmp::Reverse(at.trailing_zeros()));
+    cuts.into_iter().filter_map(|at| Law::of(Form::Cut(Cut { at, by }), scene)).collect()
 }
