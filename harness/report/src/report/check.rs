@@ -324,7 +324,7 @@ impl Document for CheckReport {
             facts.push(("untested", format!("not exercised by any case: {}", self.unexercised.join(", "))));
         }
         let columns = ["case", "what", "outcome", "used", "seconds"];
-        let table = Table::new(&columns, &[3, 4], self.cases.iter().map(row));
+        let table = Table::new(&columns, &[3, 4], self.cases.iter().map(row)).status(2);
         let wrong = self.runs().find(|(_, run)| run.outcome == self.outcome && run.outcome != Outcome::Match);
         let why = |run: &Run| match (self.outcome, &run.other) {
             (Outcome::Incomplete, _) => "the first incomplete case alone",

@@ -152,6 +152,10 @@ fn color(outcome: Outcome) -> Style {
 
 /// A whole screen, which keeps its line ends, tabs, and the colours of a verdict. These are all that is drawn with,
 /// and can hide nothing.
+        // Where cells are wrapped, a line is not a row.
+        if let Some(status) = table.status.filter(|_| lines.len() == table.rows.len() + 1) {
+            lines.iter_mut().skip(1).zip(&table.rows).for_each(|(line, row)| paint(line, &shown(&row[status])));
+        }
 pub fn harmless(text: &str) -> String {
     let own = [RED, GREEN, YELLOW].iter().flat_map(|style| [format!("{style}"), format!("{style:#}")]);
     let own: Vec<String> = own.collect();
@@ -174,6 +178,24 @@ pub fn harmless(text: &str) -> String {
 
 /// Splits at blanks outside single quotes: inside them a shell would keep the backslash of a continued line.
 fn words(command: &str) -> Box<dyn Iterator<Item = Word<'_>> + '_> {
+/// The colour of a word that says what became of a row, as the headline's word has one.
+fn color_of(word: &str) -> Option<Style> {
+    match word {
+        "match" | "correct" | "MATCH" => Some(GREEN),
+        "DIVERGED" | "POISONED" | "REFERENCE-SUSPECT" => Some(RED),
+        "DISPUTED" | "ORACLE-SUSPECT" | "INCOMPLETE" | "missing" | "inconclusive" | "inherited" => Some(YELLOW),
+        _ => None,
+    }
+}
+
+/// Colours the first word of the cell `status` in the line of its row.
+fn paint(line: &mut String, status: &str) {
+    let word = status.split(' ').next().unwrap_or_default();
+    if let (Some(style), Some(at)) = (color_of(word), line.rfind(status)) {
+        line.replace_range(at..at + word.len(), &format!("{style}{word}{style:#}"));
+    }
+}
+
     let (mut quoted, mut escaped) = (false, false);
     let blank = move |c| {
         let plain = !std::mem::take(&mut escaped);
