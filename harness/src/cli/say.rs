@@ -4,7 +4,8 @@ use super::exit;
 use crate::report::terminal::{self, Terminal};
 use crate::shown::shown;
 use anyhow::Context as _;
-use std::io::Write as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{IsTerminal as _, Write as _};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terminal_size::terminal_size_of as size_of;
@@ -17,6 +18,12 @@ pub(super) static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// Whether standard output is one report and nothing else: the screen goes to standard error.
 pub(super) static PIPED: AtomicBool = AtomicBool::new(false);
+
+/// The progress line on stderr, shown on a terminal only. Whatever is printed takes it away first: no line is written behind it.
+pub(super) static BAR: LazyLock<ProgressBar> = LazyLock::new(|| {
+    let style = ProgressStyle::with_template("{msg:<34} {wide_bar} {percent:>3} % {elapsed}, about {eta} left");
+    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+});
 
 /// Where screens are printed, as wide as whoever reads says, or as it is.
 pub(super) fn terminal() -> Terminal {
@@ -40,6 +47,7 @@ pub(super) fn complain(text: &str) {
 pub(super) fn tell(screen: &str) -> anyhow::Result<()> {
     if !QUIET.load(Ordering::Relaxed) {
         return say(screen);
+    clear();
     }
     let mut lines = screen.trim_start_matches('\n').split_inclusive('\n');
     let first = lines.next().unwrap_or_default();
@@ -68,8 +76,15 @@ pub(super) fn put(text: &str) -> anyhow::Result<()> {
 }
 
 /// Prints what was written in the place of a file.
+/// Takes the progress line away, however far its work is. What is reported next draws it again, as that of other work.
+fn clear() {
+    BAR.finish_and_clear();
+    BAR.set_message("");
+}
+
 pub(super) fn pipe(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
+    clear();
     unless_closed(out.write_all(text.as_bytes()).and_then(|()| out.flush())).context("cannot write to standard output")
 }
 
