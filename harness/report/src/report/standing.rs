@@ -106,14 +106,14 @@ fn of_solution(s: &Solution, excerpt: bool) -> String {
     }
 }
 
-/// What it means that a cause of the catalogue fits, `conditioned` where a condition is reported with it.
+/// What it means that a cause of the catalogue fits, `conditioned` where a condition is reported with it. The headline has its name.
 fn of_cause(c: &Cause, conditioned: bool) -> String {
     let (name, before, after) = (&c.name, number(c.before), number(c.after));
     // A stage with NaN or infinity in it has no residual.
     let finite = c.before > 0.0;
     match c.kind {
         Explains::Value if !finite => format!("{name} gives the wrong values, and NaN or infinity in the same places"),
-        Explains::Value if c.whole => format!("{name} explains the residual {before} -> {after}"),
+        Explains::Value if c.whole => format!("here it explains the residual {before} -> {after}"),
         Explains::Value if conditioned => {
             format!("{name} explains every wrong element: of a residual of {before} it leaves {after}")
         }
@@ -122,8 +122,8 @@ fn of_cause(c: &Cause, conditioned: bool) -> String {
         ),
         Explains::Rounding if !finite => format!("{name} explains NaN and infinity, and the size of the rest"),
         Explains::Rounding => format!("{name} explains the size of the residual, {before}, and not its values"),
-        Explains::Place if !finite => format!("location known, cause unknown: {name}; NaN or infinity is there"),
-        Explains::Place => format!("location known, cause unknown: {name}; residual {before}"),
+        Explains::Place if !finite => "location known, cause unknown; NaN or infinity is there".to_owned(),
+        Explains::Place => format!("location known, cause unknown; residual {before}"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The terminal: the verdict, then section by section, then what to do next. It fits the columns that there are.
+//! The terminal: the verdict, what to do next, then section by section. It fits the columns that there are.
 
 use super::Outcome;
 use super::screen::{Next, Screen, Section, Table};
@@ -41,10 +41,10 @@ impl Terminal {
         let mut out = self.verdict(screen.outcome, screen.word, &screen.line());
         let shown: Vec<_> = screen.sections.iter().filter(|s| !s.at_length && !s.is_empty()).collect();
         let tables = shown.iter().filter(|s| s.table.is_some()).count();
-        // With something wrong, what to do comes before what was run.
-        let early = screen.outcome != Outcome::Match;
-        if early && !shown.first().is_some_and(|first| belongs(first)) {
-            out.extend(screen.next.as_ref().map(|next| self.next(next)));
+        // What to do comes before what was run.
+        let next = || screen.next.as_ref().map(|next| self.next(next));
+        if !shown.first().is_some_and(|first| belongs(first)) {
+            out.extend(next());
         }
         for (i, section) in shown.iter().enumerate() {
             // Lines that begin without a heading belong to the verdict.
@@ -58,12 +58,9 @@ impl Terminal {
             if let Some(table) = &section.table {
                 let _ = writeln!(out, "{}", self.draw(table));
             }
-            if i == 0 && early && belongs(section) {
-                out.extend(screen.next.as_ref().map(|next| self.next(next)));
+            if i == 0 && belongs(section) {
+                out.extend(next());
             }
-        }
-        if !early {
-            out.extend(screen.next.as_ref().map(|next| format!("\n{}", self.next(next))));
         }
         out
     }
