@@ -4,6 +4,9 @@ use crate::diagnose::{Cause, Confidence, Finding, Holds, Solution, Trial};
 use crate::mutations::Explains;
 use crate::number::{counted, number};
 
+/// Of a cause that fits, where no other tokens were run.
+pub(super) const UNTRIED: &str = "fits this run; not tried on other tokens";
+
 /// How far the cause of a finding may be relied on, and what it explains of the run; nothing where no cause is known.
 pub(super) fn words(finding: &Finding) -> Option<String> {
     match (&finding.solution, &finding.cause) {
@@ -92,7 +95,7 @@ fn standing(finding: &Finding) -> String {
             format!("fits this run; {} do not tell more: {because}", others(*tokens))
         }
         Some(Trial::Untried { because }) => format!("fits this run; not tried on other tokens: {because}"),
-        Some(Trial::Withdrawn { .. }) | None => "fits this run; not tried on other tokens".to_owned(),
+        Some(Trial::Withdrawn { .. }) | None => UNTRIED.to_owned(),
     }
 }
 
