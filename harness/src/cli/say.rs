@@ -35,9 +35,19 @@ pub(super) fn terminal() -> Terminal {
     *TERMINAL
 }
 
+/// Prints a list or a page: on a terminal as wide as that is, elsewhere one line for each entry, as other programs read it.
+///
+/// # Errors
+/// As [`say`].
+pub(super) fn page(text: &str) -> anyhow::Result<()> {
+    let read = std::io::stdout().is_terminal() && !PIPED.load(Ordering::Relaxed);
+    if read { say(&terminal().fit(text)) } else { say(text) }
+}
+
 /// Prints a line to standard error.
 pub(super) fn complain(text: &str) {
     let line = format!("qdiff: {}", shown(text));
+    clear();
     anstream::eprintln!("{line}");
     crate::log::said(&line);
 }
@@ -47,7 +57,6 @@ pub(super) fn complain(text: &str) {
 pub(super) fn tell(screen: &str) -> anyhow::Result<()> {
     if !QUIET.load(Ordering::Relaxed) {
         return say(screen);
-    clear();
     }
     let mut lines = screen.trim_start_matches('\n').split_inclusive('\n');
     let first = lines.next().unwrap_or_default();
@@ -67,8 +76,15 @@ pub fn say(text: &str) -> anyhow::Result<()> {
     put(&terminal::harmless(text))
 }
 
+/// Takes the progress line away, however far its work is. What is reported next draws it again, as that of other work.
+fn clear() {
+    BAR.finish_and_clear();
+    BAR.set_message("");
+}
+
 /// Prints as it is.
 pub(super) fn put(text: &str) -> anyhow::Result<()> {
+    clear();
     if PIPED.load(Ordering::Relaxed) {
         return unless_closed(anstream::stderr().write_all(text.as_bytes())).context("cannot write to standard error");
     }
@@ -76,15 +92,8 @@ pub(super) fn put(text: &str) -> anyhow::Result<()> {
 }
 
 /// Prints what was written in the place of a file.
-/// Takes the progress line away, however far its work is. What is reported next draws it again, as that of other work.
-fn clear() {
-    BAR.finish_and_clear();
-    BAR.set_message("");
-}
-
 pub(super) fn pipe(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    clear();
     unless_closed(out.write_all(text.as_bytes()).and_then(|()| out.flush())).context("cannot write to standard output")
 }
 

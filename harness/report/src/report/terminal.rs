@@ -98,6 +98,33 @@ impl Terminal {
         textwrap::fill(text, options)
     }
 
+    /// Lines that are laid out already, such as `label  text`: what is too long goes on below the text. Lines of a block of code and
+    /// of a Markdown table stay as they are.
+    pub fn fit(self, text: &str) -> String {
+        let mut code = false;
+        let each = |line: &str| {
+            code ^= line.starts_with("```");
+            let fits = display_width(line) <= self.width;
+            if fits || code || line.starts_with('|') {
+                line.to_owned()
+            } else {
+                self.wrap(line, "", &" ".repeat(self.hang(line)))
+            }
+        };
+        let lines: Vec<String> = text.split('\n').map(each).collect();
+        lines.join("\n")
+    }
+
+    /// Where the text of a line begins that has a label or a bullet before it; where that leaves no room, two columns on from where
+    /// the line begins.
+    fn hang(self, line: &str) -> usize {
+        let indent = line.len() - line.trim_start().len();
+        let label =
+            line[indent..].find("  ").map_or(indent, |end| line.len() - line[indent + end..].trim_start().len());
+        let text = display_width(&line[..label]);
+        if text > indent && text <= self.width / 2 { text } else { indent + 2 }
+    }
+
     /// `label      command`, over several lines as a shell takes it.
     pub fn shell(self, label: &str, command: &str) -> String {
         let (first, rest) = (format!("{label:<LABEL$}"), " ".repeat(LABEL + 2));
@@ -125,6 +152,10 @@ impl Terminal {
             (tight.to_string(), &table.spare)
         });
         let mut lines: Vec<String> = text.lines().map(|l| l.trim_end().to_owned()).collect();
+        // Where cells are wrapped, a line is not a row.
+        if let Some(status) = table.status.filter(|_| lines.len() == table.rows.len() + 1) {
+            lines.iter_mut().skip(1).zip(&table.rows).for_each(|(line, row)| paint(line, &shown(&row[status])));
+        }
         if !gone.is_empty() {
             let names: Vec<&str> = kept(table, |i| gone.contains(&i)).map(|i| table.columns[i].as_str()).collect();
             let told = format!("not shown in {} columns: {}", self.width, names.join(", "));
@@ -147,12 +178,26 @@ fn color(outcome: Outcome) -> Style {
     }
 }
 
+/// The colour of a word that says what became of a row, as the headline's word has one.
+fn color_of(word: &str) -> Option<Style> {
+    match word {
+        "match" | "correct" | "MATCH" => Some(GREEN),
+        "DIVERGED" | "POISONED" | "REFERENCE-SUSPECT" => Some(RED),
+        "DISPUTED" | "ORACLE-SUSPECT" | "INCOMPLETE" | "missing" | "inconclusive" | "inherited" => Some(YELLOW),
+        _ => None,
+    }
+}
+
+/// Colours the first word of the cell `status` in the line of its row.
+fn paint(line: &mut String, status: &str) {
+    let word = status.split(' ').next().unwrap_or_default();
+    if let (Some(style), Some(at)) = (color_of(word), line.rfind(status)) {
+        line.replace_range(at..at + word.len(), &format!("{style}{word}{style:#}"));
+    }
+}
+
 /// A whole screen, which keeps its line ends, tabs, and the colours of a verdict. These are all that is drawn with,
 /// and can hide nothing.
-        // Where cells are wrapped, a line is not a row.
-        if let Some(status) = table.status.filter(|_| lines.len() == table.rows.len() + 1) {
-            lines.iter_mut().skip(1).zip(&table.rows).for_each(|(line, row)| paint(line, &shown(&row[status])));
-        }
 pub fn harmless(text: &str) -> String {
     let own = [RED, GREEN, YELLOW].iter().flat_map(|style| [format!("{style}"), format!("{style:#}")]);
     let own: Vec<String> = own.collect();
@@ -175,24 +220,6 @@ pub fn harmless(text: &str) -> String {
 
 /// Splits at blanks outside single quotes: inside them a shell would keep the backslash of a continued line.
 fn words(command: &str) -> Box<dyn Iterator<Item = Word<'_>> + '_> {
-/// The colour of a word that says what became of a row, as the headline's word has one.
-fn color_of(word: &str) -> Option<Style> {
-    match word {
-        "match" | "correct" | "MATCH" => Some(GREEN),
-        "DIVERGED" | "POISONED" | "REFERENCE-SUSPECT" => Some(RED),
-        "DISPUTED" | "ORACLE-SUSPECT" | "INCOMPLETE" | "missing" | "inconclusive" | "inherited" => Some(YELLOW),
-        _ => None,
-    }
-}
-
-/// Colours the first word of the cell `status` in the line of its row.
-fn paint(line: &mut String, status: &str) {
-    let word = status.split(' ').next().unwrap_or_default();
-    if let (Some(style), Some(at)) = (color_of(word), line.rfind(status)) {
-        line.replace_range(at..at + word.len(), &format!("{style}{word}{style:#}"));
-    }
-}
-
     let (mut quoted, mut escaped) = (false, false);
     let blank = move |c| {
         let plain = !std::mem::take(&mut escaped);
@@ -275,6 +302,18 @@ mod tests {
         let joined = text.replace("\\\n", " ");
         let words: Vec<&str> = joined.split_whitespace().collect();
         assert_eq!(words.join(" "), long);
+    }
+
+    /// `mutations list` had lines of 1,322 characters on every terminal.
+    #[test]
+    fn a_list_goes_on_below_its_text() {
+        let narrow = Terminal::of(40);
+        let list = "name    what it is, in more words than fit\n- a bullet of more words than a line can hold\n\nshort";
+        let fitted = "name    what it is, in more words than\n        fit\n- a bullet of more words than a line can\n  hold\n\nshort";
+        assert_eq!(narrow.fit(list), fitted);
+        let kept = format!("| {} |\n```\n{}\n```", "a row ".repeat(9), "code ".repeat(9));
+        assert_eq!(narrow.fit(&kept), kept);
+        assert_eq!(Terminal::of(200).fit(list), list);
     }
 
     #[test]
