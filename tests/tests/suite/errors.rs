@@ -161,6 +161,36 @@ fn bisect_skips_an_engine_and_stops_at_a_mistake() {
     }
 }
 
+/// Rust's words, such as "entity not found", and no way out were all that some errors had.
+#[test]
+fn a_place_that_cannot_be_written_is_named_with_what_to_do() {
+    let folder = folder();
+    folder.refuses("demo model.gguf/demo", &["cannot create the folder model.gguf/demo", "qdiff demo /tmp/demo"]);
+    for line in
+        ["synth no/where/a.gguf", "run -m model.gguf --json no/where/a.json", "record -m model.gguf --out no/where/a"]
+    {
+        folder.refuses(line, &["cannot write no/where/a", "there is no folder no; make it, or name another"]);
+    }
+    // Nobody makes a file there, root included.
+    folder.refuses(
+        "record -m model.gguf --out /proc/a",
+        &["cannot write /proc/a: ", "give a path in a folder you can write to"],
+    );
+    let home = [("HOME", "/no/home"), ("XDG_CACHE_HOME", "")];
+    let said = folder.qdiff_with(&home, "fetch-model --path").exits(2).stderr;
+    assert!(said.contains("HOME is /no/home, which is not there; set XDG_CACHE_HOME"), "{said}");
+}
+
+/// A battery of an engine that crashes in every case was INCOMPLETE, with 0 of 0 cases.
+#[test]
+fn a_battery_of_crashes_is_trouble() {
+    let folder = folder();
+    folder.refuses(
+        "check -m model.gguf --quick --subject 'cmd: false {tokens}'",
+        &["no case could be run: `false", "exit status: 1"],
+    );
+}
+
 /// A slip in a runner's name names the one that was meant.
 #[test]
 fn a_runner_that_does_not_exist() {

@@ -239,7 +239,10 @@ impl CheckReport {
     fn told(&self, outcome: Outcome) -> String {
         let of = |wanted: Outcome| self.runs().filter(move |(_, run)| run.outcome == wanted);
         let (ran, right) = (self.runs().count(), of(Outcome::Match).count());
-        let mut parts = vec![format!("{right} of {} match", counted(ran, "case"))];
+        let mut parts = vec![match ran {
+            0 => "no case was run".to_owned(),
+            ran => format!("{right} of {} match", counted(ran, "case")),
+        }];
         if outcome != Outcome::Match {
             parts.extend(of(outcome).next().map(|(case, run)| format!("{} {}", case.name, run.line())));
             parts.extend(causes(&of(outcome).collect::<Vec<_>>()));
