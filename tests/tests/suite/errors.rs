@@ -108,7 +108,7 @@ fn requests_that_select_nothing() {
         ("--inject rope-base@q_proj", &["cannot be injected at q_proj; it applies to q_rope k_rope"]),
         ("--inject rope-base:theta=3", &["base=NUMBER"]),
         ("--inject gelu-for-silu:kind=7@L01", &["`kind=7`", "1: quick GELU"]),
-        ("--json absent/report.json", &["absent/report.json", "folder you can write to"]),
+        ("--json absent/report.json", &["absent/report.json", "there is no folder absent"]),
         ("--json .", &["directory"]),
         ("--json /dev/null", &["no plain file"]),
         ("--tokens 1,2 -n 0 --positions 999", &["select nothing", "0 to 1"]),
