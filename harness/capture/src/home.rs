@@ -66,6 +66,15 @@ impl Home {
     }
 }
 
+/// Why nothing could be written in `folder`, in words: the folder that is missing, or what the system says.
+pub fn unwritable(folder: &Path, error: &io::Error) -> String {
+    let missing = folder.ancestors().filter(|above| !above.as_os_str().is_empty() && !above.exists()).last();
+    match missing.filter(|_| error.kind() == io::ErrorKind::NotFound) {
+        Some(missing) => format!("there is no folder {}; make it, or name another", missing.display()),
+        None => format!("{}; give a path in a folder you can write to", error.kind()),
+    }
+}
+
 /// Removes the folders in `parent` that a process of this user made, with this prefix, and that no living process owns.
 /// `own` is this process's folder. A folder that cannot be removed is left.
 fn remove_left(prefix: &str, parent: &Path, own: &Path) {

@@ -340,8 +340,10 @@ impl<'a> Pair<'a> {
         &self, runner: &mut dyn Runner, tokens: Tokens<'_>, forced: Forced<'_>, progress: Progress<'_>, names: &Names,
     ) -> Result<Recording> {
         let (start, mut capture) = (Instant::now(), Capture::new(self.settings.store.clone()));
-        progress(&format!("running {}", runner.manifest().name), 0, 1);
+        let what = format!("running {}", runner.manifest().name);
+        progress(&what, 0, 1);
         if let Some(folder) = runner.dump(tokens, &self.settings.store)? {
+            progress(&what, 1, 1);
             let dumped = self.dumped(&folder, tokens, names)?;
             let chose = dumped.chose.filter(|_| runner.chooses(tokens)).map(|chose| Chose { alone: true, ..chose });
             return Ok(Recording { seconds: start.elapsed().as_secs_f64(), chose, ..dumped });

@@ -106,10 +106,12 @@ pub fn recorded(
     pair: &Pair<'_>, runner: &mut dyn Runner, plan: &Plan, tokens: &[u32], names: &Names,
 ) -> Result<(Vec<Recording>, Vec<RowsSaid>)> {
     let start = Instant::now();
-    (pair.progress)(&format!("running {}", runner.manifest().name), 0, 1);
+    let what = format!("running {}", runner.manifest().name);
+    (pair.progress)(&what, 0, 1);
     let Some(folder) = runner.dump_plan(plan, tokens)? else {
         return Ok((record(pair, runner, plan, tokens)?, Vec::new()));
     };
+    (pair.progress)(&what, 1, 1);
     let mut dumped = dumped(pair, &folder, plan, tokens, names)?;
     dumped.seconds = start.elapsed().as_secs_f64();
     let said = std::mem::take(&mut dumped.capture.rows);

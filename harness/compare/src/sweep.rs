@@ -2,7 +2,7 @@
 //! by token, each run judged, and each held against the one in one batch.
 
 use crate::capture::{Lengths, Passes, manifest};
-use crate::diagnose::Diagnosis;
+use crate::diagnose::{Diagnosis, Finding};
 use crate::pair::{Pair, Recording, Tokens};
 use crate::runners::{Faults, RunnerKind};
 use crate::verdict::{Coverage, Global, Verdict, largest_difference};
@@ -29,6 +29,12 @@ pub struct Pass {
     pub first_wrong: Option<StageId>,
     /// Its first wrong position.
     pub position: Option<usize>,
+    /// What explains that stage, if anything known does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// How to mend it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
     /// The first stage in which the reference alone misses f64.
     pub disputed: Option<StageId>,
     /// What was judged.
@@ -130,6 +136,7 @@ fn judged(
         let positions = &stage.subject.as_ref()?.bad_positions;
         Some((first.id, positions.first().copied().unwrap_or(0)))
     });
+    let explained = findings.first().filter(|first| first.says_why());
     Ok(Pass {
         ubatch,
         fed,
@@ -137,6 +144,8 @@ fn judged(
         wrong: findings.len(),
         first_wrong: first.map(|f| f.0),
         position: first.map(|f| f.1),
+        cause: explained.and_then(Finding::told),
+        remedy: findings.first().and_then(Finding::mended).map(str::to_owned),
         disputed: verdict.disputed().next().map(|s| s.id),
         coverage: verdict.coverage.clone(),
         subject: None,

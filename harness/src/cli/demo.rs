@@ -15,7 +15,12 @@ use std::sync::atomic::Ordering;
 /// engine has no bug of its own, and a planted bug that changes nothing shows nothing.
 pub(super) fn run(request: &DemoRequest, dispatch: &dyn Fn(&Command) -> Result<u8>) -> Result<u8> {
     let out = &request.out;
-    std::fs::create_dir_all(out).with_context(|| format!("cannot create the folder {}", out.display()))?;
+    std::fs::create_dir_all(out).with_context(|| {
+        format!(
+            "cannot create the folder {}; name one in a folder that you can write to, as in `qdiff demo /tmp/demo`",
+            out.display()
+        )
+    })?;
     let file = |name: &str| out.join(name).display().to_string();
     // A build without llama.cpp reads the weights of a GGUF in one way only, and those of a folder in two.
     let llama = crate::llama::built_in().is_ok();

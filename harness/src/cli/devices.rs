@@ -2,7 +2,7 @@
 
 use super::args::JsonArgs;
 use super::exit;
-use super::say::say;
+use super::say::page;
 use crate::tasks::devices::devices;
 use anyhow::Result;
 
@@ -10,25 +10,25 @@ use anyhow::Result;
 pub(super) fn run(json: &JsonArgs) -> Result<u8> {
     json.check()?;
     let found = devices();
-    say("cpu   always\n")?;
+    page("cpu   always\n")?;
     for d in &found.cuda {
         let (major, minor) = d.capability;
         let memory = d.memory;
-        say(&format!("cuda  {}: {}, compute capability {major}.{minor}, {memory} MiB\n", d.ordinal, d.name))?;
+        page(&format!("cuda  {}: {}, compute capability {major}.{minor}, {memory} MiB\n", d.ordinal, d.name))?;
     }
     if let Some(why) = &found.no_cuda {
-        say(&format!("cuda  none: {why}\n"))?;
+        page(&format!("cuda  none: {why}\n"))?;
     }
-    say("\nengines\n")?;
+    page("\nengines\n")?;
     for runner in &found.runners {
         let lacks = runner.lacks.as_ref().map_or_else(String::new, |_| " (not here)".to_owned());
-        say(&format!("  {:<11} {}{lacks}\n", runner.name, runner.about))?;
+        page(&format!("  {:<11} {}{lacks}\n", runner.name, runner.about))?;
     }
-    say("\nformats of weights (as F32, F16 or BF16: the same values, in more memory and slower)\n")?;
+    page("\nformats of weights (as F32, F16 or BF16: the same values, in more memory and slower)\n")?;
     for runner in &found.runners {
         for (way, names) in &runner.formats {
             let names = if runner.formats.len() == 1 { "all".to_owned() } else { names.join(" ") };
-            say(&format!("  {:<11} {way:<10} {names}\n", runner.name))?;
+            page(&format!("  {:<11} {way:<10} {names}\n", runner.name))?;
         }
     }
     json.write(&found)?;

@@ -2,7 +2,7 @@
 
 use super::args::ExplainRequest;
 use super::exit;
-use super::say::say;
+use super::say::page;
 use crate::diagnose::Finding;
 use crate::number::counted;
 use crate::report::json::{self, Saved};
@@ -38,6 +38,6 @@ pub(super) fn run(request: &ExplainRequest) -> Result<u8> {
         let remedy = alike[0].mended().map_or_else(String::new, |remedy| format!(". Remedy{of}: {remedy}"));
         let _ = writeln!(text, "- {names}: {told}{remedy}");
     }
-    say(&text)?;
+    page(&text)?;
     Ok(exit::of(report.outcome))
 }

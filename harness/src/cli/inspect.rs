@@ -2,7 +2,7 @@
 
 use super::args::{JsonArgs, Reported};
 use super::exit;
-use super::say::say;
+use super::say::page;
 use crate::tasks::inspect::{Entry, Inspection, Usage, inspect, load};
 use crate::tasks::request::ModelRequest;
 use anyhow::Result;
@@ -16,9 +16,9 @@ const WIDTH: usize = 80;
 pub(super) fn run(args: &Reported<ModelRequest, JsonArgs>) -> Result<u8> {
     args.output.check()?;
     let (found, trouble) = inspect(&args.request)?;
-    say(&file(&found))?;
+    page(&file(&found))?;
     if let Some(graph) = &found.graph {
-        say(&usage(graph))?;
+        page(&usage(graph))?;
     }
     args.output.write(&found)?;
     // Last, for llama.cpp may end the process.

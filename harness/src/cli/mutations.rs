@@ -2,7 +2,7 @@
 
 use super::args::JsonArgs;
 use super::exit;
-use super::say::say;
+use super::say;
 use crate::mutations::{CauseId, FaultSite, Mutation, catalogue, find};
 use crate::nearest::hint;
 use anyhow::Context as _;
@@ -26,7 +26,7 @@ pub(super) fn list(json: Option<&JsonArgs>) -> anyhow::Result<u8> {
         let _ = writeln!(out, "{:width$}  {} ({stages})", m.name, m.of_first_stage(&m.choices()));
     }
     json.map_or(Ok(()), JsonArgs::check)?;
-    say(&out)?;
+    say::page(&out)?;
     json.map_or(Ok(()), |json| json.write(&catalogue().map(described).collect::<Vec<_>>()))?;
     Ok(exit::MATCH)
 }
@@ -53,7 +53,7 @@ pub(super) fn show(name: &str, json: &JsonArgs) -> anyhow::Result<u8> {
         format!("no mutation is called `{name}`{hint}")
     })?;
     json.check()?;
-    say(&page(m))?;
+    say::page(&page(m))?;
     json.write(&described(m))?;
     Ok(exit::MATCH)
 }

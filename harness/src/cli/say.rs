@@ -4,7 +4,8 @@ use super::exit;
 use crate::report::terminal::{self, Terminal};
 use crate::shown::shown;
 use anyhow::Context as _;
-use std::io::Write as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{IsTerminal as _, Write as _};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terminal_size::terminal_size_of as size_of;
@@ -18,6 +19,12 @@ pub(super) static QUIET: AtomicBool = AtomicBool::new(false);
 /// Whether standard output is one report and nothing else: the screen goes to standard error.
 pub(super) static PIPED: AtomicBool = AtomicBool::new(false);
 
+/// The progress line on stderr, shown on a terminal only. Whatever is printed takes it away first: no line is written behind it.
+pub(super) static BAR: LazyLock<ProgressBar> = LazyLock::new(|| {
+    let style = ProgressStyle::with_template("{msg:<34} {wide_bar} {percent:>3} % {elapsed}, about {eta} left");
+    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+});
+
 /// Where screens are printed, as wide as whoever reads says, or as it is.
 pub(super) fn terminal() -> Terminal {
     static TERMINAL: LazyLock<Terminal> = LazyLock::new(|| {
@@ -28,9 +35,19 @@ pub(super) fn terminal() -> Terminal {
     *TERMINAL
 }
 
+/// Prints a list or a page: on a terminal as wide as that is, elsewhere one line for each entry, as other programs read it.
+///
+/// # Errors
+/// As [`say`].
+pub(super) fn page(text: &str) -> anyhow::Result<()> {
+    let read = std::io::stdout().is_terminal() && !PIPED.load(Ordering::Relaxed);
+    if read { say(&terminal().fit(text)) } else { say(text) }
+}
+
 /// Prints a line to standard error.
 pub(super) fn complain(text: &str) {
     let line = format!("qdiff: {}", shown(text));
+    clear();
     anstream::eprintln!("{line}");
     crate::log::said(&line);
 }
@@ -59,8 +76,15 @@ pub fn say(text: &str) -> anyhow::Result<()> {
     put(&terminal::harmless(text))
 }
 
+/// Takes the progress line away, however far its work is. What is reported next draws it again, as that of other work.
+fn clear() {
+    BAR.finish_and_clear();
+    BAR.set_message("");
+}
+
 /// Prints as it is.
 pub(super) fn put(text: &str) -> anyhow::Result<()> {
+    clear();
     if PIPED.load(Ordering::Relaxed) {
         return unless_closed(anstream::stderr().write_all(text.as_bytes())).context("cannot write to standard error");
     }

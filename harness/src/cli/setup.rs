@@ -1,20 +1,13 @@
 //! Progress and remarks of a task.
 
-use super::say::{CI, QUIET, complain, remark};
+use super::say::{BAR, CI, QUIET, complain, remark};
 use crate::log::{self, Level};
 use crate::memory;
 use crate::tasks::Console;
 use anyhow::{Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::atomic::Ordering;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-/// The progress line on stderr, shown on a terminal only.
-static BAR: LazyLock<ProgressBar> = LazyLock::new(|| {
-    let style = ProgressStyle::with_template("{msg:<34} {wide_bar} {percent:>3} % {elapsed}, about {eta} left");
-    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-});
 
 /// How often the time on it is drawn.
 const TICK: Duration = Duration::from_millis(200);
@@ -39,13 +32,16 @@ struct Phase {
 /// The phase that lasts, where no bar is seen.
 static PHASE: Mutex<Option<Phase>> = Mutex::new(None);
 
-/// `done` of `total` of `what`; the line goes once all is done.
+/// `done` of `total` of `what`; the line goes once all is done, or something is printed.
 fn progress(what: &str, done: usize, total: usize) {
     let bar = &*BAR;
     if bar.message() != what {
-        bar.reset();
         bar.set_message(what.to_owned());
         log::line(Level::Notable, what);
+        bar.reset();
+    } else if done == 0 {
+        // The same again, as with the next prompt: a bar that ended is not drawn any more.
+        bar.reset();
     }
     bar.set_length(total as u64);
     bar.set_position(done as u64);

@@ -225,20 +225,40 @@ pub fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport
     let mut runs = Runs::new(&first, chosen, pair)?;
     (console.begin)();
     let mut report = CheckReport::new(runs.model.clone(), injected);
+    let mut trouble = None;
     for ((plan, left), request) in plans.iter().zip(&requests) {
         let fared = match (request, left) {
             (Some(request), _) => {
                 runs.request = request;
                 match one(&mut runs, request) {
                     Ok(report) => Fared::run(&report),
-                    Err(e) => Fared::Failed { error: format!("{e:#}") },
+                    Err(e) => failed(e, &mut trouble),
                 }
             }
             (None, why) => Fared::LeftOut { why: why.clone().unwrap_or_default() },
         };
         report.cases.push(Case { name: plan.name.to_owned(), about: plan.about.to_owned(), fared });
     }
-    Ok(report.judged())
+    judged(report, trouble)
+}
+
+/// A case that could not be run, and the first such `trouble`.
+pub(super) fn failed(e: anyhow::Error, trouble: &mut Option<anyhow::Error>) -> Fared {
+    let error = format!("{e:#}");
+    trouble.get_or_insert(e);
+    Fared::Failed { error }
+}
+
+/// What the cases come to.
+///
+/// # Errors
+/// The first trouble, if no case was run: an engine that always fails is not judged in part.
+pub(super) fn judged(report: CheckReport, trouble: Option<anyhow::Error>) -> Result<CheckReport> {
+    let ran = report.cases.iter().any(|case| matches!(case.fared, Fared::Run(_)));
+    match trouble.filter(|_| !ran) {
+        Some(trouble) => Err(trouble.context("no case could be run")),
+        None => Ok(report.judged()),
+    }
 }
 
 /// One case.

@@ -71,13 +71,27 @@ pub struct FetchRequest {
 /// How often the size of a growing file is read.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// The folder of caches.
+fn cache() -> Result<PathBuf> {
+    qdiff_engine::cache_folder().with_context(|| match std::env::var_os("HOME").filter(|home| !home.is_empty()) {
+        Some(home) => {
+            let home = PathBuf::from(home);
+            format!(
+                "no folder for a cache: HOME is {}, which is not there; set XDG_CACHE_HOME to a folder",
+                home.display()
+            )
+        }
+        None => "no folder for a cache: HOME is not set; set XDG_CACHE_HOME to a folder".to_owned(),
+    })
+}
+
 /// Fetches the model if it is not in the cache, and gives its path.
 ///
 /// # Errors
 /// An unknown model, a URL without a hash, no folder for caches, a download that fails, and a file with another hash, which is
 /// deleted.
 pub fn fetch(request: &FetchRequest, console: Console<'_>) -> Result<PathBuf> {
-    let models = qdiff_engine::cache_folder().context("no home for a cache: set XDG_CACHE_HOME")?.join("models");
+    let models = cache()?.join("models");
     let (name, hash, source) = source(request)?;
     let model = models.join(&name);
     if request.path || has(&model, &hash) {
@@ -315,7 +329,7 @@ fn python() -> Result<PathBuf> {
     if has_pip(&own) {
         return Ok(own);
     }
-    let venv = qdiff_engine::cache_folder().context("no home for a cache: set XDG_CACHE_HOME")?.join("venv");
+    let venv = cache()?.join("venv");
     let python = venv.join("bin/python3");
     if !has_pip(&python) {
         let mut command = Command::new("python3");

@@ -3,7 +3,7 @@
 use super::faults::InjectedFaults;
 use super::request::{CaptureRequest, TokensRequest};
 use super::sides::LiveSidesRequest;
-use super::{Console, run, values, verify};
+use super::{Console, repeat, run, values, verify};
 use crate::ends::Ends;
 use crate::generate::{self as texts, Generation, Plan, Stop};
 use crate::loaded::LoadedModel;
@@ -12,7 +12,7 @@ use crate::nonce::{self, Changes};
 use crate::pair::Pair;
 use crate::prompts::{self, Ready};
 use crate::report::Outcome;
-use crate::report::generation::{self, Cause, GenerationReport, TeacherForced};
+use crate::report::generation::{Cause, GenerationReport, TeacherForced};
 use crate::runners::{Faults, RunnerKind};
 use crate::sampling::Sampling;
 use crate::tokens::{self, TokensCheck};
@@ -22,6 +22,9 @@ use clap::Args;
 
 /// What the subject is, in the short help and in the long one.
 const SUBJECT: &str = "The engine under suspicion; qdiff's samplers draw from its logits";
+
+/// What is being done, as progress tells it.
+const GENERATING: &str = "generating";
 
 /// What to generate from, and how tokens are drawn.
 #[derive(Clone, Debug, Args)]
@@ -48,8 +51,7 @@ pub struct GenerateRequest {
     pub sampling: Sampling,
 }
 
-/// Generates on both sides, and says where the texts part and why. Every pair of tokens is printed as soon as it
-/// exists.
+/// Generates on both sides, and says where the texts part and why.
 ///
 /// # Errors
 /// Whatever keeps a side from running.
@@ -85,14 +87,15 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
 
     let llama = opened.llama()?;
     (console.begin)();
-    (console.say)(&generation::columns(reference, subject))?;
-    let mut index = 0;
+    let mut rows = Vec::new();
     let piece = |token: Option<u32>| token.map_or_else(String::new, |t| texts::shown(llama, t));
     let spoken = texts::generate(&pair, plan, subject, reference, faults.clone(), |theirs, ours| {
-        let row = generation::row(index, &piece(theirs), &piece(ours), theirs == ours);
-        index += 1;
-        (console.say)(&row)
+        rows.push([piece(theirs), piece(ours)]);
+        (console.progress)(GENERATING, rows.len(), plan.most);
+        Ok(())
     })?;
+    // A text may have ended before.
+    (console.progress)(GENERATING, plan.most, plan.most);
 
     let changes = match number {
         Some(n) => {
@@ -118,8 +121,15 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
     let fed = &said[..said.len().saturating_sub(1)];
     let tokens = plan.tokens(fed.len(), Some(fed));
     let inert = injected.inert_on(&mut pair, subject, tokens)?;
-    // Below the table of tokens.
-    (console.say)("\n")?;
+    // Another number, or drawn tokens, `qdiff run` does not feed.
+    let same_tokens = number.is_none() && request.sampling.temp <= 0.0;
+    let command = match cause {
+        Some(Cause::Divergence { .. }) if same_tokens => {
+            let run = repeat::of_live(&request.tokens, &request.sides, request.capture.clone());
+            repeat::command(&run, &request.tokens.prompt.prompt)
+        }
+        _ => String::new(),
+    };
     Ok(GenerationReport {
         outcome,
         model: run::describe(&opened, opened.sha256()),
@@ -136,6 +146,8 @@ pub fn generate(request: &GenerateRequest, console: Console<'_>) -> Result<Gener
         cause,
         forced,
         changes,
+        command,
+        rows,
     })
 }
 

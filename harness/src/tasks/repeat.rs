@@ -1,8 +1,8 @@
 //! A run as a command line, so that a report says how to repeat it.
 
-use super::request::{TokensRequest, ToleranceRequest, UBATCH};
+use super::request::{CaptureRequest, TokensRequest, ToleranceRequest, UBATCH};
 use super::run_request::RunRequest;
-use super::sides::SidesRequest;
+use super::sides::{LiveSidesRequest, SidesRequest};
 use crate::pair::TIMEOUT;
 use crate::products::OracleChoice;
 use crate::prompts::Template;
@@ -81,6 +81,16 @@ pub(crate) fn quote(text: &str) -> String {
         format!("$'{}'", word.collect::<String>())
     } else {
         format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+/// The run of two sides that another task ran: `qdiff run` judges every stage, and looks for the cause.
+pub(super) fn of_live(tokens: &TokensRequest, sides: &LiveSidesRequest, capture: CaptureRequest) -> RunRequest {
+    let LiveSidesRequest { subject, reference, faults } = sides.clone();
+    let (tokens, reference) = (tokens.clone(), Some(reference));
+    RunRequest {
+        sides: SidesRequest { tokens, subject, reference, faults, capture, ..SidesRequest::default() },
+        ..RunRequest::default()
     }
 }
 

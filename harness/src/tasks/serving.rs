@@ -4,7 +4,7 @@
 //! alone; so the answer is not that two runs differ, but which sequence, stage and position is wrong.
 
 use super::Console;
-use super::check::{CheckRequest, Expect, WHOLE};
+use super::check::{self, CheckRequest, Expect, WHOLE};
 use super::request::{SequencesRequest, TokensRequest};
 use super::run::Runs;
 use super::run_request::RunRequest;
@@ -110,6 +110,7 @@ pub fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport
     let mut runs = Runs::new(first, chosen, pair)?;
     (console.begin)();
     let mut report = CheckReport::new(runs.model.clone(), Vec::new());
+    let mut trouble = None;
     for (batch, own) in BATCHES.iter().zip(&requests) {
         let fared = match batch.left_out(&opened, request.quick) {
             Some(why) => Fared::LeftOut { why },
@@ -117,13 +118,13 @@ pub fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport
                 runs.request = own;
                 match one(&mut runs, own, request.expect) {
                     Ok(judged) => fared(&judged),
-                    Err(e) => Fared::Failed { error: format!("{e:#}") },
+                    Err(e) => check::failed(e, &mut trouble),
                 }
             }
         };
         report.cases.push(Case { name: batch.name.to_owned(), about: batch.about.to_owned(), fared });
     }
-    Ok(report.judged())
+    check::judged(report, trouble)
 }
 
 /// One case: a report of each sequence, and the first bits in which it differs from its run alone.

@@ -1,9 +1,9 @@
 //! Prefill against decode: the same tokens in one batch, in parts and token by token.
 
 use super::faults::InjectedFaults;
-use super::request::{FilterRequest, RunnerRequest, TokensRequest, ToleranceRequest};
+use super::request::{CaptureRequest, FilterRequest, RunnerRequest, TokensRequest, ToleranceRequest, UBATCH};
 use super::sides::LiveSidesRequest;
-use super::{Console, values};
+use super::{Console, repeat, values};
 use crate::pair::{Pair, Tokens};
 use crate::report::SweepReport;
 use crate::sweep::sweep as passes;
@@ -60,5 +60,14 @@ pub fn sweep(request: &SweepRequest, console: Console<'_>) -> Result<SweepReport
     })?;
     let sides = [subject.to_string(), reference.to_string()];
     let given = (faults.stages.words, inert, request.tolerance.words());
-    Ok(SweepReport::new((prompt.name, tokens.len()), sides, given, passes))
+    let report = SweepReport::new((prompt.name, tokens.len()), sides, given, passes);
+    let command = report.first_wrong().map(|pass| {
+        let ubatch = if pass.ubatch < tokens.len() { pass.ubatch } else { UBATCH.max(tokens.len()) };
+        let capture = CaptureRequest { runner: request.runner.clone(), ubatch, kv_type: None };
+        let mut run = repeat::of_live(&request.tokens, &request.sides, capture);
+        (run.filter, run.tolerance) = (request.filter.clone(), request.tolerance.clone());
+        let words = [repeat::command(&run, &request.tokens.prompt.prompt), repeat::filters(&run)];
+        words.join(" ").trim_end().to_owned()
+    });
+    Ok(SweepReport { command: command.unwrap_or_default(), ..report })
 }

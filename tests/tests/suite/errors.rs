@@ -108,7 +108,7 @@ fn requests_that_select_nothing() {
         ("--inject rope-base@q_proj", &["cannot be injected at q_proj; it applies to q_rope k_rope"]),
         ("--inject rope-base:theta=3", &["base=NUMBER"]),
         ("--inject gelu-for-silu:kind=7@L01", &["`kind=7`", "1: quick GELU"]),
-        ("--json absent/report.json", &["absent/report.json", "folder you can write to"]),
+        ("--json absent/report.json", &["absent/report.json", "there is no folder absent"]),
         ("--json .", &["directory"]),
         ("--json /dev/null", &["no plain file"]),
         ("--tokens 1,2 -n 0 --positions 999", &["select nothing", "0 to 1"]),
@@ -159,6 +159,36 @@ fn bisect_skips_an_engine_and_stops_at_a_mistake() {
     for (code, command) in [(125, "cmd: exit 1; {ids}"), (128, "cmd: true && ./absent {ids}")] {
         folder.qdiff(&format!("run --bisect -m model.gguf -n 0 --prompts prompts --subject '{command}'")).exits(code);
     }
+}
+
+/// Rust's words, such as "entity not found", and no way out were all that some errors had.
+#[test]
+fn a_place_that_cannot_be_written_is_named_with_what_to_do() {
+    let folder = folder();
+    folder.refuses("demo model.gguf/demo", &["cannot create the folder model.gguf/demo", "qdiff demo /tmp/demo"]);
+    for line in
+        ["synth no/where/a.gguf", "run -m model.gguf --json no/where/a.json", "record -m model.gguf --out no/where/a"]
+    {
+        folder.refuses(line, &["cannot write no/where/a", "there is no folder no; make it, or name another"]);
+    }
+    // Nobody makes a file there, root included.
+    folder.refuses(
+        "record -m model.gguf --out /proc/a",
+        &["cannot write /proc/a: ", "give a path in a folder you can write to"],
+    );
+    let home = [("HOME", "/no/home"), ("XDG_CACHE_HOME", "")];
+    let said = folder.qdiff_with(&home, "fetch-model --path").exits(2).stderr;
+    assert!(said.contains("HOME is /no/home, which is not there; set XDG_CACHE_HOME"), "{said}");
+}
+
+/// A battery of an engine that crashes in every case was INCOMPLETE, with 0 of 0 cases.
+#[test]
+fn a_battery_of_crashes_is_trouble() {
+    let folder = folder();
+    folder.refuses(
+        "check -m model.gguf --quick --subject 'cmd: false {tokens}'",
+        &["no case could be run: `false", "exit status: 1"],
+    );
 }
 
 /// A slip in a runner's name names the one that was meant.

@@ -77,8 +77,17 @@ fn a_fault_that_changes_the_text_is_named() {
         assert_eq!(fork["reference"]["best"].as_array().unwrap().len(), 5);
         assert!(fork["reference"]["margin"].as_f64().unwrap() >= 0.0);
         assert!(report["forced"]["compared"].as_u64().unwrap() > 0, "{text}");
-        assert!(text.contains("DIVERGED at token"), "{text}");
+        assert!(text.starts_with("DIVERGED at token"), "{text}");
+        // What to do comes before the tokens.
+        let (head, table) = text.split_once("\ntoken ").unwrap_or_else(|| panic!("{text}"));
+        assert!(
+            head.contains("\nremedy ") && head.contains("\nnext ") && head.contains("qdiff run -m model.gguf"),
+            "{text}"
+        );
+        assert!(table.lines().count() > 2, "{text}");
     }
+    let (_, _, text) = folder.generated("-n 2 --prompt haiku --inject qkv-bias-omitted@L00 --temp 0.8 --seed 7");
+    assert!(!text.contains("qdiff run"), "another text would be judged: {text}");
 }
 
 /// Nothing can be drawn from NaN; the stage that made it is found all the same.

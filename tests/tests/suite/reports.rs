@@ -273,7 +273,7 @@ fn what_is_no_report_is_refused() {
         ("none.json", &["none.json"]),
         ("golden", &["is a capture", "--subject capture:golden"]),
         ("report.json --report x.pdf", &["x.pdf", ".html"]),
-        ("report.json --report no/x.md", &["no/x.md", "folder you can write to"]),
+        ("report.json --report no/x.md", &["no/x.md", "there is no folder no;"]),
         ("report.json report.json --report x.json", &["x.json", "one file each"]),
         ("report.json --ci github", &["GITHUB_STEP_SUMMARY"]),
     ] {

@@ -10,15 +10,15 @@ use super::intake::Intake;
 use super::manifest::Manifest;
 use super::names::Names;
 use super::{Capture, Step, Store, npy};
-use crate::home::Home;
+use crate::home::{Home, unwritable};
 use crate::input;
 use crate::shard::Shard;
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use npyz::WriterBuilder as _;
 use qdiff_engine::model::{Graph, StageId};
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Seek};
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zip::{CompressionMethod, ZipArchive, ZipWriter, write::SimpleFileOptions};
@@ -70,7 +70,8 @@ impl Writer {
         let parent = target.parent().filter(|p| !p.as_os_str().is_empty());
         let parent = parent.unwrap_or_else(|| Path::new("."));
         let problem = || format!("cannot write in {}", parent.display());
-        let part = Home::new(".qdiff-capture-", parent).with_context(problem)?;
+        let part = Home::new(".qdiff-capture-", parent)
+            .map_err(|e| anyhow!("cannot write {}: {}", target.display(), unwritable(parent, &e)))?;
         let archive = |(name, stages): (String, _)| {
             let file = File::create(part.path().join(name)).with_context(problem)?;
             Ok(Archive { zip: ZipWriter::new(BufWriter::with_capacity(1 << 20, file)), stages })
@@ -149,8 +150,9 @@ pub fn check_target(target: &Path) -> Result<()> {
         bail!("{} exists; remove it or name another folder", target.display());
     }
     let parent = target.parent().filter(|p| !p.as_os_str().is_empty());
-    if parent.is_some_and(|p| !p.is_dir()) {
-        bail!("cannot write {}: its folder does not exist", target.display());
+    if let Some(parent) = parent.filter(|p| !p.is_dir()) {
+        let kind = if parent.exists() { ErrorKind::NotADirectory } else { ErrorKind::NotFound };
+        bail!("cannot write {}: {}", target.display(), unwritable(parent, &kind.into()));
     }
     Ok(())
 }

@@ -20,6 +20,9 @@ use crate::verdict::{Evidence, Policy, Side, StageResult, TRIED, excerpt, work_o
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+/// What is being done, as progress tells it.
+const TRYING: &str = "trying causes on other tokens";
+
 /// The work that trying explanations on one run may take: about 3 seconds of a core.
 const WORK_OF_A_RUN: u64 = 3_000_000_000;
 
@@ -113,7 +116,7 @@ pub fn confirm(
     // What explains both runs in the place of a law that explains one, by the name of the stage.
     let mut better: Vec<(&str, Known)> = Vec::new();
     for (done, i) in order.into_iter().enumerate() {
-        progress("trying causes on other tokens", done, all);
+        progress(TRYING, done, all);
         let Some(origin) = origins.iter().find(|origin| origin.id == findings[i].id) else { continue };
         let least = match done {
             0 => WORK_OF_THE_FIRST,
@@ -134,6 +137,9 @@ pub fn confirm(
         }
         settle(&first, origin, &mut findings[i], said, tokens);
         left -= meter.done().min(left);
+    }
+    if all > 0 {
+        progress(TRYING, all, all);
     }
     let meter = Meter::new(0);
     let searcher = Searcher { oracle, subject: *subject, filter, policy, known: &[], meter: &meter, examples: false };

@@ -213,8 +213,15 @@ impl Finding {
 
     /// How to mend it, as far as that is known.
     pub fn mended(&self) -> Option<&str> {
-        let of_cause = self.cause.as_ref().filter(|_| self.solution.is_none()).map(|cause| cause.remedy.as_str());
-        of_cause.or(self.remedy.as_deref()).filter(|remedy| !remedy.is_empty())
+        let of_cause = |cause: &'_ Cause| self.solution.is_none() || cause.kind != Explains::Place;
+        let of_cause = self.cause.as_ref().filter(|cause| of_cause(cause)).map(|cause| cause.remedy.as_str());
+        // A law's own remedy knows more of this run than that of the fault which the law is named after.
+        let (first, second) = if self.solution.is_some() {
+            (self.remedy.as_deref(), of_cause)
+        } else {
+            (of_cause, self.remedy.as_deref())
+        };
+        first.or(second).filter(|remedy| !remedy.is_empty())
     }
 
     /// What was computed instead, with its name in the catalogue where it has one.

@@ -189,7 +189,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "one-row-wrong",
         story: "one position alone is wrong",
         seen: PLACE,
-        remedy: "look at how this position is computed and stored, unlike its neighbours: by which block of the grid, in which step, in which layout, to which address, and what else writes there",
+        remedy: "compare this position with its neighbours: the block of the grid, the step, the layout, the address, and what else writes there",
         params: &[Param::new("position", "the position, from 0", 1.0)],
         explains: Explains::Place,
         apply: |node, values, _| {

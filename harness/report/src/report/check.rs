@@ -239,7 +239,10 @@ impl CheckReport {
     fn told(&self, outcome: Outcome) -> String {
         let of = |wanted: Outcome| self.runs().filter(move |(_, run)| run.outcome == wanted);
         let (ran, right) = (self.runs().count(), of(Outcome::Match).count());
-        let mut parts = vec![format!("{right} of {} match", counted(ran, "case"))];
+        let mut parts = vec![match ran {
+            0 => "no case was run".to_owned(),
+            ran => format!("{right} of {} match", counted(ran, "case")),
+        }];
         if outcome != Outcome::Match {
             parts.extend(of(outcome).next().map(|(case, run)| format!("{} {}", case.name, run.line())));
             parts.extend(causes(&of(outcome).collect::<Vec<_>>()));
@@ -324,7 +327,7 @@ impl Document for CheckReport {
             facts.push(("untested", format!("not exercised by any case: {}", self.unexercised.join(", "))));
         }
         let columns = ["case", "what", "outcome", "used", "seconds"];
-        let table = Table::new(&columns, &[3, 4], self.cases.iter().map(row));
+        let table = Table::new(&columns, &[3, 4], self.cases.iter().map(row)).status(2);
         let wrong = self.runs().find(|(_, run)| run.outcome == self.outcome && run.outcome != Outcome::Match);
         let why = |run: &Run| match (self.outcome, &run.other) {
             (Outcome::Incomplete, _) => "the first incomplete case alone",

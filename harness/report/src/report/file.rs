@@ -1,7 +1,7 @@
 //! Files that appear whole under their name, or not at all.
 
 use crate::prompts::UNNAMED;
-use crate::{cleanup, hash, runners};
+use crate::{cleanup, hash, home, runners};
 use anyhow::{Context as _, Result, bail};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -62,9 +62,9 @@ pub fn temporary(path: &Path) -> Result<tempfile::NamedTempFile> {
     // Readable by others as any new file is; the umask still applies.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(folder).map_err(|e| {
-        anyhow::anyhow!("cannot write {}: {}; give a path in a folder you can write to", path.display(), e.kind())
-    })
+    builder
+        .tempfile_in(folder)
+        .map_err(|e| anyhow::anyhow!("cannot write {}: {}", path.display(), home::unwritable(folder, &e)))
 }
 
 /// The files of `folder` with this extension, in order of their names.

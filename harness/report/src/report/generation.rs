@@ -1,9 +1,9 @@
-//! What `qdiff generate` tells: the texts as they come, then the outcome.
+//! What `qdiff generate` tells: the outcome, then the texts, token by token.
 
 use super::origin::{self, UNKNOWN};
-use super::screen::{Check, Document, Fate, Line, Screen, Section};
-use super::{Doubt, ModelInfo, Outcome};
-use crate::diagnose::Diagnosis;
+use super::screen::{Check, Document, Fate, Line, Next, Screen, Section, Table};
+use super::{Doubt, ModelInfo, Outcome, standing};
+use crate::diagnose::{Diagnosis, Finding};
 use crate::ends::EndCheck;
 use crate::generate::{Choice, Fork, GeneratedText, Generation, OtherDraw, Stop};
 use crate::nonce::Changes;
@@ -13,10 +13,7 @@ use crate::tokens::TokensCheck;
 use crate::verdict::{TokenCheck, Verdict};
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::fmt::{Display, Write as _};
-
-/// Width of a column of the table of tokens.
-const WIDTH: usize = 28;
+use std::fmt::Write as _;
 
 /// The report of a generation.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -52,6 +49,12 @@ pub struct GenerationReport {
     pub forced: Option<TeacherForced>,
     /// What changed with the number in the prompt.
     pub changes: Option<Changes>,
+    /// The command that judges every stage where one is wrong; empty where `qdiff run` would not feed the same tokens.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub command: String,
+    /// The tokens of both sides as they are shown, the reference's first; empty of a side that has ended.
+    #[serde(skip)]
+    pub rows: Vec<[String; 2]>,
 }
 
 /// Why two texts part.
@@ -66,6 +69,9 @@ pub enum Cause {
         stage: String,
         /// What explains it, if anything known does.
         why: Option<String>,
+        /// How to mend it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        remedy: Option<String>,
         /// How many stages are.
         origins: usize,
     },
@@ -84,7 +90,8 @@ impl Cause {
         match diagnosis.findings.first() {
             Some(first) => Self::Divergence {
                 stage: first.id.to_string(),
-                why: first.cause.as_ref().map(|c| c.story.to_owned()),
+                why: Some(first).filter(|first| first.says_why()).and_then(Finding::told),
+                remedy: first.mended().map(str::to_owned),
                 origins: diagnosis.findings.len(),
             },
             None if outcome == Outcome::Match => Self::Flip,
@@ -110,37 +117,73 @@ impl TeacherForced {
     }
 }
 
-/// The heading of the table of tokens.
-pub fn columns(reference: &impl Display, subject: &impl Display) -> String {
-    format!("token  {:<WIDTH$}  {subject}\n", reference.to_string(), subject = subject)
-}
-
-/// A row of it, as soon as both tokens are there; empty for a side that has ended.
-pub fn row(index: usize, reference: &str, subject: &str, same: bool) -> String {
-    let mark = if same { "" } else { "  <" };
-    let pad = WIDTH.saturating_sub(reference.chars().count());
-    format!("{index:>5}  {reference}{:pad$}  {subject}{mark}\n", "")
-}
-
 impl Document for GenerationReport {
     const KIND: &'static str = "generation";
 
     fn screen(&self, _: bool) -> Screen {
         let mut said = said(self);
         let (word, headline) = said.remove(0);
-        let also = said.into_iter().map(|(word, text)| ("also", format!("{word}: {text}"))).collect();
+        let also = said.into_iter().map(|(word, text)| ("also", format!("{word}: {text}")));
         Screen {
             word,
+            next: next(self),
             sections: vec![
-                Section::lines("", also),
+                Section::lines("", also.chain(why(self)).collect()),
                 Section::lines("Run", facts(self)),
                 Section::lines("Where the texts part", fork(self)),
                 Section::lines("Texts", texts(&self.generation)),
+                Section::table("Tokens", tokens(self)),
             ],
             checks: checks(self),
             ..Screen::new(format!("{}, {}", self.model.name, self.prompt), self.outcome, headline)
         }
     }
+}
+
+/// How far the cause may be relied on, and the remedies of all that is wrong.
+fn why(report: &GenerationReport) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let remedy = match &report.cause {
+        Some(Cause::Divergence { why, remedy, .. }) => {
+            lines.extend(why.as_ref().map(|_| ("cause", standing::UNTRIED.to_owned())));
+            remedy.clone()
+        }
+        Some(Cause::Sampler(OtherDraw { causes, .. })) => match causes.as_slice() {
+            [only] => Some(only.remedy.clone()),
+            _ => None,
+        },
+        _ => None,
+    };
+    let of_tokens = report.tokens.as_ref().and_then(|check| check.cause.as_ref());
+    let beside = of_tokens.into_iter().chain(&report.end.cause).map(|cause| cause.remedy.clone());
+    lines.extend(beside.chain(remedy).map(|remedy| ("remedy", remedy)));
+    lines
+}
+
+/// What to do where something is wrong: judge every stage, or read what a known fault beside the stages does.
+fn next(report: &GenerationReport) -> Option<Next> {
+    let of_tokens = report.tokens.as_ref().and_then(|check| check.cause.as_ref());
+    let of_samplers = match &report.cause {
+        Some(Cause::Divergence { .. }) if !report.command.is_empty() => {
+            let why = "every stage, and the cause tried on other tokens";
+            return Some(Next { command: report.command.clone(), why });
+        }
+        Some(Cause::Sampler(OtherDraw { causes, .. })) => causes.as_slice(),
+        _ => &[],
+    };
+    let known = of_tokens.into_iter().chain(&report.end.cause).chain(of_samplers).next()?;
+    let fault = known.name.split(':').next().unwrap_or(&known.name);
+    Some(Next { command: format!("qdiff mutations show {fault}"), why: "what this fault is, and how to plant it" })
+}
+
+/// A row for each token; those that differ have a mark.
+fn tokens(report: &GenerationReport) -> Table {
+    let Generation { reference, subject, .. } = &report.generation;
+    let rows = report.rows.iter().enumerate().map(|(index, [theirs, ours])| {
+        let mark = if theirs == ours { "" } else { "<" };
+        vec![index.to_string(), theirs.clone(), ours.clone(), mark.to_owned()]
+    });
+    Table::new(&["token", &reference.name, &subject.name, ""], &[0], rows)
 }
 
 /// What there is to say, the gravest first, each with its word.
@@ -187,7 +230,7 @@ fn parting(report: &GenerationReport) -> (&'static str, String) {
                 origin::inert(&report.inert)
             ),
         ),
-        Some(Cause::Divergence { stage, why, origins }) => {
+        Some(Cause::Divergence { stage, why, origins, .. }) => {
             let more = if *origins > 1 { format!(" (the first of {origins} origins)") } else { String::new() };
             ("DIVERGED", format!("at {fork}: {stage}, {}{more}", why.as_deref().unwrap_or(UNKNOWN)))
         }
@@ -220,9 +263,8 @@ fn facts(report: &GenerationReport) -> Vec<Line> {
     }
     if let Some(check) = &report.tokens {
         lines.push(("tokenizer", check.words()));
-        lines.extend(check.cause.iter().map(|c| ("remedy", c.remedy.clone())));
     }
-    lines.extend(origin::end(&report.end));
+    lines.push(("end", report.end.words()));
     lines
 }
 

@@ -170,9 +170,14 @@ fn shift(report: &Report) -> String {
     }
 }
 
-/// Each segment with what shows in it.
+/// Each segment with what shows in it, but for what the headline says: of the coarsest, and that a shift would not show.
 pub(super) fn segments(report: &Report) -> Option<String> {
-    let all = coarsest(report);
+    let mut all = coarsest(report);
+    let told_above = report.outcome == Outcome::Match
+        || report.outcome == Outcome::Incomplete && report.diagnosis.verdict.coverage.alone;
+    if told_above && !all.is_empty() {
+        all.remove(0);
+    }
     let told = |(segment, shows): &(&Segment, f64)| {
         format!("{} in {segment} ({})", number(*shows), counted(segment.stages.len(), "stage"))
     };
@@ -182,8 +187,9 @@ pub(super) fn segments(report: &Report) -> Option<String> {
         1 => "; in the other segment smaller errors show too".to_owned(),
         n => format!("; in the other {n} segments smaller errors show too"),
     };
-    let shift =
-        Some(shift(report)).filter(|shift| !shift.is_empty()).map_or_else(String::new, |shift| format!("; {shift}"));
+    let shift = Some(shift(report))
+        .filter(|shift| !told_above && !shift.is_empty())
+        .map_or_else(String::new, |shift| format!("; {shift}"));
     (!all.is_empty()).then(|| {
         format!(
             "an error{} shows if it changes a row of the segment's last stage by at least {}{more}{shift}",

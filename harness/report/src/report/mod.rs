@@ -119,7 +119,8 @@ mod tests {
 
         fn screen(&self, _: bool) -> Screen {
             let text = || self.text.clone();
-            let table = Table { columns: vec![text()], numbers: vec![], spare: vec![], rows: vec![vec![text()]] };
+            let table =
+                Table { columns: vec![text()], numbers: vec![], spare: vec![], status: None, rows: vec![vec![text()]] };
             let fates = [Fate::Passed(text()), Fate::of(Some(text())), Fate::Error(text()), Fate::Skipped(text())];
             Screen {
                 sections: vec![Section { lines: vec![("label", text())], ..Section::table(&text(), table) }],

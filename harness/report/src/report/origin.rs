@@ -191,6 +191,9 @@ fn decodes_wrongly(verdict: &Verdict, finding: &Finding) -> bool {
 /// Items that are named where there may be more.
 const FEW: usize = 6;
 
+/// Causes in words at most; what follows is counted.
+const CAUSES: usize = 2;
+
 /// The first ones of `all` in words, and a sign that there are more.
 pub(super) fn few<T: ToString>(items: impl IntoIterator<Item = T>, all: usize, between: &str) -> String {
     let mut list: Vec<String> = items.into_iter().take(FEW).map(|item| item.to_string()).collect();
@@ -212,7 +215,7 @@ pub(super) fn origins(findings: &[Finding]) -> String {
     let places: Vec<String> = grouped(named, |(_, layers, ranks)| (layers.clone(), ranks.clone()))
         .into_iter()
         .map(|((layers, ranks), names)| {
-            let names: Vec<&str> = names.iter().map(|(name, ..)| *name).collect();
+            let names = few(names.iter().map(|(name, ..)| *name), names.len(), " ");
             let layers: Vec<u16> = layers.into_iter().collect();
             let range = match layers.as_slice() {
                 [] => String::new(),
@@ -229,7 +232,7 @@ pub(super) fn origins(findings: &[Finding]) -> String {
                 0 => String::new(),
                 _ => format!(", {}", few(ranks.iter().map(|r| format!("r{r}")), ranks.len(), " ")),
             };
-            format!("{}{range}{of_ranks}", names.join(" "))
+            format!("{names}{range}{of_ranks}")
         })
         .collect();
     format!("{}: {}: {}", findings.len(), places.join("; "), causes(findings))
@@ -266,16 +269,22 @@ fn causes(findings: &[Finding]) -> String {
         let others: Vec<&CauseId> = named.iter().map(|(other, _)| *other).filter(|other| other != name).collect();
         if *exact { name.to_string() } else { name.shortest(&others).to_string() }
     };
+    // What holds of some rows, without a rule for which, says least.
+    solved.sort_by_key(Told::is_of_some);
     let known: Vec<String> = named.iter().map(short).chain(solved.iter().map(Told::words)).collect();
+    let told = match known.len().saturating_sub(CAUSES) {
+        0 => known.join("; "),
+        more => format!("{}; and {more} more, which --json has", known[..CAUSES].join("; ")),
+    };
     match (known.len(), unknown.len()) {
         (0, _) => UNKNOWN.to_owned(),
-        (1, 0) => format!("one cause, {}", known[0]),
+        (1, 0) => format!("one cause, {told}"),
         // One fault may show as several causes.
-        (n, 0) => format!("{n} causes, which one fault may be behind: {}", known.join("; ")),
+        (n, 0) => format!("{n} causes, which one fault may be behind: {told}"),
         (n, all) => {
             let unknown = few(unknown, all, " ");
             let behind = if n > 1 { ", which one fault may be behind" } else { "" };
-            format!("{}{behind}: {}; {UNKNOWN} of {unknown}", counted(n, "cause"), known.join("; "))
+            format!("{}{behind}: {told}; {UNKNOWN} of {unknown}", counted(n, "cause"))
         }
     }
 }
@@ -332,6 +341,11 @@ impl<'a> Told<'a> {
         let alike = first_of(a, b) || first_of(b, a) || of_some(a) || of_some(b);
         let is_one = self.is_one && other.is_one;
         self.anywhere == other.anywhere || self.what == other.what && (alike || is_one)
+    }
+
+    /// Whether it holds of some rows, and no rule is known for which.
+    fn is_of_some(&self) -> bool {
+        matches!(self.holds, Some(Holds::Some { .. }))
     }
 
     fn add(&mut self, other: Self) {
@@ -434,7 +448,7 @@ mod tests {
             .collect();
         assert_eq!(
             causes(&close),
-            "3 causes, which one fault may be behind: scaled:by=1.139; scaled:by=1.14001; scaled:by=1.14002"
+            "3 causes, which one fault may be behind: scaled:by=1.139; scaled:by=1.14001; and 1 more, which --json has"
         );
         let layers: Vec<Finding> =
             (1..24).map(|l| solved(l, &format!("blk.{l}.a.weight is added to L{:02}.b", l - 1))).collect();

@@ -191,15 +191,6 @@ fn more(report: &Report) -> Vec<Line> {
         more.push(("declare", format!("{text} {declaration}")));
     }
     more.extend(next::dump(report));
-    if findings.len() > 1 {
-        more.push(("origins", origin::origins(findings)));
-        let alone: Vec<String> = findings.iter().filter(|f| f.unread).map(|f| f.id.to_string()).collect();
-        if !alone.is_empty() && alone.len() < findings.len() {
-            let text = "the next stages were computed from right values, so these are wrong in the capture alone, unless another \
-                        fault undoes them:";
-            more.push(("capture", format!("{text} {}", alone.join(", "))));
-        }
-    }
     if let Some(gap) = &report.gap {
         more.push(("missing", missing(gap, &report.diagnosis.verdict)));
         if !gap.add.is_empty() {
@@ -241,7 +232,17 @@ fn facts(report: &Report) -> Vec<Line> {
     let run = &report.run;
     let cut = run.ranks.as_ref().map_or_else(String::new, |ranks| format!(", cut over ranks as {ranks}"));
     let mut facts: Vec<Line> = Vec::new();
-    // How grave it is comes before what was run.
+    // What else is wrong, and how grave it is, comes before what was run.
+    let findings = &report.diagnosis.findings;
+    if findings.len() > 1 {
+        facts.push(("origins", origin::origins(findings)));
+        let alone: Vec<String> = findings.iter().filter(|f| f.unread).map(|f| f.id.to_string()).collect();
+        if !alone.is_empty() && alone.len() < findings.len() {
+            let text = "the next stages were computed from right values, so these are wrong in the capture alone, unless another \
+                        fault undoes them:";
+            facts.push(("capture", format!("{text} {}", origin::few(&alone, alone.len(), ", "))));
+        }
+    }
     facts.extend(report.severity.as_ref().and_then(Severity::words).map(|words| ("effect", words)));
     facts.push((
         "model",

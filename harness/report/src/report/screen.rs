@@ -103,6 +103,8 @@ pub struct Table {
     pub numbers: Vec<usize>,
     /// Columns that a narrow terminal leaves out, the first of them first.
     pub spare: Vec<usize>,
+    /// The column whose first word says what became of the row; a terminal colours it.
+    pub status: Option<usize>,
     /// A cell per column.
     pub rows: Vec<Vec<String>>,
 }
@@ -111,12 +113,17 @@ impl Table {
     /// A table with these headings; the columns `numbers` stand to the right.
     pub fn new(columns: &[&str], numbers: &[usize], rows: impl Iterator<Item = Vec<String>>) -> Self {
         let columns = columns.iter().map(|&c| c.to_owned()).collect();
-        Self { columns, numbers: numbers.to_vec(), spare: Vec::new(), rows: rows.collect() }
+        Self { columns, numbers: numbers.to_vec(), spare: Vec::new(), status: None, rows: rows.collect() }
     }
 
     /// The same; a terminal that is too narrow leaves out the columns `spare`, the first of them first.
     pub fn spare(self, spare: &[usize]) -> Self {
         Self { spare: spare.to_vec(), ..self }
+    }
+
+    /// The same, whose column `status` says what became of each row.
+    pub fn status(self, status: usize) -> Self {
+        Self { status: Some(status), ..self }
     }
 }
 

@@ -26,7 +26,7 @@ pub const NONE: &str = "-";
 pub(super) fn table(verdict: &Verdict, full: bool) -> Table {
     let key = |s: &&StageResult| if full { s.name() } else { s.id.name.to_owned() };
     let rows = grouped(&verdict.stages, key).into_iter().map(|(name, group)| row(name, &group, !full));
-    Table::new(COLUMNS, NUMBERS, rows).spare(SPARE)
+    Table::new(COLUMNS, NUMBERS, rows).spare(SPARE).status(COLUMNS.len() - 1)
 }
 
 /// The one with the largest error / bound ratio.

@@ -4,6 +4,9 @@ use crate::diagnose::{Cause, Confidence, Finding, Holds, Solution, Trial};
 use crate::mutations::Explains;
 use crate::number::{counted, number};
 
+/// Of a cause that fits, where no other tokens were run.
+pub(super) const UNTRIED: &str = "fits this run; not tried on other tokens";
+
 /// How far the cause of a finding may be relied on, and what it explains of the run; nothing where no cause is known.
 pub(super) fn words(finding: &Finding) -> Option<String> {
     match (&finding.solution, &finding.cause) {
@@ -92,7 +95,7 @@ fn standing(finding: &Finding) -> String {
             format!("fits this run; {} do not tell more: {because}", others(*tokens))
         }
         Some(Trial::Untried { because }) => format!("fits this run; not tried on other tokens: {because}"),
-        Some(Trial::Withdrawn { .. }) | None => "fits this run; not tried on other tokens".to_owned(),
+        Some(Trial::Withdrawn { .. }) | None => UNTRIED.to_owned(),
     }
 }
 
@@ -106,14 +109,14 @@ fn of_solution(s: &Solution, excerpt: bool) -> String {
     }
 }
 
-/// What it means that a cause of the catalogue fits, `conditioned` where a condition is reported with it.
+/// What it means that a cause of the catalogue fits, `conditioned` where a condition is reported with it. The headline has its name.
 fn of_cause(c: &Cause, conditioned: bool) -> String {
     let (name, before, after) = (&c.name, number(c.before), number(c.after));
     // A stage with NaN or infinity in it has no residual.
     let finite = c.before > 0.0;
     match c.kind {
         Explains::Value if !finite => format!("{name} gives the wrong values, and NaN or infinity in the same places"),
-        Explains::Value if c.whole => format!("{name} explains the residual {before} -> {after}"),
+        Explains::Value if c.whole => format!("here it explains the residual {before} -> {after}"),
         Explains::Value if conditioned => {
             format!("{name} explains every wrong element: of a residual of {before} it leaves {after}")
         }
@@ -122,8 +125,8 @@ fn of_cause(c: &Cause, conditioned: bool) -> String {
         ),
         Explains::Rounding if !finite => format!("{name} explains NaN and infinity, and the size of the rest"),
         Explains::Rounding => format!("{name} explains the size of the residual, {before}, and not its values"),
-        Explains::Place if !finite => format!("location known, cause unknown: {name}; NaN or infinity is there"),
-        Explains::Place => format!("location known, cause unknown: {name}; residual {before}"),
+        Explains::Place if !finite => "location known, cause unknown; NaN or infinity is there".to_owned(),
+        Explains::Place => format!("location known, cause unknown; residual {before}"),
     }
 }
 

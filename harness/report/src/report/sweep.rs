@@ -1,8 +1,8 @@
 //! What `qdiff sweep` tells: the same tokens in steps of different size.
 
-use super::screen::{Check, Document, Line, Screen, Section, Table};
+use super::screen::{Check, Document, Line, Next, Screen, Section, Table};
 use super::stages::NONE;
-use super::{Outcome, origin};
+use super::{Outcome, origin, standing};
 use crate::number::{counted, number};
 use crate::sweep::{Difference, Pass, words};
 use schemars::JsonSchema;
@@ -32,6 +32,9 @@ pub struct SweepReport {
     pub tolerance: Vec<String>,
     /// A pass per size, the whole in one batch first.
     pub passes: Vec<Pass>,
+    /// The command that judges the first wrong pass alone; empty where none is wrong.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub command: String,
 }
 
 impl SweepReport {
@@ -45,7 +48,26 @@ impl SweepReport {
             Outcome::Match | Outcome::Incomplete => origin::loosened(&tolerance) + &origin::inert(&inert) + &headline,
             _ => headline,
         };
-        Self { outcome, headline, prompt, tokens, subject, reference, injected, inert, tolerance, passes }
+        Self {
+            outcome,
+            headline,
+            prompt,
+            tokens,
+            subject,
+            reference,
+            injected,
+            inert,
+            tolerance,
+            passes,
+            command: String::new(),
+        }
+    }
+}
+
+impl SweepReport {
+    /// The first pass in which a side is wrong.
+    pub fn first_wrong(&self) -> Option<&Pass> {
+        self.passes.iter().find(|pass| pass.wrong > 0 || pass.disputed.is_some())
     }
 }
 
@@ -84,8 +106,18 @@ impl Document for SweepReport {
         );
         let check =
             |pass: &Pass| Check::new("sweep", pass.fed.clone(), origin::ended(outcome(pass), wrong_stages(pass)));
+        let wrong = self.first_wrong();
+        let cause = wrong.filter(|pass| pass.wrong > 0).map(|pass| match &pass.cause {
+            Some(cause) => format!("{cause}; {}", standing::UNTRIED),
+            None => origin::UNKNOWN.to_owned(),
+        });
+        let remedy = wrong.and_then(|pass| pass.remedy.clone());
+        let why = cause.map(|cause| ("cause", cause)).into_iter().chain(remedy.map(|remedy| ("remedy", remedy)));
+        let next = Next { command: self.command.clone(), why: "the first wrong pass, with every stage" };
         Screen {
+            next: (!self.command.is_empty()).then_some(next),
             sections: vec![
+                Section::lines("", why.collect()),
                 Section::lines("Run", run),
                 Section::table("Passes", table),
                 Section::lines("", vec![("difference", meaning)]),

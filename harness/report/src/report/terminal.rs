@@ -1,4 +1,4 @@
-//! The terminal: the verdict, then section by section, then what to do next. It fits the columns that there are.
+//! The terminal: the verdict, what to do next, then section by section. It fits the columns that there are.
 
 use super::Outcome;
 use super::screen::{Next, Screen, Section, Table};
@@ -41,10 +41,10 @@ impl Terminal {
         let mut out = self.verdict(screen.outcome, screen.word, &screen.line());
         let shown: Vec<_> = screen.sections.iter().filter(|s| !s.at_length && !s.is_empty()).collect();
         let tables = shown.iter().filter(|s| s.table.is_some()).count();
-        // With something wrong, what to do comes before what was run.
-        let early = screen.outcome != Outcome::Match;
-        if early && !shown.first().is_some_and(|first| belongs(first)) {
-            out.extend(screen.next.as_ref().map(|next| self.next(next)));
+        // What to do comes before what was run.
+        let next = || screen.next.as_ref().map(|next| self.next(next));
+        if !shown.first().is_some_and(|first| belongs(first)) {
+            out.extend(next());
         }
         for (i, section) in shown.iter().enumerate() {
             // Lines that begin without a heading belong to the verdict.
@@ -58,12 +58,9 @@ impl Terminal {
             if let Some(table) = &section.table {
                 let _ = writeln!(out, "{}", self.draw(table));
             }
-            if i == 0 && early && belongs(section) {
-                out.extend(screen.next.as_ref().map(|next| self.next(next)));
+            if i == 0 && belongs(section) {
+                out.extend(next());
             }
-        }
-        if !early {
-            out.extend(screen.next.as_ref().map(|next| format!("\n{}", self.next(next))));
         }
         out
     }
@@ -101,6 +98,33 @@ impl Terminal {
         textwrap::fill(text, options)
     }
 
+    /// Lines that are laid out already, such as `label  text`: what is too long goes on below the text. Lines of a block of code and
+    /// of a Markdown table stay as they are.
+    pub fn fit(self, text: &str) -> String {
+        let mut code = false;
+        let each = |line: &str| {
+            code ^= line.starts_with("```");
+            let fits = display_width(line) <= self.width;
+            if fits || code || line.starts_with('|') {
+                line.to_owned()
+            } else {
+                self.wrap(line, "", &" ".repeat(self.hang(line)))
+            }
+        };
+        let lines: Vec<String> = text.split('\n').map(each).collect();
+        lines.join("\n")
+    }
+
+    /// Where the text of a line begins that has a label or a bullet before it; where that leaves no room, two columns on from where
+    /// the line begins.
+    fn hang(self, line: &str) -> usize {
+        let indent = line.len() - line.trim_start().len();
+        let label =
+            line[indent..].find("  ").map_or(indent, |end| line.len() - line[indent + end..].trim_start().len());
+        let text = display_width(&line[..label]);
+        if text > indent && text <= self.width / 2 { text } else { indent + 2 }
+    }
+
     /// `label      command`, over several lines as a shell takes it.
     pub fn shell(self, label: &str, command: &str) -> String {
         let (first, rest) = (format!("{label:<LABEL$}"), " ".repeat(LABEL + 2));
@@ -128,6 +152,10 @@ impl Terminal {
             (tight.to_string(), &table.spare)
         });
         let mut lines: Vec<String> = text.lines().map(|l| l.trim_end().to_owned()).collect();
+        // Where cells are wrapped, a line is not a row.
+        if let Some(status) = table.status.filter(|_| lines.len() == table.rows.len() + 1) {
+            lines.iter_mut().skip(1).zip(&table.rows).for_each(|(line, row)| paint(line, &shown(&row[status])));
+        }
         if !gone.is_empty() {
             let names: Vec<&str> = kept(table, |i| gone.contains(&i)).map(|i| table.columns[i].as_str()).collect();
             let told = format!("not shown in {} columns: {}", self.width, names.join(", "));
@@ -147,6 +175,24 @@ fn color(outcome: Outcome) -> Style {
         Outcome::Match => GREEN,
         Outcome::Diverged => RED,
         Outcome::ReferenceSuspect | Outcome::OracleSuspect | Outcome::Incomplete => YELLOW,
+    }
+}
+
+/// The colour of a word that says what became of a row, as the headline's word has one.
+fn color_of(word: &str) -> Option<Style> {
+    match word {
+        "match" | "correct" | "MATCH" => Some(GREEN),
+        "DIVERGED" | "POISONED" | "REFERENCE-SUSPECT" => Some(RED),
+        "DISPUTED" | "ORACLE-SUSPECT" | "INCOMPLETE" | "missing" | "inconclusive" | "inherited" => Some(YELLOW),
+        _ => None,
+    }
+}
+
+/// Colours the first word of the cell `status` in the line of its row.
+fn paint(line: &mut String, status: &str) {
+    let word = status.split(' ').next().unwrap_or_default();
+    if let (Some(style), Some(at)) = (color_of(word), line.rfind(status)) {
+        line.replace_range(at..at + word.len(), &format!("{style}{word}{style:#}"));
     }
 }
 
@@ -256,6 +302,18 @@ mod tests {
         let joined = text.replace("\\\n", " ");
         let words: Vec<&str> = joined.split_whitespace().collect();
         assert_eq!(words.join(" "), long);
+    }
+
+    /// `mutations list` had lines of 1,322 characters on every terminal.
+    #[test]
+    fn a_list_goes_on_below_its_text() {
+        let narrow = Terminal::of(40);
+        let list = "name    what it is, in more words than fit\n- a bullet of more words than a line can hold\n\nshort";
+        let fitted = "name    what it is, in more words than\n        fit\n- a bullet of more words than a line can\n  hold\n\nshort";
+        assert_eq!(narrow.fit(list), fitted);
+        let kept = format!("| {} |\n```\n{}\n```", "a row ".repeat(9), "code ".repeat(9));
+        assert_eq!(narrow.fit(&kept), kept);
+        assert_eq!(Terminal::of(200).fit(list), list);
     }
 
     #[test]

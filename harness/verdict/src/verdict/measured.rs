@@ -20,6 +20,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+/// What is being done, as progress tells it.
+const JUDGING: &str = "judging against f64";
+
 /// Share by which two machines may differ in what they find of the same values: sums of f64 in another order.
 const SAME: f64 = 1e-3;
 
@@ -145,7 +148,7 @@ pub(super) fn stages(
             add_other(node, local, reference.capture);
         }
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-        progress("judging against f64", done, asked.len());
+        progress(JUDGING, done, asked.len());
         Measured {
             global: global::compare(node, subject.capture, reference.capture, filter),
             subject: of_subject,
@@ -155,6 +158,7 @@ pub(super) fn stages(
             ..Measured::nothing(node.id)
         }
     };
+    progress(JUDGING, 0, asked.len());
     // The last ones, the logits, take longest, and the others fill the cores while they are judged.
     let mut measured: Vec<Measured> = asked.par_iter().rev().map(one).collect();
     measured.reverse();
