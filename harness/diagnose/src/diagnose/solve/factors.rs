@@ -33,6 +33,14 @@ fn orders(terms: usize) -> Vec<(String, Order)> {
         all.push((format!("{by} after, wrapping around"), Box::new(move |k, n| (k + by) % n)));
         all.push((format!("{by} before, wrapping around"), Box::new(move |k, n| (k + n - by % n) % n)));
         all.push((format!("{by} apart, in pairs"), Box::new(move |k, n| if k ^ by < n { k ^ by } else { k })));
+        if 4 * by <= terms {
+            let middle = move |k: usize, n: usize| {
+                let to = [0, 2 * by, by, 3 * by][k / by % 4];
+                (k / (4 * by) * 4 * by + to + k % by).min(n - 1)
+            };
+            let what = format!("as if of each {} the second and the third {by} changed places", 4 * by);
+            all.push((what, Box::new(middle)));
+        }
         if by > 1 {
             all.push((format!("that is the first of each {by}"), Box::new(move |k, _| k / by * by)));
             all.push((

@@ -163,8 +163,30 @@ fn activations<'a>(scene: &'a Scene<'a>) -> impl Iterator<Item = Law<'a>> {
 /// angle.
 type Plane = fn(&Rope, f64, usize, (f64, f64)) -> (f64, f64);
 
+/// A plane turned by numbers that are rounded.
+fn turned_in(angle: f64, (x, y): (f64, f64), of_cos: fn(f64) -> f64, of_sin: fn(f64) -> f64) -> (f64, f64) {
+    let (sin, cos) = (of_sin(angle.sin()), of_cos(angle.cos()));
+    (x * cos - y * sin, x * sin + y * cos)
+}
+
+fn as_it_is(x: f64) -> f64 {
+    x
+}
+
+fn to_bf16(x: f64) -> f64 {
+    half::bf16::from_f32(x as f32).to_f64()
+}
+
+fn to_f16(x: f64) -> f64 {
+    half::f16::from_f32(x as f32).to_f64()
+}
+
 /// Other rotations of a plane, before the magnitude multiplies both elements.
 const PLANES: &[(&str, Plane)] = &[
+    ("the cosine is rounded to bf16", |r, p, i, x| turned_in(p * frequency(r, i), x, to_bf16, as_it_is)),
+    ("the sine is rounded to bf16", |r, p, i, x| turned_in(p * frequency(r, i), x, as_it_is, to_bf16)),
+    ("the cosine is rounded to f16", |r, p, i, x| turned_in(p * frequency(r, i), x, to_f16, as_it_is)),
+    ("the sine is rounded to f16", |r, p, i, x| turned_in(p * frequency(r, i), x, as_it_is, to_f16)),
     ("the element is not rotated", |r, _, _, (x, y)| (x / r.magnitude(), y / r.magnitude())),
     ("the magnitude multiplies the cosine alone, and not the sine", |r, p, i, (x, y)| {
         let ((sin, cos), m) = ((p * frequency(r, i)).sin_cos(), r.magnitude());

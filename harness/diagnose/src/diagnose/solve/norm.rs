@@ -184,6 +184,19 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             normed_by(scene, row, &scale, &|i| f64::from(own[i % run]), run)
         }));
     }
+    for by in [-1i64, 1] {
+        let own = own.clone();
+        let side = if by < 0 { "before" } else { "after" };
+        let what = format!("the squares of the token {side} in the part are in the sum as well");
+        all.push(Law::new(what, 0, move |row: &RowAt| {
+            let other = operand(scene, row, by)?;
+            let scale = move |at: usize, x: &[f64]| {
+                let at = at / run * run;
+                1.0 / (mean(&x[at..][..run]) + mean(&other[at..][..run]) + eps).sqrt()
+            };
+            normed_by(scene, row, &scale, &|i| f64::from(own[i % run]), run)
+        }));
+    }
     all
 }
 

@@ -247,6 +247,9 @@ fn weights<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     for m in (1..16).map(|b| 1usize << b).filter(|m| *m < width && !width.is_multiple_of(*m)) {
         flat.push((format!("modulo {m}"), Rc::new(move |t, c| (t * width + c) % m)));
     }
+    for m in [2, 4, 8] {
+        flat.push((format!("divided by {m}"), Rc::new(move |t, c| (t * width + c) / m % width)));
+    }
     flat.extend(strides(scene, width).into_iter().filter(|stride| !stride.is_multiple_of(width)).map(|stride| {
         let other: FlatIndex = Rc::new(move |t, c| (t * stride + c) % width);
         (format!("modulo {width}, rows being counted as {stride} elements"), other)
