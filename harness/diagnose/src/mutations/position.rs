@@ -211,7 +211,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         }),
         story: "queries are not rotated",
         seen: "the output of RoPE equals its input at every position",
-        remedy: "apply RoPE to q as well as to k",
+        remedy: "apply RoPE to q, with the position of each token",
         apply: not_rotated,
         ..Mutation::PLAIN
     },

@@ -204,9 +204,9 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
     }
     let graph = &scene.e.oracle.graph;
     other_rows(scene, sums, all);
-    super::shared_tiles::others(scene, all);
     of_tensor(scene, all);
     let mut whole = of_scales(scene, sums);
+    super::shared_tiles::others(scene, &mut whole);
     if scene.node().op.anatomy().is_layer() {
         exchanged(scene, sums, all);
         super::crossed::others(scene, sums, &mut whole);
