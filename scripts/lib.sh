@@ -51,6 +51,27 @@ release_target() { one_clone keep; }
 
 one_clone() { "$root/scripts/one-clone" "$1" "$root" "$CARGO_TARGET_DIR" "$$"; }
 
+# configure_ggml OUT SOURCE CMAKE-ARGS...: makes OUT and configures ggml in OUT/build with backends that are loaded at run time.
+# SOURCE is a folder of ggml's source; if it is empty, the one that cargo fetched, so that structures agree with those of qdiff.
+configure_ggml() {
+    local out=$1 source=$2 generator=()
+    if [ -z "$source" ]; then
+        source=$(cargo metadata --format-version 1 --locked --manifest-path "$root/Cargo.toml" |
+            grep -o '[^"]*/llama-cpp-sys-2-[^"/]*/Cargo.toml' | head -n 1)
+        source=${source%/*}/llama.cpp/ggml
+    fi
+    [ -f "$source/CMakeLists.txt" ] || die "$source holds no ggml source"
+    mkdir -p "$out"
+    # CMake refuses a folder that was configured elsewhere.
+    grep -qsF "CMAKE_CACHEFILE_DIR:INTERNAL=$(cd "$out" && pwd)/build" "$out/build/CMakeCache.txt" || rm -rf "$out/build"
+    # The crate leaves out what ggml wants as a project of its own: take it as a part.
+    printf 'cmake_minimum_required(VERSION 3.18)\nproject(ggml-for-qdiff C CXX ASM)\nadd_subdirectory(%s ggml)\n' \
+        "$(cd "$source" && pwd)" >"$out/CMakeLists.txt"
+    command -v ninja >/dev/null && generator=(-G Ninja)
+    cmake -S "$out" -B "$out/build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_BACKEND_DL=ON \
+        -DGGML_NATIVE=OFF -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON -DCMAKE_INSTALL_RPATH='$ORIGIN' "${@:3}" >&2
+}
+
 # debian RELEASE: prints the folder of an empty Debian, which is made once.
 debian() {
     local base=$cache/debian-$1

@@ -10,8 +10,8 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 PACKAGE = "qdiff_capture"
 
-# Where the documents are in the environment that the wheel is installed in.
-DOCUMENTS = "share/doc/qdiff"
+# Where the documents and the modules of llama.cpp are in the environment that the wheel is installed in.
+DOCUMENTS, MODULES = "share/doc/qdiff", "lib/qdiff"
 
 # The page of the wheel `qdiff-llm`.
 PAGE = f"""# qdiff
@@ -58,18 +58,19 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     return write(wheel_directory, about["name"], about, "py3-none-any", {}, {})
 
 
-def build_program(wheel_directory, program, glibc, machine, documents):
-    """The wheel `qdiff-llm`: the module, the program, and the files under `documents`. The program needs the C library of
-    version `glibc` and the processor `machine`."""
+def build_program(wheel_directory, program, glibc, machine, documents, modules):
+    """The wheel `qdiff-llm`: the module, the program, the files under `documents`, and the libraries of llama.cpp in `modules`. The
+    program needs the C library of version `glibc` and the processor `machine`."""
     tag = f"py3-none-manylinux_{glibc.replace('.', '_')}_{machine}"
     about = project() | {"description": "Finds the first wrong stage of an LLM inference engine, and says why", "page": PAGE}
-    documents = pathlib.Path(documents)
-    shipped = {path.relative_to(documents).as_posix(): path.read_bytes() for path in sorted(documents.rglob("*")) if path.is_file()}
+    shipped = {f"{to}/{path.relative_to(folder).as_posix()}": path.read_bytes()
+               for to, folder in ((DOCUMENTS, documents), (MODULES, modules))
+               for path in sorted(pathlib.Path(folder).rglob("*")) if path.is_file()}
     return write(wheel_directory, "qdiff-llm", about, tag, {"qdiff": pathlib.Path(program).read_bytes()}, shipped)
 
 
-def write(folder, name, about, tag, scripts, documents):
-    """Writes a wheel with the module, `scripts` and `documents` (name -> bytes) into `folder`, and returns its file name."""
+def write(folder, name, about, tag, scripts, shipped):
+    """Writes a wheel with the module, `scripts` and `shipped` (name -> bytes) into `folder`, and returns its file name."""
     stem = f"{name.replace('-', '_')}-{about['version']}"
     metadata = (f"Metadata-Version: 2.4\nName: {name}\nVersion: {about['version']}\n"
                 f"Summary: {about['description']}\nLicense-Expression: {about['license']}\n"
@@ -78,7 +79,7 @@ def write(folder, name, about, tag, scripts, documents):
         metadata += f"Description-Content-Type: text/markdown\n\n{about['page']}"
     files = {f"{PACKAGE}/{path.name}": path.read_bytes() for path in sorted((HERE / PACKAGE).glob("*.py"))}
     files |= {f"{stem}.data/scripts/{script}": data for script, data in scripts.items()}
-    files |= {f"{stem}.data/data/{DOCUMENTS}/{document}": data for document, data in documents.items()}
+    files |= {f"{stem}.data/data/{name}": data for name, data in shipped.items()}
     files[f"{stem}.dist-info/METADATA"] = metadata.encode()
     files[f"{stem}.dist-info/WHEEL"] = (
         f"Wheel-Version: 1.0\nGenerator: qdiff\nRoot-Is-Purelib: {str(not scripts).lower()}\nTag: {tag}\n").encode()

@@ -9,6 +9,7 @@ mod gguf;
 mod model;
 mod sampler;
 mod taps;
+mod variant;
 mod vocab;
 
 use anyhow::Result;
@@ -39,6 +40,10 @@ static INSTALLED: extern "C" fn() = {
 impl Library for LlamaCpp {
     fn cuda_backend(&self) -> Result<()> {
         model::cuda_backend()
+    }
+
+    fn variant(&self) -> &'static str {
+        model::start().unwrap_or("built in")
     }
 
     fn dot_types(&self) -> Vec<LinearRule> {

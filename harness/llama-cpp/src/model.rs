@@ -1,5 +1,6 @@
 //! The library, and a model that it has loaded.
 
+use crate::variant;
 use anyhow::{Result, bail};
 use llama_cpp_sys_2 as sys;
 use qdiff_capture::arithmetic::LinearRule;
@@ -10,7 +11,7 @@ use qdiff_llama::llama::Load;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Hands what llama.cpp says to the log.
 ///
@@ -45,7 +46,7 @@ pub(crate) fn complaint() -> MutexGuard<'static, Option<String>> {
 ///
 /// # Safety
 /// The text must be null or end with NUL.
-unsafe extern "C" fn gives_up(text: *const c_char) {
+pub(crate) unsafe extern "C" fn gives_up(text: *const c_char) {
     if !text.is_null() {
         // SAFETY: ggml passes a NUL-terminated string.
         supervisor::words(unsafe { CStr::from_ptr(text) }.to_bytes());
@@ -57,17 +58,18 @@ pub(crate) fn why() -> String {
     complaint().take().unwrap_or_else(|| "it does not say why".to_owned())
 }
 
-/// Starts the library once.
-pub(crate) fn start() {
-    static START: Once = Once::new();
-    START.call_once(|| {
+/// Starts the library once. Gives the variant of ggml that it runs, if it is not the program's own.
+pub(crate) fn start() -> Option<&'static str> {
+    static VARIANT: OnceLock<Option<&'static str>> = OnceLock::new();
+    *VARIANT.get_or_init(|| {
         // SAFETY: called once, before any other call; `tell` lives for ever.
         unsafe {
             sys::llama_log_set(Some(tell), std::ptr::null_mut());
             sys::ggml_set_abort_callback(Some(gives_up));
             sys::llama_backend_init();
         }
-    });
+        variant::load()
+    })
 }
 
 /// What llama.cpp's CPU turns activations into, per weight format: asked of the very library that runs.

@@ -3,6 +3,7 @@
 use super::args::JsonArgs;
 use super::exit;
 use super::say::page;
+use crate::runners::LLAMA;
 use crate::tasks::devices::devices;
 use anyhow::Result;
 
@@ -22,7 +23,9 @@ pub(super) fn run(json: &JsonArgs) -> Result<u8> {
     page("\nengines\n")?;
     for runner in &found.runners {
         let lacks = runner.lacks.as_ref().map_or_else(String::new, |_| " (not here)".to_owned());
-        page(&format!("  {:<11} {}{lacks}\n", runner.name, runner.about))?;
+        let variant = found.llama_variant.filter(|_| runner.name == LLAMA.name);
+        let variant = variant.map_or_else(String::new, |variant| format!(" (kernels: {variant})"));
+        page(&format!("  {:<11} {}{variant}{lacks}\n", runner.name, runner.about))?;
     }
     page("\nformats of weights (as F32, F16 or BF16: the same values, in more memory and slower)\n")?;
     for runner in &found.runners {

@@ -1,5 +1,6 @@
 //! What the runners can run on.
 
+use crate::llama::variant;
 use crate::runners::RUNNERS;
 use qdiff_engine::cuda;
 use serde::Serialize;
@@ -8,6 +9,8 @@ use serde::Serialize;
 #[derive(Debug, Serialize)]
 pub struct Devices {
     pub runners: Vec<Runner>,
+    /// The variant of llama.cpp's kernels on the CPU; absent where llama.cpp is.
+    pub llama_variant: Option<&'static str>,
     pub cuda: Vec<cuda::Device>,
     /// Why there is none.
     pub no_cuda: Option<String>,
@@ -36,5 +39,5 @@ pub fn devices() -> Devices {
         Ok(found) => (found, None),
         Err(e) => (Vec::new(), Some(e.to_string())),
     };
-    Devices { runners: RUNNERS.iter().map(runner).collect(), cuda, no_cuda }
+    Devices { runners: RUNNERS.iter().map(runner).collect(), llama_variant: variant(), cuda, no_cuda }
 }

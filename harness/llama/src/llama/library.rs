@@ -35,6 +35,9 @@ pub trait Library: Send + Sync {
     /// As there.
     fn cuda_backend(&self) -> Result<()>;
 
+    /// As [`variant`](super::variant).
+    fn variant(&self) -> &'static str;
+
     /// As [`dot_types`](super::dot_types).
     fn dot_types(&self) -> Vec<LinearRule>;
 

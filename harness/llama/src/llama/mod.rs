@@ -23,6 +23,11 @@ pub fn built_in() -> Result<()> {
     library().map(drop)
 }
 
+/// The variant of ggml's CPU backend that runs on this processor; `None` in a program without llama.cpp.
+pub fn variant() -> Option<&'static str> {
+    Some(LIBRARY.get()?.variant())
+}
+
 /// What llama.cpp's CPU turns activations into, per weight format: asked of the very library that runs.
 pub fn dot_types() -> Vec<LinearRule> {
     LIBRARY.get().map_or_else(Vec::new, |library| library.dot_types())
