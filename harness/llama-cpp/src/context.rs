@@ -1,6 +1,7 @@
 //! Contexts of llama.cpp: with taps, and, for measuring speed, as its users have it.
 
-use crate::model::{self, Model};
+use crate::model::Model;
+use crate::said;
 use crate::taps::{Taps, callback};
 use anyhow::{Context as _, Result, bail, ensure};
 use llama_cpp_sys_2 as sys;
@@ -32,11 +33,11 @@ impl Context {
         params.n_batch = step as u32;
         params.n_ubatch = step as u32;
         let _doing = supervisor::doing(|| "llama.cpp was making a context".to_owned());
-        model::complaint().take();
+        said::complaint().take();
         // SAFETY: a plain C call; the result is checked.
         let raw = unsafe { sys::llama_init_from_model(model.raw, params) };
         let cells = params.n_ctx;
-        ensure!(!raw.is_null(), "llama.cpp cannot make a context of {cells} tokens: {}", model::why());
+        ensure!(!raw.is_null(), "llama.cpp cannot make a context of {cells} tokens: {}", said::why());
         Ok(Self { raw, position: 0, _owner: owner })
     }
 

@@ -7,6 +7,7 @@ mod context;
 mod copy;
 mod gguf;
 mod model;
+mod said;
 mod sampler;
 mod taps;
 mod variant;

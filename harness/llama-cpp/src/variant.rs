@@ -1,7 +1,7 @@
 //! Kernels of llama.cpp for more than AVX2, which the packages have beside the program: modules that
 //! `scripts/build-ggml-cpu` builds.
 
-use crate::model::{complaint, gives_up};
+use crate::said::{complaint, gives_up};
 use llama_cpp_sys_2 as sys;
 use qdiff_capture::log::{self, Level};
 use std::ffi::{CStr, CString, c_char, c_void};
