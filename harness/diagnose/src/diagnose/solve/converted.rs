@@ -1,7 +1,7 @@
 //! Rows of a cache that are converted to f16 or bf16 otherwise than to the nearest number: what a conversion in integers slips
 //! into; and rows that are rounded twice, by way of another format.
 
-use super::rounded::eight;
+use super::rounded::{cut_to_8, cut_to_11, e4m3, e5m2, eight};
 use super::scene::Scene;
 use super::{Law, Row};
 use crate::verdict::RowAt;
@@ -90,24 +90,6 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let mut all: Vec<Law<'a>> = ALL.into_iter().flat_map(|to| WAYS.map(|way| of(to, way))).collect();
     all.extend(TWICE.map(twice));
     all
-}
-
-/// The nearest number of fp8 with a significand of 3 bits more, or of 2.
-fn e4m3(x: f32) -> f32 {
-    eight(x, 3, -6, 448.0)
-}
-
-fn e5m2(x: f32) -> f32 {
-    eight(x, 2, -14, 57344.0)
-}
-
-/// The bits beyond 11, or beyond 8, cut off.
-fn cut_to_11(x: f32) -> f32 {
-    f32::from_bits(x.to_bits() & 0xffff_e000)
-}
-
-fn cut_to_8(x: f32) -> f32 {
-    f32::from_bits(x.to_bits() & 0xffff_0000)
 }
 
 /// In words, and what becomes of a number.

@@ -2,6 +2,7 @@
 
 use super::index::{Index, Sources, beside};
 use super::moved::meet;
+use super::rounded::HALVES;
 use super::scene::{Layout, Scene};
 use super::{Law, Row, short};
 use crate::capture::InPass;
@@ -173,20 +174,12 @@ fn as_it_is(x: f64) -> f64 {
     x
 }
 
-fn to_bf16(x: f64) -> f64 {
-    half::bf16::from_f32(x as f32).to_f64()
-}
-
-fn to_f16(x: f64) -> f64 {
-    half::f16::from_f32(x as f32).to_f64()
-}
-
 /// Other rotations of a plane, before the magnitude multiplies both elements.
 const PLANES: &[(&str, Plane)] = &[
-    ("the cosine is rounded to bf16", |r, p, i, x| turned_in(p * frequency(r, i), x, to_bf16, as_it_is)),
-    ("the sine is rounded to bf16", |r, p, i, x| turned_in(p * frequency(r, i), x, as_it_is, to_bf16)),
-    ("the cosine is rounded to f16", |r, p, i, x| turned_in(p * frequency(r, i), x, to_f16, as_it_is)),
-    ("the sine is rounded to f16", |r, p, i, x| turned_in(p * frequency(r, i), x, as_it_is, to_f16)),
+    ("the cosine is rounded to bf16", |r, p, i, x| turned_in(p * frequency(r, i), x, HALVES[0].1, as_it_is)),
+    ("the sine is rounded to bf16", |r, p, i, x| turned_in(p * frequency(r, i), x, as_it_is, HALVES[0].1)),
+    ("the cosine is rounded to f16", |r, p, i, x| turned_in(p * frequency(r, i), x, HALVES[1].1, as_it_is)),
+    ("the sine is rounded to f16", |r, p, i, x| turned_in(p * frequency(r, i), x, as_it_is, HALVES[1].1)),
     ("the element is not rotated", |r, _, _, (x, y)| (x / r.magnitude(), y / r.magnitude())),
     ("the magnitude multiplies the cosine alone, and not the sine", |r, p, i, (x, y)| {
         let ((sin, cos), m) = ((p * frequency(r, i)).sin_cos(), r.magnitude());

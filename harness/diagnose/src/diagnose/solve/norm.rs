@@ -171,28 +171,19 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             normed_by(scene, row, &scale, &|i| f64::from(own[i % run]), run)
         }));
     }
-    for by in [-1i64, 1] {
-        let own = own.clone();
-        let what =
-            format!("the mean is over this token and the one {} in the part", if by < 0 { "before" } else { "after" });
-        all.push(Law::new(what, 0, move |row: &RowAt| {
-            let other = operand(scene, row, by)?;
-            let scale = move |at: usize, x: &[f64]| {
-                let at = at / run * run;
-                1.0 / ((mean(&x[at..][..run]) + mean(&other[at..][..run])) / 2.0 + eps).sqrt()
-            };
-            normed_by(scene, row, &scale, &|i| f64::from(own[i % run]), run)
-        }));
-    }
-    for by in [-1i64, 1] {
+    for (by, halved) in [(-1i64, true), (1, true), (-1, false), (1, false)] {
         let own = own.clone();
         let side = if by < 0 { "before" } else { "after" };
-        let what = format!("the squares of the token {side} in the part are in the sum as well");
+        let what = match halved {
+            true => format!("the mean is over this token and the one {side} in the part"),
+            false => format!("the squares of the token {side} in the part are in the sum as well"),
+        };
+        let of = if halved { 2.0 } else { 1.0 };
         all.push(Law::new(what, 0, move |row: &RowAt| {
             let other = operand(scene, row, by)?;
             let scale = move |at: usize, x: &[f64]| {
                 let at = at / run * run;
-                1.0 / (mean(&x[at..][..run]) + mean(&other[at..][..run]) + eps).sqrt()
+                1.0 / ((mean(&x[at..][..run]) + mean(&other[at..][..run])) / of + eps).sqrt()
             };
             normed_by(scene, row, &scale, &|i| f64::from(own[i % run]), run)
         }));

@@ -66,28 +66,41 @@ pub(super) fn eight(x: f32, kept: u32, least: i32, largest: f32) -> f32 {
     ((x / step).round_ties_even() * step).clamp(-largest, largest)
 }
 
+/// The nearest number of fp8 with a significand of 3 bits more, or of 2.
+pub(super) fn e4m3(x: f32) -> f32 {
+    eight(x, 3, -6, 448.0)
+}
+
+pub(super) fn e5m2(x: f32) -> f32 {
+    eight(x, 2, -14, 57344.0)
+}
+
+/// The bits beyond 11, or beyond 8, cut off.
+pub(super) fn cut_to_11(x: f32) -> f32 {
+    f32::from_bits(x.to_bits() & 0xffff_e000)
+}
+
+pub(super) fn cut_to_8(x: f32) -> f32 {
+    f32::from_bits(x.to_bits() & 0xffff_0000)
+}
+
 static TF32: Format = Format { name: "TF32", round: |x| nearest(x, 10), unit: 1.0 / 2048.0, twin: None };
 
 pub(super) static FORMATS: [&Format; 8] = [
     &Format { name: "bf16", round: |x| bf16::from_f32(x).to_f32(), unit: 1.0 / 256.0, twin: None },
-    &Format {
-        name: "bf16, cut off instead of rounded,",
-        round: |x| f32::from_bits(x.to_bits() & 0xffff_0000),
-        unit: 1.0 / 128.0,
-        twin: None,
-    },
+    &Format { name: "bf16, cut off instead of rounded,", round: cut_to_8, unit: 1.0 / 128.0, twin: None },
     &Format { name: "f16", round: |x| f16::from_f32(x).to_f32(), unit: 1.0 / 2048.0, twin: Some(&TF32) },
     &TF32,
     // As `cvt.rna.tf32.f32` rounds.
     &Format { name: "TF32, halves away from zero,", round: |x| away(x, 10), unit: 1.0 / 2048.0, twin: None },
     &Format {
         name: "f16 or TF32 (both keep 11 bits), cut off instead of rounded,",
-        round: |x| f32::from_bits(x.to_bits() & 0xffff_e000),
+        round: cut_to_11,
         unit: 1.0 / 1024.0,
         twin: None,
     },
-    &Format { name: "fp8 (e4m3)", round: |x| eight(x, 3, -6, 448.0), unit: 1.0 / 16.0, twin: None },
-    &Format { name: "fp8 (e5m2)", round: |x| eight(x, 2, -14, 57344.0), unit: 1.0 / 8.0, twin: None },
+    &Format { name: "fp8 (e4m3)", round: e4m3, unit: 1.0 / 16.0, twin: None },
+    &Format { name: "fp8 (e5m2)", round: e5m2, unit: 1.0 / 8.0, twin: None },
 ];
 
 /// A name, and what becomes of a number.
