@@ -40,7 +40,7 @@ pub fn inert(faults: &[String]) -> String {
 
 /// What was injected, and what of it could not act.
 pub(super) fn injected<'a>(injected: &'a [String], inert: &'a [String]) -> impl Iterator<Item = Line> + 'a {
-    let nothing = "it changes no stage by more than rounding may, where it was judged";
+    let nothing = "on this model and these tokens it changes no stage by more than rounding may, where it was judged";
     let inert = inert.iter().map(move |fault| ("inert", format!("{fault}: {nothing}")));
     injected.iter().map(|fault| ("injected", fault.clone())).chain(inert)
 }
@@ -242,16 +242,19 @@ pub(super) fn origins(findings: &[Finding]) -> String {
 /// number of the layer alone are one, and so are those whose numbers differ by no more than fits do, and those that differ
 /// in what else may be the condition.
 fn causes(findings: &[Finding]) -> String {
-    let mut solved: Vec<Told> = Vec::new();
+    let mut solved: Vec<(Told, Vec<String>)> = Vec::new();
     let mut named: Vec<(&CauseId, bool)> = Vec::new();
     let mut stories: Vec<&str> = Vec::new();
     let mut unknown = Vec::new();
     for f in findings {
         let cause = f.cause.as_ref().filter(|c| c.kind != Explains::Place);
         match (f.solution.as_ref().map(|s| Told::of(s, f.id.layer)).or_else(|| Told::plain(f)), cause) {
-            (Some(told), _) => match solved.iter_mut().find(|known| known.is(&told)) {
-                Some(known) => known.add(told),
-                None => solved.push(told),
+            (Some(told), _) => match solved.iter_mut().find(|(known, _)| known.is(&told)) {
+                Some((known, at)) => {
+                    known.add(told);
+                    at.push(f.id.to_string());
+                }
+                None => solved.push((told, vec![f.id.to_string()])),
             },
             (None, Some(cause)) => match named.iter_mut().find(|(known, _)| known.is_near(&cause.name)) {
                 Some((known, exact)) => *exact &= **known == cause.name,
@@ -264,14 +267,19 @@ fn causes(findings: &[Finding]) -> String {
         }
     }
     // One fault shows in several stages, as a law in one and as a fault of the catalogue in another.
-    solved.retain(|told| !stories.contains(&told.what.as_str()));
+    solved.retain(|(told, _)| !stories.contains(&told.what.as_str()));
     let short = |(name, exact): &(&CauseId, bool)| {
         let others: Vec<&CauseId> = named.iter().map(|(other, _)| *other).filter(|other| other != name).collect();
         if *exact { name.to_string() } else { name.shortest(&others).to_string() }
     };
-    // What holds of some rows, without a rule for which, says least.
-    solved.sort_by_key(Told::is_of_some);
-    let known: Vec<String> = named.iter().map(short).chain(solved.iter().map(Told::words)).collect();
+    // What holds of some rows, without a rule for which, describes a stage. It is told only where nothing else is known.
+    let (described, mut solved): (Vec<_>, Vec<_>) = solved.into_iter().partition(|(told, _)| told.is_of_some());
+    if named.is_empty() && solved.is_empty() && described.len() == 1 && unknown.is_empty() {
+        solved = described;
+    } else {
+        unknown.extend(described.into_iter().flat_map(|(_, at)| at));
+    }
+    let known: Vec<String> = named.iter().map(short).chain(solved.iter().map(|(told, _)| told.words())).collect();
     let told = match known.len().saturating_sub(CAUSES) {
         0 => known.join("; "),
         more => format!("{}; and {more} more, which --json has", known[..CAUSES].join("; ")),
@@ -433,6 +441,18 @@ mod tests {
 
     fn solved(layer: u16, what: &str) -> Finding {
         located(layer, None, Some(proved(what)))
+    }
+
+    /// A sentence that holds of some rows counted as a cause beside "no known cause".
+    #[test]
+    fn what_holds_of_some_rows_is_no_cause_beside_others() {
+        let some = |what: &str| {
+            let mut told = proved(what);
+            told.holds = Holds::Some { elements: 1, of: 17, rows: None, elsewhere: false };
+            located(0, None, Some(told))
+        };
+        assert_eq!(causes(&[some("a"), some("b")]), UNKNOWN);
+        assert_eq!(causes(&[some("a"), solved(1, "c")]), format!("1 cause: c; {UNKNOWN} of L00.stage"));
     }
 
     /// Two numbers that differ by the error of a fit were reported as two causes, and one tensor in 24 layers as 24.
