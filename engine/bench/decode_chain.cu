@@ -424,7 +424,7 @@ static bool chain(int layers, int position, Way way, const std::vector<u16> &noi
         launches.push_back({name, (int)(grid.x * grid.y), (const void *)kernel, {from, from + sizeof(params)}, grid, threads, shared});
     };
     size_t step_bytes = 0;
-    // Two slots as the engine lays them out, each with what is wanted, node after node; a context's part has room for some more keys.
+    // Two slots as the engine lays them out: the tapped values of a step, node after node; a context's part has room for some more keys.
     const int keys = position + 1, room = (keys + 127) / 128 * 128;
     const size_t slot_bytes = 4 * ((size_t)layers * (10 * E + 3 * (H + 2 * G) * D + 2 * H * room + 4 * F) + 2 * E + V);
     float *slots[2];

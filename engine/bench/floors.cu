@@ -224,7 +224,7 @@ struct Handed {
     u32 *digits;
     float4 *units;
 };
-// With SETS 3 the vector is the sum of three, as the residual stream is of what stood before ffn_down and of its halves.
+// With SETS 3 the vector is the sum of three, as the residual stream is the sum of its value before ffn_down and of the two halves of ffn_down.
 struct HandedParams {
     PhaseParams p;
     Handed from, to; // `to` is null where the next kernel wants floats alone
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(MULTIPLIERS + 32) handed(const __grid_constant
     }
     __syncwarp();
     wait_for_turn();
-    constexpr bool UNITS = WAY == DIGITS && SETS == 1; // whose squares are told
+    constexpr bool UNITS = WAY == DIGITS && SETS == 1; // the maker also gives sums of squares
     float4 *x = (float4 *)area;
     u32 *digits = (u32 *)area;
     float4 *units = (float4 *)(digits + SETS * p.n);

@@ -15,7 +15,7 @@
 // first kernel after the one that writes the position begins when that has ended.
 
 // On its turn a kernel runs most of its code once, and a multiprocessor's cache of instructions holds less than a layer's kernels: what is
-// not run costs time too, since it is fetched before what stands behind it. A jump over it takes 200 cycles and more. So a kernel is
+// not run costs time too, since it is fetched before the code behind it. A jump over it takes 200 cycles and more. So a kernel is
 // compiled for the length of its vector, and with taps or without (TAPPED); and what can be done before the turn is. That is also where
 // parameters are read: a function that is called on the turn reads those of its caller one after another, 200 cycles and more each.
 
@@ -79,8 +79,8 @@ __device__ __forceinline__ float *tap_of(float *to) {
 }
 
 // Writes v out if it is tapped and returns it, opaque to the compiler, so
-// that no later operation is fused with the one that made it: what is tapped is
-// what is used.
+// that no later operation is fused with the one that made it: the tapped value is
+// the one that is used.
 __device__ __forceinline__ float tap(float *to, size_t i, float v) {
     asm("" : "+f"(v));
     if (to) to[i] = v;

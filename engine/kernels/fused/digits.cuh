@@ -191,7 +191,7 @@ __device__ __forceinline__ void pad(u8 *shared, int n) {
 // Makes a vector but for its padding: get(i) gives elements 4i .. 4i + 3 and is called by whole warps,
 // RUN * AT_ONCE times before the first is used. The largest of a group or of a block and the
 // sum of a group, where SUMS asks for it, come from the threads that hold them: a block of
-// 256 is two fours of each thread of a warp, so that RUN is 2 where there are such. ONCE: no thread has more than is asked for at once.
+// 256 is two fours of each thread of a warp, so that RUN is 2 where there are such. ONCE: no thread has more than it loads at once.
 template <typename X, int RUN, int AT_ONCE, bool SUMS, bool ONCE = false, typename Get>
 __device__ __forceinline__ Vector prepare(u8 *shared, int n, Get get) {
     static_assert(X::BLOCK <= 128 * RUN, "a warp must hold what shares a scale");

@@ -1,6 +1,6 @@
 // Half of y = W x of one token, for ffn_down: a block makes a tile of rows over one
 // half of their length, or one such tile after another where the card does not hold a block
-// for each; who reads them adds the halves (Stream in stream.cuh). Or, with stages of a ring,
+// for each; the reader adds the halves (Stream in stream.cuh). Or, with stages of a ring,
 // a block makes its share of all rows end to end: of a row that it ends and did not begin the second half.
 // N: the length of x, or 0 where that is not known before; FIRST: groups of the first half then.
 // Grid (blocks, 2), with a ring (blocks), which are no more than tiles. x [n], W [m, n] in blocks, y [2, m].

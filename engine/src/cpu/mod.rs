@@ -279,7 +279,7 @@ impl<'a> CpuEngine<'a> {
                 for (g, (group, own)) in groups.iter().zip(value.data.chunks(run)).enumerate() {
                     let part = || Arc::new(Tensor { shape: before[&index][g].shape.clone(), data: own.to_vec() });
                     let last = if groups.len() == 1 { value.clone() } else { part() };
-                    let (end, within) = asked[g].split_last().expect("the end is asked for");
+                    let (end, within) = asked[g].split_last().expect("the last state is always wanted");
                     let within = after_each(&self.graph, index, (reads, g), &context, (group, within));
                     for (tokens, state) in within.chain([(*end, last)]) {
                         after[g].entry(tokens).or_default().insert(index, state);

@@ -74,7 +74,7 @@ fn main() -> Result<()> {
             other => other == Q8_0 && !whole,
         };
         if !declared {
-            candle::bail!("{name} is {:?}: what it is multiplied with is not declared here", tensor.ggml_dtype);
+            candle::bail!("{name} is {:?}: no declaration here says how its products round their inputs", tensor.ggml_dtype);
         }
     }
     let tap = TAP.get_or_init(|| Tap::begin_with("candle 0.11.1", ARITHMETIC).unwrap_or_else(|e| panic!("{e}")));

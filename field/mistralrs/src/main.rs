@@ -59,7 +59,7 @@ fn main() -> Result<()> {
     for (name, tensor) in &gguf_file::Content::read(&mut std::fs::File::open(path)?)?.tensor_infos {
         use GgmlDType::{BF16, F16, F32, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
         if !matches!(tensor.ggml_dtype, BF16 | F16 | F32 | Q2K | Q3K | Q4_0 | Q4_1 | Q4K | Q5_0 | Q5_1 | Q5K | Q6K | Q8_0) {
-            return Err(format!("{name} is {:?}: what it is multiplied with is not declared here", tensor.ggml_dtype).into());
+            return Err(format!("{name} is {:?}: no declaration here says how its products round their inputs", tensor.ggml_dtype).into());
         }
     }
     let (model, format) = Model::load(path, format)?;

@@ -623,7 +623,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// More passes than were asked for, in words: of an engine that decodes although nobody asked it to, most often.
+/// More passes than the run has, in words: most often the engine decodes although the command has no decode steps.
 fn too_long(ended: usize, tokens: Tokens<'_>) -> anyhow::Error {
     let asked = match tokens.decode {
         0 => "the prompt".to_owned(),

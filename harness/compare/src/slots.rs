@@ -362,7 +362,7 @@ fn rule_of_positions(plan: &Plan, tokens: &[u32], said: &[RowsSaid], check: &Slo
         };
         let before = fits.len();
         for condition in conditions() {
-            // Of two parts where one says nothing.
+            // A rule with a condition counts only if none fits without.
             if condition[0] != When::Always && fits.len() > before {
                 break;
             }

@@ -68,7 +68,7 @@ fn main() -> Result<()> {
         let whole = tensor.shape.dims().last().is_some_and(|n| n % 256 == 0);
         let declared = matches!(tensor.ggml_dtype, F32 | Q4_0 | Q4K | Q5_0 | Q5K | Q6K | Q8_0);
         if !declared || (tensor.ggml_dtype == Q8_0 && whole) {
-            candle::bail!("{name} is {:?}: what it is multiplied with is not declared here", tensor.ggml_dtype);
+            candle::bail!("{name} is {:?}: no declaration here says how its products round their inputs", tensor.ggml_dtype);
         }
     }
     let tap = TAP.get_or_init(|| Tap::begin_with("candle 0.11.1", ARITHMETIC).unwrap_or_else(|e| panic!("{e}")));

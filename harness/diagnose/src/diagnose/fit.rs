@@ -131,7 +131,7 @@ fn judge(got: &[f32], want: &[f64], bound: &[f32], rule: Option<f64>) -> Option<
     let row = if got.iter().zip(want).zip(bound).all(plain) {
         Row::of(got, want, bound, rule)
     } else {
-        // A hypothesis that divides by zero is told, too.
+        // A hypothesis that divides by zero says of such elements that they are infinite.
         let told = |((_, w), b): &((&f32, &f64), &f32)| **b != f32::INFINITY || w.is_infinite();
         let told: Vec<_> = got.iter().zip(want).zip(bound).filter(told).collect();
         if told.iter().any(|((g, w), _)| g.is_finite() != w.is_finite()) {

@@ -232,7 +232,7 @@ impl Also {
                 .all(|row| choices(runs, *causal, row, others).into_iter().any(|more| gives(row, more)))
                 .then(|| {
                     let whose: Vec<String> = runs.iter().map(|run| of(run, others)).collect();
-                    let until = if *causal { "up to the query's own position" } else { "whatever their position" };
+                    let until = if *causal { "up to the query's own position" } else { "at any position" };
                     format!("keys of {} count in the softmax, too, {until}", whose.join(" and of "))
                 }),
             Self::Left(runs) => {

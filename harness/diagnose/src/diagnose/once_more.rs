@@ -23,7 +23,7 @@ fn is_open(finding: &Finding) -> bool {
 }
 
 impl Diagnosis {
-    /// Whether too little is wrong in another run to tell of a cause.
+    /// Whether too little is wrong in another run to name a cause.
     pub fn is_left_open(&self) -> bool {
         self.findings.iter().any(is_open)
     }

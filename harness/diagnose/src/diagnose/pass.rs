@@ -11,7 +11,7 @@ pub struct Fit {
     pub when: String,
 }
 
-/// Rules of which each fits, that are told.
+/// So many of the rules that fit are reported.
 const TOLD: usize = 3;
 
 /// Rules that fit, in words; nothing if there are none.

@@ -205,7 +205,7 @@ impl<'a> Stages<'a> {
     ) -> Option<Vec<Fit>> {
         let mut fits = Vec::new();
         for condition in all {
-            // Of two parts where one says nothing.
+            // A rule with a condition counts only if none fits without.
             if condition[0] != When::Always && !fits.is_empty() {
                 break;
             }
@@ -328,7 +328,7 @@ fn sorted(node: &Node, runs: Runs<'_>) -> Option<Told> {
     let of_operand = node.inputs.iter().position(|i| *i != chosen && row_len(&graph.nodes[*i]) == picks);
     let operand = if k == picks { None } else { Some(of_operand.filter(|_| node.weights.is_empty())?) };
     let stages = Stages::of(node, runs)?;
-    // Of each pass, the choice whose value another one has: in either direction.
+    // The choice whose value another one has, for each pass and in either direction.
     let orders = |back: bool| -> Option<Vec<Vec<usize>>> {
         let of = |(pass, fed): (usize, &Fed)| {
             let rows =

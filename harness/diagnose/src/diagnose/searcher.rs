@@ -254,7 +254,7 @@ impl Searcher<'_> {
             let (story, remedy) = m.told(values, (node, true), &self.oracle.graph);
             let fault = Fault { name: CauseId::new(m, values), story };
             let Some(solution) = solve::of_fault(e, fault, self.meter) else { continue };
-            // What holds from a position on, and of no rule that kernels have, is told by the fault's own name.
+            // If it holds from a position on that no kernel's rule gives, the fault keeps its own name.
             if fit.since.is_some_and(|since| fit.whole && solution.holds.is_since(since)) {
                 // The first one explains all that is wrong so.
                 if i == 0 {

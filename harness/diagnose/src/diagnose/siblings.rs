@@ -277,7 +277,7 @@ pub fn again_among_sequences(
                         changed.push((run, under_no_rule(finding, &listed, (all[run].0, origin(all[run].1, id)))));
                         continue;
                     };
-                    // No other run was asked for it.
+                    // It was tried on no other run.
                     if !tried && matches!(holds, Holds::Under { .. }) {
                         finding.trial = Some(Trial::Untried { because: OF_SEQUENCES.to_owned() });
                     }
@@ -388,7 +388,7 @@ fn left_no_rule(own: &Finding, other: &Finding) -> bool {
     same && matches!(&other.trial, Some(Trial::Narrowed { holds: Holds::Some { .. }, .. }))
 }
 
-/// Of the conditions that all sequences allow, those that another run allowed as well. Nothing if there are none.
+/// Those of the conditions that all sequences allow that another run allowed as well. Nothing if there are none.
 fn allowed_too(all: Holds, own: Option<&Holds>) -> Option<Holds> {
     let (Holds::Under { conditions, .. }, Some(Holds::Under { conditions: both, tried: true })) = (&all, own) else {
         return Some(all);
@@ -559,7 +559,7 @@ impl<'a> Tried<'a> {
         tried
     }
 
-    /// What one sequence says of where a law holds may be too narrow, and speak against it elsewhere: all of them are asked together.
+    /// A condition that is read off one sequence may be too narrow, and contradict another sequence: this one is read off all together.
     fn jointly(&mut self, runs: &[(&Searcher<'_>, &Diagnosis)], wrong: &[usize]) {
         let Some(solution) = self.finding.solution.as_ref() else { return };
         let graph = &runs[self.run].0.oracle.graph;

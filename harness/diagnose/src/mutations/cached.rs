@@ -127,14 +127,14 @@ fn hadamard(x: &mut [f64]) {
 /// What rounds a value in units of codes.
 type Rounding = fn(f32) -> f32;
 
-/// Of which elements of a row a block has its scale, and its offset.
+/// The elements of a row from which a block's scale and offset are computed.
 #[derive(Clone, Copy)]
 enum Scaled {
-    /// Of its own: they are right.
+    /// Its own elements: scale and offset are right.
     Own,
-    /// Of those of so many blocks, which share it.
+    /// The elements of so many blocks, which share them.
     Shared(usize),
-    /// Of some of its own.
+    /// Some of its own elements.
     By(PartOf),
 }
 

@@ -227,7 +227,7 @@ fn operands(e: &Evidence<'_>, (r, i): (usize, usize)) -> Option<(&'static str, L
             // Within a segment.
             if all.is_empty() {
                 (
-                    "its operands were not captured, so the sum cannot be shown: dump the stages that it reads, which `qdiff stages` lists",
+                    "its operands were not captured, so the sum cannot be shown: dump the stages that it reads (`verdict.stages[].inputs` of the JSON report)",
                     all,
                 )
             } else {

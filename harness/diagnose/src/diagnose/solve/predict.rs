@@ -169,8 +169,8 @@ pub(in crate::diagnose) fn of_all(runs: &[&Evidence<'_>], solution: &Solution, m
 }
 
 /// Where a law holds, as all of these runs together tell, and the wrong elements of each that it gives. `None` where it does not give
-/// what is wrong in one of them, or where no rule says which elements it is about. Of what no other run is predicted by, a rule must tell
-/// more rows apart than chance does.
+/// what is wrong in one of them, or where no rule says which elements it is about. A rule that predicts no other run
+/// must separate more rows than chance does.
 pub(in crate::diagnose) fn jointly(
     runs: &[&Evidence<'_>], solution: &Solution, (beyond_chance, meter): (bool, &Meter),
 ) -> Option<(Holds, Vec<usize>)> {
@@ -192,7 +192,7 @@ pub(in crate::diagnose) fn jointly(
     if !conditions.iter().any(of_one) {
         conditions = when::telling(&seen, true);
     }
-    // What two features say together is told from chance.
+    // Two features together must say more than chance.
     conditions.retain(|when| !when.is_list());
     (!conditions.is_empty()).then_some((Holds::Under { conditions, tried: false }, given))
 }
