@@ -44,7 +44,7 @@ impl Library for LlamaCpp {
     }
 
     fn variant(&self) -> &'static str {
-        model::start().unwrap_or("built in")
+        model::start().unwrap_or(llama::BUILT_IN)
     }
 
     fn dot_types(&self) -> Vec<LinearRule> {

@@ -7,7 +7,6 @@ use super::project::Project;
 use super::say::{said, say};
 use super::setup::console;
 use super::{demo, devices, exit, explain, inspect, manual, mutations, prompts, report, run, stages};
-use crate::number::counted;
 use crate::report::{Told, inert as inert_of};
 use crate::tasks::run::REPORTS;
 use crate::tasks::{
@@ -102,8 +101,8 @@ fn dispatch(command: &Command) -> anyhow::Result<u8> {
             let record::Recorded { arrays, steps, engine, inert } = record::record(request, console())?;
             let (inert, out) = (inert_of(&inert), request.out.display());
             said(&format!(
-                "{inert}recorded {arrays} arrays of a run of {} of {engine} in {out}\n",
-                counted(steps, "step")
+                "{inert}recorded {arrays} arrays of a run of {steps} pass{} of {engine} in {out}\n",
+                if steps == 1 { "" } else { "es" }
             ))
         }
         Command::Judge(request) => {

@@ -14,8 +14,9 @@ use std::collections::BTreeMap;
 /// How to mend it.
 const REMEDY: &str = "look at what counts the rows of a pass over all its sequences: the grid, the tiles, the buffers that are as long as a batch";
 
-/// What the words of a law say that has to do with positions: the rows of a pass have no common ones.
-const OF_POSITIONS: [&str; 5] = ["position", "decode", "prefill", "prompt", "token before"];
+/// What the words of a law say that has to do with positions and steps: the rows of a pass have no common ones. And an open law, which
+/// takes what it says from each value, holds under any condition.
+const OF_POSITIONS: [&str; 7] = ["position", "decode", "prefill", "prompt", "token before", "step", "no rule is known"];
 
 /// Whether each row of a stage is made of the same row of its operands, wherever the row is.
 fn by_rows(node: &Node) -> bool {

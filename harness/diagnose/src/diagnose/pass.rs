@@ -144,8 +144,13 @@ pub enum Map {
     Before,
     /// The row after, the last being before the first.
     After,
+    /// The row after, the last at most.
+    Next,
     /// Row b + i for row i of the b-th sequence: rows of sequences are one apart.
     OneApart,
+    /// Row b·m + i, the last at most, for row i of the b-th sequence, where the longest has m rows: sequences are as far apart as if each
+    /// were filled up to m.
+    Padded,
 }
 
 /// Rows of a tile or chunk.
@@ -161,7 +166,9 @@ impl Map {
             Self::Last,
             Self::OneEach,
             Self::OneApart,
+            Self::Padded,
             Self::OfLongest,
+            Self::Next,
             Self::Before,
             Self::After,
         ];
@@ -209,6 +216,8 @@ impl Map {
             Self::OfSequence => number,
             Self::OneEach => group,
             Self::OneApart => group + number,
+            Self::Padded => (group * pass.0.iter().map(|group| group.rows).max()? + number).min(n - 1),
+            Self::Next => (r + 1).min(n - 1),
             Self::OfLongest => {
                 let longest = *pass.sorted(Order::Longest).first()?;
                 pass.first_of(longest) + pass.0[longest].rows - 1
@@ -235,6 +244,11 @@ impl fmt::Display for Map {
             Self::OneEach => f.write_str("the row of the pass that has the number of its sequence in it"),
             Self::OfLongest => f.write_str("the last row of the longest sequence in the pass"),
             Self::OneApart => f.write_str("row b + i of the pass, for row i of the sequence with number b in it"),
+            Self::Padded => f.write_str(
+                "row b·m + i of the pass (the last at most), for row i of the sequence with number b, m being the most rows of a sequence: as if each \
+                 sequence were filled up to m rows",
+            ),
+            Self::Next => f.write_str("the row after it in the pass"),
             Self::Before => f.write_str("the row before it in the pass (the last, for the first)"),
             Self::After => f.write_str("the row after it in the pass (the first, for the last)"),
         }
@@ -268,11 +282,13 @@ pub enum When {
     Together,
     /// Those after the first one of their sequence in the pass.
     NotFirst,
+    /// The last one of each sequence in the pass.
+    OwnLast,
 }
 
 impl When {
     /// All that are tried, the plainest first.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Always,
         Self::EachOne,
         Self::Several,
@@ -285,6 +301,7 @@ impl When {
         Self::Together,
         Self::Alone,
         Self::NotFirst,
+        Self::OwnLast,
     ];
 
     /// Whether it holds for a row of a group.
@@ -303,6 +320,7 @@ impl When {
             Self::Together => pass.0.len() > 1,
             Self::Alone => pass.0.len() == 1,
             Self::NotFirst => number > 0,
+            Self::OwnLast => number + 1 == own.rows,
         }
     }
 }
@@ -322,6 +340,7 @@ impl fmt::Display for When {
             Self::Together => "in passes of several sequences",
             Self::Alone => "in passes of one sequence",
             Self::NotFirst => "in rows after the first one of their sequence in the pass",
+            Self::OwnLast => "in the last row of each sequence in the pass",
         })
     }
 }
@@ -333,10 +352,14 @@ pub enum Position {
     Of(Map),
     /// That of the pass's first row, and on from there row by row.
     FromFirst,
+    /// That of the pass's first row, and on from there by the row's number among those of its sequence.
+    FromFirstNumber,
     /// The row's number among those of its sequence.
     Number,
     /// The row's number in the pass.
     Row,
+    /// That of the first row of its sequence in the pass, and on from there by the row's number in the pass.
+    OwnFirstAndRow,
     /// That of the first row of its sequence in the pass.
     OwnFirst,
     /// So many after its own.
@@ -350,8 +373,16 @@ pub enum Position {
 impl Position {
     /// All that are tried, the plainest first.
     pub fn all() -> impl Iterator<Item = Self> {
-        let plain = [Self::By(1), Self::By(-1), Self::FromFirst, Self::Number, Self::Row, Self::OwnFirst];
-        let plain = plain.into_iter().chain([Self::Padded, Self::Halves]);
+        let plain = [
+            Self::By(1),
+            Self::By(-1),
+            Self::FromFirst,
+            Self::FromFirstNumber,
+            Self::Number,
+            Self::Row,
+            Self::OwnFirst,
+        ];
+        let plain = plain.into_iter().chain([Self::OwnFirstAndRow, Self::Padded, Self::Halves]);
         plain.chain(Map::all().map(Self::Of))
     }
 
@@ -372,8 +403,10 @@ impl Position {
                 Some(pass.0[group].first + number)
             }
             Self::FromFirst => Some(pass.0.first()?.first + r),
+            Self::FromFirstNumber => Some(pass.0.first()?.first + number),
             Self::Number => Some(number),
             Self::Row => Some(r),
+            Self::OwnFirstAndRow => Some(own + r),
             Self::OwnFirst => Some(own),
             Self::By(by) => (own + number).checked_add_signed(by as isize),
             Self::Padded => {
@@ -396,8 +429,14 @@ impl fmt::Display for Position {
             Self::FromFirst => {
                 f.write_str("the position that is counted on, row by row, from that of the pass's first row")
             }
+            Self::FromFirstNumber => f.write_str(
+                "the position of the pass's first row, and its number among the rows of its own sequence: all go by the first sequence's length",
+            ),
             Self::Number => f.write_str("its number among the rows of its sequence in the pass"),
             Self::Row => f.write_str("its number in the pass"),
+            Self::OwnFirstAndRow => f.write_str(
+                "the position of its sequence's first row in the pass, and its number in the whole pass: rows are counted over all sequences",
+            ),
             Self::OwnFirst => f.write_str("the position of its sequence's first row in the pass"),
             Self::By(1) => f.write_str("the position after its own"),
             Self::By(-1) => f.write_str("the position before its own"),
@@ -442,9 +481,12 @@ mod tests {
         assert_eq!(of(Map::OfSequence), [0, 1, 0, 0, 1, 2]);
         assert_eq!(of(Map::OfLongest), [2; 6]);
         assert_eq!(of(Map::AtMost(4)), [0, 1, 2, 3, 3, 3]);
+        assert_eq!(of(Map::Padded), [0, 1, 3, 5, 5, 5]);
+        assert_eq!(of(Map::Next), [1, 2, 3, 4, 5, 5]);
         let of = |position: Position| position.of_all(&pass).into_iter().collect::<Option<Vec<_>>>();
         assert_eq!(of(Position::FromFirst).unwrap(), [4, 5, 6, 7, 8, 9]);
         assert_eq!(of(Position::Number).unwrap(), [0, 1, 0, 0, 1, 2]);
+        assert_eq!(of(Position::OwnFirstAndRow).unwrap(), [4, 5, 11, 3, 4, 5]);
         assert_eq!(of(Position::By(-1)), None);
     }
 

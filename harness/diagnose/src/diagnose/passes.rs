@@ -24,6 +24,10 @@ const OF_ROWS: &str = "look at which row of a pass is taken for a token: the ord
 const OF_POSITIONS: &str = "positions go on from the tokens that a sequence has: look at how they are counted in passes of several sequences, in \
                             chunks, and after tokens were taken back";
 
+/// How to mend masks.
+const OF_MASKS: &str = "mask the keys of each row by the position and the length of its own sequence: look at which row or sequence of the pass \
+                        the mask is made for";
+
 /// How to mend what a state begins with.
 const OF_BEGINNINGS: &str = "begin the rows of each sequence of a pass with its own state, which is zero where the sequence begins: look at where the \
                              kernel takes the state from at the first row of a sequence";
@@ -268,6 +272,7 @@ pub(super) fn words(e: &Evidence<'_>, runs: Runs<'_>) -> Option<Told> {
         Anatomy::RowReduction(RowReduction::Recurrent) => begins(node, runs),
         Anatomy::State(State::Rows(_)) => rows(node, runs),
         Anatomy::Contraction(Contraction::Scores(attention)) => queries(node, attention, runs),
+        Anatomy::RowReduction(RowReduction::Exponentials(_)) => masked(node, runs),
         Anatomy::Elementwise(Elementwise::Rotation(_)) => turned(node, runs).or_else(|| rows(node, runs)),
         _ if node.token_axis() == Some(0) && !node.has_state() && !node.shape.contains(&Axis::Keys) => {
             rows(node, runs).or_else(|| sorted(node, runs))
@@ -433,7 +438,45 @@ fn turned(node: &Node, runs: Runs<'_>) -> Option<Told> {
     told(fits, OF_POSITIONS)
 }
 
+/// Weights of rows that are masked by other positions.
+fn masked(node: &Node, runs: Runs<'_>) -> Option<Told> {
+    let stages = Stages::of(node, runs)?;
+    let mut fits = Vec::new();
+    for position in Position::all() {
+        let given: Vec<Vec<Option<usize>>> = stages.fed.iter().map(|fed| position.of_all(&fed.pass)).collect();
+        let rule = |at: At, head: usize| -> Option<Instead> {
+            let pass = &stages.fed[at.0].pass;
+            let own = pass.0[at.1];
+            let other = given[at.0].get(pass.first_of(at.1) + at.2).copied().flatten()?;
+            let other = other.min(own.first + own.rows - 1);
+            (other != own.first + at.2).then(|| stages.seen(node, (at, head), other))
+        };
+        fits.extend(stages.fitting(conditions(), &format!("each row sees the keys up to {position}"), rule)?);
+    }
+    told(fits, OF_MASKS)
+}
+
 impl Stages<'_> {
+    /// The weights of a row that sees the keys up to a position.
+    fn seen(&self, node: &Node, (at, head): (At, usize), position: usize) -> Instead {
+        let (run, rows) = self.rows_of(at, false)?;
+        let e = &self.all[run];
+        let row = &e.rows[*rows.get(head)?];
+        let step = &e.side.capture.steps[row.step];
+        let scores = step.get(e.oracle.graph.nodes[*node.inputs.first()?].id)?;
+        let &[_, tokens, keys] = &scores.shape[..] else { return None };
+        let first = (row.place.head? * tokens + at.2) * keys;
+        let data = scores.data.get(first..first + keys).filter(|_| tokens == step.tokens.len())?;
+        self.meter.count(8 * keys as u64);
+        let data = data.iter().map(|v| f64::from(*v)).collect();
+        let source = e.parameters();
+        let positions = [position as u32];
+        let context =
+            Context { tokens: &[], positions: &positions, history: &[], source: &source, weights: &node.weights };
+        let (y, bound) = ops::forward_with_bound(&node.op, &[&Tensor { shape: vec![1, 1, keys], data }], &context);
+        (y.data.len() == row.range.len()).then_some((y.data, bound))
+    }
+
     /// The operand of a token alone, if the step has a row of it for each token.
     fn operand(&self, node: usize, (pass, group, number): At) -> Option<Tensor<f64>> {
         let (run, index) = self.fed[pass].of[group];

@@ -636,7 +636,15 @@ impl<'a> Tried<'a> {
         if run != self.run {
             let elements = self.holds.iter().find(|(other, _)| *other == run)?.1;
             let solution = self.finding.solution.clone();
-            finding.solution = solution.map(|solution| Solution { elements, held_out: elements, ..solution });
+            // What the law does not speak of is counted in this sequence, too.
+            let node = searcher.oracle.graph.index(own.id).map(|i| &searcher.oracle.graph.nodes[i]);
+            let wrong = node.map_or(0, |node| wrong_elements(&searcher.evidence(node, searcher.subject.capture)));
+            finding.solution = solution.map(|solution| Solution {
+                unsaid: if solution.unsaid > 0 { wrong.saturating_sub(elements) } else { 0 },
+                elements,
+                held_out: elements,
+                ..solution
+            });
             finding.cause = match &self.finding.cause {
                 Some(_) if own.name() == self.finding.name() && own.solution.is_none() => own.cause.clone(),
                 Some(cause) if self.finding.solution.is_none() => {

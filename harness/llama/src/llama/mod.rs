@@ -23,6 +23,9 @@ pub fn built_in() -> Result<()> {
     library().map(drop)
 }
 
+/// The variant of a program whose kernels are its own.
+pub const BUILT_IN: &str = "built in";
+
 /// The variant of ggml's CPU backend that runs on this processor; `None` in a program without llama.cpp.
 pub fn variant() -> Option<&'static str> {
     Some(LIBRARY.get()?.variant())

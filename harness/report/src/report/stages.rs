@@ -17,7 +17,8 @@ const SPARE: &[usize] = &[7, 6, 5];
 pub(super) const OPEN: &str = "their allowed error is as large as a fault may be";
 
 /// What an inherited status means.
-const INHERITED: &str = "right on its own inputs, which an earlier wrong stage changed: mend the stages marked DIVERGED, then run again";
+const INHERITED: &str =
+    "right on its own inputs, which an earlier wrong stage changed: mend the stages marked DIVERGED, then run again";
 
 /// What stands where nothing was measured.
 pub const NONE: &str = "-";

@@ -4,7 +4,7 @@ use super::{Manifest, Reads, Runner, RunnerKind, Start, llama_cuda};
 use crate::arithmetic::{Arithmetic, AttentionRule, LinearRule};
 use crate::capture::{Step, Want};
 use crate::llama::context::{TappedContext, flash};
-use crate::llama::{Load, Model, built_in, cuda_backend, dot_types};
+use crate::llama::{BUILT_IN, Load, Model, built_in, cuda_backend, dot_types, variant};
 use crate::room::Room;
 use anyhow::{Result, bail};
 use qdiff_engine::cpu::Row;
@@ -82,7 +82,7 @@ impl Llama {
             );
         }
         let (name, arithmetic) = match (model.on_gpu, room.kv.number()) {
-            (true, Some(kv)) => ("llama.cpp (cuda)", llama_cuda::arithmetic(kv)),
+            (true, Some(kv)) => ("llama.cpp (cuda)".to_owned(), llama_cuda::arithmetic(kv)),
             (true, None) => bail!(
                 "qdiff does not know what llama.cpp's CUDA kernels round beside a KV cache in {}; take --kv-type f16, or llama \
                  in place of llama-cuda",
@@ -91,12 +91,16 @@ impl Llama {
             (false, _) => {
                 let linear = dot_types();
                 let attention = attention(room.kv, &linear);
-                ("llama.cpp (cpu)", Arithmetic { linear, attention, kv: room.kv, ..Arithmetic::default() })
+                // Kernels of other variants round in another order, so that figures of two machines may differ.
+                let kernels =
+                    variant().filter(|name| *name != BUILT_IN).map_or_else(String::new, |name| format!(", {name}"));
+                let arithmetic = Arithmetic { linear, attention, kv: room.kv, ..Arithmetic::default() };
+                (format!("llama.cpp (cpu{kernels})"), arithmetic)
             }
         };
         Ok(Self {
             session: TappedContext::new(model, graph, room)?,
-            manifest: Manifest { name: name.to_owned(), arithmetic, injected: Vec::new(), stored: None, unkept: None },
+            manifest: Manifest { name, arithmetic, injected: Vec::new(), stored: None, unkept: None },
         })
     }
 }

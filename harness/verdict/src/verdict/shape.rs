@@ -318,7 +318,7 @@ fn rank(e: &Evidence<'_>) -> Option<String> {
     }
     let rank = pivots(rows.clone());
     let full = rows.len().min(width);
-    (rank <= 4 && rank < full).then(|| format!("the residual has rank {rank} over {} rows", rows.len()))
+    (rank <= 4 && rank < full).then(|| format!("the error has rank {rank} over {} rows", rows.len()))
 }
 
 /// Rows that are left when what others already span is taken off, the largest

@@ -196,7 +196,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             all.push(law(scene, (net, of_state), (OPERANDS, Elsewhere::Undecayed(each, missing)), told));
         }
     }
-    for (back, how) in [(true, "read and written"), (false, "read")] {
+    // Outputs show how the state is read, not how it is written.
+    for (back, how) in [(true, "read and written"), (false, "read")].into_iter().filter(|(back, _)| of_state || !back) {
         let told = format!("the state of each head is {how} with rows and columns exchanged");
         all.push(law(scene, (net, of_state), (OPERANDS, Elsewhere::Turned(back)), told));
     }
