@@ -430,12 +430,12 @@ impl fmt::Display for Position {
                 f.write_str("the position that is counted on, row by row, from that of the pass's first row")
             }
             Self::FromFirstNumber => f.write_str(
-                "the position of the pass's first row, and its number among the rows of its own sequence: all go by the first sequence's length",
+                "position p + i, p being that of the pass's first row and i its number among the rows of its own sequence: all go by the first sequence's length",
             ),
             Self::Number => f.write_str("its number among the rows of its sequence in the pass"),
             Self::Row => f.write_str("its number in the pass"),
             Self::OwnFirstAndRow => f.write_str(
-                "the position of its sequence's first row in the pass, and its number in the whole pass: rows are counted over all sequences",
+                "position p + r, p being that of its sequence's first row in the pass and r its number in the whole pass: rows are counted over all sequences",
             ),
             Self::OwnFirst => f.write_str("the position of its sequence's first row in the pass"),
             Self::By(1) => f.write_str("the position after its own"),
