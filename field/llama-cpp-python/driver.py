@@ -32,7 +32,7 @@ def main():
     # them both are in F16, as without options, and ggml rounds queries and attention weights to F16 before it multiplies them with these.
     f16 = version.startswith("0.2.")
     arithmetic = {"kv": "f16", "attention": [{"scores": "f16", "context": "f16"}]} if f16 else "f32"
-    engine = llama_cpp.Llama(str(words.model), n_ctx=4096, n_batch=4096, n_ubatch=4096, n_threads=2, n_threads_batch=2, type_k=int(f16), type_v=int(f16), logits_all=True, verbose=False)
+    engine = llama_cpp.Llama(str(words.model), n_ctx=8192, n_batch=4096, n_ubatch=4096, n_threads=2, n_threads_batch=2, type_k=int(f16), type_v=int(f16), logits_all=True, verbose=False)
     first = 0
     with Capture(engine=f"llama-cpp-python {version}", arithmetic=arithmetic) as capture:
         for tokens in words.passes:
