@@ -26,13 +26,16 @@ def decoded(context, tokens, first, vocabulary):
 
 
 def main():
-    words = run.arguments()
+    words = run.arguments(weights=["f32", "f16"])
     version = importlib.metadata.version("llama_cpp_python")
     # Keys and values in F32, that the declared arithmetic is the whole one. Releases 0.2 refuse such values without flash attention: in
     # them both are in F16, as without options, and ggml rounds queries and attention weights to F16 before it multiplies them with these.
     f16 = version.startswith("0.2.")
     arithmetic = {"kv": "f16", "attention": [{"scores": "f16", "context": "f16"}]} if f16 else "f32"
-    engine = llama_cpp.Llama(str(words.model), n_ctx=4096, n_batch=4096, n_ubatch=4096, n_threads=2, n_threads_batch=2, type_k=int(f16), type_v=int(f16), logits_all=True, verbose=False)
+    if words.weights == "f16":
+        # ggml rounds activations to F16 beside such weights.
+        arithmetic = {**(arithmetic if f16 else {}), "linear": [{"weights": "f16", "activations": "f16"}]}
+    engine = llama_cpp.Llama(str(words.model), n_ctx=8192, n_batch=4096, n_ubatch=4096, n_threads=2, n_threads_batch=2, type_k=int(f16), type_v=int(f16), logits_all=True, verbose=False)
     first = 0
     with Capture(engine=f"llama-cpp-python {version}", arithmetic=arithmetic) as capture:
         for tokens in words.passes:

@@ -1,4 +1,4 @@
-"""Runs mlx-lm on a GGUF, as qdiff tells it, and dumps every stage that it has."""
+"""Runs mlx-lm on a GGUF, or on a folder of safetensors that its own loader reads, as qdiff tells it, and dumps every stage that it has."""
 
 import pathlib
 import sys
@@ -8,6 +8,7 @@ import mlx.nn as nn
 import mlx_lm
 from mlx_lm.models import qwen2, qwen3
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_model
 from qdiff_capture.mlx import hooked
 
 import run
@@ -18,7 +19,11 @@ from mlx_qwen import DTYPES, loaded
 
 def main():
     words = run.arguments(dtype=list(DTYPES))
-    model = loaded(words.model, words.dtype)
+    if words.model.is_dir():
+        model, _ = load_model(words.model)
+        model.set_dtype(DTYPES[words.dtype])
+    else:
+        model = loaded(words.model, words.dtype)
     if words.fix:
         # SwiGLU with its exponential in f32, rounded after it.
         for code in (qwen2, qwen3):

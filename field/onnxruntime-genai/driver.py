@@ -17,6 +17,9 @@ def main():
     folder = run.converted(words.model, words.dtype, lambda folder: onnx_nodes.build(words.model, folder, words.dtype))
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
     stages = json.loads((folder / "stages.json").read_text())
+    if words.dtype == "fp16":
+        # ONNX Runtime computes these on a CPU in f32, and the next node reads them unrounded: the outputs are rounded copies.
+        stages = {name: at for name, at in stages.items() if at[0] not in ("ffn_gate", "ffn_up", "ffn_act")}
     number = {"fp32": np.float32, "fp16": np.float16}[words.dtype]
     cache = {one.name: np.zeros((1, one.shape[1], 0, head_dim(one, words.model)), number)
              for one in session.get_inputs() if one.name.startswith("past_key_values")}
