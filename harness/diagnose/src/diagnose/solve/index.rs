@@ -35,6 +35,8 @@ pub enum Index {
     LastAlike(usize),
     /// At the same place of the last m, for those behind the last whole m: a last tile that is moved back to be whole.
     Whole(usize),
+    /// The same, where there is no whole m as well: as far before as the last m lacks, but no further than the first.
+    Ending(usize),
     /// At the other end of each m.
     Reversed(usize),
     /// One further on, wrapping around in each m.
@@ -103,6 +105,10 @@ impl Index {
                 let rest = n % m;
                 if rest > 0 && n >= *m && i >= n - rest { i + rest - m } else { i }
             }
+            Self::Ending(m) => {
+                let rest = n % m;
+                if rest > 0 && i >= n - rest { (i + rest).saturating_sub(*m) } else { i }
+            }
             Self::Reversed(m) => within(i / m * m + m - 1 - i % m),
             Self::Next(m) => within(i / m * m + (i % m + 1) % m),
             Self::Before(m) => within(i / m * m + (i % m + m - 1) % m),
@@ -144,6 +150,11 @@ impl Index {
             Self::LastAlike(m) => format!("last {one} whose number is {t} mod {m} for {one} {t}"),
             Self::Whole(m) => {
                 format!("{one} at the same place of the last {m} {one}s, for {one}s behind the last whole {m}")
+            }
+            Self::Ending(m) => {
+                format!(
+                    "{one} as far before as the last {m} {one}s lack, but no further than the first, for {one}s behind the last whole {m}"
+                )
             }
             Self::Reversed(m) => format!("{one} at the other end of each {m}"),
             Self::Next(m) => format!("{one} one after, wrapping around in each {m}"),
@@ -305,6 +316,7 @@ impl Index {
         all.extend((2..=64).flat_map(|m| [Self::Mod(m), Self::Reversed(m), Self::First(m)]));
         all.extend(Self::runs(longest));
         all.extend([4, 8, 16, 32].into_iter().filter_map(|m| permuted(sources, m)));
+        all.extend([2, 4, 8, 16, 32, 64].into_iter().filter_map(|each| permuted_runs(sources, each)));
         let gives = |map: &Self| {
             let given =
                 |((i, n), some): (&(usize, usize), &Vec<usize>)| map.of(*i, *n).is_some_and(|o| some.contains(&o));
@@ -352,6 +364,17 @@ fn permuted(sources: &Sources, m: usize) -> Option<Index> {
     let order: Vec<usize> = order.into_iter().enumerate().map(place).collect::<Option<_>>()?;
     let all: BTreeSet<usize> = order.iter().copied().collect();
     (all.len() == m && order.iter().enumerate().any(|(r, o)| r != *o)).then_some(Index::Permuted(order))
+}
+
+/// The order in which runs of so many stand, eight runs at a time.
+fn permuted_runs(sources: &Sources, each: usize) -> Option<Index> {
+    let mut runs = Sources::new();
+    for ((i, n), some) in sources {
+        let alike = || some.iter().filter(|o| *o % each == i % each).map(|o| o / each);
+        let known = runs.entry((i / each, n.div_ceil(each))).or_insert_with(|| alike().collect());
+        known.retain(|o| alike().any(|other| other == *o));
+    }
+    Some(Index::Runs { each, of: Box::new(permuted(&runs, 8)?) })
 }
 
 /// The `one` so many places before or after, for a text after "the": `previous token`, `token 3 after`.
