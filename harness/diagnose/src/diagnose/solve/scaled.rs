@@ -200,16 +200,19 @@ fn of_others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
                 Index::First(4),
                 Index::First(8),
             ];
-            for index in maps {
+            // Blocks may share out the inputs, each for itself.
+            for (index, blocks) in maps.into_iter().flat_map(|index| [1, 2, 4].map(|blocks| (index.clone(), blocks))) {
                 let sums = sums.clone();
                 let told = index.told(&format!("run of {run}"), "r");
+                let within = if blocks > 1 { format!(", within each of {blocks} parts of the inputs") } else { String::new() };
                 all.push((
-                    format!("the inputs of each {run} are scaled back by {what} of the {told}"),
+                    format!("the inputs of each {run} are scaled back by {what} of the {told}{within}"),
                     Rc::new(move |row: &RowAt, _, a: &[f64], _: &[f64]| {
                         let x = sums.activations(row)?;
                         let of: Vec<f64> = x.chunks(run).map(measure).collect();
-                        let by =
-                            |r: usize| index.of(r, of.len()).filter(|_| of[r] > 0.0).map_or(1.0, |o| of[o] / of[r]);
+                        let len = of.len().div_ceil(blocks);
+                        let other = |r: usize| Some(r / len * len + index.of(r % len, len)?).filter(|o| *o < of.len());
+                        let by = |r: usize| other(r).filter(|_| of[r] > 0.0).map_or(1.0, |o| of[o] / of[r]);
                         let by: Vec<f64> = (0..of.len()).map(by).collect();
                         Some((0..a.len()).map(|k| a[k] * x[k] * by[k / run]).collect())
                     }),
