@@ -395,6 +395,24 @@ mod tests {
     use super::{Index, Sources};
     use proptest::prelude::*;
 
+    /// Each eight runs of 16 lie in the order in which four warps have them, two by two.
+    #[test]
+    fn an_order_of_runs_is_read_off_places_of_some() {
+        let order = vec![0, 4, 1, 5, 2, 6, 3, 7];
+        let map = Index::Runs { each: 16, of: Box::new(Index::Permuted(order)) };
+        let moved = |i: &usize| map.of(*i, 512) != Some(*i);
+        let sources: Sources = (0..512).filter(moved).map(|i| ((i, 512), vec![map.of(i, 512).unwrap()])).collect();
+        assert_eq!(Index::giving(&sources).first(), Some(&map));
+    }
+
+    #[test]
+    fn a_last_tile_ends_with_the_last() {
+        let of = |map: Index, n: usize| -> Vec<usize> { (0..n).map(|i| map.of(i, n).unwrap()).collect() };
+        assert_eq!(of(Index::Whole(4), 6), of(Index::Ending(4), 6));
+        assert_eq!(of(Index::Ending(4), 6), [0, 1, 2, 3, 2, 3]);
+        assert_eq!((of(Index::Whole(4), 3), of(Index::Ending(4), 3)), (vec![0, 1, 2], vec![0, 0, 1]));
+    }
+
     proptest! {
         /// For any pairs that a map gives, the map is among those found for the pairs, and all found maps give the
         /// pairs.

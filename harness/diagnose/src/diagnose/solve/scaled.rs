@@ -121,12 +121,7 @@ fn of_digits<'a>(sums: &Rc<Sums<'a>>) -> impl Iterator<Item = Other<'a>> {
             let x = sums.activations(row)?;
             let digits = |part: &[f64]| -> Vec<f64> {
                 let unit = power(part) / 29f64.exp2();
-                let read = |v: &f64| {
-                    let whole = (v / unit).round() as i32;
-                    let bytes = whole.to_le_bytes().map(|byte| f64::from(byte as i8));
-                    unit * bytes.iter().rev().fold(0.0, |sum, byte| 256.0 * sum + byte)
-                };
-                part.iter().map(read).collect()
+                part.iter().map(|v| unit * without_carry((v / unit).round() as i32)).collect()
             };
             let read: Vec<f64> = x.chunks(run.min(x.len())).flat_map(digits).collect();
             Some(products(a, &read))
@@ -135,13 +130,18 @@ fn of_digits<'a>(sums: &Rc<Sums<'a>>) -> impl Iterator<Item = Other<'a>> {
     })
 }
 
-/// Shares of a sum that stand as far apart as whole tiles of tokens, and are read as far apart as there are tokens.
+/// What the bytes of an integer are worth, each read as signed.
+fn without_carry(whole: i32) -> f64 {
+    whole.to_le_bytes().iter().rev().fold(0.0, |sum, byte| 256.0 * sum + f64::from(*byte as i8))
+}
+
+/// Shares of a sum that lie as far apart as whole tiles of tokens, and are read as far apart as there are tokens.
 fn of_shares<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> impl Iterator<Item = Other<'a>> {
     let all = [2usize, 3, 4, 6, 8].into_iter().flat_map(|shares| [16usize, 32, 64, 128].map(|tile| (shares, tile)));
     all.map(move |(shares, tile)| {
         let sums = sums.clone();
         let what = format!(
-            "{shares} shares of the sum stand as far apart as whole tiles of {tile} tokens, and are read as far apart as the part has tokens"
+            "{shares} shares of the sum lie as far apart as whole tiles of {tile} tokens, and are read as far apart as the part has tokens"
         );
         let terms: Terms<'a> = Rc::new(move |row: &RowAt, _, a: &[f64], b: &[f64]| {
             let (number, tokens) = scene.number(row.step, scene.token(row).0);
@@ -204,7 +204,8 @@ fn of_others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
             for (index, blocks) in maps.into_iter().flat_map(|index| [1, 2, 4].map(|blocks| (index.clone(), blocks))) {
                 let sums = sums.clone();
                 let told = index.told(&format!("run of {run}"), "r");
-                let within = if blocks > 1 { format!(", within each of {blocks} parts of the inputs") } else { String::new() };
+                let within =
+                    if blocks > 1 { format!(", within each of {blocks} parts of the inputs") } else { String::new() };
                 all.push((
                     format!("the inputs of each {run} are scaled back by {what} of the {told}{within}"),
                     Rc::new(move |row: &RowAt, _, a: &[f64], _: &[f64]| {
@@ -221,4 +222,15 @@ fn of_others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{power, without_carry};
+
+    #[test]
+    fn bytes_with_their_highest_bit_set_are_worth_less() {
+        assert_eq!([127, 128, 0x0180, -1].map(without_carry), [127.0, -128.0, 128.0, f64::from(-0x0101_0101)]);
+        assert_eq!([power(&[0.5, -3.0]), power(&[4.0])], [2.0, 4.0]);
+    }
 }

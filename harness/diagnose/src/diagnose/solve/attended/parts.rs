@@ -742,7 +742,20 @@ impl fmt::Display for Rule {
 
 #[cfg(test)]
 mod tests {
-    use super::{Parted, Parts, Power, Rule, largest, total};
+    use super::{Carried, Parted, Parts, Power, Rule, Which, largest, total};
+
+    /// The first part has the largest score, and the second one's result is added with its own maximum.
+    #[test]
+    fn some_parts_keep_their_own_maximum() {
+        let s = [2.0, 0.0, 1.0];
+        let of = |which| Rule::SharesOf(Carried::Result, which).weights(&Parted::of(&s, Parts::Tiles(2)), 1.0);
+        let sum = 1.0 + (-2f64).exp() + (-1f64).exp();
+        for which in Which::ALL {
+            let weights = of(which);
+            let want = [1.0 / sum, (-2f64).exp() / sum, 1.0 / sum];
+            assert!(weights.iter().zip(want).all(|(w, want)| (w - want).abs() < 1e-12), "{which:?} {weights:?}");
+        }
+    }
 
     /// The keys of earlier passes are a part, and those of the query's pass; a query without earlier keys has one part.
     #[test]

@@ -11,8 +11,8 @@ pub(super) use separating::{Seen, separating, telling};
 use super::At;
 use super::scene::Scene;
 use features::{
-    AGAIN, AGE, Asked, BEGAN, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LAST_OF_SEVERAL, LATER, LEFT_OVER, LENGTH, LOOKED,
-    NONE, OF_PASS, PART_FIRST, SIGN, WEIGHT_ROW,
+    AGAIN, AGE, Asked, BEGAN, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LAST_OF_SEVERAL, LATER, LEFT_OVER,
+    LENGTH, LOOKED, NONE, OF_PASS, PART_FIRST, SIGN, WEIGHT_ROW,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
