@@ -2,7 +2,7 @@
 //! and columns exchanged, or two quarters of it. And offsets, which a kernel may add apart: with the inputs of another token, of
 //! another row, or more than once.
 
-use super::factors::{Other, Terms};
+use super::factors::{Other, Terms, products};
 use super::fields::{self, Apart};
 use super::index::Index;
 use super::scaled::power;
@@ -127,6 +127,16 @@ fn rows(m: usize) -> Vec<(String, Map, usize)> {
     all.map(map).collect()
 }
 
+/// The terms with other weights, which are made once for each output.
+fn by_output<'a>(sums: &Rc<Sums<'a>>, make: impl Fn(usize) -> Option<Vec<f64>> + 'a) -> Terms<'a> {
+    let (sums, known) = (sums.clone(), RefCell::<HashMap<usize, Option<Rc<Vec<f64>>>>>::default());
+    Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| {
+        let r = sums.row_of(row, i)?;
+        let weights = known.borrow_mut().entry(r).or_insert_with(|| make(r).map(Rc::new)).clone()?;
+        Some(products(&weights, b))
+    })
+}
+
 /// As many inputs as any run of a format divides.
 const WHOLE: usize = 256;
 
@@ -138,14 +148,13 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Ve
     let within = move |(r, k): Place, own: Place| if r < m && k < n { (r, k) } else { own };
     // Whole rows are other outputs' (`moved`).
     for (what, map, _) in maps() {
-        let (sums, map) = (sums.clone(), map.clone());
-        let terms: Terms<'a> = Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| {
-            let own = sums.row_of(row, i)?;
+        let read = sums.clone();
+        let terms = by_output(sums, move |own| {
             let weight = |k: usize| {
                 let (r, at) = within(map((own, k)), (own, k));
-                f64::from(sums.weight(r)[at])
+                f64::from(read.weight(r)[at])
             };
-            Some((0..n).map(|k| weight(k) * b[k]).collect())
+            Some((0..n).map(weight).collect())
         });
         all.push((format!("weights are those of another place: {what}"), terms));
     }
@@ -153,16 +162,15 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Ve
     let in_blocks = known.get(0).is_some_and(|row| row.unit.is_some());
     for (what, map, inputs) in maps().into_iter().chain(rows(m)) {
         for (part, made) in parts(quants, inputs, in_blocks) {
-            let (sums, known, map) = (sums.clone(), known.clone(), map.clone());
-            let terms: Terms<'a> = Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| {
-                let r = sums.row_of(row, i)?;
+            let (known, map) = (known.clone(), map.clone());
+            let terms = by_output(sums, move |r| {
                 let own = known.get(r)?;
                 scene.count(8 * n);
                 let value = |k: usize| {
                     let (other, at) = within(map((r, k)), (r, k));
                     Some(made(&own, k, &*known.get(other)?, at))
                 };
-                (0..n).map(|k| Some(value(k)? * b[k])).collect()
+                (0..n).map(value).collect()
             });
             all.push((format!("{part} are those of another place: {what}"), terms));
         }
@@ -179,15 +187,15 @@ fn not_cleared<'a>(
 ) {
     let pieces = [2, 4, 8].into_iter().filter(|pieces| pieces * run < n).chain([n.div_ceil(run)]);
     for (run, pieces) in pieces.flat_map(|pieces| [run, 32.max(run)].map(|run| (run, pieces))) {
-        let (sums, rows) = (sums.clone(), rows.clone());
-        let terms: Terms<'a> = Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| {
-            let own = rows.get(sums.row_of(row, i)?)?;
+        let rows = rows.clone();
+        let terms = by_output(sums, move |r| {
+            let own = rows.get(r)?;
             scene.count(8 * n);
             let under = |k: usize| {
                 let end = ((k / run / pieces + 1) * pieces * run).min(n);
                 (k..end).step_by(run).map(|at| own.scale[at]).sum::<f64>() * own.quant[k] + own.offset[k]
             };
-            Some((0..n).map(|k| under(k) * b[k]).collect())
+            Some((0..n).map(under).collect())
         });
         let of = if run * pieces < n { format!("of each {}", run * pieces) } else { "of a row".to_owned() };
         let what = format!(
