@@ -357,19 +357,16 @@ pub enum Which {
     ButFirst,
     /// Every second, from the second on.
     Second,
-    /// The last.
-    Last,
 }
 
 impl Which {
-    const ALL: [Self; 3] = [Self::ButFirst, Self::Second, Self::Last];
+    const ALL: [Self; 2] = [Self::ButFirst, Self::Second];
 
-    /// Whether part `i` of so many is one of them.
-    fn has(self, i: usize, parts: usize) -> bool {
+    /// Whether part `i` is one of them.
+    fn has(self, i: usize) -> bool {
         match self {
             Self::ButFirst => i > 0,
             Self::Second => i % 2 == 1,
-            Self::Last => i + 1 == parts,
         }
     }
 }
@@ -588,10 +585,10 @@ impl Rule {
                 all.into_iter().map(|e| e / sum).collect()
             }
             Self::SharesOf(carried, some) => {
-                let (mut i, parts) = (0, ends.len());
+                let mut i = 0;
                 let counts = parted.each(|part| {
                     i += 1;
-                    exponentials(part, if some.has(i - 1, parts) { largest(part) } else { top }).collect()
+                    exponentials(part, if some.has(i - 1) { largest(part) } else { top }).collect()
                 });
                 let (all, sum) = carried.of(counts, parted);
                 all.into_iter().map(|e| e / sum).collect()
@@ -656,7 +653,6 @@ impl fmt::Display for Rule {
                 let which = match some {
                     Which::ButFirst => "all parts but the first",
                     Which::Second => "every second part",
-                    Which::Last => "the last part",
                 };
                 let what = match carried {
                     Carried::Sum => "the sum",
