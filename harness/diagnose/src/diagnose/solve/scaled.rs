@@ -77,11 +77,9 @@ fn of_values<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
     let Some(&keys) = scores.and_then(|scores| inputs(scores).get(1)) else { return Vec::new() };
     let d = attention.head_dim;
     let ways = [8usize, 16, 32, 64].into_iter().flat_map(|run| [(run, run), (run, 2 * run)]);
-    let ways = ways.flat_map(|(run, tile)| [true, false].map(|first| (run, tile, first)));
-    let law = |(run, tile, first): (usize, usize, bool)| -> Other<'a> {
-        let of_keys = if first { "its first key" } else { "its keys" };
+    let law = |(run, tile): (usize, usize)| -> Other<'a> {
         let what = format!(
-            "the sum over each {run} keys is scaled back by the power of two of the largest of {of_keys}, and not of the values of the {tile}"
+            "the sum over each {run} keys is scaled back by the power of two of the largest of its keys, and not of the values of the {tile}"
         );
         let sums = sums.clone();
         let terms: Terms<'a> = Rc::new(move |row: &RowAt, i, a: &[f64], b: &[f64]| {
@@ -99,8 +97,7 @@ fn of_values<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
             sums.scene.count(4 * n * d);
             let by = |part: usize| -> Option<f64> {
                 let (from, of) = (part * run, part * run / tile * tile);
-                let end = if first { from + 1 } else { (from + run).min(n) };
-                Some(size(&keys.data, from..end)? / size(&values.data, of..(of + tile).min(n))?)
+                Some(size(&keys.data, from..(from + run).min(n))? / size(&values.data, of..(of + tile).min(n))?)
             };
             let by: Vec<f64> = (0..a.len().div_ceil(run)).map(by).collect::<Option<_>>()?;
             Some((0..a.len()).map(|k| a[k] * b[k] * by[k / run]).collect())
