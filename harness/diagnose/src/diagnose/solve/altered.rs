@@ -125,7 +125,7 @@ impl<'a> Fit<'a> {
             other.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (a, b))| *o = (*o - a * b) * weight);
             changes.push(other);
         }
-        (errors.len() * 2 >= of.len() && errors.len() >= 4).then_some(Self { scene, errors, changes })
+        (errors.len() * 2 >= of.len() && errors.len() >= 2).then_some(Self { scene, errors, changes })
     }
 
     fn longest(&self) -> usize {

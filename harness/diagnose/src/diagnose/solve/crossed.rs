@@ -2,14 +2,15 @@
 //! and columns exchanged, or two quarters of it. And offsets, which a kernel may add apart: with the inputs of another token, of
 //! another row, or more than once.
 
-use super::factors::{Other, Terms};
+use super::factors::{Other, Terms, products};
 use super::fields::{self, Apart};
 use super::index::Index;
+use super::scaled::power;
 use super::scene::Scene;
 use super::terms::Sums;
 use crate::verdict::RowAt;
 use qdiff_engine::model::WeightSource;
-use qdiff_engine::quant::{self, Offset};
+use qdiff_engine::quant::{self, Offset, Quants};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -24,25 +25,35 @@ type Place = (usize, usize);
 /// Where a weight is read instead, of so many rows and inputs.
 type Map = Rc<dyn Fn(Place) -> Place>;
 
-/// What of a weight is read there.
-#[derive(Clone, Copy, PartialEq)]
-enum Part {
-    Weight,
-    Scale,
-    Offset,
-    Both,
-}
+/// A weight made of what is read in its own place and in another one.
+type Made = fn(&Apart, usize, &Apart, usize) -> f64;
 
-impl Part {
-    fn name(self, has_offset: bool) -> &'static str {
-        match self {
-            Self::Weight => "weights",
-            Self::Scale => "scales",
-            Self::Offset => "offsets",
-            Self::Both if has_offset => "scales and offsets",
-            Self::Both => "scales",
+/// What of a weight may be read there, of formats with a scale or an offset for so many inputs: its integer, its scale, its offset,
+/// or the integers that scales and offsets of blocks are made with.
+fn parts(quants: Quants, inputs: usize, in_blocks: bool) -> Vec<(&'static str, Made)> {
+    let mut all: Vec<(&'static str, Made)> =
+        vec![("integers of weights", |own, k, there, at| own.scale[k] * there.quant[at] + own.offset[k])];
+    let has_offset = matches!(quants.offset, Offset::PerBlock | Offset::PerSubBlock);
+    if !inputs.is_multiple_of(quants.run) {
+        return all;
+    }
+    let both = if has_offset { "scales and offsets" } else { "scales" };
+    all.push((both, |own, k, there, at| there.scale[at] * own.quant[k] + there.offset[at]));
+    if has_offset {
+        all.push(("scales", |own, k, there, at| there.scale[at] * own.quant[k] + own.offset[k]));
+        all.push(("offsets", |own, k, there, at| own.scale[k] * own.quant[k] + there.offset[at]));
+    }
+    if in_blocks {
+        let both = if has_offset { "integer scales and offsets" } else { "integer scales" };
+        all.push((both, |own, k, there, at| there.scale_in(own, k, at) * own.quant[k] + there.offset_in(own, k, at)));
+        if has_offset {
+            all.push(("integer scales", |own, k, there, at| there.scale_in(own, k, at) * own.quant[k] + own.offset[k]));
+            all.push(("integer offsets", |own, k, there, at| {
+                own.scale[k] * own.quant[k] + there.offset_in(own, k, at)
+            }));
         }
     }
+    all
 }
 
 /// Ways to read tiles of a matrix, in words, and the number of inputs that stand together.
@@ -64,14 +75,25 @@ fn maps() -> Vec<(String, Map, usize)> {
         // A square of single weights is turned, which `indexed` covers for tiles.
         for each in [1usize, 2, 4, 8].into_iter().filter(|each| *each > 1 || rows != groups) {
             let width = groups * each;
-            let map: Map = Rc::new(move |(r, k)| {
+            let tile = move |(r, k): Place, row: usize, group: usize| {
+                (r / rows * rows + row, k / width * width + group * each + k % each)
+            };
+            let by_columns: Map = Rc::new(move |(r, k)| {
                 let at = k % width / each * rows + r % rows;
-                (r / rows * rows + at / groups, k / width * width + at % groups * each + k % each)
+                tile((r, k), at / groups, at % groups)
             });
             let what = format!(
                 "each {rows} outputs by {width} inputs are read by columns, {each} inputs at a time, and stand there by rows"
             );
-            all.push((what, map, each));
+            all.push((what, by_columns, each));
+            let by_rows: Map = Rc::new(move |(r, k)| {
+                let at = r % rows * groups + k % width / each;
+                tile((r, k), at % rows, at / rows)
+            });
+            let what = format!(
+                "each {rows} outputs by {width} inputs are read by rows, {each} inputs at a time, and stand there by columns"
+            );
+            all.extend((rows != groups).then_some((what, by_rows, each)));
         }
     }
     all
@@ -92,83 +114,151 @@ impl<'a> Rows<'a> {
     }
 }
 
+/// Rows of a matrix in the place of others, of so many.
+fn rows(m: usize) -> Vec<(String, Map, usize)> {
+    let of_three = [8, 16, 32, 64, 128]
+        .into_iter()
+        .flat_map(|each| [3, 4].map(|runs| Index::Runs { each, of: Box::new(Index::First(runs)) }));
+    let all = Index::slips(65).into_iter().chain(Index::runs(m)).chain(of_three);
+    let map = |index: Index| -> (String, Map, usize) {
+        let what = format!("that of the {}", index.told("output", "o"));
+        (what, Rc::new(move |(r, k)| (index.of(r, m).unwrap_or(r), k)), WHOLE)
+    };
+    all.map(map).collect()
+}
+
+/// The terms with other weights, which are made once for each output.
+fn by_output<'a>(sums: &Rc<Sums<'a>>, make: impl Fn(usize) -> Option<Vec<f64>> + 'a) -> Terms<'a> {
+    let (sums, known) = (sums.clone(), RefCell::<HashMap<usize, Option<Rc<Vec<f64>>>>>::default());
+    Rc::new(move |row: &RowAt, i, _: &[f64], b: &[f64]| {
+        let r = sums.row_of(row, i)?;
+        let weights = known.borrow_mut().entry(r).or_insert_with(|| make(r).map(Rc::new)).clone()?;
+        Some(products(&weights, b))
+    })
+}
+
+/// As many inputs as any run of a format divides.
+const WHOLE: usize = 256;
+
 pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'a>>) {
     let ty = scene.e.oracle.weights.ggml_type(&scene.node().weights[0].name);
     let quants = quant::FORMATS.iter().find(|f| f.ty == ty).and_then(|format| format.quants());
-    let has_offset = quants.is_some_and(|q| matches!(q.offset, Offset::PerBlock | Offset::PerSubBlock));
-    let rows = Rc::new(Rows { scene, known: RefCell::default() });
+    let known = Rc::new(Rows { scene, known: RefCell::default() });
     let (n, m) = scene.e.oracle.weights.extent(&scene.node().weights[0].name);
-    for (what, map, inputs) in maps() {
-        let parts: &[Part] = match quants {
-            Some(quants) if inputs.is_multiple_of(quants.run) && has_offset => {
-                &[Part::Weight, Part::Scale, Part::Offset, Part::Both]
-            }
-            Some(quants) if inputs.is_multiple_of(quants.run) => &[Part::Weight, Part::Both],
-            _ => &[Part::Weight],
-        };
-        for &part in parts {
-            let (sums, rows, map) = (sums.clone(), rows.clone(), map.clone());
-            let terms: Terms<'a> = Rc::new(move |row: &RowAt, i, a: &[f64], b: &[f64]| {
-                let r = sums.row_of(row, i)?;
-                let there = |k: usize| Some(map((r, k))).filter(|(r, k)| *r < m && *k < n).unwrap_or((r, k));
-                if part == Part::Weight {
-                    let weight = |k: usize| f64::from(sums.weight(there(k).0)[there(k).1]);
-                    return Some((0..n).map(|k| weight(k) * b[k]).collect());
-                }
-                let own = rows.get(r)?;
-                let value = |k: usize| -> Option<f64> {
-                    let (r, at) = there(k);
-                    let other = rows.get(r)?;
-                    let scale = if part == Part::Offset { own.scale[k] } else { other.scale[at] };
-                    let offset = if part == Part::Scale { own.offset[k] } else { other.offset[at] };
-                    Some(scale * own.quant[k] + offset)
+    let within = move |(r, k): Place, own: Place| if r < m && k < n { (r, k) } else { own };
+    // Whole rows are other outputs' (`moved`).
+    for (what, map, _) in maps() {
+        let read = sums.clone();
+        let terms = by_output(sums, move |own| {
+            let weight = |k: usize| {
+                let (r, at) = within(map((own, k)), (own, k));
+                f64::from(read.weight(r)[at])
+            };
+            Some((0..n).map(weight).collect())
+        });
+        all.push((format!("weights are those of another place: {what}"), terms));
+    }
+    let Some(quants) = quants else { return };
+    let in_blocks = known.get(0).is_some_and(|row| row.unit.is_some());
+    for (what, map, inputs) in maps().into_iter().chain(rows(m)) {
+        for (part, made) in parts(quants, inputs, in_blocks) {
+            let (known, map) = (known.clone(), map.clone());
+            let terms = by_output(sums, move |r| {
+                let own = known.get(r)?;
+                scene.count(8 * n);
+                let value = |k: usize| {
+                    let (other, at) = within(map((r, k)), (r, k));
+                    Some(made(&own, k, &*known.get(other)?, at))
                 };
-                scene.count(8 * a.len());
-                (0..n).map(|k| Some(value(k)? * b[k])).collect()
+                (0..n).map(value).collect()
             });
-            all.push((format!("{} are those of another place: {what}", part.name(has_offset)), terms));
+            all.push((format!("{part} are those of another place: {what}"), terms));
         }
     }
-    if has_offset {
-        offsets(scene, sums, &rows, all);
+    not_cleared(scene, sums, &known, (quants.run, n), all);
+    if matches!(quants.offset, Offset::PerBlock | Offset::PerSubBlock) {
+        offsets(scene, sums, &known, all);
+    }
+}
+
+/// What is summed of the inputs of one scale is not cleared before the next inputs: it is added again under their scales.
+fn not_cleared<'a>(
+    scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, rows: &Rc<Rows<'a>>, (run, n): (usize, usize), all: &mut Vec<Other<'a>>,
+) {
+    let pieces = [2, 4, 8].into_iter().filter(|pieces| pieces * run < n).chain([n.div_ceil(run)]);
+    for (run, pieces) in pieces.flat_map(|pieces| [run, 32.max(run)].map(|run| (run, pieces))) {
+        let rows = rows.clone();
+        let terms = by_output(sums, move |r| {
+            let own = rows.get(r)?;
+            scene.count(8 * n);
+            let under = |k: usize| {
+                let end = ((k / run / pieces + 1) * pieces * run).min(n);
+                (k..end).step_by(run).map(|at| own.scale[at]).sum::<f64>() * own.quant[k] + own.offset[k]
+            };
+            Some((0..n).map(under).collect())
+        });
+        let of = if run * pieces < n { format!("of each {}", run * pieces) } else { "of a row".to_owned() };
+        let what = format!(
+            "{of} inputs the sum is not cleared after {run}: it is added again with the scales of the inputs that follow"
+        );
+        all.push((what, terms));
     }
 }
 
 /// Offsets that meet other inputs than the quants do, of another row as well, or more than once: what is then added to the terms.
 fn offsets<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, rows: &Rc<Rows<'a>>, all: &mut Vec<Other<'a>>) {
     let (n, m) = scene.e.oracle.weights.extent(&scene.node().weights[0].name);
-    type More<'a> = Box<dyn Fn(&RowAt, usize, &Apart, &[f64]) -> Option<Vec<f64>> + 'a>;
+    type More<'a> = Box<dyn Fn(&Sums<'_>, &RowAt, usize, &Apart, &[f64]) -> Option<Vec<f64>> + 'a>;
     let mut add = |what: String, more: More<'a>| {
         let (sums, rows) = (sums.clone(), rows.clone());
         let terms: Terms<'a> = Rc::new(move |row: &RowAt, i, a: &[f64], b: &[f64]| {
             let r = sums.row_of(row, i)?;
             scene.count(4 * n);
-            let more = more(row, r, &*rows.get(r)?, b)?;
+            let more = more(&sums, row, r, &*rows.get(r)?, b)?;
             Some(more.iter().enumerate().map(|(k, more)| a[k] * b[k] + more).collect())
         });
         all.push((what, terms));
     };
     for times in [2.0, 4.0, 8.0, 16.0, 32.0] {
-        let more = move |_: &RowAt, _: usize, own: &Apart, b: &[f64]| {
+        let more = move |_: &Sums<'_>, _: &RowAt, _: usize, own: &Apart, b: &[f64]| {
             Some(own.offset.iter().zip(b).map(|(offset, x)| (times - 1.0) * offset * x).collect())
         };
         add(format!("offsets count {times} times"), Box::new(more));
     }
+    for bits in 8..=20 {
+        let more = move |sums: &Sums<'_>, row: &RowAt, _: usize, own: &Apart, b: &[f64]| {
+            let by = power(&sums.activations(row)?) / f64::from(bits).exp2();
+            Some(own.offset.iter().zip(b).map(|(offset, x)| (by - 1.0) * offset * x).collect())
+        };
+        let what = format!(
+            "offsets meet sums of inputs that are not brought to 2^{bits} as the inputs are, and are scaled back with these"
+        );
+        add(what, Box::new(more));
+    }
     let tokens = [Index::By(-1), Index::By(1), Index::Is(0), Index::Apart(1), Index::Apart(2), Index::Apart(4)];
-    for index in tokens.into_iter().chain([Index::Apart(8), Index::First(2), Index::First(4), Index::First(8)]) {
-        let sums = sums.clone();
-        let what = format!("offsets meet the inputs of the part's {}, and not of their own", index.told("token", "t"));
-        let more = move |row: &RowAt, _: usize, own: &Apart, b: &[f64]| {
+    let tokens = tokens.into_iter().chain([Index::Apart(8), Index::First(2), Index::First(4), Index::First(8)]);
+    for (index, scaled) in tokens.flat_map(|index| [(index.clone(), false), (index, true)]) {
+        let back = if scaled { ", under the power of two that brings these to size" } else { "" };
+        let what =
+            format!("offsets meet the inputs of the part's {}, and not of their own{back}", index.told("token", "t"));
+        let more = move |sums: &Sums<'_>, row: &RowAt, _: usize, own: &Apart, b: &[f64]| {
             let (number, count) = scene.number(row.step, scene.token(row).0);
-            let at = scene.numbered(row.step, index.of(number, count)?)? * n;
+            // Behind the last token there are zeros.
+            let there = match index {
+                Index::Apart(by) => Some(number ^ by).filter(|other| *other < count),
+                _ => Some(index.of(number, count)?),
+            };
+            let Some(there) = there else { return Some(own.offset.iter().zip(b).map(|(o, x)| -o * x).collect()) };
+            let at = scene.numbered(row.step, there)? * n;
             let other = sums.rounded(row, scene.operand(row.step, 0)?.data.get(at..at + n)?);
-            Some((0..n).map(|k| own.offset[k] * (other[k] - b[k])).collect())
+            let by = if scaled { power(&sums.activations(row)?) / power(&other) } else { 1.0 };
+            Some((0..n).map(|k| own.offset[k] * (by * other[k] - b[k])).collect())
         };
         add(what, Box::new(more));
     }
     for by in OUTPUTS {
         let rows = rows.clone();
-        let more = move |_: &RowAt, r: usize, _: &Apart, b: &[f64]| {
+        let more = move |_: &Sums<'_>, _: &RowAt, r: usize, _: &Apart, b: &[f64]| {
             let other = rows.get(Some(r ^ by).filter(|r| *r < m)?)?;
             Some(other.offset.iter().zip(b).map(|(offset, x)| offset * x).collect())
         };

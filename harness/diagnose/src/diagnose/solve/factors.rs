@@ -6,7 +6,7 @@ use super::index::{Index, beside};
 use super::rounded::{FORMATS, QUANTISED};
 use super::scene::{Layout, Scene};
 use super::terms::{Sums, grouped};
-use super::{At, fields, indexed};
+use super::{At, fields, indexed, scaled};
 use crate::verdict::RowAt;
 use qdiff_engine::model::{Axis, Graph, Node, WeightSource as _, row_len};
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
@@ -65,9 +65,6 @@ fn orders(terms: usize) -> Vec<(String, Order)> {
     all
 }
 
-/// Index `k` of so many, moved for output `r`.
-type OfOutput = Box<dyn Fn(usize, usize, usize) -> usize>;
-
 /// Formats of blocks that weights may be rounded to once more.
 const BLOCKS: [(&str, ActivationFormat); 6] = [
     ("Q4_0", ActivationFormat::Q4_0),
@@ -121,24 +118,18 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other
             Rc::new(move |_, _, a, b| Some(b.iter().zip(&*again(a.len())).map(|(b, k)| a[*k] * b).collect())),
         ));
     }
-    // Ways of shared memory: an order that depends on the output, or the key.
+    // Ways of shared memory: an order that depends on the output, or the key. `turned` has what is exclusive-ored.
     let strides = (0..8).map(|b| 1usize << b).flat_map(|by| [2usize, 4, 8, 16, 32].map(|m| (by, m)));
     for (by, m) in strides.filter(|(by, m)| *by < terms && by * m <= 256) {
-        let swizzled = move |k: usize, n: usize, r: usize| Some(k ^ (r % m * by)).filter(|k| *k < n).unwrap_or(k);
-        let rotated = move |k: usize, n: usize, r: usize| (k + r % m * by) % n;
-        let ways: [(&str, OfOutput); 2] =
-            [("exclusive-ored with", Box::new(swizzled)), ("moved on by", Box::new(rotated))];
-        for (how, place) in ways {
-            let factor = if by == 1 { String::new() } else { format!(" times {by}") };
-            let what = format!(
-                "each {left} is multiplied with the {right} whose number is {how} the output's mod {m}{factor}"
-            );
-            let of = move |row: &RowAt, i: usize, a: &[f64], b: &[f64]| {
-                let r = scene.token(row).1 + i;
-                Some((0..a.len()).map(|k| a[k] * b[place(k, b.len(), r)]).collect())
-            };
-            all.push((what, Rc::new(of)));
-        }
+        let factor = if by == 1 { String::new() } else { format!(" times {by}") };
+        let what = format!(
+            "each {left} is multiplied with the {right} whose number is moved on by the output's mod {m}{factor}"
+        );
+        let of = move |row: &RowAt, i: usize, a: &[f64], b: &[f64]| {
+            let r = scene.token(row).1 + i;
+            Some((0..a.len()).map(|k| a[k] * b[(k + r % m * by) % b.len()]).collect())
+        };
+        all.push((what, Rc::new(of)));
     }
     let narrow = |v: &[f64]| v.iter().map(|v| *v as f32).collect::<Vec<f32>>();
     let wide = |v: Vec<f32>| v.into_iter().map(f64::from).collect::<Vec<f64>>();
@@ -188,6 +179,8 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other
         _ => of_attention(scene, sums, &mut all),
     }
     all.extend(indexed::ways(scene, sums));
+    let few = sums.sample(FEW);
+    all.extend(scaled::others(scene, sums).into_iter().filter(|(_, terms)| gives(scene, sums, &few, &**terms)));
     all
 }
 
@@ -205,7 +198,7 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
     let graph = &scene.e.oracle.graph;
     other_rows(scene, sums, all);
     of_tensor(scene, all);
-    let mut whole = of_scales(scene, sums);
+    let mut whole = scaled::of_layer(scene, sums);
     super::shared_tiles::others(scene, &mut whole);
     if scene.node().op.anatomy().is_layer() {
         exchanged(scene, sums, all);
@@ -216,7 +209,7 @@ fn of_layer<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, all: &mut Vec<Other<'
     }
     whole.extend(normed(scene, sums));
     let few = sums.sample(FEW);
-    all.extend(whole.into_iter().filter(|(_, terms)| gives(scene, sums, &few, terms)));
+    all.extend(whole.into_iter().filter(|(_, terms)| gives(scene, sums, &few, &**terms)));
     let input = &graph.nodes[scene.node().inputs[0]];
     if let Anatomy::Contraction(Contraction::Context(attention)) = input.op.anatomy() {
         of_heads((attention.n_heads, attention.head_dim), all);
@@ -372,83 +365,21 @@ fn of_tensor<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
     }
 }
 
-/// What rows, or runs of a row, are brought to before they become integers.
-type Measure = fn(&[f64]) -> f64;
-
-fn largest(x: &[f64]) -> f64 {
-    x.iter().fold(0f64, |m, v| m.max(v.abs()))
-}
-
-/// Inputs that are scaled back as those of another row of the part, or of another run of the row.
-fn of_scales<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
-    let mut all: Vec<Other<'a>> = Vec::new();
-    let measures: [(&str, Measure); 2] =
-        [("the largest", largest), ("the power of two of the largest", |x| largest(x).log2().ceil().exp2())];
-    for (what, measure) in measures {
-        // A row of the operand, by its number in the part.
-        let of_row = move |row: &RowAt, number: usize, n: usize| -> Option<f64> {
-            let inputs = scene.operand(row.step, 0)?;
-            let at = scene.numbered(row.step, number)? * n;
-            let row: Vec<f64> = inputs.data.get(at..at + n)?.iter().map(|v| f64::from(*v)).collect();
-            scene.count(n);
-            Some(measure(&row))
-        };
-        for index in Index::slips(65).into_iter().filter(|_| scene.node().op.anatomy().is_layer()) {
-            let told = index.told("token", "t");
-            all.push((
-                format!("inputs are scaled back by {what} of the part's {told}, and not of their own row"),
-                Rc::new(move |row: &RowAt, _, a: &[f64], b: &[f64]| {
-                    let (number, count) = scene.number(row.step, scene.token(row).0);
-                    let own = of_row(row, number, a.len())?;
-                    let by = of_row(row, index.of(number, count)?, a.len())? / own;
-                    Some(a.iter().zip(b).map(|(a, b)| a * b * by).collect())
-                }),
-            ));
-        }
-        for run in [16usize, 32, 64, 128, 256] {
-            let maps = [
-                Index::By(-1),
-                Index::By(1),
-                Index::Is(0),
-                Index::Apart(1),
-                Index::First(2),
-                Index::First(4),
-                Index::First(8),
-            ];
-            for index in maps {
-                let sums = sums.clone();
-                let told = index.told(&format!("run of {run}"), "r");
-                all.push((
-                    format!("the inputs of each {run} are scaled back by {what} of the {told}"),
-                    Rc::new(move |row: &RowAt, _, a: &[f64], _: &[f64]| {
-                        let x = sums.activations(row)?;
-                        let of: Vec<f64> = x.chunks(run).map(measure).collect();
-                        let by =
-                            |r: usize| index.of(r, of.len()).filter(|_| of[r] > 0.0).map_or(1.0, |o| of[o] / of[r]);
-                        let by: Vec<f64> = (0..of.len()).map(by).collect();
-                        Some((0..a.len()).map(|k| a[k] * x[k] * by[k / run]).collect())
-                    }),
-                ));
-            }
-        }
-    }
-    all
-}
-
 /// Wrong elements that all terms of a sum must give together, before more is fitted.
 const FEW: usize = 4;
 
 /// Whether the terms give these elements.
-fn gives(scene: &Scene<'_>, sums: &Sums<'_>, few: &[At], terms: &Terms<'_>) -> bool {
-    let near = |&(r, i): &At| -> Option<bool> {
+pub(super) fn gives(
+    scene: &Scene<'_>, sums: &Sums<'_>, few: &[At], terms: &dyn Fn(&RowAt, usize, &[f64], &[f64]) -> Option<Vec<f64>>,
+) -> bool {
+    let mut told = few.iter().filter_map(|&(r, i)| -> Option<bool> {
         let row = &scene.e.rows[r];
         let (a, b) = sums.factors(row, i)?;
         let made = terms(row, i, &a, &b)?;
         let (sum, size) = made.iter().fold((0.0, 0.0), |(sum, size), v| (sum + v, size + v.abs()));
         Some((scene.element((r, i)).0 - sum).abs() <= 1e-4 * size)
-    };
-    let told: Vec<bool> = few.iter().filter_map(near).collect();
-    !told.is_empty() && told.iter().all(|gives| *gives)
+    });
+    told.next().is_some_and(|first| first && told.all(|gives| gives))
 }
 
 /// Inputs, and wrong rows, that are looked at for two of them that are exchanged.

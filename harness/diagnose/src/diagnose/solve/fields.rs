@@ -29,8 +29,25 @@ pub(super) struct Apart {
     pub(super) scale: Vec<f64>,
     pub(super) offset: Vec<f64>,
     /// What a scale of one would be, where scales are signed bytes or packed in 6 bits; and an offset of one.
-    unit: Option<Vec<f64>>,
+    pub(super) unit: Option<Vec<f64>>,
     offset_unit: Vec<f64>,
+}
+
+impl Apart {
+    /// The scale of a weight with the integer of the scale in this row's place `at`, and the same of the offset.
+    pub(super) fn scale_in(&self, own: &Self, k: usize, at: usize) -> f64 {
+        let unit = |row: &Self, k: usize| row.unit.as_ref().map_or(0.0, |unit| unit[k]);
+        integer(self.scale[at], unit(self, at)) * unit(own, k)
+    }
+
+    pub(super) fn offset_in(&self, own: &Self, k: usize, at: usize) -> f64 {
+        integer(self.offset[at], self.offset_unit[at]) * own.offset_unit[k]
+    }
+}
+
+/// How many units a value is.
+fn integer(value: f64, unit: f64) -> f64 {
+    if unit == 0.0 { 0.0 } else { (value / unit).round() }
 }
 
 /// A row of a weight, decoded otherwise.

@@ -35,6 +35,8 @@ pub enum Index {
     LastAlike(usize),
     /// At the same place of the last m, for those behind the last whole m: a last tile that is moved back to be whole.
     Whole(usize),
+    /// The same, where there is no whole m as well: as far before as the last m lacks, but no further than the first.
+    Ending(usize),
     /// At the other end of each m.
     Reversed(usize),
     /// One further on, wrapping around in each m.
@@ -103,6 +105,10 @@ impl Index {
                 let rest = n % m;
                 if rest > 0 && n >= *m && i >= n - rest { i + rest - m } else { i }
             }
+            Self::Ending(m) => {
+                let rest = n % m;
+                if rest > 0 && i >= n - rest { (i + rest).saturating_sub(*m) } else { i }
+            }
             Self::Reversed(m) => within(i / m * m + m - 1 - i % m),
             Self::Next(m) => within(i / m * m + (i % m + 1) % m),
             Self::Before(m) => within(i / m * m + (i % m + m - 1) % m),
@@ -144,6 +150,11 @@ impl Index {
             Self::LastAlike(m) => format!("last {one} whose number is {t} mod {m} for {one} {t}"),
             Self::Whole(m) => {
                 format!("{one} at the same place of the last {m} {one}s, for {one}s behind the last whole {m}")
+            }
+            Self::Ending(m) => {
+                format!(
+                    "{one} as far before as the last {m} {one}s lack, but no further than the first, for {one}s behind the last whole {m}"
+                )
             }
             Self::Reversed(m) => format!("{one} at the other end of each {m}"),
             Self::Next(m) => format!("{one} one after, wrapping around in each {m}"),
@@ -199,6 +210,9 @@ impl Index {
             Self::Round(1),
             Self::Round(-1),
         ]);
+        // As warps have them, each several.
+        let shapes = [(4, 2), (8, 2), (8, 4), (16, 2), (16, 4), (16, 8)];
+        let of = of.chain(shapes.map(|(each, rows)| Self::Turned { each, rows }));
         each.flat_map(|each| of.clone().map(move |of| Self::Runs { each, of: Box::new(of) })).collect()
     }
 
@@ -371,6 +385,24 @@ pub(super) type Sources = BTreeMap<(usize, usize), Vec<usize>>;
 mod tests {
     use super::{Index, Sources};
     use proptest::prelude::*;
+
+    /// Each eight runs of 16 lie in the order in which four warps have them, two by two.
+    #[test]
+    fn an_order_of_runs_is_read_off_places_of_some() {
+        let map = Index::Runs { each: 16, of: Box::new(Index::Turned { each: 8, rows: 2 }) };
+        let moved = |i: &usize| map.of(*i, 512) != Some(*i);
+        let some = (0..512).filter(moved).step_by(24);
+        let sources: Sources = some.map(|i| ((i, 512), vec![map.of(i, 512).unwrap()])).collect();
+        assert!(Index::giving(&sources).contains(&map));
+    }
+
+    #[test]
+    fn a_last_tile_ends_with_the_last() {
+        let of = |map: Index, n: usize| -> Vec<usize> { (0..n).map(|i| map.of(i, n).unwrap()).collect() };
+        assert_eq!(of(Index::Whole(4), 6), of(Index::Ending(4), 6));
+        assert_eq!(of(Index::Ending(4), 6), [0, 1, 2, 3, 2, 3]);
+        assert_eq!((of(Index::Whole(4), 3), of(Index::Ending(4), 3)), (vec![0, 1, 2], vec![0, 0, 1]));
+    }
 
     proptest! {
         /// For any pairs that a map gives, the map is among those found for the pairs, and all found maps give the

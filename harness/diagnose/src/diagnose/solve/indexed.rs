@@ -64,11 +64,17 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, attention: &'a At
     // The second factors when the cache is read in another place.
     let second = move |row: &RowAt, i: usize, n: usize, place: &dyn Fn((usize, usize)) -> (usize, usize)| {
         let own = |k: usize| if of_scores { (i, k) } else { (k, (scene.token(row).1 + i) % d) };
-        (0..n).map(|k| cached(row, i, place(own(k)))).collect::<Option<Vec<f64>>>()
+        let end = keys(row)?;
+        let value = |k: usize| {
+            let (key, at) = place(own(k));
+            if key < end { cached(row, i, (key, at)) } else { Some(0.0) }
+        };
+        (0..n).map(value).collect::<Option<Vec<f64>>>()
     };
     let (query, key) = if of_scores { ("query", "key") } else { ("weights", "value") };
     let mut all: Vec<Other<'a>> = Vec::new();
-    for index in Index::tiled(usize::MAX) {
+    let last = [8, 16, 32, 64, 128].into_iter().flat_map(|tile| [Index::Whole(tile), Index::Ending(tile)]);
+    for index in Index::tiled(usize::MAX).into_iter().chain(last) {
         let sums = sums.clone();
         all.push((
             format!("the {query} of the part's {} is taken", index.told("token", "t")),
@@ -97,14 +103,18 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, attention: &'a At
         ));
     }
     for tile in TILES {
-        let what = format!("each tile of {tile} keys by {tile} elements of the cache is transposed");
-        all.push((
-            what,
-            Rc::new(move |row: &RowAt, i, a: &[f64], _: &[f64]| {
-                let n = keys(row)?;
-                Some(products(a, &second(row, i, a.len(), &|at| transposed(at, tile, (n, d)))?))
-            }),
-        ));
+        // Behind the last key there are zeros, or each element has its own place.
+        for zeros in [false, true] {
+            let behind = if zeros { ", with zeros behind the last key" } else { "" };
+            let what = format!("each tile of {tile} keys by {tile} elements of the cache is transposed{behind}");
+            all.push((
+                what,
+                Rc::new(move |row: &RowAt, i, a: &[f64], _: &[f64]| {
+                    let end = if zeros { usize::MAX } else { keys(row)? };
+                    Some(products(a, &second(row, i, a.len(), &|at| transposed(at, tile, (end, d)))?))
+                }),
+            ));
+        }
         let sums = sums.clone();
         let (what, columns) = match of_scores {
             true => (format!("each tile of {tile} queries by {tile} elements is transposed"), d),

@@ -43,6 +43,7 @@ mod rank;
 mod recurrent;
 mod rounded;
 mod rules;
+mod scaled;
 mod scene;
 mod shared_tiles;
 mod shares;
@@ -54,6 +55,7 @@ mod terms;
 #[cfg(test)]
 mod tests;
 mod totals;
+mod turned;
 mod twice;
 mod undeclared;
 mod unmade;
@@ -420,6 +422,7 @@ const SOLVERS: &[Solver] = &[
     operands::ids,
     altered::laws,
     lanes::laws,
+    turned::laws,
     moved::keys,
     experts::laws,
     one_input::laws,

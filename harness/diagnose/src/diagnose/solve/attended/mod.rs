@@ -9,6 +9,7 @@ mod beside;
 mod fitted;
 mod keys;
 mod parts;
+mod power;
 mod queries;
 mod rounded;
 mod told;
@@ -711,6 +712,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                     | Rule::LastAlone
                     | Rule::FirstAlone
                     | Rule::Shares(_, _)
+                    | Rule::SharesOf(_, _)
                     | Rule::ByLogarithm(_)
             )
             || matches!(rule, Rule::OneByLogarithm { .. }) && !matches!(parts, Parts::Passes | Parts::Shared)
@@ -747,7 +749,10 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         )
     };
     let in_turn = |inner: &Attended| -> Vec<Attended> {
-        let Attended::Joined(_, Parts::Tiles(tile)) = inner else { return Vec::new() };
+        let (Attended::Joined(_, Parts::Tiles(tile)) | Attended::Rounded(Rounded::Exponentials { tile, .. })) = inner
+        else {
+            return Vec::new();
+        };
         let of_run = Parts::in_turn().filter(|parts| matches!(parts, Parts::InTurn { run, .. } if run == tile));
         of_run.map(|parts| Attended::Split(Box::new(inner.clone()), parts)).collect()
     };

@@ -4,6 +4,7 @@
 //! A tile is a number of keys; splits are so many parts of the keys that a query sees, as long as each other but the last,
 //! or of the tiles of these keys.
 
+pub use super::power::Power;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -348,81 +349,25 @@ impl By {
     }
 }
 
-/// By which number the logarithms of parts' sums of exponentials are multiplied, before parts are weighted by e to that.
+/// Some of the parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Power {
-    /// 1/ln 2: to base 2, and put together with e.
-    ToBaseTwo,
-    /// ln 2: to base e, and put together with 2.
-    ByPowersOfTwo,
-    /// log₁₀ e.
-    ToBaseTen,
-    /// The scale of the scores once more.
-    Scaled,
-    /// 1 over it.
-    Unscaled,
-    /// 2.
-    Twice,
-    /// −1.
-    Inverse,
-    /// 1/ln 2 for the logarithm of the sum alone: the maximum that is added to it is as it should be.
-    SumToBaseTwo,
-    /// log₁₀ e, likewise.
-    SumToBaseTen,
+pub enum Which {
+    /// All but the first.
+    ButFirst,
+    /// Every second, from the second on.
+    Second,
 }
 
-impl Power {
-    const ALL: [Self; 9] = [
-        Self::ToBaseTwo,
-        Self::ByPowersOfTwo,
-        Self::ToBaseTen,
-        Self::Scaled,
-        Self::Unscaled,
-        Self::Twice,
-        Self::Inverse,
-        Self::SumToBaseTwo,
-        Self::SumToBaseTen,
-    ];
+impl Which {
+    const ALL: [Self; 2] = [Self::ButFirst, Self::Second];
 
-    /// The exponent by which a part is weighted: of its maximum, and the logarithm of its sum of exponentials with that taken off.
-    fn of_part(self, (top, sum): (f64, f64), scale: f64) -> f64 {
+    /// Whether part `i` is one of them.
+    fn has(self, i: usize) -> bool {
         match self {
-            Self::SumToBaseTwo | Self::SumToBaseTen => top + self.of(scale) * sum,
-            _ => self.of(scale) * (top + sum),
+            Self::ButFirst => i > 0,
+            Self::Second => i % 2 == 1,
         }
-    }
-
-    fn of(self, scale: f64) -> f64 {
-        match self {
-            Self::ToBaseTwo | Self::SumToBaseTwo => std::f64::consts::LOG2_E,
-            Self::ByPowersOfTwo => std::f64::consts::LN_2,
-            Self::ToBaseTen | Self::SumToBaseTen => std::f64::consts::LOG10_E,
-            Self::Scaled => scale,
-            Self::Unscaled => 1.0 / scale,
-            Self::Twice => 2.0,
-            Self::Inverse => -1.0,
-        }
-    }
-}
-
-impl fmt::Display for Power {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ToBaseTwo => "parts are put together by e^lse, with the logarithm of their sums, lse, to base 2",
-            Self::ByPowersOfTwo => "parts are put together by 2^lse, with the natural logarithm of their sums, lse",
-            Self::ToBaseTen => "parts are put together by e^lse, with the logarithm of their sums, lse, to base 10",
-            Self::Scaled => "parts are put together by e^lse, with a logarithm of their sums, lse, that is scaled twice",
-            Self::Unscaled => {
-                "parts are put together by e^lse, with a logarithm of their sums, lse, that is divided by the scale of the scores"
-            }
-            Self::Twice => "parts are put together by e^(2·lse), lse the logarithm of their sums",
-            Self::Inverse => "parts are put together by e^(−lse), lse the logarithm of their sums: the wrong way round",
-            Self::SumToBaseTwo => "parts are put together by e^(m + log₂ l), with m their maximum and l their sum, not by e^(m + ln l)",
-            Self::SumToBaseTen => {
-                "parts are put together by e^(m + log₁₀ l), with m their maximum and l their sum, not by e^(m + ln l)"
-            }
-        })
     }
 }
 
@@ -432,6 +377,8 @@ impl fmt::Display for Power {
 pub enum Rule {
     /// Each part has a maximum of its own, and is brought to the row's otherwise.
     Shares(Carried, By),
+    /// The shares of some parts are added as they are, with their own maximum; of the others as they should be.
+    SharesOf(Carried, Which),
     /// A softmax for each part.
     OwnSoftmax,
     /// The mean of these.
@@ -544,6 +491,7 @@ impl Rule {
         let of_shares = || By::ALL.into_iter().filter(|by| by.is_of_shares());
         let shares = carried.into_iter().flat_map(|carried| of_shares().map(move |by| (carried, by)));
         all.extend(shares.map(|(carried, by)| Self::Shares(carried, by)));
+        all.extend(carried.into_iter().flat_map(|carried| Which::ALL.map(|some| Self::SharesOf(carried, some))));
         all.extend([
             Self::SumOfLastAsItIs,
             Self::SumOfLast,
@@ -636,6 +584,15 @@ impl Rule {
                 let (all, sum) = carried.of(by.shares(parted, scale), parted);
                 all.into_iter().map(|e| e / sum).collect()
             }
+            Self::SharesOf(carried, some) => {
+                let mut i = 0;
+                let counts = parted.each(|part| {
+                    i += 1;
+                    exponentials(part, if some.has(i - 1) { largest(part) } else { top }).collect()
+                });
+                let (all, sum) = carried.of(counts, parted);
+                all.into_iter().map(|e| e / sum).collect()
+            }
             Self::SumOfLastAsItIs => parted.over(total(parted.last(), largest(parted.last()))),
             Self::SumOfLast => parted.over(total(parted.last(), top)),
             Self::SumOfFirstAsItIs => parted.over(total(parted.first(), largest(parted.first()))),
@@ -691,6 +648,18 @@ impl fmt::Display for Rule {
                     _ => return write!(f, "{what} is dropped where its maximum is not the row's"),
                 };
                 write!(f, "{what} is brought from its own maximum m_t to the row's, m, {how}")
+            }
+            Self::SharesOf(carried, some) => {
+                let which = match some {
+                    Which::ButFirst => "all parts but the first",
+                    Which::Second => "every second part",
+                };
+                let what = match carried {
+                    Carried::Sum => "the sum",
+                    Carried::Result => "the result",
+                    Carried::Both => "the share, sum and result alike,",
+                };
+                write!(f, "{what} of {which} is added without the factor e^(m_t − m) that brings the part's maximum to the row's")
             }
             Self::OwnSoftmax => f.write_str("each part is divided by its own sum: a softmax of its own"),
             Self::Mean => f.write_str("each part is divided by its own sum, and by the number of parts"),
@@ -769,7 +738,20 @@ impl fmt::Display for Rule {
 
 #[cfg(test)]
 mod tests {
-    use super::{Parted, Parts, Power, Rule, largest, total};
+    use super::{Carried, Parted, Parts, Power, Rule, Which, largest, total};
+
+    /// The first part has the largest score, and the second one's result is added with its own maximum.
+    #[test]
+    fn some_parts_keep_their_own_maximum() {
+        let s = [2.0, 0.0, 1.0];
+        let of = |which| Rule::SharesOf(Carried::Result, which).weights(&Parted::of(&s, Parts::Tiles(2)), 1.0);
+        let sum = 1.0 + (-2f64).exp() + (-1f64).exp();
+        for which in Which::ALL {
+            let weights = of(which);
+            let want = [1.0 / sum, (-2f64).exp() / sum, 1.0 / sum];
+            assert!(weights.iter().zip(want).all(|(w, want)| (w - want).abs() < 1e-12), "{which:?} {weights:?}");
+        }
+    }
 
     /// The keys of earlier passes are a part, and those of the query's pass; a query without earlier keys has one part.
     #[test]

@@ -292,6 +292,16 @@ pub(super) const FEATURES: &[Feature] = &[
             (!s.node().is_own_state()).then_some(row)
         },
     },
+    Feature {
+        name: LAST_OF_SEVERAL,
+        by_row: true,
+        // A decode step is its own last row.
+        of: |s, at| {
+            let (step, position) = (step(s, at), row(s, at).place.position);
+            let last = step.tokens.len() > 1 && position + 1 == step.keys();
+            (!s.node().is_own_state()).then_some(i64::from(last))
+        },
+    },
     Feature { name: LENGTH, by_row: true, of: |s, at| Some(step(s, at).tokens.len() as i64) },
     // A kernel is chosen by all rows of a pass.
     Feature { name: MOST, by_row: true, of: |s, at| step(s, at).in_pass.map(|pass| pass.most as i64) },
@@ -580,6 +590,9 @@ pub(super) const NONE: i64 = i64::MIN;
 
 /// The rows of a part, counted from its end.
 pub(super) const FROM_LAST: &str = "row counted from the part's last";
+
+/// The last row of a part that is no single token.
+pub(super) const LAST_OF_SEVERAL: &str = "last row of a part of several tokens";
 
 /// The plane that an element is rotated in.
 pub(in super::super) const PLANE: &str = "plane of the rotation";

@@ -11,8 +11,8 @@ pub(super) use separating::{Seen, separating, telling};
 use super::At;
 use super::scene::Scene;
 use features::{
-    AGAIN, AGE, Asked, BEGAN, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LATER, LEFT_OVER, LENGTH, LOOKED,
-    NONE, OF_PASS, PART_FIRST, SIGN, WEIGHT_ROW,
+    AGAIN, AGE, Asked, BEGAN, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LAST_OF_SEVERAL, LATER, LEFT_OVER,
+    LENGTH, LOOKED, NONE, OF_PASS, PART_FIRST, SIGN, WEIGHT_ROW,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -260,7 +260,7 @@ impl Condition {
         match &self.values {
             Values::Is(_)
                 if self.is_left_over()
-                    || [LATER, BEHIND, FED].contains(&name)
+                    || [LATER, BEHIND, FED, LAST_OF_SEVERAL].contains(&name)
                     || name.contains(BEYOND)
                     || name.contains(SIGN)
                     || name.contains(AGAIN)

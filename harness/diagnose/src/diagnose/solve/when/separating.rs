@@ -3,8 +3,8 @@
 use super::super::At;
 use super::super::scene::Scene;
 use super::features::{
-    AGAIN, Asked, BEGINS, BEHIND, BESIDE, BEYOND, DECODED, FEATURES, FED, FILLS, Feature, IN_PAGE, LATER, LEFT_OVER,
-    LENGTH, MOST as MOST_OF_ONE, SIGN, WEIGHT_ROW, step,
+    AGAIN, Asked, BEGINS, BEHIND, BESIDE, BEYOND, DECODED, FEATURES, FED, FILLS, Feature, IN_PAGE, LAST_OF_SEVERAL,
+    LATER, LEFT_OVER, LENGTH, MOST as MOST_OF_ONE, SIGN, WEIGHT_ROW, step,
 };
 use super::{CUT, Condition, Size, Values, When};
 use qdiff_engine::ops::Anatomy;
@@ -24,9 +24,9 @@ fn conditions(feature: usize, yes: &BTreeSet<i64>) -> Vec<Condition> {
         || name.contains(SIGN)
         || name.contains(AGAIN)
         || name.contains(FILLS)
-        || [LATER, BEHIND, FED, BEGINS, BESIDE].contains(&name)
+        || [LATER, BEHIND, FED, BEGINS, BESIDE, LAST_OF_SEVERAL].contains(&name)
     {
-        if low == high {
+        if low == high && (low == 1 || name != LAST_OF_SEVERAL) {
             add(Values::Is(low));
         }
         return all;

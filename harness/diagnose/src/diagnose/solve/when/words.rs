@@ -2,7 +2,7 @@
 
 use super::features::{
     AGAIN, AGE, ALL_ROWS, BEGAN, BEGINS, BEGUN, BEHIND, BESIDE, BEYOND, DECODED, DISTANCE, FED, FILLS, FROM_LAST,
-    IN_PAGE, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED, MOST, OF_PASS, PART_FIRST, SIGN, TURN,
+    IN_PAGE, LAST_OF_SEVERAL, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED, MOST, OF_PASS, PART_FIRST, SIGN, TURN,
 };
 use super::{Condition, Values};
 use std::fmt;
@@ -11,7 +11,8 @@ impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.feature.feature().name;
         // What is 0 or 1 has no other bounds than these.
-        let flag = [BEGAN, BEGUN, AGAIN, BEYOND, IN_PAGE, FILLS].iter().any(|word| name.contains(word));
+        let flag =
+            [BEGAN, BEGUN, AGAIN, BEYOND, IN_PAGE, FILLS, LAST_OF_SEVERAL].iter().any(|word| name.contains(word));
         let yes = match &self.values {
             Values::Is(yes) => Some(*yes == 1),
             Values::From(1) => Some(true),
