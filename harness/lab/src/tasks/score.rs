@@ -270,10 +270,10 @@ impl Tally<'_> {
                 done?;
             }
         }
-        if !self.only.is_empty() {
-            return Ok(());
+        let chosen = !self.only.is_empty();
+        if !chosen {
+            self.score.graded = self.run("qwen2 Q8_0, 3 layers", &main, &some_tokens(SHORT))?.graded()?;
         }
-        self.score.graded = self.run("qwen2 Q8_0, 3 layers", &main, &some_tokens(SHORT))?.graded()?;
 
         let alone = Sampling { all_three: false, pairs: 0, every, first };
         let qwen3 = open("qwen3", &Synth { arch: "qwen3", ..Synth::default() })?;
@@ -291,11 +291,11 @@ impl Tally<'_> {
             if blocks {
                 self.planted(&name, &opened, alone, &|p, _| p.of_format)?;
             }
-            if i % every == first % every {
+            if !chosen && i % every == first % every {
                 self.clean(&name, &opened)?;
             }
         }
-        self.clean("qwen3 Q8_0, 2 layers", &qwen3)
+        if chosen { Ok(()) } else { self.clean("qwen3 Q8_0, 2 layers", &qwen3) }
     }
 
     /// Prompts of several lengths, whole and in parts, llama.cpp on one and two threads, with every type of cache.

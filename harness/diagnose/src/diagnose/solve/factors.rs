@@ -368,10 +368,11 @@ fn of_tensor<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
 /// Wrong elements that all terms of a sum must give together, before more is fitted.
 const FEW: usize = 4;
 
+/// The terms of an element's sum, made of its row, its number and its factors.
+pub(super) type Terms<'a> = dyn Fn(&RowAt, usize, &[f64], &[f64]) -> Option<Vec<f64>> + 'a;
+
 /// Whether the terms give these elements.
-pub(super) fn gives(
-    scene: &Scene<'_>, sums: &Sums<'_>, few: &[At], terms: &dyn Fn(&RowAt, usize, &[f64], &[f64]) -> Option<Vec<f64>>,
-) -> bool {
+pub(super) fn gives(scene: &Scene<'_>, sums: &Sums<'_>, few: &[At], terms: &Terms<'_>) -> bool {
     let mut told = few.iter().filter_map(|&(r, i)| -> Option<bool> {
         let row = &scene.e.rows[r];
         let (a, b) = sums.factors(row, i)?;

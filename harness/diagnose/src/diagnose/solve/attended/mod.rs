@@ -749,10 +749,7 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         )
     };
     let in_turn = |inner: &Attended| -> Vec<Attended> {
-        let (Attended::Joined(_, Parts::Tiles(tile)) | Attended::Rounded(Rounded::Exponentials { tile, .. })) = inner
-        else {
-            return Vec::new();
-        };
+        let Attended::Joined(_, Parts::Tiles(tile)) = inner else { return Vec::new() };
         let of_run = Parts::in_turn().filter(|parts| matches!(parts, Parts::InTurn { run, .. } if run == tile));
         of_run.map(|parts| Attended::Split(Box::new(inner.clone()), parts)).collect()
     };
