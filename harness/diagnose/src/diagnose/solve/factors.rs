@@ -369,10 +369,10 @@ fn of_tensor<'a>(scene: &'a Scene<'a>, all: &mut Vec<Other<'a>>) {
 const FEW: usize = 4;
 
 /// The terms of an element's sum, made of its row, its number and its factors.
-pub(super) type Terms<'a> = dyn Fn(&RowAt, usize, &[f64], &[f64]) -> Option<Vec<f64>> + 'a;
+pub(super) type OfElement<'a> = dyn Fn(&RowAt, usize, &[f64], &[f64]) -> Option<Vec<f64>> + 'a;
 
 /// Whether the terms give these elements.
-pub(super) fn gives(scene: &Scene<'_>, sums: &Sums<'_>, few: &[At], terms: &Terms<'_>) -> bool {
+pub(super) fn gives(scene: &Scene<'_>, sums: &Sums<'_>, few: &[At], terms: &OfElement<'_>) -> bool {
     let mut told = few.iter().filter_map(|&(r, i)| -> Option<bool> {
         let row = &scene.e.rows[r];
         let (a, b) = sums.factors(row, i)?;
