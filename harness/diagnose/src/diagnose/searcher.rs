@@ -589,7 +589,9 @@ fn as_computed(node: &Node, e: &Evidence<'_>) -> bool {
 /// What an origin holds where all that is wrong seems never to have been written: rows of one value, and of NaN unless what
 /// reads them shows that it had others.
 fn unwritten(origin: &StageResult) -> Option<String> {
-    let local = origin.subject.as_ref().filter(|local| local.never_written())?;
+    // NaN at the end of a segment may come from any of its stages.
+    let is_buffer = |segment: bool| !segment || origin.unread || origin.kept;
+    let local = origin.subject.as_ref().filter(|l| l.never_written() && is_buffer(l.segment.is_some()))?;
     let held = local.non_finite.as_ref().or(local.worst.as_ref()).map(|element| element.got)?;
     if !origin.unread && !origin.kept && !held.is_nan() {
         return None;

@@ -13,7 +13,20 @@ const SHORTEST: usize = 16;
 pub(super) fn non_finite(t: &Tensor<f32>) -> Option<Seen> {
     let bad = t.data.iter().filter(|v| !v.is_finite()).count();
     let first = t.data.iter().position(|v| !v.is_finite())?;
-    Some((format!("{bad} of {} values are not finite, the first at {first} is {}", t.data.len(), t.data[first]), None))
+    // Its number in each axis, the last one first.
+    let mut rest = first;
+    let mut at: Vec<usize> = Vec::with_capacity(t.shape.len());
+    for &extent in t.shape.iter().rev() {
+        at.push(rest % extent);
+        rest /= extent;
+    }
+    at.reverse();
+    let are = if bad == 1 { "is" } else { "are" };
+    let all = t.data.len();
+    Some((
+        format!("{bad} of {all} values {are} not finite; the first, at {at:?} of {:?}, is {}", t.shape, t.data[first]),
+        None,
+    ))
 }
 
 /// Whether some row has one value throughout.
