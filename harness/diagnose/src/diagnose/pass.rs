@@ -373,17 +373,9 @@ pub enum Position {
 impl Position {
     /// All that are tried, the plainest first.
     pub fn all() -> impl Iterator<Item = Self> {
-        let plain = [
-            Self::By(1),
-            Self::By(-1),
-            Self::FromFirst,
-            Self::FromFirstNumber,
-            Self::Number,
-            Self::Row,
-            Self::OwnFirst,
-        ];
-        let plain = plain.into_iter().chain([Self::OwnFirstAndRow, Self::Padded, Self::Halves]);
-        plain.chain(Map::all().map(Self::Of))
+        let plain = [Self::By(1), Self::By(-1), Self::FromFirst, Self::Number, Self::Row, Self::OwnFirst];
+        let plain = plain.into_iter().chain([Self::Padded, Self::Halves]).chain(Map::all().map(Self::Of));
+        plain.chain([Self::OwnFirstAndRow, Self::FromFirstNumber])
     }
 
     /// The position for each row of a pass.
