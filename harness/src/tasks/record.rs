@@ -32,7 +32,7 @@ const RECORDED: &str = "What is recorded";
     mut_arg("ubatch", |a| a.help("Largest number of tokens of the prompt in one pass; 1 is token by token")),
     mut_arg("kv_type", |a| a.help("Type of the KV cache, or two as in q8_0/q4_1 for keys and values; llama.cpp has no f8 types [default: f32]")),
     mut_arg("inject", |a| a.help(
-        "Inject a fault: NAME[:PARAM=VALUE,…][@L07, @L07.q_rope, @p3000.. or a list such as @L07,p3000..]; repeatable (see `qdiff mutations`)"
+        "Inject a fault: NAME[:PARAM=VALUE,…][@L07, @L07.q_rope or @p3000..]; repeatable (see `qdiff mutations`)"
     )),
     mut_arg("stages", |a| a.help_heading(RECORDED)),
     mut_arg("layers", |a| a.help_heading(RECORDED)),

@@ -155,8 +155,7 @@ impl TypedValueParser for SourceParser {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let auto =
-            PossibleValue::new("auto").help("CUDA where there is a GPU, else the CPU; with --inject always the CPU");
+        let auto = PossibleValue::new("auto").help("CUDA where there is a GPU, else the CPU");
         let live = RUNNERS.iter().map(|r| PossibleValue::new(r.name).help(r.about));
         let recorded = PossibleValue::new("capture:DIR").help("a recorded capture of any engine");
         let nobody = PossibleValue::new("none").help("no reference: float64 and health checks alone judge the subject");

@@ -114,7 +114,7 @@ a case could not be judged whole.
 Examples:
   qdiff check
   qdiff check -m model.gguf --subject cpu --quick --json check.json
-  qdiff check --serving --subject cuda --expect bitwise
+  qdiff check --serving --expect bitwise
   qdiff check --subject 'cmd: ./engine {model} {tokens} {decoded} {passes}'")]
     Check(Reported<CheckRequest>),
     /// Print metadata, tensors, and the stages of the graph of a model
