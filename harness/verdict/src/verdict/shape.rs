@@ -58,7 +58,8 @@ pub fn describe(e: &Evidence<'_>) -> String {
         words.push("all of them are zero: not written, cleared, or made of zeros".to_owned());
     } else if let n @ 1.. = wrong.iter().filter(|w| !w.got.is_finite()).count() {
         let of = if n == wrong.len() { "all".to_owned() } else { n.to_string() };
-        words.push(format!("{of} of them {} NaN or infinite", if n == 1 { "is" } else { "are" }));
+        let are = if n == 1 && wrong.len() > 1 { "is" } else { "are" };
+        words.push(format!("{of} of them {are} NaN or infinite"));
     } else if let Some(fit) = fit(&wrong) {
         words.push(fit);
     } else {
