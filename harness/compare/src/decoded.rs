@@ -25,6 +25,10 @@ pub struct DecodedCheck {
     /// Choices that its own logits do not make, and the reference's logits do: of a capture that does not say how it chose.
     #[serde(default)]
     pub as_reference: usize,
+    /// Tokens that its logits do not choose, before the first that they do: of a capture that does not say how it chose, in which
+    /// they may be the rest of the prompt.
+    #[serde(default)]
+    pub given: usize,
     /// Choices that its logits do not make.
     pub others: usize,
     /// The first of these.
@@ -77,7 +81,7 @@ impl DecodedCheck {
 
     /// The outcome in words.
     pub fn words(&self) -> String {
-        let Self { sampler, checked, unchecked, as_reference, others, .. } = self;
+        let Self { sampler, checked, unchecked, as_reference, given, others, .. } = self;
         let lacking = match unchecked {
             0 => String::new(),
             n => format!("; {} not checked: their logits were not captured, or hold NaN", counted(*n, "choice")),
@@ -102,11 +106,20 @@ impl DecodedCheck {
                 if *n == 1 { "1 is".to_owned() } else { format!("{n} are") }
             ),
         };
-        match checked {
-            0 => format!("not checked: {sampler}{lacking}"),
+        let given = match given {
+            0 => String::new(),
             n => format!(
-                "{} fed as the engine's own logits choose ({sampler}){as_reference}{lacking}",
+                "{} that its logits do not choose may be the rest of the prompt: a manifest with \"sampler\": \"told\" or \"greedy\" says it",
                 counted(*n, "token")
+            ),
+        };
+        match checked {
+            0 if given.is_empty() => format!("not checked: {sampler}{lacking}"),
+            0 => format!("not checked: {given}{lacking}"),
+            n => format!(
+                "{} fed as the engine's own logits choose ({sampler}){as_reference}{}{lacking}",
+                counted(*n, "token"),
+                if given.is_empty() { given } else { format!("; {given}") }
             ),
         }
     }
@@ -194,6 +207,8 @@ pub fn check(
         DecodedCheck { sampler: sampler.to_owned(), declared: chose.sampler.is_some(), ..DecodedCheck::default() };
     let mut patterns = vec![ChoicePattern::Smallest, ChoicePattern::StepBefore];
     let mut before: Option<usize> = None;
+    // Other tokens before the first that its logits choose.
+    let mut leading = 0;
     for (i, token) in choices {
         let (row, token) = (steps[i].choice.as_ref().map(Stored::get), token as usize);
         let Some(row) = row.filter(|row| token < row.data.len() && !row.data.iter().any(|x| x.is_nan())) else {
@@ -210,6 +225,7 @@ pub fn check(
             continue;
         }
         found.others += 1;
+        leading += usize::from(found.checked == found.others + found.as_reference);
         patterns.retain(|pattern| match pattern {
             ChoicePattern::Smallest => smallest,
             ChoicePattern::StepBefore => last == Some(token),
@@ -230,6 +246,11 @@ pub fn check(
         }
     }
     found.pattern = found.first.as_ref().and_then(|_| patterns.first().copied());
+    let unsaid = !chose.alone && chose.sampler.is_none();
+    if unsaid && found.pattern.is_none() && leading == found.others {
+        (found.given, found.checked) = (leading, found.checked - leading);
+        (found.first, found.others) = (None, 0);
+    }
     Some(found)
 }
 

@@ -108,6 +108,9 @@ pub struct Together {
     /// The first of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_at: Option<usize>,
+    /// Further positions, whose logits are NaN on one side.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub without: usize,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
@@ -148,8 +151,9 @@ pub fn of(graph: &Graph, diagnosis: &Diagnosis, mismatches: &[Mismatch]) -> Opti
 
 /// What rows of logits show from a position on; `of_all` is the largest distance of all positions.
 fn together(rows: &[LogitsRow], from: usize, of_all: Option<Global>) -> Option<Together> {
-    let known = |row: &&LogitsRow| !row.subject.is_empty() && !row.reference.is_empty() && row.position >= from;
-    let rows: Vec<&LogitsRow> = rows.iter().filter(known).collect();
+    let known = |row: &&LogitsRow| !row.subject.is_empty() && !row.reference.is_empty();
+    let later = rows.iter().filter(|row| row.position >= from);
+    let (rows, without): (Vec<&LogitsRow>, Vec<&LogitsRow>) = later.partition(known);
     let worst = rows.iter().max_by(|a, b| a.kl.partial_cmp(&b.kl).unwrap_or(Ordering::Equal))?;
     let largest = || rows.iter().max_by(|a, b| a.distance.total_cmp(&b.distance));
     let later = |row: &&LogitsRow| {
@@ -166,6 +170,7 @@ fn together(rows: &[LogitsRow], from: usize, of_all: Option<Global>) -> Option<T
         kl_at: worst.position,
         changed: changed().count(),
         changed_at: changed().next().map(|row| row.position),
+        without: without.len(),
     })
 }
 
@@ -204,7 +209,7 @@ impl Severity {
 
     /// What all of it together does to the logits and the tokens, in words.
     pub fn words(&self) -> Option<String> {
-        let Together { positions, from, distance, kl, kl_at, changed, changed_at } = self.together.as_ref()?;
+        let Together { positions, from, distance, kl, kl_at, changed, changed_at, without } = self.together.as_ref()?;
         let all = match self.origins.len() {
             0 | 1 => String::new(),
             2 => "both origins together: ".to_owned(),
@@ -226,7 +231,11 @@ impl Severity {
             None => format!("{from}the likeliest token is the same at {positions}"),
             Some(first) => format!("{from}the likeliest token differs at {changed} of {positions}, first at p{first}"),
         };
-        Some(format!("{all}{differ}; {tokens}; this includes the rounding of both sides"))
+        let without = match without {
+            0 => String::new(),
+            n => format!("; the logits of {} are NaN", counted(*n, "further position")),
+        };
+        Some(format!("{all}{differ}; {tokens}{without}; this includes the rounding of both sides"))
     }
 }
 

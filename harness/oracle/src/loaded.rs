@@ -169,6 +169,12 @@ impl LoadedModel {
         (most.map_or_else(String::new, |(format, _)| format), alone)
     }
 
+    /// The formats of its weights, each once.
+    pub fn formats(&self) -> Vec<String> {
+        let names: BTreeSet<&str> = self.model.gguf().tensors.iter().map(|t| t.ggml_type.name()).collect();
+        names.into_iter().map(str::to_owned).collect()
+    }
+
     /// What the oracle reads of it.
     ///
     /// # Errors

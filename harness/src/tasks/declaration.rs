@@ -7,6 +7,7 @@ use crate::formats::Formats;
 use crate::pair::{Pair, Recording};
 use crate::runners::pairs::{PAIRS, Pairs};
 use crate::verdict::{Side, StageResult, Verdict, judge};
+use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Node, WeightSource as _};
 use qdiff_engine::quant::{FORMATS, Format, GgmlType};
 use serde::Serialize;
@@ -61,7 +62,10 @@ pub(super) fn proposed(
             .retain(|rule| rule.weights.is_empty() || model.iter().any(|format| format.ty.name() == rule.weights));
         Declared::Explicit(arithmetic)
     });
-    let mut all = Named::ALL.into_iter().map(Declared::Named).chain(of_reference);
+    // Rounded weights alone allow least.
+    let loaded = |parameters| Declared::Explicit(Arithmetic { parameters, ..Arithmetic::default() });
+    let loaded = [DType::F16, DType::Bf16].map(loaded);
+    let mut all = loaded.into_iter().chain(Named::ALL.map(Declared::Named)).chain(of_reference);
     let found = all.find(|declared| {
         let arithmetic = declared.arithmetic();
         arithmetic != Arithmetic::default() && judged(&arithmetic).is_some_and(|verdict| right(&verdict))

@@ -372,7 +372,7 @@ impl ToleranceRequest {
 #[command(next_help_heading = "Sides")]
 pub struct FaultRequest {
     /// Faults, as `--inject` writes them.
-    #[arg(help = "Inject a fault into the subject: NAME[:PARAM=VALUE,…][@L07, @L07.q_rope or @p3000..]; repeatable (see `qdiff mutations`)", long, value_name = "MUTATION", value_parser = values::FAULT, hide_possible_values = true)]
+    #[arg(help = "Inject a fault into the subject: NAME[:PARAM=VALUE,…][@L07, @L07.q_rope, @r1.L07 (rank 1) or @p3000..]; repeatable (see `qdiff mutations`)", long, value_name = "MUTATION", value_parser = values::FAULT, hide_possible_values = true)]
     pub inject: Vec<String>,
 }
 

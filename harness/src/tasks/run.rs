@@ -352,6 +352,7 @@ pub(super) fn describe(opened: &LoadedModel, sha256: String) -> ModelInfo {
         arch: config.arch.clone(),
         layers: config.n_layers,
         format: if alone { format!("({format})") } else { format!("(mostly {format})") },
+        formats: opened.formats(),
         folder: opened.is_folder(),
         hashed_by: hashed::command(opened.model.gguf()),
         sha256,

@@ -55,6 +55,28 @@ fn a_prompt_fed_token_by_token_is_not_taken_for_choices() {
     assert!(text.contains("every pass has one token"), "{text}");
 }
 
+/// The same of one that feeds the first tokens in one pass and the others one by one: right engines were DIVERGED. An engine that has
+/// chosen once by its logits, and then does not, is.
+#[test]
+fn the_rest_of_a_prompt_is_not_taken_for_choices() {
+    let folder = folder();
+    let right = fed(&folder, 2, |row, _| largest(row));
+    let other = |token: u32| (token + 7) % 100;
+    for (decoded, code, said) in [
+        ([other(right[0]), 9, 2], 0, "3 tokens that its logits do not choose may be the rest of the prompt"),
+        ([right[0], other(right[1]), 2], 1, "after step 1 the engine chose"),
+    ] {
+        dump(&folder, &decoded, Value::Null);
+        let (status, report, text) = folder.judged("--subject capture:mine");
+        assert_eq!(status, code, "{text}");
+        assert!(unwrapped(&text).contains(said), "{text}");
+        assert_eq!(report["decoded"]["given"] == 3, code == 0, "{text}");
+        dump(&folder, &decoded, json!("greedy"));
+        let (status, _, text) = folder.judged("--subject capture:mine");
+        assert_eq!(status, 1, "{text}");
+    }
+}
+
 fn smallest(row: &[f32], _: &[f32]) -> usize {
     (0..row.len()).fold(0, |best, i| if row[i] < row[best] { i } else { best })
 }

@@ -286,6 +286,7 @@ fn screen(opened: &Opened, diagnosis: Diagnosis) -> String {
             arch: config.arch.clone(),
             layers: config.n_layers,
             format: String::new(),
+            formats: Vec::new(),
             folder: false,
             sha256: "0".repeat(64),
             hashed_by: None,

@@ -108,7 +108,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let told = solution.told();
     let is_law = solution.confidence == Confidence::Proved && !solution.has_own_factors() && solution.also.is_empty();
     // What names no row says nothing of a pass: more elements alone showed it.
-    if !["the part", "each part", "token", "row"].iter().any(|word| told.contains(word)) {
+    if !["the part", "each part", "token", "row", " line"].iter().any(|word| told.contains(word)) {
         return None;
     }
     if !is_law || OF_POSITIONS.iter().any(|word| told.contains(word)) {

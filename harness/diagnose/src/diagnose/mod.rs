@@ -16,6 +16,7 @@ mod resumed;
 mod scattered;
 mod searcher;
 mod shared;
+mod shared_page;
 mod siblings;
 mod solve;
 mod spots;

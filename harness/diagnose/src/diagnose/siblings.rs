@@ -199,7 +199,10 @@ fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
             }
             let e = searcher.evidence(node, searcher.subject.capture);
             let told = match () {
-                () if listed(finding) => joined::words(&e, (runs, run)),
+                () if listed(finding) => {
+                    let of_rows = [joined::words, strangers::words, taken_over::words];
+                    of_rows.iter().find_map(|told| told(&e, (runs, run)))
+                }
                 () if conditional(&finding) => passes::words(&e, (runs, run)),
                 () => by_values(&e, (runs, run)),
             };

@@ -3,7 +3,13 @@
 use super::pass::{Fit, rules};
 use super::siblings::Runs;
 use crate::capture::{Capture, Whose};
-use crate::verdict::Evidence;
+use crate::verdict::{Evidence, RowAt};
+
+/// Elements of a row that are not the same by chance.
+pub(super) const SHORTEST: usize = 8;
+
+/// A token: what it was fed to, and its position.
+pub(super) type Token = (Whose, usize);
 
 /// The place of a token in a run of several sequences.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +118,14 @@ pub(super) struct Told {
     pub remedy: &'static str,
     /// Without the numbers of this run.
     pub shown: Shown,
+}
+
+/// The slot of a row, and where the row begins in it.
+pub(super) fn place(e: &Evidence<'_>, row: &RowAt) -> Option<(usize, usize)> {
+    let shape = &e.given[row.step].as_ref()?.shape;
+    let width: usize = shape[1..].iter().product();
+    let at = (row.range.start / width, row.range.start % width);
+    (at.1 + row.range.len() <= width && row.range.len() >= SHORTEST).then_some(at)
 }
 
 /// Elements that are wrong in the rows that are.

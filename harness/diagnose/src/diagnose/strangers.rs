@@ -1,10 +1,10 @@
 //! Rows of a cache that are the rows of other tokens, bit by bit: of which sequence, and of which tokens. A sequence alone does not
 //! tell, since the content of its rows is not its own.
 
+use super::shared_page;
 use super::siblings::{Runs, origin};
-use super::spots::{Link, Shown, Told};
+use super::spots::{Link, SHORTEST, Shown, Token, Told, place};
 use super::taken_over::REMEDY_OF_FILLERS;
-use crate::capture::Whose;
 use crate::number::counted;
 use crate::verdict::{Evidence, RowAt, right, work_of};
 use qdiff_engine::model::Axis;
@@ -20,25 +20,11 @@ const REMEDY: &str = "look at which rows a pass writes and which it leaves as th
 const REMEDY_OF_ROWS: &str = "look at which row of a pass is taken for a token: the order of its sequences, the rows that are gathered \
                               from it, and where results are scattered to";
 
-/// Elements of a row that are not the same by chance.
-const SHORTEST: usize = 8;
-
 /// Runs of rows that are reported.
 const MOST: usize = 4;
 
-/// A token: what it was fed to, and its position.
-type Token = (Whose, usize);
-
 /// A part of a row of a cache: where it begins, and the bits of its elements.
 type Bits = (usize, Vec<u32>);
-
-/// The slot of a row, and where the row begins in it.
-fn place(e: &Evidence<'_>, row: &RowAt) -> Option<(usize, usize)> {
-    let shape = &e.given[row.step].as_ref()?.shape;
-    let width: usize = shape[1..].iter().product();
-    let at = (row.range.start / width, row.range.start % width);
-    (at.1 + row.range.len() <= width && row.range.len() >= SHORTEST).then_some(at)
-}
 
 fn bits(from: usize, row: &[f32]) -> Bits {
     (from, row.iter().map(|v| v.to_bits()).collect())
@@ -96,6 +82,9 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     }
     if slots.values().any(BTreeSet::is_empty) {
         return None;
+    }
+    if let Some(told) = shared_page::written_last(e, &slots, (runs, run)) {
+        return Some(told);
     }
     // A row may be overwritten more than once: each slot is reported as it is first.
     let mut first: BTreeMap<usize, BTreeSet<Token>> = BTreeMap::new();

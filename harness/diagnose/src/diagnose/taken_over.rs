@@ -1,6 +1,7 @@
 //! Rows of a cache that were right when they were written, or that a sequence took over from another one, and are so no longer: what
 //! copied or moved them left out a part of them.
 
+use super::shared_page;
 use super::siblings::{Runs, origin};
 use super::spots::{Link, Shown, Told};
 use super::work::Meter;
@@ -23,6 +24,13 @@ const REMEDY_OF_OTHERS: &str = "look at what writes to slots of earlier tokens: 
 /// The same of rows that hold those of a token that fills up a pass.
 pub(super) const REMEDY_OF_FILLERS: &str = "give the rows that fill up a pass to a fixed size a slot that no sequence reads, in every pass: slots of an earlier pass \
                                  may still stand in the buffer";
+
+/// The same of a page that a rollback cuts.
+const REMEDY_OF_PAGES: &str =
+    "free only the pages behind the last row that is kept: round the rows that are kept up to full pages, not down";
+
+/// Of rows that a sequence had before tokens were taken back.
+const KEPT: &str = "kept at the rollback";
 
 /// How far a row may be from the one of another token, relative to its largest element: the cache may round.
 const NEAR: f64 = 2e-2;
@@ -166,7 +174,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     }
     let range = if first == last { format!("row {first}") } else { format!("rows {first}..{last}") };
     let (had, from) = match (last < taken, from.sequence == own.sequence) {
-        (true, true) => ("kept at the rollback".to_owned(), from),
+        (true, true) => (KEPT.to_owned(), from),
         (true, false) => (format!("taken over from {from}"), from),
         (false, _) => ("written by an earlier pass".to_owned(), own),
     };
@@ -207,6 +215,13 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
             if one { "has" } else { "have" }
         ),
     };
+    let lost = || if holds == Holds::Zeros { "are zero" } else { "are others" };
+    if last + 1 == taken && !one && had == KEPT && matches!(holds, Holds::Zeros | Holds::Others) {
+        let fits = shared_page::cut(first, taken, lost());
+        if let Some(told) = shared_page::told(fits, REMEDY_OF_PAGES) {
+            return Some(told);
+        }
+    }
     let what = match holds {
         Holds::Zeros => "zero",
         Holds::Fields(_, which) => which,

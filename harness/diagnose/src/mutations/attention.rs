@@ -87,11 +87,17 @@ fn no_maximum(scale: f64, s: &Tensor<f64>, right: (Tensor<f64>, Vec<f32>)) -> (T
 fn lanes((mut y, mut bound): (Tensor<f64>, Vec<f32>), kept: usize) -> (Tensor<f64>, Vec<f32>) {
     let keys = y.shape[2].max(1);
     for (y, bound) in y.data.chunks_mut(keys).zip(bound.chunks_mut(keys)) {
-        let part = y.iter().enumerate().filter(|(n, _)| n % WARP < kept);
-        let sum: f64 = part.map(|(_, v)| v).sum();
+        let part = y.iter().zip(&*bound).enumerate().filter(|(n, _)| n % WARP < kept);
+        let (sum, off) = part.fold((0.0, 0.0), |(sum, off), (_, (v, b))| (sum + v, off + f64::from(*b)));
         for (v, b) in y.iter_mut().zip(bound) {
-            *v /= sum;
-            *b = (f64::from(*b) / sum) as f32;
+            let (value, allowed) = (*v / sum, (f64::from(*b) + *v * off / sum) / sum);
+            (*v, *b) = (value, allowed as f32);
+            // Beyond f32 it is infinite, near its end it may be.
+            if value - allowed > f64::from(f32::MAX) {
+                *v = f64::INFINITY;
+            } else if value + allowed > f64::from(f32::MAX) {
+                *b = f32::INFINITY;
+            }
         }
     }
     (y, bound)

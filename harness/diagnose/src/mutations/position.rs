@@ -261,7 +261,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "decode-offset",
         fits: Some(rotations),
-        story: "in every step except the first, the rotation takes a wrong position; the distance is the same in each step",
+        story: "in every pass except the first, the rotation takes a wrong position; the distance is the same in each step",
         seen: "the prefill is right and the first decoded token is not",
         remedy: "give each token the number of tokens before it as its position; count the tokens of the cache once, and add nothing",
         params: &[Param::new("by", "positions too far in every step but the first", 16.0).searched(&[1.0, -1.0])],

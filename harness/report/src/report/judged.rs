@@ -3,7 +3,7 @@
 use super::origin::grouped;
 use super::stages::{NONE, OPEN};
 use super::{Outcome, Report};
-use crate::arithmetic::{Accumulation, Arithmetic, Functions};
+use crate::arithmetic::{Accumulation, Functions, LinearRule};
 use crate::metrics::largest;
 use crate::number::{counted, number, percent};
 use crate::verdict::{Local, Parts, Place, SEVERAL, Segment, StageResult, Status};
@@ -19,7 +19,7 @@ const NAMED: usize = 3;
 /// `all 531 stages are correct on both sides; …`, or the segments that were judged.
 pub(super) fn correct(report: &Report) -> String {
     let verdict = &report.diagnosis.verdict;
-    let declared = match arithmetic(&report.subject.arithmetic) {
+    let declared = match arithmetic(report) {
         plain if plain == "f32" && report.subject.stored.is_some() => "f32 and rounded storage".to_owned(),
         plain if plain == "f32" => plain,
         other if report.subject.unkept.is_some() => format!("its arithmetic ({other}), or f32 where it is not kept,"),
@@ -359,17 +359,20 @@ fn rounded_scores(report: &Report) -> String {
     format!("; {rows} of {first}{more} known only as far as the rounded scores are")
 }
 
-/// What the subject declares: f32 throughout, an arithmetic that has a name, or what differs from f32.
-pub(super) fn arithmetic(a: &Arithmetic) -> String {
+/// What the subject declares of this model: f32 throughout, an arithmetic that has a name, or what differs from f32.
+pub(super) fn arithmetic(report: &Report) -> String {
+    let (a, formats) = (&report.subject.arithmetic, &report.model.formats);
     if let Some(name) = a.name() {
         return name.to_string();
     }
     let f32 = ActivationFormat::F32;
-    let products = a.linear.iter().flat_map(|r| {
+    let here = |r: &&LinearRule| r.weights.is_empty() || formats.is_empty() || formats.contains(&r.weights);
+    let rules: Vec<&LinearRule> = a.linear.iter().filter(here).collect();
+    let products = rules.iter().flat_map(|r| {
         let activations = (r.activations != f32).then(|| named(&r.activations, "activations"));
         [activations, (r.output != DType::F32).then(|| named(&r.output, "products"))]
     });
-    let sums = a.linear.iter().map(|r| r.accumulation).chain(a.attention.iter().map(|r| r.accumulation));
+    let sums = rules.iter().map(|r| r.accumulation).chain(a.attention.iter().map(|r| r.accumulation));
     let sums = sums.map(|accumulation| match accumulation {
         Accumulation::F32 => None,
         Accumulation::TensorCores => Some("sums of tensor cores".to_owned()),

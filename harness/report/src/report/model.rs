@@ -254,6 +254,9 @@ pub struct ModelInfo {
     pub layers: usize,
     /// Most frequent weight format by bytes.
     pub format: String,
+    /// All formats of its weights, as an arithmetic names them; none in a report of an older qdiff.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub formats: Vec<String>,
     /// Whether it is a folder of safetensors, which llama.cpp cannot run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub folder: bool,

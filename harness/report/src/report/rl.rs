@@ -80,7 +80,7 @@ impl RlReport {
             return (Outcome::Incomplete, "there is no token of which both sides give a logprob".to_owned());
         };
         let text = format!(
-            "the logprobs of {} differ by no more than rounding allows: the gap nearest its limit is {} of {} nats, at p{}",
+            "the logprobs of {} differ by no more than rounding allows: the gap nearest its limit is {} nats, where {} are allowed, at p{}",
             counted(self.logprobs.tokens.len(), "token"),
             number(worst.gap.0),
             allowed(worst),

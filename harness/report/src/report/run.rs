@@ -92,7 +92,7 @@ fn under(report: &Report) -> String {
 fn rounded(report: &Report) -> String {
     let a = &report.subject.arithmetic;
     let kept = if report.subject.unkept.is_some() { ", not kept" } else { "" };
-    if a.outputs.plain() { String::new() } else { format!("({} arithmetic declared{kept}): ", arithmetic(a)) }
+    if a.outputs.plain() { String::new() } else { format!("({} arithmetic declared{kept}): ", arithmetic(report)) }
 }
 
 fn diverged(report: &Report) -> String {
@@ -267,7 +267,7 @@ fn facts(report: &Report) -> Vec<Line> {
             report.reference.name
         ),
     )]);
-    let declared = arithmetic(&report.subject.arithmetic);
+    let declared = arithmetic(report);
     if let Some(stored) = &report.subject.stored {
         let told = "qdiff allows for this rounding";
         // The other thing that it may be.

@@ -38,7 +38,10 @@ pub(super) fn worst<'a>(locals: impl Iterator<Item = (StageId, &'a Local)>) -> O
 fn row(name: String, group: &[&StageResult], layers: bool) -> Vec<String> {
     // A stage without a judged row has no figures.
     let told = |local: &&Local| local.rows > 0 || local.extent.is_some();
-    let subject = worst(group.iter().filter_map(|s| Some((s.id, s.subject.as_ref().filter(told)?))));
+    // Where a fault begins in some layer, the figures are of such a layer, whatever overflows later.
+    let begins = group.iter().any(|s| s.origin);
+    let of_subject = group.iter().filter(|s| s.origin == begins);
+    let subject = worst(of_subject.filter_map(|s| Some((s.id, s.subject.as_ref().filter(told)?))));
     let reference = worst(group.iter().filter_map(|s| Some((s.id, s.reference.as_ref().filter(told)?))));
     let place = |id: StageId, at: String| match where_of(id) {
         Some(of) if layers => format!("{of} {at}"),
@@ -108,7 +111,11 @@ pub(super) fn legend(verdict: &Verdict) -> Vec<Line> {
         lines.push(("inherited", INHERITED.to_owned()));
     }
     if has(Status::Poisoned) {
-        lines.push(("POISONED", "some of its values are NaN or infinite".to_owned()));
+        let begins = verdict.stages.iter().find(|s| s.status == Status::Poisoned && s.origin);
+        let begins = begins.map_or_else(String::new, |s| {
+            format!("; the first such stage is {}, which is wrong on its own inputs", s.id)
+        });
+        lines.push(("POISONED", format!("some of its values are NaN or infinite{begins}")));
     }
     let covered = || verdict.stages.iter().filter(|s| s.status == Status::Covered);
     let meanings = [
