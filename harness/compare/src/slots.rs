@@ -181,7 +181,9 @@ impl SlotsCheck {
             ];
             let rule = run.check.wrong.first().and_then(|row| match row.how {
                 WrongBy::Position { .. } => rule_of_positions(plan, tokens, said, &run.check),
-                WrongBy::Taken { .. } => rule_of_slots(plan, tokens, said, &run.check),
+                WrongBy::Taken { .. } => rule_of_slots(plan, tokens, said, &run.check)
+                    .or_else(|| rule_of_blocks(plan, tokens, said, &run.check)),
+                WrongBy::Table { .. } => rule_of_blocks(plan, tokens, said, &run.check),
                 _ => None,
             });
             run.check.rule = rule;
@@ -226,11 +228,15 @@ impl SlotsCheck {
             let rest = if alone { "; slots and block tables were not captured" } else { "" };
             return format!("all {} {list} agree with the rows of the run{rest}", self.checked);
         };
-        let rest = self.wrong.len() - 1 + self.more;
-        let more = match rest {
-            0 => String::new(),
-            1 => "; 1 more row is wrong".to_owned(),
-            _ => format!("; {rest} more rows are wrong"),
+        let own = self.wrong.iter().filter(|row| row.sequence == first.sequence).count();
+        let more = match (own - 1, self.wrong.len() - own + self.more) {
+            (0, 0) => String::new(),
+            (1, 0) => "; 1 more row is wrong".to_owned(),
+            (rest, 0) => format!("; {rest} more rows are wrong"),
+            (0, others) => format!("; so are {} of other sequences", counted(others, "row")),
+            (rest, others) => {
+                format!("; so are {} of this sequence and {others} of others", counted(rest, "more row"))
+            }
         };
         let harmless =
             if self.harmless { "; every value is right nonetheless: such rows may have been copied" } else { "" };
@@ -291,7 +297,10 @@ impl SlotsCheck {
                 "positions go on from the tokens that a sequence has: look at how they are counted behind a cached prefix, in \
                  chunks, and after tokens were taken back"
             }
-            WrongBy::Table { .. } => "look at how the block table is filled, and which row of it a sequence is given",
+            WrongBy::Table { .. } => {
+                "the slot mapping and the block table disagree: look at how slots are computed from the table (block number, rows of a \
+                 block, offset in it), how the table is filled, and which row of it a sequence is given"
+            }
             WrongBy::Cached { .. } => "look at how the prefix cache learns that a block was given to another sequence",
             WrongBy::NoSlot { .. } | WrongBy::Taken { .. } => {
                 "look at how the slot mapping is computed from the block table: block number, offset in the block, and whose row it is; \
@@ -307,10 +316,13 @@ fn are_not(rows: usize) -> String {
 
 /// The rows of each pass, by sequence; none where the rows of a sequence are not side by side.
 fn passes(plan: &Plan, tokens: &[u32], said: &[RowsSaid]) -> Option<Vec<Pass>> {
-    let mut have = vec![0; plan.sequences()];
-    let mut all = Vec::new();
+    let (mut have, mut taken_back) = (vec![0; plan.sequences()], vec![0; plan.sequences()]);
+    let (mut all, mut room) = (Vec::new(), 0);
     for (fed, said) in plan.fed(tokens).iter().zip(said) {
-        fed.backs.iter().for_each(|&(sequence, to)| have[sequence as usize] = to);
+        for &(sequence, to) in &fed.backs {
+            taken_back[sequence as usize] += have[sequence as usize] - to;
+            have[sequence as usize] = to;
+        }
         fed.prefixes.iter().for_each(|&(_, to, length)| have[to as usize] = length);
         let mut groups: Vec<Group> = Vec::new();
         for &sequence in &said.sequences {
@@ -318,10 +330,20 @@ fn passes(plan: &Plan, tokens: &[u32], said: &[RowsSaid]) -> Option<Vec<Pass>> {
             match known {
                 Some(at) if at + 1 == groups.len() => groups[at].rows += 1,
                 Some(_) => return None,
-                None => groups.push(Group { sequence, first: have[sequence as usize], rows: 1 }),
+                None => groups.push(Group {
+                    sequence,
+                    first: have[sequence as usize],
+                    rows: 1,
+                    taken_back: taken_back[sequence as usize],
+                    room,
+                }),
             }
         }
         groups.iter().for_each(|group| have[group.sequence as usize] += group.rows);
+        if all.is_empty() {
+            room = have.iter().copied().max().unwrap_or(0);
+            groups.iter_mut().for_each(|group| group.room = room);
+        }
         all.push(Pass(groups));
     }
     Some(all)
@@ -400,6 +422,52 @@ fn rule_of_slots(plan: &Plan, tokens: &[u32], said: &[RowsSaid], check: &SlotsCh
     (in_line && all).then(|| words.to_owned())
 }
 
+/// Rows of a block, as caches have them.
+const BLOCKS: [usize; 7] = [4, 8, 16, 32, 64, 128, 256];
+
+/// The rule that gives every slot from the block tables by another number of rows of a block than the cache has, in words.
+fn rule_of_blocks(plan: &Plan, tokens: &[u32], said: &[RowsSaid], check: &SlotsCheck) -> Option<String> {
+    let of_slots = |row: &WrongRow| matches!(row.how, WrongBy::Table { .. } | WrongBy::Taken { .. });
+    let wrong: HashSet<usize> = check.wrong.iter().map(|row| row.pass).collect();
+    if check.more > 0 || !check.wrong.iter().all(of_slots) || wrong.len() < SHOWN {
+        return None;
+    }
+    let passes = passes(plan, tokens, said)?;
+    // The slot of a row by the table, and the one that it is given.
+    let both = |pass: usize, (group, number): (usize, usize)| -> Option<(usize, i64)> {
+        let (of, said) = (&passes[pass], &said[pass]);
+        let own = of.0[group];
+        let by_table = *said.tables.get(&own.sequence)?.get(own.first + number)?;
+        Some((usize::try_from(by_table).ok()?, *said.slots.as_ref()?.get(of.first_of(group) + number)?))
+    };
+    let mut fits = Vec::new();
+    let sizes = BLOCKS.into_iter().flat_map(|rows| BLOCKS.into_iter().map(move |other| (rows, other)));
+    for (rows, other) in sizes.filter(|(rows, other)| rows != other) {
+        let mut changed = 0;
+        let mut fit = |condition: [When; 2]| {
+            changed = 0;
+            passes.iter().enumerate().all(|(number, pass)| {
+                (0..pass.rows()).all(|r| {
+                    let Some((at, (slot, given))) = pass.at(r).and_then(|at| Some((at, both(number, at)?))) else {
+                        return true;
+                    };
+                    let holds = condition.iter().all(|when| when.has(pass, at));
+                    let expected = if holds { slot / rows * other + slot % rows } else { slot };
+                    changed += usize::from(expected != slot);
+                    given == expected as i64
+                })
+            }) && changed > 0
+        };
+        if let Some(condition) = conditions().find(|condition| fit(*condition)) {
+            let rule =
+                format!("a row is written to slot {other} b + i, for row i of block b, where blocks have {rows} rows");
+            fits.push(Fit { rule, when: told(condition) });
+        }
+    }
+    let words = rules(&fits.iter().collect::<Vec<_>>());
+    (!words.is_empty()).then_some(words)
+}
+
 /// The state of a run.
 struct Run {
     check: SlotsCheck,
@@ -460,7 +528,8 @@ impl Run {
             let slot = said.slots.as_ref().map(|all| all[row]);
             if let Some(slot) = slot {
                 self.check.checked += 1;
-                self.written(pass, sequence, token, slot);
+                let by_table = said.tables.get(&sequence).and_then(|table| table.get(token)) == Some(&slot);
+                self.written(pass, (sequence, token), slot, by_table);
             }
             self.tables[sequence as usize].push(slot.filter(|slot| *slot >= 0));
         }
@@ -483,13 +552,19 @@ impl Run {
         }
     }
 
-    /// A row is written to a slot.
-    fn written(&mut self, pass: usize, sequence: u32, token: usize, slot: i64) {
+    /// A row is written to a slot, which its block table names or not.
+    fn written(&mut self, pass: usize, (sequence, token): (u32, usize), slot: i64, by_table: bool) {
         if slot < 0 {
             return self.found(pass, sequence, token, WrongBy::NoSlot { slot });
         }
         let owner = self.living(pass, slot).next();
-        if let Some((owner, of_token)) = owner {
+        // A row that was written to the wrong slot makes none wrong that has its own there.
+        let strays = |(of, at): (u32, usize)| {
+            let stray =
+                |row: &WrongRow| (row.sequence, row.token) == (of, at) && matches!(row.how, WrongBy::Table { .. });
+            by_table && self.check.wrong.iter().any(stray)
+        };
+        if let Some((owner, of_token)) = owner.filter(|owner| !strays(*owner)) {
             self.found(pass, sequence, token, WrongBy::Taken { slot, owner, of_token });
         }
         let holders = self.holders.entry(slot).or_default();

@@ -196,7 +196,7 @@ impl Finding {
 
     /// Takes the cause back: what is left is the place, and `shape`, what that looks like.
     pub(crate) fn leave_place(&mut self, shape: String) {
-        (self.cause, self.solution, self.key, self.shape) = (None, None, None, shape);
+        (self.cause, self.solution, self.key, self.remedy, self.shape) = (None, None, None, None, shape);
         self.inside.clear();
     }
 

@@ -39,6 +39,10 @@ pub struct Group {
     pub first: usize,
     /// How many they are.
     pub rows: usize,
+    /// Tokens that the sequence has taken back so far.
+    pub taken_back: usize,
+    /// Tokens that the longest sequence has after the first pass of the run.
+    pub room: usize,
 }
 
 /// The rows of a pass: those of one sequence after those of another.
@@ -119,11 +123,22 @@ impl fmt::Display for Order {
     }
 }
 
+/// How rows that were ordered are put back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// They are not.
+    Left,
+    /// They were not ordered, and are put back.
+    Back,
+    /// They are ordered once more.
+    Twice,
+}
+
 /// Which row of a pass is taken for a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Map {
-    /// Rows are in this order of their sequences, and not put back; or put back the wrong way.
-    Ordered(Order, bool),
+    /// Rows are in this order of their sequences.
+    Ordered(Order, Put),
     /// Row r mod m.
     Rest(usize),
     /// The first row of each m.
@@ -140,6 +155,8 @@ pub enum Map {
     OneEach,
     /// The last row of the longest sequence.
     OfLongest,
+    /// The same for the first row alone.
+    OfLongestFirst,
     /// The row before, the first being after the last.
     Before,
     /// The row after, the last being before the first.
@@ -159,7 +176,8 @@ const TILES: [usize; 7] = [2, 4, 8, 16, 32, 64, 128];
 impl Map {
     /// All that are tried, the plainest first.
     pub fn all() -> impl Iterator<Item = Self> {
-        let orders = Order::ALL.into_iter().flat_map(|order| [false, true].map(|back| Self::Ordered(order, back)));
+        let puts = [Put::Left, Put::Back, Put::Twice];
+        let orders = Order::ALL.into_iter().flat_map(move |order| puts.map(|put| Self::Ordered(order, put)));
         let plain = [
             Self::First,
             Self::OfSequence,
@@ -168,6 +186,7 @@ impl Map {
             Self::OneApart,
             Self::Padded,
             Self::OfLongest,
+            Self::OfLongestFirst,
             Self::Next,
             Self::Before,
             Self::After,
@@ -186,7 +205,7 @@ impl Map {
 
     /// The row that is taken for each row.
     pub fn of_all(self, pass: &Pass) -> Vec<Option<usize>> {
-        let Self::Ordered(order, back) = self else { return (0..pass.rows()).map(|r| self.of(pass, r)).collect() };
+        let Self::Ordered(order, put) = self else { return (0..pass.rows()).map(|r| self.of(pass, r)).collect() };
         let mut firsts: Vec<usize> = Vec::with_capacity(pass.0.len());
         pass.0.iter().fold(0, |first, group| {
             firsts.push(first);
@@ -194,8 +213,10 @@ impl Map {
         });
         let rows = |group: &usize| firsts[*group]..firsts[*group] + pass.0[*group].rows;
         let rows: Vec<usize> = pass.sorted(order).iter().flat_map(rows).collect();
-        if !back {
-            return rows.into_iter().map(Some).collect();
+        match put {
+            Put::Left => return rows.into_iter().map(Some).collect(),
+            Put::Twice => return rows.iter().map(|row| Some(rows[*row])).collect(),
+            Put::Back => {}
         }
         let mut put_back = vec![None; rows.len()];
         rows.iter().enumerate().for_each(|(i, row)| put_back[*row] = Some(i));
@@ -218,7 +239,8 @@ impl Map {
             Self::OneApart => group + number,
             Self::Padded => (group * pass.0.iter().map(|group| group.rows).max()? + number).min(n - 1),
             Self::Next => (r + 1).min(n - 1),
-            Self::OfLongest => {
+            Self::OfLongestFirst if r > 0 => r,
+            Self::OfLongest | Self::OfLongestFirst => {
                 let longest = *pass.sorted(Order::Longest).first()?;
                 pass.first_of(longest) + pass.0[longest].rows - 1
             }
@@ -231,10 +253,15 @@ impl Map {
 impl fmt::Display for Map {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ordered(order, false) => write!(f, "the row at its place when rows are ordered {order}"),
-            Self::Ordered(order, true) => {
+            Self::Ordered(order, Put::Left) => write!(f, "the row at its place when rows are ordered {order}"),
+            Self::Ordered(order, Put::Back) => {
                 write!(f, "the row whose number is its place when rows are ordered {order}")
             }
+            Self::Ordered(order, Put::Twice) => write!(
+                f,
+                "row o(o(r)) of the pass, for row r, o(r) being the row at place r when rows are ordered {order}: the order is applied again in the \
+                 place of its inverse"
+            ),
             Self::Rest(m) => write!(f, "row r mod {m} of the pass, for row r"),
             Self::FirstOf(m) => write!(f, "the first row of each {m} of the pass"),
             Self::AtMost(m) => write!(f, "row {} of the pass, for each row after it", m - 1),
@@ -243,6 +270,9 @@ impl fmt::Display for Map {
             Self::OfSequence => f.write_str("the row of the pass that has its number among those of its sequence"),
             Self::OneEach => f.write_str("the row of the pass that has the number of its sequence in it"),
             Self::OfLongest => f.write_str("the last row of the longest sequence in the pass"),
+            Self::OfLongestFirst => {
+                f.write_str("the last row of the longest sequence in the pass, for the first row of the pass alone")
+            }
             Self::OneApart => f.write_str("row b + i of the pass, for row i of the sequence with number b in it"),
             Self::Padded => f.write_str(
                 "row b·m + i of the pass (the last at most), for row i of the sequence with number b, m being the most rows of a sequence: as if each \
@@ -364,6 +394,12 @@ pub enum Position {
     OwnFirst,
     /// So many after its own.
     By(i64),
+    /// As many after its own as its sequence has rows in the pass: the length with the pass is counted from.
+    Advanced,
+    /// As many after its own as its sequence took tokens back: they are still counted.
+    TakenBack,
+    /// Its own, and beyond the tokens of the first pass, rounded up to a multiple of so many, the last of these: a table ends there.
+    AtMostFirst(usize),
     /// Its own, counted with the rows that fill its sequence up on the left to as many as any has.
     Padded,
     /// That of the row with half its number, and 0 in odd rows: numbers of 64 bits are read as numbers of 32.
@@ -375,7 +411,8 @@ impl Position {
     pub fn all() -> impl Iterator<Item = Self> {
         let plain = [Self::By(1), Self::By(-1), Self::FromFirst, Self::Number, Self::Row, Self::OwnFirst];
         let plain = plain.into_iter().chain([Self::Padded, Self::Halves]).chain(Map::all().map(Self::Of));
-        plain.chain([Self::OwnFirstAndRow, Self::FromFirstNumber])
+        let tables = [1, 8, 16, 32, 64, 128, 256].map(Self::AtMostFirst);
+        plain.chain([Self::OwnFirstAndRow, Self::FromFirstNumber, Self::Advanced, Self::TakenBack]).chain(tables)
     }
 
     /// The position for each row of a pass.
@@ -401,6 +438,9 @@ impl Position {
             Self::OwnFirstAndRow => Some(own + r),
             Self::OwnFirst => Some(own),
             Self::By(by) => (own + number).checked_add_signed(by as isize),
+            Self::Advanced => Some(own + number + pass.0[group].rows),
+            Self::TakenBack => Some(own + number + pass.0[group].taken_back),
+            Self::AtMostFirst(m) => Some((own + number).min(pass.0[group].room.next_multiple_of(m) - 1)),
             Self::Padded => {
                 let most = pass.0.iter().map(|group| group.rows).max()?;
                 Some(own + number + most - pass.0[group].rows)
@@ -433,6 +473,20 @@ impl fmt::Display for Position {
             Self::By(1) => f.write_str("the position after its own"),
             Self::By(-1) => f.write_str("the position before its own"),
             Self::By(by) => write!(f, "its own position and {by}"),
+            Self::Advanced => f.write_str(
+                "position p + n, for position p of a sequence that has n rows in the pass: the length is advanced before it is used",
+            ),
+            Self::TakenBack => {
+                f.write_str("position p + n, for position p of a sequence that took n tokens back: they are still counted")
+            }
+            Self::AtMostFirst(1) => f.write_str(
+                "the last position that a sequence has after the first pass of the run, for every position beyond: a table is no longer",
+            ),
+            Self::AtMostFirst(m) => write!(
+                f,
+                "the last position of a table, for every position beyond, and the table has the positions of the first pass of the run, \
+                 rounded up to a multiple of {m}"
+            ),
             Self::Padded => f.write_str(
                 "its own position and as many as its sequence has fewer rows in the pass than the one with the most: padding on the left is counted",
             ),
@@ -460,7 +514,18 @@ mod tests {
     use super::*;
 
     fn pass(groups: &[(u32, usize, usize)]) -> Pass {
-        Pass(groups.iter().map(|&(sequence, first, rows)| Group { sequence, first, rows }).collect())
+        Pass(
+            groups
+                .iter()
+                .map(|&(sequence, first, rows)| Group {
+                    sequence,
+                    first,
+                    rows,
+                    taken_back: 2 * sequence as usize,
+                    room: 6,
+                })
+                .collect(),
+        )
     }
 
     #[test]
@@ -468,8 +533,10 @@ mod tests {
         // Three sequences: 2 rows from position 4 on, 1 row at position 9, 3 rows from 0 on.
         let pass = pass(&[(0, 4, 2), (1, 9, 1), (2, 0, 3)]);
         let of = |map: Map| map.of_all(&pass).into_iter().map(Option::unwrap).collect::<Vec<_>>();
-        assert_eq!(of(Map::Ordered(Order::Longest, false)), [2, 0, 1, 3, 4, 5]);
-        assert_eq!(of(Map::Ordered(Order::Longest, true)), [1, 2, 0, 3, 4, 5]);
+        assert_eq!(of(Map::Ordered(Order::Longest, Put::Left)), [2, 0, 1, 3, 4, 5]);
+        assert_eq!(of(Map::Ordered(Order::Longest, Put::Back)), [1, 2, 0, 3, 4, 5]);
+        assert_eq!(of(Map::Ordered(Order::Longest, Put::Twice)), [1, 2, 0, 3, 4, 5]);
+        assert_eq!(of(Map::OfLongestFirst), [2, 1, 2, 3, 4, 5]);
         assert_eq!(of(Map::OfSequence), [0, 1, 0, 0, 1, 2]);
         assert_eq!(of(Map::OfLongest), [2; 6]);
         assert_eq!(of(Map::AtMost(4)), [0, 1, 2, 3, 3, 3]);
@@ -480,6 +547,10 @@ mod tests {
         assert_eq!(of(Position::Number).unwrap(), [0, 1, 0, 0, 1, 2]);
         assert_eq!(of(Position::OwnFirstAndRow).unwrap(), [4, 5, 11, 3, 4, 5]);
         assert_eq!(of(Position::By(-1)), None);
+        assert_eq!(of(Position::Advanced).unwrap(), [6, 7, 10, 3, 4, 5]);
+        assert_eq!(of(Position::TakenBack).unwrap(), [4, 5, 11, 4, 5, 6]);
+        assert_eq!(of(Position::AtMostFirst(1)).unwrap(), [4, 5, 5, 0, 1, 2]);
+        assert_eq!(of(Position::AtMostFirst(8)).unwrap(), [4, 5, 7, 0, 1, 2]);
     }
 
     #[test]

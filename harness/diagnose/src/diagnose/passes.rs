@@ -7,7 +7,7 @@ use super::siblings::Runs;
 use super::solve::coded_by;
 use super::spots::{Shown, Told};
 use super::work::Meter;
-use crate::capture::Capture;
+use crate::capture::{Capture, Whose};
 use crate::verdict::{Evidence, RowAt, right, work_of};
 use qdiff_engine::model::{Axis, Node, Role, StageId, row_len};
 use qdiff_engine::ops::anatomy::{Contraction, Elementwise, RowReduction, State};
@@ -54,12 +54,15 @@ fn passes(runs: Runs<'_>) -> Option<Vec<Fed>> {
         let capture = searcher.subject.capture;
         for (index, step) in capture.steps.iter().enumerate().filter(|(index, _)| capture.is_own(*index)) {
             let at = step.in_pass?;
-            let group = Group { sequence: step.whose.sequence, first: step.first, rows: step.tokens.len() };
+            let (sequence, taken_back) = (step.whose.sequence, taken_back(runs, step.whose));
+            let group = Group { sequence, first: step.first, rows: step.tokens.len(), taken_back, room: 0 };
             all.entry(at.number).or_default().push((at.before, run, index, group));
             rows.insert(at.number, at.rows);
         }
     }
+    let room = all.first_key_value()?.1.iter().map(|(.., group)| group.first + group.rows).max()?;
     let fed = |(number, mut groups): (usize, Vec<(usize, usize, usize, Group)>)| {
+        groups.iter_mut().for_each(|(.., group)| group.room = room);
         groups.sort_by_key(|(before, ..)| *before);
         let pass = Pass(groups.iter().map(|(.., group)| *group).collect());
         let whole = groups.iter().enumerate().all(|(i, (before, ..))| pass.first_of(i) == *before);
@@ -68,6 +71,21 @@ fn passes(runs: Runs<'_>) -> Option<Vec<Fed>> {
             .then(|| Fed { pass, of: groups.iter().map(|(_, run, step, _)| (*run, *step)).collect() })
     };
     all.into_iter().map(fed).collect()
+}
+
+/// How many tokens a sequence has taken back before this part of it.
+fn taken_back((runs, _): Runs<'_>, whose: Whose) -> usize {
+    let captures = runs.iter().map(|(searcher, _)| searcher.subject.capture);
+    let of = |rollbacks: u32| {
+        let is_it = |capture: &&Capture| capture.steps.last().is_some_and(|s| s.whose == Whose { rollbacks, ..whose });
+        captures.clone().find(is_it)
+    };
+    let all = (1..=whose.rollbacks).filter_map(|rollback| {
+        let (before, after) = (of(rollback - 1)?, of(rollback)?);
+        let kept = after.steps.iter().enumerate().find(|(index, _)| after.is_own(*index))?.1.first;
+        before.steps.last()?.keys().checked_sub(kept)
+    });
+    all.sum()
 }
 
 /// The stage of all runs, with where its rows are.

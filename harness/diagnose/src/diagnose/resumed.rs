@@ -1,6 +1,7 @@
 //! States that a pass goes on from which are not the ones that its sequence left: those of another sequence, as of the last owner of
 //! a slot that was never cleared, or those after tokens that were taken back.
 
+use super::pass::{Fit, rules};
 use super::siblings::Runs;
 use super::spots::{Link, Shown, Told};
 use crate::capture::{Capture, Whose};
@@ -139,6 +140,15 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     let of = found?;
     let first = capture.steps.get(*steps.first()?)?.first;
     let ((whose, tokens), None) = (*of.first()?, of.iter().nth(1)) else { return None };
+    let theirs = runs.iter().map(|(searcher, _)| searcher.subject.capture);
+    let theirs = theirs.into_iter().find(|theirs| theirs.steps.last().is_some_and(|step| step.whose == whose))?;
+    // After the same tokens it is the same state.
+    let fed = |capture: &Capture, n: usize| -> Vec<u32> {
+        capture.steps.iter().flat_map(|step| step.tokens.iter().copied()).take(n).collect()
+    };
+    if tokens == first && fed(capture, first) == fed(theirs, first) {
+        return None;
+    }
     let own = match first {
         0 => "zeros".to_owned(),
         first => format!("the one after the {} before the pass", counted(first, "token")),
@@ -152,6 +162,32 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         whose.beside(capture.steps.last()?.whose),
         counted(tokens, "token")
     );
+    // What a rollback left.
+    let own = capture.steps.last()?.whose;
+    let last = theirs
+        .steps
+        .last()
+        .filter(|_| steps.len() == 1 && whose.sequence == own.sequence && whose.rollbacks < own.rollbacks);
+    let after = last.and_then(|last| match tokens {
+        n if n == last.first => Some("the state before the last pass before the rollback"),
+        n if n == last.first + 1 && last.tokens.len() > 1 => {
+            Some("the state after the first token of the last pass before the rollback")
+        }
+        n if n == last.keys() => Some("the state after all tokens, those that were taken back among them"),
+        _ => None,
+    });
+    if let Some(after) = after {
+        let rule = format!(
+            "after tokens are taken back, a sequence goes on from {after}, and not from the one after the tokens that are kept"
+        );
+        let fits = vec![Fit { rule, when: "in every rollback".to_owned() }];
+        let words = format!("{words}: {}", rules(&fits.iter().collect::<Vec<_>>()));
+        return Some(Told {
+            words,
+            remedy: REMEDY,
+            shown: Shown { what: "state".to_owned(), fits, ..Shown::default() },
+        });
+    }
     let link = Link::of((runs, run), first, (whose, tokens.checked_sub(1)?))?;
     let links = vec![[link, link]];
     Some(Told { words, remedy: REMEDY, shown: Shown { what: "state".to_owned(), links, ..Shown::default() } })

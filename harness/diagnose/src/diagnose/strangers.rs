@@ -229,7 +229,8 @@ fn runs_of(slots: &BTreeMap<usize, BTreeSet<Token>>) -> Option<Vec<(usize, Token
 
 #[cfg(test)]
 mod tests {
-    use super::{Token, Whose, runs_of};
+    use super::{Token, runs_of};
+    use crate::capture::Whose;
     use std::collections::{BTreeMap, BTreeSet};
 
     #[test]
