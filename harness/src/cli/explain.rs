@@ -30,7 +30,10 @@ pub(super) fn run(request: &ExplainRequest) -> Result<u8> {
     let without: Vec<&Finding> = findings.iter().filter(|finding| finding.example.is_none()).collect();
     if !without.is_empty() {
         let origins = counted(without.len(), if without.len() == findings.len() { "origin" } else { "more origin" });
-        let _ = writeln!(text, "{origins} without a worked example (qdiff works out the first three origins only):\n");
+        let _ = writeln!(
+            text,
+            "{origins} without a worked example (qdiff works out three origins at most, and not every kind of fault):\n"
+        );
     }
     for (told, alike) in grouped(without, |finding| story(finding)) {
         let names: Vec<String> = alike.iter().map(|finding| finding.id.to_string()).collect();

@@ -265,7 +265,7 @@ fn wrong_slots_are_held_against_the_values() {
         assert!(said.contains(origin) && said.contains(words), "{bug}: {said}");
         assert!(said.contains("confirmed on 62 other tokens: they are wrong there too"), "{bug}: {said}");
         // A cause of one of the stages beside it would be a second sentence for one bug.
-        assert!(!said.contains("one explanation") && !said.contains("fits this run"), "{bug}: {said}");
+        assert!(!said.contains("one candidate") && !said.contains("fits this run"), "{bug}: {said}");
     }
     let said = run("--bug scores", 1);
     assert!(said.contains("3 DIVERGED") && !said.contains("at slots") && !said.contains("confirmed"), "{said}");

@@ -59,7 +59,10 @@ fn captures_are_tried_on_another_capture() {
     for other in ["other", "another"] {
         let (trial, text) = judged(&format!(" --confirm capture:{other}"));
         assert_eq!(trial["outcome"], "withdrawn", "{text}");
-        assert!(text.contains("no known cause") && text.contains("one explanation fits this run: \"epsilon"), "{text}");
+        assert!(
+            text.contains("no known cause") && text.contains("one candidate for the cause is taken back, \"epsilon"),
+            "{text}"
+        );
     }
     folder.refuses("run -m model.gguf --subject capture:one --confirm 1", &["--confirm capture:DIR"]);
     folder.refuses("run -m model.gguf --subject cpu --confirm capture:same", &["--confirm N"]);

@@ -81,6 +81,8 @@ impl Pass {
             Order::Shortest => all.sort_by_key(keys),
             Order::MostRows => all.sort_by_key(|i| std::cmp::Reverse(self.0[*i].rows)),
             Order::FewestRows => all.sort_by_key(|i| self.0[*i].rows),
+            Order::OnesFirst => all.sort_by_key(|i| self.0[*i].rows > 1),
+            Order::OnesLast => all.sort_by_key(|i| self.0[*i].rows <= 1),
             Order::Reversed => all.reverse(),
             Order::Numbers => all.sort_by_key(|i| self.0[*i].sequence),
         }
@@ -99,6 +101,10 @@ pub enum Order {
     MostRows,
     /// That with the fewest rows first.
     FewestRows,
+    /// Those with one row before all others: decode before prefill.
+    OnesFirst,
+    /// Those with one row behind all others.
+    OnesLast,
     /// The last first.
     Reversed,
     /// By the numbers of the sequences.
@@ -106,8 +112,16 @@ pub enum Order {
 }
 
 impl Order {
-    const ALL: [Self; 6] =
-        [Self::Longest, Self::Shortest, Self::MostRows, Self::FewestRows, Self::Reversed, Self::Numbers];
+    const ALL: [Self; 8] = [
+        Self::Longest,
+        Self::Shortest,
+        Self::MostRows,
+        Self::FewestRows,
+        Self::OnesFirst,
+        Self::OnesLast,
+        Self::Reversed,
+        Self::Numbers,
+    ];
 }
 
 impl fmt::Display for Order {
@@ -117,6 +131,8 @@ impl fmt::Display for Order {
             Self::Shortest => "from the shortest sequence to the longest",
             Self::MostRows => "from the sequence with the most rows to that with the fewest",
             Self::FewestRows => "from the sequence with the fewest rows to that with the most",
+            Self::OnesFirst => "with the sequences first that have one row in the pass",
+            Self::OnesLast => "with the sequences last that have one row in the pass",
             Self::Reversed => "from the last sequence of the pass to the first",
             Self::Numbers => "by the numbers of the sequences",
         })
@@ -145,6 +161,8 @@ pub enum Map {
     FirstOf(usize),
     /// Row r, but m − 1 at most.
     AtMost(usize),
+    /// In the last tile of m rows, which is not full, the rows of a full tile that ends with the pass.
+    TileBack(usize),
     /// The first row of the pass.
     First,
     /// The last row of the pass.
@@ -191,14 +209,15 @@ impl Map {
             Self::Before,
             Self::After,
         ];
-        let tiles = TILES.into_iter().flat_map(|m| [Self::Rest(m), Self::FirstOf(m), Self::AtMost(m)]);
+        let tiles =
+            TILES.into_iter().flat_map(|m| [Self::Rest(m), Self::FirstOf(m), Self::AtMost(m), Self::TileBack(m)]);
         plain.into_iter().chain(orders).chain(tiles)
     }
 
     /// The rows of its tile or chunk, if it has any: where no pass has more, it says the same as a rule without a number.
     pub fn tile(self) -> Option<usize> {
         match self {
-            Self::Rest(m) | Self::FirstOf(m) | Self::AtMost(m) => Some(m),
+            Self::Rest(m) | Self::FirstOf(m) | Self::AtMost(m) | Self::TileBack(m) => Some(m),
             _ => None,
         }
     }
@@ -232,6 +251,8 @@ impl Map {
             Self::Rest(m) => r % m,
             Self::FirstOf(m) => r / m * m,
             Self::AtMost(m) => r.min(m - 1),
+            Self::TileBack(m) if n > m && r >= n / m * m => n - m + r % m,
+            Self::TileBack(_) => r,
             Self::First => 0,
             Self::Last => n - 1,
             Self::OfSequence => number,
@@ -265,6 +286,11 @@ impl fmt::Display for Map {
             Self::Rest(m) => write!(f, "row r mod {m} of the pass, for row r"),
             Self::FirstOf(m) => write!(f, "the first row of each {m} of the pass"),
             Self::AtMost(m) => write!(f, "row {} of the pass, for each row after it", m - 1),
+            Self::TileBack(m) => write!(
+                f,
+                "row T - {m} + r mod {m} of the pass of T rows, for row r of the last tile of {m}, which is not full: that tile is moved back to end with \
+                 the pass"
+            ),
             Self::First => f.write_str("the first row of the pass"),
             Self::Last => f.write_str("the last row of the pass"),
             Self::OfSequence => f.write_str("the row of the pass that has its number among those of its sequence"),
@@ -314,6 +340,8 @@ pub enum When {
     NotFirst,
     /// The last one of each sequence in the pass.
     OwnLast,
+    /// Those at positions at which a page of so many rows begins.
+    PageBegins(usize),
 }
 
 impl When {
@@ -351,14 +379,18 @@ impl When {
             Self::Alone => pass.0.len() == 1,
             Self::NotFirst => number > 0,
             Self::OwnLast => number + 1 == own.rows,
+            Self::PageBegins(rows) => (own.first + number).is_multiple_of(rows),
         }
     }
 }
 
 impl fmt::Display for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::PageBegins(rows) = self {
+            return write!(f, "in rows at positions that are multiples of {rows}");
+        }
         f.write_str(match self {
-            Self::Always => "in every pass",
+            Self::Always | Self::PageBegins(_) => "in every pass",
             Self::EachOne => "in passes in which every sequence has one row",
             Self::Several => "in passes in which a sequence has several rows",
             Self::OwnOne => "for a sequence that has one row in the pass",
@@ -501,7 +533,9 @@ impl fmt::Display for Position {
 pub fn conditions() -> impl Iterator<Item = [When; 2]> {
     let one = When::ALL.into_iter().map(|when| [When::Always, when]);
     let two = (1..When::ALL.len()).flat_map(|i| (i + 1..When::ALL.len()).map(move |j| [When::ALL[i], When::ALL[j]]));
-    one.chain(two)
+    let pages = [8, 16, 32, 64].map(When::PageBegins);
+    let at_pages = pages.into_iter().flat_map(|page| [[When::Always, page], [When::OwnOne, page]]);
+    one.chain(two).chain(at_pages)
 }
 
 /// A condition in words.
@@ -542,6 +576,8 @@ mod tests {
         assert_eq!(of(Map::AtMost(4)), [0, 1, 2, 3, 3, 3]);
         assert_eq!(of(Map::Padded), [0, 1, 3, 5, 5, 5]);
         assert_eq!(of(Map::Next), [1, 2, 3, 4, 5, 5]);
+        assert_eq!(of(Map::TileBack(4)), [0, 1, 2, 3, 2, 3]);
+        assert_eq!(of(Map::Ordered(Order::OnesFirst, Put::Left)), [2, 0, 1, 3, 4, 5]);
         let of = |position: Position| position.of_all(&pass).into_iter().collect::<Option<Vec<_>>>();
         assert_eq!(of(Position::FromFirst).unwrap(), [4, 5, 6, 7, 8, 9]);
         assert_eq!(of(Position::Number).unwrap(), [0, 1, 0, 0, 1, 2]);

@@ -1,12 +1,15 @@
 //! A page of a cache that two sequences write to: the one that holds the end of a prefix, which was to be copied first, or the one
 //! that a rollback cuts.
 
+use super::Diagnosis;
 use super::leaks::in_common;
 use super::pass::{Fit, rules};
+use super::searcher::Searcher;
 use super::siblings::Runs;
 use super::spots::{Shown, Token, Told, place};
 use crate::capture::{Capture, Whose};
 use crate::verdict::Evidence;
+use qdiff_engine::model::StageId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How to mend it.
@@ -31,6 +34,16 @@ fn writes(capture: &Capture) -> BTreeMap<usize, (usize, usize)> {
         Some((step.first..step.keys()).map(move |at| (at, (pass.number, pass.before + at - step.first))))
     });
     rows.flatten().collect()
+}
+
+/// The row of a cache as a sequence wrote it.
+fn written_row(
+    cache: StageId, (runs, whose): (&[(&Searcher<'_>, &Diagnosis)], Whose), slot: usize,
+) -> Option<Vec<f32>> {
+    let captures = runs.iter().map(|(searcher, _)| searcher.subject.capture);
+    let of = captures.into_iter().find(|capture| capture.steps.last().is_some_and(|step| step.whose == whose))?;
+    let step = of.steps.iter().find(|step| (step.first..step.keys()).contains(&slot))?;
+    Some(step.get(cache)?.row(slot).to_vec())
 }
 
 /// The rule for wrong rows that another sequence wrote to the page that both have: what is written last stays.
@@ -66,8 +79,13 @@ pub(super) fn written_last(
                 let Some(pass) = capture.steps[step].in_pass else { return false };
                 match (holder(pass.number, slot), slots.get(&(step, slot))) {
                     (Some(whose), Some(tokens)) => tokens.contains(&(whose, slot)),
+                    // The same token at the same place may have the same row.
+                    (Some(whose), None) => {
+                        let own = capture.steps[step].get(e.node.id).map(|rows| rows.row(slot).to_vec());
+                        own.is_some() && own == written_row(e.node.id, (runs, whose), slot)
+                    }
                     (None, None) => true,
-                    _ => false,
+                    (None, Some(_)) => false,
                 }
             })
         })

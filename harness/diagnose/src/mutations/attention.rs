@@ -92,8 +92,10 @@ fn lanes((mut y, mut bound): (Tensor<f64>, Vec<f32>), kept: usize) -> (Tensor<f6
         for (v, b) in y.iter_mut().zip(bound) {
             let (value, allowed) = (*v / sum, (f64::from(*b) + *v * off / sum) / sum);
             (*v, *b) = (value, allowed as f32);
-            // Beyond f32 it is infinite, near its end it may be.
-            if value - allowed > f64::from(f32::MAX) {
+            // A sum that may be all rounding may be 0. Beyond f32 a value is infinite, near its end it may be.
+            if off >= sum {
+                *b = f32::INFINITY;
+            } else if value - allowed > f64::from(f32::MAX) {
                 *v = f64::INFINITY;
             } else if value + allowed > f64::from(f32::MAX) {
                 *b = f32::INFINITY;

@@ -53,8 +53,8 @@ pub(super) fn withdrawn(finding: &Finding) -> Option<String> {
     let Some(Trial::Withdrawn { tokens, told, because }) = &finding.trial else { return None };
     // Other tokens may have borne it out where something else of the run speaks against it.
     Some(match *tokens {
-        0 => format!("one explanation fits this stage: \"{told}\"; {because}"),
-        tokens => format!("one explanation fits this run: \"{told}\"; on {}, {because}", others(tokens)),
+        0 => format!("one candidate for the cause is taken back, \"{told}\": {because}"),
+        tokens => format!("one candidate for the cause is taken back, \"{told}\": on {}, {because}", others(tokens)),
     })
 }
 

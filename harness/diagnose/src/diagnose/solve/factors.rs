@@ -25,7 +25,8 @@ pub(super) type Other<'a> = (String, Terms<'a>);
 /// Index `k` of so many, moved.
 type Order = Box<dyn Fn(usize, usize) -> usize>;
 
-/// Orders in which factors may be read instead, and what is then read.
+/// Orders in which factors may be read instead, and what is then read. A place beyond the last one is in no run: nobody knows what is
+/// read there.
 fn orders(terms: usize) -> Vec<(String, Order)> {
     let mut all: Vec<(String, Order)> = Vec::new();
     let mut by = 1;
@@ -34,9 +35,9 @@ fn orders(terms: usize) -> Vec<(String, Order)> {
         all.push((format!("{by} before, wrapping around"), Box::new(move |k, n| (k + n - by % n) % n)));
         all.push((format!("{by} apart, in pairs"), Box::new(move |k, n| if k ^ by < n { k ^ by } else { k })));
         if 4 * by <= terms {
-            let middle = move |k: usize, n: usize| {
+            let middle = move |k: usize, _: usize| {
                 let to = [0, 2 * by, by, 3 * by][k / by % 4];
-                (k / (4 * by) * 4 * by + to + k % by).min(n - 1)
+                k / (4 * by) * 4 * by + to + k % by
             };
             let what = format!("as if of each {} the second and the third {by} changed places", 4 * by);
             all.push((what, Box::new(middle)));
@@ -63,6 +64,11 @@ fn orders(terms: usize) -> Vec<(String, Order)> {
     all.push(("that is the first".to_owned(), Box::new(|_, _| 0)));
     all.push(("that is the last".to_owned(), Box::new(|_, n| n - 1)));
     all
+}
+
+/// The places that an order gives for each of so many factors, if they have all of them.
+fn within(order: &dyn Fn(usize, usize) -> usize, n: usize) -> Option<Rc<[usize]>> {
+    (0..n).map(|k| Some(order(k, n)).filter(|at| *at < n)).collect()
 }
 
 /// Formats of blocks that weights may be rounded to once more.
@@ -104,18 +110,16 @@ pub(super) fn others<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other
     let terms = scene.fit.first().and_then(|&(r, i)| sums.factors(&scene.e.rows[r], i)).map_or(0, |(a, _)| a.len());
     for (place, order) in orders(terms) {
         // As a rule all sums are of as many terms.
-        let usual: Rc<[usize]> = (0..terms).map(|k| order(k, terms)).collect();
-        let order = Rc::new(move |n: usize| -> Rc<[usize]> {
-            if n == usual.len() { usual.clone() } else { (0..n).map(|k| order(k, n)).collect() }
-        });
+        let usual: Option<Rc<[usize]>> = within(&*order, terms);
+        let order = Rc::new(move |n: usize| if n == terms { usual.clone() } else { within(&*order, n) });
         let again = order.clone();
         all.push((
             format!("each {left} is multiplied with the {right} {place}"),
-            Rc::new(move |_, _, a, b| Some(a.iter().zip(&*order(b.len())).map(|(a, k)| a * b[*k]).collect())),
+            Rc::new(move |_, _, a, b| Some(a.iter().zip(&*order(b.len())?).map(|(a, k)| a * b[*k]).collect())),
         ));
         all.push((
             format!("each {right} is multiplied with the {left} {place}"),
-            Rc::new(move |_, _, a, b| Some(b.iter().zip(&*again(a.len())).map(|(b, k)| a[*k] * b).collect())),
+            Rc::new(move |_, _, a, b| Some(b.iter().zip(&*again(a.len())?).map(|(b, k)| a[*k] * b).collect())),
         ));
     }
     // Ways of shared memory: an order that depends on the output, or the key. `turned` has what is exclusive-ored.
