@@ -125,6 +125,18 @@ impl Plan {
         let mut like = self.clone();
         let shares = like.0.iter_mut().flatten().filter(|share| share.tokens > 0);
         shares.enumerate().for_each(|(at, share)| share.tokens = in_other_run(share.tokens, at + by));
+        // The longest of those that begin together is another one: what goes by an order of lengths comes apart from what does not.
+        if other_lengths && let Some(first) = like.0.first_mut() {
+            let fresh = |share: &&mut Share| share.tokens > 1 && share.prefix.is_none() && share.back.is_none();
+            let mut begin: Vec<&mut usize> = first.iter_mut().filter(fresh).map(|share| &mut share.tokens).collect();
+            let (mut at, mut end) = (0, begin.len());
+            while at + 1 < end {
+                end -= 1;
+                let (left, right) = begin.split_at_mut(end);
+                std::mem::swap(left[at], right[0]);
+                at += 1;
+            }
+        }
         // The tokens of each sequence, here and there, and what is left of those that it was last fed.
         let mut lengths = vec![([0usize; 2], [0usize; 2]); self.sequences()];
         for (pass, there) in self.0.iter().zip(&mut like.0) {
