@@ -14,7 +14,9 @@ use super::kernels::Params;
 use super::launch::Call;
 use super::layouts::Ptr;
 use super::mirror::Mirror;
+use super::options::Gemm;
 use super::slots::{Place, Slots};
+use super::walk::Ffn;
 use crate::model::row_len;
 use crate::tap::TapSink;
 use cudarc::driver::{CudaStream, result, sys};
@@ -184,14 +186,55 @@ impl CudaEngine {
         self.capture_of(&calls)
     }
 
+    /// A pass of several sequences. If each of its rows is attended to alone, and logits at most are wanted, it is one launch of a
+    /// graph, which is captured when the first pass of so many rows runs: what differs from pass to pass is in device memory.
+    pub(super) fn by_rows(&mut self, tokens: &[u32], taps: &mut dyn TapSink) -> Result<(), CudaError> {
+        let wanted = self.wanted(taps);
+        let logits = self.graph.nodes.len() - 1;
+        let Some(mut fast) = self.fast.take_if(|fast| {
+            let dense = fast.decoder.layers.iter().all(|layer| matches!(layer.ffn, Ffn::Dense(_)));
+            let others = wanted.iter().take(logits).any(|&wanted| wanted);
+            dense && !others && !self.apart && self.options.gemm == Gemm::Own && self.rows.together.is_empty()
+        }) else {
+            return self.by_nodes(tokens, taps);
+        };
+        let span = Span { tokens: tokens.len(), first: self.position };
+        let launched = fast.rows.remove(&span.tokens).map_or_else(|| self.capture_rows(&fast, span), Ok).and_then(|rows| {
+            self.bring_tokens(tokens)?;
+            rows.graph.launch().doing("launching a pass")?;
+            fast.rows.insert(span.tokens, rows);
+            Ok(())
+        });
+        self.fast = Some(fast);
+        launched?;
+        if wanted[logits] {
+            self.send(logits, span, taps)?;
+        }
+        self.finish(taps)?;
+        self.stream.synchronize().doing("running a step")?;
+        self.position += tokens.len();
+        Ok(())
+    }
+
+    /// Captures a pass of rows that are attended to one by one.
+    fn capture_rows(&self, fast: &Fast, span: Span) -> Result<Captured, CudaError> {
+        let schedule = self.schedule_of(Some(fast), &|_| false);
+        self.capture_where(&calls_of(schedule.longer(span)).collect::<Vec<_>>(), |_, call| call.params.file().waits())
+    }
+
     /// Captures these launches, each of which begins while the one before ends.
     pub(super) fn capture_of(&self, calls: &[Call]) -> Result<Captured, CudaError> {
+        // The second waits for the first to end: what comes after reads the step's position before it waits.
+        self.capture_where(calls, |i, _| i != 1)
+    }
+
+    /// Captures these launches, of which those that are `early` begin while the one before ends.
+    fn capture_where(&self, calls: &[Call], early: impl Fn(usize, &Call) -> bool) -> Result<Captured, CudaError> {
         self.stream
             .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .doing("capturing a decode step")?;
         for (i, call) in calls.iter().enumerate() {
-            // The second waits for the first to end: what comes after reads the step's position before it waits.
-            self.launch(call, i != 1)?;
+            self.launch(call, early(i, call))?;
         }
         let graph = self
             .stream

@@ -7,6 +7,7 @@ use super::faults::Planted;
 use super::known::is_cache;
 use super::launch::Call;
 use super::options::Gemm;
+use super::several::Several;
 use crate::model::row_len;
 
 /// Makes the launches of steps.
@@ -24,7 +25,7 @@ impl Schedule<'_> {
     /// A step of `token`, or a longer one.
     pub fn step(&self, tokens: &[u32], first: usize) -> Vec<Launch> {
         match (&self.fused, tokens) {
-            (Some(fused), [token]) => {
+            (Some(fused), [token]) if !self.calls.is_of_several() => {
                 #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
                 let mut all = fused.decode(*token, first);
                 #[cfg(any(test, feature = "faults"))]
@@ -44,7 +45,7 @@ impl Schedule<'_> {
         if self.planted.is_some() {
             return 1;
         }
-        self.prefill().filter(|_| tokens > 1).map_or(1, |fused| fused.prefill_parts())
+        self.prefill().filter(|_| tokens > 1 || self.calls.is_of_several()).map_or(1, |fused| fused.prefill_parts())
     }
 
     /// A part of a step, of as many as [`Self::parts`] says.
@@ -70,7 +71,7 @@ impl Schedule<'_> {
     }
 
     /// A step of many tokens: a node at a time where it has no kernels of its own.
-    fn longer(&self, span: Span) -> Vec<Launch> {
+    pub fn longer(&self, span: Span) -> Vec<Launch> {
         match self.prefill() {
             Some(fused) => {
                 #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
@@ -140,7 +141,16 @@ impl Schedule<'_> {
         let read = caches.filter_map(|(i, node)| self.calls.read_cache(i, row_len(node)));
         // Some are others where something is tapped.
         let tapped = Self { fused: self.fused.map(|fused| Fused { wants: &|_| true, ..fused }), ..*self };
-        let longer = calls_of(self.longer(one)).chain(calls_of(tapped.longer(one)));
+        let mut longer: Vec<Call> = calls_of(self.longer(one)).chain(calls_of(tapped.longer(one))).collect();
+        if self.calls.options.more_sequences > 0 {
+            // And where rows are of several sequences.
+            let rows = Several::any();
+            for which in [self, &tapped] {
+                let calls = Calls { batch: self.calls.memory.batch, several: &rows, ..self.calls };
+                let fused = which.fused.map(|fused| Fused { calls, ..fused });
+                longer.extend(calls_of(Self { calls, fused, ..*which }.longer(one)));
+            }
+        }
         // In a long context another kernel computes attention.
         let last = self.calls.options.context.saturating_sub(1);
         let steps = [(self, 0), (self, last), (&tapped, 0), (&tapped, last)];
