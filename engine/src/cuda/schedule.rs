@@ -148,7 +148,7 @@ impl Schedule<'_> {
             for which in [self, &tapped] {
                 let calls = Calls { batch: self.calls.memory.batch, several: &rows, ..self.calls };
                 let fused = which.fused.map(|fused| Fused { calls, ..fused });
-                longer.extend(calls_of(Self { calls, fused, ..*which }.longer(one)));
+                longer.extend(calls_of(Schedule { calls, fused, ..*which }.longer(one)));
             }
         }
         // In a long context another kernel computes attention.
@@ -197,6 +197,47 @@ mod tests {
                     }
                 });
             }
+        }
+    }
+
+    #[test]
+    fn a_pass_of_several_sequences_makes_each_stage_once_of_kernels_that_are_known_before() {
+        for graph in &graphs() {
+            let options = Options {
+                step: 300,
+                context: 900,
+                path: Path::Fast,
+                taps: true,
+                more_sequences: 3,
+                ..Options::default()
+            };
+            with_calls(graph, &options, |calls| {
+                let decoder = decoder_of(graph).expect("a decoder");
+                let schedule = |calls, wants| {
+                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants, narrow: false };
+                    Schedule { calls, fused: Some(fused), planted: None }
+                };
+                let none: &dyn Fn(usize) -> bool = &|_| false;
+                let known: HashSet<_> = schedule(calls, none).kernels().iter().map(Call::kernel).collect();
+                let Several { alone, together } = Several::any();
+                let both = Several { alone: vec![0, 1, 2], together: together.clone() };
+                for several in [Several { alone, together: Vec::new() }, Several { alone: Vec::new(), together }, both] {
+                    let calls = Calls { batch: calls.memory.batch, several: &several, ..calls };
+                    for wants in [none, &|_| true, &|i| i.is_multiple_of(2)] {
+                        for tokens in [1, 2, 300] {
+                            let schedule = schedule(calls, wants);
+                            let parts = schedule.parts(tokens);
+                            let part = |part| schedule.part((part, parts), &vec![0; tokens], 100);
+                            let launches: Vec<Launch> = (0..parts).flat_map(part).collect();
+                            let mut nodes: Vec<usize> = launches.iter().flat_map(|l| l.nodes.clone()).collect();
+                            nodes.sort_unstable();
+                            assert_eq!(nodes, (0..graph.nodes.len()).collect::<Vec<_>>(), "{tokens} tokens");
+                            let mut calls = calls_of(launches);
+                            assert!(calls.all(|call| known.contains(&call.kernel())), "{tokens} tokens");
+                        }
+                    }
+                }
+            });
         }
     }
 }

@@ -150,7 +150,35 @@ impl Fused<'_> {
 mod tests {
     use super::*;
     use crate::cpu::{Row, Sequences};
+    use crate::cuda::calls::Calls;
+    use crate::cuda::testing::{graphs, with_calls};
     use proptest::prelude::*;
+
+    #[test]
+    fn shares_of_any_number_of_rows_have_room_and_are_what_is_put_together() {
+        for graph in &graphs() {
+            let options = Options {
+                step: 700,
+                context: 900,
+                path: Path::Fast,
+                more_sequences: 3,
+                ..Options::default()
+            };
+            with_calls(graph, &options, |calls| {
+                let decoder = Decoder::of(graph).expect("a decoder");
+                for rows in [1, 2, 3, 31, 32, 255, 256, 257, 700] {
+                    let several = Several { alone: vec![0; rows], together: Vec::new() };
+                    let calls = Calls { batch: calls.memory.batch, several: &several, ..calls };
+                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| true, narrow: false };
+                    let [attention, join] = fused.attention_alone(&decoder.layers[0], Span { tokens: rows, first: 3 });
+                    let Params::JoinShares(params) = &join.params else { panic!("{join:?}") };
+                    assert_eq!((attention.grid.1 as i32, attention.grid.2 as usize), (params.splits, rows));
+                    assert_eq!(join.grid.1 as usize, rows);
+                    assert!(params.splits >= 1 && params.splits as usize * rows <= shares(&options), "{rows} rows");
+                }
+            });
+        }
+    }
 
     proptest! {
         /// Whatever rows sequences have in a pass, in any order, each is attended to once, with its own position and table.

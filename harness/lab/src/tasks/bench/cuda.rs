@@ -40,8 +40,8 @@ pub(super) struct Reader {
 
 impl Reader {
     /// Of one stage.
-    pub(super) fn of(stage: Option<StageId>) -> Self {
-        Self { named: Some(stage.into_iter().collect()), ..Self::default() }
+    pub(super) fn of(stage: StageId) -> Self {
+        Self { named: Some(HashSet::from([stage])), ..Self::default() }
     }
 }
 
