@@ -38,6 +38,16 @@ impl Tables {
         }
         all
     }
+
+    /// As they stand from an address on (`Batch::at`), with the rows that are attended to one by one.
+    fn packed(mut self, mut alone: Vec<i32>) -> Vec<i32> {
+        alone.resize(self.positions.len(), 0);
+        let mut all = Vec::with_capacity(4 * alone.len() + self.tables.len());
+        for part in [&mut self.positions, &mut self.slots, &mut self.starts, &mut alone, &mut self.tables] {
+            all.append(part);
+        }
+        all
+    }
 }
 
 impl CudaEngine {
@@ -141,15 +151,10 @@ impl CudaEngine {
             return Ok(());
         }
         let tables = Tables::of(rows, groups);
-        (self.batch, self.rows) = (self.memory.batch, Several::of(groups));
-        let Batch { positions, slots, tables: at, starts } = self.batch;
-        let mut all =
-            vec![(positions, &tables.positions), (slots, &tables.slots), (at, &tables.tables), (starts, &tables.starts)];
-        all.extend((self.options.path == Path::Fast).then_some((self.memory.alone, &self.rows.alone)));
-        all.into_iter().filter(|(_, from)| !from.is_empty()).try_for_each(|(to, from)| {
-            // SAFETY: the buffers were taken for so many rows and sequences; the copies end before they return.
-            unsafe { result::memcpy_htod_sync(to, from) }.doing("copying block tables to the device")
-        })
+        (self.batch, self.rows) = (Batch::at(self.memory.rows, rows), Several::of(groups));
+        let all = tables.packed(self.rows.alone.clone());
+        // SAFETY: the buffer was taken for so many rows and sequences; the copy ends before it returns.
+        unsafe { result::memcpy_htod_sync(self.memory.rows, &all) }.doing("copying block tables to the device")
     }
 
     fn takes_sequences(&self) -> Result<(), CudaError> {
@@ -182,5 +187,7 @@ mod tests {
         assert_eq!(tables.slots, [3, 4, 5, 6]);
         assert_eq!(tables.tables, [0, 1, 2, 4, /* */ 0, 1, 3, 5, /* */ 6]);
         assert_eq!(tables.starts, [4, 0, 4, 8]);
+        let packed = tables.packed(vec![3]);
+        assert_eq!(packed[8..], [4, 0, 4, 8, /* */ 3, 0, 0, 0, /* */ 0, 1, 2, 4, 0, 1, 3, 5, 6]);
     }
 }

@@ -26,8 +26,8 @@ pub struct Fast {
     pub(super) turns: Vec<Turn>,
     /// Which of them the last step wrote.
     pub(super) turn: usize,
-    /// Passes of several sequences as graphs, by their rows.
-    pub(super) rows: HashMap<usize, Captured>,
+    /// Passes of several sequences as graphs, by their rows and what is wanted of them.
+    pub(super) rows: HashMap<(usize, Vec<bool>), Captured>,
     /// The first launch of the step before.
     #[cfg(any(test, feature = "faults"))]
     pub(super) before: Option<Call>,

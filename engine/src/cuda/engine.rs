@@ -577,7 +577,7 @@ impl CudaEngine {
     }
 
     /// Fills the outputs of a step with NaN, so that what a kernel leaves unwritten shows. A cache keeps its rows.
-    fn poison(&self, nodes: impl Iterator<Item = usize>, span: Span) -> Result<(), CudaError> {
+    pub(super) fn poison(&self, nodes: impl Iterator<Item = usize>, span: Span) -> Result<(), CudaError> {
         for i in nodes {
             let (buffer, node) = (self.memory.outputs[i], &self.graph.nodes[i]);
             let bytes = 4 * Graph::extent(node, span.tokens, span.keys()).iter().product::<usize>();

@@ -6,7 +6,7 @@ use super::device::Doing as _;
 use super::kernels::constant;
 use super::known::{Known, is_cache, is_own_state, known};
 use super::launch::Call;
-use super::layouts::{Batch, Operand, Ptr, Wide};
+use super::layouts::{Operand, Ptr, Wide};
 use super::operand::{Part as Split, SHARED, cache_tile, sums_bytes};
 use super::options::{Gemm, Options, Path};
 use super::several;
@@ -43,10 +43,8 @@ pub struct Memory {
     pub tokens: Ptr,
     /// Rows of the table of n-grams for each of them.
     pub ngrams: Ptr,
-    /// The rows of a step of several sequences.
-    pub batch: Batch,
-    /// Those of its rows that the fused attention takes one by one.
-    pub alone: Ptr,
+    /// What kernels are given of the rows of a step of several sequences (`Batch::at`).
+    pub rows: Ptr,
     /// A weight dequantised for cuBLAS.
     pub dequantised: Ptr,
     /// Shares of the sums of a product on the tensor cores.
@@ -169,13 +167,7 @@ impl Memory {
             before,
             tokens: take(4 * options.step.max(1)),
             ngrams: take(4 * options.step.max(1) * ngrams_of(graph).map_or(0, |ngrams| ngrams.heads.len())),
-            batch: Batch {
-                positions: take(4 * rows),
-                slots: take(4 * rows),
-                tables: take(4 * tables),
-                starts: take(4 * rows),
-            },
-            alone: take(longer(4 * rows)),
+            rows: take(4 * (4 * rows + tables)),
             dequantised: take(dequantised),
             parts: take(parts),
             cache_f32: take(4 * options.context * widest),

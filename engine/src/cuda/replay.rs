@@ -186,29 +186,25 @@ impl CudaEngine {
         self.capture_of(&calls)
     }
 
-    /// A pass of several sequences. If each of its rows is attended to alone, and logits at most are wanted, it is one launch of a
-    /// graph, which is captured when the first pass of so many rows runs: what differs from pass to pass is in device memory.
+    /// A pass of several sequences. If each of its rows is attended to alone, and no stage of a layer is wanted, it is one launch of
+    /// a graph, which is captured when the first pass of so many rows runs: what differs from pass to pass is in device memory.
     pub(super) fn by_rows(&mut self, tokens: &[u32], taps: &mut dyn TapSink) -> Result<(), CudaError> {
         let wanted = self.wanted(taps);
-        let logits = self.graph.nodes.len() - 1;
+        // Layers share the buffers of their stages, and each would have to travel before the next writes.
+        let of_layers = self.graph.nodes.iter().zip(&wanted).any(|(node, &wanted)| wanted && node.id.layer.is_some());
         let Some(mut fast) = self.fast.take_if(|fast| {
             let dense = fast.decoder.layers.iter().all(|layer| matches!(layer.ffn, Ffn::Dense(_)));
-            let others = wanted.iter().take(logits).any(|&wanted| wanted);
-            dense && !others && !self.apart && self.options.gemm == Gemm::Own && self.rows.together.is_empty()
+            dense && !of_layers && !self.apart && self.options.gemm == Gemm::Own && self.rows.together.is_empty()
         }) else {
             return self.by_nodes(tokens, taps);
         };
+        self.finish(taps)?;
         let span = Span { tokens: tokens.len(), first: self.position };
-        let launched = fast.rows.remove(&span.tokens).map_or_else(|| self.capture_rows(&fast, span), Ok).and_then(|rows| {
-            self.bring_tokens(tokens)?;
-            rows.graph.launch().doing("launching a pass")?;
-            fast.rows.insert(span.tokens, rows);
-            Ok(())
-        });
+        let launched = self.launch_rows(&mut fast, tokens, &wanted, span);
         self.fast = Some(fast);
         launched?;
-        if wanted[logits] {
-            self.send(logits, span, taps)?;
+        for index in (0..wanted.len()).filter(|&i| wanted[i]) {
+            self.send(index, span, taps)?;
         }
         self.finish(taps)?;
         self.stream.synchronize().doing("running a step")?;
@@ -216,10 +212,18 @@ impl CudaEngine {
         Ok(())
     }
 
-    /// Captures a pass of rows that are attended to one by one.
-    fn capture_rows(&self, fast: &Fast, span: Span) -> Result<Captured, CudaError> {
-        let schedule = self.schedule_of(Some(fast), &|_| false);
-        self.capture_where(&calls_of(schedule.longer(span)).collect::<Vec<_>>(), |_, call| call.params.file().waits())
+    /// Launches a pass of rows that are attended to one by one.
+    fn launch_rows(&self, fast: &mut Fast, tokens: &[u32], wanted: &[bool], span: Span) -> Result<(), CudaError> {
+        let key = (tokens.len(), wanted.to_vec());
+        if !fast.rows.contains_key(&key) {
+            let wants = |i: usize| wanted[i];
+            let calls: Vec<Call> = calls_of(self.schedule_of(Some(fast), &wants).longer(span)).collect();
+            let captured = self.capture_where(&calls, |_, call| call.params.file().waits())?;
+            fast.rows.insert(key.clone(), captured);
+        }
+        self.bring_tokens(tokens)?;
+        self.poison((0..wanted.len()).filter(|&i| wanted[i]), span)?;
+        fast.rows[&key].graph.launch().doing("launching a pass")
     }
 
     /// Captures these launches, each of which begins while the one before ends.

@@ -6,6 +6,7 @@ use super::fast::Fused;
 use super::faults::Planted;
 use super::known::is_cache;
 use super::launch::Call;
+use super::layouts::Batch;
 use super::options::Gemm;
 use super::several::Several;
 use crate::model::row_len;
@@ -146,7 +147,8 @@ impl Schedule<'_> {
             // And where rows are of several sequences.
             let rows = Several::any();
             for which in [self, &tapped] {
-                let calls = Calls { batch: self.calls.memory.batch, several: &rows, ..self.calls };
+                let batch = Batch::at(self.calls.memory.rows, one.tokens);
+                let calls = Calls { batch, several: &rows, ..self.calls };
                 let fused = which.fused.map(|fused| Fused { calls, ..fused });
                 longer.extend(calls_of(Schedule { calls, fused, ..*which }.longer(one)));
             }
@@ -222,7 +224,7 @@ mod tests {
                 let Several { alone, together } = Several::any();
                 let both = Several { alone: vec![0, 1, 2], together: together.clone() };
                 for several in [Several { alone, together: Vec::new() }, Several { alone: Vec::new(), together }, both] {
-                    let calls = Calls { batch: calls.memory.batch, several: &several, ..calls };
+                    let calls = Calls { batch: Batch::at(calls.memory.rows, 3), several: &several, ..calls };
                     for wants in [none, &|_| true, &|i| i.is_multiple_of(2)] {
                         for tokens in [1, 2, 300] {
                             let schedule = schedule(calls, wants);

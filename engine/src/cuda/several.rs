@@ -111,6 +111,8 @@ impl Fused<'_> {
         let splits = filling.min(shares(self.calls.options) / rows).clamp(1, SPLITS as usize);
         let (scores_tap, weights_tap) = (self.wanted(layer.scores), self.wanted(layer.weights));
         let (tokens, keys) = (span.tokens as i32, span.keys() as i32);
+        // Behind the starts, one for each row.
+        let alone = self.calls.batch.starts + 4 * span.tokens as u64;
         let params = AttentionParams {
             q: self.at(layer.rope[0]),
             k: self.at(layer.cache[0]),
@@ -123,7 +125,7 @@ impl Fused<'_> {
             early: 0,
             stamps: 0,
             batch: self.calls.batch,
-            rows: memory.alone,
+            rows: alone,
             tokens,
             keys,
         };
@@ -132,7 +134,7 @@ impl Fused<'_> {
         let join = JoinSharesParams {
             partial: memory.partial,
             batch: self.calls.batch,
-            rows: memory.alone,
+            rows: alone,
             out: self.at(layer.context),
             scores_tap,
             weights_tap,
@@ -151,6 +153,7 @@ mod tests {
     use super::*;
     use crate::cpu::{Row, Sequences};
     use crate::cuda::calls::Calls;
+    use crate::cuda::layouts::Batch;
     use crate::cuda::testing::{graphs, with_calls};
     use proptest::prelude::*;
 
@@ -168,7 +171,7 @@ mod tests {
                 let decoder = Decoder::of(graph).expect("a decoder");
                 for rows in [1, 2, 3, 31, 32, 255, 256, 257, 700] {
                     let several = Several { alone: vec![0; rows], together: Vec::new() };
-                    let calls = Calls { batch: calls.memory.batch, several: &several, ..calls };
+                    let calls = Calls { batch: Batch::at(calls.memory.rows, rows), several: &several, ..calls };
                     let fused = Fused { calls, decoder: &decoder, next_token: 0, wants: &|_| true, narrow: false };
                     let [attention, join] = fused.attention_alone(&decoder.layers[0], Span { tokens: rows, first: 3 });
                     let Params::JoinShares(params) = &join.params else { panic!("{join:?}") };
