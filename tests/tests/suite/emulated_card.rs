@@ -155,7 +155,7 @@ fn other_ways_to_run_match() {
 }
 
 /// The fused path in passes of several sequences: a prefill beside a decode step, a shared prefix, a draft that is taken back,
-/// and slots that are used again.
+/// slots that are used again, and passes that are one graph.
 #[test]
 fn the_fused_path_runs_several_sequences() {
     let card = Card::new();
@@ -170,6 +170,11 @@ fn the_fused_path_runs_several_sequences() {
             let said = folder.qdiff_on(&card, &format!("{run} {plan}")).exits(0);
             assert!(said.stdout.starts_with(&format!("{runs} runs: {runs} MATCH")), "{arch} {plan}: {said}");
         }
+        // A pass of which no stage of a layer is captured runs as one graph.
+        let record = format!("record -m model.gguf --runner cuda-fast --kv-type {kv} --stages logits --out graph");
+        folder.qdiff_on(&card, &format!("{record} --sequences 9+2,2x1+1,1~1+1 --length 17")).exits(0);
+        let said = folder.qdiff_on(&card, "run -m model.gguf --subject capture:graph --oracle cpu").exits(0);
+        assert!(said.stdout.starts_with("3 runs: 3 MATCH"), "{arch}: {said}");
     }
 }
 
