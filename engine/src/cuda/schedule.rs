@@ -164,6 +164,7 @@ impl Schedule<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::decoder::Decoder;
     use crate::cuda::fast::decoder_of;
     use crate::cuda::options::{Options, Path};
     use crate::cuda::testing::{graphs, mixed, with_calls};
@@ -202,6 +203,11 @@ mod tests {
         }
     }
 
+    fn fast<'a>(calls: Calls<'a>, decoder: &'a Decoder, wants: &'a dyn Fn(usize) -> bool) -> Schedule<'a> {
+        let fused = Fused { calls, decoder, next_token: 0, wants, narrow: false };
+        Schedule { calls, fused: Some(fused), planted: None }
+    }
+
     #[test]
     fn a_pass_of_several_sequences_makes_each_stage_once_of_kernels_that_are_known_before() {
         for graph in &graphs() {
@@ -215,19 +221,16 @@ mod tests {
             };
             with_calls(graph, &options, |calls| {
                 let decoder = decoder_of(graph).expect("a decoder");
-                let schedule = |calls, wants| {
-                    let fused = Fused { calls, decoder: &decoder, next_token: 0, wants, narrow: false };
-                    Schedule { calls, fused: Some(fused), planted: None }
-                };
                 let none: &dyn Fn(usize) -> bool = &|_| false;
-                let known: HashSet<_> = schedule(calls, none).kernels().iter().map(Call::kernel).collect();
+                let known: HashSet<_> = fast(calls, &decoder, none).kernels().iter().map(Call::kernel).collect();
                 let Several { alone, together } = Several::any();
                 let both = Several { alone: vec![0, 1, 2], together: together.clone() };
-                for several in [Several { alone, together: Vec::new() }, Several { alone: Vec::new(), together }, both] {
+                for several in [Several { alone, together: Vec::new() }, Several { alone: Vec::new(), together }, both]
+                {
                     let calls = Calls { batch: Batch::at(calls.memory.rows, 3), several: &several, ..calls };
                     for wants in [none, &|_| true, &|i| i.is_multiple_of(2)] {
                         for tokens in [1, 2, 300] {
-                            let schedule = schedule(calls, wants);
+                            let schedule = fast(calls, &decoder, wants);
                             let parts = schedule.parts(tokens);
                             let part = |part| schedule.part((part, parts), &vec![0; tokens], 100);
                             let launches: Vec<Launch> = (0..parts).flat_map(part).collect();

@@ -160,13 +160,8 @@ mod tests {
     #[test]
     fn shares_of_any_number_of_rows_have_room_and_are_what_is_put_together() {
         for graph in &graphs() {
-            let options = Options {
-                step: 700,
-                context: 900,
-                path: Path::Fast,
-                more_sequences: 3,
-                ..Options::default()
-            };
+            let options =
+                Options { step: 700, context: 900, path: Path::Fast, more_sequences: 3, ..Options::default() };
             with_calls(graph, &options, |calls| {
                 let decoder = Decoder::of(graph).expect("a decoder");
                 for rows in [1, 2, 3, 31, 32, 255, 256, 257, 700] {

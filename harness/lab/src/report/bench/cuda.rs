@@ -167,7 +167,8 @@ impl Bench {
             let theirs = self.rows.iter().filter(|row| row.what == *what && row.who.starts_with("llama"));
             let fastest = theirs.map(|row| row.tokens_per_second).reduce(f64::max);
             // llama.cpp brings the logits to the host.
-            let other = |who: &str| who.starts_with("llama") || who.contains("taps") || who.contains("stay on the card");
+            let other =
+                |who: &str| who.starts_with("llama") || who.contains("taps") || who.contains("stay on the card");
             let ours = |row: &&mut BenchRow| row.what == *what && !other(&row.who);
             for row in self.rows.iter_mut().filter(ours) {
                 row.ratio = fastest.map(|speed| row.tokens_per_second / speed);

@@ -181,7 +181,9 @@ pub(super) fn measure(request: &BenchRequest) -> Result<Bench> {
                 add(2, theirs.time(&batch)?);
             }
         }
-        for (who, steps) in ["cuda-fast", "cuda-fast, logits stay on the card", "llama.cpp (cuda)"].into_iter().zip(times) {
+        for (who, steps) in
+            ["cuda-fast", "cuda-fast, logits stay on the card", "llama.cpp (cuda)"].into_iter().zip(times)
+        {
             if !steps.is_empty() {
                 bench.rows.push(row(sequences, who, steps));
             }
