@@ -266,11 +266,11 @@ static void attention(int heads, int kv_heads, int tokens, int first, Broken bro
     const size_t pairs = (size_t)heads * tokens * keys;
     attending::AttentionRowsParams p{copied(q), cut.tiles, unwritten(tokens * heads * D),
                                      TAPPED ? unwritten(pairs) : nullptr, TAPPED ? unwritten(pairs) : nullptr,
-                                     heads, kv_heads, first, tokens, 1.0f / std::sqrt((float)D)};
+                                     heads, kv_heads, first, tokens, 1.0f / std::sqrt((float)D), tokens, keys};
     const dim3 grid = {(unsigned)(tokens * group + attending::ROWS - 1) / attending::ROWS, (unsigned)kv_heads};
     constexpr int BYTES = CacheTile<D>::BYTES;
     if constexpr (WARPGROUPS) {
-        const widely::WideAttentionParams w{p.q, p.tiles, p.out, p.scores_tap, p.weights_tap, heads, kv_heads, first, tokens, p.scale};
+        const widely::WideAttentionParams w{p.q, p.tiles, p.out, p.scores_tap, p.weights_tap, heads, kv_heads, first, tokens, p.scale, tokens, keys};
         constexpr int GROUPS = widely::GROUPS;
         launch(grid, 128 * GROUPS, widely::STAGES * GROUPS * BYTES, [&] { widely::wide_attention<D, TAPPED, BYTES>(w); });
     } else {

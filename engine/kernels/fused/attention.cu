@@ -3,9 +3,13 @@
 // share of the keys, KEYS at a time; `attn_out` puts the shares together.
 // A tapped weight goes the way of the sums: it is written as it is multiplied with
 // its value, and rescaled, put together and divided by the total as they are.
-// Grid (G, splits), block THREADS.
-// q [H, D], caches [capacity, G, D]; sums [H, SPLITS, D], measures [H, SPLITS].
+// BATCH: of rows of a pass of several sequences, each with the keys in the slots of its own sequence;
+// `join_shares` puts the shares together.
+// Grid (G, splits), of rows (G, splits, rows), block THREADS.
+// q [H, D], caches [capacity, G, D]; sums [H, SPLITS, D], measures [H, SPLITS]; of rows q [T, H, D], sums
+// [rows, H, splits, D], measures [rows, H, splits].
 
+#include "batch.cuh"
 #include "fused/decode.cuh"
 #include "fused/shares.cuh"
 #include "kv.cuh"
@@ -18,15 +22,18 @@ struct AttentionParams {
     const void *k, *v;
     Partial partial;
     const int *position_at;
-    float *scores_tap, *weights_tap; // null where not wanted; [H, N]
+    float *scores_tap, *weights_tap; // null where not wanted; [H, N], of rows [H, T, N]
     float scale;
     int early; // blocks that find room before their turn, where others do not
     Stamp *stamps; // null where it is not timed
+    Batch batch;
+    const int *rows; // of the pass, those that are taken
+    int tokens, keys; // T and N of the taps
 };
 
 // KEYS of a tile: as many as make a share at least, or 32 where shared memory is small.
 // LATE: whether some blocks find no room before their turn. TAPPED: whether it may write stages besides.
-template <typename Kv, int D, int GROUP, int KEYS, bool LATE, bool TAPPED>
+template <typename Kv, int D, int GROUP, int KEYS, bool LATE, bool TAPPED, bool BATCH = false>
 __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __grid_constant__ AttentionParams p) {
     typedef typename Kv::Type Type;
     constexpr int LANES = D / 8;            // threads that share a key when scores are made
@@ -39,7 +46,9 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
     __shared__ __align__(16) float prob[GROUP][KEYS];
     __shared__ float largest[GROUP], total[GROUP], rescale[GROUP];
     Turn turn(p.stamps);
-    const Shares of(__ldcg(p.position_at) + 1, gridDim.y);
+    const int row = BATCH ? p.rows[blockIdx.z] : 0;
+    const int *const table = BATCH ? p.batch.tables + p.batch.starts[row] : nullptr;
+    const Shares of((BATCH ? p.batch.positions[row] : __ldcg(p.position_at)) + 1, gridDim.y);
     const int keys = of.keys, begin = blockIdx.y * of.share, end = min(keys, begin + of.share);
     if (begin >= keys) return;
     const int kv_head = blockIdx.x, kv_heads = gridDim.x;
@@ -53,7 +62,7 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
         for (int i = threadIdx.x; i < here * ROW; i += THREADS) {
             const int at = i / ROW, n = tile + at;
             if (n == without) continue;
-            const size_t from = ((size_t)n * kv_heads + kv_head) * D + i % ROW * (16 / sizeof(Type));
+            const size_t from = ((size_t)(BATCH ? table[n] : n) * kv_heads + kv_head) * D + i % ROW * (16 / sizeof(Type));
             const int place = at * D + i % ROW * (16 / (int)sizeof(Type));
             copy16(to + place, (const Type *)p.k + from);
             copy16(to + KEYS * D + place, (const Type *)p.v + from);
@@ -61,21 +70,31 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
     };
     bool live = false;
     float *const scores_to = tap_of<TAPPED>(p.scores_tap), *const weights_to = tap_of<TAPPED>(p.weights_tap);
-    auto row_of = [&](float *to, int h) { return to && live ? to + (kv_head * GROUP + h) * keys : nullptr; };
-    // The rows of earlier steps can be fetched before the kernel that writes this step's is done.
+    const float *const q = BATCH ? p.q + (size_t)row * kv_heads * GROUP * D : p.q;
+    auto row_of = [&](float *to, int h) {
+        if (BATCH) return to && live ? to + ((size_t)(kv_head * GROUP + h) * p.tokens + row) * p.keys : nullptr;
+        return to && live ? to + (kv_head * GROUP + h) * keys : nullptr;
+    };
+    // Where a query head's share stands.
+    auto share_of = [&](int head) {
+        return BATCH ? ((size_t)blockIdx.z * kv_heads * GROUP + head) * gridDim.y + blockIdx.y : (size_t)head * SPLITS + blockIdx.y;
+    };
+    // The rows of earlier steps can be fetched before the kernel that writes this step's is done; of a pass a sequence may have
+    // several new ones.
     const int newest = keys - 1;
-    fetch(begin, newest);
+    if (BATCH) turn.wait();
+    fetch(begin, BATCH ? -1 : newest);
     end_copies();
     const int part = threadIdx.x % LANES, at0 = threadIdx.x / LANES;
     const int column = threadIdx.x % COLUMNS, keys_of = threadIdx.x / COLUMNS;
     // Before its turn a block goes through its first tile as a rehearsal that writes
     // nothing: instructions met for the first time would take longer than all that is
     // waited for. One that begins late has no time for it.
-    const bool late = LATE && (int)(blockIdx.y * gridDim.x + blockIdx.x) >= p.early;
+    const bool late = BATCH || LATE && (int)(blockIdx.y * gridDim.x + blockIdx.x) >= p.early;
 #pragma unroll 1
     for (int round = late; round < 2; round++) {
         live = round == 1;
-        if (live) turn.wait();
+        if (live && !BATCH) turn.wait();
         if (threadIdx.x < GROUP) {
             largest[threadIdx.x] = -3.402823466e38f;
             total[threadIdx.x] = 0.0f;
@@ -83,11 +102,11 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
         float4 query[GROUP][2];
 #pragma unroll
         for (int h = 0; h < GROUP; h++) {
-            const float4 *from = (const float4 *)(p.q + (kv_head * GROUP + h) * D + 8 * part);
+            const float4 *from = (const float4 *)(q + (kv_head * GROUP + h) * D + 8 * part);
             query[h][0] = __ldcg(from);
             query[h][1] = __ldcg(from + 1);
         }
-        if (live && newest < begin + KEYS && newest < end && threadIdx.x < ROW) {
+        if (!BATCH && live && newest < begin + KEYS && newest < end && threadIdx.x < ROW) {
             const size_t from = ((size_t)newest * kv_heads + kv_head) * D + threadIdx.x * (16 / sizeof(Type));
             Type *to = stage_of(begin) + (newest - begin) * D + threadIdx.x * (16 / sizeof(Type));
             copy16(to, (const Type *)p.k + from);
@@ -228,10 +247,10 @@ __global__ void __launch_bounds__(THREADS, GROUP > 8 ? 1 : 2) attention(const __
 #pragma unroll
             for (int part = 0; part < PARTS; part++) s += sums[part * GROUP * D + i];
             const int head = kv_head * GROUP + i / D;
-            if (live) p.partial.sums[((size_t)head * SPLITS + blockIdx.y) * D + i % D] = s;
+            if (live) p.partial.sums[share_of(head) * D + i % D] = s;
         }
         if (threadIdx.x < GROUP && live) {
-            p.partial.measures[(kv_head * GROUP + threadIdx.x) * SPLITS + blockIdx.y] =
+            p.partial.measures[share_of(kv_head * GROUP + threadIdx.x)] =
                 make_float2(largest[threadIdx.x], total[threadIdx.x]);
         }
         __syncthreads();

@@ -23,6 +23,7 @@ struct AttentionRowsParams {
     float *scores_tap, *weights_tap; // null where not wanted
     int heads, kv_heads, first, tokens;
     float scale;
+    int tap_tokens, tap_keys; // T and N of the taps, of which these may be some tokens of a longer pass
 };
 
 template <int D, bool TAPPED, int TILE_BYTES, int TILES>
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(TILES *THREADS) attention_rows(const __grid_co
     }
     float largest[2] = {-3.402823466e38f, -3.402823466e38f}, total[2] = {0.0f, 0.0f};
     float sum[D / 8][4] = {};
-    auto row_of = [&](int r) { return ((size_t)head[r] * p.tokens + token[r]) * keys; };
+    auto row_of = [&](int r) { return ((size_t)head[r] * p.tap_tokens + token[r]) * p.tap_keys; };
     auto own_key = [&](int n) { return n % KEYS / MINE == half && n / KEYS % TILES == of_round; };
     for (int round = 0; round * TILES < walked; round++) {
         wait_for_copies<0>();
@@ -249,7 +250,7 @@ __global__ void __launch_bounds__(TILES *THREADS) attention_rows(const __grid_co
                 *(float2 *)(out + 8 * j) = make_float2(sum[j][2 * r] / total[r], sum[j][2 * r + 1] / total[r]);
             }
         }
-        for (int n = lane % 4; TAPPED && n < keys; n += 4) {
+        for (int n = lane % 4; TAPPED && n < p.tap_keys; n += 4) {
             if (!own_key(n)) continue;
             const bool visible = n <= p.first + token[r];
             if (p.scores_tap && !visible) p.scores_tap[row_of(r) + n] = 0.0f;

@@ -2,7 +2,7 @@
 // halves of 11 bits (`operand.cuh`), the largest magnitude of a key, and of the values of
 // a tile, brought to below 2^15. A block a tile of one head, a thread four elements of a
 // key; grid (ceil(N / KEYS), G), block KEYS * D / 4.
-// k, v [capacity, G, D]; tiles [G, ceil(N / KEYS)].
+// k, v [capacity, G, D]; tiles [G, ceil(N / KEYS)]. Key n stands in slot `table[n]`.
 
 #include "prefill/cache.cuh"
 
@@ -10,6 +10,7 @@ struct CacheTilesParams {
     const void *k, *v;
     u8 *tiles;
     int kv_heads, keys;
+    const int *table; // null where key n stands in slot n
 };
 
 __device__ __forceinline__ bool is_number(float v) { return magnitude(v) < 0x7f800000u; }
@@ -30,7 +31,8 @@ __global__ void __launch_bounds__(TILE_KEYS *D / 4) cache_tiles(const __grid_con
         const int key = tile * Tile::KEYS + i / FOURS;
         if (key >= p.keys) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         const auto *from = (const typename Kv::Type *)cache;
-        return Kv::get4(from + ((size_t)key * p.kv_heads + head) * D + i % FOURS * 4);
+        const size_t slot = p.table ? p.table[key] : key;
+        return Kv::get4(from + (slot * p.kv_heads + head) * D + i % FOURS * 4);
     };
     auto put = [&](int plane, float4 v, float scale) {
         float e[4] = {v.x * scale, v.y * scale, v.z * scale, v.w * scale};

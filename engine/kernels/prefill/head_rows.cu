@@ -2,6 +2,7 @@
 // block a token, a warp a head after another: of q, then of k, then of v. Grid (T).
 // The products [T, H D], [T, G D], [T, G D]; q [T, H, D], caches [capacity, G, D].
 
+#include "batch.cuh"
 #include "fused/decode.cuh"
 #include "kv.cuh"
 #include "prefill/shares.cuh"
@@ -15,6 +16,7 @@ struct HeadRowsParams { // of three or two: q, k, v in this order
     float *proj_tap[3], *biased_tap[3], *normed_tap[2], *k_tap; // null where not wanted
     int heads, kv_heads, first;
     float eps;
+    Batch batch;
 };
 
 template <typename Kv, int D>
@@ -22,7 +24,9 @@ __global__ void head_rows(const __grid_constant__ HeadRowsParams p) {
     constexpr int PAIRS = (D / 2 + 31) / 32; // of a lane: elements i and i + D / 2, which RoPE rotates together
     let_begin();
     const int lane = threadIdx.x % 32;
-    const size_t t = blockIdx.x, position = p.first + t;
+    const size_t t = blockIdx.x;
+    const int position = p.batch.position(p.first, t);
+    const size_t slot = p.batch.slots ? p.batch.slots[t] : position;
     float sine[PAIRS], cosine[PAIRS];
 #pragma unroll
     for (int j = 0; j < PAIRS; j++) {
@@ -71,7 +75,7 @@ __global__ void head_rows(const __grid_constant__ HeadRowsParams p) {
                 continue;
             }
             float *rope_tap = part == 1 ? p.k_tap : nullptr;
-            auto *cache = (typename Kv::Type *)(part == 1 ? p.k_cache : p.v_cache) + position * p.kv_heads * D;
+            auto *cache = (typename Kv::Type *)(part == 1 ? p.k_cache : p.v_cache) + slot * p.kv_heads * D;
             cache[i] = Kv::put(tap(rope_tap, row + i, a[j]));
             cache[k] = Kv::put(tap(rope_tap, row + k, b[j]));
         }

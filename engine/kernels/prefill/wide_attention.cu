@@ -20,6 +20,7 @@ struct WideAttentionParams {
     float *scores_tap, *weights_tap; // null where not wanted
     int heads, kv_heads, first, tokens;
     float scale;
+    int tap_tokens, tap_keys; // T and N of the taps, of which these may be some tokens of a longer pass
 };
 
 template <int D, bool TAPPED, int TILE_BYTES>
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(128 * GROUPS, 1) wide_attention(const __grid_c
     float largest[2] = {-3.402823466e38f, -3.402823466e38f}, total[2] = {0.0f, 0.0f};
     float sum[D / 8][4] = {}, scale = p.scale;
     asm volatile("" : "+f"(scale));
-    auto row_of = [&](int r) { return ((size_t)head[r] * p.tokens + token[r]) * keys; };
+    auto row_of = [&](int r) { return ((size_t)head[r] * p.tap_tokens + token[r]) * p.tap_keys; };
     auto own_key = [&](int n) { return n / KEYS % GROUPS == part; };
 #pragma unroll 1
     for (int i = 0; i * GROUPS + part < walked; i++) {
@@ -266,7 +267,7 @@ __global__ void __launch_bounds__(128 * GROUPS, 1) wide_attention(const __grid_c
                 *(float2 *)(out + 8 * j) = make_float2(sum[j][2 * r] * total[r], sum[j][2 * r + 1] * total[r]);
             }
         }
-        for (int n = lane % 4; TAPPED && n < keys; n += 4) {
+        for (int n = lane % 4; TAPPED && n < p.tap_keys; n += 4) {
             if (!own_key(n)) continue;
             const bool visible = n <= p.first + token[r];
             if (p.scores_tap && !visible) p.scores_tap[row_of(r) + n] = 0.0f;

@@ -4,8 +4,10 @@ use super::decoder::Layer;
 use super::fast::{Fused, tapped};
 use super::kernels::*;
 use super::launch::Call;
+use super::layouts::Batch;
 use super::memory::SPLITS;
 use crate::dtype::DType;
+use std::fmt::Display;
 
 /// Threads of a block of `attention`.
 const ATTENTION_THREADS: u32 = constant!("fused/attention.cu", "THREADS");
@@ -63,7 +65,6 @@ impl Fused<'_> {
 
     /// The same, of these nodes, of which `early` blocks find room before their turn where not all do.
     pub(super) fn attention_of(&self, [q, k, v, scores, weights]: [usize; 5], early: Option<i32>) -> Call {
-        let config = &self.calls.graph.config;
         let memory = self.calls.memory;
         let params = AttentionParams {
             q: self.at(q),
@@ -76,7 +77,20 @@ impl Fused<'_> {
             scale: self.scale(weights),
             early: early.unwrap_or_default(),
             stamps: 0,
+            batch: Batch::default(),
+            rows: 0,
+            tokens: 0,
+            keys: 0,
         };
+        let mut call = self.attention_with(params, early.is_some(), false);
+        call.grid.1 = self.splits(false);
+        call
+    }
+
+    /// The kernel that takes every cache, with these parameters; of a pass of several sequences for each row (`of_rows`). A share
+    /// of the keys of each head of the cache.
+    pub(super) fn attention_with(&self, params: AttentionParams, late: bool, of_rows: bool) -> Call {
+        let config = &self.calls.graph.config;
         let group = config.n_heads / config.n_kv_heads;
         let kv = self.calls.options.kv_number();
         // Two tiles of keys and values; at the end the threads' sums are in the second.
@@ -87,8 +101,9 @@ impl Fused<'_> {
         };
         let keys = if shared(KEYS) <= self.limit() { KEYS } else { KEYS / 2 };
         let (kv, tapped) = (self.calls.options.kv_kernel(false), tapped(&[&[params.scores_tap, params.weights_tap]]));
-        Call::new(params, (config.n_kv_heads as u32, self.splits(false), 1), ATTENTION_THREADS)
-            .of(&[&kv, &config.head_dim, &group, &keys, &early.is_some(), &tapped])
+        let arguments: [&dyn Display; 7] = [&kv, &config.head_dim, &group, &keys, &late, &tapped, &of_rows];
+        Call::new(params, (config.n_kv_heads as u32, 1, 1), ATTENTION_THREADS)
+            .of(&arguments[..if of_rows { 7 } else { 6 }])
             .shared(shared(keys) as u32)
     }
 

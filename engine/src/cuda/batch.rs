@@ -1,4 +1,4 @@
-//! Steps of several sequences: what the kernels of the tapped path are given of their rows.
+//! Steps of several sequences: what the kernels are given of their rows.
 //!
 //! Each row has a position, a slot of the caches that it is written to, and the block table of its sequence, through which
 //! attention finds the slots that the row sees. All of it is data in device memory (`kernels/batch.cuh`).
@@ -7,6 +7,7 @@ use super::captured::clear;
 use super::device::Doing as _;
 use super::known::is_cache;
 use super::layouts::Batch;
+use super::several::{self, Several};
 use super::{CudaEngine, CudaError, Path};
 use crate::cpu::{Group, Row, RowsError, Sequences};
 use crate::tap::TapSink;
@@ -37,6 +38,16 @@ impl Tables {
         }
         all
     }
+
+    /// As they stand from an address on (`Batch::at`), with the rows that are attended to one by one.
+    fn packed(mut self, mut alone: Vec<i32>) -> Vec<i32> {
+        alone.resize(self.positions.len(), 0);
+        let mut all = Vec::with_capacity(4 * alone.len() + self.tables.len());
+        for part in [&mut self.positions, &mut self.slots, &mut self.starts, &mut alone, &mut self.tables] {
+            all.append(part);
+        }
+        all
+    }
 }
 
 impl CudaEngine {
@@ -53,7 +64,7 @@ impl CudaEngine {
     /// Lets sequence `to`, which is empty, begin with the first `tokens` tokens of sequence `from`, in the same slots.
     ///
     /// # Errors
-    /// If `to` is not empty, `from` has fewer tokens, or the engine is not the tapped one; states of recurrent layers that are
+    /// If `to` is not empty, `from` has fewer tokens, or the engine runs one sequence alone; states of recurrent layers that are
     /// not kept.
     pub fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<(), CudaError> {
         self.takes_sequences()?;
@@ -69,7 +80,7 @@ impl CudaEngine {
     /// whoever still reads them is found.
     ///
     /// # Errors
-    /// If CUDA fails, the sequence has fewer tokens, or the engine is not the tapped one; states of recurrent layers that are
+    /// If CUDA fails, the sequence has fewer tokens, or the engine runs one sequence alone; states of recurrent layers that are
     /// not kept.
     pub fn take_back(&mut self, sequence: u32, to: usize) -> Result<(), CudaError> {
         self.takes_sequences()?;
@@ -92,13 +103,13 @@ impl CudaEngine {
         Ok(())
     }
 
-    /// Runs rows of any sequences, by the tapped path. What is wanted has a row for each; an axis of keys has so many entries
+    /// Runs rows of any sequences. What is wanted has a row for each; an axis of keys has so many entries
     /// as there are slots taken: in a cache they are slots. Of scores and weights they are positions in the sequence of the
     /// row, and 0 beyond the position of the row. A state is one of each sequence, in their order.
     ///
     /// # Errors
     /// If CUDA fails, there are no rows, a sequence does not go on where it ended, a token is not of the vocabulary, the
-    /// engine is not the tapped one, or has faults. If the model has recurrent layers: rows of a sequence that do not follow
+    /// engine runs one sequence alone, or has faults. If the model has recurrent layers: rows of a sequence that do not follow
     /// each other, or an op whose kernel takes one sequence alone.
     ///
     /// # Panics
@@ -125,8 +136,8 @@ impl CudaEngine {
             let ran = self
                 .bring_tables(rows.len(), after.is_one(), &groups)
                 .and_then(|()| self.begin_states(groups))
-                .and_then(|()| self.by_nodes(&tokens, taps));
-            self.batch = Batch::default();
+                .and_then(|()| self.by_rows(&tokens, taps));
+            (self.batch, self.rows) = Default::default();
             self.end_states(ran.is_ok());
             ran?;
         }
@@ -140,23 +151,20 @@ impl CudaEngine {
             return Ok(());
         }
         let tables = Tables::of(rows, groups);
-        self.batch = self.memory.batch;
-        let Batch { positions, slots, tables: at, starts } = self.batch;
-        let all =
-            [(positions, &tables.positions), (slots, &tables.slots), (at, &tables.tables), (starts, &tables.starts)];
-        all.into_iter().try_for_each(|(to, from)| {
-            // SAFETY: the buffers were taken for so many rows and sequences; the copies end before they return.
-            unsafe { result::memcpy_htod_sync(to, from) }.doing("copying block tables to the device")
-        })
+        (self.batch, self.rows) = (Batch::at(self.memory.rows, rows), Several::of(groups));
+        let all = tables.packed(self.rows.alone.clone());
+        // SAFETY: the buffer was taken for so many rows and sequences; the copy ends before it returns.
+        unsafe { result::memcpy_htod_sync(self.memory.rows, &all) }.doing("copying block tables to the device")
     }
 
     fn takes_sequences(&self) -> Result<(), CudaError> {
-        if self.options.path != Path::Tapped || self.options.last_logits {
-            return Err(CudaError::Unsupported(
-                "only the tapped CUDA path runs several sequences; use --subject cuda".to_owned(),
-            ));
+        if self.options.last_logits {
+            return Err(CudaError::Unsupported("an engine of the last logits alone runs one sequence".to_owned()));
         }
-        Ok(())
+        match self.options.path {
+            Path::Tapped => Ok(()),
+            Path::Fast => several::check(&self.graph),
+        }
     }
 }
 
@@ -179,5 +187,7 @@ mod tests {
         assert_eq!(tables.slots, [3, 4, 5, 6]);
         assert_eq!(tables.tables, [0, 1, 2, 4, /* */ 0, 1, 3, 5, /* */ 6]);
         assert_eq!(tables.starts, [4, 0, 4, 8]);
+        let packed = tables.packed(vec![3]);
+        assert_eq!(packed[8..], [4, 0, 4, 8, /* */ 3, 0, 0, 0, /* */ 0, 1, 2, 4, 0, 1, 3, 5, 6]);
     }
 }

@@ -10,6 +10,7 @@ use super::layouts::{Batch, Ptr};
 use super::memory::Memory;
 use super::nccl::Exchange;
 use super::options::{Gemm, Options, Path};
+use super::several::Several;
 use super::weights::Weight;
 use crate::dtype::DType;
 use crate::model::{Graph, Node, row_len};
@@ -186,6 +187,8 @@ pub struct Calls<'a> {
     pub functions: &'a Functions,
     /// The rows of a step of several sequences.
     pub batch: Batch,
+    /// How the fused attention takes them.
+    pub several: &'a Several,
     /// Which of them a node of a recurrent layer is computed of.
     pub part: Part,
 }
@@ -202,6 +205,11 @@ pub struct Part {
 }
 
 impl Calls<'_> {
+    /// Whether the step has rows of several sequences, or of one whose slots are not its positions.
+    pub fn is_of_several(&self) -> bool {
+        self.batch != Batch::default()
+    }
+
     /// Where input `i` of a node stands; of a state that it looks back to, what that was before the step.
     pub fn input(&self, node: &Node, i: usize) -> Ptr {
         if node.looks_back(i) {

@@ -11,6 +11,7 @@ use super::layouts::Ptr;
 use super::slots::{Slots, taken};
 use crate::model::Graph;
 use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream, PinnedHostSlice, result, sys};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// What the fast path takes.
@@ -25,6 +26,8 @@ pub struct Fast {
     pub(super) turns: Vec<Turn>,
     /// Which of them the last step wrote.
     pub(super) turn: usize,
+    /// Passes of several sequences as graphs, by their rows and what is wanted of them.
+    pub(super) rows: HashMap<(usize, Vec<bool>), Captured>,
     /// The first launch of the step before.
     #[cfg(any(test, feature = "faults"))]
     pub(super) before: Option<Call>,
@@ -81,6 +84,7 @@ impl Fast {
             slots: Arc::default(),
             turns: (0..count).map(turn).collect::<Result<_, _>>()?,
             turn: 0,
+            rows: HashMap::new(),
             #[cfg(any(test, feature = "faults"))]
             before: None,
             #[cfg(any(test, feature = "faults"))]

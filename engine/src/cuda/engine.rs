@@ -27,6 +27,7 @@ use super::options::{Circumstances, Gemm, Options, Path};
 use super::rank_step::RankGraph;
 use super::readback::Readback;
 use super::schedule::Schedule;
+use super::several::{self, Several};
 use super::{CudaError, devices, wide};
 use crate::cpu::states::States;
 use crate::cpu::{Row, Sequences};
@@ -68,6 +69,8 @@ pub struct CudaEngine {
     pub(super) several: Option<Sequences>,
     /// The rows of the step that runs.
     pub(super) batch: Batch,
+    /// How the fused attention takes them.
+    pub(super) rows: Several,
     /// Its states of recurrent layers, as they were where its sequences go back to.
     pub(super) states: States,
     /// The sequences of the step that runs, where there are such layers.
@@ -112,6 +115,9 @@ pub(super) use receiving;
 /// The stage or trait of the model that the kernels of this path are not made for, and what to use instead.
 fn supports(graph: &Graph, options: &Options) -> Result<Option<Decoder>, CudaError> {
     check(graph, options)?;
+    if options.path == Path::Fast && options.more_sequences > 0 {
+        several::check(graph)?;
+    }
     match options.path {
         Path::Tapped => Ok(None),
         Path::Fast => decoder_of(graph).map(Some),
@@ -220,6 +226,7 @@ impl CudaEngine {
             history: Vec::new(),
             several: None,
             batch: Batch::default(),
+            rows: Several::default(),
             states: States::default(),
             in_step: InStep::default(),
             apart: false,
@@ -426,7 +433,7 @@ impl CudaEngine {
     }
 
     /// Which nodes are wanted. The fast path has room for taps only if it was requested.
-    fn wanted(&self, taps: &dyn TapSink) -> Vec<bool> {
+    pub(super) fn wanted(&self, taps: &dyn TapSink) -> Vec<bool> {
         let (room, nodes) = (self.options.taps || self.fast.is_none(), &self.graph.nodes);
         if room { taps.wanted(nodes) } else { vec![false; nodes.len()] }
     }
@@ -474,11 +481,16 @@ impl CudaEngine {
         self.readback.as_ref().map(|readback| readback.moved.clone()).unwrap_or_default()
     }
 
-    /// A launch at a time.
-    fn walk(&mut self, tokens: &[u32], wanted: &[bool], taps: &mut dyn TapSink) -> Result<(), CudaError> {
+    /// Brings the ids of a step to the device.
+    pub(super) fn bring_tokens(&self, tokens: &[u32]) -> Result<(), CudaError> {
         // SAFETY: the buffer holds `options.step` ids; the source outlives the copy, which the step waits for.
         unsafe { result::memcpy_htod_async(self.memory.tokens, tokens, self.stream.cu_stream()) }
-            .doing("copying tokens to the device")?;
+            .doing("copying tokens to the device")
+    }
+
+    /// A launch at a time.
+    fn walk(&mut self, tokens: &[u32], wanted: &[bool], taps: &mut dyn TapSink) -> Result<(), CudaError> {
+        self.bring_tokens(tokens)?;
         if let Some(ngrams) = ngrams_of(&self.graph) {
             self.history.truncate(self.position);
             self.history.extend(tokens);
@@ -541,6 +553,7 @@ impl CudaEngine {
             options: &self.options,
             functions: &self.functions,
             batch: self.batch,
+            several: &self.rows,
             part: Part::default(),
         }
     }
@@ -550,7 +563,7 @@ impl CudaEngine {
         Fused { calls: self.calls(), decoder: &fast.decoder, next_token, wants, narrow: false }
     }
 
-    fn schedule<'a>(&'a self, wants: &'a dyn Fn(usize) -> bool) -> Schedule<'a> {
+    pub(super) fn schedule<'a>(&'a self, wants: &'a dyn Fn(usize) -> bool) -> Schedule<'a> {
         self.schedule_of(self.fast.as_ref(), wants)
     }
 
@@ -564,7 +577,7 @@ impl CudaEngine {
     }
 
     /// Fills the outputs of a step with NaN, so that what a kernel leaves unwritten shows. A cache keeps its rows.
-    fn poison(&self, nodes: impl Iterator<Item = usize>, span: Span) -> Result<(), CudaError> {
+    pub(super) fn poison(&self, nodes: impl Iterator<Item = usize>, span: Span) -> Result<(), CudaError> {
         for i in nodes {
             let (buffer, node) = (self.memory.outputs[i], &self.graph.nodes[i]);
             let bytes = 4 * Graph::extent(node, span.tokens, span.keys()).iter().product::<usize>();

@@ -179,7 +179,11 @@ kernels! {
     }
     Attention(AttentionParams) "fused/attention.cu" {
         q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32,
-        early: i32, stamps: Ptr,
+        early: i32, stamps: Ptr, batch: Batch, rows: Ptr, tokens: i32, keys: i32,
+    }
+    JoinShares(JoinSharesParams) "prefill/join_shares.cu" {
+        partial: [Ptr; 2], batch: Batch, rows: Ptr, out: Ptr, scores_tap: Ptr, weights_tap: Ptr, heads: i32, splits: i32,
+        tokens: i32, keys: i32,
     }
     AttentionHalves(AttentionHalvesParams) "fused/attention_halves.cu" {
         q: Ptr, k: Ptr, v: Ptr, partial: [Ptr; 2], position_at: Ptr, scores_tap: Ptr, weights_tap: Ptr, scale: f32, stamps: Ptr,
@@ -203,18 +207,18 @@ kernels! {
     HeadRows(HeadRowsParams) "prefill/head_rows.cu" {
         product: [Shared; 3], bias: [Ptr; 3], head_norm: [Ptr; 2], frequency: Ptr, q: Ptr, k_cache: Ptr, v_cache: Ptr,
         proj_tap: [Ptr; 3], biased_tap: [Ptr; 3], normed_tap: [Ptr; 2], k_tap: Ptr, heads: i32, kv_heads: i32,
-        first: i32, eps: f32,
+        first: i32, eps: f32, batch: Batch,
     }
     CacheTiles(CacheTilesParams) "prefill/cache_tiles.cu" {
-        k: Ptr, v: Ptr, tiles: Ptr, kv_heads: i32, keys: i32,
+        k: Ptr, v: Ptr, tiles: Ptr, kv_heads: i32, keys: i32, table: Ptr,
     }
     AttentionRows(AttentionRowsParams) "prefill/attention_rows.cu" {
         q: Ptr, tiles: Ptr, out: Ptr, scores_tap: Ptr, weights_tap: Ptr, heads: i32, kv_heads: i32,
-        first: i32, tokens: i32, scale: f32,
+        first: i32, tokens: i32, scale: f32, tap_tokens: i32, tap_keys: i32,
     }
     WideAttention(WideAttentionParams) "prefill/wide_attention.cu" {
         q: Ptr, tiles: Ptr, out: Ptr, scores_tap: Ptr, weights_tap: Ptr, heads: i32, kv_heads: i32,
-        first: i32, tokens: i32, scale: f32,
+        first: i32, tokens: i32, scale: f32, tap_tokens: i32, tap_keys: i32,
     }
     PrepareRows(PrepareRowsParams) "prefill/prepare_rows.cu" { x: Ptr, to: Operand, n: i32, }
     ActRows(ActRowsParams) "prefill/act_rows.cu" {
@@ -359,7 +363,7 @@ impl File {
 
     /// Whether the kernel, where it is launched alone, waits for the one before it (`wait_for_turn` of `decode.cuh`).
     pub fn waits(self) -> bool {
-        self.path().starts_with("prefill/")
+        self.path().starts_with("prefill/") || self == Self::Attention
     }
 
     /// What the compiler must find true of the kernel's parameters: the size of the struct, and the offset, size and

@@ -17,6 +17,15 @@ pub struct Batch {
     pub starts: Ptr,
 }
 
+impl Batch {
+    /// Of so many rows, from an address on: positions, slots, starts, the rows that the fused attention takes one by one, and the
+    /// tables of all sequences.
+    pub fn at(start: Ptr, rows: usize) -> Self {
+        let part = |i: usize| start + (4 * i * rows) as u64;
+        Self { positions: part(0), slots: part(1), starts: part(2), tables: part(4) }
+    }
+}
+
 /// `struct Stream` of `stream.cuh`: the residual stream, and where it is tapped.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

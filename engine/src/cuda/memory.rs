@@ -6,9 +6,10 @@ use super::device::Doing as _;
 use super::kernels::constant;
 use super::known::{Known, is_cache, is_own_state, known};
 use super::launch::Call;
-use super::layouts::{Batch, Operand, Ptr, Wide};
+use super::layouts::{Operand, Ptr, Wide};
 use super::operand::{Part as Split, SHARED, cache_tile, sums_bytes};
 use super::options::{Gemm, Options, Path};
+use super::several;
 use super::slots::{Slots, taken};
 use super::weights::{self, Weight};
 use crate::model::{Axis, Graph, Node, Role, StageId, WeightSource, row_len};
@@ -42,8 +43,8 @@ pub struct Memory {
     pub tokens: Ptr,
     /// Rows of the table of n-grams for each of them.
     pub ngrams: Ptr,
-    /// The rows of a step of several sequences.
-    pub batch: Batch,
+    /// What kernels are given of the rows of a step of several sequences (`Batch::at`).
+    pub rows: Ptr,
     /// A weight dequantised for cuBLAS.
     pub dequantised: Ptr,
     /// Shares of the sums of a product on the tensor cores.
@@ -60,7 +61,7 @@ pub struct Memory {
     pub ring: Ptr,
     /// For the fused kernels, as all that follows, which starts as zero: position of the step's token.
     pub position: Ptr,
-    /// Shares of the attention: sums of values, and measures of weights.
+    /// Shares of the attention, of a token or of several rows: sums of values, and measures of weights.
     pub partial: [Ptr; 2],
     /// Halves of a layer's last product.
     pub halves: [Ptr; 2],
@@ -166,12 +167,7 @@ impl Memory {
             before,
             tokens: take(4 * options.step.max(1)),
             ngrams: take(4 * options.step.max(1) * ngrams_of(graph).map_or(0, |ngrams| ngrams.heads.len())),
-            batch: Batch {
-                positions: take(4 * rows),
-                slots: take(4 * rows),
-                tables: take(4 * tables),
-                starts: take(4 * rows),
-            },
+            rows: take(4 * (4 * rows + tables)),
             dequantised: take(dequantised),
             parts: take(parts),
             cache_f32: take(4 * options.context * widest),
@@ -179,7 +175,7 @@ impl Memory {
             ring: take(RING_BYTES),
             position: take(8),
             halves: [0, 1].map(|_| take(4 * config.n_embd)),
-            partial: [config.head_dim, 2].map(|each| take(4 * SPLITS as usize * config.n_heads * each)),
+            partial: [config.head_dim, 2].map(|each| take(4 * several::shares(options) * config.n_heads * each)),
             argmax_arrived: take(4),
             best: take(8),
             bytes: plan.bytes(),

@@ -2,7 +2,7 @@
 //!
 //! `device` finds the devices and reports missing parts; `kernels` declares the `.cu` files of `engine/kernels` with
 //! their parameters, `compile` has NVRTC compile them, `functions` loads them; `memory` lays out one `arena` and brings
-//! the weights, taken apart by `weights`; `calls` makes the launches of single nodes (`defined` those of ops that are known by their definitions), of the rows of several sequences with what `batch` brings; `fast` those of the fused path,
+//! the weights, taken apart by `weights`; `calls` makes the launches of single nodes (`defined` those of ops that are known by their definitions), of the rows of several sequences with what `batch` brings; `fast` those of the fused path, `several` its attention where rows are of several sequences,
 //! `schedule` puts them in order; `engine` runs them, decode steps of the fast path as `replay` captures them; taps of
 //! these go to `slots`, and `readback` brings taps to the host, where `mirror` has the caches; `timing` measures where
 //! the time of a step goes; `nccl` is what ranks on several cards give each other.
@@ -43,6 +43,7 @@ mod rank_step;
 mod readback;
 mod replay;
 mod schedule;
+mod several;
 mod slots;
 mod states;
 #[cfg(test)]

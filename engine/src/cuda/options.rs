@@ -43,7 +43,7 @@ pub struct Options {
     pub step: usize,
     /// Tokens of the longest context.
     pub context: usize,
-    /// Sequences whose rows a step may have, beyond the first; of the tapped path.
+    /// Sequences whose rows a step may have, beyond the first.
     pub more_sequences: usize,
     /// The kernels.
     pub path: Path,

@@ -10,6 +10,7 @@ use super::kernels::*;
 use super::launch::Call;
 use super::layouts::{Best, Ptr, Shared, Stream, Wide};
 use super::operand::{OUTPUTS, PIECE, Part, RESERVED, SHARED, TOKENS, cache_tile, product_of, tiles_at_once};
+use super::several::Together;
 use super::weights::{Planes, Weight};
 use super::wide;
 use crate::quant::GgmlType;
@@ -186,7 +187,7 @@ impl Fused<'_> {
     }
 
     /// Where the output of a node goes if it is wanted: its own buffer, for a longer step goes launch by launch.
-    fn wanted(&self, i: usize) -> Ptr {
+    pub(super) fn wanted(&self, i: usize) -> Ptr {
         if (self.wants)(i) { self.at(i) } else { 0 }
     }
 
@@ -351,6 +352,7 @@ impl Fused<'_> {
             kv_heads: config.n_kv_heads as i32,
             first: span.first as i32,
             eps: layer.normed[0].map_or(0.0, |i| self.eps(i)),
+            batch: self.calls.batch,
         };
         let heads = config.n_heads + 2 * config.n_kv_heads;
         // Warps that have as many heads each as the others.
@@ -376,8 +378,15 @@ impl Fused<'_> {
     /// The fused attention of many tokens, for the three nodes that end in `layer.context`: the caches in tiles, and then
     /// all at once.
     pub fn attention_rows(&self, layer: &Layer, span: Span) -> Vec<Job> {
-        let config = &self.calls.graph.config;
-        let memory = self.calls.memory;
+        if self.calls.is_of_several() {
+            return self.attention_of_several(layer, span);
+        }
+        self.attention_together(layer, &Together { row: 0, span, table: None }, span).to_vec()
+    }
+
+    /// The same of rows of one sequence in a pass.
+    pub(super) fn attention_together(&self, layer: &Layer, rows: &Together, pass: Span) -> [Job; 2] {
+        let (config, memory, span) = (&self.calls.graph.config, self.calls.memory, rows.span);
         let (keys, bytes) = cache_tile(config.head_dim);
         let kv_heads = config.n_kv_heads;
         let cut = CacheTilesParams {
@@ -386,6 +395,7 @@ impl Fused<'_> {
             tiles: memory.cache_tiles,
             kv_heads: kv_heads as i32,
             keys: span.keys() as i32,
+            table: rows.table.map_or(0, |place| self.calls.batch.tables + 4 * place as u64),
         };
         let blocks = (span.keys().div_ceil(keys) as u32, kv_heads as u32, 1);
         let cut = Call::new(cut, blocks, (keys * config.head_dim / 4) as u32).of(&[
@@ -393,8 +403,13 @@ impl Fused<'_> {
             &config.head_dim,
             &keys,
         ]);
-        let (q, tiles, out) = (self.at(layer.rope[0]), memory.cache_tiles, self.at(layer.context));
-        let (scores_tap, weights_tap) = (self.wanted(layer.scores), self.wanted(layer.weights));
+        // From their first row on.
+        let of_rows = |at: Ptr, each: usize| if at == 0 { 0 } else { at + (4 * rows.row * each) as u64 };
+        let heads_of_row = |node: usize| of_rows(self.at(node), config.n_heads * config.head_dim);
+        let tap = |node: usize| of_rows(self.wanted(node), pass.keys());
+        let (q, tiles, out) = (heads_of_row(layer.rope[0]), memory.cache_tiles, heads_of_row(layer.context));
+        let (scores_tap, weights_tap) = (tap(layer.scores), tap(layer.weights));
+        let (tap_tokens, tap_keys) = (pass.tokens as i32, pass.keys() as i32);
         let (heads, kv_heads, scale) = (config.n_heads as i32, kv_heads as i32, self.scale(layer.weights));
         let (first, tokens) = (span.first as i32, span.tokens as i32);
         let tapped = scores_tap != 0 || weights_tap != 0;
@@ -402,20 +417,44 @@ impl Fused<'_> {
         let blocks = (rows.div_ceil(ATTENTION_ROWS) as u32, kv_heads as u32, 1);
         let wide = matches!(config.head_dim, 64 | 128) && self.calls.functions.warpgroups && !self.narrow;
         let attention = if wide {
-            let params =
-                WideAttentionParams { q, tiles, out, scores_tap, weights_tap, heads, kv_heads, first, tokens, scale };
+            let params = WideAttentionParams {
+                q,
+                tiles,
+                out,
+                scores_tap,
+                weights_tap,
+                heads,
+                kv_heads,
+                first,
+                tokens,
+                scale,
+                tap_tokens,
+                tap_keys,
+            };
             Call::new(params, blocks, 128 * WIDE_GROUPS)
                 .of(&[&config.head_dim, &tapped, &bytes])
                 .shared(WIDE_STAGES * WIDE_GROUPS * bytes as u32)
         } else {
-            let params =
-                AttentionRowsParams { q, tiles, out, scores_tap, weights_tap, heads, kv_heads, first, tokens, scale };
+            let params = AttentionRowsParams {
+                q,
+                tiles,
+                out,
+                scores_tap,
+                weights_tap,
+                heads,
+                kv_heads,
+                first,
+                tokens,
+                scale,
+                tap_tokens,
+                tap_keys,
+            };
             let at_once = tiles_at_once(config.head_dim, self.limit());
             Call::new(params, blocks, at_once * ATTENTION_THREADS)
                 .of(&[&config.head_dim, &tapped, &bytes, &at_once])
                 .shared(2 * at_once * bytes as u32)
         };
-        vec![Job::Kernel(cut), Job::Kernel(attention)]
+        [Job::Kernel(cut), Job::Kernel(attention)]
     }
 }
 

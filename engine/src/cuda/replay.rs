@@ -14,7 +14,9 @@ use super::kernels::Params;
 use super::launch::Call;
 use super::layouts::Ptr;
 use super::mirror::Mirror;
+use super::options::Gemm;
 use super::slots::{Place, Slots};
+use super::walk::Ffn;
 use crate::model::row_len;
 use crate::tap::TapSink;
 use cudarc::driver::{CudaStream, result, sys};
@@ -184,14 +186,59 @@ impl CudaEngine {
         self.capture_of(&calls)
     }
 
+    /// A pass of several sequences. If each of its rows is attended to alone, and no stage of a layer is wanted, it is one launch of
+    /// a graph, which is captured when the first pass of so many rows runs: what differs from pass to pass is in device memory.
+    pub(super) fn by_rows(&mut self, tokens: &[u32], taps: &mut dyn TapSink) -> Result<(), CudaError> {
+        let wanted = self.wanted(taps);
+        // Layers share the buffers of their stages, and each would have to travel before the next writes.
+        let of_layers = self.graph.nodes.iter().zip(&wanted).any(|(node, &wanted)| wanted && node.id.layer.is_some());
+        let Some(mut fast) = self.fast.take_if(|fast| {
+            let dense = fast.decoder.layers.iter().all(|layer| matches!(layer.ffn, Ffn::Dense(_)));
+            dense && !of_layers && !self.apart && self.options.gemm == Gemm::Own && self.rows.together.is_empty()
+        }) else {
+            return self.by_nodes(tokens, taps);
+        };
+        self.finish(taps)?;
+        let span = Span { tokens: tokens.len(), first: self.position };
+        let launched = self.launch_rows(&mut fast, tokens, &wanted, span);
+        self.fast = Some(fast);
+        launched?;
+        for index in (0..wanted.len()).filter(|&i| wanted[i]) {
+            self.send(index, span, taps)?;
+        }
+        self.finish(taps)?;
+        self.stream.synchronize().doing("running a step")?;
+        self.position += tokens.len();
+        Ok(())
+    }
+
+    /// Launches a pass of rows that are attended to one by one.
+    fn launch_rows(&self, fast: &mut Fast, tokens: &[u32], wanted: &[bool], span: Span) -> Result<(), CudaError> {
+        let key = (tokens.len(), wanted.to_vec());
+        if !fast.rows.contains_key(&key) {
+            let wants = |i: usize| wanted[i];
+            let calls: Vec<Call> = calls_of(self.schedule_of(Some(fast), &wants).longer(span)).collect();
+            let captured = self.capture_where(&calls, |_, call| call.params.file().waits())?;
+            fast.rows.insert(key.clone(), captured);
+        }
+        self.bring_tokens(tokens)?;
+        self.poison((0..wanted.len()).filter(|&i| wanted[i]), span)?;
+        fast.rows[&key].graph.launch().doing("launching a pass")
+    }
+
     /// Captures these launches, each of which begins while the one before ends.
     pub(super) fn capture_of(&self, calls: &[Call]) -> Result<Captured, CudaError> {
+        // The second waits for the first to end: what comes after reads the step's position before it waits.
+        self.capture_where(calls, |i, _| i != 1)
+    }
+
+    /// Captures these launches, of which those that are `early` begin while the one before ends.
+    fn capture_where(&self, calls: &[Call], early: impl Fn(usize, &Call) -> bool) -> Result<Captured, CudaError> {
         self.stream
             .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .doing("capturing a decode step")?;
         for (i, call) in calls.iter().enumerate() {
-            // The second waits for the first to end: what comes after reads the step's position before it waits.
-            self.launch(call, i != 1)?;
+            self.launch(call, early(i, call))?;
         }
         let graph = self
             .stream

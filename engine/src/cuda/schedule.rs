@@ -6,7 +6,9 @@ use super::fast::Fused;
 use super::faults::Planted;
 use super::known::is_cache;
 use super::launch::Call;
+use super::layouts::Batch;
 use super::options::Gemm;
+use super::several::Several;
 use crate::model::row_len;
 
 /// Makes the launches of steps.
@@ -24,7 +26,7 @@ impl Schedule<'_> {
     /// A step of `token`, or a longer one.
     pub fn step(&self, tokens: &[u32], first: usize) -> Vec<Launch> {
         match (&self.fused, tokens) {
-            (Some(fused), [token]) => {
+            (Some(fused), [token]) if !self.calls.is_of_several() => {
                 #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
                 let mut all = fused.decode(*token, first);
                 #[cfg(any(test, feature = "faults"))]
@@ -44,7 +46,7 @@ impl Schedule<'_> {
         if self.planted.is_some() {
             return 1;
         }
-        self.prefill().filter(|_| tokens > 1).map_or(1, |fused| fused.prefill_parts())
+        self.prefill().filter(|_| tokens > 1 || self.calls.is_of_several()).map_or(1, |fused| fused.prefill_parts())
     }
 
     /// A part of a step, of as many as [`Self::parts`] says.
@@ -70,7 +72,7 @@ impl Schedule<'_> {
     }
 
     /// A step of many tokens: a node at a time where it has no kernels of its own.
-    fn longer(&self, span: Span) -> Vec<Launch> {
+    pub fn longer(&self, span: Span) -> Vec<Launch> {
         match self.prefill() {
             Some(fused) => {
                 #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut))]
@@ -140,7 +142,17 @@ impl Schedule<'_> {
         let read = caches.filter_map(|(i, node)| self.calls.read_cache(i, row_len(node)));
         // Some are others where something is tapped.
         let tapped = Self { fused: self.fused.map(|fused| Fused { wants: &|_| true, ..fused }), ..*self };
-        let longer = calls_of(self.longer(one)).chain(calls_of(tapped.longer(one)));
+        let mut longer: Vec<Call> = calls_of(self.longer(one)).chain(calls_of(tapped.longer(one))).collect();
+        if self.calls.options.more_sequences > 0 {
+            // And where rows are of several sequences.
+            let rows = Several::any();
+            for which in [self, &tapped] {
+                let batch = Batch::at(self.calls.memory.rows, one.tokens);
+                let calls = Calls { batch, several: &rows, ..self.calls };
+                let fused = which.fused.map(|fused| Fused { calls, ..fused });
+                longer.extend(calls_of(Schedule { calls, fused, ..*which }.longer(one)));
+            }
+        }
         // In a long context another kernel computes attention.
         let last = self.calls.options.context.saturating_sub(1);
         let steps = [(self, 0), (self, last), (&tapped, 0), (&tapped, last)];
@@ -152,6 +164,7 @@ impl Schedule<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::decoder::Decoder;
     use crate::cuda::fast::decoder_of;
     use crate::cuda::options::{Options, Path};
     use crate::cuda::testing::{graphs, mixed, with_calls};
@@ -187,6 +200,49 @@ mod tests {
                     }
                 });
             }
+        }
+    }
+
+    fn fast<'a>(calls: Calls<'a>, decoder: &'a Decoder, wants: &'a dyn Fn(usize) -> bool) -> Schedule<'a> {
+        let fused = Fused { calls, decoder, next_token: 0, wants, narrow: false };
+        Schedule { calls, fused: Some(fused), planted: None }
+    }
+
+    #[test]
+    fn a_pass_of_several_sequences_makes_each_stage_once_of_kernels_that_are_known_before() {
+        for graph in &graphs() {
+            let options = Options {
+                step: 300,
+                context: 900,
+                path: Path::Fast,
+                taps: true,
+                more_sequences: 3,
+                ..Options::default()
+            };
+            with_calls(graph, &options, |calls| {
+                let decoder = decoder_of(graph).expect("a decoder");
+                let none: &dyn Fn(usize) -> bool = &|_| false;
+                let known: HashSet<_> = fast(calls, &decoder, none).kernels().iter().map(Call::kernel).collect();
+                let Several { alone, together } = Several::any();
+                let both = Several { alone: vec![0, 1, 2], together: together.clone() };
+                for several in [Several { alone, together: Vec::new() }, Several { alone: Vec::new(), together }, both]
+                {
+                    let calls = Calls { batch: Batch::at(calls.memory.rows, 3), several: &several, ..calls };
+                    for wants in [none, &|_| true, &|i| i.is_multiple_of(2)] {
+                        for tokens in [1, 2, 300] {
+                            let schedule = fast(calls, &decoder, wants);
+                            let parts = schedule.parts(tokens);
+                            let part = |part| schedule.part((part, parts), &vec![0; tokens], 100);
+                            let launches: Vec<Launch> = (0..parts).flat_map(part).collect();
+                            let mut nodes: Vec<usize> = launches.iter().flat_map(|l| l.nodes.clone()).collect();
+                            nodes.sort_unstable();
+                            assert_eq!(nodes, (0..graph.nodes.len()).collect::<Vec<_>>(), "{tokens} tokens");
+                            let mut calls = calls_of(launches);
+                            assert!(calls.all(|call| known.contains(&call.kernel())), "{tokens} tokens");
+                        }
+                    }
+                }
+            });
         }
     }
 }

@@ -5,6 +5,7 @@ use super::functions::Functions;
 use super::layouts::Batch;
 use super::memory::Memory;
 use super::options::Options;
+use super::several::Several;
 use crate::model::{Graph, Invented, WeightSource, qwen2, qwen3, qwen3moe, qwen35};
 use crate::ops::Weight;
 use crate::quant::{GgmlType, Stored};
@@ -56,7 +57,15 @@ pub fn with_calls_where<T>(graph: &Graph, options: &Options, wide: bool, f: impl
     let extents = Extents(graph.weights().into_iter().cloned().collect(), FORMAT);
     let memory = Memory::at(1 << 20, graph, &extents, options, wide).expect("a layout");
     let functions = Functions::bare(100, 2048, 227 << 10);
-    f(Calls { graph, memory: &memory, options, functions: &functions, batch: Batch::default(), part: Part::default() })
+    f(Calls {
+        graph,
+        memory: &memory,
+        options,
+        functions: &functions,
+        batch: Batch::default(),
+        several: &Several::default(),
+        part: Part::default(),
+    })
 }
 
 /// Bytes that a model takes whose weights are all of a format.

@@ -124,6 +124,10 @@ fn unheard(command: &mut Command, of: &ArgMatches) -> Result<(), Error> {
             "prompt", "raw", "system", "template", "tokens", "gemm", "rounds", "depth", "prefill", "alone", "baseline",
             "taps", "llama_bench",
         ],
+        Measure::Batch => &[
+            "prompt", "raw", "system", "template", "tokens", "rounds", "depth", "prefill", "alone", "sequences",
+            "baseline",
+        ],
         Measure::Soak => &["prompt", "raw", "system", "template", "tokens", "gemm"],
         Measure::Run => &["prompt", "length", "rounds"],
         Measure::TappedPrefill => &["prompt", "raw", "system", "template", "tokens", "length", "threads"],

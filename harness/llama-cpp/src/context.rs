@@ -49,6 +49,25 @@ impl Context {
         self.position += n;
         Ok(())
     }
+
+    /// Runs rows of any sequences in one batch, for the logits of some.
+    fn decode_rows(&mut self, rows: &[Row], outputs: impl Fn(usize) -> bool) -> Result<()> {
+        // SAFETY: the batch has room for every token, and is freed below.
+        unsafe {
+            let mut batch = sys::llama_batch_init(rows.len() as i32, 0, 1);
+            batch.n_tokens = rows.len() as i32;
+            for (i, row) in rows.iter().enumerate() {
+                *batch.token.add(i) = row.token as i32;
+                *batch.pos.add(i) = row.position as i32;
+                *batch.n_seq_id.add(i) = 1;
+                **batch.seq_id.add(i) = row.sequence as i32;
+                *batch.logits.add(i) = i8::from(outputs(i));
+            }
+            let done = self.decode(batch, rows.len());
+            sys::llama_batch_free(batch);
+            done
+        }
+    }
 }
 
 impl Drop for Context {
@@ -199,21 +218,7 @@ impl TappedContext {
     fn decode(&mut self, rows: &[Row]) -> Result<()> {
         let position = self.context.position;
         let _doing = supervisor::doing(|| format!("llama.cpp was running position {position}"));
-        // SAFETY: the batch has room for every token, and is freed below.
-        unsafe {
-            let mut batch = sys::llama_batch_init(rows.len() as i32, 0, 1);
-            batch.n_tokens = rows.len() as i32;
-            for (i, row) in rows.iter().enumerate() {
-                *batch.token.add(i) = row.token as i32;
-                *batch.pos.add(i) = row.position as i32;
-                *batch.n_seq_id.add(i) = 1;
-                **batch.seq_id.add(i) = row.sequence as i32;
-                *batch.logits.add(i) = 1;
-            }
-            let done = self.context.decode(batch, rows.len());
-            sys::llama_batch_free(batch);
-            done
-        }
+        self.context.decode_rows(rows, |_| true)
     }
 }
 
@@ -344,11 +349,14 @@ fn cache_type(cache: ActivationFormat, kv: KvType) -> Result<sys::ggml_type> {
 pub(crate) struct Plain(Context);
 
 impl Plain {
-    pub(crate) fn new(model: &Model, owner: Owner, n_ctx: usize, n_step: usize) -> Result<Self> {
+    pub(crate) fn new(model: &Model, owner: Owner, n_ctx: usize, n_step: usize, sequences: usize) -> Result<Self> {
         // SAFETY: a call that only fills a structure.
         let mut params = unsafe { sys::llama_context_default_params() };
         params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_ENABLED;
-        Ok(Self(Context::new(model, owner, (n_ctx, n_step), params)?))
+        // A part of the cache for each, as is usual.
+        params.n_seq_max = sequences as u32;
+        let cells = n_ctx.next_multiple_of(256) * sequences;
+        Ok(Self(Context::new(model, owner, (cells, n_step), params)?))
     }
 }
 
@@ -367,5 +375,13 @@ impl Plays for Plain {
             sys::llama_synchronize(self.0.raw);
             done
         }
+    }
+
+    fn rows(&mut self, rows: &[Row]) -> Result<()> {
+        let last = |i: usize| rows[i + 1..].iter().all(|row| row.sequence != rows[i].sequence);
+        let done = self.0.decode_rows(rows, last);
+        // SAFETY: the context's own.
+        unsafe { sys::llama_synchronize(self.0.raw) };
+        done
     }
 }

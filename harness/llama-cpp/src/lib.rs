@@ -99,7 +99,7 @@ impl Loaded for Model {
         Ok(Box::new(context::TappedContext::new(self, owner, graph, room)?))
     }
 
-    fn plain(&self, owner: Owner, n_ctx: usize, n_step: usize) -> Result<Box<dyn Plays>> {
-        Ok(Box::new(context::Plain::new(self, owner, n_ctx, n_step)?))
+    fn plain(&self, owner: Owner, n_ctx: usize, n_step: usize, sequences: usize) -> Result<Box<dyn Plays>> {
+        Ok(Box::new(context::Plain::new(self, owner, n_ctx, n_step, sequences)?))
     }
 }

@@ -154,6 +154,30 @@ fn other_ways_to_run_match() {
     }
 }
 
+/// The fused path in passes of several sequences: a prefill beside a decode step, a shared prefix, a draft that is taken back,
+/// slots that are used again, and passes that are one graph.
+#[test]
+fn the_fused_path_runs_several_sequences() {
+    let card = Card::new();
+    for (arch, weight_type, kv) in [("qwen2", GgmlType::Q4_K, "f16"), ("qwen3", GgmlType::Q8_0, "f32")] {
+        let folder = folder_with(&Synth { arch, weight_type, fused: true, ..Synth::default() });
+        let run = format!("run -m model.gguf --subject cuda-fast --oracle cpu --kv-type {kv} --sequences");
+        for (plan, runs) in [
+            ("7,11+1+17@0,1+1+1 --length 39", 3),
+            ("9+4,5+5,1~4+2~1,0+0+9@0:9,1+1+1 --length 38", 5),
+            ("6+4,0~all+1,9+1 --length 21", 3),
+        ] {
+            let said = folder.qdiff_on(&card, &format!("{run} {plan}")).exits(0);
+            assert!(said.stdout.starts_with(&format!("{runs} runs: {runs} MATCH")), "{arch} {plan}: {said}");
+        }
+        // A pass of which no stage of a layer is captured runs as one graph.
+        let record = format!("record -m model.gguf --runner cuda-fast --kv-type {kv} --stages logits --out graph");
+        folder.qdiff_on(&card, &format!("{record} --sequences 9+2,2x1+1,1~1+1 --length 17")).exits(0);
+        let said = folder.qdiff_on(&card, "run -m model.gguf --subject capture:graph --oracle cpu").exits(0);
+        assert!(said.stdout.starts_with("3 runs: 3 MATCH"), "{arch}: {said}");
+    }
+}
+
 /// Caches of every type on the tapped path: their rows are what ggml stores, to the last bit, in several sequences too, and keys
 /// of blocks. `scripts/test` takes every fourth type.
 #[test]
@@ -305,6 +329,11 @@ fn what_a_card_does_not_run_is_refused() {
         let folder = folder_with(&Synth { arch, ..Synth::default() });
         refused(&folder, "run -m model.gguf --subject cuda-fast", &[word, "use --subject cuda"]);
     }
+    refused(
+        &folder_with(&Synth { arch: "qwen35", fused: true, ..Synth::default() }),
+        "run -m model.gguf --subject cuda-fast --reference none --sequences 7,5+1+17 --length 30",
+        &["one sequence of qwen35 at a time", "use --subject cuda"],
+    );
     let of_48 = folder_with(&hybrids::model("qwen35", &hybrids::net([48, 2, 4, 4])));
     refused(&of_48, "run -m model.gguf --subject cuda-fast", &["heads of 48 elements", "use --subject cuda"]);
     let odd = hybrids::models().into_iter().find(|model| !in_groups(model)).unwrap();

@@ -77,7 +77,15 @@ impl Plain {
     /// # Errors
     /// If llama.cpp cannot make it.
     pub fn new(model: &Arc<Model>, n_ctx: usize, n_step: usize) -> Result<Self> {
-        model.loaded.plain(model.clone(), n_ctx, n_step).map(Self)
+        Self::of_sequences(model, n_ctx, n_step, 1)
+    }
+
+    /// The same for so many sequences of `n_ctx` tokens each, each with a cache of its own.
+    ///
+    /// # Errors
+    /// If llama.cpp cannot make it.
+    pub fn of_sequences(model: &Arc<Model>, n_ctx: usize, n_step: usize, sequences: usize) -> Result<Self> {
+        model.loaded.plain(model.clone(), n_ctx, n_step, sequences).map(Self)
     }
 
     /// Forgets all tokens.
@@ -91,5 +99,13 @@ impl Plain {
     /// If llama.cpp fails.
     pub fn step(&mut self, tokens: &[u32]) -> Result<()> {
         self.0.step(tokens)
+    }
+
+    /// Runs rows of its sequences, for the logits of the last of each sequence, and waits for them.
+    ///
+    /// # Errors
+    /// If llama.cpp fails.
+    pub fn rows(&mut self, rows: &[Row]) -> Result<()> {
+        self.0.rows(rows)
     }
 }

@@ -97,7 +97,7 @@ pub trait Loaded: Send + Sync {
     ///
     /// # Errors
     /// As [`context::Plain::new`](super::context::Plain::new).
-    fn plain(&self, owner: Owner, n_ctx: usize, n_step: usize) -> Result<Box<dyn Plays>>;
+    fn plain(&self, owner: Owner, n_ctx: usize, n_step: usize, sequences: usize) -> Result<Box<dyn Plays>>;
 }
 
 /// What a context with taps does.
@@ -140,6 +140,12 @@ pub trait Plays {
     /// # Errors
     /// As there.
     fn step(&mut self, tokens: &[u32]) -> Result<()>;
+
+    /// As [`Plain::rows`](super::context::Plain::rows).
+    ///
+    /// # Errors
+    /// As there.
+    fn rows(&mut self, rows: &[Row]) -> Result<()>;
 }
 
 /// What a chain of llama.cpp's samplers does.

@@ -53,7 +53,6 @@ pub const CUDA_FAST: RunnerKind = RunnerKind {
     name: "cuda-fast",
     ranks: false,
     about: "qdiff's fast engine on a GPU; kernels fuse stages",
-    sequences: false,
     start: Start::Own(|opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Fast, room))?))),
     ..CUDA
 };

@@ -6,6 +6,7 @@ use qdiff::report::NONE;
 use qdiff::report::{Screen, Section, Table};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// What was measured of the CUDA engine; on file, what REPORT.md tells.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
@@ -161,11 +162,14 @@ pub struct BenchRow {
 impl Bench {
     /// Sets the ratio of every engine without taps to the fastest llama.cpp of this measurement.
     pub(crate) fn hold_against_llama(&mut self) {
-        for what in ["prefill", "decode"] {
-            let theirs = self.rows.iter().filter(|row| row.what == what && row.who.starts_with("llama"));
+        let all: BTreeSet<String> = self.rows.iter().map(|row| row.what.clone()).collect();
+        for what in &all {
+            let theirs = self.rows.iter().filter(|row| row.what == *what && row.who.starts_with("llama"));
             let fastest = theirs.map(|row| row.tokens_per_second).reduce(f64::max);
-            let ours =
-                |row: &&mut BenchRow| row.what == what && !row.who.starts_with("llama") && !row.who.contains("taps");
+            // llama.cpp brings the logits to the host.
+            let other =
+                |who: &str| who.starts_with("llama") || who.contains("taps") || who.contains("stay on the card");
+            let ours = |row: &&mut BenchRow| row.what == *what && !other(&row.who);
             for row in self.rows.iter_mut().filter(ours) {
                 row.ratio = fastest.map(|speed| row.tokens_per_second / speed);
             }

@@ -118,7 +118,9 @@ impl Book {
     /// How fast the engine on a GPU is beside llama.cpp: the ratios of every measurement of one card that was made beside it.
     fn speeds(&self) -> Vec<Value> {
         let benches = self.benches.iter().filter_map(|bench| match bench {
-            OnFile::Cuda(bench) if bench.rows.iter().any(|row| row.ratio.is_some()) => Some(bench),
+            OnFile::Cuda(bench) if bench.rows.iter().any(|row| row.ratio.is_some() && row.what == "decode") => {
+                Some(bench)
+            }
             OnFile::Cuda(_) | OnFile::Verdict(_) => None,
         });
         let speed = |(device, benches): (&String, Vec<&Box<Bench>>)| {

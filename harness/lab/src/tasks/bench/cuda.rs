@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Decode steps timed.
-const DECODE: usize = 128;
+pub(super) const DECODE: usize = 128;
 /// For the tapped path, which is slow where it is tapped.
 const TAPPED: usize = 8;
 
@@ -32,10 +32,17 @@ const REPLAYS: usize = 100;
 
 /// Looks at the stages that are wanted, all of them where none is named, and keeps none.
 #[derive(Default)]
-struct Reader {
+pub(super) struct Reader {
     named: Option<HashSet<StageId>>,
     /// Whether each node's is, cached: it is the same in every step.
     by_node: OnceCell<Vec<bool>>,
+}
+
+impl Reader {
+    /// Of one stage.
+    pub(super) fn of(stage: StageId) -> Self {
+        Self { named: Some(HashSet::from([stage])), ..Self::default() }
+    }
 }
 
 impl TapSink for Reader {
@@ -169,7 +176,7 @@ fn time_llama(plain: &mut Plain, context: &[u32], prefill: usize) -> Result<Time
 type Times = Vec<Timed>;
 
 /// Which of a hundred, sorted.
-fn percentile(mut all: Vec<f64>, which: usize) -> f64 {
+pub(super) fn percentile(mut all: Vec<f64>, which: usize) -> f64 {
     all.sort_by(f64::total_cmp);
     all[(all.len() * which / 100).min(all.len() - 1)]
 }

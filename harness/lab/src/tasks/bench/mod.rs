@@ -1,5 +1,6 @@
 //! Time and memory against llama.cpp, both sides in one run.
 
+mod batch;
 mod cuda;
 mod llama_bench;
 mod request;
@@ -38,6 +39,7 @@ pub fn bench(request: &BenchRequest, console: Console<'_>) -> Result<BenchReport
         Measure::TappedPrefill => tapped_prefill(request)?,
         Measure::Verdict => BenchReport::Verdict(verdict::measure(request, console.progress)?),
         Measure::Soak => soak::run(request, console)?,
+        Measure::Batch => BenchReport::Cuda { now: batch::measure(request)?, before },
         Measure::Cuda => BenchReport::Cuda { now: cuda::measure(request)?, before },
     })
 }

@@ -24,13 +24,16 @@ pub struct BenchRequest {
     /// Rounds; both sides run in each, and the medians are printed
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..), help_heading = "How to run it")]
     pub rounds: u16,
-    /// Tokens of context before the first decode step that is timed (`--measure cuda`)
+    /// Tokens of context before the first decode step that is timed (`--measure cuda` and `batch`)
     #[arg(long, value_name = "TOKENS", default_value_t = usual_depth(), env = "QDIFF_DEPTH", help_heading = "How to run it")]
     pub depth: usize,
-    /// Tokens of the timed prefill, and of a step at most (`--measure cuda`)
+    /// Tokens of the timed prefill, and of a step at most (`--measure cuda` and `batch`)
     #[arg(long, value_name = "TOKENS", default_value_t = usual_depth(), env = "QDIFF_PREFILL", help_heading = "How to run it")]
     pub prefill: usize,
-    /// Skip llama.cpp and the ratios to it (`--measure cuda`)
+    /// Sequences that decode in one pass (`--measure batch`)
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 8, 32], help_heading = "How to run it")]
+    pub sequences: Vec<usize>,
+    /// Skip llama.cpp and the ratios to it (`--measure cuda` and `batch`)
     #[arg(long, env = "QDIFF_ALONE", help_heading = "How to run it")]
     pub alone: bool,
     /// llama.cpp's own program to measure it, `llama-bench`, built with CUDA: the faster of it and of llama.cpp in this
@@ -74,6 +77,8 @@ pub enum Measure {
     Speed,
     /// Prefill and decode of the CUDA engine, with and without taps, against llama.cpp on the same card
     Cuda,
+    /// Decode of several sequences in one pass by the fused CUDA path, against llama.cpp on the same card
+    Batch,
     /// Decode steps of the fused CUDA path to the end of the context: host and device memory must stay flat
     Soak,
     /// Wall time and peak memory of a whole `run -n 0` against llama.cpp loading and doing the tapped prefill alone
