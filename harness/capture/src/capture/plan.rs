@@ -129,13 +129,9 @@ impl Plan {
         if other_lengths && let Some(first) = like.0.first_mut() {
             let fresh = |share: &&mut Share| share.tokens > 1 && share.prefix.is_none() && share.back.is_none();
             let mut begin: Vec<&mut usize> = first.iter_mut().filter(fresh).map(|share| &mut share.tokens).collect();
-            let (mut at, mut end) = (0, begin.len());
-            while at + 1 < end {
-                end -= 1;
-                let (left, right) = begin.split_at_mut(end);
-                std::mem::swap(left[at], right[0]);
-                at += 1;
-            }
+            let lengths: Vec<usize> = begin.iter().map(|tokens| **tokens).collect();
+            let turned = lengths.iter().cycle().skip(1);
+            begin.iter_mut().zip(turned).for_each(|(tokens, other)| **tokens = *other);
         }
         // The tokens of each sequence, here and there, and what is left of those that it was last fed.
         let mut lengths = vec![([0usize; 2], [0usize; 2]); self.sequences()];
