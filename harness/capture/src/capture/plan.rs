@@ -130,8 +130,12 @@ impl Plan {
             let fresh = |share: &&mut Share| share.tokens > 1 && share.prefix.is_none() && share.back.is_none();
             let mut begin: Vec<&mut usize> = first.iter_mut().filter(fresh).map(|share| &mut share.tokens).collect();
             let lengths: Vec<usize> = begin.iter().map(|tokens| **tokens).collect();
-            let turned = lengths.iter().cycle().skip(1);
-            begin.iter_mut().zip(turned).for_each(|(tokens, other)| **tokens = *other);
+            // Those that stand in order stay where they are when they are put in order.
+            let turned = (1..lengths.len()).map(|by| [&lengths[by..], &lengths[..by]].concat());
+            let unordered = |all: &Vec<usize>| !all.is_sorted() && !all.iter().rev().is_sorted();
+            if let Some(turned) = turned.into_iter().find(unordered) {
+                begin.iter_mut().zip(turned).for_each(|(tokens, other)| **tokens = other);
+            }
         }
         // The tokens of each sequence, here and there, and what is left of those that it was last fed.
         let mut lengths = vec![([0usize; 2], [0usize; 2]); self.sequences()];
