@@ -150,7 +150,13 @@ impl Schedule<'_> {
                 let batch = Batch::at(self.calls.memory.rows, one.tokens);
                 let calls = Calls { batch, several: &rows, ..self.calls };
                 let fused = which.fused.map(|fused| Fused { calls, ..fused });
-                longer.extend(calls_of(Schedule { calls, fused, ..*which }.longer(one)));
+                let schedule = Schedule {
+                    calls,
+                    fused,
+                    #[cfg(any(test, feature = "faults"))]
+                    planted: which.planted,
+                };
+                longer.extend(calls_of(schedule.longer(one)));
             }
         }
         // In a long context another kernel computes attention.

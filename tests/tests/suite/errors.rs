@@ -228,6 +228,7 @@ fn options_that_say_nothing_about_what_is_measured() {
         ("cuda", "--baseline x.json"),
         ("cuda", "--taps logits"),
         ("cuda", "--llama-bench absent"),
+        ("batch", "--sequences 8"),
         ("verdict", "--also absent.gguf"),
         ("verdict", "--lengths 8"),
         ("verdict", "--check full"),

@@ -51,5 +51,7 @@ fn launches_for_models_of_real_sizes_fit_hopper() {
             let said = folder.qdiff_on(&card, &line).exits(0);
             assert!(said.stdout.contains("(hollow card"), "{line}: {said}");
         }
+        let several = "record -m model.gguf --runner cuda-fast --sequences 11+3,1+1 --length 16 --out several";
+        folder.qdiff_on(&card, several).exits(0);
     }
 }
