@@ -3,11 +3,12 @@
 //! Each row has a position, a slot of the caches that it is written to, and the block table of its sequence, through which
 //! attention finds the slots that the row sees. All of it is data in device memory (`kernels/batch.cuh`).
 
+use super::attend_several;
 use super::captured::clear;
 use super::device::Doing as _;
 use super::known::is_cache;
 use super::layouts::Batch;
-use super::several::{self, Several};
+use super::several::Several;
 use super::{CudaEngine, CudaError, Path};
 use crate::cpu::{Group, Row, RowsError, Sequences};
 use crate::tap::TapSink;
@@ -163,7 +164,7 @@ impl CudaEngine {
         }
         match self.options.path {
             Path::Tapped => Ok(()),
-            Path::Fast => several::check(&self.graph),
+            Path::Fast => attend_several::check(&self.graph),
         }
     }
 }

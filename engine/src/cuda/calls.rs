@@ -11,6 +11,7 @@ use super::memory::Memory;
 use super::nccl::Exchange;
 use super::options::{Gemm, Options, Path};
 use super::several::Several;
+pub use super::span::Span;
 use super::weights::Weight;
 use crate::dtype::DType;
 use crate::model::{Graph, Node, row_len};
@@ -31,22 +32,6 @@ const LINEAR_TOKENS: usize = constant!("linear.cu", "TOKENS") as usize;
 
 /// Tokens of a step at most: so many blocks CUDA takes along the second axis of a grid.
 const MOST_TOKENS: usize = 65_535 * LINEAR_TOKENS;
-
-/// The tokens of a step: how many, and the position of the first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// Tokens.
-    pub tokens: usize,
-    /// Position of the first.
-    pub first: usize,
-}
-
-impl Span {
-    /// Tokens so far, these included.
-    pub fn keys(self) -> usize {
-        self.first + self.tokens
-    }
-}
 
 /// Something queued on the stream.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,6 +5,7 @@
 //! `prefill` for longer steps.
 
 use super::arena::Arena;
+use super::attend_several;
 use super::blas::Blas;
 use super::calls::{Calls, Job, Part, Span, check};
 use super::captured::{Fast, clear};
@@ -27,7 +28,7 @@ use super::options::{Circumstances, Gemm, Options, Path};
 use super::rank_step::RankGraph;
 use super::readback::Readback;
 use super::schedule::Schedule;
-use super::several::{self, Several};
+use super::several::Several;
 use super::{CudaError, devices, wide};
 use crate::cpu::states::States;
 use crate::cpu::{Row, Sequences};
@@ -116,7 +117,7 @@ pub(super) use receiving;
 fn supports(graph: &Graph, options: &Options) -> Result<Option<Decoder>, CudaError> {
     check(graph, options)?;
     if options.path == Path::Fast && options.more_sequences > 0 {
-        several::check(graph)?;
+        attend_several::check(graph)?;
     }
     match options.path {
         Path::Tapped => Ok(None),

@@ -9,7 +9,6 @@ use super::launch::Call;
 use super::layouts::{Operand, Ptr, Wide};
 use super::operand::{Part as Split, SHARED, cache_tile, sums_bytes};
 use super::options::{Gemm, Options, Path};
-use super::several;
 use super::slots::{Slots, taken};
 use super::weights::{self, Weight};
 use crate::model::{Axis, Graph, Node, Role, StageId, WeightSource, row_len};
@@ -76,6 +75,9 @@ pub const RING_BYTES: usize = 64 << 20;
 
 /// Shares of the keys that the fused attention makes at most.
 pub const SPLITS: u32 = constant!("fused/shares.cuh", "SPLITS");
+
+/// Shares of rows for which there is room at least: as many as fill a large card.
+const SHARES: usize = 4 * SPLITS as usize;
 
 impl Memory {
     /// Where everything would stand from address `start` on: needs no device. `source` tells the tensors' extents and
@@ -175,7 +177,7 @@ impl Memory {
             ring: take(RING_BYTES),
             position: take(8),
             halves: [0, 1].map(|_| take(4 * config.n_embd)),
-            partial: [config.head_dim, 2].map(|each| take(4 * several::shares(options) * config.n_heads * each)),
+            partial: [config.head_dim, 2].map(|each| take(4 * shares(options) * config.n_heads * each)),
             argmax_arrived: take(4),
             best: take(8),
             bytes: plan.bytes(),
@@ -343,4 +345,13 @@ pub fn ngrams_of(graph: &Graph) -> Option<&Ngrams> {
 /// The angle of each plane at position 1, rounded once from f64.
 fn frequency_table(rope: &Rope) -> Vec<f32> {
     rope.frequencies::<f64>().into_iter().map(|angle| angle as f32).collect()
+}
+
+/// Shares of a query head for which there is room: of a decode step, or of the rows of a pass.
+pub fn shares(options: &Options) -> usize {
+    match options.more_sequences {
+        0 => SPLITS as usize,
+        _ if options.path == Path::Tapped => SPLITS as usize,
+        _ => options.step.max(SHARES),
+    }
 }

@@ -9,6 +9,7 @@
 
 mod arena;
 mod attend;
+mod attend_several;
 mod batch;
 mod blas;
 mod calls;
@@ -45,6 +46,7 @@ mod replay;
 mod schedule;
 mod several;
 mod slots;
+mod span;
 mod states;
 #[cfg(test)]
 mod testing;

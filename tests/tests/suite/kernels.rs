@@ -77,10 +77,15 @@ fn arguments(file: File) -> Vec<String> {
             tapped_or_not(held.into_iter().chain(rings).chain(normed))
         }
         File::AttentionHalves => tapped_or_not(listed(&["64, 7, 6, 2", "128, 8, 3, 8", "32, 1, 12, 1"])),
-        File::Attention => tapped_or_not(listed(&[
-            "KvF32, 64, 7, 64, false", "KvF16, 128, 7, 64, true", "KvF32, 128, 2, 32, false",
-            "KvF16, 256, 4, 64, false",
-        ])),
+        File::Attention => {
+            let alone = tapped_or_not(listed(&[
+                "KvF32, 64, 7, 64, false", "KvF16, 128, 7, 64, true", "KvF32, 128, 2, 32, false",
+                "KvF16, 256, 4, 64, false",
+            ]));
+            // And of several sequences.
+            let batches = alone.iter().map(|arguments| format!("{arguments}, true")).collect();
+            [alone, batches].concat()
+        }
         File::Products => {
             let alone = read_by_kernels().map(|ty| vec![ty]);
             let mixed = [GgmlType::Q5_0, GgmlType::Q5_0, GgmlType::Q8_0].to_vec();
@@ -100,6 +105,7 @@ fn arguments(file: File) -> Vec<String> {
             formats.map(|ty| ty.to_string()).collect()
         }
         File::NormRows | File::PrepareRows | File::ActRows => listed(&["HalfPart", "BrainPart"]),
+        File::JoinShares => listed(&["64", "128", "32"]),
         File::HeadRows => listed(&["KvF32, 64", "KvF16, 128", "KvF32, 32"]),
         File::CacheTiles => {
             let of = |(kv, d)| format!("{kv}, {d}, {}", cache_tile(d).0);
