@@ -3,7 +3,7 @@
 
 use crate::borne::Borne;
 use crate::capture::{Fed, Plan, RowsSaid, Whose};
-use crate::diagnose::pass::{Fit, Group, Pass, Position, When, conditions, rules, told};
+use crate::diagnose::pass::{Fit, Group, PAGES, Pass, Position, When, conditions, rules, told};
 use crate::number::counted;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -228,8 +228,9 @@ impl SlotsCheck {
             let rest = if alone { "; slots and block tables were not captured" } else { "" };
             return format!("all {} {list} agree with the rows of the run{rest}", self.checked);
         };
-        let own = self.wrong.iter().filter(|row| row.sequence == first.sequence).count();
-        let more = match (own - 1, self.wrong.len() - own + self.more) {
+        // Whose the rows are that were not kept is not known.
+        let own = self.wrong.iter().filter(|row| self.more > 0 || row.sequence == first.sequence).count();
+        let more = match (own - 1 + self.more, self.wrong.len() - own) {
             (0, 0) => String::new(),
             (1, 0) => "; 1 more row is wrong".to_owned(),
             (rest, 0) => format!("; {rest} more rows are wrong"),
@@ -422,9 +423,6 @@ fn rule_of_slots(plan: &Plan, tokens: &[u32], said: &[RowsSaid], check: &SlotsCh
     (in_line && all).then(|| words.to_owned())
 }
 
-/// Rows of a block, as caches have them.
-const BLOCKS: [usize; 7] = [4, 8, 16, 32, 64, 128, 256];
-
 /// The rule that gives every slot from the block tables by another number of rows of a block than the cache has, in words.
 fn rule_of_blocks(plan: &Plan, tokens: &[u32], said: &[RowsSaid], check: &SlotsCheck) -> Option<String> {
     let of_slots = |row: &WrongRow| matches!(row.how, WrongBy::Table { .. } | WrongBy::Taken { .. });
@@ -441,7 +439,7 @@ fn rule_of_blocks(plan: &Plan, tokens: &[u32], said: &[RowsSaid], check: &SlotsC
         Some((usize::try_from(by_table).ok()?, *said.slots.as_ref()?.get(of.first_of(group) + number)?))
     };
     let mut fits = Vec::new();
-    let sizes = BLOCKS.into_iter().flat_map(|rows| BLOCKS.into_iter().map(move |other| (rows, other)));
+    let sizes = PAGES.into_iter().flat_map(|rows| PAGES.into_iter().map(move |other| (rows, other)));
     for (rows, other) in sizes.filter(|(rows, other)| rows != other) {
         let mut changed = 0;
         let mut fit = |condition: [When; 2]| {

@@ -130,7 +130,7 @@ impl Plan {
             let fresh = |share: &&mut Share| share.tokens > 1 && share.prefix.is_none() && share.back.is_none();
             let mut begin: Vec<&mut usize> = first.iter_mut().filter(fresh).map(|share| &mut share.tokens).collect();
             let lengths: Vec<usize> = begin.iter().map(|tokens| **tokens).collect();
-            // Those that stand in order stay where they are when they are put in order.
+            // Sorting sorted lengths moves nothing, and would not show.
             let turned = (1..lengths.len()).map(|by| [&lengths[by..], &lengths[..by]].concat());
             let unordered = |all: &Vec<usize>| !all.is_sorted() && !all.iter().rev().is_sorted();
             if let Some(turned) = turned.into_iter().find(unordered) {

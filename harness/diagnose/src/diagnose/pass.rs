@@ -188,6 +188,9 @@ pub enum Map {
     Padded,
 }
 
+/// Rows of a page, or of a block, of a cache, as engines have them.
+pub const PAGES: [usize; 7] = [4, 8, 16, 32, 64, 128, 256];
+
 /// Rows of a tile or chunk.
 const TILES: [usize; 7] = [2, 4, 8, 16, 32, 64, 128];
 

@@ -3,7 +3,7 @@
 
 use super::Diagnosis;
 use super::leaks::in_common;
-use super::pass::{Fit, rules};
+use super::pass::{Fit, PAGES, rules};
 use super::searcher::Searcher;
 use super::siblings::Runs;
 use super::spots::{Shown, Token, Told, place};
@@ -15,9 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How to mend it.
 const REMEDY: &str = "copy a page that is not full before a sequence writes to it, if another sequence has it too, and give the copy to the block \
                       table of the one that writes";
-
-/// Rows of a page, as engines have them.
-const PAGES: [usize; 7] = [4, 8, 16, 32, 64, 128, 256];
 
 /// A sequence that begins with the same rows: whose, how many, and when it writes each later one.
 struct Sharer {
@@ -126,7 +123,7 @@ mod tests {
         let pages = |first, kept| cut(first, kept, "are zero").into_iter().map(|fit| fit.when).collect::<Vec<_>>();
         assert_eq!(pages(8, 11), ["in pages of 4 rows", "in pages of 8 rows"]);
         assert_eq!(pages(16, 27), ["in pages of 16 rows"]);
-        // The first page cannot be told from all rows.
+        // If the first page is lost, all rows are.
         assert_eq!(pages(0, 3), Vec::<String>::new());
         assert_eq!(pages(9, 11), Vec::<String>::new());
     }

@@ -38,7 +38,7 @@ pub(super) fn worst<'a>(locals: impl Iterator<Item = (StageId, &'a Local)>) -> O
 fn row(name: String, group: &[&StageResult], layers: bool) -> Vec<String> {
     // A stage without a judged row has no figures.
     let told = |local: &&Local| local.rows > 0 || local.extent.is_some();
-    // Where a fault begins in some layer, the figures are of such a layer, whatever overflows later.
+    // If the stage is an origin in some layers, the figures are of one of these: later layers may overflow.
     let begins = group.iter().any(|s| s.origin);
     let of_subject = group.iter().filter(|s| s.origin == begins);
     let subject = worst(of_subject.filter_map(|s| Some((s.id, s.subject.as_ref().filter(told)?))));
