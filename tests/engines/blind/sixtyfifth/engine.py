@@ -1,6 +1,6 @@
 """The engine of this round with one bug: engine.py BUG|BUG-clean MODEL, and the options of barge.py.
 
-The texts in engine/ are read where they stand; a bug's changes are made in memory. With S65_KEEP, the passes it was given are copied there."""
+The texts in engine/ are read where they stand; a bug's changes are made in memory. With S65_KEEP, the passes of each run are copied there."""
 import os
 import shutil
 import sys
@@ -26,8 +26,9 @@ def load(name, changes):
 if __name__ == "__main__":
     bug = sys.argv.pop(1)
     kept = os.environ.get("S65_KEEP")
-    if kept and not Path(kept, f"{bug}.passes").exists():  # the first run only; a later one has other tokens
-        shutil.copy(sys.argv[sys.argv.index("--sequences") + 1], Path(kept, f"{bug}.passes"))
+    if kept:  # later runs, for confirmation, have other tokens and passes: NAME.2.passes and so on
+        names = [f"{bug}.passes"] + [f"{bug}.{n}.passes" for n in range(2, 99)]
+        shutil.copy(sys.argv[sys.argv.index("--sequences") + 1], Path(kept, next(n for n in names if not Path(kept, n).exists())))
     changes = [] if bug.endswith("-clean") else BUGS[bug]["changes"]
     for file in ("batch", "gguf", "store", "attend", "model", "barge"):  # the last one runs
         load(file, changes)
