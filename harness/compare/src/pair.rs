@@ -8,8 +8,8 @@ use crate::capture::manifest::{Manifest as CaptureManifest, Sampler};
 use crate::capture::raw::MorePasses;
 use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
 use crate::diagnose::{
-    Diagnosis, Sibling, again_among_sequences, among_sequences, bear_out, confirm, confirm_among_sequences, explain,
-    narrow, once_more, undecided, unsteady,
+    Diagnosis, Sibling, again_among_sequences, agree_among_sequences, among_sequences, bear_out, confirm,
+    confirm_among_sequences, explain, narrow, once_more, undecided, unsteady,
 };
 use crate::loaded::LoadedModel;
 use crate::memory::{self, Extent, Size};
@@ -565,13 +565,28 @@ impl<'a> Pair<'a> {
         again_among_sequences(&self.oracle, &mut siblings(judged), before, (&self.filter, &self.policy));
     }
 
-    /// Holds what the values of the sequences of a run show against those of another one.
+    /// Holds what the values of the sequences of a run show against those of another one, which has passes like the first ones of
+    /// `passes`, and may have more.
     ///
     /// # Errors
     /// As [`judge`].
-    pub fn confirm_among_sequences(&self, judged: &mut [(Recording, Diagnosis)], others: &[Recording]) -> Result<()> {
+    pub fn confirm_among_sequences(
+        &self, judged: &mut [(Recording, Diagnosis)], others: &mut [Recording], passes: usize,
+    ) -> Result<()> {
+        for rules in [true, false] {
+            let sides: Vec<Side<'_>> = others.iter().map(Recording::side).collect();
+            let how = (&self.filter, &self.policy);
+            confirm_among_sequences(&self.oracle, &mut siblings(judged), (&sides, rules), how)?;
+            // The same rows are wrong in the same passes.
+            others.iter_mut().for_each(|other| other.capture.end_before_pass(passes));
+        }
+        Ok(())
+    }
+
+    /// Leaves of the conditions of causes those that all sequences of a run allow, and all of another one.
+    pub fn agree_among_sequences(&self, judged: &mut [(Recording, Diagnosis)], others: &[Recording]) {
         let others: Vec<Side<'_>> = others.iter().map(Recording::side).collect();
-        confirm_among_sequences(&self.oracle, &mut siblings(judged), &others, (&self.filter, &self.policy))
+        agree_among_sequences(&self.oracle, &mut siblings(judged), &others, (&self.filter, &self.policy));
     }
 
     /// Holds the rules that a diagnosis of `subject` leaves open against one run more of it.

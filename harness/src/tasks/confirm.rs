@@ -210,6 +210,12 @@ impl ConfirmRequest {
         };
         let live = |kind: &RunnerKind, number: u16| {
             let [other, alike] = plan.like(number.into());
+            let varied = plan.varied(number.into(), pair.opened.model.graph().config.context);
+            if let Some(varied) = varied
+                && let Ok(ran) = run(kind, varied, number)
+            {
+                return Ok(ran);
+            }
             // An engine may share whole blocks alone.
             run(kind, other, number).or_else(|why| run(kind, alike, number).map_err(|_| why))
         };
@@ -234,7 +240,7 @@ impl ConfirmRequest {
             _ => self.run(sides, pair, seconds, live),
         };
         Ok(match others {
-            Ok(others) => {
+            Ok(mut others) => {
                 let elsewhere = at_slots.then(|| others.iter().find_map(|other| other.at_slots(pair))).flatten();
                 let before: Vec<Diagnosis> = judged.iter().map(|(_, diagnosis)| diagnosis.clone()).collect();
                 for (number, (subject, diagnosis)) in judged.iter_mut().enumerate() {
@@ -242,22 +248,36 @@ impl ConfirmRequest {
                     pair.undecided(subject, diagnosis);
                 }
                 pair.again_among_sequences(judged, &before);
-                if let Some(other) = others.first() {
-                    pair.confirm_among_sequences(judged, &other.runs)?;
+                if let Some(other) = others.first_mut() {
+                    pair.agree_among_sequences(judged, &other.runs);
+                    pair.confirm_among_sequences(judged, &mut other.runs, plan.0.len())?;
                 }
                 // What is wrong in places that passes of other lengths do not have.
                 let open = |diagnosis: &Diagnosis| diagnosis.is_left_open() || diagnosis.is_shown_by_sequences();
                 if self.confirm.is_none()
                     && judged.iter().any(|(_, diagnosis)| open(diagnosis))
                     && let (Some(kind), [other]) = (sides.chosen.live_subject(), &others[..])
-                    && let Ok(alike) = run(kind, plan.clone(), 2)
+                    && let Ok(mut alike) = run(kind, plan.clone(), 2)
                 {
                     let runs = other.runs.iter().zip(&alike.runs).zip(&before);
                     for ((subject, diagnosis), ((other, alike), before)) in judged.iter_mut().zip(runs) {
                         pair.once_more(subject, [other, alike], before, diagnosis);
                     }
                     pair.again_among_sequences(judged, &before);
-                    pair.confirm_among_sequences(judged, &alike.runs)?;
+                    pair.agree_among_sequences(judged, &alike.runs);
+                    pair.confirm_among_sequences(judged, &mut alike.runs, plan.0.len())?;
+                }
+                // A condition that was read off two runs is held against a third one.
+                let room = pair.opened.model.graph().config.context;
+                if self.confirm.is_none()
+                    && judged.iter().any(|(_, diagnosis)| diagnosis.is_narrowed())
+                    && let (Some(kind), Some(third)) = (sides.chosen.live_subject(), plan.varied(5, room))
+                    && let Ok(third) = run(kind, third, 5)
+                {
+                    for ((subject, diagnosis), third) in judged.iter_mut().zip(&third.runs) {
+                        pair.bear_out(subject, third, diagnosis);
+                    }
+                    pair.agree_among_sequences(judged, &third.runs);
                 }
                 elsewhere
             }

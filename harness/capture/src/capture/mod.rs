@@ -330,6 +330,11 @@ pub struct RowsSaid {
 }
 
 impl Capture {
+    /// Leaves out the steps in the pass of this number of a run of several sequences, and in later ones.
+    pub fn end_before_pass(&mut self, number: usize) {
+        self.steps.retain(|step| step.in_pass.is_none_or(|pass| pass.number < number));
+    }
+
     /// Whether the step of this index is one of its own run, and not of another one that it begins with.
     pub fn is_own(&self, index: usize) -> bool {
         self.steps.last().is_none_or(|last| self.steps[index].run == last.run)

@@ -121,6 +121,33 @@ impl Plan {
         [self.alike(by, true), self.alike(by, false)]
     }
 
+    /// The first of the plans like this one, with passes more: decode steps of all sequences, short and long parts beside decode steps,
+    /// and parts alone. They show under which condition something holds that this plan leaves open. `None` if a sequence has
+    /// more than `room` tokens then.
+    pub fn varied(&self, by: usize, room: usize) -> Option<Self> {
+        const MORE: [[usize; 4]; 8] = [
+            [1, 1, 1, 1],
+            [3, 1, 2, 5],
+            [1, 9, 1, 17],
+            [7, 0, 0, 0],
+            [2, 4, 8, 1],
+            [0, 8, 0, 0],
+            [1, 0, 0, 0],
+            [1, 1, 1, 1],
+        ];
+        let mut varied = self.alike(by, true);
+        let sequences = self.sequences();
+        let share = |tokens: &usize| Share { tokens: *tokens, ..Share::default() };
+        let more = MORE.map(|lengths| lengths.iter().cycle().take(sequences).map(share).collect::<Vec<Share>>());
+        varied.0.extend(more.into_iter().filter(|pass| pass.iter().any(|share| share.tokens > 0)));
+        let longest = varied.turns().iter().flatten().fold(BTreeMap::new(), |mut all, turn| {
+            let begins = turn.begins.map(|(_, tokens)| tokens);
+            *all.entry(turn.run).or_insert(begins.unwrap_or(0)) += turn.tokens;
+            all
+        });
+        (varied.runs() == self.runs() && longest.values().all(|tokens| *tokens <= room)).then_some(varied)
+    }
+
     fn alike(&self, by: usize, other_lengths: bool) -> Self {
         let mut like = self.clone();
         let shares = like.0.iter_mut().flatten().filter(|share| share.tokens > 0);

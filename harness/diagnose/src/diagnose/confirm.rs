@@ -438,7 +438,9 @@ fn of_both_runs(
     let (solution, elements) = match found(here, there) {
         Some(found) => found,
         None => {
-            let (solution, elements) = found(there, here)?;
+            let lists =
+                |solution: &Solution| solution.holds.is_list() || solution.law.as_ref().is_some_and(Form::lists_rows);
+            let (solution, elements) = found(there, here).filter(|(solution, _)| !lists(solution))?;
             let of_other = solution.elements;
             (Solution { elements, held_out: elements, ..solution }, of_other)
         }
@@ -561,7 +563,7 @@ fn settle(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding, sai
 }
 
 /// Makes a law of a fault that holds under a condition: the condition is then a prediction for a third run.
-fn as_law(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding) {
+pub(super) fn as_law(first: &Searcher<'_>, origin: &StageResult, finding: &mut Finding) {
     let of_values = |cause: &&Cause| cause.kind == Explains::Value;
     let alone = finding.solution.is_none() && finding.inside.is_empty();
     let Some(cause) = finding.cause.as_ref().filter(of_values).filter(|_| alone) else { return };

@@ -116,7 +116,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     }
     let words = format!(
         "counted over all rows of a pass, of whichever sequence they are: {}",
-        told.replace("the part", "the pass").replace("each part", "each pass")
+        told.replace("the part", "the pass").replace("each part", "each pass").replace("in parts of", "in passes of")
     );
     let shown = Shown { what: words.clone(), links: Vec::new(), ..Shown::default() };
     Some(Told { words, remedy: REMEDY, shown })

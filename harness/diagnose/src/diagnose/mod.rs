@@ -1,5 +1,6 @@
 //! Why: what explains the origins of a verdict. The catalogue of mutations is evaluated on the subject's own operands.
 
+mod agreed;
 mod borrowed;
 mod confirm;
 mod doubt;
@@ -29,6 +30,7 @@ mod through;
 mod trial;
 mod work;
 
+pub use agreed::agree_among_sequences;
 pub use confirm::{confirm, narrow};
 pub use doubt::{undecided, unsteady};
 pub use explain::explain;

@@ -1,10 +1,12 @@
 //! States that a pass goes on from which are not the ones that its sequence left: those of another sequence, as of the last owner of
 //! a slot that was never cleared, or those after tokens that were taken back.
 
+use super::Diagnosis;
 use super::pass::{Fit, rules};
+use super::searcher::Searcher;
 use super::siblings::Runs;
 use super::spots::{Link, Shown, Told};
-use crate::capture::{Capture, Whose};
+use crate::capture::{Capture, Step, Whose};
 use crate::number::counted;
 use crate::verdict::{Evidence, right};
 use qdiff_engine::model::{Node, StageId};
@@ -24,6 +26,50 @@ const ROUNDED: f64 = 2e-5;
 
 /// A state: of which run, and after how many of its tokens.
 type After = (Whose, usize);
+
+/// How many tokens a state is after, by the passes before a rollback and the number of tokens that are kept.
+type Rule = fn(&Capture, usize) -> Option<usize>;
+
+/// States that a sequence may go on from after a rollback, in words.
+const AFTER: [(&str, Rule); 6] = [
+    ("the state before the last pass before the rollback", |theirs, _| Some(theirs.steps.last()?.first)),
+    ("the state after the first token of the last pass before the rollback", |theirs, _| {
+        Some(theirs.steps.last()?.first + 1)
+    }),
+    ("the state after all tokens, those that were taken back among them", |theirs, _| {
+        theirs.steps.last().map(Step::keys)
+    }),
+    ("the state before the pass in which the tokens that are kept end", |theirs, kept| Some(end(theirs, kept)?.first)),
+    ("the state after the first token of the pass in which the tokens that are kept end", |theirs, kept| {
+        end(theirs, kept).map(|pass| pass.first + 1)
+    }),
+    ("the state after the whole pass in which the tokens that are kept end", |theirs, kept| {
+        end(theirs, kept).map(Step::keys)
+    }),
+];
+
+/// The pass in which the first tokens of a sequence end.
+fn end(theirs: &Capture, kept: usize) -> Option<&Step> {
+    theirs.steps.iter().find(|step| step.first < kept && kept <= step.keys())
+}
+
+/// Whether the stage is right behind a rollback of the run behind which it would be wrong by a rule.
+fn refuted(rule: Rule, (node, runs): (&Node, &[(&Searcher<'_>, &Diagnosis)])) -> bool {
+    let captures = || runs.iter().map(|(searcher, _)| searcher.subject.capture);
+    runs.iter().any(|(searcher, _)| {
+        let capture = searcher.subject.capture;
+        let Some(whose) = capture.steps.last().map(|step| step.whose).filter(|whose| whose.rollbacks > 0) else {
+            return false;
+        };
+        let is_before = |other: &Whose| other.sequence == whose.sequence && other.rollbacks + 1 == whose.rollbacks;
+        let before = captures().find(|other| other.steps.last().is_some_and(|step| is_before(&step.whose)));
+        let next = (0..capture.steps.len()).find(|step| capture.is_own(*step));
+        let (Some(before), Some(next)) = (before, next) else { return false };
+        let kept = capture.steps[next].first;
+        let other = rule(before, kept).is_some_and(|after| after != kept);
+        other && searcher.evidence(node, capture).bad_rows().all(|row| row.step != next)
+    })
+}
 
 /// The stages that a node is made of in a step beside the state, and the stage of that.
 pub(super) fn parts<'n>(node: &'n Node, nodes: &'n [Node]) -> Option<(&'n [usize], &'n Node)> {
@@ -164,29 +210,25 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     );
     // What a rollback left.
     let own = capture.steps.last()?.whose;
-    let last = theirs
-        .steps
-        .last()
-        .filter(|_| steps.len() == 1 && whose.sequence == own.sequence && whose.rollbacks < own.rollbacks);
-    let after = last.and_then(|last| match tokens {
-        n if n == last.first => Some("the state before the last pass before the rollback"),
-        n if n == last.first + 1 && last.tokens.len() > 1 => {
-            Some("the state after the first token of the last pass before the rollback")
+    if steps.len() == 1 && whose.sequence == own.sequence && whose.rollbacks < own.rollbacks {
+        let given = AFTER.iter().filter(|(_, of)| of(theirs, first) == Some(tokens));
+        let fits: Vec<Fit> = given
+            .filter(|(_, of)| !refuted(*of, (e.node, runs)))
+            .map(|(after, _)| Fit {
+                rule: format!(
+                    "after tokens are taken back, a sequence goes on from {after}, and not from the one after the tokens that are kept"
+                ),
+                when: "in every rollback".to_owned(),
+            })
+            .collect();
+        if !fits.is_empty() {
+            let words = format!("{words}: {}", rules(&fits.iter().collect::<Vec<_>>()));
+            return Some(Told {
+                words,
+                remedy: REMEDY,
+                shown: Shown { what: "state".to_owned(), fits, ..Shown::default() },
+            });
         }
-        n if n == last.keys() => Some("the state after all tokens, those that were taken back among them"),
-        _ => None,
-    });
-    if let Some(after) = after {
-        let rule = format!(
-            "after tokens are taken back, a sequence goes on from {after}, and not from the one after the tokens that are kept"
-        );
-        let fits = vec![Fit { rule, when: "in every rollback".to_owned() }];
-        let words = format!("{words}: {}", rules(&fits.iter().collect::<Vec<_>>()));
-        return Some(Told {
-            words,
-            remedy: REMEDY,
-            shown: Shown { what: "state".to_owned(), fits, ..Shown::default() },
-        });
     }
     let link = Link::of((runs, run), first, (whose, tokens.checked_sub(1)?))?;
     let links = vec![[link, link]];

@@ -114,12 +114,13 @@ impl Diagnosis {
 
 /// Holds what the values of the sequences of a run show, and no other run bore out, against `others`, the sequences of a run of other
 /// tokens in passes of the same or other lengths: the same must be wrong there in the same places of the passes, and nothing else of
-/// the stage.
+/// the stage. `rules` are held against any passes, and all else against the same passes.
 ///
 /// # Errors
 /// As [`judge`].
 pub fn confirm_among_sequences(
-    oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], others: &[Side<'_>], (filter, policy): (&Filter, &Policy),
+    oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], (others, rules): (&[Side<'_>], bool),
+    (filter, policy): (&Filter, &Policy),
 ) -> Result<()> {
     let meter = Meter::new(WORK_OF_ALL);
     let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
@@ -146,7 +147,7 @@ pub fn confirm_among_sequences(
         for finding in diagnosis.shown_by_sequences() {
             let Some(node) = oracle.graph.index(finding.id).map(|i| &oracle.graph.nodes[i]) else { continue };
             let told = by_values(&searcher.evidence(node, searcher.subject.capture), (&here, run));
-            let Some(told) = told.filter(|_| !meter.over()) else { continue };
+            let Some(told) = told.filter(|told| told.shown.is_rule() == rules && !meter.over()) else { continue };
             let e = others[run].evidence(node, others[run].subject.capture);
             let mut finding = finding.clone();
             let trial = match by_values(&e, (&there, run)) {
@@ -158,6 +159,14 @@ pub fn confirm_among_sequences(
                     finding.remedy = remedy;
                     let there = both.is_none().then_some(other.words);
                     Trial::Confirmed { elements: wrong_elements(&e), tokens, there }
+                }
+                // A rule of one run alone.
+                _ if rules && e.bad_rows().next().is_some() => {
+                    finding.leave_place(
+                        origin(here[run].1, finding.id).map_or_else(String::new, |origin| here[run].0.shape(origin)),
+                    );
+                    finding.evident = false;
+                    Trial::Withdrawn { tokens, told: told.words, because: OTHERWISE.to_owned() }
                 }
                 _ => {
                     let because = if e.bad_rows().next().is_some() { OTHERWISE_THERE } else { NOTHING_THERE };
@@ -218,7 +227,7 @@ fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
 }
 
 /// Puts findings in the place of those of their stages.
-fn put(runs: &mut [Sibling<'_>], changed: Vec<(usize, Finding)>) {
+pub(super) fn put(runs: &mut [Sibling<'_>], changed: Vec<(usize, Finding)>) {
     for (run, finding) in changed {
         let mut findings = runs[run].diagnosis.findings.iter_mut();
         findings.find(|old| old.id == finding.id).into_iter().for_each(|old| *old = finding.clone());
@@ -373,8 +382,8 @@ fn is_the_law_elsewhere(own: &Finding, other: &Finding) -> bool {
     })
 }
 
-/// A finding whose law holds under no rule that is known.
-fn under_no_rule(
+/// A finding whose law holds elsewhere than another run said, or under no rule that is known.
+pub(super) fn under_no_rule(
     mut finding: Finding, listed: &Holds, (searcher, origin): (&Searcher<'_>, Option<&StageResult>),
 ) -> Finding {
     hold(&mut finding, listed, (searcher, origin));

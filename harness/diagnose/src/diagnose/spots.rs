@@ -101,6 +101,11 @@ impl Shown {
         (!both.is_empty()).then(|| rules(&both))
     }
 
+    /// Whether it is a rule, which names no places.
+    pub(super) fn is_rule(&self) -> bool {
+        !self.fits.is_empty() && self.links.is_empty()
+    }
+
     /// Whether it is the same in another run.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.what == other.what

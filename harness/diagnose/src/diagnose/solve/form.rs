@@ -124,6 +124,11 @@ impl Form {
         }
     }
 
+    /// Whether it lists rows that were seen in one run, which another run does not have.
+    pub(in crate::diagnose) fn lists_rows(&self) -> bool {
+        matches!(self, Self::Written(written) if written.lists_rows())
+    }
+
     /// Whether it says that NaN is there, and so predicts no value.
     pub(super) fn is_never_written(&self) -> bool {
         matches!(self, Self::Given(Given::NeverWritten))

@@ -77,7 +77,7 @@ use held::{Held, held};
 pub(super) use kept::coded_by;
 pub(super) use norm::AFTER_ROTATION;
 pub(super) use predict::{
-    Condition, OTHERWISE, Pair, Predicted, RIGHT, TOO_LITTLE, WORK, alike, jointly, of_all, of_law, of_values,
+    Condition, OTHERWISE, Pair, Predicted, RIGHT, TOO_LITTLE, WORK, alike, allowed, jointly, of_all, of_law, of_values,
     unexplained,
 };
 use qdiff_engine::ops::Anatomy;
@@ -243,6 +243,11 @@ impl Solution {
         }
         let most = if of_one_row { 0 } else { SHOWN };
         (self.also.len() > most).then(|| std::mem::take(&mut self.also).len())
+    }
+
+    /// The fault of the catalogue that its law is.
+    pub(super) fn fault(&self) -> Option<&crate::mutations::CauseId> {
+        if let Some(Form::Fault(fault)) = &self.law { Some(&fault.name) } else { None }
     }
 
     /// Whether each row, or head of it, has a factor of its own.

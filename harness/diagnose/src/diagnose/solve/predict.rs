@@ -160,6 +160,34 @@ fn one_law(pair: Pair<'_>, law: Of<'_>, solution: &Solution) -> Predicted {
     }
 }
 
+/// Which conditions of a law another run allows, with what it shows of values that were not seen before. `None` where it says nothing
+/// of them: the law does not give what is wrong there, or would change nothing there.
+pub(in crate::diagnose) fn allowed(pair: Pair<'_>, solution: &Solution) -> Option<Vec<When>> {
+    let Holds::Under { conditions, .. } = &solution.holds else { return None };
+    let law = of_words(solution);
+    let wrong = pair.other.bad_rows().next().is_some();
+    let of_nan = matches!(law, Of::Form(form) if form.is_never_written());
+    let scene = match wrong && !of_nan {
+        true => Scene::new(pair.other, pair.meter)?,
+        false => Scene::of(pair.other, pair.meter),
+    };
+    let laws = if wrong || matches!(law, Of::Form(_) | Of::Reading(..)) { law.laws(&scene) } else { Vec::new() };
+    if !wrong && laws.is_empty() {
+        return Some(conditions.iter().filter(|when| !when.somewhere(&scene)).cloned().collect());
+    }
+    let held = laws.iter().filter(|law| !law.parts).find_map(|law| held(&scene, law))?;
+    let all_wrong = held.all_wrong();
+    if all_wrong.is_empty() && held.spared.is_empty() {
+        return None;
+    }
+    let allows = |when: &When| {
+        all_wrong.iter().all(|&at| when.says(&scene, at) != Some(false))
+            && !held.spared.iter().any(|&at| when.says(&scene, at) == Some(true))
+    };
+    let some = conditions.iter().filter(|when| allows(when)).map(|when| when.with(&scene, &all_wrong, &held.spared));
+    Some(some.filter(allows).collect())
+}
+
 /// The conditions of a law that all of these runs allow. None where it does not give what is wrong in one of them.
 pub(in crate::diagnose) fn of_all(runs: &[&Evidence<'_>], solution: &Solution, meter: &Meter) -> Vec<When> {
     match jointly(runs, solution, (true, meter)) {

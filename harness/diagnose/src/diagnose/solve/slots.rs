@@ -230,6 +230,11 @@ impl Written {
         of_cache.then(|| -> Alternative<'a> { Box::new(move |row: &RowAt| written(scene, row, &law)) })
     }
 
+    /// Whether its rows are those that were seen in one run.
+    pub(super) fn lists_rows(&self) -> bool {
+        matches!(self.rows, Rows::Seen(_))
+    }
+
     /// The same of another run: rows that were seen in one are those that are seen in the other.
     pub(super) fn in_run(&self, scene: &Scene<'_>) -> Self {
         let seen = || positions(scene, &moved(scene), &self.to).unwrap_or_default();

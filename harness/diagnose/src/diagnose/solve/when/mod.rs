@@ -11,8 +11,8 @@ pub(super) use separating::{Seen, separating, telling};
 use super::At;
 use super::scene::Scene;
 use features::{
-    AGAIN, AGE, Asked, BEGAN, BEHIND, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LAST_OF_SEVERAL, LATER, LEFT_OVER,
-    LENGTH, LOOKED, NONE, OF_PASS, PART_FIRST, SIGN, WEIGHT_ROW,
+    AGAIN, AGE, Asked, BEGAN, BEGINS, BEHIND, BESIDE, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LAST_OF_SEVERAL,
+    LATER, LEFT_OVER, LENGTH, LOOKED, NONE, OF_PASS, PART_FIRST, SIGN, WEIGHT_ROW,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -268,6 +268,8 @@ impl Condition {
             {
                 2
             }
+            // What is not so in some passes of a batch is many things.
+            Values::Is(0) if [BESIDE, BEGINS].contains(&name) => 3,
             // Parts of several lengths that differ by nothing else tell a kernel's choice between two paths. Where all are of one
             // length, it says no more than prefill and decode.
             Values::Is(_) | Values::From(_) | Values::UpTo(_) if name == LENGTH => {
@@ -449,7 +451,7 @@ impl When {
     }
 
     /// How much there is to it.
-    pub(super) fn weight(&self) -> usize {
+    pub(in crate::diagnose) fn weight(&self) -> usize {
         match self {
             Self::One(c) => c.weight(),
             Self::Both(a, b) => [a, b].into_iter().map(|c| c.weight() + usize::from(c.may_be_chance())).sum(),
@@ -589,6 +591,15 @@ impl Holds {
     /// Whether the simplest condition asks two features.
     pub(in crate::diagnose) fn on_two_features(&self) -> bool {
         matches!(self, Self::Under { conditions, .. } if matches!(conditions.first(), Some(When::Both(..))))
+    }
+
+    /// Whether it lists rows of its run instead of giving a rule for them.
+    pub(in crate::diagnose) fn is_list(&self) -> bool {
+        match self {
+            Self::Everywhere => false,
+            Self::Under { conditions, .. } => conditions.first().is_none_or(When::is_list),
+            Self::Some { .. } => true,
+        }
     }
 
     /// The same with a rule as its simplest condition; nothing where that lists rows, and no condition as simple is a rule.
