@@ -9,7 +9,7 @@ use super::work::Meter;
 use super::{Cause, Finding, Solution, Trial};
 use crate::capture::{Capture, Filter};
 use crate::oracle::Oracle;
-use crate::verdict::{Policy, Side, work_of};
+use crate::verdict::{Evidence, Policy, Side, work_of};
 
 /// The work that this may take: about 3 seconds of a core.
 const WORK_OF_ALL: u64 = 3_000_000_000;
@@ -161,7 +161,12 @@ fn jointly_in(all: &[Searcher<'_>], finding: &Finding, law: &Solution, meter: &M
     }
     meter.count(work);
     let each: Vec<_> = all.iter().map(|searcher| searcher.evidence(node, searcher.subject.capture)).collect();
-    let (holds, _) = jointly(&each.iter().collect::<Vec<_>>(), law, (true, meter))?;
+    // Where nothing is wrong, and the law would change nothing, no condition is tried.
+    let tells = |other: &&Evidence<'_>| {
+        let pair = Pair { first: &each[0], other, meter };
+        other.bad_rows().next().is_some() || allowed(pair, law).is_some()
+    };
+    let (holds, _) = jointly(&each.iter().filter(tells).collect::<Vec<_>>(), law, (true, meter))?;
     match holds {
         Holds::Under { conditions, .. } => Some(Holds::Under { conditions, tried: true }),
         _ => None,

@@ -5,7 +5,7 @@ use super::pass::{Fit, Group, Map, Pass, Position, When, conditions, rules, told
 use super::resumed::{before, operands, parts};
 use super::siblings::Runs;
 use super::solve::coded_by;
-use super::spots::{Shown, Told};
+use super::spots::{OF_PASSES, Shown, Told};
 use super::work::Meter;
 use crate::capture::{Capture, Whose};
 use crate::verdict::{Evidence, RowAt, right, work_of};
@@ -270,7 +270,7 @@ impl<'a> Stages<'a> {
 /// Rules that fit.
 fn told(fits: Vec<Fit>, remedy: &'static str) -> Option<Told> {
     let words = rules(&fits.iter().collect::<Vec<_>>());
-    let shown = Shown { what: "a rule of passes".to_owned(), links: Vec::new(), fits };
+    let shown = Shown { what: OF_PASSES.to_owned(), links: Vec::new(), fits };
     (!words.is_empty()).then_some(Told { words, remedy, shown })
 }
 

@@ -142,29 +142,60 @@ pub fn confirm_among_sequences(
         own.iter().zip(runs.iter()).map(|(searcher, run)| (searcher, &*run.diagnosis)).collect();
     let there: Vec<(&Searcher<'_>, &Diagnosis)> = others.iter().zip(&there).collect();
     let tokens = there.iter().flat_map(|(searcher, _)| searcher.subject.capture.own_tokens()).count();
-    let mut changed = Vec::new();
+    let shape_of =
+        |run: usize, id| origin(here[run].1, id).map_or_else(String::new, |origin| here[run].0.shape(origin));
+    let (mut changed, mut of_passes) = (Vec::new(), Vec::new());
     for (run, (searcher, diagnosis)) in here.iter().enumerate() {
         for finding in diagnosis.shown_by_sequences() {
+            // What is said of the rows of whole passes is said of all their sequences.
+            let known = of_passes
+                .iter()
+                .find(|(old, _): &&(Finding, Finding)| old.id == finding.id && old.shape == finding.shape);
+            if let Some((_, new)) = known {
+                let mut finding = finding.clone();
+                (finding.remedy, finding.trial) = (new.remedy.clone(), new.trial.clone());
+                (finding.evident, finding.shape) = match &new.trial {
+                    Some(Trial::Withdrawn { .. }) => (false, shape_of(run, finding.id)),
+                    _ => (true, new.shape.clone()),
+                };
+                changed.push((run, finding));
+                continue;
+            }
             let Some(node) = oracle.graph.index(finding.id).map(|i| &oracle.graph.nodes[i]) else { continue };
             let told = by_values(&searcher.evidence(node, searcher.subject.capture), (&here, run));
             let Some(told) = told.filter(|told| told.shown.is_rule() == rules && !meter.over()) else { continue };
             let e = others[run].evidence(node, others[run].subject.capture);
-            let mut finding = finding.clone();
-            let trial = match by_values(&e, (&there, run)) {
+            let (old, mut finding) = (finding.clone(), finding.clone());
+            // A rule of whole passes, which are those of all sequences.
+            let each = |other: usize| others[other].evidence(node, others[other].subject.capture);
+            let of_other = |other: usize| {
+                let other = by_values(&each(other), (&there, other))?;
+                (other.shown.is_rule() && other.shown.what == told.shown.what).then_some(other)
+            };
+            let found = by_values(&e, (&there, run));
+            let found = if rules { found.or_else(|| (0..others.len()).find_map(of_other)) } else { found };
+            let is_told = found.is_some();
+            let trial = match found {
                 Some(other) if told.shown.is_like(&other.shown) => {
                     // Of rules that fit one run, those that fit the other too are left.
                     let both = told.shown.both(&other.shown);
                     let remedy = finding.remedy.clone();
                     both.iter().for_each(|words| finding.explained_by(words));
                     finding.remedy = remedy;
+                    let likewise = |run: &usize| {
+                        told.shown.is_of_passes()
+                            || by_values(&each(*run), (&there, *run)).is_some_and(|of| told.shown.is_like(&of.shown))
+                    };
+                    let elements = match rules {
+                        true => (0..others.len()).filter(likewise).map(|run| wrong_elements(&each(run))).sum(),
+                        false => wrong_elements(&e),
+                    };
                     let there = both.is_none().then_some(other.words);
-                    Trial::Confirmed { elements: wrong_elements(&e), tokens, there }
+                    Trial::Confirmed { elements, tokens, there }
                 }
                 // A rule of one run alone.
-                _ if rules && e.bad_rows().next().is_some() => {
-                    finding.leave_place(
-                        origin(here[run].1, finding.id).map_or_else(String::new, |origin| here[run].0.shape(origin)),
-                    );
+                _ if rules && (is_told || e.bad_rows().next().is_some()) => {
+                    finding.leave_place(shape_of(run, finding.id));
                     finding.evident = false;
                     Trial::Withdrawn { tokens, told: told.words, because: OTHERWISE.to_owned() }
                 }
@@ -174,7 +205,11 @@ pub fn confirm_among_sequences(
                     Trial::Silent { tokens: before + tokens, because: because.to_owned() }
                 }
             };
-            changed.push((run, Finding { trial: Some(trial), ..finding }));
+            let finding = Finding { trial: Some(trial), ..finding };
+            if told.shown.is_of_passes() {
+                of_passes.push((old, finding.clone()));
+            }
+            changed.push((run, finding));
         }
     }
     put(runs, changed);
@@ -387,9 +422,15 @@ pub(super) fn under_no_rule(
     mut finding: Finding, listed: &Holds, (searcher, origin): (&Searcher<'_>, Option<&StageResult>),
 ) -> Finding {
     hold(&mut finding, listed, (searcher, origin));
-    if let (Some(Trial::Confirmed { elements, tokens, .. }), Some(solution)) = (&finding.trial, &finding.solution) {
-        let holds = solution.holds.clone();
-        finding.trial = Some(Trial::Narrowed { elements: *elements, tokens: *tokens, holds });
+    let told = match (&finding.trial, &finding.solution) {
+        (
+            Some(Trial::Confirmed { elements, tokens, .. } | Trial::Narrowed { elements, tokens, .. }),
+            Some(solution),
+        ) => Some((*elements, *tokens, solution.holds.clone())),
+        _ => None,
+    };
+    if let Some((elements, tokens, holds)) = told {
+        finding.trial = Some(Trial::Narrowed { elements, tokens, holds });
     }
     finding
 }

@@ -8,6 +8,9 @@ use crate::verdict::{Evidence, RowAt};
 /// Elements of a row that are not the same by chance.
 pub(super) const SHORTEST: usize = 8;
 
+/// What a rule for the rows of whole passes is called.
+pub(super) const OF_PASSES: &str = "a rule of passes";
+
 /// A token: what it was fed to, and its position.
 pub(super) type Token = (Whose, usize);
 
@@ -104,6 +107,11 @@ impl Shown {
     /// Whether it is a rule, which names no places.
     pub(super) fn is_rule(&self) -> bool {
         !self.fits.is_empty() && self.links.is_empty()
+    }
+
+    /// Whether it is one of the rows of whole passes, and so of all sequences.
+    pub(super) fn is_of_passes(&self) -> bool {
+        self.what == OF_PASSES
     }
 
     /// Whether it is the same in another run.

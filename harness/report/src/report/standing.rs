@@ -26,7 +26,7 @@ pub(super) fn words(finding: &Finding) -> Option<String> {
                 finding.id
             )),
             (Some(Trial::Confirmed { elements, tokens, there: None }), Some(_)) => Some(format!(
-                "confirmed on {}: the same rule gives all {} of {} in this sequence of that run",
+                "confirmed on {}: the same rule gives all {} of {} in all sequences of that run",
                 others(*tokens),
                 wrong(*elements),
                 finding.id
