@@ -19,8 +19,8 @@ pub(super) fn words(finding: &Finding) -> Option<String> {
         (None, None) => match (&finding.trial, finding.plain()) {
             (Some(Trial::Untried { because }), Some(_)) => Some(format!("not tried on other tokens: {because}")),
             (Some(Trial::Confirmed { elements, tokens, there: Some(there) }), Some(_)) => Some(format!(
-                "confirmed on {}: there {there}, in the same places of its passes; that explains all {} of {} in this sequence of that \
-                 run",
+                "confirmed on {}: there {there}, in the same places of the same passes; that explains all {} of {} in this sequence in \
+                 these passes",
                 others(*tokens),
                 wrong(*elements),
                 finding.id

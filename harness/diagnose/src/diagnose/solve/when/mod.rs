@@ -687,6 +687,7 @@ impl fmt::Display for Holds {
                 })?;
                 match rows {
                     Some(rows) => write!(f, "in {rows}: {UNEXPLAINED}"),
+                    None if *of == 0 => write!(f, "in some of the elements that it would change: {UNEXPLAINED}"),
                     None => write!(f, "in {elements} of the {of} elements that it would change: {UNEXPLAINED}"),
                 }
             }
