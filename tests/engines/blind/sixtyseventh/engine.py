@@ -26,8 +26,9 @@ def load(name, changes):
 if __name__ == "__main__":
     bug = sys.argv.pop(1)
     kept = os.environ.get("S67_KEEP")
-    if kept and not Path(kept, f"{bug}.passes").exists():  # the first run only; a later one has other tokens
-        shutil.copy(sys.argv[sys.argv.index("--sequences") + 1], Path(kept, f"{bug}.passes"))
+    if kept:  # NAME.passes is the first run; later ones, NAME.1.passes and so on, have other tokens
+        at = [f"{bug}.passes", *(f"{bug}.{i}.passes" for i in range(1, 99))]
+        shutil.copy(sys.argv[sys.argv.index("--sequences") + 1], next(p for p in (Path(kept, name) for name in at) if not p.exists()))
     changes = [] if bug.endswith("-clean") else BUGS[bug]["changes"]
     for file in ("pages", "gguf", "store", "paged", "model", "skiff"):  # the last one runs
         load(file, changes)
