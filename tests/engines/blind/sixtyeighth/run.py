@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Plants the bugs of bugs.py in qdiff's CUDA kernels on an emulated card and lets qdiff judge them, as nineteenth/run.py does (changes are patches of engine/kernels).
+"""Plants the bugs of bugs.py in qdiff's CUDA kernels on an emulated card and lets qdiff judge
+them, as nineteenth/run.py does (changes are patches of engine/kernels).
 
-QDIFF=prog run.py OUT [--clean] [--taps] [NAME...]
+QDIFF=prog run.py OUT [--clean] [NAME...]; the arrays that change: taps.py
 
 key.py is the answer key, frozen before qdiff had judged any bug; result.md has the verdicts."""
 import sys

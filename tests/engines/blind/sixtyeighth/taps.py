@@ -16,6 +16,7 @@ k_biased v_biased q_half gate_half q_normed k_normed q_rope k_rope k_cache v_cac
 attn_gated attn_out attn_residual ffn_norm router_logits router_probs router_experts router_weights router_shares expert_gate expert_up
 expert_act expert_down experts_out ffn_gate ffn_up ffn_act ffn_down layer_out final_norm logits""".split()
 out, names, qdiff = Path(sys.argv[1]).resolve(), sys.argv[2:], os.environ.get("QDIFF", "qdiff")
+(out / "taps").mkdir(parents=True, exist_ok=True)
 
 
 def record(b, at, to):
