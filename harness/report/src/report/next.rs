@@ -40,6 +40,10 @@ pub(super) fn next(report: &Report) -> Next {
             command: format!("{alone} --html origin.html"),
             why: "the wrong elements of the first origin as a map",
         },
+        // Several sequences run once.
+        [] if command.contains(" --sequences ") => {
+            Next { command: format!("{alone} --full"), why: "the first origin alone" }
+        }
         [] => Next {
             command: format!("{alone} --repeat 3"),
             why: "whether the origin is wrong in the same way each time",

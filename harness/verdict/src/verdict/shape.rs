@@ -44,8 +44,14 @@ pub fn describe(e: &Evidence<'_>) -> String {
             n => format!("{n} rows are off as a whole, no element of them alone"),
         };
     }
-    let all: usize = e.rows.iter().map(|r| r.range.len()).sum();
-    let mut words = vec![format!("{} of {all} elements are wrong", wrong.len())];
+    // Rows that a sequence took over from another one, or from before its rollback, are told of in that report.
+    let is_own = |row: usize| e.side.capture.is_own(e.rows[row].step);
+    let own = wrong.iter().filter(|w| is_own(w.row)).count();
+    let partly = own > 0 && !(0..e.rows.len()).all(is_own);
+    let counted = |row: &usize| !partly || is_own(*row);
+    let all: usize = (0..e.rows.len()).filter(counted).map(|row| e.rows[row].range.len()).sum();
+    let (own, of) = if partly { (own, " of its own passes") } else { (wrong.len(), "") };
+    let mut words = vec![format!("{own} of {all} elements{of} are wrong")];
     words.extend(positions(e));
     let width = e.rows.iter().map(|r| r.range.len()).max().unwrap_or(0);
     let columns: BTreeSet<usize> = wrong.iter().map(|w| w.index).collect();
