@@ -317,15 +317,8 @@ fn judged<'s>(
     }
     // Conditions on two features were not tried on a run that one feature separates.
     if both.is_empty() && at_first.is_some() {
-        // In a batch parts of many lengths tell one that the first run had no occasion for.
-        if scene.e.side.capture.steps.iter().any(|step| step.in_pass.is_some()) {
-            both = when::telling(&runs, true);
-            both.retain(|when| matches!(when, When::One(_)) && !when.is_list());
-        }
-        if both.is_empty() {
-            both = when::separating(&runs);
-            both.retain(borne_out);
-        }
+        both = when::separating(&runs);
+        both.retain(borne_out);
     }
     match both.is_empty() {
         true => {
