@@ -219,7 +219,9 @@ fn filters_narrow_and_say_so() {
 #[test]
 fn the_screen() {
     let folder = folder();
-    let run = |extra| folder.qdiff(&format!("run -m model.gguf -n 3 --json report.json {extra}")).stdout;
+    // A wide screen: in a narrow one, the widths of a machine's figures decide how far columns are apart.
+    let line = |extra| format!("run -m model.gguf -n 3 --json report.json {extra}");
+    let run = |extra| folder.qdiff_with(&[("COLUMNS", "160")], &line(extra)).stdout;
     screen().bind(|| {
         insta::assert_snapshot!("clean", run("--stages *_proj,*_rope,layer_out,logits"));
         insta::assert_snapshot!("faulty", run("--inject qkv-bias-omitted"));

@@ -6,10 +6,10 @@ use super::searcher::{PREFIX, Searcher};
 use super::siblings::{Sibling, origin, put, under_no_rule};
 use super::solve::{Holds, Pair, Predicted, When, allowed, jointly};
 use super::work::Meter;
-use super::{Cause, Finding, Solution, Trial};
+use super::{Finding, Solution, Trial};
 use crate::capture::{Capture, Filter};
 use crate::oracle::Oracle;
-use crate::verdict::{Evidence, Policy, Side, work_of};
+use crate::verdict::{Evidence, Policy, Side, StageResult, work_of};
 
 /// The work that this may take: about 3 seconds of a core.
 const WORK_OF_ALL: u64 = 3_000_000_000;
@@ -32,62 +32,14 @@ pub fn agree_among_sequences(
         .collect();
     let mut changed: Vec<(usize, Finding)> = Vec::new();
     for (run, sibling) in runs.iter().enumerate() {
+        let own = of(sibling.side);
+        let others: Vec<Searcher<'_>> =
+            sides.iter().filter(|(other, _)| *other != Some(run)).map(|(_, side)| of(*side)).collect();
         for finding in &sibling.diagnosis.findings {
-            let first = of(sibling.side);
-            let Some(origin) = origin(sibling.diagnosis, finding.id).filter(|_| finding.inside.is_empty()) else {
-                continue;
-            };
-            let (mut finding, is_cause) = (finding.clone(), finding.solution.is_none());
-            let is_law_of =
-                |cause: &Cause, solution: &Solution| solution.fault().is_some_and(|name| cause.name.is_near(name));
-            let same = |other: &&Finding| {
-                let of_cause = finding.cause.as_ref().zip(other.solution.as_ref());
-                other.id == finding.id && of_cause.is_some_and(|(cause, solution)| is_law_of(cause, solution))
-            };
-            let elsewhere = runs.iter().flat_map(|other| other.diagnosis.findings.iter().filter(same));
-            let under = elsewhere.filter_map(|other| other.solution.as_ref().map(|solution| solution.holds.clone()));
-            if is_cause && let Some(holds) = under.into_iter().find(|holds| matches!(holds, Holds::Under { .. })) {
-                as_law(&first, origin, &mut finding);
-                finding.solution.iter_mut().for_each(|solution| solution.holds = holds.clone());
-            }
-            let Some(solution) = finding.solution.as_ref() else { continue };
-            let Holds::Under { conditions, tried } = &solution.holds else { continue };
-            let left = sides.iter().filter(|(of, _)| *of != Some(run)).map(|(_, side)| of(*side));
-            // Its own values, where the condition is that of another sequence.
-            let own = std::iter::once(of(sibling.side));
-            let left = left.chain(own).try_fold(conditions.clone(), |left, other| {
-                let under =
-                    Solution { holds: Holds::Under { conditions: left.clone(), tried: *tried }, ..solution.clone() };
-                match allowed_there(&first, &other, &finding, &under) {
-                    Some(allowed) if allowed.is_empty() => None,
-                    Some(allowed) => Some(distinct(allowed)),
-                    None => Some(left),
-                }
-            });
-            if meter.over() {
-                continue;
-            }
-            let Some(mut left) = left else {
-                // One that all of them allow, if there is any.
-                if !is_cause {
-                    let all = std::iter::once(&sibling.side);
-                    let others = sides.iter().filter(|(of, _)| *of != Some(run)).map(|(_, side)| side);
-                    let all: Vec<Searcher<'_>> = all.chain(others).map(|side| of(*side)).collect();
-                    let found = jointly_in(&all, &finding, solution, &meter);
-                    let holds = found.unwrap_or(Holds::Some { elements: 0, of: 0, rows: None, elsewhere: false });
-                    changed.push((run, under_no_rule(finding, &holds, (&first, Some(origin)))));
-                }
-                continue;
-            };
-            left.sort_by_key(When::weight);
-            if let Some(Trial::Narrowed { holds, .. }) = &mut finding.trial {
-                *holds = Holds::Under { conditions: left.clone(), tried: *tried };
-            }
-            if is_cause || left != *conditions {
-                let holds = Holds::Under { conditions: left, tried: *tried };
-                finding.solution = Some(Solution { holds, ..solution.clone() });
-                changed.push((run, finding));
-            }
+            let origin = origin(sibling.diagnosis, finding.id).filter(|_| finding.inside.is_empty());
+            let elsewhere = runs.iter().flat_map(|run| &run.diagnosis.findings);
+            let agreed = origin.and_then(|origin| agreed((&own, &others), origin, (finding, elsewhere)));
+            changed.extend(agreed.filter(|_| !meter.over()).map(|finding| (run, finding)));
         }
     }
     put(runs, changed);
@@ -114,6 +66,52 @@ pub fn agree_among_sequences(
         }
     }
     put(runs, changed);
+}
+
+/// A finding under the conditions that all sequences allow, if these are not those that it has.
+fn agreed<'f>(
+    (own, others): (&Searcher<'_>, &[Searcher<'_>]), origin: &StageResult,
+    (finding, elsewhere): (&Finding, impl Iterator<Item = &'f Finding>),
+) -> Option<Finding> {
+    let (mut finding, is_cause) = (finding.clone(), finding.solution.is_none());
+    if is_cause {
+        let holds = elsewhere.filter(|other| other.id == finding.id).find_map(|other| condition_of(&finding, other))?;
+        as_law(own, origin, &mut finding);
+        finding.solution.iter_mut().for_each(|solution| solution.holds = holds.clone());
+    }
+    let solution = finding.solution.clone()?;
+    let Holds::Under { conditions, tried } = &solution.holds else { return None };
+    // Its own values, where the condition is that of another sequence.
+    let mut left = conditions.clone();
+    for other in others.iter().chain([own]) {
+        let holds = Holds::Under { conditions: left.clone(), tried: *tried };
+        match allowed_there(own, other, &finding, &Solution { holds, ..solution.clone() }) {
+            Some(allowed) if allowed.is_empty() => {
+                // One that all of them allow, if there is any.
+                let holds = jointly_in((own, others), &finding, &solution);
+                let holds = holds.unwrap_or(Holds::Some { elements: 0, of: 0, rows: None, elsewhere: false });
+                return (!is_cause).then(|| under_no_rule(finding, &holds, (own, Some(origin))));
+            }
+            Some(allowed) => left = distinct(allowed),
+            None => {}
+        }
+    }
+    left.sort_by_key(When::weight);
+    if !is_cause && left == *conditions {
+        return None;
+    }
+    let holds = Holds::Under { conditions: left, tried: *tried };
+    if let Some(Trial::Narrowed { holds: told, .. }) = &mut finding.trial {
+        told.clone_from(&holds);
+    }
+    Some(Finding { solution: Some(Solution { holds, ..solution }), ..finding })
+}
+
+/// The condition of another finding, if its law is the fault that is the cause of this one.
+fn condition_of(finding: &Finding, other: &Finding) -> Option<Holds> {
+    let (cause, solution) = finding.cause.as_ref().zip(other.solution.as_ref())?;
+    let is_same = solution.fault().is_some_and(|name| cause.name.is_near(name));
+    (is_same && matches!(solution.holds, Holds::Under { .. })).then(|| solution.holds.clone())
 }
 
 /// Whether a finding has no rule that says where its cause holds.
@@ -150,17 +148,17 @@ fn allowed_there(first: &Searcher<'_>, other: &Searcher<'_>, finding: &Finding, 
     allowed(Pair { first: &here, other: &there, meter: first.meter }, law)
 }
 
-/// The conditions that all these sequences together allow.
-fn jointly_in(all: &[Searcher<'_>], finding: &Finding, law: &Solution, meter: &Meter) -> Option<Holds> {
-    let first = all.first()?;
-    let graph = &first.oracle.graph;
+/// The conditions that all sequences together allow.
+fn jointly_in((own, others): (&Searcher<'_>, &[Searcher<'_>]), finding: &Finding, law: &Solution) -> Option<Holds> {
+    let (graph, meter) = (&own.oracle.graph, own.meter);
     let node = &graph.nodes[graph.index(finding.id)?];
-    let work = all.iter().map(|searcher| work_of(node, searcher.oracle, searcher.subject.capture)).sum();
+    let all = || [own].into_iter().chain(others);
+    let work = all().map(|searcher| work_of(node, searcher.oracle, searcher.subject.capture)).sum();
     if work > meter.left() {
         return None;
     }
     meter.count(work);
-    let each: Vec<_> = all.iter().map(|searcher| searcher.evidence(node, searcher.subject.capture)).collect();
+    let each: Vec<_> = all().map(|searcher| searcher.evidence(node, searcher.subject.capture)).collect();
     // Where nothing is wrong, and the law would change nothing, no condition is tried.
     let tells = |other: &&Evidence<'_>| {
         let pair = Pair { first: &each[0], other, meter };

@@ -147,7 +147,7 @@ pub fn confirm_among_sequences(
     let (mut changed, mut of_passes) = (Vec::new(), Vec::new());
     for (run, (searcher, diagnosis)) in here.iter().enumerate() {
         for finding in diagnosis.shown_by_sequences() {
-            // What is said of the rows of whole passes is said of all their sequences.
+            // A rule for the rows of whole passes holds in all their sequences.
             let known = of_passes
                 .iter()
                 .find(|(old, _): &&(Finding, Finding)| old.id == finding.id && old.shape == finding.shape);

@@ -44,7 +44,7 @@ pub fn describe(e: &Evidence<'_>) -> String {
             n => format!("{n} rows are off as a whole, no element of them alone"),
         };
     }
-    // Rows that a sequence took over from another one, or from before its rollback, are told of in that report.
+    // The report of another sequence, or of this one before its rollback, counts the rows that were taken over from it.
     let is_own = |row: usize| e.side.capture.is_own(e.rows[row].step);
     let own = wrong.iter().filter(|w| is_own(w.row)).count();
     let partly = own > 0 && !(0..e.rows.len()).all(is_own);
