@@ -263,8 +263,7 @@ fn wrong_slots_are_held_against_the_values() {
     ] {
         let said = run(&format!("--bug {bug}"), 1);
         assert!(said.contains(origin) && said.contains(words), "{bug}: {said}");
-        let confirmed = ["confirmed on ", " other tokens: they are wrong there too"];
-        assert!(confirmed.iter().all(|words| said.contains(words)), "{bug}: {said}");
+        assert!(said.contains("confirmed on 115 other tokens: they are wrong there too"), "{bug}: {said}");
         // A cause of one of the stages beside it would be a second sentence for one bug.
         assert!(!said.contains("one candidate") && !said.contains("fits this run"), "{bug}: {said}");
     }

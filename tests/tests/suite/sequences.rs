@@ -34,10 +34,10 @@ const STRANGERS: [&str; 8] = [
 
 /// Bugs of which the values of several sequences show the same in a run of other lengths: what a graph left of a pass before depends
 /// on its length.
-const BORNE_OUT: [&str; 9] = [
-    "slot-0-overwritten", "padding-updates-the-cache", "block-freed-in-flight", "rows-of-sequences-exchanged",
-    "residual-of-another-row", "logits-of-the-row-before", "gate-of-one-row", "token-of-the-row-before",
-    "decoded-key-in-the-first-slot",
+const BORNE_OUT: [&str; 10] = [
+    "position-of-the-draft", "slot-0-overwritten", "padding-updates-the-cache", "block-freed-in-flight",
+    "rows-of-sequences-exchanged", "residual-of-another-row", "logits-of-the-row-before", "gate-of-one-row",
+    "token-of-the-row-before", "decoded-key-in-the-first-slot",
 ];
 
 /// A pass of several sequences could not be run. Each sequence is judged like a sequence that runs alone, against llama.cpp with
@@ -408,8 +408,7 @@ fn bugs_of_serving_are_found_at_their_stage() {
             let mut cpu = Cpu::intervened(&opened.model, Box::new(faulty));
             record(&pair, &mut cpu, plan, &tokens).unwrap()
         };
-        let varied = plan.varied(1, config.context).unwrap();
-        let runs = [run(&varied, 31), run(&plan, 0), run(&plan, 77), run(&plan.like(2)[0], 123)];
+        let runs = [run(&plan.like(1)[0], 31), run(&plan, 0), run(&plan, 77), run(&plan.like(2)[0], 123)];
         let [mut second, mut same, mut third, mut fourth] = runs;
         let judge = |subject: Recording| {
             let diagnosis = pair.judge(&subject, None).unwrap();
@@ -461,9 +460,7 @@ fn bugs_of_serving_are_found_at_their_stage() {
             pair.confirm(&subject, &[same], &mut graded);
             for (finding, own) in graded.findings.iter().zip(&diagnosis.findings).filter(|(_, own)| told(own)) {
                 let holds = |f: &Finding| f.solution.as_ref().map(|solution| format!("{:?}", solution.holds));
-                // One rule of many that fit is taken back at the end.
-                let by_rule = !diagnosis.leaves_rules_open()
-                    && own.solution.as_ref().is_some_and(|s| matches!(s.holds, Holds::Under { .. }));
+                let by_rule = own.solution.as_ref().is_some_and(|s| matches!(s.holds, Holds::Under { .. }));
                 assert!(
                     !by_rule || holds(finding) == holds(own),
                     "{}: {:?}\n{:?}",

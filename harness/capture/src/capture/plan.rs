@@ -757,6 +757,18 @@ mod tests {
     }
 
     #[test]
+    fn a_varied_plan_has_the_same_runs_and_more_passes() {
+        for text in ["7", "7,5+1+17@0,1+1+1", "9,5,1~4", "9,7~all", "8+6,5+1,4~2+1,6+5~1"] {
+            let plan: Plan = text.parse().unwrap();
+            let varied = plan.varied(1, 4096).unwrap();
+            assert_eq!(varied.0[..plan.0.len()], plan.like(1)[0].0, "{text}");
+            assert!(varied.0.len() > plan.0.len() && varied.runs() == plan.runs(), "{text}: {varied}");
+            assert_eq!(varied.to_string().parse::<Plan>().unwrap(), varied, "{text}");
+            assert!(plan.varied(1, 20).is_none(), "{text}: more than there is room for");
+        }
+    }
+
+    #[test]
     fn what_follows_tokens_that_were_taken_back_is_a_run_of_its_own() {
         // A draft of 5 of which one is kept, while another sequence decodes; then it ends, and begins anew.
         let plan: Plan = "9+2,5+1,1~4+1,4~all+1".parse().unwrap();
