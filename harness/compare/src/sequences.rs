@@ -115,7 +115,15 @@ pub fn recorded(
     let mut dumped = dumped(pair, &folder, plan, tokens, names)?;
     dumped.seconds = start.elapsed().as_secs_f64();
     let said = std::mem::take(&mut dumped.capture.rows);
-    Ok((split(&pair.oracle.graph, dumped, plan), said))
+    let mut runs = split(&pair.oracle.graph, dumped, plan);
+    for step in runs.iter_mut().flat_map(|run| &mut run.capture.steps) {
+        step.slots = step.in_pass.and_then(|pass| {
+            let all = said.get(pass.number)?.slots.as_ref()?;
+            let own = all.get(pass.before..pass.before + step.tokens.len())?;
+            own.iter().map(|slot| usize::try_from(*slot).ok()).collect()
+        });
+    }
+    Ok((runs, said))
 }
 
 /// Reads the dump of an engine that had to run `plan` over `tokens`.

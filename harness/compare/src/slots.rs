@@ -3,7 +3,7 @@
 
 use crate::borne::Borne;
 use crate::capture::{Fed, Plan, RowsSaid, Whose};
-use crate::diagnose::pass::{Fit, Group, PAGES, Pass, Position, When, conditions, rules, told};
+use crate::diagnose::pass::{Fit, Group, Numbers, PAGES, Pass, Position, When, conditions, earlier, rules, told};
 use crate::number::counted;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -345,8 +345,11 @@ fn passes(plan: &Plan, tokens: &[u32], said: &[RowsSaid]) -> Option<Vec<Pass>> {
             room = have.iter().copied().max().unwrap_or(0);
             groups.iter_mut().for_each(|group| group.room = room);
         }
-        all.push(Pass(groups));
+        let slots = said.slots.as_ref();
+        let slots = slots.and_then(|all| all.iter().map(|slot| usize::try_from(*slot).ok()).collect());
+        all.push(Pass(groups, Numbers { slots, ..Numbers::default() }));
     }
+    earlier(all.iter_mut());
     Some(all)
 }
 
@@ -378,7 +381,7 @@ fn rule_of_positions(plan: &Plan, tokens: &[u32], said: &[RowsSaid], check: &Slo
                     let Some(at) = pass.at(r) else { return false };
                     let holds = condition.iter().all(|when| when.has(pass, at));
                     let own = Some(pass.0[at.0].first + at.1);
-                    let other = if holds { given[r] } else { own };
+                    let other = given[r].filter(|_| holds).or(own);
                     other.is_some_and(|other| positions.get(r) == Some(&(other as i64)))
                 })
             })

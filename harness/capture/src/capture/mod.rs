@@ -89,6 +89,8 @@ pub struct Step {
     pub foreign: BTreeMap<StageId, Vec<Foreign>>,
     /// Where it is in a pass of several sequences.
     pub in_pass: Option<InPass>,
+    /// The cache slot of each token, where that is known.
+    pub slots: Option<Vec<usize>>,
     /// Whether the pass went on with tokens that were taken back: it gave no state after the last token here.
     pub cut_short: bool,
     /// Whether it is the last step of a prefix, or before tokens were taken back: an engine may have made its states again.
@@ -160,6 +162,7 @@ impl Step {
             logprobs,
             foreign,
             in_pass: None,
+            slots: None,
             cut_short: false,
             handed_on: false,
             before: BTreeMap::new(),
@@ -170,7 +173,7 @@ impl Step {
     pub fn bare(&self) -> Self {
         let Self { index, run, whose, in_pass, cut_short, handed_on, .. } = *self;
         let (foreign, before) = (self.foreign.clone(), self.before.clone());
-        let bare = Self::new(self.first, self.tokens.clone());
+        let bare = Self { slots: self.slots.clone(), ..Self::new(self.first, self.tokens.clone()) };
         Self { index, run, whose, foreign, in_pass, cut_short, handed_on, before, ..bare }
     }
 

@@ -117,7 +117,11 @@ impl PassCollector {
 
     /// The step of each sequence that has rows in the pass, with all that was tapped.
     pub fn finish(self) -> Vec<Step> {
-        self.groups.into_iter().map(|(_, collector)| collector.finish()).collect()
+        let of = |(group, collector): (Group, Collector)| {
+            let slots = group.positions.iter().map(|p| group.slots.get(*p as usize).copied()).collect();
+            Step { slots, ..collector.finish() }
+        };
+        self.groups.into_iter().map(of).collect()
     }
 
     /// The same as a sink of an engine that runs `graph`.

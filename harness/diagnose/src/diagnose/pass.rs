@@ -1,5 +1,6 @@
 //! Rules for the rows of a pass over several sequences: which row is taken for another one, and in which passes.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// A rule, and when it holds, in words.
@@ -47,7 +48,36 @@ pub struct Group {
 
 /// The rows of a pass: those of one sequence after those of another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pass(pub Vec<Group>);
+pub struct Pass(pub Vec<Group>, pub Numbers);
+
+/// Other numbers than positions that an engine may take for those of a pass's rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    /// The cache slot of each row, where that is known.
+    pub slots: Option<Vec<usize>>,
+    /// The positions of the rows of the pass before.
+    pub before: Vec<usize>,
+    /// If every sequence has one row: the positions of the pass of this kind at which the number of rows last changed.
+    pub changed: Option<Vec<usize>>,
+    /// If every sequence has one row: the positions of the first pass of this kind with as many rows, rounded up to a power of two.
+    pub recorded: Option<Vec<usize>>,
+}
+
+/// Tells each pass of a run, in order, the positions of earlier ones that a buffer may still hold.
+pub fn earlier<'a>(all: impl Iterator<Item = &'a mut Pass>) {
+    let (mut before, mut changed, mut recorded) = (Vec::new(), Vec::new(), BTreeMap::<usize, Vec<usize>>::new());
+    for pass in all {
+        let positions = pass.positions();
+        if pass.0.iter().all(|group| group.rows == 1) {
+            if changed.len() != positions.len() {
+                changed.clone_from(&positions);
+            }
+            let first = recorded.entry(positions.len().next_power_of_two()).or_insert_with(|| positions.clone());
+            (pass.1.changed, pass.1.recorded) = (Some(changed.clone()), Some(first.clone()));
+        }
+        pass.1.before = std::mem::replace(&mut before, positions);
+    }
+}
 
 impl Pass {
     /// How many they are.
@@ -65,6 +95,11 @@ impl Pass {
             first += group.rows;
         }
         None
+    }
+
+    /// The position of each row.
+    pub fn positions(&self) -> Vec<usize> {
+        self.0.iter().flat_map(|group| group.first..group.first + group.rows).collect()
     }
 
     /// The number of the first row of a group.
@@ -343,13 +378,17 @@ pub enum When {
     NotFirst,
     /// The last one of each sequence in the pass.
     OwnLast,
+    /// The last one of the pass.
+    PassLast,
+    /// Those of passes of so many rows at most.
+    RowsUpTo(usize),
     /// Those at positions at which a page of so many rows begins.
     PageBegins(usize),
 }
 
 impl When {
     /// All that are tried, the plainest first.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Always,
         Self::EachOne,
         Self::Several,
@@ -363,6 +402,7 @@ impl When {
         Self::Alone,
         Self::NotFirst,
         Self::OwnLast,
+        Self::PassLast,
     ];
 
     /// Whether it holds for a row of a group.
@@ -382,6 +422,8 @@ impl When {
             Self::Alone => pass.0.len() == 1,
             Self::NotFirst => number > 0,
             Self::OwnLast => number + 1 == own.rows,
+            Self::PassLast => group + 1 == pass.0.len() && number + 1 == own.rows,
+            Self::RowsUpTo(rows) => pass.rows() <= rows,
             Self::PageBegins(rows) => (own.first + number).is_multiple_of(rows),
         }
     }
@@ -389,11 +431,10 @@ impl When {
 
 impl fmt::Display for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Self::PageBegins(rows) = self {
-            return write!(f, "in rows at positions that are multiples of {rows}");
-        }
         f.write_str(match self {
-            Self::Always | Self::PageBegins(_) => "in every pass",
+            Self::PageBegins(rows) => return write!(f, "in rows at positions that are multiples of {rows}"),
+            Self::RowsUpTo(rows) => return write!(f, "in passes of up to {rows} rows"),
+            Self::Always => "in every pass",
             Self::EachOne => "in passes in which every sequence has one row",
             Self::Several => "in passes in which a sequence has several rows",
             Self::OwnOne => "for a sequence that has one row in the pass",
@@ -406,6 +447,7 @@ impl fmt::Display for When {
             Self::Alone => "in passes of one sequence",
             Self::NotFirst => "in rows after the first one of their sequence in the pass",
             Self::OwnLast => "in the last row of each sequence in the pass",
+            Self::PassLast => "in the last row of the pass",
         })
     }
 }
@@ -437,6 +479,14 @@ pub enum Position {
     AtMostFirst(usize),
     /// Its own, counted with the rows that fill its sequence up on the left to as many as any has.
     Padded,
+    /// Its cache slot.
+    Slot,
+    /// That which the row of its number had in the pass before.
+    Before,
+    /// That which the row of its number had in the decode step at which the number of rows last changed.
+    Changed,
+    /// That which the row of its number had in the first decode step of as many rows.
+    Recorded,
     /// That of the row with half its number, and 0 in odd rows: numbers of 64 bits are read as numbers of 32.
     Halves,
 }
@@ -447,7 +497,11 @@ impl Position {
         let plain = [Self::By(1), Self::By(-1), Self::FromFirst, Self::Number, Self::Row, Self::OwnFirst];
         let plain = plain.into_iter().chain([Self::Padded, Self::Halves]).chain(Map::all().map(Self::Of));
         let tables = [1, 8, 16, 32, 64, 128, 256].map(Self::AtMostFirst);
-        plain.chain([Self::OwnFirstAndRow, Self::FromFirstNumber, Self::Advanced, Self::TakenBack]).chain(tables)
+        let of_others = [Self::Slot, Self::Before, Self::Changed, Self::Recorded];
+        plain
+            .chain([Self::OwnFirstAndRow, Self::FromFirstNumber, Self::Advanced, Self::TakenBack])
+            .chain(of_others)
+            .chain(tables)
     }
 
     /// The position for each row of a pass.
@@ -480,6 +534,10 @@ impl Position {
                 let most = pass.0.iter().map(|group| group.rows).max()?;
                 Some(own + number + most - pass.0[group].rows)
             }
+            Self::Slot => pass.1.slots.as_ref()?.get(r).copied(),
+            Self::Before => pass.1.before.get(r).copied(),
+            Self::Changed => pass.1.changed.as_ref()?.get(r).copied(),
+            Self::Recorded => pass.1.recorded.as_ref()?.get(r).copied(),
             Self::Halves if !r.is_multiple_of(2) => Some(0),
             Self::Halves => {
                 let (group, number) = pass.at(r / 2)?;
@@ -525,6 +583,16 @@ impl fmt::Display for Position {
             Self::Padded => f.write_str(
                 "its own position and as many as its sequence has fewer rows in the pass than the one with the most: padding on the left is counted",
             ),
+            Self::Slot => f.write_str("its slot in the cache, which is taken for its position"),
+            Self::Before => f.write_str("the position that the row of its number had in the pass before: positions are not copied again"),
+            Self::Changed => f.write_str(
+                "the position that the row of its number had in the decode step at which the number of rows last changed: what was copied then is used \
+                 until that number changes again",
+            ),
+            Self::Recorded => f.write_str(
+                "the position that the row of its number had in the first decode step of as many rows (rounded up to a power of two): what was recorded \
+                 then is replayed",
+            ),
             Self::Halves => f.write_str(
                 "the position of row t / 2 of the pass, for row t, and 0 in odd rows: positions of 64 bits are read as if they had 32",
             ),
@@ -562,6 +630,7 @@ mod tests {
                     room: 6,
                 })
                 .collect(),
+            Numbers { slots: Some(vec![9; 6]), before: vec![3, 8], ..Numbers::default() },
         )
     }
 
@@ -590,6 +659,20 @@ mod tests {
         assert_eq!(of(Position::TakenBack).unwrap(), [4, 5, 11, 4, 5, 6]);
         assert_eq!(of(Position::AtMostFirst(1)).unwrap(), [4, 5, 5, 0, 1, 2]);
         assert_eq!(of(Position::AtMostFirst(8)).unwrap(), [4, 5, 7, 0, 1, 2]);
+        assert_eq!(of(Position::Slot).unwrap(), [9; 6]);
+        assert_eq!(of(Position::Before), None);
+        assert_eq!(Position::Before.of_all(&pass)[..3], [Some(3), Some(8), None]);
+    }
+
+    #[test]
+    fn a_buffer_holds_the_positions_of_earlier_passes() {
+        let one = |first: usize| pass(&[(0, first, 1)]);
+        let mut all = [pass(&[(0, 0, 3)]), one(3), one(4), pass(&[(0, 5, 1), (1, 7, 1)]), one(6)];
+        earlier(all.iter_mut());
+        let of = |position: Position| all.iter().map(|pass| position.of_all(pass)[0]).collect::<Vec<_>>();
+        assert_eq!(of(Position::Before), [None, Some(0), Some(3), Some(4), Some(5)]);
+        assert_eq!(of(Position::Changed), [None, Some(3), Some(3), Some(5), Some(6)]);
+        assert_eq!(of(Position::Recorded), [None, Some(3), Some(3), Some(5), Some(3)]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the rows of whole passes show: that a row is made of another row of its pass, that states are exchanged or not kept, and
 //! that a convolution runs on from one sequence to the next.
 
-use super::pass::{Fit, Group, Map, Pass, Position, When, conditions, rules, told as told_of};
+use super::pass::{Fit, Group, Map, Numbers, Pass, Position, When, conditions, earlier, rules, told as told_of};
 use super::resumed::{before, operands, parts};
 use super::siblings::Runs;
 use super::solve::coded_by;
@@ -19,6 +19,13 @@ use std::fmt;
 /// How to mend rows that are exchanged.
 const OF_ROWS: &str = "look at which row of a pass is taken for a token: the order of its sequences, the rows that are gathered \
                        from it, and where results are scattered to";
+
+/// How to mend rows that are not written.
+const OF_UNWRITTEN: &str = "write the row of every token of a pass: look at how many rows the kernel is launched for, and which of them it skips";
+
+/// How to mend rows of earlier passes.
+const OF_BUFFERS: &str = "copy what every pass needs, as many rows as it has, before its kernels run: look at buffers of recorded launches, and at the \
+                          tokens that a sequence keeps when it takes some back";
 
 /// How to mend positions.
 const OF_POSITIONS: &str = "positions go on from the tokens that a sequence has: look at how they are counted in passes of several sequences, in \
@@ -64,13 +71,18 @@ fn passes(runs: Runs<'_>) -> Option<Vec<Fed>> {
     let fed = |(number, mut groups): (usize, Vec<(usize, usize, usize, Group)>)| {
         groups.iter_mut().for_each(|(.., group)| group.room = room);
         groups.sort_by_key(|(before, ..)| *before);
-        let pass = Pass(groups.iter().map(|(.., group)| *group).collect());
+        let slots = groups.iter().map(|(_, run, step, _)| runs.0[*run].0.subject.capture.steps[*step].slots.clone());
+        let slots = slots.collect::<Option<Vec<_>>>().map(|all| all.concat());
+        let numbers = Numbers { slots, ..Numbers::default() };
+        let pass = Pass(groups.iter().map(|(.., group)| *group).collect(), numbers);
         let whole = groups.iter().enumerate().all(|(i, (before, ..))| pass.first_of(i) == *before);
         // None of a dump that was cut short.
         (whole && rows.get(&number) == Some(&pass.rows()))
             .then(|| Fed { pass, of: groups.iter().map(|(_, run, step, _)| (*run, *step)).collect() })
     };
-    all.into_iter().map(fed).collect()
+    let mut all: Vec<Fed> = all.into_iter().map(fed).collect::<Option<_>>()?;
+    earlier(all.iter_mut().map(|fed| &mut fed.pass));
+    Some(all)
 }
 
 /// How many tokens a sequence has taken back before this part of it.
@@ -336,10 +348,87 @@ fn rows(node: &Node, runs: Runs<'_>) -> Option<Told> {
             break;
         }
     }
+    if fits.is_empty() {
+        return stale(node, &stages);
+    }
     told(fits, OF_ROWS)
 }
 
-/// Choices of experts whose values are in the order of the experts' numbers, or put back from it wrongly.
+/// Rows that are not written, or hold what a buffer held before: the row of the pass before, or of the token that its sequence took back.
+fn stale(node: &Node, stages: &Stages<'_>) -> Option<Told> {
+    let narrow = || {
+        let few = [2, 4, 8, 16, 32].map(When::RowsUpTo);
+        conditions().chain(few.into_iter().flat_map(|few| [[When::Always, few], [When::PassLast, few]]))
+    };
+    let zeros = |at: At, head: usize| -> Option<Instead> {
+        let (_, want) = stages.right(at, head, false)?;
+        Some(Some((vec![0.0; want.len()], vec![0.0; want.len()])))
+    };
+    let mut fits = stages.fitting(narrow(), "each row is zeros: it is not written", zeros)?;
+    if !fits.is_empty() || node.has_state() {
+        return told(fits, OF_UNWRITTEN);
+    }
+    let before = |(pass, group, number): At| {
+        let earlier = pass.checked_sub(1)?;
+        let (group, number) = stages.fed[earlier].pass.at(stages.fed[pass].pass.first_of(group) + number)?;
+        Some((earlier, group, number))
+    };
+    let taken_back = |(pass, group, number): At| {
+        let own = &stages.fed[pass].pass.0[group];
+        let position = own.first + number;
+        (0..pass).rev().find_map(|earlier| {
+            let mut groups = stages.fed[earlier].pass.0.iter().enumerate();
+            let has = |other: &Group| {
+                other.sequence == own.sequence && (other.first..other.first + other.rows).contains(&position)
+            };
+            let (group, other) = groups.find(|(_, other)| has(other))?;
+            Some((earlier, group, position - other.first))
+        })
+    };
+    type From<'a> = &'a dyn Fn(At) -> Option<At>;
+    let from: [(&str, From<'_>); 2] = [
+        ("the row of its number in the pass before", &before),
+        ("the row that its sequence had at this position before it took tokens back", &taken_back),
+    ];
+    for (words, of) in from {
+        let rule = |at: At, head: usize| of(at).map(|from| stages.right(from, head, false));
+        fits.extend(stages.fitting(narrow(), &format!("each row is still {words}"), rule)?);
+    }
+    told(fits, OF_BUFFERS)
+}
+
+/// An order in which the choices of a pass are, where they should be row by row.
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
+    /// That of the experts' numbers.
+    Experts,
+    /// The first choices of all rows before the second ones.
+    Choices,
+}
+
+impl Order {
+    /// The number of the choice at each place, of rows that chose these experts.
+    fn of(self, experts: &[f64], picks: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..experts.len()).collect();
+        match self {
+            Self::Experts => order.sort_by(|a, b| experts[*a].total_cmp(&experts[*b])),
+            Self::Choices => order.sort_by_key(|i| i % picks),
+        }
+        order
+    }
+
+    /// What is done, of values in this order or put back from it.
+    fn told(self, back: bool) -> &'static str {
+        match (self, back) {
+            (Self::Experts, true) => "as if they were in the order of the experts' numbers, and put back from it",
+            (Self::Experts, false) => "in the order of the experts' numbers, and not put back",
+            (Self::Choices, true) => "as if the first choices of all rows came before the second ones: [choices, rows] is read in the place of [rows, choices]",
+            (Self::Choices, false) => "with the first choices of all rows before the second ones: [choices, rows] in the place of [rows, choices]",
+        }
+    }
+}
+
+/// Choices of experts whose values are in another order, or put back from it wrongly.
 fn sorted(node: &Node, runs: Runs<'_>) -> Option<Told> {
     let graph = &runs.0[0].0.oracle.graph;
     let k = row_len(node);
@@ -348,11 +437,13 @@ fn sorted(node: &Node, runs: Runs<'_>) -> Option<Told> {
         of_layer && matches!(other.op.anatomy(), Anatomy::Decision(_)) && other.role == Role::Router
     })?;
     let picks = row_len(&graph.nodes[chosen]);
-    let of_operand = node.inputs.iter().position(|i| *i != chosen && row_len(&graph.nodes[*i]) == picks);
-    let operand = if k == picks { None } else { Some(of_operand.filter(|_| node.weights.is_empty())?) };
     let stages = Stages::of(node, runs)?;
+    // A row for each choice, or one with a value for each.
+    let lines = k != picks && stages.every(false).all(|at| stages.rows_of(at, false).is_some_and(|(_, rows)| rows.len() == picks));
+    let of_operand = node.inputs.iter().position(|i| *i != chosen && row_len(&graph.nodes[*i]) == picks);
+    let operand = if k == picks || lines { None } else { Some(of_operand.filter(|_| node.weights.is_empty())?) };
     // The choice whose value another one has, for each pass and in either direction.
-    let orders = |back: bool| -> Option<Vec<Vec<usize>>> {
+    let orders = |order: Order, back: bool| -> Option<Vec<Vec<usize>>> {
         let of = |(pass, fed): (usize, &Fed)| {
             let rows =
                 (0..fed.pass.rows()).map(|r| fed.pass.at(r).and_then(|(g, n)| stages.operand(chosen, (pass, g, n))));
@@ -361,8 +452,7 @@ fn sorted(node: &Node, runs: Runs<'_>) -> Option<Told> {
                 return None;
             }
             let experts: Vec<f64> = rows.into_iter().flat_map(|row| row.data).collect();
-            let mut order: Vec<usize> = (0..experts.len()).collect();
-            order.sort_by(|a, b| experts[*a].total_cmp(&experts[*b]));
+            let order = order.of(&experts, picks);
             let mut put_back = vec![0; order.len()];
             order.iter().enumerate().for_each(|(i, from)| put_back[*from] = i);
             Some(if back { put_back } else { order })
@@ -370,18 +460,22 @@ fn sorted(node: &Node, runs: Runs<'_>) -> Option<Told> {
         stages.fed.iter().enumerate().map(of).collect()
     };
     let mut fits = Vec::new();
-    for back in [false, true] {
-        let orders = orders(back)?;
+    for (order, back) in [Order::Experts, Order::Choices].into_iter().flat_map(|order| [(order, false), (order, true)]) {
+        let orders = orders(order, back)?;
         let rule = |at: At, head: usize| -> Option<Instead> {
             let pass = &stages.fed[at.0].pass;
             let first = (pass.first_of(at.1) + at.2) * picks;
             let from = orders[at.0].get(first..first + picks)?;
+            let there = |from: usize| pass.at(from / picks).map(|(group, number)| (at.0, group, number));
+            if lines {
+                let from = *from.get(head).filter(|from| **from != first + head)?;
+                return Some(there(from).and_then(|there| stages.right(there, from % picks, false)));
+            }
             if from.iter().enumerate().all(|(i, from)| *from == first + i) {
                 return None;
             }
             let value = |from: usize| -> Option<(f64, f32)> {
-                let (group, number) = pass.at(from / picks)?;
-                let there = (at.0, group, number);
+                let there = there(from)?;
                 match operand {
                     None => {
                         let (value, bound) = stages.right(there, head, false)?;
@@ -403,12 +497,7 @@ fn sorted(node: &Node, runs: Runs<'_>) -> Option<Told> {
             None => "the values of the pass's choices are".to_owned(),
             Some(i) => format!("the {} of the pass's choices are taken", graph.nodes[node.inputs[i]].id.name),
         };
-        let how = if back {
-            "as if they were in the order of the experts' numbers, and put back from it"
-        } else {
-            "in the order of the experts' numbers, and not put back"
-        };
-        fits.extend(stages.fitting(plain(), &format!("{what} {how}"), rule)?);
+        fits.extend(stages.fitting(plain(), &format!("{what} {}", order.told(back)), rule)?);
     }
     told(fits, OF_ROWS)
 }
@@ -605,7 +694,8 @@ fn states(node: &Node, runs: Runs<'_>) -> Option<Told> {
 
 /// A pass in which each sequence has its last row alone.
 fn each(pass: &Pass) -> Pass {
-    Pass(pass.0.iter().map(|group| Group { rows: 1, first: group.first + group.rows - 1, ..*group }).collect())
+    let last = |group: &Group| Group { rows: 1, first: group.first + group.rows - 1, ..*group };
+    Pass(pass.0.iter().map(last).collect(), Numbers::default())
 }
 
 /// What the rows of a sequence begin with.
@@ -660,7 +750,50 @@ fn begins(node: &Node, runs: Runs<'_>) -> Option<Told> {
         };
         fits.extend(stages.fitting(plain(), &format!("the rows of a sequence begin with {start}"), rule)?);
     }
+    if fits.is_empty() {
+        return fed_others((node, inputs, state.id), &stages);
+    }
     told(fits, OF_BEGINNINGS)
+}
+
+/// Recurrent rows and states of which an operand is that of other rows of the pass.
+fn fed_others((node, inputs, state): (&Node, &[usize], StageId), stages: &Stages<'_>) -> Option<Told> {
+    let nodes = &stages.all[0].oracle.graph.nodes;
+    let of_state = node.is_own_state();
+    let mut fits = Vec::new();
+    let maps = [Map::OfSequence, Map::First, Map::Last, Map::OneEach, Map::OneApart, Map::Padded, Map::Before, Map::After, Map::Next];
+    for (i, input) in inputs.iter().enumerate() {
+        for map in maps {
+            let taken = stages.taken(map);
+            let mut made = Made::new();
+            for (number, fed) in stages.fed.iter().enumerate() {
+                for (group, &(run, index)) in fed.of.iter().enumerate() {
+                    let own: Vec<At> = (0..fed.pass.0[group].rows).map(|row| (number, group, row)).collect();
+                    let from = |at: &At| stages.source(&taken, *at, true);
+                    let Some(from) = own.iter().map(from).collect::<Option<Vec<At>>>() else { continue };
+                    if from == own {
+                        continue;
+                    }
+                    let rows = from.iter().map(|at| Some(stages.operand(*input, *at)?.data));
+                    let Some(rows) = rows.collect::<Option<Vec<_>>>() else { continue };
+                    let Some(begin) = before(stages.capture(run), index, state) else { continue };
+                    stages.meter.count(16 * own.len() as u64 * begin.data.len() as u64);
+                    if stages.meter.over() {
+                        return None;
+                    }
+                    let y = stages.from((node, inputs), (run, index), (begin, Some((i, rows.concat()))));
+                    made.extend(y.map(|y| ((number, group), y)));
+                }
+            }
+            let rule = |at: At, head: usize| -> Option<Instead> {
+                let (y, bound) = made.get(&(at.0, at.1))?;
+                Some(stages.part(of_state, (at, head), (y, bound)))
+            };
+            let words = format!("each row takes the {} of {map}", nodes[*input].id.name);
+            fits.extend(stages.fitting(plain(), &words, rule)?);
+        }
+    }
+    told(fits, OF_ROWS)
 }
 
 /// What each group of each pass is made of, with bounds.
@@ -674,13 +807,17 @@ impl Stages<'_> {
         Some((y.data.get(range.clone())?.to_vec(), bound.get(range)?.to_vec()))
     }
 
-    /// What a group is if it begins with this state.
+    /// What a group is if it begins with this state, and has other rows of an operand.
     fn from(
-        &self, (node, inputs): (&Node, &[usize]), (run, index): (usize, usize), begin: Tensor<f64>,
+        &self, (node, inputs): (&Node, &[usize]), (run, index): (usize, usize),
+        (begin, operand): (Tensor<f64>, Option<(usize, Vec<f64>)>),
     ) -> Option<(Tensor<f64>, Vec<f32>)> {
         let (capture, e) = (self.capture(run), &self.all[run]);
         let tokens = capture.steps[index].tokens.len();
         let mut rows = operands(capture, index, (inputs, &e.oracle.graph.nodes), tokens)?;
+        if let Some((i, data)) = operand {
+            rows[i].data = Some(data).filter(|data| data.len() == rows[i].data.len())?;
+        }
         rows.push(begin);
         let source = e.parameters();
         let context = Context { tokens: &[], positions: &[], history: &[], source: &source, weights: &node.weights };
@@ -722,7 +859,7 @@ impl Stages<'_> {
                 if self.meter.over() {
                     return None;
                 }
-                made.extend(self.from((node, inputs), (run, index), begin).map(|y| ((number, group), y)));
+                made.extend(self.from((node, inputs), (run, index), (begin, None)).map(|y| ((number, group), y)));
             }
         }
         Some(made)

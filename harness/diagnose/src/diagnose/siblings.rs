@@ -244,7 +244,7 @@ fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
             let e = searcher.evidence(node, searcher.subject.capture);
             let told = match () {
                 () if listed(finding) => {
-                    let of_rows = [joined::words, strangers::words, taken_over::words];
+                    let of_rows = [passes::words, joined::words, strangers::words, taken_over::words];
                     of_rows.iter().find_map(|told| told(&e, (runs, run)))
                 }
                 () if conditional(&finding) => passes::words(&e, (runs, run)),

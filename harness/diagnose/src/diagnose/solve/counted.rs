@@ -5,7 +5,7 @@
 //! `c·e^s / Σ c·e^s`, or only the sum that weights are divided by has these. Where a rule of tiles does not tell, groups of
 //! the keys in that sum are fitted, as `terms` does for products.
 
-use super::attended::{self, Parts};
+use super::attended::{self, Parts, Seats};
 use super::groups::{Groups, told};
 use super::scene::Scene;
 use super::terms::{Sums, fitted};
@@ -130,7 +130,28 @@ fn of_context<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         let taken: Taken = Rc::new(move |k, n| if k >= n / t * t { 0.0 } else { 1.0 });
         (what, taken, true)
     });
-    taken(scene, of_part.into_iter().chain(own).chain(tails()))
+    taken(scene, of_part.into_iter().chain(own).chain(of_prefix(scene)).chain(tails()))
+}
+
+/// Keys beside the end of a prefix that the sequence has from another one.
+fn of_prefix(scene: &Scene<'_>) -> Vec<(String, Taken, bool)> {
+    let prefix = Seats::of(scene.e.side.capture).received();
+    let of = |t: usize| -> [(String, Taken, bool); 2] {
+        let but = |keys: std::ops::Range<usize>| -> Taken {
+            Rc::new(move |k, _| if keys.contains(&k) { 0.0 } else { 1.0 })
+        };
+        let in_last = format!(
+            "the keys which a prefix from another sequence has in its last page of {t}, which it does not fill, are missing from every sum"
+        );
+        let behind = format!(
+            "the keys that lie behind a prefix from another sequence in the page of {t} in which it ends are missing from every sum"
+        );
+        [
+            (in_last, but(prefix / t * t..prefix), false),
+            (behind, but(prefix..prefix.next_multiple_of(t)), false),
+        ]
+    };
+    [4usize, 8, 16, 32, 64].into_iter().filter(|t| !prefix.is_multiple_of(*t)).flat_map(of).collect()
 }
 
 /// The context where keys are taken so often.

@@ -3,6 +3,7 @@
 
 use super::factors::{Other, products};
 use super::index::Index;
+use super::kept::BLOCK;
 use super::maps::{TILES, transposed};
 use super::scene::{Layout, Scene};
 use super::terms::{Sums, grouped};
@@ -10,6 +11,7 @@ use crate::verdict::RowAt;
 use qdiff_engine::model::{Axis, Node, WeightSource as _};
 use qdiff_engine::ops::anatomy::Contraction;
 use qdiff_engine::ops::{Anatomy, Attention};
+use qdiff_engine::quant::ActivationFormat;
 use std::rc::Rc;
 
 /// Ways to make the terms of the stage's sums.
@@ -43,6 +45,13 @@ fn of_weights<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>) -> Vec<Other<'a>> {
         (format!("each tile of {tile} outputs by {tile} inputs of the weight is transposed"), Rc::new(terms))
     };
     TILES.map(of).into()
+}
+
+/// The scale of the block of q8_0 that a column of a cache's row is in: its largest value has the code 127.
+fn scale_of(cache: &[f32], (row, column): (usize, usize), width: usize) -> f64 {
+    let first = column / BLOCK * BLOCK;
+    let block = cache.get(row * width + first..row * width + width.min(first + BLOCK)).unwrap_or_default();
+    f64::from(block.iter().fold(0f32, |most, v| most.max(v.abs()))) / 127.0
 }
 
 fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, attention: &'a Attention) -> Vec<Other<'a>> {
@@ -92,6 +101,28 @@ fn of_attention<'a>(scene: &'a Scene<'a>, sums: &Rc<Sums<'a>>, attention: &'a At
                 Some(products(a, &second(row, i, a.len(), &|(key, at)| (index.of(key, n).unwrap_or(key), at))?))
             }),
         ));
+    }
+    if scene.e.side.arithmetic.kv.of(!of_scores) == ActivationFormat::Q8_0 {
+        let pages = [4, 8, 16, 32, 64, 128, 256].map(Index::First);
+        for index in pages.into_iter().chain([Index::Is(0), Index::By(-1), Index::By(1)]) {
+            let what = format!(
+                "the codes of each {key} are multiplied with the scales that blocks have in the {}",
+                index.told("key", "k")
+            );
+            let terms = move |row: &RowAt, i, a: &[f64], _: &[f64]| {
+                let cache = scene.operand(row.step, 1)?;
+                let own = second(row, i, a.len(), &|at| at)?;
+                let n = keys(row)?;
+                let factor = |k: usize| {
+                    let (key, at) = if of_scores { (i, k) } else { (k, (scene.token(row).1 + i) % d) };
+                    let scale = |key| scale_of(&cache.data, (key, group(row, i) * d + at), attention.n_kv_heads * d);
+                    let (mine, other) = (scale(key), scale(index.of(key, n).unwrap_or(key)));
+                    if mine == 0.0 { 1.0 } else { other / mine }
+                };
+                Some((0..a.len()).map(|k| a[k] * own[k] * factor(k)).collect())
+            };
+            all.push((what, Rc::new(terms)));
+        }
     }
     for index in Index::digits(d).into_iter().filter(|_| of_scores) {
         all.push((

@@ -189,7 +189,7 @@ impl fmt::Display for Kept {
 }
 
 /// Elements of a block of q8_0.
-const BLOCK: usize = 32;
+pub(super) const BLOCK: usize = 32;
 
 /// The number of the step that wrote a position.
 fn wrote(scene: &Scene<'_>, position: usize) -> Option<usize> {

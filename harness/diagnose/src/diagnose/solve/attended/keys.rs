@@ -20,6 +20,8 @@ pub(in super::super::super) struct Seat {
     pub(super) prompt: usize,
     /// Keys that its sequence shares with another one.
     pub(super) shared: usize,
+    /// Those of them that its sequence did not write itself: it goes on from another one.
+    pub(super) received: usize,
     /// Whether it is the only one of its part.
     pub(super) single: bool,
     /// The most keys of a sequence when a pass like its own first ran.
@@ -42,6 +44,7 @@ impl Seat {
             first: keys - 1,
             prompt,
             shared: 0,
+            received: 0,
             single: true,
             recorded: None,
             leads: None,
@@ -59,6 +62,7 @@ impl Seat {
             first,
             prompt: keys,
             shared: 0,
+            received: 0,
             single: false,
             recorded: None,
             leads: None,
@@ -121,6 +125,11 @@ impl Seats {
         }
     }
 
+    /// Tokens that the sequence has from another one, which it goes on from.
+    pub(in super::super) fn received(&self) -> usize {
+        self.shared
+    }
+
     /// The place of the query of a position, whose part sees so many keys.
     pub(in super::super::super) fn at(&self, position: usize, keys: usize) -> Seat {
         let own = self.parts.iter().copied().filter(|(first, ..)| *first <= position).max_by_key(|(first, ..)| *first);
@@ -132,6 +141,7 @@ impl Seats {
             first,
             prompt: self.prompt,
             shared: in_pass.map_or(self.shared, |pass| pass.shared),
+            received: self.shared,
             single: tokens == 1,
             recorded,
             leads,
@@ -268,6 +278,10 @@ pub enum Keys {
     },
     /// Those it should see, and all of the pages of so many that hold keys which another sequence has as well.
     SharedPages(usize),
+    /// All but those of a prefix from another sequence that lie in its last page of so many, which is not full.
+    ButPrefixTail(usize),
+    /// All but those behind a prefix from another sequence that lie in the page of so many in which it ends.
+    ButPrefixPage(usize),
     /// Up to the row that a line's number says, of lines that are tokens by heads, or heads by tokens, and taken for the other.
     OfLines {
         /// Whether they are tokens by heads.
@@ -387,6 +401,8 @@ impl Keys {
                 causal || k / keys < last / keys
             }
             Self::SharedPages(m) => causal || k < seat.shared.next_multiple_of(m).min(n),
+            Self::ButPrefixTail(m) => causal && !(seat.received / m * m..seat.received).contains(&k),
+            Self::ButPrefixPage(m) => causal && !(seat.received..seat.received.next_multiple_of(m)).contains(&k),
             Self::OfLines { by_token } => {
                 let (rows, row) = (n.saturating_sub(first).max(1), p.saturating_sub(first));
                 let taken = |(head, heads): (usize, usize)| match by_token {
@@ -521,6 +537,9 @@ impl Keys {
         all.extend(both.map(|(keys, queries)| Self::TilesBeforeLast { keys, queries }));
         if capture.steps.iter().any(|step| step.in_pass.is_some_and(|pass| pass.shared > 0)) {
             all.extend([4, 8, 16, 32, 64].map(Self::SharedPages));
+        }
+        if Seats::of(capture).received() > 0 {
+            all.extend([4, 8, 16, 32, 64].into_iter().flat_map(|m| [Self::ButPrefixTail(m), Self::ButPrefixPage(m)]));
         }
         all.extend([true, false].map(|by_token| Self::OfLines { by_token }));
         all.extend([4, 8, 16, 32, 64].map(Self::ButFullPage));
@@ -673,6 +692,14 @@ impl fmt::Display for Keys {
             Self::SharedPages(m) => {
                 write!(f, "its own keys, and all of the pages of {m} that hold the prefix which another sequence shares: there nothing is masked")
             }
+            Self::ButPrefixTail(m) => write!(
+                f,
+                "all keys but those which a prefix from another sequence has in its last page of {m}, which it does not fill"
+            ),
+            Self::ButPrefixPage(m) => write!(
+                f,
+                "all keys but those that lie behind a prefix from another sequence in the page of {m} in which it ends"
+            ),
             Self::OfLines { by_token } => {
                 let (are, taken) = if *by_token { ("tokens by heads", "heads by tokens") } else { ("heads by tokens", "tokens by heads") };
                 write!(
