@@ -9,7 +9,7 @@ use crate::capture::raw::MorePasses;
 use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
 use crate::diagnose::{
     Diagnosis, Sibling, again_among_sequences, agree_among_sequences, among_sequences, bear_out, confirm,
-    confirm_among_sequences, explain, narrow, once_more, undecided, unsteady,
+    confirm_among_sequences, explain, narrow, once_more, rules_among_sequences, undecided, unsteady,
 };
 use crate::loaded::LoadedModel;
 use crate::memory::{self, Extent, Size};
@@ -586,7 +586,9 @@ impl<'a> Pair<'a> {
     /// Leaves of the conditions of causes those that all sequences of a run allow, and all of another one.
     pub fn agree_among_sequences(&self, judged: &mut [(Recording, Diagnosis)], others: &[Recording]) {
         let others: Vec<Side<'_>> = others.iter().map(Recording::side).collect();
-        agree_among_sequences(&self.oracle, &mut siblings(judged), &others, (&self.filter, &self.policy));
+        let how = (&self.filter, &self.policy);
+        agree_among_sequences(&self.oracle, &mut siblings(judged), &others, how);
+        rules_among_sequences(&self.oracle, &mut siblings(judged), how);
     }
 
     /// Holds the rules that a diagnosis of `subject` leaves open against one run more of it.

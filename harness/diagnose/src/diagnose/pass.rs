@@ -380,6 +380,8 @@ pub enum When {
     OwnLast,
     /// The last one of the pass.
     PassLast,
+    /// The last one of a pass that has others.
+    PassLastOfMore,
     /// Those of passes of so many rows at most.
     RowsUpTo(usize),
     /// Those at positions at which a page of so many rows begins.
@@ -388,7 +390,7 @@ pub enum When {
 
 impl When {
     /// All that are tried, the plainest first.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Always,
         Self::EachOne,
         Self::Several,
@@ -403,6 +405,7 @@ impl When {
         Self::NotFirst,
         Self::OwnLast,
         Self::PassLast,
+        Self::PassLastOfMore,
     ];
 
     /// Whether it holds for a row of a group.
@@ -423,6 +426,7 @@ impl When {
             Self::NotFirst => number > 0,
             Self::OwnLast => number + 1 == own.rows,
             Self::PassLast => group + 1 == pass.0.len() && number + 1 == own.rows,
+            Self::PassLastOfMore => pass.rows() > 1 && Self::PassLast.has(pass, (group, number)),
             Self::RowsUpTo(rows) => pass.rows() <= rows,
             Self::PageBegins(rows) => (own.first + number).is_multiple_of(rows),
         }
@@ -448,6 +452,7 @@ impl fmt::Display for When {
             Self::NotFirst => "in rows after the first one of their sequence in the pass",
             Self::OwnLast => "in the last row of each sequence in the pass",
             Self::PassLast => "in the last row of the pass",
+            Self::PassLastOfMore => "in the last row of passes of more than one row",
         })
     }
 }

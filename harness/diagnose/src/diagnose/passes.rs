@@ -1,10 +1,10 @@
 //! What the rows of whole passes show: that a row is made of another row of its pass, that states are exchanged or not kept, and
 //! that a convolution runs on from one sequence to the next.
 
-use super::pass::{Fit, Group, Map, Numbers, Pass, Position, When, conditions, earlier, rules, told as told_of};
+use super::pass::{Fit, Group, Map, Numbers, PAGES, Pass, Position, When, conditions, earlier, rules, told as told_of};
 use super::resumed::{before, operands, parts};
 use super::siblings::Runs;
-use super::solve::coded_by;
+use super::solve::{BLOCK, coded_by};
 use super::spots::{OF_PASSES, Shown, Told};
 use super::work::Meter;
 use crate::capture::{Capture, Whose};
@@ -26,6 +26,9 @@ const OF_UNWRITTEN: &str = "write the row of every token of a pass: look at how 
 /// How to mend rows of earlier passes.
 const OF_BUFFERS: &str = "copy what every pass needs, as many rows as it has, before its kernels run: look at buffers of recorded launches, and at the \
                           tokens that a sequence keeps when it takes some back";
+
+/// How to mend scales.
+const OF_SCALES: &str = "take the scale of each block from the slot that its codes are in";
 
 /// How to mend positions.
 const OF_POSITIONS: &str = "positions go on from the tokens that a sequence has: look at how they are counted in passes of several sequences, in \
@@ -270,6 +273,14 @@ impl<'a> Stages<'a> {
         Some((at.0, group, number))
     }
 
+    /// What a row of another token is.
+    fn held(&self, at: At, head: usize) -> Instead {
+        let (run, rows) = self.rows_of(at, false)?;
+        let e = &self.all[run];
+        let (got, ..) = e.row(&e.rows[*rows.get(head)?]);
+        Some((got.iter().map(|v| f64::from(*v)).collect(), vec![0.0; got.len()]))
+    }
+
     /// What a row of another token should be.
     fn right(&self, at: At, head: usize, of_state: bool) -> Instead {
         let (run, rows) = self.rows_of(at, of_state)?;
@@ -301,7 +312,10 @@ pub(super) fn words(e: &Evidence<'_>, runs: Runs<'_>) -> Option<Told> {
         Anatomy::State(State::Own) => states(node, runs).or_else(|| begins(node, runs)),
         Anatomy::RowReduction(RowReduction::Recurrent) => begins(node, runs),
         Anatomy::State(State::Rows(_)) => rows(node, runs),
-        Anatomy::Contraction(Contraction::Scores(attention)) => queries(node, attention, runs),
+        Anatomy::Contraction(Contraction::Scores(attention)) => {
+            queries(node, attention, runs).or_else(|| by_pages(node, attention, runs))
+        }
+        Anatomy::Contraction(Contraction::Context(attention)) => by_pages(node, attention, runs),
         Anatomy::RowReduction(RowReduction::Exponentials(_)) => masked(node, runs),
         Anatomy::Elementwise(Elementwise::Rotation(_)) => turned(node, runs).or_else(|| rows(node, runs)),
         _ if node.token_axis() == Some(0) && !node.has_state() && !node.shape.contains(&Axis::Keys) => {
@@ -358,7 +372,8 @@ fn rows(node: &Node, runs: Runs<'_>) -> Option<Told> {
 fn stale(node: &Node, stages: &Stages<'_>) -> Option<Told> {
     let narrow = || {
         let few = [2, 4, 8, 16, 32].map(When::RowsUpTo);
-        conditions().chain(few.into_iter().flat_map(|few| [[When::Always, few], [When::PassLast, few]]))
+        let of = |few| [When::Always, When::PassLast, When::PassLastOfMore].map(|when| [when, few]);
+        conditions().chain(few.into_iter().flat_map(of))
     };
     let zeros = |at: At, head: usize| -> Option<Instead> {
         let (_, want) = stages.right(at, head, false)?;
@@ -369,9 +384,9 @@ fn stale(node: &Node, stages: &Stages<'_>) -> Option<Told> {
         return told(fits, OF_UNWRITTEN);
     }
     let before = |(pass, group, number): At| {
-        let earlier = pass.checked_sub(1)?;
-        let (group, number) = stages.fed[earlier].pass.at(stages.fed[pass].pass.first_of(group) + number)?;
-        Some((earlier, group, number))
+        let row = stages.fed[pass].pass.first_of(group) + number;
+        let of = |earlier: usize| stages.fed[earlier].pass.at(row).map(|(group, number)| (earlier, group, number));
+        (0..pass).rev().find_map(of)
     };
     let taken_back = |(pass, group, number): At| {
         let own = &stages.fed[pass].pass.0[group];
@@ -387,11 +402,12 @@ fn stale(node: &Node, stages: &Stages<'_>) -> Option<Told> {
     };
     type From<'a> = &'a dyn Fn(At) -> Option<At>;
     let from: [(&str, From<'_>); 2] = [
-        ("the row of its number in the pass before", &before),
+        ("the row of its number in the last pass before that has one", &before),
         ("the row that its sequence had at this position before it took tokens back", &taken_back),
     ];
     for (words, of) in from {
-        let rule = |at: At, head: usize| of(at).map(|from| stages.right(from, head, false));
+        // What a buffer holds is what the engine put there.
+        let rule = |at: At, head: usize| of(at).map(|from| stages.held(from, head));
         fits.extend(stages.fitting(narrow(), &format!("each row is still {words}"), rule)?);
     }
     told(fits, OF_BUFFERS)
@@ -422,8 +438,12 @@ impl Order {
         match (self, back) {
             (Self::Experts, true) => "as if they were in the order of the experts' numbers, and put back from it",
             (Self::Experts, false) => "in the order of the experts' numbers, and not put back",
-            (Self::Choices, true) => "as if the first choices of all rows came before the second ones: [choices, rows] is read in the place of [rows, choices]",
-            (Self::Choices, false) => "with the first choices of all rows before the second ones: [choices, rows] in the place of [rows, choices]",
+            (Self::Choices, true) => {
+                "as if the first choices of all rows came before the second ones: [choices, rows] is read in the place of [rows, choices]"
+            }
+            (Self::Choices, false) => {
+                "with the first choices of all rows before the second ones: [choices, rows] in the place of [rows, choices]"
+            }
         }
     }
 }
@@ -439,7 +459,8 @@ fn sorted(node: &Node, runs: Runs<'_>) -> Option<Told> {
     let picks = row_len(&graph.nodes[chosen]);
     let stages = Stages::of(node, runs)?;
     // A row for each choice, or one with a value for each.
-    let lines = k != picks && stages.every(false).all(|at| stages.rows_of(at, false).is_some_and(|(_, rows)| rows.len() == picks));
+    let lines = k != picks
+        && stages.every(false).all(|at| stages.rows_of(at, false).is_some_and(|(_, rows)| rows.len() == picks));
     let of_operand = node.inputs.iter().position(|i| *i != chosen && row_len(&graph.nodes[*i]) == picks);
     let operand = if k == picks || lines { None } else { Some(of_operand.filter(|_| node.weights.is_empty())?) };
     // The choice whose value another one has, for each pass and in either direction.
@@ -460,7 +481,8 @@ fn sorted(node: &Node, runs: Runs<'_>) -> Option<Told> {
         stages.fed.iter().enumerate().map(of).collect()
     };
     let mut fits = Vec::new();
-    for (order, back) in [Order::Experts, Order::Choices].into_iter().flat_map(|order| [(order, false), (order, true)]) {
+    for (order, back) in [Order::Experts, Order::Choices].into_iter().flat_map(|order| [(order, false), (order, true)])
+    {
         let orders = orders(order, back)?;
         let rule = |at: At, head: usize| -> Option<Instead> {
             let pass = &stages.fed[at.0].pass;
@@ -526,6 +548,43 @@ fn queries(node: &Node, a: &Attention, runs: Runs<'_>) -> Option<Told> {
         fits.extend(stages.fitting(plain(), &format!("each row takes the query of {map}"), rule)?);
     }
     told(fits, OF_ROWS)
+}
+
+/// The row that a slot of a cache holds: its run and position.
+type Held = BTreeMap<usize, (usize, usize)>;
+
+/// Scores or contexts whose keys or values have codes of their own, and the scales of the first slot of their page, whosever that is.
+fn by_pages(node: &Node, a: &Attention, runs: Runs<'_>) -> Option<Told> {
+    let nodes = &runs.0[0].0.oracle.graph.nodes;
+    let (left, cache) = (&nodes[*node.inputs.first()?], &nodes[*node.inputs.get(1)?]);
+    let of_scores = matches!(node.op.anatomy(), Anatomy::Contraction(Contraction::Scores(_)));
+    if runs.0[0].0.subject.arithmetic.kv.of(!of_scores) != ActivationFormat::Q8_0 {
+        return None;
+    }
+    let stages = Stages::of(node, runs)?;
+    // What each slot holds after each pass.
+    let mut held: Vec<Held> = Vec::new();
+    for fed in &stages.fed {
+        let mut now = held.last().cloned().unwrap_or_default();
+        let slots = fed.pass.1.slots.as_ref()?;
+        for (row, slot) in slots.iter().enumerate() {
+            let (group, number) = fed.pass.at(row)?;
+            now.insert(*slot, (fed.of[group].0, fed.pass.0[group].first + number));
+        }
+        held.push(now);
+    }
+    let mut fits = Vec::new();
+    for page in PAGES {
+        let rule = |at: At, head: usize| -> Option<Instead> {
+            Some(stages.of_page((left, cache), (a, of_scores), (at, head), (page, &held[at.0])))
+        };
+        let what = if of_scores { "keys" } else { "values" };
+        let words = format!(
+            "the codes of {what} are multiplied with the scales of the first slot of their page, of {page} slots, whichever token that holds"
+        );
+        fits.extend(stages.fitting(plain(), &words, rule)?);
+    }
+    told(fits, OF_SCALES)
 }
 
 /// Rows that are rotated by other positions.
@@ -619,6 +678,73 @@ impl Stages<'_> {
         Some((value, reach))
     }
 
+    /// A row of scores, or of a context, by the scales of the first slots of pages.
+    fn of_page(
+        &self, (left, cache): (&Node, &Node), (a, of_scores): (&Attention, bool), (at, head): (At, usize),
+        (page, held): (usize, &Held),
+    ) -> Instead {
+        let (run, rows) = self.rows_of(at, false)?;
+        let e = &self.all[run];
+        let row = &e.rows[*rows.get(head)?];
+        let step = &e.side.capture.steps[row.step];
+        let (own, factors) = (step.get(cache.id)?, step.get(left.id)?);
+        // The slot of each position, as the sequence wrote it.
+        let slots: BTreeMap<usize, usize> =
+            held.iter().filter(|(_, of)| of.0 == run).map(|(slot, of)| (of.1, *slot)).collect();
+        let width = a.n_kv_heads * a.head_dim;
+        let largest = |rows: &Tensor<f32>, position: usize, block: usize| -> Option<f64> {
+            let row = rows.row(position).get(block * BLOCK..width.min((block + 1) * BLOCK))?;
+            Some(f64::from(row.iter().fold(0f32, |most, v| most.max(v.abs()))))
+        };
+        let (_, want, bound) = e.row(row);
+        let (mut value, mut reach) = (want.to_vec(), bound.to_vec());
+        let keys = row.place.position + 1;
+        let first = if of_scores { 0 } else { row.range.start % (a.n_heads * a.head_dim) };
+        let scale = |key: usize, block: usize| -> Option<f64> {
+            let slot = slots.get(&key)?;
+            let (other, position) = held.get(&(slot / page * page))?;
+            let theirs = self.capture(*other);
+            let there = theirs.steps.iter().find(|step| step.keys() > *position)?.get(cache.id)?;
+            let (mine, other) = (largest(&own, key, block)?, largest(&there, *position, block)?);
+            Some(if mine == 0.0 { 1.0 } else { other / mine })
+        };
+        let mut scales: BTreeMap<(usize, usize), f64> = BTreeMap::new();
+        for (i, value) in value.iter_mut().enumerate() {
+            // The head, and the element of the cache's row that each term has.
+            let head = if of_scores { row.place.head? } else { (first + i) / a.head_dim };
+            let from = a.kv_head(head) * a.head_dim;
+            let (mut sum, mut size) = (0.0, 0.0);
+            let terms = if of_scores { a.head_dim } else { keys };
+            if of_scores && i >= keys {
+                break;
+            }
+            for term in 0..terms {
+                let (key, column) = if of_scores { (i, from + term) } else { (term, from + (first + i) % a.head_dim) };
+                let factor = match of_scores {
+                    true => factors.row(at.2).get(head * a.head_dim + term)?,
+                    false => {
+                        let &[_, tokens, n] = &factors.shape[..] else { return None };
+                        factors.data.get((head * tokens + at.2) * n + key)?
+                    }
+                };
+                let scale = match scales.get(&(key, column / BLOCK)) {
+                    Some(scale) => *scale,
+                    None => {
+                        let scale = scale(key, column / BLOCK)?;
+                        scales.insert((key, column / BLOCK), scale);
+                        scale
+                    }
+                };
+                let product = f64::from(*factor) * f64::from(*own.row(key).get(column)?) * scale;
+                (sum, size) = (sum + product, size + product.abs());
+            }
+            self.meter.count(terms as u64);
+            *value = sum;
+            reach[i] = reach[i].max((4.0 * UNIT * size) as f32);
+        }
+        Some((value, reach))
+    }
+
     /// A row of a cache whose blocks are coded by the scales of another row.
     fn coded(&self, node: &Node, (at, head): (At, usize), from: At) -> Instead {
         let input = *node.inputs.first()?;
@@ -705,6 +831,8 @@ enum Start {
     Before,
     /// The rows before it in the pass, whosever they are.
     Line,
+    /// The rows above them in the pass, as far as there are any, and before those their own window.
+    Above,
     /// Zeros.
     Zeros,
     /// The state that another sequence of the pass had before it.
@@ -718,6 +846,9 @@ impl fmt::Display for Start {
             Self::Line => {
                 f.write_str("the rows before them in the pass, which are another sequence's, for their window")
             }
+            Self::Above => f.write_str(
+                "the rows above them in the pass, which are another sequence's, for their window, and with their own where there are no more of these",
+            ),
             Self::Zeros => f.write_str("a state of zeros"),
             Self::Of(map) => {
                 write!(f, "the state that another sequence had before the pass: that of {}", of_sequences(*map))
@@ -741,7 +872,9 @@ fn begins(node: &Node, runs: Runs<'_>) -> Option<Told> {
     let stages = Stages::of(node, runs)?;
     let of_state = node.is_own_state();
     let mut fits = Vec::new();
-    for start in [Start::Before, Start::Line, Start::Zeros].into_iter().chain(stages.maps_of_sequences().map(Start::Of))
+    for start in [Start::Before, Start::Line, Start::Above, Start::Zeros]
+        .into_iter()
+        .chain(stages.maps_of_sequences().map(Start::Of))
     {
         let made = stages.begun((node, inputs, state.id), start)?;
         let rule = |at: At, head: usize| -> Option<Instead> {
@@ -761,7 +894,17 @@ fn fed_others((node, inputs, state): (&Node, &[usize], StageId), stages: &Stages
     let nodes = &stages.all[0].oracle.graph.nodes;
     let of_state = node.is_own_state();
     let mut fits = Vec::new();
-    let maps = [Map::OfSequence, Map::First, Map::Last, Map::OneEach, Map::OneApart, Map::Padded, Map::Before, Map::After, Map::Next];
+    let maps = [
+        Map::OfSequence,
+        Map::First,
+        Map::Last,
+        Map::OneEach,
+        Map::OneApart,
+        Map::Padded,
+        Map::Before,
+        Map::After,
+        Map::Next,
+    ];
     for (i, input) in inputs.iter().enumerate() {
         for map in maps {
             let taken = stages.taken(map);
@@ -824,9 +967,11 @@ impl Stages<'_> {
         Some(ops::forward_with_bound(&node.op, &rows.iter().collect::<Vec<_>>(), &context))
     }
 
-    /// The rows before a group in its pass, as many as a window has, behind the window of the first group.
-    fn line(&self, fed: &Fed, (group, inputs): (usize, &[usize]), window: StageId) -> Option<Tensor<f64>> {
-        let (&[rows], &(run, index)) = (inputs, fed.of.first()?) else { return None };
+    /// The rows before a group in its pass, as many as a window has, behind the window of another group.
+    fn line(
+        &self, fed: &Fed, (group, inputs): (usize, &[usize]), (behind, window): (usize, StageId),
+    ) -> Option<Tensor<f64>> {
+        let (&[rows], &(run, index)) = (inputs, fed.of.get(behind)?) else { return None };
         let first = before(self.capture(run), index, window)?;
         let (held, mut line) = (first.data.len(), first.data.clone());
         for &(run, index) in fed.of[..group].iter().filter(|_| group > 0) {
@@ -848,7 +993,8 @@ impl Stages<'_> {
                         let left = self.capture(fed.of[other].0).steps[fed.of[other].1].get(state)?;
                         Some(left.wide())
                     }),
-                    Start::Line => self.line(fed, (group, inputs), state),
+                    Start::Line => self.line(fed, (group, inputs), (0, state)),
+                    Start::Above => self.line(fed, (group, inputs), (group, state)),
                     Start::Zeros if fed.pass.0[group].first == 0 => None,
                     Start::Zeros => of(group).map(|own| Tensor::zeros(own.shape)),
                     Start::Of(map) => map.of(&each, group).filter(|other| *other != group).and_then(of),

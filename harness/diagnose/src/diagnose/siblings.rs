@@ -250,15 +250,38 @@ fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
                 () if conditional(&finding) => passes::words(&e, (runs, run)),
                 () => by_values(&e, (runs, run)),
             };
-            let Some(told) = told else { continue };
-            let mut finding = finding.clone();
-            finding.explained_by(&told.words);
-            finding.remedy = Some(told.remedy.to_owned());
-            finding.trial = Some(Trial::Untried { because: OF_THIS_RUN.to_owned() });
-            all.push((run, finding));
+            all.extend(told.map(|told| (run, shown(finding, &told))));
         }
     }
     all
+}
+
+/// Looks for a rule of whole passes that says what is wrong, where a run on other tokens left no rule for where a cause holds.
+pub fn rules_among_sequences(oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], (filter, policy): (&Filter, &Policy)) {
+    let meter = Meter::new(WORK_OF_ALL);
+    let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
+    let searchers: Vec<Searcher<'_>> = runs.iter().map(|run| of(run.side)).collect();
+    let all: Vec<(&Searcher<'_>, &Diagnosis)> =
+        searchers.iter().zip(runs.iter()).map(|(searcher, run)| (searcher, &*run.diagnosis)).collect();
+    let listed = |f: &&Finding| f.solution.as_ref().is_some_and(|s| matches!(s.holds, Holds::Some { .. }));
+    let mut changed = Vec::new();
+    for (run, (searcher, diagnosis)) in all.iter().enumerate() {
+        for finding in diagnosis.findings.iter().filter(listed).filter(|finding| finding.inside.is_empty()) {
+            let Some(node) = oracle.graph.index(finding.id).map(|i| &oracle.graph.nodes[i]) else { continue };
+            let told = passes::words(&searcher.evidence(node, searcher.subject.capture), (&all, run));
+            changed.extend(told.map(|told| (run, shown(finding, &told))));
+        }
+    }
+    put(runs, changed);
+}
+
+/// A finding with what the values of the sequences of this run show.
+fn shown(finding: &Finding, told: &Told) -> Finding {
+    let mut finding = finding.clone();
+    finding.explained_by(&told.words);
+    finding.remedy = Some(told.remedy.to_owned());
+    finding.trial = Some(Trial::Untried { because: OF_THIS_RUN.to_owned() });
+    finding
 }
 
 /// Puts findings in the place of those of their stages.

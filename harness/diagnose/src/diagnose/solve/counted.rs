@@ -137,19 +137,15 @@ fn of_context<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
 fn of_prefix(scene: &Scene<'_>) -> Vec<(String, Taken, bool)> {
     let prefix = Seats::of(scene.e.side.capture).received();
     let of = |t: usize| -> [(String, Taken, bool); 2] {
-        let but = |keys: std::ops::Range<usize>| -> Taken {
-            Rc::new(move |k, _| if keys.contains(&k) { 0.0 } else { 1.0 })
-        };
+        let but =
+            |keys: std::ops::Range<usize>| -> Taken { Rc::new(move |k, _| if keys.contains(&k) { 0.0 } else { 1.0 }) };
         let in_last = format!(
             "the keys which a prefix from another sequence has in its last page of {t}, which it does not fill, are missing from every sum"
         );
         let behind = format!(
             "the keys that lie behind a prefix from another sequence in the page of {t} in which it ends are missing from every sum"
         );
-        [
-            (in_last, but(prefix / t * t..prefix), false),
-            (behind, but(prefix..prefix.next_multiple_of(t)), false),
-        ]
+        [(in_last, but(prefix / t * t..prefix), false), (behind, but(prefix..prefix.next_multiple_of(t)), false)]
     };
     [4usize, 8, 16, 32, 64].into_iter().filter(|t| !prefix.is_multiple_of(*t)).flat_map(of).collect()
 }

@@ -35,6 +35,8 @@ pub enum Kept {
     PassScale,
     /// Codes of q8_0 are right, and the scales of a row are those of other blocks of it.
     ScaleOf(Block),
+    /// The same, and the scales are those of the first row of the page of so many.
+    ScaleOfFirst(usize),
     /// Blocks of q8_0 are coded by their scale as it is stored, in f16.
     StoredScale,
     /// Codes of q4_0 and q5_0 are not limited: the one above the largest becomes 0.
@@ -45,6 +47,8 @@ pub enum Kept {
     AtLeastOne,
     /// The scale of a block of q4_0, q5_0 or q8_0 is its largest magnitude over this number.
     LargestOver(u8),
+    /// Codes of q8_0 are made by 128 over the largest magnitude, and read by the scale over 127.
+    CodesBy128,
     /// The smallest value of a block of q4_1 or q5_1 is taken for the nearest multiple of its scale.
     WholeOffset,
     /// What is below the smallest normal number of the cache's format becomes 0.
@@ -145,6 +149,10 @@ impl fmt::Display for Kept {
                     Block::First => f.write_str("the first one"),
                 }
             }
+            Self::ScaleOfFirst(page) => write!(
+                f,
+                "codes are right, and each block has the scale that it has in the first row of its page of {page}"
+            ),
             Self::WholeOffset => f.write_str(
                 "the offset of each block is rounded to a multiple of its scale: codes count from a whole zero point",
             ),
@@ -171,6 +179,9 @@ impl fmt::Display for Kept {
                 };
                 write!(f, "the scale of each block is its largest magnitude over {number}, and not {right}")
             }
+            Self::CodesBy128 => f.write_str(
+                "codes are made with 128 over the largest magnitude of their block (127 at most), and the stored scale is that magnitude over 127",
+            ),
             Self::NoSubnormals => {
                 f.write_str("numbers below the smallest normal number of the cache's format are stored as 0: it has no subnormal numbers there")
             }
@@ -189,7 +200,7 @@ impl fmt::Display for Kept {
 }
 
 /// Elements of a block of q8_0.
-pub(super) const BLOCK: usize = 32;
+pub(in super::super) const BLOCK: usize = 32;
 
 /// The number of the step that wrote a position.
 fn wrote(scene: &Scene<'_>, position: usize) -> Option<usize> {
@@ -206,8 +217,10 @@ impl Kept {
             Self::FirstScale(_)
             | Self::PassScale
             | Self::ScaleOf(_)
+            | Self::ScaleOfFirst(_)
             | Self::StoredScale
             | Self::Cut(_)
+            | Self::CodesBy128
             | Self::AtLeastOne => {
                 let (of_cache, format) = cache_format(scene);
                 (of_cache && format == ActivationFormat::Q8_0).then(|| -> Alternative<'a> {
@@ -220,8 +233,14 @@ impl Kept {
                             let step = &scene.e.side.capture.steps[wrote(scene, row.place.position)?];
                             by_others(scene, row, step.first..step.keys())
                         }
-                        Self::ScaleOf(block) => by_scales_of(scene, row, block),
-                        Self::Cut(cut) => with_codes_cut(scene, row, cut),
+                        Self::ScaleOf(block) => by_scales_of(scene, row, row.place.position, |own, n| block.of(own, n)),
+                        Self::ScaleOfFirst(page) => {
+                            by_scales_of(scene, row, row.place.position / page * page, |own, _| Some(own))
+                        }
+                        Self::Cut(cut) => with_codes(scene, row, |exact| cut.of(exact).clamp(-128.0, 127.0)),
+                        Self::CodesBy128 => {
+                            with_codes(scene, row, |exact| (exact * 128.0 / 127.0).round().clamp(-127.0, 127.0))
+                        }
                         Self::AtLeastOne => by_stored(scene, row, 1.0),
                         _ => by_stored(scene, row, 0.0),
                     })
@@ -348,16 +367,20 @@ pub(in super::super) fn coded_by(own: &[f32], other: &[f32]) -> (Vec<f64>, Vec<f
     (value, bound)
 }
 
-/// A row of q8_0 whose blocks have the scales of others of the row.
-fn by_scales_of(scene: &Scene<'_>, row: &RowAt, block: Block) -> Option<Row> {
+/// A row of q8_0 whose blocks have the scales of other blocks, of the row of a position.
+fn by_scales_of(
+    scene: &Scene<'_>, row: &RowAt, position: usize, block: impl Fn(usize, usize) -> Option<usize>,
+) -> Option<Row> {
     let (from, width) = (scene.token(row).1, scene.width()?);
     let whole = given(scene, row.place.position, 0, width)?;
-    let largest: Vec<f32> = whole.chunks(BLOCK).map(|own| own.iter().fold(0f32, |most, v| most.max(v.abs()))).collect();
+    let most = |of: &[f32]| of.iter().fold(0f32, |most, v| most.max(v.abs()));
+    let largest: Vec<f32> = whole.chunks(BLOCK).map(most).collect();
+    let theirs: Vec<f32> = given(scene, position, 0, width)?.chunks(BLOCK).map(most).collect();
     let (mut value, mut bound) = (Vec::with_capacity(row.range.len()), Vec::with_capacity(row.range.len()));
     for (i, v) in whole.get(from..from + row.range.len())?.iter().enumerate() {
         let own = (from + i) / BLOCK;
         let scale = f64::from(largest[own] / 127.0);
-        let other = f16::from_f32(largest[block.of(own, largest.len())?] / 127.0).to_f64();
+        let other = f16::from_f32(theirs[block(own, theirs.len())?] / 127.0).to_f64();
         let exact = if scale == 0.0 { 0.0 } else { f64::from(*v) / scale };
         value.push(exact.round() * other);
         let is_half = (exact.abs().fract() - 0.5).abs() < 4.0 * UNIT * exact.abs();
@@ -439,7 +462,7 @@ fn with_whole_offsets(scene: &Scene<'_>, row: &RowAt, top: f32) -> Option<Row> {
 }
 
 /// A row of q8_0 whose codes are made otherwise of the quotients.
-fn with_codes_cut(scene: &Scene<'_>, row: &RowAt, cut: Cut) -> Option<Row> {
+fn with_codes(scene: &Scene<'_>, row: &RowAt, code: impl Fn(f64) -> f64) -> Option<Row> {
     let own = given(scene, row.place.position, scene.token(row).1, row.range.len())?;
     let (mut value, mut bound) = (Vec::with_capacity(own.len()), Vec::with_capacity(own.len()));
     for own in own.chunks(BLOCK) {
@@ -448,7 +471,6 @@ fn with_codes_cut(scene: &Scene<'_>, row: &RowAt, cut: Cut) -> Option<Row> {
         let stored = f16::from_f32(largest / 127.0).to_f64();
         for v in own {
             let exact = if scale == 0.0 { 0.0 } else { f64::from(*v) / scale };
-            let code = |exact: f64| cut.of(exact).clamp(-128.0, 127.0);
             // A quotient, or a product with the inverse, may be on the other side of a whole number.
             let [below, above] = [-1.0, 1.0].map(|side| code(exact * (1.0 + side * 2.0 * UNIT)));
             value.push(code(exact) * stored);
@@ -581,9 +603,10 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     firsts
         .into_iter()
         .chain(others.filter(|_| blocks > 1))
+        .chain([4, 8, 16, 32, 64, 128, 256].map(Kept::ScaleOfFirst))
         .chain([Kept::PassScale, Kept::StoredScale, Kept::CodesWrap, Kept::NoSubnormals])
         .chain(Cut::ALL.map(Kept::Cut))
-        .chain([Kept::AtLeastOne])
+        .chain([Kept::AtLeastOne, Kept::CodesBy128])
         .chain(DType::NARROW.map(Kept::BitsOf))
         .chain([7, 8, 15, 16, 128].map(Kept::LargestOver))
         .chain([Kept::WholeOffset])

@@ -74,7 +74,7 @@ pub(super) use fields::Reading;
 pub use form::Form;
 pub(super) use functions::{ACTIVATIONS, exponents};
 use held::{Held, held};
-pub(super) use kept::coded_by;
+pub(super) use kept::{BLOCK, coded_by};
 pub(super) use norm::AFTER_ROTATION;
 pub(super) use predict::{
     Condition, OTHERWISE, Pair, Predicted, RIGHT, TOO_LITTLE, WORK, alike, allowed, jointly, of_all, of_law, of_values,
