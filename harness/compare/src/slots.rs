@@ -317,14 +317,16 @@ fn are_not(rows: usize) -> String {
 
 /// The rows of each pass, by sequence; none where the rows of a sequence are not side by side.
 fn passes(plan: &Plan, tokens: &[u32], said: &[RowsSaid]) -> Option<Vec<Pass>> {
-    let (mut have, mut taken_back) = (vec![0; plan.sequences()], vec![0; plan.sequences()]);
+    let [mut have, mut taken_back, mut prefix] = [(); 3].map(|()| vec![0; plan.sequences()]);
     let (mut all, mut room) = (Vec::new(), 0);
     for (fed, said) in plan.fed(tokens).iter().zip(said) {
         for &(sequence, to) in &fed.backs {
             taken_back[sequence as usize] += have[sequence as usize] - to;
             have[sequence as usize] = to;
         }
-        fed.prefixes.iter().for_each(|&(_, to, length)| have[to as usize] = length);
+        for &(_, to, length) in &fed.prefixes {
+            (have[to as usize], prefix[to as usize]) = (length, length);
+        }
         let mut groups: Vec<Group> = Vec::new();
         for &sequence in &said.sequences {
             let known = groups.iter().position(|group| group.sequence == sequence);
@@ -337,6 +339,7 @@ fn passes(plan: &Plan, tokens: &[u32], said: &[RowsSaid]) -> Option<Vec<Pass>> {
                     rows: 1,
                     taken_back: taken_back[sequence as usize],
                     room,
+                    prefix: prefix[sequence as usize],
                 }),
             }
         }

@@ -272,12 +272,13 @@ impl ConfirmRequest {
                 if self.confirm.is_none()
                     && judged.iter().any(|(_, diagnosis)| diagnosis.is_narrowed())
                     && let (Some(kind), Some(third)) = (sides.chosen.live_subject(), plan.varied(5, room))
-                    && let Ok(third) = run(kind, third, 5)
+                    && let Ok(mut third) = run(kind, third, 5)
                 {
                     for ((subject, diagnosis), third) in judged.iter_mut().zip(&third.runs) {
                         pair.bear_out(subject, third, diagnosis);
                     }
                     pair.agree_among_sequences(judged, &third.runs);
+                    pair.confirm_among_sequences(judged, &mut third.runs, plan.0.len())?;
                 }
                 elsewhere
             }

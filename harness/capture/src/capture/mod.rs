@@ -212,7 +212,8 @@ impl Step {
         }
         let Self { index, run, whose, in_pass, handed_on, .. } = *self;
         let (cut_short, before) = (self.cut_short || !whole, self.before.clone());
-        Self { index, run, whose, foreign, stages, choice, in_pass, cut_short, handed_on, before, ..step }
+        let slots = self.slots.as_ref().map(|slots| slots[..tokens].to_vec());
+        Self { index, run, whose, foreign, stages, choice, in_pass, slots, cut_short, handed_on, before, ..step }
     }
 
     /// Of attention weights, the rows of its first `tokens` tokens that look at the keys of later ones.

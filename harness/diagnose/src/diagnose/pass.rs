@@ -44,6 +44,8 @@ pub struct Group {
     pub taken_back: usize,
     /// Tokens that the longest sequence has after the first pass of the run.
     pub room: usize,
+    /// Tokens that the sequence has from another one, which it goes on from.
+    pub prefix: usize,
 }
 
 /// The rows of a pass: those of one sequence after those of another.
@@ -198,6 +200,8 @@ pub enum Map {
     AtMost(usize),
     /// In the last tile of m rows, which is not full, the rows of a full tile that ends with the pass.
     TileBack(usize),
+    /// In the last tile of m rows, which is not full and not the first, the row m before.
+    TileBefore(usize),
     /// The first row of the pass.
     First,
     /// The last row of the pass.
@@ -247,15 +251,16 @@ impl Map {
             Self::Before,
             Self::After,
         ];
-        let tiles =
-            TILES.into_iter().flat_map(|m| [Self::Rest(m), Self::FirstOf(m), Self::AtMost(m), Self::TileBack(m)]);
+        let tiles = TILES
+            .into_iter()
+            .flat_map(|m| [Self::Rest(m), Self::FirstOf(m), Self::AtMost(m), Self::TileBack(m), Self::TileBefore(m)]);
         plain.into_iter().chain(orders).chain(tiles)
     }
 
     /// The rows of its tile or chunk, if it has any: where no pass has more, it says the same as a rule without a number.
     pub fn tile(self) -> Option<usize> {
         match self {
-            Self::Rest(m) | Self::FirstOf(m) | Self::AtMost(m) | Self::TileBack(m) => Some(m),
+            Self::Rest(m) | Self::FirstOf(m) | Self::AtMost(m) | Self::TileBack(m) | Self::TileBefore(m) => Some(m),
             _ => None,
         }
     }
@@ -290,7 +295,8 @@ impl Map {
             Self::FirstOf(m) => r / m * m,
             Self::AtMost(m) => r.min(m - 1),
             Self::TileBack(m) if n > m && r >= n / m * m => n - m + r % m,
-            Self::TileBack(_) => r,
+            Self::TileBefore(m) if n > m && r >= n / m * m => r - m,
+            Self::TileBack(_) | Self::TileBefore(_) => r,
             Self::First => 0,
             Self::Last => n - 1,
             Self::OfSequence => number,
@@ -328,6 +334,10 @@ impl fmt::Display for Map {
                 f,
                 "row T - {m} + r mod {m} of the pass of T rows, for row r of the last tile of {m}, which is not full: that tile is moved back to end with \
                  the pass"
+            ),
+            Self::TileBefore(m) => write!(
+                f,
+                "row r - {m} of the pass, for row r of the last tile of {m}, which is not full: what the tile before left there"
             ),
             Self::First => f.write_str("the first row of the pass"),
             Self::Last => f.write_str("the last row of the pass"),
@@ -384,6 +394,12 @@ pub enum When {
     PassLastOfMore,
     /// Those of passes of so many rows at most.
     RowsUpTo(usize),
+    /// Those of passes of more rows.
+    RowsOver(usize),
+    /// Those of sequences that have so many rows in the pass at most.
+    OwnUpTo(usize),
+    /// Those of sequences that have more rows in the pass.
+    OwnOver(usize),
     /// Those at positions at which a page of so many rows begins.
     PageBegins(usize),
 }
@@ -428,6 +444,9 @@ impl When {
             Self::PassLast => group + 1 == pass.0.len() && number + 1 == own.rows,
             Self::PassLastOfMore => pass.rows() > 1 && Self::PassLast.has(pass, (group, number)),
             Self::RowsUpTo(rows) => pass.rows() <= rows,
+            Self::RowsOver(rows) => pass.rows() > rows,
+            Self::OwnUpTo(rows) => own.rows <= rows,
+            Self::OwnOver(rows) => own.rows > rows,
             Self::PageBegins(rows) => (own.first + number).is_multiple_of(rows),
         }
     }
@@ -438,6 +457,9 @@ impl fmt::Display for When {
         f.write_str(match self {
             Self::PageBegins(rows) => return write!(f, "in rows at positions that are multiples of {rows}"),
             Self::RowsUpTo(rows) => return write!(f, "in passes of up to {rows} rows"),
+            Self::RowsOver(rows) => return write!(f, "in passes of more than {rows} rows"),
+            Self::OwnUpTo(rows) => return write!(f, "for a sequence that has up to {rows} rows in the pass"),
+            Self::OwnOver(rows) => return write!(f, "for a sequence that has more than {rows} rows in the pass"),
             Self::Always => "in every pass",
             Self::EachOne => "in passes in which every sequence has one row",
             Self::Several => "in passes in which a sequence has several rows",
@@ -484,6 +506,13 @@ pub enum Position {
     AtMostFirst(usize),
     /// Its own, counted with the rows that fill its sequence up on the left to as many as any has.
     Padded,
+    /// Its own, as if the prefix that its sequence has from another one were as long as a multiple of so many.
+    Prefix {
+        /// The multiple.
+        of: usize,
+        /// Whether it is the next one, and not the one before.
+        up: bool,
+    },
     /// Its cache slot.
     Slot,
     /// That which the row of its number had in the pass before.
@@ -503,9 +532,11 @@ impl Position {
         let plain = plain.into_iter().chain([Self::Padded, Self::Halves]).chain(Map::all().map(Self::Of));
         let tables = [1, 8, 16, 32, 64, 128, 256].map(Self::AtMostFirst);
         let of_others = [Self::Slot, Self::Before, Self::Changed, Self::Recorded];
+        let prefixes = [4, 8, 16, 32, 64].into_iter().flat_map(|of| [true, false].map(|up| Self::Prefix { of, up }));
         plain
             .chain([Self::OwnFirstAndRow, Self::FromFirstNumber, Self::Advanced, Self::TakenBack])
             .chain(of_others)
+            .chain(prefixes)
             .chain(tables)
     }
 
@@ -539,6 +570,11 @@ impl Position {
                 let most = pass.0.iter().map(|group| group.rows).max()?;
                 Some(own + number + most - pass.0[group].rows)
             }
+            Self::Prefix { of, up: true } => {
+                let prefix = pass.0[group].prefix;
+                Some(own + number + prefix.next_multiple_of(of) - prefix)
+            }
+            Self::Prefix { of, up: false } => (own + number).checked_sub(pass.0[group].prefix % of),
             Self::Slot => pass.1.slots.as_ref()?.get(r).copied(),
             Self::Before => pass.1.before.get(r).copied(),
             Self::Changed => pass.1.changed.as_ref()?.get(r).copied(),
@@ -588,6 +624,11 @@ impl fmt::Display for Position {
             Self::Padded => f.write_str(
                 "its own position and as many as its sequence has fewer rows in the pass than the one with the most: padding on the left is counted",
             ),
+            Self::Prefix { of, up } => write!(
+                f,
+                "its own position as if the prefix that its sequence has from another one ended at the multiple of {of} {} it",
+                if *up { "after" } else { "before" }
+            ),
             Self::Slot => f.write_str("its slot in the cache, which is taken for its position"),
             Self::Before => f.write_str("the position that the row of its number had in the pass before: positions are not copied again"),
             Self::Changed => f.write_str(
@@ -611,7 +652,13 @@ pub fn conditions() -> impl Iterator<Item = [When; 2]> {
     let two = (1..When::ALL.len()).flat_map(|i| (i + 1..When::ALL.len()).map(move |j| [When::ALL[i], When::ALL[j]]));
     let pages = [8, 16, 32, 64].map(When::PageBegins);
     let at_pages = pages.into_iter().flat_map(|page| [[When::Always, page], [When::OwnOne, page]]);
-    one.chain(two).chain(at_pages)
+    let counts = [2, 4, 8, 16, 32].into_iter().flat_map(|rows| {
+        let of_pass = [When::Always, When::PassLast, When::PassLastOfMore];
+        let of_pass = of_pass.map(|when| [[when, When::RowsUpTo(rows)], [when, When::RowsOver(rows)]]);
+        let of_own = [[When::Always, When::OwnUpTo(rows)], [When::Always, When::OwnOver(rows)]];
+        of_pass.concat().into_iter().chain(of_own).chain([[When::OwnSeveral, When::OwnUpTo(rows)]])
+    });
+    one.chain(two).chain(at_pages).chain(counts)
 }
 
 /// A condition in words.
@@ -633,6 +680,7 @@ mod tests {
                     rows,
                     taken_back: 2 * sequence as usize,
                     room: 6,
+                    prefix: 3 * sequence as usize,
                 })
                 .collect(),
             Numbers { slots: Some(vec![9; 6]), before: vec![3, 8], ..Numbers::default() },
@@ -654,6 +702,7 @@ mod tests {
         assert_eq!(of(Map::Padded), [0, 1, 3, 5, 5, 5]);
         assert_eq!(of(Map::Next), [1, 2, 3, 4, 5, 5]);
         assert_eq!(of(Map::TileBack(4)), [0, 1, 2, 3, 2, 3]);
+        assert_eq!(of(Map::TileBefore(4)), [0, 1, 2, 3, 0, 1]);
         assert_eq!(of(Map::Ordered(Order::OnesFirst, Put::Left)), [2, 0, 1, 3, 4, 5]);
         let of = |position: Position| position.of_all(&pass).into_iter().collect::<Option<Vec<_>>>();
         assert_eq!(of(Position::FromFirst).unwrap(), [4, 5, 6, 7, 8, 9]);
@@ -665,6 +714,7 @@ mod tests {
         assert_eq!(of(Position::AtMostFirst(1)).unwrap(), [4, 5, 5, 0, 1, 2]);
         assert_eq!(of(Position::AtMostFirst(8)).unwrap(), [4, 5, 7, 0, 1, 2]);
         assert_eq!(of(Position::Slot).unwrap(), [9; 6]);
+        assert_eq!(of(Position::Prefix { of: 4, up: true }).unwrap(), [4, 5, 10, 2, 3, 4]);
         assert_eq!(of(Position::Before), None);
         assert_eq!(Position::Before.of_all(&pass)[..3], [Some(3), Some(8), None]);
     }
