@@ -184,7 +184,8 @@ pub(in crate::diagnose) fn allowed(pair: Pair<'_>, solution: &Solution) -> Optio
         all_wrong.iter().all(|&at| when.says(&scene, at) != Some(false))
             && !held.spared.iter().any(|&at| when.says(&scene, at) == Some(true))
     };
-    let some = conditions.iter().filter(|when| allows(when)).map(|when| when.with(&scene, &all_wrong, &held.spared));
+    let some =
+        conditions.iter().filter(|when| allows(when)).map(|when| when.with(&scene, (&all_wrong, &held.spared), false));
     Some(some.filter(allows).collect())
 }
 
@@ -294,7 +295,8 @@ fn judged<'s>(
         Seen { scene, wrong: &all_wrong, spared: &held.spared },
     ];
     // Some elements at a value that the first run did not have may be wrong, and others right.
-    let both = options.iter().filter(allowed).map(|when| when.with(scene, &all_wrong, &held.spared));
+    let open = at_first.as_ref().is_some_and(|held| held.spared.is_empty());
+    let both = options.iter().filter(allowed).map(|when| when.with(scene, (&all_wrong, &held.spared), open));
     let both = both.filter(|when| allowed(&when));
     // If the law would change nothing else in the first run, a condition is only what its wrong elements have in common.
     let extent = at_first.as_ref().map_or(condition == Condition::None, |held| held.spared.is_empty());

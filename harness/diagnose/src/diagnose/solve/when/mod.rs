@@ -132,9 +132,14 @@ impl Condition {
         self.feature == other.feature && (bounds || self.values == other.values)
     }
 
-    /// With what another run shows of values that were not seen before.
-    fn with(&self, scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Self {
-        let Some((mut a, mut b)) = self.unseen else { return self.clone() };
+    /// With what another run shows of values that were not seen before: of all beyond a bound if it is `open`, as where nothing was right.
+    fn with(&self, scene: &Scene<'_>, (wrong, spared): (&[At], &[At]), open: bool) -> Self {
+        let beyond = || match self.values {
+            Values::From(low) if open => low.checked_sub(1).map(|last| (i64::MIN, last)),
+            Values::UpTo(high) if open => high.checked_add(1).map(|first| (first, i64::MAX)),
+            _ => None,
+        };
+        let Some((mut a, mut b)) = self.unseen.or_else(beyond) else { return self.clone() };
         let values = |of: &[At]| -> Vec<i64> {
             let all = of.iter().filter_map(|&at| (self.feature.feature().of)(scene, at));
             all.filter(|v| (a..=b).contains(v)).collect()
@@ -152,7 +157,8 @@ impl Condition {
             }
             _ => {}
         }
-        Self { feature: self.feature, values: bound, unseen: Some((a, b)).filter(|(a, b)| a <= b) }
+        let known = |(a, b): &(i64, i64)| a <= b && *a > i64::MIN && *b < i64::MAX;
+        Self { feature: self.feature, values: bound, unseen: Some((a, b)).filter(known) }
     }
 
     /// For a condition on the length of parts: whether it differs for parts of several tokens.
@@ -363,15 +369,19 @@ impl When {
         matches!(self, Self::One(c) if c.feature == since.feature && c.values == since.values)
     }
 
-    /// With what another run shows of values that were not seen before.
-    pub(super) fn with(&self, scene: &Scene<'_>, wrong: &[At], spared: &[At]) -> Self {
+    /// With what another run shows of values that were not seen before: of all beyond a bound if it is `open`, as where nothing was right
+    /// that a law would change.
+    pub(super) fn with(&self, scene: &Scene<'_>, (wrong, spared): (&[At], &[At]), open: bool) -> Self {
         let beside = |other: &Condition| -> Vec<At> {
             let of = |at: At| (other.feature.feature().of)(scene, at);
             spared.iter().copied().filter(|&at| other.says(of(at)) == Some(true)).collect()
         };
         match self {
-            Self::One(c) => Self::One(c.with(scene, wrong, spared)),
-            Self::Both(a, b) => Self::Both(a.with(scene, wrong, &beside(b)), b.with(scene, wrong, &beside(a))),
+            Self::One(c) => Self::One(c.with(scene, (wrong, spared), open)),
+            Self::Both(a, b) => {
+                let of = |c: &Condition, other| c.with(scene, (wrong, &beside(other)), open);
+                Self::Both(of(a, b), of(b, a))
+            }
             Self::Size(size) => Self::Size(*size),
         }
     }
