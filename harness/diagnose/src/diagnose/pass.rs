@@ -216,6 +216,8 @@ pub enum Map {
     OfLongestFirst,
     /// The row before, the first being after the last.
     Before,
+    /// The row before, the first at least.
+    Previous,
     /// The row after, the last being before the first.
     After,
     /// The row after, the last at most.
@@ -248,6 +250,7 @@ impl Map {
             Self::OfLongest,
             Self::OfLongestFirst,
             Self::Next,
+            Self::Previous,
             Self::Before,
             Self::After,
         ];
@@ -309,6 +312,7 @@ impl Map {
                 let longest = *pass.sorted(Order::Longest).first()?;
                 pass.first_of(longest) + pass.0[longest].rows - 1
             }
+            Self::Previous => r.saturating_sub(1),
             Self::Before => (r + n - 1) % n,
             Self::After => (r + 1) % n,
         })
@@ -353,6 +357,7 @@ impl fmt::Display for Map {
                  sequence were filled up to m rows",
             ),
             Self::Next => f.write_str("the row after it in the pass"),
+            Self::Previous => f.write_str("the row before it in the pass"),
             Self::Before => f.write_str("the row before it in the pass (the last, for the first)"),
             Self::After => f.write_str("the row after it in the pass (the first, for the last)"),
         }

@@ -23,6 +23,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The work that holding causes against other sequences may take: about 3 seconds of a core.
 const WORK_OF_ALL: u64 = 3_000_000_000;
 
+/// The work that holding rules against another run may take, which are looked for in both.
+const WORK_OF_RULES: u64 = 3 * WORK_OF_ALL;
+
 /// A sequence as it was judged.
 pub struct Sibling<'a> {
     /// Its steps; those of a prefix that it has from another sequence come first.
@@ -122,7 +125,7 @@ pub fn confirm_among_sequences(
     oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], (others, rules): (&[Side<'_>], bool),
     (filter, policy): (&Filter, &Policy),
 ) -> Result<()> {
-    let meter = Meter::new(WORK_OF_ALL);
+    let meter = Meter::new(WORK_OF_RULES);
     let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
     let shown: BTreeSet<StageId> =
         runs.iter().flat_map(|run| run.diagnosis.shown_by_sequences().map(|finding| finding.id)).collect();
@@ -194,6 +197,7 @@ pub fn confirm_among_sequences(
                     Trial::Confirmed { elements, tokens, there }
                 }
                 // A rule of one run alone.
+                _ if meter.over() => Trial::Silent { tokens, because: WORK.to_owned() },
                 _ if rules && (is_told || e.bad_rows().next().is_some()) => {
                     finding.leave_place(shape_of(run, finding.id));
                     finding.evident = false;

@@ -137,11 +137,7 @@ pub(super) fn masked(node: &Node, runs: Runs<'_>) -> Option<Told> {
             let least = own.first.checked_sub(1).filter(|_| cached).unwrap_or(0);
             Some(other.clamp(least, own.first + own.rows - 1))
         };
-        let differs = || stages.every(false).any(|at| seen(at, true) != seen(at, false));
         for cached in [false, true] {
-            if cached && !differs() {
-                continue;
-            }
             let rule = |at: At, head: usize| -> Option<Instead> {
                 let other = seen(at, cached)?;
                 let own = stages.fed[at.0].pass.0[at.1].first + at.2;
