@@ -398,7 +398,7 @@ fn rule_of_positions(plan: &Plan, tokens: &[u32], said: &[RowsSaid], check: &Slo
             if !fit(condition) {
                 continue;
             }
-            fits.push(Fit { rule: format!("each row is given {position}"), when: told(condition) });
+            fits.push(Fit::new(format!("each row is given {position}"), told(condition)));
             if condition == [When::Always; 2] {
                 break;
             }
@@ -465,7 +465,7 @@ fn rule_of_blocks(plan: &Plan, tokens: &[u32], said: &[RowsSaid], check: &SlotsC
         if let Some(condition) = conditions().find(|condition| fit(*condition)) {
             let rule =
                 format!("a row is written to slot {other} b + i, for row i of block b, where blocks have {rows} rows");
-            fits.push(Fit { rule, when: told(condition) });
+            fits.push(Fit::new(rule, told(condition)));
         }
     }
     let words = rules(&fits.iter().collect::<Vec<_>>());

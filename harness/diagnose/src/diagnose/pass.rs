@@ -4,12 +4,28 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// A rule, and when it holds, in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Fit {
     /// What is done.
     pub rule: String,
     /// When.
     pub when: String,
+    /// Whether the same rule fits in every pass: then another run alone can show that it holds in some.
+    pub narrower: bool,
+}
+
+impl Fit {
+    /// A rule that is reported.
+    pub fn new(rule: impl Into<String>, when: impl Into<String>) -> Self {
+        Self { rule: rule.into(), when: when.into(), narrower: false }
+    }
+}
+
+/// Whether it is the same rule.
+impl PartialEq for Fit {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.rule, &self.when) == (&other.rule, &other.when)
+    }
 }
 
 /// So many of the rules that fit are reported.
@@ -17,6 +33,9 @@ const TOLD: usize = 3;
 
 /// Rules that fit, in words; nothing if there are none.
 pub fn rules(fits: &[&Fit]) -> String {
+    // One that fits in every pass needs no condition.
+    let wider = |fit: &Fit| fits.iter().any(|other| !other.narrower && other.rule == fit.rule);
+    let fits: Vec<&Fit> = fits.iter().copied().filter(|fit| !(fit.narrower && wider(fit))).collect();
     let Some((first, more)) = fits.split_first() else { return String::new() };
     let whole = |fit: &Fit| format!("{}, {}", fit.rule, fit.when);
     if more.is_empty() {

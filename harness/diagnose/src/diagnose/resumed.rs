@@ -214,11 +214,11 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         let given = AFTER.iter().filter(|(_, of)| of(theirs, first) == Some(tokens));
         let fits: Vec<Fit> = given
             .filter(|(_, of)| !refuted(*of, (e.node, runs)))
-            .map(|(after, _)| Fit {
-                rule: format!(
+            .map(|(after, _)| {
+                let rule = format!(
                     "after tokens are taken back, a sequence goes on from {after}, and not from the one after the tokens that are kept"
-                ),
-                when: "in every rollback".to_owned(),
+                );
+                Fit::new(rule, "in every rollback")
             })
             .collect();
         if !fits.is_empty() {

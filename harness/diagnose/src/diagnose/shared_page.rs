@@ -86,7 +86,7 @@ pub(super) fn written_last(
                 }
             })
         })
-        .map(|page| Fit { rule: RULE.to_owned(), when: format!("in pages of {page} rows") })
+        .map(|page| Fit::new(RULE, format!("in pages of {page} rows")))
         .collect();
     told(fits, REMEDY)
 }
@@ -101,7 +101,7 @@ pub(super) fn cut(first: usize, kept: usize, are: &str) -> Vec<Fit> {
     let rule = format!(
         "a rollback keeps only full pages: the rows that it should keep in the last page, which is not full, {are}"
     );
-    pages.map(|page| Fit { rule: rule.clone(), when: format!("in pages of {page} rows") }).collect()
+    pages.map(|page| Fit::new(rule.clone(), format!("in pages of {page} rows"))).collect()
 }
 
 /// What rules say that fit.

@@ -20,11 +20,11 @@ use qdiff_engine::model::StageId;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The work that holding causes against other sequences may take: about 3 seconds of a core.
-const WORK_OF_ALL: u64 = 3_000_000_000;
+/// The work that holding causes against other sequences may take: about 6 seconds of a core.
+const WORK_OF_ALL: u64 = 6_000_000_000;
 
 /// The work that holding rules against another run may take, which are looked for in both.
-const WORK_OF_RULES: u64 = 3 * WORK_OF_ALL;
+const WORK_OF_RULES: u64 = 2 * WORK_OF_ALL;
 
 /// A sequence as it was judged.
 pub struct Sibling<'a> {

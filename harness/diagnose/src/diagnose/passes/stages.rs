@@ -205,12 +205,11 @@ impl<'a> Stages<'a> {
             && 2 * differing > wrong
     }
 
-    /// The conditions under which a rule gives all that is wrong, and nothing that is right: if it does everywhere, that alone. `None` if it
-    /// is too much work.
+    /// The conditions under which a rule gives all that is wrong, and nothing that is right. `None` if it is too much work.
     pub(super) fn fitting(
         &self, all: impl Iterator<Item = [When; 2]>, words: &str, rule: impl Fn(At, usize) -> Option<Instead>,
     ) -> Option<Vec<Fit>> {
-        let (mut fits, mut of_one_part) = (Vec::new(), false);
+        let (mut fits, mut of_one_part, mut everywhere) = (Vec::new(), false, false);
         for condition in all {
             // A condition of two parts counts only if none of one fits.
             if condition[0] != When::Always && of_one_part {
@@ -220,11 +219,9 @@ impl<'a> Stages<'a> {
                 return None;
             }
             if self.agrees(condition, &rule) {
-                fits.push(Fit { rule: words.to_owned(), when: told_of(condition) });
+                fits.push(Fit { narrower: everywhere, ..Fit::new(words, told_of(condition)) });
                 of_one_part |= condition[0] == When::Always;
-                if condition == [When::Always; 2] {
-                    break;
-                }
+                everywhere |= condition == [When::Always; 2];
             }
         }
         Some(fits)

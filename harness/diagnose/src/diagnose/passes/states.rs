@@ -1,6 +1,6 @@
 //! States that are exchanged or not kept, what the rows of a sequence begin with, and the rows that a state is made of.
 
-use super::super::pass::{Group, Map, Numbers, Pass, conditions};
+use super::super::pass::{Fit, Group, Map, Numbers, Pass, conditions};
 use super::super::resumed::{before, operands, parts};
 use super::super::siblings::Runs;
 use super::super::spots::Told;
@@ -104,16 +104,26 @@ pub(super) fn begins(node: &Node, runs: Runs<'_>) -> Option<Told> {
     let stages = Stages::of(node, runs)?;
     let of_state = node.is_own_state();
     let mut fits = Vec::new();
-    for start in [Start::Before, Start::Line, Start::Above, Start::Zeros]
-        .into_iter()
-        .chain(stages.maps_of_sequences().map(Start::Of))
-    {
+    let plain_starts = [Start::Before, Start::Line, Start::Above, Start::Zeros];
+    let fitting = |start: Start| -> Option<Vec<Fit>> {
         let made = stages.begun((node, inputs, state.id), start)?;
         let rule = |at: At, head: usize| -> Option<Instead> {
             let (y, bound) = made.get(&(at.0, at.1))?;
             Some(stages.part(of_state, (at, head), (y, bound)))
         };
-        fits.extend(stages.fitting(plain(), &format!("the rows of a sequence begin with {start}"), rule)?);
+        stages.fitting(plain(), &format!("the rows of a sequence begin with {start}"), rule)
+    };
+    for start in plain_starts {
+        fits.extend(fitting(start)?);
+    }
+    if fits.is_empty()
+        && of_state
+        && let Some(told) = counted_otherwise((node, inputs, state.id), &stages)
+    {
+        return Some(told);
+    }
+    for start in stages.maps_of_sequences().map(Start::Of) {
+        fits.extend(fitting(start)?);
     }
     if fits.is_empty() {
         return fed_others((node, inputs, state.id), &stages);
@@ -171,9 +181,6 @@ fn fed_others((node, inputs, state): (&Node, &[usize], StageId), stages: &Stages
             let words = format!("each row takes the {} of {map}", nodes[*input].id.name);
             fits.extend(stages.fitting(plain(), &words, rule)?);
         }
-    }
-    if fits.is_empty() && of_state {
-        return counted_otherwise((node, inputs, state), stages);
     }
     told(fits, OF_ROWS)
 }
