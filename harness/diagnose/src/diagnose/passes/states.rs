@@ -242,6 +242,9 @@ fn counted_otherwise((node, inputs, state): (&Node, &[usize], StageId), stages: 
 /// What each group of each pass is made of, with bounds.
 type Made = BTreeMap<(usize, usize), (Tensor<f64>, Vec<f32>)>;
 
+/// What becomes of operands.
+type Change<'a> = &'a dyn Fn(&mut [Tensor<f64>]);
+
 impl Stages<'_> {
     /// The rows of a token, or of a state, of what its step is made of.
     fn part(&self, of_state: bool, (at, head): (At, usize), (y, bound): (&Tensor<f64>, &[f32])) -> Instead {
@@ -253,7 +256,7 @@ impl Stages<'_> {
     /// What a group is if it begins with this state, and its operands are changed.
     fn from(
         &self, (node, inputs): (&Node, &[usize]), (run, index): (usize, usize),
-        (begin, change): (Tensor<f64>, Option<&dyn Fn(&mut [Tensor<f64>])>),
+        (begin, change): (Tensor<f64>, Option<Change<'_>>),
     ) -> Option<(Tensor<f64>, Vec<f32>)> {
         let (capture, e) = (self.capture(run), &self.all[run]);
         let tokens = capture.steps[index].tokens.len();
