@@ -116,6 +116,20 @@ impl Sequences {
         Ok(())
     }
 
+    /// The sequence `to` alone, which begins with a copy of the first tokens of `from`, in the same slots of a cache of its own.
+    ///
+    /// # Errors
+    /// If `from` has fewer tokens.
+    pub fn copied(&self, from: u32, to: u32, tokens: usize) -> Result<Self, RowsError> {
+        let mut copy = self.clone();
+        copy.share(from, to, tokens)?;
+        copy.tables.retain(|sequence, _| *sequence == to);
+        let own: BTreeSet<usize> = copy.tables.values().flatten().copied().collect();
+        copy.taken = own.last().map_or(0, |last| last + 1);
+        copy.free = (0..copy.taken).filter(|slot| !own.contains(slot)).collect();
+        Ok(copy)
+    }
+
     /// Takes a sequence back to its first `to` tokens. Gives the slots that become free by that.
     ///
     /// # Errors

@@ -21,6 +21,7 @@ fn room(pair: &Pair<'_>, plan: &Plan) -> Room {
         step: plan.longest(),
         context: plan.tokens() * (1 + again),
         more: plan.sequences().saturating_sub(1) + again,
+        split: pair.settings.split_kv.then(|| plan.deepest()),
         ..pair.room_of(plan.longest(), plan.tokens())
     }
 }

@@ -12,7 +12,7 @@ use crate::capture::npz;
 use crate::capture::{Passes, container};
 use crate::formats::Formats;
 use crate::pair::Pair;
-use crate::runners::Source;
+use crate::runners::{LLAMA, Source};
 use crate::sequences;
 use crate::shard::Shard;
 use crate::verdict::read_for;
@@ -90,7 +90,9 @@ pub struct Recorded {
 pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded> {
     let (kind, injections) = sides::subject(&request.runner, &request.faults, console)?;
     npz::check_target(&request.out)?;
-    let settings = request.capture.settings()?;
+    let of_sequences = &request.sequences;
+    let settings =
+        of_sequences.settings(request.capture.settings()?, of_sequences.sequences.as_ref(), *kind == LLAMA)?;
     let opened = request.tokens.prompt.model.open()?;
     let mut pair = Pair::new(&opened, settings, console.progress)?;
     if let Some(ranks) = &request.ranks.ranks {

@@ -283,6 +283,11 @@ impl<'a> SideChoice<'a> {
         Ok(plan.cloned())
     }
 
+    /// Whether a side is llama.cpp on the CPU, and runs.
+    pub(super) fn runs_llama(&self) -> bool {
+        [&self.subject, &self.reference].iter().any(|side| matches!(side, Side::Live(kind) if **kind == LLAMA))
+    }
+
     /// Whether the reference is llama.cpp.
     pub(super) fn is_held_against_llama(&self) -> bool {
         matches!(self.reference, Side::Live(kind) if kind.llama)

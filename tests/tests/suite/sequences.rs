@@ -64,6 +64,55 @@ fn sequences_of_one_run_match() {
     assert_eq!(tokens, [(Some(0), 13), (Some(1), 2), (Some(2), 25)]);
 }
 
+/// llama.cpp with a KV cache of its own for each sequence could not be the reference. It cuts a pass into ubatches with as many
+/// tokens of each sequence, and copies the cache of a prefix.
+#[test]
+fn llama_with_a_cache_for_each_sequence_is_a_reference() {
+    let folder = folder();
+    for (plan, length, runs) in [(PLAN, 33, 3), ("9+2,5+1,1~4+1,4~all+1,0+0+3@1:2", 27, 5)] {
+        for (subject, more) in [("cpu", ""), ("cpu", "--kv-type q8_0/q4_1"), ("llama", "")] {
+            let line = format!("run -m model.gguf --length {length} --sequences {plan} --no-kv-unified {more}");
+            let said = folder.qdiff(&format!("{line} --subject {subject}")).exits(0);
+            assert!(said.stdout.contains(&format!("{runs} runs: {runs} MATCH")), "{line}: {said}");
+            let reports = files(&folder.join("qdiff-report"));
+            assert_eq!(reports.len(), runs, "{reports:?}");
+            for file in reports {
+                let report = folder.json(&format!("qdiff-report/{file}/report.json"));
+                assert!(report.is_whole(), "{file}");
+                assert!(report["reference"]["name"].as_str().unwrap().contains("split KV"), "{}", report["reference"]);
+                assert!(report["run"]["command"].as_str().unwrap().contains("--no-kv-unified"), "{}", report["run"]);
+            }
+            std::fs::remove_dir_all(folder.join("qdiff-report")).unwrap();
+        }
+    }
+    for (line, why) in [
+        ("", "several sequences; name them with --sequences"),
+        ("--length 33 --sequences 7,5+1+17@0,1+1+1 --subject cpu --reference none", "llama.cpp does not run here"),
+    ] {
+        let refused = folder.qdiff(&format!("run -m model.gguf --no-kv-unified {line}")).exits(2);
+        assert!(refused.stderr.replace('\n', " ").contains(why), "{refused}");
+    }
+}
+
+/// A fault of a batch is found beside llama.cpp with a cache for each sequence, in the sequence that it is wrong for.
+#[test]
+fn a_fault_is_found_beside_caches_of_each_sequence() {
+    let folder = folder();
+    let opened = LoadedModel::new(&folder.join("model.gguf")).unwrap();
+    let pair = Pair::new(&opened, Settings { split_kv: true, ..Settings::default() }, &silent).unwrap();
+    let (plan, tokens): (Plan, Vec<u32>) = (PLAN.parse().unwrap(), (0..33).map(|i| 3 + i * 7 % 200).collect());
+    let mut llama = runner(&pair, &LLAMA, &plan, Faults::default()).unwrap();
+    let references = record(&pair, llama.as_mut(), &plan, &tokens).unwrap();
+    let mut cpu = Cpu::intervened(&opened.model, Box::new(SeenByAll::new(1, 2, plan.fed(&tokens))));
+    let subjects = record(&pair, &mut cpu, &plan, &tokens).unwrap();
+    for (number, (subject, reference)) in subjects.iter().zip(&references).enumerate() {
+        let diagnosis = pair.judge(subject, Some(reference)).unwrap();
+        let origins: Vec<String> = diagnosis.verdict.origins().iter().map(|origin| origin.id.to_string()).collect();
+        let wrong = ["L01.attn_weights".to_owned()];
+        assert_eq!(origins, if number == 2 { &wrong[..] } else { &[] }, "sequence {number}");
+    }
+}
+
 /// A capture of several sequences is judged sequence by sequence. One of schema 3 is of one sequence, and read as before.
 #[test]
 fn a_capture_of_several_sequences_is_judged() {

@@ -212,6 +212,42 @@ impl Step {
         Self { index, run, whose, foreign, stages, choice, in_pass, cut_short, handed_on, before, ..step }
     }
 
+    /// One step of the `steps` of a sequence in a pass, which follow each other; none of none. A cache is that of the last of them.
+    pub fn joined(graph: &Graph, mut steps: Vec<Self>, store: &Arc<Store>) -> Option<Self> {
+        let last = steps.pop()?;
+        if steps.is_empty() {
+            return Some(last);
+        }
+        steps.push(last);
+        let (first, keys) = (steps[0].first, steps.last().map_or(0, Self::keys));
+        let mut joined = Self::new(first, steps.iter().flat_map(|step| step.tokens.iter().copied()).collect());
+        joined.whose = steps[0].whose;
+        joined.before = std::mem::take(&mut steps[0].before);
+        if steps.iter().any(|step| step.kept.is_some()) {
+            let offsets = |step: &Self| (0..step.rows()).map(|r| step.first - first + step.offset(r)).collect::<Vec<_>>();
+            joined.kept = Some(steps.iter().flat_map(offsets).collect());
+        }
+        let ids: BTreeSet<StageId> = steps.iter().flat_map(|step| step.stages.keys().copied()).collect();
+        for id in ids {
+            let Some(node) = graph.index(id).map(|index| &graph.nodes[index]) else { continue };
+            let mut parts: Vec<Stored> = steps.iter_mut().filter_map(|step| step.stages.remove(&id)).collect();
+            let stored = match (node.token_axis(), parts.pop()) {
+                (Some(axis), Some(last)) => {
+                    let parts: Vec<_> = parts.iter().chain([&last]).map(Stored::get).collect();
+                    store.keep(of_rows(&parts, axis, node.shape.last() == Some(&Axis::Keys), keys))
+                }
+                (None, Some(last)) => last,
+                (_, None) => continue,
+            };
+            joined.stages.insert(id, stored);
+        }
+        for step in steps {
+            joined.choice = step.choice;
+            step.foreign.into_iter().for_each(|(id, rows)| joined.foreign.entry(id).or_default().extend(rows));
+        }
+        Some(joined)
+    }
+
     /// Of attention weights, the rows of its first `tokens` tokens that look at the keys of later ones.
     fn beyond(&self, node: &Node, stored: &Stored, tokens: usize) -> Vec<Foreign> {
         let of_keys = matches!(node.shape[..], [Axis::Fixed(_), Axis::Tokens, Axis::Keys]);
@@ -295,6 +331,27 @@ impl Step {
             (n, _) => format!("step{n}"),
         }
     }
+}
+
+/// The rows of parts, which follow each other along `axis`. Rows that count keys have `keys` of them: those beyond a part's own are 0.
+fn of_rows(parts: &[Cow<'_, Tensor<f32>>], axis: usize, by_keys: bool, keys: usize) -> Tensor<f32> {
+    let mut shape = parts[0].shape.clone();
+    shape[axis] = parts.iter().map(|part| part.shape[axis]).sum();
+    if by_keys {
+        shape[axis + 1..].last_mut().into_iter().for_each(|own| *own = keys);
+    }
+    let mut data = Vec::with_capacity(shape.iter().product());
+    for outer in 0..shape[..axis].iter().product() {
+        for part in parts {
+            let row: usize = part.shape[axis + 1..].iter().product();
+            let of_part = &part.data[outer * part.shape[axis] * row..][..part.shape[axis] * row];
+            for row in of_part.chunks(part.shape[axis + 1..].last().copied().unwrap_or(1).max(1)) {
+                data.extend_from_slice(row);
+                data.resize(data.len() + if by_keys { keys - row.len() } else { 0 }, 0.0);
+            }
+        }
+    }
+    Tensor { shape, data }
 }
 
 /// All steps of one runner.
@@ -395,5 +452,26 @@ impl Capture {
     /// A capture without steps, for some of what this one holds.
     pub fn sibling(&self) -> Self {
         Self { rounding: self.rounding.clone(), ..Self::new(self.store.clone()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of parts follow each other, of each head; keys that a part does not have yet are 0.
+    #[test]
+    fn rows_of_parts_follow_each_other() {
+        let part = |shape: [usize; 3], first: usize| {
+            let data = (first..first + shape.iter().product::<usize>()).map(|i| i as f32).collect();
+            Cow::Owned(Tensor { shape: shape.to_vec(), data })
+        };
+        // Two heads: one row of one key, then two rows of three keys.
+        let joined = of_rows(&[part([2, 1, 1], 1), part([2, 2, 3], 10)], 1, true, 3);
+        assert_eq!(joined.shape, [2, 3, 3]);
+        let (first, second) = ([1.0, 0.0, 0.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0], [2.0, 0.0, 0.0, 16.0, 17.0]);
+        assert_eq!((&joined.data[..9], &joined.data[9..14]), (&first[..], &second[..]));
+        let joined = of_rows(&[part([1, 1, 2], 0), part([2, 1, 2], 2)], 0, false, 3);
+        assert_eq!((joined.shape, joined.data), (vec![3, 1, 2], vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0]));
     }
 }

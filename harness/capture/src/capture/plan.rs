@@ -246,6 +246,23 @@ impl Plan {
         self.0.iter().map(rows).max().unwrap_or(0)
     }
 
+    /// The most tokens that a sequence has at a time.
+    pub fn deepest(&self) -> usize {
+        let (mut lengths, mut most) = (vec![0usize; self.sequences()], 0);
+        for pass in &self.0 {
+            for (length, share) in lengths.iter_mut().zip(pass) {
+                *length = share.back.map_or(*length, |back| back.from(*length));
+            }
+            let before = lengths.clone();
+            for (length, share) in lengths.iter_mut().zip(pass) {
+                let all = share.prefix.map(|from| before.get(from as usize).copied().unwrap_or(0));
+                *length = all.map_or(*length, |all| share.length.unwrap_or(all)) + share.tokens;
+                most = most.max(*length);
+            }
+        }
+        most
+    }
+
     /// The passes over these tokens, which are dealt out pass by pass, and in a pass to one sequence after another.
     ///
     /// # Panics
@@ -690,6 +707,9 @@ mod tests {
         ) {
             let plan = plan_of(&choices);
             prop_assume!(plan.check().is_ok());
+            let all: Vec<u32> = (0..plan.tokens() as u32).collect();
+            let most = plan.fed(&all).iter().flat_map(|fed| &fed.rows).map(|row| row.position + 1).max();
+            prop_assert_eq!(plan.deepest(), most.unwrap_or(0) as usize);
             for (i, like) in plan.like(by).into_iter().enumerate() {
                 prop_assert!(like.check().is_ok(), "{plan} {like}: {:?}", like.check());
                 prop_assert_eq!(like.to_string().parse::<Plan>().unwrap(), like.clone());

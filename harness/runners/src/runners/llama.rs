@@ -95,7 +95,8 @@ impl Llama {
                 let kernels =
                     variant().filter(|name| *name != BUILT_IN).map_or_else(String::new, |name| format!(", {name}"));
                 let arithmetic = Arithmetic { linear, attention, kv: room.kv, ..Arithmetic::default() };
-                (format!("llama.cpp (cpu{kernels})"), arithmetic)
+                let split = if room.split.is_some() { ", split KV" } else { "" };
+                (format!("llama.cpp (cpu{kernels}{split})"), arithmetic)
             }
         };
         Ok(Self {
