@@ -127,6 +127,9 @@ impl TappedContext {
         // Boxed, so that the address holds.
         params.cb_eval_user_data = std::ptr::from_mut::<Taps>(&mut taps).cast();
         let context = Context::new(model, owner, (cells, room.step), params)?;
+        if room.shifts {
+            can_shift(&context, room.kv.keys)?;
+        }
         Ok(Self {
             context,
             taps,
@@ -311,6 +314,27 @@ impl Runs for TappedContext {
         Ok(())
     }
 
+    fn shift(&mut self, sequence: u32, from: usize, tokens: usize) -> Result<()> {
+        ensure!(
+            !self.taps.looks_back(),
+            "llama.cpp's states of recurrent layers cannot forget tokens of a sequence's middle"
+        );
+        match self.room.split {
+            None => _ = self.sequences.shift(sequence, from, tokens)?,
+            Some(_) => _ = self.streams.entry(sequence).or_default().shift(sequence, from, tokens)?,
+        }
+        let [begin, end, by] = [from, from + tokens, tokens].map(|n| n as i32);
+        // SAFETY: the context's own memory, and a sequence that it was made for; keys can be rotated again, as was asked before.
+        let done = unsafe {
+            let memory = sys::llama_get_memory(self.context.raw);
+            let done = sys::llama_memory_seq_rm(memory, sequence as i32, begin, end);
+            sys::llama_memory_seq_add(memory, sequence as i32, end, -1, -by);
+            done
+        };
+        ensure!(done, "llama.cpp cannot remove {tokens} tokens of sequence {sequence} from position {from} on");
+        Ok(())
+    }
+
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
         let row = |(position, &token): (u32, &u32)| Row { sequence: 0, position, token };
         let rows: Vec<Row> = (self.own(0).tokens(0) as u32..).zip(tokens).map(row).collect();
@@ -415,6 +439,29 @@ fn beside(lengths: &mut Vec<usize>, most: usize) {
             (*before, *last) = (*before - 1, 2);
         }
     }
+}
+
+/// Refuses a context whose cached keys llama.cpp does not rotate again.
+fn can_shift(context: &Context, keys: ActivationFormat) -> Result<()> {
+    const REMEDY: &str = "leave shifts such as -4:2 out of --sequences";
+    // SAFETY: the context's own memory.
+    let can = unsafe { sys::llama_memory_can_shift(sys::llama_get_memory(context.raw)) };
+    ensure!(
+        can,
+        "llama.cpp moves no cached tokens of this model to other positions (M-RoPE has several for each token); {REMEDY}, or add \
+         --reference none"
+    );
+    ensure!(
+        keys != ActivationFormat::Bf16,
+        "llama.cpp aborts where it is to rotate cached keys in bf16 again; {REMEDY}, or take --kv-type f16 or f32"
+    );
+    // When it moves some rows, llama.cpp dequantises and quantises all rows of all sequences. Those of other formats stay the same.
+    ensure!(
+        keys != ActivationFormat::Iq4Nl,
+        "where llama.cpp rotates some cached keys in iq4_nl again, it changes all others too, and qdiff does not judge that; \
+         {REMEDY}, or take another --kv-type"
+    );
+    Ok(())
 }
 
 /// Which states of a sequence are meant: those of recurrent layers (`LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`, which the bindings

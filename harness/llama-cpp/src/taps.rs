@@ -187,7 +187,8 @@ impl Taps {
                 self.last = None;
                 if self.now == self.ubatches.len() {
                     let known = self.ubatches.len();
-                    self.trouble.get_or_insert(format!("llama.cpp runs a pass in more than the {known} ubatches known"));
+                    self.trouble
+                        .get_or_insert(format!("llama.cpp runs a pass in more than the {known} ubatches known"));
                 }
             }
             Some(_) => {}

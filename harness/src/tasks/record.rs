@@ -9,7 +9,7 @@ use super::{Console, values};
 use crate::arithmetic::Declared;
 use crate::capture::manifest::{self, Sampler};
 use crate::capture::npz;
-use crate::capture::{Passes, container};
+use crate::capture::{Passes, Plan, container};
 use crate::formats::Formats;
 use crate::pair::Pair;
 use crate::runners::{LLAMA, Source};
@@ -105,6 +105,9 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
     let input = match &request.like {
         None if request.sequences.sequences.is_some() => {
             kind.check_sequences()?;
+            if of_sequences.sequences.as_ref().is_some_and(Plan::shifts) {
+                kind.check_shifts()?;
+            }
             ensure!(
                 injections.is_empty(),
                 "--inject changes a run of one sequence: leave --inject out, or --sequences"

@@ -384,7 +384,7 @@ pub struct SequencesRequest {
     /// tokens of sequence 0. The second pass feeds 5 more tokens of sequence 0, 1 token of sequence 1, and 17 tokens of
     /// sequence 2, which begins with the 7 cached tokens of sequence 0; with 17@0:4 it begins with the first 4 of them. In
     /// 9,5,1~4 sequence 0 takes its last 4 tokens back before the third pass, as after a rejected draft; 1~all takes all its
-    /// tokens back. Nothing is decoded. Each sequence is a run of its own; after tokens were taken back, a new run
+    /// tokens back. In 9,5-4:2 a context shift removes the 4 tokens from position 2 on before the second pass. Nothing is decoded. Each sequence is a run of its own; after tokens were taken back, a new run
     /// begins. --inject works with one sequence only
     #[arg(long, value_name = "LIST")]
     pub sequences: Option<Plan>,

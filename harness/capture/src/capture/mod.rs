@@ -31,7 +31,7 @@ pub use filter::Filter;
 pub use filter::{matches, stages_like};
 pub use names::Names;
 pub use passes::{Lengths, Pass, Passes, in_other_run, steps};
-pub use plan::{Fed, Plan, Share, Whose};
+pub use plan::{Fed, Plan, Share, Shift, Whose};
 pub use rounding::Rounding;
 pub use sequences::{PassCollector, PassTaps};
 pub use store::{BUDGET, Store, Stored};
@@ -93,6 +93,10 @@ pub struct Step {
     pub cut_short: bool,
     /// Whether it is the last step of a prefix, or before tokens were taken back: an engine may have made its states again.
     pub handed_on: bool,
+    /// What was removed from the middle of its sequence before the step.
+    pub shift: Option<Shift>,
+    /// How often that was done in its run by then.
+    pub shifts: u32,
     /// States before the step that the engine made again and handed out.
     pub before: BTreeMap<StageId, Arc<Stored>>,
 }
@@ -162,16 +166,18 @@ impl Step {
             in_pass: None,
             cut_short: false,
             handed_on: false,
+            shift: None,
+            shifts: 0,
             before: BTreeMap::new(),
         }
     }
 
     /// The same step without stages, all of whose rows are kept.
     pub fn bare(&self) -> Self {
-        let Self { index, run, whose, in_pass, cut_short, handed_on, .. } = *self;
+        let Self { index, run, whose, in_pass, cut_short, handed_on, shift, shifts, .. } = *self;
         let (foreign, before) = (self.foreign.clone(), self.before.clone());
         let bare = Self::new(self.first, self.tokens.clone());
-        Self { index, run, whose, foreign, in_pass, cut_short, handed_on, before, ..bare }
+        Self { index, run, whose, foreign, in_pass, cut_short, handed_on, shift, shifts, before, ..bare }
     }
 
     /// A copy of the first `tokens` tokens of the step, of which at least one is there, kept in `store`.
@@ -207,9 +213,10 @@ impl Step {
                 foreign.entry(*id).or_default().extend(rows);
             }
         }
-        let Self { index, run, whose, in_pass, handed_on, .. } = *self;
+        let Self { index, run, whose, in_pass, handed_on, shift, shifts, .. } = *self;
         let (cut_short, before) = (self.cut_short || !whole, self.before.clone());
-        Self { index, run, whose, foreign, stages, choice, in_pass, cut_short, handed_on, before, ..step }
+        let step = Self { index, run, whose, foreign, stages, choice, in_pass, cut_short, handed_on, before, ..step };
+        Self { shift, shifts, ..step }
     }
 
     /// One step of the `steps` of a sequence in a pass, which follow each other; none of none. A cache is that of the last of them.
@@ -224,7 +231,8 @@ impl Step {
         joined.whose = steps[0].whose;
         joined.before = std::mem::take(&mut steps[0].before);
         if steps.iter().any(|step| step.kept.is_some()) {
-            let offsets = |step: &Self| (0..step.rows()).map(|r| step.first - first + step.offset(r)).collect::<Vec<_>>();
+            let offsets =
+                |step: &Self| (0..step.rows()).map(|r| step.first - first + step.offset(r)).collect::<Vec<_>>();
             joined.kept = Some(steps.iter().flat_map(offsets).collect());
         }
         let ids: BTreeSet<StageId> = steps.iter().flat_map(|step| step.stages.keys().copied()).collect();
@@ -327,6 +335,8 @@ impl Step {
     fn own_label(&self) -> String {
         match (self.index, self.first) {
             (0, 0) => "prefill".to_owned(),
+            // After a shift, positions come again.
+            (0, first) if self.shifts > 0 => format!("prefill@{first}-{}", self.shifts),
             (0, first) => format!("prefill@{first}"),
             (n, _) => format!("step{n}"),
         }
@@ -419,6 +429,11 @@ impl Capture {
     pub fn history(&self, index: usize) -> Vec<u32> {
         let mut tokens = Vec::new();
         for step in &self.steps[..=index] {
+            if let Some(Shift { tokens: removed, from }) =
+                step.shift.filter(|shift| shift.from + shift.tokens < tokens.len())
+            {
+                tokens.drain(from..from + removed);
+            }
             if step.first > tokens.len() {
                 return Vec::new();
             }
