@@ -12,6 +12,7 @@ use qdiff::runners::cpu::Cpu;
 use qdiff::runners::{Faults, LLAMA};
 use qdiff::sequences::{record, runner};
 use qdiff_engine::model::StageId;
+use qdiff_engine::ops::{Rope, Tensor, rope};
 use qdiff_engine::tap::{Intervene, Site};
 use qdiff_lab::score::faults::sequences::SeenByAll;
 use qdiff_tests::containers::{Array, arrays, write_npy, write_safetensors};
@@ -180,6 +181,119 @@ fn rows_of_another_sequence_are_seen_in_one_sequence_alone() {
             assert!(finding.cause.is_none() && finding.solution.is_none());
             let stage = diagnosis.verdict.stages.iter().find(|stage| stage.origin).unwrap();
             assert_eq!(stage.subject.as_ref().unwrap().first_bad.unwrap().whose.sequence, wrong);
+        }
+    }
+}
+
+/// 4 tokens are removed from the middle of sequence 0 while sequence 1 decodes; later 2 of sequence 1, and 3 more of sequence 0.
+const SHIFTED: &str = "12+7,3-4:2+1,1+2-2:1,2-3:0+1,1+1";
+
+/// A context shift could not be run. Every stage of the rows after it is right on its own operands, in qdiff's engine and in
+/// llama.cpp, whose keys are rotated again (K-shift), in any format that llama.cpp does so for.
+#[test]
+fn a_context_shift_matches() {
+    let folder = folder();
+    for more in ["", "--no-kv-unified", "--kv-type f16", "--kv-type q8_0", "--kv-type q4_0/f32", "--kv-type q5_1/q4_1"]
+    {
+        let line = format!("run -m model.gguf --length 31 --subject cpu --sequences {SHIFTED} {more}");
+        let said = folder.qdiff(&line).exits(0);
+        assert!(said.stdout.contains("2 runs: 2 MATCH"), "{line}: {said}");
+        let reports = files(&folder.join("qdiff-report"));
+        for file in &reports {
+            let report = folder.json(&format!("qdiff-report/{file}/report.json"));
+            assert!(report.is_whole(), "{line}: {file}");
+            assert_eq!(report["run"]["sequence"]["plan"], SHIFTED);
+        }
+        std::fs::remove_dir_all(folder.join("qdiff-report")).unwrap();
+    }
+    folder.qdiff(&format!("record -m model.gguf --length 31 --sequences {SHIFTED} --out shifted")).exits(0);
+    let said = folder.qdiff("run -m model.gguf --subject capture:shifted").exits(0);
+    assert!(said.stdout.contains("2 runs: 2 MATCH"), "{said}");
+}
+
+/// What cannot be shifted is refused in a sentence that names the option and a remedy.
+#[test]
+fn a_context_shift_that_cannot_be_is_refused() {
+    let folder = folder();
+    for arch in ["qwen3next", "qwen35", "qwen2vl"] {
+        folder.qdiff(&format!("synth {arch}.gguf --arch {arch}")).exits(0);
+    }
+    for (line, why) in [
+        ("-m qwen3next.gguf --subject cpu", "cannot forget tokens in the middle of a sequence"),
+        ("-m qwen35.gguf --subject cpu --reference none", "cannot forget tokens in the middle of a sequence"),
+        ("-m qwen2vl.gguf --subject cpu", "M-RoPE"),
+        ("-m model.gguf --subject cpu --kv-type bf16", "keys in bf16 again"),
+        ("-m model.gguf --subject cpu --kv-type iq4_nl", "keys in iq4_nl again"),
+        ("-m model.gguf --subject 'cmd: cat {model} {sequences}'", "removes no tokens from the middle of a sequence"),
+    ] {
+        let refused = folder.qdiff(&format!("run {line} --length 31 --sequences {SHIFTED}")).exits(2);
+        let told = refused.stderr.replace('\n', " ");
+        assert!(told.contains(why) && told.contains("-4:2 out of --sequences"), "{line}: {refused}");
+    }
+}
+
+/// A bug of a context shift: what it makes of a row of a cache that moved, of what was stored before.
+struct WrongShift {
+    cache: &'static str,
+    row: fn(&Rope, &[f32]) -> Vec<f32>,
+    before: Vec<f32>,
+    pass: usize,
+}
+
+impl Intervene for WrongShift {
+    fn change(&mut self, site: Site<'_>) {
+        if site.node.id != StageId::layer(1, self.cache) {
+            return;
+        }
+        self.pass += 1;
+        // Sequence 0 had slots 0 to 11. The shift before the second pass moved those from slot 6 on.
+        let width = site.output.row_len();
+        if self.pass == 2 {
+            let rope = Rope::neox(1e6, site.output.shape[2]);
+            for slot in 6..12 {
+                let wrong = (self.row)(&rope, &self.before[slot * width..][..width]);
+                site.output.data[slot * width..][..width].copy_from_slice(&wrong);
+            }
+        }
+        self.before.clone_from(&site.output.data);
+    }
+}
+
+/// A stored row turned by so many positions.
+fn turned(rope: &Rope, row: &[f32], by: f64) -> Vec<f32> {
+    rope::forward(rope, &Tensor { shape: vec![1, row.len()], data: row.to_vec() }, &[by]).data
+}
+
+/// Keys that a shift moves and does not rotate again, or rotates the other way, and values that it rotates, are found at the cache,
+/// in the sequence that was shifted alone. The rows behind read what the cache holds, and are not accused.
+#[test]
+fn a_wrong_context_shift_is_found_at_its_cache() {
+    let folder = folder();
+    let opened = LoadedModel::new(&folder.join("model.gguf")).unwrap();
+    let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
+    let (plan, tokens): (Plan, Vec<u32>) =
+        ("12+7,3-4:2+1,1+2".parse().unwrap(), (0..26).map(|i| 3 + i * 7 % 200).collect());
+    let mut llama = runner(&pair, &LLAMA, &plan, Faults::default()).unwrap();
+    let references = record(&pair, llama.as_mut(), &plan, &tokens).unwrap();
+    let bugs: [(&str, fn(&Rope, &[f32]) -> Vec<f32>); 3] = [
+        ("k_cache", |_, row| row.to_vec()),
+        ("k_cache", |rope, row| turned(rope, row, 4.0)),
+        ("v_cache", |rope, row| turned(rope, row, -4.0)),
+    ];
+    for (i, (cache, row)) in bugs.into_iter().enumerate() {
+        let fault = WrongShift { cache, row, before: Vec::new(), pass: 0 };
+        let mut cpu = Cpu::intervened(&opened.model, Box::new(fault));
+        let subjects = record(&pair, &mut cpu, &plan, &tokens).unwrap();
+        for (number, (subject, reference)) in subjects.iter().zip(&references).enumerate() {
+            let diagnosis = pair.judge(subject, Some(reference)).unwrap();
+            let origins: Vec<String> = diagnosis.verdict.origins().iter().map(|origin| origin.id.to_string()).collect();
+            let wrong = [format!("L01.{cache}")];
+            assert_eq!(origins, if number == 0 { &wrong[..] } else { &[] }, "bug {i}, sequence {number}");
+            if number == 0 {
+                let stage = diagnosis.verdict.stages.iter().find(|stage| stage.origin).unwrap();
+                let bad = &stage.subject.as_ref().unwrap().bad_positions;
+                assert_eq!(*bad, (2..8).collect::<BTreeSet<usize>>(), "bug {i}");
+            }
         }
     }
 }
