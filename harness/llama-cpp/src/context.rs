@@ -455,11 +455,11 @@ fn can_shift(context: &Context, keys: ActivationFormat) -> Result<()> {
         keys != ActivationFormat::Bf16,
         "llama.cpp aborts where it is to rotate cached keys in bf16 again; {REMEDY}, or take --kv-type f16 or f32"
     );
-    // When it moves some rows, llama.cpp dequantises and quantises all rows of all sequences. Those of other formats stay the same.
+    // Its graph of the shift multiplies by the Hadamard matrix, which is none then (llama_mul_mat_hadamard).
     ensure!(
-        keys != ActivationFormat::Iq4Nl,
-        "where llama.cpp rotates some cached keys in iq4_nl again, it changes all others too, and qdiff does not judge that; \
-         {REMEDY}, or take another --kv-type"
+        keys.block_size() == 1,
+        "llama.cpp crashes where it is to rotate cached keys in blocks again and its Hadamard rotation is off, as qdiff has it; \
+         {REMEDY}, take --kv-type f16 or f32 for keys, or add --reference none"
     );
     Ok(())
 }

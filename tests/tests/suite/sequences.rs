@@ -189,7 +189,7 @@ fn rows_of_another_sequence_are_seen_in_one_sequence_alone() {
 const SHIFTED: &str = "12+7,3-4:2+1,1+2-2:1,2-3:0+1,1+1";
 
 /// A context shift could not be run. Every stage of the rows after it is right on its own operands, in qdiff's engine and in
-/// llama.cpp, whose keys are rotated again (K-shift), in any format that llama.cpp does so for.
+/// llama.cpp, whose keys are rotated again (K-shift), in the formats that llama.cpp does so for. qdiff's engine does so in all.
 #[test]
 fn a_context_shift_matches() {
     let folder = folder();
