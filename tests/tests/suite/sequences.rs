@@ -240,6 +240,25 @@ fn a_context_shift_that_cannot_be_is_refused() {
     }
 }
 
+/// llama.cpp's graph of a shift rotates all cached keys by the model's own rotation. That of YaRN multiplies by a magnitude, which a
+/// key has already: keys are multiplied again at each shift, those of other sequences too.
+#[test]
+fn the_reference_is_wrong_where_a_shift_meets_yarn() {
+    let folder = folder();
+    folder
+        .qdiff(
+            "synth yarn.gguf --set rope.scaling.type=yarn --set rope.scaling.factor=4.0 \
+             --set rope.scaling.original_context_length=512",
+        )
+        .exits(0);
+    let line = "run -m yarn.gguf --length 23 --subject cpu --sequences";
+    let said = folder.qdiff(&format!("{line} 12+7,3+1")).exits(0);
+    assert!(said.stdout.contains("2 runs: 2 MATCH"), "{said}");
+    let said = folder.qdiff(&format!("{line} 12+7,3-4:2+1")).exits(1);
+    assert!(said.stdout.contains("2 runs: 2 REFERENCE-SUSPECT"), "{said}");
+    assert!(unwrapped(&said.stdout).contains("at L00.k_cache: the subject agrees with f64"), "{said}");
+}
+
 /// A bug of a context shift: what it makes of a row of a cache that moved, of what was stored before.
 struct WrongShift {
     cache: &'static str,
