@@ -20,7 +20,15 @@ fn load(bytes: &[u8]) -> Arc<qdiff::llama::Model> {
 /// The logits after the last of [`TOKENS`].
 fn run(bytes: &[u8]) -> Vec<f32> {
     let graph = model::build(&Gguf::from_bytes(bytes.to_vec()).unwrap()).unwrap();
-    let room = Room { step: TOKENS.len(), context: 64, more: 0, threads: 1, gemm: Gemm::Own, kv: DType::F16.into() };
+    let room = Room {
+        step: TOKENS.len(),
+        context: 64,
+        more: 0,
+        threads: 1,
+        gemm: Gemm::Own,
+        kv: DType::F16.into(),
+        ..Room::default()
+    };
     let mut context = TappedContext::new(&load(bytes), &graph, room).unwrap();
     let step = context.step(&TOKENS, &Want::choice(&graph, &Store::usual(None))).unwrap();
     step.choice.expect("the last token's logits").get().data.clone()

@@ -162,6 +162,46 @@ impl<'a> CpuEngine<'a> {
         let freed = self.sequences.take_back(sequence, to)?;
         self.states.take_back(sequence, to);
         self.histories.entry(sequence).or_default().truncate(to);
+        self.clear(&freed);
+        Ok(())
+    }
+
+    /// Removes `tokens` tokens of a sequence from position `from` on, as an engine does whose context is full; those behind them have
+    /// as much lower positions. Their cached keys turn by as much, from the rows that the cache holds, and are rounded to the format
+    /// of the cache again; values stay. Cache rows that no sequence has any more are filled with NaN.
+    ///
+    /// # Errors
+    /// If the sequence has no tokens there, or none behind them; tokens that another sequence has too; recurrent layers.
+    pub fn shift(&mut self, sequence: u32, from: usize, tokens: usize) -> Result<(), RowsError> {
+        if !self.looked_back_to.is_empty() {
+            return Err(RowsError::ShiftedStates { sequence });
+        }
+        let [freed, moved] = self.sequences.shift(sequence, from, tokens)?;
+        self.histories.entry(sequence).or_default().drain(from..from + tokens);
+        for (node, kept) in self.graph.nodes.iter().zip(&mut self.kept) {
+            let (Op::KvCache(_), Some(cache), Some(rope)) = (&node.op, kept, self.graph.moves_by(node)) else {
+                continue;
+            };
+            let (cache, width, format) = (Arc::make_mut(cache), row_len(node), self.kv.of(node.is_of_values()));
+            for slot in &moved {
+                let row = &mut cache.data[slot * width..][..width];
+                let stored = Tensor { shape: vec![1, width], data: row.to_vec() };
+                let turned = ops::rope::forward(&rope, &stored, &[-(tokens as f64)]);
+                if format == ActivationFormat::F32 {
+                    row.copy_from_slice(&turned.data);
+                    continue;
+                }
+                let mut held = vec![0.0; width];
+                node.faults.held(format, width, &turned.data, &mut held);
+                row.iter_mut().zip(held).for_each(|(to, held)| *to = held as f32);
+            }
+        }
+        self.clear(&freed);
+        Ok(())
+    }
+
+    /// Fills cache rows that no sequence has any more with NaN, and cuts caches behind the last row that one has.
+    fn clear(&mut self, freed: &[usize]) {
         let slots = self.sequences.slots();
         for (node, kept) in self.graph.nodes.iter().zip(&mut self.kept) {
             let (Op::KvCache(_), Some(cache)) = (&node.op, kept) else { continue };
@@ -172,7 +212,6 @@ impl<'a> CpuEngine<'a> {
             cache.data.truncate(slots * row);
             cache.shape[0] = slots;
         }
-        Ok(())
     }
 
     /// Runs `tokens` at the next positions of sequence 0 through all stages and gives the logits `[T, V]`.

@@ -64,6 +64,38 @@ pub enum RowsError {
         /// The length to go back to.
         to: usize,
     },
+    /// Tokens are to be removed from the middle of a sequence that does not have them, or has none behind them.
+    #[error(
+        "sequence {sequence} has {has} tokens, and a shift cannot remove {tokens} from position {from} on; name tokens that it has, with others behind them"
+    )]
+    Shift {
+        /// The sequence.
+        sequence: u32,
+        /// Its tokens.
+        has: usize,
+        /// The position of the first to be removed.
+        from: usize,
+        /// How many are to be removed.
+        tokens: usize,
+    },
+    /// Tokens that a shift moves are those of another sequence too.
+    #[error(
+        "sequence {sequence} has cached tokens together with sequence {other}, and a shift would move them for both; shift a sequence of its own"
+    )]
+    Shared {
+        /// The sequence.
+        sequence: u32,
+        /// The other one.
+        other: u32,
+    },
+    /// Tokens are to be removed from the middle of a sequence, and states of recurrent layers are after all of them.
+    #[error(
+        "the states of recurrent layers cannot forget tokens in the middle of sequence {sequence}; run it without a shift"
+    )]
+    ShiftedStates {
+        /// The sequence.
+        sequence: u32,
+    },
     /// Something that is only defined for one sequence.
     #[error("injected faults are of one sequence, and there are several; run each sequence alone, or without faults")]
     Faults,
@@ -116,6 +148,20 @@ impl Sequences {
         Ok(())
     }
 
+    /// The sequence `to` alone, which begins with a copy of the first tokens of `from`, in the same slots of a cache of its own.
+    ///
+    /// # Errors
+    /// If `from` has fewer tokens.
+    pub fn copied(&self, from: u32, to: u32, tokens: usize) -> Result<Self, RowsError> {
+        let mut copy = self.clone();
+        copy.share(from, to, tokens)?;
+        copy.tables.retain(|sequence, _| *sequence == to);
+        let own: BTreeSet<usize> = copy.tables.values().flatten().copied().collect();
+        copy.taken = own.last().map_or(0, |last| last + 1);
+        copy.free = (0..copy.taken).filter(|slot| !own.contains(slot)).collect();
+        Ok(copy)
+    }
+
     /// Takes a sequence back to its first `to` tokens. Gives the slots that become free by that.
     ///
     /// # Errors
@@ -126,16 +172,41 @@ impl Sequences {
             return Err(RowsError::Back { sequence, has, to });
         }
         let Some(table) = self.tables.get_mut(&sequence) else { return Ok(Vec::new()) };
-        let mut freed = table.split_off(to);
+        let freed = table.split_off(to);
         if to == 0 {
             self.tables.remove(&sequence);
         }
-        freed.retain(|slot| self.owner(*slot).is_none());
-        self.free.extend(&freed);
+        Ok(self.freed(freed))
+    }
+
+    /// Removes `tokens` tokens of a sequence from position `from` on; those behind them have as much lower positions. Gives the slots
+    /// that become free by that, and the slots of those that moved.
+    ///
+    /// # Errors
+    /// If the sequence has no tokens there, or none behind them; tokens that another sequence has too.
+    pub fn shift(&mut self, sequence: u32, from: usize, tokens: usize) -> Result<[Vec<usize>; 2], RowsError> {
+        let has = self.tokens(sequence);
+        let end = from.checked_add(tokens).filter(|end| tokens > 0 && *end < has);
+        let end = end.ok_or(RowsError::Shift { sequence, has, from, tokens })?;
+        let moved = self.tables[&sequence][end..].to_vec();
+        let shares = |(other, table): (&u32, &Vec<usize>)| {
+            (*other != sequence && table.iter().any(|slot| moved.contains(slot))).then_some(*other)
+        };
+        if let Some(other) = self.tables.iter().find_map(shares) {
+            return Err(RowsError::Shared { sequence, other });
+        }
+        let freed = self.tables.get_mut(&sequence).map(|table| table.drain(from..end).collect()).unwrap_or_default();
+        Ok([self.freed(freed), moved])
+    }
+
+    /// Frees those of these slots that no sequence has any more, and gives them.
+    fn freed(&mut self, mut slots: Vec<usize>) -> Vec<usize> {
+        slots.retain(|slot| self.owner(*slot).is_none());
+        self.free.extend(&slots);
         while self.taken.checked_sub(1).is_some_and(|last| self.free.remove(&last)) {
             self.taken -= 1;
         }
-        Ok(freed)
+        slots
     }
 
     /// The sequences after a step of `rows`, and the rows by sequence.

@@ -1,9 +1,10 @@
 //! Several sequences in one step are each what they are alone, and tokens that are taken back leave nothing.
 
 use super::{CpuEngine, Row, RowsError};
+use crate::dtype::DType;
 use crate::model::{Axis, Graph, Invented, StageId, WeightSource, qwen2, qwen3, qwen35};
 use crate::ops::Tensor;
-use crate::quant::{GgmlType, Stored};
+use crate::quant::{GgmlType, KvType, Stored};
 use crate::tap::{NoTaps, Part, TapSink};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -242,6 +243,67 @@ proptest! {
         prop_assert_eq!(first_other(0, kept, &mut plain), None, "in the sequence itself");
         prop_assert_eq!(first_other(1, shared, &mut other), None);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// In the first layer, keys and values follow from a token and its position alone: after a shift it goes on as that of an engine
+    /// which was never fed the tokens that were removed. Another sequence goes on as without the shift.
+    #[test]
+    fn a_shift_leaves_the_first_layer_as_if_tokens_had_never_been(
+        fed in prop::collection::vec(0u32..2, 3..12), from in 0usize..9, tokens in 1usize..9, qwen3: bool, kv: bool,
+    ) {
+        let from = from % (fed.len() - 2);
+        let tokens = 1 + tokens % (fed.len() - 1 - from).max(1);
+        prop_assume!(from + tokens < fed.len());
+        let [qwen2, other] = graphs();
+        let graph = if qwen3 { other } else { qwen2 };
+        let weights = Drawn::of(&graph);
+        let kv = KvType::from(if kv { DType::F16 } else { DType::F32 });
+        let new = || CpuEngine::new(graph.clone(), &weights).with_kv(kv);
+        let (mut engine, mut plain, mut beside) = (new(), new(), new());
+        let rows = |sequence, fed: &[u32]| -> Vec<Row> {
+            (0..).zip(fed).map(|(position, &token)| Row { sequence, position, token }).collect()
+        };
+        let other = [1, 0, 1];
+        engine.step_rows(&[rows(0, &fed), rows(1, &other)].concat(), &mut NoTaps).unwrap();
+        engine.shift(0, from, tokens).unwrap();
+        let left = [&fed[..from], &fed[from + tokens..]].concat();
+        plain.step_rows(&rows(0, &left), &mut NoTaps).unwrap();
+        beside.step_rows(&rows(1, &other), &mut NoTaps).unwrap();
+        let row = |sequence, position: usize| Row { sequence, position: position as u32, token: 1 };
+        prop_assert!(engine.step_rows(&[row(0, left.len() + 1)], &mut NoTaps).is_err(), "positions go on without a gap");
+        let far = |a: &Tensor<f32>, b: &Tensor<f32>| a.data.iter().zip(&b.data).any(|(a, b)| (a - b).abs() > 4e-3 * (1.0 + a.abs()));
+        for (sequence, position, other, layers) in [(0, left.len(), &mut plain, 1), (1, 3, &mut beside, 2)] {
+            let (a, b) = (after(&mut engine, row(sequence, position)), after(other, row(sequence, position)));
+            let of_first = |id: &StageId| id.layer.is_some_and(|layer| layer < layers);
+            let mut nodes = graph.nodes.iter().filter(|node| of_first(&node.id) && !node.shape.contains(&Axis::Keys));
+            prop_assert_eq!(nodes.find(|node| far(&a[&node.id], &b[&node.id])).map(|node| node.id), None, "sequence {}", sequence);
+        }
+    }
+}
+
+/// What cannot be shifted is refused, and slots that become free are taken again.
+#[test]
+fn a_shift_frees_slots() {
+    let mut sequences = super::Sequences::one(6);
+    assert!(
+        sequences.shift(0, 2, 0).is_err() && sequences.shift(0, 2, 4).is_err() && sequences.shift(3, 0, 1).is_err()
+    );
+    assert_eq!(sequences.shift(0, 2, 3).unwrap(), [vec![2, 3, 4], vec![5]]);
+    assert_eq!((sequences.tokens(0), sequences.slots(), sequences.is_one()), (3, 6, false));
+    let row = |sequence, position| Row { sequence, position, token: 0 };
+    let (after, groups) = sequences.after(&[row(0, 3), row(0, 4)]).unwrap();
+    assert_eq!(groups[0].slots, [0, 1, 5, 2, 3]);
+    let mut shared = after;
+    shared.share(0, 1, 2).unwrap();
+    assert_eq!(shared.shift(0, 0, 1), Err(RowsError::Shared { sequence: 0, other: 1 }));
+    assert_eq!(shared.shift(0, 0, 2).unwrap(), [vec![], vec![5, 2, 3]]);
+    let recurrent = recurrent();
+    let weights = Drawn::of(&recurrent);
+    let mut engine = CpuEngine::new(recurrent, &weights);
+    engine.step(&[0, 1, 1], &mut NoTaps);
+    assert_eq!(engine.shift(0, 0, 1), Err(RowsError::ShiftedStates { sequence: 0 }));
 }
 
 /// What cannot be run is refused, and the engine goes on as before.

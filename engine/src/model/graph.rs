@@ -7,7 +7,7 @@ use super::fault::Faults;
 use super::placement::Placement;
 use super::{Config, Slice, StageId};
 use crate::ops::anatomy::State;
-use crate::ops::{Anatomy, Op, Weight};
+use crate::ops::{Anatomy, Op, Rope, Weight, rope};
 use std::collections::{BTreeSet, HashSet};
 
 /// One axis of a stage's shape, outermost first.
@@ -277,6 +277,15 @@ impl Graph {
     /// The first stage of a role, which a model may have in every layer.
     pub fn first(&self, role: Role) -> Option<&Node> {
         self.nodes.iter().find(|n| n.role == role)
+    }
+
+    /// The rotation by which rows of a cache move to another position, without what it multiplies by; `None` for rows that were not
+    /// rotated, such as values.
+    pub fn moves_by(&self, cache: &Node) -> Option<Rope> {
+        match &self.nodes[*cache.inputs.first()?].op {
+            Op::Rope(rope) => Some(rope::turning(rope)),
+            _ => None,
+        }
     }
 
     /// Whether layers have states: each token's values follow from all tokens before it.

@@ -95,6 +95,12 @@ impl Rope {
     }
 }
 
+/// The rotation without what it multiplies by: rotated rows turn on by it.
+#[must_use]
+pub fn turning(rope: &Rope) -> Rope {
+    Rope { scaling: rope.scaling.map(|scaling| Scaling { magnitude: 1.0, ..scaling }), ..rope.clone() }
+}
+
 /// Rotates every head of `x` by its token's position, one per row.
 pub fn forward<F: Real>(rope: &Rope, x: &Tensor<F>, positions: &[f64]) -> Tensor<F> {
     let d = rope.head_dim;
@@ -202,6 +208,10 @@ mod tests {
             let near = dot(&rotate(&rope, &q, p + distance), &rotate(&rope, &k, p));
             let far = dot(&rotate(&rope, &q, p + distance + shift), &rotate(&rope, &k, p + shift));
             prop_assert!((near - far).abs() < 1e-9);
+            // What was rotated to a position turns on from there, and is not multiplied again.
+            let longer = Rope { scaling: Some(Scaling { magnitude: 1.3, ..scaling }), ..rope };
+            let (there, turned) = (rotate(&longer, &q, p + shift), rotate(&turning(&longer), &rotate(&longer, &q, p), shift));
+            prop_assert!(there.iter().zip(&turned).all(|(a, b)| (a - b).abs() < 1e-9));
         }
     }
 }

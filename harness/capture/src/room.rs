@@ -12,6 +12,10 @@ pub struct Room {
     pub context: usize,
     /// Sequences that a step may have rows of, beyond the first.
     pub more: usize,
+    /// If llama.cpp keeps a KV cache of its own for each sequence: tokens of the longest sequence.
+    pub split: Option<usize>,
+    /// Whether tokens are removed from the middle of a sequence.
+    pub shifts: bool,
     /// Threads of llama.cpp.
     pub threads: usize,
     /// Linear layers of the CUDA engine.

@@ -44,6 +44,8 @@ pub struct Settings {
     pub gemm: Gemm,
     /// Types of both sides' KV caches.
     pub kv: KvType,
+    /// Whether llama.cpp keeps a KV cache of its own for each sequence, not one for all.
+    pub split_kv: bool,
     /// Where captured tensors stay.
     pub store: Arc<Store>,
     /// Memory that all may take together, where captured tensors share it with the rest.
@@ -63,6 +65,7 @@ impl Default for Settings {
             threads: 1,
             gemm: Gemm::Own,
             kv: KvType::F32,
+            split_kv: false,
             store: Store::usual(None),
             memory: None,
             budget: 1.0,
@@ -281,7 +284,8 @@ impl<'a> Pair<'a> {
 
     /// Room for so many tokens in a step, and in all.
     pub(crate) fn room_of(&self, step: usize, context: usize) -> Room {
-        Room { step, context, more: 0, threads: self.settings.threads, gemm: self.settings.gemm, kv: self.settings.kv }
+        let Settings { threads, gemm, kv, .. } = self.settings;
+        Room { step, context, threads, gemm, kv, ..Room::default() }
     }
 
     /// Runs `runner`, from where it stands.

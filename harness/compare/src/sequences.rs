@@ -1,7 +1,7 @@
 //! A run of several sequences, in passes that have rows of more than one: each sequence becomes a recording of its own, as
 //! if it had run alone. What a sequence is after it took tokens back is one more.
 
-use crate::capture::{Capture, Fed, Names, Plan, RowsSaid, Step, Want, container};
+use crate::capture::{Capture, Fed, Names, Plan, RowsSaid, Shift, Step, Want, container};
 use crate::memory::Extent;
 use crate::number::counted;
 use crate::pair::{Pair, Recording};
@@ -21,6 +21,8 @@ fn room(pair: &Pair<'_>, plan: &Plan) -> Room {
         step: plan.longest(),
         context: plan.tokens() * (1 + again),
         more: plan.sequences().saturating_sub(1) + again,
+        split: pair.settings.split_kv.then(|| plan.deepest()),
+        shifts: plan.shifts(),
         ..pair.room_of(plan.longest(), plan.tokens())
     }
 }
@@ -30,6 +32,14 @@ fn room(pair: &Pair<'_>, plan: &Plan) -> Room {
 /// # Errors
 /// As [`RunnerKind::start`].
 pub fn runner<'a>(pair: &Pair<'a>, kind: &RunnerKind, plan: &Plan, faults: Faults) -> Result<Box<dyn Runner + 'a>> {
+    let graph = &pair.oracle.graph;
+    if let Some(state) = graph.nodes.iter().find(|node| plan.shifts() && node.op.anatomy().looks_back()) {
+        bail!(
+            "{} goes on from a state after all tokens before, which cannot forget tokens in the middle of a sequence, as llama.cpp's \
+             cannot; leave shifts such as -4:2 out of --sequences",
+            state.id
+        );
+    }
     pair.started(kind, room(pair, plan), faults)
 }
 
@@ -51,10 +61,13 @@ pub fn passes(
     let what = format!("running {}", runner.manifest().name);
     let mut numbered = plan.steps(tokens).into_iter();
     runner.goes_back_to(gone_back_to(&fed));
-    for (i, Fed { backs, prefixes, rows }) in fed.iter().enumerate() {
+    for (i, Fed { backs, shifts, prefixes, rows }) in fed.iter().enumerate() {
         (pair.progress)(&what, i, fed.len());
         for &(sequence, to) in backs {
             runner.take_back(sequence, to)?;
+        }
+        for &(sequence, shift) in shifts {
+            runner.shift(sequence, shift)?;
         }
         for &(from, to, length) in prefixes {
             runner.share(from, to, length)?;
@@ -62,6 +75,7 @@ pub fn passes(
         for mut step in runner.rows(rows, &want)? {
             if let Some(numbered) = numbered.next() {
                 (step.index, step.run, step.whose) = (numbered.index, numbered.run, numbered.whose);
+                (step.shift, step.shifts) = (numbered.shift, numbered.shifts);
             }
             each(step)?;
         }
@@ -153,15 +167,18 @@ fn dumped(pair: &Pair<'_>, folder: &Path, plan: &Plan, tokens: &[u32], names: &N
 
 /// A pass in words.
 fn words(fed: Option<&Fed>) -> String {
-    let Some(Fed { backs, prefixes, rows }) = fed else { return "none".to_owned() };
+    let Some(Fed { backs, prefixes, rows, shifts }) = fed else { return "none".to_owned() };
     let backs =
         backs.iter().map(|(sequence, to)| format!("sequence {sequence} taken back to {}", counted(*to, "token")));
+    let shifts = shifts.iter().map(|(sequence, Shift { tokens, from })| {
+        format!("{} of sequence {sequence} removed from position {from} on", counted(*tokens, "token"))
+    });
     let of = |prefix: &(u32, u32, usize)| format!("sequence {} with {} tokens of {}", prefix.1, prefix.2, prefix.0);
     let rows = rows.chunk_by(|a, b| a.sequence == b.sequence).map(|own| {
         let (row, tokens) = (own[0], counted(own.len(), "token"));
         format!("{tokens} of sequence {} from position {}", row.sequence, row.position)
     });
-    backs.chain(prefixes.iter().map(of)).chain(rows).collect::<Vec<_>>().join(", ")
+    backs.chain(shifts).chain(prefixes.iter().map(of)).chain(rows).collect::<Vec<_>>().join(", ")
 }
 
 /// A recording of each run of a sequence, of a recording that holds all steps of `plan`.

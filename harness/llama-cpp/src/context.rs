@@ -2,7 +2,7 @@
 
 use crate::model::Model;
 use crate::said;
-use crate::taps::{Taps, callback};
+use crate::taps::{Stream, Taps, callback};
 use anyhow::{Context as _, Result, bail, ensure};
 use llama_cpp_sys_2 as sys;
 use qdiff_capture::capture::{PassCollector, Step, Stored, Want};
@@ -13,7 +13,7 @@ use qdiff_engine::model::{Graph, Node, StageId};
 use qdiff_engine::quant::{ActivationFormat, KvType};
 use qdiff_llama::llama::context::flash;
 use qdiff_llama::llama::{Owner, Plays, Runs};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Once};
 
 /// A model that runs: its KV cache, and how far it is filled.
@@ -84,6 +84,8 @@ pub(crate) struct TappedContext {
     taps: Box<Taps>,
     /// Which slots of the cache each sequence has: llama.cpp gives rows the free ones in order.
     sequences: Sequences,
+    /// The same of each sequence, if each has a stream of the cache of its own.
+    streams: BTreeMap<u32, Sequences>,
     /// The tokens of each sequence, pass by pass.
     histories: BTreeMap<u32, Vec<Vec<u32>>>,
     room: Room,
@@ -99,7 +101,13 @@ impl TappedContext {
         if room.kv.block_size() > 1 {
             unrotated();
         }
-        let mut taps = Box::new(Taps::new(graph, flash));
+        let streams = room.split.map_or(1, |_| 1 + room.more);
+        let mut taps = Box::new(Taps::new(graph, flash, streams));
+        ensure!(
+            room.split.is_none() || !taps.chooses_keys(),
+            "llama.cpp keeps pooled keys of this model beside its keys, and qdiff reads them from a unified cache alone; leave \
+             --no-kv-unified out"
+        );
         // SAFETY: a call that only fills a structure.
         let mut params = unsafe { sys::llama_context_default_params() };
         params.n_threads = room.threads as i32;
@@ -111,17 +119,22 @@ impl TappedContext {
         params.offload_kqv = model.on_gpu;
         params.op_offload = false;
         params.n_outputs_max = room.step as u32;
-        // One cache for all sequences, so that they share a prefix by its slots.
+        // One cache for all sequences, so that they share a prefix by its slots; or a stream of the cache for each.
         params.n_seq_max = 1 + room.more as u32;
-        params.kv_unified = room.more > 0;
+        params.kv_unified = room.more > 0 && room.split.is_none();
+        let cells = room.split.map_or(room.context, |longest| longest.next_multiple_of(256) * streams);
         params.cb_eval = Some(callback);
         // Boxed, so that the address holds.
         params.cb_eval_user_data = std::ptr::from_mut::<Taps>(&mut taps).cast();
-        let context = Context::new(model, owner, (room.context, room.step), params)?;
+        let context = Context::new(model, owner, (cells, room.step), params)?;
+        if room.shifts {
+            can_shift(&context, room.kv.keys)?;
+        }
         Ok(Self {
             context,
             taps,
             sequences: Sequences::default(),
+            streams: BTreeMap::new(),
             histories: BTreeMap::new(),
             room,
             want: None,
@@ -157,9 +170,11 @@ impl TappedContext {
             let (these, others) = rest.split_at(pass);
             match want.as_ref().filter(|_| others.is_empty()) {
                 Some(want) => {
-                    self.taps.begin(PassCollector::new(want, &own, these)?);
+                    let number = self.room.split.map_or(0, |_| spare as usize);
+                    self.taps.begin(vec![vec![Stream { number, rows: PassCollector::new(want, &own, these)? }]]);
                     self.decode(these)?;
-                    let given = self.taps.finish()?.finish().into_iter().flat_map(|step| step.stages);
+                    let given = self.taps.finish()?.into_iter().flatten().flat_map(|stream| stream.rows.finish());
+                    let given = given.flat_map(|step| step.stages);
                     again.extend(given.map(|(id, state)| (id, Arc::new(state))));
                 }
                 None => self.decode(these)?,
@@ -214,7 +229,31 @@ impl TappedContext {
         Ok(())
     }
 
-    /// Runs rows in one ubatch, with the taps as they are.
+    /// The sequences of the stream of the cache that this one is in.
+    fn own(&mut self, sequence: u32) -> &Sequences {
+        match self.room.split {
+            None => &self.sequences,
+            Some(_) => self.streams.entry(sequence).or_default(),
+        }
+    }
+
+    /// The ubatches in which llama.cpp runs these rows, and what collects them.
+    fn ubatches(&self, rows: &[Row], want: &Arc<Want>) -> Result<Vec<Vec<Stream>>> {
+        if self.room.split.is_none() {
+            return Ok(vec![vec![Stream { number: 0, rows: PassCollector::new(want, &self.sequences, rows)? }]]);
+        }
+        let mut now = self.streams.clone();
+        let mut stream = |own: Vec<Row>| {
+            let sequence = own[0].sequence;
+            let own_cells = now.entry(sequence).or_default();
+            let rows = PassCollector::new(want, own_cells, &own)?;
+            own_cells.clone_from(rows.after());
+            Ok(Stream { number: sequence as usize, rows })
+        };
+        split(rows).into_iter().map(|ubatch| ubatch.into_iter().map(&mut stream).collect()).collect()
+    }
+
+    /// Runs rows in one batch, with the taps as they are.
     fn decode(&mut self, rows: &[Row]) -> Result<()> {
         let position = self.context.position;
         let _doing = supervisor::doing(|| format!("llama.cpp was running position {position}"));
@@ -228,20 +267,39 @@ impl Runs for TappedContext {
     }
 
     fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {
-        self.sequences.share(from, to, tokens)?;
+        match self.room.split {
+            None => self.sequences.share(from, to, tokens)?,
+            Some(_) => {
+                let copy = self.own(from).copied(from, to, tokens)?;
+                self.streams.insert(to, copy);
+            }
+        }
         let prefix = self.passes_of(from, tokens);
         let states = self.states_after(from, &prefix)?;
+        // llama.cpp copies whole streams alone; what is too much is removed.
+        let (end, split) = (if self.room.split.is_some() { -1 } else { tokens as i32 }, self.room.split.is_some());
         // SAFETY: the context's own memory, and sequences that it was made for.
         unsafe {
             let memory = sys::llama_get_memory(self.context.raw);
-            sys::llama_memory_seq_cp(memory, from as i32, to as i32, 0, tokens as i32);
+            sys::llama_memory_seq_cp(memory, from as i32, to as i32, 0, end);
         }
         self.histories.insert(to, prefix);
-        self.give_states(to, states)
+        self.give_states(to, states)?;
+        // SAFETY: as above.
+        let done = !split
+            || unsafe {
+                let memory = sys::llama_get_memory(self.context.raw);
+                sys::llama_memory_seq_rm(memory, to as i32, tokens as i32, -1)
+            };
+        ensure!(done, "llama.cpp cannot begin sequence {to} with {tokens} tokens of sequence {from}");
+        Ok(())
     }
 
     fn take_back(&mut self, sequence: u32, to: usize) -> Result<()> {
-        self.sequences.take_back(sequence, to)?;
+        match self.room.split {
+            None => _ = self.sequences.take_back(sequence, to)?,
+            Some(_) => _ = self.streams.entry(sequence).or_default().take_back(sequence, to)?,
+        }
         let rest = self.passes_of(sequence, to);
         // llama.cpp takes no part of a sequence back whose states are those after a later token.
         let states = self.states_after(sequence, &rest)?;
@@ -256,9 +314,30 @@ impl Runs for TappedContext {
         Ok(())
     }
 
+    fn shift(&mut self, sequence: u32, from: usize, tokens: usize) -> Result<()> {
+        ensure!(
+            !self.taps.looks_back(),
+            "llama.cpp's states of recurrent layers cannot forget tokens of a sequence's middle"
+        );
+        match self.room.split {
+            None => _ = self.sequences.shift(sequence, from, tokens)?,
+            Some(_) => _ = self.streams.entry(sequence).or_default().shift(sequence, from, tokens)?,
+        }
+        let [begin, end, by] = [from, from + tokens, tokens].map(|n| n as i32);
+        // SAFETY: the context's own memory, and a sequence that it was made for; keys can be rotated again, as was asked before.
+        let done = unsafe {
+            let memory = sys::llama_get_memory(self.context.raw);
+            let done = sys::llama_memory_seq_rm(memory, sequence as i32, begin, end);
+            sys::llama_memory_seq_add(memory, sequence as i32, end, -1, -by);
+            done
+        };
+        ensure!(done, "llama.cpp cannot remove {tokens} tokens of sequence {sequence} from position {from} on");
+        Ok(())
+    }
+
     fn step(&mut self, tokens: &[u32], want: &Arc<Want>) -> Result<Step> {
         let row = |(position, &token): (u32, &u32)| Row { sequence: 0, position, token };
-        let rows: Vec<Row> = (self.sequences.tokens(0) as u32..).zip(tokens).map(row).collect();
+        let rows: Vec<Row> = (self.own(0).tokens(0) as u32..).zip(tokens).map(row).collect();
         self.rows(&rows, want)?.pop().context("a step has rows")
     }
 
@@ -273,35 +352,76 @@ impl Runs for TappedContext {
             }
             return Ok(steps);
         }
-        let collector = PassCollector::new(want, &self.sequences, rows)?;
+        let ubatches = self.ubatches(rows, want)?;
+        let of_one = |stream: &Stream| stream.rows.after().is_one();
         ensure!(
-            collector.after().is_one() || !self.taps.chooses_keys(),
+            ubatches.iter().flatten().all(of_one) || !self.taps.chooses_keys(),
             "llama.cpp chooses blocks of keys by their place in its cache, where several sequences lie between each other; run \
              each sequence alone, or give --reference none"
         );
         self.want = Some(want.clone());
-        self.taps.begin(collector);
+        self.taps.begin(ubatches);
         self.decode(rows)?;
         let collected = self.taps.finish()?;
-        let (missing, total) = collected.missing();
-        if let Some(first) = missing.first() {
-            bail!(
-                "llama.cpp never emitted {} of the {total} wanted stages, first {first}; its tensor names changed: \
-                 mend what `add(…)` says in the graph's declaration",
-                missing.len(),
-            );
+        for stream in collected.iter().flatten() {
+            let (missing, total) = stream.rows.missing();
+            if let Some(first) = missing.first() {
+                bail!(
+                    "llama.cpp never emitted {} of the {total} wanted stages, first {first}; its tensor names changed: \
+                     mend what `add(…)` says in the graph's declaration",
+                    missing.len(),
+                );
+            }
         }
-        self.sequences = collected.after().clone();
+        // The steps of each sequence, one for each ubatch that has rows of it.
+        let mut steps: BTreeMap<u32, Vec<Step>> = BTreeMap::new();
+        for Stream { rows, number } in collected.into_iter().flatten() {
+            match self.room.split {
+                None => self.sequences = rows.after().clone(),
+                Some(_) => _ = self.streams.insert(number as u32, rows.after().clone()),
+            }
+            rows.finish().into_iter().for_each(|step| steps.entry(step.whose.sequence).or_default().push(step));
+        }
         for sequence in sequences {
             let tokens = rows.iter().filter(|row| row.sequence == sequence).map(|row| row.token).collect();
             self.histories.entry(sequence).or_default().push(tokens);
         }
-        let mut steps = collected.finish();
+        let joined = |steps: Vec<Step>| Step::joined(&self.taps.graph, steps, &want.store);
+        let mut steps: Vec<Step> = steps.into_values().filter_map(joined).collect();
         if let (Some(row), Some(step)) = (rows.first(), steps.first_mut()) {
             step.before = self.again.remove(&row.sequence).unwrap_or_default();
         }
         Ok(steps)
     }
+}
+
+/// The rows of each ubatch, by sequence, in which llama.cpp runs a batch if each sequence has a stream of its own
+/// (`llama_batch_allocr::split_equal`, sequential): a ubatch has as many rows of each sequence, and the numbers of its
+/// sequences follow each other.
+fn split(rows: &[Row]) -> Vec<Vec<Vec<Row>>> {
+    let mut left: BTreeMap<u32, VecDeque<Row>> = BTreeMap::new();
+    rows.iter().for_each(|row| left.entry(row.sequence).or_default().push_back(*row));
+    let mut used = vec![false; rows.len()];
+    let mut ubatches = Vec::new();
+    while let Some(first) = used.iter().position(|used| !used) {
+        let mut these = vec![rows[first].sequence];
+        for (row, _) in rows.iter().zip(&used).skip(first).filter(|(_, used)| !**used) {
+            if these.last().is_some_and(|last| row.sequence == last + 1) {
+                these.push(row.sequence);
+            }
+        }
+        let most = these.iter().map(|sequence| left[sequence].len()).min().unwrap_or(0);
+        let own = |sequence: &u32| -> Vec<Row> {
+            left.get_mut(sequence).map(|rows| rows.drain(..most).collect()).unwrap_or_default()
+        };
+        let ubatch: Vec<Vec<Row>> = these.iter().map(own).collect();
+        for row in ubatch.iter().flatten() {
+            let at = rows.iter().position(|other| (other.sequence, other.position) == (row.sequence, row.position));
+            at.into_iter().for_each(|at| used[at] = true);
+        }
+        ubatches.push(ubatch);
+    }
+    ubatches
 }
 
 /// States by their stages.
@@ -319,6 +439,29 @@ fn beside(lengths: &mut Vec<usize>, most: usize) {
             (*before, *last) = (*before - 1, 2);
         }
     }
+}
+
+/// Refuses a context whose cached keys llama.cpp does not rotate again.
+fn can_shift(context: &Context, keys: ActivationFormat) -> Result<()> {
+    const REMEDY: &str = "leave shifts such as -4:2 out of --sequences";
+    // SAFETY: the context's own memory.
+    let can = unsafe { sys::llama_memory_can_shift(sys::llama_get_memory(context.raw)) };
+    ensure!(
+        can,
+        "llama.cpp moves no cached tokens of this model to other positions (M-RoPE has several for each token); {REMEDY}, or add \
+         --reference none"
+    );
+    ensure!(
+        keys != ActivationFormat::Bf16,
+        "llama.cpp aborts where it is to rotate cached keys in bf16 again; {REMEDY}, or take --kv-type f16 or f32"
+    );
+    // Its graph of the shift multiplies by the Hadamard matrix, which is none then (llama_mul_mat_hadamard).
+    ensure!(
+        keys.block_size() == 1,
+        "llama.cpp crashes where it is to rotate cached keys in blocks again and its Hadamard rotation is off, as qdiff has it; \
+         {REMEDY}, take --kv-type f16 or f32 for keys, or add --reference none"
+    );
+    Ok(())
 }
 
 /// Which states of a sequence are meant: those of recurrent layers (`LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`, which the bindings
@@ -383,5 +526,26 @@ impl Plays for Plain {
         // SAFETY: the context's own.
         unsafe { sys::llama_synchronize(self.0.raw) };
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As llama.cpp cuts them: sequences whose numbers follow each other, and as many rows of each.
+    #[test]
+    fn ubatches_have_as_many_rows_of_each_sequence() {
+        let rows: Vec<Row> = [(0, 3), (1, 1), (2, 4), (4, 2)]
+            .into_iter()
+            .flat_map(|(sequence, rows)| (0..rows).map(move |position| Row { sequence, position, token: 0 }))
+            .collect();
+        let all = split(&rows);
+        let of = |ubatch: &Vec<Vec<Row>>| ubatch.iter().map(|own| (own[0].sequence, own.len())).collect::<Vec<_>>();
+        let told: Vec<_> = all.iter().map(of).collect();
+        assert_eq!(told, [vec![(0, 1), (1, 1), (2, 1)], vec![(0, 2)], vec![(2, 3)], vec![(4, 2)]]);
+        let mut rest: Vec<Row> = all.into_iter().flatten().flatten().collect();
+        rest.sort_by_key(|row| (row.sequence, row.position));
+        assert_eq!(rest, rows);
     }
 }

@@ -22,6 +22,27 @@ const COMPUTED: i32 = sys::GGML_TENSOR_FLAG_COMPUTE as i32;
 /// Elements of a tensor that a thread copies at least.
 const AT_ONCE: usize = 1 << 18;
 
+/// The rows of a ubatch whose keys and values are in one stream of the KV cache.
+pub(super) struct Stream {
+    /// The number of the stream.
+    pub(super) number: usize,
+    /// What collects its rows.
+    pub(super) rows: PassCollector,
+}
+
+/// Where the rows of a stream are in a tensor.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The number of the stream, among all of the cache.
+    stream: usize,
+    /// How many the cache has.
+    streams: usize,
+    /// The place of the stream among those of the ubatch.
+    turn: usize,
+    /// How many streams the ubatch has rows of, all as many.
+    turns: usize,
+}
+
 /// What the callback needs; its address is handed to llama.cpp.
 pub(super) struct Taps {
     pub(super) graph: Graph,
@@ -31,15 +52,21 @@ pub(super) struct Taps {
     by_source: HashMap<(String, &'static str), usize>,
     /// The tensor that was found last among several of one name, and which stage it is.
     last: Option<(usize, usize)>,
-    /// What collects the step that runs.
-    collector: Option<PassCollector>,
+    /// What collects the pass that runs: the parts of each of its ubatches, in order.
+    ubatches: Vec<Vec<Stream>>,
+    /// The ubatch that runs.
+    now: usize,
+    /// The stage that begins each ubatch.
+    begins: Option<usize>,
+    /// Streams of the KV cache: one for all sequences, or one for each.
+    streams: usize,
     /// First thing that went wrong inside the callback.
     trouble: Option<String>,
 }
 
 impl Taps {
-    /// Taps of a context, whose attention is `flash` attention or not.
-    pub(super) fn new(graph: &Graph, flash: bool) -> Self {
+    /// Taps of a context, whose attention is `flash` attention or not, and whose KV cache has so many streams.
+    pub(super) fn new(graph: &Graph, flash: bool, streams: usize) -> Self {
         let mut graph = graph.clone();
         graph.nodes.iter_mut().filter(|_| flash).for_each(of_flash);
         let mut taps = Self {
@@ -47,7 +74,10 @@ impl Taps {
             by_name: HashMap::new(),
             by_source: HashMap::new(),
             last: None,
-            collector: None,
+            ubatches: Vec::new(),
+            now: 0,
+            begins: None,
+            streams,
             trouble: None,
         };
         for (index, node) in graph.nodes.iter().enumerate() {
@@ -126,47 +156,68 @@ impl Taps {
         self.graph.nodes.iter().any(|node| node.emission.layout == EmittedLayout::Mask)
     }
 
-    /// Taps a step.
-    pub(super) fn begin(&mut self, collector: PassCollector) {
-        self.collector = Some(collector);
+    /// Taps a pass that llama.cpp runs in these ubatches.
+    pub(super) fn begin(&mut self, ubatches: Vec<Vec<Stream>>) {
+        (self.ubatches, self.now, self.begins) = (ubatches, 0, None);
         (self.trouble, self.last) = (None, None);
     }
 
-    /// Ends the step.
+    /// Ends the pass, and gives what was collected in each ubatch.
     ///
     /// # Errors
     /// What went wrong inside the callback.
-    pub(super) fn finish(&mut self) -> Result<PassCollector> {
-        let collector = self.collector.take();
-        match (self.trouble.take(), collector) {
-            (Some(why), _) => bail!("{why}"),
-            (None, Some(collector)) => Ok(collector),
-            (None, None) => bail!("no step was begun"),
+    pub(super) fn finish(&mut self) -> Result<Vec<Vec<Stream>>> {
+        let ubatches = std::mem::take(&mut self.ubatches);
+        match self.trouble.take() {
+            Some(why) => bail!("{why}"),
+            None if ubatches.is_empty() => bail!("no step was begun"),
+            None if self.begins.is_some() && self.now + 1 < ubatches.len() => {
+                bail!("llama.cpp ran {} ubatches in a pass where qdiff knows of {}", self.now + 1, ubatches.len())
+            }
+            None => Ok(ubatches),
+        }
+    }
+
+    /// Notes that llama.cpp announces the node `index`: each ubatch begins with the same.
+    fn announced(&mut self, index: usize) {
+        match self.begins {
+            None => self.begins = Some(index),
+            Some(begins) if begins == index && self.ubatches.len() > 1 => {
+                self.now += 1;
+                self.last = None;
+                if self.now == self.ubatches.len() {
+                    let known = self.ubatches.len();
+                    self.trouble
+                        .get_or_insert(format!("llama.cpp runs a pass in more than the {known} ubatches known"));
+                }
+            }
+            Some(_) => {}
         }
     }
 
     fn wants(&self, index: usize) -> bool {
         let id = self.graph.nodes[index].id;
-        self.collector.as_ref().is_some_and(|c| c.wants(id))
+        self.ubatches.get(self.now).is_some_and(|streams| streams.iter().any(|stream| stream.rows.wants(id)))
     }
 
-    /// Hands the values of `t`, the output of the node `index`, to the collector.
+    /// Hands the values of `t`, the output of the node `index`, to the collectors.
     ///
     /// # Safety
     /// The tensor must be a valid one that was computed, in host memory.
     unsafe fn take(&mut self, t: *const sys::ggml_tensor, index: usize) -> Result<(), String> {
-        let Some(collector) = &mut self.collector else {
-            return Ok(());
-        };
         let node = &self.graph.nodes[index];
-        let shape = collector.extent(node);
-        // SAFETY: as the caller's.
-        let data = unsafe { copy(t, node, &shape, &|r, n| collector.meaningful(node, r, n))? };
-        if collector.take(node, Arc::new(Tensor { shape, data })) {
-            Ok(())
-        } else {
-            Err(format!("{}: llama.cpp emits it twice in a step", node.id))
+        let streams = self.ubatches.get_mut(self.now).map_or(&mut [][..], Vec::as_mut_slice);
+        let turns = streams.len();
+        for (turn, Stream { number, rows }) in streams.iter_mut().enumerate() {
+            let shape = rows.extent(node);
+            let place = Place { stream: *number, streams: self.streams, turn, turns };
+            // SAFETY: as the caller's.
+            let data = unsafe { copy(t, node, (&shape, place), &|r, n| rows.meaningful(node, r, n))? };
+            if !rows.take(node, Arc::new(Tensor { shape, data })) {
+                return Err(format!("{}: llama.cpp emits it twice in a step", node.id));
+            }
         }
+        Ok(())
     }
 }
 
@@ -201,12 +252,13 @@ unsafe fn on_host(t: &sys::ggml_tensor) -> bool {
     }
 }
 
-/// Reads the tensor in the stage's own shape; `meaningful` says how many of the entries of a row are read, the rest is 0.
+/// Reads the tensor in the stage's own shape, of the rows and the stream of `place`; `meaningful` says how many of the entries of a row are read, the rest is 0.
 ///
 /// # Safety
 /// The tensor must be a valid one that was computed, in host memory.
 unsafe fn copy(
-    t: *const sys::ggml_tensor, node: &Node, shape: &[usize], meaningful: &(dyn Fn(usize, usize) -> usize + Sync),
+    t: *const sys::ggml_tensor, node: &Node, (shape, place): (&[usize], Place),
+    meaningful: &(dyn Fn(usize, usize) -> usize + Sync),
 ) -> Result<Vec<f32>, String> {
     // SAFETY: llama.cpp passes a valid, computed tensor in host memory; every
     // row below is one of its own extents and strides, every index in range.
@@ -243,18 +295,25 @@ unsafe fn copy(
         let mismatch = || format!("{}: llama.cpp gives shape {ne:?}, the graph says {shape:?}", node.id);
         match node.emission.layout {
             EmittedLayout::Rows | EmittedLayout::PaddedKeys => {
-                let (n, fits) = match node.emission.layout {
-                    EmittedLayout::PaddedKeys => (shape[2], ne[0] >= shape[2] && ne[1..] == [shape[1], shape[0], 1]),
-                    _ => (ne[0], ne.iter().product::<usize>() == want),
+                let keys = node.emission.layout == EmittedLayout::PaddedKeys;
+                let (n, fits) = match keys {
+                    true => (shape[2], ne[0] >= shape[2] && ne[1..] == [shape[1], shape[0], place.turns]),
+                    false => (ne[0], ne.iter().product::<usize>() == want * place.turns),
                 };
-                if !fits || t.nb[0] != 4 {
+                // The rows of one stream follow those of another.
+                let before = match keys {
+                    true => place.turn * ne[1] * ne[2],
+                    false => place.turn * (want / n.max(1)),
+                };
+                if !fits || t.nb[0] != 4 || !want.is_multiple_of(n.max(1)) {
                     return Err(mismatch());
                 }
                 let rows = out.spare_capacity_mut()[..want].par_chunks_mut(n.max(1));
                 rows.with_min_len(AT_ONCE.div_ceil(n.max(1))).enumerate().for_each(|(i, to)| {
-                    let (i1, i2, i3) = (i % ne[1], i / ne[1] % ne[2], i / ne[1] / ne[2]);
                     // Scores beyond the diagonal carry no meaning; weights do.
-                    let seen = meaningful(i1, n);
+                    let seen = meaningful(i % ne[1], n);
+                    let i = before + i;
+                    let (i1, i2, i3) = (i % ne[1], i / ne[1] % ne[2], i / ne[1] / ne[2]);
                     let (to, beyond) = to.split_at_mut(seen);
                     let values = row(i1, i2, i3, seen);
                     match integers {
@@ -265,6 +324,7 @@ unsafe fn copy(
                 });
                 out.set_len(want);
             }
+            _ if place.turns > 1 && !cache => return Err(mismatch()),
             EmittedLayout::Columns => {
                 let (rows, width) = (shape[1], shape[2]);
                 if ne[..2] != [rows, width] || ne[2..].iter().any(|n| *n != 1) || t.nb[0] != 4 {
@@ -321,21 +381,24 @@ unsafe fn copy(
                 let (rows, width) = (shape[0], shape[1] * shape[2]);
                 let (size, block) = (sys::ggml_type_size(t.type_), sys::ggml_blck_size(t.type_) as usize);
                 let elements = sys::ggml_nbytes(t) / size * block;
-                let cells = elements / width;
-                if cells < rows || !elements.is_multiple_of(width) || !width.is_multiple_of(block) {
+                let of_stream = elements / place.streams;
+                let cells = of_stream / width;
+                let whole = elements.is_multiple_of(width * place.streams) && width.is_multiple_of(block);
+                if cells < rows || !whole {
                     return Err(mismatch());
                 }
+                let begin = place.stream * of_stream;
                 // Only what is there is converted: the rest holds anything.
                 let values = |from: usize, count: usize, out: &mut [f32]| {
                     to_float(t.type_, &bytes[from / block * size..][..count / block * size], &mut out[..count]);
                 };
                 out.resize(want, 0.0);
                 if node.emission.layout == EmittedLayout::KeyCache {
-                    values(0, want, &mut out);
+                    values(begin, want, &mut out);
                 } else {
                     let mut column = vec![0f32; rows];
                     for j in 0..width {
-                        values(j * cells, rows, &mut column);
+                        values(begin + j * cells, rows, &mut column);
                         for (n, v) in column.iter().enumerate() {
                             out[n * width + j] = *v;
                         }
@@ -359,10 +422,11 @@ pub(super) unsafe extern "C" fn callback(t: *mut sys::ggml_tensor, ask: bool, us
         let Some(index) = (unsafe { taps.find(t) }) else {
             return !ask;
         };
-        let wanted = taps.wants(index);
         if ask {
-            return wanted;
+            taps.announced(index);
+            return taps.wants(index);
         }
+        let wanted = taps.wants(index);
         // SAFETY: as above; after `ask` the data is there.
         if wanted && let Err(why) = unsafe { taps.take(t, index) } {
             taps.trouble.get_or_insert(why);

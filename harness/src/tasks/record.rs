@@ -9,10 +9,10 @@ use super::{Console, values};
 use crate::arithmetic::Declared;
 use crate::capture::manifest::{self, Sampler};
 use crate::capture::npz;
-use crate::capture::{Passes, container};
+use crate::capture::{Passes, Plan, container};
 use crate::formats::Formats;
 use crate::pair::Pair;
-use crate::runners::Source;
+use crate::runners::{LLAMA, Source};
 use crate::sequences;
 use crate::shard::Shard;
 use crate::verdict::read_for;
@@ -90,7 +90,9 @@ pub struct Recorded {
 pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded> {
     let (kind, injections) = sides::subject(&request.runner, &request.faults, console)?;
     npz::check_target(&request.out)?;
-    let settings = request.capture.settings()?;
+    let of_sequences = &request.sequences;
+    let settings =
+        of_sequences.settings(request.capture.settings()?, of_sequences.sequences.as_ref(), *kind == LLAMA)?;
     let opened = request.tokens.prompt.model.open()?;
     let mut pair = Pair::new(&opened, settings, console.progress)?;
     if let Some(ranks) = &request.ranks.ranks {
@@ -103,6 +105,9 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
     let input = match &request.like {
         None if request.sequences.sequences.is_some() => {
             kind.check_sequences()?;
+            if of_sequences.sequences.as_ref().is_some_and(Plan::shifts) {
+                kind.check_shifts()?;
+            }
             ensure!(
                 injections.is_empty(),
                 "--inject changes a run of one sequence: leave --inject out, or --sequences"

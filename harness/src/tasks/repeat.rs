@@ -38,6 +38,7 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
         (prompt.template != Template::Bare).then(|| "--template model".to_owned()),
         (*decode != 8 && !recorded && args.sequences.sequences.is_none()).then(|| option("-n", decode)),
         args.sequences.sequences.as_ref().map(|plan| option("--sequences", plan)),
+        args.sequences.no_kv_unified.then(|| "--no-kv-unified".to_owned()),
         args.ranks.ranks.as_ref().filter(|_| !recorded).map(|ranks| option("--ranks", ranks)),
         passes.passes.as_ref().filter(|_| !recorded).map(|passes| option("--passes", passes)),
         (capture.ubatch != UBATCH && !recorded).then(|| option("--ubatch", &capture.ubatch)),
@@ -117,12 +118,12 @@ mod tests {
     }
 
     /// Options that change what a run finds.
-    const REPEATED: [&str; 27] = [
+    const REPEATED: [&str; 28] = [
         "-m other.gguf", "--prompt code", "--tokens 1,2", "--length 5", "--raw", "--system 'be brief'",
-        "--template model", "-n 3", "--passes 4,2x1,3", "--sequences 4,2+1", "--ranks 2", "--ubatch 4",
-        "--kv-type f16", "--gemm cublas", "--subject cpu", "--reference none", "--map names.map", "--taps logits",
-        "--repeat 2", "--confirm 3", "--timeout 7", "--why-budget 4", "--check probe", "--probe-seed 00000000000000ff",
-        "--oracle cuda", "--inject rope-base@L01", "--tolerance logits=0.5",
+        "--template model", "-n 3", "--passes 4,2x1,3", "--sequences 4,2+1", "--no-kv-unified", "--ranks 2",
+        "--ubatch 4", "--kv-type f16", "--gemm cublas", "--subject cpu", "--reference none", "--map names.map",
+        "--taps logits", "--repeat 2", "--confirm 3", "--timeout 7", "--why-budget 4", "--check probe",
+        "--probe-seed 00000000000000ff", "--oracle cuda", "--inject rope-base@L01", "--tolerance logits=0.5",
     ];
 
     /// Others: filters, which are beside the command; what a run may take of the machine; the prompts, of which it is

@@ -384,13 +384,34 @@ pub struct SequencesRequest {
     /// tokens of sequence 0. The second pass feeds 5 more tokens of sequence 0, 1 token of sequence 1, and 17 tokens of
     /// sequence 2, which begins with the 7 cached tokens of sequence 0; with 17@0:4 it begins with the first 4 of them. In
     /// 9,5,1~4 sequence 0 takes its last 4 tokens back before the third pass, as after a rejected draft; 1~all takes all its
-    /// tokens back. Nothing is decoded. Each sequence is a run of its own; after tokens were taken back, a new run
+    /// tokens back. In 9,5-4:2 a context shift removes the 4 tokens from position 2 on before the second pass. Nothing is decoded. Each sequence is a run of its own; after tokens were taken back, a new run
     /// begins. --inject works with one sequence only
     #[arg(long, value_name = "LIST")]
     pub sequences: Option<Plan>,
+    /// Let llama.cpp keep a KV cache of its own for each sequence (kv_unified = false), not one for all; it then runs a pass
+    /// in ubatches with as many tokens of each sequence
+    #[arg(long)]
+    pub no_kv_unified: bool,
 }
 
 impl SequencesRequest {
+    /// These settings, with what is asked of llama.cpp's KV cache, in a run of `plan` that llama.cpp takes part in or not.
+    ///
+    /// # Errors
+    /// A cache for each sequence in a run without llama.cpp, or of one sequence.
+    pub fn settings(&self, settings: Settings, plan: Option<&Plan>, llama: bool) -> Result<Settings> {
+        ensure!(
+            !self.no_kv_unified || plan.is_some(),
+            "--no-kv-unified is about a run of several sequences; name them with --sequences, or leave it out"
+        );
+        ensure!(
+            !self.no_kv_unified || llama,
+            "--no-kv-unified is about llama.cpp's KV cache, and llama.cpp does not run here; take --subject llama or --reference \
+             llama, or leave it out"
+        );
+        Ok(Settings { split_kv: self.no_kv_unified, ..settings })
+    }
+
     /// The plan, for a prompt of so many tokens; none by default.
     ///
     /// # Errors

@@ -72,7 +72,7 @@ pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, cons
     let plan = chosen.plan(request.sequences.sequences.as_ref())?;
     let ranks = chosen.ranks(request.ranks.ranks.as_ref())?;
     ensure!(ranks.is_none() || plan.is_none(), "--ranks runs one sequence; leave --ranks or --sequences out");
-    let settings = chosen.settings()?;
+    let settings = request.sequences.settings(chosen.settings()?, plan.as_ref(), chosen.runs_llama())?;
     // The process ends after its verdicts, and the system takes a model back faster than llama.cpp frees it.
     let opened = ManuallyDrop::new(request.sides.tokens.prompt.model.open()?);
     let mut pair = Pair::new(&opened, settings, console.progress)?;

@@ -90,7 +90,10 @@ impl Batch {
         let some = !self.positions.is_empty() && !opened.model.graph().is_recurrent();
         let positions = some.then(|| self.positions.to_owned());
         let tokens = TokensRequest { prompt: all.text(plan.tokens()), decode: 0 };
-        RunRequest { sequences: SequencesRequest { sequences: Some(plan) }, ..all.run(tokens, WHOLE, positions) }
+        RunRequest {
+            sequences: SequencesRequest { sequences: Some(plan), ..SequencesRequest::default() },
+            ..all.run(tokens, WHOLE, positions)
+        }
     }
 }
 

@@ -263,10 +263,13 @@ impl<'a> SideChoice<'a> {
     /// Sides that cannot run several sequences in one pass, or are of other ones.
     pub(super) fn plan(&self, asked: Option<&Plan>) -> Result<Option<Plan>> {
         let plan = self.recorded().map_or(asked, |(_, manifest)| manifest.sequences.as_ref());
-        if plan.is_some() {
+        if let Some(own) = plan {
             for side in [&self.subject, &self.reference] {
                 match side {
-                    Side::Live(kind) => kind.check_sequences()?,
+                    Side::Live(kind) => {
+                        kind.check_sequences()?;
+                        own.shifts().then(|| kind.check_shifts()).transpose()?;
+                    }
                     Side::Recorded(folder, manifest) => ensure!(
                         manifest.sequences.as_ref() == plan,
                         "the capture {} is of other sequences; name one of the same passes, or an engine",
@@ -281,6 +284,11 @@ impl<'a> SideChoice<'a> {
             );
         }
         Ok(plan.cloned())
+    }
+
+    /// Whether a side is llama.cpp on the CPU, and runs.
+    pub(super) fn runs_llama(&self) -> bool {
+        [&self.subject, &self.reference].iter().any(|side| matches!(side, Side::Live(kind) if **kind == LLAMA))
     }
 
     /// Whether the reference is llama.cpp.

@@ -12,6 +12,7 @@ use qdiff::runners::cpu::Cpu;
 use qdiff::runners::{Faults, LLAMA};
 use qdiff::sequences::{record, runner};
 use qdiff_engine::model::StageId;
+use qdiff_engine::ops::{Rope, Tensor, rope};
 use qdiff_engine::tap::{Intervene, Site};
 use qdiff_lab::score::faults::sequences::SeenByAll;
 use qdiff_tests::containers::{Array, arrays, write_npy, write_safetensors};
@@ -62,6 +63,55 @@ fn sequences_of_one_run_match() {
     }
     tokens.sort_unstable();
     assert_eq!(tokens, [(Some(0), 13), (Some(1), 2), (Some(2), 25)]);
+}
+
+/// llama.cpp with a KV cache of its own for each sequence could not be the reference. It cuts a pass into ubatches with as many
+/// tokens of each sequence, and copies the cache of a prefix.
+#[test]
+fn llama_with_a_cache_for_each_sequence_is_a_reference() {
+    let folder = folder();
+    for (plan, length, runs) in [(PLAN, 33, 3), ("9+2,5+1,1~4+1,4~all+1,0+0+3@1:2", 27, 5)] {
+        for (subject, more) in [("cpu", ""), ("cpu", "--kv-type q8_0/q4_1"), ("llama", "")] {
+            let line = format!("run -m model.gguf --length {length} --sequences {plan} --no-kv-unified {more}");
+            let said = folder.qdiff(&format!("{line} --subject {subject}")).exits(0);
+            assert!(said.stdout.contains(&format!("{runs} runs: {runs} MATCH")), "{line}: {said}");
+            let reports = files(&folder.join("qdiff-report"));
+            assert_eq!(reports.len(), runs, "{reports:?}");
+            for file in reports {
+                let report = folder.json(&format!("qdiff-report/{file}/report.json"));
+                assert!(report.is_whole(), "{file}");
+                assert!(report["reference"]["name"].as_str().unwrap().contains("split KV"), "{}", report["reference"]);
+                assert!(report["run"]["command"].as_str().unwrap().contains("--no-kv-unified"), "{}", report["run"]);
+            }
+            std::fs::remove_dir_all(folder.join("qdiff-report")).unwrap();
+        }
+    }
+    for (line, why) in [
+        ("", "several sequences; name them with --sequences"),
+        ("--length 33 --sequences 7,5+1+17@0,1+1+1 --subject cpu --reference none", "llama.cpp does not run here"),
+    ] {
+        let refused = folder.qdiff(&format!("run -m model.gguf --no-kv-unified {line}")).exits(2);
+        assert!(refused.stderr.replace('\n', " ").contains(why), "{refused}");
+    }
+}
+
+/// A fault of a batch is found beside llama.cpp with a cache for each sequence, in the sequence that it is wrong for.
+#[test]
+fn a_fault_is_found_beside_caches_of_each_sequence() {
+    let folder = folder();
+    let opened = LoadedModel::new(&folder.join("model.gguf")).unwrap();
+    let pair = Pair::new(&opened, Settings { split_kv: true, ..Settings::default() }, &silent).unwrap();
+    let (plan, tokens): (Plan, Vec<u32>) = (PLAN.parse().unwrap(), (0..33).map(|i| 3 + i * 7 % 200).collect());
+    let mut llama = runner(&pair, &LLAMA, &plan, Faults::default()).unwrap();
+    let references = record(&pair, llama.as_mut(), &plan, &tokens).unwrap();
+    let mut cpu = Cpu::intervened(&opened.model, Box::new(SeenByAll::new(1, 2, plan.fed(&tokens))));
+    let subjects = record(&pair, &mut cpu, &plan, &tokens).unwrap();
+    for (number, (subject, reference)) in subjects.iter().zip(&references).enumerate() {
+        let diagnosis = pair.judge(subject, Some(reference)).unwrap();
+        let origins: Vec<String> = diagnosis.verdict.origins().iter().map(|origin| origin.id.to_string()).collect();
+        let wrong = ["L01.attn_weights".to_owned()];
+        assert_eq!(origins, if number == 2 { &wrong[..] } else { &[] }, "sequence {number}");
+    }
 }
 
 /// A capture of several sequences is judged sequence by sequence. One of schema 3 is of one sequence, and read as before.
@@ -131,6 +181,146 @@ fn rows_of_another_sequence_are_seen_in_one_sequence_alone() {
             assert!(finding.cause.is_none() && finding.solution.is_none());
             let stage = diagnosis.verdict.stages.iter().find(|stage| stage.origin).unwrap();
             assert_eq!(stage.subject.as_ref().unwrap().first_bad.unwrap().whose.sequence, wrong);
+        }
+    }
+}
+
+/// 4 tokens are removed from the middle of sequence 0 while sequence 1 decodes; later 2 of sequence 1, and 3 more of sequence 0.
+const SHIFTED: &str = "12+7,3-4:2+1,1+2-2:1,2-3:0+1,1+1";
+
+/// A context shift could not be run. Every stage of the rows after it is right on its own operands, in qdiff's engine and in
+/// llama.cpp, whose keys are rotated again (K-shift). qdiff's engine does so in every format of a cache.
+#[test]
+fn a_context_shift_matches() {
+    let folder = folder();
+    for more in [
+        "",
+        "--no-kv-unified",
+        "--kv-type f16",
+        "--kv-type f16/q4_1 --no-kv-unified",
+        "--kv-type q8_0 --reference none",
+        "--kv-type iq4_nl/f32 --reference none",
+        "--kv-type bf16 --reference none",
+    ] {
+        let line = format!("run -m model.gguf --length 31 --subject cpu --sequences {SHIFTED} {more}");
+        let (code, word) = if more.contains("none") { (3, "INCOMPLETE") } else { (0, "MATCH") };
+        let said = folder.qdiff(&line).exits(code);
+        assert!(said.stdout.contains(&format!("2 runs: 2 {word}")), "{line}: {said}");
+        let reports = files(&folder.join("qdiff-report"));
+        for file in &reports {
+            let report = folder.json(&format!("qdiff-report/{file}/report.json"));
+            assert!(code == 3 || report.is_whole(), "{line}: {file}");
+            assert_eq!(report["run"]["sequence"]["plan"], SHIFTED);
+        }
+        std::fs::remove_dir_all(folder.join("qdiff-report")).unwrap();
+    }
+    folder.qdiff(&format!("record -m model.gguf --length 31 --sequences {SHIFTED} --out shifted")).exits(0);
+    let said = folder.qdiff("run -m model.gguf --subject capture:shifted").exits(0);
+    assert!(said.stdout.contains("2 runs: 2 MATCH"), "{said}");
+}
+
+/// What cannot be shifted is refused in a sentence that names the option and a remedy.
+#[test]
+fn a_context_shift_that_cannot_be_is_refused() {
+    let folder = folder();
+    for arch in ["qwen3next", "qwen35", "qwen2vl"] {
+        folder.qdiff(&format!("synth {arch}.gguf --arch {arch}")).exits(0);
+    }
+    for (line, why) in [
+        ("-m qwen3next.gguf --subject cpu", "cannot forget tokens in the middle of a sequence"),
+        ("-m qwen35.gguf --subject cpu --reference none", "cannot forget tokens in the middle of a sequence"),
+        ("-m qwen2vl.gguf --subject cpu", "M-RoPE"),
+        ("-m model.gguf --subject cpu --kv-type bf16", "keys in bf16 again"),
+        ("-m model.gguf --subject cpu --kv-type q8_0", "keys in blocks again"),
+        ("-m model.gguf --subject 'cmd: cat {model} {sequences}'", "removes no tokens from the middle of a sequence"),
+    ] {
+        let refused = folder.qdiff(&format!("run {line} --length 31 --sequences {SHIFTED}")).exits(2);
+        let told = refused.stderr.replace('\n', " ");
+        assert!(told.contains(why) && told.contains("-4:2 out of --sequences"), "{line}: {refused}");
+    }
+}
+
+/// llama.cpp's graph of a shift rotates all cached keys by the model's own rotation. That of YaRN multiplies by a magnitude, which a
+/// key has already: keys are multiplied again at each shift, those of other sequences too.
+#[test]
+fn the_reference_is_wrong_where_a_shift_meets_yarn() {
+    let folder = folder();
+    folder
+        .qdiff(
+            "synth yarn.gguf --set rope.scaling.type=yarn --set rope.scaling.factor=4.0 \
+             --set rope.scaling.original_context_length=512",
+        )
+        .exits(0);
+    let line = "run -m yarn.gguf --length 23 --subject cpu --sequences";
+    let said = folder.qdiff(&format!("{line} 12+7,3+1")).exits(0);
+    assert!(said.stdout.contains("2 runs: 2 MATCH"), "{said}");
+    let said = folder.qdiff(&format!("{line} 12+7,3-4:2+1")).exits(1);
+    assert!(said.stdout.contains("2 runs: 2 REFERENCE-SUSPECT"), "{said}");
+    assert!(unwrapped(&said.stdout).contains("at L00.k_cache: the subject agrees with f64"), "{said}");
+}
+
+/// A bug of a context shift: what it makes of a row of a cache that moved, of what was stored before.
+struct WrongShift {
+    cache: &'static str,
+    row: fn(&Rope, &[f32]) -> Vec<f32>,
+    before: Vec<f32>,
+    pass: usize,
+}
+
+impl Intervene for WrongShift {
+    fn change(&mut self, site: Site<'_>) {
+        if site.node.id != StageId::layer(1, self.cache) {
+            return;
+        }
+        self.pass += 1;
+        // Sequence 0 had slots 0 to 11. The shift before the second pass moved those from slot 6 on.
+        let width = site.output.row_len();
+        if self.pass == 2 {
+            let rope = Rope::neox(1e6, site.output.shape[2]);
+            for slot in 6..12 {
+                let wrong = (self.row)(&rope, &self.before[slot * width..][..width]);
+                site.output.data[slot * width..][..width].copy_from_slice(&wrong);
+            }
+        }
+        self.before.clone_from(&site.output.data);
+    }
+}
+
+/// A stored row turned by so many positions.
+fn turned(rope: &Rope, row: &[f32], by: f64) -> Vec<f32> {
+    rope::forward(rope, &Tensor { shape: vec![1, row.len()], data: row.to_vec() }, &[by]).data
+}
+
+/// Keys that a shift moves and does not rotate again, or rotates the other way, and values that it rotates, are found at the cache,
+/// in the sequence that was shifted alone. The rows behind read what the cache holds, and are not accused.
+#[test]
+fn a_wrong_context_shift_is_found_at_its_cache() {
+    let folder = folder();
+    let opened = LoadedModel::new(&folder.join("model.gguf")).unwrap();
+    let pair = Pair::new(&opened, Settings::default(), &silent).unwrap();
+    let (plan, tokens): (Plan, Vec<u32>) =
+        ("12+7,3-4:2+1,1+2".parse().unwrap(), (0..26).map(|i| 3 + i * 7 % 200).collect());
+    let mut llama = runner(&pair, &LLAMA, &plan, Faults::default()).unwrap();
+    let references = record(&pair, llama.as_mut(), &plan, &tokens).unwrap();
+    let bugs: [(&str, fn(&Rope, &[f32]) -> Vec<f32>); 3] = [
+        ("k_cache", |_, row| row.to_vec()),
+        ("k_cache", |rope, row| turned(rope, row, 4.0)),
+        ("v_cache", |rope, row| turned(rope, row, -4.0)),
+    ];
+    for (i, (cache, row)) in bugs.into_iter().enumerate() {
+        let fault = WrongShift { cache, row, before: Vec::new(), pass: 0 };
+        let mut cpu = Cpu::intervened(&opened.model, Box::new(fault));
+        let subjects = record(&pair, &mut cpu, &plan, &tokens).unwrap();
+        for (number, (subject, reference)) in subjects.iter().zip(&references).enumerate() {
+            let diagnosis = pair.judge(subject, Some(reference)).unwrap();
+            let origins: Vec<String> = diagnosis.verdict.origins().iter().map(|origin| origin.id.to_string()).collect();
+            let wrong = [format!("L01.{cache}")];
+            assert_eq!(origins, if number == 0 { &wrong[..] } else { &[] }, "bug {i}, sequence {number}");
+            if number == 0 {
+                let stage = diagnosis.verdict.stages.iter().find(|stage| stage.origin).unwrap();
+                let bad = &stage.subject.as_ref().unwrap().bad_positions;
+                assert_eq!(*bad, (2..8).collect::<BTreeSet<usize>>(), "bug {i}");
+            }
         }
     }
 }

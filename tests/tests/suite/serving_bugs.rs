@@ -298,7 +298,7 @@ impl FaultyServing {
     /// # Panics
     /// If a run has other passes than were named.
     fn begin(&mut self) {
-        let Fed { backs, prefixes, rows } = self.passes.pop_front().expect("a pass that was named");
+        let Fed { backs, prefixes, rows, .. } = self.passes.pop_front().expect("a pass that was named");
         for (sequence, to) in backs {
             self.sequences.take_back(sequence, to).expect("tokens that are there");
         }

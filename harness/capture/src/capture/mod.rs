@@ -31,7 +31,7 @@ pub use filter::Filter;
 pub use filter::{matches, stages_like};
 pub use names::Names;
 pub use passes::{Lengths, Pass, Passes, in_other_run, steps};
-pub use plan::{Fed, Plan, Share, Whose};
+pub use plan::{Fed, Plan, Share, Shift, Whose};
 pub use rounding::Rounding;
 pub use sequences::{PassCollector, PassTaps};
 pub use store::{BUDGET, Store, Stored};
@@ -95,6 +95,10 @@ pub struct Step {
     pub cut_short: bool,
     /// Whether it is the last step of a prefix, or before tokens were taken back: an engine may have made its states again.
     pub handed_on: bool,
+    /// What was removed from the middle of its sequence before the step.
+    pub shift: Option<Shift>,
+    /// How often that was done in its run by then.
+    pub shifts: u32,
     /// States before the step that the engine made again and handed out.
     pub before: BTreeMap<StageId, Arc<Stored>>,
 }
@@ -165,16 +169,18 @@ impl Step {
             slots: None,
             cut_short: false,
             handed_on: false,
+            shift: None,
+            shifts: 0,
             before: BTreeMap::new(),
         }
     }
 
     /// The same step without stages, all of whose rows are kept.
     pub fn bare(&self) -> Self {
-        let Self { index, run, whose, in_pass, cut_short, handed_on, .. } = *self;
+        let Self { index, run, whose, in_pass, cut_short, handed_on, shift, shifts, .. } = *self;
         let (foreign, before) = (self.foreign.clone(), self.before.clone());
         let bare = Self { slots: self.slots.clone(), ..Self::new(self.first, self.tokens.clone()) };
-        Self { index, run, whose, foreign, in_pass, cut_short, handed_on, before, ..bare }
+        Self { index, run, whose, foreign, in_pass, cut_short, handed_on, shift, shifts, before, ..bare }
     }
 
     /// A copy of the first `tokens` tokens of the step, of which at least one is there, kept in `store`.
@@ -210,10 +216,49 @@ impl Step {
                 foreign.entry(*id).or_default().extend(rows);
             }
         }
-        let Self { index, run, whose, in_pass, handed_on, .. } = *self;
+        let Self { index, run, whose, in_pass, handed_on, shift, shifts, .. } = *self;
         let (cut_short, before) = (self.cut_short || !whole, self.before.clone());
+        let step = Self { index, run, whose, foreign, stages, choice, in_pass, cut_short, handed_on, before, ..step };
         let slots = self.slots.as_ref().map(|slots| slots[..tokens].to_vec());
-        Self { index, run, whose, foreign, stages, choice, in_pass, slots, cut_short, handed_on, before, ..step }
+        Self { slots, shift, shifts, ..step }
+    }
+
+    /// One step of the `steps` of a sequence in a pass, which follow each other; none of none. A cache is that of the last of them.
+    pub fn joined(graph: &Graph, mut steps: Vec<Self>, store: &Arc<Store>) -> Option<Self> {
+        let last = steps.pop()?;
+        if steps.is_empty() {
+            return Some(last);
+        }
+        steps.push(last);
+        let (first, keys) = (steps[0].first, steps.last().map_or(0, Self::keys));
+        let mut joined = Self::new(first, steps.iter().flat_map(|step| step.tokens.iter().copied()).collect());
+        joined.whose = steps[0].whose;
+        joined.before = std::mem::take(&mut steps[0].before);
+        joined.slots = steps.iter().map(|step| step.slots.clone()).collect::<Option<Vec<_>>>().map(|all| all.concat());
+        if steps.iter().any(|step| step.kept.is_some()) {
+            let offsets =
+                |step: &Self| (0..step.rows()).map(|r| step.first - first + step.offset(r)).collect::<Vec<_>>();
+            joined.kept = Some(steps.iter().flat_map(offsets).collect());
+        }
+        let ids: BTreeSet<StageId> = steps.iter().flat_map(|step| step.stages.keys().copied()).collect();
+        for id in ids {
+            let Some(node) = graph.index(id).map(|index| &graph.nodes[index]) else { continue };
+            let mut parts: Vec<Stored> = steps.iter_mut().filter_map(|step| step.stages.remove(&id)).collect();
+            let stored = match (node.token_axis(), parts.pop()) {
+                (Some(axis), Some(last)) => {
+                    let parts: Vec<_> = parts.iter().chain([&last]).map(Stored::get).collect();
+                    store.keep(of_rows(&parts, axis, node.shape.last() == Some(&Axis::Keys), keys))
+                }
+                (None, Some(last)) => last,
+                (_, None) => continue,
+            };
+            joined.stages.insert(id, stored);
+        }
+        for step in steps {
+            joined.choice = step.choice;
+            step.foreign.into_iter().for_each(|(id, rows)| joined.foreign.entry(id).or_default().extend(rows));
+        }
+        Some(joined)
     }
 
     /// Of attention weights, the rows of its first `tokens` tokens that look at the keys of later ones.
@@ -295,10 +340,33 @@ impl Step {
     fn own_label(&self) -> String {
         match (self.index, self.first) {
             (0, 0) => "prefill".to_owned(),
+            // After a shift, positions come again.
+            (0, first) if self.shifts > 0 => format!("prefill@{first}-{}", self.shifts),
             (0, first) => format!("prefill@{first}"),
             (n, _) => format!("step{n}"),
         }
     }
+}
+
+/// The rows of parts, which follow each other along `axis`. Rows that count keys have `keys` of them: those beyond a part's own are 0.
+fn of_rows(parts: &[Cow<'_, Tensor<f32>>], axis: usize, by_keys: bool, keys: usize) -> Tensor<f32> {
+    let mut shape = parts[0].shape.clone();
+    shape[axis] = parts.iter().map(|part| part.shape[axis]).sum();
+    if by_keys {
+        shape[axis + 1..].last_mut().into_iter().for_each(|own| *own = keys);
+    }
+    let mut data = Vec::with_capacity(shape.iter().product());
+    for outer in 0..shape[..axis].iter().product() {
+        for part in parts {
+            let row: usize = part.shape[axis + 1..].iter().product();
+            let of_part = &part.data[outer * part.shape[axis] * row..][..part.shape[axis] * row];
+            for row in of_part.chunks(part.shape[axis + 1..].last().copied().unwrap_or(1).max(1)) {
+                data.extend_from_slice(row);
+                data.resize(data.len() + if by_keys { keys - row.len() } else { 0 }, 0.0);
+            }
+        }
+    }
+    Tensor { shape, data }
 }
 
 /// All steps of one runner.
@@ -366,6 +434,11 @@ impl Capture {
     pub fn history(&self, index: usize) -> Vec<u32> {
         let mut tokens = Vec::new();
         for step in &self.steps[..=index] {
+            if let Some(Shift { tokens: removed, from }) =
+                step.shift.filter(|shift| shift.from + shift.tokens < tokens.len())
+            {
+                tokens.drain(from..from + removed);
+            }
             if step.first > tokens.len() {
                 return Vec::new();
             }
@@ -399,5 +472,26 @@ impl Capture {
     /// A capture without steps, for some of what this one holds.
     pub fn sibling(&self) -> Self {
         Self { rounding: self.rounding.clone(), ..Self::new(self.store.clone()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of parts follow each other, of each head; keys that a part does not have yet are 0.
+    #[test]
+    fn rows_of_parts_follow_each_other() {
+        let part = |shape: [usize; 3], first: usize| {
+            let data = (first..first + shape.iter().product::<usize>()).map(|i| i as f32).collect();
+            Cow::Owned(Tensor { shape: shape.to_vec(), data })
+        };
+        // Two heads: one row of one key, then two rows of three keys.
+        let joined = of_rows(&[part([2, 1, 1], 1), part([2, 2, 3], 10)], 1, true, 3);
+        assert_eq!(joined.shape, [2, 3, 3]);
+        let (first, second) = ([1.0, 0.0, 0.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0], [2.0, 0.0, 0.0, 16.0, 17.0]);
+        assert_eq!((&joined.data[..9], &joined.data[9..14]), (&first[..], &second[..]));
+        let joined = of_rows(&[part([1, 1, 2], 0), part([2, 1, 2], 2)], 0, false, 3);
+        assert_eq!((joined.shape, joined.data), (vec![3, 1, 2], vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0]));
     }
 }

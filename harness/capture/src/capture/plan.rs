@@ -7,7 +7,7 @@ use qdiff_engine::cpu::Row;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::str::FromStr;
 
@@ -21,10 +21,35 @@ pub struct Share {
     pub tokens: usize,
     /// What it takes back before the pass.
     pub back: Option<Back>,
+    /// What is removed from its middle before the pass, after that.
+    pub shift: Option<Shift>,
     /// The sequence that it begins with.
     pub prefix: Option<u32>,
     /// With how many tokens of it; all that it had before the pass where `None`.
     pub length: Option<usize>,
+}
+
+/// Tokens that are removed from the middle of a sequence. Those behind them have as much lower positions: their cached keys are
+/// rotated again, by as many positions back, and their values stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shift {
+    /// How many (`n_discard` in llama.cpp).
+    pub tokens: usize,
+    /// The position of the first of them: so many are kept before it (`n_keep`).
+    pub from: usize,
+}
+
+impl Shift {
+    /// Whether a sequence of so many tokens has them, and others behind them.
+    fn fits(self, length: usize) -> bool {
+        self.tokens > 0 && self.from.checked_add(self.tokens).is_some_and(|end| end < length)
+    }
+
+    /// The shift of a sequence of so many tokens that is as near to this one as can be.
+    fn near(self, length: usize) -> Option<Self> {
+        let from = self.from.min(length.checked_sub(2)?);
+        Some(Self { from, tokens: self.tokens.min(length - 1 - from) })
+    }
 }
 
 /// Tokens that a sequence takes back.
@@ -39,7 +64,8 @@ pub enum Back {
 /// Passes as people write them. In `7,5+1+17@0` the first pass feeds 7 tokens of sequence 0. The second pass feeds 5 more of
 /// sequence 0, one of sequence 1 and 17 of sequence 2, which begins with what sequence 0 had before (its 7 tokens). With
 /// `17@0:4` it begins with the first 4 of these. In `9,5,1~4` the last 4 tokens are taken back before the third pass. With
-/// `1~all` all of them are: the sequence begins anew.
+/// `1~all` all of them are: the sequence begins anew. In `9,5-4:2` the 4 tokens from position 2 on are removed before the second
+/// pass, and those behind them move down (a context shift).
 ///
 /// What a sequence is after it took tokens back is a run of its own: what it had is judged, and what it has then is judged as
 /// if the tokens that were taken back had never been. Such runs have the numbers after those of the sequences.
@@ -47,11 +73,13 @@ pub enum Back {
 #[serde(try_from = "String", into = "String")]
 pub struct Plan(pub Vec<Vec<Share>>);
 
-/// A pass that runs: sequences that take tokens back, sequences that begin with a prefix, and rows; in this order.
+/// A pass that runs: sequences that take tokens back, sequences that are shifted, sequences that begin with a prefix, and rows; in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fed {
     /// Which sequence goes back, and to how many tokens.
     pub backs: Vec<(u32, usize)>,
+    /// Which sequence is shifted, and how.
+    pub shifts: Vec<(u32, Shift)>,
     /// Whose prefix, which sequence begins with it, and its length.
     pub prefixes: Vec<(u32, u32, usize)>,
     /// The rows of all sequences, one sequence after another.
@@ -106,6 +134,8 @@ struct Turn {
     begins: Option<(usize, usize)>,
     /// Tokens that it is fed.
     tokens: usize,
+    /// What is removed from its middle before.
+    shift: Option<Shift>,
 }
 
 impl Plan {
@@ -184,6 +214,15 @@ impl Plan {
                 let left = [back.from(here), other.back.unwrap_or(back).from(now)];
                 lengths[s] = (left, [last.saturating_sub(here - left[0]), draft.saturating_sub(now - left[1])]);
             }
+            for (s, (own, other)) in pass.iter().zip(there.iter_mut()).enumerate() {
+                let Some(shift) = own.shift else { continue };
+                let ([here, now], last) = lengths[s];
+                // Another number of tokens, if so many are there.
+                let longer = Shift { tokens: shift.tokens + usize::from(other_lengths), ..shift };
+                other.shift = longer.near(now);
+                let left = [here - shift.tokens, now - other.shift.map_or(0, |shift| shift.tokens)];
+                lengths[s] = (left, last);
+            }
             let before = lengths.clone();
             for (s, (own, other)) in pass.iter().zip(there).enumerate() {
                 if let Some(from) = own.prefix {
@@ -246,6 +285,29 @@ impl Plan {
         self.0.iter().map(rows).max().unwrap_or(0)
     }
 
+    /// Whether tokens are removed from the middle of a sequence.
+    pub fn shifts(&self) -> bool {
+        self.0.iter().flatten().any(|share| share.shift.is_some())
+    }
+
+    /// The most tokens that a sequence has at a time.
+    pub fn deepest(&self) -> usize {
+        let (mut lengths, mut most) = (vec![0usize; self.sequences()], 0);
+        for pass in &self.0 {
+            for (length, share) in lengths.iter_mut().zip(pass) {
+                *length = share.back.map_or(*length, |back| back.from(*length));
+                *length -= share.shift.map_or(0, |shift| shift.tokens);
+            }
+            let before = lengths.clone();
+            for (length, share) in lengths.iter_mut().zip(pass) {
+                let all = share.prefix.map(|from| before.get(from as usize).copied().unwrap_or(0));
+                *length = all.map_or(*length, |all| share.length.unwrap_or(all)) + share.tokens;
+                most = most.max(*length);
+            }
+        }
+        most
+    }
+
     /// The passes over these tokens, which are dealt out pass by pass, and in a pass to one sequence after another.
     ///
     /// # Panics
@@ -258,6 +320,10 @@ impl Plan {
                 if let Some(back) = share.back {
                     lengths[s] = back.from(lengths[s]);
                     fed.backs.push((s as u32, lengths[s]));
+                }
+                if let Some(shift) = share.shift {
+                    lengths[s] -= shift.tokens;
+                    fed.shifts.push((s as u32, shift));
                 }
             }
             let before = lengths.clone();
@@ -295,6 +361,7 @@ impl Plan {
                 if let Some(back) = share.back {
                     now[s] = Now { length: back.from(now[s].length), back: true, ..now[s] };
                 }
+                now[s].length -= share.shift.map_or(0, |shift| shift.tokens);
             }
             let (mut turns, before) = (Vec::new(), now.clone());
             for (s, share) in shares.iter().enumerate().filter(|(_, share)| share.tokens > 0) {
@@ -310,7 +377,8 @@ impl Plan {
                 }
                 now[s].length += share.tokens;
                 let whose = Whose { sequence: s as u32, rollbacks: now[s].rollbacks };
-                turns.push(Turn { whose, run: now[s].run, begins, tokens: share.tokens });
+                let shift = share.shift;
+                turns.push(Turn { whose, run: now[s].run, begins, tokens: share.tokens, shift });
             }
             turns
         };
@@ -324,18 +392,21 @@ impl Plan {
     /// If there are fewer tokens than [`Self::tokens`].
     pub fn steps(&self, tokens: &[u32]) -> Vec<Step> {
         let (mut steps, mut lengths) = (Vec::new(), vec![Vec::new(); self.runs()]);
+        let mut shifts = vec![0; self.runs()];
         for (Fed { rows, .. }, turns) in self.fed(tokens).iter().zip(self.turns()) {
             let before = lengths.clone();
             let mut rows = rows.as_slice();
-            for Turn { whose, run, begins, tokens } in turns {
+            for Turn { whose, run, begins, tokens, shift } in turns {
                 if let Some((from, length)) = begins {
                     lengths[run] = cut(&before[from], length);
                 }
+                shifts[run] += u32::from(shift.is_some());
                 let (own, others) = rows.split_at(tokens);
                 rows = others;
                 // The number waits until all passes of the run are known.
                 let step = Step::new(own[0].position as usize, own.iter().map(|row| row.token).collect());
-                steps.push(Step { run: run as u32, whose, index: lengths[run].len(), ..step });
+                let (index, shifts) = (lengths[run].len(), shifts[run]);
+                steps.push(Step { run: run as u32, whose, index, shift, shifts, ..step });
                 lengths[run].push(tokens);
             }
         }
@@ -466,6 +537,8 @@ impl Plan {
     pub(super) fn check(&self) -> anyhow::Result<()> {
         ensure!(self.sequences() <= SEQUENCES, "more than {SEQUENCES} sequences");
         let (mut lengths, mut fed) = (vec![0usize; self.sequences()], vec![false; self.sequences()]);
+        // Whether tokens of a sequence were moved since it began, and which others may have some of its tokens.
+        let (mut moved, mut with) = (vec![false; self.sequences()], vec![BTreeSet::new(); self.sequences()]);
         for (i, pass) in self.0.iter().enumerate() {
             ensure!(pass.iter().any(|share| share.tokens > 0), "pass {} feeds no token", i + 1);
             for (s, share) in pass.iter().enumerate() {
@@ -477,7 +550,43 @@ impl Plan {
                     "sequence {s} cannot take {back} back in pass {}: it has {there} tokens",
                     i + 1
                 );
+                ensure!(
+                    !moved[s] || back.from(there) == 0,
+                    "sequence {s} cannot take {back} back in pass {}: tokens were removed from its middle before; write {}~all",
+                    i + 1,
+                    share.tokens
+                );
                 lengths[s] = back.from(there);
+                if lengths[s] == 0 {
+                    moved[s] = false;
+                    with[s].clear();
+                    with.iter_mut().for_each(|others| _ = others.remove(&s));
+                }
+            }
+            for (s, share) in pass.iter().enumerate() {
+                let Some(shift) = share.shift else { continue };
+                let Shift { tokens, from } = shift;
+                ensure!(
+                    shift.fits(lengths[s]) && share.tokens > 0,
+                    "-{tokens}:{from} cannot remove {tokens} tokens of sequence {s} from position {from} on in pass {}: it has {} \
+                     tokens, and one at least must stay behind these, and be fed after them",
+                    i + 1,
+                    lengths[s]
+                );
+                ensure!(
+                    share.back.is_none(),
+                    "sequence {s} takes tokens back and is shifted in pass {}; give each a pass of its own",
+                    i + 1
+                );
+                if let Some(other) = with[s].first() {
+                    bail!(
+                        "-{tokens}:{from} would move tokens of sequence {s} in pass {} that sequence {other} may have as well, from a \
+                         shared prefix; shift a sequence that shares none",
+                        i + 1
+                    );
+                }
+                moved[s] = true;
+                lengths[s] -= tokens;
             }
             let before = lengths.clone();
             for (s, share) in pass.iter().enumerate() {
@@ -490,6 +599,15 @@ impl Plan {
                          and sequence {from} must have those that are shared",
                         i + 1
                     );
+                    ensure!(
+                        !moved[from as usize],
+                        "sequence {s} cannot begin with sequence {from} in pass {}: tokens were removed from the middle of that one",
+                        i + 1
+                    );
+                    let mut others = with[from as usize].clone();
+                    others.insert(from as usize);
+                    others.iter().for_each(|other| _ = with[*other].insert(s));
+                    with[s].extend(others);
                     lengths[s] = there;
                 }
                 lengths[s] += share.tokens;
@@ -545,9 +663,17 @@ impl FromStr for Share {
         let problem = || {
             format!(
                 "`{text}` says nothing of a sequence: a number of tokens such as 17, 17@0 to begin with sequence 0, 17@0:4 to begin \
-                 with its first 4 tokens, 17~3 to take 3 tokens back before, or 17~all to take all of them back"
+                 with its first 4 tokens, 17~3 to take 3 tokens back before, 17~all to take all of them back, or 17-4:2 to remove \
+                 4 tokens from position 2 on before"
             )
         };
+        let (tokens, shift) =
+            tokens.split_once('-').map_or((tokens, None), |(tokens, shift)| (tokens, Some(shift.split_once(':'))));
+        let number = |text: &str| text.trim().parse().with_context(problem);
+        let shift = shift.map(|shift| {
+            let (tokens, from) = shift.with_context(problem)?;
+            anyhow::Ok(Shift { tokens: number(tokens)?, from: number(from)? })
+        });
         let (tokens, back) =
             tokens.split_once('~').map_or((tokens, None), |(tokens, back)| (tokens, Some(back.trim())));
         let back = back.map(|back| match back {
@@ -562,6 +688,7 @@ impl FromStr for Share {
         Ok(Self {
             tokens: tokens.trim().parse().with_context(problem)?,
             back: back.transpose().with_context(problem)?,
+            shift: shift.transpose()?,
             prefix: from.map(|from| from.trim().parse()).transpose().with_context(problem)?,
             length: length.map(|length| length.trim().parse()).transpose().with_context(problem)?,
         })
@@ -610,9 +737,10 @@ impl Display for Plan {
             if run.len() > 1 {
                 write!(f, "{}x", run.len())?;
             }
-            for (s, Share { tokens, back, prefix, length }) in run[0].iter().enumerate() {
+            for (s, Share { tokens, back, shift, prefix, length }) in run[0].iter().enumerate() {
                 write!(f, "{}{tokens}", if s == 0 { "" } else { "+" })?;
                 back.map_or(Ok(()), |back| write!(f, "~{back}"))?;
+                shift.map_or(Ok(()), |Shift { tokens, from }| write!(f, "-{tokens}:{from}"))?;
                 prefix.map_or(Ok(()), |from| write!(f, "@{from}"))?;
                 length.map_or(Ok(()), |length| write!(f, ":{length}"))?;
             }
@@ -644,6 +772,11 @@ mod tests {
                     (there, _) => Some(Back::Last(1 + back / 8 % there)),
                 };
                 lengths[s] = pass[s].back.map_or(lengths[s], |back| back.from(lengths[s]));
+                // One in five of those that take nothing back is shifted; what cannot be is refused.
+                if pass[s].back.is_none() && back % 5 == 0 && lengths[s] > 1 && pass[s].tokens > 0 {
+                    pass[s].shift = Shift { tokens: 1 + back % 3, from: tokens / 7 }.near(lengths[s]);
+                    lengths[s] -= pass[s].shift.map_or(0, |shift| shift.tokens);
+                }
             }
             let before = lengths.clone();
             for (s, &(_, _, from, length)) in choices.iter().enumerate() {
@@ -668,6 +801,7 @@ mod tests {
             let there = lengths.clone();
             for (s, share) in pass.iter().enumerate() {
                 lengths[s] = share.back.map_or(lengths[s], |back| back.from(lengths[s]));
+                lengths[s] -= share.shift.map_or(0, |shift| shift.tokens);
             }
             let before = lengths.clone();
             for (s, share) in pass.iter().enumerate() {
@@ -690,6 +824,9 @@ mod tests {
         ) {
             let plan = plan_of(&choices);
             prop_assume!(plan.check().is_ok());
+            let all: Vec<u32> = (0..plan.tokens() as u32).collect();
+            let most = plan.fed(&all).iter().flat_map(|fed| &fed.rows).map(|row| row.position + 1).max();
+            prop_assert_eq!(plan.deepest(), most.unwrap_or(0) as usize);
             for (i, like) in plan.like(by).into_iter().enumerate() {
                 prop_assert!(like.check().is_ok(), "{plan} {like}: {:?}", like.check());
                 prop_assert_eq!(like.to_string().parse::<Plan>().unwrap(), like.clone());
@@ -718,7 +855,7 @@ mod tests {
         assert_eq!(some, [row(0, 7, 7), row(1, 0, 12), row(2, 7, 13), row(2, 23, 29)]);
         for text in [
             "7,5+1+17@0", "5", "3x1+2,0+4", "2+0,0+1@0", "7,5+1+17@0:4", "9,5,1~4", "9+7,0~all+1,0+1,4+1",
-            "9,3+4@0,0+2~all@0:5",
+            "9,3+4@0,0+2~all@0:5", "9,5-4:2,1-3:0", "9+4,1-2:3+1,2~all+1",
         ] {
             assert_eq!(text.parse::<Plan>().unwrap().to_string(), text);
         }
@@ -793,11 +930,30 @@ mod tests {
     }
 
     #[test]
+    fn a_shift_lowers_positions_and_begins_no_run() {
+        let plan: Plan = "9+2,5-4:2+1,2-3:0,1~all+1".parse().unwrap();
+        let tokens: Vec<u32> = (0..plan.tokens() as u32).collect();
+        let fed = plan.fed(&tokens);
+        let shift = |tokens, from| Shift { tokens, from };
+        assert_eq!((&fed[1].shifts[..], &fed[2].shifts[..]), (&[(0, shift(4, 2))][..], &[(0, shift(3, 0))][..]));
+        assert_eq!((fed[1].rows[0].position, fed[2].rows[0].position), (5, 7));
+        assert_eq!((plan.runs(), plan.deepest()), (3, 10));
+        let steps = plan.steps(&tokens);
+        let labels: Vec<String> = steps.iter().map(Step::label).collect();
+        assert_eq!(labels.iter().collect::<BTreeSet<_>>().len(), labels.len(), "{labels:?}");
+        assert_eq!(labels[2], "prefill@5-1");
+        let shifts: Vec<_> = steps.iter().map(|step| (step.shift, step.shifts)).collect();
+        assert_eq!(shifts[..4], [(None, 0), (None, 0), (Some(shift(4, 2)), 1), (None, 0)]);
+        assert_eq!((shifts[4], shifts[5]), ((Some(shift(3, 0)), 2), (None, 0)));
+    }
+
+    #[test]
     fn plans_that_cannot_be_run_are_refused() {
         for text in [
             "", "0", "5+0", "5+3@0", "5,3@0", "5,1+3@2", "5,0+0@0", "2x1,2x0+1@0", "a", "0x1", "1+@0", "-1",
             "99999999x1", "5~1", "5,1~0", "5,1~6", "5,0~all", "5,1~", "5,1~x", "5,1+2~all", "5,1+3@0:0", "5,1+3@0:6",
-            "5,1+3@0:", "5,1+3:4",
+            "5,1+3@0:", "5,1+3:4", "5,1-5:0", "5,1-0:2", "5,1-2:3", "5,1-2", "5,1-:2", "5,1-2:", "5,0-2:1+1",
+            "5,1~1-2:1", "5,1-2:1,1~1", "5,1-2:1,1+1@0", "5,1+1@0,1-2:1", "5,1+1@0,1,1+1-2:1", "5-1:0",
         ] {
             assert!(text.parse::<Plan>().is_err(), "{text}");
         }

@@ -44,6 +44,15 @@ impl TappedContext {
         self.0.take_back(sequence, to)
     }
 
+    /// Removes `tokens` tokens of a sequence from position `from` on, and lowers the positions of those behind them by as many.
+    /// llama.cpp rotates their cached keys again when it next runs (K-shift).
+    ///
+    /// # Errors
+    /// If the sequence has no tokens there, or none behind them; a model or a cache of which llama.cpp rotates no keys again.
+    pub fn shift(&mut self, sequence: u32, from: usize, tokens: usize) -> Result<()> {
+        self.0.shift(sequence, from, tokens)
+    }
+
     /// Runs `tokens` at the next positions, in one ubatch, and gives the wanted stages.
     ///
     /// # Errors

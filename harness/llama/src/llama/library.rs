@@ -117,6 +117,12 @@ pub trait Runs {
     /// As there.
     fn take_back(&mut self, sequence: u32, to: usize) -> Result<()>;
 
+    /// As [`TappedContext::shift`](super::context::TappedContext::shift).
+    ///
+    /// # Errors
+    /// As there.
+    fn shift(&mut self, sequence: u32, from: usize, tokens: usize) -> Result<()>;
+
     /// As [`TappedContext::step`](super::context::TappedContext::step).
     ///
     /// # Errors

@@ -157,6 +157,7 @@ pub fn kind(name: &str) -> Option<&'static RunnerKind> {
         faults: false,
         llama: false,
         sequences: command.sequences(),
+        shifts: false,
         ranks: true,
         device: false,
         reads: |_| Reads::Stored,
@@ -504,7 +505,7 @@ fn of_one<'a>(fed: impl Iterator<Item = &'a [u32]>) -> Vec<Fed> {
 }
 
 /// What qdiff gives an engine for a pass of several sequences.
-fn told(step: usize, Fed { backs, prefixes, rows }: &Fed) -> Value {
+fn told(step: usize, Fed { backs, prefixes, rows, shifts: _ }: &Fed) -> Value {
     let of = |number: fn(&Row) -> u32| rows.iter().map(number).collect::<Vec<_>>();
     json!({
         "step": step,

@@ -3,7 +3,7 @@
 use super::ranks::Ranks;
 use super::{Manifest, Reads, Runner, RunnerKind, Start};
 use crate::arithmetic::Arithmetic;
-use crate::capture::{Collector, PassCollector, Step, Want};
+use crate::capture::{Collector, PassCollector, Shift, Step, Want};
 use anyhow::{Context as _, Result};
 use qdiff_engine::cpu::{CpuEngine, Row};
 use qdiff_engine::model::{Graph, Model};
@@ -22,6 +22,7 @@ pub const CPU: RunnerKind = RunnerKind {
     faults: true,
     llama: false,
     sequences: true,
+    shifts: true,
     ranks: true,
     device: false,
     reads: |_| Reads::Stored,
@@ -141,6 +142,10 @@ impl Runner for Cpu<'_> {
 
     fn take_back(&mut self, sequence: u32, to: usize) -> Result<()> {
         Ok(self.engine.take_back(sequence, to)?)
+    }
+
+    fn shift(&mut self, sequence: u32, Shift { tokens, from }: Shift) -> Result<()> {
+        Ok(self.engine.shift(sequence, from, tokens)?)
     }
 
     fn vary(&mut self, run: usize) -> Result<Option<&'static str>> {

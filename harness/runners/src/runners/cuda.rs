@@ -19,6 +19,7 @@ pub const CUDA: RunnerKind = RunnerKind {
     faults: false,
     llama: false,
     sequences: true,
+    shifts: false,
     ranks: true,
     device: true,
     reads: |ty| match kept_as(ty) {

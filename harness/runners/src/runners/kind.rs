@@ -32,6 +32,8 @@ pub struct RunnerKind {
     pub llama: bool,
     /// Whether it runs rows of several sequences in one pass.
     pub sequences: bool,
+    /// Whether it removes tokens from the middle of a sequence, and moves those behind them.
+    pub shifts: bool,
     /// Whether it runs a graph that is cut over ranks.
     pub ranks: bool,
     /// Whether its weights are on a device, from where they can be read back.

@@ -2,7 +2,7 @@
 
 use super::{Manifest, Reads, Runner, RunnerKind, Start, llama_cuda};
 use crate::arithmetic::{Arithmetic, AttentionRule, LinearRule};
-use crate::capture::{Step, Want};
+use crate::capture::{Shift, Step, Want};
 use crate::llama::context::{TappedContext, flash};
 use crate::llama::{BUILT_IN, Load, Model, built_in, cuda_backend, dot_types, variant};
 use crate::room::Room;
@@ -19,6 +19,7 @@ pub const LLAMA: RunnerKind = RunnerKind {
     faults: false,
     llama: true,
     sequences: true,
+    shifts: true,
     ranks: false,
     device: false,
     reads: |ty| if bounded(ty) { Reads::Stored } else { Reads::Refused },
@@ -50,6 +51,7 @@ pub const LLAMA_CUDA: RunnerKind = RunnerKind {
     about: "llama.cpp on a GPU (see scripts/build-ggml-cuda)",
     // Which kernel multiplies depends on the rows of a whole pass, and so does what is declared of its arithmetic.
     sequences: false,
+    shifts: false,
     reads: |ty| if llama_cuda::described(ty) { Reads::Stored } else { Reads::Refused },
     ready: cuda_backend,
     start: Start::Own(|opened, graph, room, _| {
@@ -95,7 +97,8 @@ impl Llama {
                 let kernels =
                     variant().filter(|name| *name != BUILT_IN).map_or_else(String::new, |name| format!(", {name}"));
                 let arithmetic = Arithmetic { linear, attention, kv: room.kv, ..Arithmetic::default() };
-                (format!("llama.cpp (cpu{kernels})"), arithmetic)
+                let split = if room.split.is_some() { ", split KV" } else { "" };
+                (format!("llama.cpp (cpu{kernels}{split})"), arithmetic)
             }
         };
         Ok(Self {
@@ -147,5 +150,9 @@ impl Runner for Llama {
 
     fn take_back(&mut self, sequence: u32, to: usize) -> Result<()> {
         self.session.take_back(sequence, to)
+    }
+
+    fn shift(&mut self, sequence: u32, Shift { tokens, from }: Shift) -> Result<()> {
+        self.session.shift(sequence, from, tokens)
     }
 }

@@ -20,7 +20,7 @@ pub use ranks::{Origins, Ranks, Whole};
 pub use source::{RUNNERS, Source};
 
 use crate::arithmetic::Arithmetic;
-use crate::capture::{Filter, Pass, Passes, Plan, Step, Store, Want};
+use crate::capture::{Filter, Pass, Passes, Plan, Shift, Step, Store, Want};
 use crate::memory::Extent;
 use crate::metrics::argmax;
 use anyhow::{Result, bail};
@@ -140,6 +140,14 @@ pub trait Runner {
         bail!("{} takes no tokens back", self.manifest().name)
     }
 
+    /// Removes tokens from the middle of a sequence; those behind them have lower positions, and their cached keys are rotated again.
+    ///
+    /// # Errors
+    /// If that cannot be, or the runner does not shift.
+    fn shift(&mut self, _sequence: u32, _shift: Shift) -> Result<()> {
+        bail!("{} removes no tokens from the middle of a sequence", self.manifest().name)
+    }
+
     /// Runs the `tokens` that wait for no choice, where the engine writes its dump itself and takes one step after the
     /// other; [`Self::dump`] goes on from there.
     ///
@@ -217,6 +225,10 @@ impl Runner for TapFiltered<'_> {
 
     fn take_back(&mut self, sequence: u32, to: usize) -> Result<()> {
         self.inner.take_back(sequence, to)
+    }
+
+    fn shift(&mut self, sequence: u32, shift: Shift) -> Result<()> {
+        self.inner.shift(sequence, shift)
     }
 
     fn begin(&mut self, tokens: Tokens<'_>) -> Result<()> {

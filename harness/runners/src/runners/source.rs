@@ -26,6 +26,22 @@ impl RunnerKind {
         Ok(())
     }
 
+    /// Refuses a runner that removes no tokens from the middle of a sequence.
+    ///
+    /// # Errors
+    /// What to take instead.
+    pub fn check_shifts(&self) -> Result<()> {
+        let able: Vec<&str> = RUNNERS.iter().filter(|kind| kind.shifts).map(|kind| kind.name).collect();
+        if !self.shifts {
+            bail!(
+                "the engine {self} removes no tokens from the middle of a sequence; leave shifts such as -4:2 out of --sequences, or \
+                 take {}",
+                able.join(" or ")
+            );
+        }
+        Ok(())
+    }
+
     /// Refuses a runner that runs on one rank alone.
     ///
     /// # Errors

@@ -3,9 +3,10 @@
 use super::grain::copied;
 use super::operands::{Operand, widen};
 use super::source::{Block, Sink, Source, Stage};
+use crate::capture::Shift;
 use qdiff_engine::dtype::DType;
 use qdiff_engine::model::{Graph, Node};
-use qdiff_engine::ops::{self, Context, Tensor};
+use qdiff_engine::ops::{self, Context, Tensor, rope};
 use qdiff_engine::quant::{self, ActivationFormat};
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -78,6 +79,53 @@ fn divided(format: ActivationFormat, scale: f32, given: &Operand<'_>) -> (Tensor
     (Tensor { shape, data: by_quotient }, uncertain)
 }
 
+/// The rows of a cache after tokens were removed from the middle of the sequence before the step `index`. What the side stored before
+/// counts, where it was captured. Rows behind those that are gone turn back by as many positions, from what was stored, and are
+/// rounded to the format of the cache again, if rows of this cache were rotated; values stay.
+fn shift(
+    stage: Stage<'_>, source: &Source<'_>, (index, shift): (usize, Shift), format: Format, state: &mut CacheState,
+) {
+    let (node, Shift { tokens, from }) = (stage.node, shift);
+    let stored = index.checked_sub(1).and_then(|before| source.step(before).get(node.id));
+    if let Some(stored) = stored.filter(|stored| source.computed.is_none() && stored.shape == state.values.shape) {
+        state.deltas = match source.side.capture.rounding.stored(node.id) {
+            DType::F32 => Tensor::zeros(stored.shape.clone()),
+            own => stored.map(|v| own.half_step(f64::from(v)) as f32),
+        };
+        state.values = stored.wide();
+        state.known.fill(true);
+    }
+    let (width, end) = (state.values.row_len(), from + tokens);
+    if state.values.rows() <= end {
+        state.lost = true;
+        return;
+    }
+    state.values.data.drain(from * width..end * width);
+    state.deltas.data.drain(from * width..end * width);
+    state.known.drain(from..end);
+    state.values.shape[0] -= tokens;
+    state.deltas.shape[0] -= tokens;
+    let moved = state.values.rows() - from;
+    let by = vec![-(tokens as f64); moved];
+    let Some(rope) = stage.graph.moves_by(node) else { return };
+    let own = Tensor { shape: vec![moved, width], data: state.values.data[from * width..].to_vec() };
+    let turned = rope::forward(&rope, &own, &by);
+    let mut deltas = rope::propagate_error(&rope, &state.deltas.data[from * width..], width, &by);
+    let rounding = rope::bound(&rope, &Tensor { shape: vec![moved, width], data: turned.data.clone() }, &by);
+    widen(&mut deltas, rounding);
+    let (values, uncertain) = held(node, format, width, &Operand::Computed(&turned, &deltas));
+    state.values.data[from * width..].copy_from_slice(&values.data);
+    state.deltas.data[from * width..].copy_from_slice(&uncertain.unwrap_or(deltas));
+    // An engine may dequantise all rows, turn those that move, and quantise all: the others may be another step away.
+    if format.0.block_size() > 1 && from > 0 {
+        let kept = Tensor { shape: vec![from, width], data: state.values.data[..from * width].to_vec() };
+        let exact = vec![0.0; kept.data.len()];
+        let (again, _) = held(node, format, width, &Operand::Computed(&kept, &exact));
+        let apart = again.data.iter().zip(&kept.data).map(|(a, b)| (a - b).abs() as f32);
+        widen(&mut state.deltas.data[..from * width], apart);
+    }
+}
+
 /// The cache after each step, from all rows captured so far. A row that was
 /// not captured is not known; without a step's rows, no later cache is.
 pub(super) fn caches(
@@ -103,6 +151,9 @@ pub(super) fn caches(
             state.known = vec![true; own.rows()];
             state.lost = false;
             continue;
+        }
+        if let Some(removed) = step.shift.filter(|_| !state.lost) {
+            shift(stage, source, (index, removed), format, state);
         }
         let count = step.tokens.len();
         let shape = [&[count], row_shape.as_slice()].concat();

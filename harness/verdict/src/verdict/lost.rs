@@ -19,7 +19,8 @@ pub(super) fn rows(graph: &Graph, node: &Node, capture: &Capture, index: usize) 
     if cache.shape().first().is_none_or(|rows| *rows >= step.keys()) {
         return None;
     }
-    let before = index.checked_sub(1).and_then(|i| capture.steps[i].get(node.id));
+    // After a shift, rows are no longer those of the step before.
+    let before = index.checked_sub(1).filter(|_| step.shift.is_none()).and_then(|i| capture.steps[i].get(node.id));
     let written = node.inputs.first().and_then(|i| step.get(graph.nodes[*i].id));
     let written = written.filter(|_| step.rows() == step.tokens.len());
     between(&cache.get(), (before.as_deref(), step.first), (written.as_deref(), step.tokens.len()))

@@ -30,6 +30,10 @@ pub(super) fn passes(runs: Runs<'_>) -> Option<Vec<Fed>> {
     let mut rows: BTreeMap<usize, usize> = BTreeMap::new();
     for (run, (searcher, _)) in runs.0.iter().enumerate() {
         let capture = searcher.subject.capture;
+        // After a context shift a position is that of two tokens.
+        if capture.steps.iter().any(|step| step.shifts > 0) {
+            return None;
+        }
         for (index, step) in capture.steps.iter().enumerate().filter(|(index, _)| capture.is_own(*index)) {
             let at = step.in_pass?;
             let (sequence, taken_back) = (step.whose.sequence, taken_back(runs, step.whose));

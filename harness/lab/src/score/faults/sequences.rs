@@ -31,9 +31,12 @@ impl SeenByAll {
     /// # Panics
     /// If a run has other passes than were named.
     fn begin(&mut self) {
-        let Fed { backs, prefixes, rows } = self.passes.pop_front().expect("a pass that was named");
+        let Fed { backs, prefixes, rows, shifts } = self.passes.pop_front().expect("a pass that was named");
         for (sequence, to) in backs {
             self.sequences.take_back(sequence, to).expect("tokens that are there");
+        }
+        for (sequence, shift) in shifts {
+            self.sequences.shift(sequence, shift.from, shift.tokens).expect("tokens that are there");
         }
         for (from, to, tokens) in prefixes {
             self.sequences.share(from, to, tokens).expect("a prefix that is there");

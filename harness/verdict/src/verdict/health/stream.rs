@@ -28,7 +28,8 @@ pub(super) fn cache(graph: &Graph, node: &Node, t: &Tensor<f32>, capture: &Captu
         let what = extent((rows, tokens), lost::rows(graph, node, capture, index), step.first);
         return Some((format!("it holds {} after {}: {what}", counted(rows, "row"), counted(tokens, "token")), None));
     }
-    let before = index.checked_sub(1).and_then(|i| capture.steps[i].get(node.id))?;
+    // A shift removes rows and turns others.
+    let before = index.checked_sub(1).filter(|_| step.shift.is_none()).and_then(|i| capture.steps[i].get(node.id))?;
     let kept = t.data.get(..before.data.len()) == Some(before.data.as_slice());
     (!kept).then(|| ("rows of earlier tokens are no longer what they were".to_owned(), None))
 }
