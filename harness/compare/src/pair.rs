@@ -588,8 +588,8 @@ impl<'a> Pair<'a> {
     }
 
     /// Leaves of the conditions of causes those that all sequences of a run allow, and all of another one.
-    pub fn agree_among_sequences(&self, judged: &mut [(Recording, Diagnosis)], others: &[Recording]) {
-        let others: Vec<Side<'_>> = others.iter().map(Recording::side).collect();
+    pub fn agree_among_sequences(&self, judged: &mut [(Recording, Diagnosis)], others: &[&[Recording]]) {
+        let others: Vec<Side<'_>> = others.iter().copied().flatten().map(Recording::side).collect();
         let how = (&self.filter, &self.policy);
         agree_among_sequences(&self.oracle, &mut siblings(judged), &others, how);
         rules_among_sequences(&self.oracle, &mut siblings(judged), how);

@@ -390,7 +390,7 @@ fn rule_of_positions(plan: &Plan, tokens: &[u32], said: &[RowsSaid], check: &Slo
             })
         };
         let before = fits.len();
-        for condition in conditions() {
+        for condition in position.conditions() {
             // A rule with a condition counts only if none fits without.
             if condition[0] != When::Always && fits.len() > before {
                 break;

@@ -249,7 +249,7 @@ impl ConfirmRequest {
                 }
                 pair.again_among_sequences(judged, &before);
                 if let Some(other) = others.first_mut() {
-                    pair.agree_among_sequences(judged, &other.runs);
+                    pair.agree_among_sequences(judged, &[&other.runs]);
                     pair.confirm_among_sequences(judged, &mut other.runs, plan.0.len())?;
                 }
                 // What is wrong in places that passes of other lengths do not have.
@@ -264,7 +264,7 @@ impl ConfirmRequest {
                         pair.once_more(subject, [other, alike], before, diagnosis);
                     }
                     pair.again_among_sequences(judged, &before);
-                    pair.agree_among_sequences(judged, &alike.runs);
+                    pair.agree_among_sequences(judged, &[&other.runs, &alike.runs]);
                     pair.confirm_among_sequences(judged, &mut alike.runs, plan.0.len())?;
                 }
                 // A condition that was read off two runs is held against a third one.
@@ -277,7 +277,9 @@ impl ConfirmRequest {
                     for ((subject, diagnosis), third) in judged.iter_mut().zip(&third.runs) {
                         pair.bear_out(subject, third, diagnosis);
                     }
-                    pair.agree_among_sequences(judged, &third.runs);
+                    let runs: Vec<&[Recording]> =
+                        others.iter().map(|other| &other.runs[..]).chain([&third.runs[..]]).collect();
+                    pair.agree_among_sequences(judged, &runs);
                     pair.confirm_among_sequences(judged, &mut third.runs, plan.0.len())?;
                 }
                 elsewhere

@@ -564,6 +564,12 @@ impl Position {
             .chain(tables)
     }
 
+    /// The conditions under which it is tried: it may speak of decode steps alone.
+    pub fn conditions(self) -> impl Iterator<Item = [When; 2]> {
+        let of_decode = matches!(self, Self::Changed | Self::Recorded);
+        conditions().filter(move |condition| !of_decode || condition.contains(&When::EachOne))
+    }
+
     /// The position for each row of a pass.
     pub fn of_all(self, pass: &Pass) -> Vec<Option<usize>> {
         let Self::Of(map) = self else { return (0..pass.rows()).map(|r| self.of(pass, r)).collect() };

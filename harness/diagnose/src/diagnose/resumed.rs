@@ -31,7 +31,8 @@ type After = (Whose, usize);
 type Rule = fn(&Capture, usize) -> Option<usize>;
 
 /// States that a sequence may go on from after a rollback, in words.
-const AFTER: [(&str, Rule); 6] = [
+const AFTER: [(&str, Rule); 7] = [
+    ("the state before the last of the tokens that are kept", |_, kept| kept.checked_sub(1)),
     ("the state before the last pass before the rollback", |theirs, _| Some(theirs.steps.last()?.first)),
     ("the state after the first token of the last pass before the rollback", |theirs, _| {
         Some(theirs.steps.last()?.first + 1)
@@ -113,8 +114,8 @@ pub(super) fn before(capture: &Capture, step: usize, id: StageId) -> Option<Tens
     Some(steps[earlier].get(id)?.wide())
 }
 
-/// Whose state the wrong steps go on from.
-pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
+/// The states that the wrong steps of a run may go on from, and these steps. `None` where its own state gives them, too.
+fn gone_on_from(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<(BTreeSet<After>, BTreeSet<usize>)> {
     let (oracle, capture) = (runs[run].0.oracle, e.side.capture);
     let nodes = &oracle.graph.nodes;
     let (inputs, state) = parts(e.node, nodes)?;
@@ -183,7 +184,37 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
         }
         found = Some(all);
     }
-    let of = found?;
+    Some((found?, steps))
+}
+
+/// Whether the wrong states behind every other rollback of the run are those that a rule says.
+fn is_of_all(rule: Rule, id: StageId, (runs, run): Runs<'_>) -> bool {
+    (0..runs.len()).filter(|other| *other != run).all(|other| {
+        let (searcher, _) = runs[other];
+        let whose = searcher.subject.capture.steps.last().map(|step| step.whose);
+        let Some(whose) = whose.filter(|whose| whose.rollbacks > 0) else { return true };
+        let graph = &searcher.oracle.graph;
+        let Some(node) = graph.index(id).map(|i| &graph.nodes[i]) else { return true };
+        let e = searcher.evidence(node, searcher.subject.capture);
+        if !e.bad_rows().any(|row| e.side.capture.is_own(row.step)) {
+            return true;
+        }
+        let says = || {
+            let (of, steps) = gone_on_from(&e, (runs, other))?;
+            let first = searcher.subject.capture.steps.get(*steps.first()?)?.first;
+            let before = Whose { rollbacks: whose.rollbacks - 1, ..whose };
+            let captures = runs.iter().map(|(searcher, _)| searcher.subject.capture);
+            let theirs = captures.into_iter().find(|of| of.steps.last().is_some_and(|step| step.whose == before))?;
+            Some(of.contains(&(before, rule(theirs, first)?)))
+        };
+        says() == Some(true)
+    })
+}
+
+/// Whose state the wrong steps go on from.
+pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
+    let capture = e.side.capture;
+    let (of, steps) = gone_on_from(e, (runs, run))?;
     let first = capture.steps.get(*steps.first()?)?.first;
     let ((whose, tokens), None) = (*of.first()?, of.iter().nth(1)) else { return None };
     let theirs = runs.iter().map(|(searcher, _)| searcher.subject.capture);
@@ -213,7 +244,7 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     if steps.len() == 1 && whose.sequence == own.sequence && whose.rollbacks < own.rollbacks {
         let given = AFTER.iter().filter(|(_, of)| of(theirs, first) == Some(tokens));
         let fits: Vec<Fit> = given
-            .filter(|(_, of)| !refuted(*of, (e.node, runs)))
+            .filter(|(_, of)| !refuted(*of, (e.node, runs)) && is_of_all(*of, e.node.id, (runs, run)))
             .map(|(after, _)| {
                 let rule = format!(
                     "after tokens are taken back, a sequence goes on from {after}, and not from the one after the tokens that are kept"

@@ -4,7 +4,7 @@
 use super::confirm::held_there;
 use super::doubt::among_layers;
 use super::searcher::{PREFIX, Searcher};
-use super::solve::{Holds, OTHERWISE, Predicted, RIGHT, WORK, When, jointly};
+use super::solve::{Form, Holds, OTHERWISE, Predicted, RIGHT, WORK, When, jointly, others};
 use super::spots::{Told, wrong_elements};
 use super::work::Meter;
 use super::{
@@ -175,11 +175,20 @@ pub fn confirm_among_sequences(
                 let other = by_values(&each(other), (&there, other))?;
                 (other.shown.is_rule() && other.shown.what == told.shown.what).then_some(other)
             };
+            // Of a rule nothing may be otherwise in any sequence.
+            let in_all = |told: &Told, rules: bool| {
+                let like = |other: usize| {
+                    let e = each(other);
+                    !e.bad_rows().any(|row| e.side.capture.is_own(row.step))
+                        || by_values(&e, (&there, other)).is_some_and(|of| told.shown.is_like(&of.shown))
+                };
+                !rules || told.shown.is_of_passes() || (0..others.len()).all(like)
+            };
             let found = by_values(&e, (&there, run));
             let found = if rules { found.or_else(|| (0..others.len()).find_map(of_other)) } else { found };
             let is_told = found.is_some();
             let trial = match found {
-                Some(other) if told.shown.is_like(&other.shown) => {
+                Some(other) if told.shown.is_like(&other.shown) && in_all(&told, rules) => {
                     // Of rules that fit one run, those that fit the other too are left.
                     let both = told.shown.both(&other.shown);
                     let remedy = finding.remedy.clone();
@@ -540,6 +549,23 @@ fn settled(runs: &[(&Searcher<'_>, &Diagnosis)], id: StageId) -> (Vec<(usize, Fi
             tried.push(one);
         }
     }
+    // Another rule for the keys that are seen may say the same in one sequence, and hold in all.
+    let alternatives: Vec<(usize, Finding)> = match tried.iter().any(|tried| tried.against.is_none()) {
+        true => Vec::new(),
+        false => tried.iter().flat_map(|tried| by_other_keys(runs, (tried.run, tried.finding))).collect(),
+    };
+    for (run, finding) in &alternatives {
+        if runs[*run].0.meter.over() {
+            break;
+        }
+        let against = tried.iter().find(|tried| tried.run == *run).and_then(|tried| tried.against.clone());
+        let mut one = Tried { against, ..Tried::alone(*run, finding) };
+        one.jointly(runs, &wrong);
+        if one.against.is_none() {
+            tried.push(one);
+            break;
+        }
+    }
     // Else the one that explains most.
     let stands = |tried: &&Tried<'_>| tried.against.is_none();
     let best = tried.iter().filter(stands).max_by_key(|tried| (tried.holds.len(), Reverse(tried.run)));
@@ -560,6 +586,25 @@ fn settled(runs: &[(&Searcher<'_>, &Diagnosis)], id: StageId) -> (Vec<(usize, Fi
     let against = tried.iter().filter_map(|tried| Some((tried.finding.name()?, tried.against.clone()?))).collect();
     (changed, Decided { stands, against })
 }
+
+/// A finding by each of the other rules for keys that give what is wrong of its sequence as well.
+fn by_other_keys(runs: &[(&Searcher<'_>, &Diagnosis)], (run, finding): (usize, &Finding)) -> Vec<(usize, Finding)> {
+    let searcher = runs[run].0;
+    let graph = &searcher.oracle.graph;
+    let node = graph.index(finding.id).map(|i| &graph.nodes[i]);
+    let (Some(node), Some(solution)) = (node, &finding.solution) else { return Vec::new() };
+    let e = searcher.evidence(node, searcher.subject.capture);
+    let of = |form: Form| {
+        let what = form.to_string();
+        let words = (solution.words.0, what.clone());
+        let solution = Solution { what, words, law: Some(form), ..solution.clone() };
+        (run, Finding { solution: Some(solution), ..finding.clone() })
+    };
+    others(solution, [&e, &e]).into_iter().take(OTHERS).map(of).collect()
+}
+
+/// Other rules that are held against all sequences.
+const OTHERS: usize = 512;
 
 /// A stage as it was judged.
 pub(super) fn origin(diagnosis: &Diagnosis, id: StageId) -> Option<&StageResult> {
@@ -713,8 +758,10 @@ impl<'a> Tried<'a> {
         let mut finding = own.clone();
         let (searcher, diagnosis) = runs[run];
         let origin = origin(diagnosis, own.id)?;
-        if run != self.run {
-            let elements = self.holds.iter().find(|(other, _)| *other == run)?.1;
+        let same = own.name() == self.finding.name();
+        if run != self.run || !same {
+            let of_own = own.solution.as_ref().filter(|_| run == self.run).map(|solution| solution.elements);
+            let elements = of_own.or_else(|| Some(self.holds.iter().find(|(other, _)| *other == run)?.1))?;
             let solution = self.finding.solution.clone();
             // What the law does not speak of is counted in this sequence, too.
             let node = searcher.oracle.graph.index(own.id).map(|i| &searcher.oracle.graph.nodes[i]);

@@ -57,6 +57,11 @@ pub(super) fn rows(node: &Node, runs: Runs<'_>) -> Option<Told> {
             break;
         }
     }
+    if fits.is_empty() && coded {
+        let rule = |at: At, head: usize| -> Option<Instead> { Some(stages.coded_by_pass(node, (at, head))) };
+        let words = "each block is coded by the largest scale that it has in a row of the pass, of whichever sequence";
+        fits.extend(stages.fitting(conditions(), words, rule)?);
+    }
     if fits.is_empty() {
         return stale(node, &stages);
     }
@@ -233,12 +238,29 @@ pub(super) fn turned(node: &Node, runs: Runs<'_>) -> Option<Told> {
             let other = given[at.0].get(pass.first_of(at.1) + at.2).copied().flatten().filter(|other| *other != own)?;
             Some(stages.made(node, (at, head), (None, Some(other))))
         };
-        fits.extend(stages.fitting(conditions(), &format!("each row is rotated by {position}"), rule)?);
+        fits.extend(stages.fitting(position.conditions(), &format!("each row is rotated by {position}"), rule)?);
     }
     told(fits, OF_POSITIONS)
 }
 
 impl Stages<'_> {
+    /// A row of a cache whose blocks are coded by the largest values that they have in a row of the pass.
+    fn coded_by_pass(&self, node: &Node, (at, head): (At, usize)) -> Instead {
+        let input = *node.inputs.first()?;
+        let own = self.operand(input, at)?;
+        let mut most = vec![0f32; own.data.len()];
+        let pass = &self.fed[at.0].pass;
+        for (group, number) in (0..pass.rows()).filter_map(|row| pass.at(row)) {
+            let other = self.operand(input, (at.0, group, number))?;
+            most.iter_mut().zip(&other.data).for_each(|(most, v)| *most = most.max(v.abs() as f32));
+        }
+        let (run, rows) = self.rows_of(at, false)?;
+        let n = self.all[run].rows[*rows.get(head)?].range.len();
+        let range = head * n..(head + 1) * n;
+        let own: Vec<f32> = own.data.get(range.clone())?.iter().map(|v| *v as f32).collect();
+        Some(coded_by(&own, most.get(range)?))
+    }
+
     /// A row of a cache whose blocks are coded by the scales of another row.
     fn coded(&self, node: &Node, (at, head): (At, usize), from: At) -> Instead {
         let input = *node.inputs.first()?;

@@ -11,8 +11,8 @@ pub(super) use separating::{Seen, separating, telling};
 use super::At;
 use super::scene::Scene;
 use features::{
-    AGAIN, AGE, Asked, BEGAN, BEGINS, BEHIND, BESIDE, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE, LAST_OF_SEVERAL,
-    LATER, LEFT_OVER, LENGTH, LOOKED, NONE, OF_PASS, PART_FIRST, SIGN, WEIGHT_ROW,
+    AGAIN, AGE, ALL_ROWS, Asked, BEGAN, BEGINS, BEHIND, BESIDE, BEYOND, FEATURES, FED, FROM_LAST, IN_PAGE,
+    LAST_OF_SEVERAL, LATER, LEFT_OVER, LENGTH, LOOKED, MOST, NONE, OF_PASS, PART_FIRST, SIGN, WEIGHT_ROW,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -231,6 +231,13 @@ impl Condition {
     fn is_left_over(&self) -> bool {
         let name = self.feature.feature().name;
         name.contains(LEFT_OVER) || name.contains(IN_PAGE)
+    }
+
+    /// Whether it is a range, or a remainder, of a number that all rows of a part have.
+    fn is_rest_of_parts(&self) -> bool {
+        let of_parts =
+            [PART_FIRST, LENGTH, MOST, ALL_ROWS].contains(&self.feature.feature().name) || self.is_of_steps();
+        of_parts && matches!(self.values, Values::Rest(..) | Values::Between(..))
     }
 
     /// Whether it tells prefill from decoding.

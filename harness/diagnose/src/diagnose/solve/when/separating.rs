@@ -99,7 +99,9 @@ pub(in super::super) fn telling(runs: &[Seen<'_, '_>], beyond_chance: bool) -> V
     let spared = runs.iter().map(|run| run.spared.len()).sum::<usize>();
     // Past the embedding no kernel knows the ids: a list of them, or a range, stands for what the tokens have in common.
     let picked = runs.iter().all(|run| matches!(run.scene.node().op.anatomy(), Anatomy::Gather(_)));
-    let rows = [true, false].map(|are_wrong| rows_of(runs, are_wrong));
+    let rows = [true, false].map(|are_wrong| rows_of(runs, are_wrong, |run, at| run.scene.e.rows[at.0].place.position));
+    // All rows of a part have its numbers.
+    let parts = [true, false].map(|are_wrong| rows_of(runs, are_wrong, |run, at| step(run.scene, at).first));
     // In one part alone a count of its rows says no more than positions do, but for a few that are left over.
     let few = rows[0].iter().collect::<BTreeSet<_>>().len() as i64 <= CUT;
     let counts = few || parts_of(runs) > 1;
@@ -115,6 +117,7 @@ pub(in super::super) fn telling(runs: &[Seen<'_, '_>], beyond_chance: bool) -> V
     let none = |c: &Condition, no: &[i64]| no.iter().all(|v| !c.values.has(*v));
     // A condition that is read off two runs is tested on none: it must tell more rows apart than chance does.
     let tells = |c: &Condition, yes: &[i64], no: &[i64], rest: &[usize]| {
+        let rows = if c.is_rest_of_parts() { &parts } else { &rows };
         let others = rest.iter().map(|&s| (rows[1][s], no[s]));
         !beyond_chance || c.tells(rows[0].iter().copied().zip(yes.iter().copied()), others)
     };
@@ -183,7 +186,11 @@ impl When {
                 };
                 let in_run = |(i, run): (usize, &Seen<'_, '_>)| -> Vec<InRow> {
                     let some = run.elements(are_wrong).iter().filter(|at| is_within(run.scene, **at));
-                    let row = |at: &At| (i, run.scene.e.rows[at.0].place.position);
+                    let place = |at: &At| match c.is_rest_of_parts() {
+                        true => step(run.scene, *at).first,
+                        false => run.scene.e.rows[at.0].place.position,
+                    };
+                    let row = |at: &At| (i, place(at));
                     some.filter_map(|at| Some((row(at), of(c, run.scene, *at)?))).collect()
                 };
                 runs.iter().enumerate().flat_map(in_run).collect::<Vec<_>>()
@@ -223,11 +230,10 @@ fn parts_of(runs: &[Seen<'_, '_>]) -> usize {
     runs.iter().enumerate().map(|run| of(run).len()).sum()
 }
 
-/// The run and the position of each wrong element, or of each that is spared.
-fn rows_of(runs: &[Seen<'_, '_>], are_wrong: bool) -> Vec<(usize, usize)> {
+/// The run and the place of each wrong element, or of each that is spared.
+fn rows_of(runs: &[Seen<'_, '_>], are_wrong: bool, place: impl Fn(&Seen<'_, '_>, At) -> usize) -> Vec<(usize, usize)> {
     let of = |(i, run): (usize, &Seen<'_, '_>)| -> Vec<(usize, usize)> {
-        let position = |at: &At| run.scene.e.rows[at.0].place.position;
-        run.elements(are_wrong).iter().map(|at| (i, position(at))).collect()
+        run.elements(are_wrong).iter().map(|at| (i, place(run, *at))).collect()
     };
     runs.iter().enumerate().flat_map(of).collect()
 }
