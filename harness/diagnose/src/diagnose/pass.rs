@@ -78,6 +78,8 @@ pub struct Numbers {
     pub slots: Option<Vec<usize>>,
     /// The positions of the rows of the pass before.
     pub before: Vec<usize>,
+    /// If every sequence has one row, and had so in the pass before: the positions of that.
+    pub again: Option<Vec<usize>>,
     /// If every sequence has one row: the positions of the pass of this kind at which the number of rows last changed.
     pub changed: Option<Vec<usize>>,
     /// If every sequence has one row: the positions of the first pass of this kind with as many rows, rounded up to a power of two.
@@ -87,8 +89,12 @@ pub struct Numbers {
 /// Tells each pass of a run, in order, the positions of earlier ones that a buffer may still hold.
 pub fn earlier<'a>(all: impl Iterator<Item = &'a mut Pass>) {
     let (mut before, mut changed, mut recorded) = (Vec::new(), Vec::new(), BTreeMap::<usize, Vec<usize>>::new());
+    let mut decoded = false;
     for pass in all {
         let positions = pass.positions();
+        let decodes = pass.0.iter().all(|group| group.rows == 1);
+        pass.1.again = (decodes && decoded && before.len() == positions.len()).then(|| before.clone());
+        decoded = decodes;
         if pass.0.iter().all(|group| group.rows == 1) {
             if changed.len() != positions.len() {
                 changed.clone_from(&positions);
@@ -221,6 +227,8 @@ pub enum Map {
     TileBack(usize),
     /// In the last tile of m rows, which is not full and not the first, the row m before.
     TileBefore(usize),
+    /// In such a tile, the row at the same place of the first one.
+    TileFirst(usize),
     /// The first row of the pass.
     First,
     /// The last row of the pass.
@@ -273,16 +281,28 @@ impl Map {
             Self::Before,
             Self::After,
         ];
-        let tiles = TILES
-            .into_iter()
-            .flat_map(|m| [Self::Rest(m), Self::FirstOf(m), Self::AtMost(m), Self::TileBack(m), Self::TileBefore(m)]);
+        let tiles = TILES.into_iter().flat_map(|m| {
+            [
+                Self::Rest(m),
+                Self::FirstOf(m),
+                Self::AtMost(m),
+                Self::TileBack(m),
+                Self::TileBefore(m),
+                Self::TileFirst(m),
+            ]
+        });
         plain.into_iter().chain(orders).chain(tiles)
     }
 
     /// The rows of its tile or chunk, if it has any: where no pass has more, it says the same as a rule without a number.
     pub fn tile(self) -> Option<usize> {
         match self {
-            Self::Rest(m) | Self::FirstOf(m) | Self::AtMost(m) | Self::TileBack(m) | Self::TileBefore(m) => Some(m),
+            Self::Rest(m)
+            | Self::FirstOf(m)
+            | Self::AtMost(m)
+            | Self::TileBack(m)
+            | Self::TileBefore(m)
+            | Self::TileFirst(m) => Some(m),
             _ => None,
         }
     }
@@ -318,7 +338,8 @@ impl Map {
             Self::AtMost(m) => r.min(m - 1),
             Self::TileBack(m) if n > m && r >= n / m * m => n - m + r % m,
             Self::TileBefore(m) if n > m && r >= n / m * m => r - m,
-            Self::TileBack(_) | Self::TileBefore(_) => r,
+            Self::TileFirst(m) if n > m && r >= n / m * m => r % m,
+            Self::TileBack(_) | Self::TileBefore(_) | Self::TileFirst(_) => r,
             Self::First => 0,
             Self::Last => n - 1,
             Self::OfSequence => number,
@@ -362,6 +383,9 @@ impl fmt::Display for Map {
                 f,
                 "row r - {m} of the pass, for row r of the last tile of {m}, which is not full: what the tile before left there"
             ),
+            Self::TileFirst(m) => {
+                write!(f, "row r mod {m} of the pass, for row r of the last tile of {m}, which is not full: as if that were the first")
+            }
             Self::First => f.write_str("the first row of the pass"),
             Self::Last => f.write_str("the last row of the pass"),
             Self::OfSequence => f.write_str("the row of the pass that has its number among those of its sequence"),
@@ -541,6 +565,8 @@ pub enum Position {
     Slot,
     /// That which the row of its number had in the pass before.
     Before,
+    /// That which the row of its number had in the pass before, where both are decode steps of as many rows.
+    Again,
     /// That which the row of its number had in the decode step at which the number of rows last changed.
     Changed,
     /// That which the row of its number had in the first decode step of as many rows.
@@ -555,7 +581,7 @@ impl Position {
         let plain = [Self::By(1), Self::By(-1), Self::FromFirst, Self::Number, Self::Row, Self::OwnFirst];
         let plain = plain.into_iter().chain([Self::Padded, Self::Halves]).chain(Map::all().map(Self::Of));
         let tables = [1, 8, 16, 32, 64, 128, 256].map(Self::AtMostFirst);
-        let of_others = [Self::Slot, Self::Before, Self::Changed, Self::Recorded];
+        let of_others = [Self::Slot, Self::Before, Self::Again, Self::Changed, Self::Recorded];
         let prefixes = [4, 8, 16, 32, 64].into_iter().flat_map(|of| [true, false].map(|up| Self::Prefix { of, up }));
         plain
             .chain([Self::OwnFirstAndRow, Self::FromFirstNumber, Self::Advanced, Self::TakenBack])
@@ -566,7 +592,7 @@ impl Position {
 
     /// The conditions under which it is tried: it may speak of decode steps alone.
     pub fn conditions(self) -> impl Iterator<Item = [When; 2]> {
-        let of_decode = matches!(self, Self::Changed | Self::Recorded);
+        let of_decode = matches!(self, Self::Again | Self::Changed | Self::Recorded);
         conditions().filter(move |condition| !of_decode || condition.contains(&When::EachOne))
     }
 
@@ -607,6 +633,7 @@ impl Position {
             Self::Prefix { of, up: false } => (own + number).checked_sub(pass.0[group].prefix % of),
             Self::Slot => pass.1.slots.as_ref()?.get(r).copied(),
             Self::Before => pass.1.before.get(r).copied(),
+            Self::Again => pass.1.again.as_ref()?.get(r).copied(),
             Self::Changed => pass.1.changed.as_ref()?.get(r).copied(),
             Self::Recorded => pass.1.recorded.as_ref()?.get(r).copied(),
             Self::Halves if !r.is_multiple_of(2) => Some(0),
@@ -661,6 +688,9 @@ impl fmt::Display for Position {
             ),
             Self::Slot => f.write_str("its slot in the cache, which is taken for its position"),
             Self::Before => f.write_str("the position that the row of its number had in the pass before: positions are not copied again"),
+            Self::Again => f.write_str(
+                "the position that the row of its number had in the pass before, where both are decode steps of as many rows: positions are not copied again",
+            ),
             Self::Changed => f.write_str(
                 "the position that the row of its number had in the decode step at which the number of rows last changed: what was copied then is used \
                  until that number changes again",
@@ -682,7 +712,7 @@ pub fn conditions() -> impl Iterator<Item = [When; 2]> {
     let two = (1..When::ALL.len()).flat_map(|i| (i + 1..When::ALL.len()).map(move |j| [When::ALL[i], When::ALL[j]]));
     let pages = [8, 16, 32, 64].map(When::PageBegins);
     let at_pages = pages.into_iter().flat_map(|page| [[When::Always, page], [When::OwnOne, page]]);
-    let counts = [2, 4, 8, 16, 32].into_iter().flat_map(|rows| {
+    let counts = [2, 3, 4, 5, 6, 8, 12, 16, 32].into_iter().flat_map(|rows| {
         let of_pass = [When::Always, When::PassLast, When::PassLastOfMore];
         let of_pass = of_pass.map(|when| [[when, When::RowsUpTo(rows)], [when, When::RowsOver(rows)]]);
         let of_own = [[When::Always, When::OwnUpTo(rows)], [When::Always, When::OwnOver(rows)]];
@@ -733,6 +763,7 @@ mod tests {
         assert_eq!(of(Map::Next), [1, 2, 3, 4, 5, 5]);
         assert_eq!(of(Map::TileBack(4)), [0, 1, 2, 3, 2, 3]);
         assert_eq!(of(Map::TileBefore(4)), [0, 1, 2, 3, 0, 1]);
+        assert_eq!(of(Map::TileFirst(2)), [0, 1, 2, 3, 4, 5]);
         assert_eq!(of(Map::Ordered(Order::OnesFirst, Put::Left)), [2, 0, 1, 3, 4, 5]);
         let of = |position: Position| position.of_all(&pass).into_iter().collect::<Option<Vec<_>>>();
         assert_eq!(of(Position::FromFirst).unwrap(), [4, 5, 6, 7, 8, 9]);
@@ -756,6 +787,7 @@ mod tests {
         earlier(all.iter_mut());
         let of = |position: Position| all.iter().map(|pass| position.of_all(pass)[0]).collect::<Vec<_>>();
         assert_eq!(of(Position::Before), [None, Some(0), Some(3), Some(4), Some(5)]);
+        assert_eq!(of(Position::Again), [None, None, Some(3), None, None]);
         assert_eq!(of(Position::Changed), [None, Some(3), Some(3), Some(5), Some(6)]);
         assert_eq!(of(Position::Recorded), [None, Some(3), Some(3), Some(5), Some(3)]);
     }

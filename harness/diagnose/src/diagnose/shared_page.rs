@@ -43,38 +43,63 @@ fn written_row(
     Some(step.get(cache)?.row(slot).to_vec())
 }
 
-/// The rule for wrong rows that another sequence wrote to the page that both have: what is written last stays.
-pub(super) fn written_last(
-    e: &Evidence<'_>, slots: &BTreeMap<(usize, usize), BTreeSet<Token>>, (runs, run): Runs<'_>,
-) -> Option<Told> {
+/// The sequences of a run that begin with rows of one of them.
+fn sharers((runs, run): Runs<'_>) -> Vec<Sharer> {
     let capture = runs[run].0.subject.capture;
-    let own = writes(capture);
-    let sharers: Vec<Sharer> = runs
-        .iter()
-        .enumerate()
-        .filter(|(other, _)| *other != run)
+    let others = runs.iter().enumerate().filter(|(other, _)| *other != run);
+    others
         .filter_map(|(_, (searcher, _))| {
             let theirs = searcher.subject.capture;
             let (shared, whose) = (in_common(theirs, capture), theirs.steps.last()?.whose);
             (shared > 0).then(|| Sharer { whose, shared, writes: writes(theirs) })
         })
-        .collect();
+        .collect()
+}
+
+/// Whose row a slot of a sequence holds after a pass by the rule, if it is not the sequence's own.
+fn holder(
+    (own, sharers): (&BTreeMap<usize, (usize, usize)>, &[Sharer]), page: usize, (pass, slot): (usize, usize),
+) -> Option<Whose> {
+    let in_page =
+        |s: &&Sharer| !s.shared.is_multiple_of(page) && (s.shared..s.shared.next_multiple_of(page)).contains(&slot);
+    let theirs = sharers.iter().filter(in_page).filter_map(|s| Some((*s.writes.get(&slot)?, s.whose)));
+    let last = theirs.filter(|((number, _), _)| *number <= pass).max_by_key(|(when, _)| *when)?;
+    own.get(&slot).is_none_or(|when| *when < last.0).then_some(last.1)
+}
+
+/// Whether the rule would make a row wrong of another sequence, in which the cache is right.
+fn is_refuted(cache: StageId, (runs, run): Runs<'_>, page: usize) -> bool {
+    (0..runs.len()).filter(|other| *other != run).any(|other| {
+        let (searcher, diagnosis) = runs[other];
+        let capture = searcher.subject.capture;
+        let wrong = diagnosis.findings.iter().any(|finding| finding.id == cache);
+        let Some(whose) = capture.steps.last().map(|step| step.whose).filter(|_| !wrong) else { return false };
+        let (own, sharers) = (writes(capture), sharers((runs, other)));
+        let steps = (0..capture.steps.len()).filter(|index| capture.is_own(*index)).map(|index| &capture.steps[index]);
+        steps.filter_map(|step| Some((step, step.in_pass?.number))).any(|(step, pass)| {
+            let Some(rows) = step.get(cache) else { return false };
+            (0..rows.rows().min(step.keys())).any(|slot| {
+                let theirs = holder((&own, &sharers), page, (pass, slot));
+                let theirs = theirs.filter(|theirs| *theirs != whose).and_then(|w| written_row(cache, (runs, w), slot));
+                theirs.is_some_and(|theirs| theirs != rows.row(slot))
+            })
+        })
+    })
+}
+
+/// The rule for wrong rows that another sequence wrote to the page that both have: what is written last stays.
+pub(super) fn written_last(
+    e: &Evidence<'_>, slots: &BTreeMap<(usize, usize), BTreeSet<Token>>, (runs, run): Runs<'_>,
+) -> Option<Told> {
+    let capture = runs[run].0.subject.capture;
+    let (own, sharers) = (writes(capture), sharers((runs, run)));
     let judged: BTreeSet<(usize, usize)> = e.rows.iter().filter_map(|row| Some((row.step, place(e, row)?.0))).collect();
     let fits: Vec<Fit> = PAGES
         .into_iter()
         .filter(|page| {
-            // Whose row a slot holds after a pass, if it is not the sequence's own.
-            let holder = |pass: usize, slot: usize| {
-                let in_page = |s: &&Sharer| {
-                    !s.shared.is_multiple_of(*page) && (s.shared..s.shared.next_multiple_of(*page)).contains(&slot)
-                };
-                let theirs = sharers.iter().filter(in_page).filter_map(|s| Some((*s.writes.get(&slot)?, s.whose)));
-                let last = theirs.filter(|((number, _), _)| *number <= pass).max_by_key(|(when, _)| *when)?;
-                own.get(&slot).is_none_or(|when| *when < last.0).then_some(last.1)
-            };
-            judged.iter().filter(|(step, _)| capture.is_own(*step)).all(|&(step, slot)| {
+            let fits = judged.iter().filter(|(step, _)| capture.is_own(*step)).all(|&(step, slot)| {
                 let Some(pass) = capture.steps[step].in_pass else { return false };
-                match (holder(pass.number, slot), slots.get(&(step, slot))) {
+                match (holder((&own, &sharers), *page, (pass.number, slot)), slots.get(&(step, slot))) {
                     (Some(whose), Some(tokens)) => tokens.contains(&(whose, slot)),
                     // The same token at the same place may have the same row.
                     (Some(whose), None) => {
@@ -84,7 +109,8 @@ pub(super) fn written_last(
                     (None, None) => true,
                     (None, Some(_)) => false,
                 }
-            })
+            });
+            fits && !is_refuted(e.node.id, (runs, run), *page)
         })
         .map(|page| Fit::new(RULE, format!("in pages of {page} rows")))
         .collect();

@@ -33,7 +33,7 @@ pub(super) fn queries(node: &Node, a: &Attention, runs: Runs<'_>) -> Option<Told
             let from = stages.source(&taken, at, false)?;
             Some(stages.scores((queries, nodes[cache].id), a, (at, head), from))
         };
-        fits.extend(stages.fitting(plain(), &format!("each row takes the query of {map}"), rule)?);
+        fits.extend(stages.fitting(conditions(), &format!("each row takes the query of {map}"), rule)?);
     }
     told(fits, OF_ROWS)
 }

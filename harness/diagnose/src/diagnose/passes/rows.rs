@@ -51,7 +51,7 @@ pub(super) fn rows(node: &Node, runs: Runs<'_>) -> Option<Told> {
                 Takes::Scale => "each block is coded by the scale that it has in".to_owned(),
                 Takes::Operand(i) => format!("each row takes the {} of", nodes[node.inputs[i]].id.name),
             };
-            fits.extend(stages.fitting(plain(), &format!("{what} {map}"), rule)?);
+            fits.extend(stages.fitting(conditions(), &format!("{what} {map}"), rule)?);
         }
         if !fits.is_empty() {
             break;
