@@ -598,12 +598,7 @@ fn bugs_of_serving_are_found_at_their_stage() {
             let mut cpu = Cpu::intervened(&opened.model, Box::new(faulty));
             record(&pair, &mut cpu, plan, &tokens).unwrap()
         };
-        let runs = [
-            run(&plan.like(1)[0], 31),
-            run(&plan, 0),
-            run(&plan, 77),
-            run(&plan.like(2)[0], 123),
-        ];
+        let runs = [run(&plan.like(1)[0], 31), run(&plan, 0), run(&plan, 77), run(&plan.like(2)[0], 123)];
         let [mut second, mut same, mut third, mut fourth] = runs;
         let judge = |subject: Recording| {
             let diagnosis = pair.judge(&subject, None).unwrap();

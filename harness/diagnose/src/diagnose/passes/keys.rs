@@ -145,7 +145,7 @@ pub(super) fn masked(node: &Node, runs: Runs<'_>) -> Option<Told> {
             };
             let and = if cached { ", and all keys that were in the cache before the pass" } else { "" };
             fits.extend(stages.fitting(
-                conditions(),
+                position.conditions(),
                 &format!("each row sees the keys up to {position}{and}"),
                 rule,
             )?);

@@ -709,7 +709,8 @@ impl fmt::Display for Holds {
                 }
             }
             Self::Under { tried, .. } => {
-                let told: Vec<String> = self.told().iter().map(ToString::to_string).collect();
+                let mut told: Vec<String> = self.told().iter().map(ToString::to_string).collect();
+                told.dedup();
                 match (told.as_slice(), tried) {
                     ([], _) => Ok(()),
                     ([one], _) => f.write_str(one),
