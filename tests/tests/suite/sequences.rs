@@ -291,6 +291,9 @@ fn turned(rope: &Rope, row: &[f32], by: f64) -> Vec<f32> {
     rope::forward(rope, &Tensor { shape: vec![1, row.len()], data: row.to_vec() }, &[by]).data
 }
 
+/// What becomes of a row that a shift moves.
+type Shifted = fn(&Rope, &[f32]) -> Vec<f32>;
+
 /// Keys that a shift moves and does not rotate again, or rotates the other way, and values that it rotates, are found at the cache,
 /// in the sequence that was shifted alone. The rows behind read what the cache holds, and are not accused.
 #[test]
@@ -302,7 +305,7 @@ fn a_wrong_context_shift_is_found_at_its_cache() {
         ("12+7,3-4:2+1,1+2".parse().unwrap(), (0..26).map(|i| 3 + i * 7 % 200).collect());
     let mut llama = runner(&pair, &LLAMA, &plan, Faults::default()).unwrap();
     let references = record(&pair, llama.as_mut(), &plan, &tokens).unwrap();
-    let bugs: [(&str, fn(&Rope, &[f32]) -> Vec<f32>); 3] = [
+    let bugs: [(&str, Shifted); 3] = [
         ("k_cache", |_, row| row.to_vec()),
         ("k_cache", |rope, row| turned(rope, row, 4.0)),
         ("v_cache", |rope, row| turned(rope, row, -4.0)),

@@ -42,7 +42,9 @@ pub fn rules(fits: &[&Fit]) -> String {
         return whole(first);
     }
     let other = |fit: &&Fit| if fit.rule == first.rule { fit.when.clone() } else { whole(fit) };
-    let mut others: Vec<String> = more.iter().take(TOLD - 1).map(other).collect();
+    // One more takes no more words than to say so.
+    let shown = if more.len() > TOLD { TOLD - 1 } else { TOLD };
+    let mut others: Vec<String> = more.iter().take(shown).map(other).collect();
     let rest = more.len() - others.len();
     if rest > 0 {
         others.push(format!("by one of {rest} more rules"));
@@ -714,7 +716,11 @@ pub fn conditions() -> impl Iterator<Item = [When; 2]> {
     let at_pages = pages.into_iter().flat_map(|page| [[When::Always, page], [When::OwnOne, page]]);
     let counts = [2, 3, 4, 5, 6, 8, 12, 16, 32].into_iter().flat_map(|rows| {
         let of_pass = [When::Always, When::PassLast, When::PassLastOfMore];
-        let of_pass = of_pass.map(|when| [[when, When::RowsUpTo(rows)], [when, When::RowsOver(rows)]]);
+        let of_pass = of_pass.map(|when| {
+            // Passes of more rows have more than one.
+            let over = if when == When::PassLastOfMore { When::OwnSeveral } else { When::RowsOver(rows) };
+            [[when, When::RowsUpTo(rows)], [when, over]]
+        });
         let of_own = [[When::Always, When::OwnUpTo(rows)], [When::Always, When::OwnOver(rows)]];
         of_pass.concat().into_iter().chain(of_own).chain([[When::OwnSeveral, When::OwnUpTo(rows)]])
     });
