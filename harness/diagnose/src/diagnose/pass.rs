@@ -715,14 +715,11 @@ pub fn conditions() -> impl Iterator<Item = [When; 2]> {
     let pages = [8, 16, 32, 64].map(When::PageBegins);
     let at_pages = pages.into_iter().flat_map(|page| [[When::Always, page], [When::OwnOne, page]]);
     let counts = [2, 3, 4, 5, 6, 8, 12, 16, 32].into_iter().flat_map(|rows| {
-        let of_pass = [When::Always, When::PassLast, When::PassLastOfMore];
-        let of_pass = of_pass.map(|when| {
-            // Passes of more rows have more than one.
-            let over = if when == When::PassLastOfMore { When::OwnSeveral } else { When::RowsOver(rows) };
-            [[when, When::RowsUpTo(rows)], [when, over]]
-        });
+        // Passes of more rows have more than one.
+        let of_pass = [When::Always, When::PassLast, When::PassLastOfMore].map(|when| [when, When::RowsUpTo(rows)]);
+        let over = [When::Always, When::PassLast].map(|when| [when, When::RowsOver(rows)]);
         let of_own = [[When::Always, When::OwnUpTo(rows)], [When::Always, When::OwnOver(rows)]];
-        of_pass.concat().into_iter().chain(of_own).chain([[When::OwnSeveral, When::OwnUpTo(rows)]])
+        of_pass.into_iter().chain(over).chain(of_own).chain([[When::OwnSeveral, When::OwnUpTo(rows)]])
     });
     one.chain(two).chain(at_pages).chain(counts)
 }
