@@ -175,7 +175,7 @@ pub fn confirm_among_sequences(
                 let other = by_values(&each(other), (&there, other))?;
                 (other.shown.is_rule() && other.shown.what == told.shown.what).then_some(other)
             };
-            // Of a rule nothing may be otherwise in any sequence.
+            // A rule gives all that is wrong in every sequence.
             let in_all = |told: &Told, rules: bool| {
                 let like = |other: usize| {
                     let e = each(other);

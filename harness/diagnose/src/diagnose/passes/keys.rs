@@ -268,8 +268,8 @@ impl Stages<'_> {
         Some(rows.row(position).to_vec())
     }
 
-    /// A row of scores, or of a context, where keys or values are others: `value` gives them by key and column. Nothing is said of what it
-    /// does not give.
+    /// A row of scores, or of a context, with other keys or values, which `value` gives by key and column. An element without one may be
+    /// anything.
     fn attended(
         &self, (left, of_scores): (StageId, bool), a: &Attention, (at, head): (At, usize),
         value: &mut dyn FnMut(usize, usize) -> Option<f64>,
