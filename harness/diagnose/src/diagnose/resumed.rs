@@ -187,28 +187,41 @@ fn gone_on_from(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<(BTreeSet<Aft
     Some((found?, steps))
 }
 
-/// Whether the wrong states behind every other rollback of the run are those that a rule says.
-fn is_of_all(rule: Rule, id: StageId, (runs, run): Runs<'_>) -> bool {
-    (0..runs.len()).filter(|other| *other != run).all(|other| {
-        let (searcher, _) = runs[other];
-        let whose = searcher.subject.capture.steps.last().map(|step| step.whose);
-        let Some(whose) = whose.filter(|whose| whose.rollbacks > 0) else { return true };
-        let graph = &searcher.oracle.graph;
-        let Some(node) = graph.index(id).map(|i| &graph.nodes[i]) else { return true };
-        let e = searcher.evidence(node, searcher.subject.capture);
-        if !e.bad_rows().any(|row| e.side.capture.is_own(row.step)) {
-            return true;
-        }
+/// A wrong state behind a rollback of another sequence: those that it may be, and the run before.
+struct Elsewhere<'a> {
+    of: BTreeSet<After>,
+    before: Option<&'a Capture>,
+    kept: usize,
+}
+
+impl Elsewhere<'_> {
+    /// Whether it is what a rule says.
+    fn is_by(&self, rule: Rule) -> bool {
         let says = || {
-            let (of, steps) = gone_on_from(&e, (runs, other))?;
-            let first = searcher.subject.capture.steps.get(*steps.first()?)?.first;
-            let before = Whose { rollbacks: whose.rollbacks - 1, ..whose };
-            let captures = runs.iter().map(|(searcher, _)| searcher.subject.capture);
-            let theirs = captures.into_iter().find(|of| of.steps.last().is_some_and(|step| step.whose == before))?;
-            Some(of.contains(&(before, rule(theirs, first)?)))
+            let before = self.before?;
+            Some((before.steps.last()?.whose, rule(before, self.kept)?))
         };
-        says() == Some(true)
-    })
+        says().is_some_and(|after| self.of.contains(&after))
+    }
+}
+
+/// The wrong states behind every other rollback of the run.
+fn elsewhere<'a>(id: StageId, (runs, run): Runs<'a>) -> Vec<Elsewhere<'a>> {
+    let wrong = |other: usize| {
+        let (searcher, _) = runs[other];
+        let capture = searcher.subject.capture;
+        let whose = capture.steps.last().map(|step| step.whose).filter(|whose| whose.rollbacks > 0)?;
+        let graph = &searcher.oracle.graph;
+        let e = searcher.evidence(&graph.nodes[graph.index(id)?], capture);
+        e.bad_rows().find(|row| capture.is_own(row.step))?;
+        let before = Whose { rollbacks: whose.rollbacks - 1, ..whose };
+        let mut captures = runs.iter().map(|(searcher, _)| searcher.subject.capture);
+        let before = captures.find(|of| of.steps.last().is_some_and(|step| step.whose == before));
+        let (of, steps) = gone_on_from(&e, (runs, other)).unwrap_or_default();
+        let kept = steps.first().map_or(0, |first| capture.steps[*first].first);
+        Some(Elsewhere { of, before, kept })
+    };
+    (0..runs.len()).filter(|other| *other != run).filter_map(wrong).collect()
 }
 
 /// Whose state the wrong steps go on from.
@@ -242,9 +255,11 @@ pub(super) fn words(e: &Evidence<'_>, (runs, run): Runs<'_>) -> Option<Told> {
     // What a rollback left.
     let own = capture.steps.last()?.whose;
     if steps.len() == 1 && whose.sequence == own.sequence && whose.rollbacks < own.rollbacks {
-        let given = AFTER.iter().filter(|(_, of)| of(theirs, first) == Some(tokens));
+        let given: Vec<_> = AFTER.iter().filter(|(_, of)| of(theirs, first) == Some(tokens)).collect();
+        let others = if given.is_empty() { Vec::new() } else { elsewhere(e.node.id, (runs, run)) };
         let fits: Vec<Fit> = given
-            .filter(|(_, of)| !refuted(*of, (e.node, runs)) && is_of_all(*of, e.node.id, (runs, run)))
+            .into_iter()
+            .filter(|(_, of)| !refuted(*of, (e.node, runs)) && others.iter().all(|other| other.is_by(*of)))
             .map(|(after, _)| {
                 let rule = format!(
                     "after tokens are taken back, a sequence goes on from {after}, and not from the one after the tokens that are kept"

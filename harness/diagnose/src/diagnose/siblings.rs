@@ -125,7 +125,9 @@ pub fn confirm_among_sequences(
     oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], (others, rules): (&[Side<'_>], bool),
     (filter, policy): (&Filter, &Policy),
 ) -> Result<()> {
-    let meter = Meter::new(WORK_OF_RULES);
+    // More where the search was given more.
+    let budget = runs.iter().map(|run| run.diagnosis.search.budget).fold(1.0, f64::max);
+    let meter = Meter::new((WORK_OF_RULES as f64 * budget) as u64);
     let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
     let shown: BTreeSet<StageId> =
         runs.iter().flat_map(|run| run.diagnosis.shown_by_sequences().map(|finding| finding.id)).collect();
@@ -205,8 +207,8 @@ pub fn confirm_among_sequences(
                     let there = both.is_none().then_some(other.words);
                     Trial::Confirmed { elements, tokens, there }
                 }
-                // A rule of one run alone.
                 _ if meter.over() => Trial::Silent { tokens, because: WORK.to_owned() },
+                // A rule of one run alone.
                 _ if rules && (is_told || e.bad_rows().next().is_some()) => {
                     finding.leave_place(shape_of(run, finding.id));
                     finding.evident = false;

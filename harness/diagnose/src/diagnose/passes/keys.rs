@@ -5,6 +5,7 @@ use super::super::siblings::Runs;
 use super::super::solve::BLOCK;
 use super::super::spots::Told;
 use super::stages::{At, Instead, OF_ROWS, Stages, plain, told};
+use crate::verdict::{Evidence, RowAt};
 use qdiff_engine::model::{Node, StageId};
 use qdiff_engine::ops::anatomy::{Contraction, RowReduction};
 use qdiff_engine::ops::{self, Anatomy, Attention, Context, Tensor, UNIT};
@@ -50,16 +51,15 @@ pub(super) fn by_pages(node: &Node, a: &Attention, runs: Runs<'_>) -> Option<Tol
         return None;
     }
     let stages = Stages::of(node, runs)?;
-    let held = stages.slots()?;
+    let (held, rows) = (stages.slots()?, stages.cached(cache.id));
     let width = a.n_kv_heads * a.head_dim;
+    let of_block = |of: (usize, usize), block: usize| -> Option<f64> {
+        let block = rows.get(&of)?.get(block * BLOCK..width.min((block + 1) * BLOCK))?;
+        Some(f64::from(block.iter().fold(0f32, |most, v| most.max(v.abs()))))
+    };
     let mut fits = Vec::new();
     for page in PAGES {
         let rule = |at: At, head: usize| -> Option<Instead> {
-            let of_block = |run: usize, position: usize, block: usize| -> Option<f64> {
-                let row = stages.row_of(cache.id, (run, position))?;
-                let block = row.get(block * BLOCK..width.min((block + 1) * BLOCK))?;
-                Some(f64::from(block.iter().fold(0f32, |most, v| most.max(v.abs()))))
-            };
             let (run, index) = stages.fed[at.0].of[at.1];
             let mut scales: BTreeMap<(usize, usize), f64> = BTreeMap::new();
             let mut value = |key: usize, column: usize| -> Option<f64> {
@@ -68,12 +68,12 @@ pub(super) fn by_pages(node: &Node, a: &Attention, runs: Runs<'_>) -> Option<Tol
                     Some(scale) => *scale,
                     None => {
                         let slot = stages.slot_of((run, index), key)?;
-                        let (other, position) = held[at.0].get(&(slot / page * page))?;
-                        let (mine, theirs) = (of_block(run, key, block)?, of_block(*other, *position, block)?);
+                        let other = *held[at.0].get(&(slot / page * page))?;
+                        let (mine, theirs) = (of_block((run, key), block)?, of_block(other, block)?);
                         *scales.entry((key, block)).or_insert(if mine == 0.0 { 1.0 } else { theirs / mine })
                     }
                 };
-                Some(f64::from(*stages.row_of(cache.id, (run, key))?.get(column)?) * scale)
+                Some(f64::from(*rows.get(&(run, key))?.get(column)?) * scale)
             };
             Some(stages.attended((left.id, of_scores), a, (at, head), &mut value))
         };
@@ -85,18 +85,15 @@ pub(super) fn by_pages(node: &Node, a: &Attention, runs: Runs<'_>) -> Option<Tol
     }
     told(fits, OF_SCALES)
 }
+
 /// Scores or contexts whose keys or values are looked up by the table of another row of the pass, or by none.
 pub(super) fn by_tables(node: &Node, a: &Attention, runs: Runs<'_>) -> Option<Told> {
     let nodes = &runs.0[0].0.oracle.graph.nodes;
     let (left, cache) = (nodes[*node.inputs.first()?].id, nodes[*node.inputs.get(1)?].id);
     let of_scores = matches!(node.op.anatomy(), Anatomy::Contraction(Contraction::Scores(_)));
     let stages = Stages::of(node, runs)?;
-    let mut rows: BTreeMap<(usize, usize), Option<Vec<f32>>> = BTreeMap::new();
-    for (run, capture) in (0..stages.all.len()).map(|run| (run, stages.capture(run))) {
-        let keys = capture.steps.last().map_or(0, crate::capture::Step::keys);
-        rows.extend((0..keys).map(|position| ((run, position), stages.row_of(cache, (run, position)))));
-    }
-    let row = |of: (usize, usize), column: usize| Some(f64::from(*rows.get(&of)?.as_ref()?.get(column)?));
+    let rows = stages.cached(cache);
+    let row = |of: (usize, usize), column: usize| Some(f64::from(*rows.get(&of)?.get(column)?));
     let what = if of_scores { "keys" } else { "values" };
     let mut fits = Vec::new();
     for map in stages.maps() {
@@ -184,24 +181,17 @@ fn padded(node: &Node, stages: &Stages<'_>) -> Option<Told> {
 impl Stages<'_> {
     /// The weights of a row whose sum counts so many more keys with score 0.
     fn with_zeros(&self, node: &Node, (at, head): (At, usize), (scale, more): (f64, usize)) -> Instead {
-        let (run, rows) = self.rows_of(at, false)?;
-        let e = &self.all[run];
-        let row = &e.rows[*rows.get(head)?];
-        let step = &e.side.capture.steps[row.step];
-        let scores = step.get(e.oracle.graph.nodes[*node.inputs.first()?].id)?;
-        let &[_, tokens, keys] = &scores.shape[..] else { return None };
-        let first = (row.place.head? * tokens + at.2) * keys;
-        let seen = scores.data.get(first..first + (row.place.position + 1).min(keys))?;
-        self.meter.count(8 * keys as u64);
-        let sum: f64 = seen.iter().map(|s| (f64::from(*s) * scale).exp()).sum();
+        let (e, row, scores) = self.scores_of(node, (at, head))?;
+        let seen = &scores[..(row.place.position + 1).min(scores.len())];
+        let sum: f64 = seen.iter().map(|s| (s * scale).exp()).sum();
         let by = sum / (sum + more as f64);
         let (_, want, bound) = e.row(row);
         let reach = want.iter().zip(bound).map(|(w, b)| b + (16.0 * UNIT * w * by) as f32);
         Some((want.iter().map(|w| w * by).collect(), reach.collect()))
     }
 
-    /// The weights of a row that sees the keys up to a position.
-    fn seen(&self, node: &Node, (at, head): (At, usize), position: usize) -> Instead {
+    /// A row of weights, and the scores that it is made of.
+    fn scores_of(&self, node: &Node, (at, head): (At, usize)) -> Option<(&Evidence<'_>, &RowAt, Vec<f64>)> {
         let (run, rows) = self.rows_of(at, false)?;
         let e = &self.all[run];
         let row = &e.rows[*rows.get(head)?];
@@ -209,9 +199,15 @@ impl Stages<'_> {
         let scores = step.get(e.oracle.graph.nodes[*node.inputs.first()?].id)?;
         let &[_, tokens, keys] = &scores.shape[..] else { return None };
         let first = (row.place.head? * tokens + at.2) * keys;
-        let data = scores.data.get(first..first + keys).filter(|_| tokens == step.tokens.len())?;
+        let own = scores.data.get(first..first + keys).filter(|_| tokens == step.tokens.len())?;
         self.meter.count(8 * keys as u64);
-        let data = data.iter().map(|v| f64::from(*v)).collect();
+        Some((e, row, own.iter().map(|v| f64::from(*v)).collect()))
+    }
+
+    /// The weights of a row that sees the keys up to a position.
+    fn seen(&self, node: &Node, (at, head): (At, usize), position: usize) -> Instead {
+        let (e, row, data) = self.scores_of(node, (at, head))?;
+        let keys = data.len();
         let source = e.parameters();
         let positions = [position as u32];
         let context =
@@ -261,11 +257,20 @@ impl Stages<'_> {
         step.slots.as_ref()?.get(position - step.first).copied()
     }
 
-    /// The row of a cache that a run has at a position, as it was written.
-    fn row_of(&self, cache: StageId, (run, position): (usize, usize)) -> Option<Vec<f32>> {
-        let step = self.capture(run).steps.iter().find(|step| step.keys() > position)?;
-        let rows = step.get(cache).filter(|rows| rows.rows() > position)?;
-        Some(rows.row(position).to_vec())
+    /// The rows of a cache as they were written, by run and position.
+    fn cached(&self, cache: StageId) -> BTreeMap<(usize, usize), Vec<f32>> {
+        let mut all = BTreeMap::new();
+        for run in 0..self.all.len() {
+            let mut from = 0;
+            for step in &self.capture(run).steps {
+                if let Some(rows) = step.get(cache) {
+                    let written = from..step.keys().min(rows.rows());
+                    all.extend(written.map(|position| ((run, position), rows.row(position).to_vec())));
+                }
+                from = from.max(step.keys());
+            }
+        }
+        all
     }
 
     /// A row of scores, or of a context, with other keys or values, which `value` gives by key and column. An element without one may be

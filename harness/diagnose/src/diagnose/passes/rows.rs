@@ -218,6 +218,7 @@ pub(super) fn sorted(node: &Node, runs: Runs<'_>) -> Option<Told> {
     }
     told(fits, OF_ROWS)
 }
+
 /// What is taken of another row.
 #[derive(Clone, Copy)]
 enum Takes {
@@ -226,6 +227,7 @@ enum Takes {
     /// The scales of its blocks.
     Scale,
 }
+
 /// Rows that are rotated by other positions.
 pub(super) fn turned(node: &Node, runs: Runs<'_>) -> Option<Told> {
     let stages = Stages::of(node, runs)?;
