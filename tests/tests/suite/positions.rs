@@ -224,7 +224,7 @@ fn prefill_is_held_against_decode() {
 #[test]
 fn the_headline_tells_decode_from_prefill() {
     let (_, _, text) = folder().judged("-n 3 --inject kv-position-stuck@L01");
-    assert!(headline(&text).contains("from decode step 1 on (the prefill is right: decode or cache)"), "{text}");
+    assert!(headline(&text).contains("from decode step 1 on (the prefill is right)"), "{text}");
 }
 
 /// All positions of the model's context, rows of a few of them kept.

@@ -147,10 +147,7 @@ pub(super) fn positions(verdict: &Verdict, finding: &Finding) -> String {
         _ => format!(", first at {}", step(n)),
     };
     let since = match (first, local.bad_prefill_rows) {
-        (n, 0) if n > 0 && local.prefill_rows > 0 && verdict.longer.contains_key(&n) => {
-            from(n) + " (the prefill is right)"
-        }
-        (n, 0) if n > 0 && local.prefill_rows > 0 => from(n) + " (the prefill is right: decode or cache)",
+        (n, 0) if n > 0 && local.prefill_rows > 0 => from(n) + " (the prefill is right)",
         // Of another layer decoding may be wrong.
         (0, bad) if bad == local.bad_rows && later_rows > 0 && decodes_wrongly(verdict, finding) => {
             " in the prefill only, in this layer".to_owned()
