@@ -5,6 +5,7 @@
 //! quantisation: two models that differ only in their weight types, their tying or their number of layers share the
 //! values of every tensor they have in common.
 
+mod adapter;
 mod folder;
 #[cfg(feature = "ggml")]
 mod image;
@@ -21,6 +22,7 @@ mod vocab;
 #[cfg(all(test, feature = "ggml"))]
 mod tests;
 
+pub use adapter::{ADAPTED, Lora};
 #[cfg(feature = "ggml")]
 pub use image::{patch, tensor_range};
 pub use kv::Kv;

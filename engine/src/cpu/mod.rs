@@ -30,6 +30,8 @@ use std::sync::Arc;
 pub struct CpuEngine<'a> {
     graph: Graph,
     weights: Weights<'a>,
+    /// The weights of sequences that have others: those with an adapter of their own.
+    adapted: BTreeMap<u32, Weights<'a>>,
     last_use: Vec<usize>,
     /// Per node, for caches and for stages that keep stale elements.
     kept: Vec<Option<Arc<Tensor<f32>>>>,
@@ -81,6 +83,7 @@ impl<'a> CpuEngine<'a> {
             kept: vec![None; graph.nodes.len()],
             graph,
             weights,
+            adapted: BTreeMap::new(),
             intervention: None,
             states: States::default(),
             sequences: Sequences::default(),
@@ -93,6 +96,13 @@ impl<'a> CpuEngine<'a> {
     /// The same engine with caches of these formats. A head must be whole blocks of them.
     pub fn with_kv(self, kv: KvType) -> Self {
         Self { kv, ..self }
+    }
+
+    /// The same engine, in which these sequences have these weights: the model's with an adapter of their own.
+    #[must_use]
+    pub fn with_adapted(self, adapted: BTreeMap<u32, Arc<dyn WeightSource + Send + Sync + 'a>>) -> Self {
+        let adapted = adapted.into_iter().map(|(sequence, weights)| (sequence, Weights::Shared(weights))).collect();
+        Self { adapted, ..self }
     }
 
     /// Keeps the states of recurrent layers that are gone back to: those of a sequence after so many of its tokens. A draft can
@@ -257,6 +267,8 @@ impl<'a> CpuEngine<'a> {
         let (taken, slots) = (self.sequences.slots(), slots_of(rows.len(), &groups));
         let reuses = slots.iter().enumerate().any(|(i, slot)| *slot != taken + i);
         let weights = self.weights.clone();
+        let adapted = self.adapted.clone();
+        let of = |sequence: u32| adapted.get(&sequence).unwrap_or(&weights).source();
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
         let positions: Vec<u32> = rows.iter().map(|row| row.position).collect();
         let mut histories = std::mem::take(&mut self.histories);
@@ -273,7 +285,7 @@ impl<'a> CpuEngine<'a> {
                 tokens: &tokens,
                 positions: &positions,
                 history: histories.get(&rows[0].sequence).map_or(&[], Vec::as_slice),
-                source: weights.source(),
+                source: of(rows[0].sequence),
                 weights: &node.weights,
             };
             let together = matches!(node.op, Op::Collective(_));
@@ -293,7 +305,7 @@ impl<'a> CpuEngine<'a> {
             } else {
                 let whole = Tensor::zeros(Graph::extent(node, rows.len(), sequences.slots()));
                 let reads = Reads { values: &values, before: &before };
-                Arc::new(by_sequence(&self.graph, node, reads, &context, (&groups, &histories), whole))
+                Arc::new(by_sequence(&self.graph, node, reads, &context, (&groups, &histories, &of), whole))
             };
             if reuses && matches!(node.op, Op::KvCache(_)) {
                 drop(value);
@@ -370,14 +382,16 @@ fn place(cache: &mut Tensor<f32>, taken: usize, slots: &[usize], all: usize) {
 }
 
 /// A node without state, whose `whole` is filled with what each sequence has alone.
-fn by_sequence(
-    graph: &Graph, node: &Node, reads: Reads<'_>, context: &Context<'_>,
-    (groups, histories): (&[Group], &BTreeMap<u32, Vec<u32>>), mut whole: Tensor<f32>,
+fn by_sequence<'a>(
+    graph: &Graph, node: &Node, reads: Reads<'_>, context: &Context<'a>,
+    (groups, histories, weights): (&[Group], &BTreeMap<u32, Vec<u32>>, &dyn Fn(u32) -> &'a dyn WeightSource),
+    mut whole: Tensor<f32>,
 ) -> Tensor<f32> {
     for (g, group) in groups.iter().enumerate() {
         let own = reads.of_group(graph, node, (g, group));
         let history = histories.get(&group.sequence).map_or(&[][..], Vec::as_slice);
-        let context = Context { tokens: &group.tokens, positions: &group.positions, history, ..*context };
+        let source = weights(group.sequence);
+        let context = Context { tokens: &group.tokens, positions: &group.positions, history, source, ..*context };
         let part = ops::forward(&node.op, &own.iter().collect::<Vec<_>>(), &context);
         group.scatter(&node.shape, &part, &mut whole);
     }

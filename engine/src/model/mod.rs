@@ -1,5 +1,6 @@
 //! The model as data: hyperparameters, weights and the list of stages.
 
+mod adapters;
 mod architectures;
 mod blocks;
 mod builder;
@@ -32,6 +33,7 @@ mod stage;
 mod streams;
 mod weights;
 
+pub use adapters::{Adapted, Adapter, Adapters, Term};
 #[cfg(test)]
 pub(crate) use architectures::Invented;
 pub use architectures::{

@@ -1,5 +1,6 @@
 //! The weights of a model file, checked against its graph.
 
+use super::adapters::{Adapted, Adapter, Adapters};
 use super::architectures::{ARCHITECTURES, Architecture, build_of};
 use super::check::{self, LoadError};
 use super::graph::Graph;
@@ -7,14 +8,15 @@ use super::slices::Slices;
 use crate::gguf::Gguf;
 use crate::quant::{Stored, WeightSource};
 use crate::tokenizer;
+use std::borrow::Borrow;
 use std::path::Path;
 
 /// The tensors of a file.
-struct File(Gguf);
+struct File<G = Gguf>(G);
 
 /// A GGUF file, or a folder read as one, with its graph: all an engine needs to run.
 pub struct Model {
-    file: Slices<File>,
+    file: Adapted<Slices<File>>,
     graph: Graph,
 }
 
@@ -49,24 +51,49 @@ impl Model {
         if !gguf.is_folder() {
             tokenizer::check(&gguf, graph.config.n_vocab)?;
         }
-        Ok(Self { file: Slices::new(File(gguf)), graph })
+        let file = Adapted { base: Slices::new(File(gguf)), adapters: Adapters::default(), own: 0 };
+        Ok(Self { file, graph })
     }
 
     /// The file.
     pub fn gguf(&self) -> &Gguf {
-        &self.file.source().0
+        &self.file.base.source().0
     }
 
     /// The stages.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
+
+    /// The same with adapters, read from `files`, of which it has number `own` by itself: 0 is none, 1 the first.
+    ///
+    /// # Errors
+    /// As [`Adapter::open`], with the number of the file.
+    pub fn adapted(self, files: &[Gguf], own: usize) -> Result<Self, (usize, LoadError)> {
+        let read = |(number, file)| Adapter::open(file, &self.graph).map_err(|e| (number, e));
+        let all: Vec<Adapter> = files.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+        let files: Vec<File<&Gguf>> = files.iter().map(File).collect();
+        let sources: Vec<&dyn WeightSource> = files.iter().map(|file| file as &dyn WeightSource).collect();
+        let adapters = Adapters::new(all, &sources);
+        Ok(Self { graph: self.graph.adapted(&adapters), file: Adapted { adapters, own, ..self.file } })
+    }
+
+    /// Its adapters.
+    pub fn adapters(&self) -> &Adapters {
+        &self.file.adapters
+    }
+
+    /// Its weights with the adapter of this number.
+    pub fn of_adapter(&self, own: usize) -> Adapted<&Self> {
+        Adapted { base: self, adapters: self.file.adapters.clone(), own }
+    }
 }
 
-impl WeightSource for File {
+impl<G: Borrow<Gguf> + Sync> WeightSource for File<G> {
     fn stored(&self, tensor: &str) -> Stored<'_> {
-        let info = self.0.tensor(tensor).unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"));
-        Stored { ty: info.ggml_type, extent: (info.row_len(), info.rows()), bytes: self.0.data(info) }
+        let file = self.0.borrow();
+        let info = file.tensor(tensor).unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"));
+        Stored { ty: info.ggml_type, extent: (info.row_len(), info.rows()), bytes: file.data(info) }
     }
 }
 

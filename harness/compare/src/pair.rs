@@ -27,6 +27,7 @@ use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::{Graph, Node, Placement, Slice, StageId};
 use qdiff_engine::quant::KvType;
 use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
@@ -83,6 +84,8 @@ pub struct Pair<'a> {
     pub opened: &'a LoadedModel,
     /// The third opinion.
     pub oracle: Oracle<'a>,
+    /// The same for sequences that have another adapter than sequence 0, by the number of the adapter.
+    adapted: BTreeMap<usize, Oracle<'a>>,
     /// The whole graph, if the graph is cut over ranks.
     pub whole: Option<Graph>,
     /// The selection.
@@ -138,12 +141,16 @@ impl<'a> Pair<'a> {
     /// As [`Oracle::new`].
     pub fn new(opened: &'a LoadedModel, settings: Settings, progress: Progress<'a>) -> Result<Self> {
         let oracle = opened.oracle()?;
+        // Number 0 is no adapter.
+        let others = (0..=opened.adapters.len()).filter(|own| opened.is_adapted() && *own != opened.adapter_of(0));
+        let adapted = others.map(|own| Ok((own, opened.oracle_of(own)?))).collect::<Result<_>>()?;
         check_heads(settings.kv, &oracle.graph)?;
         let (filter, policy) = (Filter::default(), Policy::default());
         let names = Names::of(&oracle.graph);
         Ok(Self {
             opened,
             oracle,
+            adapted,
             whole: None,
             filter,
             policy,
@@ -155,11 +162,23 @@ impl<'a> Pair<'a> {
         })
     }
 
+    /// The third opinion on a recording: with the adapter of its sequence.
+    fn opinion(&self, recording: &Recording) -> &Oracle<'a> {
+        let sequence = recording.capture.steps.last().map_or(0, |step| step.whose.sequence);
+        self.adapted.get(&self.opened.adapter_of(sequence)).unwrap_or(&self.oracle)
+    }
+
+    /// Whether sequences have different adapters: then what is judged of one sequence tells nothing of another.
+    pub fn has_several_adapters(&self) -> bool {
+        !self.adapted.is_empty()
+    }
+
     /// The same of a graph that is cut over ranks.
     ///
     /// # Errors
     /// As [`Oracle::placed`].
     pub fn placed(self, placement: &Placement) -> Result<Self> {
+        ensure!(!self.opened.is_adapted(), "a model with adapters is not cut over ranks; leave --adapter out");
         let (oracle, whole) = self.oracle.placed(placement)?;
         let names = Names::of(&oracle.graph);
         Ok(Self { oracle, whole: Some(whole), names, ..self })
@@ -539,7 +558,7 @@ impl<'a> Pair<'a> {
         &self, subject: &Recording, others: impl IntoIterator<Item = &'r Recording>, diagnosis: &mut Diagnosis,
     ) {
         let others: Vec<Side<'_>> = others.into_iter().map(Recording::side).collect();
-        confirm(&self.oracle, &subject.side(), &others, (&self.filter, &self.policy), diagnosis, self.progress);
+        confirm(self.opinion(subject), &subject.side(), &others, (&self.filter, &self.policy), diagnosis, self.progress);
     }
 
     /// Holds the causes of which the run `other` does not tell, as they were `before` it, against one run more, whose passes are
@@ -548,17 +567,17 @@ impl<'a> Pair<'a> {
         &self, subject: &Recording, [other, alike]: [&Recording; 2], before: &Diagnosis, diagnosis: &mut Diagnosis,
     ) {
         let others = [other.side(), alike.side()];
-        once_more(&self.oracle, &subject.side(), others, (&self.filter, &self.policy), before, diagnosis);
+        once_more(self.opinion(subject), &subject.side(), others, (&self.filter, &self.policy), before, diagnosis);
     }
 
     /// Holds the causes whose conditions were read off two runs against a third one.
     pub fn bear_out(&self, subject: &Recording, third: &Recording, diagnosis: &mut Diagnosis) {
-        bear_out(&self.oracle, &subject.side(), third.side(), (&self.filter, &self.policy), diagnosis);
+        bear_out(self.opinion(subject), &subject.side(), third.side(), (&self.filter, &self.policy), diagnosis);
     }
 
     /// Holds the causes in the sequences of one run against each other.
     pub fn among_sequences(&self, judged: &mut [(Recording, Diagnosis)]) {
-        if self.settings.budget > 0.0 {
+        if self.settings.budget > 0.0 && !self.has_several_adapters() {
             among_sequences(&self.oracle, &mut siblings(judged), (&self.filter, &self.policy));
         }
     }
@@ -566,6 +585,9 @@ impl<'a> Pair<'a> {
     /// Holds what other tokens left of the causes in the sequences of one run against each other. `before` has the diagnoses as
     /// they were before.
     pub fn again_among_sequences(&self, judged: &mut [(Recording, Diagnosis)], before: &[Diagnosis]) {
+        if self.has_several_adapters() {
+            return;
+        }
         again_among_sequences(&self.oracle, &mut siblings(judged), before, (&self.filter, &self.policy));
     }
 
@@ -577,6 +599,9 @@ impl<'a> Pair<'a> {
     pub fn confirm_among_sequences(
         &self, judged: &mut [(Recording, Diagnosis)], others: &mut [Recording], passes: usize,
     ) -> Result<()> {
+        if self.has_several_adapters() {
+            return Ok(());
+        }
         for rules in [true, false] {
             let sides: Vec<Side<'_>> = others.iter().map(Recording::side).collect();
             let how = (&self.filter, &self.policy);
@@ -589,6 +614,9 @@ impl<'a> Pair<'a> {
 
     /// Leaves of the conditions of causes those that all sequences of a run allow, and all of another one.
     pub fn agree_among_sequences(&self, judged: &mut [(Recording, Diagnosis)], others: &[&[Recording]]) {
+        if self.has_several_adapters() {
+            return;
+        }
         let others: Vec<Side<'_>> = others.iter().copied().flatten().map(Recording::side).collect();
         let how = (&self.filter, &self.policy);
         agree_among_sequences(&self.oracle, &mut siblings(judged), &others, how);
@@ -597,17 +625,17 @@ impl<'a> Pair<'a> {
 
     /// Holds the rules that a diagnosis of `subject` leaves open against one run more of it.
     pub fn narrow(&self, subject: &Recording, other: &Recording, diagnosis: &mut Diagnosis) {
-        narrow(&self.oracle, &subject.side(), other.side(), (&self.filter, &self.policy), diagnosis);
+        narrow(self.opinion(subject), &subject.side(), other.side(), (&self.filter, &self.policy), diagnosis);
     }
 
     /// Takes back the rules of a diagnosis of `subject` that no run tells from several others.
     pub fn undecided(&self, subject: &Recording, diagnosis: &mut Diagnosis) {
-        undecided(&self.oracle, &subject.side(), (&self.filter, &self.policy), diagnosis);
+        undecided(self.opinion(subject), &subject.side(), (&self.filter, &self.policy), diagnosis);
     }
 
     /// Takes back causes at stages that gave other values in another run of `subject` on the same tokens.
     pub fn unsteady(&self, subject: &Recording, differing: &[StageId], diagnosis: &mut Diagnosis) {
-        unsteady(&self.oracle, &subject.side(), (&self.filter, &self.policy), diagnosis, differing);
+        unsteady(self.opinion(subject), &subject.side(), (&self.filter, &self.policy), diagnosis, differing);
     }
 
     /// Judges the one against the other, or alone where there is none, and looks for what explains it.
@@ -625,11 +653,11 @@ impl<'a> Pair<'a> {
     pub fn judge_then(
         &self, subject: &Recording, reference: Option<&Recording>, then: impl FnOnce(&Verdict),
     ) -> Result<Diagnosis> {
-        let (side, other) = (subject.side(), reference.map(Recording::side));
+        let (side, other, oracle) = (subject.side(), reference.map(Recording::side), self.opinion(subject));
         let (rules, budget) = ((&self.filter, &self.policy), self.settings.budget);
         let verdict = match (&self.measured, other) {
-            (Some(measured), Some(other)) => put_together(&self.oracle, side, other, rules.0, rules.1, measured)?,
-            _ => judge(&self.oracle, side, other, rules.0, rules.1, self.progress)?,
+            (Some(measured), Some(other)) => put_together(oracle, side, other, rules.0, rules.1, measured)?,
+            _ => judge(oracle, side, other, rules.0, rules.1, self.progress)?,
         };
         if let [first, others @ ..] = verdict.origins().as_slice() {
             let more =
@@ -637,8 +665,8 @@ impl<'a> Pair<'a> {
             (self.told)(&format!("wrong on its own inputs: {}{more}; looking for causes", verdict.name(first.id)));
         }
         then(&verdict);
-        let diagnosis = explain(&self.oracle, &side, verdict, rules, budget, self.progress);
-        self.oracle.products.trouble()?;
+        let diagnosis = explain(oracle, &side, verdict, rules, budget, self.progress);
+        oracle.products.trouble()?;
         subject.capture.store.trouble()?;
         Ok(diagnosis)
     }

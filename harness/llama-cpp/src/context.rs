@@ -14,6 +14,8 @@ use qdiff_engine::quant::{ActivationFormat, KvType};
 use qdiff_llama::llama::context::flash;
 use qdiff_llama::llama::{Owner, Plays, Runs};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::CString;
+use std::path::Path;
 use std::sync::{Arc, Once};
 
 /// A model that runs: its KV cache, and how far it is filled.
@@ -93,6 +95,8 @@ pub(crate) struct TappedContext {
     want: Option<Arc<Want>>,
     /// States that were made again, of each sequence that goes on with them.
     again: BTreeMap<u32, States>,
+    /// LoRA adapters, and the number of the one that each sequence has; llama.cpp frees them with the model.
+    adapters: (Vec<*mut sys::llama_adapter_lora>, Vec<usize>),
 }
 
 impl TappedContext {
@@ -139,7 +143,30 @@ impl TappedContext {
             room,
             want: None,
             again: BTreeMap::new(),
+            adapters: (Vec::new(), Vec::new()),
         })
+    }
+
+    /// The number of the adapter of a sequence.
+    fn adapter_of(&self, sequence: u32) -> usize {
+        self.adapters.1.get(sequence as usize).copied().unwrap_or(0)
+    }
+
+    /// Has all that follows run with this adapter. llama.cpp leaves adapters of scale 0 out, and names other tensors then; so the
+    /// others have a scale by which nothing changes in f32.
+    fn take_adapter(&mut self, own: usize) -> Result<()> {
+        let adapters = &mut self.adapters.0;
+        if adapters.is_empty() {
+            return Ok(());
+        }
+        let scale = |number| if number == own { 1.0 } else { f32::MIN_POSITIVE };
+        let mut scales: Vec<f32> = (1..=adapters.len()).map(scale).collect();
+        // SAFETY: the context's own, adapters of its model, and as many scales.
+        let code = unsafe {
+            sys::llama_set_adapters_lora(self.context.raw, adapters.as_mut_ptr(), adapters.len(), scales.as_mut_ptr())
+        };
+        ensure!(code == 0, "llama.cpp cannot take adapter {own} (code {code})");
+        Ok(())
     }
 
     /// The states of recurrent layers after the first tokens of a sequence, as llama.cpp stores them; nothing where there are none,
@@ -266,6 +293,23 @@ impl Runs for TappedContext {
         self.taps.emitted(node.id)
     }
 
+    fn adapt(&mut self, files: &[&Path], numbers: Vec<usize>) -> Result<()> {
+        ensure!(!self.taps.looks_back(), "llama.cpp runs no adapters of a recurrent model here; add --reference none");
+        for file in files {
+            let name = CString::new(file.as_os_str().as_encoded_bytes())?;
+            said::complaint().take();
+            // SAFETY: the context's own model, which is not changed meanwhile, and a NUL-terminated path; the result is checked.
+            let adapter = unsafe {
+                let model = sys::llama_get_model(self.context.raw).cast_mut();
+                sys::llama_adapter_lora_init(model, name.as_ptr())
+            };
+            ensure!(!adapter.is_null(), "llama.cpp cannot load the adapter {}: {}", file.display(), said::why());
+            self.adapters.0.push(adapter);
+        }
+        self.adapters.1 = numbers;
+        Ok(())
+    }
+
     fn share(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {
         match self.room.split {
             None => self.sequences.share(from, to, tokens)?,
@@ -343,8 +387,9 @@ impl Runs for TappedContext {
 
     fn rows(&mut self, rows: &[Row], want: &Arc<Want>) -> Result<Vec<Step>> {
         let sequences: BTreeSet<u32> = rows.iter().map(|row| row.sequence).collect();
-        if sequences.len() > 1 && self.taps.looks_back() {
-            // llama.cpp would cut them into ubatches of as many tokens of each.
+        let of: BTreeSet<usize> = sequences.iter().map(|sequence| self.adapter_of(*sequence)).collect();
+        if sequences.len() > 1 && (self.taps.looks_back() || of.len() > 1) {
+            // llama.cpp would cut them into ubatches of as many tokens of each, or add one adapter to all.
             let own = |sequence| rows.iter().copied().filter(|row| row.sequence == sequence).collect::<Vec<Row>>();
             let mut steps = Vec::new();
             for sequence in sequences {
@@ -352,6 +397,7 @@ impl Runs for TappedContext {
             }
             return Ok(steps);
         }
+        self.take_adapter(of.first().copied().unwrap_or(0))?;
         let ubatches = self.ubatches(rows, want)?;
         let of_one = |stream: &Stream| stream.rows.after().is_one();
         ensure!(

@@ -7,7 +7,7 @@ use crate::oracle::Oracle;
 use crate::{hash, llama};
 use anyhow::{Context as _, Result, bail};
 use qdiff_engine::folder;
-use qdiff_engine::gguf::NotFinite;
+use qdiff_engine::gguf::{Gguf, NotFinite, TensorInfo};
 use qdiff_engine::model::{LoadError, Model};
 use qdiff_engine::tokenizer::{Tokenizer, VocabError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,21 @@ pub struct LoadedModel {
     pub model: Model,
     /// The engine's tokenizer, or why there is none.
     pub tokenizer: Result<Tokenizer, VocabError>,
+    /// LoRA adapters of sequences.
+    pub adapters: Vec<LoadedAdapter>,
     other: Other,
+}
+
+/// A LoRA adapter, and the sequences that have it.
+pub struct LoadedAdapter {
+    /// The file.
+    pub path: PathBuf,
+    /// The same, as the engine reads it.
+    file: Gguf,
+    /// The sequences; all of them if none is named.
+    pub sequences: BTreeSet<u32>,
+    /// The largest rank of its matrices.
+    pub rank: usize,
 }
 
 /// The side that is not the engine's.
@@ -53,7 +67,8 @@ impl LoadedModel {
         if llama::built_in().is_err() {
             let (damaged, tokenizer) = (model.gguf().not_finite(), Tokenizer::new(model.gguf()));
             refuse_damaged(&damaged).with_context(|| path.display().to_string())?;
-            return Ok(Self { path: path.to_path_buf(), tokenizer, model, other: Other::Absent });
+            let (path, adapters) = (path.to_path_buf(), Vec::new());
+            return Ok(Self { path, tokenizer, model, adapters, other: Other::Absent });
         }
         // While llama.cpp reads the file, at no cost in time.
         let (llama, (damaged, index, tokenizer)) = std::thread::scope(|scope| {
@@ -66,7 +81,7 @@ impl LoadedModel {
             (llama, read)
         });
         let other = Other::Llama(Arc::new(llama?), Arc::new(index?));
-        let opened = Self { path: path.to_path_buf(), tokenizer, model, other };
+        let opened = Self { path: path.to_path_buf(), tokenizer, model, adapters: Vec::new(), other };
         opened.is_unchanged()?;
         refuse_damaged(&damaged).with_context(|| path.display().to_string())?;
         Ok(opened)
@@ -75,12 +90,63 @@ impl LoadedModel {
     fn folder(path: &Path) -> Result<Self> {
         let folder::Opened { model, tokenizer, ends } = folder::open(path)?;
         let damaged = model.gguf().not_finite();
-        let opened = Self { path: path.to_path_buf(), tokenizer, model, other: Other::Folder(ends) };
+        let (path_of, adapters) = (path.to_path_buf(), Vec::new());
+        let opened = Self { path: path_of, tokenizer, model, adapters, other: Other::Folder(ends) };
         refuse_damaged(&damaged).map_err(|e| {
             let text = folder::own_words(&e.to_string(), opened.model.graph());
             anyhow::anyhow!("{}: {}", path.display(), text.replace(", or convert the model again", ""))
         })?;
         Ok(opened)
+    }
+
+    /// The same with LoRA adapters: each a file, and the sequences that have it, all if none is named.
+    ///
+    /// # Errors
+    /// A file that is no adapter of this model; two adapters for one sequence; a matrix that ggml reads otherwise than the engine.
+    pub fn with_adapters(self, given: &[(PathBuf, BTreeSet<u32>)]) -> Result<Self> {
+        if given.is_empty() {
+            return Ok(self);
+        }
+        let taken: Vec<&BTreeSet<u32>> = given.iter().map(|(_, sequences)| sequences).collect();
+        let meet = |a: &BTreeSet<u32>, b: &BTreeSet<u32>| a.is_empty() || b.is_empty() || !a.is_disjoint(b);
+        if (1..taken.len()).any(|at| taken[..at].iter().any(|before| meet(taken[at], before))) {
+            bail!("a sequence has one adapter at most; name other sequences, as in --adapter 1=A.gguf --adapter 2=B.gguf");
+        }
+        let mut files = Vec::new();
+        for (path, _) in given {
+            let file = Gguf::open(path)?;
+            refuse_damaged(&file.not_finite()).with_context(|| path.display().to_string())?;
+            files.push(file);
+        }
+        let Self { path, model, tokenizer, other, .. } = self;
+        let own = number_of(given.iter().map(|(_, sequences)| sequences), 0);
+        let model = model.adapted(&files, own).map_err(|(number, e)| {
+            anyhow::Error::from(e).context(given[number].0.display().to_string())
+        })?;
+        let rank = |file: &Gguf| file.tensors.iter().filter(|t| t.name.ends_with("lora_a")).map(TensorInfo::rows).max();
+        let adapters = given.iter().zip(files).map(|((path, sequences), file)| LoadedAdapter {
+            path: path.clone(),
+            rank: rank(&file).unwrap_or(0),
+            file,
+            sequences: sequences.clone(),
+        });
+        let adapters = adapters.collect();
+        Ok(Self { path, model, tokenizer, other, adapters })
+    }
+
+    /// Whether sequences have adapters.
+    pub fn is_adapted(&self) -> bool {
+        !self.adapters.is_empty()
+    }
+
+    /// Whether all sequences have the same adapter, or none.
+    pub fn adapts_alike(&self) -> bool {
+        self.adapters.iter().all(|adapter| adapter.sequences.is_empty())
+    }
+
+    /// The number of the adapter that a sequence has: 0 is none, 1 the first.
+    pub fn adapter_of(&self, sequence: u32) -> usize {
+        number_of(self.adapters.iter().map(|adapter| &adapter.sequences), sequence)
     }
 
     /// Whether it is a folder of safetensors, of which llama.cpp knows nothing.
@@ -175,21 +241,40 @@ impl LoadedModel {
         names.into_iter().map(str::to_owned).collect()
     }
 
-    /// What the oracle reads of it.
+    /// What the oracle reads of it, with the adapter of sequence 0.
     ///
     /// # Errors
     /// As [`Oracle::new`].
     pub fn oracle(&self) -> Result<Oracle<'_>> {
+        self.oracle_of(self.adapter_of(0))
+    }
+
+    /// What the oracle reads of it, with the adapter of this number.
+    ///
+    /// # Errors
+    /// As [`Oracle::new`].
+    pub fn oracle_of(&self, adapter: usize) -> Result<Oracle<'_>> {
         let oracle = match &self.other {
             Other::Llama(llama, _) => Oracle::new(self.ggml()?, llama)?,
             Other::Folder(_) => {
                 let read = FolderWeights::read(self.model.gguf()).and_then(Oracle::of_folder);
                 read.with_context(|| self.path.display().to_string())?
             }
-            Other::Absent => Oracle::of_engine(&self.model)?,
+            Other::Absent => Oracle::of_engine(&self.model, adapter)?,
         };
         self.is_unchanged()?;
-        Ok(oracle)
+        if self.adapters.is_empty() || self.is_read_alone() {
+            return Ok(oracle);
+        }
+        let own = self.model.adapters();
+        let adapters = match self.other {
+            Other::Llama(..) => oracle.read_by_ggml(self.adapters.iter().map(|adapter| &adapter.file))?,
+            Other::Folder(_) | Other::Absent => own.clone(),
+        };
+        if let Some(tensor) = adapters.differs(own) {
+            bail!("tensor `{tensor}` of an adapter: ggml reads other values than qdiff's engine");
+        }
+        Ok(oracle.adapted(adapters, adapter))
     }
 
     /// The weights as ggml reads them.
@@ -237,6 +322,12 @@ impl LoadedModel {
         }
         Ok(())
     }
+}
+
+/// The number of the adapter that a sequence has, of adapters with these sequences.
+fn number_of<'s>(adapters: impl Iterator<Item = &'s BTreeSet<u32>>, sequence: u32) -> usize {
+    let mut adapters = adapters.map(|sequences| sequences.is_empty() || sequences.contains(&sequence));
+    adapters.position(|has| has).map_or(0, |at| at + 1)
 }
 
 /// Refuses weights that are not finite, with the first of them.

@@ -5,7 +5,10 @@ use crate::llama::Model;
 use crate::llama::gguf::GgmlWeights;
 use crate::products::Products;
 use anyhow::{Context as _, Result, bail};
-use qdiff_engine::model::{self, Graph, Metadata, Placement, Slice, Slices, Weight, same_extent};
+use qdiff_engine::gguf::Gguf;
+use qdiff_engine::model::{
+    self, Adapted, Adapter, Adapters, Graph, Metadata, Placement, Slice, Slices, Weight, same_extent,
+};
 use qdiff_engine::quant::{Stored, WeightSource};
 
 /// The weights of a model by a reader that shares nothing with the engine's but the mapped bytes.
@@ -39,7 +42,7 @@ impl Checkpoint for FolderWeights<'_> {
 }
 
 /// The weights by the engine's own reader.
-struct EngineWeights<'a>(&'a model::Model);
+struct EngineWeights<'a>(Adapted<&'a model::Model>);
 
 impl WeightSource for EngineWeights<'_> {
     fn stored(&self, tensor: &str) -> Stored<'_> {
@@ -52,12 +55,13 @@ impl WeightSource for EngineWeights<'_> {
 
 impl Checkpoint for EngineWeights<'_> {
     fn dims(&self, tensor: &str) -> Option<&[u64]> {
-        self.0.gguf().tensor(tensor).map(|info| info.dims.as_slice())
+        self.0.adapters.dims(tensor).or_else(|| self.0.base.gguf().tensor(tensor).map(|info| info.dims.as_slice()))
     }
     fn start(&self, tensor: &str) -> u64 {
-        let info = self.0.gguf().tensor(tensor).unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"));
-        let part = self.0.gguf().parts()[info.part].bytes();
-        self.0.gguf().data(info).as_ptr() as u64 - part.as_ptr() as u64
+        let file = self.0.base.gguf();
+        let info = file.tensor(tensor).unwrap_or_else(|| panic!("tensor `{tensor}` was checked at load"));
+        let part = file.parts()[info.part].bytes();
+        file.data(info).as_ptr() as u64 - part.as_ptr() as u64
     }
 }
 
@@ -92,6 +96,16 @@ impl Checkpoint for Box<dyn Checkpoint + '_> {
     }
     fn start(&self, tensor: &str) -> u64 {
         (**self).start(tensor)
+    }
+}
+
+impl<C: Checkpoint> Checkpoint for Adapted<C> {
+    fn dims(&self, tensor: &str) -> Option<&[u64]> {
+        self.adapters.dims(tensor).or_else(|| self.base.dims(tensor))
+    }
+    fn start(&self, tensor: &str) -> u64 {
+        // A padded matrix lies in no file as it is.
+        if self.adapters.dims(tensor).is_some() { 0 } else { self.base.start(tensor) }
     }
 }
 
@@ -151,12 +165,36 @@ impl<'a> Oracle<'a> {
         Self::checked(graph, Box::new(weights), "the oracle")
     }
 
-    /// On the engine's own reading of a GGUF, for want of another: a fault of that reader is not seen.
+    /// On the engine's own reading of a GGUF, with the adapter of this number, for want of another: a fault of that reader is not seen.
     ///
     /// # Errors
     /// None that [`qdiff_engine::model::Model::open`] would not have told.
-    pub fn of_engine(model: &'a model::Model) -> Result<Self> {
-        Self::checked(model.graph().clone(), Box::new(EngineWeights(model)), "the engine")
+    pub fn of_engine(model: &'a model::Model, adapter: usize) -> Result<Self> {
+        let weights = Box::new(EngineWeights(model.of_adapter(adapter)));
+        Self::checked(model.graph().clone(), weights, "the engine")
+    }
+
+    /// The adapters in these files, as ggml reads them.
+    ///
+    /// # Errors
+    /// A file that ggml refuses; an adapter that does not fit the graph.
+    pub fn read_by_ggml<'f>(&self, files: impl Iterator<Item = &'f Gguf>) -> Result<Adapters> {
+        let files: Vec<GgmlWeights<'f>> = files.map(GgmlWeights::open).collect::<Result<_>>()?;
+        let read = |file: &GgmlWeights<'_>| {
+            let extent = |name: &str| file.dims(name).map(<[u64]>::to_vec);
+            Adapter::read(file.real("adapter.lora.alpha").map(f64::from), &file.names(), &extent, &self.graph)
+        };
+        let all = files.iter().map(read).collect::<Result<_, _>>().context("an adapter, as ggml reads it")?;
+        let sources: Vec<&dyn WeightSource> = files.iter().map(|file| file as &dyn WeightSource).collect();
+        Ok(Adapters::new(all, &sources))
+    }
+
+    /// The same with the adapter of this number.
+    #[must_use]
+    pub fn adapted(self, adapters: Adapters, own: usize) -> Self {
+        let Self { graph, weights, products } = self;
+        let graph = graph.adapted(&adapters);
+        Self { graph, weights: Box::new(Adapted { base: weights, adapters, own }), products }
     }
 
     /// The same, its graph cut over ranks, on slices of its weights; and the whole graph.

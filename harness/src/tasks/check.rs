@@ -1,7 +1,7 @@
 //! A battery of runs, each of which exercises what others leave out: one command, one verdict.
 
 use super::faults::InjectedFaults;
-use super::request::{CaptureRequest, FilterRequest, ModelRequest, PositionsRequest, PromptRequest, RunnerRequest};
+use super::request::{AdaptersRequest, CaptureRequest, FilterRequest, ModelRequest, PositionsRequest, PromptRequest, RunnerRequest};
 use super::request::{FaultRequest, TokensRequest};
 use super::run::{RunRequest, Runs};
 use super::sides::{Input, SideChoice, SidesRequest, WhyRequest};
@@ -21,6 +21,8 @@ use qdiff_engine::quant::KvType;
 pub struct CheckRequest {
     #[command(flatten)]
     pub model: ModelRequest,
+    #[command(flatten)]
+    pub adapters: AdaptersRequest,
     /// Skip the long cases
     #[arg(long, help_heading = "What to run")]
     pub quick: bool,
@@ -75,6 +77,7 @@ impl CheckRequest {
                 ..SidesRequest::default()
             },
             filter: FilterRequest { positions: PositionsRequest { positions }, ..FilterRequest::default() },
+            adapters: self.adapters.clone(),
             repeat: None,
             ..RunRequest::default()
         }
@@ -207,7 +210,7 @@ impl Plan {
 /// # Errors
 /// Anything that keeps all cases from running. An error of a single case is in its place.
 pub fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport> {
-    let opened = request.model.open()?;
+    let opened = request.adapters.added(request.model.open()?, None)?;
     let command = if let Source::Live(kind) = &request.subject { kind.command() } else { None };
     let plans: Vec<(&Plan, Option<String>)> =
         PLANS.iter().map(|plan| (plan, plan.left_out(&opened, command, request.quick))).collect();

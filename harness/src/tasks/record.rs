@@ -2,7 +2,7 @@
 
 use super::faults::InjectedFaults;
 use super::request::{
-    CaptureRequest, FaultRequest, FilterRequest, PassesRequest, RanksRequest, SequencesRequest, TokensRequest,
+    AdaptersRequest, CaptureRequest, FaultRequest, FilterRequest, PassesRequest, RanksRequest, SequencesRequest, TokensRequest,
 };
 use super::sides::{self, Input};
 use super::{Console, values};
@@ -45,6 +45,8 @@ pub struct RecordRequest {
     pub passes: PassesRequest,
     #[command(flatten)]
     pub sequences: SequencesRequest,
+    #[command(flatten)]
+    pub adapters: AdaptersRequest,
     #[command(flatten)]
     pub ranks: RanksRequest,
     /// Take the tokens of this capture, those of its decode steps too, instead of a prompt
@@ -94,6 +96,7 @@ pub fn record(request: &RecordRequest, console: Console<'_>) -> Result<Recorded>
     let settings =
         of_sequences.settings(request.capture.settings()?, of_sequences.sequences.as_ref(), *kind == LLAMA)?;
     let opened = request.tokens.prompt.model.open()?;
+    let opened = request.adapters.added(opened, of_sequences.sequences.as_ref())?;
     let mut pair = Pair::new(&opened, settings, console.progress)?;
     if let Some(ranks) = &request.ranks.ranks {
         ensure!(request.sequences.sequences.is_none(), "--ranks runs one sequence; leave --ranks or --sequences out");

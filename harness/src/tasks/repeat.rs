@@ -57,9 +57,10 @@ pub(super) fn command(args: &RunRequest, given: &str) -> String {
         probe_seed.map(|seed| option("--probe-seed", &seed)),
         one_of("--oracle", oracle.to_possible_value()).filter(|_| *oracle != OracleChoice::default()),
     ];
+    let adapters = args.adapters.adapter.iter().map(|adapter| option("--adapter", adapter));
     let injected = faults.inject.iter().map(|i| option("--inject", i));
     let allowed = tolerance.iter().map(|t| option("--tolerance", t));
-    let words = words.into_iter().flatten().chain(injected).chain(allowed);
+    let words = words.into_iter().flatten().chain(adapters).chain(injected).chain(allowed);
     ["qdiff run".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
@@ -118,9 +119,9 @@ mod tests {
     }
 
     /// Options that change what a run finds.
-    const REPEATED: [&str; 28] = [
+    const REPEATED: [&str; 29] = [
         "-m other.gguf", "--prompt code", "--tokens 1,2", "--length 5", "--raw", "--system 'be brief'",
-        "--template model", "-n 3", "--passes 4,2x1,3", "--sequences 4,2+1", "--no-kv-unified", "--ranks 2",
+        "--template model", "-n 3", "--passes 4,2x1,3", "--sequences 4,2+1", "--no-kv-unified", "--adapter 1,2=lora.gguf", "--ranks 2",
         "--ubatch 4", "--kv-type f16", "--gemm cublas", "--subject cpu", "--reference none", "--map names.map",
         "--taps logits", "--repeat 2", "--confirm 3", "--timeout 7", "--why-budget 4", "--check probe",
         "--probe-seed 00000000000000ff", "--oracle cuda", "--inject rope-base@L01", "--tolerance logits=0.5",

@@ -1,9 +1,10 @@
 //! What several tasks ask for alike: the model, the tokens, the stages, how runners run.
 
 use super::values;
-use crate::capture::{Filter, Lengths, Plan, Store};
+use crate::capture::{Filter, Lengths, Plan, Share, Store};
 use crate::loaded::LoadedModel;
 use crate::memory::Size;
+use crate::number::counted;
 use crate::pair::{Settings, TIMEOUT};
 use crate::products::{self, OracleChoice};
 use crate::prompts::{self, Ready, Style, Template};
@@ -13,7 +14,10 @@ use clap::Args;
 use qdiff_engine::cuda::Gemm;
 use qdiff_engine::model::{Graph, Placement};
 use qdiff_engine::quant::KvType;
+use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,6 +120,85 @@ impl PromptRequest {
     pub fn style(&self) -> Style<'_> {
         Style { raw: self.raw, system: self.system.as_deref(), template: self.template }
     }
+}
+
+/// A LoRA adapter, and the sequences that have it; all if none is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterOf {
+    sequences: BTreeSet<u32>,
+    path: PathBuf,
+}
+
+impl FromStr for AdapterOf {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = |list: &str| list.split(',').map(str::parse).collect::<Result<BTreeSet<u32>, _>>().ok();
+        // A file may have the sign in its name.
+        let named = text.split_once('=').and_then(|(list, path)| Some((numbers(list)?, path)));
+        let (sequences, path) = named.unwrap_or((BTreeSet::new(), text));
+        if path.is_empty() {
+            return Err("it names no file; give FILE.gguf, or 1,2=FILE.gguf".to_owned());
+        }
+        Ok(Self { sequences, path: path.into() })
+    }
+}
+
+impl Display for AdapterOf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let numbers: Vec<String> = self.sequences.iter().map(ToString::to_string).collect();
+        let path = self.path.display();
+        if numbers.is_empty() { write!(f, "{path}") } else { write!(f, "{}={path}", numbers.join(",")) }
+    }
+}
+
+/// LoRA adapters.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "What to run")]
+pub struct AdaptersRequest {
+    /// Add a LoRA adapter (GGUF) to the model; with --sequences, 1,2=FILE adds it to sequences 1 and 2 alone. Repeatable
+    #[arg(long, value_name = "FILE")]
+    pub adapter: Vec<AdapterOf>,
+}
+
+impl AdaptersRequest {
+    /// The model with these adapters, for a run of `plan`, or of one sequence.
+    ///
+    /// # Errors
+    /// As [`LoadedModel::with_adapters`]; sequences that the run does not have; a prefix that a sequence with another adapter wrote.
+    pub fn added(&self, opened: LoadedModel, plan: Option<&Plan>) -> Result<LoadedModel> {
+        let opened = self.of_plans(opened, plan.map_or(1, Plan::sequences))?;
+        if let Some((from, to)) = plan.and_then(|plan| shared_across(&opened, plan)) {
+            bail!(
+                "--adapter: sequence {to} begins with cached tokens of sequence {from}, which another adapter wrote; give both the \
+                 same adapter, or leave the prefix out"
+            );
+        }
+        Ok(opened)
+    }
+
+    /// The model with these adapters, for runs of so many sequences at most.
+    ///
+    /// # Errors
+    /// As [`LoadedModel::with_adapters`]; a sequence that no run has.
+    pub fn of_plans(&self, opened: LoadedModel, sequences: usize) -> Result<LoadedModel> {
+        let given: Vec<_> = self.adapter.iter().map(|of| (of.path.clone(), of.sequences.clone())).collect();
+        let named = given.iter().flat_map(|(_, own)| own).find(|own| **own as usize >= sequences);
+        if let Some(number) = named {
+            bail!("--adapter names sequence {number}, and the run has {}", counted(sequences, "sequence"));
+        }
+        opened.with_adapters(&given).context("--adapter")
+    }
+}
+
+/// A sequence, and another with another adapter that begins with its cached tokens.
+pub fn shared_across(opened: &LoadedModel, plan: &Plan) -> Option<(u32, u32)> {
+    let prefixes = |pass: &Vec<Share>| {
+        let of = |(to, share): (usize, &Share)| Some((share.prefix?, to as u32));
+        pass.iter().enumerate().filter_map(of).collect::<Vec<_>>()
+    };
+    let mut pairs = plan.0.iter().flat_map(prefixes);
+    pairs.find(|(from, to)| opened.adapter_of(*from) != opened.adapter_of(*to))
 }
 
 /// A graph that is cut over ranks.

@@ -9,14 +9,15 @@ use crate::decoded;
 use crate::diagnose::Diagnosis;
 use crate::ends;
 use crate::exercise;
-use crate::loaded::LoadedModel;
+use crate::hash;
+use crate::loaded::{LoadedAdapter, LoadedModel};
 use crate::machine::Machine;
 use crate::memory::{self, Size};
 use crate::mutations::FaultSite;
 use crate::own;
 use crate::pair::{Pair, Recording};
 use crate::prompts::Ready;
-use crate::report::{Failure, Memory, ModelInfo, Outcome, Report, RunInfo, Seconds, SequenceInfo, Told as _, file};
+use crate::report::{AdapterInfo, Failure, Memory, ModelInfo, Outcome, Report, RunInfo, Seconds, SequenceInfo, Told as _, file};
 use crate::runners::{EngineTrouble, Manifest};
 use crate::severity;
 use crate::slots::SlotsCheck;
@@ -74,7 +75,8 @@ pub(super) fn judged(request: &RunRequest, measured: Option<Vec<Measured>>, cons
     ensure!(ranks.is_none() || plan.is_none(), "--ranks runs one sequence; leave --ranks or --sequences out");
     let settings = request.sequences.settings(chosen.settings()?, plan.as_ref(), chosen.runs_llama())?;
     // The process ends after its verdicts, and the system takes a model back faster than llama.cpp frees it.
-    let opened = ManuallyDrop::new(request.sides.tokens.prompt.model.open()?);
+    let opened = request.sides.tokens.prompt.model.open()?;
+    let opened = ManuallyDrop::new(request.adapters.added(opened, plan.as_ref())?);
     let mut pair = Pair::new(&opened, settings, console.progress)?;
     if let Some(ranks) = &ranks {
         pair = pair.placed(ranks).context("--ranks")?;
@@ -355,6 +357,17 @@ pub(super) fn describe(opened: &LoadedModel, sha256: String) -> ModelInfo {
         formats: opened.formats(),
         folder: opened.is_folder(),
         hashed_by: hashed::command(opened.model.gguf()),
+        adapters: opened.adapters.iter().map(described).collect(),
         sha256,
+    }
+}
+
+/// An adapter as reports name it.
+fn described(adapter: &LoadedAdapter) -> AdapterInfo {
+    AdapterInfo {
+        path: adapter.path.display().to_string(),
+        rank: adapter.rank,
+        sequences: adapter.sequences.iter().copied().collect(),
+        sha256: hash::of_file(&adapter.path).unwrap_or_default(),
     }
 }

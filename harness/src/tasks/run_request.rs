@@ -1,7 +1,7 @@
 //! The arguments of `qdiff run`.
 
 use super::confirm::ConfirmRequest;
-use super::request::{FilterRequest, RanksRequest, SequencesRequest, ToleranceRequest};
+use super::request::{AdaptersRequest, FilterRequest, RanksRequest, SequencesRequest, ToleranceRequest};
 use super::sides::SidesRequest;
 use super::values;
 use crate::capture::container;
@@ -21,6 +21,8 @@ pub struct RunRequest {
     pub sides: SidesRequest,
     #[command(flatten)]
     pub sequences: SequencesRequest,
+    #[command(flatten)]
+    pub adapters: AdaptersRequest,
     #[command(flatten)]
     pub ranks: RanksRequest,
     #[command(flatten)]

@@ -5,7 +5,7 @@
 
 use super::Console;
 use super::check::{self, CheckRequest, Expect, WHOLE};
-use super::request::{SequencesRequest, TokensRequest};
+use super::request::{SequencesRequest, TokensRequest, shared_across};
 use super::run::Runs;
 use super::run_request::RunRequest;
 use super::sides::SideChoice;
@@ -80,6 +80,9 @@ impl Batch {
         if tokens > context {
             return Some(format!("it takes {tokens} tokens, and the model's context is {context}"));
         }
+        if let Some((from, to)) = shared_across(opened, &self.plan()) {
+            return Some(format!("sequence {to} begins with tokens of sequence {from}, which has another adapter"));
+        }
         (quick && self.long).then(|| "--quick".to_owned())
     }
 
@@ -103,7 +106,8 @@ impl Batch {
 /// Whatever keeps all of it from being run, such as a subject that runs one sequence at a time. An error of a single case is
 /// the result of that case.
 pub fn check(request: &CheckRequest, console: Console<'_>) -> Result<CheckReport> {
-    let opened = request.model.open()?;
+    let sequences = BATCHES.iter().map(|batch| batch.plan().sequences()).max().unwrap_or(1);
+    let opened = request.adapters.of_plans(request.model.open()?, sequences)?;
     let requests: Vec<RunRequest> = BATCHES.iter().map(|batch| batch.request(request, &opened)).collect();
     let first = &requests[0];
     let chosen = SideChoice::new(&first.sides, console)?;

@@ -2,12 +2,12 @@
 
 use crate::cleanup;
 use crate::report::file;
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use qdiff_engine::model::ARCHITECTURES;
 use qdiff_engine::quant::GgmlType;
-use qdiff_synth::{Kv, Setting, Synth, base_vocab};
+use qdiff_synth::{ADAPTED, Kv, Lora, Setting, Synth, base_vocab};
 use std::io::Write as _;
 use std::path::PathBuf;
 
@@ -87,6 +87,13 @@ pub struct SynthRequest {
     /// Seed of the weights: the same options with the same seed write the same bytes
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Write a LoRA adapter of rank N for the model that the other options describe, in place of the model: F32, or F16 and BF16
+    /// with --weights
+    #[arg(long, value_name = "N", value_parser = super::values::at_least_one)]
+    pub lora: Option<usize>,
+    /// Alpha of the adapter: its terms are multiplied by alpha / N
+    #[arg(long, value_name = "X", default_value_t = 16.0, requires = "lora")]
+    pub lora_alpha: f32,
     /// Value of a metadata key of the architecture, such as expert_count=7 or rope.scaling.type=yarn; repeat for more
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     pub set: Vec<(String, Setting)>,
@@ -149,6 +156,17 @@ impl SynthRequest {
     }
 }
 
+impl SynthRequest {
+    fn adapter(&self, rank: usize) -> Result<Lora<'static>> {
+        if !self.without.is_empty() || !self.tensor.is_empty() {
+            bail!("--lora takes neither --without nor --tensor; leave them out");
+        }
+        let plain = [GgmlType::F16, GgmlType::BF16].contains(&self.weights);
+        let ty = if plain { self.weights } else { GgmlType::F32 };
+        Ok(Lora { rank, alpha: self.lora_alpha, matrices: &ADAPTED, ty, seed: self.seed })
+    }
+}
+
 /// Takes `keys` out of the metadata.
 fn leave_out(metadata: &mut Kv, keys: &[String]) -> Result<()> {
     for key in keys {
@@ -167,12 +185,16 @@ fn leave_out(metadata: &mut Kv, keys: &[String]) -> Result<()> {
 /// Options that contradict each other, a key that the model does not have, and a file that cannot be written.
 pub fn synth(request: &SynthRequest) -> Result<u64> {
     if request.format == SynthFormat::Safetensors {
+        ensure!(request.lora.is_none(), "--lora writes a GGUF file; leave --format out");
         return folder(request);
     }
     file::check(&request.out, "OUT.gguf")?;
     let model = request.model()?;
     let mut left_out = Ok(());
-    let bytes = model.to_bytes_with(|metadata| left_out = leave_out(metadata, &request.without));
+    let bytes = match request.lora {
+        Some(rank) => model.adapter(&request.adapter(rank)?),
+        None => model.to_bytes_with(|metadata| left_out = leave_out(metadata, &request.without)),
+    };
     left_out?;
     let problem = || format!("cannot write {}; choose a folder with room", request.out.display());
     let mut part = file::temporary(&request.out)?;

@@ -290,6 +290,7 @@ fn screen(opened: &Opened, diagnosis: Diagnosis) -> String {
             folder: false,
             sha256: "0".repeat(64),
             hashed_by: None,
+            adapters: Vec::new(),
         },
         run: RunInfo {
             prompt: "numbers".to_owned(),

@@ -8,6 +8,7 @@ use anyhow::Result;
 use qdiff_engine::cpu::Row;
 use qdiff_engine::model::{Graph, Node};
 use qdiff_engine::quant::KvType;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A context with taps.
@@ -26,6 +27,15 @@ impl TappedContext {
     /// Whether it can hand out the stage `node`.
     pub fn taps(&self, node: &Node) -> bool {
         self.0.taps(node)
+    }
+
+    /// Adds the LoRA adapters in these files. `numbers` has the adapter of each sequence: 0 is none, 1 the first. Rows of sequences
+    /// with other adapters run one adapter after the other: llama.cpp adds the same ones to all rows of a batch.
+    ///
+    /// # Errors
+    /// If llama.cpp refuses a file.
+    pub fn adapt(&mut self, files: &[&Path], numbers: Vec<usize>) -> Result<()> {
+        self.0.adapt(files, numbers)
     }
 
     /// Lets sequence `to`, which is empty, begin with the first `tokens` tokens of sequence `from`, in the same cells.

@@ -105,6 +105,12 @@ pub trait Runs {
     /// As [`TappedContext::taps`](super::context::TappedContext::taps).
     fn taps(&self, node: &Node) -> bool;
 
+    /// As [`TappedContext::adapt`](super::context::TappedContext::adapt).
+    ///
+    /// # Errors
+    /// As there.
+    fn adapt(&mut self, files: &[&Path], numbers: Vec<usize>) -> Result<()>;
+
     /// As [`TappedContext::share`](super::context::TappedContext::share).
     ///
     /// # Errors

@@ -266,6 +266,22 @@ pub struct ModelInfo {
     /// A command that prints this hash, for a model of several files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hashed_by: Option<String>,
+    /// LoRA adapters that are added to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub adapters: Vec<AdapterInfo>,
+}
+
+/// Identifies a LoRA adapter.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct AdapterInfo {
+    /// Path as given.
+    pub path: String,
+    /// The largest rank of its matrices.
+    pub rank: usize,
+    /// The sequences that have it; all if none is named.
+    pub sequences: Vec<u32>,
+    /// SHA-256 of the file, in hexadecimal.
+    pub sha256: String,
 }
 
 /// Identifies the run.

@@ -37,7 +37,11 @@ pub const CPU: RunnerKind = RunnerKind {
             let manifest = manifest(room.kv, faults.words);
             return Ok(Box::new(Ranks::on_cpu(&opened.model, &graph, room.kv, manifest)));
         }
-        Ok(Box::new(Cpu::new(&opened.model, graph, room.kv, faults.words)))
+        let cpu = Cpu::new(&opened.model, graph, room.kv, faults.words);
+        let own = |sequence: &u32| opened.adapter_of(*sequence) != opened.adapter_of(0);
+        let weights = |sequence| (sequence, Arc::new(opened.model.of_adapter(opened.adapter_of(sequence))) as Arc<_>);
+        let others = (1..=room.more as u32).filter(own).map(weights).collect();
+        Ok(Box::new(Cpu { engine: cpu.engine.with_adapted(others), ..cpu }))
     }),
 };
 

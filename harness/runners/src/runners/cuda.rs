@@ -1,11 +1,11 @@
 //! The engine's CUDA forward passes as runners.
 
 use super::ranks::{Rank, Ranks};
-use super::{Manifest, Reads, Runner, RunnerKind, Start};
+use super::{CPU, Manifest, Reads, Runner, RunnerKind, Start};
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Collector, PassCollector, Step, Want};
 use crate::room::Room;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use qdiff_engine::cpu::Row;
 use qdiff_engine::cuda::{Circumstances, CudaEngine, Gemm, Options, Path, kept_as};
 use qdiff_engine::model::{Graph, Model, Slices, WeightSource};
@@ -32,6 +32,12 @@ pub const CUDA: RunnerKind = RunnerKind {
         if let Some(placement) = &of.placement {
             return Ok(Box::new(ranks(&opened.model, &placement.place(opened.model.graph())?, options)?));
         }
+        ensure!(
+            opened.adapts_alike(),
+            "{} has one adapter for all sequences; give --adapter FILE without sequences, or take the subject {}",
+            CUDA.name,
+            CPU.name
+        );
         Ok(Box::new(Cuda::new(&opened.model, options)?))
     }),
 };
@@ -54,7 +60,10 @@ pub const CUDA_FAST: RunnerKind = RunnerKind {
     name: "cuda-fast",
     ranks: false,
     about: "qdiff's fast engine on a GPU; kernels fuse stages",
-    start: Start::Own(|opened, _, room, _| Ok(Box::new(Cuda::new(&opened.model, options(Path::Fast, room))?))),
+    start: Start::Own(|opened, _, room, _| {
+        ensure!(!opened.is_adapted(), "{} has no adapters; take the subject {}", CUDA_FAST.name, CUDA.name);
+        Ok(Box::new(Cuda::new(&opened.model, options(Path::Fast, room))?))
+    }),
     ..CUDA
 };
 

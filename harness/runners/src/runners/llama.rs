@@ -6,10 +6,11 @@ use crate::capture::{Shift, Step, Want};
 use crate::llama::context::{TappedContext, flash};
 use crate::llama::{BUILT_IN, Load, Model, built_in, cuda_backend, dot_types, variant};
 use crate::room::Room;
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use qdiff_engine::cpu::Row;
 use qdiff_engine::model::{EmittedLayout, Graph, Node, WeightSource as _};
 use qdiff_engine::quant::{ActivationFormat, GgmlType, KvType};
+use std::path::Path;
 use std::sync::Arc;
 
 /// llama.cpp on the CPU.
@@ -35,7 +36,13 @@ pub const LLAMA: RunnerKind = RunnerKind {
                 );
             }
         }
-        Ok(Box::new(Llama::new(opened.llama()?, graph, room)?))
+        let mut llama = Llama::new(opened.llama()?, graph, room)?;
+        if opened.is_adapted() {
+            let files: Vec<&Path> = opened.adapters.iter().map(|adapter| adapter.path.as_path()).collect();
+            let numbers = (0..=room.more as u32).map(|sequence| opened.adapter_of(sequence)).collect();
+            llama.session.adapt(&files, numbers)?;
+        }
+        Ok(Box::new(llama))
     }),
 };
 
@@ -56,6 +63,7 @@ pub const LLAMA_CUDA: RunnerKind = RunnerKind {
     ready: cuda_backend,
     start: Start::Own(|opened, graph, room, _| {
         opened.llama()?;
+        ensure!(!opened.is_adapted(), "{} has no adapters here; take {}", LLAMA_CUDA.name, LLAMA.name);
         llama_cuda::measured(graph, &opened.model)?;
         let model = Arc::new(Model::load(&opened.path, Load::Cuda)?);
         Ok(Box::new(Llama::new(&model, graph, room)?))
