@@ -161,8 +161,45 @@ impl Graph {
             }
             at.push(nodes.len() - 1);
         }
-        Self { config: self.config.clone(), nodes, placement: self.placement.clone() }
+        Self { nodes, adapters: adapters.len(), ..self.clone() }
     }
+}
+
+impl Graph {
+    /// Of a product to which adapters add: the product with the matrix, those with A and B, and the term that is added.
+    pub fn adapted_of(&self, node: &Node) -> Option<[&Node; 4]> {
+        let [base, term] = node.inputs[..] else { return None };
+        let (base, term) = (&self.nodes[base], &self.nodes[term]);
+        term.weights.first().filter(|weight| weight.name.ends_with(SCALE))?;
+        let b = &self.nodes[term.inputs[0]];
+        Some([base, &self.nodes[b.inputs[0]], b, term])
+    }
+}
+
+impl Node {
+    /// Whether its weight is of an adapter.
+    pub fn is_of_adapter(&self) -> bool {
+        let of = |weight: &Weight| [A, B, SCALE].iter().any(|suffix| weight.name.ends_with(suffix));
+        self.weights.first().is_some_and(of)
+    }
+}
+
+/// The same weight of the adapter of this number, in the place of the one that a sequence has.
+pub fn of_other_adapter(weight: &Weight, number: usize) -> Weight {
+    Weight { name: format!("{}@{number}", weight.name), extent: weight.extent.clone() }
+}
+
+/// A skeleton with an adapter; `None` where no stage can have one.
+pub fn with_adapter(whole: &Graph) -> Option<Graph> {
+    const RANK: usize = 2;
+    let adapted = whole.nodes.iter().filter(|node| node.op.anatomy().is_layer() && stages_of(node).is_some());
+    let terms = adapted.filter_map(|node| {
+        let Weight { name, extent } = node.weights.first()?;
+        Some((name.clone(), Term { extent: [extent[0], extent[1]], rank: RANK, scale: 1.0 }))
+    });
+    let adapter = Adapter(terms.collect());
+    let any = !adapter.0.is_empty();
+    any.then(|| whole.adapted(&Adapters { all: vec![adapter], ..Adapters::default() }))
 }
 
 /// The largest rank of what is added to a matrix; 0 if nothing is.
@@ -283,7 +320,13 @@ impl Adapters {
     }
 
     fn part(&self, adapter: usize, tensor: &str) -> Option<&Part> {
-        self.parts.get(adapter)?.get(tensor)
+        let parts = self.parts.get(adapter)?;
+        // Of another adapter, by its number.
+        let other = || {
+            let (name, number) = tensor.rsplit_once('@')?;
+            self.parts.get(number.parse::<usize>().ok()?)?.get(name)
+        };
+        parts.get(tensor).or_else(other)
     }
 
     /// Extent of a matrix in ggml's order; `None` for a tensor of the model.

@@ -87,7 +87,7 @@ impl<'b> Builder<'b> {
 
     /// The graph of all stages.
     pub fn finish(self) -> Graph {
-        Graph { config: self.config, nodes: self.nodes, placement: None }
+        Graph { config: self.config, nodes: self.nodes, placement: None, adapters: 0 }
     }
 }
 

@@ -146,7 +146,7 @@ impl Placement {
             placed.add(node)?;
         }
         let nodes = placed.nodes;
-        Ok(Graph { config: graph.config.clone(), nodes, placement: Some(self.clone()) })
+        Ok(Graph { nodes, placement: Some(self.clone()), ..graph.clone() })
     }
 }
 

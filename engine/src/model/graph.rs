@@ -178,6 +178,8 @@ pub struct Graph {
     pub nodes: Vec<Node>,
     /// How it is cut over ranks, if it is.
     pub placement: Option<Placement>,
+    /// How many LoRA adapters there are.
+    pub adapters: usize,
 }
 
 impl Graph {

@@ -13,14 +13,15 @@ use std::fmt::Write as _;
 pub(super) fn list(json: Option<&JsonArgs>) -> anyhow::Result<u8> {
     let width = catalogue().map(|m| m.name.len()).max().unwrap_or(0);
     let mut out = String::new();
-    let (of_ranks, others): (Vec<&Mutation>, Vec<&Mutation>) = catalogue().partition(|m| m.of_ranks());
-    for m in others.into_iter().chain(of_ranks) {
+    let (made, others): (Vec<&Mutation>, Vec<&Mutation>) = catalogue().partition(|m| m.of_ranks() || m.of_adapters());
+    for m in others.into_iter().chain(made) {
         let stages = match m.site() {
             FaultSite::Tokenizer => "tokens".to_owned(),
             FaultSite::Samplers => "token".to_owned(),
             FaultSite::Ends => "end of text".to_owned(),
             FaultSite::Elsewhere => "--inject cannot plant it".to_owned(),
             FaultSite::Stage if m.of_ranks() => format!("with --ranks: {}", stages(m)),
+            FaultSite::Stage if m.of_adapters() => format!("with --adapter: {}", stages(m)),
             FaultSite::Stage => stages(m),
         };
         let _ = writeln!(out, "{:width$}  {} ({stages})", m.name, m.of_first_stage(&m.choices()));
@@ -71,6 +72,7 @@ fn page(m: &Mutation) -> String {
     let command = match m.site() {
         FaultSite::Elsewhere => return out,
         FaultSite::Stage if m.of_ranks() => "qdiff run --ranks 2",
+        FaultSite::Stage if m.of_adapters() => "qdiff run --adapter lora.gguf",
         FaultSite::Stage => "qdiff run",
         // Where there are marks of turns to lose, and a system turn.
         FaultSite::Tokenizer => "qdiff run --template model",

@@ -165,6 +165,9 @@ impl Injection {
                 [] if graph.placement.is_none() && self.mutation.of_ranks() => {
                     bail!("`{}` is a fault of ranks; add --ranks 2", self.mutation.name)
                 }
+                [] if graph.adapters == 0 && self.mutation.of_adapters() => {
+                    bail!("`{}` is a fault of LoRA adapters; add --adapter FILE.gguf", self.mutation.name)
+                }
                 [] => bail!("`{}` applies to no stage of this model", self.mutation.name),
                 names if aimed.is_empty() => {
                     let words: Vec<&str> = self.targets.iter().map(|(word, _)| word.as_str()).collect();

@@ -4,6 +4,7 @@
 //! injected fault; evaluated on captured operands it is a hypothesis. One file
 //! per family; `elsewhere` has the faults outside the stages.
 
+mod adapters;
 mod affine;
 mod attention;
 mod cached;
@@ -47,6 +48,7 @@ pub use mutation::{
 pub fn catalogue() -> impl Iterator<Item = &'static Mutation> {
     [
         ranks::MUTATIONS,
+        adapters::MUTATIONS,
         layout::MUTATIONS,
         weights::MUTATIONS,
         position::MUTATIONS,

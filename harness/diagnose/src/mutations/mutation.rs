@@ -4,7 +4,7 @@ use super::chain::Chain;
 use super::stored_row::{DecodeFault, decoding};
 use crate::prompts::Ready;
 use crate::verdict::Evidence;
-use qdiff_engine::model::{Graph, Node, in_two, skeletons};
+use qdiff_engine::model::{Graph, Node, in_two, skeletons, with_adapter};
 use qdiff_engine::tokenizer::{Split, Tokenizer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -193,8 +193,18 @@ impl Mutation {
 
     /// Whether it happens only where a model is cut over ranks.
     pub fn of_ranks(&self) -> bool {
+        self.happens_only(in_two)
+    }
+
+    /// Whether it happens only where adapters are added to a model.
+    pub fn of_adapters(&self) -> bool {
+        self.happens_only(with_adapter)
+    }
+
+    /// Whether it happens to graphs that `made` makes of others, and to no other.
+    fn happens_only(&self, made: fn(&Graph) -> Option<Graph>) -> bool {
         let here = |graph: &Graph| graph.nodes.iter().any(|node| self.concerns(graph, node));
-        !skeletons().any(|whole| here(&whole)) && skeletons().filter_map(|whole| in_two(&whole)).any(|cut| here(&cut))
+        !skeletons().any(|whole| here(&whole)) && skeletons().filter_map(|whole| made(&whole)).any(|made| here(&made))
     }
 
     /// Whether it may explain this stage.
@@ -266,9 +276,14 @@ impl Mutation {
         self.params.iter().fold(self.story.replace(OTHER, ""), all)
     }
 
-    /// Every architecture, cut over ranks for a mutation that happens only there.
+    /// Every architecture, cut over ranks or with an adapter for a mutation that happens only there.
     pub fn graphs(&self) -> impl Iterator<Item = Graph> {
-        skeletons().filter_map(|whole| if self.of_ranks() { in_two(&whole) } else { Some(whole) })
+        let made = match () {
+            () if self.of_ranks() => in_two,
+            () if self.of_adapters() => with_adapter,
+            () => |whole: &Graph| Some(whole.clone()),
+        };
+        skeletons().filter_map(move |whole| made(&whole))
     }
 
     /// A text of the catalogue as it reads of the first stage that the mutation happens to.

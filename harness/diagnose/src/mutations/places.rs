@@ -32,9 +32,9 @@ pub(super) fn gates(_: &Graph, n: &Node) -> bool {
     matches!(n.op.anatomy(), Anatomy::Elementwise(Elementwise::Gated(_)))
 }
 
-pub(super) fn residuals(_: &Graph, n: &Node) -> bool {
+pub(super) fn residuals(graph: &Graph, n: &Node) -> bool {
     // Other sums are none of the residual stream.
-    let stream = matches!(n.role, Role::AttnOutput | Role::FfnOutput);
+    let stream = matches!(n.role, Role::AttnOutput | Role::FfnOutput) && graph.adapted_of(n).is_none();
     stream && n.op.anatomy() == Anatomy::Elementwise(Elementwise::Sum)
 }
 
