@@ -1,7 +1,7 @@
 """Takes vLLM on a CPU through what an engine that serves meets; each batch becomes a capture, OUT/NAME.
 
 Usage: vllm_serving.py MODEL OUT DTYPE [NAME...]      MODEL: a folder of safetensors with a context of 4,200 tokens; default: all names
-With OTHER=1 in the environment the same of other tokens, on which `--confirm capture:OUT/NAME` tries a cause.
+With ADAPTERS=A,B in the environment, two folders of PEFT, the batches of requests with these adapters run too. With OTHER=1 in the environment the same of other tokens, on which `--confirm capture:OUT/NAME` tries a cause.
 """
 
 import os
@@ -14,6 +14,7 @@ from unittest import mock
 os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_KVCACHE_SPACE="1")
 
 from vllm import LLM, SamplingParams
+from vllm.lora.request import LoRARequest
 
 # Tokens of a block of the cache: as few as vLLM takes on a CPU.
 BLOCK = 32
@@ -48,13 +49,22 @@ FEW = {
     "interrupted": [(0, text(60), 75), (0, text(60, 2), 75)],
     "prefix-restored": [(0, SHARED, 2), (9, text(200, 5), 2), (30, SHARED, 2)],
 }
+# Adapters of requests by number, 0 for none; the last one comes while others decode.
+ADAPTED = {
+    "two-adapters": [(0, text(5), 3, 2), (0, text(9, 2), 6, 1), (0, text(17, 3), 3, 2), (2, text(40, 4), 4, 1), (3, text(1, 5), 3, 2)],
+    "adapters-in-chunks": [(0, text(20), 9, 1), (2, text(100, 2), 3, 2), (2, text(50, 3), 3, 1)],
+    "adapters-beside-none": [(0, text(5), 3, 0), (0, text(9, 2), 6, 1), (0, text(17, 3), 3, 2), (2, text(40, 4), 4, 0)],
+}
 # How an engine is started, and its batches.
 ENGINES = [
     (PLAIN, {"max_num_batched_tokens": 48}),
     (FEW, {"max_num_batched_tokens": 48, "num_gpu_blocks_override": 9}),
     (None, {"max_num_batched_tokens": 48, "async_scheduling": False, "speculative_config": {
         "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 2}}),
+    (ADAPTED, {"max_num_batched_tokens": 48, "enable_lora": True, "max_loras": 2, "max_lora_rank": 16}),
 ]
+# Folders as PEFT writes them.
+ADAPTERS = [name for name in os.environ.get("ADAPTERS", "").split(",") if name]
 
 
 def serve(llm, arrivals, number=[0]):
@@ -62,10 +72,11 @@ def serve(llm, arrivals, number=[0]):
     engine, step, waiting, ended = llm.llm_engine, 0, sorted(arrivals, key=lambda arrival: arrival[0]), {}
     while waiting or engine.has_unfinished_requests():
         while waiting and (waiting[0][0] <= step or not engine.has_unfinished_requests()):
-            _, prompt, decoded = waiting.pop(0)
+            _, prompt, decoded, *adapter = waiting.pop(0)
             number[0] += 1
             params = SamplingParams(temperature=0, max_tokens=decoded, ignore_eos=True, detokenize=False)
-            engine.add_request(str(number[0]), {"prompt_token_ids": prompt}, params)
+            lora = LoRARequest(f"adapter {adapter[0]}", adapter[0], ADAPTERS[adapter[0] - 1]) if any(adapter) else None
+            engine.add_request(str(number[0]), {"prompt_token_ids": prompt}, params, lora_request=lora)
         for output in engine.step():
             ended[int(output.request_id)] = list(output.outputs[0].token_ids)
         step += 1
@@ -106,7 +117,7 @@ def main():
     model, out, dtype, wanted = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3], sys.argv[4:]
     for batches, options in ENGINES:
         names = [name for name in batches or ["drafts"] if not wanted or name in wanted]
-        if not names:
+        if not names or batches is ADAPTED and not ADAPTERS:
             continue
         llm = LLM(model, dtype=dtype, enforce_eager=True, enable_prefix_caching=True, block_size=BLOCK, skip_tokenizer_init=True,
                   max_model_len=4200 if batches is PLAIN else 256, max_num_seqs=8, worker_extension_cls="qdiff_capture.vllm.Extension", **options)

@@ -8,7 +8,7 @@ use crate::capture::manifest::{Manifest as CaptureManifest, Sampler};
 use crate::capture::raw::MorePasses;
 use crate::capture::{Capture, Filter, Lengths, Names, Shapes, Step, Store, Want, container};
 use crate::diagnose::{
-    Diagnosis, Sibling, again_among_sequences, agree_among_sequences, among_sequences, bear_out, confirm,
+    Diagnosis, Opinions, Sibling, again_among_sequences, agree_among_sequences, among_sequences, bear_out, confirm,
     confirm_among_sequences, explain, narrow, once_more, rules_among_sequences, undecided, unsteady,
 };
 use crate::loaded::LoadedModel;
@@ -164,13 +164,13 @@ impl<'a> Pair<'a> {
 
     /// The third opinion on a recording: with the adapter of its sequence.
     fn opinion(&self, recording: &Recording) -> &Oracle<'a> {
-        let sequence = recording.capture.steps.last().map_or(0, |step| step.whose.sequence);
-        self.adapted.get(&self.opened.adapter_of(sequence)).unwrap_or(&self.oracle)
+        self.other_opinion(&recording.capture).unwrap_or(&self.oracle)
     }
 
-    /// Whether sequences have different adapters: then what is judged of one sequence tells nothing of another.
-    pub fn has_several_adapters(&self) -> bool {
-        !self.adapted.is_empty()
+    /// The same, if its sequence has another adapter than sequence 0.
+    fn other_opinion(&self, capture: &Capture) -> Option<&Oracle<'a>> {
+        let sequence = capture.steps.last().map_or(0, |step| step.whose.sequence);
+        self.adapted.get(&self.opened.adapter_of(sequence))
     }
 
     /// The same of a graph that is cut over ranks.
@@ -577,18 +577,17 @@ impl<'a> Pair<'a> {
 
     /// Holds the causes in the sequences of one run against each other.
     pub fn among_sequences(&self, judged: &mut [(Recording, Diagnosis)]) {
-        if self.settings.budget > 0.0 && !self.has_several_adapters() {
-            among_sequences(&self.oracle, &mut siblings(judged), (&self.filter, &self.policy));
+        let opinions = Opinions { usual: &self.oracle, others: &|side| self.other_opinion(side.capture) };
+        if self.settings.budget > 0.0 {
+            among_sequences(opinions, &mut siblings(judged), (&self.filter, &self.policy));
         }
     }
 
     /// Holds what other tokens left of the causes in the sequences of one run against each other. `before` has the diagnoses as
     /// they were before.
     pub fn again_among_sequences(&self, judged: &mut [(Recording, Diagnosis)], before: &[Diagnosis]) {
-        if self.has_several_adapters() {
-            return;
-        }
-        again_among_sequences(&self.oracle, &mut siblings(judged), before, (&self.filter, &self.policy));
+        let opinions = Opinions { usual: &self.oracle, others: &|side| self.other_opinion(side.capture) };
+        again_among_sequences(opinions, &mut siblings(judged), before, (&self.filter, &self.policy));
     }
 
     /// Holds what the values of the sequences of a run show against those of another one, which has passes like the first ones of
@@ -599,13 +598,11 @@ impl<'a> Pair<'a> {
     pub fn confirm_among_sequences(
         &self, judged: &mut [(Recording, Diagnosis)], others: &mut [Recording], passes: usize,
     ) -> Result<()> {
-        if self.has_several_adapters() {
-            return Ok(());
-        }
+        let opinions = Opinions { usual: &self.oracle, others: &|side| self.other_opinion(side.capture) };
         for rules in [true, false] {
             let sides: Vec<Side<'_>> = others.iter().map(Recording::side).collect();
             let how = (&self.filter, &self.policy);
-            confirm_among_sequences(&self.oracle, &mut siblings(judged), (&sides, rules), how)?;
+            confirm_among_sequences(opinions, &mut siblings(judged), (&sides, rules), how)?;
             // The same rows are wrong in the same passes.
             others.iter_mut().for_each(|other| other.capture.end_before_pass(passes));
         }
@@ -614,13 +611,11 @@ impl<'a> Pair<'a> {
 
     /// Leaves of the conditions of causes those that all sequences of a run allow, and all of another one.
     pub fn agree_among_sequences(&self, judged: &mut [(Recording, Diagnosis)], others: &[&[Recording]]) {
-        if self.has_several_adapters() {
-            return;
-        }
+        let opinions = Opinions { usual: &self.oracle, others: &|side| self.other_opinion(side.capture) };
         let others: Vec<Side<'_>> = others.iter().copied().flatten().map(Recording::side).collect();
         let how = (&self.filter, &self.policy);
-        agree_among_sequences(&self.oracle, &mut siblings(judged), &others, how);
-        rules_among_sequences(&self.oracle, &mut siblings(judged), how);
+        agree_among_sequences(opinions, &mut siblings(judged), &others, how);
+        rules_among_sequences(opinions, &mut siblings(judged), how);
     }
 
     /// Holds the rules that a diagnosis of `subject` leaves open against one run more of it.

@@ -1,6 +1,7 @@
 //! End to end: through the binary, and through the public API against llama.cpp and ggml. One program, so that llama.cpp
 //! is linked once and no core idles between the files.
 
+mod adapters;
 mod alone;
 mod batch;
 mod beside_the_stages;

@@ -10,7 +10,7 @@ use super::{Capture, RowsSaid, Step, Store, Stored, quoted, shortened};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use globset::{Glob, GlobMatcher};
 use qdiff_engine::dtype::DType;
-use qdiff_engine::model::{Graph, Node, StageId, of_rank};
+use qdiff_engine::model::{Graph, Node, StageId, of_rank, with_adapter};
 use qdiff_engine::ops::Tensor;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::Read;
@@ -222,7 +222,15 @@ impl<'a> Intake<'a> {
                 [] => "there are no steps".to_owned(),
             };
             let example = self.graph.nodes[1.min(self.graph.nodes.len() - 1)].id;
-            bail!("{} belongs to no stage; names are STEP/STAGE, {steps}, stages are such as {example}", problem());
+            let of_adapters = with_adapter(self.graph).is_some_and(|graph| {
+                let name = full.rsplit_once('.').map_or(full, |(_, name)| name);
+                self.graph.adapters == 0 && graph.nodes.iter().any(|node| node.id.name == name)
+            });
+            let remedy = if of_adapters { " (add --adapter for a run with a LoRA adapter)" } else { "" };
+            bail!(
+                "{} belongs to no stage{remedy}; names are STEP/STAGE, {steps}, stages are such as {example}",
+                problem()
+            );
         };
         self.fitting.extend(all.iter().filter_map(|named| named.rule));
         if !names.wants(all) {

@@ -3,12 +3,11 @@
 
 use super::confirm::{as_law, held_there};
 use super::searcher::{PREFIX, Searcher};
-use super::siblings::{Sibling, origin, put, under_no_rule};
+use super::siblings::{Opinions, Sibling, origin, put, under_no_rule};
 use super::solve::{Holds, Pair, Predicted, When, allowed, jointly};
 use super::work::Meter;
 use super::{Finding, Solution, Trial};
 use crate::capture::{Capture, Filter};
-use crate::oracle::Oracle;
 use crate::verdict::{Evidence, Policy, Side, StageResult, work_of};
 
 /// The work that this may take: about 3 seconds of a core.
@@ -17,10 +16,10 @@ const WORK_OF_ALL: u64 = 3_000_000_000;
 /// Leaves of the conditions of each cause those that all sequences of the run allow, and all of `others`, the sequences of a run of
 /// other tokens. A cause without a condition gets the one of another sequence, if the values of its own allow that.
 pub fn agree_among_sequences(
-    oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], others: &[Side<'_>], (filter, policy): (&Filter, &Policy),
+    opinions: Opinions<'_>, runs: &mut [Sibling<'_>], others: &[Side<'_>], (filter, policy): (&Filter, &Policy),
 ) {
     let meter = Meter::new(WORK_OF_ALL);
-    let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
+    let of = |side| opinions.searcher(side, (filter, policy), &meter);
     // Rows that a sequence has from another one are in the passes of that one.
     let whole = |capture: &Capture| (0..capture.steps.len()).all(|step| capture.is_own(step));
     let sides: Vec<(Option<usize>, Side<'_>)> = runs

@@ -26,6 +26,30 @@ const WORK_OF_ALL: u64 = 6_000_000_000;
 /// The work that holding rules against another run may take, which are looked for in both.
 const WORK_OF_RULES: u64 = 2 * WORK_OF_ALL;
 
+/// The third opinion on each sequence of a run: sequences may have different adapters.
+#[derive(Clone, Copy)]
+pub struct Opinions<'o> {
+    /// That on most of them.
+    pub usual: &'o Oracle<'o>,
+    /// That on a sequence which has another one.
+    pub others: &'o dyn Fn(&Side<'_>) -> Option<&'o Oracle<'o>>,
+}
+
+impl<'o> Opinions<'o> {
+    fn of(&self, side: &Side<'_>) -> &'o Oracle<'o> {
+        (self.others)(side).unwrap_or(self.usual)
+    }
+
+    pub(super) fn searcher<'s>(
+        &self, side: Side<'s>, (filter, policy): (&'s Filter, &'s Policy), meter: &'s Meter,
+    ) -> Searcher<'s>
+    where
+        'o: 's,
+    {
+        Searcher { oracle: self.of(&side), subject: side, filter, policy, known: &[], meter, examples: false }
+    }
+}
+
 /// A sequence as it was judged.
 pub struct Sibling<'a> {
     /// Its steps; those of a prefix that it has from another sequence come first.
@@ -37,9 +61,9 @@ pub struct Sibling<'a> {
 /// Holds the causes of each stage in each of the sequences of a run against the others. A cause that gives all that is wrong
 /// there is the cause in all of them; one that does not is taken back, unless the stage is right in the others: then it has
 /// to do with the sequence, and what is taken back is its condition.
-pub fn among_sequences(oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], (filter, policy): (&Filter, &Policy)) {
+pub fn among_sequences(opinions: Opinions<'_>, runs: &mut [Sibling<'_>], (filter, policy): (&Filter, &Policy)) {
     let meter = Meter::new(WORK_OF_ALL);
-    let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
+    let of = |side| opinions.searcher(side, (filter, policy), &meter);
     let searchers: Vec<Searcher<'_>> = runs.iter().map(|run| of(run.side)).collect();
     let mut decided: BTreeMap<&'static str, Decided> = BTreeMap::new();
     for id in stages(runs) {
@@ -122,22 +146,22 @@ impl Diagnosis {
 /// # Errors
 /// As [`judge`].
 pub fn confirm_among_sequences(
-    oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], (others, rules): (&[Side<'_>], bool),
+    opinions: Opinions<'_>, runs: &mut [Sibling<'_>], (others, rules): (&[Side<'_>], bool),
     (filter, policy): (&Filter, &Policy),
 ) -> Result<()> {
     // More where the search was given more.
     let budget = runs.iter().map(|run| run.diagnosis.search.budget).fold(1.0, f64::max);
     let meter = Meter::new((WORK_OF_RULES as f64 * budget) as u64);
-    let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
+    let of = |side| opinions.searcher(side, (filter, policy), &meter);
     let shown: BTreeSet<StageId> =
         runs.iter().flat_map(|run| run.diagnosis.shown_by_sequences().map(|finding| finding.id)).collect();
     if shown.is_empty() || others.len() != runs.len() {
         return Ok(());
     }
     let names: Vec<String> = shown.iter().map(StageId::to_string).collect();
-    let these = Filter::new(&oracle.graph, &names, None, None)?;
+    let these = Filter::new(&opinions.usual.graph, &names, None, None)?;
     let judged = |side: &Side<'_>| -> Result<Diagnosis> {
-        let verdict = judge(oracle, *side, None, &these, policy, &|_, _, _| ())?;
+        let verdict = judge(opinions.of(side), *side, None, &these, policy, &|_, _, _| ())?;
         Ok(Diagnosis { verdict, findings: Vec::new(), search: Search::default(), others: Vec::new() })
     };
     let there: Vec<Diagnosis> = others.iter().map(judged).collect::<Result<_>>()?;
@@ -166,7 +190,8 @@ pub fn confirm_among_sequences(
                 changed.push((run, finding));
                 continue;
             }
-            let Some(node) = oracle.graph.index(finding.id).map(|i| &oracle.graph.nodes[i]) else { continue };
+            let graph = &opinions.usual.graph;
+            let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { continue };
             let told = by_values(&searcher.evidence(node, searcher.subject.capture), (&here, run));
             let Some(told) = told.filter(|told| told.shown.is_rule() == rules && !meter.over()) else { continue };
             let e = others[run].evidence(node, others[run].subject.capture);
@@ -272,9 +297,9 @@ fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
 }
 
 /// Looks for a rule of whole passes that says what is wrong, where a run on other tokens left no rule for where a cause holds.
-pub fn rules_among_sequences(oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], (filter, policy): (&Filter, &Policy)) {
+pub fn rules_among_sequences(opinions: Opinions<'_>, runs: &mut [Sibling<'_>], (filter, policy): (&Filter, &Policy)) {
     let meter = Meter::new(WORK_OF_ALL);
-    let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
+    let of = |side| opinions.searcher(side, (filter, policy), &meter);
     let searchers: Vec<Searcher<'_>> = runs.iter().map(|run| of(run.side)).collect();
     let all: Vec<(&Searcher<'_>, &Diagnosis)> =
         searchers.iter().zip(runs.iter()).map(|(searcher, run)| (searcher, &*run.diagnosis)).collect();
@@ -282,7 +307,8 @@ pub fn rules_among_sequences(oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], (fil
     let mut changed = Vec::new();
     for (run, (searcher, diagnosis)) in all.iter().enumerate() {
         for finding in diagnosis.findings.iter().filter(listed).filter(|finding| finding.inside.is_empty()) {
-            let Some(node) = oracle.graph.index(finding.id).map(|i| &oracle.graph.nodes[i]) else { continue };
+            let graph = &opinions.usual.graph;
+            let Some(node) = graph.index(finding.id).map(|i| &graph.nodes[i]) else { continue };
             let told = passes::words(&searcher.evidence(node, searcher.subject.capture), (&all, run));
             changed.extend(told.map(|told| (run, shown(finding, &told))));
         }
@@ -311,12 +337,12 @@ pub(super) fn put(runs: &mut [Sibling<'_>], changed: Vec<(usize, Finding)>) {
 /// one sequence alone bears out. `before` has what each diagnosis told before. Such a cause is taken back, and so is one that the
 /// other run refutes in another sequence: it gets no other cause.
 pub fn again_among_sequences(
-    oracle: &Oracle<'_>, runs: &mut [Sibling<'_>], before: &[Diagnosis], (filter, policy): (&Filter, &Policy),
+    opinions: Opinions<'_>, runs: &mut [Sibling<'_>], before: &[Diagnosis], (filter, policy): (&Filter, &Policy),
 ) {
     let meter = Meter::new(WORK_OF_ALL);
     let old = |run: usize, id: StageId| before[run].findings.iter().find(|finding| finding.id == id);
     for id in stages(runs) {
-        let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
+        let of = |side| opinions.searcher(side, (filter, policy), &meter);
         let searchers: Vec<Searcher<'_>> = runs.iter().map(|run| of(run.side)).collect();
         let all: Vec<(&Searcher<'_>, &Diagnosis)> =
             searchers.iter().zip(runs.iter()).map(|(searcher, run)| (searcher, &*run.diagnosis)).collect();
@@ -376,7 +402,7 @@ pub fn again_among_sequences(
         changed.extend(of_another(&all, &wrong, id));
         put(runs, changed);
     }
-    let of = |side| Searcher { oracle, subject: side, filter, policy, known: &[], meter: &meter, examples: false };
+    let of = |side| opinions.searcher(side, (filter, policy), &meter);
     let searchers: Vec<Searcher<'_>> = runs.iter().map(|run| of(run.side)).collect();
     let all: Vec<(&Searcher<'_>, &Diagnosis)> =
         searchers.iter().zip(runs.iter()).map(|(searcher, run)| (searcher, &*run.diagnosis)).collect();
@@ -384,8 +410,7 @@ pub fn again_among_sequences(
     put(runs, changed);
     // What is taken back in one layer is no cause in the others.
     for run in runs.iter_mut() {
-        let searcher =
-            Searcher { oracle, subject: run.side, filter, policy, known: &[], meter: &meter, examples: false };
+        let searcher = opinions.searcher(run.side, (filter, policy), &meter);
         let Diagnosis { verdict, findings, .. } = &mut *run.diagnosis;
         among_layers(&searcher, &verdict.origins(), findings);
     }

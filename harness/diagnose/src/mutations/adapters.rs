@@ -2,55 +2,114 @@
 
 use super::{Mutation, Param, each};
 use qdiff_engine::model::{Graph, Node, Weight, of_other_adapter};
-use qdiff_engine::ops::{self, Context, Op, Tensor, UNIT};
+use qdiff_engine::ops::anatomy::RowReduction;
+use qdiff_engine::ops::{self, Anatomy, Context, Defined, Definition, Op, Tensor, UNIT};
+use std::fmt::Debug;
 
 /// The numbers of adapters; 0 is none.
 fn numbers(graph: &Graph) -> Vec<Vec<f64>> {
     each((0..=graph.adapters).map(|number| number as f64))
 }
 
-/// Whether a stage is made with an adapter, or is the sum to which the adapter adds.
+/// Whether a stage is a product with a matrix of an adapter, or is the sum to which the adapter adds.
 fn adapted(graph: &Graph, node: &Node) -> bool {
-    node.is_of_adapter() || graph.adapted_of(node).is_some()
+    node.is_of_adapter() && node.op == Op::Linear || sums(graph, node)
 }
 
 fn sums(graph: &Graph, node: &Node) -> bool {
     graph.adapted_of(node).is_some()
 }
 
-/// The sum with these matrices A and B and this scale of an adapter, which is then multiplied by what `times` makes of it and of the rank.
-fn sum(
-    graph: &Graph, node: &Node, of: impl Fn(&Weight) -> Weight, times: impl Fn(f64, f64) -> f64 + Send + Sync + 'static,
-) -> Option<Node> {
-    let [_, a, b, term] = graph.adapted_of(node)?;
-    let weights: Vec<Weight> = [a, b, term].iter().filter_map(|node| node.weights.first()).map(of).collect();
-    let rank = *a.weights[0].extent.get(1)?;
-    let names = weights.clone();
-    let made = node.computing(move |inputs, c| {
-        let with = |at: usize| Context { weights: &names[at..=at], ..*c };
-        let (low, off) = ops::forward_with_bound(&Op::Linear, &[inputs[1]], &with(0));
-        let (mut y, mut bound) = ops::forward_with_bound(&Op::Linear, &[&low], &with(1));
-        // The error of the first product, carried through the second.
-        let mut row = vec![0f32; rank];
-        for i in 0..y.row_len() {
-            c.source.rows(&names[1].name, i, &mut row);
-            for (t, off) in off.chunks(rank).enumerate() {
-                let carried: f32 = row.iter().zip(off).map(|(w, off)| w.abs() * off).sum();
-                bound[t * y.row_len() + i] += carried;
-            }
-        }
-        let mut scale = [0f32];
-        c.source.rows(&names[2].name, 0, &mut scale);
-        let scale = times(f64::from(scale[0]), rank as f64);
-        for ((y, bound), base) in y.data.iter_mut().zip(&mut bound).zip(&inputs[0].data) {
-            *y *= scale;
-            *bound = (f64::from(*bound) * scale.abs() + UNIT * (2.0 * y.abs() + base.abs())) as f32;
-            *y += base;
-        }
-        (Tensor { shape: inputs[0].shape.clone(), data: y.data }, bound)
-    });
-    Some(Node { inputs: vec![node.inputs[0], a.inputs[0]], weights, ..made })
+/// `base + t·B·(A·x)`, of base `[T, m]` and x `[T, n]`; A, B and the scale of an adapter are its weights. `t` is what the second field
+/// makes of the scale and the rank; the first is its number in the list of the mutation, by which two of them differ.
+#[derive(Clone, Copy)]
+struct AdaptedSum(usize, fn(f64, f64) -> f64);
+
+impl Debug for AdaptedSum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AdaptedSum({})", self.0)
+    }
 }
+
+impl AdaptedSum {
+    /// By what the term is multiplied.
+    fn factor(self, c: &Context<'_>) -> f64 {
+        self.1(c.vector::<f64>(2)[0], c.extent(0).1 as f64)
+    }
+}
+
+/// The context of a product with the weight of this number.
+fn with<'c>(c: &Context<'c>, at: usize) -> Context<'c> {
+    Context { weights: &c.weights[at..=at], ..*c }
+}
+
+impl Definition for AdaptedSum {
+    fn name(&self) -> &'static str {
+        "adapted_sum"
+    }
+    fn about(&self) -> &'static str {
+        "the product with a matrix, and the term of an adapter"
+    }
+    fn anatomy(&self) -> Anatomy<'_> {
+        Anatomy::RowReduction(RowReduction::Other)
+    }
+    fn forward32(&self, inputs: &[&Tensor<f32>], c: &Context<'_>) -> Tensor<f32> {
+        let low = ops::forward(&Op::Linear, &inputs[1..], &with(c, 0));
+        let term = ops::forward(&Op::Linear, &[&low], &with(c, 1));
+        let factor = self.factor(c) as f32;
+        let data = inputs[0].data.iter().zip(&term.data).map(|(base, term)| base + factor * term).collect();
+        Tensor { shape: inputs[0].shape.clone(), data }
+    }
+    fn forward64(&self, inputs: &[&Tensor<f64>], c: &Context<'_>) -> Tensor<f64> {
+        let low = ops::forward(&Op::Linear, &inputs[1..], &with(c, 0));
+        let term = ops::forward(&Op::Linear, &[&low], &with(c, 1));
+        let factor = self.factor(c);
+        let data = inputs[0].data.iter().zip(&term.data).map(|(base, term)| base + factor * term).collect();
+        Tensor { shape: inputs[0].shape.clone(), data }
+    }
+    /// The roundings of both products, and those of scale and sum.
+    fn bound(&self, inputs: &[&Tensor<f64>], y: &Tensor<f64>, c: &Context<'_>) -> Vec<f32> {
+        let (low, off) = ops::forward_with_bound(&Op::Linear, &inputs[1..], &with(c, 0));
+        let (term, own) = ops::forward_with_bound(&Op::Linear, &[&low], &with(c, 1));
+        let carried = ops::propagate_error(&Op::Linear, &[&low], &[Some(&off)], &term, &with(c, 1));
+        let factor = self.factor(c).abs();
+        let products = own.iter().zip(&carried).map(|(own, carried)| factor * f64::from(own + carried));
+        let rounded = y.data.iter().zip(&term.data).map(|(y, term)| UNIT * (y.abs() + 2.0 * factor * term.abs()));
+        products.zip(rounded).map(|(products, rounded)| (products + rounded) as f32).collect()
+    }
+    fn propagate_error(
+        &self, inputs: &[&Tensor<f64>], deltas: &[Option<&[f32]>], y: &Tensor<f64>, c: &Context<'_>,
+    ) -> Vec<f32> {
+        let mut off = deltas[0].map_or_else(|| vec![0f32; y.data.len()], <[f32]>::to_vec);
+        if deltas[1].is_some() {
+            let low = ops::forward(&Op::Linear, &inputs[1..], &with(c, 0));
+            let term = ops::forward(&Op::Linear, &[&low], &with(c, 1));
+            let first = ops::propagate_error(&Op::Linear, &inputs[1..], &deltas[1..], &low, &with(c, 0));
+            let both = ops::propagate_error(&Op::Linear, &[&low], &[Some(&first)], &term, &with(c, 1));
+            let factor = self.factor(c).abs() as f32;
+            off.iter_mut().zip(both).for_each(|(off, both)| *off = off.hypot(factor * both));
+        }
+        off
+    }
+}
+
+/// The sum with these matrices of an adapter, whose term is multiplied otherwise.
+fn sum(graph: &Graph, node: &Node, of: impl Fn(&Weight) -> Weight, definition: AdaptedSum) -> Option<Node> {
+    let [_, a, b, term] = graph.adapted_of(node)?;
+    let weights = [a, b, term].iter().filter_map(|node| node.weights.first()).map(of).collect();
+    let (inputs, op) = (vec![node.inputs[0], a.inputs[0]], Defined::op(definition));
+    Some(Node { op, inputs, weights, ..node.clone() })
+}
+
+/// What the term is multiplied by in the place of alpha / rank, its scale.
+const FACTORS: [fn(f64, f64) -> f64; 6] = [
+    |_, _| 1.0,
+    |scale, _| scale * scale,
+    |scale, rank| scale * rank,
+    |scale, rank| scale * rank.sqrt(),
+    |scale, rank| scale / rank,
+    |scale, _| -scale,
+];
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
@@ -71,10 +130,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 return None;
             }
             let other = |weight: &Weight| of_other_adapter(weight, number as usize);
-            if node.is_of_adapter() {
+            if !sums(graph, node) {
                 return Some(Node { weights: node.weights.iter().map(other).collect(), ..node.clone() });
             }
-            sum(graph, node, other, |scale, _| scale)
+            sum(graph, node, other, AdaptedSum(FACTORS.len(), |scale, _| scale))
         },
         guess: Some(|graph, _| numbers(graph)),
         propose: Some(|e| numbers(&e.oracle.graph)),
@@ -93,19 +152,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             0.0,
         )],
         apply: |node, values, graph| {
-            let times: fn(f64, f64) -> f64 = match values[0] {
-                0.0 => |_, _| 1.0,
-                1.0 => |scale, _| scale * scale,
-                2.0 => |scale, rank| scale * rank,
-                3.0 => |scale, rank| scale * rank.sqrt(),
-                4.0 => |scale, rank| scale / rank,
-                5.0 => |scale, _| -scale,
-                _ => return None,
-            };
-            sum(graph, node, Weight::clone, times)
+            let kind = (0..FACTORS.len()).find(|kind| *kind as f64 == values[0])?;
+            sum(graph, node, Weight::clone, AdaptedSum(kind, FACTORS[kind]))
         },
-        guess: Some(|_, _| each((0..6).map(f64::from))),
-        propose: Some(|_| each((0..6).map(f64::from))),
+        guess: Some(|_, _| each((0..FACTORS.len()).map(|kind| kind as f64))),
+        propose: Some(|_| each((0..FACTORS.len()).map(|kind| kind as f64))),
         ..Mutation::PLAIN
     },
 ];

@@ -319,6 +319,7 @@ impl Document for CheckReport {
     fn screen(&self, _: bool) -> Screen {
         let model = format!("{} {}, {}", self.model.name, self.model.format, counted(self.model.layers, "layer"));
         let mut facts: Vec<Line> = vec![("model", model)];
+        facts.extend(self.model.adapters.iter().map(|adapter| ("adapter", adapter.words())));
         facts.extend(
             self.runs().next().map(|(_, r)| ("run", format!("subject {}, reference {}", r.subject, r.reference))),
         );

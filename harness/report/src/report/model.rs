@@ -284,6 +284,19 @@ pub struct AdapterInfo {
     pub sha256: String,
 }
 
+impl AdapterInfo {
+    /// `lora.gguf, rank 8, of sequences 1 and 2, sha256 6366…ac0d`.
+    pub(super) fn words(&self) -> String {
+        let numbers: Vec<String> = self.sequences.iter().map(ToString::to_string).collect();
+        let of = match numbers.as_slice() {
+            [] => String::new(),
+            [one] => format!(", of sequence {one}"),
+            all => format!(", of sequences {}", all.join(", ")),
+        };
+        format!("{}, rank {}{of}, sha256 {}", self.path, self.rank, super::run::shorten(&self.sha256))
+    }
+}
+
 /// Identifies the run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunInfo {

@@ -249,6 +249,7 @@ fn facts(report: &Report) -> Vec<Line> {
         format!("{} {}, {}, sha256 {}", m.name, m.format, counted(m.layers, "layer"), shorten(&m.sha256)),
     ));
     facts.extend(m.hashed_by.iter().map(|command| ("hash", format!("the sha256 is what `{command}` prints"))));
+    facts.extend(m.adapters.iter().map(|adapter| ("adapter", adapter.words())));
     facts.extend([(
         "run",
         format!(
@@ -530,7 +531,7 @@ fn elements(report: &Report) -> Option<Section> {
     Some(Section::table(&format!("Worst elements of {}", first.id), table).at_length())
 }
 
-fn shorten(hash: &str) -> String {
+pub(super) fn shorten(hash: &str) -> String {
     match (hash.get(..4), hash.get(hash.len().saturating_sub(4)..)) {
         (Some(head), Some(tail)) if hash.len() >= 12 => format!("{head}…{tail}"),
         _ => hash.to_owned(),
