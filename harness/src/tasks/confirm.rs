@@ -267,20 +267,25 @@ impl ConfirmRequest {
                     pair.agree_among_sequences(judged, &[&other.runs, &alike.runs]);
                     pair.confirm_among_sequences(judged, &mut alike.runs, plan.0.len())?;
                 }
-                // A condition that was read off two runs is held against a third one.
+                // A condition that was read off two runs is held against a third one, and what that leaves of it against a fourth.
                 let room = pair.opened.model.graph().config.context;
-                if self.confirm.is_none()
-                    && judged.iter().any(|(_, diagnosis)| diagnosis.is_narrowed())
-                    && let (Some(kind), Some(third)) = (sides.chosen.live_subject(), plan.varied(5, room))
-                    && let Ok(mut third) = run(kind, third, 5)
-                {
-                    for ((subject, diagnosis), third) in judged.iter_mut().zip(&third.runs) {
-                        pair.bear_out(subject, third, diagnosis);
+                for number in [5, 9] {
+                    if self.confirm.is_none()
+                        && judged.iter().any(|(_, diagnosis)| diagnosis.is_narrowed())
+                        && let (Some(kind), Some(more)) =
+                            (sides.chosen.live_subject(), plan.varied(number.into(), room))
+                        && let Ok(more) = run(kind, more, number)
+                    {
+                        for ((subject, diagnosis), more) in judged.iter_mut().zip(&more.runs) {
+                            pair.bear_out(subject, more, diagnosis);
+                        }
+                        others.push(more);
+                        let runs: Vec<&[Recording]> = others.iter().map(|other| &other.runs[..]).collect();
+                        pair.agree_among_sequences(judged, &runs);
+                        if let Some(last) = others.last_mut() {
+                            pair.confirm_among_sequences(judged, &mut last.runs, plan.0.len())?;
+                        }
                     }
-                    let runs: Vec<&[Recording]> =
-                        others.iter().map(|other| &other.runs[..]).chain([&third.runs[..]]).collect();
-                    pair.agree_among_sequences(judged, &runs);
-                    pair.confirm_among_sequences(judged, &mut third.runs, plan.0.len())?;
                 }
                 elsewhere
             }

@@ -73,9 +73,15 @@ fn agreed<'f>(
     (finding, elsewhere): (&Finding, impl Iterator<Item = &'f Finding>),
 ) -> Option<Finding> {
     let (mut finding, is_cause) = (finding.clone(), finding.solution.is_none());
+    let mut same = elsewhere.filter(|other| other.id == finding.id);
+    // It has no condition, and another sequence has one.
+    let adopts = is_cause || finding.solution.as_ref().is_some_and(|solution| solution.holds == Holds::Everywhere);
     if is_cause {
-        let holds = elsewhere.filter(|other| other.id == finding.id).find_map(|other| condition_of(&finding, other))?;
+        let holds = same.find_map(|other| condition_of(&finding, other))?;
         as_law(own, origin, &mut finding);
+        finding.solution.iter_mut().for_each(|solution| solution.holds = holds.clone());
+    } else if adopts {
+        let holds = same.find_map(|other| condition_of_law(&finding, other))?;
         finding.solution.iter_mut().for_each(|solution| solution.holds = holds.clone());
     }
     let solution = finding.solution.clone()?;
@@ -89,14 +95,14 @@ fn agreed<'f>(
                 // One that all of them allow, if there is any.
                 let holds = jointly_in((own, others), &finding, &solution);
                 let holds = holds.unwrap_or(Holds::Some { elements: 0, of: 0, rows: None, elsewhere: false });
-                return (!is_cause).then(|| under_no_rule(finding, &holds, (own, Some(origin))));
+                return (!adopts).then(|| under_no_rule(finding, &holds, (own, Some(origin))));
             }
             Some(allowed) => left = distinct(allowed),
             None => {}
         }
     }
     left.sort_by_key(When::weight);
-    if !is_cause && left == *conditions {
+    if !adopts && left == *conditions {
         return None;
     }
     let holds = Holds::Under { conditions: left, tried: *tried };
@@ -104,6 +110,12 @@ fn agreed<'f>(
         told.clone_from(&holds);
     }
     Some(Finding { solution: Some(Solution { holds, ..solution }), ..finding })
+}
+
+/// The condition of another finding that has the same law, as several runs left it.
+fn condition_of_law(finding: &Finding, other: &Finding) -> Option<Holds> {
+    let (own, solution) = finding.solution.as_ref().zip(other.solution.as_ref())?;
+    (own.words == solution.words && has_rule(other)).then(|| solution.holds.clone())
 }
 
 /// The condition of another finding, if its law is the fault that is the cause of this one.

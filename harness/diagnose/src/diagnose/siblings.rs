@@ -71,11 +71,11 @@ pub fn among_sequences(opinions: Opinions<'_>, runs: &mut [Sibling<'_>], (filter
             searchers.iter().zip(runs.iter()).map(|(searcher, run)| (searcher, &*run.diagnosis)).collect();
         // The engine runs the same code in each layer.
         let changed = match decided.get(id.name) {
-            Some(known) => known.in_layer(&all, id),
+            Some(known) if meter.over() || known.knows(&all, id) => known.in_layer(&all, id),
             None if meter.over() => continue,
-            None => {
+            _ => {
                 let (changed, new) = settled(&all, id);
-                decided.insert(id.name, new);
+                decided.entry(id.name).or_insert(new);
                 changed
             }
         };
@@ -264,8 +264,12 @@ fn by_others(runs: &[(&Searcher<'_>, &Diagnosis)]) -> Vec<(usize, Finding)> {
         let by_row = |f: &Finding| f.solution.as_ref().is_some_and(Solution::has_own_factors);
         // So does a law of which no rule says where it holds.
         let listed = |f: &Finding| f.solution.as_ref().is_some_and(|s| matches!(s.holds, Holds::Some { .. }));
-        let unexplained =
-            |f: &&Finding| (!f.says_why() || by_row(f) || listed(f)) && !f.evident && !f.unread && f.inside.is_empty();
+        // Or one that does not say what is there.
+        let open = |f: &Finding| f.solution.as_ref().is_some_and(|s| s.unsaid > 0);
+        let unexplained = |f: &&Finding| {
+            let why = f.says_why() && !by_row(f) && !listed(f) && !open(f);
+            !why && !f.evident && !f.unread && f.inside.is_empty()
+        };
         // What is explained under a condition here, and not at all in another sequence, is a rule of all of them if there is one.
         let bare = |id: StageId| {
             let others = runs.iter().flat_map(|(_, diagnosis)| &diagnosis.findings);
@@ -451,6 +455,14 @@ struct Decided {
 }
 
 impl Decided {
+    /// Whether the causes of another layer were held against each other in this one.
+    fn knows(&self, runs: &[(&Searcher<'_>, &Diagnosis)], id: StageId) -> bool {
+        let told = runs.iter().flat_map(|(_, diagnosis)| diagnosis.findings.iter().filter(|f| f.id == id && told(f)));
+        let mut names = told.filter_map(Finding::name);
+        let stands = |name: &str| self.stands.as_ref().is_some_and(|(known, _)| known == name);
+        names.all(|name| stands(&name) || self.against.iter().any(|(known, _)| *known == name))
+    }
+
     /// The findings of the stage in another layer that change, by the number of their sequence.
     fn in_layer(&self, runs: &[(&Searcher<'_>, &Diagnosis)], id: StageId) -> Vec<(usize, Finding)> {
         let mut changed = Vec::new();

@@ -124,7 +124,7 @@ pub(in super::super) fn apart(solution: &Solution, passes: &[usize], decode: usi
 /// The most keys of a query in these runs, if some other rule makes the same parts of as many and others of more; nothing of laws
 /// without parts.
 pub(in super::super) fn known_up_to(solution: &Solution, runs: [&Evidence<'_>; 2]) -> Option<usize> {
-    let own = solution.law.as_ref()?.parts()?;
+    let own = solution.law.as_ref()?.parts().filter(|own| !own.are_by_origin())?;
     let when = match &solution.holds {
         Holds::Everywhere | Holds::Some { .. } => None,
         Holds::Under { conditions, .. } => conditions.first(),

@@ -534,7 +534,7 @@ impl Attended {
             Self::Maxima(maxima) => maxima.weights(seen),
             Self::Joined(rule, parts) => {
                 let sorted = parts.sorted(seen);
-                let parted = Parted::within(&sorted, *parts, (seat.first, seat.shared));
+                let parted = Parted::within(&sorted, *parts, &seat);
                 // What fits into one part is put together with nothing.
                 let one = parted.ends.len() == 1 && matches!(rule, Rule::WithoutLast | Rule::WithoutFirst);
                 if one || parted.ends.is_empty() {
@@ -715,11 +715,14 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
                     | Rule::SharesOf(_, _)
                     | Rule::ByLogarithm(_)
             )
-            || matches!(rule, Rule::OneByLogarithm { .. }) && !matches!(parts, Parts::Passes | Parts::Shared)
+            || matches!(rule, Rule::OneByLogarithm { .. }) && !parts.are_by_origin()
     };
     let goes_on = steps.iter().any(|step| step.first > 0);
     let shares = steps.first().zip(steps.last()).is_some_and(|(a, b)| a.whose.sequence != b.whose.sequence);
-    let by_origin = || goes_on.then_some(Parts::Passes).into_iter().chain(shares.then_some(Parts::Shared));
+    let by_origin = || {
+        let of_prefix = [Parts::Received, Parts::Shared].into_iter().filter(|_| shares);
+        goes_on.then_some(Parts::Passes).into_iter().chain(of_prefix)
+    };
     let all_parts = || parts.iter().copied().chain(Parts::in_turn()).chain(by_origin());
     let joined = Rule::all().into_iter().flat_map(|rule| all_parts().map(move |parts| (rule, parts)));
     all.extend(joined.filter(|(rule, parts)| !one(*rule, *parts)).map(|(rule, parts)| Attended::Joined(rule, parts)));
@@ -771,7 +774,8 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let rescales = |inner: &Attended| matches!(inner, Attended::Joined(..));
     let larger = |inner: &Attended, splits: &Parts| match (inner, splits) {
         (Attended::Joined(_, Parts::Tiles(tile)), Parts::Tiles(split)) => tile < split,
-        (_, Parts::InTurn { .. } | Parts::Passes | Parts::Shared) => false,
+        (_, Parts::InTurn { .. }) => false,
+        (_, parts) if parts.are_by_origin() => false,
         _ => true,
     };
     let splits = parts.iter().filter(|_| in_decode);

@@ -4,6 +4,7 @@
 //! A tile is a number of keys; splits are so many parts of the keys that a query sees, as long as each other but the last,
 //! or of the tiles of these keys.
 
+use super::keys::Seat;
 pub use super::power::Power;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -57,7 +58,9 @@ pub enum Parts {
     },
     /// Two parts: the keys that were in the cache before the pass, and those of the pass.
     Passes,
-    /// Two parts: the keys that the sequence shares with another one, and its own.
+    /// Two parts: the keys of a prefix that another sequence wrote, and the sequence's own.
+    Received,
+    /// Two parts: the keys that the sequence shares with another one, whichever wrote them, and its own.
     Shared,
 }
 
@@ -112,14 +115,20 @@ impl Parts {
         matches!(self, Self::InTurn { .. })
     }
 
-    /// Where the parts of so many keys end, of which a query in a pass from position `first` on sees, and `shared` are another
-    /// sequence's as well.
-    fn ends_in(self, keys: usize, first: usize, shared: usize) -> Vec<usize> {
-        match self {
-            Self::Passes if (1..keys).contains(&first) => vec![first, keys],
-            Self::Shared if (1..keys).contains(&shared) => vec![shared, keys],
-            _ => self.ends(keys),
-        }
+    /// Whether the parts are of keys of one origin each.
+    pub(in super::super) fn are_by_origin(self) -> bool {
+        matches!(self, Self::Passes | Self::Received | Self::Shared)
+    }
+
+    /// Where the parts of so many keys end, of which this query sees.
+    fn ends_in(self, keys: usize, seat: &Seat) -> Vec<usize> {
+        let end = match self {
+            Self::Passes => seat.first,
+            Self::Received => seat.received,
+            Self::Shared => seat.shared,
+            _ => 0,
+        };
+        if (1..keys).contains(&end) { vec![end, keys] } else { self.ends(keys) }
     }
 
     /// Where the parts of so many keys end.
@@ -128,7 +137,7 @@ impl Parts {
         match self {
             Self::Tiles(n) => by(n),
             Self::Splits(n) => by(keys.div_ceil(n).max(1)),
-            Self::Passes | Self::Shared => vec![keys],
+            Self::Passes | Self::Received | Self::Shared => vec![keys],
             Self::Least { splits, keys: least } => by(keys.div_ceil(splits).max(least)),
             Self::Whole { splits, tile } => by(keys.div_ceil(splits).next_multiple_of(tile).max(tile)),
             Self::Dealt { splits, tile, least } => by(keys.div_ceil(splits).next_multiple_of(tile).max(least * tile)),
@@ -172,6 +181,7 @@ impl fmt::Display for Parts {
                 write!(f, "in {ways} parts of the keys, to which runs of {run} are dealt out in turn")
             }
             Self::Passes => f.write_str("in two parts: the keys of earlier passes and those of this pass"),
+            Self::Received => f.write_str("in two parts: the keys of a prefix from another sequence and the sequence's own"),
             Self::Shared => f.write_str("in two parts: the keys shared with another sequence and the sequence's own"),
         }
     }
@@ -185,12 +195,12 @@ pub(super) struct Parted<'s> {
 
 impl<'s> Parted<'s> {
     pub(super) fn of(s: &'s [f64], parts: Parts) -> Self {
-        Self::within(s, parts, (0, 0))
+        Self { s, ends: parts.ends(s.len()) }
     }
 
-    /// The same of a query in a pass from a position on, whose sequence shares so many keys.
-    pub(super) fn within(s: &'s [f64], parts: Parts, (first, shared): (usize, usize)) -> Self {
-        Self { s, ends: parts.ends_in(s.len(), first, shared) }
+    /// The same of a query where parts may be by the origin of keys.
+    pub(super) fn within(s: &'s [f64], parts: Parts, seat: &Seat) -> Self {
+        Self { s, ends: parts.ends_in(s.len(), seat) }
     }
 
     fn parts(&self) -> impl DoubleEndedIterator<Item = &'s [f64]> + '_ {
@@ -738,6 +748,7 @@ impl fmt::Display for Rule {
 
 #[cfg(test)]
 mod tests {
+    use super::super::keys::Seat;
     use super::{Carried, Parted, Parts, Power, Rule, Which, largest, total};
 
     /// The first part has the largest score, and the second one's result is added with its own maximum.
@@ -757,10 +768,10 @@ mod tests {
     #[test]
     fn passes_are_parts() {
         let s = [0.5, -1.0, 2.0, 0.25, 1.5];
-        let ends = |first: usize| Parted::within(&s, Parts::Passes, (first, 0)).ends;
+        let ends = |first: usize| Parted::within(&s, Parts::Passes, &Seat::of_part(first, 0, 1)).ends;
         assert_eq!([0, 2, 5].map(ends), [vec![5], vec![2, 5], vec![5]]);
         // By e^(m + log₂ l) a part counts l^(1/ln 2 − 1) times as much as by e^(m + ln l).
-        let w = Rule::ByLogarithm(Power::SumToBaseTwo).weights(&Parted::within(&s, Parts::Passes, (2, 0)), 1.0);
+        let w = Rule::ByLogarithm(Power::SumToBaseTwo).weights(&Parted::within(&s, Parts::Passes, &Seat::of_part(2, 0, 1)), 1.0);
         let by = |part: &[f64]| total(part, largest(part)).powf(std::f64::consts::LOG2_E - 1.0);
         let (old, new) = (by(&s[..2]), by(&s[2..]));
         let counts: Vec<f64> = s.iter().enumerate().map(|(k, s)| s.exp() * if k < 2 { old } else { new }).collect();

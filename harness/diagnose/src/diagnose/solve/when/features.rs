@@ -314,6 +314,7 @@ pub(super) const FEATURES: &[Feature] = &[
         },
     },
     Feature { name: TURN, by_row: true, of: |s, at| step(s, at).in_pass.map(|pass| pass.turn as i64) },
+    Feature { name: ROLLED, by_row: true, of: |s, at| Some(i64::from(step(s, at).whose.rollbacks)) },
     Feature {
         name: PAST_LEADING,
         by_row: true,
@@ -550,6 +551,9 @@ pub(super) const OF_PASS: &str = "row of the pass";
 
 /// The sequences that have rows in the pass before the row's own.
 pub(super) const TURN: &str = "number of sequences before this one in the pass";
+
+/// How often the sequence took tokens back before the row.
+pub(super) const ROLLED: &str = "number of times that tokens were taken back";
 
 /// The rows of a part behind as many as the pass has of its first row's sequence.
 pub(super) const PAST_LEADING: &str = "rows of the part beyond as many as the first sequence of the pass has";

@@ -2,7 +2,7 @@
 
 use super::features::{
     AGAIN, AGE, ALL_ROWS, BEGAN, BEGINS, BEGUN, BEHIND, BESIDE, BEYOND, DECODED, DISTANCE, FED, FILLS, FROM_LAST,
-    IN_PAGE, LAST_OF_SEVERAL, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED, MOST, OF_PASS, PART_FIRST, SIGN, TURN,
+    IN_PAGE, LAST_OF_SEVERAL, LATER, LEFT_OVER, LENGTH, LINE_OF_EXPERT, LOOKED, MOST, OF_PASS, PART_FIRST, ROLLED, SIGN, TURN,
 };
 use super::{Condition, Values};
 use std::fmt;
@@ -61,7 +61,11 @@ fn at(name: &str, value: i64) -> String {
         ("row of the window", n) => format!("in row {n} of the window"),
         (OF_PASS, n) => format!("in row {n} of the pass"),
         (TURN, 0) => "in the first sequence of a pass".to_owned(),
+        (TURN, 1) => "in the second sequence of a pass".to_owned(),
         (TURN, n) => format!("in the sequence behind {n} others in a pass"),
+        (ROLLED, 0) => "until tokens are taken back".to_owned(),
+        (ROLLED, 1) => "after tokens were taken back once".to_owned(),
+        (ROLLED, n) => format!("after tokens were taken back {n} times"),
         (LOOKED, 0) => "in the cache as the prefill left it".to_owned(),
         (LOOKED, n) => format!("in the cache as step {n} left it"),
         (AGE, 0) => "in the rows that the step itself writes, which later steps find written".to_owned(),
@@ -97,6 +101,8 @@ fn from(name: &str, low: i64) -> String {
         (DISTANCE, n) => format!("at keys {n} and more before the query"),
         ("row of the part", n) => format!("from row {n} of the part on"),
         (OF_PASS, n) => format!("from row {n} of the pass on"),
+        (ROLLED, 1) => "after tokens were taken back".to_owned(),
+        (ROLLED, n) => format!("after tokens were taken back {n} times or more"),
         (TURN, 1) => "in all sequences of a pass but the first".to_owned(),
         (TURN, n) => format!("in all sequences of a pass but the first {n}"),
         (LINE_OF_EXPERT, 1) => "in all lines of each expert of the part but the first".to_owned(),
@@ -120,6 +126,7 @@ fn up_to(name: &str, high: i64) -> String {
         (DISTANCE, n) => format!("at keys up to {n} before the query"),
         ("row of the part", n) => format!("up to row {n} of the part"),
         (OF_PASS, n) => format!("up to row {n} of the pass"),
+        (ROLLED, 0) => "until tokens are taken back".to_owned(),
         (TURN, 0) => "in the first sequence of a pass".to_owned(),
         (TURN, n) => format!("in the first {} sequences of a pass", n + 1),
         (LINE_OF_EXPERT, 0) => "in the first line of each expert of the part".to_owned(),
