@@ -22,7 +22,7 @@ mod vocab;
 #[cfg(all(test, feature = "ggml"))]
 mod tests;
 
-pub use adapter::{ADAPTED, Lora};
+pub use adapter::Lora;
 #[cfg(feature = "ggml")]
 pub use image::{patch, tensor_range};
 pub use kv::Kv;

@@ -104,11 +104,15 @@ impl Adapter {
                 if pair.is_some_and(|a| names.contains(&a.as_str())) || name.ends_with("_norm.weight") {
                     continue;
                 }
-                return refused(format!("tensor `{name}` is no matrix of a LoRA adapter, or lacks the other of its pair"));
+                return refused(format!(
+                    "tensor `{name}` is no matrix of a LoRA adapter, or lacks the other of its pair"
+                ));
             };
             let reads = |node: &&Node| node.weights.iter().any(|weight| tensor_of(&weight.name) == matrix);
             let Some(node) = graph.nodes.iter().find(reads) else {
-                return refused(format!("tensor `{name}`: the model has no matrix `{matrix}`; is it of another model?"));
+                return refused(format!(
+                    "tensor `{name}`: the model has no matrix `{matrix}`; is it of another model?"
+                ));
             };
             let known = node.op.anatomy().is_layer() && stages_of(node).is_some() && node.weights[0].name == matrix;
             if !known {
@@ -141,6 +145,12 @@ fn stages_of(node: &Node) -> Option<[&'static str; 4]> {
 }
 
 impl Graph {
+    /// The matrices to which adapters may add.
+    pub fn adaptable(&self) -> impl Iterator<Item = &Weight> {
+        let nodes = self.nodes.iter().filter(|node| node.op.anatomy().is_layer() && stages_of(node).is_some());
+        nodes.filter_map(|node| node.weights.first())
+    }
+
     /// The same with adapters: what any of them adds to is a sum.
     ///
     /// # Panics
@@ -192,11 +202,9 @@ pub fn of_other_adapter(weight: &Weight, number: usize) -> Weight {
 /// A skeleton with an adapter; `None` where no stage can have one.
 pub fn with_adapter(whole: &Graph) -> Option<Graph> {
     const RANK: usize = 2;
-    let adapted = whole.nodes.iter().filter(|node| node.op.anatomy().is_layer() && stages_of(node).is_some());
-    let terms = adapted.filter_map(|node| {
-        let Weight { name, extent } = node.weights.first()?;
-        Some((name.clone(), Term { extent: [extent[0], extent[1]], rank: RANK, scale: 1.0 }))
-    });
+    let terms = whole
+        .adaptable()
+        .map(|Weight { name, extent }| (name.clone(), Term { extent: [extent[0], extent[1]], rank: RANK, scale: 1.0 }));
     let adapter = Adapter(terms.collect());
     let any = !adapter.0.is_empty();
     any.then(|| whole.adapted(&Adapters { all: vec![adapter], ..Adapters::default() }))

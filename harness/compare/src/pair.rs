@@ -558,7 +558,14 @@ impl<'a> Pair<'a> {
         &self, subject: &Recording, others: impl IntoIterator<Item = &'r Recording>, diagnosis: &mut Diagnosis,
     ) {
         let others: Vec<Side<'_>> = others.into_iter().map(Recording::side).collect();
-        confirm(self.opinion(subject), &subject.side(), &others, (&self.filter, &self.policy), diagnosis, self.progress);
+        confirm(
+            self.opinion(subject),
+            &subject.side(),
+            &others,
+            (&self.filter, &self.policy),
+            diagnosis,
+            self.progress,
+        );
     }
 
     /// Holds the causes of which the run `other` does not tell, as they were `before` it, against one run more, whose passes are

@@ -110,7 +110,9 @@ impl LoadedModel {
         let taken: Vec<&BTreeSet<u32>> = given.iter().map(|(_, sequences)| sequences).collect();
         let meet = |a: &BTreeSet<u32>, b: &BTreeSet<u32>| a.is_empty() || b.is_empty() || !a.is_disjoint(b);
         if (1..taken.len()).any(|at| taken[..at].iter().any(|before| meet(taken[at], before))) {
-            bail!("a sequence has one adapter at most; name other sequences, as in --adapter 1=A.gguf --adapter 2=B.gguf");
+            bail!(
+                "a sequence has one adapter at most; name other sequences, as in --adapter 1=A.gguf --adapter 2=B.gguf"
+            );
         }
         let mut files = Vec::new();
         for (path, _) in given {
@@ -120,9 +122,9 @@ impl LoadedModel {
         }
         let Self { path, model, tokenizer, other, .. } = self;
         let own = number_of(given.iter().map(|(_, sequences)| sequences), 0);
-        let model = model.adapted(&files, own).map_err(|(number, e)| {
-            anyhow::Error::from(e).context(given[number].0.display().to_string())
-        })?;
+        let model = model
+            .adapted(&files, own)
+            .map_err(|(number, e)| anyhow::Error::from(e).context(given[number].0.display().to_string()))?;
         let rank = |file: &Gguf| file.tensors.iter().filter(|t| t.name.ends_with("lora_a")).map(TensorInfo::rows).max();
         let adapters = given.iter().zip(files).map(|((path, sequences), file)| LoadedAdapter {
             path: path.clone(),

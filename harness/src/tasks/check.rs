@@ -1,7 +1,9 @@
 //! A battery of runs, each of which exercises what others leave out: one command, one verdict.
 
 use super::faults::InjectedFaults;
-use super::request::{AdaptersRequest, CaptureRequest, FilterRequest, ModelRequest, PositionsRequest, PromptRequest, RunnerRequest};
+use super::request::{
+    AdaptersRequest, CaptureRequest, FilterRequest, ModelRequest, PositionsRequest, PromptRequest, RunnerRequest,
+};
 use super::request::{FaultRequest, TokensRequest};
 use super::run::{RunRequest, Runs};
 use super::sides::{Input, SideChoice, SidesRequest, WhyRequest};

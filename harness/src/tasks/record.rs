@@ -2,7 +2,8 @@
 
 use super::faults::InjectedFaults;
 use super::request::{
-    AdaptersRequest, CaptureRequest, FaultRequest, FilterRequest, PassesRequest, RanksRequest, SequencesRequest, TokensRequest,
+    AdaptersRequest, CaptureRequest, FaultRequest, FilterRequest, PassesRequest, RanksRequest, SequencesRequest,
+    TokensRequest,
 };
 use super::sides::{self, Input};
 use super::{Console, values};

@@ -121,10 +121,11 @@ mod tests {
     /// Options that change what a run finds.
     const REPEATED: [&str; 29] = [
         "-m other.gguf", "--prompt code", "--tokens 1,2", "--length 5", "--raw", "--system 'be brief'",
-        "--template model", "-n 3", "--passes 4,2x1,3", "--sequences 4,2+1", "--no-kv-unified", "--adapter 1,2=lora.gguf", "--ranks 2",
-        "--ubatch 4", "--kv-type f16", "--gemm cublas", "--subject cpu", "--reference none", "--map names.map",
-        "--taps logits", "--repeat 2", "--confirm 3", "--timeout 7", "--why-budget 4", "--check probe",
-        "--probe-seed 00000000000000ff", "--oracle cuda", "--inject rope-base@L01", "--tolerance logits=0.5",
+        "--template model", "-n 3", "--passes 4,2x1,3", "--sequences 4,2+1", "--no-kv-unified",
+        "--adapter 1,2=lora.gguf", "--ranks 2", "--ubatch 4", "--kv-type f16", "--gemm cublas", "--subject cpu",
+        "--reference none", "--map names.map", "--taps logits", "--repeat 2", "--confirm 3", "--timeout 7",
+        "--why-budget 4", "--check probe", "--probe-seed 00000000000000ff", "--oracle cuda", "--inject rope-base@L01",
+        "--tolerance logits=0.5",
     ];
 
     /// Others: filters, which are beside the command; what a run may take of the machine; the prompts, of which it is

@@ -17,7 +17,9 @@ use crate::mutations::FaultSite;
 use crate::own;
 use crate::pair::{Pair, Recording};
 use crate::prompts::Ready;
-use crate::report::{AdapterInfo, Failure, Memory, ModelInfo, Outcome, Report, RunInfo, Seconds, SequenceInfo, Told as _, file};
+use crate::report::{
+    AdapterInfo, Failure, Memory, ModelInfo, Outcome, Report, RunInfo, Seconds, SequenceInfo, Told as _, file,
+};
 use crate::runners::{EngineTrouble, Manifest};
 use crate::severity;
 use crate::slots::SlotsCheck;

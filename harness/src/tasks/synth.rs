@@ -7,7 +7,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use qdiff_engine::model::ARCHITECTURES;
 use qdiff_engine::quant::GgmlType;
-use qdiff_synth::{ADAPTED, Kv, Lora, Setting, Synth, base_vocab};
+use qdiff_synth::{Kv, Lora, Setting, Synth, base_vocab};
 use std::io::Write as _;
 use std::path::PathBuf;
 
@@ -163,7 +163,7 @@ impl SynthRequest {
         }
         let plain = [GgmlType::F16, GgmlType::BF16].contains(&self.weights);
         let ty = if plain { self.weights } else { GgmlType::F32 };
-        Ok(Lora { rank, alpha: self.lora_alpha, matrices: &ADAPTED, ty, seed: self.seed })
+        Ok(Lora { rank, alpha: self.lora_alpha, matrices: &[], ty, seed: self.seed })
     }
 }
 

@@ -35,7 +35,9 @@ pub use confirm::{confirm, narrow};
 pub use doubt::{undecided, unsteady};
 pub use explain::explain;
 pub use once_more::{bear_out, once_more};
-pub use siblings::{Opinions, Sibling, again_among_sequences, among_sequences, confirm_among_sequences, rules_among_sequences};
+pub use siblings::{
+    Opinions, Sibling, again_among_sequences, among_sequences, confirm_among_sequences, rules_among_sequences,
+};
 pub use solve::{Confidence, Example, Holds, Solution, When, anywhere};
 pub use trial::{OtherRun, Trial};
 

@@ -40,7 +40,8 @@ pub use check::CheckReport;
 pub use generation::GenerationReport;
 pub use logits::LogitsReport;
 pub use model::{
-    AdapterInfo, Doubt, Memory, ModelInfo, Outcome, Place, Prefix, Report, RunInfo, SCHEMA_VERSION, Seconds, SequenceInfo, Suspect,
+    AdapterInfo, Doubt, Memory, ModelInfo, Outcome, Place, Prefix, Report, RunInfo, SCHEMA_VERSION, Seconds,
+    SequenceInfo, Suspect,
 };
 pub use oracle::{OracleReport, OracleStage};
 pub use origin::grouped;

@@ -271,6 +271,14 @@ pub struct ModelInfo {
     pub adapters: Vec<AdapterInfo>,
 }
 
+/// The beginning and the end of a hash.
+pub(super) fn shorten(hash: &str) -> String {
+    match (hash.get(..4), hash.get(hash.len().saturating_sub(4)..)) {
+        (Some(head), Some(tail)) if hash.len() >= 12 => format!("{head}…{tail}"),
+        _ => hash.to_owned(),
+    }
+}
+
 /// Identifies a LoRA adapter.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct AdapterInfo {
@@ -293,7 +301,7 @@ impl AdapterInfo {
             [one] => format!(", of sequence {one}"),
             all => format!(", of sequences {}", all.join(", ")),
         };
-        format!("{}, rank {}{of}, sha256 {}", self.path, self.rank, super::run::shorten(&self.sha256))
+        format!("{}, rank {}{of}, sha256 {}", self.path, self.rank, shorten(&self.sha256))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a run tells.
 
 use super::judged::{self, arithmetic, flip};
+use super::model::shorten;
 use super::origin::{self, inert, loosened, positions};
 use super::screen::{Check, Document, Fate, Line, Screen, Section, Table};
 use super::stages::{self, NONE};
@@ -529,11 +530,4 @@ fn elements(report: &Report) -> Option<Section> {
         local.spread.worst.iter().map(row),
     );
     Some(Section::table(&format!("Worst elements of {}", first.id), table).at_length())
-}
-
-pub(super) fn shorten(hash: &str) -> String {
-    match (hash.get(..4), hash.get(hash.len().saturating_sub(4)..)) {
-        (Some(head), Some(tail)) if hash.len() >= 12 => format!("{head}…{tail}"),
-        _ => hash.to_owned(),
-    }
 }

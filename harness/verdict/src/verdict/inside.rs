@@ -215,9 +215,8 @@ impl<'a> Inside<'a> {
         };
         let by_columns = some.map_or_else(Vec::new, |_| self.by_columns(&rest));
         // Another op may read more than its column.
-        let cut = |i: usize, node: &Node| {
-            node.faults.compute.is_none() && node.op.anatomy() == graph.nodes[i].op.anatomy()
-        };
+        let cut =
+            |i: usize, node: &Node| node.faults.compute.is_none() && node.op.anatomy() == graph.nodes[i].op.anatomy();
         let told = |others: &Otherwise| by_columns.iter().all(|&i| others.get(&i).is_none_or(|node| cut(i, node)));
         let mut known: Vec<Option<HashMap<usize, Valued>>> =
             ways.iter().map(|others| told(others).then(|| before(others)).flatten()).collect();

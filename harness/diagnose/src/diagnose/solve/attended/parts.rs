@@ -181,7 +181,9 @@ impl fmt::Display for Parts {
                 write!(f, "in {ways} parts of the keys, to which runs of {run} are dealt out in turn")
             }
             Self::Passes => f.write_str("in two parts: the keys of earlier passes and those of this pass"),
-            Self::Received => f.write_str("in two parts: the keys of a prefix from another sequence and the sequence's own"),
+            Self::Received => {
+                f.write_str("in two parts: the keys of a prefix from another sequence and the sequence's own")
+            }
             Self::Shared => f.write_str("in two parts: the keys shared with another sequence and the sequence's own"),
         }
     }
@@ -771,7 +773,8 @@ mod tests {
         let ends = |first: usize| Parted::within(&s, Parts::Passes, &Seat::of_part(first, 0, 1)).ends;
         assert_eq!([0, 2, 5].map(ends), [vec![5], vec![2, 5], vec![5]]);
         // By e^(m + log₂ l) a part counts l^(1/ln 2 − 1) times as much as by e^(m + ln l).
-        let w = Rule::ByLogarithm(Power::SumToBaseTwo).weights(&Parted::within(&s, Parts::Passes, &Seat::of_part(2, 0, 1)), 1.0);
+        let w = Rule::ByLogarithm(Power::SumToBaseTwo)
+            .weights(&Parted::within(&s, Parts::Passes, &Seat::of_part(2, 0, 1)), 1.0);
         let by = |part: &[f64]| total(part, largest(part)).powf(std::f64::consts::LOG2_E - 1.0);
         let (old, new) = (by(&s[..2]), by(&s[2..]));
         let counts: Vec<f64> = s.iter().enumerate().map(|(k, s)| s.exp() * if k < 2 { old } else { new }).collect();
