@@ -7,7 +7,7 @@ paged.py MODEL --sequences FILE [--bug NAME]
        --bug free        a page of the first sequence is given out again in each pass
        --bug scores      tables are right, and the cache is read a slot further on
        --lora S=FILE     sequence S has this adapter; repeatable
-       --terms           products with A and B of adapters are dumped too, padded with zeros to the largest rank
+       --terms           products with A and B of adapters are dumped too, padded with zeros to a multiple of 32
        --bug lora-place  rows take the adapter of the sequence whose number is their sequence's place in the pass
        --bug lora-first  all rows of a pass take the adapter of its first row
        --bug lora-decode rows that are alone in a pass take no adapter
@@ -58,7 +58,7 @@ class Adapters:
             meta, weights = gguf.read(path)
             self.of[int(sequence)] = meta["adapter.lora.alpha"], weights
         ranks = [w.shape[0] for _, weights in self.of.values() for name, w in weights.items() if name.endswith("lora_a")]
-        self.widest, self.first = max(ranks, default=0), ranks[0] if ranks else 0
+        self.widest, self.first = -(-max(ranks, default=0) // 32) * 32, ranks[0] if ranks else 0
 
     def taken(self, sequences):
         """The sequence whose adapter each row takes."""
@@ -77,7 +77,6 @@ class Adapters:
             return
         name, stem = f"blk.{layer}.{self.MATRICES[stage]}.weight", stage.replace("_proj", "")
         a, b, term = np.zeros((len(y), self.widest), "f4"), np.zeros_like(y), np.zeros_like(y)
-        known = [weights for _, weights in self.of.values() if name + ".lora_a" in weights]
         for row, sequence in enumerate(self.taken(sequences)):
             alpha, weights = self.of.get(sequence, (0, {}))
             if name + ".lora_a" in weights:
@@ -87,8 +86,8 @@ class Adapters:
                 a[row, :len(low)] = low @ self.x[row]
                 b[row] = high[:, :rank] @ a[row, :min(rank, len(low))]
                 term[row] = scale * b[row]
-        if known and args.terms:
-            for part, x in ("base", y.copy()), ("lora_a", a[:, :max(len(w[name + ".lora_a"]) for w in known)]), ("lora_b", b), ("lora", term):
+        if args.terms and any(name + ".lora_a" in weights for _, weights in self.of.values()):
+            for part, x in ("base", y.copy()), ("lora_a", a), ("lora_b", b), ("lora", term):
                 capture.add(f"{stem}_{part}", x, layer=layer)
         y += term
 

@@ -5,7 +5,7 @@
 //! W·x + s·B·(A·x), where s is `adapter.lora.alpha` / r (`llama_adapter_lora_weight::get_scale`).
 //!
 //! In a graph, this is five stages in the place of one. All adapters of a run share the graph, as the batches of an engine do:
-//! matrices of a lower rank are padded with zeros to the largest one, and a sequence without an adapter has zeros.
+//! matrices are padded with zeros to the largest rank, rounded up to a multiple of 32, and a sequence without an adapter has zeros.
 
 use super::graph::{Graph, Node};
 use super::slices::tensor_of;
@@ -31,6 +31,8 @@ const STAGES: &[(&str, [&str; 4])] = &[
 const A: &str = ".lora_a";
 const B: &str = ".lora_b";
 const SCALE: &str = ".lora_scale";
+/// The rank before it is padded, as a number.
+const RANK: &str = ".lora_rank";
 
 /// Types of an adapter's matrices; `convert_lora_to_gguf.py` writes no other by default.
 const TYPES: [GgmlType; 3] = [GgmlType::F32, GgmlType::F16, GgmlType::BF16];
@@ -194,6 +196,12 @@ impl Node {
     }
 }
 
+/// The rank of an adapter, as the weight that it is beside its scale; `None` for another weight.
+pub fn rank_beside(scale: &Weight) -> Option<Weight> {
+    let name = scale.name.strip_suffix(SCALE)?;
+    Some(Weight { name: format!("{name}{RANK}"), extent: scale.extent.clone() })
+}
+
 /// The same weight of the adapter of this number, in the place of the one that a sequence has.
 pub fn of_other_adapter(weight: &Weight, number: usize) -> Weight {
     Weight { name: format!("{}@{number}", weight.name), extent: weight.extent.clone() }
@@ -210,9 +218,13 @@ pub fn with_adapter(whole: &Graph) -> Option<Graph> {
     any.then(|| whole.adapted(&Adapters { all: vec![adapter], ..Adapters::default() }))
 }
 
-/// The largest rank of what is added to a matrix; 0 if nothing is.
+/// Ranks are padded to a multiple of this: kernels take rows of whole blocks.
+const BLOCK: usize = 32;
+
+/// The largest rank of what is added to a matrix, padded; 0 if nothing is.
 fn rank_of(adapters: &[Adapter], matrix: &str) -> usize {
-    adapters.iter().filter_map(|adapter| adapter.0.get(matrix)).map(|term| term.rank).max().unwrap_or(0)
+    let ranks = adapters.iter().filter_map(|adapter| adapter.0.get(matrix)).map(|term| term.rank);
+    ranks.max().unwrap_or(0).next_multiple_of(BLOCK)
 }
 
 /// The stages of a product of which adapters are a part.
@@ -307,6 +319,7 @@ impl Adapters {
                     parts.insert(name, part);
                 }
                 parts.insert(format!("{matrix}{SCALE}"), Part::number(term.map_or(0.0, |(term, _)| term.scale)));
+                parts.insert(format!("{matrix}{RANK}"), Part::number(term.map_or(0.0, |(term, _)| term.rank as f32)));
             }
             parts
         };

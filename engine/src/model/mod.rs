@@ -33,7 +33,7 @@ mod stage;
 mod streams;
 mod weights;
 
-pub use adapters::{Adapted, Adapter, Adapters, Term, of_other_adapter, with_adapter};
+pub use adapters::{Adapted, Adapter, Adapters, Term, of_other_adapter, rank_beside, with_adapter};
 #[cfg(test)]
 pub(crate) use architectures::Invented;
 pub use architectures::{

@@ -1,7 +1,7 @@
 //! LoRA adapters: rows that have another one than theirs, and terms with another scale.
 
 use super::{Mutation, Param, each};
-use qdiff_engine::model::{Graph, Node, Weight, of_other_adapter};
+use qdiff_engine::model::{Graph, Node, Weight, of_other_adapter, rank_beside};
 use qdiff_engine::ops::anatomy::RowReduction;
 use qdiff_engine::ops::{self, Anatomy, Context, Defined, Definition, Op, Tensor, UNIT};
 use std::fmt::Debug;
@@ -20,7 +20,7 @@ fn sums(graph: &Graph, node: &Node) -> bool {
     graph.adapted_of(node).is_some()
 }
 
-/// `base + t·B·(A·x)`, of base `[T, m]` and x `[T, n]`; A, B and the scale of an adapter are its weights. `t` is what the second field
+/// `base + t·B·(A·x)`, of base `[T, m]` and x `[T, n]`; A, B, the scale and the rank of an adapter are its weights. `t` is what the second field
 /// makes of the scale and the rank; the first is its number in the list of the mutation, by which two of them differ.
 #[derive(Clone, Copy)]
 struct AdaptedSum(usize, fn(f64, f64) -> f64);
@@ -34,7 +34,7 @@ impl Debug for AdaptedSum {
 impl AdaptedSum {
     /// By what the term is multiplied.
     fn factor(self, c: &Context<'_>) -> f64 {
-        self.1(c.vector::<f64>(2)[0], c.extent(0).1 as f64)
+        self.1(c.vector::<f64>(2)[0], c.vector::<f64>(3)[0])
     }
 }
 
@@ -96,7 +96,8 @@ impl Definition for AdaptedSum {
 /// The sum with these matrices of an adapter, whose term is multiplied otherwise.
 fn sum(graph: &Graph, node: &Node, of: impl Fn(&Weight) -> Weight, definition: AdaptedSum) -> Option<Node> {
     let [_, a, b, term] = graph.adapted_of(node)?;
-    let weights = [a, b, term].iter().filter_map(|node| node.weights.first()).map(of).collect();
+    let rank = rank_beside(term.weights.first()?)?;
+    let weights = [a, b, term].iter().filter_map(|node| node.weights.first()).chain([&rank]).map(of).collect();
     let (inputs, op) = (vec![node.inputs[0], a.inputs[0]], Defined::op(definition));
     Some(Node { op, inputs, weights, ..node.clone() })
 }
