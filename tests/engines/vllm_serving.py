@@ -59,9 +59,10 @@ ADAPTED = {
 ENGINES = [
     (PLAIN, {"max_num_batched_tokens": 48}),
     (FEW, {"max_num_batched_tokens": 48, "num_gpu_blocks_override": 9}),
+    (ADAPTED, {"max_num_batched_tokens": 48, "enable_lora": True, "max_loras": 2, "max_lora_rank": 16}),
+    # The last one: no other engine starts behind the modules that it loads.
     (None, {"max_num_batched_tokens": 48, "async_scheduling": False, "speculative_config": {
         "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 2}}),
-    (ADAPTED, {"max_num_batched_tokens": 48, "enable_lora": True, "max_loras": 2, "max_lora_rank": 16}),
 ]
 # Folders as PEFT writes them.
 ADAPTERS = [name for name in os.environ.get("ADAPTERS", "").split(",") if name]

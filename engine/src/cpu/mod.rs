@@ -305,7 +305,8 @@ impl<'a> CpuEngine<'a> {
             } else {
                 let whole = Tensor::zeros(Graph::extent(node, rows.len(), sequences.slots()));
                 let reads = Reads { values: &values, before: &before };
-                Arc::new(by_sequence(&self.graph, node, reads, &context, (&groups, &histories, &of), whole))
+                let of = OfSequences { groups: &groups, histories: &histories, weights: &of };
+                Arc::new(by_sequence(&self.graph, node, reads, &context, of, whole))
             };
             if reuses && matches!(node.op, Op::KvCache(_)) {
                 drop(value);
@@ -381,16 +382,23 @@ fn place(cache: &mut Tensor<f32>, taken: usize, slots: &[usize], all: usize) {
     }
 }
 
+/// What each sequence of a step has of its own.
+#[derive(Clone, Copy)]
+struct OfSequences<'s, 'a> {
+    groups: &'s [Group],
+    histories: &'s BTreeMap<u32, Vec<u32>>,
+    weights: &'s dyn Fn(u32) -> &'a dyn WeightSource,
+}
+
 /// A node without state, whose `whole` is filled with what each sequence has alone.
 fn by_sequence<'a>(
-    graph: &Graph, node: &Node, reads: Reads<'_>, context: &Context<'a>,
-    (groups, histories, weights): (&[Group], &BTreeMap<u32, Vec<u32>>, &dyn Fn(u32) -> &'a dyn WeightSource),
+    graph: &Graph, node: &Node, reads: Reads<'_>, context: &Context<'a>, of: OfSequences<'_, 'a>,
     mut whole: Tensor<f32>,
 ) -> Tensor<f32> {
-    for (g, group) in groups.iter().enumerate() {
+    for (g, group) in of.groups.iter().enumerate() {
         let own = reads.of_group(graph, node, (g, group));
-        let history = histories.get(&group.sequence).map_or(&[][..], Vec::as_slice);
-        let source = weights(group.sequence);
+        let history = of.histories.get(&group.sequence).map_or(&[][..], Vec::as_slice);
+        let source = (of.weights)(group.sequence);
         let context = Context { tokens: &group.tokens, positions: &group.positions, history, source, ..*context };
         let part = ops::forward(&node.op, &own.iter().collect::<Vec<_>>(), &context);
         group.scatter(&node.shape, &part, &mut whole);

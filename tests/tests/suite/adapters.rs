@@ -16,7 +16,7 @@ fn with_adapters(model: &Synth) -> Folder {
         ("brain", 5, 0.0, GgmlType::BF16, &[][..]),
     ] {
         let lora = Lora { rank, alpha, matrices, ty, seed: rank as u64 };
-        std::fs::write(folder.join(&format!("{name}.gguf")), model.adapter(&lora)).unwrap();
+        std::fs::write(folder.join(format!("{name}.gguf")), model.adapter(&lora)).unwrap();
     }
     folder
 }
