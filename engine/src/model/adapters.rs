@@ -117,7 +117,10 @@ impl Adapter {
                 ));
             };
             let known = node.op.anatomy().is_layer() && stages_of(node).is_some() && node.weights[0].name == matrix;
-            if !known {
+            // The product is then multiplied by the scale before a term is added.
+            let scale = matrix.strip_suffix(".weight").map(|name| format!("{name}.scale"));
+            let is_scaled = graph.weights().iter().any(|weight| Some(&weight.name) == scale.as_ref());
+            if !known || is_scaled {
                 return refused(format!("tensor `{name}`: adapters of {} are not supported", node.id.name));
             }
             let of = &node.weights[0].extent;
