@@ -121,12 +121,14 @@ impl CudaEngine {
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
         // Rows may take slots that others had: of all that were ever taken, the rest comes before these.
         self.position = after.slots() - rows.len();
+        self.bring_adapters(rows.iter().map(|row| row.sequence))?;
         let more = self.options.more_sequences > 0 || self.states.keeps_any();
         let keeps_states = self.graph.is_recurrent() && more;
         if after.is_one() && !keeps_states {
             // Slot and position are the same.
             self.several = None;
-            self.step(&tokens, taps)?;
+            self.queue(&tokens, taps)?;
+            self.finish(taps)?;
         } else {
             if self.has_faults() {
                 return Err(refused(RowsError::Faults));

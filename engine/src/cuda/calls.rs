@@ -237,6 +237,9 @@ impl Calls<'_> {
                 let params = RmsNormParams { x: x(0), w, y, n, eps: *eps as f32 };
                 Call::new(params, ((span.tokens * groups) as u32, 1, 1), ROW_THREADS)
             }
+            Op::Linear if self.chooses_adapters(node) => {
+                self.expert_linear(node, self.memory.adapters, y, self.options.adapters, span.tokens)
+            }
             Op::Linear => return self.linear(self.memory.weight(node), x(0), y, span.tokens),
             Op::Bias => {
                 let w = self.memory.weight(node);

@@ -50,7 +50,7 @@ impl Calls<'_> {
                 let [n, first, run, stride, width] = [n, first, run, stride, width].map(|n| n as i32);
                 Call::flat(ColumnsParams { x: x(0), y, n, first, run, stride, width, count }, elements)
             }
-            Known::ExpertLinear(Picked { groups }) => self.expert_linear(node, y, groups, tokens),
+            Known::ExpertLinear(Picked { groups }) => self.expert_linear(node, x(1), y, groups, tokens),
             Known::WeightedSum(terms) => {
                 let params = WeightedSumParams { w: x(0), x: x(1), y, n, terms: terms as i32, count };
                 Call::flat(params, elements)
@@ -60,6 +60,10 @@ impl Calls<'_> {
             Known::Unary(function) => Call::flat(UnaryParams { x: x(0), y, count }, elements).of(&[&function]),
             Known::Softplus => Call::flat(SoftplusParams { x: x(0), b: vector(), y, n, count }, elements),
             Known::Factors => Call::flat(FactorsParams { a: x(0), b: x(1), y, n: count, count }, elements),
+            Known::ExpertFactor => self.expert_factor(node, x(1), y, tokens),
+            Known::VectorFactor if self.chooses_adapters(node) => {
+                self.expert_factor(node, self.memory.adapters, y, tokens)
+            }
             Known::VectorFactor => {
                 let n = self.memory.weight(node).n as i32;
                 Call::flat(FactorsParams { a: x(0), b: vector(), y, n, count }, elements)
@@ -162,13 +166,13 @@ impl Calls<'_> {
         }
     }
 
-    fn expert_linear(&self, node: &Node, y: Ptr, groups: usize, tokens: usize) -> Call {
+    pub(super) fn expert_linear(&self, node: &Node, chosen: Ptr, y: Ptr, groups: usize, tokens: usize) -> Call {
         let w = self.memory.weight(node);
         let (m, lines) = (w.m / groups, tokens * row_len(node) / (w.m / groups));
         let rows = tokens * row_len(&self.graph.nodes[node.inputs[0]]) / w.n;
         let params = ExpertLinearParams {
             x: self.input(node, 0),
-            chosen: self.input(node, 1),
+            chosen,
             w: w.planes,
             y,
             n: w.n as i32,
@@ -177,6 +181,27 @@ impl Calls<'_> {
             lines_of_row: (lines / rows) as i32,
         };
         Call::new(params, ((lines * m.div_ceil(WARPS)) as u32, 1, 1), 32 * WARPS as u32).of(&[&w.ty])
+    }
+
+    /// Lines of a row of a node that each choose: as many as its second input has places, and one where rows choose.
+    fn chosen_of(&self, node: &Node) -> usize {
+        node.inputs.get(1).map_or(1, |&chosen| row_len(&self.graph.nodes[chosen]))
+    }
+
+    /// Each line times the factor of the expert, or of the adapter, that it chose.
+    fn expert_factor(&self, node: &Node, chosen: Ptr, y: Ptr, tokens: usize) -> Call {
+        let w = self.memory.weight(node);
+        let (elements, m) = (tokens * row_len(node), row_len(node) / self.chosen_of(node));
+        let params = ExpertFactorParams {
+            x: self.input(node, 0),
+            chosen,
+            w: w.planes[0],
+            y,
+            m: m as i32,
+            experts: (w.n * w.m) as i32,
+            count: elements as i32,
+        };
+        Call::flat(params, elements)
     }
 
     /// From a state, with where its value before the step, the state after it, and the outputs go.

@@ -38,7 +38,7 @@ use crate::ops::anatomy::Contraction;
 use crate::quant::{GgmlType, KvType};
 use crate::tap::TapSink;
 use cudarc::driver::{CudaContext, CudaStream, result};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// A model on a GPU, at some position.
@@ -72,6 +72,8 @@ pub struct CudaEngine {
     pub(super) batch: Batch,
     /// How the fused attention takes them.
     pub(super) rows: Several,
+    /// The numbers of the adapters that sequences have.
+    pub(super) adapter_of: BTreeMap<u32, usize>,
     /// Its states of recurrent layers, as they were where its sequences go back to.
     pub(super) states: States,
     /// The sequences of the step that runs, where there are such layers.
@@ -137,6 +139,7 @@ pub fn unsupported(graph: &Graph, path: Path) -> Option<CudaError> {
         keep_taps: false,
         last_logits: false,
         more_sequences: 0,
+        adapters: 0,
     };
     supports(graph, &options).err()
 }
@@ -183,7 +186,7 @@ impl CudaEngine {
     }
 
     /// On the GPU of this number.
-    fn on(
+    pub(super) fn on(
         ordinal: usize, graph: Graph, source: &dyn WeightSource, options: Options, communicator: Option<Communicator>,
     ) -> Result<Self, CudaError> {
         let fast = supports(&graph, &options)?;
@@ -228,6 +231,7 @@ impl CudaEngine {
             several: None,
             batch: Batch::default(),
             rows: Several::default(),
+            adapter_of: BTreeMap::new(),
             states: States::default(),
             in_step: InStep::default(),
             apart: false,
@@ -383,6 +387,7 @@ impl CudaEngine {
             let rows: Vec<Row> = (sequences.tokens(0) as u32..).zip(tokens).map(row).collect();
             return self.step_rows(&rows, taps);
         }
+        self.bring_adapters(tokens.iter().map(|_| 0))?;
         self.queue(tokens, taps)?;
         self.finish(taps)
     }

@@ -138,6 +138,9 @@ kernels! {
     ExpertLinear(ExpertLinearParams) "expert_linear.cu" {
         x: Ptr, chosen: Ptr, w: Planes, y: Ptr, n: i32, m: i32, experts: i32, lines_of_row: i32,
     }
+    ExpertFactor(ExpertFactorParams) "expert_factor.cu" {
+        x: Ptr, chosen: Ptr, w: Ptr, y: Ptr, m: i32, experts: i32, count: i32,
+    }
     WeightedSum(WeightedSumParams) "weighted_sum.cu" { w: Ptr, x: Ptr, y: Ptr, n: i32, terms: i32, count: i32, }
     RowSoftmax(RowSoftmaxParams) "row_softmax.cu" { x: Ptr, y: Ptr, n: i32, }
     RowShares(RowSharesParams) "row_shares.cu" { x: Ptr, y: Ptr, k: i32, count: i32, }

@@ -3,8 +3,8 @@
 use crate::model::Node;
 use crate::ops::anatomy::{Columns, Contraction, Decision, Elementwise, Gather, Picked};
 use crate::ops::{
-    Anatomy, BlockScores, ChosenWeights, Convolution, Curve, Defined, Definition, DeltaNet, DeltaState, Factors,
-    Function, GatedMean, L2Norm, Ngrams, Plain, RowShares, RowSoftmax, Sigmoid, SigmoidGate, Silu, Softplus,
+    Anatomy, BlockScores, ChosenWeights, Convolution, Curve, Defined, Definition, DeltaNet, DeltaState, ExpertFactor,
+    Factors, Function, GatedMean, L2Norm, Ngrams, Plain, RowShares, RowSoftmax, Sigmoid, SigmoidGate, Silu, Softplus,
     StreamDots, StreamFactors, StreamNorm, StreamSum, VectorFactor, Window,
 };
 use std::any::Any;
@@ -34,6 +34,8 @@ pub enum Known<'a> {
     Factors,
     /// See [`VectorFactor`].
     VectorFactor,
+    /// See [`ExpertFactor`].
+    ExpertFactor,
     /// See [`L2Norm`].
     L2Norm(&'a L2Norm),
     /// See [`Convolution`].
@@ -105,6 +107,7 @@ pub fn known(op: &Defined) -> Option<Known<'_>> {
         .or_else(|| is(Known::Softplus, definition.is::<Softplus>()))
         .or_else(|| is(Known::Factors, definition.is::<Factors>()))
         .or_else(|| is(Known::VectorFactor, definition.is::<VectorFactor>()))
+        .or_else(|| is(Known::ExpertFactor, definition.is::<ExpertFactor>()))
         .or_else(|| definition.downcast_ref().map(Known::L2Norm))
         .or_else(|| definition.downcast_ref().map(Known::Convolution))
         .or_else(|| definition.downcast_ref().map(Known::Window))

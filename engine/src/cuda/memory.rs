@@ -44,6 +44,8 @@ pub struct Memory {
     pub ngrams: Ptr,
     /// What kernels are given of the rows of a step of several sequences (`Batch::at`).
     pub rows: Ptr,
+    /// The number of the adapter that each row of a step has.
+    pub adapters: Ptr,
     /// A weight dequantised for cuBLAS.
     pub dequantised: Ptr,
     /// Shares of the sums of a product on the tensor cores.
@@ -170,6 +172,7 @@ impl Memory {
             tokens: take(4 * options.step.max(1)),
             ngrams: take(4 * options.step.max(1) * ngrams_of(graph).map_or(0, |ngrams| ngrams.heads.len())),
             rows: take(4 * (4 * rows + tables)),
+            adapters: take(if options.adapters > 0 { 4 * options.step.max(1) } else { 0 }),
             dequantised: take(dequantised),
             parts: take(parts),
             cache_f32: take(4 * options.context * widest),

@@ -7,6 +7,7 @@
 //! these go to `slots`, and `readback` brings taps to the host, where `mirror` has the caches; `timing` measures where
 //! the time of a step goes; `nccl` is what ranks on several cards give each other.
 
+mod adapted;
 mod arena;
 mod attend;
 mod attend_several;

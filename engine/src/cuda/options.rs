@@ -45,6 +45,8 @@ pub struct Options {
     pub context: usize,
     /// Sequences whose rows a step may have, beyond the first.
     pub more_sequences: usize,
+    /// Adapters among which sequences choose, number 0 for none; 0 where all have the same.
+    pub adapters: usize,
     /// The kernels.
     pub path: Path,
     /// Linear layers; of the fast path, those of steps of more than one token.

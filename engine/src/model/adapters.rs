@@ -331,6 +331,24 @@ impl Adapters {
         Self { all: adapters, parts }
     }
 
+    /// As many as numbers: one more than there are adapters.
+    pub fn count(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// The same, with each matrix of all numbers in one tensor of f32, one after another: as a tensor of experts.
+    #[must_use]
+    pub fn stacked(&self) -> Self {
+        let mut stacked = BTreeMap::new();
+        for (name, part) in self.parts.iter().flatten().take(self.parts.first().map_or(0, BTreeMap::len)) {
+            let values: Vec<f32> = self.parts.iter().flat_map(|parts| parts[name].values.iter().copied()).collect();
+            let (n, m) = part.extent;
+            let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            stacked.insert(name.clone(), Part::made(GgmlType::F32, (n, m * self.parts.len()), bytes, values));
+        }
+        Self { all: self.all.clone(), parts: Arc::new(vec![stacked]) }
+    }
+
     /// Whether there are any.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()

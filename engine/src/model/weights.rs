@@ -83,6 +83,11 @@ impl Model {
         &self.file.adapters
     }
 
+    /// Its weights with those of all adapters, from number 0 on, in one tensor for each matrix.
+    pub fn of_all_adapters(&self) -> Adapted<&Self> {
+        Adapted { base: self, adapters: self.file.adapters.stacked(), own: 0 }
+    }
+
     /// Its weights with the adapter of this number.
     pub fn of_adapter(&self, own: usize) -> Adapted<&Self> {
         Adapted { base: self, adapters: self.file.adapters.clone(), own }

@@ -1,7 +1,7 @@
 //! The engine's CUDA forward passes as runners.
 
 use super::ranks::{Rank, Ranks};
-use super::{CPU, Manifest, Reads, Runner, RunnerKind, Start};
+use super::{Manifest, Reads, Runner, RunnerKind, Start};
 use crate::arithmetic::Arithmetic;
 use crate::capture::{Collector, PassCollector, Step, Want};
 use crate::room::Room;
@@ -32,13 +32,13 @@ pub const CUDA: RunnerKind = RunnerKind {
         if let Some(placement) = &of.placement {
             return Ok(Box::new(ranks(&opened.model, &placement.place(opened.model.graph())?, options)?));
         }
-        ensure!(
-            opened.adapts_alike(),
-            "{} has one adapter for all sequences; give --adapter FILE without sequences, or take the subject {}",
-            CUDA.name,
-            CPU.name
-        );
-        Ok(Box::new(Cuda::new(&opened.model, options)?))
+        let engine = if opened.adapts_alike() {
+            CudaEngine::new(&opened.model, options)?
+        } else {
+            let of = (0..=room.more as u32).map(|sequence| (sequence, opened.adapter_of(sequence))).collect();
+            CudaEngine::of_adapters(&opened.model, of, options)?
+        };
+        Ok(Box::new(Cuda::of(engine, &opened.model, &options)))
     }),
 };
 
@@ -90,7 +90,11 @@ impl Cuda {
     /// # Errors
     /// What CUDA lacks, named with its remedy.
     pub fn new(model: &Model, options: Options) -> Result<Self> {
-        let engine = CudaEngine::new(model, options)?;
+        Ok(Self::of(CudaEngine::new(model, options)?, model, &options))
+    }
+
+    /// A runner of this engine, made for `options`.
+    fn of(engine: CudaEngine, model: &Model, options: &Options) -> Self {
         let path = match options.path {
             Path::Tapped => CUDA.name,
             Path::Fast => CUDA_FAST.name,
@@ -99,11 +103,11 @@ impl Cuda {
             Gemm::Own => "",
             Gemm::Cublas => ", cuBLAS",
         };
-        Ok(Self {
-            manifest: manifest(format!("{path} ({}{gemm}{})", engine.device(), kept_otherwise(model)), &options),
+        Self {
+            manifest: manifest(format!("{path} ({}{gemm}{})", engine.device(), kept_otherwise(model)), options),
             engine,
             path: options.path,
-        })
+        }
     }
 
     /// The engine that runs.
