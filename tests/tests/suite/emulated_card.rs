@@ -4,7 +4,7 @@
 use super::{experts, hybrids};
 use qdiff_engine::quant::{CACHES, GgmlType};
 use qdiff_tests::card::Card;
-use qdiff_tests::synth::{Setting, Synth};
+use qdiff_tests::synth::{Lora, Setting, Synth};
 use qdiff_tests::{Folder, Told, folder_with, share, whole};
 use serde_json::Value;
 
@@ -79,6 +79,33 @@ fn experts_of_the_fused_kernels_match() {
     let some = "--subject cuda-fast -n 1 --taps L*.router_experts,L01.expert_down,logits";
     let (code, _, text) = judged(&card, &folder_with(&mixed), some);
     assert_eq!(code, 0, "{text}");
+}
+
+/// Products of experts that are multiplied by a scale of their own.
+#[test]
+fn scaled_experts_match() {
+    let scaled = Synth { arch: "qwen3moe", weight_type: GgmlType::NVFP4, scales: true, ..Synth::default() };
+    matches(&Card::new(), &scaled, "-n 2");
+}
+
+/// Sequences that have adapters of their own in one pass, by either kind of product; and a kernel that takes the scale of none.
+#[test]
+fn adapters_of_a_batch_match() {
+    let (card, model) = (Card::new(), Synth { arch: "qwen3", weight_type: GgmlType::Q8_0, ..Synth::default() });
+    let folder = folder_with(&model);
+    for (name, rank, ty) in [("f32", 8, GgmlType::F32), ("f16", 5, GgmlType::F16)] {
+        let lora = Lora { rank, alpha: 16.0, matrices: &[], ty, seed: rank as u64 };
+        std::fs::write(folder.join(format!("{name}.gguf")), model.adapter(&lora)).unwrap();
+    }
+    let batch = "run -m model.gguf --subject cuda --oracle cpu --adapter 1=f32.gguf --adapter 2=f16.gguf --prompt long --length 20 \
+                 --sequences 3+4+6,1+1+1,1+0+3";
+    for options in ["", "--gemm cublas --kv-type f16"] {
+        let said = folder.qdiff_on(&card, &format!("{batch} {options}")).exits(0);
+        assert!(said.stdout.contains("3 runs: 3 MATCH"), "{said}");
+    }
+    let bug = card.with_bug("expert_factor.cu", "p.w[place]", "p.w[0]");
+    let said = folder.qdiff_on(&bug, batch).exits(1);
+    assert!(said.stdout.contains("3 runs: 2 DIVERGED, 1 MATCH") && said.stdout.contains("L00.q_lora"), "{said}");
 }
 
 /// Whether the rows of all matrices are whole groups of 32 weights, as the kernels read them.

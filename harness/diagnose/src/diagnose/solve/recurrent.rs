@@ -11,6 +11,7 @@ use qdiff_engine::ops::{self, Context, Defined, Definition, DeltaNet, DeltaState
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fmt;
 use std::rc::Rc;
 
 /// Tokens that a slip of tokens goes over.
@@ -33,8 +34,8 @@ enum Elsewhere {
     /// Tokens by heads are read as heads by tokens.
     ByHeads,
     Rounded(&'static Format),
-    /// It has a value of its own at one token of each chunk of the part.
-    Chunk(Chunk, Change),
+    /// It has a value of its own at some tokens of the part.
+    At(Place, Change),
     /// The state of each head is read with rows and columns exchanged, and written back so or not.
     Turned(bool),
     /// The state also decays in the rows that fill the part up to a multiple of so many.
@@ -83,16 +84,38 @@ enum Change {
     Times(f64),
 }
 
-/// The first token of each chunk of so many but of the first one, or the last token of each whole one.
+/// Tokens of a part.
 #[derive(Clone, Copy)]
-struct Chunk {
-    each: usize,
-    last: bool,
+enum Place {
+    First,
+    Last,
+    /// The first token of each chunk of so many but of the first one.
+    FirstOfChunks(usize),
+    /// The last token of each whole chunk of so many.
+    LastOfChunks(usize),
 }
 
-impl Chunk {
-    fn has(self, token: usize) -> bool {
-        token % self.each == if self.last { self.each - 1 } else { 0 } && (self.last || token > 0)
+impl Place {
+    fn has(self, token: usize, tokens: usize) -> bool {
+        match self {
+            Self::First => token == 0,
+            Self::Last => token + 1 == tokens,
+            Self::FirstOfChunks(each) => token > 0 && token.is_multiple_of(each),
+            Self::LastOfChunks(each) => (token + 1).is_multiple_of(each),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::First => write!(f, "first token of each part"),
+            Self::Last => write!(f, "last token of each part"),
+            Self::FirstOfChunks(each) => {
+                write!(f, "first token of each chunk of the part but the first, in chunks of {each}")
+            }
+            Self::LastOfChunks(each) => write!(f, "last token of each whole chunk, in chunks of {each}"),
+        }
     }
 }
 
@@ -105,7 +128,7 @@ impl Elsewhere {
                 let at = head * tokens + token;
                 Some((at / heads, at % heads))
             }
-            Self::Rounded(_) | Self::Chunk(..) | Self::Filled(..) | Self::Turned(_) | Self::Undecayed(..) => {
+            Self::Rounded(_) | Self::At(..) | Self::Filled(..) | Self::Turned(_) | Self::Undecayed(..) => {
                 Some((token, head))
             }
         }
@@ -150,14 +173,17 @@ pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
         (4, Change::Is(1.0), "β is 1"),
         (4, Change::Times(2.0), "β counts twice"),
     ];
-    for ((operand, value, what), each) in changes.into_iter().flat_map(|c| [8, 16, 32, 64, 128].map(|each| (c, each))) {
-        for (last, which) in
-            [(false, "first token of each chunk of the part but the first"), (true, "last token of each whole chunk")]
-        {
-            let told = format!("{what} at the {which}, in chunks of {each}");
-            let elsewhere = Elsewhere::Chunk(Chunk { each, last }, value);
-            all.push(law(scene, (net, of_state), (operand, elsewhere), told));
-        }
+    let chunks =
+        [8, 16, 32, 64, 128].into_iter().flat_map(|each| [Place::FirstOfChunks(each), Place::LastOfChunks(each)]);
+    // Of parts of one token, these are all tokens.
+    let longer = scene.e.side.capture.steps.iter().any(|step| step.tokens.len() > 1);
+    let of_parts = [Place::First, Place::Last].into_iter().filter(|_| longer);
+    let places: Vec<Place> = of_parts.chain(chunks).collect();
+    for (operand, value, what) in changes {
+        all.extend(places.iter().map(|&place| {
+            let told = format!("{what} at the {place}");
+            law(scene, (net, of_state), (operand, Elsewhere::At(place, value)), told)
+        }));
     }
     for (each, filling, what) in [8, 16, 32, 64, 128]
         .into_iter()
@@ -255,10 +281,10 @@ fn head_of(
             let (t, h) = other.unwrap_or(own);
             data.extend(whole.data[(t * heads + h) * width..][..width].iter().map(|v| f64::from(*v)));
         }
-        if let Elsewhere::Chunk(chunk, value) = elsewhere
+        if let Elsewhere::At(place, value) = elsewhere
             && i == operand
         {
-            let rows = data.chunks_mut(width).enumerate().filter(|(token, _)| chunk.has(*token));
+            let rows = data.chunks_mut(width).enumerate().filter(|(token, _)| place.has(*token, tokens));
             rows.flat_map(|(_, row)| row).for_each(|v| match value {
                 Change::Is(value) => *v = *value,
                 Change::Times(by) => *v *= by,
@@ -400,8 +426,10 @@ fn decay_of_zeros(scene: &Scene<'_>, head: usize) -> Option<f64> {
     Some(factor * bias.exp().ln_1p())
 }
 
-/// A head's state before a step.
-fn before(scene: &Scene<'_>, state: StageId, step: usize, (head, len): (usize, usize)) -> Option<Tensor<f64>> {
+/// A head's part of a state, of so many elements, as it was before a step.
+pub(super) fn before(
+    scene: &Scene<'_>, state: StageId, step: usize, (head, len): (usize, usize),
+) -> Option<Tensor<f64>> {
     let steps = &scene.e.side.capture.steps;
     if let Some(again) = steps[step].before.get(&state) {
         let data = again.get().data.get(head * len..(head + 1) * len)?.iter().map(|v| f64::from(*v)).collect();

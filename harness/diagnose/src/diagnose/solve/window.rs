@@ -1,6 +1,7 @@
 //! A causal convolution whose taps meet other rows than their own, of any earlier step: a window that holds more rows than the taps
-//! need is read from its other end. And a window that keeps the rows of another stage.
+//! need is read from its other end. And a window that ends too early, or keeps the rows of another stage.
 
+use super::recurrent::before;
 use super::scene::Scene;
 use super::{Law, Row};
 use crate::verdict::{RowAt, is_window};
@@ -38,11 +39,12 @@ fn row_of(scene: &Scene<'_>, id: StageId, (step, position): (usize, isize), widt
     rows.data.get(row * width..(row + 1) * width).map(<[f32]>::to_vec)
 }
 
-/// Windows that keep rows of another stage of the layer, as wide as those of their input.
-fn of_other_stages<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
+/// Windows that end before the part's last row, or keep rows of another stage of the layer, as wide as those of their input.
+fn of_other_rows<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
     let (node, nodes) = (scene.node(), &scene.e.oracle.graph.nodes);
     let (true, Some(&own)) = (is_window(node), node.inputs.first()) else { return Vec::new() };
-    let width = row_len(&nodes[own]);
+    let width = row_len(&nodes[own]).max(1);
+    let rows = row_len(node) / width;
     let alike = |other: &&Node| {
         other.id.layer == node.id.layer
             && other.id != nodes[own].id
@@ -50,28 +52,46 @@ fn of_other_stages<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
             && other.shape[0] == Axis::Tokens
             && row_len(other) == width
     };
-    let law = |other: &Node| {
-        let (id, told) =
-            (other.id, format!("the window keeps rows of {}, and not of {}", other.id.name, nodes[own].id.name));
-        Law::new(told, 0, move |row: &RowAt| {
-            let (line, rows) = (row.range.start / width.max(1), row_len(node) / width.max(1));
-            let position = (scene.e.side.capture.steps[row.step].keys() + line) as isize - rows as isize;
-            let all = row_of(scene, id, (row.step, position), width)?;
-            let first = row.range.start % width.max(1);
-            let value: Vec<f64> = all.get(first..first + row.range.len())?.iter().map(|v| f64::from(*v)).collect();
-            let bound = value.iter().map(|v| (UNIT * v.abs() + TINY) as f32).collect();
-            Some(Row { value, bound })
+    let others = nodes.iter().filter(alike).map(|other| {
+        let id = other.id;
+        let told = format!("the window keeps rows of {}, and not of {}", id.name, nodes[own].id.name);
+        copies(scene, told, width, move |step, line| {
+            let position = (scene.e.side.capture.steps[step].keys() + line) as isize - rows as isize;
+            row_of(scene, id, (step, position), width)
         })
-    };
-    nodes.iter().filter(alike).map(law).collect()
+    });
+    let earlier = [(1, "1 row"), (2, "2 rows")].into_iter().map(|(away, told)| {
+        let told = format!("the window ends {told} before the last row of the part");
+        copies(scene, told, width, move |step, line| {
+            // The rows before the part stand before its own.
+            let from = (line + scene.e.side.capture.steps[step].tokens.len()).checked_sub(away)?;
+            let all = match from.checked_sub(rows) {
+                None => before(scene, node.id, step, (0, rows * width))?.data,
+                Some(_) => scene.tensor(step, nodes[own].id)?.data.iter().map(|v| f64::from(*v)).collect(),
+            };
+            let from = from.checked_sub(rows).unwrap_or(from);
+            Some(all.get(from * width..(from + 1) * width)?.iter().map(|v| *v as f32).collect())
+        })
+    });
+    earlier.chain(others).collect()
+}
+
+/// That each line of a window is the row that `of` gives for a step and a line.
+fn copies<'a>(
+    scene: &'a Scene<'a>, told: String, width: usize, of: impl Fn(usize, usize) -> Option<Vec<f32>> + 'a,
+) -> Law<'a> {
+    Law::new(told, 0, move |row: &RowAt| {
+        let all = of(row.step, row.range.start / width)?;
+        let first = row.range.start % width;
+        scene.count(row.range.len());
+        let value: Vec<f64> = all.get(first..first + row.range.len())?.iter().map(|v| f64::from(*v)).collect();
+        let bound = value.iter().map(|v| (UNIT * v.abs() + TINY) as f32).collect();
+        Some(Row { value, bound })
+    })
 }
 
 pub(super) fn laws<'a>(scene: &'a Scene<'a>) -> Vec<Law<'a>> {
-    // Positions of several sequences do not tell whose they are.
-    if scene.e.side.capture.steps.iter().any(|step| step.in_pass.is_some()) {
-        return Vec::new();
-    }
-    let Some(op) = convolution(scene.node()) else { return of_other_stages(scene) };
+    let Some(op) = convolution(scene.node()) else { return of_other_rows(scene) };
     let Some(width) = scene.width() else { return Vec::new() };
     let Some(weight) = scene.node().weights.first() else { return Vec::new() };
     let mut taps = vec![0f32; op.taps * width];
