@@ -273,7 +273,12 @@ proptest! {
         beside.step_rows(&rows(1, &other), &mut NoTaps).unwrap();
         let row = |sequence, position: usize| Row { sequence, position: position as u32, token: 1 };
         prop_assert!(engine.step_rows(&[row(0, left.len() + 1)], &mut NoTaps).is_err(), "positions go on without a gap");
-        let far = |a: &Tensor<f32>, b: &Tensor<f32>| a.data.iter().zip(&b.data).any(|(a, b)| (a - b).abs() > 4e-3 * (1.0 + a.abs()));
+        // Keys of halves are rounded twice, and a product may cancel.
+        let reach = if kv == KvType::from(DType::F16) { 2e-2 } else { 1e-3 };
+        let far = |a: &Tensor<f32>, b: &Tensor<f32>| {
+            let largest = a.data.iter().fold(0f32, |most, v| most.max(v.abs()));
+            a.data.iter().zip(&b.data).any(|(a, b)| (a - b).abs() > reach * (1.0 + largest))
+        };
         for (sequence, position, other, layers) in [(0, left.len(), &mut plain, 1), (1, 3, &mut beside, 2)] {
             let (a, b) = (after(&mut engine, row(sequence, position)), after(other, row(sequence, position)));
             let of_first = |id: &StageId| id.layer.is_some_and(|layer| layer < layers);

@@ -31,7 +31,7 @@ type After = (Whose, usize);
 type Rule = fn(&Capture, usize) -> Option<usize>;
 
 /// States that a sequence may go on from after a rollback, in words.
-const AFTER: [(&str, Rule); 7] = [
+const AFTER: [(&str, Rule); 11] = [
     ("the state before the last of the tokens that are kept", |_, kept| kept.checked_sub(1)),
     ("the state before the last pass before the rollback", |theirs, _| Some(theirs.steps.last()?.first)),
     ("the state after the first token of the last pass before the rollback", |theirs, _| {
@@ -47,7 +47,30 @@ const AFTER: [(&str, Rule); 7] = [
     ("the state after the whole pass in which the tokens that are kept end", |theirs, kept| {
         end(theirs, kept).map(Step::keys)
     }),
+    (
+        "the state after the chunk of 4 rows in which the tokens that are kept end, in passes of more than 4 rows",
+        of_chunk::<4>,
+    ),
+    (
+        "the state after the chunk of 8 rows in which the tokens that are kept end, in passes of more than 8 rows",
+        of_chunk::<8>,
+    ),
+    (
+        "the state after the chunk of 16 rows in which the tokens that are kept end, in passes of more than 16 rows",
+        of_chunk::<16>,
+    ),
+    (
+        "the state after the chunk of 32 rows in which the tokens that are kept end, in passes of more than 32 rows",
+        of_chunk::<32>,
+    ),
 ];
+
+/// The end of the chunk of `N` rows in which the tokens that are kept end; their own end in a pass of one chunk.
+fn of_chunk<const N: usize>(theirs: &Capture, kept: usize) -> Option<usize> {
+    let pass = end(theirs, kept)?;
+    let chunks = (kept - pass.first).next_multiple_of(N);
+    Some(if pass.rows() > N { (pass.first + chunks).min(pass.keys()) } else { kept })
+}
 
 /// The pass in which the first tokens of a sequence end.
 fn end(theirs: &Capture, kept: usize) -> Option<&Step> {

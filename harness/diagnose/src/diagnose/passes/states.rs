@@ -67,6 +67,8 @@ enum Start {
     Above,
     /// Zeros.
     Zeros,
+    /// The state that was last left by a sequence at the same place in its pass.
+    Place,
     /// The state that another sequence of the pass had before it.
     Of(Map),
 }
@@ -82,6 +84,9 @@ impl fmt::Display for Start {
                 "the rows above them in the pass, which are another sequence's, for their window, and with their own where there are no more of these",
             ),
             Self::Zeros => f.write_str("a state of zeros"),
+            Self::Place => f.write_str(
+                "the state that the last sequence at the same place in a pass left: states are kept by the place in the pass, and not by sequence",
+            ),
             Self::Of(map) => {
                 write!(f, "the state that another sequence had before the pass: that of {}", of_sequences(*map))
             }
@@ -104,7 +109,7 @@ pub(super) fn begins(node: &Node, runs: Runs<'_>) -> Option<Told> {
     let stages = Stages::of(node, runs)?;
     let of_state = node.is_own_state();
     let mut fits = Vec::new();
-    let plain_starts = [Start::Before, Start::Line, Start::Above, Start::Zeros];
+    let plain_starts = [Start::Before, Start::Line, Start::Above, Start::Zeros, Start::Place];
     let fitting = |start: Start| -> Option<Vec<Fit>> {
         let made = stages.begun((node, inputs, state.id), start)?;
         let rule = |at: At, head: usize| -> Option<Instead> {
@@ -298,6 +303,16 @@ impl Stages<'_> {
                     Start::Above => self.line(fed, (group, inputs), (group, state)),
                     Start::Zeros if fed.pass.0[group].first == 0 => None,
                     Start::Zeros => of(group).map(|own| Tensor::zeros(own.shape)),
+                    Start::Place if fed.pass.0[group].first == 0 => None,
+                    Start::Place => {
+                        let last = self.fed[..number].iter().rev().find_map(|fed| fed.of.get(group));
+                        let left =
+                            |&(run, index): &(usize, usize)| Some(self.capture(run).steps[index].get(state)?.wide());
+                        match last {
+                            Some(last) => left(last),
+                            None => of(group).map(|own| Tensor::zeros(own.shape)),
+                        }
+                    }
                     Start::Of(map) => map.of(&each, group).filter(|other| *other != group).and_then(of),
                 };
                 let Some(begin) = begin else { continue };
