@@ -744,6 +744,31 @@ fn a_state_that_was_not_cleared_is_named() {
     assert!(unwrapped(&said.stdout).contains(told), "{said}");
 }
 
+/// A capture in which the window of a convolution ends a row too early, and goes on from there.
+#[test]
+fn a_window_that_ends_too_early_is_named() {
+    let folder = folder_with(&Synth { arch: "qwen35", ..Synth::default() });
+    folder.qdiff("record -m model.gguf --length 10 --passes 6,3,1 -n 2 --out right").exits(0);
+    let mut all = arrays(&folder.join("right"));
+    // What went on from the right window is not part of this capture.
+    all.retain(|a| ["embed", "L00.attn_norm", "L00.delta_qkv", "L00.conv_state"].iter().any(|s| a.name.ends_with(s)));
+    let mut before: Option<Vec<f32>> = None;
+    for step in ["prefill", "prefill@6", "step1", "step2", "step3"] {
+        let at = |stage: &str| all.iter().position(|a| a.name == format!("{step}/L00.{stage}")).unwrap();
+        let (window, rows) = (at("conv_state"), at("delta_qkv"));
+        let width = all[rows].shape[1];
+        let whole = all[window].values.len();
+        let line = [before.unwrap_or_else(|| vec![0.0; whole]), all[rows].values.clone()].concat();
+        let from = all[rows].values.len() - width;
+        all[window].values.copy_from_slice(&line[from..from + whole]);
+        before = Some(all[window].values.clone());
+    }
+    write_npy(&folder.join("early"), &all);
+    folder.write("early/manifest.json", folder.text("right/manifest.json"));
+    let said = folder.qdiff("run -m model.gguf --subject capture:early").exits(1);
+    assert!(unwrapped(&said.stdout).contains("the window ends 1 row before the last row of the part"), "{said}");
+}
+
 /// A capture whose logits have the order of the sequences' lengths in each pass with one row of each: a rule of the passes, which one
 /// sequence alone does not show.
 #[test]
